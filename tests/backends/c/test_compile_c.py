@@ -1,0 +1,97 @@
+"""Compiling C text: the cache and its damage, parallel units, and what is said when it fails."""
+
+import ctypes
+import dataclasses
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.backends.c.toolchains import COMMANDS, knobs
+from treadle.backends.c import compiler, toolchain
+from treadle.backends.c.compiler import Unit, build_library, compile_objects, link
+from treadle.errors import TreadleError
+
+
+def unit(name: str = "answer", value: int = 42) -> Unit:
+    return Unit(name, f"int {name}(void) {{ return {value}; }}\n")
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS.keys())
+def test_units_become_one_library_with_the_pool(tmp_path: Path, command: tuple[str, ...]) -> None:
+    library = ctypes.CDLL(str(build_library([unit("one", 1), unit("two", 2)], knobs(tmp_path, command))))
+    assert (library.one(), library.two()) == (1, 2)
+    assert library.treadle_pool_create is not None
+
+
+def test_objects_come_in_the_order_of_the_units(tmp_path: Path) -> None:
+    objects = compile_objects([unit(f"f{i}", i) for i in range(5)], knobs(tmp_path))
+    assert [f"f{i}".encode() in path.read_bytes() for i, path in enumerate(objects)] == [True] * 5
+
+
+def test_a_cached_unit_is_not_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = link(compile_objects([unit()], knobs(tmp_path)), knobs(tmp_path))
+
+    def run_again(*_: object) -> None:
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr(compiler, "_run", run_again)
+    assert link(compile_objects([unit("answer")], knobs(tmp_path)), knobs(tmp_path)) == first
+
+
+def test_other_flags_make_another_object(tmp_path: Path) -> None:
+    plain = compile_objects([unit()], knobs(tmp_path))
+    assert compile_objects([unit()], knobs(tmp_path, flags=("-DX=1",))) != plain
+
+
+def test_another_header_makes_another_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = compile_objects([unit()], knobs(tmp_path))
+    monkeypatch.setattr(compiler, "_headers", lambda: [b"changed"])
+    assert compile_objects([unit()], knobs(tmp_path)) != plain
+
+
+@pytest.mark.parametrize("damage", [b"", b"short"])
+@pytest.mark.parametrize("suffix", [".o", ".o.sha256"])
+def test_a_damaged_entry_is_compiled_anew(tmp_path: Path, suffix: str, damage: bytes) -> None:
+    (made,) = compile_objects([unit()], knobs(tmp_path))
+    intact = made.read_bytes()
+    made.with_suffix(suffix).write_bytes(damage)
+    assert compile_objects([unit()], knobs(tmp_path)) == [made]
+    assert made.read_bytes() == intact
+
+
+def test_a_wrong_line_is_named_with_its_unit(tmp_path: Path) -> None:
+    with pytest.raises(TreadleError, match="unknown_name") as caught:
+        compile_objects([unit(), Unit("matmul_3", "int f(void) { return unknown_name; }")], knobs(tmp_path))
+    assert caught.value.where == "matmul_3"
+    assert any("-O3" in note for note in caught.value.__notes__)
+    assert not list(tmp_path.rglob(".new-*"))
+
+
+def test_an_unwritable_cache_is_named(tmp_path: Path) -> None:
+    occupied = tmp_path / "file"
+    occupied.write_text("no folder")
+    with pytest.raises(TreadleError, match="cannot write the cache") as caught:
+        compile_objects([unit()], knobs(occupied))
+    assert "TREADLE_CACHE_DIR" in str(caught.value)
+
+
+def test_a_compiler_that_does_not_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TreadleError, match="no-such-compiler"):
+        compile_objects([unit()], knobs(tmp_path, ("no-such-compiler",)))
+
+
+def test_a_machine_without_compilers_hears_what_would_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain.shutil, "which", lambda name: None)
+    monkeypatch.setattr(toolchain.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(TreadleError, match="no C compiler found") as caught:
+        toolchain.find_toolchain(knobs(tmp_path))
+    assert all(word in str(caught.value) for word in ("TREADLE_CC", "gcc", "ziglang"))
+
+
+def test_the_wheel_stands_in_for_the_systems_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain.shutil, "which", lambda name: None)
+    monkeypatch.setattr(toolchain.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(toolchain, "_version", lambda command: "wheel")
+    found = toolchain.find_toolchain(dataclasses.replace(knobs(tmp_path), c_compiler=()))
+    assert found.command == (sys.executable, "-m", "ziglang", "cc")

@@ -1,0 +1,159 @@
+"""The thread pool and CpuProgram, on small libraries written by hand."""
+
+import gc
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.backends.c.toolchains import COMMANDS, knobs
+from treadle.backends.buffers import TensorSpec
+from treadle.backends.c.compiler import Unit, build_library
+from treadle.backends.c.executor import ALIGNMENT, CpuProgram, aligned, aligned_empty
+from treadle.errors import TreadleError
+
+F32 = np.dtype(np.float32)
+LENGTH = 1000
+SPEC = TensorSpec("x", (LENGTH,), F32)
+
+# out = (in + constant) * 2 in two kernels through the arena; the second output counts the workers' turns.
+TEXT = r"""
+#include "pool.h"
+enum { N = 1000 };
+static void add(void *const *args, long worker, long workers) {
+    const float *x = args[0], *c = args[1];
+    float *y = args[2];
+    for (long i = N * worker / workers; i < N * (worker + 1) / workers; i++) y[i] = x[i] + c[i];
+}
+static void twice(void *const *args, long worker, long workers) {
+    const float *x = args[0];
+    float *y = args[1];
+    volatile char panel[3 << 20];
+    panel[0] = panel[sizeof panel - 1] = 2;
+    for (long i = N * worker / workers; i < N * (worker + 1) / workers; i++) y[i] = x[i] * panel[0];
+    ((float *)args[2])[worker] += 1;
+}
+void treadle_run(struct treadle_pool *pool, void *const *inputs, void *const *outputs,
+                 void *const *constants, char *arena) {
+    float *turns = outputs[1];
+    for (long i = 0; i < 8; i++) turns[i] = 0;
+    treadle_pool_run(pool, add, (void *const[]){inputs[0], constants[0], arena});
+    treadle_pool_run(pool, twice, (void *const[]){arena, outputs[0], turns});
+}
+"""
+
+
+@pytest.fixture(scope="module", params=COMMANDS)
+def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program above, as a shared library."""
+    return build_library([Unit("host", TEXT)], knobs(tmp_path_factory.mktemp("cache"), COMMANDS[request.param]))
+
+
+def program(library: Path, threads: int | None = None) -> CpuProgram:
+    """The program with the constant 0, 1, 2, ..."""
+    constant = np.arange(LENGTH, dtype=np.float32)
+    turns = TensorSpec("turns", (8,), F32)
+    return CpuProgram(library, [SPEC], [SPEC, turns], [constant], LENGTH * 4, threads)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 5])
+def test_every_worker_does_its_share_once(library: Path, threads: int) -> None:
+    x = np.linspace(-1, 1, LENGTH, dtype=np.float32)
+    with program(library, threads) as running:
+        results = [running.run([x]) for _ in range(50)]
+    y, turns = results[-1]
+    np.testing.assert_array_equal(y, (x + np.arange(LENGTH, dtype=np.float32)) * 2)
+    assert turns.tolist() == [1] * threads + [0] * (8 - threads)
+
+
+def test_sleeping_workers_wake(library: Path) -> None:
+    x = np.ones(LENGTH, np.float32)
+    with program(library, 2) as running:
+        for _ in range(5):
+            threading.Event().wait(0.03)
+            y, _ = running.run([x])
+            assert y[1] == 4
+
+
+def test_a_strided_input_is_copied(library: Path) -> None:
+    x = np.arange(2 * LENGTH, dtype=np.float32)[::2]
+    with program(library, 2) as running:
+        np.testing.assert_array_equal(running.run([x])[0], x * 3)
+
+
+def test_outputs_are_aligned_and_not_reused(library: Path) -> None:
+    x = np.zeros(LENGTH, np.float32)
+    with program(library, 1) as running:
+        first, second = running.run([x])[0], running.run([x + 1])[0]
+    assert first[0] == 0
+    assert second[0] == 2
+    assert first.ctypes.data % ALIGNMENT == 0
+
+
+def test_threads_take_turns(library: Path) -> None:
+    wrong: list[float] = []
+    with program(library, 2) as running:
+
+        def work(value: float) -> None:
+            for _ in range(50):
+                y = running.run([np.full(LENGTH, value, np.float32)])[0]
+                wrong.extend(y[y != (value + np.arange(LENGTH, dtype=np.float32)) * 2])
+
+        callers = [threading.Thread(target=work, args=(value,)) for value in range(3)]
+        for caller in callers:
+            caller.start()
+        for caller in callers:
+            caller.join()
+    assert not wrong
+
+
+def test_a_closed_program_says_so(library: Path) -> None:
+    running = program(library, 2)
+    running.close()
+    running.close()
+    with pytest.raises(TreadleError, match="after close"):
+        running.run([np.zeros(LENGTH, np.float32)])
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads in /proc")
+def test_collection_ends_the_threads(library: Path) -> None:
+    before = len(list(Path("/proc/self/task").iterdir()))
+    running = program(library, 4)
+    assert len(list(Path("/proc/self/task").iterdir())) == before + 3
+    del running
+    gc.collect()
+    assert len(list(Path("/proc/self/task").iterdir())) == before
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ([], "0 inputs given, 1 needed"),
+        ([np.zeros(3, np.float32)], r"float32\[3\] given; accepted: x: float32\[1000\]"),
+        ([np.zeros(LENGTH)], r"input 'x': float64\[1000\] given"),
+    ],
+)
+def test_a_wrong_input_is_named(library: Path, inputs: list[np.ndarray], message: str) -> None:
+    with program(library, 1) as running, pytest.raises(TreadleError, match=message):
+        running.run(inputs)
+
+
+def test_a_missing_library_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TreadleError, match="cannot load"):
+        CpuProgram(tmp_path / "none.so", [], [], threads=1)
+
+
+def test_no_threads_at_all_are_refused(library: Path) -> None:
+    with pytest.raises(TreadleError, match="threads is 0"):
+        program(library, 0)
+
+
+def test_alignment_copies_only_what_needs_it() -> None:
+    whole = aligned_empty((3, 5), np.float16)
+    assert aligned(whole) is whole
+    part = aligned_empty((33,), np.float32)[1:]
+    part[...] = 7
+    assert aligned(part).ctypes.data % ALIGNMENT == 0
+    np.testing.assert_array_equal(aligned(part), part)
+    assert aligned_empty((0, 4), np.float32).shape == (0, 4)

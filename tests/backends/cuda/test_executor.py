@@ -1,0 +1,163 @@
+"""The executor's logic on a device in numpy."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.backends.cuda.fake_driver import FakeDriver, Memory
+from treadle.backends.cuda.executor import BufferRef, CudaProgram, Launch, TensorSpec
+from treadle.errors import TreadleError
+
+F32 = np.dtype(np.float32)
+X = TensorSpec("x", (2, 3), F32)
+Y = TensorSpec("y", (2, 3), F32)
+BIAS = np.arange(6, dtype=np.float32)
+
+INPUT, OUTPUT, CONSTANT = BufferRef("input", 0), BufferRef("output", 0), BufferRef("constant", 0)
+SCRATCH = BufferRef("arena", 256)
+
+
+def double(memory: Memory, source: int, target: int) -> None:
+    memory[target : target + 6] = 2 * memory[source : source + 6]
+
+
+def add(memory: Memory, left: int, right: int, target: int) -> None:
+    memory[target : target + 6] = memory[left : left + 6] + memory[right : right + 6]
+
+
+def launch(kernel: str, *buffers: BufferRef, dynamic_shared: int = 0) -> Launch:
+    return Launch(kernel, kernel.encode() + b"_image", (4, 1, 1), (32, 1, 1), buffers, dynamic_shared)
+
+
+LAUNCHES = (launch("double", INPUT, SCRATCH), launch("add", SCRATCH, CONSTANT, OUTPUT))
+
+
+def make_driver(**options: Any) -> FakeDriver:
+    return FakeDriver({"double": double, "add": add}, **options)
+
+
+def make_program(driver: FakeDriver, launches: tuple[Launch, ...] = LAUNCHES) -> CudaProgram:
+    return CudaProgram(driver, launches, [X], [Y], [BIAS], arena_bytes=512)
+
+
+def test_launches_run_in_order_through_the_arena() -> None:
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    with make_program(make_driver()) as program:
+        (y,) = program.run([x])
+    np.testing.assert_array_equal(y, 2 * x + BIAS.reshape(2, 3))
+
+
+def test_a_run_leaves_nothing_for_the_next() -> None:
+    with make_program(make_driver()) as program:
+        (first,) = program.run([np.ones((2, 3), np.float32)])
+        (second,) = program.run([np.zeros((2, 3), np.float32)])
+    np.testing.assert_array_equal(first, 2 + BIAS.reshape(2, 3))
+    np.testing.assert_array_equal(second, BIAS.reshape(2, 3))
+
+
+def test_an_input_that_is_not_contiguous_is_copied() -> None:
+    x = np.arange(6, dtype=np.float32).reshape(3, 2).T
+    with make_program(make_driver()) as program:
+        (y,) = program.run([x])
+    np.testing.assert_array_equal(y, 2 * x + BIAS.reshape(2, 3))
+
+
+def test_constants_are_uploaded_and_kernels_loaded_once() -> None:
+    driver = make_driver()
+    launches = (
+        launch("double", INPUT, SCRATCH),
+        launch("double", SCRATCH, SCRATCH),
+        launch("add", SCRATCH, CONSTANT, OUTPUT, dynamic_shared=1024),
+    )
+    with make_program(driver, launches) as program:
+        assert driver.calls == [
+            "upload",
+            "load double_image double 2 0",
+            "load add_image add 3 1024",
+            "synchronize",
+        ]
+        driver.calls.clear()
+        program.run([np.zeros((2, 3), np.float32)])
+    assert driver.calls == [
+        "upload",
+        "launch (4, 1, 1) (32, 1, 1) 0",
+        "launch (4, 1, 1) (32, 1, 1) 0",
+        "launch (4, 1, 1) (32, 1, 1) 1024",
+        "download",
+        "synchronize",
+    ]
+
+
+def test_measure_times_the_kernels_only() -> None:
+    driver = make_driver()
+    with make_program(driver) as program:
+        seconds = program.measure([np.zeros((2, 3), np.float32)], repeats=3, warmup=2)
+    assert seconds == [1.0, 1.0, 1.0]
+    assert sum(call.startswith("launch") for call in driver.calls) == (2 + 3) * len(LAUNCHES)
+    assert "download" not in driver.calls
+
+
+def test_close_gives_all_memory_back() -> None:
+    driver = make_driver()
+    program = make_program(driver)
+    assert len(driver.live) == 4
+    program.close()
+    program.close()
+    assert not driver.live
+    with pytest.raises(TreadleError, match="the program was closed"):
+        program.run([np.zeros((2, 3), np.float32)])
+
+
+def test_a_program_that_does_not_fit_gives_back_what_it_took() -> None:
+    driver = make_driver(capacity=1024)
+    with pytest.raises(TreadleError, match="out of memory"):
+        make_program(driver)
+    assert not driver.live
+
+
+@pytest.mark.parametrize(
+    ("array", "reason"),
+    [
+        (
+            np.zeros((3, 2), np.float32),
+            "input 'x': got float32 of shape (3, 2); accepted: float32 of shape (2, 3)",
+        ),
+        (
+            np.zeros((2, 3), np.float64),
+            "input 'x': got float64 of shape (2, 3); accepted: float32 of shape (2, 3)",
+        ),
+    ],
+)
+def test_an_input_of_another_shape_or_type_is_refused(array: np.ndarray, reason: str) -> None:
+    with make_program(make_driver()) as program, pytest.raises(TreadleError) as caught:
+        program.run([array])
+    assert str(caught.value) == reason
+
+
+def test_a_wrong_number_of_inputs_is_refused() -> None:
+    with (
+        make_program(make_driver()) as program,
+        pytest.raises(TreadleError, match="got 0 inputs, expected 1"),
+    ):
+        program.run([])
+
+
+@pytest.mark.parametrize(
+    ("buffer", "reason"),
+    [
+        (BufferRef("input", 1), "there is no input 1; accepted: 0 to 0"),
+        (BufferRef("output", -1), "there is no output -1"),
+        (BufferRef("constant", 2), "there is no constant 2"),
+        (BufferRef("arena", 512), "there is no arena 512; accepted: 0 to 511"),
+    ],
+)
+def test_a_buffer_that_does_not_exist_is_refused(buffer: BufferRef, reason: str) -> None:
+    with pytest.raises(TreadleError) as caught:
+        make_program(make_driver(), (launch("double", INPUT, buffer),))
+    assert f"argument 1 of kernel 'double': {reason}" in str(caught.value)
+
+
+def test_an_empty_tensor_has_no_bytes() -> None:
+    assert TensorSpec("e", (0, 3), F32).num_bytes == 0
+    assert TensorSpec("s", (), F32).num_bytes == 4

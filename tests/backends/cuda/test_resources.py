@@ -1,0 +1,76 @@
+"""ptxas logs and theoretical occupancy."""
+
+import pytest
+
+from treadle.backends.cuda.resources import Resources, occupancy, parse_resources
+from treadle.errors import TreadleError
+from treadle.target import KIB, Target
+
+LOG = """\
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'first' for 'sm_80'
+ptxas info    : Function properties for first
+ptxas         .     24 bytes stack frame, 20 bytes spill stores, 16 bytes spill loads
+ptxas info    : Used 12 registers, used 1 barriers, 128 bytes smem, 360 bytes cmem[0]
+ptxas info    : Compiling entry function 'second' for 'sm_80'
+ptxas info    : Function properties for second
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 40 registers, 360 bytes cmem[0]
+"""
+
+A100, RTX_3090 = Target.parse("sm_80"), Target.parse("sm_86")
+
+
+def test_a_log_lists_every_kernel() -> None:
+    assert parse_resources(LOG) == {
+        "first": Resources(12, shared_bytes=128, stack_bytes=24, spill_store_bytes=20, spill_load_bytes=16),
+        "second": Resources(40),
+    }
+
+
+def test_a_log_without_kernels_lists_none() -> None:
+    assert parse_resources("ptxas info    : 0 bytes gmem\n") == {}
+
+
+@pytest.mark.parametrize(
+    ("resources", "threads", "blocks", "limiter"),
+    [
+        (Resources(32), 256, 8, "warps"),
+        (Resources(16), 32, 32, "blocks"),
+        (Resources(128), 256, 2, "registers"),
+        # 33 registers of 32 lanes round up to 1280 a warp: 51 warps, six blocks of eight.
+        (Resources(33), 256, 6, "registers"),
+        # 48 KiB and the reserved 1 KiB go three times into 164 KiB.
+        (Resources(32, shared_bytes=48 * KIB), 128, 3, "shared memory"),
+    ],
+)
+def test_the_scarcest_resource_limits(resources: Resources, threads: int, blocks: int, limiter: str) -> None:
+    found = occupancy(resources, A100, threads)
+    assert (found.blocks, found.limiter) == (blocks, limiter)
+    assert found.warps == blocks * threads // 32
+    assert found.fraction == found.warps / 64
+
+
+def test_dynamic_shared_memory_counts() -> None:
+    assert occupancy(Resources(32), A100, 128, dynamic_shared=100 * KIB).blocks == 1
+
+
+@pytest.mark.parametrize(
+    ("resources", "threads", "dynamic", "reason"),
+    [
+        (Resources(32), 1056, 0, "1056 threads in a block, 32 over the limit"),
+        (Resources(32), 128, 100 * KIB, "102400 bytes of shared memory in a block, 1024 over the limit"),
+        (Resources(128), 1024, 0, "131072 registers in a block, 65536 over the limit"),
+        (Resources(256), 32, 0, "256 registers in a thread, 1 over the limit"),
+    ],
+)
+def test_a_block_that_does_not_fit_is_told_by_how_much(
+    resources: Resources, threads: int, dynamic: int, reason: str
+) -> None:
+    with pytest.raises(TreadleError, match=reason):
+        occupancy(resources, RTX_3090, threads, dynamic)
+
+
+def test_a_cpu_has_no_occupancy() -> None:
+    with pytest.raises(TreadleError, match="'cpu' has no multiprocessors"):
+        occupancy(Resources(32), Target.parse("cpu"), 1)

@@ -1,0 +1,76 @@
+"""The blob store: what goes in comes out, and damage is found and named."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from xdsl.dialects.builtin import TensorType, f32, i32
+
+from treadle.dialects.graph import BlobAttr, ConstantOp, InlineAttr
+from treadle.dialects.graph.store import BlobStore, constant_array, constant_attribute, default_store
+from treadle.errors import TreadleError
+
+ARRAY = np.arange(24, dtype=np.float32).reshape(4, 6)
+TYPE = TensorType(f32, [4, 6])
+
+
+def test_a_blob_survives_the_process(tmp_path: Path) -> None:
+    blob = BlobStore(tmp_path).put(ARRAY)
+    again = BlobStore(tmp_path).get(blob, TYPE)
+    np.testing.assert_array_equal(again, ARRAY)
+    assert not again.flags.writeable
+
+
+def test_a_large_blob_is_mapped(tmp_path: Path) -> None:
+    large = np.ones((1 << 20,), np.float64)
+    blob = BlobStore(tmp_path).put(large[::2])
+    got = BlobStore(tmp_path).get(blob, TensorType(i32, [1 << 20]))
+    np.testing.assert_array_equal(got.view(np.float64), large[::2])
+
+
+def test_equal_arrays_share_a_file(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path)
+    assert store.put(ARRAY) == store.put(np.asfortranarray(ARRAY))
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "empty"])
+def test_damage_is_named_and_repaired_by_put(tmp_path: Path, damage: str) -> None:
+    blob = BlobStore(tmp_path).put(ARRAY)
+    (file,) = tmp_path.iterdir()
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes({"flip": bytes(data), "truncate": bytes(data[:-3]), "empty": b""}[damage])
+    with pytest.raises(TreadleError, match=rf"{blob.digest.data} is damaged; accepted: .*delete it"):
+        BlobStore(tmp_path).get(blob, TYPE)
+    BlobStore(tmp_path).put(ARRAY)
+    np.testing.assert_array_equal(BlobStore(tmp_path).get(blob, TYPE), ARRAY)
+
+
+def test_a_missing_blob_is_named(tmp_path: Path) -> None:
+    blob = BlobAttr.get("sha256:" + "0" * 64, 96)
+    with pytest.raises(TreadleError, match=r"the store has no constant sha256:0000.*TREADLE_CACHE_DIR"):
+        BlobStore(tmp_path).get(blob, TYPE)
+
+
+def test_a_blob_of_another_size_is_rejected(tmp_path: Path) -> None:
+    blob = BlobStore(tmp_path).put(ARRAY)
+    with pytest.raises(TreadleError, match="has 96 bytes, which is no tensor<4x5xf32>"):
+        BlobStore(tmp_path).get(blob, TensorType(f32, [4, 5]))
+
+
+def test_a_store_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        TreadleError, match=r"cannot store a constant: .*accepted: a writable TREADLE_CACHE_DIR"
+    ):
+        BlobStore(tmp_path / "file").put(ARRAY)
+
+
+def test_constants_are_inline_or_blobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TREADLE_CACHE_DIR", str(tmp_path))
+    assert isinstance(constant_attribute(ARRAY[:2]), InlineAttr)
+    value = constant_attribute(ARRAY)
+    assert isinstance(value, BlobAttr)
+    assert default_store().path(value.digest.data).is_file()
+    np.testing.assert_array_equal(constant_array(ConstantOp(value, TYPE)), ARRAY)

@@ -1,0 +1,233 @@
+"""Files, shapes and nodes that cannot be imported: one error names the thing, the place, and the way out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from tests.frontends.onnx.models import model, node
+from treadle.errors import TreadleError
+from treadle.frontends.onnx import import_model
+from treadle.frontends.onnx.inputs import Shapes
+
+WEIGHT = np.arange(64, dtype=np.float32).reshape(8, 8)
+
+
+def _small() -> ModelProto:
+    return model([node("MatMul", "x w", "y", "product")], {"x": [2, 8]}, weights={"w": WEIGHT})
+
+
+def _error(source: ModelProto | Path | bytes, shapes: Shapes | None = None) -> str:
+    with pytest.raises(TreadleError) as caught:
+        import_model(source.SerializeToString() if isinstance(source, ModelProto) else source, shapes)
+    return str(caught.value)
+
+
+def _node_error(broken: NodeProto, opset: int = 17, **weights: np.ndarray) -> str:
+    return _error(model([broken], {"x": [2, 8]}, weights=weights, opset=opset))
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    path = tmp_path / "none.onnx"
+    assert _error(path) == (
+        f"{path}: cannot read the model: No such file or directory; accepted: the path of an .onnx file"
+    )
+
+
+@pytest.mark.parametrize("data", [b"PK\x03\x04 no model", b"\xff" * 100, b"{}"])
+def test_a_corrupt_file(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "corrupt.onnx"
+    path.write_bytes(data)
+    assert "accepted: a complete .onnx file" in _error(path)
+
+
+def test_every_truncation_is_an_error() -> None:
+    """Protobuf accepts a prefix that ends between two fields; the graph and the opset are then missing."""
+    data = _small().SerializeToString()
+    for length in range(len(data)):
+        assert _error(data[:length])
+
+
+def test_a_tensor_of_another_size_than_its_shape() -> None:
+    proto = _small()
+    proto.graph.initializer[0].raw_data = proto.graph.initializer[0].raw_data[:-4]
+    assert _error(proto) == (
+        "initialiser 'w': a tensor of float32 and shape (8, 8) holds 252 bytes; accepted: 256 bytes"
+    )
+    proto.graph.initializer[0].ClearField("raw_data")
+    proto.graph.initializer[0].float_data.extend([1.0, 2.0])
+    assert "holds 2 values in float_data; accepted: 64 values" in _error(proto)
+
+
+@pytest.mark.parametrize("extent", [-1, 2**40])
+def test_a_tensor_with_an_absurd_shape(extent: int) -> None:
+    proto = _small()
+    proto.graph.initializer[0].dims[0] = extent
+    assert "initialiser 'w'" in _error(proto)
+
+
+def test_graph_structure() -> None:
+    undefined = model([node("Relu", "ghost", "y", "act")], {"x": [2]})
+    assert "node 'act' (Relu): input 'ghost' is not defined before this node" in _error(undefined)
+    twice = model([node("Relu", "x", "y"), node("Neg", "x", "y", "neg")], {"x": [2]})
+    assert "node 'neg' (Neg): output 'y' is defined a second time" in _error(twice)
+    assert "output 'z' is computed by no node" in _error(model([node("Relu", "x", "y")], {"x": [2]}, ["z"]))
+    assert "the graph has no output" in _error(model([node("Relu", "x", "y")], {"x": [2]}, []))
+
+
+def _with_external_data(folder: Path, location: str, **entries: str) -> Path:
+    proto = _small()
+    tensor = proto.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in {"location": location, **entries}.items():
+        tensor.external_data.add(key=key, value=value)
+    path = folder / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def test_external_data_is_read(tmp_path: Path) -> None:
+    (tmp_path / "w.bin").write_bytes(b"head" + WEIGHT.tobytes())
+    import_model(_with_external_data(tmp_path, "w.bin", offset="4", length="256"))
+
+
+def test_missing_external_data(tmp_path: Path) -> None:
+    path = _with_external_data(tmp_path, "w.bin")
+    assert _error(path) == (
+        f"initialiser 'w': external data file 'w.bin' is missing; accepted: that file inside {tmp_path}"
+    )
+    assert "of a model given as bytes; accepted: the path of the model's file" in _error(path.read_bytes())
+
+
+@pytest.mark.parametrize("location", ["../secret.bin", "/etc/hostname", "sub/../../secret.bin", "", "link.bin", "a\0b"])
+def test_external_data_stays_in_the_folder(tmp_path: Path, location: str) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (tmp_path / "secret.bin").write_bytes(WEIGHT.tobytes())
+    (folder / "link.bin").symlink_to(tmp_path / "secret.bin")
+    message = _error(_with_external_data(folder, location))
+    assert "leaves the model's folder; accepted: a relative path to a file inside" in message
+
+
+@pytest.mark.parametrize(
+    ("entries", "says"),
+    [
+        ({}, "has 100 bytes, the tensor needs bytes 0 to 256"),
+        ({"length": "100"}, "holds 100 bytes of external data; accepted: 256 bytes"),
+        ({"offset": "-8"}, "external data has offset '-8'; accepted: a whole number from 0 upwards"),
+    ],
+)
+def test_external_data_of_another_size(tmp_path: Path, entries: dict[str, str], says: str) -> None:
+    (tmp_path / "w.bin").write_bytes(bytes(100))
+    assert says in _error(_with_external_data(tmp_path, "w.bin", **entries))
+
+
+def test_a_dynamic_dimension_without_a_value() -> None:
+    proto = model([node("Relu", "x", "y")], {"x": ["batch", 3, "?", 320]})
+    assert _error(proto) == (
+        "input 'x': dimensions 0 ('batch'), 2 ('?') of input 'x' without a value; "
+        "accepted: --shape x=<batch>,3,<d2>,320"
+    )
+
+
+def test_a_shape_that_contradicts_the_model() -> None:
+    proto = model([node("Relu", "x", "y")], {"x": ["batch", 3]})
+    accepted = "contradicts the model's <batch>,3; accepted: --shape x=<batch>,3"
+    assert _error(proto, {"x": (1, 4)}) == f"input 'x': shape 1,4 {accepted}"
+    assert _error(proto, {"x": (1, 3, 1)}) == f"input 'x': shape 1,3,1 {accepted}"
+    assert "negative extent" in _error(proto, {"x": (-1, 3)})
+
+
+def test_a_shape_for_an_unknown_input() -> None:
+    proto = model([node("Relu", "x", "y")], {"x": [2, 3]})
+    assert _error(proto, {"X": (2, 3)}) == "shapes: a shape is given for 'X', which is no input; accepted: x"
+
+
+@pytest.mark.parametrize(("element", "name"), [(TensorProto.UINT8, "uint8"), (TensorProto.STRING, "string")])
+def test_an_unsupported_element_type(element: int, name: str) -> None:
+    proto = model([node("Identity", "x", "y")], {"x": [2]}, element=element)
+    assert f"input 'x': element type {name} is not supported; accepted: float16, float32" in _error(proto)
+
+
+def test_an_input_that_is_no_tensor() -> None:
+    proto = model([node("Identity", "x", "y")], {"x": [2]})
+    sequence = helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, [2])
+    proto.graph.input[0].CopyFrom(sequence)
+    assert _error(proto) == "input 'x': the input is a sequence_type; accepted: a tensor"
+
+
+def test_an_unsupported_operator() -> None:
+    message = _node_error(node("NonZero", "x", "y", "/a/nz"))
+    assert message.startswith(
+        "node '/a/nz' (NonZero, opset 17): operator NonZero is not supported; accepted: Abs, Add,"
+    )
+    message = _node_error(node("FusedConv", "x", "y", domain="com.microsoft"))
+    assert "node 'y' (com.microsoft.FusedConv, opset 17): operators of domain 'com.microsoft'" in message
+
+
+@pytest.mark.parametrize("opset", [6, 99])
+def test_an_unsupported_opset(opset: int) -> None:
+    message = _node_error(node("Add", "x x", "y"), opset)
+    assert f"(Add, opset {opset}): Add of opset {opset} is not supported; accepted: Add of opset 7 to" in message
+
+
+def test_a_model_without_opset() -> None:
+    proto = _small()
+    del proto.opset_import[:]
+    assert "imports no version of ONNX's operators" in _error(proto)
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        (node("MatMul", "x x", "y"), "8 columns against 2 rows"),
+        (node("Relu", "x", "y", speed=1), "attribute 'speed' is not supported"),
+        (node("Elu", "x", "y", alpha=1), "attribute 'alpha' has type INT; accepted: FLOAT"),
+        (node("Reshape", "x x", "y"), "the shape (input 'x') depends on the model's input data"),
+        (node("Add", "x", "y"), "input 1 is missing"),
+        (node("Transpose", "x", "y", perm=[0, 0]), "(0, 0) is no permutation of 2 dimensions"),
+        (node("Concat", "x x", "y", axis=2), "axis 2 of a tensor of rank 2; accepted: -2 to 1"),
+        (node("ReduceMean", "x", "y", axes=[1, -1]), "axes [1, -1] name one twice"),
+        (node("Cast", "x", "y", to=int(TensorProto.UINT8)), "element type uint8 is not supported"),
+        (node("MaxPool", "x", "y", kernel_shape=[2]), "a window (2,) over an input of shape (2, 8)"),
+        (node("Dropout", "x _ t", "y"), "input 't' is not defined"),
+    ],
+)
+def test_nodes(broken: NodeProto, says: str) -> None:
+    message = _node_error(broken)
+    assert says in message and message.startswith("node 'y' (")
+
+
+@pytest.mark.parametrize(
+    ("broken", "weights", "says"),
+    [
+        (node("Reshape", "x s", "y"), {"s": [3, -1]}, "[2, 8] does not reshape to [3, -1]"),
+        (node("Reshape", "x s", "y"), {"s": [-1, -1]}, "-1 at most once"),
+        (node("Squeeze", "x s", "y"), {"s": [1]}, "axis 1 of shape [2, 8] has 8 elements"),
+        (node("Split", "x s", "y z"), {"s": [1, 3]}, "sizes [1, 3] of 2 elements in 2 outputs"),
+        (node("ConstantOfShape", "s", "y"), {"s": [2**40]}, "takes too much memory"),
+        (node("Expand", "x s", "y"), {"s": [3, 3]}, "do not broadcast"),
+        (node("Slice", "x s s s s", "y"), {"s": [0]}, "a step is 0; accepted: another step"),
+    ],
+)
+def test_nodes_with_constant_operands(broken: NodeProto, weights: dict[str, list[int]], says: str) -> None:
+    assert says in _error(model([broken], {"x": [2, 8]}, weights=weights))
+
+
+def test_resize_names_what_is_supported() -> None:
+    resize = node("Resize", "x _ s", "y", mode="linear")
+    message = _node_error(resize, s=np.array([2, 2], np.float32))
+    assert "mode linear, coordinate_transformation_mode half_pixel" in message
+    assert "accepted: mode nearest with coordinate_transformation_mode asymmetric and nearest_mode floor" in message
+
+
+def test_a_sparse_initialiser() -> None:
+    proto = _small()
+    values, indices = numpy_helper.from_array(np.array([1], np.float32)), numpy_helper.from_array(np.array([0]))
+    proto.graph.sparse_initializer.append(onnx.helper.make_sparse_tensor(values, indices, [4]))
+    assert "sparse initialisers are not supported; accepted: dense initialisers" in _error(proto)

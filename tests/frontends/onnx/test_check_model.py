@@ -1,0 +1,45 @@
+"""The report goes on after an unsupported node."""
+
+from __future__ import annotations
+
+import pytest
+from onnx import TensorProto, helper
+
+from tests.frontends.onnx.models import model, node
+from treadle.errors import TreadleError
+from treadle.frontends.onnx import check_model
+
+
+def test_every_obstacle_is_reported() -> None:
+    """The file declares the shape of Hardmax; that of NonZero depends on data."""
+    proto = model(
+        [
+            node("Relu", "x", "a", "relu"),
+            node("Hardmax", "a", "b", "hard"),
+            node("Flatten", "b", "c", "flat"),
+            node("NonZero", "c", "d", "nz"),
+            node("Cast", "d", "e", "cast", to=1),
+            node("Einsum", "e e", "y", "sum", equation="ij,ij->ij"),
+            node("Det", "x", "unused", "det"),
+        ],
+        {"x": ["n", 3, 4]},
+    )
+    proto.graph.value_info.append(helper.make_tensor_value_info("b", TensorProto.FLOAT, [2, 3, 4]))
+    reports = check_model(proto.SerializeToString(), {"x": (2, 3, 4)})
+    assert [(r.name, r.verdict) for r in reports] == [
+        ("relu", "supported"),
+        ("hard", "unsupported"),
+        ("flat", "supported"),
+        ("nz", "unsupported"),
+        ("cast", "unknown"),
+        ("sum", "unsupported"),
+    ]
+    assert reports[0].supported and reports[0].reason is None
+    assert reports[1].reason is not None and "operator Hardmax is not supported" in reports[1].reason
+    assert reports[4].reason is not None and "the shape of 'd' is unknown" in reports[4].reason
+
+
+def test_shapes_are_needed_here_too() -> None:
+    proto = model([node("Relu", "x", "y")], {"x": ["n"]})
+    with pytest.raises(TreadleError, match="without a value"):
+        check_model(proto.SerializeToString())

@@ -1,0 +1,1 @@
+"""What several tests share: FileCheck in-process, recorded expectations, environment."""

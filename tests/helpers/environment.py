@@ -1,0 +1,17 @@
+"""The environment variables that only the tests read, in one place."""
+
+import os
+
+
+def _is_set(name: str) -> bool:
+    return os.environ.get(name, "0") not in ("", "0")
+
+
+def blessing() -> bool:
+    """TREADLE_BLESS=1: rewrite recorded expectations instead of comparing with them (`make bless`)."""
+    return _is_set("TREADLE_BLESS")
+
+
+def models_are_required() -> bool:
+    """TREADLE_REQUIRE_MODELS=1: a missing model file is a failure, not a skip (CI)."""
+    return _is_set("TREADLE_REQUIRE_MODELS")

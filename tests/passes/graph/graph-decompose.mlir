@@ -1,0 +1,32 @@
+// RUN: treadle-opt %s -p graph-decompose | filecheck %s
+
+func.func @softmax(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
+  %y = graph.softmax %x {dim = 1 : i64} : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  func.return %y : tensor<4x8xf32>
+}
+// CHECK:      func.func @softmax
+// CHECK-NEXT:   [[M:%.*]] = graph.reduction "max" %x {dims = array<i64: 1>, keep = 1 : i64} : (tensor<4x8xf32>) -> tensor<4x1xf32>
+// CHECK-NEXT:   [[D:%.*]] = graph.binary "sub" %x, [[M]]
+// CHECK-NEXT:   [[E:%.*]] = graph.unary "exp" [[D]]
+// CHECK-NEXT:   [[S:%.*]] = graph.reduction "add" [[E]]
+// CHECK-NEXT:   %y = graph.binary "div" [[E]], [[S]]
+
+func.func @mean(%x: tensor<4x8xf32>) -> tensor<4xf32> {
+  %y = graph.reduction "mean" %x {dims = array<i64: 1>, keep = 0 : i64} : (tensor<4x8xf32>) -> tensor<4xf32>
+  func.return %y : tensor<4xf32>
+}
+// CHECK:      func.func @mean
+// CHECK-NEXT:   [[S:%.*]] = graph.reduction "add" %x
+// CHECK-NEXT:   [[N:%.*]] = graph.constant #graph.inline<"8.0"> : tensor<f32>
+// CHECK-NEXT:   %y = graph.binary "div" [[S]], [[N]]
+
+// The number of elements under a window is a constant, over the dimensions that it depends on.
+func.func @pool(%x: tensor<1x2x4x4xf32>) -> tensor<1x2x4x2xf32> {
+  %y = graph.pool "avg" %x {kernel = array<i64: 3, 3>, strides = array<i64: 1, 1>, pads = array<i64: 1, 0, 1, 0>, dilations = array<i64: 1, 1>, ceil = 0 : i64, count_pad = 0 : i64} : (tensor<1x2x4x4xf32>) -> tensor<1x2x4x2xf32>
+  func.return %y : tensor<1x2x4x2xf32>
+}
+// CHECK:      func.func @pool
+// CHECK-NEXT:   [[N:%.*]] = graph.constant #graph.inline<"6.0, 9.0, 9.0, 6.0"> : tensor<4xf32>
+// CHECK-NEXT:   %y = graph.compute "pool" ({{%.*}}, {{%.*}}, [[I:%.*]], {{%.*}}) {
+// CHECK-NEXT:     graph.reduce add
+// CHECK:          graph.at [[N]][[[I]]] : tensor<4xf32>

@@ -1,0 +1,342 @@
+"""Every template against the definition of its anchor, and what a template rejects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import TensorType, f32
+from xdsl.ir import Block, Operation, SSAValue
+
+from treadle.backends.reference.kernels import evaluate_kernel
+from treadle.dialects.graph import (
+    ComputeOp,
+    ConvOp,
+    MatmulOp,
+    Operator,
+    PoolOp,
+    ReductionOp,
+    TransposeOp,
+    UnaryOp,
+    definition,
+)
+from treadle.dialects.graph.definition import DefinitionBuilder, Scalar, compute_of
+from treadle.dialects.graph.dtypes import element_type, numpy_dtype
+from treadle.dialects.graph.evaluate import evaluate
+from treadle.dialects.schedule import Choice
+from treadle.errors import TreadleError
+from treadle.schedules.template import Anchor
+from treadle.schedules.templates import TEMPLATES
+from treadle.target import Target
+
+Array = NDArray[Any]
+Shape = tuple[int, ...]
+CPU, GPU = Target.parse("cpu"), Target.parse("sm_80")
+
+
+def tensor(*shape: int, dtype: str = "float32") -> SSAValue:
+    """A value of a tensor type, which belongs to no program."""
+    return Block(arg_types=[TensorType(element_type(np.dtype(dtype)), shape)]).args[0]
+
+
+def values_of(tensor: SSAValue, seed: int) -> Array:
+    """Small random numbers of a tensor's type."""
+    type = tensor.type
+    assert isinstance(type, TensorType)
+    dtype = numpy_dtype(type.get_element_type())
+    rng = np.random.default_rng([seed, *type.get_shape()])
+    if dtype == np.bool_:
+        return rng.random(type.get_shape()) < 0.9
+    if dtype.kind == "i":
+        return rng.integers(-9, 9, type.get_shape()).astype(dtype)
+    return np.asarray(rng.standard_normal(type.get_shape())).astype(dtype)
+
+
+def defined(op: Operator) -> ComputeOp:
+    """The operator's definition, the operator left as it is."""
+    return definition(op)
+
+
+def check(name: str, anchor: Anchor, choices: Mapping[str, Choice] | None = None) -> None:
+    """Builds the anchor's kernel and compares it with the definition, blocks and threads in both orders."""
+    template = TEMPLATES[name]
+    target = GPU if template.kind == "cuda" else CPU
+    knobs = template.default(anchor, target) | dict(choices or {})
+    assert template.fits(anchor)
+    template.check(anchor, knobs, target, "here")
+    kernel = template.build(anchor, knobs, target, "kernel")
+    kernel.verify()
+    operands = anchor.tensors() if isinstance(anchor, ComputeOp) else list(dict.fromkeys(anchor.operands))
+    env = {operand: values_of(operand, n) for n, operand in enumerate(operands)}
+    expected = evaluate(anchor, env)
+    inputs = [env[operand] for operand in kernel.inputs]
+    for reverse in (False, True):
+        actual = evaluate_kernel(kernel, inputs, reverse=reverse)
+        assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype)
+        np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=2e-5)
+
+
+PRODUCTS: list[tuple[Shape, Shape]] = [
+    ((1, 1), (1, 1)),
+    ((1, 7), (7, 1)),
+    ((1, 5), (5, 33)),
+    ((2, 3), (3, 32)),
+    ((7, 11), (11, 13)),
+    ((8, 4), (4, 64)),
+    ((9, 8), (8, 31)),
+    ((13, 17), (17, 37)),
+    ((16, 16), (16, 16)),
+    ((33, 2), (2, 5)),
+    ((37, 3), (3, 32)),
+    ((3, 5, 7), (3, 7, 11)),
+    ((2, 1, 3), (3, 5)),
+    ((5, 3), (2, 3, 4)),
+    ((2, 2, 9, 3), (2, 2, 3, 4)),
+]
+ODD = ((13, 9), (9, 37))
+
+
+def product(shapes: tuple[Shape, Shape], dtype: str = "float32") -> MatmulOp:
+    return MatmulOp(tensor(*shapes[0], dtype=dtype), tensor(*shapes[1], dtype=dtype))
+
+
+@pytest.mark.parametrize("shapes", PRODUCTS, ids=str)
+@pytest.mark.parametrize("name", ["matmul_cpu", "matmul_simt", "rule_cuda"])
+def test_products_of_any_size(name: str, shapes: tuple[Shape, Shape]):
+    check(name, product(shapes))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+@pytest.mark.parametrize("name", ["matmul_cpu", "matmul_simt"])
+def test_products_of_other_floats(name: str, dtype: str):
+    anchor = product(((3, 1), (1, 5)), dtype)
+    check(name, anchor)
+
+
+@pytest.mark.parametrize("name", ["matmul_cpu", "matmul_simt", "rule_cuda"])
+def test_the_product_of_a_tensor_with_itself(name: str):
+    x = tensor(5, 5)
+    check(name, MatmulOp(x, x))
+
+
+def test_a_product_of_integers_is_left_to_the_rule():
+    anchor = product(((3, 4), (4, 5)), "int32")
+    assert not TEMPLATES["matmul_cpu"].fits(anchor) and not TEMPLATES["matmul_simt"].fits(anchor)
+    check("rule_cuda", anchor)
+    check("rule_cpu", defined(anchor))
+
+
+@pytest.mark.parametrize("pack", [True, False])
+@pytest.mark.parametrize(("rows", "chunk"), [(1, 1), (2, 6), (3, 9), (4, 8), (5, 5), (6, 12), (7, 21), (8, 1024)])
+def test_knobs_of_matmul_cpu(rows: int, chunk: int, pack: bool):
+    check("matmul_cpu", product(ODD), {"rows": rows, "chunk": chunk, "pack": pack})
+
+
+@pytest.mark.parametrize(
+    ("warps", "repeats", "thread", "depth"),
+    [
+        ((1, 1), (1, 1), (2, 2), 8),
+        ((1, 2), (1, 2), (2, 2), 16),
+        ((2, 1), (2, 1), (4, 4), 8),
+        ((2, 2), (2, 2), (2, 2), 16),
+        ((4, 2), (2, 2), (4, 4), 8),
+        ((2, 4), (2, 1), (4, 4), 16),
+    ],
+)
+def test_knobs_of_matmul_simt(warps: Shape, repeats: Shape, thread: Shape, depth: int):
+    check("matmul_simt", product(ODD), {"warps": warps, "repeats": repeats, "thread": thread, "depth": depth})
+
+
+REDUCTIONS: list[tuple[str, Shape, tuple[int, ...], str]] = [
+    ("add", (3, 32), (1,), "float32"),
+    ("add", (1, 37), (1,), "float32"),
+    ("max", (2, 3, 67), (2,), "float32"),
+    ("min", (67,), (0,), "float32"),
+    ("mul", (2, 33), (1,), "float32"),
+    ("mean", (2, 5, 7), (1, 2), "float32"),
+    ("mean", (1, 3, 8, 8), (2, 3), "float32"),
+    ("add", (257,), (0,), "float32"),
+    ("add", (5, 64), (1,), "int64"),
+    ("max", (5, 64), (1,), "int32"),
+    ("and", (7, 40), (1,), "bool"),
+    ("or", (7, 41), (1,), "bool"),
+    ("max", (2, 33), (1,), "float16"),
+    ("min", (2, 128), (1,), "float64"),
+    ("add", (1, 1, 131), (2,), "float32"),
+]
+
+
+def reduction(case: tuple[str, Shape, tuple[int, ...], str], keep: bool = False) -> ComputeOp:
+    kind, shape, dims, dtype = case
+    return defined(ReductionOp(kind, tensor(*shape, dtype=dtype), dims, keep))
+
+
+@pytest.mark.parametrize("case", REDUCTIONS, ids=str)
+@pytest.mark.parametrize("name", ["reduce_cpu", "reduce_cuda", "rule_cpu", "rule_cuda"])
+def test_reductions(name: str, case: tuple[str, Shape, tuple[int, ...], str]):
+    check(name, reduction(case))
+
+
+@pytest.mark.parametrize("lanes", [16, 32, 64])
+@pytest.mark.parametrize("rows", [1, 2, 8])
+def test_knobs_of_reduce_cpu(lanes: int, rows: int):
+    for extent in (17, 64, 71):
+        check("reduce_cpu", reduction(("add", (5, extent), (1,), "float32")), {"lanes": lanes, "rows": rows})
+
+
+@pytest.mark.parametrize("threads", [32, 64, 128, 256, 512])
+def test_knobs_of_reduce_cuda(threads: int):
+    check("reduce_cuda", reduction(("max", (2, 3, 45), (1, 2), "float32"), keep=True), {"threads": threads})
+
+
+def positive_sum(element: type[float] = float) -> ComputeOp:
+    """Whether the sum of exp(x[i, k]) + y[i], over k, exceeds z[i]: code before, in and after the fold."""
+    del element
+    x, y, z = tensor(3, 40), tensor(3), tensor(3)
+
+    def element_of(b: DefinitionBuilder, index: Any) -> Scalar:
+        shift = b.at(y, index)
+
+        def term(inner: DefinitionBuilder, k: Any) -> Scalar:
+            return inner.add(inner.math("exp", inner.at(x, [*index, *k])), shift)
+
+        return b.binary("gt", b.reduce("add", [40], term), b.at(z, index))
+
+    return compute_of(TensorType(element_type(np.dtype(np.bool_)), [3]), element_of)
+
+
+@pytest.mark.parametrize("name", ["reduce_cpu", "reduce_cuda", "rule_cpu", "rule_cuda"])
+def test_the_fold_has_another_type_than_the_result(name: str):
+    check(name, positive_sum())
+
+
+POINTWISE: list[Operator] = [
+    UnaryOp("exp", tensor(1)),
+    UnaryOp("relu", tensor()),
+    UnaryOp("neg", tensor(7, dtype="int32")),
+    UnaryOp("sigmoid", tensor(3, 5, 7)),
+    UnaryOp("tanh", tensor(129)),
+    TransposeOp(tensor(5, 7), [1, 0]),
+    TransposeOp(tensor(2, 3, 4), [0, 2, 1]),
+    TransposeOp(tensor(1, 1, 3), [2, 0, 1]),
+    PoolOp("max", tensor(1, 2, 5, 5), [3, 3], [2, 2], [1, 1, 1, 1], [1, 1]),
+    PoolOp("avg", tensor(1, 2, 5, 6), [2, 2], [1, 1], [0, 0, 1, 1], [1, 1]),
+    PoolOp("avg", tensor(1, 1, 7), [3], [2], [0, 1], [1], ceil=True, count_pad=True),
+    ConvOp(tensor(1, 4, 5, 5), tensor(4, 1, 3, 3), [1, 1], [1, 1, 1, 1], [1, 1], 4),
+    ConvOp(tensor(2, 2, 6), tensor(3, 2, 2), [2], [0, 0], [2], 1),
+    ReductionOp("add", tensor(3, 7), [0], keep=False),
+    ReductionOp("max", tensor(3, 5, 2), [1], keep=True),
+]
+
+
+@pytest.mark.parametrize("operator", POINTWISE, ids=lambda op: f"{op.name} {op.type}")
+@pytest.mark.parametrize("name", ["rule_cpu", "rule_cuda"])
+def test_rules(name: str, operator: Operator):
+    check(name, defined(operator))
+
+
+@pytest.mark.parametrize("run", [1, 4, 16, 65536])
+@pytest.mark.parametrize("rows", [1, 2, 16])
+def test_knobs_of_rule_cpu(run: int, rows: int):
+    check("rule_cpu", defined(POINTWISE[3]), {"run": run, "rows": rows})
+    check("rule_cpu", defined(POINTWISE[6]), {"run": run, "rows": rows})
+
+
+@pytest.mark.parametrize("threads", [32, 512])
+@pytest.mark.parametrize("repeats", [1, 2, 8])
+def test_knobs_of_rule_cuda(threads: int, repeats: int):
+    check("rule_cuda", defined(POINTWISE[3]), {"threads": threads, "repeats": repeats})
+
+
+def constant_tensor() -> ComputeOp:
+    """A definition that reads nothing."""
+    return compute_of(TensorType(f32, [3]), lambda b, _: b.constant(2.5, f32))
+
+
+@pytest.mark.parametrize("name", ["rule_cpu", "rule_cuda"])
+def test_a_definition_without_operands(name: str):
+    check(name, constant_tensor())
+
+
+@pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES.keys())
+def test_defaults_are_in_the_space(template: Any):
+    target = GPU if template.kind == "cuda" else CPU
+    anchors: list[Anchor] = [product(shapes) for shapes in PRODUCTS]
+    anchors += [product(((m, 64), (64, n))) for m in (1, 17, 64, 1000, 4096) for n in (1, 40, 1000, 8192)]
+    anchors += [reduction(("add", (rows, k), (1,), "float32")) for rows in (1, 4096) for k in (17, 300, 5000)]
+    anchors += [defined(UnaryOp("exp", tensor(1, 64, n, n))) for n in (1, 7, 224)]
+    fitting = [anchor for anchor in anchors if template.fits(anchor)]
+    assert fitting
+    for anchor in fitting:
+        template.check(anchor, template.default(anchor, target), target, "here")
+
+
+def rejection(name: str, anchor: Anchor, target: Target, **choices: Choice) -> str:
+    """The message for the default choices with some of them replaced."""
+    template = TEMPLATES[name]
+    with pytest.raises(TreadleError) as caught:
+        template.check(anchor, template.default(anchor, target) | choices, target, "group 'g'")
+    return str(caught.value)
+
+
+def test_a_template_of_another_target_is_rejected():
+    message = rejection("matmul_cpu", product(ODD), GPU)
+    assert message == "group 'g': template 'matmul_cpu' is for cpu targets, not sm_80"
+
+
+def test_an_anchor_that_does_not_fit_is_rejected():
+    short = reduction(("add", (3, 4), (1,), "float32"))
+    message = rejection("reduce_cpu", short, CPU)
+    assert message == "group 'g': template 'reduce_cpu' does not schedule graph.compute"
+
+
+def test_an_unknown_knob_is_rejected():
+    message = rejection("matmul_cpu", product(ODD), CPU, tile=8)
+    assert message == "group 'g': template 'matmul_cpu' has no knob 'tile'; accepted: chunk, pack, rows"
+
+
+@pytest.mark.parametrize("value", [0, 9, True, "8", (8,)])
+def test_a_value_outside_the_space_is_rejected(value: Choice):
+    message = rejection("matmul_cpu", product(ODD), CPU, rows=value)
+    assert f"knob 'rows' of template 'matmul_cpu' is {value}; accepted: 1, 2, 3, 4, 5, 6, 7, 8" in message
+
+
+def test_a_number_is_no_switch():
+    assert "knob 'pack' of template 'matmul_cpu' is 1" in rejection("matmul_cpu", product(ODD), CPU, pack=1)
+
+
+def test_a_missing_knob_is_rejected():
+    with pytest.raises(TreadleError, match="template 'reduce_cpu' needs a value for rows"):
+        TEMPLATES["reduce_cpu"].check(reduction(REDUCTIONS[0]), {"lanes": 16}, CPU, "here")
+
+
+def test_a_chunk_that_tiles_overrun_is_rejected():
+    message = rejection("matmul_cpu", product(ODD), CPU, rows=8, chunk=12)
+    assert "group 'g': matmul_cpu: tiles of 8 rows overrun a chunk of 12 rows by 4" in message
+    assert "accepted: a chunk that is a multiple of 8" in message
+
+
+def test_too_much_shared_memory_is_rejected():
+    message = rejection(
+        "matmul_simt", product(ODD, "float64"), GPU, warps=(4, 2), repeats=(2, 2), thread=(4, 4), depth=16
+    )
+    assert message.startswith("group 'g': matmul_simt with 128 x 128 tiles takes ")
+    assert "bytes of shared memory" in message and "too many" in message
+    assert "accepted: at most 49152 on sm_80" in message
+
+
+def test_a_tile_that_the_threads_do_not_share_is_rejected():
+    message = rejection("matmul_simt", product(ODD), GPU, warps=(2, 4), repeats=(1, 1), thread=(2, 2), depth=8)
+    assert "A's tile of 128 elements is not shared out evenly by 256 threads" in message
+
+
+def test_a_kernel_says_what_it_computes():
+    anchor: Operation = product(((3, 4), (4, 5)))
+    assert isinstance(anchor, MatmulOp)
+    kernel = TEMPLATES["matmul_cpu"].build(anchor, TEMPLATES["matmul_cpu"].default(anchor, CPU), CPU, "k")
+    assert kernel.comment is not None and kernel.comment.data == "C[3, 5] = A[3, 4] * B[4, 5]"
+    assert not [op for op in kernel.walk() if isinstance(op, arith.DivSIOp | arith.RemSIOp)]

@@ -1,0 +1,178 @@
+"""The pipeline as a whole, on tiny models: stages, targets, compile, call, save, load, cache."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from xdsl.dialects.builtin import ModuleOp
+
+import treadle
+from tests.helpers.onnx_models import WEIGHTS, external_model, linear_model
+from treadle.artifact import MANIFEST
+from treadle.compiler import STAGE_NAMES, STAGES, passes_of, stages_between
+from treadle.dialects.registry import treadle_context
+from treadle.errors import TreadleError
+from treadle.frontends.onnx import import_model
+from treadle.passes.instruments import ir_text
+from treadle.passes.legality import LEGAL
+from treadle.request import Request, lowered_module
+from treadle.target import Target
+from treadle.tools.located_parser import LocatedParser
+
+X = np.random.default_rng(1).standard_normal((2, 8)).astype(np.float32)
+Y = np.maximum(X @ WEIGHTS, 0)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TREADLE_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def model_path(tmp_path: Path) -> Path:
+    return linear_model(tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize("target", ["cpu", "sm_80", "sm_90"])
+def test_every_stage_has_passes_and_a_border(target: str) -> None:
+    chosen = Target.parse(target)
+    for stage in STAGES:
+        assert passes_of(stage, chosen) or stage.name == "import"
+        assert stage.name in LEGAL or f"{stage.name} {chosen.kind}" in LEGAL
+        assert stage.purpose and all(step.why for step in stage.steps)
+
+
+def test_stages_are_chosen_by_name() -> None:
+    assert [stage.name for stage in stages_between("define", "schedule")] == ["fuse", "schedule"]
+    assert [stage.name for stage in stages_between(None, None)] == list(STAGE_NAMES)
+    with pytest.raises(TreadleError, match="unknown stage 'fused'; accepted: import, graph, define, fuse"):
+        stages_between(None, "fused")
+    with pytest.raises(TreadleError, match="stage 'graph' comes before 'plan'; accepted: loops, lower"):
+        stages_between("plan", "graph")
+
+
+@pytest.mark.parametrize("target", ["cpu", "sm_80"])
+@pytest.mark.parametrize("stage", STAGE_NAMES)
+def test_a_stage_saved_as_text_resumes(stage: str, target: str, model_path: Path) -> None:
+    straight = ir_text(lowered_module(Request(model_path, Target.parse(target), check=True)))
+    saved = ir_text(lowered_module(Request(model_path, Target.parse(target)), stage))
+    context = treadle_context()
+    module = LocatedParser(context, saved, "saved").parse_module()
+    treadle.compiler.lower(context, module, Target.parse(target), after=stage)
+    assert ir_text(module) == straight
+
+
+def test_a_model_is_called_by_position_and_by_name(model_path: Path) -> None:
+    model = treadle.compile(model_path, threads=2)
+    (by_position,) = model(X)
+    (by_name,) = model(x=X)
+    np.testing.assert_allclose(by_position, Y, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(by_position, by_name)
+    assert str(model.inputs[0]) == "x: float32[2, 8]" and model.outputs[0].name == "y"
+
+
+def test_names_that_are_no_identifiers(tmp_path: Path) -> None:
+    model = treadle.compile(linear_model(tmp_path / "m.onnx", name="gpu_0/data:0"))
+    np.testing.assert_allclose(model(X)[0], Y, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(model.run({"gpu_0/data:0": X})["y"], model(X)[0])
+
+
+def test_shapes_fix_dynamic_dimensions(tmp_path: Path) -> None:
+    path = linear_model(tmp_path / "m.onnx", rows="batch")
+    model = treadle.compile(path, shapes={"x": (3, 8)})
+    assert model(np.zeros((3, 8), np.float32))[0].shape == (3, 4)
+
+
+def test_a_module_is_compiled_and_stays_as_it_is(model_path: Path) -> None:
+    module = import_model(model_path)
+    before = ir_text(module)
+    np.testing.assert_allclose(treadle.compile(module)(X)[0], Y, rtol=1e-5, atol=1e-6)
+    assert isinstance(module, ModuleOp) and ir_text(module) == before
+
+
+@pytest.mark.parametrize(
+    ("arrays", "named", "message"),
+    [
+        ((), {}, r"input 'x': the input is missing; accepted: x: float32\[2, 8\]"),
+        ((X, X), {}, r"2 inputs given, 1 needed; accepted: x: float32\[2, 8\]"),
+        ((X,), {"x": X}, r"input 'x' is given by position and by name"),
+        ((), {"z": X}, r"there is no input 'z'; accepted: x"),
+        ((X.T,), {}, r"input 'x': float32\[8, 2\] given; accepted: x: float32\[2, 8\]"),
+        ((X.astype(np.float64),), {}, r"input 'x': float64\[2, 8\] given; accepted: x: float32\[2, 8\]"),
+    ],
+)
+def test_wrong_inputs_are_named(
+    arrays: tuple[np.ndarray, ...], named: dict[str, np.ndarray], message: str, model_path: Path
+) -> None:
+    with pytest.raises(TreadleError, match=message):
+        treadle.compile(model_path)(*arrays, **named)
+
+
+def test_save_and_load(model_path: Path, tmp_path: Path, own_cache: Path) -> None:
+    treadle.compile(model_path).save(tmp_path / "saved")
+    shutil.rmtree(own_cache)
+    loaded = treadle.load(tmp_path / "saved", threads=1)
+    np.testing.assert_allclose(loaded(X)[0], Y, rtol=1e-5, atol=1e-6)
+    names = {path.relative_to(tmp_path / "saved").as_posix() for path in (tmp_path / "saved").rglob("*")}
+    assert {MANIFEST, "module.mlir", "weights.safetensors", "model.so", "kernels/treadle_run.c"} <= names
+
+
+def test_a_library_for_another_processor_is_built_anew(model_path: Path, tmp_path: Path) -> None:
+    treadle.compile(model_path).save(tmp_path / "saved")
+    manifest = json.loads((tmp_path / "saved" / MANIFEST).read_text())
+    manifest["machine"] = "another"
+    (tmp_path / "saved" / MANIFEST).write_text(json.dumps(manifest))
+    np.testing.assert_allclose(treadle.load(tmp_path / "saved")(X)[0], Y, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["model.so", "weights.safetensors", MANIFEST])
+@pytest.mark.parametrize("damage", ["cut", "gone"])
+def test_a_damaged_artifact_is_refused(name: str, damage: str, model_path: Path, tmp_path: Path) -> None:
+    treadle.compile(model_path).save(tmp_path / "saved")
+    path = tmp_path / "saved" / name
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(TreadleError, match=r"saved/.*; accepted: a folder that `treadle compile`"):
+        treadle.load(tmp_path / "saved")
+
+
+def test_the_second_compilation_comes_from_the_cache(
+    model_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = treadle.compile(model_path)
+    monkeypatch.setattr("treadle.build.write_artifact", lambda request, folder: pytest.fail("compiled twice"))
+    second = treadle.compile(model_path)
+    assert first.folder == second.folder
+    np.testing.assert_array_equal(first(X)[0], second(X)[0])
+
+
+def test_a_damaged_cache_entry_is_compiled_anew(model_path: Path) -> None:
+    folder = treadle.compile(model_path).folder
+    (folder / "model.so").write_bytes(b"")
+    again = treadle.compile(model_path)
+    assert again.folder == folder
+    np.testing.assert_allclose(again(X)[0], Y, rtol=1e-5, atol=1e-6)
+
+
+def test_changed_external_data_is_noticed(tmp_path: Path) -> None:
+    path = external_model(tmp_path / "m.onnx", "w.bin")
+    for factor in (1.0, 2.0):
+        (tmp_path / "w.bin").write_bytes((WEIGHTS * np.float32(factor)).tobytes())
+        (actual,) = treadle.compile(path)(X)
+        np.testing.assert_allclose(actual, X @ WEIGHTS * factor, rtol=1e-4, atol=1e-5)
+
+
+def test_a_gpu_target_gives_cuda_text_and_cubins(model_path: Path) -> None:
+    model = treadle.compile(model_path, target="sm_80")
+    kinds = {Path(name).suffix for name in model.manifest.files if name.startswith("kernels/")}
+    assert {".cu", ".cubin", ".h"} == kinds
+    launch = model.manifest.launches[0]
+    assert (model.folder / launch["image"]).read_bytes()[:4] == b"\x7fELF"
+    assert launch["kernel"] in (model.folder / launch["image"]).with_suffix(".cu").read_text()

@@ -1,0 +1,100 @@
+"""`compile`: a model in, a callable model out. What was compiled before comes from the cache, without the compiler."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from treadle.artifact import read_manifest
+from treadle.artifact_cache import artifact_key, find_artifact, store_artifact
+from treadle.backends.c.toolchain import find_toolchain
+from treadle.backends.cuda.compiler import nvrtc_version
+from treadle.backends.cuda.driver import PycudaDriver
+from treadle.errors import TreadleError
+from treadle.knobs import Knobs, load_knobs
+from treadle.model import CompiledModel
+from treadle.target import Target
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
+Tell = Callable[[str, float], None]
+
+
+def compile(
+    model: str | Path | ModuleOp,
+    target: str | Target = "cpu",
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    *,
+    threads: int | None = None,
+    trace_dir: str | Path | None = None,
+    cached: bool = True,
+    tell: Tell | None = None,
+) -> CompiledModel:
+    """Compiles a model, or takes it from the cache.
+
+    model:     path of an .onnx file, or a module whose @main is of graph operators (left as it is)
+    target:    "cpu", "sm_80" and the like, or "cuda" for the GPU at hand
+    shapes:    a shape for each input that the file leaves dynamic, such as `{"x": (1, 3, 48, 320)}`
+    threads:   cpu: threads of a call; default: the knob TREADLE_NUM_THREADS
+    trace_dir: where the numbered IR after each pass is written; a traced model is always compiled anew
+    cached:    False compiles anew even what the cache has
+    tell:      called with what begins and the part (0 to 1) that is done
+
+    Raises TreadleError that names the place and what would be accepted: a file that is no model, an unsupported
+    operator, shapes that do not fit, no compiler, a cache that cannot be written.
+    """
+    knobs = load_knobs()
+    trace = knobs.trace_dir if trace_dir is None else Path(trace_dir)
+    chosen = resolve_target(target)
+    path = Path(model) if isinstance(model, str | Path) else None
+    content = _read(path) if path is not None else str(model).encode()
+    key = artifact_key(content, shapes or {}, chosen.name, _toolchain(chosen, knobs))
+    folder = knobs.cache_dir / "models" / key
+    if cached and trace is None:
+        manifest = find_artifact(folder, None if path is None else path.parent)
+        if manifest is not None:
+            return CompiledModel(folder, manifest, threads)
+    # The compiler is imported only now: a model from the cache does not wait for it.
+    options: dict[str, Any] = {} if tell is None else {"tell": tell}
+    request = _late("treadle.request:Request")(
+        model=path if path is not None else cast("ModuleOp", model).clone(),
+        target=chosen,
+        shapes=dict(shapes or {}),
+        trace_dir=trace,
+        **options,
+    )
+    store_artifact(folder, partial(_late("treadle.build:write_artifact"), request))
+    return CompiledModel(folder, read_manifest(folder, check_files=False), threads)
+
+
+def resolve_target(target: str | Target) -> Target:
+    """The target of a name; "cuda" is the GPU at hand. TreadleError for an unknown name, or if there is no GPU."""
+    if isinstance(target, Target):
+        return target
+    if target != "cuda":
+        return Target.parse(target)
+    driver = PycudaDriver()
+    try:
+        return Target.for_capability(*driver.capability)
+    finally:
+        driver.close()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise TreadleError(f"cannot read the model: {error.strerror}", path, "the path of an .onnx file") from error
+
+
+def _toolchain(target: Target, knobs: Knobs) -> str:
+    """What compiles the printed text; TreadleError if there is none, before any work is done."""
+    return f"nvrtc {nvrtc_version()}" if target.is_cuda else find_toolchain(knobs).identity()
+
+
+def _late(place: str) -> Any:
+    return pkgutil.resolve_name(place)

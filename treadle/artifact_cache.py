@@ -1,0 +1,74 @@
+"""Whole compiled models, cached by everything that decides what they are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from treadle.artifact import Manifest, file_digest, publish, read_manifest
+from treadle.errors import TreadleError
+
+_PACKAGE = Path(__file__).parent
+_SOURCES = (".py", ".c", ".h")
+_DEPENDENCIES = ("xdsl", "onnx", "numpy")
+
+
+def artifact_key(model: bytes, shapes: Mapping[str, Sequence[int]], target: str, toolchain: str) -> str:
+    """The cache's name for what compiling `model` gives.
+
+    It covers the model's bytes, the given shapes, the target, the compiler that makes the code (`toolchain`) and this
+    package's own sources. External data is not covered: `find_artifact` compares it.
+    """
+    hasher = hashlib.sha256()
+    given = repr(sorted((name, tuple(shape)) for name, shape in shapes.items()))
+    for part in (hashlib.sha256(model).hexdigest(), given, target, toolchain, source_fingerprint()):
+        hasher.update(f"{len(part)}:{part}".encode())
+    return hasher.hexdigest()
+
+
+def find_artifact(folder: Path, model_folder: Path | None) -> Manifest | None:
+    """The manifest of a cached artifact; None if there is none, it is damaged, or its external data changed."""
+    if not folder.is_dir():
+        return None
+    try:
+        manifest = read_manifest(folder)
+    except TreadleError:
+        return None
+    return manifest if _same_sources(manifest.sources, model_folder) else None
+
+
+def store_artifact(folder: Path, write: Callable[[Path], None]) -> None:
+    """Makes a cached artifact, in place of a damaged or outdated one."""
+    publish(folder, write, replace=lambda _: True)
+
+
+@cache
+def source_fingerprint() -> str:
+    """A digest of this package's sources and of the versions of what it compiles with."""
+    hasher = hashlib.sha256()
+    for path in sorted(path for path in _PACKAGE.rglob("*") if path.suffix in _SOURCES):
+        hasher.update(path.relative_to(_PACKAGE).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    for name in _DEPENDENCIES:
+        hasher.update(f"{name} {_version(name)}\n".encode())
+    return hasher.hexdigest()
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "absent"
+
+
+def _same_sources(sources: Mapping[str, str], model_folder: Path | None) -> bool:
+    if not sources:
+        return True
+    if model_folder is None:
+        return False
+    try:
+        return all(file_digest(model_folder / name) == digest for name, digest in sources.items())
+    except OSError:
+        return False

@@ -1,0 +1,1 @@
+"""What runs a module: printers, compilers and executors, one package a target."""

@@ -1,0 +1,36 @@
+"""Buffers of a program as plain values; importing it costs nothing, so that running a model needs no compiler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+
+BufferKind = Literal["input", "output", "constant", "arena"]
+
+
+@dataclass(frozen=True)
+class BufferRef:
+    """A kernel's argument: the `index`-th input, output or constant, or the arena from byte `index` on."""
+
+    kind: BufferKind
+    index: int
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """What an input must be, and what an output is: its name in the model, its shape, its element type."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the tensor, row-major and without padding."""
+        return prod(self.shape) * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"

@@ -1,0 +1,1 @@
+"""The cpu target: prints C, compiles it with the system's compiler, runs it through ctypes."""

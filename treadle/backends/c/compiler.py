@@ -1,0 +1,89 @@
+"""C text to a shared library: one object a translation unit, compiled in parallel, cached by content."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from treadle.backends.c.cache import digest, fetch
+from treadle.backends.c.toolchain import INCLUDE_DIRECTORIES, Toolchain, find_toolchain
+from treadle.errors import TreadleError
+from treadle.knobs import Knobs, available_cores, load_knobs
+
+_LOG_LINES = 40
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One C translation unit. `name` says what it is in errors; it need not be a file name."""
+
+    name: str
+    text: str
+
+
+def pool_unit() -> Unit:
+    """The thread pool that every library carries (runtime/pool.c)."""
+    return Unit("treadle_pool", (Path(__file__).parent / "runtime" / "pool.c").read_text())
+
+
+def build_library(units: Sequence[Unit], knobs: Knobs | None = None) -> Path:
+    """Compiles the units and the thread pool and links them; the path of the shared library."""
+    return link(compile_objects([*units, pool_unit()], knobs), knobs)
+
+
+def compile_objects(units: Sequence[Unit], knobs: Knobs | None = None) -> list[Path]:
+    """One object file a unit, in the order of the units, at most one compiler process a core at a time.
+
+    Raises TreadleError that names the unit and the compiler's first error; the log is attached as a note.
+    """
+    settings = load_knobs() if knobs is None else knobs
+    toolchain = find_toolchain(settings)
+    salt = digest(toolchain.identity(), *_headers())
+    directory = settings.cache_dir / "objects"
+
+    def compile_unit(unit: Unit) -> Path:
+        key = digest(salt, unit.text)
+        return fetch(directory, key, ".o", lambda target: _compile(toolchain, unit, target))
+
+    with ThreadPoolExecutor(max_workers=available_cores()) as workers:
+        return list(workers.map(compile_unit, units))
+
+
+def link(objects: Sequence[Path], knobs: Knobs | None = None) -> Path:
+    """A shared library of the objects; raises TreadleError with the linker's first error."""
+    settings = load_knobs() if knobs is None else knobs
+    toolchain = find_toolchain(settings)
+    paths = list(objects)
+    key = digest(toolchain.identity(), *(path.read_bytes() for path in paths))
+
+    def produce(target: Path) -> None:
+        _run(toolchain.link_command(paths, target), "link")
+
+    return fetch(settings.cache_dir / "libraries", key, ".so", produce)
+
+
+def _headers() -> list[bytes]:
+    return [path.read_bytes() for folder in INCLUDE_DIRECTORIES for path in sorted(folder.glob("*.h"))]
+
+
+def _compile(toolchain: Toolchain, unit: Unit, target: Path) -> None:
+    stem = re.sub(r"[^A-Za-z0-9_]", "_", unit.name)[:80] or "unit"
+    source = target.parent / f"{stem}.c"
+    source.write_text(unit.text)
+    _run(toolchain.compile_command(source, target), unit.name)
+
+
+def _run(command: list[str], what: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode == 0:
+        return
+    lines = done.stderr.splitlines() or [f"exit status {done.returncode}"]
+    first = next((line for line in lines if "error" in line), lines[0])
+    error = TreadleError(f"{command[0]} failed: {first.strip()}", what, "C that this compiler takes")
+    error.add_note(" ".join(command))
+    error.add_note("\n".join(lines[:_LOG_LINES]))
+    raise error

@@ -1,0 +1,142 @@
+"""Running a compiled model on this machine's cores, through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from treadle.backends.buffers import TensorSpec
+from treadle.errors import TreadleError
+from treadle.knobs import load_knobs
+
+ALIGNMENT = 64
+"""Bytes: every buffer that a kernel sees begins at a multiple of it (a cache line, and a 512-bit vector)."""
+
+Array = npt.NDArray[Any]
+
+
+def aligned_empty(shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
+    """An uninitialised C-contiguous array whose first byte lies at a multiple of ALIGNMENT."""
+    element = np.dtype(dtype)
+    count = int(np.prod(shape, dtype=np.int64)) * element.itemsize
+    storage = np.empty(count + ALIGNMENT, np.uint8)
+    start = -storage.ctypes.data % ALIGNMENT
+    return storage[start : start + count].view(element).reshape(shape)
+
+
+def aligned(array: Array) -> Array:
+    """`array` itself if it is C-contiguous and aligned, else a copy that is."""
+    if array.flags.c_contiguous and array.ctypes.data % ALIGNMENT == 0:
+        return array
+    copy = aligned_empty(array.shape, array.dtype)
+    copy[...] = array
+    return copy
+
+
+class CpuProgram:
+    """A shared library's `treadle_run` with its constants, its arena and its thread pool.
+
+    library:     exports treadle_run and the pool's functions (see runtime/pool.h)
+    inputs:      what run() takes, in the order of treadle_run's `inputs`
+    outputs:     what run() returns, in the order of treadle_run's `outputs`
+    constants:   in the order of treadle_run's `constants`; memory-mapped arrays stay mapped if aligned
+    arena_bytes: scratch memory, allocated once
+    threads:     workers of the pool, the calling thread included; default: the knob TREADLE_NUM_THREADS
+
+    Calls of run() from several threads take turns. close(), leaving a `with`, or collection ends its threads.
+    """
+
+    def __init__(
+        self,
+        library: Path,
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
+        constants: Sequence[Array] = (),
+        arena_bytes: int = 0,
+        threads: int | None = None,
+    ):
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self.threads = load_knobs().num_threads if threads is None else threads
+        if self.threads < 1:
+            raise TreadleError(f"threads is {self.threads}", library, "a number from 1 upwards")
+        self._constants = [aligned(array) for array in constants]
+        self._constant_pointers = _pointers(self._constants)
+        self._arena = aligned_empty((max(arena_bytes, ALIGNMENT),), np.uint8)
+        self._lock = threading.Lock()
+        self._entry, create, destroy = _load(library)
+        self._pool: int | None = create(self.threads)
+        if not self._pool:
+            accepted = "a smaller TREADLE_NUM_THREADS"
+            raise TreadleError(f"cannot start {self.threads} threads", library, accepted)
+        self._release = weakref.finalize(self, destroy, self._pool)
+
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        """The model's outputs for `inputs`, freshly allocated.
+
+        Raises TreadleError on a wrong number of inputs, shape or element type, and after close().
+        """
+        buffers = self._checked(inputs)
+        results = [aligned_empty(spec.shape, spec.dtype) for spec in self.outputs]
+        with self._lock:
+            if self._pool is None:
+                raise TreadleError("run() after close()", "CpuProgram", "an open program")
+            arena = self._arena.ctypes.data
+            self._entry(self._pool, _pointers(buffers), _pointers(results), self._constant_pointers, arena)
+        return results
+
+    def close(self) -> None:
+        """Ends the pool's threads and frees the constants and the arena; a second call does nothing."""
+        with self._lock:
+            self._pool = None
+            self._release()
+            self._constants = []
+            self._constant_pointers = _pointers([])
+            self._arena = aligned_empty((ALIGNMENT,), np.uint8)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _checked(self, inputs: Sequence[Array]) -> list[Array]:
+        wanted = "; ".join(map(str, self.inputs)) or "no inputs"
+        if len(inputs) != len(self.inputs):
+            message = f"{len(inputs)} inputs given, {len(self.inputs)} needed"
+            raise TreadleError(message, "CpuProgram.run", wanted)
+        for array, spec in zip(inputs, self.inputs, strict=True):
+            if array.shape != spec.shape or array.dtype != spec.dtype:
+                given = f"{array.dtype}{list(array.shape)} given"
+                raise TreadleError(given, f"input {spec.name!r}", str(spec))
+        return [aligned(array) for array in inputs]
+
+
+def _pointers(arrays: Sequence[Array]) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * max(len(arrays), 1))(*(array.ctypes.data for array in arrays))
+
+
+def _load(library: Path) -> tuple[Any, Any, Any]:
+    """The entry, and the pool's create and destroy, with their C types."""
+    try:
+        loaded = ctypes.CDLL(str(library))
+        entry, create, destroy = loaded.treadle_run, loaded.treadle_pool_create, loaded.treadle_pool_destroy
+    except (OSError, AttributeError) as error:
+        accepted = "a library built by treadle.backends.c.compiler"
+        raise TreadleError(f"cannot load: {error}", library, accepted) from error
+    pointers = ctypes.POINTER(ctypes.c_void_p)
+    entry.argtypes = [ctypes.c_void_p, pointers, pointers, pointers, ctypes.c_void_p]
+    entry.restype = None
+    create.argtypes, create.restype = [ctypes.c_long], ctypes.c_void_p
+    destroy.argtypes, destroy.restype = [ctypes.c_void_p], None
+    return entry, create, destroy

@@ -1,0 +1,320 @@
+/* What every C translation unit that Treadle prints includes: vector types, memory access, float32 math.
+ *
+ * Naming. Scalar functions end in f (treadle_expf); the same function on a vector carries the vector's type
+ * (treadle_exp_v16f). Both are branch free, so a plain loop that calls a scalar one vectorises.
+ *
+ * NaN, infinities, signed zeros and subnormals behave as in C's <math.h>; error bounds stand at each function and are
+ * tested in tests/backends/c/test_math_header.py. Correct without -ffast-math; -fno-math-errno and -fno-trapping-math
+ * are assumed only for speed. GNU C11: gcc and clang.
+ */
+#ifndef TREADLE_H
+#define TREADLE_H
+
+#define TREADLE_INLINE static inline __attribute__((always_inline, unused))
+#define TREADLE_LIKELY(condition) __builtin_expect(!!(condition), 1)
+#define TREADLE_INFINITY __builtin_inff()
+#define TREADLE_NAN __builtin_nanf("")
+
+/* TREADLE_UNROLL(n) before a loop whose variable indexes a register tile: both compilers then keep the tile in registers. */
+#define TREADLE_PRAGMA(text) _Pragma(#text)
+#if defined(__clang__)
+#define TREADLE_UNROLL(n) TREADLE_PRAGMA(clang loop unroll_count(n))
+#else
+#define TREADLE_UNROLL(n) TREADLE_PRAGMA(GCC unroll n)
+#endif
+
+/* v<lanes>f, i, u: that many 32-bit lanes; v<lanes>f_u: the same float vector in memory that is aligned like a float. */
+#define TREADLE_VECTOR_TYPES(lanes)                                                              \
+    typedef float v##lanes##f __attribute__((vector_size(4 * lanes)));                           \
+    typedef int v##lanes##i __attribute__((vector_size(4 * lanes)));                             \
+    typedef unsigned v##lanes##u __attribute__((vector_size(4 * lanes)));                        \
+    typedef float v##lanes##f_u __attribute__((vector_size(4 * lanes), aligned(4), may_alias));  \
+    typedef int v##lanes##i_u __attribute__((vector_size(4 * lanes), aligned(4), may_alias));
+TREADLE_VECTOR_TYPES(4)
+TREADLE_VECTOR_TYPES(8)
+TREADLE_VECTOR_TYPES(16)
+
+TREADLE_INLINE int treadle_bitsf(float x) {
+    int bits;
+    __builtin_memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+TREADLE_INLINE float treadle_from_bitsf(int bits) {
+    float x;
+    __builtin_memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+TREADLE_INLINE float treadle_fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+TREADLE_INLINE float treadle_absf(float x) { return __builtin_fabsf(x); }
+TREADLE_INLINE float treadle_sqrtf(float x) { return __builtin_sqrtf(x); }
+TREADLE_INLINE float treadle_floorf(float x) { return __builtin_floorf(x); }
+TREADLE_INLINE float treadle_ceilf(float x) { return __builtin_ceilf(x); }
+/* To the nearest whole number, ties to even. */
+TREADLE_INLINE float treadle_roundf(float x) { return __builtin_rintf(x); }
+/* At most 1.5 ulp. */
+TREADLE_INLINE float treadle_rsqrtf(float x) { return 1.0f / __builtin_sqrtf(x); }
+/* The C library's, hence one lane at a time. */
+TREADLE_INLINE float treadle_powf(float x, float y) { return __builtin_powf(x, y); }
+TREADLE_INLINE float treadle_sinf(float x) { return __builtin_sinf(x); }
+TREADLE_INLINE float treadle_cosf(float x) { return __builtin_cosf(x); }
+
+/* Maximum and minimum that return NaN if either operand is NaN (numpy's and ONNX's rule, not C's fmaxf). */
+TREADLE_INLINE float treadle_maxf(float a, float b) { return ((a > b) | (a != a)) ? a : b; }
+TREADLE_INLINE float treadle_minf(float a, float b) { return ((a < b) | (a != a)) ? a : b; }
+
+#define TREADLE_IOTA_4 {0, 1, 2, 3}
+#define TREADLE_IOTA_8 {0, 1, 2, 3, 4, 5, 6, 7}
+#define TREADLE_IOTA_16 {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
+#define TREADLE_LOAD_LANES(lanes) for (int l = 0; l < lanes; l++) if (on[l]) rest[l] = p[l]; return rest;
+#define TREADLE_STORE_LANES(lanes) for (int l = 0; l < lanes; l++) if (on[l]) p[l] = x[l];
+#define TREADLE_LOAD_WHERE_4 TREADLE_LOAD_LANES(4)
+#define TREADLE_STORE_WHERE_4 TREADLE_STORE_LANES(4)
+#define TREADLE_LOAD_WHERE_8 TREADLE_LOAD_LANES(8)
+#define TREADLE_STORE_WHERE_8 TREADLE_STORE_LANES(8)
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#define TREADLE_MASK_16 const __mmask16 m = _mm512_cmplt_epi32_mask((__m512i)on, _mm512_setzero_si512());
+#define TREADLE_LOAD_WHERE_16 TREADLE_MASK_16 return (v16f)_mm512_mask_loadu_ps((__m512)rest, m, p);
+#define TREADLE_STORE_WHERE_16 TREADLE_MASK_16 _mm512_mask_storeu_ps(p, m, (__m512)x);
+#else
+#define TREADLE_LOAD_WHERE_16 TREADLE_LOAD_LANES(16)
+#define TREADLE_STORE_WHERE_16 TREADLE_STORE_LANES(16)
+#endif
+
+/* The vector side of one width: access, selection, reductions, and the lane-wise functions that compilers know. */
+#define TREADLE_LANEWISE(lanes, name, scalar)                                                        \
+    TREADLE_INLINE v##lanes##f treadle_##name##_v##lanes##f(v##lanes##f x) {                         \
+        v##lanes##f y;                                                                               \
+        for (int l = 0; l < lanes; l++) y[l] = scalar(x[l]);                                         \
+        return y;                                                                                    \
+    }
+#define TREADLE_LANEWISE2(lanes, name, scalar)                                                       \
+    TREADLE_INLINE v##lanes##f treadle_##name##_v##lanes##f(v##lanes##f a, v##lanes##f b) {          \
+        v##lanes##f y;                                                                               \
+        for (int l = 0; l < lanes; l++) y[l] = scalar(a[l], b[l]);                                   \
+        return y;                                                                                    \
+    }
+#define TREADLE_VECTOR_BASICS(lanes)                                                                 \
+    /* Any float-aligned address. */                                                                 \
+    TREADLE_INLINE v##lanes##f treadle_load_v##lanes##f(const float *p) {                            \
+        return *(const v##lanes##f_u *)p;                                                            \
+    }                                                                                                \
+    TREADLE_INLINE void treadle_store_v##lanes##f(float *p, v##lanes##f x) {                         \
+        *(v##lanes##f_u *)p = x;                                                                     \
+    }                                                                                                \
+    /* The first n lanes only (n may be <= 0 or >= lanes); the other lanes read as zero and are not touched. */ \
+    TREADLE_INLINE v##lanes##f treadle_load_first_v##lanes##f(const float *p, long n) {              \
+        v##lanes##f x = {0};                                                                         \
+        if (n >= lanes) return *(const v##lanes##f_u *)p;                                            \
+        for (int l = 0; l < lanes; l++) if (l < n) x[l] = p[l];                                      \
+        return x;                                                                                    \
+    }                                                                                                \
+    TREADLE_INLINE void treadle_store_first_v##lanes##f(float *p, v##lanes##f x, long n) {           \
+        if (n >= lanes) {                                                                            \
+            *(v##lanes##f_u *)p = x;                                                                 \
+            return;                                                                                  \
+        }                                                                                            \
+        for (int l = 0; l < lanes; l++) if (l < n) p[l] = x[l];                                      \
+    }                                                                                                \
+    /* Masks: lanes that are on are -1. From lane lo up to, without, lane hi. */                     \
+    TREADLE_INLINE v##lanes##i treadle_lanes_v##lanes##i(long lo, long hi) {                         \
+        const v##lanes##i lane = TREADLE_IOTA_##lanes;                                               \
+        const int first = lo < 0 ? 0 : lo > lanes ? lanes : (int)lo;                                 \
+        const int end = hi < 0 ? 0 : hi > lanes ? lanes : (int)hi;                                   \
+        return (lane >= first) & (lane < end);                                                       \
+    }                                                                                                \
+    /* The lanes that are on come from or go to memory; the others are `rest`, or not touched. */    \
+    TREADLE_INLINE v##lanes##f treadle_load_where_v##lanes##f(                                       \
+        const float *p, v##lanes##i on, v##lanes##f rest) {                                          \
+        TREADLE_LOAD_WHERE_##lanes                                                                   \
+    }                                                                                                \
+    TREADLE_INLINE void treadle_store_where_v##lanes##f(float *p, v##lanes##f x, v##lanes##i on) {   \
+        TREADLE_STORE_WHERE_##lanes                                                                  \
+    }                                                                                                \
+    /* Elements `stride` apart. */                                                                   \
+    TREADLE_INLINE v##lanes##f treadle_load_strided_v##lanes##f(const float *p, long stride) {       \
+        v##lanes##f x;                                                                               \
+        for (int l = 0; l < lanes; l++) x[l] = p[l * stride];                                        \
+        return x;                                                                                    \
+    }                                                                                                \
+    TREADLE_INLINE v##lanes##f treadle_load_strided_where_v##lanes##f(                               \
+        const float *p, long stride, v##lanes##i on, v##lanes##f rest) {                             \
+        for (int l = 0; l < lanes; l++) if (on[l]) rest[l] = p[l * stride];                          \
+        return rest;                                                                                 \
+    }                                                                                                \
+    TREADLE_INLINE void treadle_store_strided_v##lanes##f(float *p, long stride, v##lanes##f x) {    \
+        for (int l = 0; l < lanes; l++) p[l * stride] = x[l];                                        \
+    }                                                                                                \
+    TREADLE_INLINE void treadle_store_strided_where_v##lanes##f(                                     \
+        float *p, long stride, v##lanes##f x, v##lanes##i on) {                                      \
+        for (int l = 0; l < lanes; l++) if (on[l]) p[l * stride] = x[l];                             \
+    }                                                                                                \
+    TREADLE_INLINE v##lanes##f treadle_splat_v##lanes##f(float x) {                                  \
+        return x - (v##lanes##f){0};                                                                 \
+    }                                                                                                \
+    /* Lanes of `mask` are -1 (take a) or 0 (take b), as vector comparisons yield them. */           \
+    TREADLE_INLINE v##lanes##f treadle_select_v##lanes##f(v##lanes##i mask, v##lanes##f a, v##lanes##f b) { \
+        return (v##lanes##f)((mask & (v##lanes##i)a) | (~mask & (v##lanes##i)b));                    \
+    }                                                                                                \
+    TREADLE_INLINE v##lanes##f treadle_max_v##lanes##f(v##lanes##f a, v##lanes##f b) {               \
+        return treadle_select_v##lanes##f((a > b) | (a != a), a, b);                                 \
+    }                                                                                                \
+    TREADLE_INLINE v##lanes##f treadle_min_v##lanes##f(v##lanes##f a, v##lanes##f b) {               \
+        return treadle_select_v##lanes##f((a < b) | (a != a), a, b);                                 \
+    }                                                                                                \
+    TREADLE_INLINE v##lanes##f treadle_abs_v##lanes##f(v##lanes##f x) {                              \
+        return (v##lanes##f)((v##lanes##i)x & 0x7fffffff);                                           \
+    }                                                                                                \
+    /* Reductions of all lanes, by halves: lane l meets lane l + lanes/2, and so on. */              \
+    TREADLE_INLINE float treadle_reduce_add_v##lanes##f(v##lanes##f x) {                             \
+        for (int half = lanes / 2; half; half /= 2)                                                  \
+            for (int l = 0; l < half; l++) x[l] += x[l + half];                                      \
+        return x[0];                                                                                 \
+    }                                                                                                \
+    TREADLE_INLINE float treadle_reduce_max_v##lanes##f(v##lanes##f x) {                             \
+        for (int half = lanes / 2; half; half /= 2)                                                  \
+            for (int l = 0; l < half; l++) x[l] = treadle_maxf(x[l], x[l + half]);                   \
+        return x[0];                                                                                 \
+    }                                                                                                \
+    TREADLE_INLINE float treadle_reduce_min_v##lanes##f(v##lanes##f x) {                             \
+        for (int half = lanes / 2; half; half /= 2)                                                  \
+            for (int l = 0; l < half; l++) x[l] = treadle_minf(x[l], x[l + half]);                   \
+        return x[0];                                                                                 \
+    }                                                                                                \
+    TREADLE_INLINE v##lanes##f treadle_fma_v##lanes##f(v##lanes##f a, v##lanes##f b, v##lanes##f c) { \
+        v##lanes##f y;                                                                               \
+        for (int l = 0; l < lanes; l++) y[l] = __builtin_fmaf(a[l], b[l], c[l]);                     \
+        return y;                                                                                    \
+    }                                                                                                \
+    TREADLE_LANEWISE(lanes, sqrt, treadle_sqrtf)                                                     \
+    TREADLE_LANEWISE(lanes, floor, treadle_floorf)                                                   \
+    TREADLE_LANEWISE(lanes, ceil, treadle_ceilf)                                                     \
+    TREADLE_LANEWISE(lanes, round, treadle_roundf)                                                   \
+    TREADLE_LANEWISE(lanes, rsqrt, treadle_rsqrtf)                                                   \
+    TREADLE_LANEWISE(lanes, sin, treadle_sinf)                                                       \
+    TREADLE_LANEWISE(lanes, cos, treadle_cosf)                                                       \
+    TREADLE_LANEWISE2(lanes, pow, treadle_powf)
+TREADLE_VECTOR_BASICS(4)
+TREADLE_VECTOR_BASICS(8)
+TREADLE_VECTOR_BASICS(16)
+
+/* exp, log, tanh, erf: one text, read once a type. */
+#define TREADLE_F float
+#define TREADLE_I int
+#define TREADLE_U unsigned
+#define TREADLE_NAME(op) treadle_##op##f
+#define TREADLE_BITS(x) treadle_bitsf(x)
+#define TREADLE_FROM_BITS(bits) treadle_from_bitsf(bits)
+#define TREADLE_SELECT(mask, a, b) ((mask) ? (a) : (b))
+#define TREADLE_TO_FLOAT(i) ((float)(i))
+#include "treadle_math.h"
+
+#define TREADLE_F v4f
+#define TREADLE_I v4i
+#define TREADLE_U v4u
+#define TREADLE_NAME(op) treadle_##op##_v4f
+#define TREADLE_BITS(x) ((v4i)(x))
+#define TREADLE_FROM_BITS(bits) ((v4f)(bits))
+#define TREADLE_SELECT(mask, a, b) treadle_select_v4f(mask, a, b)
+#define TREADLE_TO_FLOAT(i) __builtin_convertvector(i, v4f)
+#include "treadle_math.h"
+
+#define TREADLE_F v8f
+#define TREADLE_I v8i
+#define TREADLE_U v8u
+#define TREADLE_NAME(op) treadle_##op##_v8f
+#define TREADLE_BITS(x) ((v8i)(x))
+#define TREADLE_FROM_BITS(bits) ((v8f)(bits))
+#define TREADLE_SELECT(mask, a, b) treadle_select_v8f(mask, a, b)
+#define TREADLE_TO_FLOAT(i) __builtin_convertvector(i, v8f)
+#include "treadle_math.h"
+
+#define TREADLE_F v16f
+#define TREADLE_I v16i
+#define TREADLE_U v16u
+#define TREADLE_NAME(op) treadle_##op##_v16f
+#define TREADLE_BITS(x) ((v16i)(x))
+#define TREADLE_FROM_BITS(bits) ((v16f)(bits))
+#define TREADLE_SELECT(mask, a, b) treadle_select_v16f(mask, a, b)
+#define TREADLE_TO_FLOAT(i) __builtin_convertvector(i, v16f)
+#include "treadle_math.h"
+
+/* Before a loop whose iterations are independent of each other, so that the compiler need not prove it. */
+#if defined(__clang__)
+#define TREADLE_INDEPENDENT TREADLE_PRAGMA(clang loop vectorize(assume_safety))
+#else
+#define TREADLE_INDEPENDENT TREADLE_PRAGMA(GCC ivdep)
+#endif
+
+/* Whole numbers. Quotients round towards minus or plus infinity; a divisor is not zero. */
+TREADLE_INLINE long treadle_floordivl(long a, long b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
+TREADLE_INLINE long treadle_ceildivl(long a, long b) { return a / b + (a % b != 0 && (a < 0) == (b < 0)); }
+TREADLE_INLINE long treadle_minl(long a, long b) { return a < b ? a : b; }
+TREADLE_INLINE long treadle_maxl(long a, long b) { return a > b ? a : b; }
+TREADLE_INLINE long treadle_absl(long a) { return a < 0 ? -a : a; }
+
+/* The C library's functions that have no version of their own here: one lane at a time. */
+#define TREADLE_LIBRARY1(name, function)                                                             \
+    TREADLE_INLINE float treadle_##name##f(float x) { return __builtin_##function##f(x); }           \
+    TREADLE_LANEWISE(4, name, treadle_##name##f)                                                     \
+    TREADLE_LANEWISE(8, name, treadle_##name##f)                                                     \
+    TREADLE_LANEWISE(16, name, treadle_##name##f)
+#define TREADLE_LIBRARY2(name, function)                                                             \
+    TREADLE_INLINE float treadle_##name##f(float x, float y) { return __builtin_##function##f(x, y); } \
+    TREADLE_LANEWISE2(4, name, treadle_##name##f)                                                    \
+    TREADLE_LANEWISE2(8, name, treadle_##name##f)                                                    \
+    TREADLE_LANEWISE2(16, name, treadle_##name##f)
+TREADLE_LIBRARY1(exp2, exp2)
+TREADLE_LIBRARY1(expm1, expm1)
+TREADLE_LIBRARY1(log1p, log1p)
+TREADLE_LIBRARY1(roundeven, rint)
+TREADLE_LIBRARY1(tan, tan)
+TREADLE_LIBRARY1(trunc, trunc)
+TREADLE_LIBRARY2(copysign, copysign)
+/* The other operand if one is NaN. */
+TREADLE_LIBRARY2(maxnum, fmax)
+TREADLE_LIBRARY2(minnum, fmin)
+#undef TREADLE_LIBRARY1
+#undef TREADLE_LIBRARY2
+
+/* Whether either is NaN; whether one is less than the other (false where either is NaN). */
+TREADLE_INLINE int treadle_unorderedf(float a, float b) { return __builtin_isunordered(a, b); }
+TREADLE_INLINE int treadle_differf(float a, float b) { return __builtin_islessgreater(a, b); }
+
+/* float64: the C library's functions. */
+#define TREADLE_DOUBLE1(name, function) \
+    TREADLE_INLINE double treadle_##name(double x) { return __builtin_##function(x); }
+#define TREADLE_DOUBLE2(name, function) \
+    TREADLE_INLINE double treadle_##name(double x, double y) { return __builtin_##function(x, y); }
+TREADLE_DOUBLE1(abs, fabs)
+TREADLE_DOUBLE1(ceil, ceil)
+TREADLE_DOUBLE1(cos, cos)
+TREADLE_DOUBLE1(erf, erf)
+TREADLE_DOUBLE1(exp, exp)
+TREADLE_DOUBLE1(exp2, exp2)
+TREADLE_DOUBLE1(expm1, expm1)
+TREADLE_DOUBLE1(floor, floor)
+TREADLE_DOUBLE1(log, log)
+TREADLE_DOUBLE1(log1p, log1p)
+TREADLE_DOUBLE1(roundeven, rint)
+TREADLE_DOUBLE1(sin, sin)
+TREADLE_DOUBLE1(sqrt, sqrt)
+TREADLE_DOUBLE1(tan, tan)
+TREADLE_DOUBLE1(tanh, tanh)
+TREADLE_DOUBLE1(trunc, trunc)
+TREADLE_DOUBLE2(copysign, copysign)
+TREADLE_DOUBLE2(maxnum, fmax)
+TREADLE_DOUBLE2(minnum, fmin)
+TREADLE_DOUBLE2(pow, pow)
+TREADLE_INLINE double treadle_fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
+TREADLE_INLINE double treadle_max(double a, double b) { return ((a > b) | (a != a)) ? a : b; }
+TREADLE_INLINE double treadle_min(double a, double b) { return ((a < b) | (a != a)) ? a : b; }
+TREADLE_INLINE double treadle_rsqrt(double x) { return 1.0 / __builtin_sqrt(x); }
+TREADLE_INLINE int treadle_unordered(double a, double b) { return __builtin_isunordered(a, b); }
+TREADLE_INLINE int treadle_differ(double a, double b) { return __builtin_islessgreater(a, b); }
+#undef TREADLE_DOUBLE1
+#undef TREADLE_DOUBLE2
+
+#endif

@@ -1,0 +1,122 @@
+"""GNU C as the printer writes it: vector types, restrict pointers, the functions of treadle.h."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from xdsl.dialects.builtin import (
+    Float16Type,
+    Float32Type,
+    Float64Type,
+    IndexType,
+    IntegerType,
+    MemRefType,
+    VectorType,
+    f16,
+    f32,
+    f64,
+    i1,
+    i8,
+    i16,
+    i32,
+    i64,
+)
+from xdsl.ir import Attribute, Operation
+
+from treadle.backends.c_like.language import Language
+from treadle.errors import TreadleError
+
+LANES = (4, 8, 16)
+"""Lanes of the vector types in treadle.h."""
+
+LARGEST_LOCAL = 32 << 10
+"""Bytes of the largest array on the stack; a larger one is static and one a thread."""
+
+_ALIGNMENT = 64
+_BYTES: dict[Attribute, int] = {f16: 2, f32: 4, f64: 8, i1: 1, i8: 1, i16: 2, i32: 4, i64: 8}
+_INTEGER_NAMES = {"min", "max", "floordiv", "ceildiv", "abs"}
+_SCALAR_ONLY = {"unordered", "differ", "bits", "from_bits"}
+_VECTOR_ONLY = {
+    "load_first", "store_first", "reduce_add", "reduce_max", "reduce_min", "lanes", "load_where", "store_where",
+    "load_strided", "load_strided_where", "store_strided", "store_strided_where",
+}  # fmt: skip
+
+
+class CLanguage(Language):
+    """GNU C11 for gcc and clang."""
+
+    name = "C"
+    index = "long"
+    infinity = "TREADLE_INFINITY"
+    nan = "TREADLE_NAN"
+    wide_suffix = "L"
+    scalars: ClassVar[dict[Attribute, str]] = {
+        **{f32: "float", f64: "double", f16: "_Float16"},
+        **{i1: "int", i8: "signed char", i16: "short", i32: "int", i64: "long"},
+    }
+
+    def memory_type(self, type: Attribute) -> str:
+        return "unsigned char" if type == i1 else self.type_name(type)
+
+    def widening(self, type: Attribute) -> tuple[str, str] | None:
+        return ("(float)", "(_Float16)") if isinstance(type, Float16Type) else None
+
+    def has_operators(self, type: Attribute) -> bool:
+        return True
+
+    def vector_type(self, type: VectorType) -> str:
+        suffix = {f32: "f", i32: "i", i1: "i"}.get(type.element_type)
+        if suffix is None or type.get_num_dims() != 1 or type.get_shape()[0] not in LANES:
+            raise TreadleError(f"a value of type {type}", "C printer", f"vectors of {LANES} f32 or i32")
+        return f"v{type.get_shape()[0]}{suffix}"
+
+    def function(self, name: str, type: Attribute) -> str:
+        if isinstance(type, VectorType):
+            if name in _SCALAR_ONLY or type.element_type != (i1 if name == "lanes" else f32):
+                raise TreadleError(f"{name} on {type}", "C printer", "vectors of f32")
+            return f"treadle_{name}_{self.vector_type(type)}"
+        if isinstance(type, Float32Type | Float64Type) and name not in _VECTOR_ONLY:
+            return f"treadle_{name}{'f' if isinstance(type, Float32Type) else ''}"
+        if isinstance(type, IndexType | IntegerType) and name in _INTEGER_NAMES:
+            return f"treadle_{name}l"
+        raise TreadleError(f"{name} on {type}", "C printer", "f32, f64 and vectors of f32")
+
+    def splat(self, type: VectorType, scalar: str, zero: bool) -> str:
+        name = self.vector_type(type)
+        if zero:
+            return f"({name}){{0}}"
+        if type.element_type == f32:
+            return f"treadle_splat_{name}({scalar})"
+        return f"(({name}){{0}} + ({scalar}))"
+
+    def vector_load(self, type: VectorType, address: str) -> str:
+        return f"*(const {self.vector_type(type)}_u *){address}"
+
+    def vector_lvalue(self, type: VectorType, address: str) -> str:
+        return f"*({self.vector_type(type)}_u *){address}"
+
+    def lane(self, vector: str, position: int, type: VectorType) -> str:
+        return f"{vector}[{position}]"
+
+    def declare_array(self, name: str, type: MemRefType, extents: str, op: Operation) -> list[str]:
+        size = array_bytes(type)
+        place = "static _Thread_local " if size > LARGEST_LOCAL else ""
+        element = self.memory_type(type.element_type)
+        aligned = isinstance(type.element_type, VectorType) or size < _ALIGNMENT
+        alignment = "" if aligned else f" __attribute__((aligned({_ALIGNMENT})))"
+        return [f"{place}{element} {name}{extents}{alignment};"]
+
+    def loop_pragma(self, op: Operation, trips: int | None) -> str | None:
+        if "loop.unroll" in op.attributes and trips:
+            return f"TREADLE_UNROLL({trips})"
+        return "TREADLE_INDEPENDENT" if "loop.vector" in op.attributes else None
+
+
+def array_bytes(type: MemRefType) -> int:
+    """Bytes of a buffer that a kernel allocates."""
+    element, lanes = type.element_type, 1
+    if isinstance(element, VectorType):
+        lanes, element = element.element_count(), element.element_type
+    strides = type.get_strides() or [1]
+    last = sum((extent - 1) * (stride or 0) for extent, stride in zip(type.get_shape(), strides, strict=False))
+    return (last + 1) * lanes * _BYTES.get(element, 8)

@@ -1,0 +1,140 @@
+"""Kernels and the host program as C text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from xdsl.dialects import func
+from xdsl.dialects.builtin import IndexType, IntegerAttr, MemRefType, ModuleOp, StringAttr
+from xdsl.ir import Operation, SSAValue
+
+from treadle.backends.c.compiler import Unit
+from treadle.backends.c.language import CLanguage
+from treadle.backends.c_like import Names, StatementPrinter, comment_text
+from treadle.backends.c_like.folding import written_buffers
+from treadle.dialects.loop import BufferOp, LaunchOp
+from treadle.errors import TreadleError
+from treadle.passes.lower.identifiers import kernel_identifier
+
+HOST_NAME = "treadle_run"
+_HOST_SIGNATURE = (
+    "void treadle_run(struct treadle_pool *pool, void *const *inputs, void *const *outputs,\n"
+    "                 void *const *constants, char *arena)"
+)
+
+
+def print_kernels(module: ModuleOp) -> list[Unit]:
+    """One translation unit for each kernel: each `func.func` that takes buffers, a worker and a number of workers."""
+    names = _kernel_names(module)
+    return [Unit(names[kernel.sym_name.data], print_kernel(kernel, names)) for kernel in _kernels(module)]
+
+
+def print_kernel(kernel: func.FuncOp, names: Mapping[str, str] | None = None) -> str:
+    """The text of one kernel: `void NAME(void *const *args, long worker, long workers)`."""
+    symbol = kernel.sym_name.data
+    name = kernel_identifier(symbol) if names is None else names[symbol]
+    block = kernel.body.block
+    *buffers, worker, workers = block.args
+    printer = StatementPrinter(CLanguage(), Names(), block)
+    for value, fixed in ((worker, "worker"), (workers, "workers")):
+        printer.values.names[value] = fixed
+    written = written_buffers(block)
+    for position, buffer in enumerate(buffers):
+        assert isinstance(buffer.type, MemRefType)
+        if not any(True for _ in buffer.uses):
+            continue
+        const = "" if buffer in written else "const "
+        element = printer.language.memory_type(buffer.type.element_type)
+        given = printer.parameter(buffer, "buffer")
+        printer.line(f"{const}{element} *restrict {given} = args[{position}];")
+    lines = ['#include "treadle.h"', "", *_comment(kernel)]
+    lines.append(f"void {name}(void *const *args, long worker, long workers) {{")
+    return "\n".join([*lines, *printer.print_body(), "}", ""])
+
+
+def print_host(module: ModuleOp) -> Unit:
+    """The unit with `treadle_run`: the launches of @main in program order.
+
+    `inputs` and `outputs` are numbered as the buffers say, `constants` in the order of @main's constant buffers.
+    A kernel of one block runs on the calling thread alone: waking the pool would cost more than it brings.
+    """
+    names = _kernel_names(module)
+    kernels = {kernel.sym_name.data: kernel for kernel in _kernels(module)}
+    main = _host(module)
+    declared = [f"void {names[symbol]}(void *const *args, long worker, long workers);" for symbol in kernels]
+    lines = ['#include "pool.h"', "", *declared, "", f"{_HOST_SIGNATURE} {{"]
+    buffers = _buffer_texts(main)
+    for launch in main.walk():
+        if not isinstance(launch, LaunchOp):
+            continue
+        symbol = launch.kernel.string_value()
+        if symbol not in kernels:
+            raise TreadleError(f"launch of @{symbol}", f"@{main.sym_name.data}", map("@{}".format, kernels))
+        arguments = ", ".join(buffers[buffer] for buffer in launch.buffers)
+        args = f"(void *const[]){{{arguments}}}"
+        grid = kernels[symbol].attributes.get("grid")
+        alone = isinstance(grid, IntegerAttr) and grid.value.data == 1
+        call = f"{names[symbol]}({args}, 0, 1);" if alone else f"treadle_pool_run(pool, {names[symbol]}, {args});"
+        lines.append(f"    {call}")
+    return Unit(HOST_NAME, "\n".join([*lines, "}", ""]))
+
+
+def has_host(module: ModuleOp) -> bool:
+    """Whether the module has a host program beside its kernels."""
+    return any(isinstance(op, func.FuncOp) and not _is_kernel(op) and op.body.blocks for op in module.ops)
+
+
+def constant_buffers(module: ModuleOp) -> list[BufferOp]:
+    """The constants of @main, in the order in which `treadle_run` takes them."""
+    return [op for op in _host(module).walk() if isinstance(op, BufferOp) and op.kind.data == "constant"]
+
+
+def _buffer_texts(main: Operation) -> dict[SSAValue, str]:
+    texts: dict[SSAValue, str] = {}
+    constants = 0
+    for op in main.walk():
+        if not isinstance(op, BufferOp):
+            continue
+        position = 0 if op.position is None else op.position.value.data
+        match op.kind.data:
+            case "constant":
+                texts[op.buffer] = f"constants[{constants}]"
+                constants += 1
+            case "arena":
+                texts[op.buffer] = f"arena + {position}"
+            case kind:
+                texts[op.buffer] = f"{kind}s[{position}]"
+    return texts
+
+
+def _is_kernel(op: Operation) -> bool:
+    if not isinstance(op, func.FuncOp) or not op.body.blocks:
+        return False
+    types = list(op.function_type.inputs.data)
+    return types[-2:] == [IndexType(), IndexType()] and all(isinstance(t, MemRefType) for t in types[:-2])
+
+
+def _kernels(module: ModuleOp) -> list[func.FuncOp]:
+    return [op for op in module.ops if isinstance(op, func.FuncOp) and _is_kernel(op)]
+
+
+def _host(module: ModuleOp) -> func.FuncOp:
+    for op in module.ops:
+        if isinstance(op, func.FuncOp) and not _is_kernel(op) and op.body.blocks:
+            return op
+    raise TreadleError("no host function", "C printer", "func.func @main of loop.launch beside the kernels")
+
+
+def _kernel_names(module: ModuleOp) -> dict[str, str]:
+    """C names of the kernels by symbol, all different."""
+    names = Names()
+    return {
+        op.sym_name.data: names.claim_exact(kernel_identifier(op.sym_name.data), "kernel") for op in _kernels(module)
+    }
+
+
+def _comment(kernel: func.FuncOp) -> list[str]:
+    comment = kernel.attributes.get("comment")
+    if not isinstance(comment, StringAttr):
+        return []
+    return [f"/* {comment_text(comment.data)} */"]

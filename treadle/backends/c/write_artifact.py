@@ -1,0 +1,52 @@
+"""The cpu half of an artifact: C text and the shared library made of it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from xdsl.dialects.builtin import ModuleOp
+
+from treadle.backends.c.compiler import Unit, compile_objects, link, pool_unit
+from treadle.backends.c.open_artifact import LIBRARY, machine_digest
+from treadle.backends.c.printer import print_host, print_kernels
+from treadle.backends.c.toolchain import INCLUDE_DIRECTORIES
+from treadle.backends.file_names import file_names
+from treadle.errors import TreadleError
+from treadle.knobs import available_cores
+
+_BATCHES_PER_CORE = 4
+
+Tell = Callable[[str, float], None]
+
+
+def write_kernels(module: ModuleOp, folder: Path, tell: Tell) -> str:
+    """Prints and compiles a lowered module into `folder`; the digest of the machine that it was compiled for.
+
+    `tell(what, part)` is called with the part (0 to 1) that is done. Raises what the printer and the compiler raise.
+    """
+    tell("printing C", 0.0)
+    units = [*print_kernels(module), print_host(module)]
+    text = folder / "kernels"
+    text.mkdir()
+    for unit, name in zip(units, file_names([unit.name for unit in units]), strict=True):
+        (text / f"{name}.c").write_text(unit.text)
+    for directory in INCLUDE_DIRECTORIES:
+        for path in (*directory.glob("*.h"), *directory.glob("*.c")):
+            shutil.copyfile(path, text / path.name)
+    objects = _compiled([*units, pool_unit()], tell)
+    shutil.copyfile(link(objects), folder / LIBRARY)
+    return machine_digest()
+
+
+def _compiled(units: list[Unit], tell: Tell) -> list[Path]:
+    """The units' objects, compiled in batches so that progress can be told between them."""
+    size = available_cores() * _BATCHES_PER_CORE
+    objects: list[Path] = []
+    for start in range(0, len(units), size):
+        tell(f"compiling C ({start} of {len(units)} units)", start / len(units))
+        objects += compile_objects(units[start : start + size])
+    if not objects:
+        raise TreadleError("the module has no kernels", "cpu target")
+    return objects

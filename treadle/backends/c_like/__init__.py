@@ -1,0 +1,11 @@
+"""The printer that the C and the CUDA backends share: names, literals, expressions and statements of C.
+
+`names.py` and `literals.py` spell single tokens, `folding.py` decides which values are written where they are used,
+`expressions.py` and `statements.py` write the text, and `language.py` says what C and CUDA spell differently.
+"""
+
+from treadle.backends.c_like.language import Language
+from treadle.backends.c_like.names import Names, comment_text
+from treadle.backends.c_like.statements import StatementPrinter
+
+__all__ = ["Language", "Names", "StatementPrinter", "comment_text"]

@@ -1,0 +1,201 @@
+"""Decides which values are written inside the expression that uses them, and which get a name.
+
+A value with one use is written where it is used, unless that would change what it means or how often it is computed:
+a load never passes a store to its buffer or a barrier, and nothing moves into a loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from xdsl.dialects import arith, memref, scf, vector
+from xdsl.ir import Attribute, Block, Operation, SSAValue, Use
+
+from treadle.dialects.loop import StridedLoadOp, StridedStoreOp
+
+LARGEST_EXPRESSION = 16
+"""Operations that one expression may hold; beyond it, an intermediate value gets a name."""
+
+_LOADS = (memref.LoadOp, vector.LoadOp, vector.MaskedLoadOp, StridedLoadOp)
+_STORES = (memref.StoreOp, vector.StoreOp, vector.MaskedStoreOp, StridedStoreOp)
+_TRANSPARENT = (vector.BroadcastOp, vector.CreateMaskOp)
+_PURE_DIALECTS = ("arith", "math", "vector")
+_ALLOCATIONS = ("memref.alloca", "loop.alloc", "cuda.alloc")
+
+
+def is_load(op: Operation) -> bool:
+    """Whether the operation does nothing but read memory."""
+    return isinstance(op, _LOADS)
+
+
+def is_pure(op: Operation) -> bool:
+    """Whether the operation only computes, and may be written anywhere its operands are known."""
+    if is_load(op) or isinstance(op, _STORES):
+        return False
+    return op.dialect_name() in _PURE_DIALECTS or op.name in ("loop.lane_mask", "cuda.thread_id", "cuda.block_id")
+
+
+def always_folded(op: Operation) -> bool:
+    """Constants and broadcasts: written at every use, however many."""
+    return isinstance(op, (arith.ConstantOp, *_TRANSPARENT))
+
+
+def buffer_of(op: Operation) -> SSAValue | None:
+    """The buffer that a load or a store accesses."""
+    if isinstance(op, memref.LoadOp | memref.StoreOp):
+        return op.memref
+    if isinstance(op, vector.LoadOp | vector.StoreOp | vector.MaskedLoadOp | vector.MaskedStoreOp):
+        return op.base
+    return op.buffer if isinstance(op, StridedLoadOp | StridedStoreOp) else None
+
+
+def written_buffers(block: Block) -> set[SSAValue[Attribute]]:
+    """The buffers that something below `block` stores to."""
+    buffers = (buffer_of(op) for op in block.walk() if isinstance(op, _STORES))
+    return {buffer for buffer in buffers if buffer is not None}
+
+
+class Folding:
+    """What `folded`, `dead` and `is_ternary` answer about the operations below `block`."""
+
+    def __init__(self, block: Block) -> None:
+        self.folded: set[SSAValue[Attribute]] = set()
+        self.dead: set[Operation] = set()
+        self._ternaries: set[Operation] = set()
+        self._analyse(block)
+        self._bound_sizes(block)
+
+    def is_ternary(self, op: Operation) -> bool:
+        """Whether an `scf.if` is written as `condition ? a : b`."""
+        return op in self._ternaries
+
+    def _analyse(self, block: Block) -> None:
+        # Backwards, so that the place where a user is written is known before its operands are looked at.
+        for op in reversed(list(block.ops)):
+            if self._is_dead(op):
+                self.dead.add(op)
+                continue
+            if isinstance(op, scf.IfOp) and self._could_be_ternary(op):
+                self._ternaries.add(op)
+            if self._folds(op):
+                self.folded.add(op.results[0])
+            for region in op.regions:
+                for inner in region.blocks:
+                    self._analyse(inner)
+
+    def _is_dead(self, op: Operation) -> bool:
+        if not (is_pure(op) or is_load(op) or op.name in _ALLOCATIONS):
+            return False
+        return all(use.operation in self.dead for result in op.results for use in result.uses)
+
+    def _live_uses(self, value: SSAValue) -> Iterator[Use]:
+        """The uses of a value, and for those that are written at every use, their uses."""
+        for use in value.uses:
+            if use.operation in self.dead:
+                continue
+            if isinstance(use.operation, _TRANSPARENT):
+                yield from self._live_uses(use.operation.results[0])
+            else:
+                yield use
+
+    def _could_be_ternary(self, op: scf.IfOp) -> bool:
+        if len(op.results) != 1 or not op.false_region.blocks:
+            return False
+        return all(self._is_expression(region.block) for region in op.regions)
+
+    def _is_expression(self, block: Block) -> bool:
+        """Whether a branch computes nothing that would need a name. Looks ahead of the analysis, hence by structure."""
+        for op in block.ops:
+            if isinstance(op, scf.YieldOp) or always_folded(op):
+                continue
+            if not (is_pure(op) or is_load(op) or (isinstance(op, scf.IfOp) and self._could_be_ternary(op))):
+                return False
+            if sum(1 for _ in self._live_uses(op.results[0])) > 1:
+                return False
+        return sum(1 for _ in block.ops) <= LARGEST_EXPRESSION
+
+    def _folds(self, op: Operation) -> bool:
+        if len(op.results) != 1:
+            return False
+        if always_folded(op):
+            return True
+        if not (is_pure(op) or is_load(op) or op in self._ternaries):
+            return False
+        uses = list(self._live_uses(op.results[0]))
+        if len(uses) != 1:
+            return False
+        if self._in_ternary(op):
+            return True
+        reads = _buffers_read(op)
+        user = uses[0].operation
+        place = self._place(user)
+        if reads and isinstance(place, scf.ForOp):
+            return False  # a bound is evaluated once an iteration
+        return self._reaches(op, place, reads)
+
+    def _in_ternary(self, op: Operation) -> bool:
+        parent = op.parent_op()
+        return parent is not None and parent in self._ternaries
+
+    def _place(self, op: Operation) -> Operation:
+        """The operation that is written as a statement and holds the text of `op`."""
+        while True:
+            parent = op.parent_op()
+            if parent is not None and parent in self._ternaries:
+                op = parent
+                continue
+            if len(op.results) != 1 or op.results[0] not in self.folded:
+                return op
+            op = next(iter(self._live_uses(op.results[0]))).operation
+
+    def _reaches(self, op: Operation, place: Operation, reads: set[SSAValue[Attribute]]) -> bool:
+        """Whether `op` may be written at `place`: no loop around `place` alone, no write to `reads` between them."""
+        home = op.parent_block()
+        while place.parent_block() is not home:
+            if reads and any(_writes(before, reads) for before in _from_block_start(place)):
+                return False
+            parent = place.parent_op()
+            if parent is None or isinstance(parent, scf.ForOp):
+                return False
+            place = parent
+        between = op.next_op
+        while reads and between is not None and between is not place:
+            if _writes(between, reads):
+                return False
+            between = between.next_op
+        return True
+
+    def _bound_sizes(self, block: Block) -> None:
+        sizes: dict[SSAValue[Attribute], int] = {}
+        for op in block.walk():
+            if len(op.results) != 1 or op.results[0] not in self.folded or always_folded(op):
+                continue
+            inside = [operand for region in op.regions for inner in region.walk() for operand in inner.operands]
+            size = 1 + sum(sizes.get(operand, 0) for operand in (*op.operands, *inside))
+            if size > LARGEST_EXPRESSION and not self._in_ternary(op):
+                self.folded.discard(op.results[0])
+                continue
+            sizes[op.results[0]] = size
+
+
+def _from_block_start(place: Operation) -> Iterator[Operation]:
+    before = place.prev_op
+    while before is not None:
+        yield before
+        before = before.prev_op
+
+
+def _buffers_read(op: Operation) -> set[SSAValue[Attribute]]:
+    buffers = (buffer_of(inner) for inner in op.walk() if is_load(inner))
+    return {buffer for buffer in buffers if buffer is not None}
+
+
+def _writes(op: Operation, buffers: set[SSAValue[Attribute]]) -> bool:
+    """Whether the operation may change one of `buffers`. Different buffers of a kernel never overlap."""
+    for inner in op.walk():
+        if isinstance(inner, _STORES):
+            if buffer_of(inner) in buffers:
+                return True
+        elif not (is_pure(inner) or is_load(inner) or inner.dialect_name() == "scf" or inner.name in _ALLOCATIONS):
+            return True
+    return False

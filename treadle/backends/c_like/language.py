@@ -1,0 +1,138 @@
+"""What C and CUDA C++ spell differently."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NoReturn, Protocol
+
+from xdsl.dialects.builtin import (
+    Float16Type,
+    Float32Type,
+    Float64Type,
+    IndexType,
+    IntegerType,
+    MemRefType,
+    VectorType,
+)
+from xdsl.ir import Attribute, Operation, SSAValue
+
+from treadle.backends.c_like.literals import float_literal, int_literal
+from treadle.backends.c_like.operators import Level
+from treadle.errors import TreadleError
+
+
+class Values(Protocol):
+    """What a language may ask of the expression printer."""
+
+    def at(self, value: SSAValue, level: Level = Level.TERNARY) -> str:
+        """The expression for a value, in a place that takes operators of at least `level`."""
+        ...
+
+    def element(self, buffer: SSAValue, indices: Sequence[SSAValue]) -> str:
+        """One element of a buffer, as an lvalue."""
+        ...
+
+
+class Language(ABC):
+    """A C-like language: its types, its functions, and how it writes buffers, barriers and pragmas."""
+
+    name: str
+    index: str
+    """The type of `index` values."""
+    infinity: str
+    nan: str
+    wide_suffix: str
+    """Of a 64-bit integer literal."""
+    scalars: dict[Attribute, str]
+    """The types of values, except for `index`."""
+
+    def type_name(self, type: Attribute) -> str:
+        """The type of a variable; raises TreadleError for one that the language lacks."""
+        if isinstance(type, IndexType):
+            return self.index
+        if isinstance(type, VectorType):
+            return self.vector_type(type)
+        if type in self.scalars:
+            return self.scalars[type]
+        raise TreadleError(f"a value of type {type}", f"{self.name} printer", map(str, self.scalars))
+
+    def memory_type(self, type: Attribute) -> str:
+        """The type of an element of a buffer."""
+        return self.type_name(type)
+
+    def unsigned(self, type: Attribute) -> str:
+        """The unsigned twin of an integer type."""
+        return f"unsigned {self.type_name(type).removeprefix('signed ')}"
+
+    def literal(self, type: Attribute, value: float) -> str:
+        """A number of a scalar type."""
+        if isinstance(type, Float16Type | Float32Type | Float64Type):
+            return float_literal(value, type.bitwidth, self.infinity, self.nan)
+        width = type.width.data if isinstance(type, IntegerType) else 64
+        wide = isinstance(type, IntegerType) and width == 64
+        return int_literal(int(value), width, self.wide_suffix if wide or self.index == "long" else "")
+
+    def widening(self, type: Attribute) -> tuple[str, str] | None:
+        """How a float of 16 bits becomes a float and is made from one; None for other types."""
+        return None
+
+    @abstractmethod
+    def has_operators(self, type: Attribute) -> bool:
+        """Whether + - * / and comparisons apply to values of the type."""
+
+    @abstractmethod
+    def vector_type(self, type: VectorType) -> str:
+        """The type of a vector; raises TreadleError for one that the language lacks."""
+
+    @abstractmethod
+    def function(self, name: str, type: Attribute) -> str:
+        """The function for `exp`, `max`, ... on values of `type`; raises TreadleError if the header has none."""
+
+    @abstractmethod
+    def splat(self, type: VectorType, scalar: str, zero: bool) -> str:
+        """A vector whose lanes are all `scalar`; `zero` says that it is the number 0."""
+
+    @abstractmethod
+    def vector_load(self, type: VectorType, address: str) -> str:
+        """The vector at an address (`&A[i]`), in the text of a unary expression."""
+
+    @abstractmethod
+    def lane(self, vector: str, position: int, type: VectorType) -> str:
+        """One lane of a vector that is a primary expression."""
+
+    @abstractmethod
+    def declare_array(self, name: str, type: MemRefType, extents: str, op: Operation) -> list[str]:
+        """The lines that declare a buffer of the kernel; `extents` is its `[8][32]`."""
+
+    @abstractmethod
+    def loop_pragma(self, op: Operation, trips: int | None) -> str | None:
+        """The line before a loop, for its discardable attributes."""
+
+    def vector_lvalue(self, type: VectorType, address: str) -> str | None:
+        """The vector at an address as something to assign to; None where a function stores it."""
+        return None
+
+    def expression(self, op: Operation, values: Values) -> str | None:
+        """A primary expression for an operation that only this language has; None if it has no such one."""
+        return None
+
+    def statement(self, op: Operation, values: Values) -> str | None:
+        """The statement for an operation that only this language has; None if it has no such one."""
+        return None
+
+    def reject(self, op: Operation, what: str | None = None, accepted: str | None = None) -> NoReturn:
+        """Raises TreadleError for an operation that cannot be printed."""
+        where = f"{self.name} printer, {kernel_name(op)}"
+        raise TreadleError(what or f"cannot print {op.name}", where, accepted or "arith, math, scf, memref and vector")
+
+
+def kernel_name(op: Operation) -> str:
+    """The name of the kernel that an operation stands in, for messages."""
+    at: Operation | None = op
+    while at is not None:
+        symbol = at.get_attr_or_prop("sym_name")
+        if symbol is not None:
+            return f"@{str(symbol).strip(chr(34))}"
+        at = at.parent_op()
+    return "a kernel"

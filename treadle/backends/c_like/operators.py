@@ -1,0 +1,108 @@
+"""Which operator or function of C each operation of arith and math is."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from xdsl.dialects import arith, math, vector
+from xdsl.ir import Operation
+
+
+class Level(IntEnum):
+    """C's precedence, loosest first."""
+
+    TERNARY = 3
+    OR = 4
+    AND = 5
+    OR_BITS = 6
+    XOR_BITS = 7
+    AND_BITS = 8
+    EQUALITY = 9
+    RELATION = 10
+    SHIFT = 11
+    ADD = 12
+    MULTIPLY = 13
+    UNARY = 15
+    PRIMARY = 16
+
+    @property
+    def tighter(self) -> Level:
+        """What the right operand of a left-associative operator has to be."""
+        return Level(min(level for level in Level if level > self))
+
+
+OPERATORS: dict[type[Operation], tuple[str, Level]] = {
+    arith.AddiOp: ("+", Level.ADD),
+    arith.SubiOp: ("-", Level.ADD),
+    arith.MuliOp: ("*", Level.MULTIPLY),
+    arith.DivSIOp: ("/", Level.MULTIPLY),
+    arith.DivUIOp: ("/", Level.MULTIPLY),
+    arith.RemSIOp: ("%", Level.MULTIPLY),
+    arith.RemUIOp: ("%", Level.MULTIPLY),
+    arith.ShLIOp: ("<<", Level.SHIFT),
+    arith.ShRSIOp: (">>", Level.SHIFT),
+    arith.ShRUIOp: (">>", Level.SHIFT),
+    arith.AddfOp: ("+", Level.ADD),
+    arith.SubfOp: ("-", Level.ADD),
+    arith.MulfOp: ("*", Level.MULTIPLY),
+    arith.DivfOp: ("/", Level.MULTIPLY),
+}
+COMMUTATIVE = (arith.AddiOp, arith.MuliOp, arith.AddfOp, arith.MulfOp)
+COMPOUND = (*COMMUTATIVE, arith.SubiOp, arith.SubfOp)
+"""Operations of which `a = a op b` is written `a op= b`."""
+
+# Index values are not negative where these are used, so that signed division means the same.
+UNSIGNED = (arith.DivUIOp, arith.RemUIOp, arith.ShRUIOp)
+
+# By the number of the predicate: the symbol, and whether it compares unsigned.
+COMPARISONS = {
+    **{number: (symbol, False) for number, symbol in enumerate(("==", "!=", "<", "<=", ">", ">="))},
+    **{number: (symbol, True) for number, symbol in enumerate(("<", "<=", ">", ">="), start=6)},
+}
+# oeq, ogt, oge, olt, ole, une are what C's operators mean; ugt, uge, ult, ule are their negations.
+FLOAT_COMPARISONS = {1: "==", 2: ">", 3: ">=", 4: "<", 5: "<=", 13: "!="}
+NEGATED_COMPARISONS = {9: "<=", 10: "<", 11: ">=", 12: ">"}
+
+CONVERSIONS = (
+    *(arith.ExtFOp, arith.TruncFOp, arith.ExtSIOp, arith.ExtUIOp, arith.TruncIOp, arith.IndexCastOp),
+    *(arith.SIToFPOp, arith.UIToFPOp, arith.FPToSIOp, arith.FPToUIOp),
+)
+
+FUNCTIONS: dict[type[Operation], str] = {
+    arith.MaximumfOp: "max",
+    arith.MinimumfOp: "min",
+    arith.MaxnumfOp: "maxnum",
+    arith.MinnumfOp: "minnum",
+    math.AbsFOp: "abs",
+    math.CeilOp: "ceil",
+    math.CopySignOp: "copysign",
+    math.CosOp: "cos",
+    math.ErfOp: "erf",
+    math.Exp2Op: "exp2",
+    math.ExpM1Op: "expm1",
+    math.ExpOp: "exp",
+    math.FloorOp: "floor",
+    math.FmaOp: "fma",
+    math.Log1pOp: "log1p",
+    math.LogOp: "log",
+    math.PowFOp: "pow",
+    math.RoundEvenOp: "roundeven",
+    math.RsqrtOp: "rsqrt",
+    math.SinOp: "sin",
+    math.SqrtOp: "sqrt",
+    math.TanOp: "tan",
+    math.TanhOp: "tanh",
+    math.TruncOp: "trunc",
+    vector.FMAOp: "fma",
+}
+
+INTEGER_FUNCTIONS: dict[type[Operation], str] = {
+    arith.FloorDivSIOp: "floordiv",
+    arith.CeilDivSIOp: "ceildiv",
+    arith.CeilDivUIOp: "ceildiv",
+    arith.MinSIOp: "min",
+    arith.MinUIOp: "min",
+    arith.MaxSIOp: "max",
+    arith.MaxUIOp: "max",
+    math.AbsIOp: "abs",
+}

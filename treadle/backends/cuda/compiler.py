@@ -1,0 +1,179 @@
+"""CUDA C++ text to cubins through NVRTC, which needs neither a driver nor a GPU."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from treadle.backends.cuda.cache import CubinCache
+from treadle.backends.cuda.resources import Resources, parse_resources
+from treadle.errors import TreadleError
+from treadle.target import Target
+
+HEADER_NAME = "treadle_cuda.h"
+HEADER = Path(__file__).parent / "include" / HEADER_NAME
+
+_OPTIONS: tuple[str, ...] = ("--std=c++17", "-default-device", "--ptxas-options=-v")
+_DIAGNOSTIC = re.compile(r"^(?P<file>[^\s(]+)\((?P<line>\d+)\): (?:catastrophic )?error: (?P<message>.*)$", re.M)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One translation unit: CUDA C++ text, which may include `treadle_cuda.h`, and a name for diagnostics."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Cubin:
+    """A compiled unit."""
+
+    image: bytes
+    arch: str
+    resources: Mapping[str, Resources]
+    """By kernel name."""
+
+
+def compile_cubin(unit: Unit, target: Target, *, options: Sequence[str] = (), cache: CubinCache | None = None) -> Cubin:
+    """Compiles `unit` for `target`.
+
+    `options` are further NVRTC options. With a `cache`, a unit that was compiled before from the same text,
+    header, options, compiler and architecture is read from it.
+
+    Raises `TreadleError` with the compiler's first message and the line of the text that it is about; when
+    `target` is no GPU; and when the NVRTC wheels are absent.
+    """
+    if not target.is_cuda:
+        raise TreadleError(f"target '{target.name}' is no GPU", where=unit.name, accepted="sm_80 and the like")
+    all_options = (f"--gpu-architecture={target.name}", *_OPTIONS, *options)
+    if cache is None:
+        return _compile(unit, target.name, all_options)
+    key = CubinCache.key(nvrtc_version(), unit.text, _header(), *all_options)
+    stored = cache.load(key)
+    if stored is not None:
+        return _decode(stored)
+    cubin = _compile(unit, target.name, all_options)
+    cache.store(key, _encode(cubin))
+    return cubin
+
+
+def compile_cubins(
+    units: Sequence[Unit],
+    target: Target,
+    *,
+    options: Sequence[str] = (),
+    cache: CubinCache | None = None,
+    workers: int | None = None,
+) -> list[Cubin]:
+    """Compiles `units` on a pool of threads (NVRTC releases the interpreter's lock), in the given order.
+
+    `workers` is the number of threads, by default about one a core. Raises what `compile_cubin` raises, for
+    the first unit in order that fails.
+    """
+
+    def compile_one(unit: Unit) -> Cubin:
+        return compile_cubin(unit, target, options=options, cache=cache)
+
+    nvrtc_version()  # the wheels' absence is told before threads are started
+    with ThreadPoolExecutor(workers, thread_name_prefix="nvrtc") as pool:
+        return list(pool.map(compile_one, units))
+
+
+@cache
+def nvrtc_version() -> str:
+    """NVRTC's version, such as `13.0`. Raises `TreadleError` when the NVRTC wheels are absent."""
+    nvrtc = _nvrtc()
+    try:
+        _, major, minor = nvrtc.nvrtcVersion()
+    except RuntimeError as error:  # the binding is there, the library is not
+        raise _absent(error) from error
+    return f"{major}.{minor}"
+
+
+@cache
+def _nvrtc() -> Any:
+    """The binding to NVRTC, an optional dependency."""
+    try:
+        return importlib.import_module("cuda.bindings.nvrtc")
+    except ImportError as error:
+        raise _absent(error) from error
+
+
+def _absent(error: Exception) -> TreadleError:
+    message = f"NVRTC, the compiler of CUDA text, is not installed ({str(error).splitlines()[0]})"
+    return TreadleError(message, where="cuda compiler", accepted="pip install treadle[nvrtc]")
+
+
+@cache
+def _header() -> str:
+    return HEADER.read_text()
+
+
+def _compile(unit: Unit, arch: str, options: Sequence[str]) -> Cubin:
+    nvrtc_version()
+    nvrtc = _nvrtc()
+    file_name = f"{unit.name}.cu"
+    program = _checked(
+        nvrtc.nvrtcCreateProgram(
+            unit.text.encode(), file_name.encode(), 1, [_header().encode()], [HEADER_NAME.encode()]
+        ),
+        unit,
+    )
+    try:
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+        log = _read(unit, program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).decode(errors="replace")
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise _diagnosis(unit, str(status.name), log)
+        image = _read(unit, program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    return Cubin(image, arch, parse_resources(log))
+
+
+def _checked(result: tuple[Any, ...], unit: Unit) -> Any:
+    """The value that a call of the binding returned beside its status."""
+    status, *values = result
+    if status.value != 0:
+        raise TreadleError(f"NVRTC failed with {status.name}", where=unit.name)
+    return values[0] if values else None
+
+
+def _read(unit: Unit, program: Any, size: Any, read: Any) -> bytes:
+    """One of the texts or images that NVRTC hands out by size and copy."""
+    # The binding writes into the bytes that it is given.
+    buffer = bytes(_checked(size(program), unit))
+    _checked(read(program, buffer), unit)
+    return buffer
+
+
+def _diagnosis(unit: Unit, status: str, log: str) -> TreadleError:
+    """NVRTC's first message, with the line of the text that it is about."""
+    log = log.rstrip("\0").strip()
+    found = _DIAGNOSTIC.search(log)
+    if found is None:
+        return TreadleError(f"NVRTC failed with {status}: {log}", where=unit.name)
+    number = int(found["line"])
+    source = _header() if found["file"] == HEADER_NAME else unit.text
+    lines = source.splitlines()
+    line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
+    return TreadleError(f"{found['message']} in '{line}'", where=f"{found['file']}:{number}")
+
+
+def _encode(cubin: Cubin) -> bytes:
+    """One line of JSON, then the image."""
+    about = {"arch": cubin.arch, "resources": {name: asdict(each) for name, each in cubin.resources.items()}}
+    return json.dumps(about, sort_keys=True).encode() + b"\n" + cubin.image
+
+
+def _decode(stored: bytes) -> Cubin:
+    about, _, image = stored.partition(b"\n")
+    fields = json.loads(about)
+    return Cubin(image, fields["arch"], {name: Resources(**each) for name, each in fields["resources"].items()})

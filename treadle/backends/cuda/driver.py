@@ -1,0 +1,211 @@
+"""The GPU's driver: what the executor asks of it, and the one module that loads pycuda."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from treadle.errors import TreadleError
+
+Shape3 = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class BoundLaunch:
+    """A launch with everything in place: `function` is from `Driver.load`, arguments are device addresses."""
+
+    function: object
+    grid: Shape3
+    block: Shape3
+    arguments: tuple[int, ...]
+    dynamic_shared: int = 0
+    """Bytes."""
+
+
+class Driver(Protocol):
+    """What the executor asks of a device. Addresses are integers; all work is queued on one stream, in order.
+
+    Every method raises `TreadleError` when the device or its driver fails.
+    """
+
+    def allocate(self, num_bytes: int) -> int:
+        """The address of `num_bytes` of new device memory, aligned to 256 bytes."""
+        ...
+
+    def free(self, address: int) -> None:
+        """Gives back what `allocate` returned."""
+        ...
+
+    def upload(self, address: int, array: np.ndarray) -> None:
+        """Queues a copy of a contiguous array to the device; `array` must live until `synchronize`."""
+        ...
+
+    def download(self, array: np.ndarray, address: int) -> None:
+        """Queues a copy from the device into a contiguous array, which is filled at `synchronize`."""
+        ...
+
+    def load(self, image: bytes, kernel: str, num_arguments: int, dynamic_shared: int) -> object:
+        """The function `kernel` of a cubin, ready for launches with pointers only."""
+        ...
+
+    def launch(self, launches: Sequence[BoundLaunch]) -> None:
+        """Queues launches."""
+        ...
+
+    def record(self) -> object:
+        """Queues an event."""
+        ...
+
+    def seconds_between(self, start: object, end: object) -> float:
+        """Time from one event to another, after waiting for the latter."""
+        ...
+
+    def synchronize(self) -> None:
+        """Waits until all that was queued is done."""
+        ...
+
+    def close(self) -> None:
+        """Gives back all memory, functions and the context."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Function:
+    """A prepared pycuda function; the module must live as long."""
+
+    module: Any
+    function: Any
+
+
+class PycudaDriver:
+    """A `Driver` on pycuda. It shares the device's primary context, which is current only during a call.
+
+    Raises `TreadleError` when pycuda, the NVIDIA driver or the device is absent.
+    """
+
+    def __init__(self, device: int = 0) -> None:
+        self._cuda = _pycuda_driver()
+        try:
+            self._cuda.init()
+            if not 0 <= device < self._cuda.Device.count():
+                message, accepted = f"no GPU number {device}", f"0 to {self._cuda.Device.count() - 1}"
+                raise TreadleError(message, where="cuda driver", accepted=accepted)
+            self._device = self._cuda.Device(device)
+            self._context = self._device.retain_primary_context()
+        except self._cuda.Error as error:
+            raise TreadleError(f"no GPU can be used: {error}", where="cuda driver") from error
+        self._allocations: dict[int, Any] = {}
+        with self._current("creating a stream"):
+            self._stream: Any = self._cuda.Stream()
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """The device's compute capability, as `Target.for_capability` takes it."""
+        major, minor = self._device.compute_capability()
+        return int(major), int(minor)
+
+    def allocate(self, num_bytes: int) -> int:
+        """See `Driver`."""
+        with self._current(f"allocating {num_bytes} bytes"):
+            allocation = self._cuda.mem_alloc(max(1, num_bytes))
+        address = int(allocation)
+        self._allocations[address] = allocation
+        return address
+
+    def free(self, address: int) -> None:
+        """See `Driver`."""
+        with self._current("freeing memory"):
+            self._allocations.pop(address).free()
+
+    def upload(self, address: int, array: np.ndarray) -> None:
+        """See `Driver`."""
+        if array.nbytes == 0:
+            return
+        with self._current(f"copying {array.nbytes} bytes to the device"):
+            self._cuda.memcpy_htod_async(address, array, self._stream)
+
+    def download(self, array: np.ndarray, address: int) -> None:
+        """See `Driver`."""
+        if array.nbytes == 0:
+            return
+        with self._current(f"copying {array.nbytes} bytes from the device"):
+            self._cuda.memcpy_dtoh_async(array, address, self._stream)
+
+    def load(self, image: bytes, kernel: str, num_arguments: int, dynamic_shared: int) -> object:
+        """See `Driver`."""
+        with self._current(f"loading kernel '{kernel}'"):
+            module = self._cuda.module_from_buffer(image)
+            function = module.get_function(kernel)
+            attribute = self._cuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
+            function.set_attribute(attribute, dynamic_shared)
+            function.prepare("P" * num_arguments)
+        return _Function(module, function)
+
+    def launch(self, launches: Sequence[BoundLaunch]) -> None:
+        """See `Driver`."""
+        with self._current("launching a kernel"):
+            for each in launches:
+                prepared: Any = each.function
+                prepared.function.prepared_async_call(
+                    each.grid, each.block, self._stream, *each.arguments, shared_size=each.dynamic_shared
+                )
+
+    def record(self) -> object:
+        """See `Driver`."""
+        with self._current("recording an event"):
+            event = self._cuda.Event()
+            event.record(self._stream)
+        return event
+
+    def seconds_between(self, start: Any, end: Any) -> float:
+        """See `Driver`."""
+        with self._current("waiting for an event"):
+            end.synchronize()
+            return float(start.time_till(end)) * 1e-3
+
+    def synchronize(self) -> None:
+        """See `Driver`."""
+        with self._current("waiting for the device"):
+            self._stream.synchronize()
+
+    def close(self) -> None:
+        """See `Driver`."""
+        if self._context is None:
+            return
+        with self._current("closing"):
+            for allocation in self._allocations.values():
+                allocation.free()
+            self._allocations.clear()
+            self._stream = None
+        self._context.detach()
+        self._context = None
+
+    @contextmanager
+    def _current(self, doing: str) -> Generator[None]:
+        """Makes the context current on this thread, and pycuda's errors Treadle's."""
+        if self._context is None:
+            raise TreadleError("the driver was closed", where=doing)
+        self._context.push()
+        try:
+            yield
+        except self._cuda.Error as error:
+            raise TreadleError(f"the GPU failed: {error}", where=doing) from error
+        finally:
+            self._cuda.Context.pop()
+
+
+def _pycuda_driver() -> Any:
+    """pycuda's driver module, which cannot even be imported where there is no libcuda."""
+    if importlib.util.find_spec("pycuda") is None:
+        raise TreadleError("pycuda is not installed", where="cuda driver", accepted="pip install treadle[cuda]")
+    try:
+        return importlib.import_module("pycuda.driver")
+    except ImportError as error:
+        message = f"the NVIDIA driver cannot be loaded ({error})"
+        raise TreadleError(message, where="cuda driver", accepted="a machine with libcuda.so.1") from error

@@ -1,0 +1,164 @@
+"""Runs a compiled model on a GPU: its buffers, and its kernels in order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from types import TracebackType
+
+import numpy as np
+
+from treadle.backends.cuda.driver import BoundLaunch, Driver, Shape3
+from treadle.backends.buffers import BufferKind, BufferRef, TensorSpec
+from treadle.errors import TreadleError
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel of a compiled unit, and the buffers that it is given in the order of its arguments."""
+
+    kernel: str
+    image: bytes
+    """The cubin."""
+    grid: Shape3
+    block: Shape3
+    buffers: tuple[BufferRef, ...]
+    dynamic_shared: int = 0
+    """Bytes."""
+
+
+class CudaProgram:
+    """A model on a device: constants uploaded, kernels loaded, buffers allocated once.
+
+    `arena_bytes` is the size of the scratch memory that intermediate tensors share. One run at a time. Use
+    it in a `with` statement, or call `close`, to give the memory back; the driver stays open.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        launches: Sequence[Launch],
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
+        constants: Sequence[np.ndarray] = (),
+        arena_bytes: int = 0,
+    ) -> None:
+        """Raises `TreadleError` for a buffer that does not exist, and when the device fails."""
+        self._driver = driver
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        contiguous = [np.ascontiguousarray(constant) for constant in constants]
+        sizes: dict[BufferKind, list[int]] = {
+            "input": [spec.num_bytes for spec in inputs],
+            "output": [spec.num_bytes for spec in outputs],
+            "constant": [constant.nbytes for constant in contiguous],
+            "arena": [arena_bytes],
+        }
+        for launch in launches:
+            _check_buffers(launch, sizes)
+        self._owned: list[int] = []
+        self._launches: list[BoundLaunch] = []
+        try:
+            self._addresses = {kind: [self._allocate(size) for size in each] for kind, each in sizes.items()}
+            for address, constant in zip(self._addresses["constant"], contiguous, strict=True):
+                driver.upload(address, constant)
+            self._launches = self._bind(launches)
+            driver.synchronize()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> CudaProgram:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The model's outputs for `arrays`, which must have the inputs' shapes and types, in order.
+
+        Raises `TreadleError` for an array that does not, and when the device fails.
+        """
+        staged = self._upload(arrays)
+        self._driver.launch(self._launches)
+        results = [np.empty(spec.shape, spec.dtype) for spec in self.outputs]
+        for result, address in zip(results, self._addresses["output"], strict=True):
+            self._driver.download(result, address)
+        self._driver.synchronize()
+        del staged
+        return results
+
+    def measure(self, arrays: Sequence[np.ndarray], repeats: int, warmup: int = 1) -> list[float]:
+        """Seconds of device time that each of `repeats` runs of the kernels takes, without the copies."""
+        staged = self._upload(arrays)
+        for _ in range(warmup):
+            self._driver.launch(self._launches)
+        marks = [self._driver.record()]
+        for _ in range(repeats):
+            self._driver.launch(self._launches)
+            marks.append(self._driver.record())
+        self._driver.synchronize()
+        del staged
+        return [self._driver.seconds_between(start, end) for start, end in pairwise(marks)]
+
+    def close(self) -> None:
+        """Gives the device memory back. The program cannot run afterwards."""
+        while self._owned:
+            self._driver.free(self._owned.pop())
+        self._launches = []
+
+    def _upload(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Queues the copies of the inputs; what it returns must live until the device is synchronized."""
+        if not self._owned:
+            raise TreadleError("the program was closed", where="run")
+        if len(arrays) != len(self.inputs):
+            accepted = ", ".join(spec.name for spec in self.inputs)
+            raise TreadleError(f"got {len(arrays)} inputs, expected {len(self.inputs)}", "run", accepted)
+        staged: list[np.ndarray] = []
+        for spec, array, address in zip(self.inputs, arrays, self._addresses["input"], strict=True):
+            if array.shape != spec.shape or array.dtype != spec.dtype:
+                accepted = f"{spec.dtype} of shape {spec.shape}"
+                raise TreadleError(f"got {array.dtype} of shape {array.shape}", f"input '{spec.name}'", accepted)
+            staged.append(np.ascontiguousarray(array))
+            self._driver.upload(address, staged[-1])
+        return staged
+
+    def _allocate(self, num_bytes: int) -> int:
+        address = self._driver.allocate(num_bytes)
+        self._owned.append(address)
+        return address
+
+    def _bind(self, launches: Sequence[Launch]) -> list[BoundLaunch]:
+        """Launches with functions and addresses in place; a kernel that is launched twice is loaded once."""
+        functions: dict[tuple[bytes, str, int], object] = {}
+        bound: list[BoundLaunch] = []
+        for launch in launches:
+            key = (launch.image, launch.kernel, launch.dynamic_shared)
+            if key not in functions:
+                functions[key] = self._driver.load(
+                    launch.image, launch.kernel, len(launch.buffers), launch.dynamic_shared
+                )
+            arguments = tuple(self._address(buffer) for buffer in launch.buffers)
+            bound.append(BoundLaunch(functions[key], launch.grid, launch.block, arguments, launch.dynamic_shared))
+        return bound
+
+    def _address(self, buffer: BufferRef) -> int:
+        if buffer.kind == "arena":
+            return self._addresses["arena"][0] + buffer.index
+        return self._addresses[buffer.kind][buffer.index]
+
+
+def _check_buffers(launch: Launch, sizes: Mapping[BufferKind, Sequence[int]]) -> None:
+    """Raises `TreadleError` unless every buffer of `launch` exists."""
+    for position, buffer in enumerate(launch.buffers):
+        limit = sizes["arena"][0] if buffer.kind == "arena" else len(sizes[buffer.kind])
+        if 0 <= buffer.index < limit:
+            continue
+        place = f"argument {position} of kernel '{launch.kernel}'"
+        raise TreadleError(f"there is no {buffer.kind} {buffer.index}", place, f"0 to {limit - 1}")
+
+
+__all__ = ["BufferKind", "BufferRef", "CudaProgram", "Launch", "TensorSpec"]

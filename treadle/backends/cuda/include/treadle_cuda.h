@@ -1,0 +1,291 @@
+// What every generated kernel may call. It includes no CUDA header, so that NVRTC alone compiles it.
+//
+// Functions that hide PTX have plain C signatures, so that the same kernel text can be compiled against other
+// bodies: whoever defines TREADLE_NO_DEVICE_BODIES provides them.
+#ifndef TREADLE_CUDA_H
+#define TREADLE_CUDA_H
+
+#ifndef INFINITY
+#define INFINITY __int_as_float(0x7f800000)
+#endif
+#ifndef NAN
+#define NAN __int_as_float(0x7fc00000)
+#endif
+
+// A half and a bfloat16 in memory: bits without arithmetic of their own. Sums and products run in float.
+struct treadle_half {
+  unsigned short bits;
+};
+struct treadle_bfloat16 {
+  unsigned short bits;
+};
+
+// N values in registers, for example what one lane holds of a matrix. Matrices of 16-bit elements are held as
+// unsigned, two elements in each.
+template <typename T, int N>
+struct treadle_vec {
+  T v[N];
+};
+
+// ---- whole numbers and vectors in plain C++: the same wherever the text is compiled ---------------------------
+
+// Quotients round towards minus or plus infinity; a divisor is not zero.
+template <typename T> inline T treadle_floordiv_integer(T a, T b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
+template <typename T> inline T treadle_ceildiv_integer(T a, T b) { return a / b + (a % b != 0 && (a < 0) == (b < 0)); }
+template <typename T> inline T treadle_min_integer(T a, T b) { return a < b ? a : b; }
+template <typename T> inline T treadle_max_integer(T a, T b) { return a > b ? a : b; }
+template <typename T> inline T treadle_abs_integer(T a) { return a < 0 ? -a : a; }
+
+// Whether either is NaN; whether one is less than the other (false where either is NaN).
+template <typename T> inline bool treadle_unordered(T a, T b) { return a != a || b != b; }
+template <typename T> inline bool treadle_differ(T a, T b) { return a < b || a > b; }
+
+template <typename V, typename T> inline V treadle_splat(T x) {
+  V r;
+  for (T &lane : r.v) lane = x;
+  return r;
+}
+
+// An operator on vectors lane by lane, and with a scalar on either side.
+#define TREADLE_VECTOR_OPERATOR(OP)                                                                              \
+  template <typename T, int N>                                                                                   \
+  inline treadle_vec<T, N> operator OP(const treadle_vec<T, N> &a, const treadle_vec<T, N> &b) {      \
+    treadle_vec<T, N> r;                                                                                         \
+    for (int i = 0; i < N; ++i) r.v[i] = a.v[i] OP b.v[i];                                                       \
+    return r;                                                                                                    \
+  }                                                                                                              \
+  template <typename T, int N>                                                                                   \
+  inline treadle_vec<T, N> operator OP(T a, const treadle_vec<T, N> &b) {                             \
+    return treadle_splat<treadle_vec<T, N>>(a) OP b;                                                             \
+  }                                                                                                              \
+  template <typename T, int N>                                                                                   \
+  inline treadle_vec<T, N> operator OP(const treadle_vec<T, N> &a, T b) {                             \
+    return a OP treadle_splat<treadle_vec<T, N>>(b);                                                             \
+  }                                                                                                              \
+  template <typename T, int N, typename U>                                                                       \
+  inline treadle_vec<T, N> &operator OP##=(treadle_vec<T, N> &a, const U &b) { return a = a OP b; }
+TREADLE_VECTOR_OPERATOR(+)
+TREADLE_VECTOR_OPERATOR(-)
+TREADLE_VECTOR_OPERATOR(*)
+TREADLE_VECTOR_OPERATOR(/)
+#undef TREADLE_VECTOR_OPERATOR
+
+// The same bytes, aligned so that one instruction moves them.
+template <int BYTES>
+struct alignas(BYTES) treadle_bytes {
+  unsigned words[BYTES / 4];
+};
+// A vector at an address that is a multiple of its size: 8 or 16 bytes at once.
+template <typename V> inline V treadle_load(const void *address) {
+  union {
+    treadle_bytes<sizeof(V)> bytes;
+    V vector;
+  } r = {*(const treadle_bytes<sizeof(V)> *)address};
+  return r.vector;
+}
+template <typename V> inline void treadle_store(void *address, const V &vector) {
+  union {
+    V vector;
+    treadle_bytes<sizeof(V)> bytes;
+  } r = {vector};
+  *(treadle_bytes<sizeof(V)> *)address = r.bytes;
+}
+
+#ifndef TREADLE_NO_DEVICE_BODIES
+
+// ---- scalar mathematics, accurate versions -------------------------------------------------------------------
+
+inline float treadle_exp(float x) { return expf(x); }
+inline float treadle_log(float x) { return logf(x); }
+inline float treadle_log1p(float x) { return log1pf(x); }
+inline float treadle_expm1(float x) { return expm1f(x); }
+inline float treadle_sqrt(float x) { return sqrtf(x); }
+inline float treadle_rsqrt(float x) { return rsqrtf(x); }
+inline float treadle_tanh(float x) { return tanhf(x); }
+inline float treadle_erf(float x) { return erff(x); }
+inline float treadle_sin(float x) { return sinf(x); }
+inline float treadle_cos(float x) { return cosf(x); }
+inline float treadle_tan(float x) { return tanf(x); }
+inline float treadle_pow(float x, float y) { return powf(x, y); }
+inline float treadle_mod(float x, float y) { return fmodf(x, y); }
+inline float treadle_abs(float x) { return fabsf(x); }
+inline float treadle_floor(float x) { return floorf(x); }
+inline float treadle_ceil(float x) { return ceilf(x); }
+inline float treadle_trunc(float x) { return truncf(x); }
+// Ties go to the even neighbour.
+inline float treadle_roundeven(float x) { return rintf(x); }
+inline float treadle_copysign(float x, float y) { return copysignf(x, y); }
+inline float treadle_fma(float x, float y, float z) { return fmaf(x, y, z); }
+
+// NaN if either operand is; -0 is less than +0.
+inline float treadle_max(float x, float y) {
+  float r;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y));
+  return r;
+}
+inline float treadle_min(float x, float y) {
+  float r;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y));
+  return r;
+}
+// The other operand if one is NaN.
+inline float treadle_maxnum(float x, float y) { return fmaxf(x, y); }
+inline float treadle_minnum(float x, float y) { return fminf(x, y); }
+
+// ---- conversions ---------------------------------------------------------------------------------------------
+
+inline float treadle_half_to_float(treadle_half x) {
+  float r;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x.bits));
+  return r;
+}
+// Rounds to nearest, ties to even.
+inline treadle_half treadle_float_to_half(float x) {
+  treadle_half r;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
+  return r;
+}
+inline float treadle_bfloat16_to_float(treadle_bfloat16 x) {
+  return __uint_as_float((unsigned)x.bits << 16);
+}
+// Rounds to nearest, ties to even.
+inline treadle_bfloat16 treadle_float_to_bfloat16(float x) {
+  treadle_bfloat16 r;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
+  return r;
+}
+// Rounds to the 10 bits of mantissa that the tensor cores read of a tf32 operand.
+inline float treadle_float_to_tf32(float x) {
+  unsigned r;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
+  return __uint_as_float(r);
+}
+
+// ---- the block -----------------------------------------------------------------------------------------------
+
+inline void treadle_barrier() { __syncthreads(); }
+
+// ---- the warp: all 32 lanes must take part -------------------------------------------------------------------
+
+inline float treadle_shuffle_down(float x, int lane) { return __shfl_down_sync(0xffffffffu, x, lane); }
+inline float treadle_shuffle_up(float x, int lane) { return __shfl_up_sync(0xffffffffu, x, lane); }
+inline float treadle_shuffle_xor(float x, int lane) { return __shfl_xor_sync(0xffffffffu, x, lane); }
+inline float treadle_shuffle_idx(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+inline int treadle_shuffle_down(int x, int lane) { return __shfl_down_sync(0xffffffffu, x, lane); }
+inline int treadle_shuffle_up(int x, int lane) { return __shfl_up_sync(0xffffffffu, x, lane); }
+inline int treadle_shuffle_xor(int x, int lane) { return __shfl_xor_sync(0xffffffffu, x, lane); }
+inline int treadle_shuffle_idx(int x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+
+// ---- asynchronous copies from global to shared memory --------------------------------------------------------
+
+// The address of shared memory as PTX wants it.
+inline unsigned treadle_shared_address(const void *pointer) {
+  return (unsigned)__cvta_generic_to_shared(pointer);
+}
+
+// Where the predicate is false nothing is read, and zeros are written. Only 16 bytes may bypass the L1 cache.
+inline void treadle_cp_async_4(void *shared, const void *global, bool predicate = true) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(treadle_shared_address(shared)), "l"(global),
+               "r"(predicate ? 4 : 0)
+               : "memory");
+}
+inline void treadle_cp_async_8(void *shared, const void *global, bool predicate = true) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(treadle_shared_address(shared)), "l"(global),
+               "r"(predicate ? 8 : 0)
+               : "memory");
+}
+inline void treadle_cp_async_16(void *shared, const void *global, bool predicate = true) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(treadle_shared_address(shared)), "l"(global),
+               "r"(predicate ? 16 : 0)
+               : "memory");
+}
+inline void treadle_cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits until at most PENDING of the newest groups are under way.
+template <int PENDING>
+inline void treadle_cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// ---- matrices of 8x8 16-bit elements from shared memory ------------------------------------------------------
+
+inline treadle_vec<unsigned, 1> treadle_ldmatrix_x1(const void *row) {
+  treadle_vec<unsigned, 1> r;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"
+               : "=r"(r.v[0])
+               : "r"(treadle_shared_address(row))
+               : "memory");
+  return r;
+}
+inline treadle_vec<unsigned, 2> treadle_ldmatrix_x2(const void *row) {
+  treadle_vec<unsigned, 2> r;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+               : "=r"(r.v[0]), "=r"(r.v[1])
+               : "r"(treadle_shared_address(row))
+               : "memory");
+  return r;
+}
+inline treadle_vec<unsigned, 4> treadle_ldmatrix_x4(const void *row) {
+  treadle_vec<unsigned, 4> r;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r.v[0]), "=r"(r.v[1]), "=r"(r.v[2]), "=r"(r.v[3])
+               : "r"(treadle_shared_address(row))
+               : "memory");
+  return r;
+}
+inline treadle_vec<unsigned, 1> treadle_ldmatrix_x1_trans(const void *row) {
+  treadle_vec<unsigned, 1> r;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];"
+               : "=r"(r.v[0])
+               : "r"(treadle_shared_address(row))
+               : "memory");
+  return r;
+}
+inline treadle_vec<unsigned, 2> treadle_ldmatrix_x2_trans(const void *row) {
+  treadle_vec<unsigned, 2> r;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+               : "=r"(r.v[0]), "=r"(r.v[1])
+               : "r"(treadle_shared_address(row))
+               : "memory");
+  return r;
+}
+inline treadle_vec<unsigned, 4> treadle_ldmatrix_x4_trans(const void *row) {
+  treadle_vec<unsigned, 4> r;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r.v[0]), "=r"(r.v[1]), "=r"(r.v[2]), "=r"(r.v[3])
+               : "r"(treadle_shared_address(row))
+               : "memory");
+  return r;
+}
+
+// ---- tensor core products a * b + c, accumulated in float ----------------------------------------------------
+
+#define TREADLE_MMA_M16N8K16(NAME, TYPE)                                                                         \
+  inline treadle_vec<float, 4> NAME(treadle_vec<unsigned, 4> a, treadle_vec<unsigned, 2> b,                      \
+                                    treadle_vec<float, 4> c) {                                                   \
+    treadle_vec<float, 4> d;                                                                                     \
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE ".f32 "                                  \
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"                           \
+                 : "=f"(d.v[0]), "=f"(d.v[1]), "=f"(d.v[2]), "=f"(d.v[3])                                        \
+                 : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "r"(b.v[0]), "r"(b.v[1]),                 \
+                   "f"(c.v[0]), "f"(c.v[1]), "f"(c.v[2]), "f"(c.v[3]));                                          \
+    return d;                                                                                                    \
+  }
+TREADLE_MMA_M16N8K16(treadle_mma_m16n8k16_f16, "f16")
+TREADLE_MMA_M16N8K16(treadle_mma_m16n8k16_bf16, "bf16")
+#undef TREADLE_MMA_M16N8K16
+
+// The lower 13 bits of a and b are ignored: pass them through treadle_float_to_tf32 to round instead of truncating.
+inline treadle_vec<float, 4> treadle_mma_m16n8k8_tf32(treadle_vec<float, 4> a, treadle_vec<float, 2> b,
+                                                      treadle_vec<float, 4> c) {
+  treadle_vec<float, 4> d;
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
+               : "=f"(d.v[0]), "=f"(d.v[1]), "=f"(d.v[2]), "=f"(d.v[3])
+               : "r"(__float_as_uint(a.v[0])), "r"(__float_as_uint(a.v[1])), "r"(__float_as_uint(a.v[2])),
+                 "r"(__float_as_uint(a.v[3])), "r"(__float_as_uint(b.v[0])), "r"(__float_as_uint(b.v[1])),
+                 "f"(c.v[0]), "f"(c.v[1]), "f"(c.v[2]), "f"(c.v[3]));
+  return d;
+}
+
+#endif  // TREADLE_NO_DEVICE_BODIES
+#endif  // TREADLE_CUDA_H

@@ -1,0 +1,170 @@
+"""CUDA C++ as the printer writes it: the functions of treadle_cuda.h."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from xdsl.dialects.builtin import (
+    BFloat16Type,
+    Float16Type,
+    Float32Type,
+    IndexType,
+    IntegerAttr,
+    IntegerType,
+    MemRefType,
+    VectorType,
+    bf16,
+    f16,
+    f32,
+    f64,
+    i1,
+    i8,
+    i16,
+    i32,
+    i64,
+)
+from xdsl.ir import Attribute, Operation
+
+from treadle.backends.c_like.language import Language, Values
+from treadle.dialects.cuda import (
+    AllocOp,
+    BarrierOp,
+    BlockIdOp,
+    CpAsyncCommitOp,
+    CpAsyncOp,
+    CpAsyncWaitOp,
+    LdmatrixOp,
+    MmaOp,
+    ShuffleOp,
+    Space,
+    ThreadIdOp,
+    space_of,
+)
+from treadle.dialects.cuda.layout import buffer_bytes
+from treadle.errors import TreadleError
+
+_INTEGER_NAMES = {"min", "max", "floordiv", "ceildiv", "abs"}
+_BITS = {"bits": "__float_as_int", "from_bits": "__int_as_float"}
+_ALIGNMENT = 16
+
+
+class CudaLanguage(Language):
+    """CUDA C++17 for NVRTC.
+
+    `wide` says that some buffer needs 64-bit addresses; otherwise an index is an `int`, which GPUs compute faster.
+    """
+
+    name = "CUDA"
+    infinity = "INFINITY"
+    nan = "NAN"
+    wide_suffix = "LL"
+    scalars: ClassVar[dict[Attribute, str]] = {
+        **{f32: "float", f64: "double", f16: "treadle_half", bf16: "treadle_bfloat16"},
+        **{i1: "bool", i8: "signed char", i16: "short", i32: "int", i64: "long long"},
+    }
+
+    def __init__(self, wide: bool = False) -> None:
+        self.index = "long long" if wide else "int"
+        self._dynamic = 0
+
+    def widening(self, type: Attribute) -> tuple[str, str] | None:
+        if isinstance(type, Float16Type):
+            return "treadle_half_to_float", "treadle_float_to_half"
+        if isinstance(type, BFloat16Type):
+            return "treadle_bfloat16_to_float", "treadle_float_to_bfloat16"
+        return None
+
+    def has_operators(self, type: Attribute) -> bool:
+        element = type.element_type if isinstance(type, VectorType) else type
+        return not isinstance(element, Float16Type | BFloat16Type)
+
+    def vector_type(self, type: VectorType) -> str:
+        count, element = type.element_count(), type.element_type
+        if self.has_operators(type):
+            return f"treadle_vec<{self.type_name(element)}, {count}>"
+        if count % 2:
+            raise TreadleError(f"a value of type {type}", "CUDA printer", "an even number of 16-bit floats")
+        return f"treadle_vec<unsigned, {count // 2}>"
+
+    def function(self, name: str, type: Attribute) -> str:
+        if isinstance(type, VectorType) and name == "store":
+            return "treadle_store"
+        if isinstance(type, VectorType):
+            raise TreadleError(f"{name} on {type}", "CUDA printer", "scalars of f32")
+        if isinstance(type, Float32Type):
+            return _BITS.get(name, f"treadle_{name}")
+        if isinstance(type, IndexType | IntegerType) and name in _INTEGER_NAMES:
+            return f"treadle_{name}_integer"
+        raise TreadleError(f"{name} on {type}", "CUDA printer", "f32, and f16 or bf16 through f32")
+
+    def splat(self, type: VectorType, scalar: str, zero: bool) -> str:
+        name = self.vector_type(type)
+        return f"{name}{{}}" if zero else f"treadle_splat<{name}>({scalar})"
+
+    def vector_load(self, type: VectorType, address: str) -> str:
+        return f"treadle_load<{self.vector_type(type)}>({address})"
+
+    def lane(self, vector: str, position: int, type: VectorType) -> str:
+        if not self.has_operators(type):
+            raise TreadleError(f"one element of {type}", "CUDA printer", "elements of 32 bits")
+        return f"{vector}.v[{position}]"
+
+    def declare_array(self, name: str, type: MemRefType, extents: str, op: Operation) -> list[str]:
+        element = self.memory_type(type.element_type)
+        if space_of(type) is not Space.SHARED:
+            return [f"{element} {name}{extents};"]
+        if not isinstance(op, AllocOp) or op.dynamic is None:
+            return [f"__shared__ alignas({_ALIGNMENT}) {element} {name}{extents};"]
+        return self._declare_dynamic(name, element, type, extents)
+
+    def _declare_dynamic(self, name: str, element: str, type: MemRefType, extents: str) -> list[str]:
+        """A reference to an array that begins at the next free byte of the launch's dynamic shared memory."""
+        start = self._dynamic
+        self._dynamic += -(-(buffer_bytes(type) or 0) // _ALIGNMENT) * _ALIGNMENT
+        declared = f"extern __shared__ alignas({_ALIGNMENT}) char treadle_dynamic[];"
+        cast = f"{element} (&{name}){extents} = *reinterpret_cast<{element} (*){extents}>(treadle_dynamic + {start});"
+        return [cast] if start else [declared, cast]
+
+    def loop_pragma(self, op: Operation, trips: int | None) -> str | None:
+        return "#pragma unroll" if "loop.unroll" in op.attributes else None
+
+    def expression(self, op: Operation, values: Values) -> str | None:
+        match op:
+            case ThreadIdOp():
+                return f"({self.index})threadIdx.{op.dimension.data}"
+            case BlockIdOp():
+                return f"({self.index})blockIdx.{op.dimension.data}"
+            case ShuffleOp():
+                return f"treadle_shuffle_{op.mode.data}({values.at(op.value)}, {values.at(op.lane)})"
+            case LdmatrixOp():
+                matrices = op.fragment.type.get_shape()[0]
+                suffix = "" if op.transpose is None else "_trans"
+                return f"treadle_ldmatrix_x{matrices}{suffix}(&{values.element(op.source, op.indices)})"
+            case MmaOp():
+                kinds = {f16: "f16", bf16: "bf16", f32: "tf32"}
+                kind = kinds[op.a.type.element_type]
+                operands = ", ".join(values.at(operand) for operand in (op.a, op.b, op.c))
+                return f"treadle_mma_{op.shape.data}_{kind}({operands})"
+            case _:
+                return None
+
+    def statement(self, op: Operation, values: Values) -> str | None:
+        match op:
+            case BarrierOp():
+                return "treadle_barrier();"
+            case CpAsyncCommitOp():
+                return "treadle_cp_async_commit();"
+            case CpAsyncWaitOp():
+                return f"treadle_cp_async_wait<{_number(op.pending)}>();"
+            case CpAsyncOp():
+                target = values.element(op.destination, op.destination_indices)
+                source = values.element(op.source, op.source_indices)
+                where = "" if op.predicate is None else f", {values.at(op.predicate)}"
+                return f"treadle_cp_async_{_number(op.bytes)}(&{target}, &{source}{where});"
+            case _:
+                return None
+
+
+def _number(attribute: Attribute) -> int:
+    assert isinstance(attribute, IntegerAttr)
+    return attribute.value.data

@@ -1,0 +1,58 @@
+"""Kernels as CUDA C++ text."""
+
+from __future__ import annotations
+
+import math
+
+from xdsl.dialects.builtin import MemRefType, ModuleOp, StringAttr
+
+from treadle.backends.c_like import Names, StatementPrinter, comment_text
+from treadle.backends.c_like.folding import written_buffers
+from treadle.backends.cuda.compiler import HEADER_NAME, Unit
+from treadle.backends.cuda.language import CudaLanguage
+from treadle.dialects.cuda import KernelOp
+from treadle.errors import TreadleError
+from treadle.passes.lower.identifiers import identifier
+
+LARGEST_NARROW = 1 << 30
+"""Elements of a buffer up to which addresses are computed in 32 bits, with room for tiles that overhang."""
+
+
+def print_kernels(module: ModuleOp) -> list[Unit]:
+    """One translation unit for each `cuda.kernel`, named after it."""
+    return [Unit(op.sym_name.data, print_kernel(op)) for op in module.walk() if isinstance(op, KernelOp)]
+
+
+def print_kernel(kernel: KernelOp) -> str:
+    """The text of one kernel: an `extern "C" __global__` function of its buffers, in the order of its arguments.
+
+    Raises TreadleError for a kernel named like a keyword, and for operations that the printer does not know.
+    """
+    name = kernel.sym_name.data
+    if identifier(name) != name:
+        raise TreadleError(f"kernel name '{name}'", "CUDA printer", f"a free name like '{identifier(name)}'")
+    block = kernel.body.block
+    printer = StatementPrinter(CudaLanguage(_needs_wide_index(kernel)), Names(), block)
+    written = written_buffers(block)
+    parameters: list[str] = []
+    for argument in block.args:
+        type = argument.type
+        if not isinstance(type, MemRefType):
+            parameters.append(f"{printer.language.type_name(type)} {printer.parameter(argument, 'n')}")
+            continue
+        const = "" if argument in written else "const "
+        element = printer.language.memory_type(type.element_type)
+        parameters.append(f"{const}{element} *__restrict__ {printer.parameter(argument, 'buffer')}")
+    signature = f'extern "C" __global__ void __launch_bounds__({kernel.threads}) {name}('
+    lines = [f'#include "{HEADER_NAME}"', "", *_comment(kernel), f"{signature}{', '.join(parameters)}) {{"]
+    return "\n".join([*lines, *printer.print_body(), "}", ""])
+
+
+def _needs_wide_index(kernel: KernelOp) -> bool:
+    types = (argument.type for argument in kernel.body.block.args)
+    return any(isinstance(t, MemRefType) and math.prod(t.get_shape()) > LARGEST_NARROW for t in types)
+
+
+def _comment(kernel: KernelOp) -> list[str]:
+    comment = kernel.attributes.get("comment")
+    return [f"// {comment_text(comment.data)}"] if isinstance(comment, StringAttr) else []

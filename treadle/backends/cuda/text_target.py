@@ -1,0 +1,23 @@
+"""The text target `cuda`: what `treadle-opt -t cuda` prints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import IO
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.utils.target import Target
+
+from treadle.backends.cuda.printer import print_kernels
+
+
+@dataclass(frozen=True)
+class CudaTarget(Target):
+    """All translation units of a module after `loop-to-cuda`, one after the other."""
+
+    name = "cuda"
+
+    def emit(self, ctx: Context, module: ModuleOp, output: IO[str]) -> None:
+        """Writes the text; raises TreadleError for what cannot be printed."""
+        output.write("\n".join(unit.text for unit in print_kernels(module)))

@@ -1,0 +1,126 @@
+"""A planned module as plain values: what a backend needs to allocate, upload and launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, ModuleOp, StringAttr, TensorType
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, SSAValue
+
+from treadle.backends.buffers import BufferKind, BufferRef, TensorSpec
+from treadle.dialects.graph.attributes import BlobAttr, InlineAttr
+from treadle.dialects.graph.constant import ConstantOp
+from treadle.dialects.graph.dtypes import numpy_dtype
+from treadle.dialects.graph.store import constant_array
+from treadle.dialects.loop import BufferOp, LaunchOp
+from treadle.errors import TreadleError
+
+_PLANNED = "a module after the pass memory-plan"
+
+
+@dataclass(frozen=True)
+class ProgramConstant:
+    """A constant buffer: the attribute that holds or names its values, and the tensor that they are."""
+
+    value: BlobAttr | InlineAttr
+    type: TensorType[Attribute]
+
+    def array(self) -> NDArray[np.generic]:
+        """The values, read-only; a large constant comes from the store. TreadleError if it is not there."""
+        return constant_array(ConstantOp(self.value, self.type))
+
+
+@dataclass(frozen=True)
+class ProgramLaunch:
+    """One kernel, by its symbol, and the buffers that it is given in the order of its arguments."""
+
+    kernel: str
+    buffers: tuple[BufferRef, ...]
+
+
+@dataclass(frozen=True)
+class Program:
+    """What the planned @main says. `arena_bytes` is the size of the memory that temporaries share."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    constants: tuple[ProgramConstant, ...]
+    """In the order of their `loop.buffer` operations: a printer that numbers them so agrees with it."""
+    arena_bytes: int
+    launches: tuple[ProgramLaunch, ...]
+
+
+def read_program(module: ModuleOp) -> Program:
+    """The program that a module holds after memory-plan; later passes may have lowered its kernels.
+
+    Inputs and outputs without names are called `input0`, `output0`, .... TreadleError if @main is missing or
+    was not planned.
+    """
+    main = planned_main(module)
+    arena = main.attributes.get("arena_bytes")
+    if not isinstance(arena, IntegerAttr):
+        raise TreadleError("@main has no arena_bytes", "read_program", _PLANNED)
+    constants: list[ProgramConstant] = []
+    references: dict[SSAValue, BufferRef] = {}
+    launches: list[ProgramLaunch] = []
+    for op in main.body.block.ops:
+        if isinstance(op, BufferOp):
+            references[op.buffer] = _reference(op, constants)
+        elif isinstance(op, LaunchOp):
+            kernel = op.kernel.string_value()
+            launches.append(ProgramLaunch(kernel, tuple(references[buffer] for buffer in op.buffers)))
+    inputs, outputs = (_specs(main, kind) for kind in ("input", "output"))
+    return Program(inputs, outputs, tuple(constants), arena.value.data, tuple(launches))
+
+
+def planned_main(module: ModuleOp) -> FuncOp:
+    """The module's @main; TreadleError if it has none."""
+    for op in module.body.block.ops:
+        if isinstance(op, FuncOp) and op.sym_name.data == "main" and op.body.blocks:
+            return op
+    raise TreadleError("the module has no function @main", accepted="func.func @main with a body")
+
+
+def _reference(op: BufferOp, constants: list[ProgramConstant]) -> BufferRef:
+    if op.value is not None:
+        type = TensorType(op.type.get_element_type(), op.type.get_shape())
+        constants.append(ProgramConstant(op.value, type))
+        return BufferRef("constant", len(constants) - 1)
+    assert op.position is not None
+    return BufferRef(cast(BufferKind, op.kind.data), op.position.value.data)
+
+
+def _specs(main: FuncOp, kind: str) -> tuple[TensorSpec, ...]:
+    types = _elements(main, f"{kind}_types")
+    if types is None:
+        raise TreadleError(f"@main has no {kind}_types", "read_program", _PLANNED)
+    given = _elements(main, f"{kind}_names")
+    names = [f"{kind}{n}" for n in range(len(types))] if given is None else [_text(name) for name in given]
+    if len(names) != len(types):
+        reason = f"{len(names)} {kind}_names for {len(types)} {kind}s"
+        raise TreadleError(reason, "@main", f"{len(types)} names")
+    tensors = [cast("TensorType[Attribute]", type) for type in types]
+    return tuple(
+        TensorSpec(name, t.get_shape(), numpy_dtype(t.get_element_type()))
+        for name, t in zip(names, tensors, strict=True)
+    )
+
+
+def _elements(main: FuncOp, name: str) -> Sequence[Attribute] | None:
+    attribute = main.attributes.get(name)
+    return attribute.data if isinstance(attribute, ArrayAttr) else None
+
+
+def _text(attribute: Attribute) -> str:
+    return attribute.data if isinstance(attribute, StringAttr) else str(attribute)
+
+
+__all__ = [
+    "BufferKind", "BufferRef", "Program", "ProgramConstant", "ProgramLaunch", "TensorSpec", "planned_main",
+    "read_program",
+]  # fmt: skip

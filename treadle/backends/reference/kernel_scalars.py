@@ -1,0 +1,131 @@
+"""Arith and math operations of a kernel as Python: an expression where one says it, else a function.
+
+An `index` is a Python int, any other scalar a NumPy scalar of its type (so every float operation rounds to
+its type), a vector an array of rank 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, IndexType, VectorType
+from xdsl.ir import Attribute, Operation
+
+from treadle.dialects.graph.numpy_scalars import apply_scalar, constant_value, scalar_dtype
+
+_MASK = hex(2**64 - 1)
+
+_ANY: dict[type[Operation], str] = {
+    arith.AddfOp: "{0} + {1}", arith.SubfOp: "{0} - {1}", arith.MulfOp: "{0} * {1}",
+    arith.DivfOp: "{0} / {1}", arith.NegfOp: "-{0}",
+    arith.AndIOp: "{0} & {1}", arith.OrIOp: "{0} | {1}", arith.XOrIOp: "{0} ^ {1}",
+}  # fmt: skip
+"""Right for scalars and vectors of every type that the operation takes."""
+
+_NO_BOOL: dict[type[Operation], str] = {
+    arith.AddiOp: "{0} + {1}", arith.SubiOp: "{0} - {1}", arith.MuliOp: "{0} * {1}",
+}  # fmt: skip
+"""Right for all but i1."""
+
+_BOOL: dict[type[Operation], str] = {
+    arith.AddiOp: "{0} ^ {1}", arith.SubiOp: "{0} ^ {1}", arith.MuliOp: "{0} & {1}",
+}  # fmt: skip
+"""Arithmetic modulo two."""
+
+_SCALAR: dict[type[Operation], str] = {
+    arith.SelectOp: "{1} if {0} else {2}",
+    arith.MaximumfOp: "{0} if {0} > {1} or {0} != {0} else {1}",
+    arith.MinimumfOp: "{0} if {0} < {1} or {0} != {0} else {1}",
+}
+
+_INDEX: dict[type[Operation], str] = {
+    arith.DivUIOp: f"({{0}} & {_MASK}) // {{1}}", arith.RemUIOp: f"({{0}} & {_MASK}) % {{1}}",
+    arith.FloorDivSIOp: "{0} // {1}", arith.CeilDivSIOp: "-(-{0} // {1})",
+    arith.MinSIOp: "min({0}, {1})", arith.MaxSIOp: "max({0}, {1})",
+    arith.ShLIOp: "{0} << {1}",
+}  # fmt: skip
+
+_SIGNED = ("==", "!=", "<", "<=", ">", ">=")
+"""The integer comparisons in the order of their codes; the unsigned ones follow."""
+_ORDERED = {1: "==", 2: ">", 3: ">=", 4: "<", 5: "<=", 13: "!="}
+"""The float comparisons whose answer for NaN is Python's, by code."""
+
+_UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+_CONVERSIONS = (
+    arith.ExtFOp, arith.TruncFOp, arith.FPToSIOp, arith.FPToUIOp, arith.SIToFPOp, arith.UIToFPOp,
+    arith.ExtSIOp, arith.ExtUIOp, arith.TruncIOp, arith.IndexCastOp,
+)  # fmt: skip
+
+
+def element_of(type: Attribute) -> Attribute:
+    """The type of one lane: of a vector its element type, of a scalar itself."""
+    return type.element_type if isinstance(type, VectorType) else type
+
+
+def expression(op: Operation) -> str | None:
+    """A template of the operation's value over its operands' names, or None if it has none."""
+    operand = element_of(op.operands[0].type)
+    scalar = not isinstance(op.results[0].type, VectorType)
+    kind = type(op)
+    if isinstance(op, arith.CmpiOp):
+        code = op.predicate.value.data
+        return f"{{0}} {_SIGNED[code]} {{1}}" if code < len(_SIGNED) else None
+    if isinstance(op, arith.CmpfOp):
+        sign = _ORDERED.get(op.predicate.value.data)
+        return None if sign is None else f"{{0}} {sign} {{1}}"
+    if kind in _ANY:
+        return _ANY[kind]
+    if kind in _NO_BOOL:
+        return (_BOOL if scalar_dtype(operand) == np.bool_ else _NO_BOOL)[kind]
+    if kind in _INDEX and isinstance(operand, IndexType) and scalar:
+        return _INDEX[kind]
+    return _SCALAR.get(kind) if scalar else None
+
+
+def function(op: Operation) -> Callable[..., Any]:
+    """The operation's value as a function of its operands' values.
+
+    Calling it raises TreadleError if the operation is none that a kernel may hold.
+    """
+    if isinstance(op, _CONVERSIONS):
+        return _conversion(op)
+    to_int = isinstance(op.results[0].type, IndexType)
+
+    def apply(*operands: Any) -> Any:
+        value = apply_scalar(op, [np.asarray(operand) for operand in operands])[()]
+        return int(value) if to_int else value
+
+    return apply
+
+
+def constant(op: arith.ConstantOp) -> Any:
+    """The value of an `arith.constant`: an int, a NumPy scalar, or an array for a vector."""
+    type = op.result.type
+    if isinstance(type, VectorType) and isinstance(op.value, DenseIntOrFPElementsAttr):
+        dtype = scalar_dtype(type.element_type)
+        return np.broadcast_to(np.array(op.value.get_values()).astype(dtype), type.get_shape())
+    value = constant_value(op)[()]
+    return int(value) if isinstance(type, IndexType) else value
+
+
+def _conversion(op: Operation) -> Callable[[Any], Any]:
+    """Widening, narrowing and casts; floats out of an integer's range give an unspecified number."""
+    source = scalar_dtype(element_of(op.operands[0].type))
+    target = element_of(op.results[0].type)
+    dtype = scalar_dtype(target)
+    if isinstance(target, IndexType):
+        return int
+    if isinstance(op, arith.ExtSIOp | arith.SIToFPOp) and source == np.bool_:
+        return lambda a: -np.asarray(a).astype(dtype)[()]
+    if isinstance(op, arith.ExtUIOp | arith.UIToFPOp) and source.kind == "i":
+        return lambda a: np.asarray(a).view(_UNSIGNED[source.itemsize]).astype(dtype)[()]
+    if isinstance(op, arith.TruncIOp) and dtype == np.bool_:
+        return lambda a: (a & 1) != 0
+    return lambda a: np.asarray(a).astype(dtype)[()]
+
+
+__all__ = ["constant", "element_of", "expression", "function"]

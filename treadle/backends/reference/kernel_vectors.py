@@ -1,0 +1,92 @@
+"""Vector operations of a kernel as Python; a vector is an array of rank 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from xdsl.dialects import vector
+from xdsl.dialects.builtin import VectorType
+from xdsl.ir import Attribute, Operation
+
+from treadle.dialects.graph.numpy_scalars import scalar_dtype
+
+Array = NDArray[Any]
+
+_REDUCTIONS = {
+    "add": "add", "mul": "multiply", "maximumf": "maximum", "minimumf": "minimum", "maxnumf": "fmax",
+    "minnumf": "fmin", "maxsi": "maximum", "minsi": "minimum", "and": "bitwise_and", "or": "bitwise_or",
+}  # fmt: skip
+"""NumPy's function of each kind of `vector.reduction`."""
+
+
+def expression(op: Operation) -> str | None:
+    """A template of the operation's value over its operands' names; None for an operation of another kind."""
+    if isinstance(op, vector.BroadcastOp):
+        return f"np.full({_lanes(op.vector.type)}, {{0}}, {dtype_name(op.vector.type)})"
+    if isinstance(op, vector.CreateMaskOp):
+        return f"np.arange({_lanes(op.mask_vector.type)}) < {{0}}"
+    if isinstance(op, vector.FMAOp):
+        return "fma({0}, {1}, {2})"
+    if isinstance(op, vector.ReductionOp) and op.kind.data in _REDUCTIONS:
+        name = _REDUCTIONS[op.kind.data]
+        folded = f"np.{name}.reduce({{0}}, dtype={{0}}.dtype)"
+        return folded if op.acc is None else f"np.{name}({{1}}, {folded})"
+    if isinstance(op, vector.ExtractOp) and not isinstance(op.result.type, VectorType):
+        position = op.static_position.get_values()[0]
+        return "{0}[{1}]" if op.dynamic_position else f"{{0}}[{position}]"
+    return None
+
+
+def dtype_name(type: Attribute) -> str:
+    """The dtype of a vector's lanes, as text."""
+    return f"np.dtype({scalar_dtype(cast('VectorType[Attribute]', type).element_type).str!r})"
+
+
+def load_lanes(buffer: Sequence[Any], start: int, lanes: int, dtype: np.dtype[Any]) -> Array | None:
+    """`lanes` elements of a buffer from `start` on; None if one of them is not set."""
+    found = buffer[start : start + lanes]
+    return None if any(v is None for v in found) else np.array(found, dtype)
+
+
+def load_active(buffer: Sequence[Any], start: int, active: Sequence[int], otherwise: Array) -> Array | None:
+    """`otherwise` with the `active` lanes read from a buffer; None if one of those is not set."""
+    result = otherwise.copy()
+    for lane in active:
+        if buffer[start + lane] is None:
+            return None
+        result[lane] = buffer[start + lane]
+    return result
+
+
+def store_lanes(buffer: list[Any], start: int, value: Array) -> None:
+    """Writes all lanes into a buffer from `start` on."""
+    buffer[start : start + len(value)] = list(value)
+
+
+def store_active(buffer: list[Any], start: int, active: Sequence[int], value: Array) -> None:
+    """Writes the `active` lanes into a buffer whose lane 0 is `start`."""
+    for lane in active:
+        buffer[start + lane] = value[lane]
+
+
+def fma(a: Array, b: Array, c: Array) -> Array:
+    """a * b + c with one rounding (for float64, in long double)."""
+    wide = np.longdouble if a.dtype == np.float64 else np.float64
+    return (a.astype(wide) * b + c).astype(a.dtype)
+
+
+def _lanes(type: Attribute) -> int:
+    (lanes,) = cast("VectorType[Attribute]", type).get_shape()
+    return lanes
+
+
+NAMESPACE: dict[str, object] = {
+    "fma": fma, "load_active": load_active, "load_lanes": load_lanes, "store_active": store_active,
+    "store_lanes": store_lanes,
+}  # fmt: skip
+"""What the generated text calls."""
+
+__all__ = ["NAMESPACE", "dtype_name", "expression"]

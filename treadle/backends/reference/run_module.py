@@ -1,0 +1,104 @@
+"""Runs modules whose @main holds kernels: beside graph operators, or as launches over planned buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, SSAValue
+
+from treadle.backends.program import BufferRef, TensorSpec, planned_main, read_program
+from treadle.backends.reference.kernels import Kernel, evaluate_kernel
+from treadle.dialects import loop
+from treadle.dialects.graph import FusedOp, YieldOp
+from treadle.dialects.graph.dtypes import numpy_dtype
+from treadle.dialects.graph.evaluate import evaluate
+from treadle.errors import TreadleError
+
+Array = NDArray[Any]
+
+_UNSET = 0xFF
+"""Every byte of an arena before its first launch: NaN as a float, -1 as an integer."""
+
+
+def run_module(module: ModuleOp, inputs: Sequence[Array]) -> tuple[Array, ...]:
+    """The results of @main for `inputs`, at any stage from the graph to planned kernels.
+
+    TreadleError if an input has another shape or type than @main says, for what `evaluate` and `Kernel.run`
+    reject, and for an operation that is neither a graph operator nor a kernel.
+    """
+    main = planned_main(module)
+    if isinstance(main.body.block.last_op, loop.ReturnOp):
+        return _run_launches(module, inputs)
+    specs = [_spec(n, arg) for n, arg in enumerate(main.body.block.args)]
+    _check(specs, inputs)
+    return _run_tensors(main, dict(zip(main.body.block.args, inputs, strict=True)))
+
+
+def _run_tensors(main: FuncOp, env: dict[SSAValue, Array]) -> tuple[Array, ...]:
+    _evaluate_block(main.body.block, env)
+    end = main.body.block.last_op
+    if not isinstance(end, ReturnOp):
+        raise TreadleError("@main does not return", accepted="a func.return at its end")
+    return tuple(np.ascontiguousarray(env[v]).reshape(env[v].shape) for v in end.operands)
+
+
+def _evaluate_block(block: Block, env: dict[SSAValue, Array]) -> None:
+    """Adds the value of every operation of the block to `env`."""
+    for op in block.ops:
+        if isinstance(op, loop.KernelOp):
+            env[op.result] = evaluate_kernel(op, [env[v] for v in op.inputs])
+        elif isinstance(op, FusedOp):
+            _evaluate_block(op.body.block, env)
+            end = op.body.block.last_op
+            assert isinstance(end, YieldOp)
+            env[op.results[0]] = env[end.value]
+        elif not isinstance(op, ReturnOp | YieldOp):
+            env[op.results[0]] = evaluate(op, env)
+
+
+def _run_launches(module: ModuleOp, inputs: Sequence[Array]) -> tuple[Array, ...]:
+    """Runs a planned module in real memory, so that two buffers that share bytes do so here."""
+    program = read_program(module)
+    _check(program.inputs, inputs)
+    outputs = tuple(np.empty(spec.shape, spec.dtype) for spec in program.outputs)
+    constants = [constant.array() for constant in program.constants]
+    arena = np.full(program.arena_bytes, _UNSET, np.uint8)
+    arrays: dict[str, Sequence[Array]] = {"input": inputs, "output": outputs, "constant": constants}
+    kernels = {f.sym_name.data: Kernel(f) for f in module.body.block.ops if isinstance(f, loop.FuncOp)}
+
+    def memory(reference: BufferRef, spec: TensorSpec) -> Array:
+        if reference.kind != "arena":
+            return arrays[reference.kind][reference.index]
+        place = arena[reference.index : reference.index + spec.num_bytes]
+        return place.view(spec.dtype).reshape(spec.shape)
+
+    for launch in program.launches:
+        if launch.kernel not in kernels:
+            raise TreadleError(f"there is no kernel @{launch.kernel}", "@main", [f"@{name}" for name in kernels])
+        kernel = kernels[launch.kernel]
+        specs = [TensorSpec(launch.kernel, t.get_shape(), numpy_dtype(t.get_element_type())) for t in kernel.types]
+        buffers = [memory(ref, spec) for ref, spec in zip(launch.buffers, specs, strict=True)]
+        buffers[-1][...] = kernel.run(buffers[:-1])
+    return outputs
+
+
+def _spec(position: int, arg: SSAValue[Attribute]) -> TensorSpec:
+    assert isinstance(arg.type, TensorType)
+    dtype = numpy_dtype(arg.type.get_element_type())
+    return TensorSpec(arg.name_hint or f"input{position}", arg.type.get_shape(), dtype)
+
+
+def _check(specs: Sequence[TensorSpec], inputs: Sequence[Array]) -> None:
+    if len(specs) != len(inputs):
+        raise TreadleError(f"{len(inputs)} inputs given", "run_module", f"{len(specs)} inputs")
+    for spec, array in zip(specs, inputs, strict=True):
+        if array.shape != spec.shape or array.dtype != spec.dtype:
+            raise TreadleError(f"{array.dtype}{list(array.shape)} given", f"input '{spec.name}'", str(spec))
+
+
+__all__ = ["run_module"]

@@ -1,0 +1,91 @@
+"""From a lowered module to an artifact's files: print, compile, weights, manifest."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import numpy as safetensors
+from xdsl.dialects.builtin import BytesAttr, DictionaryAttr, ModuleOp, StringAttr
+from xdsl.ir import Attribute
+
+from treadle.artifact import Manifest, Tensor, file_digest, write_manifest
+from treadle.backends.c.write_artifact import write_kernels as write_c
+from treadle.backends.cuda.write_artifact import write_kernels as write_cuda
+from treadle.backends.program import Program, TensorSpec, planned_main, read_program
+from treadle.dialects.graph.attributes import digest_of
+from treadle.frontends.onnx.external import external_files
+from treadle.passes.instruments import ir_text
+from treadle.request import LOWERING, Request, Tell, lowered_module
+
+
+def write_artifact(request: Request, folder: Path) -> None:
+    """Compiles the request into an empty folder; raises what import, passes, printers and compilers raise."""
+    module = lowered_module(request)
+    program = read_program(module)
+    target = request.target
+    (folder / "module.mlir").write_text(ir_text(module))
+    constants = _write_weights(program, folder)
+    tell = partial(_tell_second_half, request.tell)
+    machine, launches = "", ()
+    if target.is_cuda:
+        launches = write_cuda(module, program, target, folder, tell)
+    else:
+        machine = write_c(module, folder, tell)
+    manifest = Manifest(
+        target=target.name,
+        kind=target.kind,
+        inputs=tuple(map(_tensor, program.inputs)),
+        outputs=tuple(map(_tensor, program.outputs)),
+        constants=constants,
+        arena_bytes=program.arena_bytes,
+        machine=machine,
+        launches=launches,
+        metadata=_metadata(module),
+        sources={} if isinstance(request.model, ModuleOp) else _sources(request.model),
+    )
+    write_manifest(folder, manifest)
+
+
+def _tell_second_half(tell: Tell, what: str, part: float) -> None:
+    tell(what, LOWERING + (1 - LOWERING) * part)
+
+
+def _write_weights(program: Program, folder: Path) -> tuple[Tensor, ...]:
+    """Writes the constants' bytes, equal ones once; each constant's key, shape and type."""
+    stored: dict[str, np.ndarray[Any, Any]] = {}
+    key_of: dict[str, str] = {}
+    constants: list[Tensor] = []
+    for constant in program.constants:
+        array = np.ascontiguousarray(constant.array())
+        data = array.reshape(-1).view(np.uint8)
+        digest = digest_of(data)
+        if digest not in key_of:
+            key_of[digest] = str(len(key_of))
+            stored[key_of[digest]] = data
+        constants.append(Tensor(key_of[digest], tuple(constant.type.get_shape()), array.dtype.name))
+    safetensors.save_file(stored, folder / "weights.safetensors")
+    return tuple(constants)
+
+
+def _tensor(spec: TensorSpec) -> Tensor:
+    return Tensor(spec.name, spec.shape, spec.dtype.name)
+
+
+def _metadata(module: ModuleOp) -> dict[str, str]:
+    entries = planned_main(module).attributes.get("metadata")
+    if not isinstance(entries, DictionaryAttr):
+        return {}
+    return {key: _text(value) for key, value in entries.data.items()}
+
+
+def _text(value: Attribute) -> str:
+    if isinstance(value, BytesAttr):
+        return value.data.decode()
+    return value.data if isinstance(value, StringAttr) else str(value)
+
+
+def _sources(model: Path) -> dict[str, str]:
+    return {name: file_digest(model.parent / name) for name in external_files(model)}

@@ -1,0 +1,185 @@
+"""The whole pipeline: from an imported graph to code, as named stages in order.
+
+Each stage is a list of ordinary passes, each with the reason for its place. At a stage's border a table
+(`treadle/passes/legality.py`) says what may remain; what a stage left, saved as text, can be resumed there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import DiagnosticException
+
+from treadle.errors import TreadleError
+from treadle.passes.instruments import Instrument
+from treadle.passes.legality import check_legal
+from treadle.passes.registry import parse_passes, unknown
+from treadle.target import Target, TargetKind
+
+
+@dataclass(frozen=True)
+class Step:
+    """One pass of a stage; TARGET in `spec` stands for the target's name."""
+
+    spec: str
+    why: str
+    only: TargetKind | None = None
+    """The kind of target that needs it; None means every one."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Consecutive passes with one purpose."""
+
+    name: str
+    purpose: str
+    steps: tuple[Step, ...]
+
+
+STAGES: tuple[Stage, ...] = (
+    Stage("import", "A model as graph operators; the frontend's work, no pass.", ()),
+    Stage(
+        "graph",
+        "Fewer and simpler operators.",
+        (
+            Step("graph-fold-constants", "Exporters leave shape arithmetic that no later pass should meet."),
+            Step(
+                "graph-simplify",
+                "Batch norms and scales vanish into weights, which must be constants by now.",
+            ),
+            Step("graph-decompose", "What has two reductions cannot be one definition."),
+            Step(
+                "graph-conv-to-matmul",
+                "After scales were folded into the filters, whose layout changes here.",
+            ),
+            Step("graph-fold-constants", "The filters' transposes are of constants: done now, not at run time."),
+            Step("graph-simplify", "Reshapes and transposes around new matmuls meet older ones."),
+            Step("graph-pack-weights", "Panels of constant right operands stay in the first cache.", only="cpu"),
+        ),
+    ),
+    Stage(
+        "define",
+        "Every operator but matmul as its definition.",
+        (
+            Step("graph-define", "From here on fusion asks the definition, never the operator's name."),
+            Step("graph-inline", "Elementwise chains become one definition before groups are cut."),
+        ),
+    ),
+    Stage(
+        "fuse",
+        "Groups of one anchor with its prologues and epilogues.",
+        (Step("graph-fuse", "Needs definitions: injective and bijective are computed from them."),),
+    ),
+    Stage(
+        "schedule",
+        "A decision for every group, as an attribute.",
+        (Step("schedule-select{target=TARGET}", "Last place where a decision can be edited as text."),),
+    ),
+    Stage(
+        "kernels",
+        "One kernel a group.",
+        (
+            Step(
+                "schedule-instantiate{target=TARGET}",
+                "Obeys the decisions: the anchor becomes a scheduled kernel.",
+            ),
+            Step("loop-fuse-prologue", "Loads become producers, while accesses are still tensor elements."),
+            Step("loop-fuse-epilogue", "Stores become consumers; after it no definition is left."),
+        ),
+    ),
+    Stage(
+        "plan",
+        "Kernels by themselves, and a program that launches them on planned memory.",
+        (
+            Step("memory-plan", "Tensors become buffers once fusion is done; equal kernels are lowered once.", only="cpu"),
+            Step("memory-plan{copy-threads=256}", "The same, with copies by whole blocks.", only="cuda"),
+        ),
+    ),
+    Stage(
+        "loops",
+        "Kernels as loops over flat buffers.",
+        (
+            Step("task-lower", "Mappings become loops before index arithmetic is simplified."),
+            Step("loop-flatten", "Whole addresses: what a reshape divided, the strides multiply back."),
+            Step("loop-delinearize", "Loops over several dimensions at once split where divisions by them remain."),
+            Step("loop-simplify-index", "Fusion left divisions, remainders and predicates whose ranges are known."),
+            Step("loop-hoist-invariants", "Vectorisation needs predicates and clamps out of its loops."),
+            Step("loop-vectorize", "Contiguity shows only in simplified addresses.", only="cpu"),
+            Step("loop-hoist-invariants", "Masks and broadcasts leave the loops.", only="cpu"),
+            Step("loop-unroll", "Marks short loops; after vectorisation, which shortens some."),
+        ),
+    ),
+    Stage(
+        "lower",
+        "What the printer of the target accepts.",
+        (
+            Step("loop-lower-accesses", "Predicates become branches after every pass that reads them."),
+            Step("loop-to-c", "Blocks are dealt to workers.", only="cpu"),
+            Step("loop-to-cuda", "Blocks, threads and memory spaces get their CUDA names.", only="cuda"),
+        ),
+    ),
+)
+"""Every stage, in order; printing text and compiling it follow (`treadle/build.py`)."""
+
+STAGE_NAMES: tuple[str, ...] = tuple(stage.name for stage in STAGES)
+
+
+def passes_of(stage: Stage, target: Target) -> tuple[ModulePass, ...]:
+    """The passes of a stage for a target, ready to run."""
+    specs = [step.spec for step in stage.steps if step.only in (None, target.kind)]
+    # A target's name is quoted: the pass pipeline's syntax has no words with digits and underscores.
+    return parse_passes(",".join(spec.replace("TARGET", f'"{target.name}"') for spec in specs))
+
+
+def stages_between(after: str | None, to: str | None) -> tuple[Stage, ...]:
+    """The stages that follow `after` (None: from the first) up to and including `to` (None: to the last).
+
+    Raises TreadleError for a name that is no stage, and where `to` comes before `after`.
+    """
+    start = 0 if after is None else _position(after) + 1
+    end = len(STAGES) if to is None else _position(to) + 1
+    if end < start:
+        raise TreadleError(f"stage '{to}' comes before '{after}'", "pipeline", STAGE_NAMES[start:])
+    return STAGES[start:end]
+
+
+def lower(
+    context: Context,
+    module: ModuleOp,
+    target: Target,
+    *,
+    after: str | None = None,
+    to: str | None = None,
+    instruments: Sequence[Instrument] = (),
+) -> None:
+    """Runs the stages after `after` up to `to` on `module`, in place, and checks every border.
+
+    Raises TreadleError where a pass fails or leaves what may not remain, naming the pass and the operation.
+    """
+    if after is not None:
+        check_legal(module, after, target.kind)
+    for stage in stages_between(after, to):
+        for step in passes_of(stage, target):
+            _run(context, module, stage, step, instruments)
+        check_legal(module, stage.name, target.kind)
+
+
+def _run(context: Context, module: ModuleOp, stage: Stage, step: ModulePass, instruments: Sequence[Instrument]) -> None:
+    for instrument in instruments:
+        instrument.before(stage.name, step, module)
+    try:
+        step.apply(context, module)
+    except DiagnosticException as error:
+        raise TreadleError(str(error).splitlines()[0], f"pass '{step.name}'") from error
+    for instrument in instruments:
+        instrument.after(stage.name, step, module)
+
+
+def _position(name: str) -> int:
+    if name not in STAGE_NAMES:
+        raise unknown("stage", name, STAGE_NAMES)
+    return STAGE_NAMES.index(name)

@@ -1,0 +1,1 @@
+"""What the IR can say: graph, task, loop, schedule and cuda, one package each."""

@@ -1,0 +1,72 @@
+"""The `cuda` dialect: what a GPU kernel does beyond arithmetic, loops and plain memory accesses.
+
+Kernels, thread and block ids, shared memory, barriers, warp operations, asynchronous copies and tensor core
+products. It knows neither tensors nor task mappings. Everything else in a kernel is `arith`, `math`, `scf`,
+`memref` and `vector`.
+"""
+
+from __future__ import annotations
+
+from xdsl.ir import Dialect
+
+from treadle.dialects.cuda.attributes import (
+    Dimension,
+    DimensionAttr,
+    MmaShape,
+    MmaShapeAttr,
+    ShuffleMode,
+    ShuffleModeAttr,
+    Space,
+    SpaceAttr,
+)
+from treadle.dialects.cuda.kernel import BlockIdOp, KernelOp, ReturnOp, ThreadIdOp
+from treadle.dialects.cuda.layout import buffer_bytes, element_bytes, space_of
+from treadle.dialects.cuda.memory import AllocOp, BarrierOp, CpAsyncCommitOp, CpAsyncOp, CpAsyncWaitOp
+from treadle.dialects.cuda.warp import LdmatrixOp, MmaOp, ShuffleOp
+
+__all__ = [
+    "CUDA",
+    "AllocOp",
+    "BarrierOp",
+    "BlockIdOp",
+    "CpAsyncCommitOp",
+    "CpAsyncOp",
+    "CpAsyncWaitOp",
+    "Dimension",
+    "DimensionAttr",
+    "KernelOp",
+    "LdmatrixOp",
+    "MmaOp",
+    "MmaShape",
+    "MmaShapeAttr",
+    "ReturnOp",
+    "ShuffleMode",
+    "ShuffleModeAttr",
+    "ShuffleOp",
+    "Space",
+    "SpaceAttr",
+    "ThreadIdOp",
+    "buffer_bytes",
+    "element_bytes",
+    "space_of",
+]
+
+CUDA = Dialect(
+    "cuda",
+    [
+        KernelOp,
+        ReturnOp,
+        ThreadIdOp,
+        BlockIdOp,
+        AllocOp,
+        BarrierOp,
+        ShuffleOp,
+        CpAsyncOp,
+        CpAsyncCommitOp,
+        CpAsyncWaitOp,
+        LdmatrixOp,
+        MmaOp,
+    ],
+    [SpaceAttr, DimensionAttr, ShuffleModeAttr, MmaShapeAttr],
+)
+"""The dialect, to be registered in a context."""

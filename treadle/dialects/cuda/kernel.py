@@ -1,0 +1,283 @@
+"""Kernels of the `cuda` dialect, and the values that tell threads and blocks apart."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import (
+    BFloat16Type,
+    DenseArrayBase,
+    DictionaryAttr,
+    Float16Type,
+    Float32Type,
+    Float64Type,
+    IndexType,
+    IntegerType,
+    MemRefType,
+    StringAttr,
+    SymbolNameConstraint,
+    i64,
+)
+from xdsl.ir import Attribute, Block, Region
+from xdsl.irdl import (
+    IRDLOperation,
+    irdl_op_definition,
+    lazy_traits_def,
+    prop_def,
+    region_def,
+    result_def,
+    traits_def,
+)
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.traits import (
+    HasParent,
+    IsolatedFromAbove,
+    IsTerminator,
+    Pure,
+    SymbolOpInterface,
+)
+from xdsl.utils.exceptions import VerifyException
+
+from treadle.dialects.cuda.attributes import Dimension, DimensionAttr, Space
+from treadle.dialects.cuda.layout import buffer_bytes, is_global, space_of
+from treadle.dialects.cuda.memory import AllocOp
+from treadle.target import TARGETS, Target
+
+GPUS: tuple[Target, ...] = tuple(target for target in TARGETS.values() if target.is_cuda)
+MAX_THREADS = max(target.max_threads_per_block for target in GPUS)
+MAX_STATIC_SHARED = max(target.shared_per_block_static for target in GPUS)
+MAX_SHARED = max(target.shared_per_block for target in GPUS)
+
+# CUDA C++ Programming Guide, table of technical specifications: the same for every compute capability.
+MAX_BLOCK: tuple[int, int, int] = (1024, 1024, 64)
+MAX_GRID: tuple[int, int, int] = (2**31 - 1, 65535, 65535)
+
+_C_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SCALARS = (IntegerType, IndexType, Float16Type, BFloat16Type, Float32Type, Float64Type)
+
+
+@irdl_op_definition
+class ReturnOp(IRDLOperation):
+    """
+    Ends a kernel.
+
+    ```mlir
+    cuda.return
+    ```
+
+    Rejected: outside of `cuda.kernel`.
+    """
+
+    name = "cuda.return"
+
+    assembly_format = "attr-dict"
+
+    traits = lazy_traits_def(lambda: (IsTerminator(), HasParent(KernelOp)))
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+@irdl_op_definition
+class KernelOp(IRDLOperation):
+    """
+    One `__global__` function, with the grid and the block that it is launched with.
+
+    Arguments are memrefs in global memory, or scalars. Blocks run independently of each other; the threads
+    of a block share the buffers that `cuda.alloc` puts into shared memory, and meet at `cuda.barrier`.
+
+    ```mlir
+    cuda.kernel @scale(%a: memref<4096xf32>, %c: memref<4096xf32>) grid = [16, 1, 1] block = [256, 1, 1] {
+      %t = cuda.thread_id x : index
+      ...
+      cuda.return
+    }
+    ```
+
+    Discardable attributes follow `block` after the keyword `attributes`.
+
+    Rejected: a name that is no C identifier; a block of more than 1024 threads, or of more than [1024,
+    1024, 64]; a grid of more than [2147483647, 65535, 65535]; an extent below one; a memref argument that
+    is not in global memory; a body that does not end with `cuda.return`; shared buffers inside of nested
+    regions; more than 48 KiB of static shared memory, and more shared memory altogether than a block of any
+    GPU has (a GPU's own limit is checked where the GPU is known).
+    """
+
+    name = "cuda.kernel"
+
+    sym_name = prop_def(SymbolNameConstraint())
+    grid = prop_def(DenseArrayBase.constr(i64))
+    block = prop_def(DenseArrayBase.constr(i64))
+    body = region_def("single_block")
+
+    traits = traits_def(IsolatedFromAbove(), SymbolOpInterface())
+
+    def __init__(
+        self,
+        name: str | StringAttr,
+        grid: Sequence[int],
+        block: Sequence[int],
+        body: Region | Sequence[Attribute],
+    ) -> None:
+        """A kernel with the given region, or with an empty block that has arguments of the given types."""
+        region = body if isinstance(body, Region) else Region(Block(arg_types=body))
+        super().__init__(
+            properties={
+                "sym_name": StringAttr(name) if isinstance(name, str) else name,
+                "grid": DenseArrayBase.from_list(i64, grid),
+                "block": DenseArrayBase.from_list(i64, block),
+            },
+            regions=[region],
+        )
+
+    @property
+    def grid_shape(self) -> tuple[int, ...]:
+        """Blocks along x, y and z."""
+        return tuple(self.grid.get_values())
+
+    @property
+    def block_shape(self) -> tuple[int, ...]:
+        """Threads along x, y and z."""
+        return tuple(self.block.get_values())
+
+    @property
+    def threads(self) -> int:
+        """Threads of one block."""
+        return math.prod(self.block_shape)
+
+    def shared_bytes(self, *, dynamic: bool) -> int:
+        """Bytes of shared memory that the kernel declares, or that its launch must add (`dynamic`).
+
+        Each buffer starts at a multiple of 16 bytes.
+        """
+        return sum(
+            -(-(buffer_bytes(op.buffer_type) or 0) // 16) * 16
+            for op in self.body.block.ops
+            if isinstance(op, AllocOp)
+            and space_of(op.buffer_type) is Space.SHARED
+            and (op.dynamic is not None) == dynamic
+        )
+
+    def verify_(self) -> None:
+        if not _C_IDENTIFIER.fullmatch(self.sym_name.data):
+            raise VerifyException(f"kernel name '{self.sym_name.data}' is not a C identifier")
+        self._verify_shape("grid", self.grid_shape, MAX_GRID)
+        self._verify_shape("block", self.block_shape, MAX_BLOCK)
+        if self.threads > MAX_THREADS:
+            raise VerifyException(
+                f"block of {self.threads} threads is {self.threads - MAX_THREADS} over the limit of {MAX_THREADS}"
+            )
+        self._verify_arguments()
+        self._verify_shared()
+        if not isinstance(self.body.block.last_op, ReturnOp):
+            raise VerifyException("a kernel must end with cuda.return")
+
+    @staticmethod
+    def _verify_shape(what: str, shape: tuple[int, ...], limit: tuple[int, int, int]) -> None:
+        if len(shape) != 3:
+            raise VerifyException(f"{what} has {len(shape)} dimensions, expected 3")
+        for axis, extent, most in zip("xyz", shape, limit, strict=True):
+            if not 1 <= extent <= most:
+                raise VerifyException(f"{what} extent {extent} along {axis} is not within 1 and {most}")
+
+    def _verify_arguments(self) -> None:
+        for index, argument in enumerate(self.body.block.args):
+            if isinstance(argument.type, MemRefType):
+                if not is_global(argument.type):
+                    raise VerifyException(f"argument {index} of type {argument.type} is not in global memory")
+            elif not isinstance(argument.type, _SCALARS):
+                raise VerifyException(f"argument {index} of type {argument.type} is neither memref nor scalar")
+
+    def _verify_shared(self) -> None:
+        for op in self.body.walk():
+            if isinstance(op, AllocOp) and space_of(op.buffer_type) is Space.SHARED and op.parent_op() is not self:
+                raise VerifyException(
+                    "a shared buffer must be allocated directly in the kernel, not in a nested region"
+                )
+        static, dynamic = self.shared_bytes(dynamic=False), self.shared_bytes(dynamic=True)
+        if static > MAX_STATIC_SHARED:
+            raise VerifyException(
+                f"{static} bytes of static shared memory are {static - MAX_STATIC_SHARED} over the limit of "
+                f"{MAX_STATIC_SHARED}; `cuda.alloc dynamic` may use up to {MAX_SHARED}"
+            )
+        if static + dynamic > MAX_SHARED:
+            raise VerifyException(
+                f"{static + dynamic} bytes of shared memory are {static + dynamic - MAX_SHARED} over the "
+                f"limit of {MAX_SHARED}"
+            )
+
+    @classmethod
+    def parse(cls, parser: Parser) -> KernelOp:
+        name = parser.parse_symbol_name()
+        args = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_argument)
+        shapes: list[list[int]] = []
+        for keyword in ("grid", "block"):
+            parser.parse_keyword(keyword)
+            parser.parse_punctuation("=")
+            shapes.append(parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer))
+        extra = parser.parse_optional_attr_dict_with_keyword()
+        body = parser.parse_region(args)
+        kernel = cls(name, shapes[0], shapes[1], body)
+        if extra is not None:
+            kernel.attributes |= extra.data
+        return kernel
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_symbol_name(self.sym_name.data)
+        with printer.in_parens():
+            printer.print_list(self.body.block.args, printer.print_block_argument)
+        for keyword, shape in (("grid", self.grid_shape), ("block", self.block_shape)):
+            printer.print_string(f" {keyword} = [{', '.join(map(str, shape))}]")
+        if self.attributes:
+            printer.print_string(" attributes ")
+            printer.print_attribute(DictionaryAttr(self.attributes))
+        printer.print_string(" ")
+        printer.print_region(self.body, print_entry_block_args=False, print_block_terminators=True)
+
+
+class _IdOp(IRDLOperation):
+    """A coordinate along one axis."""
+
+    dimension = prop_def(DimensionAttr)
+    result = result_def(IndexType())
+
+    assembly_format = "$dimension attr-dict `:` type($result)"
+
+    traits = traits_def(Pure())
+
+    def __init__(self, dimension: Dimension) -> None:
+        super().__init__(properties={"dimension": DimensionAttr(dimension)}, result_types=[IndexType()])
+
+
+@irdl_op_definition
+class ThreadIdOp(_IdOp):
+    """
+    The coordinate of the executing thread within its block, from 0 to the block's extent, exclusive.
+
+    ```mlir
+    %t = cuda.thread_id x : index
+    ```
+
+    Rejected: an axis other than x, y and z.
+    """
+
+    name = "cuda.thread_id"
+
+
+@irdl_op_definition
+class BlockIdOp(_IdOp):
+    """
+    The coordinate of the executing thread's block within the grid, from 0 to the grid's extent, exclusive.
+
+    ```mlir
+    %b = cuda.block_id y : index
+    ```
+
+    Rejected: an axis other than x, y and z.
+    """
+
+    name = "cuda.block_id"

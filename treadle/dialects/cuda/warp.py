@@ -1,0 +1,232 @@
+"""What the 32 lanes of a warp do together: shuffles and tensor core products.
+
+All lanes of the warp must reach these ops. They read and write no memory of their own accord
+(`cuda.ldmatrix` reads), so an unused one may be erased; but none is speculatable, since hoisting it out of
+a condition or sinking it into one would change the lanes that take part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+from xdsl.dialects.arith import ConstantOp
+from xdsl.dialects.builtin import (
+    BFloat16Type,
+    Float16Type,
+    IndexType,
+    IntegerAttr,
+    MemRefType,
+    UnitAttr,
+    VectorType,
+    bf16,
+    f16,
+    f32,
+    i32,
+)
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.irdl import (
+    AnyAttr,
+    IRDLOperation,
+    ParsePropInAttrDict,
+    VarConstraint,
+    irdl_op_definition,
+    operand_def,
+    opt_prop_def,
+    prop_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+)
+from xdsl.traits import MemoryReadEffect, NoMemoryEffect
+from xdsl.utils.exceptions import VerifyException
+
+from treadle.dialects.cuda.attributes import MmaShape, MmaShapeAttr, ShuffleMode, ShuffleModeAttr, Space
+from treadle.dialects.cuda.layout import AnyMemRef, row_misalignment, space_of
+
+WARP_SIZE = 32
+
+Fragment = VectorType[Any]
+"""What one lane holds of a matrix: registers x elements in a register."""
+
+
+@irdl_op_definition
+class ShuffleOp(IRDLOperation):
+    """
+    The value that another lane of the warp holds: `down` reads from lane `l + n`, `up` from `l - n`, `xor`
+    from `l ^ n` and `idx` from `n`, where `l` is the reader and `n` the operand. A lane past either end
+    reads itself.
+
+    ```mlir
+    %other = cuda.shuffle xor %sum, %n : f32
+    ```
+
+    Rejected: a type other than f32 and i32; a constant lane that is not within 0 and 31.
+    """
+
+    name = "cuda.shuffle"
+
+    T: ClassVar = VarConstraint("T", AnyAttr())
+
+    mode = prop_def(ShuffleModeAttr)
+    value = operand_def(T)
+    lane = operand_def(IndexType())
+    result = result_def(T)
+
+    assembly_format = "$mode $value `,` $lane attr-dict `:` type($value)"
+
+    traits = traits_def(NoMemoryEffect())
+
+    def __init__(self, mode: ShuffleMode, value: SSAValue | Operation, lane: SSAValue | Operation) -> None:
+        value = SSAValue.get(value)
+        super().__init__(operands=[value, lane], properties={"mode": ShuffleModeAttr(mode)}, result_types=[value.type])
+
+    def verify_(self) -> None:
+        if self.value.type not in (f32, i32):
+            raise VerifyException(f"cannot shuffle {self.value.type}, only f32 and i32")
+        constant = self.lane.owner
+        if not isinstance(constant, ConstantOp) or not isinstance(constant.value, IntegerAttr):
+            return
+        lane = constant.value.value.data
+        if not 0 <= lane < WARP_SIZE:
+            raise VerifyException(f"lane {lane} is not within 0 and {WARP_SIZE - 1}")
+
+
+@irdl_op_definition
+class LdmatrixOp(IRDLOperation):
+    """
+    Loads 1, 2 or 4 matrices of 8x8 elements of 16 bits from shared memory, in the layout that `cuda.mma`
+    wants.
+
+    Lane `8m + r` passes the place of row `r` of matrix `m`: eight elements, 16 bytes. Register `m` of lane
+    `l` then holds elements `2(l % 4)` and `2(l % 4) + 1` of row `l / 4` of matrix `m`, or with `transpose`
+    of column `l / 4`.
+
+    ```mlir
+    %a = cuda.ldmatrix %tile[%row, %col] : memref<128x40xf16, #cuda.space<shared>> -> vector<4x2xf16>
+    %b = cuda.ldmatrix transpose %tile[%row, %col] : memref<32x72xbf16, #cuda.space<shared>>
+      -> vector<2x2xbf16>
+    ```
+
+    Rejected: a buffer that is not shared; elements other than f16 and bf16; a result other than
+    `vector<Nx2x..>` of the same elements with N = 1, 2 or 4; a wrong number of indices; rows that are not
+    aligned to 16 bytes.
+    """
+
+    name = "cuda.ldmatrix"
+
+    source = operand_def(MemRefType.constr())
+    indices = var_operand_def(IndexType())
+    transpose = opt_prop_def(UnitAttr)
+    fragment = result_def(VectorType.constr())
+
+    irdl_options = (ParsePropInAttrDict(),)
+    assembly_format = (
+        "(`transpose` $transpose^)? $source `[` $indices `]` attr-dict `:` type($source) `->` type($fragment)"
+    )
+
+    traits = traits_def(MemoryReadEffect())
+
+    def __init__(
+        self,
+        source: SSAValue | Operation,
+        indices: Sequence[SSAValue | Operation],
+        matrices: int,
+        *,
+        transpose: bool = False,
+    ) -> None:
+        source = SSAValue.get(source, type=MemRefType)
+        super().__init__(
+            operands=[source, indices],
+            properties={"transpose": UnitAttr() if transpose else None},
+            result_types=[VectorType(source.type.element_type, [matrices, 2])],
+        )
+
+    def verify_(self) -> None:
+        source, fragment = cast(AnyMemRef, self.source.type), cast(Fragment, self.fragment.type)
+        if space_of(source) is not Space.SHARED:
+            raise VerifyException(f"source '{source}' is not #cuda.space<shared>")
+        if not isinstance(source.element_type, Float16Type | BFloat16Type):
+            raise VerifyException(f"elements of type {source.element_type} are neither f16 nor bf16")
+        accepted = [VectorType(source.element_type, [n, 2]) for n in (1, 2, 4)]
+        if fragment not in accepted:
+            raise VerifyException(f"result {fragment} is none of {', '.join(map(str, accepted))}")
+        if len(self.indices) != source.get_num_dims():
+            raise VerifyException(f"'{source}' needs {source.get_num_dims()} indices, got {len(self.indices)}")
+        if (reason := row_misalignment(source, 16)) is not None:
+            raise VerifyException(reason)
+
+
+@dataclass(frozen=True)
+class MmaFragments:
+    """What one lane holds of the operands of one tensor core product."""
+
+    a: Fragment
+    b: Fragment
+    c: Fragment
+
+
+def _fragments(element: Attribute, per_register: int) -> MmaFragments:
+    return MmaFragments(
+        VectorType(element, [4, per_register]),
+        VectorType(element, [2, per_register]),
+        VectorType(f32, [2, 2]),
+    )
+
+
+# PTX ISA 9.0, section "Warp Level Matrix Multiply-Accumulate Instructions": fragments of mma.sync.
+MMA: Mapping[MmaShape, tuple[MmaFragments, ...]] = {
+    MmaShape.M16N8K16: (_fragments(f16, 2), _fragments(bf16, 2)),
+    MmaShape.M16N8K8: (_fragments(f32, 1),),
+}
+"""The products that the tensor cores offer, by shape. f32 operands are read as tf32."""
+
+
+@irdl_op_definition
+class MmaOp(IRDLOperation):
+    """
+    A tensor core product `A x B + C` of the warp, accumulated in f32.
+
+    Lane `l` holds, with `g = l / 4` and `t = l % 4`: of C (and the result) rows `g` and `g + 8`, columns
+    `2t` and `2t + 1`. For `m16n8k16`: of A rows `g` and `g + 8` (registers 0 and 1), columns `2t` and `2t +
+    1`, then the same rows eight columns on (registers 2 and 3); of B the same with rows and columns
+    exchanged, and one column `g`. For `m16n8k8`, which multiplies tf32: of A rows `g` and `g + 8` of column
+    `t`, then of column `t + 4`; of B rows `t` and `t + 4` of column `g`. The operands are f32 whose lower
+    13 bits are ignored.
+
+    ```mlir
+    %d = cuda.mma m16n8k16 %a, %b, %c : vector<4x2xf16>, vector<2x2xf16>, vector<2x2xf32>
+    %e = cuda.mma m16n8k8 %x, %y, %c : vector<4x1xf32>, vector<2x1xf32>, vector<2x2xf32>
+    ```
+
+    Rejected: fragments other than those of the shape: f16 or bf16 for `m16n8k16`, f32 for `m16n8k8`.
+    """
+
+    name = "cuda.mma"
+
+    T: ClassVar = VarConstraint("T", VectorType.constr())
+
+    shape = prop_def(MmaShapeAttr)
+    a = operand_def(VectorType.constr())
+    b = operand_def(VectorType.constr())
+    c = operand_def(T)
+    result = result_def(T)
+
+    assembly_format = "$shape $a `,` $b `,` $c attr-dict `:` type($a) `,` type($b) `,` type($c)"
+
+    traits = traits_def(NoMemoryEffect())
+
+    def __init__(
+        self, shape: MmaShape, a: SSAValue | Operation, b: SSAValue | Operation, c: SSAValue | Operation
+    ) -> None:
+        c = SSAValue.get(c)
+        super().__init__(operands=[a, b, c], properties={"shape": MmaShapeAttr(shape)}, result_types=[c.type])
+
+    def verify_(self) -> None:
+        accepted = MMA[self.shape.data]
+        given = (self.a.type, self.b.type, self.c.type)
+        if given in [(each.a, each.b, each.c) for each in accepted]:
+            return
+        choices = " or ".join(f"({each.a}, {each.b}, {each.c})" for each in accepted)
+        raise VerifyException(f"{self.shape.data} of ({', '.join(map(str, given))}), expected {choices}")

@@ -1,0 +1,47 @@
+"""The graph dialect: tensors, operators, and the definition of each operator.
+
+Definition language: `compute.py`. Operators by family: `elementwise.py`, `linear.py`, `reduction.py`, `movement.py`,
+`normalize.py`, `constant.py`.
+"""
+
+from xdsl.ir import Dialect
+
+from treadle.dialects.graph.attributes import BlobAttr, DimsAttr, InlineAttr
+from treadle.dialects.graph.compute import AtOp, ComputeOp, FusedOp, ReduceOp, YieldOp
+from treadle.dialects.graph.constant import ConstantOp
+from treadle.dialects.graph.definition import Operator, definition
+from treadle.dialects.graph.elementwise import BinaryOp, CastOp, UnaryOp, WhereOp
+from treadle.dialects.graph.linear import ConvOp, ConvTransposeOp, MatmulOp
+from treadle.dialects.graph.movement import (
+    BroadcastOp,
+    ConcatOp,
+    GatherOp,
+    PadOp,
+    ReshapeOp,
+    ResizeOp,
+    SliceOp,
+    TransposeOp,
+)
+from treadle.dialects.graph.normalize import BatchNormOp, LayerNormOp, SoftmaxOp
+from treadle.dialects.graph.reduction import PoolOp, ReductionOp
+
+GRAPH = Dialect(
+    "graph",
+    [
+        AtOp, ComputeOp, FusedOp, ReduceOp, YieldOp,
+        ConstantOp,
+        BinaryOp, CastOp, UnaryOp, WhereOp,
+        ConvOp, ConvTransposeOp, MatmulOp,
+        BroadcastOp, ConcatOp, GatherOp, PadOp, ReshapeOp, ResizeOp, SliceOp, TransposeOp,
+        BatchNormOp, LayerNormOp, SoftmaxOp,
+        PoolOp, ReductionOp,
+    ],
+    [BlobAttr, DimsAttr, InlineAttr],
+)  # fmt: skip
+
+__all__ = [
+    "GRAPH", "AtOp", "BatchNormOp", "BinaryOp", "BlobAttr", "BroadcastOp", "CastOp", "ComputeOp", "ConcatOp",
+    "ConstantOp", "ConvOp", "ConvTransposeOp", "DimsAttr", "FusedOp", "GatherOp", "InlineAttr", "LayerNormOp",
+    "MatmulOp", "Operator", "PadOp", "PoolOp", "ReduceOp", "ReductionOp", "ReshapeOp", "ResizeOp", "SliceOp",
+    "SoftmaxOp", "TransposeOp", "UnaryOp", "WhereOp", "YieldOp", "definition",
+]  # fmt: skip

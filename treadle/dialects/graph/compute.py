@@ -1,0 +1,361 @@
+"""The definition language: what each element of a tensor is.
+
+`graph.compute` holds one scalar expression per output element, `graph.at` reads an element of a tensor,
+`graph.reduce` folds a range of indices; this is Hidet's `compute`/`reduce` (ASPLOS 2023, section 5) as IR.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import DenseArrayBase, IndexType, StringAttr, TensorType, i1, i64
+from xdsl.ir import Attribute, Operation, Region, SSAValue
+from xdsl.irdl import (
+    AttrSizedOperandSegments,
+    IRDLOperation,
+    irdl_op_definition,
+    operand_def,
+    opt_operand_def,
+    opt_prop_def,
+    prop_def,
+    region_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+)
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.traits import IsTerminator, Pure, RecursiveMemoryEffect
+from xdsl.utils.exceptions import VerifyException
+
+from treadle.dialects.schedule.attributes import UseAttr
+
+REDUCTIONS = ("add", "mul", "max", "min", "and", "or")
+"""The monoids that a reduction folds with."""
+
+index = IndexType()
+
+
+@irdl_op_definition
+class YieldOp(IRDLOperation):
+    """Ends a region of the graph dialect and gives its value.
+
+    ```mlir
+    graph.yield %p : f32
+    ```
+    """
+
+    name = "graph.yield"
+    value = operand_def()
+    traits = traits_def(IsTerminator(), Pure())
+    assembly_format = "$value attr-dict `:` type($value)"
+
+    def __init__(self, value: SSAValue):
+        super().__init__(operands=[value])
+
+
+@irdl_op_definition
+class AtOp(IRDLOperation):
+    """One element of a tensor. With `where`, the element is read only if the predicate holds.
+
+    ```mlir
+    %a = graph.at %x[%i, %k] : tensor<4x8xf32>
+    %b = graph.at %x[%i, %h] where %inside else %zero : tensor<4x8xf32>
+    ```
+
+    Rejected: a number of indices that is not the tensor's rank; an `else` value or a result of another type than
+    the tensor's elements. An index out of bounds where the predicate holds is undefined.
+    """
+
+    name = "graph.at"
+    source = operand_def(TensorType)
+    indices = var_operand_def(IndexType)
+    predicate = opt_operand_def(i1)
+    otherwise = opt_operand_def()
+    result = result_def()
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+    traits = traits_def(Pure())
+
+    def __init__(
+        self,
+        source: SSAValue,
+        indices: Sequence[SSAValue],
+        predicate: SSAValue | None = None,
+        otherwise: SSAValue | None = None,
+    ):
+        if not isinstance(source.type, TensorType):
+            raise VerifyException(f"graph.at reads a tensor, not {source.type}")
+        super().__init__(
+            operands=[source, indices, predicate, otherwise],
+            result_types=[source.type.get_element_type()],
+        )
+
+    def verify_(self) -> None:
+        type = self.source.type
+        assert isinstance(type, TensorType)
+        if len(self.indices) != type.get_num_dims():
+            raise VerifyException(f"{len(self.indices)} indices into {type}: expected {type.get_num_dims()}")
+        if self.result.type != type.get_element_type():
+            raise VerifyException(f"an element of {type} is not {self.result.type}")
+        if (self.predicate is None) != (self.otherwise is None):
+            raise VerifyException("'where' and 'else' come together")
+        if self.otherwise is not None and self.otherwise.type != self.result.type:
+            raise VerifyException(f"'else' gives {self.otherwise.type}: expected {self.result.type}")
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_ssa_value(self.source)
+        with printer.in_square_brackets():
+            printer.print_list(self.indices, printer.print_ssa_value)
+        if self.predicate is not None and self.otherwise is not None:
+            printer.print_string(" where ")
+            printer.print_ssa_value(self.predicate)
+            printer.print_string(" else ")
+            printer.print_ssa_value(self.otherwise)
+        printer.print_string(" : ")
+        printer.print_attribute(self.source.type)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> AtOp:
+        source = parser.parse_unresolved_operand()
+        indices = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: parser.parse_operand(index))
+        predicate = unresolved = None
+        if parser.parse_optional_keyword("where") is not None:
+            predicate = parser.parse_operand(i1)
+            parser.parse_keyword("else")
+            unresolved = parser.parse_unresolved_operand()
+        parser.parse_punctuation(":")
+        position = parser.pos
+        type = parser.parse_type()
+        if not isinstance(type, TensorType):
+            parser.raise_error(f"graph.at reads a tensor, not {type}", position)
+        element = type.get_element_type()
+        otherwise = None if unresolved is None else parser.resolve_operand(unresolved, element)
+        return cls(parser.resolve_operand(source, type), indices, predicate, otherwise)
+
+
+def _print_indices(printer: Printer, region: Region, extents: Sequence[int] | None) -> None:
+    args = region.block.args
+    with printer.in_parens():
+        for n, arg in enumerate(args):
+            if n:
+                printer.print_string(", ")
+            printer.print_ssa_value(arg)
+            if extents is not None:
+                printer.print_string(f" in {extents[n]}")
+
+
+@irdl_op_definition
+class ReduceOp(IRDLOperation):
+    """Folds a scalar expression over a range of indices, from the identity of its monoid.
+
+    ```mlir
+    %s = graph.reduce add (%k in 768) {
+      ...
+      graph.yield %p : f32
+    }
+    ```
+
+    Rejected: an unknown monoid, an extent below 0, a number of indices that is not the number of extents.
+    """
+
+    name = "graph.reduce"
+    kind = prop_def(StringAttr)
+    extents = prop_def(DenseArrayBase.constr(i64))
+    body = region_def("single_block")
+    result = result_def()
+    traits = traits_def(RecursiveMemoryEffect())
+
+    def __init__(self, kind: str, extents: Sequence[int], body: Region, result_type: Attribute):
+        super().__init__(
+            properties={"kind": StringAttr(kind), "extents": DenseArrayBase.from_list(i64, extents)},
+            regions=[body],
+            result_types=[result_type],
+        )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.extents.get_values()
+
+    def verify_(self) -> None:
+        if self.kind.data not in REDUCTIONS:
+            raise VerifyException(f"unknown reduction {self.kind.data!r}: expected one of {', '.join(REDUCTIONS)}")
+        if len(self.body.block.args) != len(self.shape):
+            raise VerifyException(f"{len(self.body.block.args)} indices for {len(self.shape)} extents")
+        if any(e < 0 for e in self.shape):
+            raise VerifyException(f"extents {self.shape}: each is at least 0")
+        if yielded(self.body).type != self.result.type:
+            raise VerifyException(f"yields {yielded(self.body).type}, result is {self.result.type}")
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(f" {self.kind.data} ")
+        _print_indices(printer, self.body, self.shape)
+        printer.print_string(" ")
+        printer.print_region(self.body, print_entry_block_args=False)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> ReduceOp:
+        position = parser.pos
+        kind = parser.parse_identifier()
+        if kind not in REDUCTIONS:
+            parser.raise_error(f"unknown reduction {kind!r}: expected one of {', '.join(REDUCTIONS)}", position)
+
+        def index_in_extent() -> tuple[Parser.Argument, int]:
+            arg = parser.parse_argument(expect_type=False).resolve(index)
+            parser.parse_characters("in")
+            return arg, parser.parse_integer(allow_negative=False, allow_boolean=False)
+
+        pairs = parser.parse_comma_separated_list(parser.Delimiter.PAREN, index_in_extent)
+        body = parser.parse_region([arg for arg, _ in pairs])
+        return cls(kind, [extent for _, extent in pairs], body, yielded(body).type)
+
+
+@irdl_op_definition
+class ComputeOp(IRDLOperation):
+    """Defines every element of a tensor by one scalar expression of its indices.
+
+    ```mlir
+    %y = graph.compute (%i, %j) {
+      %a = graph.at %x[%j, %i] : tensor<4x3xf32>
+      graph.yield %a : f32
+    } : tensor<3x4xf32>
+    ```
+
+    The tensors it reads are captured. The optional attribute `operators` keeps the names of the operators it stands
+    for. Rejected: a number of indices that is not the result's rank, a yielded type that is not the element type.
+    """
+
+    name = "graph.compute"
+    body = region_def("single_block")
+    operators = opt_prop_def(StringAttr)
+    result = result_def(TensorType)
+    traits = traits_def(RecursiveMemoryEffect())
+
+    def __init__(self, body: Region, result_type: TensorType, operators: str | None = None):
+        properties: dict[str, Attribute] = {} if operators is None else {"operators": StringAttr(operators)}
+        super().__init__(regions=[body], result_types=[result_type], properties=properties)
+
+    @property
+    def type(self) -> TensorType:
+        type = self.result.type
+        assert isinstance(type, TensorType)
+        return type
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.get_shape()
+
+    def reads(self) -> list[AtOp]:
+        """Every element read in the body, in program order."""
+        return [op for op in self.body.walk() if isinstance(op, AtOp)]
+
+    def tensors(self) -> list[SSAValue]:
+        """The tensors that the body reads, each once, in the order of first use."""
+        return list(dict.fromkeys(at.source for at in self.reads()))
+
+    def verify_(self) -> None:
+        if len(self.body.block.args) != len(self.shape):
+            raise VerifyException(f"{len(self.body.block.args)} indices define {self.type}: expected its rank")
+        if yielded(self.body).type != self.type.get_element_type():
+            raise VerifyException(f"yields {yielded(self.body).type}, elements are {self.type.get_element_type()}")
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        if self.operators is not None:
+            printer.print_string_literal(self.operators.data)
+            printer.print_string(" ")
+        _print_indices(printer, self.body, None)
+        printer.print_string(" ")
+        printer.print_region(self.body, print_entry_block_args=False)
+        printer.print_string(" : ")
+        printer.print_attribute(self.type)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> ComputeOp:
+        operators = parser.parse_optional_str_literal()
+        args = parser.parse_comma_separated_list(
+            parser.Delimiter.PAREN, lambda: parser.parse_argument(expect_type=False).resolve(index)
+        )
+        body = parser.parse_region(args)
+        parser.parse_punctuation(":")
+        position = parser.pos
+        type = parser.parse_type()
+        if not isinstance(type, TensorType):
+            parser.raise_error(f"graph.compute gives a tensor, not {type}", position)
+        return cls(body, type, operators)
+
+
+@irdl_op_definition
+class FusedOp(IRDLOperation):
+    """A group of operators that becomes one kernel: an anchor with its prologues and epilogues.
+
+    ```mlir
+    %y = graph.fused "conv1_relu" {
+      %m = graph.matmul %a, %b : ...
+      %r = graph.compute (%i, %j) { ... } : tensor<64x64xf32>
+      graph.yield %r : tensor<64x64xf32>
+    } schedule #schedule.use<"matmul_cpu", {tile = [8, 32]}> : tensor<64x64xf32>
+    ```
+
+    Tensors from outside are captured. Rejected: a result type that is not the yielded one.
+    """
+
+    name = "graph.fused"
+    label = prop_def(StringAttr)
+    body = region_def("single_block")
+    schedule = opt_prop_def(UseAttr)
+    result = result_def()
+    traits = traits_def(RecursiveMemoryEffect())
+
+    def __init__(self, label: str, body: Region, schedule: UseAttr | None = None):
+        properties: dict[str, Attribute] = {"label": StringAttr(label)}
+        if schedule is not None:
+            properties["schedule"] = schedule
+        super().__init__(regions=[body], result_types=[yielded(body).type], properties=properties)
+
+    def verify_(self) -> None:
+        if yielded(self.body).type != self.result.type:
+            raise VerifyException(f"yields {yielded(self.body).type}, result is {self.result.type}")
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_string_literal(self.label.data)
+        printer.print_string(" ")
+        printer.print_region(self.body)
+        if self.schedule is not None:
+            printer.print_string(" schedule ")
+            printer.print_attribute(self.schedule)
+        printer.print_string(" : ")
+        printer.print_attribute(self.result.type)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> FusedOp:
+        label = parser.parse_str_literal()
+        body = parser.parse_region()
+        schedule = None
+        if parser.parse_optional_keyword("schedule") is not None:
+            position = parser.pos
+            schedule = parser.parse_attribute()
+            if not isinstance(schedule, UseAttr):
+                parser.raise_error(f"expected #schedule.use<...>, got {schedule}", position)
+        parser.parse_punctuation(":")
+        position = parser.pos
+        type = parser.parse_type()
+        if type != yielded(body).type:
+            parser.raise_error(f"yields {yielded(body).type}, result is {type}", position)
+        return cls(label, body, schedule)
+
+
+def yielded(region: Region) -> SSAValue:
+    """The value that a region of the graph dialect ends with; VerifyException if it ends otherwise."""
+    last = region.block.last_op
+    if not isinstance(last, YieldOp):
+        raise VerifyException("the region does not end with graph.yield")
+    return last.value
+
+
+def enclosing_compute(op: Operation) -> Operation:
+    """The outermost operation between `op` and the function that holds it: the tensor-level user of a read."""
+    while (parent := op.parent_op()) is not None and not isinstance(parent, FusedOp) and parent.name != "func.func":
+        op = parent
+    return op

@@ -1,0 +1,58 @@
+"""Element types: the correspondence of xDSL's types with NumPy's."""
+
+from __future__ import annotations
+
+import numpy as np
+from xdsl.dialects.builtin import (
+    Float16Type,
+    Float32Type,
+    Float64Type,
+    f16,
+    f32,
+    f64,
+    i1,
+    i8,
+    i16,
+    i32,
+    i64,
+)
+from xdsl.ir import Attribute, TypeAttribute
+
+_TO_NUMPY: dict[Attribute, np.dtype[np.generic]] = {
+    f16: np.dtype(np.float16),
+    f32: np.dtype(np.float32),
+    f64: np.dtype(np.float64),
+    i1: np.dtype(np.bool_),
+    i8: np.dtype(np.int8),
+    i16: np.dtype(np.int16),
+    i32: np.dtype(np.int32),
+    i64: np.dtype(np.int64),
+}
+_FROM_NUMPY = {dtype: type for type, dtype in _TO_NUMPY.items()}
+
+
+def numpy_dtype(type: Attribute) -> np.dtype[np.generic]:
+    """The NumPy dtype of an element type; KeyError for a type that tensors do not hold."""
+    return _TO_NUMPY[type]
+
+
+def element_type(dtype: np.dtype[np.generic]) -> TypeAttribute:
+    """The element type of a NumPy dtype; KeyError for an unsupported one."""
+    type = _FROM_NUMPY[np.dtype(dtype)]
+    assert isinstance(type, TypeAttribute)
+    return type
+
+
+def is_float(type: Attribute) -> bool:
+    """Whether elements of this type are floating point numbers."""
+    return isinstance(type, Float16Type | Float32Type | Float64Type)
+
+
+def is_supported(type: Attribute) -> bool:
+    """Whether tensors of this element type exist."""
+    return type in _TO_NUMPY
+
+
+def byte_width(type: Attribute) -> int:
+    """Bytes that one element takes in memory (a bool takes one)."""
+    return numpy_dtype(type).itemsize

@@ -1,0 +1,255 @@
+"""Elementwise operators: unary, binary, where, cast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import inf, pi, sqrt
+
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import IntegerType, StringAttr, TensorType, i1
+from xdsl.ir import Attribute, SSAValue
+from xdsl.irdl import irdl_op_definition, operand_def, prop_def, traits_def
+from xdsl.traits import Pure
+from xdsl.utils.exceptions import VerifyException
+
+from treadle.dialects.graph.definition import DefinitionBuilder, Operator, Scalar, require, word
+from treadle.dialects.graph.dtypes import byte_width, is_float, is_supported
+
+Body = Callable[[DefinitionBuilder, Scalar], Scalar]
+
+
+def _negate(b: DefinitionBuilder, x: Scalar) -> Scalar:
+    if is_float(x.type):
+        return b.insert(arith.NegfOp(x))
+    return b.binary("sub", b.constant(0, x.type), x)
+
+
+def _sigmoid(b: DefinitionBuilder, x: Scalar) -> Scalar:
+    one = b.constant(1.0, x.type)
+    return b.binary("div", one, b.binary("add", one, b.math("exp", _negate(b, x))))
+
+
+def _sign(b: DefinitionBuilder, x: Scalar) -> Scalar:
+    zero, one, minus = (b.constant(v, x.type) for v in (0, 1, -1))
+    below = b.select(b.binary("lt", x, zero), minus, x)
+    return b.select(b.binary("gt", x, zero), one, below)
+
+
+def _absolute(b: DefinitionBuilder, x: Scalar) -> Scalar:
+    return b.math("abs", x) if is_float(x.type) else b.binary("max", x, _negate(b, x))
+
+
+def _not(b: DefinitionBuilder, x: Scalar) -> Scalar:
+    return b.binary("xor", x, b.constant(1, i1))
+
+
+def _is_nan(b: DefinitionBuilder, x: Scalar) -> Scalar:
+    return b.binary("ne", x, x)
+
+
+def _is_inf(b: DefinitionBuilder, x: Scalar) -> Scalar:
+    return b.binary("eq", b.math("abs", x), b.constant(inf, x.type))
+
+
+def _gelu(b: DefinitionBuilder, x: Scalar) -> Scalar:
+    scaled = b.math("erf", b.mul(x, b.constant(sqrt(0.5), x.type)))
+    half = b.mul(x, b.constant(0.5, x.type))
+    return b.mul(half, b.binary("add", b.constant(1.0, x.type), scaled))
+
+
+def _gelu_tanh(b: DefinitionBuilder, x: Scalar) -> Scalar:
+    cube = b.mul(b.mul(b.mul(x, x), x), b.constant(0.044715, x.type))
+    inner = b.mul(b.constant(sqrt(2 / pi), x.type), b.binary("add", x, cube))
+    one = b.constant(1.0, x.type)
+    return b.mul(b.mul(x, b.constant(0.5, x.type)), b.binary("add", one, b.math("tanh", inner)))
+
+
+def _math(kind: str) -> Body:
+    return lambda b, x: b.math(kind, x)
+
+
+UNARY: dict[str, Body] = {
+    "neg": _negate,
+    "abs": _absolute,
+    "sign": _sign,
+    "not": _not,
+    "sigmoid": _sigmoid,
+    "relu": lambda b, x: b.binary("max", x, b.constant(0, x.type)),
+    "reciprocal": lambda b, x: b.binary("div", b.constant(1.0, x.type), x),
+    "isnan": _is_nan,
+    "isinf": _is_inf,
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
+    **{kind: _math(kind) for kind in ("exp", "log", "sqrt", "rsqrt", "tanh", "erf", "floor", "ceil", "round")},
+    **{kind: _math(kind) for kind in ("sin", "cos", "tan")},
+}
+"""Unary operators and what they compute."""
+
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+BINARY = ("add", "sub", "mul", "div", "mod", "max", "min", "pow", "and", "or", "xor", *COMPARISONS)
+_FOR_BOOLS = ("and", "or", "xor", "eq", "ne")
+_FOR_FLOATS = ("add", "sub", "mul", "div", "max", "min", "pow", *COMPARISONS)
+_FOR_INTS = ("add", "sub", "mul", "div", "mod", "max", "min", "and", "or", "xor", *COMPARISONS)
+_FLOATS_TO_BOOL = ("isnan", "isinf")
+_FOR_INTS_UNARY = ("neg", "abs", "sign", "relu")
+
+
+def broadcast_shapes(shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """NumPy's broadcast of shapes, a symbolic extent (-1) against 1 or itself; VerifyException if they do not fit."""
+    rank = max((len(s) for s in shapes), default=0)
+    result = [1] * rank
+    for shape in shapes:
+        for n, extent in enumerate(shape, start=rank - len(shape)):
+            if result[n] in (1, extent):
+                result[n] = extent
+            elif extent != 1:
+                raise VerifyException(f"shapes {', '.join(str(tuple(s)) for s in shapes)} do not broadcast")
+    return tuple(result)
+
+
+@irdl_op_definition
+class UnaryOp(Operator):
+    """One function of each element; `kind` is a key of `UNARY`.
+
+    ```mlir
+    %y = graph.unary "exp" %x : (tensor<4x8xf32>) -> tensor<4x8xf32>
+    ```
+    Rejected: an unknown kind, a kind that the element type has not (`exp` of integers, `not` of floats).
+    """
+
+    name = "graph.unary"
+    kind = prop_def(StringAttr)
+    x = operand_def(TensorType)
+    traits = traits_def(Pure())
+    assembly_format = "$kind $x attr-dict `:` `(` type($x) `)` `->` type($result)"
+
+    def __init__(self, kind: str, x: SSAValue):
+        super().__init__([x], {"kind": StringAttr(kind)})
+
+    @classmethod
+    def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
+        kind, type = word(properties, "kind"), types[0]
+        require(kind in UNARY, f"unknown unary operator {kind!r}: expected one of {', '.join(sorted(UNARY))}")
+        element = type.get_element_type()
+        fits = element == i1 if kind == "not" else is_float(element) or (kind in _FOR_INTS_UNARY and element != i1)
+        require(fits, f"{kind} is not defined on {element}")
+        return TensorType(i1, type.get_shape()) if kind in _FLOATS_TO_BOOL else type
+
+    def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
+        return UNARY[self.kind.data](b, b.at(self.x, index))
+
+
+@irdl_op_definition
+class BinaryOp(Operator):
+    """One function of two tensors' elements, shapes broadcast as in NumPy; `kind` is one of `BINARY`.
+
+    ```mlir
+    %y = graph.binary "add" %a, %b : (tensor<4x8xf32>, tensor<8xf32>) -> tensor<4x8xf32>
+    ```
+    Comparisons give `i1`; integer division truncates. Rejected: shapes that do not broadcast, element types that
+    differ, a kind that the element type has not.
+    """
+
+    name = "graph.binary"
+    kind = prop_def(StringAttr)
+    lhs = operand_def(TensorType)
+    rhs = operand_def(TensorType)
+    traits = traits_def(Pure())
+    assembly_format = "$kind $lhs `,` $rhs attr-dict `:` `(` type($lhs) `,` type($rhs) `)` `->` type($result)"
+
+    def __init__(self, kind: str, lhs: SSAValue, rhs: SSAValue):
+        super().__init__([lhs, rhs], {"kind": StringAttr(kind)})
+
+    @classmethod
+    def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
+        kind = word(properties, "kind")
+        a, b = (t.get_element_type() for t in types)
+        require(a == b, f"{kind} of {a} and {b}: element types differ")
+        allowed = _FOR_FLOATS if is_float(a) else _FOR_BOOLS if a == i1 else _FOR_INTS
+        require(kind in BINARY, f"unknown binary operator {kind!r}: expected one of {', '.join(BINARY)}")
+        require(kind in allowed, f"{kind} is not defined on {a}")
+        return TensorType(i1 if kind in COMPARISONS else a, broadcast_shapes([t.get_shape() for t in types]))
+
+    def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
+        return b.binary(self.kind.data, b.broadcast_at(self.lhs, index), b.broadcast_at(self.rhs, index))
+
+
+@irdl_op_definition
+class WhereOp(Operator):
+    """`condition ? a : b` of each element, shapes broadcast.
+
+    ```mlir
+    %y = graph.where %c, %a, %b : (tensor<4x1xi1>, tensor<4x8xf32>, tensor<f32>) -> tensor<4x8xf32>
+    ```
+    Rejected: a condition that is not `i1`, branches of different element types.
+    """
+
+    name = "graph.where"
+    condition = operand_def(TensorType)
+    a = operand_def(TensorType)
+    b = operand_def(TensorType)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$condition `,` $a `,` $b attr-dict `:` `(` type($condition) `,` type($a) `,` type($b) `)` `->` type($result)"
+    )
+
+    def __init__(self, condition: SSAValue, a: SSAValue, b: SSAValue):
+        super().__init__([condition, a, b])
+
+    @classmethod
+    def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
+        condition, a, b = (t.get_element_type() for t in types)
+        require(condition == i1, f"the condition is a tensor of i1, not of {condition}")
+        require(a == b, f"branches of {a} and {b}: element types differ")
+        return TensorType(a, broadcast_shapes([t.get_shape() for t in types]))
+
+    def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
+        return b.select(*(b.broadcast_at(v, index) for v in (self.condition, self.a, self.b)))
+
+
+@irdl_op_definition
+class CastOp(Operator):
+    """Converts elements: floats to integers truncate towards zero, numbers to `i1` test for non-zero.
+
+    ```mlir
+    %y = graph.cast %x : (tensor<4xi64>) -> tensor<4xf32>
+    ```
+    """
+
+    name = "graph.cast"
+    x = operand_def(TensorType)
+    to = prop_def(Attribute)
+    traits = traits_def(Pure())
+    assembly_format = "$x `to` $to attr-dict `:` `(` type($x) `)` `->` type($result)"
+
+    def __init__(self, x: SSAValue, to: Attribute):
+        super().__init__([x], {"to": to})
+
+    @classmethod
+    def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
+        to = properties["to"]
+        require(is_supported(to), f"no tensor has elements of {to}")
+        return TensorType(to, types[0].get_shape())
+
+    def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
+        return convert(b, b.at(self.x, index), self.to)
+
+
+def convert(b: DefinitionBuilder, x: Scalar, to: Attribute) -> Scalar:
+    """A scalar in another element type, as `graph.cast` does it."""
+    if x.type == to:
+        return x
+    if to == i1:
+        return b.binary("ne", x, b.constant(0, x.type))
+    if is_float(x.type) and is_float(to):
+        wider = byte_width(to) > byte_width(x.type)
+        return b.insert(arith.ExtFOp(x, to) if wider else arith.TruncFOp(x, to))  # pyright: ignore
+    if is_float(x.type):
+        return b.insert(arith.FPToSIOp(x, to))  # pyright: ignore[reportArgumentType]
+    if is_float(to):
+        unsigned = x.type == i1
+        return b.insert(arith.UIToFPOp(x, to) if unsigned else arith.SIToFPOp(x, to))  # pyright: ignore
+    assert isinstance(to, IntegerType) and isinstance(x.type, IntegerType)
+    if to.width.data < x.type.width.data:
+        return b.insert(arith.TruncIOp(x, to))
+    return b.insert(arith.ExtUIOp(x, to) if x.type == i1 else arith.ExtSIOp(x, to))

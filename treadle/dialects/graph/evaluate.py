@@ -1,0 +1,261 @@
+"""What operators mean, computed with NumPy: the oracle for every pass and backend.
+
+Nothing here but a reshape is known by name: an operator is evaluated by its definition, vectorised over all
+its elements. Sums and products of floats accumulate in float64 and are rounded once; all other arithmetic is
+done in the element type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import DYNAMIC_INDEX, IndexType
+from xdsl.ir import Block, Operation, SSAValue
+
+from treadle.dialects.graph.compute import AtOp, ComputeOp, FusedOp, ReduceOp, YieldOp, yielded
+from treadle.dialects.graph.constant import ConstantOp
+from treadle.dialects.graph.definition import Operator, definition
+from treadle.dialects.graph.dtypes import numpy_dtype
+from treadle.dialects.graph.movement import ReshapeOp
+from treadle.dialects.graph.numpy_reads import Affine, contract, read
+from treadle.dialects.graph.numpy_scalars import Array, apply_scalar, scalar_dtype
+from treadle.dialects.graph.store import constant_array
+from treadle.errors import TreadleError
+
+Env = Mapping[SSAValue, Array]
+
+_CHUNK = 1 << 23
+"""Elements of the largest intermediate array (64 MiB of float64) that a reduction evaluates at once."""
+
+_FOLD: Mapping[str, Any] = {
+    "add": np.sum, "mul": np.prod, "max": np.max, "min": np.min, "and": np.all, "or": np.any,
+}  # fmt: skip
+_COMBINE: Mapping[str, Any] = {
+    "add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum,
+    "and": np.logical_and, "or": np.logical_or,
+}  # fmt: skip
+
+
+def evaluate(op: Operation, env: Env) -> Array:
+    """The value of a tensor operation (an Operator, `graph.constant`, `graph.compute`, `graph.fused`).
+
+    `env` gives the arrays of all tensors that it reads; the result may be a view of one of them. TreadleError
+    for any other operation, for a symbolic dimension, and for a read outside a tensor.
+    """
+    if isinstance(op, ConstantOp):
+        return constant_array(op)
+    if isinstance(op, ReshapeOp):
+        # Its definition divides and multiplies every index, slowly, to say this.
+        return env[op.x].reshape(op.shape)
+    if isinstance(op, Operator):
+        compute = definition(op)
+        try:
+            return evaluate_compute(compute, env)
+        finally:
+            # A definition that is left behind would count as a user of the operands.
+            compute.erase()
+    if isinstance(op, ComputeOp):
+        return evaluate_compute(op, env)
+    if isinstance(op, FusedOp):
+        return _evaluate_fused(op, env)
+    accepted = "an operator of the graph dialect, graph.constant, graph.compute, graph.fused"
+    raise TreadleError(f"{op.name} cannot be evaluated", op.location, accepted)
+
+
+def _evaluate_fused(op: FusedOp, env: Env) -> Array:
+    inner = dict(env)
+    for child in op.body.block.ops:
+        if not isinstance(child, YieldOp):
+            inner[child.results[0]] = evaluate(child, inner)
+    return inner[yielded(op.body)]
+
+
+def evaluate_compute(compute: ComputeOp, env: Env) -> Array:
+    """All elements of a `graph.compute`, whose tensors have their arrays in `env`; errors as `evaluate`."""
+    shape = compute.shape
+    if DYNAMIC_INDEX in shape:
+        raise TreadleError(
+            f"graph.compute of {compute.type} has a symbolic dimension", compute.location, "static extents"
+        )
+    for tensor in compute.tensors():
+        if tensor not in env:
+            raise TreadleError(f"graph.compute reads {tensor}, which has no value here", compute.location)
+    if 0 in shape:
+        return np.empty(shape, numpy_dtype(compute.type.get_element_type()))
+    space = _Space(env)
+    with np.errstate(all="ignore"), space.axes(compute.body.block, [(0, extent) for extent in shape]):
+        value = space.run(compute.body.block)
+    return np.broadcast_to(value, shape)
+
+
+class _Space:
+    """The values of one definition over its iteration space."""
+
+    def __init__(self, env: Env):
+        self.env = env
+        self.sizes: list[int] = []
+        self.values: dict[SSAValue, Affine | Array] = {}
+
+    def axes(self, block: Block, ranges: Sequence[tuple[int, int]]) -> _Axes:
+        """Adds a block's arguments, each over (start, size), as axes while the `with` statement lasts."""
+        return _Axes(self, block, ranges)
+
+    def run(self, block: Block) -> Array:
+        """The value that a block yields, over the axes in force."""
+        last = block.last_op
+        assert isinstance(last, YieldOp)
+        for op in block.ops:
+            if op is not last:
+                self.values[op.results[0]] = self._result(op)
+        return self.array(last.value)
+
+    def array(self, value: SSAValue) -> Array:
+        known = self.values[value]
+        return known.array(self.sizes) if isinstance(known, Affine) else known
+
+    def _result(self, op: Operation) -> Affine | Array:
+        if isinstance(op, AtOp):
+            return self._read(op)
+        if isinstance(op, ReduceOp):
+            return self._reduce(op)
+        if isinstance(op.results[0].type, IndexType):
+            affine = self._affine(op)
+            if affine is not None:
+                return affine
+        return apply_scalar(op, [self.array(o) for o in op.operands])
+
+    def _affine(self, op: Operation) -> Affine | None:
+        """The result of index arithmetic as an affine index, if it is one."""
+        if isinstance(op, arith.ConstantOp):
+            return Affine(int(apply_scalar(op, [])), {})
+        operands = [self.values[o] for o in op.operands]
+        if not isinstance(op, arith.AddiOp | arith.SubiOp | arith.MuliOp):
+            return None
+        a, b = operands
+        if not isinstance(a, Affine) or not isinstance(b, Affine):
+            return None
+        if isinstance(op, arith.AddiOp):
+            return a.plus(b)
+        if isinstance(op, arith.SubiOp):
+            return a.plus(b.scaled(-1))
+        if not b.steps:
+            return a.scaled(b.start)
+        return b.scaled(a.start) if not a.steps else None
+
+    def _read(self, op: AtOp) -> Array:
+        predicate = None if op.predicate is None else self.array(op.predicate)
+        otherwise = None if op.otherwise is None else self.array(op.otherwise)
+        indices = [self.values[i] for i in op.indices]
+        return read(self.env[op.source], indices, self.sizes, predicate, otherwise)
+
+    def _reduce(self, op: ReduceOp) -> Array:
+        kind, dtype = op.kind.data, scalar_dtype(op.result.type)
+        factors = _factors(op)
+        total: Array | None = None
+        for ranges in _chunks(op.shape, self._chunk_points(op, factors)):
+            with self.axes(op.body.block, ranges):
+                part = self._fold(op, factors, [size for _, size in ranges])
+            total = part if total is None else _COMBINE[kind](total, part)
+        if total is None:
+            return np.array(_identity(kind, dtype), dtype)
+        return np.asarray(total).astype(dtype, copy=False)
+
+    def _fold(self, op: ReduceOp, factors: tuple[SSAValue, SSAValue] | None, extents: Sequence[int]) -> Array:
+        """One chunk of a reduction, not yet rounded to the element type."""
+        block, kind = op.body.block, op.kind.data
+        if factors is not None:
+            for inner in block.ops:
+                if not isinstance(inner, YieldOp) and inner is not yielded(op.body).owner:
+                    self.values[inner.results[0]] = self._result(inner)
+            a, b = (self.array(f) for f in factors)
+            return contract(a, b, self.sizes, len(extents))
+        value = self.run(block)
+        aligned = value.reshape([1] * (len(self.sizes) - value.ndim) + list(value.shape))
+        full = np.broadcast_to(aligned, [*extents, *aligned.shape[len(extents) :]])
+        axes = tuple(range(len(extents)))
+        wide = np.float64 if kind in ("add", "mul") and value.dtype.kind == "f" else value.dtype
+        if kind in ("add", "mul"):
+            return np.asarray(_FOLD[kind](full, axis=axes, dtype=wide))
+        return np.asarray(_FOLD[kind](full, axis=axes))
+
+    def _chunk_points(self, op: ReduceOp, factors: tuple[SSAValue, SSAValue] | None) -> int:
+        """How many of the reduction's points fit `_CHUNK` elements, by its body's largest array."""
+        levels = {value: self._levels(value) for value in self.values}
+        sizes = [*self.sizes]
+        for arg, extent in zip(reversed(op.body.block.args), reversed(op.shape), strict=True):
+            levels[arg] = frozenset([len(sizes)])
+            sizes.append(extent)
+        product = yielded(op.body).owner if factors is not None else None
+        largest = 1
+        for inner in op.body.block.ops:
+            operands = [o for nested in inner.walk() for o in nested.operands]
+            found = frozenset(level for o in operands for level in levels.get(o, ()))
+            levels.update((result, found) for result in inner.results)
+            made = inner.results and inner is not product and not isinstance(inner.results[0].type, IndexType)
+            largest = max(largest, prod(sizes[level] for level in found)) if made else largest
+        return max(1, prod(op.shape) * _CHUNK // largest)
+
+    def _levels(self, value: SSAValue) -> frozenset[int]:
+        known = self.values[value]
+        if isinstance(known, Affine):
+            return frozenset(known.steps)
+        return frozenset(known.ndim - 1 - axis for axis, extent in enumerate(known.shape) if extent > 1)
+
+
+class _Axes:
+    """A block's arguments as axes of a space, innermost argument rightmost."""
+
+    def __init__(self, space: _Space, block: Block, ranges: Sequence[tuple[int, int]]):
+        self.space, self.args, self.ranges = space, block.args, ranges
+
+    def __enter__(self) -> None:
+        sizes = self.space.sizes
+        for arg, (start, size) in zip(reversed(self.args), reversed(self.ranges), strict=True):
+            self.space.values[arg] = Affine(start, {len(sizes): 1} if size != 1 else {})
+            sizes.append(size)
+
+    def __exit__(self, *_: object) -> None:
+        del self.space.sizes[len(self.space.sizes) - len(self.ranges) :]
+
+
+def _factors(op: ReduceOp) -> tuple[SSAValue, SSAValue] | None:
+    """The factors of a sum of float products, which is a contraction."""
+    product = yielded(op.body).owner
+    if not isinstance(product, arith.MulfOp) or product.parent is not op.body.block:
+        return None
+    if op.kind.data != "add" or not product.result.has_one_use():
+        return None
+    return product.lhs, product.rhs
+
+
+def _chunks(extents: Sequence[int], points: int) -> Iterator[list[tuple[int, int]]]:
+    """Boxes of about `points` points that cover `extents`, as (start, size) a dimension; none of nothing."""
+    if 0 in extents:
+        return
+    inner = prod(extents[1:])
+    if not extents or prod(extents) <= points:
+        yield [(0, extent) for extent in extents]
+        return
+    step = max(1, points // inner)
+    for start in range(0, extents[0], step):
+        size = min(step, extents[0] - start)
+        for rest in _chunks(extents[1:], max(1, points // size)):
+            yield [(start, size), *rest]
+
+
+def _identity(kind: str, dtype: np.dtype[Any]) -> Any:
+    """The value of a reduction over no points."""
+    if kind in ("add", "or"):
+        return 0
+    if kind in ("mul", "and"):
+        return 1
+    if dtype.kind == "f":
+        return -np.inf if kind == "max" else np.inf
+    return np.iinfo(dtype).min if kind == "max" else np.iinfo(dtype).max
+
+
+__all__ = ["evaluate", "evaluate_compute"]

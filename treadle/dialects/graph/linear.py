@@ -1,0 +1,308 @@
+"""Operators that contract: matmul, conv, conv_transpose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, TensorType, i64
+from xdsl.ir import Attribute, SSAValue
+from xdsl.irdl import irdl_op_definition, operand_def, prop_def, traits_def
+from xdsl.traits import Pure
+
+from treadle.dialects.graph.definition import (
+    DefinitionBuilder,
+    Operator,
+    Scalar,
+    int_list,
+    integer,
+    ints,
+    require,
+)
+from treadle.dialects.graph.dtypes import is_float
+
+
+@irdl_op_definition
+class MatmulOp(Operator):
+    """Matrix product `[batch..., M, K] x [batch..., K, N]`; batch dimensions are equal, or absent from one operand.
+
+    ```mlir
+    %c = graph.matmul %a, %b : (tensor<12x128x64xf32>, tensor<12x64x128xf32>) -> tensor<12x128x128xf32>
+    ```
+    Transposes are separate operators, which fuse as index-only prologues. Rejected: rank below 2, extents of K or
+    of the batch that differ, different element types.
+    """
+
+    name = "graph.matmul"
+    a = operand_def(TensorType)
+    b = operand_def(TensorType)
+    traits = traits_def(Pure())
+    assembly_format = "$a `,` $b attr-dict `:` `(` type($a) `,` type($b) `)` `->` type($result)"
+
+    def __init__(self, a: SSAValue, b: SSAValue):
+        super().__init__([a, b])
+
+    @classmethod
+    def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
+        a, b = (list(t.get_shape()) for t in types)
+        element = types[0].get_element_type()
+        require(len(a) >= 2 and len(b) >= 2, f"matmul of ranks {len(a)} and {len(b)}: each is at least 2")
+        require(
+            element == types[1].get_element_type(),
+            f"matmul of {types[0]} and {types[1]}: element types differ",
+        )
+        require(a[-1] == b[-2], f"matmul of {types[0]} and {types[1]}: {a[-1]} columns against {b[-2]} rows")
+        batch = a[:-2] or b[:-2]
+        require(b[:-2] in ([], batch), f"matmul of {types[0]} and {types[1]}: batch dimensions differ")
+        return TensorType(element, [*batch, a[-2], b[-1]])
+
+    def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
+        *batch, i, j = index
+
+        def product(inner: DefinitionBuilder, k: Sequence[Scalar]) -> Scalar:
+            left = inner.at(self.a, [*self._batch_of(self.a, batch), i, k[0]])
+            right = inner.at(self.b, [*self._batch_of(self.b, batch), k[0], j])
+            return inner.mul(left, right)
+
+        return b.reduce("add", [self.reduction_extent], product)
+
+    @staticmethod
+    def _batch_of(operand: SSAValue, batch: Sequence[Scalar]) -> Sequence[Scalar]:
+        assert isinstance(operand.type, TensorType)
+        return batch if operand.type.get_num_dims() > 2 else []
+
+    @property
+    def reduction_extent(self) -> int:
+        assert isinstance(self.a.type, TensorType)
+        return self.a.type.get_shape()[-1]
+
+
+def window_extent(
+    extent: int, kernel: int, stride: int, before: int, after: int, dilation: int, ceil: bool = False
+) -> int:
+    """Number of positions of a sliding window along one dimension."""
+    span = extent + before + after - dilation * (kernel - 1) - 1
+    if not ceil:
+        return span // stride + 1
+    positions = -(-span // stride) + 1
+    # The last window has to start inside the input or its left padding.
+    return positions - 1 if (positions - 1) * stride >= extent + before else positions
+
+
+def window_index(
+    b: DefinitionBuilder,
+    position: Scalar,
+    offset: Scalar,
+    stride: int,
+    dilation: int,
+    before: int,
+    extent: int,
+    last: int,
+) -> tuple[Scalar, list[Scalar]]:
+    """The input index under a window's element, and the conditions under which it is inside the input."""
+    index = b.add(b.mul(position, stride), b.mul(offset, dilation))
+    index = b.binary("sub", index, before) if before else index
+    conditions: list[Scalar] = []
+    if before:
+        conditions.append(b.binary("ge", index, 0))
+    if last >= extent:
+        conditions.append(b.binary("lt", index, extent))
+    return index, conditions
+
+
+@irdl_op_definition
+class ConvOp(Operator):
+    """Convolution of `[N, C, spatial...]` with weights `[OC, C/groups, kernel...]`.
+
+    ```mlir
+    %y = graph.conv %x, %w {strides = array<i64: 2, 2>, pads = array<i64: 1, 1, 1, 1>, dilations = array<i64: 1, 1>,
+        groups = 1 : i64} : (tensor<1x3x224x224xf32>, tensor<64x3x3x3xf32>) -> tensor<1x64x112x112xf32>
+    ```
+    `pads` lists the beginnings, then the ends. Rejected: ranks, channels or groups that do not fit, a window larger
+    than the padded input.
+    """
+
+    name = "graph.conv"
+    x = operand_def(TensorType)
+    w = operand_def(TensorType)
+    strides = prop_def(DenseArrayBase.constr(i64))
+    pads = prop_def(DenseArrayBase.constr(i64))
+    dilations = prop_def(DenseArrayBase.constr(i64))
+    groups = prop_def(IntegerAttr)
+    traits = traits_def(Pure())
+    assembly_format = "$x `,` $w attr-dict `:` `(` type($x) `,` type($w) `)` `->` type($result)"
+
+    def __init__(
+        self,
+        x: SSAValue,
+        w: SSAValue,
+        strides: Sequence[int],
+        pads: Sequence[int],
+        dilations: Sequence[int],
+        groups: int,
+    ):
+        super().__init__([x, w], conv_properties(strides, pads, dilations, groups))
+
+    @classmethod
+    def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
+        x, w = (t.get_shape() for t in types)
+        strides, pads, dilations = (int_list(properties, n) for n in ("strides", "pads", "dilations"))
+        groups, rank = integer(properties, "groups"), len(x) - 2
+        _check_conv(types, strides, pads, dilations)
+        require(groups >= 1 and x[1] == w[1] * groups, f"{x[1]} channels are not {groups} groups of {w[1]}")
+        require(w[0] % groups == 0, f"{w[0]} output channels are not a multiple of {groups} groups")
+        spatial = [
+            window_extent(x[n + 2], w[n + 2], strides[n], pads[n], pads[n + rank], dilations[n]) for n in range(rank)
+        ]
+        require(all(e >= 1 for e in spatial), f"a window of {w[2:]} does not fit the padded input {x[2:]}")
+        return TensorType(types[0].get_element_type(), [x[0], w[0], *spatial])
+
+    def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
+        assert isinstance(self.x.type, TensorType) and isinstance(self.w.type, TensorType)
+        n, oc, *position = index
+        x, w = self.x.type.get_shape(), self.w.type.get_shape()
+        groups = self.groups.value.data
+        group = b.div(oc, w[0] // groups)
+
+        def product(inner: DefinitionBuilder, k: Sequence[Scalar]) -> Scalar:
+            where, conditions = self.input_indices(inner, position, k[1:])
+            channel = k[0] if groups == 1 else inner.add(inner.mul(group, w[1]), k[0])
+            value = padded_at(inner, self.x, [n, channel, *where], conditions)
+            return inner.mul(value, inner.at(self.w, [oc, *k]))
+
+        assert len(x) == len(w)
+        return b.reduce("add", w[1:], product)
+
+    def input_indices(
+        self, b: DefinitionBuilder, position: Sequence[Scalar], offset: Sequence[Scalar]
+    ) -> tuple[list[Scalar], list[Scalar]]:
+        """The input's spatial indices under window element `offset` at `position`, and when they are inside."""
+        assert isinstance(self.x.type, TensorType) and isinstance(self.w.type, TensorType)
+        x, w, out = self.x.type.get_shape(), self.w.type.get_shape(), self.shape
+        strides, pads, dilations = (int_list(self.properties, name) for name in ("strides", "pads", "dilations"))
+        where: list[Scalar] = []
+        conditions: list[Scalar] = []
+        for d in range(len(position)):
+            last = (out[d + 2] - 1) * strides[d] + (w[d + 2] - 1) * dilations[d] - pads[d]
+            i, inside = window_index(b, position[d], offset[d], strides[d], dilations[d], pads[d], x[d + 2], last)
+            where.append(i)
+            conditions += inside
+        return where, conditions
+
+
+def padded_at(b: DefinitionBuilder, x: SSAValue, index: Sequence[Scalar], conditions: Sequence[Scalar]) -> Scalar:
+    """The element of `x`, or 0 where a condition fails."""
+    assert isinstance(x.type, TensorType)
+    where = b.all(conditions)
+    if where is None:
+        return b.at(x, index)
+    return b.at(x, index, where, b.constant(0, x.type.get_element_type()))
+
+
+def conv_properties(
+    strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int], groups: int
+) -> dict[str, Attribute]:
+    """The properties that both convolutions have."""
+    return {
+        "strides": ints(strides),
+        "pads": ints(pads),
+        "dilations": ints(dilations),
+        "groups": IntegerAttr(groups, i64),
+    }
+
+
+def _check_conv(
+    types: Sequence[TensorType], strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int]
+) -> None:
+    rank = types[0].get_num_dims() - 2
+    require(rank >= 1, f"convolution of {types[0]}: rank is at least 3")
+    require(types[1].get_num_dims() == rank + 2, f"weights {types[1]} for an input {types[0]}: ranks differ")
+    require(is_float(types[0].get_element_type()), f"convolution of {types[0]}: floats are needed")
+    require(types[0].get_element_type() == types[1].get_element_type(), "input and weights differ in element type")
+    lengths = (len(strides), len(dilations), len(pads))
+    require(lengths == (rank, rank, 2 * rank), f"{lengths} strides, dilations, pads for {rank} spatial dimensions")
+    require(min(strides) >= 1 and min(dilations) >= 1, "strides and dilations are at least 1")
+    require(min(pads) >= 0, "pads are at least 0")
+
+
+@irdl_op_definition
+class ConvTransposeOp(Operator):
+    """Transposed convolution of `[N, C, spatial...]` with weights `[C, OC/groups, kernel...]`.
+
+    ```mlir
+    %y = graph.conv_transpose %x, %w {strides = array<i64: 2, 2>, pads = array<i64: 0, 0, 0, 0>, dilations =
+        array<i64: 1, 1>, groups = 1 : i64, output_padding = array<i64: 0, 0>} : (...) -> ...
+    ```
+    Rejected: as `graph.conv`.
+    """
+
+    name = "graph.conv_transpose"
+    x = operand_def(TensorType)
+    w = operand_def(TensorType)
+    strides = prop_def(DenseArrayBase.constr(i64))
+    pads = prop_def(DenseArrayBase.constr(i64))
+    dilations = prop_def(DenseArrayBase.constr(i64))
+    output_padding = prop_def(DenseArrayBase.constr(i64))
+    groups = prop_def(IntegerAttr)
+    traits = traits_def(Pure())
+    assembly_format = "$x `,` $w attr-dict `:` `(` type($x) `,` type($w) `)` `->` type($result)"
+
+    def __init__(
+        self,
+        x: SSAValue,
+        w: SSAValue,
+        strides: Sequence[int],
+        pads: Sequence[int],
+        dilations: Sequence[int],
+        groups: int,
+        output_padding: Sequence[int],
+    ):
+        properties = conv_properties(strides, pads, dilations, groups) | {"output_padding": ints(output_padding)}
+        super().__init__([x, w], properties)
+
+    @classmethod
+    def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
+        x, w = (t.get_shape() for t in types)
+        strides, pads, dilations = (int_list(properties, n) for n in ("strides", "pads", "dilations"))
+        extra, groups, rank = (
+            int_list(properties, "output_padding"),
+            integer(properties, "groups"),
+            len(x) - 2,
+        )
+        _check_conv(types, strides, pads, dilations)
+        require(groups >= 1 and x[1] % groups == 0, f"{x[1]} channels are not a multiple of {groups} groups")
+        require(x[1] == w[0], f"{x[1]} channels do not fit weights {types[1]}")
+        require(len(extra) == rank, f"{len(extra)} entries of output_padding for {rank} spatial dimensions")
+        spatial = [
+            (x[n + 2] - 1) * strides[n] + dilations[n] * (w[n + 2] - 1) + 1 - pads[n] - pads[n + rank] + extra[n]
+            for n in range(rank)
+        ]
+        require(all(e >= 1 for e in spatial), f"pads {pads} leave nothing of the result {spatial}")
+        return TensorType(types[0].get_element_type(), [x[0], w[1] * groups, *spatial])
+
+    def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
+        assert isinstance(self.x.type, TensorType) and isinstance(self.w.type, TensorType)
+        n, oc, *position = index
+        x, w, groups = self.x.type.get_shape(), self.w.type.get_shape(), self.groups.value.data
+        strides, pads, dilations = (int_list(self.properties, name) for name in ("strides", "pads", "dilations"))
+        group, within = (b.div(oc, w[1]), b.mod(oc, w[1])) if groups > 1 else (None, oc)
+
+        def product(inner: DefinitionBuilder, k: Sequence[Scalar]) -> Scalar:
+            channel = k[0] if group is None else inner.add(inner.mul(group, x[1] // groups), k[0])
+            where: list[Scalar] = []
+            conditions: list[Scalar] = []
+            for d in range(len(position)):
+                # The input position that stride steps spread to this output: (o + pad - k * dilation) / stride.
+                # The difference is kept non-negative by a multiple of the stride.
+                lift = -(-(w[d + 2] - 1) * dilations[d] // strides[d])
+                spread = inner.add(position[d], pads[d] + lift * strides[d])
+                spread = inner.binary("sub", spread, inner.mul(k[d + 1], dilations[d]))
+                source = inner.binary("sub", inner.div(spread, strides[d]), lift)
+                if strides[d] > 1:
+                    conditions.append(inner.binary("eq", inner.mod(spread, strides[d]), 0))
+                conditions.append(inner.binary("ge", source, 0))
+                conditions.append(inner.binary("lt", source, x[d + 2]))
+                where.append(source)
+            value = padded_at(inner, self.x, [n, channel, *where], conditions)
+            return inner.mul(value, inner.at(self.w, [channel, within, *k[1:]]))
+
+        return b.reduce("add", [x[1] // groups, *w[2:]], product)

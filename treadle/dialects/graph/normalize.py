@@ -1,0 +1,155 @@
+"""Operators over rows: softmax, layer_norm, batch_norm. `graph-decompose` writes the first two as simpler ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from xdsl.dialects.builtin import FloatAttr, IntegerAttr, TensorType, f64, i64
+from xdsl.ir import Attribute, SSAValue
+from xdsl.irdl import irdl_op_definition, operand_def, prop_def, traits_def
+from xdsl.traits import Pure
+
+from treadle.dialects.graph.definition import DefinitionBuilder, Operator, Scalar, integer, require
+from treadle.dialects.graph.dtypes import is_float
+
+
+@irdl_op_definition
+class SoftmaxOp(Operator):
+    """`exp(x - max) / sum(exp(x - max))` along a dimension.
+
+    ```mlir
+    %y = graph.softmax %x {dim = 3 : i64} : (tensor<1x12x128x128xf32>) -> tensor<1x12x128x128xf32>
+    ```
+    Rejected: a dimension that the tensor has not, integers.
+    """
+
+    name = "graph.softmax"
+    x = operand_def(TensorType)
+    dim = prop_def(IntegerAttr)
+    traits = traits_def(Pure())
+    assembly_format = "$x attr-dict `:` `(` type($x) `)` `->` type($result)"
+
+    def __init__(self, x: SSAValue, dim: int):
+        super().__init__([x], {"dim": IntegerAttr(dim, i64)})
+
+    @classmethod
+    def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
+        require(is_float(types[0].get_element_type()), f"softmax of {types[0]}: floats are needed")
+        require(0 <= integer(properties, "dim") < types[0].get_num_dims(), f"a dimension that {types[0]} has not")
+        return types[0]
+
+    def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
+        dim = self.dim.value.data
+        extents = [self.shape[dim]]
+
+        def along(k: Sequence[Scalar]) -> list[Scalar]:
+            return [*index[:dim], k[0], *index[dim + 1 :]]
+
+        largest = b.reduce("max", extents, lambda inner, k: inner.at(self.x, along(k)))
+
+        def exponential(inner: DefinitionBuilder, where: Sequence[Scalar]) -> Scalar:
+            return inner.math("exp", inner.binary("sub", inner.at(self.x, where), largest))
+
+        total = b.reduce("add", extents, lambda inner, k: exponential(inner, along(k)))
+        return b.binary("div", exponential(b, index), total)
+
+
+@irdl_op_definition
+class LayerNormOp(Operator):
+    """`(x - mean) / sqrt(variance + epsilon) * scale + bias` over the dimensions from `dim` on.
+
+    ```mlir
+    %y = graph.layer_norm %x, %scale, %bias {dim = 2 : i64, epsilon = 1.0e-05 : f64}
+        : (tensor<1x128x384xf32>, tensor<384xf32>, tensor<384xf32>) -> tensor<1x128x384xf32>
+    ```
+    Rejected: a scale or a bias whose shape is not that of the normalised dimensions.
+    """
+
+    name = "graph.layer_norm"
+    x = operand_def(TensorType)
+    scale = operand_def(TensorType)
+    bias = operand_def(TensorType)
+    dim = prop_def(IntegerAttr)
+    epsilon = prop_def(FloatAttr)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$x `,` $scale `,` $bias attr-dict `:` `(` type($x) `,` type($scale) `,` type($bias) `)` `->` type($result)"
+    )
+
+    def __init__(self, x: SSAValue, scale: SSAValue, bias: SSAValue, dim: int, epsilon: float):
+        super().__init__([x, scale, bias], {"dim": IntegerAttr(dim, i64), "epsilon": FloatAttr(epsilon, f64)})
+
+    @classmethod
+    def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
+        x, dim = types[0], integer(properties, "dim")
+        require(is_float(x.get_element_type()), f"layer_norm of {x}: floats are needed")
+        require(0 <= dim < x.get_num_dims(), f"dimension {dim} of {x}")
+        rows = TensorType(x.get_element_type(), x.get_shape()[dim:])
+        for type in types[1:]:
+            require(type == rows, f"scale and bias are {rows}, not {type}")
+        return x
+
+    def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
+        dim, element = self.dim.value.data, self.type.get_element_type()
+        extents = self.shape[dim:]
+        count = b.constant(float(prod(extents)), element)
+
+        def deviation(inner: DefinitionBuilder, where: Sequence[Scalar]) -> Scalar:
+            return inner.binary("sub", inner.at(self.x, where), mean)
+
+        def square(inner: DefinitionBuilder, k: Sequence[Scalar]) -> Scalar:
+            difference = deviation(inner, [*index[:dim], *k])
+            return inner.mul(difference, difference)
+
+        total = b.reduce("add", extents, lambda inner, k: inner.at(self.x, [*index[:dim], *k]))
+        mean = b.binary("div", total, count)
+        variance = b.binary("div", b.reduce("add", extents, square), count)
+        spread = b.math("sqrt", b.add(variance, b.constant(self.epsilon.value.data, element)))
+        normal = b.binary("div", deviation(b, index), spread)
+        return b.add(b.mul(normal, b.at(self.scale, index[dim:])), b.at(self.bias, index[dim:]))
+
+
+@irdl_op_definition
+class BatchNormOp(Operator):
+    """Inference batch normalisation of `[N, C, ...]` by per-channel statistics.
+
+    ```mlir
+    %y = graph.batch_norm %x, %scale, %bias, %mean, %variance {epsilon = 1.0e-05 : f64} : (...) -> tensor<1x64x8x8xf32>
+    ```
+    Rejected: parameters that are not one value a channel, integers.
+    """
+
+    name = "graph.batch_norm"
+    x = operand_def(TensorType)
+    scale = operand_def(TensorType)
+    bias = operand_def(TensorType)
+    mean = operand_def(TensorType)
+    variance = operand_def(TensorType)
+    epsilon = prop_def(FloatAttr)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$x `,` $scale `,` $bias `,` $mean `,` $variance attr-dict `:` "
+        "`(` type($x) `,` type($scale) `,` type($bias) `,` type($mean) `,` type($variance) `)` `->` type($result)"
+    )
+
+    def __init__(
+        self, x: SSAValue, scale: SSAValue, bias: SSAValue, mean: SSAValue, variance: SSAValue, epsilon: float
+    ):
+        super().__init__([x, scale, bias, mean, variance], {"epsilon": FloatAttr(epsilon, f64)})
+
+    @classmethod
+    def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
+        x = types[0]
+        require(is_float(x.get_element_type()), f"batch_norm of {x}: floats are needed")
+        require(x.get_num_dims() >= 2, f"batch_norm of {x}: rank is at least 2")
+        channels = TensorType(x.get_element_type(), [x.get_shape()[1]])
+        for type in types[1:]:
+            require(type == channels, f"parameters are {channels}, not {type}")
+        return x
+
+    def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
+        scale, bias, mean, variance = (b.at(p, [index[1]]) for p in (self.scale, self.bias, self.mean, self.variance))
+        epsilon = b.constant(self.epsilon.value.data, self.type.get_element_type())
+        normal = b.binary("div", b.binary("sub", b.at(self.x, index), mean), b.math("sqrt", b.add(variance, epsilon)))
+        return b.add(b.mul(normal, scale), bias)

@@ -1,0 +1,223 @@
+"""Operators that fold dimensions: reduction, pool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf, prod
+
+from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, IntegerType, StringAttr, TensorType, i1, i64
+from xdsl.ir import Attribute, SSAValue
+from xdsl.irdl import irdl_op_definition, operand_def, prop_def, traits_def
+from xdsl.traits import Pure
+
+from treadle.dialects.graph.definition import (
+    DefinitionBuilder,
+    Operator,
+    Scalar,
+    int_list,
+    integer,
+    ints,
+    require,
+    word,
+)
+from treadle.dialects.graph.dtypes import is_float
+from treadle.dialects.graph.linear import window_extent, window_index
+
+REDUCTION_KINDS = ("add", "mul", "max", "min", "mean", "and", "or")
+
+
+@irdl_op_definition
+class ReductionOp(Operator):
+    """Folds dimensions of a tensor; `mean` divides the sum by their volume.
+
+    ```mlir
+    %y = graph.reduction "mean" %x {dims = array<i64: 2, 3>, keep = 1 : i64}
+        : (tensor<1x64x7x7xf32>) -> tensor<1x64x1x1xf32>
+    ```
+    With `keep`, the folded dimensions stay with extent 1. Rejected: an unknown kind, a dimension that the tensor
+    has not or that is named twice, `mean` of integers.
+    """
+
+    name = "graph.reduction"
+    kind = prop_def(StringAttr)
+    x = operand_def(TensorType)
+    dims = prop_def(DenseArrayBase.constr(i64))
+    keep = prop_def(IntegerAttr)
+    traits = traits_def(Pure())
+    assembly_format = "$kind $x attr-dict `:` `(` type($x) `)` `->` type($result)"
+
+    def __init__(self, kind: str, x: SSAValue, dims: Sequence[int], keep: bool):
+        properties = {"kind": StringAttr(kind), "dims": ints(dims), "keep": IntegerAttr(int(keep), i64)}
+        super().__init__([x], properties)
+
+    @classmethod
+    def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
+        kind, dims, shape = word(properties, "kind"), int_list(properties, "dims"), types[0].get_shape()
+        element = types[0].get_element_type()
+        require(
+            kind in REDUCTION_KINDS,
+            f"unknown reduction {kind!r}: expected one of {', '.join(REDUCTION_KINDS)}",
+        )
+        require(kind != "mean" or is_float(element), f"mean of {element}: floats are needed")
+        require((kind in ("and", "or")) == (element == i1), f"{kind} is not defined on {element}")
+        require(len(set(dims)) == len(dims), f"dimensions {dims} name one twice")
+        require(all(0 <= d < len(shape) for d in dims), f"dimensions {dims} of a tensor of rank {len(shape)}")
+        if integer(properties, "keep"):
+            return TensorType(element, [1 if d in dims else e for d, e in enumerate(shape)])
+        return TensorType(element, [e for d, e in enumerate(shape) if d not in dims])
+
+    def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
+        assert isinstance(self.x.type, TensorType)
+        dims = sorted(int_list(self.properties, "dims"))
+        shape = self.x.type.get_shape()
+        extents = [shape[d] for d in dims]
+        outer = iter(index if not self.keep.value.data else [i for d, i in enumerate(index) if d not in dims])
+        kept = {d: next(outer) for d in range(len(shape)) if d not in dims}
+
+        def read(inner: DefinitionBuilder, k: Sequence[Scalar]) -> Scalar:
+            folded = dict(zip(dims, k, strict=True))
+            return inner.at(self.x, [kept[d] if d in kept else folded[d] for d in range(len(shape))])
+
+        kind = self.kind.data
+        value = b.reduce("add" if kind == "mean" else kind, extents, read)
+        if kind != "mean":
+            return value
+        return b.binary("div", value, b.constant(float(prod(extents)), value.type))
+
+
+def identity(kind: str, type: Attribute) -> float:
+    """The identity of a reduction's monoid in an element type."""
+    if kind in ("add", "or"):
+        return 0
+    if kind in ("mul", "and"):
+        return 1
+    if is_float(type):
+        return -inf if kind == "max" else inf
+    assert isinstance(type, IntegerType)
+    bits = type.width.data - 1
+    return -(2**bits) if kind == "max" else 2**bits - 1
+
+
+@irdl_op_definition
+class PoolOp(Operator):
+    """Maximum or average under a sliding window of `[N, C, spatial...]`.
+
+    ```mlir
+    %y = graph.pool "max" %x {kernel = array<i64: 3, 3>, strides = array<i64: 2, 2>, pads = array<i64: 1, 1, 1, 1>,
+        dilations = array<i64: 1, 1>, ceil = 0 : i64, count_pad = 0 : i64} : (...) -> ...
+    ```
+    `ceil` rounds the number of positions up; with `count_pad` the average counts padding as zeros. Rejected: an
+    unknown kind, lists that do not fit the rank, a stride below 1, an average of integers, a window larger than the
+    padded input.
+    """
+
+    name = "graph.pool"
+    kind = prop_def(StringAttr)
+    x = operand_def(TensorType)
+    kernel = prop_def(DenseArrayBase.constr(i64))
+    strides = prop_def(DenseArrayBase.constr(i64))
+    pads = prop_def(DenseArrayBase.constr(i64))
+    dilations = prop_def(DenseArrayBase.constr(i64))
+    ceil = prop_def(IntegerAttr)
+    count_pad = prop_def(IntegerAttr)
+    traits = traits_def(Pure())
+    assembly_format = "$kind $x attr-dict `:` `(` type($x) `)` `->` type($result)"
+
+    def __init__(
+        self,
+        kind: str,
+        x: SSAValue,
+        kernel: Sequence[int],
+        strides: Sequence[int],
+        pads: Sequence[int],
+        dilations: Sequence[int],
+        ceil: bool = False,
+        count_pad: bool = False,
+    ):
+        lists = {"kernel": kernel, "strides": strides, "pads": pads, "dilations": dilations}
+        properties: dict[str, Attribute] = {name: ints(values) for name, values in lists.items()}
+        properties |= {"ceil": IntegerAttr(int(ceil), i64), "count_pad": IntegerAttr(int(count_pad), i64)}
+        super().__init__([x], {"kind": StringAttr(kind)} | properties)
+
+    @classmethod
+    def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
+        kernel, strides, pads, dilations = (int_list(properties, n) for n in ("kernel", "strides", "pads", "dilations"))
+        shape = types[0].get_shape()
+        rank = len(shape) - 2
+        kind = word(properties, "kind")
+        require(kind in ("max", "avg"), f"unknown pooling {kind!r}: expected max or avg")
+        require(rank >= 1, f"pooling of {types[0]}: rank is at least 3")
+        lengths = (len(kernel), len(strides), len(dilations), len(pads))
+        require(lengths == (rank, rank, rank, 2 * rank), f"{lengths} entries for {rank} spatial dimensions")
+        require(min((*kernel, *strides, *dilations)) >= 1, "kernel, strides and dilations are at least 1")
+        require(min(pads) >= 0, "pads are at least 0")
+        require(kind == "max" or is_float(types[0].get_element_type()), f"average of {types[0]}: floats are needed")
+        ceil = bool(integer(properties, "ceil"))
+        spatial = [
+            window_extent(shape[n + 2], kernel[n], strides[n], pads[n], pads[n + rank], dilations[n], ceil)
+            for n in range(rank)
+        ]
+        require(all(e >= 1 for e in spatial), f"a window of {kernel} does not fit the padded input {shape[2:]}")
+        return TensorType(types[0].get_element_type(), [*shape[:2], *spatial])
+
+    def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
+        n, c, *position = index
+        element = self.type.get_element_type()
+        kernel = int_list(self.properties, "kernel")
+        kind = "max" if self.kind.data == "max" else "add"
+
+        def read(inner: DefinitionBuilder, k: Sequence[Scalar]) -> Scalar:
+            where, conditions = self._input(inner, position, k)
+            inside = inner.all(conditions)
+            if inside is None:
+                return inner.at(self.x, [n, c, *where])
+            return inner.at(self.x, [n, c, *where], inside, inner.constant(identity(kind, element), element))
+
+        value = b.reduce(kind, kernel, read)
+        return value if kind == "max" else b.binary("div", value, self._count(b, position))
+
+    def _input(
+        self, b: DefinitionBuilder, position: Sequence[Scalar], offset: Sequence[Scalar]
+    ) -> tuple[list[Scalar], list[Scalar]]:
+        """The input indices under a window's element, and the conditions under which they are inside."""
+        assert isinstance(self.x.type, TensorType)
+        x, out = self.x.type.get_shape(), self.shape
+        kernel, strides, pads, dilations = (
+            int_list(self.properties, name) for name in ("kernel", "strides", "pads", "dilations")
+        )
+        where: list[Scalar] = []
+        conditions: list[Scalar] = []
+        for d in range(len(position)):
+            last = (out[d + 2] - 1) * strides[d] + (kernel[d] - 1) * dilations[d] - pads[d]
+            i, inside = window_index(b, position[d], offset[d], strides[d], dilations[d], pads[d], x[d + 2], last)
+            where.append(i)
+            conditions += inside
+        return where, conditions
+
+    def _count(self, b: DefinitionBuilder, position: Sequence[Scalar]) -> Scalar:
+        """How many elements an average divides by."""
+        element = self.type.get_element_type()
+        kernel = int_list(self.properties, "kernel")
+        padded = any(int_list(self.properties, "pads")) or bool(self.ceil.value.data)
+        if not padded or (self.count_pad.value.data and not self.ceil.value.data):
+            return b.constant(float(prod(kernel)), element)
+
+        def one(inner: DefinitionBuilder, k: Sequence[Scalar]) -> Scalar:
+            inside = inner.all(self._counted(inner, position, k))
+            counted, zero = inner.constant(1.0, element), inner.constant(0.0, element)
+            return counted if inside is None else inner.select(inside, counted, zero)
+
+        return b.reduce("add", kernel, one)
+
+    def _counted(self, b: DefinitionBuilder, position: Sequence[Scalar], k: Sequence[Scalar]) -> list[Scalar]:
+        """When a window's element counts: inside the input, or with `count_pad` inside the padded input."""
+        if not self.count_pad.value.data:
+            return self._input(b, position, k)[1]
+        assert isinstance(self.x.type, TensorType)
+        x, rank = self.x.type.get_shape(), len(position)
+        strides, pads, dilations = (int_list(self.properties, name) for name in ("strides", "pads", "dilations"))
+        conditions: list[Scalar] = []
+        for d in range(rank):
+            i = b.add(b.mul(position[d], strides[d]), b.mul(k[d], dilations[d]))
+            conditions.append(b.binary("lt", i, x[d + 2] + pads[d] + pads[d + rank]))
+        return conditions

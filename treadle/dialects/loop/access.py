@@ -1,0 +1,221 @@
+"""What a kernel's body does with buffers: load, store, alloc, barrier."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import DYNAMIC_INDEX, IndexType, MemRefType, i1
+from xdsl.ir import SSAValue
+from xdsl.irdl import (
+    AttrSizedOperandSegments,
+    IRDLOperation,
+    irdl_op_definition,
+    operand_def,
+    opt_operand_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+)
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.traits import MemoryAllocEffect, MemoryReadEffect, MemoryWriteEffect
+from xdsl.utils.exceptions import VerifyException
+
+from treadle.dialects.loop.attributes import SpaceAttr
+
+index = IndexType()
+
+
+def _buffer_type(value: SSAValue, count: int) -> MemRefType:
+    if not isinstance(value.type, MemRefType):
+        raise VerifyException(f"expected a memref, got {value.type}")
+    if value.type.get_num_dims() != count:
+        raise VerifyException(f"{count} indices into {value.type}: expected {value.type.get_num_dims()}")
+    return value.type
+
+
+def _print_address(printer: Printer, buffer: SSAValue, indices: Sequence[SSAValue]) -> None:
+    printer.print_ssa_value(buffer)
+    with printer.in_square_brackets():
+        printer.print_list(indices, printer.print_ssa_value)
+
+
+def _parse_indices(parser: Parser) -> list[SSAValue]:
+    return list(parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: parser.parse_operand(index)))
+
+
+def _parse_memref(parser: Parser) -> MemRefType:
+    parser.parse_punctuation(":")
+    position = parser.pos
+    type = parser.parse_type()
+    if not isinstance(type, MemRefType):
+        parser.raise_error(f"expected a memref, got {type}", position)
+    return type
+
+
+@irdl_op_definition
+class LoadOp(IRDLOperation):
+    """One element of a buffer. With `where`, memory is touched only if the predicate holds.
+
+    ```mlir
+    %a = loop.load %A[%i, %k] : memref<64x8xf32>
+    %b = loop.load %A[%i, %k] where %inside else %zero : memref<64x8xf32>
+    ```
+    Templates read a kernel's arguments by this operation only; that makes the fusion of a prologue a rewrite of loads.
+    Rejected: a number of indices that is not the buffer's rank, an `else` value of another type.
+    """
+
+    name = "loop.load"
+    buffer = operand_def(MemRefType)
+    indices = var_operand_def(IndexType)
+    predicate = opt_operand_def(i1)
+    otherwise = opt_operand_def()
+    result = result_def()
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+    traits = traits_def(MemoryReadEffect())
+
+    def __init__(
+        self,
+        buffer: SSAValue,
+        indices: Sequence[SSAValue],
+        predicate: SSAValue | None = None,
+        otherwise: SSAValue | None = None,
+    ):
+        type = _buffer_type(buffer, len(indices))
+        super().__init__(operands=[buffer, indices, predicate, otherwise], result_types=[type.get_element_type()])
+
+    def verify_(self) -> None:
+        element = _buffer_type(self.buffer, len(self.indices)).get_element_type()
+        if self.result.type != element:
+            raise VerifyException(f"an element of {self.buffer.type} is not {self.result.type}")
+        if (self.predicate is None) != (self.otherwise is None):
+            raise VerifyException("'where' and 'else' come together")
+        if self.otherwise is not None and self.otherwise.type != element:
+            raise VerifyException(f"'else' gives {self.otherwise.type}: expected {element}")
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        _print_address(printer, self.buffer, self.indices)
+        if self.predicate is not None and self.otherwise is not None:
+            printer.print_string(" where ")
+            printer.print_ssa_value(self.predicate)
+            printer.print_string(" else ")
+            printer.print_ssa_value(self.otherwise)
+        printer.print_string(" : ")
+        printer.print_attribute(self.buffer.type)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> LoadOp:
+        buffer = parser.parse_unresolved_operand()
+        indices = _parse_indices(parser)
+        predicate = unresolved = None
+        if parser.parse_optional_keyword("where") is not None:
+            predicate = parser.parse_operand(i1)
+            parser.parse_keyword("else")
+            unresolved = parser.parse_unresolved_operand()
+        type = _parse_memref(parser)
+        element = type.get_element_type()
+        otherwise = None if unresolved is None else parser.resolve_operand(unresolved, element)
+        return cls(parser.resolve_operand(buffer, type), indices, predicate, otherwise)
+
+
+@irdl_op_definition
+class StoreOp(IRDLOperation):
+    """Writes one element of a buffer, with `where` only if the predicate holds.
+
+    ```mlir
+    loop.store %v, %C[%i, %j] where %inside : memref<64x64xf32>
+    ```
+    Templates write a kernel's result by this operation only, each element once; that makes the fusion of an epilogue
+    a rewrite of stores. Rejected: as for `loop.load`.
+    """
+
+    name = "loop.store"
+    value = operand_def()
+    buffer = operand_def(MemRefType)
+    indices = var_operand_def(IndexType)
+    predicate = opt_operand_def(i1)
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+    traits = traits_def(MemoryWriteEffect())
+
+    def __init__(
+        self,
+        value: SSAValue,
+        buffer: SSAValue,
+        indices: Sequence[SSAValue],
+        predicate: SSAValue | None = None,
+    ):
+        super().__init__(operands=[value, buffer, indices, predicate])
+
+    def verify_(self) -> None:
+        element = _buffer_type(self.buffer, len(self.indices)).get_element_type()
+        if self.value.type != element:
+            raise VerifyException(f"{self.value.type} is no element of {self.buffer.type}")
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_ssa_value(self.value)
+        printer.print_string(", ")
+        _print_address(printer, self.buffer, self.indices)
+        if self.predicate is not None:
+            printer.print_string(" where ")
+            printer.print_ssa_value(self.predicate)
+        printer.print_string(" : ")
+        printer.print_attribute(self.buffer.type)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> StoreOp:
+        value = parser.parse_unresolved_operand()
+        parser.parse_punctuation(",")
+        buffer = parser.parse_unresolved_operand()
+        indices = _parse_indices(parser)
+        predicate = None
+        if parser.parse_optional_keyword("where") is not None:
+            predicate = parser.parse_operand(i1)
+        type = _parse_memref(parser)
+        element = parser.resolve_operand(value, type.get_element_type())
+        return cls(element, parser.resolve_operand(buffer, type), indices, predicate)
+
+
+@irdl_op_definition
+class AllocOp(IRDLOperation):
+    """A buffer of the kernel: private to each thread (`register`) or shared by the block (`shared`).
+
+    ```mlir
+    %acc = loop.alloc : memref<8x32xf32, #loop.space<register>>
+    ```
+    Its contents are undefined until stored. Rejected: a type without a space, symbolic extents.
+    """
+
+    name = "loop.alloc"
+    buffer = result_def(MemRefType)
+    traits = traits_def(MemoryAllocEffect())
+    assembly_format = "attr-dict `:` type($buffer)"
+
+    def __init__(self, type: MemRefType):
+        super().__init__(result_types=[type])
+
+    def verify_(self) -> None:
+        type = self.buffer.type
+        assert isinstance(type, MemRefType)
+        if not isinstance(type.memory_space, SpaceAttr):
+            raise VerifyException(f"{type} has no space: expected #loop.space<register> or #loop.space<shared>")
+        if DYNAMIC_INDEX in type.get_shape():
+            raise VerifyException(f"{type}: a buffer of a kernel has static extents")
+
+
+@irdl_op_definition
+class BarrierOp(IRDLOperation):
+    """All threads of a block wait for one another; what they stored in shared buffers is visible afterwards.
+
+    ```mlir
+    loop.barrier
+    ```
+    """
+
+    name = "loop.barrier"
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "attr-dict"
+
+    def __init__(self) -> None:
+        super().__init__()

@@ -1,0 +1,395 @@
+"""Symbolic integers in a range-aware canonical form, for all index arithmetic.
+
+An `Expr` is a polynomial with integer coefficients over atoms: variables with a known range, floor
+divisions and remainders by positive constants.  Every operation returns the canonical form, so that two
+spellings of one address usually compare equal:
+
+    t = var("t", 0, 127)
+    (t // 8) * 8 + t % 8 == t          # quotient and remainder recombine
+    (t % 12) // 4 == (t // 4) % 3      # one orientation of nested division
+    t % 128 == t                       # ranges decide
+
+The rules hold for floor division on all integers (negative numerators included).  Nothing here knows
+xDSL: a variable's key is any hashable value.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Iterator, Mapping
+from math import gcd
+from typing import Any
+
+from treadle.dialects.loop.index_atom import Atom, Div, Mod, Monomial, Var, atom_order, intern
+from treadle.dialects.loop.index_range import Range, range_product
+
+
+class Expr:
+    """An integer polynomial in canonical form: `terms` maps monomials to coefficients, plus `constant`.
+
+    Immutable and hashable; compares equal to an `int` when it is that constant.
+    """
+
+    __slots__ = ("_hash", "_range", "constant", "terms")
+
+    def __init__(self, terms: tuple[tuple[Monomial, int], ...], constant: int) -> None:
+        """Takes terms that are sorted and free of zeros; use `var`, `const` and the operators instead."""
+        self.terms, self.constant = terms, constant
+        self._hash = hash((terms, constant)) if terms else hash(constant)
+        self._range: Range | None = None
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, int):
+            return not self.terms and self.constant == other
+        if not isinstance(other, Expr):
+            return NotImplemented
+        return self._hash == other._hash and self.constant == other.constant and self.terms == other.terms
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __add__(self, other: Expr | int) -> Expr:
+        other = _expr(other)
+        if not other.terms:
+            return self if other.constant == 0 else Expr(self.terms, self.constant + other.constant)
+        terms = dict(self.terms)
+        for monomial, coefficient in other.terms:
+            terms[monomial] = terms.get(monomial, 0) + coefficient
+        return _build(terms, self.constant + other.constant)
+
+    def __mul__(self, other: Expr | int) -> Expr:
+        other = _expr(other)
+        if not other.terms:
+            scale = other.constant
+            return Expr(tuple((m, c * scale) for m, c in self.terms) if scale else (), self.constant * scale)
+        if not self.terms:
+            return other * self.constant
+        terms: dict[Monomial, int] = {}
+        for (left, a), (right, b) in itertools.product(_all_terms(self), _all_terms(other)):
+            monomial = tuple(sorted(left + right, key=atom_order))
+            terms[monomial] = terms.get(monomial, 0) + a * b
+        constant = terms.pop((), 0)
+        return _build(terms, constant)
+
+    def __sub__(self, other: Expr | int) -> Expr:
+        return self + _expr(other) * -1
+
+    def __rsub__(self, other: int) -> Expr:
+        return self * -1 + other
+
+    def __neg__(self) -> Expr:
+        return self * -1
+
+    def __floordiv__(self, divisor: int) -> Expr:
+        return floordiv(self, divisor)
+
+    def __mod__(self, divisor: int) -> Expr:
+        return mod(self, divisor)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def range(self) -> Range:
+        """Inclusive bounds (lo, hi) by interval arithmetic; None where unbounded."""
+        if self._range is None:
+            lo: int | None = self.constant
+            hi: int | None = self.constant
+            for monomial, coefficient in self.terms:
+                bounds: Range = (coefficient, coefficient)
+                for atom in monomial:
+                    bounds = range_product(bounds, atom.range)
+                lo = None if lo is None or bounds[0] is None else lo + bounds[0]
+                hi = None if hi is None or bounds[1] is None else hi + bounds[1]
+            self._range = (lo, hi)
+        return self._range
+
+    def as_int(self) -> int | None:
+        """The value when it is a constant."""
+        return None if self.terms else self.constant
+
+    def as_atom(self) -> Atom | None:
+        """The atom when the expression is exactly one atom with coefficient 1."""
+        if self.constant or len(self.terms) != 1 or self.terms[0][1] != 1 or len(self.terms[0][0]) != 1:
+            return None
+        return self.terms[0][0][0]
+
+    def vars(self) -> tuple[Var, ...]:
+        """All variables, also those inside divisions, each once, in order of creation."""
+        found = {a.serial: a for a in _leaves(self)}
+        return tuple(found[serial] for serial in sorted(found))
+
+    def substitute(self, replacement: Mapping[Any, Expr]) -> Expr:
+        """Replaces variables by key, and simplifies again."""
+        result = const(self.constant)
+        for monomial, coefficient in self.terms:
+            product = const(coefficient)
+            for atom in monomial:
+                product = product * _substitute_atom(atom, replacement)
+            result = result + product
+        return result
+
+    def evaluate(self, values: Mapping[Any, int]) -> int:
+        """The value where each variable has the value of its key (KeyError when one is missing)."""
+        total = self.constant
+        for monomial, coefficient in self.terms:
+            for atom in monomial:
+                coefficient *= _evaluate_atom(atom, values)
+            total += coefficient
+        return total
+
+    def __str__(self) -> str:
+        parts = [" * ".join([*([str(c)] if c != 1 else []), *(str(a) for a in monomial)]) for monomial, c in self.terms]
+        if self.constant or not parts:
+            parts.append(str(self.constant))
+        return " + ".join(parts).replace("+ -", "- ")
+
+    def __repr__(self) -> str:
+        return f"Expr({self})"
+
+
+def var(key: Hashable, lo: int | None, hi: int | None) -> Expr:
+    """The variable `key` with lo <= key <= hi (None: unbounded on that side)."""
+    return _of_atom(intern(Var, key, lo, hi))
+
+
+def const(value: int) -> Expr:
+    """A constant."""
+    return Expr((), value)
+
+
+def floordiv(e: Expr, c: int) -> Expr:
+    """Floor division by a constant c > 0 (ValueError otherwise)."""
+    _check_divisor(c)
+    if (known := _known_quotient(e, c)) is not None:
+        return const(known)
+    out = Expr(tuple((m, k // c) for m, k in e.terms if k % c == 0), e.constant // c)
+    rest = Expr(tuple(t for t in e.terms if t[1] % c), e.constant % c)
+    quotient = _divide_reduced(_build(dict(rest.terms), rest.constant), c)
+    return _build(dict(out.terms), out.constant) + quotient
+
+
+def mod(e: Expr, c: int) -> Expr:
+    """The remainder in [0, c) of division by a constant c > 0 (ValueError otherwise)."""
+    _check_divisor(c)
+    if (known := _known_quotient(e, c)) is not None:
+        return e - known * c
+    rest = _build({m: k for m, k in e.terms if k % c}, e.constant % c)
+    if (known := _known_quotient(rest, c)) is not None:
+        return rest - known * c
+    inner = rest.as_atom()
+    if isinstance(inner, Mod) and inner.divisor % c == 0:
+        return mod(inner.arg, c)
+    if (split := _split_digit(rest, c)) is not None:
+        g, high, low = split
+        return mod(high, c // g) * g + low
+    return _of_atom(intern(Mod, rest, c))
+
+
+def split_linear(e: Expr, key: Hashable) -> tuple[Expr, Expr] | None:
+    """(coefficient, rest) with e = coefficient * key + rest, or None where e is not affine in key."""
+    coefficient: dict[Monomial, int] = {}
+    rest: dict[Monomial, int] = {}
+    for monomial, k in e.terms:
+        holders = [a for a in monomial if any(v.key == key for v in _atom_leaves(a))]
+        if len(holders) > 1 or (holders and not isinstance(holders[0], Var)):
+            return None
+        if holders:
+            coefficient[_without(monomial, holders[0])] = k
+        else:
+            rest[monomial] = k
+    constant = coefficient.pop((), 0)
+    return _build(coefficient, constant), _build(rest, e.constant)
+
+
+def alignment(e: Expr) -> int:
+    """The largest known divisor of e: the gcd of its coefficients; 0 for the constant 0."""
+    return gcd(e.constant, *(k for _, k in e.terms))
+
+
+def always_less(a: Expr | int, b: Expr | int) -> bool | None:
+    """Whether a < b for all values in range; None where the ranges do not tell."""
+    lo, hi = (_expr(a) - b).range()
+    if hi is not None and hi < 0:
+        return True
+    return False if lo is not None and lo >= 0 else None
+
+
+def _expr(value: Expr | int) -> Expr:
+    return value if isinstance(value, Expr) else Expr((), value)
+
+
+def _of_atom(atom: Atom) -> Expr:
+    return Expr((((atom,), 1),), 0)
+
+
+def _all_terms(e: Expr) -> Iterator[tuple[Monomial, int]]:
+    yield from e.terms
+    if e.constant:
+        yield (), e.constant
+
+
+def _check_divisor(c: int) -> None:
+    if c <= 0:
+        raise ValueError(f"division by {c}: the divisor of an index expression is a positive constant")
+
+
+def _known_quotient(e: Expr, c: int) -> int | None:
+    """The quotient by c where the range of e leaves only one."""
+    lo, hi = e.range()
+    return lo // c if lo is not None and hi is not None and lo // c == hi // c else None
+
+
+def _divide_reduced(e: Expr, c: int) -> Expr:
+    """Floor division where c divides no coefficient of e and 0 <= e.constant < c."""
+    if (known := _known_quotient(e, c)) is not None:
+        return const(known)
+    if (split := _split_digit(e, c)) is not None:
+        g, high, _ = split
+        return floordiv(high, c // g)
+    inner = (e - e.constant).as_atom()
+    if isinstance(inner, Div):
+        return floordiv(inner.arg + e.constant * inner.divisor, inner.divisor * c)
+    if isinstance(inner, Mod) and not e.constant and inner.divisor % c == 0:
+        return mod(floordiv(inner.arg, c), inner.divisor // c)
+    return _of_atom(intern(Div, e, c))
+
+
+def _split_digit(e: Expr, c: int) -> tuple[int, Expr, Expr] | None:
+    """(g, high, low) with e = g * high + low, g > 1 a divisor of c, and 0 <= low < g."""
+    for g in sorted({gcd(k, c) for _, k in e.terms} - {1}, reverse=True):
+        low = Expr(tuple(t for t in e.terms if t[1] % g), e.constant)
+        shift = _known_quotient(low, g)
+        if shift is not None:
+            high = {m: k // g for m, k in e.terms if k % g == 0}
+            return g, _build(high, shift), low - shift * g
+    return None
+
+
+def _without(monomial: Monomial, atom: Atom) -> Monomial:
+    at = monomial.index(atom)
+    return monomial[:at] + monomial[at + 1 :]
+
+
+def _build(terms: dict[Monomial, int], constant: int) -> Expr:
+    """Drops zero terms, recombines quotients with remainders, sorts."""
+    items = [(m, k) for m, k in terms.items() if k]
+    items.sort(key=lambda term: [atom.serial for atom in term[0]])
+    plain = Expr(tuple(items), constant)
+    if len(items) < 2:
+        return plain
+    for monomial, k in items:
+        for atom in monomial:
+            folded = _fold_atom(plain, monomial, k, atom)
+            if folded is not None:
+                return folded
+    return plain
+
+
+def _fold_atom(e: Expr, monomial: Monomial, k: int, atom: Atom) -> Expr | None:
+    """e with the term k * monomial recombined through `atom`, one of the monomial's factors."""
+    if isinstance(atom, Var):
+        return None
+    cofactor = _without(monomial, atom)
+    scale = Expr(((cofactor, k),), 0) if cofactor else const(k)
+    if isinstance(atom, Mod):
+        return _fold_mod(e, monomial, scale, atom)
+    return _fold_div(e, monomial, k, cofactor, atom) if isinstance(atom, Div) else None
+
+
+def _fold_mod(e: Expr, monomial: Monomial, scale: Expr, atom: Mod) -> Expr | None:
+    """s*b*(y // b) + s*(y % b) -> s*y, and s*b*((y // b + r) % d) + s*(y % b) -> s*((y + b*r) % (b*d))."""
+    y, b = atom.arg, atom.divisor
+    quotient = floordiv(y, b)
+    rest = _take(e, scale * quotient * b, monomial)
+    if rest is not None:
+        return rest + scale * y
+    held = dict(e.terms)
+    cofactor, k = scale.terms[0] if scale.terms else ((), scale.constant)
+    for other, coefficient in e.terms:
+        if coefficient != k * b:
+            continue
+        digit = next((a for a in other if isinstance(a, Mod)), None)
+        if digit is None or _without(other, digit) != cofactor:
+            continue
+        offset = _remove(digit.arg, quotient)
+        if offset is not None:
+            del held[other], held[monomial]
+            return _build(held, e.constant) + scale * mod(y + offset * b, b * digit.divisor)
+    return None
+
+
+def _fold_div(e: Expr, monomial: Monomial, k: int, cofactor: Monomial, atom: Div) -> Expr | None:
+    """s*x - s*c*(x // c) -> s*(x % c)."""
+    if k % atom.divisor:
+        return None
+    k = -k // atom.divisor
+    scale = Expr(((cofactor, k),), 0) if cofactor else const(k)
+    rest = _take(e, scale * atom.arg, monomial)
+    return None if rest is None else rest + scale * mod(atom.arg, atom.divisor)
+
+
+def _take(e: Expr, part: Expr, monomial: Monomial) -> Expr | None:
+    """e without `monomial` and without `part`, if e holds every term of part with its exact coefficient."""
+    return _remove(Expr(tuple(t for t in e.terms if t[0] != monomial), e.constant), part)
+
+
+def _remove(e: Expr, part: Expr) -> Expr | None:
+    """e - part, if e holds every term of part with its exact coefficient."""
+    held = dict(e.terms)
+    spelled = {_flat(m): m for m in held}
+    for wanted, coefficient in part.terms:
+        spelling = spelled.pop(_flat(wanted), None)
+        if spelling is None or held.pop(spelling) != coefficient:
+            return None
+    return _build(held, e.constant - part.constant) if part.terms else None
+
+
+def _flat(monomial: Monomial) -> Monomial:
+    """The monomial with its quotients of quotients in one form, only to compare by."""
+    if not any(isinstance(atom, Div) for atom in monomial):
+        return monomial
+    atoms = [_flat_quotient(atom) if isinstance(atom, Div) else atom for atom in monomial]
+    return tuple(sorted(atoms, key=atom_order))
+
+
+def _flat_quotient(atom: Div) -> Atom:
+    """(x // a + r) // b as (x + a*r) // (a*b)."""
+    if atom.flat is not None:
+        return atom.flat
+    arg = atom.arg
+    inner = next((m[0] for m, k in arg.terms if k == 1 and len(m) == 1 and isinstance(m[0], Div)), None)
+    if not isinstance(inner, Div):
+        return atom
+    rest = Expr(tuple(t for t in arg.terms if t[0] != (inner,)), arg.constant)
+    whole = intern(Div, inner.arg + rest * inner.divisor, atom.divisor * inner.divisor)
+    atom.flat = _flat_quotient(whole) if isinstance(whole, Div) else whole
+    return atom.flat
+
+
+def _atom_leaves(atom: Atom) -> Iterator[Var]:
+    if isinstance(atom, Var):
+        yield atom
+    if isinstance(atom, Div | Mod):
+        yield from _leaves(atom.arg)
+
+
+def _leaves(e: Expr) -> Iterator[Var]:
+    for monomial, _ in e.terms:
+        for atom in monomial:
+            yield from _atom_leaves(atom)
+
+
+def _substitute_atom(atom: Atom, replacement: Mapping[Any, Expr]) -> Expr:
+    if isinstance(atom, Var):
+        return replacement.get(atom.key, _of_atom(atom))
+    if isinstance(atom, Div):
+        return floordiv(atom.arg.substitute(replacement), atom.divisor)
+    return mod(atom.arg.substitute(replacement), atom.divisor) if isinstance(atom, Mod) else _of_atom(atom)
+
+
+def _evaluate_atom(atom: Atom, values: Mapping[Any, int]) -> int:
+    if isinstance(atom, Div):
+        return atom.arg.evaluate(values) // atom.divisor
+    if isinstance(atom, Mod):
+        return atom.arg.evaluate(values) % atom.divisor
+    return values[atom.key] if isinstance(atom, Var) else 0

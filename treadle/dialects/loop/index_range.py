@@ -1,0 +1,33 @@
+"""Ranges of integers: inclusive bounds, open where unknown."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+Range: TypeAlias = tuple[int | None, int | None]
+"""Inclusive bounds (lo, hi); None is unbounded on that side."""
+
+
+def range_product(a: Range, b: Range) -> Range:
+    """Bounds of x * y for x in a, y in b."""
+    if a == (0, 0) or b == (0, 0):
+        return (0, 0)
+    if None not in a and None not in b:
+        products = [x * y for x in a for y in b if x is not None and y is not None]
+        return min(products), max(products)
+    (alo, ahi), (blo, bhi) = a, b
+    if ahi is not None and ahi <= 0:
+        return _negated(range_product(_negated(a), b))
+    if bhi is not None and bhi <= 0:
+        return _negated(range_product(a, _negated(b)))
+    if alo is not None and blo is not None and alo >= 0 and blo >= 0:
+        return alo * blo, None if ahi is None or bhi is None else ahi * bhi
+    if alo is not None and alo >= 0 and ahi is not None:
+        return None if blo is None else ahi * blo, None if bhi is None else ahi * bhi
+    if blo is not None and blo >= 0 and bhi is not None:
+        return None if alo is None else bhi * alo, None if ahi is None else bhi * ahi
+    return None, None
+
+
+def _negated(a: Range) -> Range:
+    return None if a[1] is None else -a[1], None if a[0] is None else -a[0]

@@ -1,0 +1,364 @@
+"""One launch: `loop.kernel` on tensors, and after memory planning `loop.func`, `loop.launch`, `loop.buffer`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from xdsl.dialects.builtin import (
+    IndexType,
+    IntegerAttr,
+    MemRefType,
+    StringAttr,
+    SymbolNameConstraint,
+    SymbolRefAttr,
+    TensorType,
+    i64,
+)
+from xdsl.ir import Attribute, BlockArgument, Region, SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    irdl_op_definition,
+    opt_prop_def,
+    prop_def,
+    region_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+)
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.traits import IsolatedFromAbove, IsTerminator, MemoryWriteEffect, NoTerminator, SymbolOpInterface
+from xdsl.utils.exceptions import VerifyException
+
+from treadle.dialects.graph.attributes import BlobAttr, InlineAttr
+from treadle.dialects.loop.attributes import memref_of
+
+index = IndexType()
+
+
+def _print_range(printer: Printer, word: str, arg: SSAValue, extent: int) -> None:
+    printer.print_string(f" {word}(")
+    printer.print_ssa_value(arg)
+    printer.print_string(f" in {extent})")
+
+
+def _parse_range(parser: Parser, word: str) -> tuple[Parser.Argument, int]:
+    parser.parse_keyword(word)
+    with parser.in_parens():
+        arg = parser.parse_argument(expect_type=False).resolve(index)
+        parser.parse_characters("in")
+        return arg, parser.parse_integer(allow_negative=False, allow_boolean=False)
+
+
+@irdl_op_definition
+class KernelOp(IRDLOperation):
+    """A scheduled tensor program that computes one tensor in one launch.
+
+    ```mlir
+    %c = loop.kernel @matmul ins(%A = %x : tensor<128x768xf32>, %B = %w : tensor<768x3072xf32>)
+        outs(%C : tensor<128x3072xf32>) grid(%b in 96) threads(%t in 256) {
+      ...
+    }
+    ```
+    Outside it takes and gives tensors; inside, its arguments are the buffers that hold them, the number of the block
+    and the number of the thread in its block. Blocks are independent and run in any order; every element of the result
+    is stored. An optional `comment` names the operators that it computes. The body captures nothing.
+    Rejected: arguments of other types than the operands', a grid or a number of threads below 1.
+    """
+
+    name = "loop.kernel"
+    inputs = var_operand_def(TensorType)
+    sym_name = prop_def(SymbolNameConstraint())
+    grid = prop_def(IntegerAttr)
+    threads = prop_def(IntegerAttr)
+    comment = opt_prop_def(StringAttr)
+    body = region_def("single_block")
+    result = result_def(TensorType)
+    traits = traits_def(NoTerminator(), IsolatedFromAbove())
+
+    def __init__(
+        self,
+        name: str,
+        inputs: Sequence[SSAValue],
+        result_type: TensorType,
+        grid: int,
+        threads: int,
+        body: Region,
+        comment: str | None = None,
+    ):
+        properties: dict[str, Attribute] = {
+            "sym_name": StringAttr(name),
+            "grid": IntegerAttr(grid, i64),
+            "threads": IntegerAttr(threads, i64),
+        }
+        if comment is not None:
+            properties["comment"] = StringAttr(comment)
+        super().__init__(operands=[inputs], result_types=[result_type], properties=properties, regions=[body])
+
+    @property
+    def input_buffers(self) -> Sequence[BlockArgument]:
+        return self.body.block.args[: len(self.inputs)]
+
+    @property
+    def output_buffer(self) -> BlockArgument:
+        return self.body.block.args[len(self.inputs)]
+
+    @property
+    def block_id(self) -> BlockArgument:
+        return self.body.block.args[-2]
+
+    @property
+    def thread_id(self) -> BlockArgument:
+        return self.body.block.args[-1]
+
+    def verify_(self) -> None:
+        if self.grid.value.data < 1 or self.threads.value.data < 1:
+            raise VerifyException(f"@{self.sym_name.data}: grid and threads are at least 1")
+        tensors = [cast(TensorType, t) for t in (*self.inputs.types, self.result.type)]
+        expected = [*(memref_of(t) for t in tensors), index, index]
+        actual = [arg.type for arg in self.body.block.args]
+        if actual != expected:
+            raise VerifyException(
+                f"@{self.sym_name.data}: the body takes ({', '.join(map(str, actual))}): "
+                f"expected ({', '.join(map(str, expected))})"
+            )
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_symbol_name(self.sym_name.data)
+        printer.print_string(" ins(")
+        pairs = list(zip(self.input_buffers, self.inputs, strict=True))
+        printer.print_list(pairs, lambda pair: self._print_input(printer, *pair))
+        printer.print_string(") outs(")
+        printer.print_ssa_value(self.output_buffer)
+        printer.print_string(" : ")
+        printer.print_attribute(self.result.type)
+        printer.print_string(")")
+        _print_range(printer, "grid", self.block_id, self.grid.value.data)
+        _print_range(printer, "threads", self.thread_id, self.threads.value.data)
+        if self.comment is not None:
+            printer.print_string(" comment ")
+            printer.print_string_literal(self.comment.data)
+        printer.print_string(" ")
+        printer.print_region(self.body, print_entry_block_args=False, print_empty_block=False)
+
+    @staticmethod
+    def _print_input(printer: Printer, buffer: SSAValue, tensor: SSAValue) -> None:
+        printer.print_ssa_value(buffer)
+        printer.print_string(" = ")
+        printer.print_ssa_value(tensor)
+        printer.print_string(" : ")
+        printer.print_attribute(tensor.type)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> KernelOp:
+        name = parser.parse_symbol_name().data
+        parser.parse_keyword("ins")
+
+        def parse_input() -> tuple[Parser.Argument, SSAValue]:
+            arg = parser.parse_argument(expect_type=False)
+            parser.parse_punctuation("=")
+            operand = parser.parse_unresolved_operand()
+            type = _parse_tensor(parser)
+            return arg.resolve(memref_of(type)), parser.resolve_operand(operand, type)
+
+        inputs = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parse_input)
+        parser.parse_keyword("outs")
+        with parser.in_parens():
+            out = parser.parse_argument(expect_type=False)
+            type = _parse_tensor(parser)
+        block, grid = _parse_range(parser, "grid")
+        thread, threads = _parse_range(parser, "threads")
+        comment = parser.parse_str_literal() if parser.parse_optional_keyword("comment") else None
+        body = parser.parse_region([*(arg for arg, _ in inputs), out.resolve(memref_of(type)), block, thread])
+        return cls(name, [value for _, value in inputs], type, grid, threads, body, comment)
+
+
+def _parse_tensor(parser: Parser) -> TensorType:
+    parser.parse_punctuation(":")
+    position = parser.pos
+    type = parser.parse_type()
+    if not isinstance(type, TensorType):
+        parser.raise_error(f"expected a tensor, got {type}", position)
+    return type
+
+
+@irdl_op_definition
+class FuncOp(IRDLOperation):
+    """A kernel by itself: what `loop.kernel` becomes once buffers are planned.
+
+    ```mlir
+    loop.func @matmul(%A : memref<98304xf32>, %C : memref<393216xf32>) grid(%b in 96) threads(%t in 256) {
+      ...
+    }
+    ```
+    Several launches may share it. The last buffer is written. Rejected: a grid or a number of threads below 1,
+    arguments other than memrefs, then the numbers of block and thread.
+    """
+
+    name = "loop.func"
+    sym_name = prop_def(SymbolNameConstraint())
+    grid = prop_def(IntegerAttr)
+    threads = prop_def(IntegerAttr)
+    comment = opt_prop_def(StringAttr)
+    body = region_def("single_block")
+    traits = traits_def(NoTerminator(), IsolatedFromAbove(), SymbolOpInterface())
+
+    def __init__(self, name: str, grid: int, threads: int, body: Region, comment: str | None = None):
+        properties: dict[str, Attribute] = {
+            "sym_name": StringAttr(name),
+            "grid": IntegerAttr(grid, i64),
+            "threads": IntegerAttr(threads, i64),
+        }
+        if comment is not None:
+            properties["comment"] = StringAttr(comment)
+        super().__init__(properties=properties, regions=[body])
+
+    @property
+    def buffers(self) -> Sequence[BlockArgument]:
+        return self.body.block.args[:-2]
+
+    @property
+    def block_id(self) -> BlockArgument:
+        return self.body.block.args[-2]
+
+    @property
+    def thread_id(self) -> BlockArgument:
+        return self.body.block.args[-1]
+
+    def verify_(self) -> None:
+        if self.grid.value.data < 1 or self.threads.value.data < 1:
+            raise VerifyException(f"@{self.sym_name.data}: grid and threads are at least 1")
+        types = [arg.type for arg in self.body.block.args]
+        if types[-2:] != [index, index] or not all(isinstance(t, MemRefType) for t in types[:-2]):
+            raise VerifyException(f"@{self.sym_name.data}: arguments are memrefs, then block and thread")
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_symbol_name(self.sym_name.data)
+        with printer.in_parens():
+            printer.print_list(self.buffers, printer.print_block_argument)
+        _print_range(printer, "grid", self.block_id, self.grid.value.data)
+        _print_range(printer, "threads", self.thread_id, self.threads.value.data)
+        if self.comment is not None:
+            printer.print_string(" comment ")
+            printer.print_string_literal(self.comment.data)
+        printer.print_string(" ")
+        printer.print_region(self.body, print_entry_block_args=False, print_empty_block=False)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> FuncOp:
+        name = parser.parse_symbol_name().data
+        buffers = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_argument)
+        block, grid = _parse_range(parser, "grid")
+        thread, threads = _parse_range(parser, "threads")
+        comment = parser.parse_str_literal() if parser.parse_optional_keyword("comment") else None
+        body = parser.parse_region([*buffers, block, thread])
+        return cls(name, grid, threads, body, comment)
+
+
+@irdl_op_definition
+class BufferOp(IRDLOperation):
+    """A buffer of the whole program: an input, an output, a constant, or a range of the arena.
+
+    ```mlir
+    %x = loop.buffer input 0 : memref<1x3x48x320xf32>
+    %h = loop.buffer arena 4096 : memref<1x16x24x160xf32>
+    %w = loop.buffer constant #graph.blob<"sha256:...", 864> : memref<216xf32>
+    ```
+    Inputs and outputs are numbered, the arena is addressed in bytes. Rejected: a kind without its number or value.
+    """
+
+    name = "loop.buffer"
+    kind = prop_def(StringAttr)
+    position = opt_prop_def(IntegerAttr)
+    value = opt_prop_def(BlobAttr | InlineAttr)
+    buffer = result_def(MemRefType)
+    traits = traits_def()
+
+    def __init__(
+        self,
+        kind: str,
+        type: MemRefType,
+        position: int | None = None,
+        value: BlobAttr | InlineAttr | None = None,
+    ):
+        properties: dict[str, Attribute] = {"kind": StringAttr(kind)}
+        if position is not None:
+            properties["position"] = IntegerAttr(position, i64)
+        if value is not None:
+            properties["value"] = value
+        super().__init__(properties=properties, result_types=[type])
+
+    @property
+    def type(self) -> MemRefType:
+        return self.buffer.type
+
+    def verify_(self) -> None:
+        kind = self.kind.data
+        if kind not in ("input", "output", "arena", "constant"):
+            raise VerifyException(f"unknown kind {kind!r}: expected input, output, arena or constant")
+        if (self.value is None) == (kind == "constant") or (self.position is None) != (kind == "constant"):
+            raise VerifyException(f"{kind} buffer: a constant has a value, the others a number")
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(f" {self.kind.data} ")
+        if self.value is not None:
+            printer.print_attribute(self.value)
+        elif self.position is not None:
+            printer.print_string(str(self.position.value.data))
+        printer.print_string(" : ")
+        printer.print_attribute(self.buffer.type)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> BufferOp:
+        kind = parser.parse_identifier()
+        position = value = None
+        if kind == "constant":
+            value = parser.parse_attribute()
+            if not isinstance(value, BlobAttr | InlineAttr):
+                parser.raise_error(f"expected #graph.blob or #graph.inline, got {value}")
+        else:
+            position = parser.parse_integer(allow_negative=False)
+        parser.parse_punctuation(":")
+        type = parser.parse_type()
+        if not isinstance(type, MemRefType):
+            parser.raise_error(f"expected a memref, got {type}")
+        return cls(kind, type, position, value)
+
+
+@irdl_op_definition
+class LaunchOp(IRDLOperation):
+    """Runs a kernel on buffers; launches run in program order.
+
+    ```mlir
+    loop.launch @matmul(%x, %w, %h) : memref<98304xf32>, memref<589824xf32>, memref<393216xf32>
+    ```
+    """
+
+    name = "loop.launch"
+    kernel = prop_def(SymbolRefAttr)
+    buffers = var_operand_def(MemRefType)
+    traits = traits_def(MemoryWriteEffect())
+    assembly_format = "$kernel `(` $buffers `)` attr-dict `:` type($buffers)"
+
+    def __init__(self, kernel: str, buffers: Sequence[SSAValue]):
+        super().__init__(properties={"kernel": SymbolRefAttr(kernel)}, operands=[buffers])
+
+
+@irdl_op_definition
+class ReturnOp(IRDLOperation):
+    """Ends the planned program.
+
+    ```mlir
+    loop.return
+    ```
+    """
+
+    name = "loop.return"
+    traits = traits_def(IsTerminator())
+    assembly_format = "attr-dict"
+
+    def __init__(self) -> None:
+        super().__init__()

@@ -1,0 +1,43 @@
+"""Every dialect that Treadle defines or uses, loaded when the IR first names it."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import cast
+
+from xdsl.context import Context
+from xdsl.dialects import get_all_dialects
+from xdsl.ir import Dialect
+
+_DIALECTS: Mapping[str, str] = {
+    "graph": "treadle.dialects.graph:GRAPH",
+    "task": "treadle.dialects.task:Task",
+    "loop": "treadle.dialects.loop:LOOP",
+    "schedule": "treadle.dialects.schedule:SCHEDULE",
+    "cuda": "treadle.dialects.cuda:CUDA",
+}
+_UPSTREAM = ("builtin", "func", "arith", "math", "scf", "memref", "vector")
+
+DialectFactory = Callable[[], Dialect]
+
+
+def dialect_factories() -> dict[str, DialectFactory]:
+    """Treadle's own dialects by name; a factory imports its dialect when it is called."""
+    return {name: partial(_resolve, place) for name, place in _DIALECTS.items()}
+
+
+def treadle_context() -> Context:
+    """A context that knows Treadle's dialects and the upstream ones that its passes produce."""
+    upstream = get_all_dialects()
+    context = Context()
+    for name in _UPSTREAM:
+        context.register_dialect(name, upstream[name])
+    for name, factory in dialect_factories().items():
+        context.register_dialect(name, factory)
+    return context
+
+
+def _resolve(place: str) -> Dialect:
+    return cast(Dialect, pkgutil.resolve_name(place))

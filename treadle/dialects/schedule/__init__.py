@@ -1,0 +1,9 @@
+"""The schedule dialect: decisions as IR."""
+
+from xdsl.ir import Dialect
+
+from treadle.dialects.schedule.attributes import Choice, UseAttr
+
+SCHEDULE = Dialect("schedule", [], [UseAttr])
+
+__all__ = ["SCHEDULE", "Choice", "UseAttr"]

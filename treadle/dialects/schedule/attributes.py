@@ -1,0 +1,102 @@
+"""The decision attribute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, IntegerType, StringAttr, i64
+from xdsl.ir import Attribute, ParametrizedAttribute
+from xdsl.irdl import irdl_attr_definition
+from xdsl.parser import AttrParser
+from xdsl.printer import Printer
+from xdsl.utils.exceptions import VerifyException
+
+Choice: TypeAlias = int | bool | str | tuple[int, ...]
+"""A knob's value: a number, a switch, a word, or a list of numbers."""
+
+
+@irdl_attr_definition
+class UseAttr(ParametrizedAttribute):
+    """A decision: which template schedules an anchor, and the value of each of its knobs.
+
+    ```mlir
+    #schedule.use<"matmul_cpu", {tile = [8, 32], pack = true, order = "n"}>
+    ```
+    Rejected: a knob's value that is no integer, switch, word or list of integers. Whether the template exists and
+    allows the choices is checked by `schedule-instantiate`, which knows the templates.
+    """
+
+    name = "schedule.use"
+    template: StringAttr
+    choices: DictionaryAttr
+
+    @classmethod
+    def get(cls, template: str, choices: Mapping[str, Choice] | None = None) -> UseAttr:
+        return cls(StringAttr(template), DictionaryAttr({k: _attribute(v) for k, v in (choices or {}).items()}))
+
+    def knobs(self) -> dict[str, Choice]:
+        """The choices as Python values."""
+        return {name: _value(attribute) for name, attribute in self.choices.data.items()}
+
+    def verify(self) -> None:
+        for name, attribute in self.choices.data.items():
+            try:
+                _value(attribute)
+            except ValueError as error:
+                raise VerifyException(f"knob {name!r} of template {self.template.data!r}: {error}") from error
+
+    def print_parameters(self, printer: Printer) -> None:
+        with printer.in_angle_brackets():
+            printer.print_string_literal(self.template.data)
+            if self.choices.data:
+                printer.print_string(", {")
+                printer.print_list(
+                    self.choices.data.items(), lambda kv: printer.print_string(f"{kv[0]} = {_text(_value(kv[1]))}")
+                )
+                printer.print_string("}")
+
+    @classmethod
+    def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
+        with parser.in_angle_brackets():
+            template = parser.parse_str_literal()
+            choices: dict[str, Attribute] = {}
+            if parser.parse_optional_punctuation(",") is not None:
+                pairs = parser.parse_comma_separated_list(parser.Delimiter.BRACES, lambda: _parse_choice(parser))
+                choices = dict(pairs)
+        return StringAttr(template), DictionaryAttr(choices)
+
+
+def _parse_choice(parser: AttrParser) -> tuple[str, Attribute]:
+    name = parser.parse_identifier("the name of a knob")
+    parser.parse_punctuation("=")
+    return name, parser.parse_attribute()
+
+
+def _attribute(value: Choice) -> Attribute:
+    if isinstance(value, bool):
+        return IntegerAttr(int(value), 1)
+    if isinstance(value, int):
+        return IntegerAttr(value, i64)
+    if isinstance(value, str):
+        return StringAttr(value)
+    return ArrayAttr([IntegerAttr(v, i64) for v in value])
+
+
+def _value(attribute: Attribute) -> Choice:
+    if isinstance(attribute, StringAttr):
+        return attribute.data
+    if isinstance(attribute, IntegerAttr):
+        is_bool = attribute.type == IntegerType(1)
+        return bool(attribute.value.data) if is_bool else attribute.value.data
+    if isinstance(attribute, ArrayAttr) and all(isinstance(v, IntegerAttr) for v in attribute.data):
+        return tuple(v.value.data for v in attribute.data if isinstance(v, IntegerAttr))
+    raise ValueError(f"{attribute} is no integer, switch, word or list of integers")
+
+
+def _text(value: Choice) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return str(value) if isinstance(value, int) else "[" + ", ".join(map(str, value)) + "]"

@@ -1,0 +1,159 @@
+"""The operations of the task dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+from xdsl.dialects.builtin import IndexType, UnitAttr, UnknownLoc
+from xdsl.dialects.utils import AbstractYieldOperation
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    irdl_op_definition,
+    lazy_traits_def,
+    opt_operand_def,
+    opt_prop_def,
+    prop_def,
+    region_def,
+    traits_def,
+)
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.traits import (
+    HasParent,
+    IsTerminator,
+    Pure,
+    RecursiveMemoryEffect,
+    SingleBlockImplicitTerminator,
+    ensure_terminator,
+)
+from xdsl.utils.exceptions import VerifyException
+
+from treadle.dialects.task.attributes import MapAttr
+from treadle.dialects.task.mapping import Mapping, prove_cover
+
+
+@irdl_op_definition
+class YieldOp(AbstractYieldOperation[Attribute]):
+    """Ends the body of a `task.for`; hidden in its syntax.
+
+    Rejected: operands, a parent other than `task.for`.
+    """
+
+    name = "task.yield"
+    traits = lazy_traits_def(lambda: (IsTerminator(), HasParent(ForOp), Pure()))
+
+
+@irdl_op_definition
+class ForOp(IRDLOperation):
+    """Runs the body once for each task that the mapping gives to this worker, in the mapping's order.
+
+    The operand is the worker's number, which must lie in [0, workers); it may be left out where there is one
+    worker.  The body sees the task's coordinates.  `unroll` asks that the loops this becomes be unrolled.
+
+    ```mlir
+    task.for (%i, %k) in #task.map<repeat(4, 1) * spatial(16, 8)>(%tid) {
+      %v = memref.load %A[%i, %k] : memref<64x8xf32>
+      memref.store %v, %S[%i, %k] : memref<64x8xf32>
+    }
+    task.for (%i) in #task.map<repeat(4)> unroll {
+    }
+    ```
+    Rejected: a mapping that misses a task or does one twice (the first such task is named); a number of
+    coordinates other than the mapping's rank; a missing worker where there are several.
+    """
+
+    name = "task.for"
+
+    mapping = prop_def(MapAttr)
+    unroll = opt_prop_def(UnitAttr)
+    worker = opt_operand_def(IndexType)
+    body = region_def("single_block")
+
+    traits = traits_def(SingleBlockImplicitTerminator(YieldOp), RecursiveMemoryEffect())
+
+    def __init__(
+        self,
+        mapping: Mapping | MapAttr,
+        worker: SSAValue | Operation | None = None,
+        body: Region | None = None,
+        *,
+        unroll: bool = False,
+    ) -> None:
+        """Without a body, makes a block whose arguments are the task's coordinates, to be filled."""
+        attribute = MapAttr.get(mapping)
+        if body is None:
+            body = Region(Block(arg_types=[IndexType()] * attribute.data.rank))
+        super().__init__(
+            operands=[worker],
+            properties={"mapping": attribute, "unroll": UnitAttr() if unroll else None},
+            regions=[body],
+        )
+
+    def verify_(self) -> None:
+        problem = _problem(self.mapping.data, self.body.block.arg_types, self.worker is not None)
+        if problem is not None:
+            place = "" if isinstance(self.location, UnknownLoc) else f" at {self.location}"
+            raise VerifyException(f"task.for{place}: {problem}")
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        with printer.in_parens():
+            printer.print_list(self.body.block.args, printer.print_ssa_value)
+        printer.print_string(" in ")
+        printer.print_attribute(self.mapping)
+        if self.worker is not None:
+            with printer.in_parens():
+                printer.print_operand(self.worker)
+        if self.unroll is not None:
+            printer.print_string(" unroll")
+        printer.print_string(" ")
+        printer.print_region(
+            self.body, print_entry_block_args=False, print_empty_block=False, print_block_terminators=False
+        )
+        printer.print_op_attributes(self.attributes)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> Self:
+        start = parser.pos
+        arguments = parser.parse_comma_separated_list(
+            parser.Delimiter.PAREN, lambda: parser.parse_argument(expect_type=False)
+        )
+        parser.parse_keyword("in")
+        mapping_start = parser.pos
+        mapping = parser.parse_attribute()
+        if not isinstance(mapping, MapAttr):
+            parser.raise_error(f"task.for over {mapping}; accepted: #task.map<...>", mapping_start, parser.pos)
+        worker: SSAValue | None = None
+        if parser.parse_optional_punctuation("(") is not None:
+            worker = parser.parse_operand(IndexType())
+            parser.parse_punctuation(")")
+        types = [IndexType()] * len(arguments)
+        problem = _problem(mapping.data, types, worker is not None)
+        if problem is not None:
+            parser.raise_error(f"task.for: {problem}", start, parser.pos)
+        unroll = parser.parse_optional_keyword("unroll") is not None
+        body = parser.parse_region([a.resolve(IndexType()) for a in arguments])
+        loop = cls(mapping, worker, body, unroll=unroll)
+        loop.attributes |= parser.parse_optional_attr_dict()
+        for trait in loop.get_traits_of_type(SingleBlockImplicitTerminator):
+            ensure_terminator(loop, trait)
+        return loop
+
+
+def _problem(mapping: Mapping, coordinates: Sequence[Attribute], has_worker: bool) -> str | None:
+    """What is wrong with a `task.for` over `mapping`, or None."""
+    if mapping.rank == 0:
+        return f"{mapping} has no tasks; accepted: a mapping with a shape"
+    if len(coordinates) != mapping.rank:
+        return (
+            f"{len(coordinates)} coordinates for {mapping}, whose tasks have {mapping.rank}; "
+            f"accepted: {mapping.rank} coordinates"
+        )
+    if any(not isinstance(t, IndexType) for t in coordinates):
+        return f"coordinates of types {', '.join(map(str, coordinates))}; accepted: index"
+    if not has_worker and mapping.workers > 1:
+        return f"no worker for {mapping}; accepted: an index in [0, {mapping.workers}) as operand"
+    failure = prove_cover(mapping)
+    return None if failure is None else f"{mapping} is no exact cover: {failure}"

@@ -1,0 +1,184 @@
+"""Writing graph operators while importing, folding what is known at once.
+
+Converters see `Tensor`s: values whose elements are known at compile time (weights, shape arithmetic) or
+computed by an operator. An operator of known operands with a small result is evaluated by its definition as
+soon as it is written, so that shape arithmetic leaves no operator behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from xdsl.dialects.builtin import LocationAttr, TensorType, UnknownLoc
+from xdsl.ir import Attribute, Block, SSAValue
+
+from treadle.dialects.graph import (
+    BinaryOp,
+    BroadcastOp,
+    CastOp,
+    ConcatOp,
+    ConstantOp,
+    GatherOp,
+    MatmulOp,
+    Operator,
+    ReductionOp,
+    ReshapeOp,
+    SliceOp,
+    TransposeOp,
+    UnaryOp,
+    WhereOp,
+)
+from treadle.dialects.graph.dtypes import element_type, is_float, numpy_dtype
+from treadle.dialects.graph.evaluate import evaluate
+from treadle.dialects.graph.store import constant_attribute
+from treadle.frontends.onnx.tensor_data import Array
+
+FOLD_LIMIT = 4096
+"""An operator of known operands is evaluated while importing if its result has at most this many elements."""
+
+
+@dataclass(eq=False)
+class Tensor:
+    """A tensor of the model: known elements, an operator's result, or both once a known one was written."""
+
+    type: TensorType
+    array: Array | None = None
+    ssa: SSAValue | None = None
+    location: LocationAttr | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.get_shape()
+
+    @property
+    def rank(self) -> int:
+        return self.type.get_num_dims()
+
+    @property
+    def element(self) -> Attribute:
+        return self.type.get_element_type()
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        return numpy_dtype(self.element)
+
+    @property
+    def is_float(self) -> bool:
+        return is_float(self.element)
+
+
+Build = Callable[[Sequence[SSAValue]], Operator]
+
+
+class GraphBuilder:
+    """Writes operators at the end of a block; `location` is that of the node being converted."""
+
+    def __init__(self, block: Block):
+        self._block = block
+        self.location: LocationAttr = UnknownLoc()
+
+    def constant(self, array: Array) -> Tensor:
+        """A tensor of known elements; it is written into the IR only when an operator reads it."""
+        return Tensor(TensorType(element_type(array.dtype), array.shape), array, None, self.location)
+
+    def scalar(self, value: float, like: Tensor) -> Tensor:
+        """A tensor of rank 0 of the element type of `like`."""
+        return self.constant(np.array(value, like.dtype))
+
+    def value(self, tensor: Tensor) -> SSAValue:
+        """The tensor as an SSA value; a known one becomes a `graph.constant` at its first use."""
+        if tensor.ssa is None:
+            assert tensor.array is not None
+            op = ConstantOp(constant_attribute(tensor.array), tensor.type)
+            op.location = tensor.location or self.location
+            self._block.add_op(op)
+            tensor.ssa = op.result
+        return tensor.ssa
+
+    def emit(self, build: Build, *operands: Tensor) -> Tensor:
+        """The operator that `build` makes of SSA values; VerifyException if the operands do not fit it."""
+        folded = self._fold(build, operands)
+        if folded is not None:
+            return folded
+        op = build([self.value(operand) for operand in operands])
+        op.location = self.location
+        self._block.add_op(op)
+        return Tensor(op.type, None, op.result)
+
+    def _fold(self, build: Build, operands: Sequence[Tensor]) -> Tensor | None:
+        arrays = [operand.array for operand in operands if operand.array is not None]
+        if len(arrays) < len(operands):
+            return None
+        scratch = Block(arg_types=[operand.type for operand in operands])
+        op = build(scratch.args)
+        if prod(op.shape) > FOLD_LIMIT:
+            return None
+        return self.constant(np.asarray(evaluate(op, dict(zip(scratch.args, arrays, strict=True)))))
+
+    def unary(self, kind: str, x: Tensor) -> Tensor:
+        return self.emit(lambda v: UnaryOp(kind, v[0]), x)
+
+    def binary(self, kind: str, a: Tensor, b: Tensor | float) -> Tensor:
+        """`a kind b`; a number stands for a scalar of the element type of `a`."""
+        other = b if isinstance(b, Tensor) else self.scalar(b, a)
+        return self.emit(lambda v: BinaryOp(kind, v[0], v[1]), a, other)
+
+    def add(self, a: Tensor, b: Tensor | float) -> Tensor:
+        return self.binary("add", a, b)
+
+    def sub(self, a: Tensor, b: Tensor | float) -> Tensor:
+        return self.binary("sub", a, b)
+
+    def mul(self, a: Tensor, b: Tensor | float) -> Tensor:
+        return self.binary("mul", a, b)
+
+    def div(self, a: Tensor, b: Tensor | float) -> Tensor:
+        return self.binary("div", a, b)
+
+    def where(self, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        return self.emit(lambda v: WhereOp(v[0], v[1], v[2]), condition, a, b)
+
+    def cast(self, x: Tensor, to: Attribute) -> Tensor:
+        return x if x.element == to else self.emit(lambda v: CastOp(v[0], to), x)
+
+    def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+        if x.shape == tuple(shape):
+            return x
+        if x.array is not None and prod(shape) == prod(x.shape):
+            return self.constant(x.array.reshape(tuple(shape)))
+        return self.emit(lambda v: ReshapeOp(v[0], shape), x)
+
+    def transpose(self, x: Tensor, perm: Sequence[int]) -> Tensor:
+        return x if list(perm) == list(range(x.rank)) else self.emit(lambda v: TransposeOp(v[0], perm), x)
+
+    def broadcast(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+        return x if x.shape == tuple(shape) else self.emit(lambda v: BroadcastOp(v[0], shape), x)
+
+    def slice(self, x: Tensor, starts: Sequence[int], sizes: Sequence[int], steps: Sequence[int]) -> Tensor:
+        if tuple(sizes) == x.shape and all(s == 0 for s in starts) and all(s > 0 for s in steps):
+            return x
+        return self.emit(lambda v: SliceOp(v[0], starts, sizes, steps), x)
+
+    def narrow(self, x: Tensor, dim: int, start: int, size: int) -> Tensor:
+        """`size` elements from `start` along one dimension."""
+        starts, sizes = [0] * x.rank, list(x.shape)
+        starts[dim], sizes[dim] = start, size
+        return self.slice(x, starts, sizes, [1] * x.rank)
+
+    def concat(self, inputs: Sequence[Tensor], dim: int) -> Tensor:
+        return inputs[0] if len(inputs) == 1 else self.emit(lambda v: ConcatOp(v, dim), *inputs)
+
+    def gather(self, data: Tensor, indices: Tensor, dim: int) -> Tensor:
+        return self.emit(lambda v: GatherOp(v[0], v[1], dim), data, indices)
+
+    def matmul(self, a: Tensor, b: Tensor) -> Tensor:
+        return self.emit(lambda v: MatmulOp(v[0], v[1]), a, b)
+
+    def reduce(self, kind: str, x: Tensor, dims: Sequence[int], keep: bool) -> Tensor:
+        return x if not dims else self.emit(lambda v: ReductionOp(kind, v[0], sorted(dims), keep), x)
+
+
+__all__ = ["FOLD_LIMIT", "Build", "GraphBuilder", "Tensor"]

@@ -1,0 +1,100 @@
+"""Whether a model can be imported, node by node, without stopping at the first obstacle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from onnx import NodeProto
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Block
+
+from treadle.dialects.graph.dtypes import element_type
+from treadle.errors import TreadleError
+from treadle.frontends.onnx.builder import Tensor
+from treadle.frontends.onnx.converters import find_converter
+from treadle.frontends.onnx.importer import GraphWalk, live_nodes
+from treadle.frontends.onnx.inputs import Shapes
+from treadle.frontends.onnx.loader import LoadedModel, load_model, node_label
+from treadle.frontends.onnx.tensor_data import DTYPES
+
+Verdict = Literal["supported", "unsupported", "unknown"]
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """What is known of one node.
+
+    verdict: `unknown` if it has a converter, but the shape of an operand hangs on an unsupported node
+    reason:  why it is not supported, and what would be; None if it is
+    """
+
+    name: str
+    op_type: str
+    verdict: Verdict
+    reason: str | None = None
+
+    @property
+    def supported(self) -> bool:
+        return self.verdict == "supported"
+
+
+def check_model(path_or_bytes: str | Path | bytes, shapes: Shapes | None = None) -> list[NodeReport]:
+    """A report on every node that the outputs depend on, in order.
+
+    After an unsupported node the walk goes on with the shapes that the file declares for its outputs.
+    TreadleError: a file that cannot be read, shapes that do not fit.
+    """
+    model = load_model(path_or_bytes)
+    walk = GraphWalk.start(model, shapes or {})
+    declared = _declared_types(model)
+    reports: list[NodeReport] = []
+    for position in live_nodes(model.graph):
+        report = _check_node(walk, position)
+        reports.append(report)
+        if report.supported:
+            continue
+        _assume(walk, model.graph.node[position].output, declared)
+    return reports
+
+
+def _check_node(walk: GraphWalk, position: int) -> NodeReport:
+    proto: NodeProto = walk.model.graph.node[position]
+    name = node_label(proto, position)
+    unknown = [operand for operand in proto.input if operand and operand not in walk.tensors]
+    try:
+        if not unknown:
+            walk.convert(position)
+            return NodeReport(name, proto.op_type, "supported")
+        find_converter(proto.op_type, proto.domain, walk.model.opset, walk.place(position))
+    except TreadleError as error:
+        return NodeReport(name, proto.op_type, "unsupported", str(error))
+    reason = f"{walk.place(position)}: the shape of '{unknown[0]}' is unknown, since its node is not supported"
+    return NodeReport(name, proto.op_type, "unknown", reason)
+
+
+def _assume(walk: GraphWalk, outputs: Iterable[str], declared: dict[str, TensorType]) -> None:
+    """Lets the outputs of a node that failed be values of their declared types, if they have any."""
+    for name in outputs:
+        if name in declared and name not in walk.tensors:
+            walk.tensors[name] = Tensor(declared[name], None, Block(arg_types=[declared[name]]).args[0])
+
+
+def _declared_types(model: LoadedModel) -> dict[str, TensorType]:
+    """The static types that the file itself declares for values inside the graph.
+
+    ONNX's own shape inference would find more, but is native code that malformed models crash.
+    """
+    types: dict[str, TensorType] = {}
+    for entry in [*model.graph.value_info, *model.graph.output]:
+        tensor = entry.type.tensor_type
+        static = tensor.HasField("shape") and all(d.HasField("dim_value") for d in tensor.shape.dim)
+        extents = [d.dim_value for d in tensor.shape.dim]
+        if static and min(extents, default=0) >= 0 and tensor.elem_type in DTYPES:
+            types[entry.name] = TensorType(element_type(DTYPES[tensor.elem_type]), extents)
+    return types
+
+
+__all__ = ["NodeReport", "Verdict", "check_model"]

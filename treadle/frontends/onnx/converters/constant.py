@@ -1,0 +1,82 @@
+"""Tensors that are known at compile time: constants and the arithmetic of shapes."""
+
+from __future__ import annotations
+
+from math import ceil, prod
+
+import numpy as np
+
+from treadle.dialects.graph.dtypes import numpy_dtype
+from treadle.frontends.onnx.builder import GraphBuilder, Tensor
+from treadle.frontends.onnx.node import Node, as_scalar
+from treadle.frontends.onnx.registry import converts
+from treadle.frontends.onnx.tensor_data import dtype_of
+
+
+@converts("Constant")
+def constant(node: Node, g: GraphBuilder) -> Tensor:
+    """The value stands in one of several attributes."""
+    tensor = node.tensor("value")
+    if tensor is not None:
+        return g.constant(tensor)
+    if node.has("value_float"):
+        return g.constant(np.array(node.float("value_float", 0.0), np.float32))
+    if node.has("value_int"):
+        return g.constant(np.array(node.int("value_int", 0), np.int64))
+    floats, ints = node.floats("value_floats"), node.ints("value_ints")
+    if floats is not None:
+        return g.constant(np.array(floats, np.float32))
+    if ints is not None:
+        return g.constant(np.array(ints, np.int64))
+    raise node.error("the constant has no supported value", "value, value_float, value_floats, value_int, value_ints")
+
+
+@converts("ConstantOfShape", since=9)
+def constant_of_shape(node: Node, g: GraphBuilder) -> Tensor:
+    """One value everywhere; it is not spread in memory before the constant is stored."""
+    shape = tuple(node.known_ints(0, "the shape"))
+    value = node.tensor("value")
+    value = np.zeros(1, np.float32) if value is None else value
+    if value.size != 1:
+        raise node.error(f"attribute 'value' has {value.size} elements", "one element")
+    node.check_volume(shape, value.dtype)
+    return g.constant(np.broadcast_to(value.reshape(()), shape))
+
+
+@converts("Shape")
+def shape_of(node: Node, g: GraphBuilder) -> Tensor:
+    """The operand's extents from `start` to `end`."""
+    rank = node.input().rank
+    start, end = node.int("start", 0), node.int("end", rank)
+    first, last = (min(max(v + rank if v < 0 else v, 0), rank) for v in (start, end))
+    return g.constant(np.array(node.input().shape[first:last], np.int64))
+
+
+@converts("Size")
+def size_of(node: Node, g: GraphBuilder) -> Tensor:
+    """The operand's number of elements."""
+    return g.constant(np.array(prod(node.input().shape), np.int64))
+
+
+@converts("Range", since=11)
+def range_of(node: Node, g: GraphBuilder) -> Tensor:
+    """`start + n * delta` below `limit`."""
+    start, limit, delta = (as_scalar(node.known(n, w)) for n, w in enumerate(("start", "limit", "delta")))
+    if delta == 0:
+        raise node.error("delta is 0", "another delta")
+    count = max(ceil((limit.item() - start.item()) / delta.item()), 0)
+    node.check_volume((count,), start.dtype)
+    steps = np.arange(count, dtype=start.dtype)  # pyright: ignore[reportUnknownVariableType]
+    return g.constant(np.asarray(start + steps * delta, start.dtype))
+
+
+@converts("EyeLike", since=9)
+def eye_like(node: Node, g: GraphBuilder) -> Tensor:
+    """Ones on a diagonal."""
+    x = node.input()
+    if x.rank != 2:
+        raise node.error(f"an input of rank {x.rank}", "rank 2")
+    dtype = dtype_of(node.int("dtype", 0), node.place) if node.has("dtype") else numpy_dtype(x.element)
+    rows, columns = x.shape
+    node.check_volume((rows, columns), dtype)
+    return g.constant(np.eye(rows, columns, node.int("k", 0), dtype=dtype))

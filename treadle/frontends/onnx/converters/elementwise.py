@@ -1,0 +1,180 @@
+"""Arithmetic, comparison, logic, casts: one graph operator for each element-by-element node, or a few."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from xdsl.dialects.builtin import f64
+
+from treadle.dialects.graph.dtypes import element_type
+from treadle.frontends.onnx.builder import GraphBuilder, Tensor
+from treadle.frontends.onnx.node import Node
+from treadle.frontends.onnx.registry import converts
+from treadle.frontends.onnx.tensor_data import dtype_of
+
+_UNARY = {
+    "Abs": "abs", "Ceil": "ceil", "Cos": "cos", "Erf": "erf", "Exp": "exp", "Floor": "floor",
+    "IsNaN": "isnan", "Log": "log", "Neg": "neg", "Not": "not", "Reciprocal": "reciprocal",
+    "Relu": "relu", "Round": "round", "Sigmoid": "sigmoid", "Sign": "sign", "Sin": "sin",
+    "Sqrt": "sqrt", "Tan": "tan", "Tanh": "tanh",
+}  # fmt: skip
+
+_BINARY = {
+    "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "And": "and", "Or": "or", "Xor": "xor",
+    "Equal": "eq", "Greater": "gt", "Less": "lt",
+}  # fmt: skip
+
+_BINARY_SINCE = {"GreaterOrEqual": ("ge", 12), "LessOrEqual": ("le", 12)} | {
+    f"Bitwise{name}": (name.lower(), 18) for name in ("And", "Or", "Xor")
+}
+
+
+@converts(*_UNARY)
+def unary(node: Node, g: GraphBuilder) -> Tensor:
+    """One function of each element."""
+    node.ignore("consumed_inputs")
+    return g.unary(_UNARY[node.op_type], node.input())
+
+
+def _register_binary() -> None:
+    """NumPy's broadcasting came with opset 7; before, an attribute aligned the second operand."""
+    kinds = {name: (kind, 7) for name, kind in _BINARY.items()} | _BINARY_SINCE
+    for name, (kind, since) in kinds.items():
+        converts(name, since=since)(_binary(kind))
+
+
+def _binary(kind: str) -> Callable[[Node, GraphBuilder], Tensor]:
+    return lambda node, g: g.binary(kind, node.input(0), node.input(1))
+
+
+_register_binary()
+
+
+@converts("BitwiseNot", since=18)
+def bitwise_not(node: Node, g: GraphBuilder) -> Tensor:
+    """`~x` is `x xor -1`."""
+    return g.binary("xor", node.input(), -1)
+
+
+@converts("Pow", since=7)
+def power(node: Node, g: GraphBuilder) -> Tensor:
+    """The exponent takes the base's type; integers go through float64, exact below 2^53."""
+    base, exponent = node.input(0), node.input(1)
+    if base.is_float:
+        return g.binary("pow", base, g.cast(exponent, base.element))
+    return g.cast(g.binary("pow", g.cast(base, f64), g.cast(exponent, f64)), base.element)
+
+
+@converts("Mod", since=10)
+def modulo(node: Node, g: GraphBuilder) -> Tensor:
+    """With `fmod` the sign is the dividend's, as in C; else the divisor's, as in Python."""
+    a, b = node.input(0), node.input(1)
+    as_in_c = node.flag("fmod")
+    if a.is_float and not as_in_c:
+        raise node.error("fmod = 0 of floats", "fmod = 1, or integers")
+    if as_in_c:
+        return _float_remainder(g, a, b) if a.is_float else g.binary("mod", a, b)
+    remainder = g.binary("mod", a, b)
+    signs_differ = g.binary("lt", g.binary("xor", remainder, b), 0)
+    wraps = g.binary("and", signs_differ, g.binary("ne", remainder, 0))
+    return g.where(wraps, g.add(remainder, b), remainder)
+
+
+def _float_remainder(g: GraphBuilder, a: Tensor, b: Tensor) -> Tensor:
+    quotient = g.div(a, b)
+    whole = g.where(g.binary("lt", quotient, 0), g.unary("ceil", quotient), g.unary("floor", quotient))
+    return g.sub(a, g.mul(whole, b))
+
+
+def _chain(kind: str) -> Callable[[Node, GraphBuilder], Tensor]:
+    """A variadic operator as a chain of binary ones."""
+
+    def convert(node: Node, g: GraphBuilder) -> Tensor:
+        first, *rest = node.all_inputs()
+        for operand in rest:
+            first = g.binary(kind, first, operand)
+        return first
+
+    return convert
+
+
+converts("Sum", since=8)(_chain("add"))
+converts("Max", since=8)(_chain("max"))
+converts("Min", since=8)(_chain("min"))
+
+
+@converts("Mean", since=8)
+def mean(node: Node, g: GraphBuilder) -> Tensor:
+    """The sum of the operands divided by their number."""
+    return g.div(_chain("add")(node, g), len(node))
+
+
+@converts("Where", since=9)
+def where(node: Node, g: GraphBuilder) -> Tensor:
+    """`condition ? a : b`."""
+    return g.where(node.input(0), node.input(1), node.input(2))
+
+
+@converts("Cast", since=6)
+def cast(node: Node, g: GraphBuilder) -> Tensor:
+    """`saturate` and `round_mode` concern 8-bit floats only, which are no supported type."""
+    node.ignore("saturate", "round_mode")
+    return g.cast(node.input(), element_type(dtype_of(node.int("to", 0), node.place)))
+
+
+@converts("CastLike", since=15)
+def cast_like(node: Node, g: GraphBuilder) -> Tensor:
+    """A cast to the type of the second operand."""
+    node.ignore("saturate", "round_mode")
+    return g.cast(node.input(0), node.input(1).element)
+
+
+@converts("Identity")
+def identity(node: Node, g: GraphBuilder) -> Tensor:
+    """The operand itself."""
+    return node.input()
+
+
+@converts("Dropout", since=7)
+def dropout(node: Node, g: GraphBuilder) -> list[Tensor]:
+    """Nothing is dropped in inference; the mask, if it is read, is all true."""
+    node.ignore("ratio", "seed")
+    if node.optional(2) is not None and bool(node.known(2, "training_mode").reshape(-1)[0]):
+        raise node.error("training_mode is true", "training_mode = false")
+    mask = np.broadcast_to(np.array(True), node.input().shape)
+    return [node.input(), g.constant(mask)]
+
+
+@converts("IsInf", since=10)
+def is_inf(node: Node, g: GraphBuilder) -> Tensor:
+    """Infinities of one sign or of both."""
+    negative, positive = node.flag("detect_negative", True), node.flag("detect_positive", True)
+    x = node.input()
+    if negative and positive:
+        return g.unary("isinf", x)
+    if not negative and not positive:
+        return g.constant(np.broadcast_to(np.array(False), x.shape))
+    return g.binary("eq", x, np.inf if positive else -np.inf)
+
+
+@converts("Clip", since=6)
+def clip_attributes(node: Node, g: GraphBuilder) -> Tensor:
+    """Bounds as attributes."""
+    low, high = node.optional_float("min"), node.optional_float("max")
+    return clip(g, node.input(), *(None if v is None else g.scalar(v, node.input()) for v in (low, high)))
+
+
+@converts("Clip", since=11)
+def clip_inputs(node: Node, g: GraphBuilder) -> Tensor:
+    """Bounds as inputs, each may be left out."""
+    return clip(g, node.input(), node.optional(1), node.optional(2))
+
+
+def clip(g: GraphBuilder, x: Tensor, low: Tensor | None, high: Tensor | None) -> Tensor:
+    """`min(max(x, low), high)`, a missing bound left away."""
+    x = x if low is None else g.binary("max", x, low)
+    return x if high is None else g.binary("min", x, high)
+
+
+__all__ = ["clip"]

@@ -1,0 +1,172 @@
+"""Choosing elements: Slice, Split, Concat, Gather and its relatives, Trilu, OneHot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from treadle.frontends.onnx.builder import GraphBuilder, Tensor
+from treadle.frontends.onnx.node import Node, as_scalar
+from treadle.frontends.onnx.registry import converts
+
+
+@converts("Concat", since=4)
+def concat(node: Node, g: GraphBuilder) -> Tensor:
+    """Empty operands are left away."""
+    inputs = node.all_inputs()
+    axis = node.axis(node.int("axis", 0), inputs[0].rank)
+    filled = [x for x in inputs if x.rank <= axis or x.shape[axis] != 0]
+    return g.concat(filled or inputs[:1], axis)
+
+
+@converts("Slice")
+def slice_attributes(node: Node, g: GraphBuilder) -> Tensor:
+    """Bounds as attributes, without steps."""
+    starts, ends = node.ints("starts") or [], node.ints("ends") or []
+    return _sliced(node, g, starts, ends, node.ints("axes"), None)
+
+
+@converts("Slice", since=10)
+def slice_inputs(node: Node, g: GraphBuilder) -> Tensor:
+    """Bounds, axes and steps as inputs."""
+    starts, ends = node.known_ints(1, "starts"), node.known_ints(2, "ends")
+    axes = node.known_ints(3, "axes") if node.optional(3) is not None else None
+    steps = node.known_ints(4, "steps") if node.optional(4) is not None else None
+    return _sliced(node, g, starts, ends, axes, steps)
+
+
+def _sliced(
+    node: Node,
+    g: GraphBuilder,
+    starts: Sequence[int],
+    ends: Sequence[int],
+    axes: Sequence[int] | None,
+    steps: Sequence[int] | None,
+) -> Tensor:
+    """Python's slice along each axis: bounds beyond the ends are clamped."""
+    x = node.input()
+    axes = node.axes(list(range(len(starts))) if axes is None else axes, x.rank)
+    steps = [1] * len(starts) if steps is None else steps
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        lengths = (len(starts), len(ends), len(axes), len(steps))
+        raise node.error(f"{lengths} entries in starts, ends, axes, steps", "as many in each")
+    if 0 in steps:
+        raise node.error("a step is 0", "another step")
+    chosen_starts, sizes, chosen_steps = [0] * x.rank, list(x.shape), [1] * x.rank
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        # Python's own rule for bounds; only an end before the front, walking backwards, is None in Python.
+        chosen = range(x.shape[axis])[start : end if end >= -x.shape[axis] else None if step < 0 else 0 : step]
+        chosen_starts[axis] = chosen.start if len(chosen) else 0
+        sizes[axis], chosen_steps[axis] = len(chosen), step
+    return g.slice(x, chosen_starts, sizes, chosen_steps)
+
+
+@converts("Split", since=2)
+def split_attribute(node: Node, g: GraphBuilder) -> list[Tensor]:
+    """Sizes as an attribute; without it, equal parts."""
+    return _split(node, g, node.ints("split"), equal=True)
+
+
+@converts("Split", since=13)
+def split_input(node: Node, g: GraphBuilder) -> list[Tensor]:
+    """Sizes as an input; without it, equal parts, since opset 18 with a smaller last one."""
+    node.ignore("num_outputs")
+    sizes = node.known_ints(1, "split") if node.optional(1) is not None else None
+    return _split(node, g, sizes, equal=node.opset < 18)
+
+
+def _split(node: Node, g: GraphBuilder, sizes: list[int] | None, equal: bool) -> list[Tensor]:
+    x, count = node.input(), len(node.proto.output)
+    axis = node.axis(node.int("axis", 0), x.rank)
+    extent = x.shape[axis]
+    if sizes is None:
+        part = -(-extent // count)
+        if equal and extent % count:
+            raise node.error(f"{extent} elements in {count} equal parts", "sizes, or a multiple")
+        sizes = [max(min(part, extent - n * part), 0) for n in range(count)]
+    if len(sizes) != count or sum(sizes) != extent or min(sizes) < 0:
+        raise node.error(f"sizes {sizes} of {extent} elements in {count} outputs", "sizes that sum to the extent")
+    return [g.narrow(x, axis, sum(sizes[:n]), size) for n, size in enumerate(sizes)]
+
+
+@converts("Gather")
+def gather(node: Node, g: GraphBuilder) -> Tensor:
+    """Slices chosen by indices along one axis."""
+    data = node.input(0)
+    return g.gather(data, node.input(1), node.axis(node.int("axis", 0), data.rank))
+
+
+@converts("GatherElements", since=11)
+def gather_elements(node: Node, g: GraphBuilder) -> Tensor:
+    """One element for each index: a gather from the flattened data at linear positions."""
+    data, indices = node.input(0), node.input(1)
+    axis = node.axis(node.int("axis", 0), data.rank)
+    if indices.rank != data.rank:
+        raise node.error(f"indices of rank {indices.rank} into data of rank {data.rank}", "equal ranks")
+    strides = [prod(data.shape[d + 1 :]) for d in range(data.rank)]
+    node.check_volume(indices.shape, np.dtype(np.int64))
+    base = np.zeros(indices.shape, np.int64)
+    for d in set(range(data.rank)) - {axis}:
+        steps = np.arange(indices.shape[d]) * strides[d]
+        base += steps.reshape([-1 if n == d else 1 for n in range(data.rank)])
+    along = g.mul(_counted_from_front(g, indices, data.shape[axis]), strides[axis])
+    linear = g.add(along, g.constant(base.astype(indices.dtype)))
+    return g.gather(g.reshape(data, (prod(data.shape),)), linear, 0)
+
+
+def _counted_from_front(g: GraphBuilder, indices: Tensor, extent: int) -> Tensor:
+    return g.where(g.binary("lt", indices, 0), g.add(indices, extent), indices)
+
+
+@converts("GatherND", since=11)
+def gather_nd(node: Node, g: GraphBuilder) -> Tensor:
+    """Slices chosen by tuples of indices: a gather along the merged leading dimensions."""
+    data, indices, batch = node.input(0), node.input(1), node.int("batch_dims", 0)
+    width = indices.shape[-1] if indices.rank else 0
+    if not 0 <= batch < min(data.rank, indices.rank) or not 1 <= width <= data.rank - batch:
+        shapes = f"batch_dims {batch}, indices of shape {indices.shape} into data of shape {data.shape}"
+        raise node.error(shapes, "tuples no longer than the data's rank, after the batch dimensions")
+    lead = data.shape[batch : batch + width]
+    count = prod(data.shape[:batch])
+    linear: Tensor | None = None
+    for n, extent in enumerate(lead):
+        index = g.narrow(indices, indices.rank - 1, n, 1)
+        index = _counted_from_front(g, g.reshape(index, indices.shape[:-1]), extent)
+        linear = index if linear is None else g.add(g.mul(linear, extent), index)
+    assert linear is not None
+    if batch:
+        node.check_volume((count,), np.dtype(np.int64))
+        offsets = (np.arange(count) * prod(lead)).reshape(data.shape[:batch] + (1,) * (linear.rank - batch))
+        linear = g.add(linear, g.constant(offsets.astype(indices.dtype)))
+    return g.gather(g.reshape(data, (count * prod(lead), *data.shape[batch + width :])), linear, 0)
+
+
+@converts("Trilu", since=14)
+def trilu(node: Node, g: GraphBuilder) -> Tensor:
+    """The triangle above or below a diagonal that is known, zero elsewhere."""
+    x = node.input()
+    k = int(as_scalar(node.known(1, "k"))) if node.optional(1) is not None else 0
+    if x.rank < 2:
+        raise node.error(f"an input of rank {x.rank}", "rank 2 and more")
+    node.check_volume(x.shape[-2:], np.dtype(np.bool_))
+    rows, columns = np.arange(x.shape[-2])[:, None], np.arange(x.shape[-1])
+    mask = columns >= rows + k if node.flag("upper", True) else columns <= rows + k
+    return g.where(g.constant(mask), x, g.scalar(0, x))
+
+
+@converts("OneHot", since=9)
+def one_hot(node: Node, g: GraphBuilder) -> Tensor:
+    """`values[1]` where the new axis' position is the index, else `values[0]`."""
+    indices, values = node.input(0), node.input(2)
+    depth = int(as_scalar(node.known(1, "depth")))
+    if values.shape != (2,):
+        raise node.error(f"values of shape {values.shape}", "two values: off and on")
+    axis = node.axis(node.int("axis", -1), indices.rank + 1)
+    node.check_volume((depth,), np.dtype(np.int64))
+    chosen = _counted_from_front(g, indices, depth)
+    chosen = g.reshape(chosen, (*indices.shape[:axis], 1, *indices.shape[axis:]))
+    positions = np.arange(depth).astype(indices.dtype).reshape([depth] + [1] * (indices.rank - axis))
+    off, on = (g.reshape(g.narrow(values, 0, n, 1), ()) for n in (0, 1))
+    return g.where(g.binary("eq", chosen, g.constant(positions)), on, off)

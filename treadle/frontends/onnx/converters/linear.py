@@ -1,0 +1,140 @@
+"""Contractions: MatMul, Gemm, Conv, ConvTranspose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from xdsl.dialects.builtin import f64
+
+from treadle.dialects.graph import ConvOp, ConvTransposeOp
+from treadle.dialects.graph.elementwise import broadcast_shapes
+from treadle.frontends.onnx.builder import GraphBuilder, Tensor
+from treadle.frontends.onnx.converters.window import Window, read_window
+from treadle.frontends.onnx.node import Node
+from treadle.frontends.onnx.registry import converts
+
+
+@converts("MatMul")
+def matmul_node(node: Node, g: GraphBuilder) -> Tensor:
+    """NumPy's matmul."""
+    a, b = node.input(0), node.input(1)
+    if a.rank == 0 or b.rank == 0:
+        raise node.error("an operand has rank 0", "rank 1 and more")
+    return matmul(g, a, b)
+
+
+def matmul(g: GraphBuilder, a: Tensor, b: Tensor) -> Tensor:
+    """NumPy's matmul as `graph.matmul`: vectors become matrices, batch dimensions equal or absent.
+
+    Rows of a batched left operand against one matrix are one long matrix.
+    """
+    left = g.reshape(a, (1, *a.shape)) if a.rank == 1 else a
+    right = g.reshape(b, (*b.shape, 1)) if b.rank == 1 else b
+    product = _matrices(g, left, right)
+    shape = list(product.shape)
+    if b.rank == 1:
+        del shape[-1]
+    if a.rank == 1:
+        del shape[len(shape) - (1 if b.rank == 1 else 2)]
+    return g.reshape(product, shape)
+
+
+def _matrices(g: GraphBuilder, a: Tensor, b: Tensor) -> Tensor:
+    batch = broadcast_shapes([a.shape[:-2], b.shape[:-2]])
+    shape = (*batch, a.shape[-2], b.shape[-1])
+    if prod(b.shape[:-2]) == 1 and a.rank > 2:
+        rows = g.reshape(a, (prod(a.shape[:-1]), a.shape[-1]))
+        return g.reshape(g.matmul(rows, g.reshape(b, b.shape[-2:])), shape)
+    if prod(a.shape[:-2]) == 1 and b.rank > 2:
+        return g.reshape(g.matmul(g.reshape(a, a.shape[-2:]), b), shape)
+    if a.rank > 2:
+        a, b = (g.broadcast(v, (*batch, *v.shape[-2:])) for v in (a, b))
+    return g.matmul(a, b)
+
+
+@converts("Gemm", since=7)
+def gemm(node: Node, g: GraphBuilder) -> Tensor:
+    """`alpha * A' B' + beta * C`."""
+    a, b, c = node.input(0), node.input(1), node.optional(2)
+    if a.rank != 2 or b.rank != 2:
+        raise node.error(f"operands of rank {a.rank} and {b.rank}", "rank 2")
+    a = g.transpose(a, (1, 0)) if node.flag("transA") else a
+    b = g.transpose(b, (1, 0)) if node.flag("transB") else b
+    alpha, beta = node.float("alpha", 1.0), node.float("beta", 1.0)
+    product = _scaled(g, g.matmul(a, b), alpha)
+    return product if c is None or beta == 0 else g.add(product, _scaled(g, c, beta))
+
+
+def _scaled(g: GraphBuilder, x: Tensor, factor: float) -> Tensor:
+    if factor == 1:
+        return x
+    if x.is_float or factor.is_integer():
+        return g.mul(x, factor)
+    # An integer times a fraction is rounded towards zero, as a cast does it.
+    wide = g.cast(x, f64)
+    return g.cast(g.mul(wide, factor), x.element)
+
+
+def _plus_bias(g: GraphBuilder, y: Tensor, bias: Tensor | None) -> Tensor:
+    """A bias of one value a channel."""
+    if bias is None:
+        return y
+    return g.add(y, g.reshape(bias, (1, prod(bias.shape), *[1] * (y.rank - 2))))
+
+
+@converts("Conv")
+def conv(node: Node, g: GraphBuilder) -> Tensor:
+    """The bias is an addition of its own."""
+    x, w, bias = node.input(0), node.input(1), node.optional(2)
+    window = read_window(node, x.shape, _kernel(node, x, w))
+    groups = node.int("group", 1)
+    y = g.emit(lambda v: ConvOp(v[0], v[1], window.strides, window.pads, window.dilations, groups), x, w)
+    return _plus_bias(g, y, bias)
+
+
+def _kernel(node: Node, x: Tensor, w: Tensor) -> Sequence[int]:
+    if x.rank < 3 or w.rank != x.rank:
+        raise node.error(f"an input of rank {x.rank} and weights of rank {w.rank}", "equal ranks from 3 upwards")
+    kernel = node.ints("kernel_shape")
+    if kernel is not None and tuple(kernel) != w.shape[2:]:
+        raise node.error(f"kernel_shape {kernel} contradicts the weights' {list(w.shape[2:])}", str(list(w.shape[2:])))
+    return w.shape[2:]
+
+
+@converts("ConvTranspose")
+def conv_transpose(node: Node, g: GraphBuilder) -> Tensor:
+    """The output's extent follows from the pads, or the pads from `output_shape` or `auto_pad`."""
+    x, w, bias = node.input(0), node.input(1), node.optional(2)
+    kernel = _kernel(node, x, w)
+    window = read_window(node, x.shape, kernel, transposed=True)
+    extra = node.ints_of_length("output_padding", x.rank - 2, 0)
+    pads, extra = _transposed_pads(node, x, window, extra)
+    groups = node.int("group", 1)
+    y = g.emit(lambda v: ConvTransposeOp(v[0], v[1], window.strides, pads, window.dilations, groups, extra), x, w)
+    return _plus_bias(g, y, bias)
+
+
+def _transposed_pads(node: Node, x: Tensor, window: Window, extra: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Pads and output padding that give the extents that the node asks for."""
+    rank = x.rank - 2
+    wanted = node.ints("output_shape")
+    if wanted is None and window.auto_pad.startswith("SAME"):
+        wanted = [e * s for e, s in zip(x.shape[2:], window.strides, strict=True)]
+    if wanted is None:
+        return list(window.pads), list(extra)
+    wanted = wanted[-rank:]
+    if len(wanted) != rank:
+        raise node.error(f"output_shape {wanted} of {rank} spatial dimensions", f"{rank} extents")
+    before: list[int] = []
+    after: list[int] = []
+    grown: list[int] = []
+    for d in range(rank):
+        reach = window.dilations[d] * (window.kernel[d] - 1) + 1
+        full = (x.shape[d + 2] - 1) * window.strides[d] + extra[d] + reach
+        total = max(full - wanted[d], 0)
+        half = total // 2 if window.auto_pad == "SAME_UPPER" else total - total // 2
+        before.append(half)
+        after.append(total - half)
+        grown.append(extra[d] + max(wanted[d] - full, 0))
+    return before + after, grown

@@ -1,0 +1,109 @@
+"""Normalisations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from treadle.dialects.graph import BatchNormOp, LayerNormOp, PoolOp
+from treadle.frontends.onnx.builder import GraphBuilder, Tensor
+from treadle.frontends.onnx.node import Node
+from treadle.frontends.onnx.registry import converts
+
+
+@converts("BatchNormalization", since=7)
+def batch_norm(node: Node, g: GraphBuilder) -> Tensor:
+    """Inference, by the running statistics."""
+    node.ignore("momentum")
+    if node.flag("training_mode"):
+        raise node.error("training_mode is 1", "training_mode = 0, as exporters write it for inference")
+    if not node.flag("spatial", True):
+        raise node.error("spatial is 0", "spatial = 1: statistics for each channel")
+    node.only_output()
+    x = node.input()
+    parameters = [g.cast(node.input(n), x.element) for n in range(1, 5)]
+    epsilon = node.float("epsilon", 1e-5)
+    return g.emit(lambda v: BatchNormOp(*v, epsilon=epsilon), x, *parameters)
+
+
+@converts("LayerNormalization", since=17)
+def layer_norm(node: Node, g: GraphBuilder) -> list[Tensor]:
+    """Over the dimensions from `axis` on; the statistics are computed apart if something reads them."""
+    node.ignore("stash_type")
+    x = node.input()
+    dim = node.axis(node.int("axis", -1), x.rank)
+    rows, epsilon = x.shape[dim:], node.float("epsilon", 1e-5)
+    bias = node.optional(2) or g.constant(np.broadcast_to(np.zeros((), x.dtype), rows))
+    scale, bias = g.broadcast(node.input(1), rows), g.broadcast(bias, rows)
+    y = g.emit(lambda v: LayerNormOp(v[0], v[1], v[2], dim, epsilon), x, scale, bias)
+    if not any(node.used[1:]):
+        return [y]
+    dims = range(dim, x.rank)
+    mean = g.reduce("mean", x, dims, keep=True)
+    centred = g.sub(x, mean)
+    variance = g.reduce("mean", g.mul(centred, centred), dims, keep=True)
+    return [y, mean, g.unary("reciprocal", g.unary("sqrt", g.add(variance, epsilon)))]
+
+
+@converts("RMSNormalization", since=23)
+def rms_norm(node: Node, g: GraphBuilder) -> Tensor:
+    """`x / sqrt(mean(x^2) + epsilon) * scale` over the dimensions from `axis` on."""
+    node.ignore("stash_type")
+    x = node.input()
+    dims = range(node.axis(node.int("axis", -1), x.rank), x.rank)
+    square = g.reduce("mean", g.mul(x, x), dims, keep=True)
+    deviation = g.unary("sqrt", g.add(square, node.float("epsilon", 1e-5)))
+    return g.mul(g.div(x, deviation), node.input(1))
+
+
+@converts("InstanceNormalization", since=6)
+def instance_norm(node: Node, g: GraphBuilder) -> Tensor:
+    """Each channel of each sample by its own statistics."""
+    x = node.input()
+    if x.rank < 3:
+        raise node.error(f"an input of rank {x.rank}", "rank 3 and more")
+    normal = _standardised(g, x, range(2, x.rank), node.float("epsilon", 1e-5))
+    return _affine(g, normal, node.input(1), node.input(2))
+
+
+@converts("GroupNormalization", since=21)
+def group_norm(node: Node, g: GraphBuilder) -> Tensor:
+    """Each group of channels of each sample by its own statistics."""
+    node.ignore("stash_type")
+    x, groups = node.input(), node.int("num_groups", 0)
+    if groups < 1 or x.rank < 3 or x.shape[1] % groups:
+        raise node.error(f"num_groups {groups} for an input of shape {x.shape}", "a divisor of the channels")
+    rows = g.reshape(x, (x.shape[0], groups, prod(x.shape[1:]) // groups))
+    normal = g.reshape(_standardised(g, rows, [2], node.float("epsilon", 1e-5)), x.shape)
+    return _affine(g, normal, node.input(1), node.input(2))
+
+
+def _standardised(g: GraphBuilder, x: Tensor, dims: Sequence[int], epsilon: float) -> Tensor:
+    centred = g.sub(x, g.reduce("mean", x, dims, keep=True))
+    variance = g.reduce("mean", g.mul(centred, centred), dims, keep=True)
+    return g.div(centred, g.unary("sqrt", g.add(variance, epsilon)))
+
+
+def _affine(g: GraphBuilder, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+    """One scale and one bias for each channel."""
+    scale, bias = (g.reshape(v, (x.shape[1], *[1] * (x.rank - 2))) for v in (scale, bias))
+    return g.add(g.mul(x, scale), bias)
+
+
+@converts("LRN")
+def local_response_norm(node: Node, g: GraphBuilder) -> Tensor:
+    """`x / (bias + alpha / size * sum of x^2 over size neighbouring channels)^beta`.
+
+    The sum is an average pool along the channels whose padding counts as zeros.
+    """
+    x, size = node.input(), node.int("size", 0)
+    if size < 1 or x.rank < 3:
+        raise node.error(f"size {size} for an input of rank {x.rank}", "size from 1 upwards and rank 3 or more")
+    planes = g.reshape(g.mul(x, x), (x.shape[0], 1, x.shape[1], prod(x.shape[2:])))
+    before = (size - 1) // 2
+    pads = (before, 0, size - 1 - before, 0)
+    mean = g.emit(lambda v: PoolOp("avg", v[0], (size, 1), (1, 1), pads, (1, 1), count_pad=True), planes)
+    base = g.add(g.mul(g.reshape(mean, x.shape), node.float("alpha", 1e-4)), node.float("bias", 1.0))
+    return g.div(x, g.binary("pow", base, node.float("beta", 0.75)))

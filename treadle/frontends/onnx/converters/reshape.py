@@ -1,0 +1,148 @@
+"""Other shapes of the same elements: Reshape, Squeeze, Transpose, Expand, Tile, DepthToSpace ..."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from treadle.dialects.graph.elementwise import broadcast_shapes
+from treadle.frontends.onnx.builder import GraphBuilder, Tensor
+from treadle.frontends.onnx.node import Node
+from treadle.frontends.onnx.registry import converts
+
+
+@converts("Reshape", since=5)
+def reshape(node: Node, g: GraphBuilder) -> Tensor:
+    """An extent of 0 copies the operand's (unless `allowzero`), one of -1 is what remains."""
+    x = node.input()
+    wanted = node.known_ints(1, "the shape")
+    return g.reshape(x, _resolved(node, x.shape, wanted, node.flag("allowzero")))
+
+
+def _resolved(node: Node, shape: Sequence[int], wanted: list[int], allow_zero: bool) -> list[int]:
+    text = f"{list(shape)} does not reshape to {wanted}"
+    if wanted.count(-1) > 1 or min(wanted, default=0) < -1:
+        raise node.error(text, "extents from 0 upwards, and -1 at most once")
+    if not allow_zero:
+        if any(v == 0 and n >= len(shape) for n, v in enumerate(wanted)):
+            raise node.error(text, f"0 for one of the {len(shape)} dimensions that there are")
+        wanted = [shape[n] if v == 0 else v for n, v in enumerate(wanted)]
+    known = prod(v for v in wanted if v != -1)
+    if -1 not in wanted:
+        return wanted
+    if known == 0 or prod(shape) % known:
+        raise node.error(text, f"extents whose product divides {prod(shape)}")
+    return [prod(shape) // known if v == -1 else v for v in wanted]
+
+
+@converts("Flatten")
+def flatten(node: Node, g: GraphBuilder) -> Tensor:
+    """Two dimensions, divided before `axis`."""
+    x = node.input()
+    axis = node.int("axis", 1)
+    axis = axis if axis == x.rank else node.axis(axis, x.rank)
+    return g.reshape(x, (prod(x.shape[:axis]), prod(x.shape[axis:])))
+
+
+def _squeezed(node: Node, g: GraphBuilder, axes: Sequence[int] | None) -> Tensor:
+    x = node.input()
+    dims = [d for d, e in enumerate(x.shape) if e == 1] if axes is None else node.axes(axes, x.rank)
+    for d in dims:
+        if x.shape[d] != 1:
+            raise node.error(f"axis {d} of shape {list(x.shape)} has {x.shape[d]} elements", "axes of extent 1")
+    return g.reshape(x, [e for d, e in enumerate(x.shape) if d not in dims])
+
+
+@converts("Squeeze")
+def squeeze_attribute(node: Node, g: GraphBuilder) -> Tensor:
+    """Axes as an attribute."""
+    return _squeezed(node, g, node.ints("axes"))
+
+
+@converts("Squeeze", since=13)
+def squeeze_input(node: Node, g: GraphBuilder) -> Tensor:
+    """Axes as an input."""
+    return _squeezed(node, g, None if node.optional(1) is None else node.known_ints(1, "axes"))
+
+
+def _unsqueezed(node: Node, g: GraphBuilder, axes: Sequence[int]) -> Tensor:
+    x = node.input()
+    rank = x.rank + len(axes)
+    dims = node.axes(axes, rank)
+    rest = iter(x.shape)
+    return g.reshape(x, [1 if d in dims else next(rest) for d in range(rank)])
+
+
+@converts("Unsqueeze")
+def unsqueeze_attribute(node: Node, g: GraphBuilder) -> Tensor:
+    """Axes as an attribute."""
+    return _unsqueezed(node, g, node.ints("axes") or [])
+
+
+@converts("Unsqueeze", since=13)
+def unsqueeze_input(node: Node, g: GraphBuilder) -> Tensor:
+    """Axes as an input."""
+    return _unsqueezed(node, g, node.known_ints(1, "axes"))
+
+
+@converts("Transpose")
+def transpose(node: Node, g: GraphBuilder) -> Tensor:
+    """Without `perm` the dimensions are reversed."""
+    x = node.input()
+    perm = node.ints("perm")
+    return g.transpose(x, list(range(x.rank))[::-1] if perm is None else perm)
+
+
+@converts("Expand", since=8)
+def expand(node: Node, g: GraphBuilder) -> Tensor:
+    """Both shapes are broadcast: an extent of 1 in the target keeps the operand's."""
+    x = node.input()
+    return g.broadcast(x, broadcast_shapes([x.shape, node.known_ints(1, "the shape")]))
+
+
+@converts("Tile", since=6)
+def tile(node: Node, g: GraphBuilder) -> Tensor:
+    """A new dimension before each, repeated, and then merged with it."""
+    x = node.input()
+    repeats = node.known_ints(1, "repeats")
+    if len(repeats) != x.rank or min(repeats, default=0) < 0:
+        raise node.error(f"repeats {repeats} of a tensor of rank {x.rank}", f"{x.rank} numbers from 0 upwards")
+    if all(r == 1 for r in repeats):
+        return x
+    split = g.reshape(x, [v for e in x.shape for v in (1, e)])
+    spread = g.broadcast(split, [v for r, e in zip(repeats, x.shape, strict=True) for v in (r, e)])
+    return g.reshape(spread, [r * e for r, e in zip(repeats, x.shape, strict=True)])
+
+
+def _image(node: Node) -> tuple[Tensor, int]:
+    x, block = node.input(), node.int("blocksize", 0)
+    if x.rank != 4 or block < 1:
+        raise node.error(f"blocksize {block} of a tensor of rank {x.rank}", "blocksize from 1 upwards and rank 4")
+    return x, block
+
+
+@converts("DepthToSpace")
+def depth_to_space(node: Node, g: GraphBuilder) -> Tensor:
+    """Blocks of channels become blocks of pixels."""
+    x, b = _image(node)
+    n, c, h, w = x.shape
+    if c % (b * b):
+        raise node.error(f"{c} channels", f"a multiple of {b * b}")
+    if node.string("mode", "DCR", ("DCR", "CRD")) == "DCR":
+        blocks = g.transpose(g.reshape(x, (n, b, b, c // (b * b), h, w)), (0, 3, 4, 1, 5, 2))
+    else:
+        blocks = g.transpose(g.reshape(x, (n, c // (b * b), b, b, h, w)), (0, 1, 4, 2, 5, 3))
+    return g.reshape(blocks, (n, c // (b * b), h * b, w * b))
+
+
+@converts("SpaceToDepth")
+def space_to_depth(node: Node, g: GraphBuilder) -> Tensor:
+    """Blocks of pixels become blocks of channels."""
+    x, b = _image(node)
+    n, c, h, w = x.shape
+    if h % b or w % b:
+        raise node.error(f"{h} by {w} pixels", f"multiples of {b}")
+    depth_first = node.string("mode", "DCR", ("DCR", "CRD")) == "DCR"
+    order = (0, 3, 5, 1, 2, 4) if depth_first else (0, 1, 3, 5, 2, 4)
+    blocks = g.transpose(g.reshape(x, (n, c, h // b, b, w // b, b)), order)
+    return g.reshape(blocks, (n, c * b * b, h // b, w // b))

@@ -1,0 +1,94 @@
+"""The shapes of a model's inputs: what the file fixes, what the caller fixes, and that both agree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from onnx import GraphProto, ValueInfoProto
+from xdsl.dialects.builtin import TensorType
+
+from treadle.dialects.graph.dtypes import element_type
+from treadle.errors import TreadleError
+from treadle.frontends.onnx.tensor_data import dtype_of
+
+Shapes = Mapping[str, Sequence[int]]
+
+
+def input_types(graph: GraphProto, shapes: Shapes) -> dict[str, TensorType]:
+    """The static type of each input that is no initialiser, in the file's order.
+
+    TreadleError: an unknown name in `shapes`, a shape that contradicts the file, a dimension without a value,
+    an element type that is unsupported.
+    """
+    initialisers = {entry.name for entry in graph.initializer}
+    inputs = [entry for entry in graph.input if entry.name not in initialisers]
+    names = [entry.name for entry in inputs]
+    for name in shapes:
+        if name not in names:
+            raise TreadleError(f"a shape is given for '{name}', which is no input", "shapes", names)
+    return {entry.name: _input_type(entry, shapes.get(entry.name)) for entry in inputs}
+
+
+def _input_type(entry: ValueInfoProto, given: Sequence[int] | None) -> TensorType:
+    where = f"input '{entry.name}'"
+    if entry.type.WhichOneof("value") != "tensor_type":
+        kind = entry.type.WhichOneof("value") or "value without a type"
+        raise TreadleError(f"the input is a {kind}", where, "a tensor")
+    tensor = entry.type.tensor_type
+    element = element_type(dtype_of(tensor.elem_type, where))
+    declared = [_Dimension.of(d) for d in tensor.shape.dim] if tensor.HasField("shape") else None
+    if given is not None:
+        return TensorType(element, _agreed(entry.name, declared, [int(extent) for extent in given]))
+    if declared is None:
+        raise TreadleError("the model does not say the input's shape", where, f"--shape {entry.name}=<d0>,<d1>,...")
+    missing = [n for n, dimension in enumerate(declared) if dimension.extent is None]
+    if missing:
+        listed = ", ".join(f"{n} ({declared[n].label!r})" for n in missing)
+        text = ",".join(_placeholder(n, d) for n, d in enumerate(declared))
+        plural = "dimensions" if len(missing) > 1 else "dimension"
+        raise TreadleError(
+            f"{plural} {listed} of input '{entry.name}' without a value",
+            where,
+            f"--shape {entry.name}={text}",
+        )
+    return TensorType(element, [d.extent for d in declared if d.extent is not None])
+
+
+class _Dimension:
+    """A dimension of a declared shape: its extent, or its name if it is dynamic."""
+
+    def __init__(self, extent: int | None, label: str):
+        self.extent = extent
+        self.label = label
+
+    @classmethod
+    def of(cls, dim: object) -> _Dimension:
+        # Some exporters write -1 for a dynamic extent.
+        if dim.HasField("dim_value") and dim.dim_value >= 0:  # pyright: ignore
+            return cls(int(dim.dim_value), str(dim.dim_value))  # pyright: ignore
+        return cls(None, str(dim.dim_param) or "?")  # pyright: ignore
+
+
+def _placeholder(n: int, dimension: _Dimension) -> str:
+    if dimension.extent is not None:
+        return str(dimension.extent)
+    return f"<{dimension.label if dimension.label.isidentifier() else f'd{n}'}>"
+
+
+def _agreed(name: str, declared: list[_Dimension] | None, given: list[int]) -> list[int]:
+    where = f"input '{name}'"
+    if any(extent < 0 for extent in given):
+        raise TreadleError(f"shape {tuple(given)} has a negative extent", where, "extents from 0 upwards")
+    if declared is None:
+        return given
+    text = ",".join(_placeholder(n, d) for n, d in enumerate(declared))
+    fits = len(given) == len(declared) and all(
+        d.extent in (None, extent) for d, extent in zip(declared, given, strict=True)
+    )
+    if not fits:
+        shown = ",".join(map(str, given))
+        raise TreadleError(f"shape {shown} contradicts the model's {text}", where, f"--shape {name}={text}")
+    return given
+
+
+__all__ = ["Shapes", "input_types"]

@@ -1,0 +1,146 @@
+"""Reading a model file, which is untrusted, and checking its structure before anything is converted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+from onnx import GraphProto, ModelProto, NodeProto, inliner
+
+from treadle.errors import TreadleError
+
+DEFAULT_DOMAINS = ("", "ai.onnx")
+"""The two names of ONNX's own operator domain."""
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model whose structure was checked.
+
+    folder: where its external data lies; None if it came as bytes
+    name:   how errors call it
+    opset:  version of ONNX's own operators
+    """
+
+    proto: ModelProto
+    folder: Path | None
+    name: str
+    opset: int
+
+    @property
+    def graph(self) -> GraphProto:
+        return self.proto.graph
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The free-form properties that the exporter attached."""
+        return {entry.key: entry.value for entry in self.proto.metadata_props}
+
+
+def load_model(source: str | Path | bytes) -> LoadedModel:
+    """Reads a model from a path or from its bytes.
+
+    TreadleError: no such file, bytes that are no ONNX model (or a part of one), a graph whose names
+    do not fit.
+    """
+    if isinstance(source, bytes):
+        return _checked(source, None, "the model's bytes")
+    path = Path(source)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise TreadleError(f"cannot read the model: {error.strerror}", path, "the path of an .onnx file") from error
+    return _checked(data, path.parent, str(path))
+
+
+def _checked(data: bytes, folder: Path | None, name: str) -> LoadedModel:
+    proto = ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except DecodeError as error:
+        message = f"{len(data)} bytes are no ONNX model: the file is corrupt or truncated"
+        raise TreadleError(message, name, "a complete .onnx file") from error
+    if not proto.HasField("graph") or not proto.ir_version:
+        raise TreadleError(
+            "the file holds no graph: it is empty, truncated, or not ONNX", name, "a complete .onnx file"
+        )
+    _check_text(proto, name)
+    opset = _opset(proto, name)
+    if proto.functions:
+        proto = inliner.inline_local_functions(proto)
+    _check_graph(proto.graph, name)
+    return LoadedModel(proto, folder, name, opset)
+
+
+def _check_text(proto: ModelProto, where: str) -> None:
+    """Protobuf hands a name that is no UTF-8 over as bytes."""
+    graph = proto.graph
+    named = [*graph.input, *graph.output, *graph.initializer, *graph.node]
+    names: list[object] = [entry.name for entry in named]
+    for node in graph.node:
+        names += [node.op_type, node.domain, *node.input, *node.output]
+        names += [attribute.name for attribute in node.attribute]
+    for entry in (*proto.metadata_props, *(e for t in graph.initializer for e in t.external_data)):
+        names += [entry.key, entry.value]
+    names += [entry.domain for entry in proto.opset_import]
+    for name in names:
+        if not isinstance(name, str):
+            raise TreadleError(f"the name {name!r} is no text", where, "names in UTF-8")
+
+
+def _opset(proto: ModelProto, name: str) -> int:
+    versions = [entry.version for entry in proto.opset_import if entry.domain in DEFAULT_DOMAINS]
+    if not versions:
+        raise TreadleError("the model imports no version of ONNX's operators", name, "an opset_import of domain ''")
+    return versions[0]
+
+
+def _check_graph(graph: GraphProto, name: str) -> None:
+    """Every name has one producer and is produced before it is used."""
+    if graph.sparse_initializer:
+        raise TreadleError("sparse initialisers are not supported", name, "dense initialisers")
+    defined = {entry.name for entry in graph.input} | {entry.name for entry in graph.initializer}
+    _check_unique([entry.name for entry in graph.input], "input", name)
+    _check_unique([entry.name for entry in graph.initializer], "initialiser", name)
+    for position, node in enumerate(graph.node):
+        where = node_place(node, position)
+        for operand in node.input:
+            if operand and operand not in defined:
+                raise TreadleError(
+                    f"input '{operand}' is not defined before this node",
+                    where,
+                    "a topologically sorted graph",
+                )
+        for result in filter(None, node.output):
+            if result in defined:
+                raise TreadleError(f"output '{result}' is defined a second time", where, "one definition for each name")
+            defined.add(result)
+    if not graph.output:
+        raise TreadleError("the graph has no output", name, "at least one output")
+    for output in graph.output:
+        if output.name not in defined:
+            raise TreadleError(f"output '{output.name}' is computed by no node", name, "an output of some node")
+
+
+def _check_unique(names: list[str], kind: str, where: str) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise TreadleError(f"{kind} '{name}' appears twice", where, f"one {kind} of each name")
+        seen.add(name)
+
+
+def node_label(node: NodeProto, position: int) -> str:
+    """The node's name; of a node without one, its first output, or its position."""
+    return node.name or next(filter(None, node.output), f"#{position}")
+
+
+def node_place(node: NodeProto, position: int, opset: int | None = None) -> str:
+    """The place of an error: `node 'name' (OpType, opset N)`."""
+    domain = "" if node.domain in DEFAULT_DOMAINS else f"{node.domain}."
+    version = "" if opset is None else f", opset {opset}"
+    return f"node '{node_label(node, position)}' ({domain}{node.op_type}{version})"
+
+
+__all__ = ["DEFAULT_DOMAINS", "LoadedModel", "load_model", "node_label", "node_place"]

@@ -1,0 +1,190 @@
+"""A node as its converter sees it: inputs as tensors, typed attributes, errors that name the place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from onnx import AttributeProto, NodeProto, TensorProto
+
+from treadle.errors import TreadleError
+from treadle.frontends.onnx.builder import Tensor
+from treadle.frontends.onnx.tensor_data import Array, to_array
+
+MAX_BYTES = 2 << 30
+"""The largest constant that a node may make, which is also the largest that a model file can hold."""
+
+_KINDS = {
+    AttributeProto.INT: "i",
+    AttributeProto.INTS: "ints",
+    AttributeProto.FLOAT: "f",
+    AttributeProto.FLOATS: "floats",
+    AttributeProto.STRING: "s",
+    AttributeProto.TENSOR: "t",
+}
+
+
+@dataclass
+class Node:
+    """One node during its conversion.
+
+    inputs: its operands in order, None for one that was left out
+    used:   for each output, whether anything reads it
+    opset:  version of ONNX's operators that the model asks for
+    place:  `node 'name' (OpType, opset N)`
+    """
+
+    proto: NodeProto
+    inputs: Sequence[Tensor | None]
+    used: Sequence[bool]
+    opset: int
+    place: str
+    folder: Path | None = None
+    _read: set[str] = field(default_factory=set[str])
+
+    @property
+    def op_type(self) -> str:
+        return self.proto.op_type
+
+    def error(self, message: str, accepted: str | Iterable[object] | None = None) -> TreadleError:
+        return TreadleError(message, self.place, accepted)
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def optional(self, index: int) -> Tensor | None:
+        """Input `index`, or None if it was left out."""
+        return self.inputs[index] if index < len(self.inputs) else None
+
+    def input(self, index: int = 0) -> Tensor:
+        tensor = self.optional(index)
+        if tensor is None:
+            raise self.error(f"input {index} is missing", f"a tensor as input {index}")
+        return tensor
+
+    def all_inputs(self) -> list[Tensor]:
+        """Every input of a variadic operator."""
+        if not self.inputs:
+            raise self.error("the node has no input", "at least one input")
+        return [self.input(n) for n in range(len(self.inputs))]
+
+    def known(self, index: int, what: str) -> Array:
+        """The elements of an input that has to be known at compile time."""
+        tensor = self.input(index)
+        if tensor.array is None:
+            message = f"{what} (input '{self.proto.input[index]}') depends on the model's input data"
+            raise self.error(message, f"{what} that is a constant or follows from the inputs' shapes")
+        return tensor.array
+
+    def known_ints(self, index: int, what: str) -> list[int]:
+        """As `known`, flattened to integers."""
+        array = self.known(index, what)
+        if array.dtype.kind not in "iu":
+            raise self.error(f"{what} has elements of {array.dtype}", "int64")
+        return [int(v) for v in array.reshape(-1)]
+
+    def only_output(self, index: int = 0) -> None:
+        """TreadleError if an output after `index` is read."""
+        for n, used in enumerate(self.used):
+            if used and n > index:
+                raise self.error(f"output {n} ('{self.proto.output[n]}') is used", f"only output {index} being used")
+
+    def axis(self, value: int, rank: int, what: str = "axis") -> int:
+        """An axis counted from the front; negative ones count from the end."""
+        if not -rank <= value < rank:
+            raise self.error(f"{what} {value} of a tensor of rank {rank}", f"{-rank} to {rank - 1}")
+        return value % rank
+
+    def axes(self, values: Sequence[int], rank: int) -> list[int]:
+        axes = [self.axis(v, rank) for v in values]
+        if len(set(axes)) < len(axes):
+            raise self.error(f"axes {list(values)} name one twice", "each axis once")
+        return axes
+
+    def check_volume(self, shape: Sequence[int], dtype: np.dtype[np.generic]) -> None:
+        """TreadleError unless a constant of this shape may be made."""
+        if any(extent < 0 for extent in shape):
+            raise self.error(f"shape {tuple(shape)} has a negative extent", "extents from 0 upwards")
+        if prod(shape) * dtype.itemsize > MAX_BYTES:
+            message = f"a constant of shape {tuple(shape)} takes too much memory"
+            raise self.error(message, f"at most {MAX_BYTES} bytes")
+
+    def ignore(self, *names: str) -> None:
+        """Attributes that do not change what inference computes."""
+        self._read.update(names)
+
+    def has(self, name: str) -> bool:
+        return any(a.name == name for a in self.proto.attribute)
+
+    def _attribute(self, name: str, kind: int) -> object | None:
+        self._read.add(name)
+        for attribute in self.proto.attribute:
+            if attribute.name != name:
+                continue
+            if attribute.type != kind:
+                has, wants = (AttributeProto.AttributeType.Name(k) for k in (attribute.type, kind))  # pyright: ignore
+                raise self.error(f"attribute '{name}' has type {has}", wants)
+            return cast("object", getattr(attribute, _KINDS[kind]))  # pyright: ignore[reportArgumentType]
+        return None
+
+    def int(self, name: str, default: int) -> int:
+        value = self._attribute(name, AttributeProto.INT)
+        return default if value is None else cast("int", value)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        return bool(self.int(name, default))
+
+    def float(self, name: str, default: float) -> float:
+        """A float attribute, which ONNX holds as float32."""
+        value = self._attribute(name, AttributeProto.FLOAT)
+        return default if value is None else cast("float", value)
+
+    def optional_float(self, name: str) -> float | None:
+        return cast("float | None", self._attribute(name, AttributeProto.FLOAT))
+
+    def string(self, name: str, default: str, accepted: Sequence[str]) -> str:
+        """A string attribute, one of `accepted`."""
+        value = self._attribute(name, AttributeProto.STRING)
+        text = default if value is None else cast("bytes", value).decode("utf-8", "replace")
+        if text not in accepted:
+            raise self.error(f"attribute '{name}' is {text!r}", accepted)
+        return text
+
+    def ints(self, name: str) -> list[int] | None:
+        value = self._attribute(name, AttributeProto.INTS)
+        return None if value is None else list(cast("Sequence[int]", value))
+
+    def floats(self, name: str) -> list[float] | None:
+        value = self._attribute(name, AttributeProto.FLOATS)
+        return None if value is None else list(cast("Sequence[float]", value))
+
+    def ints_of_length(self, name: str, length: int, default: int) -> list[int]:
+        """A list attribute with one entry for each of `length` dimensions."""
+        value = self.ints(name)
+        if value is None:
+            return [default] * length
+        if len(value) != length:
+            raise self.error(f"attribute '{name}' is {value}", f"{length} entries")
+        return value
+
+    def tensor(self, name: str) -> Array | None:
+        value = self._attribute(name, AttributeProto.TENSOR)
+        return None if value is None else to_array(cast("TensorProto", value), self.folder, self.place)
+
+    def check_attributes(self) -> None:
+        """TreadleError if the node has an attribute that its converter did not look at."""
+        for attribute in self.proto.attribute:
+            if attribute.name not in self._read:
+                raise self.error(f"attribute '{attribute.name}' is not supported", self._read or "no attribute")
+
+
+def as_scalar(array: Array) -> np.generic:
+    """The only element of an array."""
+    return array.reshape(-1)[0]
+
+
+__all__ = ["MAX_BYTES", "Node", "as_scalar"]

@@ -1,0 +1,62 @@
+"""Which function converts which operator of which version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from treadle.errors import TreadleError
+from treadle.frontends.onnx.builder import GraphBuilder, Tensor
+from treadle.frontends.onnx.node import Node
+
+MAX_OPSET = 28
+"""The newest version of ONNX's operators whose changes the converters know."""
+
+Converter = Callable[[Node, GraphBuilder], Tensor | Sequence[Tensor]]
+
+
+@dataclass(frozen=True)
+class _Entry:
+    since: int
+    convert: Converter
+
+
+_REGISTRY: dict[str, list[_Entry]] = {}
+
+
+def converts(*op_types: str, since: int = 1) -> Callable[[Converter], Converter]:
+    """Registers a converter for operators as they are from opset `since` up to the next registered version.
+
+    A converter gives the outputs in order; trailing ones may be left out if nothing uses them.
+    """
+
+    def register(function: Converter) -> Converter:
+        for op_type in op_types:
+            entries = _REGISTRY.setdefault(op_type, [])
+            assert all(entry.since != since for entry in entries), f"{op_type} since {since} is registered twice"
+            entries.append(_Entry(since, function))
+            entries.sort(key=lambda entry: entry.since)
+        return function
+
+    return register
+
+
+def supported_operators() -> list[str]:
+    """Names of the operators that have a converter."""
+    return sorted(_REGISTRY)
+
+
+def find_converter(op_type: str, domain: str, opset: int, where: str) -> Converter:
+    """The converter for an operator; TreadleError if there is none for it, its domain or its version."""
+    if domain not in ("", "ai.onnx"):
+        raise TreadleError(f"operators of domain '{domain}' are not supported", where, "operators of ONNX's own domain")
+    entries = _REGISTRY.get(op_type)
+    if entries is None:
+        raise TreadleError(f"operator {op_type} is not supported", where, supported_operators())
+    if opset > MAX_OPSET or opset < entries[0].since:
+        message = f"{op_type} of opset {opset} is not supported"
+        raise TreadleError(message, where, f"{op_type} of opset {entries[0].since} to {MAX_OPSET}")
+    return next(entry.convert for entry in reversed(entries) if entry.since <= opset)
+
+
+__all__ = ["MAX_OPSET", "Converter", "converts", "find_converter", "supported_operators"]

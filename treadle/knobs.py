@@ -1,0 +1,88 @@
+"""Every environment variable that Treadle reads, typed, in one place.
+
+No other module touches ``os.environ``. ``load_knobs()`` reads the environment anew at each call, so that a
+test or a notebook may change a variable between two compilations; what it returns is frozen.
+
+| variable            | field         | meaning                                                             |
+|---------------------|---------------|---------------------------------------------------------------------|
+| TREADLE_CACHE_DIR   | cache_dir     | compiled objects, tuned schedules (default: the user's cache folder) |
+| TREADLE_CC, CC      | c_compiler    | C compiler command, arguments allowed; TREADLE_CC wins               |
+| TREADLE_CFLAGS      | c_flags       | more flags for the C compiler, after Treadle's own                   |
+| TREADLE_NUM_THREADS | num_threads   | CPU threads a program uses (default: the cores this process may use) |
+| TREADLE_TRACE_DIR   | trace_dir     | where the IR after each stage is written (default: nowhere)          |
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from treadle.errors import TreadleError
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """The environment's settings; see the module's table."""
+
+    cache_dir: Path
+    c_compiler: tuple[str, ...]
+    """The C compiler's command line without flags; empty means: look for one."""
+    c_flags: tuple[str, ...]
+    num_threads: int
+    trace_dir: Path | None
+
+
+def load_knobs(environment: Mapping[str, str] | None = None) -> Knobs:
+    """The knobs of `environment` (default: this process's); TreadleError on a value that cannot be read."""
+    env = os.environ if environment is None else environment
+    trace_dir = _text(env, "TREADLE_TRACE_DIR")
+    return Knobs(
+        cache_dir=_cache_dir(env),
+        c_compiler=_words(env, "TREADLE_CC") or _words(env, "CC"),
+        c_flags=_words(env, "TREADLE_CFLAGS"),
+        num_threads=_positive_int(env, "TREADLE_NUM_THREADS", available_cores()),
+        trace_dir=None if trace_dir is None else Path(trace_dir).expanduser(),
+    )
+
+
+def available_cores() -> int:
+    """The number of cores that this process may run on (which may be fewer than the machine has)."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _text(env: Mapping[str, str], name: str) -> str | None:
+    value = env.get(name, "").strip()
+    return value or None
+
+
+def _cache_dir(env: Mapping[str, str]) -> Path:
+    value = _text(env, "TREADLE_CACHE_DIR")
+    if value is None:
+        return platformdirs.user_cache_path("treadle", appauthor=False)
+    return Path(value).expanduser()
+
+
+def _words(env: Mapping[str, str], name: str) -> tuple[str, ...]:
+    value = _text(env, name)
+    if value is None:
+        return ()
+    try:
+        return tuple(shlex.split(value))
+    except ValueError as error:
+        raise TreadleError(f"cannot split {value!r} into words: {error}", name, "shell words") from error
+
+
+def _positive_int(env: Mapping[str, str], name: str, default: int) -> int:
+    value = _text(env, name)
+    if value is None:
+        return default
+    if not value.isascii() or not value.isdigit() or int(value) < 1:
+        raise TreadleError(f"{value!r} is not a number of threads", name, "a whole number from 1 upwards")
+    return int(value)

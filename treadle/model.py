@@ -1,0 +1,136 @@
+"""A compiled model that can be called, saved and loaded."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from treadle.artifact import Manifest, Tensor, publish, read_manifest
+from treadle.backends.c.executor import CpuProgram
+from treadle.backends.c.open_artifact import open_program as open_cpu
+from treadle.backends.cuda.executor import CudaProgram
+from treadle.backends.cuda.open_artifact import open_program as open_cuda
+from treadle.errors import TreadleError
+
+Array = NDArray[Any]
+
+
+class CompiledModel:
+    """A compiled model; its kernels are loaded when it is first called.
+
+    ```python
+    m = treadle.compile("m.onnx", shapes={"x": (1, 3, 48, 320)})
+    (y,) = m(x)          # or m(x=x)
+    m.save("m.treadle")
+    ```
+    `target` is the name of what it was compiled for, `inputs` and `outputs` say names, shapes and types in the model's
+    order, `metadata` is what the model's exporter attached. Calls from several threads take turns.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, threads: int | None = None):
+        """The artifact in `folder`; `threads` (cpu only) is the number of threads of a call, else the knob decides."""
+        if threads is not None and threads < 1:
+            raise TreadleError(f"threads is {threads}", "CompiledModel", "a number from 1 upwards")
+        self.folder = folder
+        self.manifest = manifest
+        self.threads = threads
+        self._program: CpuProgram | CudaProgram | None = None
+
+    @property
+    def target(self) -> str:
+        """The name of the target, such as `cpu` or `sm_80`."""
+        return self.manifest.target
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """Name, shape and type of each input, in the model's order."""
+        return self.manifest.inputs
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """Name, shape and type of each output, in the model's order."""
+        return self.manifest.outputs
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """The free-form properties that the model's exporter attached."""
+        return self.manifest.metadata
+
+    def __call__(self, *arrays: ArrayLike, **named: ArrayLike) -> tuple[Array, ...]:
+        """The outputs, in the model's order, for inputs in order or by name (both may be mixed, as in a call).
+
+        Shapes and types must match exactly; a TreadleError names the input and what is accepted. Raises it, too,
+        when the target's device is absent.
+        """
+        return tuple(self._open().run(self._ordered(arrays, named)))
+
+    def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
+        """As a call, with any input names, and the outputs by name."""
+        results = self._open().run(self._ordered((), inputs))
+        return {tensor.name: array for tensor, array in zip(self.outputs, results, strict=True)}
+
+    def save(self, path: str | Path) -> None:
+        """Writes the model as a folder that `treadle.load` reads, in one step.
+
+        An earlier artifact or an empty folder is replaced; TreadleError for any other, or if it cannot be written.
+        """
+        publish(Path(path), partial(_copy_files, self.folder, self.manifest))
+
+    def close(self) -> None:
+        """Gives threads and memory back; a later call loads them again."""
+        if self._program is not None:
+            self._program.close()
+            self._program = None
+
+    def _open(self) -> CpuProgram | CudaProgram:
+        if self._program is None:
+            if self.manifest.kind == "cpu":
+                self._program = open_cpu(self.folder, self.manifest, self.threads)
+            else:
+                self._program = open_cuda(self.folder, self.manifest)
+        return self._program
+
+    def _ordered(self, arrays: tuple[ArrayLike, ...], named: Mapping[str, ArrayLike]) -> list[Array]:
+        """One checked array for each input, in order."""
+        wanted = "; ".join(map(str, self.inputs)) or "no inputs"
+        if len(arrays) > len(self.inputs):
+            raise TreadleError(f"{len(arrays)} inputs given, {len(self.inputs)} needed", "call", wanted)
+        given = dict(zip((tensor.name for tensor in self.inputs), arrays, strict=False))
+        for name, array in named.items():
+            if name in given:
+                raise TreadleError(f"input '{name}' is given by position and by name", "call", wanted)
+            given[name] = array
+        known = {tensor.name for tensor in self.inputs}
+        for name in given:
+            if name not in known:
+                raise TreadleError(f"there is no input '{name}'", "call", wanted)
+        return [_checked(tensor, given) for tensor in self.inputs]
+
+
+def load(path: str | Path, threads: int | None = None) -> CompiledModel:
+    """A model that `CompiledModel.save` or `treadle compile` wrote; TreadleError if a file is missing or damaged."""
+    folder = Path(path)
+    return CompiledModel(folder, read_manifest(folder), threads)
+
+
+def _checked(tensor: Tensor, given: Mapping[str, ArrayLike]) -> Array:
+    where = f"input '{tensor.name}'"
+    if tensor.name not in given:
+        raise TreadleError("the input is missing", where, str(tensor))
+    array = np.asarray(given[tensor.name])
+    if array.shape != tensor.shape or array.dtype != np.dtype(tensor.dtype):
+        shape = ", ".join(map(str, array.shape))
+        raise TreadleError(f"{array.dtype}[{shape}] given", where, str(tensor))
+    return array
+
+
+def _copy_files(source: Path, manifest: Manifest, folder: Path) -> None:
+    for name in ("manifest.json", *manifest.files):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / name, folder / name)

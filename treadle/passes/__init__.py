@@ -1,0 +1,1 @@
+"""The passes, one a file; the file is named after the pass."""

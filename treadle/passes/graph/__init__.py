@@ -1,0 +1,1 @@
+"""Passes on tensor programs, from definition to fusion."""

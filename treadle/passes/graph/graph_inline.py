@@ -1,0 +1,79 @@
+"""graph-inline: injective definitions move into their readers, so that a cluster becomes one expression."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation
+from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
+
+from treadle.dialects.graph.compute import ComputeOp
+from treadle.dialects.graph.linear import MatmulOp
+from treadle.passes.graph.inline_compute import inline_compute
+from treadle.passes.graph.properties import (
+    is_bijective_in,
+    is_injective,
+    moves_data,
+    multiplicity,
+    users_of,
+)
+
+
+@dataclass(frozen=True)
+class GraphInlinePass(ModulePass):
+    """Inlines injective computes into injective computes.
+
+    ```mlir
+    %s = graph.compute "sigmoid" (%i) { ... %x[%i] ... } : tensor<8xf32>
+    %y = graph.compute "mul" (%i) { ... %x[%i] ... %s[%i] ... } : tensor<8xf32>
+    ```
+    becomes one compute that reads `%x[%i]` once.  Inlined are
+
+    - a compute whose only user is the reader, unless its arithmetic would be repeated (a broadcast) or would
+      go into a compute that only moves data (which must stay free to be repeated by `graph-fuse`),
+    - a compute that only moves data, into each of its injective readers, unless it can be the epilogue of
+      what it reads.
+    """
+
+    name = "graph-inline"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for function in [f for f in op.body.block.ops if isinstance(f, FuncOp) and f.body.blocks]:
+            for compute in reversed([c for c in function.body.block.ops if isinstance(c, ComputeOp)]):
+                _inline_into_readers(compute)
+
+
+def _inline_into_readers(producer: ComputeOp) -> None:
+    if not is_injective(producer):
+        return
+    readers = users_of(producer.result)
+    if moves_data(producer):
+        readers = [] if len(readers) > 1 and _is_epilogue(producer) else readers
+    elif len(readers) != 1 or not _worth_inlining(producer, readers[0]):
+        return
+    for reader in readers:
+        if isinstance(reader, ComputeOp) and is_injective(reader):
+            inline_compute(producer, reader)
+    if not producer.result.uses and readers:
+        Rewriter.erase_op(producer)
+
+
+def _worth_inlining(producer: ComputeOp, reader: Operation) -> bool:
+    if not isinstance(reader, ComputeOp) or not is_injective(reader) or moves_data(reader):
+        return False
+    return multiplicity(reader, producer.result) <= 1
+
+
+def _is_epilogue(mover: ComputeOp) -> bool:
+    """Whether a mover is the only reader of a computed tensor that would be stored otherwise."""
+    source = mover.tensors()[0]
+    producer = source.owner
+    if isinstance(producer, ComputeOp) and moves_data(producer):
+        return False
+    if not isinstance(producer, ComputeOp | MatmulOp) or users_of(source) != [mover]:
+        return False
+    return is_bijective_in(mover, source)

@@ -1,0 +1,85 @@
+"""graph-pack-weights: constant right operands of matmuls stand in panels of columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from treadle.dialects.graph import ConstantOp, MatmulOp
+from treadle.dialects.graph.compute import ComputeOp
+from treadle.dialects.graph.definition import DefinitionBuilder, Scalar, compute_of
+from treadle.dialects.graph.store import constant_array
+from treadle.passes.graph.rewriting import Array, constant_op
+
+
+@dataclass(frozen=True)
+class GraphPackWeightsPass(ModulePass):
+    """Stores a constant `B[K, N]` as `[ceil(N / width), K, width]`, zero-padded, read through a compute.
+
+    ```mlir
+    %c = graph.matmul %a, %b : (tensor<128x768xf32>, tensor<768x3072xf32>) -> tensor<128x3072xf32>
+    ```
+    becomes
+    ```mlir
+    %panels = graph.constant #graph.blob<...> : tensor<96x768x32xf32>
+    %b = graph.compute "unpack" (%k, %n) {
+      %0 = arith.divui %n, %c32 : index
+      %1 = arith.remui %n, %c32 : index
+      %2 = graph.at %panels[%0, %k, %1] : tensor<96x768x32xf32>
+      graph.yield %2 : f32
+    } : tensor<768x3072xf32>
+    %c = graph.matmul %a, %b : (tensor<128x768xf32>, tensor<768x3072xf32>) -> tensor<128x3072xf32>
+    ```
+    A register tile of a CPU kernel then reads consecutive vectors. A constant that several matmuls read is
+    packed once. Source: Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", TOMS
+    2008, section 4.
+    """
+
+    name = "graph-pack-weights"
+
+    width: int = 32
+    """Columns of a panel."""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        unpacked: dict[SSAValue, ComputeOp] = {}
+        for matmul in [inner for inner in op.walk() if isinstance(inner, MatmulOp)]:
+            owner = matmul.b.owner
+            if isinstance(owner, ConstantOp) and len(owner.type.get_shape()) == 2:
+                if matmul.b not in unpacked:
+                    unpacked[matmul.b] = _unpack(owner, self.width)
+                matmul.operands[1] = unpacked[matmul.b].result
+                if not owner.result.uses:
+                    Rewriter.erase_op(owner)
+
+
+def packed(matrix: Array, width: int) -> Array:
+    """The panels of a matrix `[K, N]` as `[ceil(N / width), K, width]`; columns beyond N are zeros."""
+    rows, columns = matrix.shape
+    panels = -(-columns // width)
+    padded = np.pad(matrix, [(0, 0), (0, panels * width - columns)])
+    return np.ascontiguousarray(padded.reshape(rows, panels, width).transpose(1, 0, 2))
+
+
+def _unpack(constant: ConstantOp, width: int) -> ComputeOp:
+    """Inserts the panels and a compute that reads them as the matrix, after the constant."""
+    panels = constant_op(packed(constant_array(constant), width))
+
+    def element(b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
+        k, n = index
+        return b.at(panels.result, [b.div(n, width), k, b.mod(n, width)])
+
+    compute = compute_of(constant.type, element, "unpack")
+    panels.location = compute.location = constant.location
+    panels.result.name_hint = compute.result.name_hint = constant.result.name_hint
+    Rewriter.insert_op([panels, compute], InsertPoint.after(constant))
+    return compute
+
+
+__all__ = ["GraphPackWeightsPass", "packed"]

@@ -1,0 +1,202 @@
+"""What a definition says about its operator: injective, bijective, index-only, and how often it reads an
+operand.
+
+*Injective*: no reduction.  *Bijective* in an operand: injective, and each element of that operand feeds
+exactly one element of the result.  Both are computed here, never declared; what cannot be proved counts as
+not bijective. Source: Hidet (ASPLOS 2023), section 5.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Hashable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from math import prod
+
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import IndexType, TensorType
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+from xdsl.rewriter import InsertPoint
+
+from treadle.dialects.graph.compute import AtOp, ComputeOp, ReduceOp, enclosing_compute, yielded
+from treadle.dialects.graph.definition import Operator, definition
+from treadle.dialects.loop.index_expr import Expr, const, var
+from treadle.dialects.loop.index_range import Range
+from treadle.passes.graph.digits import (
+    DigitSum,
+    Placed,
+    as_permutation,
+    digits_of,
+    index_digits,
+    inverted,
+    strides,
+)
+from treadle.passes.loop.emit_index import IndexEmitter, IndexReader
+
+
+def shape_of(tensor: SSAValue) -> tuple[int, ...]:
+    """A tensor's extents, -1 where symbolic."""
+    assert isinstance(tensor.type, TensorType)
+    return tensor.type.get_shape()
+
+
+def users_of(value: SSAValue) -> list[Operation]:
+    """The tensor-level operations that use a value (a read counts for its compute), each once."""
+    return list(dict.fromkeys(enclosing_compute(use.operation) for use in value.uses))
+
+
+@contextmanager
+def defined(op: Operation) -> Generator[ComputeOp]:
+    """The definition of an operator, or a `graph.compute` itself; a built definition is dropped after."""
+    if isinstance(op, ComputeOp):
+        yield op
+        return
+    assert isinstance(op, Operator)
+    compute = definition(op)
+    try:
+        yield compute
+    finally:
+        compute.erase()
+
+
+def is_injective(compute: ComputeOp) -> bool:
+    """Whether no element needs a reduction."""
+    return not any(isinstance(op, ReduceOp) for op in compute.body.walk())
+
+
+def moves_data(compute: ComputeOp) -> bool:
+    """Whether each element is one read element, or a constant where a predicate fails."""
+    read = yielded(compute.body).owner
+    if not isinstance(read, AtOp) or not is_injective(compute) or len(compute.reads()) != 1:
+        return False
+    return read.otherwise is None or isinstance(read.otherwise.owner, arith.ConstantOp)
+
+
+def index_range(value: SSAValue) -> Range | None:
+    """The bounds of an index of a `graph.compute` or a `graph.reduce`; None for another value."""
+    block = value.owner
+    if not isinstance(block, Block) or not isinstance(value, BlockArgument):
+        return None
+    parent = block.parent_op()
+    if not isinstance(parent, ComputeOp | ReduceOp) or not isinstance(value.type, IndexType):
+        return None
+    extent = parent.shape[value.index]
+    return (0, extent - 1) if extent > 0 else (0, None)
+
+
+def index_reader() -> IndexReader:
+    """Reads the index arithmetic of definitions, with the extents as bounds."""
+    return IndexReader(index_range)
+
+
+def read_index(reader: IndexReader, value: SSAValue) -> Expr:
+    """The expression that computes an index, where the indices of dimensions of extent 1 are 0."""
+    expr = reader.read(value)
+    fixed: dict[object, Expr] = {v.key: const(0) for v in expr.vars() if v.range == (0, 0)}
+    return expr.substitute(fixed) if fixed else expr
+
+
+def element_index(compute: ComputeOp, tensor: SSAValue) -> list[Expr] | None:
+    """The index at which all reads of `tensor` happen, over the block's arguments.
+
+    None where there is no read, a predicated one, or two different indices.
+    """
+    reads = [at for at in compute.reads() if at.source is tensor]
+    if not reads or any(at.predicate is not None for at in reads):
+        return None
+    reader = index_reader()
+    first, *others = ([read_index(reader, i) for i in at.indices] for at in reads)
+    return None if any(other != first for other in others) else first
+
+
+@dataclass(frozen=True)
+class IndexBijection:
+    """A proved one-to-one map from the indices of `result` (a shape) onto those of `operand` (a shape)."""
+
+    result: tuple[int, ...]
+    operand: tuple[int, ...]
+    placed: tuple[Placed, ...]
+
+    def inverse(self, operand_index: Sequence[Expr]) -> list[Expr]:
+        """The index of the one result element that reads the operand's element at `operand_index`."""
+        return inverted(self.placed, self.result, operand_index, self.operand)
+
+
+def bijection(compute: ComputeOp, tensor: SSAValue) -> IndexBijection | None:
+    """The map from result index to operand index, if `compute` is proved bijective in `tensor`.
+
+    Extents must be static: nothing is proved of symbolic ones.
+    """
+    result, operand = compute.shape, shape_of(tensor)
+    volume = prod(result)
+    if min(result, default=1) < 1 or min(operand, default=1) < 1 or volume != prod(operand):
+        return None
+    where = element_index(compute, tensor) if is_injective(compute) else None
+    if where is None:
+        return None
+    variables: dict[Hashable, DigitSum] = dict(zip(compute.body.block.args, index_digits(result), strict=True))
+    # One expression first: quotients and remainders of one divisor recombine, and cut through no digit.
+    linear = sum((e * stride for e, stride in zip(where, strides(operand), strict=True)), const(0))
+    position = digits_of(linear, variables)
+    placed = None if position is None else as_permutation(position, volume)
+    return None if placed is None else IndexBijection(result, operand, tuple(placed))
+
+
+def is_bijective_in(compute: ComputeOp, tensor: SSAValue) -> bool:
+    """Whether it is proved that each element of `tensor` feeds exactly one element of the result."""
+    return bijection(compute, tensor) is not None
+
+
+def operand_variables(tensor: SSAValue) -> list[Expr]:
+    """Variables for the indices of `tensor`: the key of dimension d is `("operand", d)`."""
+    return [var(("operand", d), 0, extent - 1) for d, extent in enumerate(shape_of(tensor))]
+
+
+def inverse_map(compute: ComputeOp, tensor: SSAValue) -> list[Expr] | None:
+    """The result index that reads element `operand_variables(tensor)`, one expression a dimension.
+
+    None unless `compute` is bijective in `tensor`.
+    """
+    found = bijection(compute, tensor)
+    return None if found is None else found.inverse(operand_variables(tensor))
+
+
+def emit_inverse(
+    compute: ComputeOp, tensor: SSAValue, operand_index: Sequence[SSAValue], place: InsertPoint
+) -> list[SSAValue] | None:
+    """Writes at `place` the result index that reads element `operand_index` (of type index) of `tensor`."""
+    found = bijection(compute, tensor)
+    if found is None:
+        return None
+    indices = [var(i, 0, extent - 1) for i, extent in zip(operand_index, shape_of(tensor), strict=True)]
+    emitter = IndexEmitter(place, location=compute.location)
+    return [emitter.emit(expr) for expr in found.inverse(indices)]
+
+
+def read_points(compute: ComputeOp, tensor: SSAValue) -> int:
+    """How many iteration points, over all elements and reductions, read an element of `tensor`."""
+    return sum(_points(at, compute) for at in compute.reads() if at.source is tensor)
+
+
+def multiplicity(anchor: ComputeOp, operand: SSAValue) -> Fraction:
+    """How often an element of `operand` is read on average: iteration points that read it / its volume."""
+    volume = prod(shape_of(operand))
+    return Fraction(read_points(anchor, operand), volume) if volume else Fraction(0)
+
+
+def _points(at: AtOp, compute: ComputeOp) -> int:
+    points = prod(compute.shape)
+    parent = at.parent_op()
+    while parent is not None and parent is not compute:
+        points *= prod(parent.shape) if isinstance(parent, ReduceOp) else 1
+        parent = parent.parent_op()
+    return points
+
+
+__all__ = [
+    "IndexBijection", "bijection", "defined", "element_index", "emit_inverse",
+    "index_range",
+    "index_reader", "inverse_map", "is_bijective_in", "is_injective", "moves_data", "multiplicity",
+    "operand_variables", "read_index", "read_points", "shape_of", "users_of",
+]  # fmt: skip

@@ -1,0 +1,74 @@
+"""What the patterns on graph operators share: constants, replacement that keeps locations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.pattern_rewriter import PatternRewriter
+from xdsl.rewriter import InsertPoint
+
+from treadle.dialects.graph import ConstantOp
+from treadle.dialects.graph.dtypes import element_type
+from treadle.dialects.graph.store import constant_array, constant_attribute
+
+Array = NDArray[Any]
+
+
+def tensor(value: SSAValue) -> TensorType[Attribute]:
+    """The type of a value that is a tensor."""
+    assert isinstance(value.type, TensorType)
+    return value.type
+
+
+def shape_of(value: SSAValue) -> tuple[int, ...]:
+    """The extents of a value that is a tensor; -1 stands for a symbolic one."""
+    return tensor(value).get_shape()
+
+
+def constant_of(value: SSAValue) -> Array | None:
+    """The array of a `graph.constant`'s result (read-only); None for any other value."""
+    return constant_array(value.owner) if isinstance(value.owner, ConstantOp) else None
+
+
+def constant_op(array: Array) -> ConstantOp:
+    """A detached `graph.constant`; a large array goes to the store."""
+    return ConstantOp(constant_attribute(array), TensorType(element_type(array.dtype), array.shape))
+
+
+def insert_constant(rewriter: PatternRewriter, before: Operation, array: Array) -> SSAValue:
+    """Inserts a `graph.constant` before an operation, at its location."""
+    op = constant_op(array)
+    op.location = before.location
+    rewriter.insert(op, InsertPoint.before(before))
+    return op.result
+
+
+def replace(rewriter: PatternRewriter, old: Operation, new: SSAValue | Operation | Sequence[Operation]) -> None:
+    """Replaces an operation of one result by a value, or by operations of which the last gives the result.
+
+    New operations take the old one's location, and the last one its name.
+    """
+    if isinstance(new, SSAValue):
+        rewriter.replace(old, [], [new])
+        return
+    operations = [new] if isinstance(new, Operation) else list(new)
+    for op in operations:
+        op.location = old.location
+    operations[-1].results[0].name_hint = old.results[0].name_hint
+    rewriter.insert(operations, InsertPoint.before(old))
+    rewriter.replace(old, [], [operations[-1].results[0]])
+
+
+def is_uniform(array: Array, value: float) -> bool:
+    """Whether every element is `value` (0 is either zero)."""
+    return array.size > 0 and bool(np.all(array == value))
+
+
+__all__ = [
+    "Array", "constant_of", "constant_op", "insert_constant", "is_uniform", "replace", "shape_of", "tensor",
+]  # fmt: skip

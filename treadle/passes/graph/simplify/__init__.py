@@ -1,0 +1,1 @@
+"""The patterns of graph-simplify, by what they look at."""

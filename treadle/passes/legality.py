@@ -1,0 +1,62 @@
+"""What may remain in the IR at each stage's border, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from xdsl.dialects.builtin import FileLineColLoc, ModuleOp, NameLoc, StringAttr
+from xdsl.ir import Operation
+
+from treadle.errors import TreadleError
+
+_FRAME = ("builtin.module", "func.func", "func.return")
+_SCALARS = ("arith.*", "math.*")
+_DEFINITIONS = (*_FRAME, *_SCALARS, "graph.compute", "graph.at", "graph.reduce", "graph.yield")
+_DEFINED = (*_DEFINITIONS, "graph.matmul", "graph.constant")
+_LANES = ("loop.lane_mask", "loop.strided_load", "loop.strided_store")
+_BODY = (
+    *_SCALARS, "scf.*", "memref.*", "vector.*", "loop.load", "loop.store", "loop.alloc", "loop.barrier", *_LANES,
+)  # fmt: skip
+_PLAN = ("loop.buffer", "loop.launch", "loop.return")
+
+LEGAL: Mapping[str, Sequence[str]] = {
+    "import": (*_FRAME, "graph.*"),
+    "graph": (*_FRAME, *_SCALARS, "graph.*"),
+    "define": _DEFINED,
+    "fuse": (*_DEFINED, "graph.fused"),
+    "schedule": (*_DEFINED, "graph.fused"),
+    "kernels": (*_FRAME, "graph.constant", "loop.kernel", "task.*", *_BODY),
+    "plan": (*_FRAME, *_PLAN, "loop.func", "task.*", *_BODY),
+    "loops": (*_FRAME, *_PLAN, "loop.func", *_BODY),
+    "lower cpu": (*_FRAME, *_PLAN, *_SCALARS, "scf.*", "memref.*", "vector.*", *_LANES),
+    "lower cuda": (*_FRAME, *_PLAN, *_SCALARS, "scf.*", "memref.*", "vector.*", "cuda.*"),
+}
+"""Operation names, `dialect.*` for a whole dialect, that may remain after each stage (and kind of target)."""
+
+
+def check_legal(module: ModuleOp, stage: str, kind: str) -> None:
+    """Raises TreadleError naming the first operation that may not remain after `stage` for targets of `kind`."""
+    allowed = LEGAL.get(f"{stage} {kind}") or LEGAL[stage]
+    for op in module.walk():
+        if not _is_allowed(op, allowed):
+            raise TreadleError(f"'{op.name}' may not remain after stage '{stage}'", place_of(op) or stage, allowed)
+
+
+def place_of(op: Operation) -> str | None:
+    """Where an operation comes from: its source location, else the symbol of what encloses it."""
+    location = op.location
+    if isinstance(location, FileLineColLoc):
+        return f"{location.filename.data}:{location.line.data}:{location.column.data}"
+    if isinstance(location, NameLoc):
+        return location.desc.data
+    enclosing: Operation | None = op
+    while enclosing is not None:
+        symbol = enclosing.properties.get("sym_name") or enclosing.attributes.get("sym_name")
+        if isinstance(symbol, StringAttr):
+            return f"{enclosing.name} @{symbol.data}"
+        enclosing = enclosing.parent_op()
+    return None
+
+
+def _is_allowed(op: Operation, allowed: Sequence[str]) -> bool:
+    return op.name in allowed or f"{op.name.partition('.')[0]}.*" in allowed

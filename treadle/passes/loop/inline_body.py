@@ -1,0 +1,134 @@
+"""Definitions inside kernels: the body of a `graph.compute` in place of a load or a store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from xdsl.builder import Builder
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import FloatAttr, IndexType, IntegerAttr, IntegerType, TensorType
+from xdsl.ir import Attribute, BlockArgument, Operation, Region, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from treadle.dialects.graph import AtOp, ComputeOp, YieldOp
+from treadle.dialects.graph.compute import yielded
+from treadle.dialects.graph.dtypes import is_float
+from treadle.dialects.loop import KernelOp, LoadOp, memref_of
+from treadle.passes.graph.inline_compute import same_constant
+
+BufferOf = Callable[[SSAValue], SSAValue]
+"""Gives the buffer, or the value itself, that stands for a tensor inside the kernel."""
+
+
+class BodyInliner:
+    """Writes a definition's scalar code at one place of a kernel.
+
+    place: in front of which operation; guard: the predicate under which the value is needed, or None
+    """
+
+    def __init__(self, compute: ComputeOp, place: Operation, guard: SSAValue | None, otherwise: SSAValue | None):
+        self._compute = compute
+        self._place = place
+        self._guard = guard
+        self._otherwise = otherwise
+        self._builder = Builder(InsertPoint.before(place))
+
+    def value(
+        self, index: Sequence[SSAValue], element_of: Callable[[AtOp], SSAValue | None], buffer_of: BufferOf
+    ) -> SSAValue:
+        """The element at `index`. `element_of` may give a value at hand for a read; other reads are loads."""
+        values: dict[SSAValue, SSAValue] = dict(zip(self._compute.body.block.args, index, strict=True))
+        for op in self._compute.body.block.ops:
+            if isinstance(op, YieldOp):
+                break
+            if isinstance(op, AtOp):
+                at_hand = element_of(op)
+                values[op.result] = at_hand if at_hand is not None else self._load(op, values, buffer_of(op.source))
+            else:
+                self._insert(op.clone(values), op)
+        return values[yielded(self._compute.body)]
+
+    def _load(self, at: AtOp, values: dict[SSAValue, SSAValue], buffer: SSAValue) -> SSAValue:
+        indices = [values[i] for i in at.indices]
+        if at.predicate is None or at.otherwise is None:
+            if self._guard is None:
+                return self._insert(LoadOp(buffer, indices), at)
+            return self._insert(LoadOp(buffer, indices, self._guard, self._substitute(at)), at)
+        inner, otherwise = values[at.predicate], values[at.otherwise]
+        where = inner if self._guard is None else self._insert(arith.AndIOp(self._guard, inner), at)
+        return self._insert(LoadOp(buffer, indices, where, otherwise), at)
+
+    def _substitute(self, at: AtOp) -> SSAValue:
+        """What a load gives when its value is not needed: the outer `else` if that makes a select superfluous."""
+        if self._otherwise is not None and yielded(self._compute.body) is at.result:
+            return self._otherwise
+        return self._insert(_placeholder(at.result.type, self._compute), at)
+
+    def yields_otherwise(self) -> bool:
+        """Whether the inlined value is already the outer `else` where the guard fails."""
+        at = yielded(self._compute.body).owner
+        if not isinstance(at, AtOp) or self._otherwise is None:
+            return False
+        return at.otherwise is None or same_constant(at.otherwise, self._otherwise)
+
+    def _insert(self, op: Operation, source: Operation) -> SSAValue:
+        op.location = source.location
+        self._builder.insert(op)
+        return op.results[0]
+
+
+def _placeholder(type: Attribute, compute: ComputeOp) -> Operation:
+    """A value for a load that does not happen: 0, or 1 for integers that might become divisors."""
+    if is_float(type):
+        return arith.ConstantOp(FloatAttr(0.0, type))  # pyright: ignore
+    assert isinstance(type, IntegerType | IndexType)
+    divides = any(isinstance(op, arith.DivSIOp | arith.RemSIOp) for op in compute.body.walk())
+    return arith.ConstantOp(IntegerAttr(int(divides), type))
+
+
+class KernelArguments:
+    """The operands and buffers of a kernel while it is rewritten; `rebuild` makes the new kernel."""
+
+    def __init__(self, kernel: KernelOp):
+        self.kernel = kernel
+        self.block = kernel.body.block
+        self.operands = list(kernel.inputs)
+        self._buffers: dict[SSAValue, BlockArgument] = dict(zip(self.operands, kernel.input_buffers, strict=True))
+
+    def buffer_of(self, tensor: SSAValue) -> BlockArgument:
+        """The buffer that holds a tensor, added as the last input if there is none yet."""
+        if tensor not in self._buffers:
+            assert isinstance(tensor.type, TensorType)
+            buffer = self.block.insert_arg(memref_of(tensor.type), len(self.operands))
+            buffer.name_hint = tensor.name_hint or f"X{len(self.operands)}"
+            self._buffers[tensor] = buffer
+            self.operands.append(tensor)
+        return self._buffers[tensor]
+
+    def remove(self, tensor: SSAValue) -> None:
+        """Drops an input whose buffer is no longer used."""
+        # By position: a tensor may be an operand twice.
+        position = self._buffers.pop(tensor).index
+        del self.operands[position]
+        self.block.erase_arg(self.block.args[position])
+
+    def rebuild(self, result_type: TensorType) -> KernelOp:
+        """The kernel with the new operands, in the old one's place; the old one's result is replaced."""
+        old = self.kernel
+        body = Region()
+        old.body.move_blocks(body)
+        comment = old.comment.data if old.comment is not None else None
+        new = KernelOp(
+            old.sym_name.data,
+            self.operands,
+            result_type,
+            old.grid.value.data,
+            old.threads.value.data,
+            body,
+            comment,
+        )
+        new.location = old.location
+        new.result.name_hint = old.result.name_hint
+        Rewriter.insert_op(new, InsertPoint.before(old))
+        Rewriter.replace_op(old, [], [new.result])
+        return new

@@ -1,0 +1,101 @@
+"""loop-unroll: marks the loops that the target's compiler is to unroll."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from xdsl.context import Context
+from xdsl.dialects import scf
+from xdsl.dialects.builtin import IndexType, ModuleOp, UnitAttr, VectorType
+from xdsl.ir import Block, SSAValue
+from xdsl.passes import ModulePass
+
+from treadle.dialects.loop import AllocOp, FuncOp, KernelOp, Space, SpaceAttr
+from treadle.passes.loop.counted_loops import loops_in, trip_count
+from treadle.passes.loop.kernels import is_pure, kernels_of
+
+REGISTER_ELEMENTS = 1024
+"""A larger buffer fits no register file: unrolling cannot keep it in registers."""
+
+
+@dataclass(frozen=True)
+class LoopUnrollPass(ModulePass):
+    """Writes `loop.unroll` on loops; the printers turn it into a pragma.
+
+    ```mlir
+    %acc = loop.alloc : memref<8x2xf32, #loop.space<register>>
+    scf.for %r = %c0 to %c8 step %c1 {
+      loop.store %zero, %acc[%r, %v] : memref<8x2xf32, #loop.space<register>>
+    }
+    ```
+    becomes the same with `{loop.unroll}` after the loop.  Marked are the loops of at most `register_limit`
+    iterations whose variable reaches an index of a register buffer (which stays in registers only if every
+    index is known when the kernel is compiled), and loops of at most `small_limit` iterations that hold no
+    other loop.
+    """
+
+    name = "loop-unroll"
+    register_limit: int = 64
+    small_limit: int = 8
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for kernel in kernels_of(op):
+            self._mark(kernel)
+
+    def _mark(self, kernel: KernelOp | FuncOp) -> None:
+        indexing = _loops_that_index_registers(kernel.body.block)
+        for loop in loops_in(kernel.body.block):
+            trips = trip_count(loop)
+            if trips is None:
+                continue
+            if trips <= (self.register_limit if loop in indexing else self._plain_limit(loop)):
+                loop.attributes["loop.unroll"] = UnitAttr()
+
+    def _plain_limit(self, loop: scf.ForOp) -> int:
+        """The largest trip count at which a loop that indexes no registers is marked."""
+        innermost = next(loops_in(loop.body.block), None) is None
+        return self.small_limit if innermost else 0
+
+
+def _loops_that_index_registers(block: Block) -> set[scf.ForOp]:
+    """The loops whose variables the indices of register buffers are computed from."""
+    seen: set[SSAValue] = set()
+    found: set[scf.ForOp] = set()
+    for op in block.walk():
+        if not isinstance(op, AllocOp) or not _fits_registers(op):
+            continue
+        for use in op.buffer.uses:
+            for operand in use.operation.operands:
+                if isinstance(operand.type, IndexType):
+                    _collect_loops(operand, seen, found)
+    return found
+
+
+def _fits_registers(alloc: AllocOp) -> bool:
+    type = alloc.buffer.type
+    if type.memory_space != SpaceAttr(Space.REGISTER):
+        return False
+    element = type.get_element_type()
+    lanes = prod(element.get_shape()) if isinstance(element, VectorType) else 1
+    return prod(type.get_shape()) * lanes <= REGISTER_ELEMENTS
+
+
+def _collect_loops(index: SSAValue, seen: set[SSAValue], found: set[scf.ForOp]) -> None:
+    """Adds the loops whose variables `index` is computed from to `found`."""
+    waiting = [index]
+    while waiting:
+        value = waiting.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        owner = value.owner
+        if not isinstance(owner, Block):
+            waiting.extend(owner.operands if is_pure(owner) else ())
+            continue
+        loop = owner.parent_op()
+        if isinstance(loop, scf.ForOp) and value is owner.args[0]:
+            found.add(loop)
+
+
+__all__ = ["LoopUnrollPass"]

@@ -1,0 +1,55 @@
+"""loop-vectorize: loops that templates mark become vector operations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects import scf
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+
+from treadle.passes.loop.kernels import id_ranges, kernels_of
+from treadle.passes.loop.vector_body import Unsupported, vectorize_loop
+from treadle.passes.loop.vector_buffers import hold_vectors
+
+
+@dataclass(frozen=True)
+class LoopVectorizePass(ModulePass):
+    """Runs `lanes` consecutive iterations of each loop marked `loop.vector` at once.
+
+    ```mlir
+    scf.for %i = %c0 to %c64 step %c1 {
+      %x = loop.load %X[%i] : memref<64xf32>
+      %y = math.exp %x : f32
+      loop.store %y, %Y[%i] : memref<64xf32>
+    } {loop.vector}
+    ```
+    becomes
+    ```mlir
+    scf.for %j = %c0 to %c4 step %c1 {
+      %i = arith.muli %j, %c16 : index
+      %x = vector.load %X[%i] : memref<64xf32>, vector<16xf32>
+      %y = math.exp %x : vector<16xf32>
+      vector.store %y, %Y[%i] : memref<64xf32>, vector<16xf32>
+    }
+    ```
+    Whether a load is a vector, a broadcast or strided follows from its index; predicates and a trip count that is no
+    multiple of `lanes` become lane masks. A register buffer that is only touched by whole vectors becomes a
+    buffer of vectors. A loop that cannot be vectorised (an index that is not affine, another element type than f32) is
+    left as it is, for the C compiler.
+    """
+
+    name = "loop-vectorize"
+    lanes: int = 16
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for kernel in kernels_of(op):
+            ranges = id_ranges(kernel)
+            marked = [o for o in kernel.body.walk() if isinstance(o, scf.ForOp) and "loop.vector" in o.attributes]
+            for loop in marked:
+                try:
+                    vectorize_loop(loop, self.lanes, ranges)
+                except Unsupported:
+                    continue
+            hold_vectors(kernel, self.lanes)

@@ -1,0 +1,371 @@
+"""The body of a vectorised loop, operation by operation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from xdsl.builder import Builder
+from xdsl.dialects import arith, scf, vector
+from xdsl.dialects.builtin import FloatAttr, IndexType, VectorType, f32, i1
+from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.rewriter import InsertPoint
+
+from treadle.dialects.loop import LaneMaskOp, LoadOp, StoreOp, StridedLoadOp, StridedStoreOp
+from treadle.dialects.loop.index_expr import Expr, const, floordiv, split_linear, var
+from treadle.dialects.loop.index_range import Range
+from treadle.passes.loop.emit_index import IndexEmitter, IndexReader
+from treadle.passes.loop.kernels import constant_index
+from treadle.passes.loop.vector_mask import LANE, Agreed, Comparison, Condition, Unsupported, lanes_where
+
+index = IndexType()
+_INDEX_ARITHMETIC = (
+    arith.AddiOp, arith.SubiOp, arith.MuliOp, arith.DivUIOp, arith.RemUIOp, arith.FloorDivSIOp, arith.ConstantOp,
+)  # fmt: skip
+
+__all__ = ["Unsupported", "vectorize_loop"]
+
+
+def vectorize_loop(loop: scf.ForOp, lanes: int, ranges: Mapping[SSAValue, Range]) -> None:
+    """Replaces a loop by its vector form; Unsupported, with the loop untouched, where it has none."""
+    if constant_index(loop.lb) != 0 or constant_index(loop.step) != 1 or loop.iter_args:
+        raise Unsupported("a loop that does not count up from 0 by 1")
+    block = loop.parent_block()
+    assert block is not None
+    writer = _VectorWriter(lanes, IndexReader(ranges.get))
+    outer = _Level(block, InsertPoint.before(loop), IndexEmitter(InsertPoint.before(loop)))
+    end = writer.reader.read(loop.ub)
+    trips = floordiv(end + (lanes - 1), lanes)
+    variable = loop.body.block.args[0]
+    before = list(block.ops)
+    try:
+        if trips.as_int() == 1:
+            writer.begin(variable, const(0), end)
+            writer.block(loop.body.block, outer)
+        else:
+            body = Block(arg_types=[index])
+            new = scf.ForOp(outer.emit(0), outer.emit(trips), outer.emit(1), [], Region(body))
+            new.attributes = {k: v for k, v in loop.attributes.items() if k != "loop.vector"}
+            new.location = loop.location
+            outer.insert(new)
+            body.args[0].name_hint = variable.name_hint
+            writer.begin(variable, var(body.args[0], 0, _last(trips)), end)
+            writer.block(loop.body.block, outer.inside(body))
+            body.add_op(scf.YieldOp())
+    except Unsupported:
+        for op in reversed([op for op in block.ops if op not in set(before)]):
+            op.detach()
+            op.erase(safe_erase=False)
+        raise
+    loop.detach()
+    loop.erase()
+
+
+def _last(trips: Expr) -> int | None:
+    hi = trips.range()[1]
+    return None if hi is None else hi - 1
+
+
+class _Level:
+    """A block that is being written, and where index arithmetic of that level goes."""
+
+    def __init__(self, block: Block, place: InsertPoint, emitter: IndexEmitter):
+        self._block = block
+        self._builder = Builder(place)
+        self._emitter = emitter
+
+    def insert(self, op: Operation) -> None:
+        self._builder.insert(op)
+
+    def emit(self, expr: Expr | int) -> SSAValue:
+        self._emitter.move(self._builder.insertion_point)
+        return self._emitter.emit(expr)
+
+    def inside(self, block: Block) -> _Level:
+        """The level of a block in an operation that was inserted last; what leaves it goes before the operation."""
+        parent = block.parent_op()
+        assert parent is not None
+        self._emitter.move(InsertPoint.before(parent))
+        place = InsertPoint.at_end(block)
+        return _Level(block, place, self._emitter.inside(place))
+
+
+class _VectorWriter:
+    """Writes the vector form of a scalar loop body.
+
+    A scalar value is kept as it is where all lanes agree (`_scalars`), becomes a vector (`_vectors`), or, for
+    comparisons of indices, a set of conditions (`_conditions`). Index arithmetic is not copied: each use is
+    written anew from its expression, in which the loop's variable is `lanes * j + lane`.
+    """
+
+    def __init__(self, lanes: int, reader: IndexReader):
+        self.reader = reader
+        self._lanes = lanes
+        self._substitution: dict[SSAValue, Expr] = {}
+        self._scalars: dict[SSAValue, SSAValue] = {}
+        self._vectors: dict[SSAValue, SSAValue] = {}
+        self._conditions: dict[SSAValue, tuple[Condition, ...]] = {}
+        self._always: tuple[Condition, ...] = ()
+
+    def begin(self, variable: SSAValue, trip: Expr, end: Expr) -> None:
+        """Sets the loop's variable, and the condition under which a lane is inside the loop."""
+        whole = trip * self._lanes + var(LANE, 0, self._lanes - 1)
+        self._substitution[variable] = whole
+        total = end.as_int()
+        if total is None or total % self._lanes:
+            self._always = (Comparison("slt", whole - end),)
+
+    def block(self, block: Block, level: _Level) -> None:
+        """Writes the operations of a block of the scalar loop."""
+        for op in block.ops:
+            if not isinstance(op, scf.YieldOp):
+                self._operation(op, level)
+
+    def _operation(self, op: Operation, level: _Level) -> None:
+        if isinstance(op, _INDEX_ARITHMETIC) and isinstance(op.results[0].type, IndexType):
+            return
+        if isinstance(op, arith.CmpiOp) and isinstance(op.lhs.type, IndexType):
+            kind = arith.CMPI_COMPARISON_OPERATIONS[op.predicate.value.data]
+            difference = self._expr(op.lhs) - self._expr(op.rhs)
+            self._conditions[op.result] = (Comparison(kind, difference),)
+        elif isinstance(op, arith.AndIOp) and (op.lhs in self._conditions or op.rhs in self._conditions):
+            self._conditions[op.result] = self._condition(op.lhs) + self._condition(op.rhs)
+        elif isinstance(op, LoadOp):
+            self._load(op, level)
+        elif isinstance(op, StoreOp):
+            self._store(op, level)
+        elif isinstance(op, scf.ForOp):
+            self._loop(op, level)
+        elif op.regions:
+            raise Unsupported(f"{op.name} inside a vector loop")
+        else:
+            self._elementwise(op, level)
+
+    def _expr(self, value: SSAValue) -> Expr:
+        return self.reader.read(value).substitute(self._substitution)
+
+    def _is_uniform(self, value: SSAValue) -> bool:
+        if isinstance(value.type, IndexType):
+            return all(v.key != LANE for v in self._expr(value).vars())
+        return value not in self._vectors and value not in self._conditions
+
+    def _condition(self, value: SSAValue) -> tuple[Condition, ...]:
+        """A predicate as comparisons and truth values that all have to hold."""
+        if value in self._conditions:
+            return self._conditions[value]
+        if value in self._vectors:
+            raise Unsupported("a predicate that is no comparison of indices")
+        return (Agreed(self._scalars.get(value, value)),)
+
+    def _scalar(self, value: SSAValue, level: _Level) -> SSAValue:
+        if isinstance(value.type, IndexType):
+            return level.emit(self._expr(value))
+        if value in self._conditions:
+            return self._truth(self._conditions[value], level)
+        return self._scalars.get(value, value)
+
+    def _truth(self, comparisons: Sequence[Condition], level: _Level) -> SSAValue:
+        """The conjunction of comparisons that all lanes agree on."""
+        result: SSAValue | None = None
+        for comparison in comparisons:
+            truth = comparison.value if isinstance(comparison, Agreed) else self._compare(comparison, level)
+            if result is None:
+                result = truth
+            else:
+                both = arith.AndIOp(result, truth)
+                level.insert(both)
+                result = both.result
+        assert result is not None
+        return result
+
+    @staticmethod
+    def _compare(comparison: Comparison, level: _Level) -> SSAValue:
+        compare = arith.CmpiOp(level.emit(comparison.difference), level.emit(0), comparison.kind)
+        level.insert(compare)
+        return compare.result
+
+    def _vector(self, value: SSAValue, level: _Level) -> SSAValue:
+        """The value in every lane."""
+        known = self._vectors.get(value)
+        if known is not None:
+            return known
+        if value in self._conditions:
+            mask = self._mask(self._conditions[value], level)
+            if mask is None:
+                raise Unsupported("a comparison that always holds")
+            return mask
+        if not self._is_uniform(value):
+            raise Unsupported("an index that differs between lanes used as a value")
+        scalar = self._scalar(value, level)
+        broadcast = vector.BroadcastOp(scalar, self._type(scalar.type))
+        level.insert(broadcast)
+        return broadcast.results[0]
+
+    def _type(self, element: object) -> VectorType:
+        if element not in (f32, i1):
+            raise Unsupported(f"vectors of {element}")
+        return VectorType(element, [self._lanes])  # pyright: ignore
+
+    def _mask(self, comparisons: Sequence[Condition], level: _Level) -> SSAValue | None:
+        """The mask of the lanes in which all comparisons hold; None for all lanes."""
+        where = lanes_where(comparisons, self._lanes)
+        if where.is_everything():
+            return None
+        lo: SSAValue | None = None
+        for bound in where.lows:
+            lo = self._combine(arith.MaxSIOp, lo, level.emit(bound), level)
+        hi: SSAValue | None = None
+        for bound in where.highs:
+            hi = self._combine(arith.MinSIOp, hi, level.emit(bound), level)
+        hi = level.emit(self._lanes) if hi is None else hi
+        if where.uniform:
+            select = arith.SelectOp(self._truth(where.uniform, level), hi, level.emit(0))
+            level.insert(select)
+            hi = select.result
+        mask = LaneMaskOp(level.emit(0) if lo is None else lo, hi, self._lanes)
+        level.insert(mask)
+        return mask.mask
+
+    @staticmethod
+    def _combine(kind: type[Operation], a: SSAValue | None, b: SSAValue, level: _Level) -> SSAValue:
+        if a is None:
+            return b
+        op = kind(a, b)  # pyright: ignore[reportCallIssue]
+        level.insert(op)
+        return op.results[0]
+
+    def _address(self, op: LoadOp | StoreOp) -> tuple[list[Expr], int]:
+        """The index of lane 0, and the stride of the lanes along the last dimension."""
+        exprs = [self._expr(i) for i in op.indices]
+        if any(v.key == LANE for e in exprs[:-1] for v in e.vars()):
+            raise Unsupported("lanes along an outer dimension of a buffer")
+        if not exprs:
+            return [], 0
+        split = split_linear(exprs[-1], LANE)
+        stride = None if split is None else split[0].as_int()
+        if split is None or stride is None:
+            raise Unsupported(f"an index that is not affine in the lane: {exprs[-1]}")
+        return [*exprs[:-1], split[1]], stride
+
+    def _predicate(self, op: LoadOp | StoreOp) -> tuple[Condition, ...]:
+        if op.predicate is None:
+            return ()
+        return self._condition(op.predicate)
+
+    def _load(self, op: LoadOp, level: _Level) -> None:
+        where, stride = self._address(op)
+        predicate = self._predicate(op)
+        if stride == 0:
+            self._uniform_load(op, where, predicate, level)
+            return
+        type = self._type(op.result.type)
+        indices = [level.emit(e) for e in where]
+        mask = self._mask((*self._always, *predicate), level)
+        if mask is None:
+            new: Operation = (
+                vector.LoadOp(op.buffer, indices, type)
+                if stride == 1
+                else StridedLoadOp(op.buffer, indices, stride, type)
+            )
+        else:
+            otherwise = self._otherwise(op, level)
+            new = (
+                vector.MaskedLoadOp(op.buffer, indices, mask, otherwise)
+                if stride == 1
+                else StridedLoadOp(op.buffer, indices, stride, type, mask, otherwise)
+            )
+        self._finish(op, new, level)
+
+    def _otherwise(self, op: LoadOp, level: _Level) -> SSAValue:
+        if op.otherwise is not None:
+            return self._vector(op.otherwise, level)
+        zero = arith.ConstantOp(FloatAttr(0.0, f32))
+        level.insert(zero)
+        return self._vector(zero.result, level)
+
+    def _uniform_load(self, op: LoadOp, where: Sequence[Expr], predicate: tuple[Condition, ...], level: _Level) -> None:
+        if any(isinstance(c, Comparison) and c.depends_on_lane() for c in predicate):
+            raise Unsupported("one element under a predicate that differs between lanes")
+        guard = self._truth(predicate, level) if predicate else None
+        if op.otherwise is not None and not self._is_uniform(op.otherwise):
+            raise Unsupported("one element with an else that differs between lanes")
+        otherwise = None if op.otherwise is None else self._scalar(op.otherwise, level)
+        new = LoadOp(op.buffer, [level.emit(e) for e in where], guard, otherwise)
+        new.location = op.location
+        new.result.name_hint = op.result.name_hint
+        level.insert(new)
+        self._scalars[op.result] = new.result
+        self._substitution[op.result] = var(new.result, None, None)
+
+    def _store(self, op: StoreOp, level: _Level) -> None:
+        where, stride = self._address(op)
+        if stride == 0:
+            raise Unsupported("lanes that write one element")
+        value = self._vector(op.value, level)
+        indices = [level.emit(e) for e in where]
+        mask = self._mask((*self._always, *self._predicate(op)), level)
+        if stride != 1:
+            new: Operation = StridedStoreOp(value, op.buffer, indices, stride, mask)
+        elif mask is None:
+            new = vector.StoreOp(value, op.buffer, indices)
+        else:
+            new = vector.MaskedStoreOp(op.buffer, indices, mask, value)
+        new.location = op.location
+        level.insert(new)
+
+    def _finish(self, old: Operation, new: Operation, level: _Level) -> None:
+        new.location = old.location
+        new.results[0].name_hint = old.results[0].name_hint
+        level.insert(new)
+        self._vectors[old.results[0]] = new.results[0]
+
+    def _loop(self, op: scf.ForOp, level: _Level) -> None:
+        """A loop inside: the same loop, carrying vectors."""
+        for bound in (op.lb, op.ub, op.step):
+            if not self._is_uniform(bound):
+                raise Unsupported("a loop inside whose bounds differ between lanes")
+        bounds = [self._scalar(bound, level) for bound in (op.lb, op.ub, op.step)]
+        initial = [self._vector(value, level) for value in op.iter_args]
+        body = Block(arg_types=[index, *(value.type for value in initial)])
+        new = scf.ForOp(*bounds, initial, Region(body))
+        new.attributes = {k: v for k, v in op.attributes.items() if k != "loop.vector"}
+        new.location = op.location
+        level.insert(new)
+        old_variable, *old_carried = op.body.block.args
+        for old, arg in zip(op.body.block.args, body.args, strict=True):
+            arg.name_hint = old.name_hint
+        lo, hi = self.reader.read(old_variable).range()
+        self._substitution[old_variable] = var(body.args[0], lo, hi)
+        self._vectors.update(zip(old_carried, body.args[1:], strict=True))
+        inner = level.inside(body)
+        self.block(op.body.block, inner)
+        end = op.body.block.last_op
+        assert isinstance(end, scf.YieldOp)
+        body.add_op(scf.YieldOp(*(self._vector(value, inner) for value in end.arguments)))
+        for old, result in zip(op.results, new.results, strict=True):
+            result.name_hint = old.name_hint
+            self._vectors[old] = result
+
+    def _elementwise(self, op: Operation, level: _Level) -> None:
+        if len(op.results) != 1:
+            raise Unsupported(f"{op.name} inside a vector loop")
+        if all(self._is_uniform(value) for value in op.operands):
+            self._copy(op, level)
+            return
+        result_type = self._type(op.results[0].type)
+        new = type(op).create(
+            operands=[self._vector(value, level) for value in op.operands],
+            result_types=[result_type],
+            properties=dict(op.properties),
+            attributes=dict(op.attributes),
+        )
+        self._finish(op, new, level)
+
+    def _copy(self, op: Operation, level: _Level) -> None:
+        """An operation that gives the same in every lane."""
+        new = op.clone({value: self._scalar(value, level) for value in op.operands})
+        level.insert(new)
+        result = op.results[0]
+        self._scalars[result] = new.results[0]
+        if isinstance(result.type, IndexType):
+            lo, hi = self.reader.read(result).range()
+            self._substitution[result] = var(new.results[0], lo, hi)

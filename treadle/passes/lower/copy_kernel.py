@@ -1,0 +1,97 @@
+"""Kernels that copy one tensor: for a function that returns what no kernel wrote for that output."""
+
+from __future__ import annotations
+
+from math import prod
+
+from xdsl.dialects import arith, memref, scf
+from xdsl.dialects.builtin import IndexType, TensorType
+from xdsl.dialects.func import ReturnOp
+from xdsl.ir import Attribute, Block, Region, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from treadle.dialects.loop import KernelOp, memref_of
+from treadle.dialects.loop.index_expr import Expr, const, floordiv, mod, var
+from treadle.passes.loop.emit_index import IndexEmitter
+
+ELEMENTS_PER_BLOCK = 4096
+"""Elements that one block copies: enough to be worth a worker's turn, few enough to share a large copy."""
+
+index = IndexType()
+
+
+def copy_returned_values(end: ReturnOp, threads: int) -> None:
+    """Makes each returned value the result of a kernel of its own, by copying those that are not.
+
+    A kernel's result may be returned once as it is. Arguments, constants, and what was returned before are
+    copied.
+    """
+    returned: set[SSAValue] = set()
+    for n, value in enumerate(list(end.operands)):
+        if value not in returned and isinstance(value.owner, KernelOp):
+            returned.add(value)
+            continue
+        copy = copy_kernel(value, f"copy_{n}", threads)
+        Rewriter.insert_op(copy, InsertPoint.before(end))
+        end.operands[n] = copy.result
+
+
+def copy_kernel(value: SSAValue, name: str, threads: int) -> KernelOp:
+    """A kernel, as the last loop pass would leave it, whose result is a copy of the static tensor `value`.
+
+    The elements are numbered row-major. A block copies ELEMENTS_PER_BLOCK of them, its threads interleaved.
+    """
+    type = value.type
+    assert isinstance(type, TensorType)
+    buffer = memref_of(type)
+    count = prod(type.get_shape())
+    threads = max(1, min(threads, count))
+    grid = max(1, -(-count // ELEMENTS_PER_BLOCK))
+    body = Block(arg_types=[buffer, buffer, index, index])
+    for arg, hint in zip(body.args, ("x", "y", "b", "t"), strict=True):
+        arg.name_hint = hint
+    _emit_copy(body, type, count, grid, threads)
+    kernel = KernelOp(name, [value], type, grid, threads, Region(body), comment="copies a tensor")
+    kernel.result.name_hint = value.name_hint
+    return kernel
+
+
+def _emit_copy(body: Block, type: TensorType[Attribute], count: int, grid: int, threads: int) -> None:
+    emitter = IndexEmitter(InsertPoint.at_end(body))
+    first = _numbered(body.args[2], grid) * ELEMENTS_PER_BLOCK
+    lower = emitter.emit(first + _numbered(body.args[3], threads))
+    step = emitter.emit(threads)
+    upper = emitter.emit(first + ELEMENTS_PER_BLOCK if grid > 1 else count)
+    if grid > 1 and count % ELEMENTS_PER_BLOCK:
+        upper = _minimum(body, upper, emitter.emit(count))
+    inside = Block(arg_types=[index])
+    inside.args[0].name_hint = "e"
+    loop = scf.ForOp(lower, upper, step, [], inside)
+    body.add_op(loop)
+    element = var(inside.args[0], 0, max(count, 1) - 1)
+    inner = IndexEmitter(InsertPoint.before(loop)).inside(InsertPoint.at_end(inside))
+    position = [inner.emit(i) for i in _delinearized(element, type.get_shape())]
+    load = memref.LoadOp.get(body.args[0], position)
+    load.res.name_hint = "v"
+    inside.add_ops([load, memref.StoreOp.get(load.res, body.args[1], position), scf.YieldOp()])
+
+
+def _numbered(arg: SSAValue, extent: int) -> Expr:
+    return const(0) if extent == 1 else var(arg, 0, extent - 1)
+
+
+def _delinearized(element: Expr, shape: tuple[int, ...]) -> list[Expr]:
+    """The index of the `element`-th element of a row-major tensor; of an empty one, any index."""
+    shape = tuple(max(extent, 1) for extent in shape)
+    strides = [prod(shape[n + 1 :]) for n in range(len(shape))]
+    return [mod(floordiv(element, stride), extent) for stride, extent in zip(strides, shape, strict=True)]
+
+
+def _minimum(body: Block, a: SSAValue, b: SSAValue) -> SSAValue:
+    less = arith.CmpiOp(a, b, "slt")
+    smaller = arith.SelectOp(less.result, a, b)
+    body.add_ops([less, smaller])
+    return smaller.result
+
+
+__all__ = ["ELEMENTS_PER_BLOCK", "copy_kernel", "copy_returned_values"]

@@ -1,0 +1,72 @@
+"""Names that C, C++ and CUDA accept, and the symbols of kernels as such names."""
+
+from __future__ import annotations
+
+import re
+
+from xdsl.dialects.builtin import ModuleOp, StringAttr, SymbolRefAttr
+
+from treadle.dialects.loop import FuncOp, LaunchOp
+
+_KEYWORDS = """
+alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const constexpr const_cast
+continue decltype default delete do double dynamic_cast else enum explicit export extern false float for friend goto if
+inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public register
+reinterpret_cast restrict return short signed sizeof static static_assert static_cast struct switch template this
+thread_local throw true try typedef typeid typename typeof union unsigned using virtual void volatile wchar_t while xor
+xor_eq
+"""
+# Names that the compilers, the C library or the headers give a meaning of their own.
+_TAKEN = """
+main linux unix i386 NULL INFINITY NAN args worker workers inputs outputs constants arena pool threadIdx blockIdx
+blockDim gridDim warpSize dim3 half
+"""
+_LIBRARY = """
+abs labs fabs acos acosh asin asinh atan atan2 atanh cbrt ceil clock close copysign cos cosh div drem dup erf erfc exit
+exp exp10 exp2 expm1 fdim floor fma fmax fmin fmod fork free frexp gamma getc hypot index isatty j0 j1 jn kill ldexp ldiv
+lgamma link llabs log log10 log1p log2 logb lrint lround malloc memchr memcmp memcpy memmove memset modf nearbyint
+nextafter open pause pipe poll pow putc puts raise rand random read realloc remainder remove remquo rename rewind rindex
+rint round roundeven scalb select send signal significand sin sincos sinh sleep sqrt stat strlen swab sync system tan tanh
+tgamma time trunc wait write y0 y1 yn
+"""
+LIBRARY = frozenset(name + suffix for name in _LIBRARY.split() for suffix in ("", "f", "l"))
+"""Functions of the C library that an operator might be called like: a kernel of that name would replace them."""
+
+RESERVED = frozenset((_KEYWORDS + _TAKEN).split())
+_RESERVED_PREFIX = re.compile(r"_|treadle_|TREADLE_|v\d+[fiu](_u)?$|(u?(char|short|int|long)|float|double)\d$")
+_LONGEST = 60
+
+
+def identifier(hint: str, fallback: str = "x") -> str:
+    """A C and C++ identifier like `hint`: letters, digits and underscores, no keyword, no reserved name."""
+    name = re.sub(r"[^A-Za-z0-9_]+", "_", hint)[:_LONGEST].strip("_") or fallback
+    if name[0].isdigit():
+        name = f"{fallback}{name}"
+    if name in RESERVED or _RESERVED_PREFIX.match(name):
+        name = f"{name}_"
+        return name if not _RESERVED_PREFIX.match(name) else f"x_{name.strip('_')}"
+    return name
+
+
+def kernel_identifier(symbol: str) -> str:
+    """A name for a function with external linkage: as `identifier`, and none of the C library's."""
+    name = identifier(symbol, "kernel")
+    return f"{name}_kernel" if name in LIBRARY else name
+
+
+def rename_kernels(module: ModuleOp) -> None:
+    """Gives each `loop.func` a symbol that can be printed as it is, all different, and its launches the same."""
+    renamed: dict[str, str] = {}
+    given: set[str] = set()
+    for kernel in [op for op in module.ops if isinstance(op, FuncOp)]:
+        symbol = kernel.sym_name.data
+        name, count = kernel_identifier(symbol), 0
+        while name in given:
+            count += 1
+            name = f"{kernel_identifier(symbol)}_{count}"
+        given.add(name)
+        renamed[symbol] = name
+        kernel.sym_name = StringAttr(name)
+    for launch in module.walk():
+        if isinstance(launch, LaunchOp) and launch.kernel.string_value() in renamed:
+            launch.kernel = SymbolRefAttr(renamed[launch.kernel.string_value()])

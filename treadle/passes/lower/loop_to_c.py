@@ -1,0 +1,106 @@
+"""loop-to-c: each kernel becomes a function of its buffers and of the worker that runs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects import arith, func, memref, scf
+from xdsl.dialects.builtin import IndexType, IntegerAttr, MemRefType, ModuleOp
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from treadle.dialects.loop import AllocOp, BarrierOp, FuncOp
+from treadle.errors import TreadleError
+from treadle.passes.lower.identifiers import rename_kernels
+
+index = IndexType()
+
+
+@dataclass(frozen=True)
+class LoopToCPass(ModulePass):
+    """Deals a kernel's blocks to the workers of a pool in contiguous chunks, one after the other within a worker.
+
+    ```mlir
+    loop.func @scale(%A: memref<64xf32>, %C: memref<64xf32>) grid(%b in 8) threads(%t in 1) comment "Mul" { ... }
+    ```
+    becomes
+    ```mlir
+    func.func @scale(%A: memref<64xf32>, %C: memref<64xf32>, %worker: index, %workers: index)
+        attributes {comment = "Mul", grid = 8 : i64} {
+      %0 = arith.muli %c8, %worker : index
+      %first = arith.divui %0, %workers : index
+      ...
+      scf.for %b = %first to %last step %c1 { ... }
+      func.return
+    }
+    ```
+    Buffers become `memref.alloca`, whatever their space; barriers vanish, since a block has one thread.
+    Raises TreadleError for a kernel of several threads a block.
+    """
+
+    name = "loop-to-c"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        rename_kernels(op)
+        for kernel in [inner for inner in op.ops if isinstance(inner, FuncOp)]:
+            _lower_kernel(kernel)
+
+
+def _lower_kernel(kernel: FuncOp) -> None:
+    name = kernel.sym_name.data
+    threads = kernel.threads.value.data
+    if threads != 1:
+        raise TreadleError(f"kernel of {threads} threads a block", f"@{name}", "threads(%t in 1) on the cpu")
+    for op in list(kernel.body.walk()):
+        if isinstance(op, AllocOp):
+            _lower_alloc(op)
+        elif isinstance(op, BarrierOp):
+            Rewriter.erase_op(op)
+    types = [buffer.type for buffer in kernel.buffers]
+    block = Block(arg_types=[*types, index, index])
+    for new, old in zip(block.args, kernel.buffers, strict=False):
+        new.name_hint = old.name_hint
+    _fill(block, kernel)
+    function = func.FuncOp(name, ([*types, index, index], []), Region(block))
+    function.attributes["grid"] = kernel.grid
+    if kernel.comment is not None:
+        function.attributes["comment"] = kernel.comment
+    function.location = kernel.location
+    Rewriter.replace_op(kernel, function)
+
+
+def _fill(block: Block, kernel: FuncOp) -> None:
+    """Moves the kernel's body into a loop over the worker's blocks."""
+    *buffers, worker, workers = block.args
+    worker.name_hint, workers.name_hint = "worker", "workers"
+    grid = kernel.grid.value.data
+    zero, one, blocks = (arith.ConstantOp(IntegerAttr(n, index)) for n in (0, 1, grid))
+    start = arith.MuliOp(blocks, worker)
+    first = arith.DivUIOp(start, workers)
+    following = arith.AddiOp(worker, one)
+    end = arith.MuliOp(blocks, following)
+    last = arith.DivUIOp(end, workers)
+    first.result.name_hint, last.result.name_hint = "first", "last"
+    loop = scf.ForOp(first, last, one, [], Block([scf.YieldOp()], arg_types=[index]))
+    counter = loop.body.block.args[0]
+    counter.name_hint = kernel.block_id.name_hint or "b"
+    added: list[Operation] = [zero, one, blocks, start, first, following, end, last, loop, func.ReturnOp()]
+    for op in added:
+        op.location = kernel.location
+    block.add_ops(added)
+    arguments: list[SSAValue[Attribute]] = [*buffers, counter, zero.result]
+    assert loop.body.block.last_op is not None
+    Rewriter.inline_block(kernel.body.block, InsertPoint.before(loop.body.block.last_op), arguments)
+
+
+def _lower_alloc(op: AllocOp) -> None:
+    type = op.buffer.type
+    assert isinstance(type, MemRefType)
+    plain = MemRefType(type.element_type, type.shape, type.layout)
+    alloca = memref.AllocaOp.get(type.element_type, shape=type.get_shape(), layout=type.layout)
+    assert alloca.memref.type == plain
+    alloca.memref.name_hint = op.buffer.name_hint
+    alloca.location = op.location
+    Rewriter.replace_op(op, alloca)

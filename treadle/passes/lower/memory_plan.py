@@ -1,0 +1,190 @@
+"""memory-plan: tensors become buffers, kernels become functions, and @main a list of launches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import cast
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ArrayAttr, FunctionType, IntegerAttr, ModuleOp, TensorType, UnknownLoc, i64
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from treadle.dialects.graph import ConstantOp
+from treadle.dialects.graph.dtypes import byte_width, is_supported
+from treadle.dialects.loop import BufferOp, KernelOp, LaunchOp, memref_of
+from treadle.dialects.loop import ReturnOp as EndOp
+from treadle.errors import TreadleError
+from treadle.passes.lower.arena import LiveRange, plan_arena
+from treadle.passes.lower.arena_overlaps import overlaps
+from treadle.passes.lower.copy_kernel import copy_returned_values
+from treadle.passes.lower.outline_kernels import outline
+
+
+@dataclass(frozen=True)
+class MemoryPlanPass(ModulePass):
+    """Gives every tensor of @main a buffer, and every kernel a name that launches refer to.
+
+    ```mlir
+    func.func @main(%x : tensor<4xf32>) -> tensor<4xf32>
+        attributes {input_names = ["x"], output_names = ["y"]} {
+      %h = loop.kernel @relu ins(%A = %x : tensor<4xf32>) outs(%C : tensor<4xf32>) grid(..) threads(..) {..}
+      %y = loop.kernel @relu ins(%A = %h : tensor<4xf32>) outs(%C : tensor<4xf32>) grid(..) threads(..) {..}
+      func.return %y : tensor<4xf32>
+    }
+    ```
+    becomes
+    ```mlir
+    loop.func @relu(%A : memref<4xf32>, %C : memref<4xf32>) grid(%b in 1) threads(%t in 1) {..}
+    func.func @main() attributes {arena_bytes = 64 : i64, input_names = ["x"], output_names = ["y"],
+                                  input_types = [tensor<4xf32>], output_types = [tensor<4xf32>]} {
+      %x = loop.buffer input 0 : memref<4xf32>
+      %h = loop.buffer arena 0 : memref<4xf32>
+      %y = loop.buffer output 0 : memref<4xf32>
+      loop.launch @relu(%x, %h) : memref<4xf32>, memref<4xf32>
+      loop.launch @relu(%h, %y) : memref<4xf32>, memref<4xf32>
+      loop.return
+    }
+    ```
+    A value that is returned is written to its output's buffer; one that no kernel writes there (an argument,
+    a constant, a value returned twice) is copied by a kernel of `copy_threads` threads. All other kernels'
+    results share the arena, at multiples of `alignment` bytes. Launches keep the kernels' order. Equal
+    constants are one buffer; constants are numbered by their buffers' order.
+    """
+
+    name = "memory-plan"
+    alignment: int = 64
+    copy_threads: int = 1
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """TreadleError for an alignment below 1, a module without @main, an operation in @main other than
+        `loop.kernel` and `graph.constant`, and a symbolic dimension."""
+        if self.alignment < 1 or self.copy_threads < 1:
+            given = f"alignment={self.alignment} copy-threads={self.copy_threads}"
+            raise TreadleError(f"impossible options {given}", "memory-plan", "numbers from 1 upwards")
+        main, end = _checked_main(op)
+        copy_returned_values(end, self.copy_threads)
+        kernels = [o for o in main.body.block.ops if isinstance(o, KernelOp)]
+        buffers, arena_bytes = _plan_buffers(main, end, kernels, self.alignment)
+        functions, names = outline(kernels, taken=["main"])
+        launches = [
+            LaunchOp(name, [buffers[v].buffer for v in (*kernel.inputs, kernel.result)])
+            for kernel, name in zip(kernels, names, strict=True)
+        ]
+        for launch, kernel in zip(launches, kernels, strict=True):
+            launch.location = kernel.location
+        distinct = list(dict.fromkeys(buffers.values()))
+        planned = _planned_main(main, end, [*distinct, *launches, EndOp()], arena_bytes)
+        Rewriter.insert_op([*functions, planned], InsertPoint.before(main))
+        Rewriter.erase_op(main)
+
+
+def _checked_main(module: ModuleOp) -> tuple[FuncOp, ReturnOp]:
+    """@main and its terminator, after making sure that the pass can plan it."""
+    mains = [f for f in module.body.block.ops if isinstance(f, FuncOp) and f.sym_name.data == "main"]
+    if not mains or not mains[0].body.blocks:
+        raise TreadleError("the module has no function @main", "memory-plan", "func.func @main with a body")
+    main = mains[0]
+    for other in module.body.block.ops:
+        if other is not main:
+            accepted = "a module that holds func.func @main only"
+            raise TreadleError(f"{other.name} beside @main", _place(other), accepted)
+    for op in main.body.block.ops:
+        if not isinstance(op, KernelOp | ConstantOp | ReturnOp):
+            accepted = "loop.kernel, graph.constant, func.return"
+            raise TreadleError(f"{op.name} is left in @main", _place(op), accepted)
+        for value in (*op.operands, *op.results):
+            _check_type(value.type, op)
+    for arg in main.body.block.args:
+        _check_type(arg.type, main)
+    end = main.body.block.last_op
+    if not isinstance(end, ReturnOp):
+        raise TreadleError("@main does not return", "memory-plan", "func.return at its end")
+    return main, end
+
+
+def _check_type(type: Attribute, op: Operation) -> None:
+    if not isinstance(type, TensorType):
+        raise TreadleError(f"{op.name} has a value of type {type}", _place(op), "tensors")
+    if not type.has_static_shape():
+        raise TreadleError(f"{op.name} has a symbolic dimension: {type}", _place(op), "static extents")
+    if not is_supported(type.get_element_type()):
+        raise TreadleError(f"{op.name} has elements that have no bytes: {type}", _place(op), "a number type")
+
+
+def _place(op: Operation) -> str:
+    return "memory-plan" if isinstance(op.location, UnknownLoc) else f"memory-plan, {op.location}"
+
+
+def _plan_buffers(
+    main: FuncOp, end: ReturnOp, kernels: Sequence[KernelOp], alignment: int
+) -> tuple[dict[SSAValue, BufferOp], int]:
+    """The buffer of every tensor that a kernel reads or writes, and the bytes of the arena."""
+    outputs = {value: n for n, value in enumerate(end.operands)}
+    temporaries = [k for k in kernels if k.result not in outputs]
+    arena = plan_arena(_live_ranges(kernels, temporaries), alignment)
+    buffers: dict[SSAValue, BufferOp] = {}
+    for n, arg in enumerate(main.body.block.args):
+        if arg.uses:
+            buffers[arg] = _buffer("input", arg, n)
+    buffers |= _constant_buffers(main)
+    for kernel, offset in zip(temporaries, arena.offsets, strict=True):
+        buffers[kernel.result] = _buffer("arena", kernel.result, offset)
+    for value, n in outputs.items():
+        buffers[value] = _buffer("output", value, n)
+    return buffers, arena.nbytes
+
+
+def _live_ranges(kernels: Sequence[KernelOp], temporaries: Sequence[KernelOp]) -> list[LiveRange]:
+    """Each temporary lives from the launch that writes it to the last that reads it.
+
+    It shares no byte with what its last reader writes, because the blocks of a launch run in any order.
+    """
+    first: dict[SSAValue, int] = {kernel.result: step for step, kernel in enumerate(kernels)}
+    last = dict(first)
+    for step, kernel in enumerate(kernels):
+        last.update((value, step) for value in kernel.inputs if value in first)
+    return [LiveRange(_nbytes(k.result.type), first[k.result], last[k.result]) for k in temporaries]
+
+
+def _constant_buffers(main: FuncOp) -> dict[SSAValue, BufferOp]:
+    buffers: dict[SSAValue, BufferOp] = {}
+    known: dict[tuple[Attribute, Attribute], BufferOp] = {}
+    for op in main.body.block.ops:
+        if not isinstance(op, ConstantOp) or not op.result.uses:
+            continue
+        type = memref_of(op.type)
+        if (op.value, type) not in known:
+            known[op.value, type] = BufferOp("constant", type, value=op.value)
+            known[op.value, type].buffer.name_hint = op.result.name_hint
+            known[op.value, type].location = op.location
+        buffers[op.result] = known[op.value, type]
+    return buffers
+
+
+def _buffer(kind: str, value: SSAValue, position: int) -> BufferOp:
+    op = BufferOp(kind, memref_of(cast("TensorType[Attribute]", value.type)), position)
+    op.buffer.name_hint = value.name_hint
+    return op
+
+
+def _nbytes(type: Attribute) -> int:
+    tensor = cast("TensorType[Attribute]", type)
+    return prod(tensor.get_shape()) * byte_width(tensor.get_element_type())
+
+
+def _planned_main(main: FuncOp, end: ReturnOp, ops: Sequence[Operation], arena_bytes: int) -> FuncOp:
+    planned = FuncOp(main.sym_name.data, FunctionType.from_lists([], []), Region(Block(ops)), main.sym_visibility)
+    planned.location = main.location
+    planned.attributes |= main.attributes
+    planned.attributes["arena_bytes"] = IntegerAttr(arena_bytes, i64)
+    planned.attributes["input_types"] = ArrayAttr(main.body.block.arg_types)
+    planned.attributes["output_types"] = ArrayAttr([value.type for value in end.operands])
+    return planned
+
+
+__all__ = ["MemoryPlanPass", "overlaps"]

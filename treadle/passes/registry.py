@@ -1,0 +1,103 @@
+"""Every pass by name, imported when it is first asked for, so that tools start quickly."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import cast
+
+from xdsl.passes import ModulePass
+from xdsl.utils.arg_spec import parse_pipeline
+from xdsl.utils.exceptions import ArgSpecParseError
+
+from treadle.errors import TreadleError
+
+_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "graph": (
+        "graph-fold-constants",
+        "graph-simplify",
+        "graph-decompose",
+        "graph-conv-to-matmul",
+        "graph-pack-weights",
+        "graph-define",
+        "graph-inline",
+        "graph-fuse",
+    ),
+    "schedule": ("schedule-select", "schedule-instantiate"),
+    "loop": (
+        "loop-fuse-prologue",
+        "loop-fuse-epilogue",
+        "loop-simplify-index",
+        "loop-delinearize",
+        "loop-hoist-invariants",
+        "loop-flatten",
+        "loop-vectorize",
+        "loop-unroll",
+    ),
+    "lower": ("task-lower", "memory-plan", "loop-lower-accesses", "loop-to-c", "loop-to-cuda"),
+}
+
+PassFactory = Callable[[], type[ModulePass]]
+
+
+def pass_place(name: str, group: str) -> str:
+    """Where a pass lives: `task-lower` of group `lower` is `treadle.passes.lower.task_lower:TaskLowerPass`."""
+    words = name.split("-")
+    return f"treadle.passes.{group}.{'_'.join(words)}:{''.join(map(str.capitalize, words))}Pass"
+
+
+PASSES: Mapping[str, str] = {name: pass_place(name, group) for group, names in _GROUPS.items() for name in names}
+"""Module and class of each pass, by its name."""
+
+
+def pass_factories() -> dict[str, PassFactory]:
+    """Treadle's passes by name; a factory imports its pass when it is called."""
+    return {name: partial(_resolve, place) for name, place in PASSES.items()}
+
+
+def parse_passes(spec: str, available: Mapping[str, PassFactory] | None = None) -> tuple[ModulePass, ...]:
+    """The passes that `spec` names, in xDSL's syntax: `task-lower,schedule-select{target=cpu}`.
+
+    Raises TreadleError that names the unknown pass and the nearest known ones, or the option that does not fit.
+    """
+    factories = pass_factories() if available is None else available
+    try:
+        wanted = tuple(parse_pipeline(spec))
+    except ArgSpecParseError as error:
+        reason = " ".join(str(error).splitlines()[-1].replace("^", "").split())
+        raise TreadleError(f"cannot read {spec!r}: {reason}", "passes", "names like a,b{option=value}") from error
+    passes: list[ModulePass] = []
+    for each in wanted:
+        if each.name not in factories:
+            raise unknown("pass", each.name, factories)
+        kind = factories[each.name]()
+        try:
+            passes.append(kind.from_spec(each))
+        except ValueError as error:
+            raise TreadleError(str(error), f"pass '{each.name}'", _options(kind)) from error
+    return tuple(passes)
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> TreadleError:
+    """The error for a name that is not known; it offers the nearest ones, or all when they are few or none is near."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=3)
+    shown = near if near and len(names) > len(near) + 8 else _own_first(names)
+    return TreadleError(f"unknown {what} '{name}'", accepted=shown)
+
+
+def _own_first(names: list[str]) -> list[str]:
+    own = [name for name in names if name in PASSES]
+    return own or names
+
+
+def _options(kind: type[ModulePass]) -> str:
+    names = [option.name for option in dataclasses.fields(kind)]
+    return "the options " + ", ".join(names) if names else "no options"
+
+
+def _resolve(place: str) -> type[ModulePass]:
+    return cast("type[ModulePass]", pkgutil.resolve_name(place))

@@ -1,0 +1,1 @@
+"""Passes that make and obey scheduling decisions."""

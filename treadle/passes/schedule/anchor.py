@@ -1,0 +1,32 @@
+"""Which member of a fused group is scheduled."""
+
+from __future__ import annotations
+
+from treadle.dialects.graph import ComputeOp, FusedOp, MatmulOp, ReduceOp
+from treadle.dialects.graph.compute import yielded
+from treadle.errors import TreadleError
+from treadle.schedules.template import Anchor
+
+
+def anchor_of(fused: FusedOp) -> Anchor:
+    """The group's product or reduction, or without one the operator that gives its result.
+
+    TreadleError where the group has two candidates, or is scheduled already.
+    """
+    members = list(fused.body.block.ops)
+    heavy: list[Anchor] = [
+        op
+        for op in members
+        if isinstance(op, MatmulOp)
+        or (isinstance(op, ComputeOp) and any(isinstance(o, ReduceOp) for o in op.body.walk()))
+    ]
+    if len(heavy) > 1:
+        raise TreadleError(
+            f"group {fused.label.data!r} has {len(heavy)} anchors", fused.location, "one matmul or reduction"
+        )
+    if heavy:
+        return heavy[0]
+    last = yielded(fused.body).owner
+    if not isinstance(last, ComputeOp):
+        raise TreadleError(f"group {fused.label.data!r} gives no graph.compute, and has no matmul", fused.location)
+    return last

@@ -1,0 +1,70 @@
+"""What is to be compiled, and its way through the stages up to lowered IR."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from xdsl.dialects.builtin import ModuleOp
+
+from treadle.compiler import lower, passes_of, stages_between
+from treadle.dialects.registry import treadle_context
+from treadle.frontends.onnx import import_model
+from treadle.passes.instruments import Announce, Instrument, Trace, Verify, verify
+from treadle.target import Target
+
+Tell = Callable[[str, float], None]
+"""Called with what begins, and the part (0 to 1) of the whole that is done."""
+
+LOWERING = 0.6
+"""The part of a compilation that lowering takes; for the display only."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be compiled.
+
+    model:     path of an .onnx file, or a module of graph operators (which is changed)
+    shapes:    a shape for each input that the file leaves dynamic
+    trace_dir: where the numbered IR after each pass is written
+    check:     verify the IR after each pass
+    """
+
+    model: Path | ModuleOp
+    target: Target
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict[str, Sequence[int]])
+    trace_dir: Path | None = None
+    check: bool = False
+    tell: Tell = lambda what, part: None
+
+
+def lowered_module(request: Request, to: str | None = None) -> ModuleOp:
+    """The request's module after stage `to` (default: the last). Raises what import and the passes raise."""
+    request.tell("importing the model", 0.0)
+    if isinstance(request.model, ModuleOp):
+        module = request.model
+        verify(module, "as it was given")
+    else:
+        module = import_model(request.model, dict(request.shapes))
+    lower(treadle_context(), module, request.target, to=to, instruments=_instruments(request, module, to))
+    return module
+
+
+def _instruments(request: Request, module: ModuleOp, to: str | None) -> list[Instrument]:
+    total = sum(len(passes_of(stage, request.target)) for stage in stages_between(None, to))
+    done = 0
+
+    def announce(name: str) -> None:
+        nonlocal done
+        request.tell(name, LOWERING * done / max(total, 1))
+        done += 1
+
+    instruments: list[Instrument] = [Announce(announce)]
+    if request.check:
+        instruments.append(Verify())
+    if request.trace_dir is not None:
+        trace = Trace(request.trace_dir)
+        trace.start(module)
+        instruments.append(trace)
+    return instruments

@@ -1,0 +1,1 @@
+"""Schedules: templates, and what chooses among them."""

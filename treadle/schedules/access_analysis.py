@@ -1,0 +1,96 @@
+"""How a definition walks through memory: strides of its reads along its indices."""
+
+from __future__ import annotations
+
+from math import prod
+
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import IntegerAttr, TensorType
+from xdsl.ir import Block, SSAValue
+
+from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp
+from treadle.dialects.loop.index_expr import Expr, const, floordiv, mod, split_linear, var
+
+
+class IndexMap:
+    """Reads the index arithmetic of a definition as expressions of its indices.
+
+    overrides: expressions to use for given values, for example digits of a collapsed index
+    """
+
+    def __init__(self, compute: ComputeOp, overrides: dict[SSAValue, Expr] | None = None):
+        self._values: dict[SSAValue, Expr] = {}
+        for arg, extent in zip(compute.body.block.args, compute.shape, strict=True):
+            self._values[arg] = var(arg, 0, extent - 1)
+        for op in compute.body.walk():
+            if isinstance(op, ReduceOp):
+                for arg, extent in zip(op.body.block.args, op.shape, strict=True):
+                    self._values[arg] = var(arg, 0, extent - 1)
+        self._values.update(overrides or {})
+
+    def read(self, value: SSAValue) -> Expr:
+        """The expression of an index; an opaque variable where it is no arithmetic on indices."""
+        known = self._values.get(value)
+        if known is None:
+            known = self._values[value] = self._arithmetic(value)
+        return known
+
+    def _arithmetic(self, value: SSAValue) -> Expr:
+        op = value.owner
+        if isinstance(op, Block):
+            return var(value, 0, None)
+        if isinstance(op, arith.ConstantOp) and isinstance(op.value, IntegerAttr):
+            return const(op.value.value.data)
+        if isinstance(op, arith.AddiOp):
+            return self.read(op.lhs) + self.read(op.rhs)
+        if isinstance(op, arith.SubiOp):
+            return self.read(op.lhs) - self.read(op.rhs)
+        if isinstance(op, arith.MuliOp):
+            return self.read(op.lhs) * self.read(op.rhs)
+        if isinstance(op, arith.DivUIOp | arith.RemUIOp):
+            divisor = self.read(op.rhs).as_int()
+            if divisor:
+                return (floordiv if isinstance(op, arith.DivUIOp) else mod)(self.read(op.lhs), divisor)
+        return var(value, None, None)
+
+    def position(self, at: AtOp) -> Expr:
+        """The row-major position of a read in its tensor."""
+        type = at.source.type
+        assert isinstance(type, TensorType)
+        shape, position = type.get_shape(), const(0)
+        for n, i in enumerate(at.indices):
+            position = position + self.read(i) * prod(shape[n + 1 :])
+        return position
+
+
+def stride_along(position: Expr, key: SSAValue | str) -> int | None:
+    """Elements between consecutive values of an index; None if that is not one number."""
+    split = split_linear(position, key)
+    return None if split is None else split[0].as_int()
+
+
+def collapsed(compute: ComputeOp, first: int) -> dict[SSAValue, Expr]:
+    """The output indices from dimension `first` on, as digits of one variable named "inner"."""
+    shape = compute.shape[first:]
+    inner = var("inner", 0, max(prod(shape) - 1, 0))
+    digits: dict[SSAValue, Expr] = {}
+    for n, arg in enumerate(compute.body.block.args[first:]):
+        digit = floordiv(inner, prod(shape[n + 1 :]))
+        digits[arg] = digit if n == 0 else mod(digit, shape[n])
+    return digits
+
+
+def strides_of_suffix(compute: ComputeOp, first: int) -> list[int | None]:
+    """The stride of each read along the collapsed output dimensions from `first` on."""
+    index_map = IndexMap(compute, collapsed(compute, first))
+    return [stride_along(index_map.position(at), "inner") for at in compute.reads()]
+
+
+def collapsible_suffix(compute: ComputeOp) -> int:
+    """The first dimension of the longest suffix of the output that every read walks with one stride, at most
+    the last dimension alone."""
+    rank = len(compute.shape)
+    for first in range(rank):
+        if None not in strides_of_suffix(compute, first):
+            return first
+    return max(rank - 1, 0)

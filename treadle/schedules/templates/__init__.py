@@ -1,0 +1,17 @@
+"""The templates, and the order in which they are tried by default."""
+
+from treadle.schedules.template import Template
+from treadle.schedules.templates.matmul_cpu import MatmulCpu
+from treadle.schedules.templates.matmul_simt import MatmulSimt
+from treadle.schedules.templates.reduce_cpu import ReduceCpu
+from treadle.schedules.templates.reduce_cuda import ReduceCuda
+from treadle.schedules.templates.rule_cpu import RuleCpu
+from treadle.schedules.templates.rule_cuda import RuleCuda
+
+TEMPLATES: dict[str, Template] = {
+    template.name: template
+    for template in (MatmulCpu(), ReduceCpu(), RuleCpu(), MatmulSimt(), ReduceCuda(), RuleCuda())
+}
+"""Every template by name; for an anchor, the first that fits is the default."""
+
+__all__ = ["TEMPLATES"]

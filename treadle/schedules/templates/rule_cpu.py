@@ -1,0 +1,69 @@
+"""The rule for every definition on a CPU: rows in parallel, one element after another along the innermost run."""
+
+from __future__ import annotations
+
+from math import ceil, prod
+from typing import ClassVar
+
+from xdsl.dialects.builtin import TensorType
+
+from treadle.dialects.graph import ComputeOp, ReduceOp
+from treadle.dialects.loop import KernelOp
+from treadle.dialects.schedule import Choice
+from treadle.schedules.access_analysis import collapsible_suffix
+from treadle.schedules.kernel_builder import KernelBuilder
+from treadle.schedules.scalar_body import emit_element
+from treadle.schedules.template import Anchor, Choices, Knob, Template, number
+from treadle.target import Target
+
+
+class RuleCpu(Template):
+    """Each element by its definition. The innermost loop runs along the longest suffix of the output's dimensions
+    that every read walks with one stride, and is vectorised; longer runs are cut in pieces of `run` elements.
+
+    A block computes `rows` runs. Source: Hidet (ASPLOS 2023), section 5.1.3, rule-based scheduling.
+    """
+
+    name: ClassVar[str] = "rule_cpu"
+    kind: ClassVar[str] = "cpu"
+    knobs: ClassVar[tuple[Knob, ...]] = (
+        Knob("run", tuple(2**n for n in range(17)), "longest innermost loop"),
+        Knob("rows", tuple(2**n for n in range(17)), "innermost loops that a block runs"),
+    )
+
+    def fits(self, anchor: Anchor) -> bool:
+        return isinstance(anchor, ComputeOp)
+
+    def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
+        assert isinstance(anchor, ComputeOp)
+        inner = prod(anchor.shape[collapsible_suffix(anchor) :])
+        work = prod(op_extent for op in anchor.body.walk() if isinstance(op, ReduceOp) for op_extent in op.shape)
+        run = 4096
+        rows = 1
+        runs = prod(anchor.shape) // max(inner, 1) * ceil(inner / run)
+        while rows * min(inner, run) * work < 16384 and rows * 8 < runs:
+            rows *= 2
+        return {"run": run, "rows": rows}
+
+    def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
+        assert isinstance(anchor, ComputeOp)
+        tensors = anchor.tensors()
+        b = KernelBuilder([t.type for t in tensors if isinstance(t.type, TensorType)], anchor.type)
+        first = collapsible_suffix(anchor)
+        outer, inner = anchor.shape[:first], anchor.shape[first:]
+        length = prod(inner)
+        run, rows = min(number(choices, "run"), max(length, 1)), number(choices, "rows")
+        pieces = ceil(length / run)
+        total = prod(outer) * pieces
+        with b.loop("row", rows) as row:
+            position = b.add(b.mul(b.block, rows), row)
+            with b.when(b.binary("lt", position, total) if total % rows else None):
+                index = b.delinearize(b.div(position, pieces), outer)
+                begin = b.mul(b.mod(position, pieces), run)
+                end = run if length % run == 0 else b.least(b.binary("sub", length, begin), run)
+                with b.loop("i", end, vector=True) as i:
+                    where = [*index, *b.delinearize(b.add(begin, i), inner)]
+                    value = emit_element(b, anchor, where, dict(zip(tensors, b.inputs, strict=True)))
+                    b.store(value, b.output, where)
+        operators = anchor.operators.data if anchor.operators is not None else "compute"
+        return b.kernel(name, tensors, anchor.type, ceil(total / rows), 1, f"{operators} to {anchor.type}")

@@ -1,0 +1,230 @@
+"""What hardware offers: cores, memories, limits and peaks, as data taken from data sheets.
+
+A `Target` is a pure value. Schedules read its limits to reject an illegal tile before anything is built, cost
+models read its peaks, and the compilers read its name. Nothing here asks the machine at hand, except
+`native_vector_bytes`, which a caller may use to replace the default vector width of the `cpu` target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from treadle.errors import TreadleError
+
+TargetKind = Literal["cpu", "cuda"]
+
+KIB = 1024
+
+
+@dataclass(frozen=True)
+class Target:
+    """One kind of hardware.
+
+    On `cpu` a block has one thread, a warp has one lane and there is no shared memory, so that the limits
+    of both kinds can be read without asking which one it is.
+
+    Units: bytes, registers of 32 bits, floating point operations per second (an fma counts as two), bytes per
+    second. Peaks are those of `device`, without sparsity and at its boost clock.
+    """
+
+    name: str
+    kind: TargetKind
+    device: str
+    """The product that the number of multiprocessors and the peaks describe."""
+
+    peak_f32: float
+    peak_bandwidth: float
+    peak_f16_tensor: float = 0.0
+    """f16 or bf16 operands, f32 accumulators; 0 where there are no tensor cores."""
+    peak_tf32_tensor: float = 0.0
+
+    vector_bytes: int = 16
+    """Widest load or store of one thread: 16 bytes on a GPU, one vector register on a CPU."""
+
+    warp_size: int = 1
+    multiprocessors: int = 1
+    max_threads_per_block: int = 1
+    max_warps_per_multiprocessor: int = 1
+    max_blocks_per_multiprocessor: int = 1
+
+    registers_per_thread: int = 0
+    registers_per_multiprocessor: int = 0
+
+    shared_per_block_static: int = 0
+    """Shared memory that a kernel may declare without asking the driver for more."""
+    shared_per_block: int = 0
+    """Shared memory that a kernel may use after opting in (dynamic shared memory)."""
+    shared_per_multiprocessor: int = 0
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether kernels for this target are CUDA C++."""
+        return self.kind == "cuda"
+
+    @property
+    def capability(self) -> int:
+        """Compute capability as one number, 90 for `sm_90a`; 0 on `cpu`."""
+        return int(self.name.removeprefix("sm_").rstrip("a")) if self.is_cuda else 0
+
+    @staticmethod
+    def parse(name: str) -> Target:
+        """The target called `name`, such as `cpu` or `sm_80`.
+
+        `cuda` (the GPU of the machine at hand) is an alias that the caller resolves, since this module asks
+        no device. Raises `TreadleError` with the accepted names.
+        """
+        if name in TARGETS:
+            return TARGETS[name]
+        hint = "; 'cuda' stands for the GPU at hand and must be resolved first" if name == "cuda" else ""
+        raise TreadleError(f"unknown target '{name}'{hint}", where="target", accepted=", ".join(TARGETS))
+
+    @staticmethod
+    def for_capability(major: int, minor: int) -> Target:
+        """The target that a GPU of compute capability `major.minor` runs best.
+
+        That is its own, or else the newest of the same major version that is not newer than the device,
+        because a cubin runs on later minor versions of its major version. Capability 9.0 gives `sm_90a`,
+        whose instructions every such device has. Raises `TreadleError` when there is none.
+        """
+        wanted = major * 10 + minor
+        candidates = [t for t in TARGETS.values() if t.is_cuda and wanted // 10 * 10 <= t.capability <= wanted]
+        if not candidates:
+            accepted = ", ".join(t.name for t in TARGETS.values() if t.is_cuda)
+            message = f"no target for a GPU of compute capability {major}.{minor}"
+            raise TreadleError(message, where="target", accepted=accepted)
+        return max(candidates, key=lambda t: (t.capability, t.name))
+
+
+def native_vector_bytes(cpuinfo: Path = Path("/proc/cpuinfo")) -> int:
+    """Width in bytes of this machine's vector registers: 64, 32, or 16 where it cannot be told."""
+    if not cpuinfo.exists():
+        return 16
+    flags = next((line for line in cpuinfo.read_text().splitlines() if line.startswith("flags")), "").split()
+    if "avx512f" in flags:
+        return 64
+    return 32 if "avx2" in flags else 16
+
+
+def _gpu(
+    name: str,
+    device: str,
+    *,
+    multiprocessors: int,
+    warps: int,
+    blocks: int,
+    shared_kib: int,
+    tflops: tuple[float, float, float],
+    bandwidth_gb: float,
+) -> Target:
+    """A row of the table below; `tflops` is f32, f16 and tf32 tensor, `shared_kib` per multiprocessor."""
+    f32, f16, tf32 = tflops
+    return Target(
+        name=name,
+        kind="cuda",
+        device=device,
+        peak_f32=f32 * 1e12,
+        peak_f16_tensor=f16 * 1e12,
+        peak_tf32_tensor=tf32 * 1e12,
+        peak_bandwidth=bandwidth_gb * 1e9,
+        warp_size=32,
+        multiprocessors=multiprocessors,
+        max_threads_per_block=1024,
+        max_warps_per_multiprocessor=warps,
+        max_blocks_per_multiprocessor=blocks,
+        registers_per_thread=255,
+        registers_per_multiprocessor=64 * 1024,
+        shared_per_block_static=48 * KIB,
+        # The driver keeps 1 KiB of every block's shared memory from compute capability 8.0 on.
+        shared_per_block=(shared_kib - 1) * KIB,
+        shared_per_multiprocessor=shared_kib * KIB,
+    )
+
+
+# Limits: CUDA C++ Programming Guide 13.0, "Compute Capabilities", table of technical specifications. Peaks:
+# NVIDIA A100 80GB SXM data sheet; GA102 whitepaper (GeForce RTX 3090, 71 TFLOP/s with f32 accumulation);
+# Ada whitepaper (GeForce RTX 4090); H100 SXM5 data sheet; HGX B200 data sheet divided by its eight GPUs;
+# RTX Blackwell whitepaper (GeForce RTX 5090).
+_H100 = _gpu(
+    "sm_90",
+    "H100 SXM5",
+    multiprocessors=132,
+    warps=64,
+    blocks=32,
+    shared_kib=228,
+    tflops=(66.9, 989.4, 494.7),
+    bandwidth_gb=3352,
+)
+
+# A nominal server core with two 512-bit fma units at 3 GHz (2 units x 16 lanes x 2 operations x 3e9) and one
+# channel pair of DDR5-4800 (2 x 38.4 GB/s).
+_CPU = Target(
+    name="cpu",
+    kind="cpu",
+    device="one AVX-512 core",
+    peak_f32=192e9,
+    peak_bandwidth=76.8e9,
+    vector_bytes=64,
+)
+
+TARGETS: Mapping[str, Target] = {
+    target.name: target
+    for target in (
+        _CPU,
+        _gpu(
+            "sm_80",
+            "A100 SXM4 80GB",
+            multiprocessors=108,
+            warps=64,
+            blocks=32,
+            shared_kib=164,
+            tflops=(19.5, 312.0, 156.0),
+            bandwidth_gb=2039,
+        ),
+        _gpu(
+            "sm_86",
+            "GeForce RTX 3090",
+            multiprocessors=82,
+            warps=48,
+            blocks=16,
+            shared_kib=100,
+            tflops=(35.6, 71.0, 35.6),
+            bandwidth_gb=936,
+        ),
+        _gpu(
+            "sm_89",
+            "GeForce RTX 4090",
+            multiprocessors=128,
+            warps=48,
+            blocks=24,
+            shared_kib=100,
+            tflops=(82.6, 165.2, 82.6),
+            bandwidth_gb=1008,
+        ),
+        _H100,
+        replace(_H100, name="sm_90a"),
+        _gpu(
+            "sm_100",
+            "B200",
+            multiprocessors=148,
+            warps=64,
+            blocks=32,
+            shared_kib=228,
+            tflops=(75.0, 2250.0, 1125.0),
+            bandwidth_gb=8000,
+        ),
+        _gpu(
+            "sm_120",
+            "GeForce RTX 5090",
+            multiprocessors=170,
+            warps=48,
+            blocks=24,
+            shared_kib=100,
+            tflops=(104.8, 209.5, 104.8),
+            bandwidth_gb=1792,
+        ),
+    )
+}
+"""Every target by name."""

@@ -1,0 +1,61 @@
+"""`treadle compile`: a model as a folder of code and weights, or as the IR after a stage."""
+
+from __future__ import annotations
+
+import argparse
+import pkgutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from treadle.api import compile, resolve_target
+from treadle.artifact import check_replaceable, publish
+from treadle.tools.arguments import parse_shapes
+from treadle.tools.progress import progress
+
+
+def compile_command(args: argparse.Namespace) -> int:
+    """Writes the folder of `-o` in one step; raises TreadleError before any work where it cannot be written."""
+    output = Path(args.output)
+    shapes = parse_shapes(args.shape)
+    trace = None if args.trace is None else Path(args.trace)
+    if args.to is not None:
+        return _write_stage(args, output, shapes, trace)
+    check_replaceable(output)
+    with progress() as tell:
+        model = compile(args.model, args.target, shapes, trace_dir=trace, tell=tell)
+    model.save(output)
+    kernels = [name for name in model.manifest.files if name.endswith((".c", ".cu"))]
+    size = sum((output / name).stat().st_size for name in model.manifest.files)
+    print(f"{output}: {len(kernels)} units of {model.target} code, {size / 1e6:.1f} MB")
+    return 0
+
+
+def _write_stage(args: argparse.Namespace, output: Path, shapes: dict[str, tuple[int, ...]], trace: Path | None) -> int:
+    check_replaceable(output, _holds_only_ir)
+    pkgutil.resolve_name("treadle.compiler:stages_between")(None, args.to)
+    target = resolve_target(args.target)
+    with progress() as tell:
+        request = _request("Request")(Path(args.model), target, shapes, trace, tell=tell)
+        module = _request("lowered_module")(request, args.to)
+    text = _instrument("ir_text")(module)
+    publish(output, lambda folder: _write(folder / f"{args.to}.mlir", text), replace=_holds_only_ir)
+    print(f"{output / args.to}.mlir: the IR after stage {args.to}")
+    return 0
+
+
+def _holds_only_ir(folder: Path) -> bool:
+    return all(path.suffix == ".mlir" for path in folder.iterdir())
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+# The compiler is imported where it is needed: a model from the cache does not wait for it.
+def _request(name: str) -> Callable[..., Any]:
+    return pkgutil.resolve_name(f"treadle.request:{name}")
+
+
+def _instrument(name: str) -> Callable[..., Any]:
+    return pkgutil.resolve_name(f"treadle.passes.instruments:{name}")

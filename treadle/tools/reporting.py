@@ -1,0 +1,41 @@
+"""What every command does with a failure: one line on stderr and an exit status, never a traceback."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, ParseError
+
+from treadle.errors import TreadleError
+
+REJECTED = 2
+"""The exit status for input or a setting that cannot be accepted."""
+INTERRUPTED = 130
+
+
+def run_reporting(tool: str, action: Callable[[], int]) -> int:
+    """The status of `action`, or after a failure that a user can repair 2, after Ctrl-C 130."""
+    try:
+        return action()
+    except KeyboardInterrupt:
+        print(f"{tool}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has left (`| head`). Python would complain once more when it closes stdout.
+        sys.stderr.close()
+        return REJECTED
+    except (TreadleError, ParseError, DiagnosticException, ArgSpecParseError) as error:
+        print(f"{tool}: {one_line(error)}", file=sys.stderr)
+        return REJECTED
+
+
+def one_line(error: BaseException) -> str:
+    """The error as one line that begins with its place, if it has one."""
+    if isinstance(error, ParseError):
+        return " ".join(f"{error.span.get_location()}: {error.msg}".split())
+    if isinstance(error, TreadleError):
+        return str(error)
+    if isinstance(error, ArgSpecParseError):
+        return " ".join(str(error).replace("^", "").split())
+    return str(error).strip().splitlines()[0]

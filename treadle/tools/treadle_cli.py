@@ -1,0 +1,87 @@
+"""`treadle`: compiles, runs and checks ONNX models."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from treadle.target import TARGETS
+from treadle.tools.check_command import check_command
+from treadle.tools.compile_command import compile_command
+from treadle.tools.parser import Parser
+from treadle.tools.reporting import run_reporting
+from treadle.tools.run_command import run_command
+from treadle.version import __version__
+
+_SHAPE_HELP = "the shape of an input that the model leaves dynamic; may be repeated"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the tool on `argv` (default: the process's arguments).
+
+    The exit status: 0; 1 if a model is not supported or differs from the reference; 2 if an input or a setting cannot
+    be accepted, with one line on stderr; 130 after Ctrl-C.
+    """
+    return run_reporting("treadle", lambda: _dispatch(argv))
+
+
+def _dispatch(argv: Sequence[str] | None) -> int:
+    args = _parser().parse_args(argv)
+    command: Callable[[argparse.Namespace], int] = args.command
+    return command(args)
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="treadle", description="A deep-learning compiler: ONNX models to C and CUDA C++.")
+    parser.add_argument("--version", action="version", version=f"treadle {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="compile | run | check")
+    _add_compile(commands.add_parser("compile", help="write a model as C or CUDA text, compiled"))
+    _add_run(commands.add_parser("run", help="compile a model and run it"))
+    _add_check(commands.add_parser("check", help="say which nodes of a model are supported"))
+    return parser
+
+
+def _add_compile(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(command=compile_command)
+    _add_model(parser, "an .onnx file")
+    _add_target(parser)
+    parser.add_argument("--to", metavar="STAGE", help="write the IR after STAGE instead of code")
+    parser.add_argument("--trace", metavar="DIR", help="write the numbered IR after every pass")
+    parser.add_argument("-o", "--output", metavar="DIR", required=True, help="the folder to write")
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(command=run_command)
+    _add_model(parser, "an .onnx file, or a folder that `treadle compile` wrote")
+    _add_target(parser)
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=FILE.npy",
+        help="an input's values; without any, seeded random ones",
+    )
+    parser.add_argument("--check", action="store_true", help="compare the outputs with ONNX Runtime's")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of the cpu target")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="for random inputs (default 0)")
+
+
+def _add_check(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(command=check_command)
+    _add_model(parser, "an .onnx file")
+    parser.add_argument("--nodes", action="store_true", help="list every node, not every kind of operator")
+
+
+def _add_model(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("model", metavar="MODEL", help=what)
+    parser.add_argument("--shape", action="append", default=[], metavar="x=1,3,48,320", help=_SHAPE_HELP)
+
+
+def _add_target(parser: argparse.ArgumentParser) -> None:
+    names = ", ".join(TARGETS)
+    parser.add_argument("--target", default="cpu", metavar="NAME", help=f"{names}, or cuda (the GPU at hand)")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

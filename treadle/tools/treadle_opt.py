@@ -1,0 +1,197 @@
+"""`treadle-opt`: runs passes and stages on IR text or on an ONNX model, and prints the result."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pkgutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+from typing import IO, cast
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass, PassPipeline
+from xdsl.utils.exceptions import UnregisteredConstructException
+from xdsl.xdsl_opt_main import xDSLOptMain
+
+from treadle.compiler import STAGE_NAMES, lower, stages_between
+from treadle.errors import TreadleError
+from treadle.passes.instruments import Instrument, Trace, Verify, verify
+from treadle.passes.registry import parse_passes
+from treadle.target import Target
+from treadle.tools.arguments import parse_shapes
+from treadle.tools.located_parser import LocatedParser
+from treadle.tools.reporting import run_reporting
+
+ImportModel = Callable[[str, dict[str, tuple[int, ...]]], ModuleOp]
+
+
+class TreadleOptMain(xDSLOptMain):
+    """xDSL's driver with ONNX as an input format, stages as pipelines, and errors of one line."""
+
+    version_format = "treadle-opt built from xdsl version {xdsl_version}"
+    _unfinished: Path | None = None
+
+    def __init__(self, args: Sequence[str] | None = None):
+        super().__init__("Runs Treadle's and xDSL's passes on IR text or an ONNX model", args)
+
+    def register_all_arguments(self, arg_parser: argparse.ArgumentParser) -> None:
+        """xDSL's options, and Treadle's."""
+        super().register_all_arguments(arg_parser)
+        arg_parser.prog = "treadle-opt"
+        arg_parser.usage = "treadle-opt [options] [input_file]"  # generated, it would list every pass twice
+        group = arg_parser.add_argument_group("stages")
+        group.add_argument(
+            "--pipeline",
+            metavar="TARGET",
+            help="run the stages of the compiler for TARGET (cpu, sm_80, ...), before the passes of -p",
+        )
+        group.add_argument("--to", metavar="STAGE", help=f"the last stage to run; one of {', '.join(STAGE_NAMES)}")
+        group.add_argument("--from", dest="after", metavar="STAGE", help="the input is what STAGE left")
+        group.add_argument("--trace", metavar="DIR", help="write the numbered IR after every pass")
+        group.add_argument(
+            "--shape",
+            action="append",
+            default=[],
+            metavar="x=1,3,48,320",
+            help="the shape of an ONNX model's input; may be repeated",
+        )
+
+    def register_all_frontends(self) -> None:
+        """IR text, and ONNX."""
+        self.available_frontends["mlir"] = self._parse_text
+        self.available_frontends["onnx"] = self._import_onnx
+
+    def setup_pipeline(self) -> None:
+        """As xDSL's, with errors that name what would be accepted; checks the stages' options, too."""
+        callback = _between_passes(self.args)
+        self.pipeline = PassPipeline(parse_passes(self.args.passes, self.available_passes), callback)
+        asked = self.args.to is not None or self.args.after is not None or self.args.trace is not None
+        if self.args.pipeline is None and asked:
+            self.args.pipeline = "cpu"
+        self._target = None if self.args.pipeline is None else Target.parse(self.args.pipeline)
+        stages_between(self.args.after, self.args.to)
+
+    def run(self) -> None:
+        """Reads, runs, prints; an output file appears under its name only when it is complete."""
+        try:
+            super().run()
+            if self._unfinished is not None:
+                os.replace(self._unfinished, self.args.output_file)
+                self._unfinished = None
+        finally:
+            if self._unfinished is not None:
+                self._unfinished.unlink(missing_ok=True)
+
+    def get_input_stream(self) -> tuple[IO[bytes], str]:
+        """The input as a whole, and its extension; TreadleError if it cannot be read."""
+        if self.args.input_file is None:
+            return BytesIO(sys.stdin.buffer.read()), "mlir"
+        path = Path(self.args.input_file)
+        extension = path.suffix.removeprefix(".")
+        if not self.args.frontend and extension not in self.available_frontends:
+            formats = (f".{name}" for name in self.available_frontends)
+            raise TreadleError(f"unknown format '{path.suffix}'", path, formats)
+        try:
+            return BytesIO(path.read_bytes()), extension
+        except OSError as error:
+            accepted = "a file that exists and can be read"
+            raise TreadleError(f"cannot read: {error.strerror}", path, accepted) from error
+
+    def prepare_output(self) -> IO[str]:
+        """stdout, or a file beside the final one."""
+        if self.args.output_file is None:
+            return sys.stdout
+        final = Path(self.args.output_file)
+        try:
+            handle, name = tempfile.mkstemp(dir=final.parent, prefix=f".{final.name}-")
+        except OSError as error:
+            raise TreadleError(
+                f"cannot write: {error.strerror}", final, "a file in a folder that can be written"
+            ) from error
+        self._unfinished = Path(name)
+        os.fchmod(handle, 0o666 & ~_umask())
+        return TextIOWrapper(os.fdopen(handle, "wb"), "utf-8")
+
+    def apply_passes(self, prog: ModuleOp) -> None:
+        """The stages that were asked for, then the passes of -p."""
+        if not self.args.disable_verify:
+            verify(prog, "as it was read")
+        if self._target is not None:
+            lower(
+                self.ctx, prog, self._target,
+                after=self.args.after, to=self.args.to, instruments=self._instruments(prog),
+            )  # fmt: skip
+        super().apply_passes(prog)
+
+    def _instruments(self, module: ModuleOp) -> list[Instrument]:
+        instruments: list[Instrument] = [] if self.args.disable_verify else [Verify()]
+        if self.args.trace is not None:
+            trace = Trace(Path(self.args.trace))
+            trace.start(module)
+            instruments.append(trace)
+        return instruments
+
+    def _parse_text(self, io: IO[bytes]) -> ModuleOp:
+        name = self.get_input_name()
+        try:
+            text = io.read().decode()
+        except UnicodeDecodeError as error:
+            message = f"not text: {error.reason} at byte {error.start}"
+            raise TreadleError(message, name, "IR as UTF-8 text") from error
+        try:
+            return LocatedParser(self.ctx, text, name).parse_module(not self.args.no_implicit_module)
+        except UnregisteredConstructException as error:
+            accepted = "--allow-unregistered-dialect, or a known dialect"
+            raise TreadleError(str(error), name, accepted) from error
+
+    def _import_onnx(self, io: IO[bytes]) -> ModuleOp:
+        """The model of the input file; its path is needed to find external data."""
+        if self.args.input_file is None:
+            raise TreadleError("an ONNX model cannot come from stdin", "stdin", "a path to an .onnx file")
+        import_model = cast(ImportModel, pkgutil.resolve_name("treadle.frontends.onnx:import_model"))
+        return import_model(self.args.input_file, parse_shapes(self.args.shape))
+
+
+def _between_passes(
+    args: argparse.Namespace,
+) -> Callable[[ModulePass | None, ModuleOp, ModulePass | None], None]:
+    """What happens between the passes of -p: verification, and what the options ask to print."""
+    start = time.perf_counter()
+
+    def callback(before: ModulePass | None, module: ModuleOp, after: ModulePass | None) -> None:
+        nonlocal start
+        if before is not None and args.time_passes:
+            print(f"Pass {before.name} took {time.perf_counter() - start} seconds")
+        if before is not None and not args.disable_verify:
+            verify(module, f"after pass '{before.name}'")
+        if before is not None and after is not None and args.print_between_passes:
+            print(f"IR after {before.name}:\n{module}\n\n")
+        start = time.perf_counter()
+
+    return callback
+
+
+def _umask() -> int:
+    """The process's umask, which can only be read by setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the tool on `argv` (default: the process's arguments); its exit status."""
+
+    def action() -> int:
+        TreadleOptMain(argv).run()
+        return 0
+
+    return run_reporting("treadle-opt", action)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
