@@ -161,12 +161,13 @@ def test_a_power_is_within_one_ulp(library: ctypes.CDLL, form: str) -> None:
 @pytest.mark.parametrize("lanes", WIDTHS)
 def test_reductions_meet_every_lane(library: ctypes.CDLL, lanes: int) -> None:
     x = np.random.default_rng(1).permutation(lanes).astype(np.float32) - 2
-    for name, reference in (("add", x.sum()), ("max", x.max()), ("min", x.min())):
+    for name, reference in (("add", np.sum), ("max", np.max), ("min", np.min)):
         function = library[f"reduce_{name}_{lanes}"]
         function.restype = ctypes.c_float
-        assert function(ctypes.c_void_p(x.ctypes.data)) == reference
-    x[lanes // 2] = np.nan
-    assert math.isnan(library[f"reduce_max_{lanes}"](ctypes.c_void_p(x.ctypes.data)))
+        assert function(ctypes.c_void_p(x.ctypes.data)) == reference(x)
+        with_nan = x.copy()
+        with_nan[lanes // 2] = np.nan
+        assert math.isnan(function(ctypes.c_void_p(with_nan.ctypes.data)))
 
 
 @pytest.mark.parametrize("lanes", WIDTHS)

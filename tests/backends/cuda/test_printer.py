@@ -162,7 +162,7 @@ def test_tensor_cores_and_asynchronous_copies() -> None:
         "%A : memref<64x64xf16>, %C : memref<64xf32>",
     )
     assert inner(text) == """const int t = (int)threadIdx.x;
-extern __shared__ alignas(16) char treadle_dynamic[];
+alignas(16) extern __shared__ char treadle_dynamic[];
 treadle_half (&tile)[2][32][40] = *reinterpret_cast<treadle_half (*)[2][32][40]>(treadle_dynamic + 0);
 float (&more)[64] = *reinterpret_cast<float (*)[64]>(treadle_dynamic + 5120);
 treadle_cp_async_16(&tile[0][t][0], &A[t * 64], t < 16);
@@ -174,8 +174,7 @@ const treadle_vec<unsigned, 2> b = treadle_ldmatrix_x2_trans(&tile[1][t][0]);
 treadle_vec<float, 4> sum = treadle_vec<float, 4>{};
 #pragma unroll
 for (int k = 0; k < 4; k++) {
-    const treadle_vec<float, 4> d = treadle_mma_m16n8k16_f16(a, b, sum);
-    sum = d;
+    sum = treadle_mma_m16n8k16_f16(a, b, sum);
 }
 more[t] = sum.v[2];
 C[t] = more[t];"""

@@ -231,3 +231,17 @@ def test_a_sparse_initialiser() -> None:
     values, indices = numpy_helper.from_array(np.array([1], np.float32)), numpy_helper.from_array(np.array([0]))
     proto.graph.sparse_initializer.append(onnx.helper.make_sparse_tensor(values, indices, [4]))
     assert "sparse initialisers are not supported; accepted: dense initialisers" in _error(proto)
+
+
+def test_a_recursive_function() -> None:
+    proto = model([node("Twice", "x", "y", domain="own")], {"x": [2]})
+    versions = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    body = [node("Twice", "v", "w", domain="own")]
+    proto.functions.append(helper.make_function("own", "Twice", ["v"], ["w"], body, versions))
+    proto.opset_import.append(versions[1])
+    assert "functions that are well formed and not recursive" in _error(proto)
+
+
+def test_a_name_that_is_no_text() -> None:
+    data = model([node("Relu", "input", "y")], {"input": [2]}).SerializeToString()
+    assert "is no text; accepted: names in UTF-8" in _error(data.replace(b"input", b"inp\xfft"))

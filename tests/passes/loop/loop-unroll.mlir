@@ -50,3 +50,25 @@ loop.func @marks(%A: memref<4096xf32>) grid(%b in 1) threads(%t in 1) {
 // LESS:      scf.for %v
 // LESS:      } {loop.unroll}
 // LESS-NOT:  loop.unroll
+
+// Elements that are vectors count by their lanes: 8 x 2 are registers, the panel of 27 x 2 is memory.
+loop.func @vectors(%A: memref<4096xf32>) grid(%b in 1) threads(%t in 1) {
+  %acc = loop.alloc : memref<8x2xvector<16xf32>, #loop.space<register>>
+  %panel = loop.alloc : memref<27x2xvector<16xf32>, #loop.space<register>>
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c16 = arith.constant 16 : index
+  %c27 = arith.constant 27 : index
+  scf.for %k = %c0 to %c27 step %c1 {
+    %v = memref.load %panel[%k, %c0] : memref<27x2xvector<16xf32>, #loop.space<register>>
+    scf.for %r = %c0 to %c16 step %c1 {
+      memref.store %v, %acc[%r, %c1] : memref<8x2xvector<16xf32>, #loop.space<register>>
+    }
+  }
+}
+
+// CHECK-LABEL: loop.func @vectors
+// CHECK:         memref.store
+// CHECK-NEXT:    } {loop.unroll}
+// CHECK-NEXT:  }
+// CHECK-NEXT: }

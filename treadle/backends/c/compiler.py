@@ -78,7 +78,10 @@ def _compile(toolchain: Toolchain, unit: Unit, target: Path) -> None:
 
 
 def _run(command: list[str], what: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    except OSError as error:
+        raise TreadleError(f"{command[0]} does not run: {error}", what, "a working C compiler") from error
     if done.returncode == 0:
         return
     lines = done.stderr.splitlines() or [f"exit status {done.returncode}"]

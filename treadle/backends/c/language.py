@@ -34,6 +34,7 @@ LARGEST_LOCAL = 32 << 10
 
 _ALIGNMENT = 64
 _BYTES: dict[Attribute, int] = {f16: 2, f32: 4, f64: 8, i1: 1, i8: 1, i16: 2, i32: 4, i64: 8}
+_VECTOR_SUFFIXES: dict[Attribute, str] = {f32: "f", i32: "i"}
 _INTEGER_NAMES = {"min", "max", "floordiv", "ceildiv", "abs"}
 _SCALAR_ONLY = {"unordered", "differ", "bits", "from_bits"}
 _VECTOR_ONLY = {

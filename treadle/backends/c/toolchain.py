@@ -61,7 +61,7 @@ def find_toolchain(knobs: Knobs) -> Toolchain:
     Raises TreadleError if there is none, or if the one that was asked for does not answer to --version.
     """
     command = knobs.c_compiler or _installed_compiler()
-    return Toolchain(command, _version(command), (*_FLAGS, *_machine_flags(), *knobs.c_flags), cpu_identity())
+    return Toolchain(command, _version(command), (*_FLAGS, *knobs.c_flags), cpu_identity())
 
 
 def _installed_compiler() -> tuple[str, ...]:
@@ -82,11 +82,6 @@ def _version(command: tuple[str, ...]) -> str:
         message = f"the C compiler {' '.join(command)!r} does not run: {error}"
         raise TreadleError(message, "cpu target", _ACCEPTED) from error
     return answer.stdout
-
-
-def _machine_flags() -> tuple[str, ...]:
-    # Without it gcc and clang vectorise plain loops with 256 bits even where 512 are to be had at full clock.
-    return ("-mprefer-vector-width=512",) if platform.machine() in ("x86_64", "AMD64") else ()
 
 
 @functools.cache

@@ -191,6 +191,9 @@ class ExpressionPrinter:
             unsigned = self.language.unsigned(lhs.type)
             left, right = (f"({unsigned}){self.at(v, Level.UNARY)}" for v in (lhs, rhs))
             return Text(f"({self.language.type_name(lhs.type)})({left} {symbol} {right})", Level.UNARY)
+        known = _folded_integer(op)
+        if known is not None:
+            return self._number(lhs.type, known)  # C would compute it in 32 bits
         if isinstance(op, arith.AddiOp):
             return self._sum(lhs, rhs)
         if isinstance(lhs.type, VectorType):
@@ -359,10 +362,10 @@ class ExpressionPrinter:
         return Text(self.language.splat(op.vector.type, self.at(op.source), False))
 
     def _extract(self, op: vector.ExtractOp) -> Text:
-        type = cast(VectorType, op.vector.type)
+        type = op.vector.type
         position = 0
         for extent, at in zip(type.get_shape(), op.static_position.get_values(), strict=False):
-            position = position * extent + cast(int, at)
+            position = position * extent + at
         if op.dynamic_position or isinstance(op.result.type, VectorType):
             self.language.reject(op, f"{op.name} at a computed position", "constant positions of one element")
         return Text(self.language.lane(self.at(op.vector, Level.PRIMARY), position, type))
@@ -371,7 +374,7 @@ class ExpressionPrinter:
         kinds = {"add": "add", "maximumf": "max", "minimumf": "min"}
         kind = kinds.get(op.kind.data.value)
         if kind is None:
-            self.language.reject(op, f"vector.reduction <{op.kind.data.value}>", kinds)
+            self.language.reject(op, f"vector.reduction <{op.kind.data.value}>", ", ".join(kinds))
         call = f"{self.language.function(f'reduce_{kind}', op.vector.type)}({self.at(op.vector)})"
         if op.acc is None:
             return Text(call)
@@ -385,6 +388,18 @@ def constant_integer(value: SSAValue) -> int | None:
     if isinstance(value.owner, arith.ConstantOp) and isinstance(value.owner.value, IntegerAttr):
         return value.owner.value.value.data
     return None
+
+
+def _folded_integer(op: Operation) -> int | None:
+    """The sum, difference or product of two constants of type index."""
+    if not isinstance(op, arith.AddiOp | arith.SubiOp | arith.MuliOp) or not isinstance(op.result.type, IndexType):
+        return None
+    lhs, rhs = constant_integer(op.lhs), constant_integer(op.rhs)
+    if lhs is None or rhs is None:
+        return None
+    if isinstance(op, arith.MuliOp):
+        return lhs * rhs
+    return lhs + rhs if isinstance(op, arith.AddiOp) else lhs - rhs
 
 
 def _splat_number(op: arith.ConstantOp) -> float | None:

@@ -20,6 +20,8 @@ _LOADS = (memref.LoadOp, vector.LoadOp, vector.MaskedLoadOp, StridedLoadOp)
 _STORES = (memref.StoreOp, vector.StoreOp, vector.MaskedStoreOp, StridedStoreOp)
 _TRANSPARENT = (vector.BroadcastOp, vector.CreateMaskOp)
 _PURE_DIALECTS = ("arith", "math", "vector")
+# All lanes of a warp take part in these: they stay in the block where they stand.
+_OF_A_WARP = ("cuda.mma", "cuda.shuffle", "cuda.ldmatrix")
 _ALLOCATIONS = ("memref.alloca", "loop.alloc", "cuda.alloc")
 
 
@@ -119,6 +121,8 @@ class Folding:
             return False
         if always_folded(op):
             return True
+        if op.name in _OF_A_WARP:
+            return self._ends_in_its_block(op)
         if not (is_pure(op) or is_load(op) or op in self._ternaries):
             return False
         uses = list(self._live_uses(op.results[0]))
@@ -132,6 +136,13 @@ class Folding:
         if reads and isinstance(place, scf.ForOp):
             return False  # a bound is evaluated once an iteration
         return self._reaches(op, place, reads)
+
+    def _ends_in_its_block(self, op: Operation) -> bool:
+        """Whether the only user is a store or the block's end: then it is evaluated exactly where it would be alone."""
+        users = [use.operation for use in op.results[0].uses if use.operation not in self.dead]
+        if op.name == "cuda.ldmatrix" or len(users) != 1 or users[0].parent_block() is not op.parent_block():
+            return False
+        return isinstance(users[0], scf.YieldOp | memref.StoreOp)
 
     def _in_ternary(self, op: Operation) -> bool:
         parent = op.parent_op()
@@ -196,6 +207,13 @@ def _writes(op: Operation, buffers: set[SSAValue[Attribute]]) -> bool:
         if isinstance(inner, _STORES):
             if buffer_of(inner) in buffers:
                 return True
-        elif not (is_pure(inner) or is_load(inner) or inner.dialect_name() == "scf" or inner.name in _ALLOCATIONS):
+        elif not _is_harmless(inner):
             return True
     return False
+
+
+def _is_harmless(op: Operation) -> bool:
+    """Whether the operation by itself, without its regions, writes no memory."""
+    if is_pure(op) or is_load(op) or op.dialect_name() == "scf":
+        return True
+    return op.name in _ALLOCATIONS or op.name in _OF_A_WARP

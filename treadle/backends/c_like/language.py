@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NoReturn, Protocol
+from typing import ClassVar, NoReturn, Protocol
 
 from xdsl.dialects.builtin import (
     Float16Type,
@@ -44,7 +44,7 @@ class Language(ABC):
     nan: str
     wide_suffix: str
     """Of a 64-bit integer literal."""
-    scalars: dict[Attribute, str]
+    scalars: ClassVar[dict[Attribute, str]]
     """The types of values, except for `index`."""
 
     def type_name(self, type: Attribute) -> str:

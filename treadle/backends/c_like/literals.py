@@ -10,7 +10,7 @@ _DECIMAL_DIGITS = 9
 
 
 def float_literal(value: float, width: int, infinity: str, nan: str) -> str:
-    """A float of 16, 32 or 64 bits: the shortest decimal that reads back exactly, or a hexadecimal one if that is short.
+    """A float of 16, 32 or 64 bits: the shortest decimal that reads back exactly, or 0x1p-20.
 
     `infinity` and `nan` are the language's names for the values that have no literal.
     """

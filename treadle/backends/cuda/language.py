@@ -45,6 +45,7 @@ from treadle.errors import TreadleError
 
 _INTEGER_NAMES = {"min", "max", "floordiv", "ceildiv", "abs"}
 _BITS = {"bits": "__float_as_int", "from_bits": "__int_as_float"}
+_MMA_KINDS: dict[Attribute, str] = {f16: "f16", bf16: "bf16", f32: "tf32"}
 _ALIGNMENT = 16
 
 
@@ -121,7 +122,7 @@ class CudaLanguage(Language):
         """A reference to an array that begins at the next free byte of the launch's dynamic shared memory."""
         start = self._dynamic
         self._dynamic += -(-(buffer_bytes(type) or 0) // _ALIGNMENT) * _ALIGNMENT
-        declared = f"extern __shared__ alignas({_ALIGNMENT}) char treadle_dynamic[];"
+        declared = f"alignas({_ALIGNMENT}) extern __shared__ char treadle_dynamic[];"
         cast = f"{element} (&{name}){extents} = *reinterpret_cast<{element} (*){extents}>(treadle_dynamic + {start});"
         return [cast] if start else [declared, cast]
 
@@ -141,8 +142,8 @@ class CudaLanguage(Language):
                 suffix = "" if op.transpose is None else "_trans"
                 return f"treadle_ldmatrix_x{matrices}{suffix}(&{values.element(op.source, op.indices)})"
             case MmaOp():
-                kinds = {f16: "f16", bf16: "bf16", f32: "tf32"}
-                kind = kinds[op.a.type.element_type]
+                assert isinstance(op.a.type, VectorType)
+                kind = _MMA_KINDS[op.a.type.element_type]
                 operands = ", ".join(values.at(operand) for operand in (op.a, op.b, op.c))
                 return f"treadle_mma_{op.shape.data}_{kind}({operands})"
             case _:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
-from onnx import GraphProto, ModelProto, NodeProto, inliner
+from onnx import GraphProto, ModelProto, NodeProto, checker, inliner
 
 from treadle.errors import TreadleError
 
@@ -65,12 +65,22 @@ def _checked(data: bytes, folder: Path | None, name: str) -> LoadedModel:
         raise TreadleError(
             "the file holds no graph: it is empty, truncated, or not ONNX", name, "a complete .onnx file"
         )
+    proto = _inlined(proto, name)
     _check_text(proto, name)
     opset = _opset(proto, name)
-    if proto.functions:
-        proto = inliner.inline_local_functions(proto)
     _check_graph(proto.graph, name)
     return LoadedModel(proto, folder, name, opset)
+
+
+def _inlined(proto: ModelProto, name: str) -> ModelProto:
+    """The model with the calls of its own functions replaced by their bodies."""
+    if not proto.functions:
+        return proto
+    try:
+        return inliner.inline_local_functions(proto)
+    except (RuntimeError, ValueError, checker.ValidationError) as error:
+        message = f"the model's functions cannot be inlined: {error}"
+        raise TreadleError(message, name, "functions that are well formed and not recursive") from error
 
 
 def _check_text(proto: ModelProto, where: str) -> None:

@@ -15,8 +15,8 @@ from treadle.dialects.loop import AllocOp, FuncOp, KernelOp, Space, SpaceAttr
 from treadle.passes.loop.counted_loops import loops_in, trip_count
 from treadle.passes.loop.kernels import is_pure, kernels_of
 
-REGISTER_ELEMENTS = 1024
-"""A larger buffer fits no register file: unrolling cannot keep it in registers."""
+REGISTER_ELEMENTS = 512
+"""Floats in the largest register file (32 vectors of 16): unrolling keeps no larger buffer in registers."""
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from math import prod
 
-from xdsl.dialects import arith, memref, scf
+from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import IndexType, TensorType
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Attribute, Block, Region, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from treadle.dialects.loop import KernelOp, memref_of
+from treadle.dialects.loop import KernelOp, LoadOp, StoreOp, memref_of
 from treadle.dialects.loop.index_expr import Expr, const, floordiv, mod, var
 from treadle.passes.loop.emit_index import IndexEmitter
 
@@ -37,7 +37,7 @@ def copy_returned_values(end: ReturnOp, threads: int) -> None:
 
 
 def copy_kernel(value: SSAValue, name: str, threads: int) -> KernelOp:
-    """A kernel, as the last loop pass would leave it, whose result is a copy of the static tensor `value`.
+    """A kernel whose result is a copy of the static tensor `value`.
 
     The elements are numbered row-major. A block copies ELEMENTS_PER_BLOCK of them, its threads interleaved.
     """
@@ -71,9 +71,9 @@ def _emit_copy(body: Block, type: TensorType[Attribute], count: int, grid: int, 
     element = var(inside.args[0], 0, max(count, 1) - 1)
     inner = IndexEmitter(InsertPoint.before(loop)).inside(InsertPoint.at_end(inside))
     position = [inner.emit(i) for i in _delinearized(element, type.get_shape())]
-    load = memref.LoadOp.get(body.args[0], position)
-    load.res.name_hint = "v"
-    inside.add_ops([load, memref.StoreOp.get(load.res, body.args[1], position), scf.YieldOp()])
+    load = LoadOp(body.args[0], position)
+    load.result.name_hint = "v"
+    inside.add_ops([load, StoreOp(load.result, body.args[1], position), scf.YieldOp()])
 
 
 def _numbered(arg: SSAValue, extent: int) -> Expr:

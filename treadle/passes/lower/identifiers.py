@@ -23,11 +23,11 @@ blockDim gridDim warpSize dim3 half
 """
 _LIBRARY = """
 abs labs fabs acos acosh asin asinh atan atan2 atanh cbrt ceil clock close copysign cos cosh div drem dup erf erfc exit
-exp exp10 exp2 expm1 fdim floor fma fmax fmin fmod fork free frexp gamma getc hypot index isatty j0 j1 jn kill ldexp ldiv
-lgamma link llabs log log10 log1p log2 logb lrint lround malloc memchr memcmp memcpy memmove memset modf nearbyint
+exp exp10 exp2 expm1 fdim floor fma fmax fmin fmod fork free frexp gamma getc hypot index isatty j0 j1 jn kill ldexp
+ldiv lgamma link llabs log log10 log1p log2 logb lrint lround malloc memchr memcmp memcpy memmove memset modf nearbyint
 nextafter open pause pipe poll pow putc puts raise rand random read realloc remainder remove remquo rename rewind rindex
-rint round roundeven scalb select send signal significand sin sincos sinh sleep sqrt stat strlen swab sync system tan tanh
-tgamma time trunc wait write y0 y1 yn
+rint round roundeven scalb select send signal significand sin sincos sinh sleep sqrt stat strlen swab sync system tan
+tanh tgamma time trunc wait write y0 y1 yn
 """
 LIBRARY = frozenset(name + suffix for name in _LIBRARY.split() for suffix in ("", "f", "l"))
 """Functions of the C library that an operator might be called like: a kernel of that name would replace them."""

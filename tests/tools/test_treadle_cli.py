@@ -1,0 +1,104 @@
+"""treadle compile, run and check on models that work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import treadle
+from tests.helpers.onnx_models import WEIGHTS, linear_model
+from treadle.tools import run_command
+from treadle.tools.treadle_cli import main
+
+X = np.random.default_rng(1).standard_normal((2, 8)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TREADLE_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    return str(linear_model(tmp_path / "m.onnx"))
+
+
+def test_compile_writes_a_folder_that_load_reads(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "new" / "output"
+    for _ in range(2):  # the second replaces the first
+        assert main(["compile", model, "-o", str(output)]) == 0
+    captured = capsys.readouterr()
+    assert "units of cpu code" in captured.out and captured.err == ""
+    np.testing.assert_allclose(treadle.load(output)(X)[0], np.maximum(X @ WEIGHTS, 0), rtol=1e-5, atol=1e-6)
+    assert [path.name for path in output.parent.iterdir()] == ["output"]
+
+
+def test_compile_for_a_gpu_writes_text_and_cubin(model: str, tmp_path: Path) -> None:
+    output = tmp_path / "output"
+    assert main(["compile", model, "--target", "sm_90", "-o", str(output)]) == 0
+    texts = {path.stem for path in output.glob("kernels/*.cu")}
+    assert texts and texts == {path.stem for path in output.glob("kernels/*.cubin")}
+
+
+def test_compile_to_a_stage_writes_ir(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output, trace = tmp_path / "output", tmp_path / "trace"
+    assert main(["compile", model, "--to", "fuse", "--trace", str(trace), "-o", str(output)]) == 0
+    assert "graph.fused" in (output / "fuse.mlir").read_text()
+    assert (output / "fuse.mlir").read_text() == max(trace.iterdir()).read_text()
+
+
+def test_run_prints_the_outputs(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "x.npy", X)
+    assert main(["run", model, "--input", f"x={tmp_path / 'x.npy'}", "--threads", "1"]) == 0
+    largest = np.maximum(X @ WEIGHTS, 0).max()
+    assert f"y: float32[2, 4] from 0 to {largest:.4f}"[:-1] in capsys.readouterr().out
+
+
+def test_an_array_gives_dynamic_dimensions_their_values(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = str(linear_model(tmp_path / "m.onnx", rows="batch"))
+    np.save(tmp_path / "x.npy", X)
+    assert main(["run", model, "--input", f"x={tmp_path / 'x.npy'}"]) == 0
+
+
+def test_run_takes_a_compiled_folder(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    treadle.compile(model).save(tmp_path / "saved")
+    assert main(["run", str(tmp_path / "saved")]) == 0
+    assert "y: float32[2, 4]" in capsys.readouterr().out
+
+
+def test_run_checks_against_onnx_runtime(
+    model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    assert main(["run", model, "--check"]) == 0
+    assert "agrees" in capsys.readouterr().out
+    monkeypatch.setattr(run_command, "tolerance", lambda path, shapes: -1.0)
+    assert main(["run", model, "--check"]) == 1
+    assert "DIFFERS" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("nodes", [[], ["--nodes"]])
+def test_check_lists_what_is_supported(
+    nodes: list[str], model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", model, *nodes]) == 0
+    text = capsys.readouterr().out
+    assert "MatMul" in text and "2 of 2 nodes are supported" in text
+    assert ("product" in text) == bool(nodes)
+
+
+def test_ctrl_c(model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_command, "compile", interrupt)
+    assert main(["run", model]) == 130
+    assert capsys.readouterr().err == "treadle: interrupted\n"
