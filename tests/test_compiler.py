@@ -11,9 +11,11 @@ import pytest
 from xdsl.dialects.builtin import ModuleOp
 
 import treadle
+from tests.backends.cuda.fake_driver import FakeDriver
 from tests.helpers.onnx_models import WEIGHTS, external_model, linear_model
 from treadle.artifact import MANIFEST
-from treadle.compiler import STAGE_NAMES, STAGES, passes_of, stages_between
+from treadle.backends.cuda.open_artifact import open_program
+from treadle.compiler import STAGE_NAMES, STAGES, lower, passes_of, stages_between
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
 from treadle.frontends.onnx import import_model
@@ -63,7 +65,7 @@ def test_a_stage_saved_as_text_resumes(stage: str, target: str, model_path: Path
     saved = ir_text(lowered_module(Request(model_path, Target.parse(target)), stage))
     context = treadle_context()
     module = LocatedParser(context, saved, "saved").parse_module()
-    treadle.compiler.lower(context, module, Target.parse(target), after=stage)
+    lower(context, module, Target.parse(target), after=stage)
     assert ir_text(module) == straight
 
 
@@ -143,9 +145,7 @@ def test_a_damaged_artifact_is_refused(name: str, damage: str, model_path: Path,
         treadle.load(tmp_path / "saved")
 
 
-def test_the_second_compilation_comes_from_the_cache(
-    model_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_second_compilation_comes_from_the_cache(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = treadle.compile(model_path)
     monkeypatch.setattr("treadle.build.write_artifact", lambda request, folder: pytest.fail("compiled twice"))
     second = treadle.compile(model_path)
@@ -176,3 +176,16 @@ def test_a_gpu_target_gives_cuda_text_and_cubins(model_path: Path) -> None:
     launch = model.manifest.launches[0]
     assert (model.folder / launch["image"]).read_bytes()[:4] == b"\x7fELF"
     assert launch["kernel"] in (model.folder / launch["image"]).with_suffix(".cu").read_text()
+
+
+def test_a_gpu_artifact_runs_on_a_driver(model_path: Path) -> None:
+    def relu_of_product(memory: np.ndarray, x: int, weights: int, y: int) -> None:
+        product = memory[x : x + 16].reshape(2, 8) @ memory[weights : weights + 32].reshape(8, 4)
+        memory[y : y + 8] = np.maximum(product, 0).reshape(-1)
+
+    model = treadle.compile(model_path, target="sm_80")
+    (launch,) = model.manifest.launches
+    (model.folder / launch["image"]).write_text("cubin")  # the driver that is played here reads text
+    driver = FakeDriver({launch["kernel"]: relu_of_product})
+    with open_program(model.folder, model.manifest, driver) as program:
+        np.testing.assert_allclose(program.run([X])[0], Y, rtol=1e-5, atol=1e-6)

@@ -52,10 +52,8 @@ STAGES: tuple[Stage, ...] = (
                 "Batch norms and scales vanish into weights, which must be constants by now.",
             ),
             Step("graph-decompose", "What has two reductions cannot be one definition."),
-            Step(
-                "graph-conv-to-matmul",
-                "After scales were folded into the filters, whose layout changes here.",
-            ),
+            Step("graph-conv-to-matmul", "After scales were folded into the filters, turned here.", only="cuda"),
+            Step("graph-conv-to-matmul{pad=true}", "The same; a stored border spares predicates.", only="cpu"),
             Step("graph-fold-constants", "The filters' transposes are of constants: done now, not at run time."),
             Step("graph-simplify", "Reshapes and transposes around new matmuls meet older ones."),
             Step("graph-pack-weights", "Panels of constant right operands stay in the first cache.", only="cpu"),
@@ -95,7 +93,9 @@ STAGES: tuple[Stage, ...] = (
         "plan",
         "Kernels by themselves, and a program that launches them on planned memory.",
         (
-            Step("memory-plan", "Tensors become buffers once fusion is done; equal kernels are lowered once.", only="cpu"),
+            Step(
+                "memory-plan", "Tensors become buffers once fusion is done; equal kernels are lowered once.", only="cpu"
+            ),
             Step("memory-plan{copy-threads=256}", "The same, with copies by whole blocks.", only="cuda"),
         ),
     ),

@@ -86,9 +86,7 @@ def _binary(choose: Random, graph: Graph, values: list[SSAValue]) -> SSAValue:
     partners = [v for v in values if shape_of(v) == shape_of(x)]
     channel = [shape_of(x)[1], *[1] * (len(shape_of(x)) - 2)]
     bias = graph.constant(random(*channel, seed=choose.randrange(9)))
-    return graph.add(
-        BinaryOp(choose.choice(["add", "mul", "sub", "max"]), x, choose.choice([*partners, bias]))
-    )
+    return graph.add(BinaryOp(choose.choice(["add", "mul", "sub", "max"]), x, choose.choice([*partners, bias])))
 
 
 def _conv(choose: Random, graph: Graph, values: list[SSAValue]) -> SSAValue | None:

@@ -89,9 +89,7 @@ def test_compile_refuses_a_model(case: str, tmp_path: Path, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("case", ["corrupt", "dynamic dimension", "absent"])
-def test_check_and_treadle_opt_refuse_a_model(
-    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_and_treadle_opt_refuse_a_model(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make, words = REFUSED_MODELS[case]
     path = str(make(tmp_path))
     refused(capsys, main(["check", path]), *words)
@@ -152,14 +150,10 @@ def test_run_refuses_an_argument(
 def test_a_pickled_array_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = npy(tmp_path, np.array([{}], dtype=object))
     model = linear_model(tmp_path / "m.onnx")
-    refused(
-        capsys, main(["run", str(model), "--input", f"x={file}"]), "accepted: a .npy file without objects"
-    )
+    refused(capsys, main(["run", str(model), "--input", f"x={file}"]), "accepted: a .npy file without objects")
 
 
-def test_no_c_compiler(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_c_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("TREADLE_CC", str(tmp_path / "no-such-compiler"))
     model, output = linear_model(tmp_path / "m.onnx"), tmp_path / "output"
     refused(
@@ -175,9 +169,7 @@ def test_a_c_compiler_that_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     compiler = tmp_path / "cc"
-    compiler.write_text(
-        "#!/bin/sh\n[ \"$1\" = --version ] && exit 0\necho 'error: out of thread' >&2\nexit 1\n"
-    )
+    compiler.write_text("#!/bin/sh\n[ \"$1\" = --version ] && exit 0\necho 'error: out of thread' >&2\nexit 1\n")
     compiler.chmod(0o755)
     monkeypatch.setenv("TREADLE_CC", str(compiler))
     model, output = linear_model(tmp_path / "m.onnx"), tmp_path / "output"
@@ -186,9 +178,7 @@ def test_a_c_compiler_that_fails(
 
 
 @pytest.mark.parametrize("to", [[], ["--to", "import"]], ids=["code", "stage"])
-def test_an_output_that_cannot_be_written(
-    to: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_output_that_cannot_be_written(to: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = str(linear_model(tmp_path / "m.onnx"))
     (tmp_path / "file").write_text("")
     below_file = str(tmp_path / "file" / "output")

@@ -54,9 +54,7 @@ def test_integers_must_be_equal() -> None:
     assert not compare("y", ids + 1, ids, units=1e9).agrees
 
 
-def test_the_tolerance_grows_with_the_depth_of_the_reductions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_tolerance_grows_with_the_depth_of_the_reductions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TREADLE_CACHE_DIR", str(tmp_path / "cache"))
     units = tolerance(linear_model(tmp_path / "m.onnx"), {})
     assert 16 * 8**0.5 <= units <= 16 * 12**0.5

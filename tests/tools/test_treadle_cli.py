@@ -58,17 +58,13 @@ def test_run_prints_the_outputs(model: str, tmp_path: Path, capsys: pytest.Captu
     assert f"y: float32[2, 4] from 0 to {largest:.4f}"[:-1] in capsys.readouterr().out
 
 
-def test_an_array_gives_dynamic_dimensions_their_values(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_array_gives_dynamic_dimensions_their_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = str(linear_model(tmp_path / "m.onnx", rows="batch"))
     np.save(tmp_path / "x.npy", X)
     assert main(["run", model, "--input", f"x={tmp_path / 'x.npy'}"]) == 0
 
 
-def test_run_takes_a_compiled_folder(
-    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_takes_a_compiled_folder(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     treadle.compile(model).save(tmp_path / "saved")
     assert main(["run", str(tmp_path / "saved")]) == 0
     assert "y: float32[2, 4]" in capsys.readouterr().out
@@ -86,9 +82,7 @@ def test_run_checks_against_onnx_runtime(
 
 
 @pytest.mark.parametrize("nodes", [[], ["--nodes"]])
-def test_check_lists_what_is_supported(
-    nodes: list[str], model: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_lists_what_is_supported(nodes: list[str], model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", model, *nodes]) == 0
     text = capsys.readouterr().out
     assert "MatMul" in text and "2 of 2 nodes are supported" in text

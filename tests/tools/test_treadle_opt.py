@@ -123,9 +123,7 @@ def test_what_is_unknown_is_named_with_what_would_do(
     assert all(word in message for word in words), message
 
 
-def test_an_illegal_stage_border_names_the_operation(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_illegal_stage_border_names_the_operation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert opt(TASKS, "--from", "fuse", "--to", "schedule", folder=tmp_path) == 2
     assert "in.mlir:3:3: 'task.for' may not remain after stage 'fuse'" in complaint(capsys)
 

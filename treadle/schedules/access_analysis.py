@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import IntegerAttr, TensorType
+from xdsl.dialects.builtin import IndexType, IntegerAttr, TensorType
 from xdsl.ir import Block, SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp
@@ -20,6 +20,7 @@ class IndexMap:
 
     def __init__(self, compute: ComputeOp, overrides: dict[SSAValue, Expr] | None = None):
         self._values: dict[SSAValue, Expr] = {}
+        self._body = compute.body
         for arg, extent in zip(compute.body.block.args, compute.shape, strict=True):
             self._values[arg] = var(arg, 0, extent - 1)
         for op in compute.body.walk():
@@ -62,6 +63,11 @@ class IndexMap:
             position = position + self.read(i) * prod(shape[n + 1 :])
         return position
 
+    def conditions(self) -> list[Expr]:
+        """What the comparisons of indices in the definition compare with 0."""
+        compares = [op for op in self._body.walk() if isinstance(op, arith.CmpiOp)]
+        return [self.read(op.lhs) - self.read(op.rhs) for op in compares if isinstance(op.lhs.type, IndexType)]
+
 
 def stride_along(position: Expr, key: SSAValue | str) -> int | None:
     """Elements between consecutive values of an index; None if that is not one number."""
@@ -81,9 +87,22 @@ def collapsed(compute: ComputeOp, first: int) -> dict[SSAValue, Expr]:
 
 
 def strides_of_suffix(compute: ComputeOp, first: int) -> list[int | None]:
-    """The stride of each read along the collapsed output dimensions from `first` on."""
+    """How each read, and each comparison of indices, advances along the collapsed output dimensions from `first` on."""
     index_map = IndexMap(compute, collapsed(compute, first))
-    return [stride_along(index_map.position(at), "inner") for at in compute.reads()]
+    positions = [index_map.position(at) for at in compute.reads()] + index_map.conditions()
+    return [stride_along(position, "inner") for position in positions]
+
+
+def panel_strides(compute: ComputeOp, width: int) -> tuple[int | None, int | None]:
+    """How the one read of a matrix `[..., K, N]` that only moves data advances along K, and along N inside a panel
+    of `width` columns."""
+    *_, k, n = compute.body.block.args
+    panel = var("panel", 0, None) * width + var("column", 0, width - 1)
+    reads = compute.reads()
+    if len(reads) != 1 or reads[0].predicate is not None:
+        return None, None
+    position = IndexMap(compute, {n: panel}).position(reads[0])
+    return stride_along(position, k), stride_along(position, "column")
 
 
 def collapsible_suffix(compute: ComputeOp) -> int:

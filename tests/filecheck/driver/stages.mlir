@@ -2,7 +2,7 @@
 // RUN: treadle-opt %s --pipeline sm_80 --from define --to schedule | filecheck %s --check-prefix=GPU
 
 func.func @main(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
-  %y = graph.compute (%i in 4, %j in 8) {
+  %y = graph.compute (%i, %j) {
     %0 = graph.at %x[%i, %j] : tensor<4x8xf32>
     %1 = math.exp %0 : f32
     graph.yield %1 : f32

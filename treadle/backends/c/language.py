@@ -34,12 +34,13 @@ LARGEST_LOCAL = 32 << 10
 
 _ALIGNMENT = 64
 _BYTES: dict[Attribute, int] = {f16: 2, f32: 4, f64: 8, i1: 1, i8: 1, i16: 2, i32: 4, i64: 8}
-_VECTOR_SUFFIXES: dict[Attribute, str] = {f32: "f", i32: "i"}
+# A mask has lanes of 32 bits, as comparisons of vectors yield them.
+_VECTOR_SUFFIXES: dict[Attribute, str] = {f32: "f", i32: "i", i1: "i"}
 _INTEGER_NAMES = {"min", "max", "floordiv", "ceildiv", "abs"}
 _SCALAR_ONLY = {"unordered", "differ", "bits", "from_bits"}
 _VECTOR_ONLY = {
     "load_first", "store_first", "reduce_add", "reduce_max", "reduce_min", "lanes", "load_where", "store_where",
-    "load_strided", "load_strided_where", "store_strided", "store_strided_where",
+    "load_strided", "load_strided_where", "load_splat", "load_splat_where", "store_strided", "store_strided_where",
 }  # fmt: skip
 
 
@@ -66,7 +67,7 @@ class CLanguage(Language):
         return True
 
     def vector_type(self, type: VectorType) -> str:
-        suffix = {f32: "f", i32: "i", i1: "i"}.get(type.element_type)
+        suffix = _VECTOR_SUFFIXES.get(type.element_type)
         if suffix is None or type.get_num_dims() != 1 or type.get_shape()[0] not in LANES:
             raise TreadleError(f"a value of type {type}", "C printer", f"vectors of {LANES} f32 or i32")
         return f"v{type.get_shape()[0]}{suffix}"

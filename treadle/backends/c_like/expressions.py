@@ -8,7 +8,6 @@ from typing import cast
 
 from xdsl.dialects import arith, memref, scf, vector
 from xdsl.dialects.builtin import (
-    DenseIntOrFPElementsAttr,
     FloatAttr,
     IndexType,
     IntegerAttr,
@@ -18,6 +17,7 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute, Operation, SSAValue
 
+from treadle.backends.c_like.constants import constant_integer, folded_integer, splat_number
 from treadle.backends.c_like.folding import Folding
 from treadle.backends.c_like.language import Language
 from treadle.backends.c_like.operators import (
@@ -128,7 +128,7 @@ class ExpressionPrinter:
         if isinstance(value.owner, vector.BroadcastOp) and not isinstance(value.owner.source.type, VectorType):
             return self.text(value.owner.source)
         if isinstance(value.owner, arith.ConstantOp) and isinstance(value.type, VectorType):
-            number = _splat_number(value.owner)
+            number = splat_number(value.owner)
             return None if number is None else self._number(value.type.element_type, number)
         return None
 
@@ -164,7 +164,7 @@ class ExpressionPrinter:
                 return self._narrowed(self._number(op.result.type, number), op.result.type)
             return self._number(op.result.type, number)
         type = op.result.type
-        number = _splat_number(op)
+        number = splat_number(op)
         if number is None or not isinstance(type, VectorType):
             self.language.reject(op, f"a constant of type {type}", "scalars and splat vectors")
         positive_zero = number == 0 and not str(number).startswith("-")
@@ -191,7 +191,7 @@ class ExpressionPrinter:
             unsigned = self.language.unsigned(lhs.type)
             left, right = (f"({unsigned}){self.at(v, Level.UNARY)}" for v in (lhs, rhs))
             return Text(f"({self.language.type_name(lhs.type)})({left} {symbol} {right})", Level.UNARY)
-        known = _folded_integer(op)
+        known = folded_integer(op)
         if known is not None:
             return self._number(lhs.type, known)  # C would compute it in 32 bits
         if isinstance(op, arith.AddiOp):
@@ -333,7 +333,7 @@ class ExpressionPrinter:
     def _masked_load(self, op: vector.MaskedLoadOp) -> Text:
         type, otherwise = cast(VectorType, op.result.type), op.pass_thru.owner
         address = f"&{self.element(op.base, op.indices)}"
-        zero = isinstance(otherwise, arith.ConstantOp) and _splat_number(otherwise) == 0
+        zero = isinstance(otherwise, arith.ConstantOp) and splat_number(otherwise) == 0
         if zero and isinstance(op.mask.owner, vector.CreateMaskOp):
             return Text(f"{self.language.function('load_first', type)}({address}, {self.first_lanes(op.mask)})")
         mask, rest = self.at(op.mask), self.at(op.pass_thru)
@@ -345,16 +345,16 @@ class ExpressionPrinter:
         return self.at(mask.owner.mask_dim_sizes[0])
 
     def _lane_mask(self, op: LaneMaskOp) -> Text:
-        function = self.language.function("lanes", cast(VectorType, op.mask.type))
+        function = self.language.function("lanes", op.mask.type)
         return Text(f"{function}({self.at(op.lo)}, {self.at(op.hi)})")
 
     def _strided_load(self, op: StridedLoadOp) -> Text:
-        type = cast(VectorType, op.result.type)
-        operands = [f"&{self.element(op.buffer, op.indices)}", str(op.stride.value.data)]
-        if op.mask is None or op.otherwise is None:
-            return Text(f"{self.language.function('load_strided', type)}({', '.join(operands)})")
-        operands += [self.at(op.mask), self.at(op.otherwise)]
-        return Text(f"{self.language.function('load_strided_where', type)}({', '.join(operands)})")
+        type = op.result.type
+        stride, operands = op.stride.value.data, [f"&{self.element(op.buffer, op.indices)}"]
+        name, operands = ("load_strided", [*operands, str(stride)]) if stride else ("load_splat", operands)
+        if op.mask is not None and op.otherwise is not None:
+            name, operands = f"{name}_where", [*operands, self.at(op.mask), self.at(op.otherwise)]
+        return Text(f"{self.language.function(name, type)}({', '.join(operands)})")
 
     def _broadcast(self, op: vector.BroadcastOp) -> Text:
         if isinstance(op.source.type, VectorType):
@@ -363,6 +363,7 @@ class ExpressionPrinter:
 
     def _extract(self, op: vector.ExtractOp) -> Text:
         type = op.vector.type
+        assert isinstance(type, VectorType)
         position = 0
         for extent, at in zip(type.get_shape(), op.static_position.get_values(), strict=False):
             position = position * extent + at
@@ -381,28 +382,3 @@ class ExpressionPrinter:
         if kind == "add":
             return Text(f"{self.at(op.acc, Level.ADD)} + {call}", Level.ADD)
         return Text(f"{self.language.function(kind, op.dest.type)}({self.at(op.acc)}, {call})")
-
-
-def constant_integer(value: SSAValue) -> int | None:
-    """The number that an integer value is, if it is a constant."""
-    if isinstance(value.owner, arith.ConstantOp) and isinstance(value.owner.value, IntegerAttr):
-        return value.owner.value.value.data
-    return None
-
-
-def _folded_integer(op: Operation) -> int | None:
-    """The sum, difference or product of two constants of type index."""
-    if not isinstance(op, arith.AddiOp | arith.SubiOp | arith.MuliOp) or not isinstance(op.result.type, IndexType):
-        return None
-    lhs, rhs = constant_integer(op.lhs), constant_integer(op.rhs)
-    if lhs is None or rhs is None:
-        return None
-    if isinstance(op, arith.MuliOp):
-        return lhs * rhs
-    return lhs + rhs if isinstance(op, arith.AddiOp) else lhs - rhs
-
-
-def _splat_number(op: arith.ConstantOp) -> float | None:
-    if not isinstance(op.value, DenseIntOrFPElementsAttr) or not op.value.is_splat():
-        return None
-    return cast(float, op.value.get_values()[0])

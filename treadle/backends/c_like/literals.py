@@ -22,7 +22,8 @@ def float_literal(value: float, width: int, infinity: str, nan: str) -> str:
     if width == 64:
         text = repr(float(value))
     else:
-        narrow = np.float32(value)
+        with np.errstate(over="ignore"):
+            narrow = np.float32(value)
         if math.isinf(narrow):
             return infinity if value > 0 else f"-{infinity}"
         text = np.format_float_positional(narrow, trim="0", unique=True)

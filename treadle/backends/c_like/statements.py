@@ -10,7 +10,8 @@ from xdsl.dialects import arith, memref, scf, vector
 from xdsl.dialects.builtin import FloatAttr, IndexType, IntegerType, MemRefType, NoneAttr, VectorType
 from xdsl.ir import Block, Operation, SSAValue
 
-from treadle.backends.c_like.expressions import ExpressionPrinter, constant_integer
+from treadle.backends.c_like.constants import constant_integer
+from treadle.backends.c_like.expressions import ExpressionPrinter
 from treadle.backends.c_like.folding import Folding, is_load
 from treadle.backends.c_like.language import Language
 from treadle.backends.c_like.names import Names

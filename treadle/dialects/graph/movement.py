@@ -52,7 +52,8 @@ class ReshapeOp(Operator):
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
         shape = int_list(properties, "shape")
-        require(prod(shape) == prod(types[0].get_shape()), f"{types[0]} does not reshape to {shape}")
+        fits = min(shape, default=0) >= -1 and prod(shape) == prod(types[0].get_shape())
+        require(fits, f"{types[0]} does not reshape to {shape}")
         return TensorType(types[0].get_element_type(), shape)
 
     def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
@@ -112,7 +113,7 @@ class BroadcastOp(Operator):
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
         shape = int_list(properties, "shape")
-        fits = broadcast_shapes([types[0].get_shape(), shape]) == shape
+        fits = min(shape, default=0) >= -1 and broadcast_shapes([types[0].get_shape(), shape]) == shape
         require(fits, f"{types[0]} does not broadcast to {shape}")
         return TensorType(types[0].get_element_type(), shape)
 
@@ -337,7 +338,7 @@ class ResizeOp(Operator):
     ```mlir
     %y = graph.resize %x {shape = array<i64: 1, 8, 26, 26>} : (tensor<1x8x13x13xf32>) -> tensor<1x8x26x26xf32>
     ```
-    (ONNX's Resize with nearest, asymmetric, floor.) Rejected: a shape of another rank.
+    (ONNX's Resize with nearest, asymmetric, floor.) Rejected: a shape of another rank, an extent below 1.
     """
 
     name = "graph.resize"
@@ -352,7 +353,8 @@ class ResizeOp(Operator):
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
         shape = int_list(properties, "shape")
-        require(len(shape) == types[0].get_num_dims(), f"{types[0]} does not resize to {shape}")
+        fits = len(shape) == types[0].get_num_dims() and min(shape, default=1) >= 1
+        require(fits, f"{types[0]} does not resize to {shape}")
         return TensorType(types[0].get_element_type(), shape)
 
     def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
@@ -11,6 +12,8 @@ from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
+
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_$.]*")
 
 Choice: TypeAlias = int | bool | str | tuple[int, ...]
 """A knob's value: a number, a switch, a word, or a list of numbers."""
@@ -23,8 +26,8 @@ class UseAttr(ParametrizedAttribute):
     ```mlir
     #schedule.use<"matmul_cpu", {tile = [8, 32], pack = true, order = "n"}>
     ```
-    Rejected: a knob's value that is no integer, switch, word or list of integers. Whether the template exists and
-    allows the choices is checked by `schedule-instantiate`, which knows the templates.
+    Rejected: a knob that is given twice, a value that is no integer, switch, word or list of integers. Whether the
+    template exists and allows the choices is checked by `schedule-instantiate`, which knows the templates.
     """
 
     name = "schedule.use"
@@ -41,6 +44,8 @@ class UseAttr(ParametrizedAttribute):
 
     def verify(self) -> None:
         for name, attribute in self.choices.data.items():
+            if not _WORD.fullmatch(name):
+                raise VerifyException(f"template {self.template.data!r}: {name!r} is no name of a knob")
             try:
                 _value(attribute)
             except ValueError as error:
@@ -63,8 +68,17 @@ class UseAttr(ParametrizedAttribute):
             choices: dict[str, Attribute] = {}
             if parser.parse_optional_punctuation(",") is not None:
                 pairs = parser.parse_comma_separated_list(parser.Delimiter.BRACES, lambda: _parse_choice(parser))
-                choices = dict(pairs)
+                choices = _unique(parser, pairs)
         return StringAttr(template), DictionaryAttr(choices)
+
+
+def _unique(parser: AttrParser, pairs: Sequence[tuple[str, Attribute]]) -> dict[str, Attribute]:
+    choices: dict[str, Attribute] = {}
+    for name, attribute in pairs:
+        if name in choices:
+            parser.raise_error(f"knob {name!r} is given twice")
+        choices[name] = attribute
+    return choices
 
 
 def _parse_choice(parser: AttrParser) -> tuple[str, Attribute]:
@@ -89,9 +103,13 @@ def _value(attribute: Attribute) -> Choice:
     if isinstance(attribute, IntegerAttr):
         is_bool = attribute.type == IntegerType(1)
         return bool(attribute.value.data) if is_bool else attribute.value.data
-    if isinstance(attribute, ArrayAttr) and all(isinstance(v, IntegerAttr) for v in attribute.data):
+    if isinstance(attribute, ArrayAttr) and all(map(_is_number, attribute.data)):
         return tuple(v.value.data for v in attribute.data if isinstance(v, IntegerAttr))
     raise ValueError(f"{attribute} is no integer, switch, word or list of integers")
+
+
+def _is_number(attribute: Attribute) -> bool:
+    return isinstance(attribute, IntegerAttr) and attribute.type != IntegerType(1)
 
 
 def _text(value: Choice) -> str:

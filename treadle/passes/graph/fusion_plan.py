@@ -21,6 +21,7 @@ from treadle.dialects.graph.compute import ComputeOp
 from treadle.dialects.graph.linear import MatmulOp
 from treadle.passes.graph.inline_compute import operator_names
 from treadle.passes.graph.properties import (
+    worth_storing,
     defined,
     is_bijective_in,
     is_injective,
@@ -182,7 +183,8 @@ def _prologue_obstacle(compute: ComputeOp, users: Sequence[Operation], groups: S
     if not groups or any(not plan.homes(user) for user in users):
         return "the result leaves the function"
     if moves_data(compute):
-        return ""
+        times = max(group.multiplicity(compute.result) for group in groups)
+        return f"its predicate would be tested {float(times):g} times" if worth_storing(compute, times) else ""
     if len(groups) > 1:
         return f"{len(groups)} kernels use the result"
     repeats = groups[0].multiplicity(compute.result)

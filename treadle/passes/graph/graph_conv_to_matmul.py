@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+import numpy as np
 from xdsl.context import Context
 from xdsl.dialects.builtin import DYNAMIC_INDEX, ModuleOp, TensorType
 from xdsl.ir import Operation, SSAValue
@@ -18,11 +19,12 @@ from xdsl.pattern_rewriter import (
     op_type_rewrite_pattern,
 )
 
-from treadle.dialects.graph import ConvOp, ConvTransposeOp, MatmulOp, ReshapeOp, TransposeOp
+from treadle.dialects.graph import ConvOp, ConvTransposeOp, MatmulOp, PadOp, ReshapeOp, TransposeOp
 from treadle.dialects.graph.compute import ComputeOp
 from treadle.dialects.graph.definition import DefinitionBuilder, Scalar, compute_of, int_list
+from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.graph.linear import padded_at
-from treadle.passes.graph.rewriting import replace, shape_of, tensor
+from treadle.passes.graph.rewriting import constant_op, replace, shape_of, tensor
 
 WIDE_FROM = 196
 """Pixels from which a 1x1 convolution reads its input in place, as the right operand."""
@@ -49,15 +51,36 @@ class GraphConvToMatmulPass(ModulePass):
     %1 = graph.matmul %0, %w_transposed : (tensor<196x576xf32>, tensor<576x64xf32>) -> tensor<196x64xf32>
     %y = transpose, reshape of %1
     ```
+    With `pad`, a padded input is first written out with its border of zeros: windows are then read without a
+    predicate, which pays where one thread tests it for every product (a CPU).
     A transposed convolution whose stride is its kernel is a matmul whose columns are shuffled into pixels.
     Source: Chetlur et al., "cuDNN: Efficient primitives for deep learning", 2014, section 3.
     """
 
     name = "graph-conv-to-matmul"
+    pad: bool = False
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         patterns: list[RewritePattern] = [PointwiseConvolution(), Convolution(), PixelShuffle()]
+        if self.pad:
+            patterns.insert(0, PaddedConvolution())
         PatternRewriteWalker(GreedyRewritePatternApplier(patterns)).rewrite_module(op)
+
+
+class PaddedConvolution(RewritePattern):
+    """A convolution with padding as one without, of the padded input."""
+
+    @op_type_rewrite_pattern
+    def match_and_rewrite(self, op: ConvOp, rewriter: PatternRewriter) -> None:
+        pads = int_list(op.properties, "pads")
+        if not _is_dense(op) or not any(pads):
+            return
+        rank = len(pads) // 2
+        zero = constant_op(np.zeros((), numpy_dtype(op.type.get_element_type())))
+        padded = PadOp("constant", op.x, zero.result, [0, 0, *pads[:rank], 0, 0, *pads[rank:]])
+        strides, dilations = (int_list(op.properties, name) for name in ("strides", "dilations"))
+        conv = ConvOp(padded.result, op.w, strides, [0] * len(pads), dilations, op.groups.value.data)
+        replace(rewriter, op, [zero, padded, conv])
 
 
 class PointwiseConvolution(RewritePattern):
@@ -148,7 +171,7 @@ def _has_no_overlap(op: ConvTransposeOp) -> bool:
     )
     kernel = shape_of(op.w)[2:]
     plain = not any(pads) and not any(extra) and set(dilations) == {1} and op.groups.value.data == 1
-    return plain and strides == tuple(kernel) and -1 not in op.shape
+    return plain and strides == tuple(kernel) and DYNAMIC_INDEX not in op.shape
 
 
 def _batch(n: int) -> list[int]:

@@ -15,6 +15,7 @@ from treadle.dialects.graph.compute import ComputeOp
 from treadle.dialects.graph.linear import MatmulOp
 from treadle.passes.graph.inline_compute import inline_compute
 from treadle.passes.graph.properties import (
+    worth_storing,
     is_bijective_in,
     is_injective,
     moves_data,
@@ -56,7 +57,7 @@ def _inline_into_readers(producer: ComputeOp) -> None:
     elif len(readers) != 1 or not _worth_inlining(producer, readers[0]):
         return
     for reader in readers:
-        if isinstance(reader, ComputeOp) and is_injective(reader):
+        if isinstance(reader, ComputeOp) and is_injective(reader) and not _is_worth_storing(producer, reader):
             inline_compute(producer, reader)
     if not producer.result.uses and readers:
         Rewriter.erase_op(producer)
@@ -66,6 +67,10 @@ def _worth_inlining(producer: ComputeOp, reader: Operation) -> bool:
     if not isinstance(reader, ComputeOp) or not is_injective(reader) or moves_data(reader):
         return False
     return multiplicity(reader, producer.result) <= 1
+
+
+def _is_worth_storing(mover: ComputeOp, reader: ComputeOp) -> bool:
+    return worth_storing(mover, multiplicity(reader, mover.result))
 
 
 def _is_epilogue(mover: ComputeOp) -> bool:

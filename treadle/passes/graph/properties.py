@@ -185,6 +185,18 @@ def multiplicity(anchor: ComputeOp, operand: SSAValue) -> Fraction:
     return Fraction(read_points(anchor, operand), volume) if volume else Fraction(0)
 
 
+def worth_storing(mover: ComputeOp, times: Fraction) -> bool:
+    """Whether data that is moved under a predicate (a border of zeros) is better stored than moved at each read.
+
+    True if each element is read more than once, so that its predicate would be tested again, and the result is
+    at most twice its source; windows that overlap are larger, and are always read in place.
+    """
+    reads = mover.reads()
+    if times <= 1 or not moves_data(mover) or reads[0].predicate is None:
+        return False
+    return prod(mover.shape) <= 2 * prod(shape_of(reads[0].source))
+
+
 def _points(at: AtOp, compute: ComputeOp) -> int:
     points = prod(compute.shape)
     parent = at.parent_op()
@@ -198,5 +210,5 @@ __all__ = [
     "IndexBijection", "bijection", "defined", "element_index", "emit_inverse",
     "index_range",
     "index_reader", "inverse_map", "is_bijective_in", "is_injective", "moves_data", "multiplicity",
-    "operand_variables", "read_index", "read_points", "shape_of", "users_of",
+    "operand_variables", "read_index", "read_points", "shape_of", "users_of", "worth_storing",
 ]  # fmt: skip

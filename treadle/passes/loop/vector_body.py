@@ -284,7 +284,8 @@ class _VectorWriter:
 
     def _uniform_load(self, op: LoadOp, where: Sequence[Expr], predicate: tuple[Condition, ...], level: _Level) -> None:
         if any(isinstance(c, Comparison) and c.depends_on_lane() for c in predicate):
-            raise Unsupported("one element under a predicate that differs between lanes")
+            self._splat_load(op, where, predicate, level)
+            return
         guard = self._truth(predicate, level) if predicate else None
         if op.otherwise is not None and not self._is_uniform(op.otherwise):
             raise Unsupported("one element with an else that differs between lanes")
@@ -295,6 +296,15 @@ class _VectorWriter:
         level.insert(new)
         self._scalars[op.result] = new.result
         self._substitution[op.result] = var(new.result, None, None)
+
+    def _splat_load(
+        self, op: LoadOp, where: Sequence[Expr], predicate: tuple[Condition, ...], level: _Level
+    ) -> None:
+        """One element for the lanes in which the predicate holds: a strided load that does not advance."""
+        mask = self._mask((*self._always, *predicate), level)
+        type, indices = self._type(op.result.type), [level.emit(e) for e in where]
+        otherwise = None if mask is None else self._otherwise(op, level)
+        self._finish(op, StridedLoadOp(op.buffer, indices, 0, type, mask, otherwise), level)
 
     def _store(self, op: StoreOp, level: _Level) -> None:
         where, stride = self._address(op)

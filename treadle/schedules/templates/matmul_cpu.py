@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import ceil
 from typing import ClassVar
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import SSAValue
 
-from treadle.dialects.graph import MatmulOp
+from treadle.dialects.graph import ComputeOp, MatmulOp
 from treadle.dialects.graph.dtypes import is_float
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
 from treadle.errors import TreadleError
+from treadle.schedules.access_analysis import panel_strides
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
 from treadle.target import Target
 
-COLUMNS = 32
+VECTOR = 16
+COLUMNS = 2 * VECTOR
 """Width of a panel: two vectors of 16 floats, as `graph-pack-weights` lays constants out."""
 
 
@@ -49,7 +52,10 @@ class MatmulCpu(Template):
         # About eight blocks a core keep the load even; a block of under 2 MFLOP is not worth its start.
         wanted = max(1, min(tiles, ceil(16 / panels), ceil(2 * m * min(n, COLUMNS) * k / 2e6)))
         chunk = min(rows * ceil(tiles / wanted), 1024 // rows * rows)
-        pack = m >= 32 and not _is_panel_of_constant(anchor)
+        along_k, along_n = _right_strides(anchor)
+        # Vectors of B need neighbouring columns; rows far apart cost a page each.
+        far = along_k is None or (along_k >= 768 and k >= 1024) or along_k >= 2048
+        pack = m >= 16 and (along_n != 1 or (far and m >= 64))
         return {"rows": rows, "chunk": chunk, "pack": pack}
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
@@ -70,11 +76,24 @@ def _extents(anchor: Anchor) -> tuple[int, int, int]:
     return anchor.shape[-2], anchor.reduction_extent, anchor.shape[-1]
 
 
-def _is_panel_of_constant(anchor: Anchor) -> bool:
-    """Whether the right operand reads a constant that was packed in panels."""
+def _right_strides(anchor: Anchor) -> tuple[int | None, int | None]:
+    """How the right operand advances in memory along K, and along N inside a panel; through a prologue if it has one."""
     assert isinstance(anchor, MatmulOp)
     producer = anchor.b.owner
-    return getattr(producer, "attributes", {}).get("packed") is not None
+    return panel_strides(producer, COLUMNS) if isinstance(producer, ComputeOp) else (anchor.shape[-1], 1)
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """The columns of a panel: from `first` on `used` of them exist, and `lanes` are computed."""
+
+    first: SSAValue
+    lanes: int
+    used: int
+
+    def inside(self, b: KernelBuilder, n: SSAValue) -> list[SSAValue]:
+        """When column n of the panel exists; nothing where all do."""
+        return [b.binary("lt", n, self.used)] if self.used < self.lanes else []
 
 
 class _MatmulBody:
@@ -100,46 +119,57 @@ class _MatmulBody:
         rest = b.div(b.block, panels)
         first_row = b.mul(b.mod(rest, chunks), self.chunk)
         self.batch_index = b.delinearize(b.div(rest, chunks), self.batch) if self.batch else []
-        self.first_column = b.mul(panel, COLUMNS)
-        source = self._packed_panel() if self.pack else None
+        whole, rest_columns = divmod(self.n, COLUMNS)
+        # Whole panels need no predicates; the last, narrower one gets code of its own.
+        if whole:
+            with b.when(b.binary("lt", panel, whole) if rest_columns else None):
+                self._panel(first_row, _Columns(b.mul(panel, COLUMNS), COLUMNS, COLUMNS))
+        if rest_columns:
+            lanes = min(COLUMNS, ceil(rest_columns / VECTOR) * VECTOR)
+            with b.when(b.binary("ge", panel, whole) if whole else None):
+                self._panel(first_row, _Columns(b.constant(whole * COLUMNS), lanes, rest_columns))
+        comment = f"C[{self.m}, {self.n}] = A[{self.m}, {self.k}] * B[{self.k}, {self.n}]"
+        return b.kernel(name, [self.anchor.a, self.anchor.b], self.anchor.type, panels * chunks * batches, 1, comment)
+
+    def _panel(self, first_row: SSAValue, columns: _Columns) -> None:
+        """The block's rows of one panel."""
+        b = self.b
+        source = self._packed(columns) if self.pack else None
         with b.loop("m", self.chunk, step=self.rows) as m:
             row = b.add(first_row, m)
             covered = self.m % self.chunk == 0
             with b.when(None if covered else b.binary("lt", row, self.m)):
-                self._tile(row, source)
-        comment = f"C[{self.m}, {self.n}] = A[{self.m}, {self.k}] * B[{self.k}, {self.n}]"
-        return b.kernel(name, [self.anchor.a, self.anchor.b], self.anchor.type, panels * chunks * batches, 1, comment)
+                self._tile(row, columns, source)
 
-    def _packed_panel(self) -> SSAValue:
+    def _packed(self, columns: _Columns) -> SSAValue:
         b = self.b
-        panel = b.alloc("panel", [self.k, COLUMNS], self.element)
-        with b.tasks(["k", "n"], repeat(self.k, COLUMNS), vector=True) as (k, n):
-            b.store(self._right(k, n), panel, [k, n])
+        panel = b.alloc("panel", [self.k, columns.lanes], self.element)
+        with b.tasks(["k", "n"], repeat(self.k, columns.lanes), vector=True) as (k, n):
+            b.store(self._right(columns, k, n), panel, [k, n])
         return panel
 
-    def _tile(self, row: SSAValue, panel: SSAValue | None) -> None:
-        b, tile = self.b, repeat(self.rows, COLUMNS)
-        acc = b.alloc("acc", [self.rows, COLUMNS], self.element)
+    def _tile(self, row: SSAValue, columns: _Columns, panel: SSAValue | None) -> None:
+        b, tile = self.b, repeat(self.rows, columns.lanes)
+        acc = b.alloc("acc", [self.rows, columns.lanes], self.element)
         with b.tasks(["r", "n"], tile, unroll=True, vector=True) as (r, n):
             b.store(b.constant(0, self.element), acc, [r, n])
         with b.loop("k", self.k) as k, b.tasks(["r", "n"], tile, unroll=True, vector=True) as (r, n):
             left = b.load(b.inputs[0], [*self._batch_of(0), self._clamped(b.add(row, r)), k])
-            right = self._right(k, n) if panel is None else b.load(panel, [k, n])
+            right = self._right(columns, k, n) if panel is None else b.load(panel, [k, n])
             b.store(b.add(b.load(acc, [r, n]), b.mul(left, right)), acc, [r, n])
         with b.tasks(["r", "n"], tile, unroll=True, vector=True) as (r, n):
-            line, column = b.add(row, r), b.add(self.first_column, n)
+            line = b.add(row, r)
             inside = [b.binary("lt", line, self.m)] if self.m % self.rows else []
-            inside += [b.binary("lt", column, self.n)] if self.n % COLUMNS else []
-            b.store(b.load(acc, [r, n]), b.output, [*self.batch_index, line, column], b.all(inside))
+            inside += columns.inside(b, n)
+            b.store(b.load(acc, [r, n]), b.output, [*self.batch_index, line, b.add(columns.first, n)], b.all(inside))
 
-    def _right(self, k: SSAValue, n: SSAValue) -> SSAValue:
-        """B[k, first_column + n], 0 beyond the last column."""
+    def _right(self, columns: _Columns, k: SSAValue, n: SSAValue) -> SSAValue:
+        """B[k, first + n], 0 beyond the last column."""
         b = self.b
-        column = b.add(self.first_column, n)
-        indices = [*self._batch_of(1), k, column]
-        if self.n % COLUMNS == 0:
+        indices = [*self._batch_of(1), k, b.add(columns.first, n)]
+        inside = b.all(columns.inside(b, n))
+        if inside is None:
             return b.load(b.inputs[1], indices)
-        inside = b.binary("lt", column, self.n)
         return b.load(b.inputs[1], indices, inside, b.constant(0, self.element))
 
     def _clamped(self, row: SSAValue) -> SSAValue:

@@ -38,7 +38,8 @@ def walks_contiguously(compute: ComputeOp, reduce: ReduceOp) -> bool:
     index_map = IndexMap(compute, digits)
     inside = [at for at in compute.reads() if at.parent_op() is reduce]
     strides = [stride_along(index_map.position(at), "reduced") for at in inside]
-    return 1 in strides and all(s in (0, 1) for s in strides)
+    conditions = [stride_along(difference, "reduced") for difference in index_map.conditions()]
+    return 1 in strides and all(s in (0, 1) for s in strides) and None not in conditions
 
 
 class ReduceCpu(Template):

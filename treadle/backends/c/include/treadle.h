@@ -118,6 +118,10 @@ TREADLE_INLINE float treadle_minf(float a, float b) { return ((a < b) | (a != a)
         }                                                                                            \
         for (int l = 0; l < lanes; l++) if (l < n) p[l] = x[l];                                      \
     }                                                                                                \
+    /* Lanes of `mask` are -1 (take a) or 0 (take b), as vector comparisons yield them. */           \
+    TREADLE_INLINE v##lanes##f treadle_select_v##lanes##f(v##lanes##i mask, v##lanes##f a, v##lanes##f b) { \
+        return (v##lanes##f)((mask & (v##lanes##i)a) | (~mask & (v##lanes##i)b));                    \
+    }                                                                                                \
     /* Masks: lanes that are on are -1. From lane lo up to, without, lane hi. */                     \
     TREADLE_INLINE v##lanes##i treadle_lanes_v##lanes##i(long lo, long hi) {                         \
         const v##lanes##i lane = TREADLE_IOTA_##lanes;                                               \
@@ -139,6 +143,14 @@ TREADLE_INLINE float treadle_minf(float a, float b) { return ((a < b) | (a != a)
         for (int l = 0; l < lanes; l++) x[l] = p[l * stride];                                        \
         return x;                                                                                    \
     }                                                                                                \
+    TREADLE_INLINE v##lanes##f treadle_load_splat_v##lanes##f(const float *p) { return *p - (v##lanes##f){0}; } \
+    /* One element for all lanes that are on; it is read only if there is one. */                    \
+    TREADLE_INLINE v##lanes##f treadle_load_splat_where_v##lanes##f(                                 \
+        const float *p, v##lanes##i on, v##lanes##f rest) {                                          \
+        int some = 0;                                                                                \
+        for (int l = 0; l < lanes; l++) some |= on[l];                                               \
+        return some ? treadle_select_v##lanes##f(on, *p - (v##lanes##f){0}, rest) : rest;            \
+    }                                                                                                \
     TREADLE_INLINE v##lanes##f treadle_load_strided_where_v##lanes##f(                               \
         const float *p, long stride, v##lanes##i on, v##lanes##f rest) {                             \
         for (int l = 0; l < lanes; l++) if (on[l]) rest[l] = p[l * stride];                          \
@@ -153,10 +165,6 @@ TREADLE_INLINE float treadle_minf(float a, float b) { return ((a < b) | (a != a)
     }                                                                                                \
     TREADLE_INLINE v##lanes##f treadle_splat_v##lanes##f(float x) {                                  \
         return x - (v##lanes##f){0};                                                                 \
-    }                                                                                                \
-    /* Lanes of `mask` are -1 (take a) or 0 (take b), as vector comparisons yield them. */           \
-    TREADLE_INLINE v##lanes##f treadle_select_v##lanes##f(v##lanes##i mask, v##lanes##f a, v##lanes##f b) { \
-        return (v##lanes##f)((mask & (v##lanes##i)a) | (~mask & (v##lanes##i)b));                    \
     }                                                                                                \
     TREADLE_INLINE v##lanes##f treadle_max_v##lanes##f(v##lanes##f a, v##lanes##f b) {               \
         return treadle_select_v##lanes##f((a > b) | (a != a), a, b);                                 \

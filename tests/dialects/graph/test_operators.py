@@ -1,0 +1,304 @@
+"""Every operation of the graph dialect: its text reads back, and each diagnostic of its verifier."""
+
+from __future__ import annotations
+
+import pytest
+from xdsl.context import Context
+from xdsl.dialects import arith, func, math
+from xdsl.dialects.builtin import Builtin, ModuleOp
+from xdsl.parser import Parser
+from xdsl.utils.exceptions import ParseError, VerifyException
+
+from treadle.dialects.graph import GRAPH
+from treadle.dialects.schedule import SCHEDULE
+
+CONTEXT = Context()
+for dialect in (Builtin, arith.Arith, func.Func, math.Math, GRAPH, SCHEDULE):
+    CONTEXT.load_dialect(dialect)
+
+ZEROS = "sha256:" + "0" * 64
+
+
+def ints(*values: int) -> str:
+    return f"array<i64{': ' if values else ''}{', '.join(map(str, values))}>"
+
+
+def parse(text: str) -> ModuleOp:
+    module = Parser(CONTEXT, text).parse_module()
+    module.verify()
+    return module
+
+
+def with_arguments(text: str) -> str:
+    """A function around `text`, in which `{name: type}` declares and names an argument."""
+    types: dict[str, str] = {}
+    body: list[str] = []
+    for part in text.split("{%"):
+        if not body:
+            body.append(part)
+            continue
+        declaration, _, rest = part.partition("}")
+        name, _, type = declaration.partition(": ")
+        types[f"%{name}"] = type
+        body.append(f"%{name}{rest}")
+    arguments = ", ".join(f"{name}: {type}" for name, type in types.items())
+    return f"func.func @main({arguments}) {{\n{''.join(body)}\nfunc.return\n}}"
+
+
+def window(strides: str = ints(1, 1), pads: str = ints(0, 0, 0, 0), more: str = ", groups = 1 : i64") -> str:
+    return f"{{strides = {strides}, pads = {pads}, dilations = {ints(1, 1)}{more}}}"
+
+
+def conv(x: str, w: str, y: str, attributes: str = window()) -> str:
+    return f"%y = graph.conv {{%x: {x}}}, {{%w: {w}}} {attributes} : ({x}, {w}) -> {y}"
+
+
+def conv_transpose(x: str, w: str, y: str, output_padding: str = ints(0, 0), groups: int = 1, pads: str = "") -> str:
+    more = f", output_padding = {output_padding}, groups = {groups} : i64"
+    attributes = window(ints(2, 2), pads or ints(0, 0, 0, 0), more)
+    return f"%y = graph.conv_transpose {{%x: {x}}}, {{%w: {w}}} {attributes} : ({x}, {w}) -> {y}"
+
+
+def pool(
+    kind: str,
+    x: str = "tensor<1x2x6x6xf32>",
+    y: str = "tensor<1x2x3x3xf32>",
+    kernel: str = ints(2, 2),
+    strides: str = ints(2, 2),
+    pads: str = ints(0, 0, 0, 0),
+) -> str:
+    lists = f"kernel = {kernel}, strides = {strides}, pads = {pads}, dilations = {ints(1, 1)}"
+    attributes = f"{{{lists}, ceil = 0 : i64, count_pad = 0 : i64}}"
+    return f'%y = graph.pool "{kind}" {{%x: {x}}} {attributes} : ({x}) -> {y}'
+
+
+def one(operator: str, x: str, y: str, attributes: str = "") -> str:
+    """An operator of one operand; `operator` may end with its kind."""
+    middle = f" {attributes}" if attributes else ""
+    return f"%y = graph.{operator} {{%x: {x}}}{middle} : ({x}) -> {y}"
+
+
+def two(operator: str, x: str, z: str, y: str, attributes: str = "") -> str:
+    middle = f" {attributes}" if attributes else ""
+    return f"%y = graph.{operator} {{%x: {x}}}, {{%z: {z}}}{middle} : ({x}, {z}) -> {y}"
+
+
+def where(condition: str, a: str, b: str, y: str) -> str:
+    return f"%y = graph.where {{%c: {condition}}}, {{%a: {a}}}, {{%b: {b}}} : ({condition}, {a}, {b}) -> {y}"
+
+
+def layer_norm(x: str, scale: str, bias: str, dim: int) -> str:
+    operands = f"{{%x: {x}}}, {{%s: {scale}}}, {{%b: {bias}}}"
+    attributes = f"{{dim = {dim} : i64, epsilon = 1.000000e-05 : f64}}"
+    return f"%y = graph.layer_norm {operands} {attributes} : ({x}, {scale}, {bias}) -> {x}"
+
+
+def batch_norm(x: str, parameter: str, last: str | None = None) -> str:
+    names = [f"{{%p{n}: {parameter}}}" for n in range(3)] + [f"{{%last: {last or parameter}}}"]
+    types = ", ".join([x, parameter, parameter, parameter, last or parameter])
+    return f"%y = graph.batch_norm {{%x: {x}}}, {', '.join(names)} {{epsilon = 1.000000e-05 : f64}} : ({types}) -> {x}"
+
+
+def slice_of(x: str, y: str, starts: str, sizes: str, steps: str) -> str:
+    return one("slice", x, y, f"{{starts = {starts}, sizes = {sizes}, steps = {steps}}}")
+
+
+def compute(body: str, type: str = "tensor<4x8xf32>", indices: str = "%i, %j") -> str:
+    return f"%y = graph.compute ({indices}) {{\n{body}\n}} : {type}"
+
+
+READ = "%a = graph.at {%x: tensor<4x8xf32>}[%i, %j] : tensor<4x8xf32>\ngraph.yield %a : f32"
+FUSED = 'graph.fused "g" {\ngraph.yield {%x: tensor<4xf32>} : tensor<4xf32>\n}'
+
+GOOD = [
+    '%c = graph.constant #graph.inline<"1.0, -inf, nan"> : tensor<3xf32>',
+    '%c = graph.constant #graph.inline<"True"> : tensor<i1>',
+    f'%c = graph.constant #graph.blob<"{ZEROS}", 24> : tensor<2x3xf32>',
+    one('unary "exp"', "tensor<4x8xf32>", "tensor<4x8xf32>"),
+    one('unary "isnan"', "tensor<4xf16>", "tensor<4xi1>"),
+    two('binary "add"', "tensor<4x8xf32>", "tensor<8xf32>", "tensor<4x8xf32>"),
+    two('binary "lt"', "tensor<?x8xi64>", "tensor<i64>", "tensor<?x8xi1>"),
+    where("tensor<4x1xi1>", "tensor<4x8xf32>", "tensor<f32>", "tensor<4x8xf32>"),
+    "%y = graph.cast {%x: tensor<4xi64>} to f32 : (tensor<4xi64>) -> tensor<4xf32>",
+    two("matmul", "tensor<12x128x64xf32>", "tensor<12x64x128xf32>", "tensor<12x128x128xf32>"),
+    two("matmul", "tensor<5x3xf32>", "tensor<2x3x4xf32>", "tensor<2x5x4xf32>"),
+    conv("tensor<1x3x8x8xf32>", "tensor<4x3x3x3xf32>", "tensor<1x4x3x3xf32>", window(ints(2, 2))),
+    conv_transpose("tensor<1x4x3x3xf32>", "tensor<4x2x2x2xf32>", "tensor<1x2x6x6xf32>"),
+    one('reduction "mean"', "tensor<1x6x7x7xf32>", "tensor<1x6x1x1xf32>", f"{{dims = {ints(2, 3)}, keep = 1 : i64}}"),
+    one('reduction "or"', "tensor<3x4xi1>", "tensor<3xi1>", f"{{dims = {ints(1)}, keep = 0 : i64}}"),
+    pool("max"),
+    pool("avg", y="tensor<1x2x4x4xf32>", pads=ints(1, 1, 1, 1)),
+    one("reshape", "tensor<100xf32>", "tensor<2x50xf32>", f"{{shape = {ints(2, 50)}}}"),
+    one("transpose", "tensor<1x4x8xf32>", "tensor<1x8x4xf32>", f"{{perm = {ints(0, 2, 1)}}}"),
+    one("broadcast", "tensor<8xf32>", "tensor<4x8xf32>", f"{{shape = {ints(4, 8)}}}"),
+    slice_of("tensor<4x8xf32>", "tensor<4x4xf32>", ints(0, 7), ints(4, 4), ints(1, -2)),
+    two("concat", "tensor<1x4xf32>", "tensor<1x8xf32>", "tensor<1x12xf32>", "{dim = 1 : i64}"),
+    two('pad "reflect"', "tensor<4x8xf32>", "tensor<f32>", "tensor<4x10xf32>", f"{{pads = {ints(0, 1, 0, 1)}}}"),
+    two("gather", "tensor<9x4xf32>", "tensor<1x3xi64>", "tensor<1x3x4xf32>", "{dim = 0 : i64}"),
+    one("resize", "tensor<1x8x3x3xf32>", "tensor<1x8x6x6xf32>", f"{{shape = {ints(1, 8, 6, 6)}}}"),
+    one("softmax", "tensor<1x4x8xf32>", "tensor<1x4x8xf32>", "{dim = 2 : i64}"),
+    layer_norm("tensor<1x4x8xf32>", "tensor<8xf32>", "tensor<8xf32>", 2),
+    batch_norm("tensor<1x4x8xf32>", "tensor<4xf32>"),
+    compute(READ),
+    compute("%v = arith.constant 0xFF800000 : f32\ngraph.yield %v : f32"),
+    compute(
+        "%in = arith.cmpi slt, %i, %j : index\n%z = arith.constant 0x7fc00000 : f32\n"
+        "%a = graph.at {%x: tensor<4x8xf32>}[%i, %j] where %in else %z : tensor<4x8xf32>\ngraph.yield %a : f32"
+    ),
+    compute(
+        "%s = graph.reduce max (%k in 8, %l in 0) {\n%a = graph.at {%x: tensor<4x8xf32>}[%i, %k] : tensor<4x8xf32>\n"
+        "graph.yield %a : f32\n}\ngraph.yield %s : f32",
+        "tensor<4xf32>",
+        "%i",
+    ),
+    f"%y = {FUSED} : tensor<4xf32>",
+    f'%y = {FUSED} schedule #schedule.use<"rule_cpu", {{run = 16, rows = 2}}> : tensor<4xf32>',
+]
+
+
+@pytest.mark.parametrize("text", GOOD, ids=lambda text: text.split("graph.")[1].partition(" ")[0])
+def test_round_trip(text: str):
+    printed = str(parse(with_arguments(text)))
+    again = parse(printed)
+    assert str(again) == printed
+    assert again.is_structurally_equivalent(parse(with_arguments(text)))
+
+
+def test_every_operation_is_tested():
+    tested = {op.name for text in GOOD for op in parse(with_arguments(text)).walk()}
+    assert {op.name for op in GRAPH.operations} <= tested
+
+
+F, N, B = "tensor<4xf32>", "tensor<4xi32>", "tensor<4xi1>"
+X, W = "tensor<1x3x8x8xf32>", "tensor<4x3x3x3xf32>"
+
+REJECTED = [
+    ('%c = graph.constant #graph.inline<"1.0"> : tensor<2xf32>', "'1.0' is no tensor<2xf32>"),
+    ('%c = graph.constant #graph.inline<"300"> : tensor<1xi8>', "'300' is no tensor<1xi8>"),
+    ('%c = graph.constant #graph.inline<"yes"> : tensor<i1>', "'yes' is no tensor<i1>"),
+    ('%c = graph.constant #graph.inline<"1.0"> : tensor<?xf32>', "a constant has static extents"),
+    ('%c = graph.constant #graph.inline<"1"> : tensor<1xi3>', "a supported element type"),
+    (
+        f'%c = graph.constant #graph.blob<"{ZEROS}", 4> : tensor<2xf32>',
+        "a blob of 4 bytes is no tensor<2xf32> (8 bytes)",
+    ),
+    ('%c = graph.constant #graph.blob<"md5:00", 4> : tensor<1xf32>', "a blob's digest is 'sha256:' and 64 hex digits"),
+    (one('unary "sine"', F, F), "unknown unary operator 'sine': expected one of abs"),
+    (one('unary "exp"', N, N), "exp is not defined on i32"),
+    (one('unary "not"', F, F), "not is not defined on f32"),
+    (one('unary "exp"', F, "tensor<5xf32>"), "the result is tensor<5xf32>, the operands give tensor<4xf32>"),
+    (two('binary "plus"', F, F, F), "unknown binary operator 'plus': expected one of add"),
+    (two('binary "mod"', F, F, F), "mod is not defined on f32"),
+    (two('binary "add"', B, B, B), "add is not defined on i1"),
+    (two('binary "pow"', N, N, N), "pow is not defined on i32"),
+    (two('binary "add"', F, N, F), "add of f32 and i32: element types differ"),
+    (two('binary "add"', F, "tensor<3xf32>", F), "shapes (4,), (3,) do not broadcast"),
+    (where(F, F, F, F), "the condition is a tensor of i1, not of f32"),
+    (where(B, F, N, F), "branches of f32 and i32: element types differ"),
+    ("%y = graph.cast {%x: tensor<4xi64>} to i3 : (tensor<4xi64>) -> tensor<4xi3>", "no tensor has elements of i3"),
+    (two("matmul", F, "tensor<4x4xf32>", F), "matmul of ranks 1 and 2: each is at least 2"),
+    (two("matmul", "tensor<2x4xf32>", "tensor<3x5xf32>", "tensor<2x5xf32>"), "4 columns against 3 rows"),
+    (two("matmul", "tensor<2x4xf32>", "tensor<4x5xf16>", "tensor<2x5xf32>"), "element types differ"),
+    (two("matmul", "tensor<2x1x4xf32>", "tensor<3x4x5xf32>", "tensor<2x1x5xf32>"), "batch dimensions differ"),
+    (conv("tensor<1x3xf32>", "tensor<4x3xf32>", X), "rank is at least 3"),
+    (conv(X, "tensor<4x3x3xf32>", X), "ranks differ"),
+    (conv("tensor<1x3x8x8xi32>", "tensor<4x3x3x3xi32>", X), "floats are needed"),
+    (conv(X, "tensor<4x3x3x3xf16>", X), "input and weights differ in element type"),
+    (conv(X, W, X, window(ints(1))), "(1, 2, 4) strides, dilations, pads for 2 spatial dimensions"),
+    (conv(X, W, X, window(ints(0, 1))), "strides and dilations are at least 1"),
+    (conv(X, W, X, window(pads=ints(0, 0, 0, -1))), "pads are at least 0"),
+    (conv(X, "tensor<4x2x3x3xf32>", X), "3 channels are not 1 groups of 2"),
+    (conv(X, "tensor<4x1x3x3xf32>", X, window(more=", groups = 3 : i64")), "4 output channels are not a multiple of 3"),
+    (conv(X, "tensor<4x3x9x3xf32>", X), "a window of (9, 3) does not fit the padded input (8, 8)"),
+    (conv_transpose(X, W, X), "3 channels do not fit weights"),
+    (conv_transpose(X, "tensor<3x4x2x2xf32>", X, groups=2), "3 channels are not a multiple of 2 groups"),
+    (conv_transpose(X, "tensor<3x4x2x2xf32>", X, groups=0), "3 channels are not a multiple of 0 groups"),
+    (conv_transpose(X, "tensor<3x4x2x2xf32>", X, output_padding=ints(0)), "1 entries of output_padding for 2"),
+    (conv_transpose(X, "tensor<3x4x2x2xf32>", X, pads=ints(9, 0, 9, 0)), "leave nothing of the result [-2, 16]"),
+    (one('reduction "norm"', F, F, f"{{dims = {ints(0)}, keep = 1 : i64}}"), "unknown reduction 'norm'"),
+    (one('reduction "mean"', N, N, f"{{dims = {ints(0)}, keep = 1 : i64}}"), "mean of i32: floats are needed"),
+    (one('reduction "and"', F, F, f"{{dims = {ints(0)}, keep = 1 : i64}}"), "and is not defined on f32"),
+    (one('reduction "add"', F, F, f"{{dims = {ints(0, 0)}, keep = 1 : i64}}"), "dimensions (0, 0) name one twice"),
+    (one('reduction "add"', F, F, f"{{dims = {ints(1)}, keep = 1 : i64}}"), "dimensions (1,) of a tensor of rank 1"),
+    (pool("median"), "unknown pooling 'median': expected max or avg"),
+    (pool("max", x="tensor<2x6xf32>"), "rank is at least 3"),
+    (pool("max", kernel=ints(2)), "(1, 2, 2, 4) entries for 2 spatial dimensions"),
+    (pool("max", strides=ints(2, 0)), "kernel, strides and dilations are at least 1"),
+    (pool("max", pads=ints(0, -1, 0, 0)), "pads are at least 0"),
+    (pool("avg", x="tensor<1x2x6x6xi32>"), "floats are needed"),
+    (pool("max", kernel=ints(7, 2)), "a window of (7, 2) does not fit the padded input (6, 6)"),
+    (one("reshape", F, "tensor<5xf32>", f"{{shape = {ints(5)}}}"), "tensor<4xf32> does not reshape to (5,)"),
+    (one("reshape", F, F, f"{{shape = {ints(-2, -2)}}}"), "tensor<4xf32> does not reshape to (-2, -2)"),
+    (one("transpose", "tensor<1x4xf32>", F, f"{{perm = {ints(0, 0)}}}"), "(0, 0) is no permutation of 2 dimensions"),
+    (one("broadcast", F, F, f"{{shape = {ints(3, 5)}}}"), "shapes (4,), (3, 5) do not broadcast"),
+    (one("broadcast", F, F, f"{{shape = {ints(1)}}}"), "tensor<4xf32> does not broadcast to (1,)"),
+    (slice_of(F, F, ints(0), ints(4), ints(0)), "dimension 0: a step is not 0"),
+    (slice_of(F, F, ints(1), ints(4), ints(1)), "dimension 0: elements (1, 4) of 4"),
+    (slice_of(F, F, ints(0, 0), ints(4), ints(1)), "a slice of tensor<4xf32> has 1 entries"),
+    (f"%y = graph.concat {{dim = 0 : i64}} : () -> {F}", "concat of no tensor"),
+    (two("concat", F, F, F, "{dim = 1 : i64}"), "dimension 1 of tensor<4xf32>"),
+    (two("concat", "tensor<4x2xf32>", "tensor<3x2xf32>", F, "{dim = 1 : i64}"), "does not continue tensor<4x2xf32>"),
+    (two("concat", F, N, F, "{dim = 0 : i64}"), "operands differ in element type"),
+    (two('pad "wrap"', F, "tensor<f32>", F, f"{{pads = {ints(0, 0)}}}"), "unknown mode 'wrap'"),
+    (two('pad "edge"', F, "tensor<f32>", F, f"{{pads = {ints(0, -1)}}}"), "pads (0, -1) for tensor<4xf32>"),
+    (two('pad "edge"', F, "tensor<1xf32>", F, f"{{pads = {ints(0, 0)}}}"), "expected a scalar of f32"),
+    (two('pad "reflect"', F, "tensor<f32>", F, f"{{pads = {ints(4, 0)}}}"), "a reflection of 4 in 4 elements"),
+    (two("gather", F, F, F, "{dim = 0 : i64}"), "indices of f32: integers are needed"),
+    (two("gather", F, N, F, "{dim = 1 : i64}"), "dimension 1 of tensor<4xf32>"),
+    (one("resize", F, F, f"{{shape = {ints(1, 4)}}}"), "tensor<4xf32> does not resize to (1, 4)"),
+    (one("resize", F, F, f"{{shape = {ints(0)}}}"), "tensor<4xf32> does not resize to (0,)"),
+    (one("broadcast", "tensor<1xf32>", F, f"{{shape = {ints(-3)}}}"), "tensor<1xf32> does not broadcast to (-3,)"),
+    (one("softmax", N, N, "{dim = 0 : i64}"), "softmax of tensor<4xi32>: floats are needed"),
+    (one("softmax", F, F, "{dim = 1 : i64}"), "a dimension that tensor<4xf32> has not"),
+    (layer_norm(F, F, "tensor<3xf32>", 0), "scale and bias are tensor<4xf32>, not tensor<3xf32>"),
+    (layer_norm(F, F, F, 1), "dimension 1 of tensor<4xf32>"),
+    (layer_norm(N, N, N, 0), "layer_norm of tensor<4xi32>: floats are needed"),
+    (
+        batch_norm("tensor<1x4xf32>", "tensor<4xf32>", "tensor<3xf32>"),
+        "parameters are tensor<4xf32>, not tensor<3x",
+    ),
+    (batch_norm("tensor<4xf32>", "tensor<4xf32>"), "rank is at least 2"),
+    (batch_norm("tensor<1x4xi32>", "tensor<4xi32>"), "floats are needed"),
+    (compute(READ, "tensor<4xf32>"), "2 indices define tensor<4xf32>: expected its rank"),
+    (compute(READ, "tensor<4x8xf16>"), "yields f32, elements are f16"),
+    (compute(READ, "memref<4x8xf32>"), "graph.compute gives a tensor, not memref<4x8xf32>"),
+    (compute("%a = arith.constant 0.0 : f32"), "is not a terminator"),
+    (compute("%s = graph.reduce add (%k in 8) {}\ngraph.yield %s : f32"), "the region does not end with graph.yield"),
+    (compute(READ.replace("[%i, %j]", "[%i]")), "1 indices into tensor<4x8xf32>: expected 2"),
+    (compute("%a = graph.at {%x: f32}[%i] : f32\ngraph.yield %a : f32"), "graph.at reads a tensor, not f32"),
+    (
+        compute(
+            "%c = arith.constant true\n%a = graph.at {%x: tensor<4x8xf32>}[%i, %j] where %c else %c : tensor<4x8xf32>\n"
+            "graph.yield %a : f32"
+        ),
+        "operand is used with type f32, but has been previously used or defined with type i1",
+    ),
+    (
+        compute("%s = graph.reduce avg (%k in 8) {\ngraph.yield %k : index\n}\ngraph.yield %s : index"),
+        "unknown reduction 'avg': expected one of add, mul, max, min, and, or",
+    ),
+    (compute("%s = graph.reduce add (%k in -8) {\ngraph.yield %k : index\n}\ngraph.yield %s : index"), "integer"),
+    (
+        compute(
+            '%s = "graph.reduce"() <{kind = "add", extents = array<i64: 2, 3>}> ({\n^bb0(%k: index):\n'
+            "%a = arith.constant 0.0 : f32\ngraph.yield %a : f32\n}) : () -> f32\ngraph.yield %s : f32"
+        ),
+        "1 indices for 2 extents",
+    ),
+    (
+        compute(
+            '%s = "graph.reduce"() <{kind = "add", extents = array<i64: 2>}> ({\n^bb0(%k: index):\n'
+            "%a = arith.constant 0.0 : f32\ngraph.yield %a : f32\n}) : () -> f16\ngraph.yield %s : f16"
+        ),
+        "yields f32, result is f16",
+    ),
+    (f"%y = {FUSED} : tensor<5xf32>", "yields tensor<4xf32>, result is tensor<5xf32>"),
+    (f"%y = {FUSED} schedule [] : tensor<4xf32>", "expected #schedule.use<...>, got"),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), REJECTED, ids=[message[:40] for _, message in REJECTED])
+def test_rejected(text: str, expected: str):
+    with pytest.raises((ParseError, VerifyException)) as caught:
+        parse(with_arguments(text))
+    assert expected in str(caught.value)

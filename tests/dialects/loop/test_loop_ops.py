@@ -1,0 +1,204 @@
+"""Every operation of the loop dialect: its text reads back, and each diagnostic of its verifier."""
+
+from __future__ import annotations
+
+import pytest
+from xdsl.context import Context
+from xdsl.dialects import arith, func, test
+from xdsl.dialects.builtin import Builtin, IndexType, MemRefType, ModuleOp, TensorType, VectorType, f16, f32, i1
+from xdsl.ir import Block, Region
+from xdsl.parser import Parser
+from xdsl.utils.exceptions import ParseError, VerifyException
+
+from treadle.dialects.graph import GRAPH
+from treadle.dialects.loop import (
+    LOOP,
+    AllocOp,
+    KernelOp,
+    LaneMaskOp,
+    LoadOp,
+    StoreOp,
+    StridedLoadOp,
+    StridedStoreOp,
+    memref_of,
+)
+
+CONTEXT = Context()
+for dialect in (Builtin, arith.Arith, func.Func, test.Test, GRAPH, LOOP):
+    CONTEXT.load_dialect(dialect)
+
+VALUES = """
+%A, %B, %s = "test.op"() : () -> (memref<64x8xf32>, memref<64xf32>, memref<f32>)
+%i, %j, %p = "test.op"() : () -> (index, index, i1)
+%v, %h, %m = "test.op"() : () -> (f32, f16, vector<16xi1>)
+%w, %z, %short = "test.op"() : () -> (vector<16xf32>, vector<16xf32>, vector<8xi1>)
+"""
+
+KERNEL = """func.func @main(%x: tensor<4x8xf32>) -> tensor<8xf32> {{
+  %y = loop.kernel @k ins(%X = %x : tensor<4x8xf32>) outs(%Y : tensor<8xf32>)
+      grid(%b in {grid}) threads(%t in {threads}) {{
+    %v = loop.load %X[%b, %t] : memref<4x8xf32>
+    loop.store %v, %Y[%t] : memref<8xf32>
+  }}
+  func.return %y : tensor<8xf32>
+}}"""
+FUNC = """loop.func @k(%A: memref<98304xf32>, %C: memref<12xf32>)
+    grid(%b in {grid}) threads(%t in {threads}) comment "sum" {{
+  %v = loop.load %A[%b] : memref<98304xf32>
+  loop.store %v, %C[%t] : memref<12xf32>
+}}"""
+ZEROS = "sha256:" + "0" * 64
+
+
+def parse(text: str) -> ModuleOp:
+    module = Parser(CONTEXT, text).parse_module()
+    module.verify()
+    return module
+
+
+GOOD = [
+    VALUES + "%r = loop.load %A[%i, %j] : memref<64x8xf32>",
+    VALUES + "%r = loop.load %A[%i, %j] where %p else %v : memref<64x8xf32>",
+    VALUES + "%r = loop.load %s[] : memref<f32>",
+    VALUES + "loop.store %v, %A[%i, %j] : memref<64x8xf32>",
+    VALUES + "loop.store %v, %B[%i] where %p : memref<64xf32>",
+    "%r = loop.alloc : memref<8x32xf32, #loop.space<register>>",
+    "%r = loop.alloc : memref<8x32xf16, #loop.space<shared>>",
+    "loop.barrier",
+    VALUES + "%r = loop.lane_mask %i, %j : vector<16xi1>",
+    VALUES + "%r = loop.strided_load %A[%i, %j] by 2 : memref<64x8xf32>, vector<16xf32>",
+    VALUES + "%r = loop.strided_load %B[%i] by -196 where %m else %z : memref<64xf32>, vector<16xf32>",
+    VALUES + "loop.strided_store %w, %A[%i, %j] by 2 : memref<64x8xf32>, vector<16xf32>",
+    VALUES + "loop.strided_store %w, %B[%i] by 196 where %m : memref<64xf32>, vector<16xf32>",
+    KERNEL.format(grid=4, threads=8),
+    KERNEL.format(grid=4, threads=8).replace("in 8) {", 'in 8) comment "copy" {'),
+    FUNC.format(grid=3, threads=12),
+    "%r = loop.buffer input 0 : memref<1x3xf32>",
+    "%r = loop.buffer output 2 : memref<1x3xf32>",
+    "%r = loop.buffer arena 4096 : memref<1x3xf32>",
+    f'%r = loop.buffer constant #graph.blob<"{ZEROS}", 12> : memref<3xf32>',
+    '%r = loop.buffer constant #graph.inline<"1.0, nan"> : memref<2xf32>',
+    VALUES + "loop.launch @k(%A, %B) : memref<64x8xf32>, memref<64xf32>",
+    "func.func @main() {\nloop.return\n}",
+]
+
+
+@pytest.mark.parametrize("text", GOOD, ids=lambda text: text.rsplit("loop.", 1)[1].split("\n")[0][:40])
+def test_round_trip(text: str):
+    printed = str(parse(text))
+    assert str(parse(printed)) == printed
+    assert parse(printed).is_structurally_equivalent(parse(text))
+
+
+def test_every_operation_is_tested():
+    tested = {op.name for text in GOOD for op in parse(text).walk()}
+    assert {op.name for op in LOOP.operations} <= tested
+
+
+REJECTED = [
+    (VALUES + "%r = loop.load %A[%i] : memref<64x8xf32>", "1 indices into memref<64x8xf32>: expected 2"),
+    (VALUES + "%r = loop.load %A[%i, %j] : tensor<64x8xf32>", "expected a memref, got tensor<64x8xf32>"),
+    (VALUES + "%r = loop.load %B[%i] where %p else %h : memref<64xf32>", "operand is used with type f32"),
+    (VALUES + "loop.store %v, %A[%i] : memref<64x8xf32>", "1 indices into memref<64x8xf32>: expected 2"),
+    (VALUES + "loop.store %h, %B[%i] : memref<64xf32>", "operand is used with type f32"),
+    ("%r = loop.alloc : memref<8xf32>", "memref<8xf32> has no space: expected #loop.space<register>"),
+    ("%r = loop.alloc : memref<?xf32, #loop.space<shared>>", "a buffer of a kernel has static extents"),
+    (VALUES + "%r = loop.lane_mask %i, %j : vector<16xf32>", "a mask is a vector of i1 of rank 1, not vector<16xf32>"),
+    (
+        VALUES + "%r = loop.strided_load %A[%i] by 2 : memref<64x8xf32>, vector<16xf32>",
+        "1 indices into memref<64x8xf32>: expected 2",
+    ),
+    (VALUES + "%r = loop.strided_load %B[%i] by 2 : memref<64xf32>, f32", "expected a vector, got f32"),
+    (
+        VALUES + "%r = loop.strided_load %B[%i] by 2 : memref<64xf32>, vector<16xf16>",
+        "vector<16xf16> holds no elements of memref<64xf32>",
+    ),
+    (
+        VALUES + "%r = loop.strided_load %B[%i] by 2 where %short else %z : memref<64xf32>, vector<16xf32>",
+        "operand is used with type vector<16xi1>",
+    ),
+    (
+        VALUES + "loop.strided_store %w, %A[%i] by 2 : memref<64x8xf32>, vector<16xf32>",
+        "1 indices into memref<64x8xf32>: expected 2",
+    ),
+    (
+        VALUES + "loop.strided_store %w, %B[%i] by 2 where %short : memref<64xf32>, vector<16xf32>",
+        "operand is used with type vector<16xi1>",
+    ),
+    (KERNEL.format(grid=0, threads=8), "@k: grid and threads are at least 1"),
+    (KERNEL.format(grid=4, threads=0), "@k: grid and threads are at least 1"),
+    (KERNEL.format(grid=4, threads=8).replace("outs(%Y : tensor", "outs(%Y : memref"), "expected a tensor, got memref"),
+    (FUNC.format(grid=0, threads=1), "@k: grid and threads are at least 1"),
+    (FUNC.format(grid=1, threads=0), "@k: grid and threads are at least 1"),
+    ("loop.func @k(%A: f32) grid(%b in 1) threads(%t in 1) {\n}", "@k: arguments are memrefs, then block and thread"),
+    (
+        '"loop.func"() <{sym_name = "k", grid = 1 : i64, threads = 1 : i64}> ({\n^bb0(%b: index):\nloop.barrier\n})'
+        " : () -> ()",
+        "@k: arguments are memrefs, then block and thread",
+    ),
+    ("%r = loop.buffer heap 0 : memref<3xf32>", "unknown kind 'heap': expected input, output, arena or constant"),
+    ("%r = loop.buffer constant 3 : i64 : memref<3xf32>", "expected #graph.blob or #graph.inline, got 3 : i64"),
+    ("%r = loop.buffer input 0 : tensor<3xf32>", "expected a memref, got tensor<3xf32>"),
+    (
+        '%r = "loop.buffer"() <{kind = "input"}> : () -> memref<3xf32>',
+        "input buffer: a constant has a value, the others a number",
+    ),
+    (
+        '%r = "loop.buffer"() <{kind = "constant", position = 1 : i64}> : () -> memref<3xf32>',
+        "constant buffer: a constant has a value, the others a number",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), REJECTED, ids=[message[:40] for _, message in REJECTED])
+def test_rejected(text: str, expected: str):
+    with pytest.raises((ParseError, VerifyException)) as caught:
+        parse(text)
+    assert expected in str(caught.value)
+
+
+def arguments() -> Block:
+    """A buffer, an index, a predicate, a float, a half; a vector, its mask, a shorter mask, another vector."""
+    return Block(
+        arg_types=[
+            MemRefType(f32, [64]),
+            *(IndexType(), i1, f32, f16),
+            *(VectorType(f32, [16]), VectorType(i1, [16]), VectorType(i1, [8]), VectorType(f32, [8])),
+        ]
+    )
+
+
+def test_operations_built_without_text_are_verified_too():
+    buffer, i, inside, value, half, vector, mask, short_mask, short = arguments().args
+    wide = VectorType(f32, [16])
+    cases = [
+        (LoadOp(buffer, [i], inside), "'where' and 'else' come together"),
+        (LoadOp(buffer, [i], inside, half), "'else' gives f16: expected f32"),
+        (StoreOp(half, buffer, [i]), "f16 is no element of memref<64xf32>"),
+        (AllocOp(MemRefType(f32, [4])), "has no space"),
+        (StridedLoadOp(buffer, [i], 2, wide, mask), "'where' and 'else' come together"),
+        (StridedLoadOp(buffer, [i], 2, wide, mask, short), "'else' gives vector<8xf32>: expected vector<16xf32>"),
+        (StridedLoadOp(buffer, [i], 2, wide, short_mask, vector), "the mask of vector<16xf32> is vector<16xi1>"),
+        (StridedStoreOp(vector, buffer, [i], 2, short_mask), "the mask of vector<16xf32> is vector<16xi1>"),
+    ]
+    LoadOp(buffer, [i], inside, value).verify()
+    LaneMaskOp(i, i, 16).verify()
+    for op, message in cases:
+        with pytest.raises(VerifyException, match="(?s).*" + message.split("(")[0]):
+            op.verify()
+
+
+def test_the_body_of_a_kernel_takes_the_buffers_of_its_operands():
+    x = Block(arg_types=[TensorType(f32, [4])]).args[0]
+    index = IndexType()
+    body = Block(arg_types=[MemRefType(f32, [5]), memref_of(TensorType(f32, [4])), index, index])
+    kernel = KernelOp("k", [x], TensorType(f32, [4]), 1, 1, Region(body))
+    with pytest.raises(VerifyException, match=r"expected \(memref<4xf32>, memref<4xf32>, index, index\)"):
+        kernel.verify()
+
+
+def test_the_body_of_a_kernel_captures_nothing():
+    text = KERNEL.format(grid=4, threads=8)
+    captured = text.replace("{\n  %y", "{\n  %o = arith.constant 1.0 : f32\n  %y").replace("store %v", "store %o")
+    with pytest.raises((ParseError, VerifyException)):
+        parse(captured)
