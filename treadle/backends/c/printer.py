@@ -73,8 +73,12 @@ def print_host(module: ModuleOp) -> Unit:
         arguments = ", ".join(buffers[buffer] for buffer in launch.buffers)
         args = f"(void *const[]){{{arguments}}}"
         grid = kernels[symbol].attributes.get("grid")
-        alone = isinstance(grid, IntegerAttr) and grid.value.data == 1
-        call = f"{names[symbol]}({args}, 0, 1);" if alone else f"treadle_pool_run(pool, {names[symbol]}, {args});"
+        blocks = grid.value.data if isinstance(grid, IntegerAttr) else 1
+        call = (
+            f"{names[symbol]}({args}, 0, 1);"
+            if blocks == 1
+            else f"treadle_pool_run(pool, {names[symbol]}, {args}, {blocks});"
+        )
         lines.append(f"    {call}")
     return Unit(HOST_NAME, "\n".join([*lines, "}", ""]))
 

@@ -77,7 +77,7 @@ def _extents(anchor: Anchor) -> tuple[int, int, int]:
 
 
 def _right_strides(anchor: Anchor) -> tuple[int | None, int | None]:
-    """How the right operand advances in memory along K, and along N inside a panel; through a prologue if it has one."""
+    """How the right operand advances in memory along K, and along N in a panel; through a prologue if it has one."""
     assert isinstance(anchor, MatmulOp)
     producer = anchor.b.owner
     return panel_strides(producer, COLUMNS) if isinstance(producer, ComputeOp) else (anchor.shape[-1], 1)
