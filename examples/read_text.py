@@ -134,7 +134,7 @@ def decode(scores: Array, characters: Sequence[str]) -> str:
         raise ValueError(f"the model has {scores.shape[-1]} classes, its metadata names {len(characters)}")
     best = scores[0].argmax(axis=-1)
     first_of_run = np.diff(best, prepend=-1) != 0
-    return "".join(characters[index] for index in best[first_of_run])
+    return "".join(characters[int(index)] for index in best[first_of_run])
 
 
 def latency(model: treadle.CompiledModel, pixels: Array) -> float:

@@ -6,7 +6,7 @@ from math import prod
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import IndexType, IntegerAttr, TensorType
-from xdsl.ir import Block, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp
 from treadle.dialects.loop.index_expr import Expr, const, floordiv, mod, split_linear, var
@@ -52,7 +52,15 @@ class IndexMap:
             divisor = self.read(op.rhs).as_int()
             if divisor:
                 return (floordiv if isinstance(op, arith.DivUIOp) else mod)(self.read(op.lhs), divisor)
-        return var(value, None, None)
+        return self._unknown(op, value)
+
+    def _unknown(self, op: Operation, value: SSAValue) -> Expr:
+        """Some function of the indices that a value is computed from: it advances along none of them by one stride."""
+        inside = [i for i in op.operands if i.type == IndexType() or not isinstance(i.owner, Block)]
+        total = var(value, None, None)
+        for operand in inside:
+            total = total + (self.read(operand) if not isinstance(operand.type, TensorType) else 0)
+        return floordiv(total, 2) if len(total.vars()) > 1 else total
 
     def position(self, at: AtOp) -> Expr:
         """The row-major position of a read in its tensor."""

@@ -41,4 +41,4 @@ func.func @main() {
 // TEXT-NEXT:      }
 // TEXT-NEXT:  }
 // TEXT:       void treadle_run(
-// TEXT:           treadle_pool_run(pool, exp_kernel, (void *const[]){inputs[0], outputs[0]}, GRID);
+// TEXT:           treadle_pool_run(pool, exp_kernel, (void *const[]){inputs[0], outputs[0]}, 8);

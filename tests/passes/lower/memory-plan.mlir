@@ -22,8 +22,8 @@ func.func @main(%x : tensor<3x4xf32>) -> (tensor<3x4xf32>, tensor<3x4xf32>)
 // CHECK:        scf.for %e = %c0 to %c12 step %c1 {
 // CHECK-NEXT:     %[[I:.*]] = arith.divui %e, %c4 : index
 // CHECK-NEXT:     %[[J:.*]] = arith.remui %e, %c4 : index
-// CHECK-NEXT:     %v = memref.load %x[%[[I]], %[[J]]] : memref<3x4xf32>
-// CHECK-NEXT:     memref.store %v, %y[%[[I]], %[[J]]] : memref<3x4xf32>
+// CHECK-NEXT:     %v = loop.load %x[%[[I]], %[[J]]] : memref<3x4xf32>
+// CHECK-NEXT:     loop.store %v, %y[%[[I]], %[[J]]] : memref<3x4xf32>
 // CHECK:      func.func @main() attributes {input_names = ["image"], output_names = ["y", "same"], arena_bytes = 64 : i64,
 // CHECK-SAME:     input_types = [tensor<3x4xf32>], output_types = [tensor<3x4xf32>, tensor<3x4xf32>]} {
 // CHECK-NEXT:   %x = loop.buffer input 0 : memref<3x4xf32>

@@ -1,0 +1,1 @@
+"""Measurements on real models; `make bench` runs them."""

@@ -1,0 +1,149 @@
+"""Real models on the CPU against ONNX Runtime.
+
+    make bench ARGS="--models ppocrv4_rec minilm --pairs 50"
+    python benchmarks/run.py --compile
+
+Both sides run in one process with the same number of threads, call by call in turn, on the same inputs. The table
+shows medians, and the median of the ratios pair by pair; the raw numbers go to `benchmarks/results/`, together with
+what they depend on. Measure on a machine that does nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks.compile_time import CompileTime, measure_compile
+from benchmarks.machine import describe_run
+from benchmarks.measure import Latencies, measure_model
+from tests.models.catalog import MODELS
+
+NAMES = (
+    "ppocrv4_rec",
+    "ppocrv4_det",
+    "ppocr_cls",
+    "ddddocr_det",
+    "minilm",
+    "light_resnet50",
+    "light_squeezenet",
+)
+"""The models that are measured unless others of the catalog are asked for."""
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measures, prints and writes; 1 if a model exceeds `--limit`."""
+    args = _arguments(argv)
+    console = Console()
+    circumstances = describe_run()
+    if args.compile:
+        times = [_compile_time(name, args.target) for name in _tracked(args.models, console)]
+        console.print(compile_table(times))
+        path = write_results("compile_time", circumstances, [vars(each) for each in times], args.output)
+        status = 0
+    else:
+        measured = [_latencies(name, args) for name in _tracked(args.models, console)]
+        console.print(latency_table(measured, args.threads))
+        settings = {"threads": args.threads, "warmups": args.warmups}
+        rows = [latency_row(each) for each in measured]
+        path = write_results("cpu_models", circumstances | settings, rows, args.output)
+        status = int(args.limit is not None and any(each.ratio > args.limit for each in measured))
+    console.print(f"written to {path}")
+    return status
+
+
+def latency_table(measured: Sequence[Latencies], threads: int) -> Table:
+    """One line a model, milliseconds."""
+    table = Table(title=f"Latency on the CPU with {threads} threads, batch 1")
+    table.add_column("model")
+    for title in ("Treadle ms", "ONNX Runtime ms", "ratio", "quartiles", "error"):
+        table.add_column(title, justify="right")
+    for each in measured:
+        low, middle, high = each.ratio_quartiles
+        table.add_row(
+            each.name,
+            f"{each.treadle * 1e3:.2f}",
+            f"{each.onnxruntime * 1e3:.2f}",
+            f"{middle:.2f}",
+            f"{low:.2f} - {high:.2f}",
+            f"{each.error:.1e}",
+        )
+    return table
+
+
+def compile_table(times: Sequence[CompileTime]) -> Table:
+    """One line a model, seconds."""
+    table = Table(title="treadle compile, the whole process")
+    for title in ("model", "target"):
+        table.add_column(title)
+    for title in ("empty cache s", "full cache s"):
+        table.add_column(title, justify="right")
+    for each in times:
+        table.add_row(each.name, each.target, f"{each.cold:.2f}", f"{each.warm:.2f}")
+    return table
+
+
+def latency_row(each: Latencies) -> dict[str, object]:
+    """A model's numbers for JSON, in milliseconds; `pairs` are [Treadle, ONNX Runtime]."""
+    return {
+        "model": each.name,
+        "treadle_ms": round(each.treadle * 1e3, 4),
+        "onnxruntime_ms": round(each.onnxruntime * 1e3, 4),
+        "ratio": round(each.ratio, 4),
+        "ratio_quartiles": [round(quartile, 4) for quartile in each.ratio_quartiles],
+        "error": each.error,
+        "pairs": [[round(ours * 1e3, 4), round(theirs * 1e3, 4)] for ours, theirs in each.pairs],
+    }
+
+
+def write_results(what: str, circumstances: dict[str, object], rows: Sequence[dict[str, object]], folder: Path) -> Path:
+    """Writes `FOLDER/WHAT-DATE.json`, one line a model, and returns its path; a run of the same day is replaced."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{what}-{str(circumstances['date'])[:10]}.json"
+    head = json.dumps(circumstances, indent=1).removesuffix("\n}")
+    body = ",\n".join(f"  {json.dumps(row)}" for row in rows)
+    path.write_text(f'{head},\n "results": [\n{body}\n ]\n}}\n')
+    return path
+
+
+def _latencies(name: str, args: argparse.Namespace) -> Latencies:
+    model = MODELS[name]
+    return measure_model(
+        name, model.path(), model.sample_inputs(), threads=args.threads, pairs=args.pairs, warmups=args.warmups
+    )
+
+
+def _compile_time(name: str, target: str) -> CompileTime:
+    model = MODELS[name]
+    return measure_compile(name, model.path(), model.input_shapes, target)
+
+
+def _tracked(names: Sequence[str], console: Console) -> Iterable[str]:
+    """The names, with a progress bar on a terminal."""
+    return track(names, "measuring", console=console, transient=True, disable=not console.is_terminal)
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measure real models on the CPU against ONNX Runtime.")
+    parser.add_argument("--models", nargs="+", choices=tuple(MODELS), default=NAMES, metavar="NAME", help="which")
+    parser.add_argument("--threads", type=_positive, default=2, metavar="N", help="threads of both sides (default 2)")
+    parser.add_argument("--pairs", type=_positive, default=30, metavar="N", help="calls of each side (default 30)")
+    parser.add_argument("--warmups", type=_positive, default=5, metavar="N", help="calls before them (default 5)")
+    parser.add_argument("--limit", type=float, metavar="RATIO", help="fail if a model's ratio is larger")
+    parser.add_argument("--compile", action="store_true", help="measure the compiler instead, cold and warm")
+    parser.add_argument("--target", default="cpu", metavar="NAME", help="with --compile: what to compile for")
+    parser.add_argument("--output", type=Path, default=RESULTS, metavar="DIR", help="default: benchmarks/results")
+    return parser.parse_args(argv)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 upwards")
+    return int(text)

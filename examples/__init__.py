@@ -1,0 +1,1 @@
+"""Programs that use Treadle as a user would."""

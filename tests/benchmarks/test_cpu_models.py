@@ -1,0 +1,92 @@
+"""The measurements' arithmetic, order and files, on a model of one product."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from benchmarks.compile_time import measure_compile
+from benchmarks.cpu_models import NAMES, latency_row, latency_table, main, write_results
+from benchmarks.machine import cpu_model, describe_run
+from benchmarks.measure import Latencies, compare, measure_model, relative_error
+from tests.helpers.onnx_models import linear_model
+from tests.models.catalog import MODELS
+
+PAIRS = ((2e-3, 1e-3), (9e-3, 3e-3), (4e-3, 4e-3))
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TREADLE_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def test_medians_and_ratios_pair_by_pair() -> None:
+    latencies = Latencies("m", PAIRS, 0.0)
+    assert (latencies.treadle, latencies.onnxruntime) == (4e-3, 3e-3)
+    assert latencies.ratio == 2.0 and latencies.ratio_quartiles == (1.5, 2.0, 2.5)
+    assert Latencies("m", PAIRS[:1], 0.0).ratio_quartiles == (2.0, 2.0, 2.0)
+
+
+def test_both_sides_take_turns() -> None:
+    calls: list[str] = []
+    array = np.ones(2, np.float32)
+
+    def side(name: str) -> list[np.ndarray]:
+        calls.append(name)
+        return [array]
+
+    measured = compare("m", lambda: side("a"), lambda: side("b"), pairs=2, warmups=1)
+    assert calls == ["a", "b"] * 4 and len(measured.pairs) == 2 and measured.error == 0.0
+
+
+def test_errors_are_relative_to_the_largest_value() -> None:
+    expected = np.array([0.0, -4.0], np.float32)
+    assert relative_error([expected + np.float32(1)], [expected]) == 0.25
+    assert relative_error([np.zeros(2)], [np.zeros(2)]) == 0.0
+
+
+def test_a_model_is_measured_and_shown(tmp_path: Path) -> None:
+    inputs = {"x": np.ones((2, 8), np.float32)}
+    path = linear_model(tmp_path / "m.onnx", rows="batch")
+    measured = measure_model("tiny", path, inputs, threads=2, pairs=2, warmups=1)
+    assert measured.error < 1e-5 and all(ours > 0 and theirs > 0 for ours, theirs in measured.pairs)
+    screen = StringIO()
+    Console(file=screen, width=120).print(latency_table([measured], 2))
+    assert "tiny" in screen.getvalue() and "2 threads" in screen.getvalue()
+
+
+def test_results_are_written_with_their_circumstances(tmp_path: Path) -> None:
+    circumstances = describe_run()
+    path = write_results("cpu", circumstances, [latency_row(Latencies("m", PAIRS, 1e-6))], tmp_path)
+    content = json.loads(path.read_text())
+    assert {"date", "commit", "cpu", "cores", "compiler", "versions", "results"} <= content.keys()
+    assert content["results"][0]["ratio"] == 2.0 and content["results"][0]["pairs"][0] == [2.0, 1.0]
+    assert path.name == f"cpu-{content['date'][:10]}.json"
+
+
+def test_compilation_is_measured_cold_and_warm(tmp_path: Path) -> None:
+    times = measure_compile("tiny", linear_model(tmp_path / "m.onnx"), {"x": (2, 8)}, "cpu")
+    assert 0 < times.warm < times.cold
+
+
+def test_the_measured_models_are_in_the_catalog() -> None:
+    assert set(NAMES) <= MODELS.keys()
+
+
+def test_a_processor_is_named(tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text("model name\t: Some CPU\nflags\t\t: fpu avx2\n")
+    assert cpu_model(tmp_path / "cpuinfo") == "Some CPU avx2"
+    assert cpu_model(tmp_path / "none")
+
+
+def test_unknown_models_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["--models", "gpt5"])
+    assert "choose from" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["--pairs", "0"])
