@@ -56,9 +56,7 @@ def test_a_device_of_another_generation_gets_none() -> None:
         Target.for_capability(7, 5)
 
 
-@pytest.mark.parametrize(
-    ("flags", "width"), [("fpu avx2 avx512f", 64), ("fpu avx avx2", 32), ("fpu sse2", 16)]
-)
+@pytest.mark.parametrize(("flags", "width"), [("fpu avx2 avx512f", 64), ("fpu avx avx2", 32), ("fpu sse2", 16)])
 def test_vector_width_is_read_from_the_flags(tmp_path: Path, flags: str, width: int) -> None:
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text(f"processor : 0\nflags\t\t: {flags}\n")

@@ -37,9 +37,7 @@ def bless_mlir(path: Path, run_lines: tuple[RunLine, ...]) -> None:
         RunFailure: the file has several RUN lines, or its one does not end in `| filecheck %s`.
     """
     if len(run_lines) != 1 or run_lines[0].steps[-1].tool != "filecheck":
-        raise RunFailure(
-            f"{path}: a recorded expectation needs exactly one RUN line, ending in `| filecheck %s`"
-        )
+        raise RunFailure(f"{path}: a recorded expectation needs exactly one RUN line, ending in `| filecheck %s`")
     output = run_steps(run_lines[0].steps[:-1], f"{path}:{run_lines[0].line}")
     head = path.read_text(encoding="utf-8").split(MARKER, maxsplit=1)[0]
     path.write_text(f"{head}{MARKER}\n{check_lines(output)}", encoding="utf-8")
@@ -52,7 +50,5 @@ def assert_golden(actual: str, golden: Path) -> None:
         golden.write_text(actual, encoding="utf-8")
         return
     expected = golden.read_text(encoding="utf-8") if golden.is_file() else ""
-    difference = difflib.unified_diff(
-        expected.splitlines(), actual.splitlines(), str(golden), "now", lineterm=""
-    )
+    difference = difflib.unified_diff(expected.splitlines(), actual.splitlines(), str(golden), "now", lineterm="")
     assert actual == expected, "\n".join(["`make bless` records the new text:", *difference])

@@ -58,9 +58,7 @@ def _status(main: Callable[[], object]) -> int:
     return 1
 
 
-def run_tool(
-    tool: str, arguments: tuple[str, ...], stdin: str = "", stderr_to_stdout: bool = False
-) -> Outcome:
+def run_tool(tool: str, arguments: tuple[str, ...], stdin: str = "", stderr_to_stdout: bool = False) -> Outcome:
     """Runs `tool` as a process would run, in this one.
 
     Raises:

@@ -39,9 +39,7 @@ class Graph:
     def constant(self, array: Any) -> SSAValue:
         """Appends a `graph.constant`."""
         values = np.asarray(array)
-        return self.add(
-            ConstantOp(constant_attribute(values), TensorType(element_type(values.dtype), values.shape))
-        )
+        return self.add(ConstantOp(constant_attribute(values), TensorType(element_type(values.dtype), values.shape)))
 
     def module(self, *results: SSAValue) -> ModuleOp:
         """Ends the function with its results."""

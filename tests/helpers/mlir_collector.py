@@ -34,9 +34,7 @@ class MlirItem(pytest.Item):
         for line in run_lines:
             run_line(line, str(self.path))
 
-    def repr_failure(
-        self, excinfo: pytest.ExceptionInfo[BaseException], *arguments: Any, **options: Any
-    ) -> Any:
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *arguments: Any, **options: Any) -> Any:
         """The tools' own messages instead of this file's traceback."""
         if isinstance(excinfo.value, RunFailure | RunLineError):
             return str(excinfo.value)

@@ -44,9 +44,7 @@ class Locator:
         except PackageNotFoundError:
             raise ModelMissing(f"{self.distribution} is not installed; `make venv` installs it") from None
         if not found.is_file():
-            raise ModelMissing(
-                f"{self.distribution} is installed without {self.path}; see tests/models/wheels.txt"
-            )
+            raise ModelMissing(f"{self.distribution} is installed without {self.path}; see tests/models/wheels.txt")
         return found
 
 
@@ -125,9 +123,7 @@ _BERT_VOCABULARY = 30522
 _CATALOG = (
     CatalogModel("ppocrv4_rec", _rapidocr("ch_PP-OCRv4_rec_infer.onnx"), {"x": Input((1, 3, 48, 320))}),
     CatalogModel("ppocrv4_det", _rapidocr("ch_PP-OCRv4_det_infer.onnx"), {"x": Input((1, 3, 320, 320))}),
-    CatalogModel(
-        "ppocr_cls", _rapidocr("ch_ppocr_mobile_v2.0_cls_infer.onnx"), {"x": Input((1, 3, 48, 192))}
-    ),
+    CatalogModel("ppocr_cls", _rapidocr("ch_ppocr_mobile_v2.0_cls_infer.onnx"), {"x": Input((1, 3, 48, 192))}),
     CatalogModel(
         "ddddocr_det",
         Locator("ddddocr", "ddddocr/common_det.onnx"),

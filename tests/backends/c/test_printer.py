@@ -324,10 +324,13 @@ def test_vectors_masks_and_reductions() -> None:
     body = body.replace("%C[%i], %mask, %m : memref<64xf32>", "%C[%i], %mask, %m : memref<66xf32>")
     arguments = "%A : memref<64xf32>, %C : memref<66xf32>"
     text = printed(body, arguments=arguments)
-    assert """    const float s = A[i];
+    assert (
+        """    const float s = A[i];
     treadle_store_first_v16f(&C[i], treadle_max_v16f(treadle_exp_v16f(0.5f + \
 treadle_load_first_v16f(&A[i], left) * s), treadle_splat_v16f(s)), left);
-""" in text
+"""
+        in text
+    )
     a = np.random.default_rng(1).standard_normal(64, F32)
     (c,) = run(kernel(body, arguments), [a], [((66,), F32)])
     first = np.repeat(a[::16], 16)

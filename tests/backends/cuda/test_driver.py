@@ -72,9 +72,7 @@ def test_kernels_are_prepared_for_pointers_and_launched_on_the_stream(cuda: Magi
     prepared = cuda.module_from_buffer.return_value.get_function.return_value
     cuda.module_from_buffer.assert_called_once_with(b"image")
     prepared.prepare.assert_called_once_with("PPP")
-    prepared.set_attribute.assert_called_once_with(
-        cuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, 65536
-    )
+    prepared.set_attribute.assert_called_once_with(cuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, 65536)
     driver.launch([BoundLaunch(function, (2, 1, 1), (32, 1, 1), (1, 2, 3), 65536)])
     prepared.prepared_async_call.assert_called_once_with(
         (2, 1, 1), (32, 1, 1), cuda.Stream.return_value, 1, 2, 3, shared_size=65536
@@ -93,9 +91,7 @@ def test_a_failure_says_what_was_being_done(cuda: MagicMock) -> None:
     cuda.mem_alloc.side_effect = PycudaError("cuMemAlloc failed: out of memory")
     with pytest.raises(TreadleError) as caught:
         driver.allocate(1 << 40)
-    assert str(caught.value) == (
-        "allocating 1099511627776 bytes: the GPU failed: cuMemAlloc failed: out of memory"
-    )
+    assert str(caught.value) == ("allocating 1099511627776 bytes: the GPU failed: cuMemAlloc failed: out of memory")
     assert context_of(cuda).push.call_count == cuda.Context.pop.call_count
 
 

@@ -112,9 +112,7 @@ def test_maximum_and_minimum_propagate_nan(driver: PycudaDriver, name: str) -> N
         ("idx", [3] * 32),
     ],
 )
-def test_shuffles_read_the_lane_that_the_dialect_says(
-    driver: PycudaDriver, mode: str, lanes: list[int]
-) -> None:
+def test_shuffles_read_the_lane_that_the_dialect_says(driver: PycudaDriver, mode: str, lanes: list[int]) -> None:
     x = np.arange(32, dtype=np.float32)
     found = run(driver, f"y[t] = treadle_shuffle_{mode}(x0[t], 3);", [x], (32,), threads=32)
     np.testing.assert_array_equal(found, x[lanes])

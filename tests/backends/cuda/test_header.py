@@ -81,9 +81,7 @@ def test_all_scalar_functions_and_shuffles_compile_without_spills(arch: str) -> 
     body += [f"g[{i + 50}] = treadle_{name}(x, g[100]);" for i, name in enumerate(BINARY)]
     body += [f"g[{i + 60}] = treadle_shuffle_{mode}(x, 3);" for i, mode in enumerate(SHUFFLES)]
     body += [f"g[{i + 70}] = treadle_shuffle_{mode}((int)x, 3);" for i, mode in enumerate(SHUFFLES)]
-    body += [
-        "g[80] = INFINITY; g[81] = NAN; g[82] = treadle_bfloat16_to_float(*(treadle_bfloat16*)(g + 83));"
-    ]
+    body += ["g[80] = INFINITY; g[81] = NAN; g[82] = treadle_bfloat16_to_float(*(treadle_bfloat16*)(g + 83));"]
     resources = compile_body("\n  ".join(body), arch).resources["k"]
     assert not resources.spills
 

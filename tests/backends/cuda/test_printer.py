@@ -67,7 +67,8 @@ float *__restrict__ C) {
     const int t = (int)threadIdx.x;
     float acc[4][4];
 """)
-    assert """
+    assert (
+        """
         treadle_barrier();
         for (int k = 0; k < 32; k++) {
             #pragma unroll
@@ -79,7 +80,9 @@ float *__restrict__ C) {
             }
         }
         treadle_barrier();
-""" in unit.text
+"""
+        in unit.text
+    )
     used = resources(unit)
     assert used.shared_bytes == 8192
     assert not used.spills
@@ -92,11 +95,14 @@ def test_a_load_never_passes_a_barrier() -> None:
   %x = memref.load %s[%t] : memref<32xf32, #cuda.space<shared>>
   cuda.barrier
   memref.store %x, %C[%t] : memref<64xf32>""")
-    assert inner(text) == """const int t = (int)threadIdx.x;
+    assert (
+        inner(text)
+        == """const int t = (int)threadIdx.x;
 __shared__ alignas(16) float s[32];
 const float x = s[t];
 treadle_barrier();
 C[t] = x;"""
+    )
 
 
 def test_shuffles_keep_their_place() -> None:
@@ -108,12 +114,15 @@ def test_shuffles_keep_their_place() -> None:
   scf.if %first {
     memref.store %s, %C[%c0] : memref<64xf32>
   }""")
-    assert inner(text) == """const int t = (int)threadIdx.x;
+    assert (
+        inner(text)
+        == """const int t = (int)threadIdx.x;
 const float x = A[t];
 const float y = treadle_shuffle_xor(x, 16);
 if (t == 0) {
     C[0] = x + y;
 }"""
+    )
     assert resources(one_unit(text)).registers > 0
 
 
@@ -161,7 +170,9 @@ def test_tensor_cores_and_asynchronous_copies() -> None:
   memref.store %w, %C[%t] : memref<64xf32>""",
         "%A : memref<64x64xf16>, %C : memref<64xf32>",
     )
-    assert inner(text) == """const int t = (int)threadIdx.x;
+    assert (
+        inner(text)
+        == """const int t = (int)threadIdx.x;
 alignas(16) extern __shared__ char treadle_dynamic[];
 treadle_half (&tile)[2][32][40] = *reinterpret_cast<treadle_half (*)[2][32][40]>(treadle_dynamic + 0);
 float (&more)[64] = *reinterpret_cast<float (*)[64]>(treadle_dynamic + 5120);
@@ -178,15 +189,18 @@ for (int k = 0; k < 4; k++) {
 }
 more[t] = sum.v[2];
 C[t] = more[t];"""
+    )
     assert not resources(one_unit(text)).spills
 
 
 def test_padded_rows_are_addressed_by_one_number() -> None:
     space = "memref<4x8xf32, strided<[9, 1]>, #cuda.space<shared>>"
-    text = inner(kernel(f"""
+    text = inner(
+        kernel(f"""
   %s = cuda.alloc : {space}
   %x = memref.load %A[%t] : memref<64xf32>
-  memref.store %x, %s[%c3, %t] : {space}"""))
+  memref.store %x, %s[%c3, %t] : {space}""")
+    )
     assert "float s[35];" in text
     assert "s[t + 27] = A[t];" in text
 

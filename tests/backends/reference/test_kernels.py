@@ -38,9 +38,7 @@ def parse(text: str) -> ModuleOp:
     return module
 
 
-def vector_kernel(
-    body: str, grid: int = 1, threads: int = 1, inputs: str = "4xf32", output: str = "4xf32"
-) -> KernelOp:
+def vector_kernel(body: str, grid: int = 1, threads: int = 1, inputs: str = "4xf32", output: str = "4xf32") -> KernelOp:
     """A kernel of one input %x and one output %y, with the constants that the bodies below use."""
     module = parse(f"""
 func.func @main(%a : tensor<{inputs}>) -> tensor<{output}> {{
@@ -251,10 +249,7 @@ def test_scalars_round_wrap_and_propagate(
     element: str, x: list[float], body: str, expected: NDArray[np.generic]
 ) -> None:
     result = element_type(expected.dtype)
-    text = (
-        f"%v = memref.load %x[%b] : memref<2x{element}>\n{body}\n"
-        f"memref.store %r, %y[%b] : memref<2x{result}>"
-    )
+    text = f"%v = memref.load %x[%b] : memref<2x{element}>\n{body}\nmemref.store %r, %y[%b] : memref<2x{result}>"
     kernel = vector_kernel(text, grid=2, inputs=f"2x{element}", output=f"2x{result}")
     dtype = numpy_dtype({"f32": f32, "f16": f16, "i8": i8, "i1": i1}[element])
     np.testing.assert_array_equal(evaluate_kernel(kernel, [np.array(x, dtype)]), expected, strict=True)
@@ -293,8 +288,7 @@ COPY = "%v = loop.load %x[%t] : memref<4xf32>\n loop.store %v, %y[%t] : memref<4
         (COPY, 3, r"kernel 'k': element \[3\] of the result is never stored"),
         ("%v = memref.load %y[%c1] : memref<4xf32>", 1, r"memref.load of %y: .* at \[1\] reads what nobody"),
         (
-            "%r = loop.alloc : memref<2xf32, #register>\n"
-            "%v = memref.load %r[%c1] : memref<2xf32, #register>",
+            "%r = loop.alloc : memref<2xf32, #register>\n%v = memref.load %r[%c1] : memref<2xf32, #register>",
             1,
             r"memref.load of %r: .* reads what nobody has stored",
         ),

@@ -248,9 +248,7 @@ def test_shuffle_rejects_other_types() -> None:
     ],
 )
 def test_ldmatrix_rejects(source: str, fragment: str, reason: str) -> None:
-    module = in_kernel(
-        f'%s = "test.op"() : () -> {source}\n%f = cuda.ldmatrix %s[%i, %i] : {source} -> {fragment}'
-    )
+    module = in_kernel(f'%s = "test.op"() : () -> {source}\n%f = cuda.ldmatrix %s[%i, %i] : {source} -> {fragment}')
     assert reason in rejection(module)
 
 

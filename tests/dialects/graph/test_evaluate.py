@@ -51,9 +51,7 @@ def value(make: Callable[..., Operation], *arrays: Array) -> Array:
     op.verify()
     result = evaluate(op, dict(zip(values, arrays, strict=True)))
     assert TensorType(element_type(result.dtype), result.shape) == op.results[0].type
-    assert all(len(list(v.uses)) == list(op.operands).count(v) for v in values), (
-        "a definition was left behind"
-    )
+    assert all(len(list(v.uses)) == list(op.operands).count(v) for v in values), "a definition was left behind"
     return result
 
 
@@ -86,9 +84,7 @@ CONVOLUTIONS: list[tuple[tuple[int, ...], list[int], list[int], list[int], int]]
 
 
 @pytest.mark.parametrize(("shape", "strides", "pads", "dilations", "groups"), CONVOLUTIONS)
-def test_conv(
-    shape: tuple[int, ...], strides: list[int], pads: list[int], dilations: list[int], groups: int
-) -> None:
+def test_conv(shape: tuple[int, ...], strides: list[int], pads: list[int], dilations: list[int], groups: int) -> None:
     w = random(*shape)
     got = value(lambda x, w: ConvOp(x, w, strides, pads, dilations, groups), X, w)
     assert_close(got, onnx_value("Conv", X, w, strides=strides, pads=pads, dilations=dilations, group=groups))
@@ -145,9 +141,7 @@ def test_layer_norm() -> None:
     assert_close(got, onnx_value("LayerNormalization", X, scale, bias, epsilon=1e-5))
 
 
-@pytest.mark.parametrize(
-    ("kind", "fold"), [("max", np.max), ("min", np.min), ("mul", np.prod), ("mean", np.mean)]
-)
+@pytest.mark.parametrize(("kind", "fold"), [("max", np.max), ("min", np.min), ("mul", np.prod), ("mean", np.mean)])
 def test_reduction(kind: str, fold: Callable[..., Array]) -> None:
     assert_close(value(lambda x: ReductionOp(kind, x, [1, 3], True), X), fold(X, axis=(1, 3), keepdims=True))
 
@@ -176,9 +170,7 @@ def test_pad(mode: Any) -> None:
     pads = [(0, 0), (0, 0), (2, 3), (0, 1)]
     flat = [before for before, _ in pads] + [after for _, after in pads]
     got = value(lambda x, v: PadOp(mode, x, v, flat), X, np.array(2, np.float32))
-    np.testing.assert_array_equal(
-        got, np.pad(X, pads, mode, **({"constant_values": 2} if mode == "constant" else {}))
-    )
+    np.testing.assert_array_equal(got, np.pad(X, pads, mode, **({"constant_values": 2} if mode == "constant" else {})))
 
 
 def test_gather_counts_from_the_end_and_clamps() -> None:
@@ -231,20 +223,14 @@ def test_a_reduction_in_several_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_empty_tensors() -> None:
     empty = np.zeros((0, 4), np.float32)
     assert value(lambda x: UnaryOp("exp", x), empty).shape == (0, 4)
-    np.testing.assert_array_equal(
-        value(lambda x: ReductionOp("add", x, [0], False), empty), np.zeros(4, np.float32)
-    )
-    np.testing.assert_array_equal(
-        value(lambda x: ReductionOp("max", x, [0], False), empty), np.full(4, -np.inf)
-    )
+    np.testing.assert_array_equal(value(lambda x: ReductionOp("add", x, [0], False), empty), np.zeros(4, np.float32))
+    np.testing.assert_array_equal(value(lambda x: ReductionOp("max", x, [0], False), empty), np.full(4, -np.inf))
 
 
 def test_a_read_out_of_bounds_is_an_error() -> None:
     source = test_dialect.TestOp(result_types=[TensorType(f32, [4])]).results[0]
     compute = compute_of(TensorType(f32, [4]), lambda b, i: b.insert(AtOp(source, [b.add(i[0], 1)])))
-    with pytest.raises(
-        TreadleError, match=r"reads elements 1 to 4 of dimension 0 .*accepted: 0 to 3, or a predicate"
-    ):
+    with pytest.raises(TreadleError, match=r"reads elements 1 to 4 of dimension 0 .*accepted: 0 to 3, or a predicate"):
         evaluate_compute(compute, {source: random(4)})
 
 

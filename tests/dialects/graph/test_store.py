@@ -61,9 +61,7 @@ def test_a_blob_of_another_size_is_rejected(tmp_path: Path) -> None:
 
 def test_a_store_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(
-        TreadleError, match=r"cannot store a constant: .*accepted: a writable TREADLE_CACHE_DIR"
-    ):
+    with pytest.raises(TreadleError, match=r"cannot store a constant: .*accepted: a writable TREADLE_CACHE_DIR"):
         BlobStore(tmp_path / "file").put(ARRAY)
 
 

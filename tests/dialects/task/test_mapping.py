@@ -125,8 +125,7 @@ def test_text_round_trip(m: Mapping, replicas: int) -> None:
 def test_text_form() -> None:
     m = repeat(4, 2, order=(1, 0)) * replicate(2) * custom((4, 4), 4, lambda w, s: (s, (w + s) % 4), steps=4)
     assert str(m) == (
-        "repeat(4, 2, order = (1, 0)) * replicate(2) * "
-        "custom(4, 4, workers = 4, steps = 4, map = (s, (w + s) mod 4))"
+        "repeat(4, 2, order = (1, 0)) * replicate(2) * custom(4, 4, workers = 4, steps = 4, map = (s, (w + s) mod 4))"
     )
     assert m.shape == (16, 8)
 

@@ -14,9 +14,7 @@ def test_values_and_number_of_reductions() -> None:
     x = graph[0]
     results = [
         graph.add(SoftmaxOp(x, 1)),
-        graph.add(
-            LayerNormOp(x, graph.constant(random(9, 10)), graph.constant(random(9, 10, seed=1)), 2, 1e-5)
-        ),
+        graph.add(LayerNormOp(x, graph.constant(random(9, 10)), graph.constant(random(9, 10, seed=1)), 2, 1e-5)),
         graph.add(ReductionOp("mean", x, [1, 3], False)),
         graph.add(PoolOp("avg", x, [3, 3], [2, 2], [1] * 4, [1, 1])),
         graph.add(PoolOp("avg", x, [3, 3], [2, 2], [1] * 4, [1, 1], ceil=True, count_pad=True)),

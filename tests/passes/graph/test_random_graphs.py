@@ -31,9 +31,7 @@ class Writer:
     lines: list[str] = field(default_factory=list[str])
     values: list[tuple[str, Shape]] = field(default_factory=list[tuple[str, Shape]])
 
-    def add(
-        self, operator: str, operands: list[tuple[str, Shape]], shape: Shape, attributes: str = ""
-    ) -> None:
+    def add(self, operator: str, operands: list[tuple[str, Shape]], shape: Shape, attributes: str = "") -> None:
         name = f"%v{len(self.values)}"
         names = ", ".join(value for value, _ in operands)
         types = ", ".join(tensor(s) for _, s in operands)
@@ -62,9 +60,7 @@ def functions(draw: st.DrawFn) -> str:
 def _grow(draw: st.DrawFn, w: Writer) -> None:
     x = draw(st.sampled_from(w.values[-4:]))
     name, shape = x
-    kind = draw(
-        st.sampled_from(["unary", "binary", "transpose", "matmul", "max", "pad", "reshape", "reverse"])
-    )
+    kind = draw(st.sampled_from(["unary", "binary", "transpose", "matmul", "max", "pad", "reshape", "reverse"]))
     partners = {
         "binary": [v for v in w.values if v[1] == shape or v[1] == (shape[0], 1)],
         "matmul": [v for v in w.values if v[1][0] == shape[1]],
@@ -72,9 +68,7 @@ def _grow(draw: st.DrawFn, w: Writer) -> None:
     if kind == "unary":
         w.add(f'unary "{draw(st.sampled_from(["relu", "sigmoid", "neg"]))}"', [x], shape)
     elif kind == "binary":
-        w.add(
-            f'binary "{draw(st.sampled_from(["add", "mul"]))}"', [x, draw(st.sampled_from(partners))], shape
-        )
+        w.add(f'binary "{draw(st.sampled_from(["add", "mul"]))}"', [x, draw(st.sampled_from(partners))], shape)
     elif kind == "matmul" and partners:
         other = draw(st.sampled_from(partners))
         w.add("matmul", [x, other], (shape[0], other[1][1]))

@@ -9,8 +9,8 @@ from types import TracebackType
 
 import numpy as np
 
-from treadle.backends.cuda.driver import BoundLaunch, Driver, Shape3
 from treadle.backends.buffers import BufferKind, BufferRef, TensorSpec
+from treadle.backends.cuda.driver import BoundLaunch, Driver, Shape3
 from treadle.errors import TreadleError
 
 

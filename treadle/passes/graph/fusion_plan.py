@@ -21,7 +21,6 @@ from treadle.dialects.graph.compute import ComputeOp
 from treadle.dialects.graph.linear import MatmulOp
 from treadle.passes.graph.inline_compute import operator_names
 from treadle.passes.graph.properties import (
-    worth_storing,
     defined,
     is_bijective_in,
     is_injective,
@@ -29,6 +28,7 @@ from treadle.passes.graph.properties import (
     read_points,
     shape_of,
     users_of,
+    worth_storing,
 )
 
 

@@ -15,12 +15,12 @@ from treadle.dialects.graph.compute import ComputeOp
 from treadle.dialects.graph.linear import MatmulOp
 from treadle.passes.graph.inline_compute import inline_compute
 from treadle.passes.graph.properties import (
-    worth_storing,
     is_bijective_in,
     is_injective,
     moves_data,
     multiplicity,
     users_of,
+    worth_storing,
 )
 
 

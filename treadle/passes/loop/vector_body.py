@@ -297,9 +297,7 @@ class _VectorWriter:
         self._scalars[op.result] = new.result
         self._substitution[op.result] = var(new.result, None, None)
 
-    def _splat_load(
-        self, op: LoadOp, where: Sequence[Expr], predicate: tuple[Condition, ...], level: _Level
-    ) -> None:
+    def _splat_load(self, op: LoadOp, where: Sequence[Expr], predicate: tuple[Condition, ...], level: _Level) -> None:
         """One element for the lanes in which the predicate holds: a strided load that does not advance."""
         mask = self._mask((*self._always, *predicate), level)
         type, indices = self._type(op.result.type), [level.emit(e) for e in where]

@@ -1,0 +1,186 @@
+"""`make docs`: brings the generated parts of the documentation up to date with the code.
+
+A document is Markdown, written by hand, in which what stands between two comments is generated:
+
+    <!-- generated: cpu kernels -->
+    ...
+    <!-- end -->
+
+The name says which part of the excerpts below it is. All of them show one small model, `relu(x @ w + b)`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+from xdsl.dialects.builtin import ModuleOp
+
+from treadle.backends.c.printer import print_host, print_kernels
+from treadle.backends.cuda.printer import print_kernels as print_cuda_kernels
+from treadle.compiler import STAGE_NAMES, STAGES
+from treadle.errors import TreadleError
+from treadle.passes.instruments import ir_text
+from treadle.passes.legality import LEGAL
+from treadle.request import Request, lowered_module
+from treadle.target import Target
+from treadle.tools.excerpts import between, cut_digests, indices_in_place, shortened
+from treadle.tools.reporting import run_reporting
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = ("README.md", "docs/architecture.md")
+"""The documents with generated parts, relative to the root of the sources."""
+
+GPU = "sm_80"
+_BLOCK = re.compile(r"<!-- generated: (?P<name>[^\n]*?) -->\n(?P<text>.*?)<!-- end -->", re.DOTALL)
+_OPENING = re.compile(r"<!-- generated: ")
+
+
+def main() -> int:
+    """Rewrites the documents; prints which ones changed."""
+    return run_reporting("render_architecture", _rewrite)
+
+
+def render(document: str, where: str = "document") -> str:
+    """`document` with its generated parts made anew; TreadleError for a part that has no end or an unknown name."""
+    if len(_OPENING.findall(document)) != len(_BLOCK.findall(document)):
+        raise TreadleError("a generated part has no end", where, "<!-- end --> after each <!-- generated: ... -->")
+    return _BLOCK.sub(partial(_filled, where=where), document)
+
+
+def write_model(path: Path) -> Path:
+    """Writes the model that the documents show: relu(x @ w + b), x of shape [32, 64], w of shape [64, 64]."""
+    weights = np.cos(np.arange(64 * 64, dtype=np.int64) % 7 == 0).reshape(64, 64).astype(np.float32)
+    bias = (np.arange(64) % 3 - 1).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["product"], name="product"),
+        helper.make_node("Add", ["product", "b"], ["sum"], name="shift"),
+        helper.make_node("Relu", ["sum"], ["y"], name="clamp"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "small",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [32, 64])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [32, 64])],
+        [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(bias, "b")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def _rewrite() -> int:
+    for name in DOCUMENTS:
+        path = ROOT / name
+        if not path.is_file():
+            raise TreadleError("the document is missing", path, "a checkout of the sources")
+        before = path.read_text()
+        after = render(before, name)
+        path.write_text(after)
+        print(f"{name}: {'unchanged' if before == after else 'rewritten'}")
+    return 0
+
+
+def _filled(match: re.Match[str], where: str) -> str:
+    name = match["name"]
+    if name not in EXCERPTS:
+        raise TreadleError(f"unknown part '{name}'", where, EXCERPTS)
+    return f"<!-- generated: {name} -->\n{EXCERPTS[name]()}<!-- end -->"
+
+
+@cache
+def _module(target: str, stage: str) -> ModuleOp:
+    """The model after a stage."""
+    with tempfile.TemporaryDirectory() as folder:
+        return lowered_module(Request(write_model(Path(folder) / "small.onnx"), Target.parse(target)), stage)
+
+
+def _ir(target: str, stage: str) -> str:
+    """The IR after a stage without the enclosing module; digests cut, index constants where they are used."""
+    lines = ir_text(_module(target, stage)).splitlines()[1:-1]
+    text = "\n".join(line.removeprefix("  ") for line in lines)
+    return indices_in_place(cut_digests(text))
+
+
+def _fenced(language: str, text: str) -> str:
+    return f"```{language}\n{text.rstrip()}\n```\n"
+
+
+def _whole(target: str, stage: str) -> str:
+    return _fenced("mlir", _ir(target, stage))
+
+
+def _part(target: str, stage: str, first: str, last: str, head: int, tail: int) -> str:
+    """The lines from the one with `first` to the one with `last`, of which the middle is left out."""
+    return _fenced("mlir", shortened(between(_ir(target, stage), first, last), head, tail))
+
+
+def _c_kernel() -> str:
+    (unit,) = print_kernels(_module("cpu", "lower"))
+    return _fenced("c", unit.text)
+
+
+def _c_inner() -> str:
+    (unit,) = print_kernels(_module("cpu", "lower"))
+    return _fenced("c", between(unit.text, "for (long k ", "^        }"))
+
+
+def _c_host() -> str:
+    return _fenced("c", print_host(_module("cpu", "lower")).text)
+
+
+def _cuda_kernel() -> str:
+    (unit,) = print_cuda_kernels(_module(GPU, "lower"))
+    return _fenced("cpp", shortened(unit.text, 30, 12))
+
+
+def _stage_table() -> str:
+    rows = ["| stage | purpose | may remain after it |", "|---|---|---|"]
+    for stage in STAGES:
+        borders = [key for key in LEGAL if key.partition(" ")[0] == stage.name]
+        legal = "; ".join(f"{key.partition(' ')[2] or 'all'}: {_names(key)}" for key in borders)
+        rows.append(f"| `{stage.name}` | {stage.purpose} | {legal.removeprefix('all: ')} |")
+    return "\n".join(rows) + "\n"
+
+
+def _names(border: str) -> str:
+    """What may remain, without the functions that hold it."""
+    frame = ("builtin.module", "func.func", "func.return")
+    return " ".join(f"`{name}`" for name in LEGAL[border] if name not in frame)
+
+
+def _pass_table() -> str:
+    rows = ["| stage | pass | target | why it stands here |", "|---|---|---|---|"]
+    for stage in STAGES:
+        for step in stage.steps:
+            rows.append(f"| {stage.name} | `{step.spec}` | {step.only or 'both'} | {step.why} |")
+    return "\n".join(rows) + "\n"
+
+
+EXCERPTS: Mapping[str, Callable[[], str]] = {
+    "stages": _stage_table,
+    "passes": _pass_table,
+    **{f"cpu {stage}": partial(_whole, "cpu", stage) for stage in STAGE_NAMES},
+    **{f"cuda {stage}": partial(_whole, GPU, stage) for stage in STAGE_NAMES},
+    "cpu decision": partial(_part, "cpu", "schedule", "graph.fused", "schedule.use", 1, 1),
+    "cuda decision": partial(_part, GPU, "schedule", "graph.fused", "schedule.use", 1, 1),
+    "cpu kernel inner": partial(_part, "cpu", "kernels", "scf.for %k", "loop.vector", 40, 1),
+    "cpu program": partial(_part, "cpu", "plan", "func.func @main", "^}", 40, 1),
+    "cpu loop inner": partial(_part, "cpu", "loops", "scf.for %k", "^  }", 40, 1),
+    "cpu lower head": partial(_part, "cpu", "lower", "func.func", "^}", 14, 3),
+    "cuda lower head": partial(_part, GPU, "lower", "cuda.kernel", "^}", 24, 3),
+    "c kernel": _c_kernel,
+    "c inner": _c_inner,
+    "c host": _c_host,
+    "cuda text": _cuda_kernel,
+}
+"""What a document can ask for, by name."""
+
+if __name__ == "__main__":
+    sys.exit(main())
