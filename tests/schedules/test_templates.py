@@ -151,6 +151,12 @@ def test_knobs_of_matmul_simt(warps: Shape, repeats: Shape, thread: Shape, depth
     check("matmul_simt", product(ODD), {"warps": warps, "repeats": repeats, "thread": thread, "depth": depth})
 
 
+@pytest.mark.parametrize("depth", [8, 16])
+@pytest.mark.parametrize(("a_order", "b_order"), [("k", "k"), ("m", "n"), ("m", "k")])
+def test_orders_of_matmul_simt(a_order: str, b_order: str, depth: int):
+    check("matmul_simt", product(ODD), {"a_order": a_order, "b_order": b_order, "depth": depth})
+
+
 REDUCTIONS: list[tuple[str, Shape, tuple[int, ...], str]] = [
     ("add", (3, 32), (1,), "float32"),
     ("add", (1, 37), (1,), "float32"),
@@ -191,6 +197,18 @@ def test_knobs_of_reduce_cpu(lanes: int, rows: int):
 @pytest.mark.parametrize("threads", [32, 64, 128, 256, 512])
 def test_knobs_of_reduce_cuda(threads: int):
     check("reduce_cuda", reduction(("max", (2, 3, 45), (1, 2), "float32"), keep=True), {"threads": threads})
+
+
+@pytest.mark.parametrize(("threads", "outputs"), [(32, 1), (32, 32), (64, 16), (128, 4)])
+def test_outputs_of_reduce_cuda(threads: int, outputs: int):
+    for shape, dims in (((37, 41), (1,)), ((41, 37), (0,)), ((33, 5, 16), (0,))):
+        anchor = reduction(("add", shape, dims, "float32"))
+        check("reduce_cuda", anchor, {"threads": threads, "outputs": outputs})
+
+
+@pytest.mark.parametrize("shapes", [((1, 64), (64, 37)), ((3, 70), (70, 1)), ((2, 2, 65), (2, 65, 3))], ids=str)
+def test_small_products_are_reductions(shapes: tuple[Shape, Shape]):
+    check("reduce_cuda", product(shapes))
 
 
 def comparison_of_sum() -> ComputeOp:

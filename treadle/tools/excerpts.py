@@ -44,17 +44,20 @@ def indices_in_place(text: str) -> str:
     return "\n".join(shown)
 
 
-def between(text: str, first: str, last: str) -> str:
-    """The lines from the first that matches `first` to the next that matches `last`, moved to the left margin.
+def block(text: str, first: str) -> str:
+    """The first line that contains `first` and what it opens, up to its closing brace, moved to the left margin.
 
-    Both are regular expressions, searched in each line. TreadleError where one of them is not found.
+    TreadleError if there is no such line, or nothing closes it.
     """
     lines = text.splitlines()
-    start = _find(lines, first, 0)
-    end = _find(lines, last, start + 1)
-    chosen = lines[start : end + 1]
-    margin = min(len(line) - len(line.lstrip()) for line in chosen if line.strip())
-    return "\n".join(line[margin:] for line in chosen)
+    start = next((n for n, line in enumerate(lines) if first in line), None)
+    if start is None:
+        raise TreadleError(f"no line contains {first!r}", "excerpt", "a part of the text")
+    margin = _indent(lines[start])
+    for end in range(start + 1, len(lines)):
+        if lines[end].startswith(" " * margin + "}"):
+            return "\n".join(line[margin:] for line in lines[start : end + 1])
+    raise TreadleError(f"nothing closes the line that contains {first!r}", "excerpt", "a line that opens a block")
 
 
 def shortened(text: str, head: int, tail: int) -> str:
@@ -62,16 +65,7 @@ def shortened(text: str, head: int, tail: int) -> str:
     lines = text.rstrip("\n").splitlines()
     if len(lines) <= head + tail + 1:
         return "\n".join(lines)
-    after = lines[-tail:]
-    indent = " " * max(_indent(lines[head - 1]), _indent(after[0]))
-    return "\n".join([*lines[:head], f"{indent}...", *after])
-
-
-def _find(lines: list[str], pattern: str, start: int) -> int:
-    for number, line in enumerate(lines[start:], start):
-        if re.search(pattern, line):
-            return number
-    raise TreadleError(f"no line matches {pattern!r}", "excerpt", "a text that has changed less")
+    return "\n".join([*lines[:head], " " * _indent(lines[head]) + "...", *lines[-tail:]])
 
 
 def _indent(line: str) -> int:

@@ -30,7 +30,7 @@ from treadle.passes.instruments import ir_text
 from treadle.passes.legality import LEGAL
 from treadle.request import Request, lowered_module
 from treadle.target import Target
-from treadle.tools.excerpts import between, cut_digests, indices_in_place, shortened
+from treadle.tools.excerpts import block, cut_digests, indices_in_place, shortened
 from treadle.tools.reporting import run_reporting
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,9 +55,9 @@ def render(document: str, where: str = "document") -> str:
 
 
 def write_model(path: Path) -> Path:
-    """Writes the model that the documents show: relu(x @ w + b), x of shape [32, 64], w of shape [64, 64]."""
-    weights = np.cos(np.arange(64 * 64, dtype=np.int64) % 7 == 0).reshape(64, 64).astype(np.float32)
-    bias = (np.arange(64) % 3 - 1).astype(np.float32)
+    """Writes the model that the documents show: relu(x @ w + b), x of shape [128, 48], w of shape [48, 128]."""
+    weights = (np.arange(48 * 128) % 7 - 3).reshape(48, 128).astype(np.float32)
+    bias = (np.arange(128) % 3 - 1).astype(np.float32)
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["product"], name="product"),
         helper.make_node("Add", ["product", "b"], ["sum"], name="shift"),
@@ -66,8 +66,8 @@ def write_model(path: Path) -> Path:
     graph = helper.make_graph(
         nodes,
         "small",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [32, 64])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [32, 64])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [128, 48])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [128, 128])],
         [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(bias, "b")],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
@@ -116,9 +116,9 @@ def _whole(target: str, stage: str) -> str:
     return _fenced("mlir", _ir(target, stage))
 
 
-def _part(target: str, stage: str, first: str, last: str, head: int, tail: int) -> str:
-    """The lines from the one with `first` to the one with `last`, of which the middle is left out."""
-    return _fenced("mlir", shortened(between(_ir(target, stage), first, last), head, tail))
+def _part(target: str, stage: str, first: str, head: int = 40, tail: int = 1) -> str:
+    """The block that the line with `first` opens: `head` lines of it, and the last `tail`."""
+    return _fenced("mlir", shortened(block(_ir(target, stage), first), head, tail))
 
 
 def _c_kernel() -> str:
@@ -128,16 +128,16 @@ def _c_kernel() -> str:
 
 def _c_inner() -> str:
     (unit,) = print_kernels(_module("cpu", "lower"))
-    return _fenced("c", between(unit.text, "for (long k ", "^        }"))
+    return _fenced("c", block(unit.text, "for (long k "))
 
 
 def _c_host() -> str:
     return _fenced("c", print_host(_module("cpu", "lower")).text)
 
 
-def _cuda_kernel() -> str:
+def _cuda_text(first: str, head: int, tail: int = 1) -> str:
     (unit,) = print_cuda_kernels(_module(GPU, "lower"))
-    return _fenced("cpp", shortened(unit.text, 30, 12))
+    return _fenced("cpp", shortened(block(unit.text, first), head, tail))
 
 
 def _stage_table() -> str:
@@ -167,18 +167,21 @@ EXCERPTS: Mapping[str, Callable[[], str]] = {
     "stages": _stage_table,
     "passes": _pass_table,
     **{f"cpu {stage}": partial(_whole, "cpu", stage) for stage in STAGE_NAMES},
-    **{f"cuda {stage}": partial(_whole, GPU, stage) for stage in STAGE_NAMES},
-    "cpu decision": partial(_part, "cpu", "schedule", "graph.fused", "schedule.use", 1, 1),
-    "cuda decision": partial(_part, GPU, "schedule", "graph.fused", "schedule.use", 1, 1),
-    "cpu kernel inner": partial(_part, "cpu", "kernels", "scf.for %k", "loop.vector", 40, 1),
-    "cpu program": partial(_part, "cpu", "plan", "func.func @main", "^}", 40, 1),
-    "cpu loop inner": partial(_part, "cpu", "loops", "scf.for %k", "^  }", 40, 1),
-    "cpu lower head": partial(_part, "cpu", "lower", "func.func", "^}", 14, 3),
-    "cuda lower head": partial(_part, GPU, "lower", "cuda.kernel", "^}", 24, 3),
+    "cpu decision": partial(_part, "cpu", "schedule", "graph.fused", 1),
+    "cuda decision": partial(_part, GPU, "schedule", "graph.fused", 1),
+    "cpu group": partial(_part, "cpu", "fuse", "graph.fused"),
+    "cpu kernel": partial(_part, "cpu", "kernels", "loop.kernel"),
+    "cpu kernel inner": partial(_part, "cpu", "kernels", "scf.for %k"),
+    "cpu program": partial(_part, "cpu", "plan", "func.func @main"),
+    "cpu looped kernel": partial(_part, "cpu", "loops", "loop.func", 60),
+    "cpu looped inner": partial(_part, "cpu", "loops", "scf.for %k"),
+    "cpu lowered head": partial(_part, "cpu", "lower", "func.func", 14, 3),
+    "cuda lowered head": partial(_part, GPU, "lower", "cuda.kernel", 20, 3),
     "c kernel": _c_kernel,
     "c inner": _c_inner,
     "c host": _c_host,
-    "cuda text": _cuda_kernel,
+    "cuda text": partial(_cuda_text, "__global__", 24, 12),
+    "cuda step": partial(_cuda_text, "for (int step", 40),
 }
 """What a document can ask for, by name."""
 

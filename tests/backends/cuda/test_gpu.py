@@ -120,7 +120,7 @@ def test_shuffles_read_the_lane_that_the_dialect_says(driver: PycudaDriver, mode
 
 def test_asynchronous_copies_fill_with_zeros_where_the_predicate_is_false(driver: PycudaDriver) -> None:
     body = (
-        "__shared__ alignas(16) float s[128]; treadle_cp_async_16(s + 4 * t, x0 + 4 * t, t % 2 == 0);"
+        "alignas(16) __shared__ float s[128]; treadle_cp_async_16(s + 4 * t, x0 + 4 * t, t % 2 == 0);"
         " treadle_cp_async_commit(); treadle_cp_async_wait<0>(); treadle_barrier();"
         " for (int i = 0; i < 4; ++i) y[4 * t + i] = s[4 * t + i];"
     )
@@ -131,8 +131,8 @@ def test_asynchronous_copies_fill_with_zeros_where_the_predicate_is_false(driver
 
 def test_mma_f16_multiplies_what_ldmatrix_loads(driver: PycudaDriver) -> None:
     body = """
-  __shared__ alignas(16) treadle_half a[16 * 24];
-  __shared__ alignas(16) treadle_half b[16 * 24];
+  alignas(16) __shared__ treadle_half a[16 * 24];
+  alignas(16) __shared__ treadle_half b[16 * 24];
   for (int i = t; i < 256; i += 32) a[i / 16 * 24 + i % 16] = treadle_float_to_half(x0[i]);
   for (int i = t; i < 128; i += 32) b[i / 8 * 24 + i % 8] = treadle_float_to_half(x1[i]);
   treadle_barrier();

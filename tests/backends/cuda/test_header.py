@@ -57,7 +57,7 @@ STATEMENTS: dict[str, tuple[str, str]] = {
 def compile_body(body: str, arch: str) -> Cubin:
     text = f"""#include "treadle_cuda.h"
 extern "C" __global__ void k(float *g) {{
-  __shared__ alignas(16) float s[512];
+  alignas(16) __shared__ float s[512];
   float x = g[threadIdx.x];
   {body}
 }}

@@ -61,8 +61,8 @@ def test_a_matmul_reads_as_written_by_hand() -> None:
 // MatMul * / int evil; / *
 extern "C" __global__ void __launch_bounds__(64) matmul(const float *__restrict__ A, const float *__restrict__ B, \
 float *__restrict__ C) {
-    __shared__ alignas(16) float tileA[32][32];
-    __shared__ alignas(16) float tileB[32][32];
+    alignas(16) __shared__ float tileA[32][32];
+    alignas(16) __shared__ float tileB[32][32];
     const int b = (int)blockIdx.x;
     const int t = (int)threadIdx.x;
     float acc[4][4];
@@ -98,7 +98,7 @@ def test_a_load_never_passes_a_barrier() -> None:
     assert (
         inner(text)
         == """const int t = (int)threadIdx.x;
-__shared__ alignas(16) float s[32];
+alignas(16) __shared__ float s[32];
 const float x = s[t];
 treadle_barrier();
 C[t] = x;"""

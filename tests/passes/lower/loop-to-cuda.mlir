@@ -30,6 +30,6 @@ loop.func @"flip 3"(%A : memref<64xf32>, %C : memref<64xf32>) grid(%b in 2) thre
 
 // TEXT:       // Flip
 // TEXT:       extern "C" __global__ void __launch_bounds__(32) flip_3(const float *__restrict__ A, float *__restrict__ C) {
-// TEXT-NEXT:      __shared__ alignas(16) float tile[32];
+// TEXT-NEXT:      alignas(16) __shared__ float tile[32];
 // TEXT:               treadle_barrier();
 // TEXT-NEXT:          C[at] = tile[31 - t];

@@ -115,7 +115,7 @@ class CudaLanguage(Language):
         if space_of(type) is not Space.SHARED:
             return [f"{element} {name}{extents};"]
         if not isinstance(op, AllocOp) or op.dynamic is None:
-            return [f"__shared__ alignas({_ALIGNMENT}) {element} {name}{extents};"]
+            return [f"alignas({_ALIGNMENT}) __shared__ {element} {name}{extents};"]
         return self._declare_dynamic(name, element, type, extents)
 
     def _declare_dynamic(self, name: str, element: str, type: MemRefType, extents: str) -> list[str]:

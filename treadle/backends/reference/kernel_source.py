@@ -22,7 +22,7 @@ from treadle.backends.reference.kernel_scalars import constant, expression, func
 from treadle.dialects import loop, task
 from treadle.errors import TreadleError
 
-_ACCEPTED = "task.for, scf.for, scf.if, arith, math, memref.load/store/alloca, vector, loop.load/store/alloc/barrier"
+_ACCEPTED = "task.for, scf.for, scf.if, arith, math, memref.load/store/alloca, vector, the loop dialect's accesses"
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,8 @@ class _Writer:
             vector.StoreOp: self._vector_store,
             vector.MaskedLoadOp: self._masked_load,
             vector.MaskedStoreOp: self._masked_store,
+            loop.StridedLoadOp: self._strided_load,
+            loop.StridedStoreOp: self._strided_store,
         }
 
     def describe(self, number: int) -> str:
@@ -209,11 +211,46 @@ class _Writer:
         """The name of the list of active lanes, and the offset of lane 0, after checking those lanes only."""
         active = self._fresh()
         self._line(f"{active} = np.flatnonzero({self.names[mask]}).tolist()")
-        self._line(f"if {active}:")
-        self._indent += 1
-        offset = self._checked(op, buffer, indices, f"({active}[-1] + 1)")
-        self._indent -= 1
-        return active, offset
+        return active, self._checked_lanes(op, buffer, indices, active)
+
+    def _strided_load(self, op: loop.StridedLoadOp) -> None:
+        active, offset = self._strided(op, op.buffer, op.indices, op.mask, _lanes(op.result.type))
+        otherwise = f"np.empty({_lanes(op.result.type)}, {kernel_vectors.dtype_name(op.result.type)})"
+        otherwise = otherwise if op.otherwise is None else self.names[op.otherwise]
+        where = f"{self.names[op.buffer]}, {offset}, {active}, {otherwise}, {op.stride.value.data}"
+        self._line(f"{self._name(op.result)} = load_active({where})")
+        self._line(f"if {self.names[op.result]} is None: unset({self._arguments(op, op.indices)})")
+
+    def _strided_store(self, op: loop.StridedStoreOp) -> None:
+        self._check_writable(op, op.buffer)
+        active, offset = self._strided(op, op.buffer, op.indices, op.mask, _lanes(op.value.type))
+        where = f"{self.names[op.buffer]}, {offset}, {active}, {self.names[op.value]}, {op.stride.value.data}"
+        self._line(f"store_active({where})")
+
+    def _strided(
+        self,
+        op: loop.StridedLoadOp | loop.StridedStoreOp,
+        buffer: SSAValue,
+        indices: Sequence[SSAValue],
+        mask: SSAValue | None,
+        lanes: int,
+    ) -> tuple[str, str]:
+        """As `_active`, for lanes `stride` elements apart."""
+        active = self._fresh()
+        every = f"range({lanes})" if mask is None else f"np.flatnonzero({self.names[mask]}).tolist()"
+        self._line(f"{active} = {every}")
+        return active, self._checked_lanes(op, buffer, indices, active, op.stride.value.data)
+
+    def _checked_lanes(
+        self, op: Operation, buffer: SSAValue, indices: Sequence[SSAValue], active: str, stride: int = 1
+    ) -> str:
+        """Writes the check of the active lanes, none of which may be; gives the flat offset of lane 0."""
+        shape = self._shape(op, cast("MemRefType[Attribute]", buffer.type))
+        names = [self.names[i] for i in indices]
+        checks = [f"0 <= {i} < {extent}" for i, extent in zip(names[:-1], shape[:-1], strict=True)]
+        checks += [f"0 <= {names[-1]} + {active}[{end}] * {stride} < {shape[-1]}" for end in (0, -1)]
+        self._line(f"if {active} and not ({' and '.join(checks)}): fault({self._arguments(op, indices)})")
+        return _offset(names, shape)
 
     def _alloc(self, op: loop.AllocOp | memref.AllocaOp) -> None:
         buffer = op.results[0]
@@ -245,8 +282,7 @@ class _Writer:
             checks.append(f"{names[-1]} + {lanes} <= {shape[-1]}")
         if checks:
             self._line(f"if not ({' and '.join(checks)}): fault({self._arguments(op, indices)})")
-        strides = [prod(shape[n + 1 :]) for n in range(len(shape))]
-        return " + ".join(f"{i} * {s}" for i, s in zip(names, strides, strict=True)) or "0"
+        return _offset(names, shape)
 
     def _shape(self, op: Operation, type: MemRefType[Attribute]) -> tuple[int, ...]:
         if not type.has_static_shape() or not isinstance(type.layout, NoneAttr):
@@ -292,6 +328,12 @@ class _Writer:
 
     def _line(self, text: str) -> None:
         self.lines.append("  " * (self._indent - 1) + text)
+
+
+def _offset(names: Sequence[str], shape: Sequence[int]) -> str:
+    """The flat offset of an element of a row-major buffer."""
+    strides = [prod(shape[n + 1 :]) for n in range(len(shape))]
+    return " + ".join(f"{i} * {s}" for i, s in zip(names, strides, strict=True)) or "0"
 
 
 def _lanes(type: Attribute) -> int:

@@ -12,6 +12,7 @@ from xdsl.dialects.builtin import VectorType
 from xdsl.ir import Attribute, Operation
 
 from treadle.dialects.graph.numpy_scalars import scalar_dtype
+from treadle.dialects.loop import LaneMaskOp
 
 Array = NDArray[Any]
 
@@ -28,6 +29,9 @@ def expression(op: Operation) -> str | None:
         return f"np.full({_lanes(op.vector.type)}, {{0}}, {dtype_name(op.vector.type)})"
     if isinstance(op, vector.CreateMaskOp):
         return f"np.arange({_lanes(op.mask_vector.type)}) < {{0}}"
+    if isinstance(op, LaneMaskOp):
+        lane = f"np.arange({_lanes(op.mask.type)})"
+        return f"({{0}} <= {lane}) & ({lane} < {{1}})"
     if isinstance(op, vector.FMAOp):
         return "fma({0}, {1}, {2})"
     if isinstance(op, vector.ReductionOp) and op.kind.data in _REDUCTIONS:
@@ -51,13 +55,16 @@ def load_lanes(buffer: Sequence[Any], start: int, lanes: int, dtype: np.dtype[An
     return None if any(v is None for v in found) else np.array(found, dtype)
 
 
-def load_active(buffer: Sequence[Any], start: int, active: Sequence[int], otherwise: Array) -> Array | None:
+def load_active(
+    buffer: Sequence[Any], start: int, active: Sequence[int], otherwise: Array, stride: int = 1
+) -> Array | None:
     """`otherwise` with the `active` lanes read from a buffer; None if one of those is not set."""
     result = otherwise.copy()
     for lane in active:
-        if buffer[start + lane] is None:
+        found = buffer[start + lane * stride]
+        if found is None:
             return None
-        result[lane] = buffer[start + lane]
+        result[lane] = found
     return result
 
 
@@ -66,10 +73,10 @@ def store_lanes(buffer: list[Any], start: int, value: Array) -> None:
     buffer[start : start + len(value)] = list(value)
 
 
-def store_active(buffer: list[Any], start: int, active: Sequence[int], value: Array) -> None:
-    """Writes the `active` lanes into a buffer whose lane 0 is `start`."""
+def store_active(buffer: list[Any], start: int, active: Sequence[int], value: Array, stride: int = 1) -> None:
+    """Writes the `active` lanes into a buffer whose lane 0 is `start`, the last one last."""
     for lane in active:
-        buffer[start + lane] = value[lane]
+        buffer[start + lane * stride] = value[lane]
 
 
 def fma(a: Array, b: Array, c: Array) -> Array:

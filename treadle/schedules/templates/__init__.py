@@ -10,7 +10,7 @@ from treadle.schedules.templates.rule_cuda import RuleCuda
 
 TEMPLATES: dict[str, Template] = {
     template.name: template
-    for template in (MatmulCpu(), ReduceCpu(), RuleCpu(), MatmulSimt(), ReduceCuda(), RuleCuda())
+    for template in (MatmulCpu(), ReduceCpu(), RuleCpu(), ReduceCuda(), MatmulSimt(), RuleCuda())
 }
 """Every template by name; for an anchor, the first that fits is the default."""
 

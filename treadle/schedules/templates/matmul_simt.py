@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from math import ceil, prod
 from typing import ClassVar
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import SSAValue
 
-from treadle.dialects.graph import MatmulOp
+from treadle.dialects.graph import ComputeOp, MatmulOp
 from treadle.dialects.graph.dtypes import byte_width, is_float
 from treadle.dialects.loop import KernelOp, Space
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import Mapping, repeat, spatial
 from treadle.errors import TreadleError
+from treadle.schedules.access_analysis import IndexMap, stride_along
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.template import Anchor, Choices, Knob, Template
 from treadle.target import Target
 
 _LANES = (4, 8)
 """How the lanes of a warp lie over a warp's tile."""
+_PADDING = 4
+"""Elements after each row in shared memory: lanes that store a column of 8 then meet in no bank of 4 bytes, and
+16 bytes stay aligned."""
 
 
 class MatmulSimt(Template):
@@ -37,6 +43,8 @@ class MatmulSimt(Template):
         Knob("repeats", ((1, 1), (1, 2), (2, 1), (2, 2)), "tiles of a warp along M and N"),
         Knob("thread", ((2, 2), (4, 4)), "neighbouring elements of a thread along M and N"),
         Knob("depth", (8, 16), "extent of the tiles along K"),
+        Knob("a_order", ("k", "m"), "what consecutive threads take of A: elements along K or along M"),
+        Knob("b_order", ("n", "k"), "what consecutive threads take of B: elements along N or along K"),
     )
 
     def fits(self, anchor: Anchor) -> bool:
@@ -51,12 +59,20 @@ class MatmulSimt(Template):
             warps, repeats = (4, 2), (2, 2)
         elif prod(anchor.shape) < 64 * 32 * target.multiprocessors or min(m, n) <= 32:
             warps, thread = ((2, 2), (2, 2)) if m > 16 else ((1, 2), (2, 2))
-        return {"warps": warps, "repeats": repeats, "thread": thread, "depth": 8}
+        assert isinstance(anchor, MatmulOp)
+        return {
+            "warps": warps,
+            "repeats": repeats,
+            "thread": thread,
+            "depth": 16 if anchor.reduction_extent >= 64 else 8,
+            "a_order": "k" if _contiguous(anchor, anchor.a) else "m",
+            "b_order": "n" if _contiguous(anchor, anchor.b) else "k",
+        }
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         tile = _Tile(choices)
         element = byte_width(anchor.type.get_element_type())
-        shared = 2 * tile.depth * (tile.m + tile.n + 2) * element
+        shared = 2 * tile.depth * (tile.m + tile.n + 2 * _PADDING) * element
         for what, used, limit in (
             ("threads", tile.threads, target.max_threads_per_block),
             ("bytes of shared memory", shared, target.shared_per_block_static),
@@ -94,6 +110,7 @@ class _Tile:
         self.threads = self.mapping.workers
         self.outputs = self.m * self.n // self.threads
         self.warps, self.repeats, self.thread = warps, repeats, thread
+        self.a_order, self.b_order = choices["a_order"], choices["b_order"]
 
 
 class _MatmulBody:
@@ -115,8 +132,8 @@ class _MatmulBody:
         self.column = b.mul(b.mod(b.block, columns), tile.n)
         self.batch_index = b.delinearize(b.div(b.block, rows * columns), batch) if batch else []
         # A is kept transposed, so that a thread's neighbouring rows lie next to one another.
-        self.shared_a = b.alloc("shared_a", [2, tile.depth, tile.m], self.element, Space.SHARED)
-        self.shared_b = b.alloc("shared_b", [2, tile.depth, tile.n], self.element, Space.SHARED)
+        self.shared_a = b.alloc("shared_a", [2, tile.depth, tile.m + _PADDING], self.element, Space.SHARED)
+        self.shared_b = b.alloc("shared_b", [2, tile.depth, tile.n + _PADDING], self.element, Space.SHARED)
         self.acc = b.alloc("acc", [tile.m * tile.n // tile.threads], self.element)
         with b.tasks(["e"], repeat(tile.outputs), unroll=True) as (e,):
             b.store(b.constant(0, self.element), self.acc, [e])
@@ -129,32 +146,48 @@ class _MatmulBody:
     def _pipeline(self, steps: int) -> None:
         """Figure 5: while one pair of tiles is multiplied, the next is on its way through registers."""
         b = self.b
-        loads_a = _cooperative(self.tile.m, self.tile.depth, self.tile.threads)
-        loads_b = _cooperative(self.tile.depth, self.tile.n, self.tile.threads)
-        regs_a = b.alloc("next_a", [prod(loads_a.loops)], self.element)
-        regs_b = b.alloc("next_b", [prod(loads_b.loops)], self.element)
-        self._fetch(b.constant(0), loads_a, loads_b, regs_a, regs_b)
-        self._keep(b.constant(0), loads_a, loads_b, regs_a, regs_b)
+        next_a, next_b = (b.alloc(f"next_{x}", [prod(self._loads(x).loops)], self.element) for x in ("a", "b"))
+        self._fetch(b.constant(0), next_a, next_b)
+        self._keep(b.constant(0), next_a, next_b)
         b.barrier()
         with b.loop("step", steps - 1) as step:
             following = b.add(step, 1)
-            self._fetch(following, loads_a, loads_b, regs_a, regs_b)
+            self._fetch(following, next_a, next_b)
             self._multiply(b.mod(step, 2))
-            self._keep(b.mod(following, 2), loads_a, loads_b, regs_a, regs_b)
+            self._keep(b.mod(following, 2), next_a, next_b)
             b.barrier()
         self._multiply(b.constant((steps - 1) % 2))
 
-    def _fetch(self, step: SSAValue, loads_a: Mapping, loads_b: Mapping, regs_a: SSAValue, regs_b: SSAValue) -> None:
+    def _loads(self, operand: str) -> Mapping:
+        """The tasks of filling one tile: pairs of M and K, or of K and N, reversed where consecutive threads take
+        elements along the first."""
+        tile = self.tile
+        shape = (tile.m, tile.depth) if operand == "a" else (tile.depth, tile.n)
+        return _cooperative(*(shape[::-1] if self._reversed(operand) else shape), tile.threads)
+
+    def _reversed(self, operand: str) -> bool:
+        return self.tile.a_order == "m" if operand == "a" else self.tile.b_order == "k"
+
+    @contextmanager
+    def _filling(self, operand: str) -> Generator[tuple[SSAValue, SSAValue, SSAValue]]:
+        """A loop over the calling thread's elements of a tile: row, column, and the element's ordinal."""
+        mapping, names = self._loads(operand), ["i", "k"] if operand == "a" else ["k", "j"]
+        swap = self._reversed(operand)
+        with self.b.tasks(names[::-1] if swap else names, mapping, self.b.thread, unroll=True) as (i, j):
+            ordinal = _ordinal(self.b, mapping, i, j)
+            yield (j, i, ordinal) if swap else (i, j, ordinal)
+
+    def _fetch(self, step: SSAValue, next_a: SSAValue, next_b: SSAValue) -> None:
         """Global memory to registers: step's tiles of A and B, 0 beyond the matrices."""
         b, first = self.b, self.b.mul(step, self.tile.depth)
-        with b.tasks(["i", "k"], loads_a, b.thread, unroll=True) as (i, k):
+        with self._filling("a") as (i, k, ordinal):
             row, depth = b.add(self.row, i), b.add(first, k)
             value = self._guarded(0, row, self.m, self.tile.m, depth, self.k, self.tile.depth)
-            b.store(value, regs_a, [_ordinal(b, loads_a, i, k)])
-        with b.tasks(["k", "j"], loads_b, b.thread, unroll=True) as (k, j):
+            b.store(value, next_a, [ordinal])
+        with self._filling("b") as (k, j, ordinal):
             depth, column = b.add(first, k), b.add(self.column, j)
             value = self._guarded(1, depth, self.k, self.tile.depth, column, self.n, self.tile.n)
-            b.store(value, regs_b, [_ordinal(b, loads_b, k, j)])
+            b.store(value, next_b, [ordinal])
 
     def _guarded(
         self, operand: int, i: SSAValue, i_end: int, i_tile: int, j: SSAValue, j_end: int, j_tile: int
@@ -172,13 +205,13 @@ class _MatmulBody:
         assert isinstance(type, TensorType)
         return self.batch_index if type.get_num_dims() > 2 else []
 
-    def _keep(self, half: SSAValue, loads_a: Mapping, loads_b: Mapping, regs_a: SSAValue, regs_b: SSAValue) -> None:
+    def _keep(self, half: SSAValue, next_a: SSAValue, next_b: SSAValue) -> None:
         """Registers to shared memory."""
         b = self.b
-        with b.tasks(["i", "k"], loads_a, b.thread, unroll=True) as (i, k):
-            b.store(b.load(regs_a, [_ordinal(b, loads_a, i, k)]), self.shared_a, [half, k, i])
-        with b.tasks(["k", "j"], loads_b, b.thread, unroll=True) as (k, j):
-            b.store(b.load(regs_b, [_ordinal(b, loads_b, k, j)]), self.shared_b, [half, k, j])
+        with self._filling("a") as (i, k, ordinal):
+            b.store(b.load(next_a, [ordinal]), self.shared_a, [half, k, i])
+        with self._filling("b") as (k, j, ordinal):
+            b.store(b.load(next_b, [ordinal]), self.shared_b, [half, k, j])
 
     def _multiply(self, half: SSAValue) -> None:
         """One tile of A times one of B, added to the accumulators."""
@@ -216,6 +249,17 @@ class _MatmulBody:
             inside += [b.binary("lt", column, self.n)] if self.n % tile.n else []
             value = b.load(self.acc, [b.add(b.mul(r, columns), c)])
             b.store(value, b.output, [*self.batch_index, row, column], b.all(inside))
+
+
+def _contiguous(anchor: MatmulOp, operand: SSAValue) -> bool:
+    """Whether an operand's elements along its last axis lie next to one another, those of a matrix that the group
+    computes where the matrix that it is computed from is read."""
+    producer = operand.owner
+    if not isinstance(producer, ComputeOp) or producer.parent_op() is not anchor.parent_op():
+        return True
+    reads, index = producer.reads(), producer.body.block.args[-1]
+    index_map = IndexMap(producer)
+    return not reads or any(stride_along(index_map.position(at), index) == 1 for at in reads)
 
 
 def _cooperative(rows: int, columns: int, threads: int) -> Mapping:

@@ -1,14 +1,16 @@
-"""Reductions on a GPU: the threads of a block share one element and fold in shared memory."""
+"""Reductions on a GPU: the threads of a block share elements and fold in shared memory."""
 
 from __future__ import annotations
 
-from math import prod
+from dataclasses import dataclass
+from math import ceil, prod
 from typing import ClassVar
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation, SSAValue
 
-from treadle.dialects.graph import ComputeOp, ReduceOp, YieldOp
+from treadle.dialects.graph import ComputeOp, MatmulOp, ReduceOp, YieldOp, definition
+from treadle.dialects.graph.dtypes import is_float
 from treadle.dialects.graph.reduction import identity
 from treadle.dialects.loop import KernelOp, Space
 from treadle.dialects.schedule import Choice
@@ -18,85 +20,157 @@ from treadle.schedules.template import Anchor, Choices, Knob, Template, number
 from treadle.schedules.templates.reduce_cpu import only_reduce, walks_contiguously
 from treadle.target import Target
 
+_FEW_IN_TILES = 4096
+"""Elements up to which a product has too few tiles to fill a GPU, and its reduction is shared out instead."""
+_FEW_IN_THREADS = 1 << 16
+"""Elements up to which a thread an element leaves a GPU's threads idle."""
+
 
 class ReduceCuda(Template):
-    """A block computes one element: each thread folds every `threads`-th term in a register, then a tree folds the
-    threads' results in shared memory, halving each round, a barrier between rounds.
+    """A block computes `outputs` elements, each shared by `threads / outputs` threads: a thread folds every so
+    many terms in a register, then a tree folds the threads' results in shared memory, a barrier between rounds.
+
+    Consecutive threads take consecutive terms where these lie next to one another in memory, else consecutive
+    elements of the result. A product of few elements and many terms is such a reduction, too.
     """
 
     name: ClassVar[str] = "reduce_cuda"
     kind: ClassVar[str] = "cuda"
-    knobs: ClassVar[tuple[Knob, ...]] = (Knob("threads", (32, 64, 128, 256, 512), "threads of a block"),)
+    knobs: ClassVar[tuple[Knob, ...]] = (
+        Knob("threads", (32, 64, 128, 256, 512), "threads of a block"),
+        Knob("outputs", (1, 2, 4, 8, 16, 32), "elements that a block computes"),
+    )
 
     def fits(self, anchor: Anchor) -> bool:
-        if not isinstance(anchor, ComputeOp):
-            return False
+        if isinstance(anchor, MatmulOp):
+            few = prod(anchor.shape) <= _FEW_IN_TILES and anchor.reduction_extent >= 64
+            return few and is_float(anchor.type.get_element_type())
         reduce = only_reduce(anchor)
-        return reduce is not None and walks_contiguously(anchor, reduce) and prod(reduce.shape) >= 32
+        if reduce is None or prod(reduce.shape) < 32:
+            return False
+        return prod(anchor.shape) <= _FEW_IN_THREADS or walks_contiguously(anchor, reduce)
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
-        assert isinstance(anchor, ComputeOp)
-        reduce = only_reduce(anchor)
-        extent = prod(reduce.shape) if reduce is not None else 1
-        return {"threads": 32 if extent <= 128 else 128 if extent <= 2048 else 256}
+        outputs, extent, along_terms = _sizes(anchor)
+        if along_terms:
+            together = 4 if extent <= 128 and outputs % 4 == 0 and outputs >= 8 * target.multiprocessors else 1
+            return {"threads": together * 32 if extent <= 128 else 128 if extent <= 2048 else 256, "outputs": together}
+        # Rows of 32 consecutive elements are what memory moves at once; half of one where blocks are few.
+        wide = 32 if outputs >= 32 * target.multiprocessors else 16 if outputs >= 16 else 8
+        parts = 8 if extent <= 256 or outputs >= 1024 * target.multiprocessors else 16
+        return {"threads": wide * parts, "outputs": wide}
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
-        assert isinstance(anchor, ComputeOp)
-        tensors, threads = anchor.tensors(), number(choices, "threads")
-        b = KernelBuilder([t.type for t in tensors if isinstance(t.type, TensorType)], anchor.type)
-        index = b.delinearize(b.block, anchor.shape)
-        values: dict[SSAValue, SSAValue] = dict(zip(tensors, b.inputs, strict=True))
-        values.update(zip(anchor.body.block.args, index, strict=True))
-        block = anchor.body.block
-        reduce = next(op for op in block.ops if isinstance(op, ReduceOp))
-        scratch = b.alloc("scratch", [threads], reduce.result.type, Space.SHARED)
-        for op in block.ops:
-            if op is reduce:
-                break
-            values[op.results[0]] = emit_operation(b, op, values)
-        self._fold(b, reduce, values, scratch, threads)
-        with b.when(b.binary("eq", b.thread, 0)):
-            values[reduce.result] = b.load(scratch, [0])
-            for op in _after(reduce):
-                values[op.results[0]] = emit_operation(b, op, values)
-            last = block.last_op
-            assert isinstance(last, YieldOp)
-            b.store(values[last.value], b.output, index)
-        return b.kernel(name, tensors, anchor.type, prod(anchor.shape), threads, f"{anchor.type} by reduction")
+        compute = definition(anchor) if isinstance(anchor, MatmulOp) else anchor
+        shared = _Shares(number(choices, "threads"), number(choices, "outputs"), _along_terms(compute))
+        kernel = _ReduceBody(compute, shared).build(name)
+        if compute is not anchor:
+            compute.erase()
+        return kernel
 
-    @staticmethod
-    def _fold(
-        b: KernelBuilder, reduce: ReduceOp, values: dict[SSAValue, SSAValue], scratch: SSAValue, threads: int
-    ) -> None:
-        """Leaves the fold of all terms in scratch[0], visible to every thread."""
+
+def _sizes(anchor: Anchor) -> tuple[int, int, bool]:
+    """Elements of the result, terms of each, and whether these lie next to one another."""
+    compute = definition(anchor) if isinstance(anchor, MatmulOp) else anchor
+    reduce = only_reduce(compute)
+    assert reduce is not None
+    sizes = prod(compute.shape), prod(reduce.shape), _along_terms(compute)
+    if compute is not anchor:
+        compute.erase()
+    return sizes
+
+
+def _along_terms(compute: ComputeOp) -> bool:
+    reduce = only_reduce(compute)
+    return reduce is not None and walks_contiguously(compute, reduce)
+
+
+@dataclass(frozen=True)
+class _Shares:
+    """How a block's threads share its elements: `parts` threads an element, neighbours along the terms or not."""
+
+    threads: int
+    outputs: int
+    along_terms: bool
+
+    @property
+    def parts(self) -> int:
+        return self.threads // self.outputs
+
+    def split(self, b: KernelBuilder) -> tuple[SSAValue, SSAValue]:
+        """The calling thread's element of the block, and its part of that element's terms."""
+        if self.along_terms:
+            return b.div(b.thread, self.parts), b.mod(b.thread, self.parts)
+        return b.mod(b.thread, self.outputs), b.div(b.thread, self.outputs)
+
+    @property
+    def distance(self) -> int:
+        """Threads between neighbouring parts of an element."""
+        return 1 if self.along_terms else self.outputs
+
+
+class _ReduceBody:
+    """Writes the kernel of one reduction."""
+
+    def __init__(self, compute: ComputeOp, shares: _Shares):
+        self.compute, self.shares = compute, shares
+        self.tensors = compute.tensors()
+        self.b = KernelBuilder([t.type for t in self.tensors if isinstance(t.type, TensorType)], compute.type)
+
+    def build(self, name: str) -> KernelOp:
+        b, compute, shares = self.b, self.compute, self.shares
+        total = prod(compute.shape)
+        element, part = shares.split(b)
+        position = b.add(b.mul(b.block, shares.outputs), element)
+        whole = total % shares.outputs == 0
+        # A thread beyond the result repeats the last element, so that all of them reach the barriers.
+        index = b.delinearize(position if whole else b.least(position, total - 1), compute.shape)
+        values: dict[SSAValue, SSAValue] = dict(zip(self.tensors, b.inputs, strict=True))
+        values.update(zip(compute.body.block.args, index, strict=True))
+        reduce = next(op for op in compute.body.block.ops if isinstance(op, ReduceOp))
+        scratch = b.alloc("scratch", [shares.threads], reduce.result.type, Space.SHARED)
+        for op in _between(compute.body.block.first_op, reduce):
+            values[op.results[0]] = emit_operation(b, op, values)
+        self._fold(reduce, values, scratch, part)
+        last = compute.body.block.last_op
+        assert isinstance(last, YieldOp)
+        conditions = [b.binary("eq", part, 0)] + ([] if whole else [b.binary("lt", position, total)])
+        with b.when(b.all(conditions)):
+            values[reduce.result] = b.load(scratch, [b.thread])
+            for op in _between(reduce.next_op, last):
+                values[op.results[0]] = emit_operation(b, op, values)
+            b.store(values[last.value], b.output, index)
+        grid = ceil(total / shares.outputs)
+        return b.kernel(name, self.tensors, compute.type, grid, shares.threads, f"{compute.type} by reduction")
+
+    def _fold(self, reduce: ReduceOp, values: dict[SSAValue, SSAValue], scratch: SSAValue, first: SSAValue) -> None:
+        """Leaves the fold of an element's terms in the scratch of its first thread, visible to it."""
+        b, shares = self.b, self.shares
         kind, element, extent = reduce.kind.data, reduce.result.type, prod(reduce.shape)
-        neutral = b.constant(identity(kind, element), element)
-        rounds = -(-extent // threads)
         part = b.alloc("part", [1], element)
-        b.store(neutral, part, [0])
-        with b.loop("k", rounds) as k:
-            position = b.add(b.mul(k, threads), b.thread)
-            with b.when(b.binary("lt", position, extent) if extent % threads else None):
+        b.store(b.constant(identity(kind, element), element), part, [0])
+        with b.loop("k", ceil(extent / shares.parts)) as k:
+            position = b.add(b.mul(k, shares.parts), first)
+            with b.when(b.binary("lt", position, extent) if extent % shares.parts else None):
                 digits = b.delinearize(position, reduce.shape)
                 inner = values | dict(zip(reduce.body.block.args, digits, strict=True))
                 term = emit_block(b, reduce.body.block, inner)
                 b.store(b.binary(kind, b.load(part, [0]), term), part, [0])
         b.store(b.load(part, [0]), scratch, [b.thread])
         b.barrier()
-        width = threads // 2
+        width = shares.parts // 2
         while width:
-            with b.when(b.binary("lt", b.thread, width)):
-                other = b.load(scratch, [b.add(b.thread, width)])
+            with b.when(b.binary("lt", first, width)):
+                other = b.load(scratch, [b.add(b.thread, width * shares.distance)])
                 b.store(b.binary(kind, b.load(scratch, [b.thread]), other), scratch, [b.thread])
             b.barrier()
             width //= 2
 
 
-def _after(op: Operation) -> list[Operation]:
-    """The operations between `op` and the end of its block."""
-    rest: list[Operation] = []
-    following = op.next_op
-    while following is not None and not isinstance(following, YieldOp):
-        rest.append(following)
-        following = following.next_op
-    return rest
+def _between(first: Operation | None, end: Operation) -> list[Operation]:
+    """The operations from `first` up to `end`, without it."""
+    found: list[Operation] = []
+    while first is not None and first is not end:
+        found.append(first)
+        first = first.next_op
+    return found

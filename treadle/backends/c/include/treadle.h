@@ -74,10 +74,10 @@ TREADLE_INLINE float treadle_minf(float a, float b) { return ((a < b) | (a != a)
 #define TREADLE_LOAD_WHERE_8 TREADLE_LOAD_LANES(8)
 #define TREADLE_STORE_WHERE_8 TREADLE_STORE_LANES(8)
 #if defined(__AVX512F__)
-#include <immintrin.h>
-#define TREADLE_MASK_16 const __mmask16 m = _mm512_cmplt_epi32_mask((__m512i)on, _mm512_setzero_si512());
-#define TREADLE_LOAD_WHERE_16 TREADLE_MASK_16 return (v16f)_mm512_mask_loadu_ps((__m512)rest, m, p);
-#define TREADLE_STORE_WHERE_16 TREADLE_MASK_16 _mm512_mask_storeu_ps(p, m, (__m512)x);
+
+#define TREADLE_MASK_16 const unsigned short m = __builtin_ia32_cmpd512_mask(on, (v16i){0}, 1, -1);
+#define TREADLE_LOAD_WHERE_16 TREADLE_MASK_16 return __builtin_ia32_loadups512_mask(p, rest, m);
+#define TREADLE_STORE_WHERE_16 TREADLE_MASK_16 __builtin_ia32_storeups512_mask(p, x, m);
 #else
 #define TREADLE_LOAD_WHERE_16 TREADLE_LOAD_LANES(16)
 #define TREADLE_STORE_WHERE_16 TREADLE_STORE_LANES(16)
