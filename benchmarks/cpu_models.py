@@ -61,9 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def latency_table(measured: Sequence[Latencies], threads: int) -> Table:
     """One line a model, milliseconds."""
-    table = Table(title=f"Latency on the CPU with {threads} threads, batch 1")
-    table.add_column("model")
-    for title in ("Treadle ms", "ONNX Runtime ms", "ratio", "quartiles", "error"):
+    table = Table(title=f"Median latency in ms on the CPU with {threads} threads, batch 1")
+    table.add_column("model", no_wrap=True)
+    for title in ("Treadle", "ONNX Runtime", "ratio", "quartiles", "error"):
         table.add_column(title, justify="right")
     for each in measured:
         low, middle, high = each.ratio_quartiles

@@ -1,6 +1,8 @@
-"""What pytest knows besides its own: `.mlir` files with RUN lines are tests."""
+"""What pytest knows besides its own: `.mlir` files with RUN lines are tests, and the user's cache is left alone."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -12,3 +14,11 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     if not is_ir_test(file_path):
         return None
     return MlirFile.from_parent(parent, path=file_path)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def session_cache() -> Iterator[Path]:
+    """A cache folder for the whole run, gone after it; a test that needs an empty one sets its own."""
+    with TemporaryDirectory(prefix="treadle-cache-") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TREADLE_CACHE_DIR", folder)
+        yield Path(folder)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.helpers.bless import assert_golden
 from treadle.errors import TreadleError
-from treadle.tools.excerpts import block, cut_digests, indices_in_place, shortened
+from treadle.tools.excerpts import block, cut_digests, enclosing, indices_in_place, shortened
 from treadle.tools.render_architecture import DOCUMENTS, EXCERPTS, ROOT, render
 
 
@@ -65,8 +65,16 @@ def test_a_block_ends_at_its_own_brace() -> None:
     assert block(text, "b {") == "b {\n  c\n} {attribute}"
     with pytest.raises(TreadleError, match="no line contains 'z'; accepted: a part of the text"):
         block(text, "z")
-    with pytest.raises(TreadleError, match="nothing closes the line that contains 'c'"):
+    with pytest.raises(TreadleError, match="nothing closes 'c'; accepted: a line that opens a block"):
         block("c\n", "c")
+
+
+def test_blocks_around_a_line() -> None:
+    text = "a {\n  b {\n    if {\n    }\n    c\n  }\n}\n"
+    assert enclosing(text, "c", 1) == "b {\n  if {\n  }\n  c\n}"
+    assert enclosing(text, "c", 2) == text.rstrip()
+    with pytest.raises(TreadleError, match="fewer than 3 levels around 'c'"):
+        enclosing(text, "c", 3)
 
 
 def test_the_middle_is_left_out() -> None:

@@ -13,7 +13,9 @@ _FRAME = ("builtin.module", "func.func", "func.return")
 _SCALARS = ("arith.*", "math.*")
 _DEFINITIONS = (*_FRAME, *_SCALARS, "graph.compute", "graph.at", "graph.reduce", "graph.yield")
 _DEFINED = (*_DEFINITIONS, "graph.matmul", "graph.constant")
-_LANES = ("loop.lane_mask", "loop.strided_load", "loop.strided_store")
+_LANES = (
+    "loop.lane_mask", "loop.lane_compare", "loop.lane_select", "loop.strided_load", "loop.strided_store",
+)  # fmt: skip
 _BODY = (
     *_SCALARS, "scf.*", "memref.*", "vector.*", "loop.load", "loop.store", "loop.alloc", "loop.barrier", *_LANES,
 )  # fmt: skip

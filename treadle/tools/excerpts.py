@@ -50,14 +50,22 @@ def block(text: str, first: str) -> str:
     TreadleError if there is no such line, or nothing closes it.
     """
     lines = text.splitlines()
-    start = next((n for n, line in enumerate(lines) if first in line), None)
-    if start is None:
-        raise TreadleError(f"no line contains {first!r}", "excerpt", "a part of the text")
-    margin = _indent(lines[start])
-    for end in range(start + 1, len(lines)):
-        if lines[end].startswith(" " * margin + "}"):
-            return "\n".join(line[margin:] for line in lines[start : end + 1])
-    raise TreadleError(f"nothing closes the line that contains {first!r}", "excerpt", "a line that opens a block")
+    return _closed(lines, _find(lines, first))
+
+
+def enclosing(text: str, inside: str, levels: int) -> str:
+    """The block that stands `levels` levels around the first line that contains `inside`, as `block` gives it.
+
+    TreadleError if there is no such line, or fewer levels.
+    """
+    lines = text.splitlines()
+    start = _find(lines, inside)
+    for _ in range(levels):
+        outer = [n for n in range(start) if lines[n].endswith("{") and _indent(lines[n]) < _indent(lines[start])]
+        if not outer:
+            raise TreadleError(f"fewer than {levels} levels around {inside!r}", "excerpt", "a smaller number")
+        start = outer[-1]
+    return _closed(lines, start)
 
 
 def shortened(text: str, head: int, tail: int) -> str:
@@ -66,6 +74,22 @@ def shortened(text: str, head: int, tail: int) -> str:
     if len(lines) <= head + tail + 1:
         return "\n".join(lines)
     return "\n".join([*lines[:head], " " * _indent(lines[head]) + "...", *lines[-tail:]])
+
+
+def _find(lines: list[str], part: str) -> int:
+    for number, line in enumerate(lines):
+        if part in line:
+            return number
+    raise TreadleError(f"no line contains {part!r}", "excerpt", "a part of the text")
+
+
+def _closed(lines: list[str], start: int) -> str:
+    """The lines from `start` to the brace that closes it, moved to the left margin."""
+    margin = _indent(lines[start])
+    for end in range(start + 1, len(lines)):
+        if lines[end].startswith(" " * margin + "}"):
+            return "\n".join(line[margin:] for line in lines[start : end + 1])
+    raise TreadleError(f"nothing closes {lines[start]!r}", "excerpt", "a line that opens a block")
 
 
 def _indent(line: str) -> int:

@@ -71,7 +71,8 @@ def compare(name: str, actual: Array, expected: Array, units: float) -> Comparis
     """Compares two arrays; `units` is the accepted relative error in units of the type's epsilon.
 
     An absolute error of one epsilon is accepted whatever the size of the values: the reference computes sigmoids as
-    parts of 1, and is no closer itself. Integers and booleans must be equal. Where the reference is not finite, the output must be the same.
+    parts of 1, and is no closer itself. Integers and booleans must be equal. Where the reference is not finite, the
+    output must be the same.
     """
     if actual.shape != expected.shape or actual.dtype != expected.dtype:
         problem = f"{actual.dtype}{list(actual.shape)}, the reference has {expected.dtype}{list(expected.shape)}"

@@ -30,7 +30,7 @@ from treadle.passes.instruments import ir_text
 from treadle.passes.legality import LEGAL
 from treadle.request import Request, lowered_module
 from treadle.target import Target
-from treadle.tools.excerpts import block, cut_digests, indices_in_place, shortened
+from treadle.tools.excerpts import block, cut_digests, enclosing, indices_in_place, shortened
 from treadle.tools.reporting import run_reporting
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,16 +128,22 @@ def _c_kernel() -> str:
 
 def _c_inner() -> str:
     (unit,) = print_kernels(_module("cpu", "lower"))
-    return _fenced("c", block(unit.text, "for (long k "))
+    return _fenced("c", enclosing(unit.text, "] += ", 3))
 
 
 def _c_host() -> str:
     return _fenced("c", print_host(_module("cpu", "lower")).text)
 
 
-def _cuda_text(first: str, head: int, tail: int = 1) -> str:
+def _cuda_text(head: int, tail: int) -> str:
     (unit,) = print_cuda_kernels(_module(GPU, "lower"))
-    return _fenced("cpp", shortened(block(unit.text, first), head, tail))
+    return _fenced("cpp", shortened(block(unit.text, "__global__"), head, tail))
+
+
+def _cuda_loop(levels: int) -> str:
+    """The loop that stands `levels` loops around the accumulation."""
+    (unit,) = print_cuda_kernels(_module(GPU, "lower"))
+    return _fenced("cpp", enclosing(unit.text, "] += ", levels))
 
 
 def _stage_table() -> str:
@@ -180,8 +186,9 @@ EXCERPTS: Mapping[str, Callable[[], str]] = {
     "c kernel": _c_kernel,
     "c inner": _c_inner,
     "c host": _c_host,
-    "cuda text": partial(_cuda_text, "__global__", 24, 12),
-    "cuda step": partial(_cuda_text, "for (int step", 40),
+    "cuda text": partial(_cuda_text, 24, 12),
+    "cuda step": partial(_cuda_loop, 4),
+    "cuda inner": partial(_cuda_loop, 3),
 }
 """What a document can ask for, by name."""
 

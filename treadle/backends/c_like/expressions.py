@@ -31,7 +31,7 @@ from treadle.backends.c_like.operators import (
     UNSIGNED,
     Level,
 )
-from treadle.dialects.loop import LaneMaskOp, StridedLoadOp
+from treadle.dialects.loop import LaneCompareOp, LaneMaskOp, LaneSelectOp, StridedLoadOp
 
 TRUE_BIT = 1
 
@@ -73,6 +73,8 @@ class ExpressionPrinter:
             (vector.LoadOp, self._vector_load),
             (vector.MaskedLoadOp, self._masked_load),
             (LaneMaskOp, self._lane_mask),
+            (LaneCompareOp, self._lane_compare),
+            (LaneSelectOp, self._lane_select),
             (StridedLoadOp, self._strided_load),
             (vector.BroadcastOp, self._broadcast),
             (vector.ExtractOp, self._extract),
@@ -347,6 +349,14 @@ class ExpressionPrinter:
     def _lane_mask(self, op: LaneMaskOp) -> Text:
         function = self.language.function("lanes", op.mask.type)
         return Text(f"{function}({self.at(op.lo)}, {self.at(op.hi)})")
+
+    def _lane_compare(self, op: LaneCompareOp) -> Text:
+        rhs = self.vector_operand(op.rhs, Level.SHIFT)
+        return self._relation(FLOAT_COMPARISONS[op.code], self.at(op.lhs, Level.SHIFT), rhs)
+
+    def _lane_select(self, op: LaneSelectOp) -> Text:
+        function = self.language.function("select", op.result.type)
+        return Text(f"{function}({', '.join(self.at(operand) for operand in op.operands)})")
 
     def _strided_load(self, op: StridedLoadOp) -> Text:
         type = op.result.type

@@ -20,6 +20,7 @@ _LOADS = (memref.LoadOp, vector.LoadOp, vector.MaskedLoadOp, StridedLoadOp)
 _STORES = (memref.StoreOp, vector.StoreOp, vector.MaskedStoreOp, StridedStoreOp)
 _TRANSPARENT = (vector.BroadcastOp, vector.CreateMaskOp)
 _PURE_DIALECTS = ("arith", "math", "vector")
+_OTHER_PURE = ("loop.lane_mask", "loop.lane_compare", "loop.lane_select", "cuda.thread_id", "cuda.block_id")
 # All lanes of a warp take part in these: they stay in the block where they stand.
 _OF_A_WARP = ("cuda.mma", "cuda.shuffle", "cuda.ldmatrix")
 _ALLOCATIONS = ("memref.alloca", "loop.alloc", "cuda.alloc")
@@ -34,7 +35,7 @@ def is_pure(op: Operation) -> bool:
     """Whether the operation only computes, and may be written anywhere its operands are known."""
     if is_load(op) or isinstance(op, _STORES):
         return False
-    return op.dialect_name() in _PURE_DIALECTS or op.name in ("loop.lane_mask", "cuda.thread_id", "cuda.block_id")
+    return op.dialect_name() in _PURE_DIALECTS or op.name in _OTHER_PURE
 
 
 def always_folded(op: Operation) -> bool:

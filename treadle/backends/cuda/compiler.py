@@ -20,7 +20,9 @@ from treadle.target import Target
 HEADER_NAME = "treadle_cuda.h"
 HEADER = Path(__file__).parent / "include" / HEADER_NAME
 
-_OPTIONS: tuple[str, ...] = ("--std=c++17", "-default-device", "--ptxas-options=-v")
+# The hardware's limit of registers, said aloud: without it ptxas spills some for the sake of more resident blocks.
+_REGISTERS = "--maxrregcount=255"
+_OPTIONS: tuple[str, ...] = ("--std=c++17", "-default-device", "--ptxas-options=-v", _REGISTERS)
 _DIAGNOSTIC = re.compile(r"^(?P<file>[^\s(]+)\((?P<line>\d+)\): (?:catastrophic )?error: (?P<message>.*)$", re.M)
 
 

@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import VectorType
 from xdsl.ir import Attribute, Operation
 
 from treadle.dialects.graph.numpy_scalars import scalar_dtype
-from treadle.dialects.loop import LaneMaskOp
+from treadle.dialects.loop import LaneCompareOp, LaneMaskOp, LaneSelectOp
 
 Array = NDArray[Any]
 
@@ -21,6 +21,9 @@ _REDUCTIONS = {
     "minnumf": "fmin", "maxsi": "maximum", "minsi": "minimum", "and": "bitwise_and", "or": "bitwise_or",
 }  # fmt: skip
 """NumPy's function of each kind of `vector.reduction`."""
+
+_COMPARISONS = {"oeq": "==", "ogt": ">", "oge": ">=", "olt": "<", "ole": "<=", "une": "!="}
+"""Python's operator of each kind of `loop.lane_compare`."""
 
 
 def expression(op: Operation) -> str | None:
@@ -32,6 +35,10 @@ def expression(op: Operation) -> str | None:
     if isinstance(op, LaneMaskOp):
         lane = f"np.arange({_lanes(op.mask.type)})"
         return f"({{0}} <= {lane}) & ({lane} < {{1}})"
+    if isinstance(op, LaneCompareOp):
+        return f"{{0}} {_COMPARISONS[op.kind.data]} {{1}}"
+    if isinstance(op, LaneSelectOp):
+        return "np.where({0}, {1}, {2})"
     if isinstance(op, vector.FMAOp):
         return "fma({0}, {1}, {2})"
     if isinstance(op, vector.ReductionOp) and op.kind.data in _REDUCTIONS:

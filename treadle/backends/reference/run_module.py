@@ -25,35 +25,36 @@ _UNSET = 0xFF
 """Every byte of an arena before its first launch: NaN as a float, -1 as an integer."""
 
 
-def run_module(module: ModuleOp, inputs: Sequence[Array]) -> tuple[Array, ...]:
+def run_module(module: ModuleOp, inputs: Sequence[Array], *, reverse: bool = False) -> tuple[Array, ...]:
     """The results of @main for `inputs`, at any stage from the graph to planned kernels.
 
+    With `reverse`, each kernel's blocks and threads run in the opposite order, as in `Kernel.run`.
     TreadleError if an input has another shape or type than @main says, for what `evaluate` and `Kernel.run`
     reject, and for an operation that is neither a graph operator nor a kernel.
     """
     main = planned_main(module)
     if isinstance(main.body.block.last_op, loop.ReturnOp):
-        return _run_launches(module, inputs)
+        return _run_launches(module, inputs, reverse)
     specs = [_spec(n, arg) for n, arg in enumerate(main.body.block.args)]
     _check(specs, inputs)
-    return _run_tensors(main, dict(zip(main.body.block.args, inputs, strict=True)))
+    return _run_tensors(main, dict(zip(main.body.block.args, inputs, strict=True)), reverse)
 
 
-def _run_tensors(main: FuncOp, env: dict[SSAValue, Array]) -> tuple[Array, ...]:
-    _evaluate_block(main.body.block, env)
+def _run_tensors(main: FuncOp, env: dict[SSAValue, Array], reverse: bool) -> tuple[Array, ...]:
+    _evaluate_block(main.body.block, env, reverse)
     end = main.body.block.last_op
     if not isinstance(end, ReturnOp):
         raise TreadleError("@main does not return", accepted="a func.return at its end")
     return tuple(np.ascontiguousarray(env[v]).reshape(env[v].shape) for v in end.operands)
 
 
-def _evaluate_block(block: Block, env: dict[SSAValue, Array]) -> None:
+def _evaluate_block(block: Block, env: dict[SSAValue, Array], reverse: bool) -> None:
     """Adds the value of every operation of the block to `env`."""
     for op in block.ops:
         if isinstance(op, loop.KernelOp):
-            env[op.result] = evaluate_kernel(op, [env[v] for v in op.inputs])
+            env[op.result] = evaluate_kernel(op, [env[v] for v in op.inputs], reverse=reverse)
         elif isinstance(op, FusedOp):
-            _evaluate_block(op.body.block, env)
+            _evaluate_block(op.body.block, env, reverse)
             end = op.body.block.last_op
             assert isinstance(end, YieldOp)
             env[op.results[0]] = env[end.value]
@@ -61,7 +62,7 @@ def _evaluate_block(block: Block, env: dict[SSAValue, Array]) -> None:
             env[op.results[0]] = evaluate(op, env)
 
 
-def _run_launches(module: ModuleOp, inputs: Sequence[Array]) -> tuple[Array, ...]:
+def _run_launches(module: ModuleOp, inputs: Sequence[Array], reverse: bool) -> tuple[Array, ...]:
     """Runs a planned module in real memory, so that two buffers that share bytes do so here."""
     program = read_program(module)
     _check(program.inputs, inputs)
@@ -73,7 +74,8 @@ def _run_launches(module: ModuleOp, inputs: Sequence[Array]) -> tuple[Array, ...
 
     def memory(reference: BufferRef, spec: TensorSpec) -> Array:
         if reference.kind != "arena":
-            return arrays[reference.kind][reference.index]
+            # loop-flatten leaves the kernels' buffers one-dimensional; outputs are contiguous, so this is a view.
+            return arrays[reference.kind][reference.index].reshape(spec.shape)
         place = arena[reference.index : reference.index + spec.num_bytes]
         return place.view(spec.dtype).reshape(spec.shape)
 
@@ -83,7 +85,7 @@ def _run_launches(module: ModuleOp, inputs: Sequence[Array]) -> tuple[Array, ...
         kernel = kernels[launch.kernel]
         specs = [TensorSpec(launch.kernel, t.get_shape(), numpy_dtype(t.get_element_type())) for t in kernel.types]
         buffers = [memory(ref, spec) for ref, spec in zip(launch.buffers, specs, strict=True)]
-        buffers[-1][...] = kernel.run(buffers[:-1])
+        buffers[-1][...] = kernel.run(buffers[:-1], reverse=reverse)
     return outputs
 
 

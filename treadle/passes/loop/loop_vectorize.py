@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects import scf
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
 from treadle.passes.loop.kernels import id_ranges, kernels_of
@@ -34,6 +35,9 @@ class LoopVectorizePass(ModulePass):
       vector.store %y, %Y[%i] : memref<64xf32>, vector<16xf32>
     }
     ```
+    A mark asserts that the iterations are independent: none reads an element, of a register buffer either, that
+    another one writes, and no two write the same. The pass does not check it.
+
     Whether a load is a vector, a broadcast or strided follows from its index; predicates and a trip count that is no
     multiple of `lanes` become lane masks. A register buffer that is only touched by whole vectors becomes a
     buffer of vectors. A loop that cannot be vectorised (an index that is not affine, another element type than f32) is
@@ -47,9 +51,14 @@ class LoopVectorizePass(ModulePass):
         for kernel in kernels_of(op):
             ranges = id_ranges(kernel)
             marked = [o for o in kernel.body.walk() if isinstance(o, scf.ForOp) and "loop.vector" in o.attributes]
+            gone: set[Operation] = set()
             for loop in marked:
+                if loop in gone:
+                    continue
+                inside = set(loop.walk())
                 try:
                     vectorize_loop(loop, self.lanes, ranges)
                 except Unsupported:
                     continue
+                gone |= inside
             hold_vectors(kernel, self.lanes)

@@ -7,15 +7,25 @@ from collections.abc import Mapping, Sequence
 from xdsl.builder import Builder
 from xdsl.dialects import arith, scf, vector
 from xdsl.dialects.builtin import FloatAttr, IndexType, VectorType, f32, i1
-from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.rewriter import InsertPoint
 
 from treadle.dialects.loop import LaneMaskOp, LoadOp, StoreOp, StridedLoadOp, StridedStoreOp
-from treadle.dialects.loop.index_expr import Expr, const, floordiv, split_linear, var
+from treadle.dialects.loop.index_expr import Expr, alignment, const, floordiv, split_linear, var
 from treadle.dialects.loop.index_range import Range
 from treadle.passes.loop.emit_index import IndexEmitter, IndexReader
 from treadle.passes.loop.kernels import constant_index
-from treadle.passes.loop.vector_mask import LANE, Agreed, Comparison, Condition, Unsupported, lanes_where
+from treadle.passes.loop.vector_elementwise import is_elementwise, vector_form
+from treadle.passes.loop.vector_mask import (
+    LANE,
+    Agreed,
+    Comparison,
+    Condition,
+    Unsupported,
+    comparisons_of,
+    depends_on_lane,
+    lanes_where,
+)
 
 index = IndexType()
 _INDEX_ARITHMETIC = (
@@ -36,7 +46,7 @@ def vectorize_loop(loop: scf.ForOp, lanes: int, ranges: Mapping[SSAValue, Range]
     end = writer.reader.read(loop.ub)
     trips = floordiv(end + (lanes - 1), lanes)
     variable = loop.body.block.args[0]
-    before = list(block.ops)
+    before = set(block.ops)
     try:
         if trips.as_int() == 1:
             writer.begin(variable, const(0), end)
@@ -52,7 +62,7 @@ def vectorize_loop(loop: scf.ForOp, lanes: int, ranges: Mapping[SSAValue, Range]
             writer.block(loop.body.block, outer.inside(body))
             body.add_op(scf.YieldOp())
     except Unsupported:
-        for op in reversed([op for op in block.ops if op not in set(before)]):
+        for op in reversed([op for op in block.ops if op not in before]):
             op.detach()
             op.erase(safe_erase=False)
         raise
@@ -110,8 +120,7 @@ class _VectorWriter:
         """Sets the loop's variable, and the condition under which a lane is inside the loop."""
         whole = trip * self._lanes + var(LANE, 0, self._lanes - 1)
         self._substitution[variable] = whole
-        total = end.as_int()
-        if total is None or total % self._lanes:
+        if alignment(end) % self._lanes:
             self._always = (Comparison("slt", whole - end),)
 
     def block(self, block: Block, level: _Level) -> None:
@@ -125,8 +134,7 @@ class _VectorWriter:
             return
         if isinstance(op, arith.CmpiOp) and isinstance(op.lhs.type, IndexType):
             kind = arith.CMPI_COMPARISON_OPERATIONS[op.predicate.value.data]
-            difference = self._expr(op.lhs) - self._expr(op.rhs)
-            self._conditions[op.result] = (Comparison(kind, difference),)
+            self._conditions[op.result] = comparisons_of(kind, self._expr(op.lhs), self._expr(op.rhs))
         elif isinstance(op, arith.AndIOp) and (op.lhs in self._conditions or op.rhs in self._conditions):
             self._conditions[op.result] = self._condition(op.lhs) + self._condition(op.rhs)
         elif isinstance(op, LoadOp):
@@ -135,10 +143,10 @@ class _VectorWriter:
             self._store(op, level)
         elif isinstance(op, scf.ForOp):
             self._loop(op, level)
-        elif op.regions:
-            raise Unsupported(f"{op.name} inside a vector loop")
-        else:
+        elif is_elementwise(op):
             self._elementwise(op, level)
+        else:
+            raise Unsupported(f"{op.name} inside a vector loop")
 
     def _expr(self, value: SSAValue) -> Expr:
         return self.reader.read(value).substitute(self._substitution)
@@ -146,7 +154,7 @@ class _VectorWriter:
     def _is_uniform(self, value: SSAValue) -> bool:
         if isinstance(value.type, IndexType):
             return all(v.key != LANE for v in self._expr(value).vars())
-        return value not in self._vectors and value not in self._conditions
+        return value not in self._vectors and not any(map(depends_on_lane, self._conditions.get(value, ())))
 
     def _condition(self, value: SSAValue) -> tuple[Condition, ...]:
         """A predicate as comparisons and truth values that all have to hold."""
@@ -188,11 +196,8 @@ class _VectorWriter:
         known = self._vectors.get(value)
         if known is not None:
             return known
-        if value in self._conditions:
-            mask = self._mask(self._conditions[value], level)
-            if mask is None:
-                raise Unsupported("a comparison that always holds")
-            return mask
+        if value.type == i1:
+            return self._mask(self._condition(value), level) or self._lane_mask(0, self._lanes, level)
         if not self._is_uniform(value):
             raise Unsupported("an index that differs between lanes used as a value")
         scalar = self._scalar(value, level)
@@ -200,10 +205,11 @@ class _VectorWriter:
         level.insert(broadcast)
         return broadcast.results[0]
 
-    def _type(self, element: object) -> VectorType:
-        if element not in (f32, i1):
+    def _type(self, element: Attribute) -> VectorType:
+        """The vector of an element in memory or in every lane. Bools in memory are bytes, which no mask is."""
+        if element != f32:
             raise Unsupported(f"vectors of {element}")
-        return VectorType(element, [self._lanes])  # pyright: ignore
+        return VectorType(element, [self._lanes])
 
     def _mask(self, comparisons: Sequence[Condition], level: _Level) -> SSAValue | None:
         """The mask of the lanes in which all comparisons hold; None for all lanes."""
@@ -221,7 +227,11 @@ class _VectorWriter:
             select = arith.SelectOp(self._truth(where.uniform, level), hi, level.emit(0))
             level.insert(select)
             hi = select.result
-        mask = LaneMaskOp(level.emit(0) if lo is None else lo, hi, self._lanes)
+        return self._lane_mask(0 if lo is None else lo, hi, level)
+
+    def _lane_mask(self, lo: SSAValue | int, hi: SSAValue | int, level: _Level) -> SSAValue:
+        lo, hi = (level.emit(bound) if isinstance(bound, int) else bound for bound in (lo, hi))
+        mask = LaneMaskOp(lo, hi, self._lanes)
         level.insert(mask)
         return mask.mask
 
@@ -283,12 +293,11 @@ class _VectorWriter:
         return self._vector(zero.result, level)
 
     def _uniform_load(self, op: LoadOp, where: Sequence[Expr], predicate: tuple[Condition, ...], level: _Level) -> None:
-        if any(isinstance(c, Comparison) and c.depends_on_lane() for c in predicate):
+        varies = op.otherwise is not None and not self._is_uniform(op.otherwise)
+        if varies or any(map(depends_on_lane, predicate)):
             self._splat_load(op, where, predicate, level)
             return
         guard = self._truth(predicate, level) if predicate else None
-        if op.otherwise is not None and not self._is_uniform(op.otherwise):
-            raise Unsupported("one element with an else that differs between lanes")
         otherwise = None if op.otherwise is None else self._scalar(op.otherwise, level)
         new = LoadOp(op.buffer, [level.emit(e) for e in where], guard, otherwise)
         new.location = op.location
@@ -308,6 +317,7 @@ class _VectorWriter:
         where, stride = self._address(op)
         if stride == 0:
             raise Unsupported("lanes that write one element")
+        self._type(op.value.type)
         value = self._vector(op.value, level)
         indices = [level.emit(e) for e in where]
         mask = self._mask((*self._always, *self._predicate(op)), level)
@@ -331,10 +341,10 @@ class _VectorWriter:
         for bound in (op.lb, op.ub, op.step):
             if not self._is_uniform(bound):
                 raise Unsupported("a loop inside whose bounds differ between lanes")
-        bounds = [self._scalar(bound, level) for bound in (op.lb, op.ub, op.step)]
+        lower, upper, step = (self._scalar(bound, level) for bound in (op.lb, op.ub, op.step))
         initial = [self._vector(value, level) for value in op.iter_args]
         body = Block(arg_types=[index, *(value.type for value in initial)])
-        new = scf.ForOp(*bounds, initial, Region(body))
+        new = scf.ForOp(lower, upper, step, initial, Region(body))
         new.attributes = {k: v for k, v in op.attributes.items() if k != "loop.vector"}
         new.location = op.location
         level.insert(new)
@@ -354,19 +364,11 @@ class _VectorWriter:
             self._vectors[old] = result
 
     def _elementwise(self, op: Operation, level: _Level) -> None:
-        if len(op.results) != 1:
-            raise Unsupported(f"{op.name} inside a vector loop")
         if all(self._is_uniform(value) for value in op.operands):
             self._copy(op, level)
             return
-        result_type = self._type(op.results[0].type)
-        new = type(op).create(
-            operands=[self._vector(value, level) for value in op.operands],
-            result_types=[result_type],
-            properties=dict(op.properties),
-            attributes=dict(op.attributes),
-        )
-        self._finish(op, new, level)
+        operands = [self._vector(value, level) for value in op.operands]
+        self._finish(op, vector_form(op, operands), level)
 
     def _copy(self, op: Operation, level: _Level) -> None:
         """An operation that gives the same in every lane."""

@@ -25,9 +25,6 @@ class Comparison:
     kind: str
     difference: Expr
 
-    def depends_on_lane(self) -> bool:
-        return any(v.key == LANE for v in self.difference.vars())
-
 
 @dataclass(frozen=True)
 class Agreed:
@@ -37,6 +34,28 @@ class Agreed:
 
 
 Condition: TypeAlias = Comparison | Agreed
+
+
+def depends_on_lane(condition: Condition) -> bool:
+    """Whether a condition may hold in some lanes and not in others."""
+    return isinstance(condition, Comparison) and any(v.key == LANE for v in condition.difference.vars())
+
+
+def comparisons_of(kind: str, lhs: Expr, rhs: Expr) -> tuple[Comparison, ...]:
+    """The conditions that `lhs kind rhs` stands for; Unsupported where an unsigned one has no signed form."""
+    if not kind.startswith("u"):
+        return (Comparison(kind, lhs - rhs),)
+    signed = Comparison(f"s{kind[1:]}", lhs - rhs)
+    if _is_natural(lhs) and _is_natural(rhs):
+        return (signed,)
+    if kind in ("ult", "ule") and _is_natural(rhs):
+        return (Comparison("sge", lhs), signed)
+    raise Unsupported(f"'{kind}' of numbers that may be negative")
+
+
+def _is_natural(expr: Expr) -> bool:
+    lo, _ = expr.range()
+    return lo is not None and lo >= 0
 
 
 @dataclass(frozen=True)
@@ -57,7 +76,7 @@ def lanes_where(comparisons: Sequence[Condition], lanes: int) -> LaneRange:
     highs: list[Expr] = []
     uniform: list[Condition] = []
     for comparison in comparisons:
-        if isinstance(comparison, Agreed) or not comparison.depends_on_lane():
+        if isinstance(comparison, Agreed) or not depends_on_lane(comparison):
             uniform.append(comparison)
             continue
         is_low, bound = _bound(comparison)

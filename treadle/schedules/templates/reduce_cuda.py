@@ -43,7 +43,7 @@ class ReduceCuda(Template):
 
     def fits(self, anchor: Anchor) -> bool:
         if isinstance(anchor, MatmulOp):
-            few = prod(anchor.shape) <= _FEW_IN_TILES and anchor.reduction_extent >= 64
+            few = prod(anchor.shape) <= _FEW_IN_TILES and anchor.reduction_extent >= 32
             return few and is_float(anchor.type.get_element_type())
         reduce = only_reduce(anchor)
         if reduce is None or prod(reduce.shape) < 32:

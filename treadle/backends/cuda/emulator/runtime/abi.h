@@ -1,0 +1,104 @@
+// What Python hands to a launch and gets back. native.py mirrors every structure of this file.
+#pragma once
+#include <stdint.h>
+
+namespace emu {
+
+constexpr uint32_t WARP_SIZE = 32;
+constexpr uint32_t MAX_THREADS = 1024;
+constexpr uint32_t MAX_WARPS = MAX_THREADS / WARP_SIZE;
+constexpr uint32_t MAX_FINDINGS = 1024;
+
+enum Check : uint32_t { CHECK_RACES = 1, CHECK_BOUNDS = 2, CHECK_INIT = 4, CHECK_DIVERGENCE = 8 };
+
+enum Outcome : uint32_t { FINISHED, OUT_OF_TIME, CRASHED, NEEDS_BYTE_CELLS, OUT_OF_MEMORY, STACK_OVERFLOW };
+
+// What a finding says; findings.py words them.
+enum What : uint32_t {
+  RACE_READ_WRITE,      // a read, and a write that it is not ordered with
+  RACE_WRITE_WRITE,
+  RACE_IN_FLIGHT,       // memory that an asynchronous copy has not been waited for
+  BOUNDS_OUTSIDE,       // before or behind a buffer
+  BOUNDS_INDEX,         // an index outside an array's dimension
+  BOUNDS_MISALIGNED,
+  BOUNDS_WILD,          // an address in no buffer at all
+  BOUNDS_READ_ONLY,     // a write to a buffer that is a pointer to const
+  INIT_SHARED,
+  DIVERGENCE_BARRIER,   // some threads wait at a barrier that others never reach
+  DIVERGENCE_PLACES,    // threads meet at different barriers
+  DIVERGENCE_WARP,      // a warp operation that lanes of its mask do not take part in
+  DIVERGENCE_SOURCE,    // a shuffle from a lane that takes no part
+  DIVERGENCE_MASK,      // a lane that its own mask does not name
+  CRASH_ARITHMETIC,     // an integer division by zero
+};
+
+// A buffer of device memory. With checks it is copied between red zones, and back afterwards.
+struct Buffer {
+  uint8_t *host;
+  uint64_t bytes;
+  uint32_t granule;    // bytes of memory that one shadow cell stands for
+  uint32_t read_only;  // only pointers to const lead to it
+  uint64_t device;     // where the kernel finds it
+};
+
+// A kernel argument that points into a buffer.
+struct PointerArgument {
+  uint32_t argument;
+  uint32_t buffer;
+  uint64_t offset;
+};
+
+// A variable in shared memory: its place after the module's anchor in thread-local storage.
+struct SharedVariable {
+  int64_t offset;
+  uint64_t bytes;
+};
+
+struct Finding {
+  uint32_t what;
+  uint32_t line;       // of the text where it is known without pc, else 0
+  uint64_t pc, other_pc;
+  int32_t buffer;      // index of a buffer; -1 - index of a shared variable; NO_BUFFER
+  uint32_t size;       // bytes of the access
+  int64_t offset;      // bytes from the buffer's start, or the index of BOUNDS_INDEX
+  uint32_t thread, other_thread;
+  uint32_t block, other_block;
+  const char *text;    // the array type of BOUNDS_INDEX
+  uint64_t count;      // how often
+  uint32_t threads[MAX_WARPS];  // of that block, one bit a thread
+};
+constexpr int32_t NO_BUFFER = 1 << 30;
+
+enum Standing : uint32_t { ABSENT, RUNNING, READY, AT_BARRIER, AT_WARP, LEFT, NOT_STARTED };
+
+struct Place {
+  uint32_t standing;
+  uint32_t padding;
+  uint64_t pc;
+};
+
+struct Request {
+  void (*entry)(void **arguments);
+  char *(*anchor)();
+  void **arguments;    // each points to the argument's value
+  PointerArgument *pointers;
+  Buffer *buffers;
+  SharedVariable *variables;
+  uint32_t num_pointers, num_buffers, num_variables;
+  uint32_t grid[3], block[3];
+  uint32_t dynamic_bytes;
+  uint32_t workers;
+  uint32_t checks;
+  uint32_t byte_cells; // shadow cells of shared memory stand for 1 byte instead of 4
+  double limit;        // seconds
+  // results
+  uint32_t outcome;
+  uint32_t num_findings;
+  uint32_t stopped_block;
+  uint32_t padding;
+  uint64_t module_base;
+  Finding *findings;   // room for MAX_FINDINGS
+  Place *places;       // room for MAX_THREADS: where the threads of stopped_block stood
+};
+
+}  // namespace emu

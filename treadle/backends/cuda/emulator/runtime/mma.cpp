@@ -1,0 +1,123 @@
+// Tensor core products and the matrix loads that feed them; fragments as the PTX manual lays them out.
+#include <string.h>
+
+#include "state.h"
+
+namespace emu {
+namespace {
+
+enum Kind : int32_t { F16, BF16, TF32 };
+
+struct Mma {
+  Kind kind;
+  const uint32_t *a, *b;
+  const float *c;
+  float *d;
+};
+
+float bits(uint32_t x) {
+  float r;
+  memcpy(&r, &x, 4);
+  return r;
+}
+
+float half_value(uint32_t h) {
+  uint32_t sign = (h & 0x8000u) << 16, exponent = h >> 10 & 31, mantissa = h & 1023;
+  if (exponent == 31) return bits(sign | 0x7f800000u | mantissa << 13);
+  if (exponent) return bits(sign | (exponent + 112) << 23 | mantissa << 13);
+  float tiny = (float)mantissa * 5.9604644775390625e-8f;  // 2^-24
+  return sign ? -tiny : tiny;
+}
+
+float element(Kind kind, const uint32_t *registers, int n) {
+  if (kind == TF32) return bits(registers[n] & 0xffffe000u);
+  uint32_t two = registers[n / 2];
+  uint32_t one = n % 2 ? two >> 16 : two & 0xffff;
+  return kind == F16 ? half_value(one) : bits(one << 16);
+}
+
+Mma &operands(Worker &w, uint32_t warp, uint32_t lane) {
+  return *(Mma *)w.fibers[warp * WARP_SIZE + lane].collective->data;
+}
+
+void run_mma(Worker &w, uint32_t warp, uint32_t lanes) {
+  Kind kind = operands(w, warp, __builtin_ctz(lanes)).kind;
+  const int depth = kind == TF32 ? 8 : 16, pack = kind == TF32 ? 1 : 2;
+  float a[16][16] = {}, b[8][16] = {};
+  for (uint32_t rest = lanes; rest; rest &= rest - 1) {
+    uint32_t lane = __builtin_ctz(rest);
+    const Mma &own = operands(w, warp, lane);
+    int group = (int)lane / 4, first = (int)lane % 4 * pack;
+    for (int n = 0; n < 4 * pack; ++n) {
+      int part = n / pack;
+      a[group + part % 2 * 8][first + n % pack + part / 2 * 4 * pack] = element(kind, own.a, n);
+    }
+    for (int n = 0; n < 2 * pack; ++n) b[group][first + n % pack + n / pack * 4 * pack] = element(kind, own.b, n);
+  }
+  for (uint32_t rest = lanes; rest; rest &= rest - 1) {
+    uint32_t lane = __builtin_ctz(rest);
+    const Mma &own = operands(w, warp, lane);
+    for (int n = 0; n < 4; ++n) {
+      int row = (int)lane / 4 + n / 2 * 8, column = (int)lane % 4 * 2 + n % 2;
+      float sum = own.c[n];
+      for (int k = 0; k < depth; ++k) sum += a[row][k] * b[column][k];
+      own.d[n] = sum;
+    }
+  }
+}
+
+struct Ldmatrix {
+  const uint8_t *row;
+  uint32_t *result;
+  int32_t count, transpose;
+};
+
+Ldmatrix &load(Worker &w, uint32_t warp, uint32_t lane) {
+  return *(Ldmatrix *)w.fibers[warp * WARP_SIZE + lane].collective->data;
+}
+
+void run_ldmatrix(Worker &w, uint32_t warp, uint32_t lanes) {
+  const Ldmatrix &one = load(w, warp, __builtin_ctz(lanes));
+  const int count = one.count, transpose = one.transpose;
+  uint16_t matrices[4][8][8];
+  memset(matrices, 0xff, sizeof matrices);
+  Fiber *running = w.current;
+  for (int n = 0; n < count * 8; ++n) {
+    if (!(lanes >> n & 1)) continue;
+    const Fiber &lane = w.fibers[warp * WARP_SIZE + (uint32_t)n];
+    const uint8_t *row = load(w, warp, (uint32_t)n).row;
+    if (w.launch->request->checks) {
+      w.current = (Fiber *)&lane;
+      check_access(row, 16, READ, lane.collective->pc);
+    }
+    memcpy(matrices[n / 8][n % 8], row, 16);
+  }
+  w.current = running;
+  for (uint32_t rest = lanes; rest; rest &= rest - 1) {
+    uint32_t lane = __builtin_ctz(rest);
+    uint32_t *result = load(w, warp, lane).result;
+    for (int n = 0; n < count; ++n) {
+      uint32_t major = lane / 4, minor = lane % 4 * 2;
+      uint32_t low = transpose ? matrices[n][minor][major] : matrices[n][major][minor];
+      uint32_t high = transpose ? matrices[n][minor + 1][major] : matrices[n][major][minor + 1];
+      result[n] = low | high << 16;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace emu
+
+using namespace emu;
+
+extern "C" void treadle_emu_mma(int32_t kind, const uint32_t *a, const uint32_t *b, const float *c, float *d) {
+  Mma own = {(Kind)kind, a, b, c, d};
+  Collective collective = {run_mma, ~0u, true, (uint64_t)__builtin_return_address(0), &own};
+  collect(collective);
+}
+
+extern "C" void treadle_emu_ldmatrix(const void *row, uint32_t *result, int32_t count, int32_t transpose) {
+  Ldmatrix own = {(const uint8_t *)row, result, count, transpose};
+  Collective collective = {run_ldmatrix, ~0u, true, (uint64_t)__builtin_return_address(0), &own};
+  collect(collective);
+}

@@ -1,0 +1,65 @@
+// Shadow memory: who touched a cell of memory last, and when.
+#pragma once
+#include <stdint.h>
+
+#include "abi.h"
+
+namespace emu {
+
+enum Access : uint32_t { READ, WRITE, ATOMIC, COPY_ISSUED, COPY_DONE };
+
+// One access. Epochs count barriers of the block and __syncwarps of the warp since the block began.
+struct Slot {
+  uint32_t block;     // index + 1; 0 means no access
+  uint32_t epoch;
+  uint32_t who;       // thread (10 bits), atomic, in flight, warp epoch (20 bits)
+  uint32_t pc;        // after the module's base
+
+  uint32_t thread() const { return who & 1023; }
+  bool atomic() const { return (who >> 10 & 1) != 0; }
+  bool in_flight() const { return (who >> 11 & 1) != 0; }
+  uint32_t warp_epoch() const { return who >> 12; }
+};
+
+struct Cell {
+  Slot write;
+  Slot read;          // the newest read
+  Slot other;         // a read by another thread
+};
+
+struct SharedShadow {
+  uint8_t *low, *high;  // all of the module's shared memory
+  Cell *cells;
+  uint64_t cells_bytes;
+  uint32_t granule;
+};
+
+struct GlobalShadow {
+  uint8_t *arena;
+  uint64_t arena_bytes;
+  Cell **cells;         // one array a buffer
+};
+
+struct Launch;
+struct Worker;
+
+bool open_arena(Launch &launch);     // copies the buffers in
+void close_arena(Launch &launch, bool copy_back);
+bool open_shared(Worker &w);
+void close_shared(Worker &w);
+void poison_shared(Worker &w);
+
+// Checks one access of the current thread.
+void check_access(const void *address, uint32_t bytes, Access access, uint64_t pc);
+
+// report.cpp
+struct FindingKey {
+  What what;
+  uint64_t pc, other_pc;
+  int32_t buffer;
+};
+void report(const FindingKey &key, uint32_t bytes, int64_t offset, const Slot *other);
+void report_index(uint32_t line, uint64_t pc, int64_t index, const char *text);
+void report_threads(const FindingKey &key, const uint32_t *threads);
+
+}  // namespace emu

@@ -1,0 +1,112 @@
+// The state of a launch: one Worker a core runs blocks; a block is up to 1024 fibers, one a CUDA thread.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#include "abi.h"
+#include "shadow.h"
+
+namespace emu {
+
+struct Worker;
+
+// A warp-wide operation that a lane waits for. The last lane to arrive runs it for all.
+struct Collective {
+  void (*run)(Worker &worker, uint32_t warp, uint32_t lanes);
+  uint32_t mask;
+  bool whole;         // needs all 32 lanes
+  uint64_t pc;
+  void *data;         // the lane's operands and result
+};
+
+// An asynchronous copy that was issued and not yet waited for.
+struct AsyncCopy {
+  uint8_t *destination;
+  uint32_t bytes;
+  uint32_t group;
+  uint64_t pc;
+  uint8_t data[16];
+};
+
+struct AsyncQueue {
+  AsyncCopy *copies;
+  uint32_t count, capacity;
+  uint32_t group;     // the group that the next copy joins
+};
+
+struct Fiber {
+  void *sp;
+  uint8_t *stack;
+  Collective *collective;
+  uint64_t pc;        // where it waits
+  uint32_t index;     // within the block
+  uint32_t x, y, z;
+  Standing standing;
+  AsyncQueue async;
+};
+
+struct Warp {
+  uint32_t present;   // lanes that exist
+  uint32_t ready;     // may run
+  uint32_t waiting;   // in a collective
+  uint32_t left;      // ended
+  uint32_t epoch;     // counts __syncwarp
+};
+
+struct Launch;
+
+struct Worker {
+  Launch *launch;
+  Fiber *current;
+  void *home;         // stack pointer of the loop over blocks
+  uint32_t num_threads, num_warps;
+  uint32_t ready_warps;
+  uint32_t at_barrier, left;
+  uint32_t epoch;     // counts barriers of the block
+  uint32_t block, block_x, block_y, block_z;
+  bool abandoned;
+  volatile int in_runtime;  // holds a lock: a signal must not throw it out
+  SharedShadow shared;
+  Warp warps[MAX_WARPS];
+  Fiber fibers[MAX_THREADS];
+};
+
+struct Launch {
+  Request *request;
+  uint64_t next_block, num_blocks;
+  uint64_t module_low, module_high;
+  GlobalShadow global;
+  volatile uint32_t stop;   // an Outcome other than FINISHED ends the launch
+  uint32_t running;         // workers
+};
+
+extern __thread Worker *worker __attribute__((tls_model("initial-exec")));
+
+constexpr size_t STACK_BYTES = 128 * 1024;
+
+// switch.cpp
+extern "C" void treadle_emu_switch(void **save, void *load);
+void *prepare_stack(uint8_t *stack, size_t bytes, void (*start)());
+
+// block.cpp
+void run_block(Worker &w);
+void yield();                        // the current fiber waits for something
+[[noreturn]] void abandon();         // ends the block from within a fiber
+void stop_launch(Outcome outcome);
+void wake(Worker &w, uint32_t warp, uint32_t lanes);
+
+// warp.cpp
+void collect(Collective &own);
+bool resolve_collective(Worker &w);  // runs one with the lanes that are there; false if none waits
+
+// cp_async.cpp
+void finish_copies(Worker &w, Fiber &f, uint32_t before_group);
+
+// signals.cpp
+void install_signals();
+void restore_signals();
+void interrupt(unsigned long thread);
+
+inline bool checks(uint32_t what) { return (worker->launch->request->checks & what) != 0; }
+
+}  // namespace emu
