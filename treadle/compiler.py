@@ -96,7 +96,7 @@ STAGES: tuple[Stage, ...] = (
             Step(
                 "memory-plan", "Tensors become buffers once fusion is done; equal kernels are lowered once.", only="cpu"
             ),
-            Step("memory-plan{alignment=256 copy-threads=256}", "The same, by whole blocks and cache lines.", only="cuda"),
+            Step("memory-plan{alignment=256 copy-threads=256}", "The same, for whole blocks of threads.", only="cuda"),
         ),
     ),
     Stage(

@@ -20,6 +20,9 @@ from treadle.tools.treadle_opt import main
 PRINTED = {"cpu": "c", "sm_80": "cuda"}
 """The text target that each target's last stage is printed with."""
 
+ANOTHER_SEED = "19"
+"""Of string hashes; this process's own is random."""
+
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in NAMES if name != "ppocr_cls"]
 
 
@@ -66,20 +69,19 @@ def arguments(model: CatalogModel, target: str) -> list[str]:
 @pytest.mark.parametrize("name", ["ppocr_cls", *SLOW])
 def test_a_stage_saved_as_text_resumes(name: str, target: str, stage: str, walk: Walk, tmp_path: Path) -> None:
     road, resumed = walk(name, target), tmp_path / "text"
-    saved = str(road.borders[stage])
-    assert main([saved, "--from", stage, "--pipeline", target, "-t", PRINTED[target], "-o", str(resumed)]) == 0
+    told = ["--from", stage, "--pipeline", target, "-t", PRINTED[target], "--disable-verify", "-o", str(resumed)]
+    assert main([str(road.borders[stage]), *told]) == 0
     assert resumed.read_bytes() == road.text
 
 
-@pytest.mark.parametrize("seed", ["1", "2"])
 @pytest.mark.parametrize("target", PRINTED)
 @pytest.mark.parametrize("name", ["ppocr_cls", *SLOW])
 def test_another_process_prints_the_same(
-    name: str, target: str, seed: str, walk: Walk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, target: str, walk: Walk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sets of strings have another order in each: no decision may hang on it."""
-    monkeypatch.setenv("PYTHONHASHSEED", seed)
+    """Sets of strings have another order in each process: no decision may hang on it."""
+    monkeypatch.setenv("PYTHONHASHSEED", ANOTHER_SEED)
     text = tmp_path / "text"
-    command = [sys.executable, "-m", "treadle.tools.treadle_opt", *arguments(require_model(name), target)]
-    subprocess.run([*command, "-o", str(text)], check=True)
+    told = [*arguments(require_model(name), target), "--disable-verify", "-o", str(text)]
+    subprocess.run([sys.executable, "-m", "treadle.tools.treadle_opt", *told], check=True)
     assert text.read_bytes() == walk(name, target).text

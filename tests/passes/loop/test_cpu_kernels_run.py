@@ -40,7 +40,6 @@ from treadle.dialects.graph import (
 from treadle.dialects.registry import treadle_context
 from treadle.passes.instruments import Instrument
 
-
 SAFETY = 8.0
 """Rounding errors of a sum of n terms behave like a random walk: sqrt(n) units in the last place, times this."""
 
@@ -170,7 +169,7 @@ def leaky_product() -> Built:
     small = graph.add(BinaryOp("mul", y, graph.constant(np.float32(0.1))))
     inside = graph.add(BinaryOp("le", y, graph.constant(np.float32(3.0))))
     positive = graph.add(BinaryOp("gt", y, graph.constant(np.float32(0.0))))
-    both = graph.add(BinaryOp("and", inside, positive))
+    both = graph.add(BinaryOp("and", inside, graph.add(UnaryOp("not", positive))))
     return graph, [graph.add(WhereOp(both, y, small))], 20
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xdsl.dialects.arith import CMPF_COMPARISON_OPERATIONS
-from xdsl.dialects.builtin import AnyFloat, StringAttr, VectorType, i1
+from xdsl.dialects.builtin import AnyFloat, StringAttr, VectorType
 from xdsl.ir import SSAValue
 from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, prop_def, result_def, traits_def
 from xdsl.parser import Parser
@@ -11,12 +11,10 @@ from xdsl.printer import Printer
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
+from treadle.dialects.loop.lanes import mask_of, parse_vector
+
 LANE_COMPARISONS = ("oeq", "ogt", "oge", "olt", "ole", "une")
 """The kinds of comparison: those that C's operators mean, so that a lane with NaN is on for `une` only."""
-
-
-def _mask_of(type: VectorType) -> VectorType:
-    return VectorType(i1, type.get_shape())
 
 
 @irdl_op_definition
@@ -39,7 +37,7 @@ class LaneCompareOp(IRDLOperation):
 
     def __init__(self, kind: str, lhs: SSAValue, rhs: SSAValue):
         assert isinstance(lhs.type, VectorType)
-        super().__init__(operands=[lhs, rhs], properties={"kind": StringAttr(kind)}, result_types=[_mask_of(lhs.type)])
+        super().__init__(operands=[lhs, rhs], properties={"kind": StringAttr(kind)}, result_types=[mask_of(lhs.type)])
 
     @property
     def code(self) -> int:
@@ -55,8 +53,8 @@ class LaneCompareOp(IRDLOperation):
             )
         if self.rhs.type != type or not isinstance(type.get_element_type(), AnyFloat):
             raise VerifyException(f"{type} and {self.rhs.type}: expected two vectors of floats of one type")
-        if self.mask.type != _mask_of(type):
-            raise VerifyException(f"the mask of {type} is {_mask_of(type)}, not {self.mask.type}")
+        if self.mask.type != mask_of(type):
+            raise VerifyException(f"the mask of {type} is {mask_of(type)}, not {self.mask.type}")
 
     def print(self, printer: Printer) -> None:
         printer.print_string(f" {self.kind.data}, ")
@@ -72,7 +70,7 @@ class LaneCompareOp(IRDLOperation):
         parser.parse_punctuation(",")
         rhs = parser.parse_unresolved_operand()
         parser.parse_punctuation(":")
-        type = parser.parse_type()
+        type = parse_vector(parser)
         return cls(kind, parser.resolve_operand(lhs, type), parser.resolve_operand(rhs, type))
 
 
@@ -101,8 +99,8 @@ class LaneSelectOp(IRDLOperation):
         assert isinstance(type, VectorType)
         if self.lhs.type != type or self.rhs.type != type:
             raise VerifyException(f"{self.lhs.type} or {self.rhs.type}: expected two of {type}")
-        if self.mask.type != _mask_of(type):
-            raise VerifyException(f"the mask of {type} is {_mask_of(type)}, not {self.mask.type}")
+        if self.mask.type != mask_of(type):
+            raise VerifyException(f"the mask of {type} is {mask_of(type)}, not {self.mask.type}")
 
     def print(self, printer: Printer) -> None:
         printer.print_string(" ")
@@ -118,12 +116,9 @@ class LaneSelectOp(IRDLOperation):
         parser.parse_punctuation(",")
         rhs = parser.parse_unresolved_operand()
         parser.parse_punctuation(":")
-        position = parser.pos
-        type = parser.parse_type()
-        if not isinstance(type, VectorType):
-            parser.raise_error(f"expected a vector, got {type}", position)
+        type = parse_vector(parser)
         return cls(
-            parser.resolve_operand(mask, _mask_of(type)),
+            parser.resolve_operand(mask, mask_of(type)),
             parser.resolve_operand(lhs, type),
             parser.resolve_operand(rhs, type),
         )

@@ -25,7 +25,8 @@ from xdsl.utils.exceptions import VerifyException
 index = IndexType()
 
 
-def _parse_vector(parser: Parser) -> VectorType:
+def parse_vector(parser: Parser) -> VectorType:
+    """A type that must be a vector's."""
     position = parser.pos
     type = parser.parse_type()
     if not isinstance(type, VectorType):
@@ -33,7 +34,8 @@ def _parse_vector(parser: Parser) -> VectorType:
     return type
 
 
-def _mask_of(type: VectorType) -> VectorType:
+def mask_of(type: VectorType) -> VectorType:
+    """The mask of a vector's lanes."""
     return VectorType(i1, type.get_shape())
 
 
@@ -73,8 +75,8 @@ class _StridedAccess(IRDLOperation):
             raise VerifyException(f"{len(indices)} indices into {buffer.type}: expected {buffer.type.get_num_dims()}")
         if vector.get_element_type() != buffer.type.get_element_type():
             raise VerifyException(f"{vector} holds no elements of {buffer.type}")
-        if mask is not None and mask.type != _mask_of(vector):
-            raise VerifyException(f"the mask of {vector} is {_mask_of(vector)}, not {mask.type}")
+        if mask is not None and mask.type != mask_of(vector):
+            raise VerifyException(f"the mask of {vector} is {mask_of(vector)}, not {mask.type}")
 
 
 def _print_address(printer: Printer, buffer: SSAValue, indices: Sequence[SSAValue], stride: int) -> None:
@@ -152,13 +154,13 @@ class StridedLoadOp(_StridedAccess):
         parser.parse_punctuation(":")
         memory = parser.parse_type()
         parser.parse_punctuation(",")
-        type = _parse_vector(parser)
+        type = parse_vector(parser)
         return cls(
             parser.resolve_operand(buffer, memory),
             indices,
             stride,
             type,
-            None if mask is None else parser.resolve_operand(mask, _mask_of(type)),
+            None if mask is None else parser.resolve_operand(mask, mask_of(type)),
             None if otherwise is None else parser.resolve_operand(otherwise, type),
         )
 
@@ -219,11 +221,11 @@ class StridedStoreOp(_StridedAccess):
         parser.parse_punctuation(":")
         memory = parser.parse_type()
         parser.parse_punctuation(",")
-        type = _parse_vector(parser)
+        type = parse_vector(parser)
         return cls(
             parser.resolve_operand(value, type),
             parser.resolve_operand(buffer, memory),
             indices,
             stride,
-            None if mask is None else parser.resolve_operand(mask, _mask_of(type)),
+            None if mask is None else parser.resolve_operand(mask, mask_of(type)),
         )

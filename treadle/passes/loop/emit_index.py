@@ -78,7 +78,8 @@ class IndexReader:
 
     def _opaque(self, value: SSAValue) -> Expr:
         known = self._ranges(value) if self._ranges is not None else None
-        return var(value, *(known or self._default_range(value)))
+        lo, hi = known or self._default_range(value)
+        return const(lo) if lo is not None and lo == hi else var(value, lo, hi)
 
     def _default_range(self, value: SSAValue) -> Range:
         op = value.owner

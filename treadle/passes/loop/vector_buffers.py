@@ -33,6 +33,9 @@ def _only_whole_vectors(alloc: AllocOp, lanes: int, reader: IndexReader) -> bool
         op = use.operation
         if not isinstance(op, vector.LoadOp | vector.StoreOp):
             return False
+        value = op.result if isinstance(op, vector.LoadOp) else op.vector
+        if value.type != VectorType(type.get_element_type(), [lanes]):
+            return False
         position = reader.read(op.indices[-1])
         if position.as_int() != 0 and alignment(position) % lanes:
             return False

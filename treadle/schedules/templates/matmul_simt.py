@@ -162,8 +162,10 @@ class _MatmulBody:
         """The tasks of filling one tile: pairs of M and K, or of K and N, reversed where consecutive threads take
         elements along the first."""
         tile = self.tile
-        shape = (tile.m, tile.depth) if operand == "a" else (tile.depth, tile.n)
-        return _cooperative(*(shape[::-1] if self._reversed(operand) else shape), tile.threads)
+        rows, columns = (tile.m, tile.depth) if operand == "a" else (tile.depth, tile.n)
+        if self._reversed(operand):
+            rows, columns = columns, rows
+        return _cooperative(rows, columns, tile.threads)
 
     def _reversed(self, operand: str) -> bool:
         return self.tile.a_order == "m" if operand == "a" else self.tile.b_order == "k"

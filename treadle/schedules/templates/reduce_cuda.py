@@ -163,7 +163,8 @@ class _ReduceBody:
             with b.when(b.binary("lt", first, width)):
                 other = b.load(scratch, [b.add(b.thread, width * shares.distance)])
                 b.store(b.binary(kind, b.load(scratch, [b.thread]), other), scratch, [b.thread])
-            b.barrier()
+            if width > 1:  # what the last round stores is read by the thread that stored it
+                b.barrier()
             width //= 2
 
 

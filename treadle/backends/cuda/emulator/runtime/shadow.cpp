@@ -106,7 +106,7 @@ void check_shared(Worker &w, uint8_t *address, uint32_t bytes, Access access, ui
   const SharedVariable &v = request.variables[variable];
   int32_t buffer = -1 - variable;
   int64_t place = offset - v.offset;
-  if (!inside || place + bytes > v.bytes) {
+  if (!inside || place + bytes > (int64_t)v.bytes) {
     report({BOUNDS_OUTSIDE, pc, 0, buffer}, bytes, place, nullptr);
     return;
   }
@@ -137,7 +137,7 @@ void check_global(Worker &w, uint8_t *address, uint32_t bytes, Access access, ui
   }
   const Buffer &b = request.buffers[buffer];
   int64_t place = (int64_t)((uint64_t)address - b.device);
-  if (place < 0 || place + bytes > b.bytes) {
+  if (place < 0 || place + bytes > (int64_t)b.bytes) {
     report({BOUNDS_OUTSIDE, pc, 0, buffer}, bytes, place, nullptr);
     return;
   }

@@ -1,0 +1,134 @@
+// The second bodies of treadle_cuda.h's functions: what their PTX does, done by the emulator.
+#pragma once
+
+extern "C" {
+void treadle_emu_cp_async(void *shared, const void *global, uint32_t bytes, int32_t predicate);
+void treadle_emu_cp_async_commit();
+void treadle_emu_cp_async_wait(uint32_t pending);
+void treadle_emu_ldmatrix(const void *row, uint32_t *result, int32_t count, int32_t transpose);
+void treadle_emu_mma(int32_t kind, const uint32_t *a, const uint32_t *b, const float *c, float *d);
+}
+
+TREADLE_EMU_INLINE float treadle_exp(float x) { return __builtin_expf(x); }
+TREADLE_EMU_INLINE float treadle_log(float x) { return __builtin_logf(x); }
+TREADLE_EMU_INLINE float treadle_log1p(float x) { return __builtin_log1pf(x); }
+TREADLE_EMU_INLINE float treadle_expm1(float x) { return __builtin_expm1f(x); }
+TREADLE_EMU_INLINE float treadle_sqrt(float x) { return __builtin_sqrtf(x); }
+TREADLE_EMU_INLINE float treadle_rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
+TREADLE_EMU_INLINE float treadle_tanh(float x) { return __builtin_tanhf(x); }
+TREADLE_EMU_INLINE float treadle_erf(float x) { return __builtin_erff(x); }
+TREADLE_EMU_INLINE float treadle_sin(float x) { return __builtin_sinf(x); }
+TREADLE_EMU_INLINE float treadle_cos(float x) { return __builtin_cosf(x); }
+TREADLE_EMU_INLINE float treadle_tan(float x) { return __builtin_tanf(x); }
+TREADLE_EMU_INLINE float treadle_pow(float x, float y) { return __builtin_powf(x, y); }
+TREADLE_EMU_INLINE float treadle_mod(float x, float y) { return __builtin_fmodf(x, y); }
+TREADLE_EMU_INLINE float treadle_abs(float x) { return __builtin_fabsf(x); }
+TREADLE_EMU_INLINE float treadle_floor(float x) { return __builtin_floorf(x); }
+TREADLE_EMU_INLINE float treadle_ceil(float x) { return __builtin_ceilf(x); }
+TREADLE_EMU_INLINE float treadle_trunc(float x) { return __builtin_truncf(x); }
+TREADLE_EMU_INLINE float treadle_roundeven(float x) { return __builtin_rintf(x); }
+TREADLE_EMU_INLINE float treadle_copysign(float x, float y) { return __builtin_copysignf(x, y); }
+TREADLE_EMU_INLINE float treadle_fma(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
+
+TREADLE_EMU_INLINE float treadle_max(float x, float y) {
+  if (x != x || y != y) return NAN;
+  return x == y ? (__builtin_signbit(x) ? y : x) : x > y ? x : y;
+}
+TREADLE_EMU_INLINE float treadle_min(float x, float y) {
+  if (x != x || y != y) return NAN;
+  return x == y ? (__builtin_signbit(x) ? x : y) : x < y ? x : y;
+}
+TREADLE_EMU_INLINE float treadle_maxnum(float x, float y) { return x != x ? y : y != y ? x : treadle_max(x, y); }
+TREADLE_EMU_INLINE float treadle_minnum(float x, float y) { return x != x ? y : y != y ? x : treadle_min(x, y); }
+
+TREADLE_EMU_INLINE float treadle_half_to_float(treadle_half h) {
+  unsigned sign = (h.bits & 0x8000u) << 16, exponent = h.bits >> 10 & 31, mantissa = h.bits & 1023u;
+  if (exponent == 31) return __uint_as_float(sign | 0x7f800000u | mantissa << 13);
+  if (exponent) return __uint_as_float(sign | (exponent + 112) << 23 | mantissa << 13);
+  float tiny = (float)mantissa * 5.9604644775390625e-8f;  // 2^-24
+  return sign ? -tiny : tiny;
+}
+inline treadle_half treadle_float_to_half(float x) {
+  unsigned bits = __float_as_uint(x), sign = bits >> 16 & 0x8000u, rest = bits & 0x7fffffffu;
+  if (rest > 0x7f800000u) return {(unsigned short)0x7fff};
+  if (rest >= 0x47800000u) return {(unsigned short)(sign | 0x7c00u)};
+  if (rest < 0x38800000u) {
+    // Adding 0.5 leaves the mantissa of a subnormal half in the low bits, rounded as the machine rounds.
+    unsigned half = __float_as_uint(__uint_as_float(rest) + 0.5f) - 0x3f000000u;
+    return {(unsigned short)(sign | half)};
+  }
+  rest += 0xfffu + (rest >> 13 & 1);
+  return {(unsigned short)(sign | (rest - 0x38000000u) >> 13)};
+}
+TREADLE_EMU_INLINE float treadle_bfloat16_to_float(treadle_bfloat16 x) {
+  return __uint_as_float((unsigned)x.bits << 16);
+}
+TREADLE_EMU_INLINE treadle_bfloat16 treadle_float_to_bfloat16(float x) {
+  unsigned bits = __float_as_uint(x);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return {(unsigned short)0x7fff};
+  return {(unsigned short)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16)};
+}
+// Ties go away from zero, as cvt.rna does.
+TREADLE_EMU_INLINE float treadle_float_to_tf32(float x) {
+  unsigned bits = __float_as_uint(x);
+  if ((bits & 0x7f800000u) == 0x7f800000u) return x;
+  return __uint_as_float((bits + 0x1000u) & 0xffffe000u);
+}
+
+#define treadle_barrier() treadle_emu_barrier()
+
+template <typename T> TREADLE_EMU_INLINE T treadle_shuffle_idx(T x, int lane) { return __shfl_sync(~0u, x, lane); }
+template <typename T> TREADLE_EMU_INLINE T treadle_shuffle_up(T x, int lane) { return __shfl_up_sync(~0u, x, lane); }
+template <typename T> TREADLE_EMU_INLINE T treadle_shuffle_down(T x, int lane) { return __shfl_down_sync(~0u, x, lane); }
+template <typename T> TREADLE_EMU_INLINE T treadle_shuffle_xor(T x, int lane) { return __shfl_xor_sync(~0u, x, lane); }
+
+TREADLE_EMU_INLINE unsigned treadle_shared_address(const void *pointer) { return (unsigned)(size_t)pointer; }
+
+TREADLE_EMU_INLINE void treadle_cp_async_4(void *shared, const void *global, bool predicate = true) {
+  treadle_emu_cp_async(shared, global, 4, predicate);
+}
+TREADLE_EMU_INLINE void treadle_cp_async_8(void *shared, const void *global, bool predicate = true) {
+  treadle_emu_cp_async(shared, global, 8, predicate);
+}
+TREADLE_EMU_INLINE void treadle_cp_async_16(void *shared, const void *global, bool predicate = true) {
+  treadle_emu_cp_async(shared, global, 16, predicate);
+}
+TREADLE_EMU_INLINE void treadle_cp_async_commit() { treadle_emu_cp_async_commit(); }
+template <int PENDING> TREADLE_EMU_INLINE void treadle_cp_async_wait() { treadle_emu_cp_async_wait(PENDING); }
+
+#define TREADLE_EMU_LDMATRIX(COUNT)                                                            \
+  TREADLE_EMU_INLINE treadle_vec<unsigned, COUNT> treadle_ldmatrix_x##COUNT(const void *row) { \
+    treadle_vec<unsigned, COUNT> r;                                                            \
+    treadle_emu_ldmatrix(row, r.v, COUNT, 0);                                                  \
+    return r;                                                                                  \
+  }                                                                                            \
+  TREADLE_EMU_INLINE treadle_vec<unsigned, COUNT> treadle_ldmatrix_x##COUNT##_trans(const void *row) { \
+    treadle_vec<unsigned, COUNT> r;                                                            \
+    treadle_emu_ldmatrix(row, r.v, COUNT, 1);                                                  \
+    return r;                                                                                  \
+  }
+TREADLE_EMU_LDMATRIX(1)
+TREADLE_EMU_LDMATRIX(2)
+TREADLE_EMU_LDMATRIX(4)
+#undef TREADLE_EMU_LDMATRIX
+
+TREADLE_EMU_INLINE treadle_vec<float, 4> treadle_mma_m16n8k16_f16(treadle_vec<unsigned, 4> a,
+                                                                  treadle_vec<unsigned, 2> b,
+                                                                  treadle_vec<float, 4> c) {
+  treadle_vec<float, 4> d;
+  treadle_emu_mma(0, a.v, b.v, c.v, d.v);
+  return d;
+}
+TREADLE_EMU_INLINE treadle_vec<float, 4> treadle_mma_m16n8k16_bf16(treadle_vec<unsigned, 4> a,
+                                                                   treadle_vec<unsigned, 2> b,
+                                                                   treadle_vec<float, 4> c) {
+  treadle_vec<float, 4> d;
+  treadle_emu_mma(1, a.v, b.v, c.v, d.v);
+  return d;
+}
+TREADLE_EMU_INLINE treadle_vec<float, 4> treadle_mma_m16n8k8_tf32(treadle_vec<float, 4> a, treadle_vec<float, 2> b,
+                                                                  treadle_vec<float, 4> c) {
+  treadle_vec<float, 4> d;
+  treadle_emu_mma(2, (const uint32_t *)a.v, (const uint32_t *)b.v, c.v, d.v);
+  return d;
+}

@@ -1,0 +1,21 @@
+// CUDA C++ for a CPU's C++ compiler: what stands before the text of a kernel that runs on the emulator.
+//
+// The text is compiled unchanged behind this header. No header of the C++ library is needed, so that any
+// compiler's C front end with `-x c++` does.
+#ifndef TREADLE_EMULATOR_H
+#define TREADLE_EMULATOR_H
+
+#define TREADLE_NO_DEVICE_BODIES
+#define __CUDA_ARCH__ 800
+#define __CUDACC__ 1
+
+#include "emulator_language.h"
+#include "emulator_vectors.h"
+#include "emulator_math.h"
+#include "emulator_warp.h"
+#include "emulator_atomics.h"
+#include "treadle_cuda.h"
+#include "emulator_wrappers.h"
+#include "emulator_entry.h"
+
+#endif  // TREADLE_EMULATOR_H

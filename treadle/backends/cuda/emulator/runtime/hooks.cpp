@@ -1,0 +1,89 @@
+// What -fsanitize=thread and -fsanitize=bounds make the kernel call. The sanitizers' own libraries are not linked.
+#include <string.h>
+
+#include "state.h"
+
+using namespace emu;
+
+#define PC ((uint64_t)__builtin_return_address(0))
+
+#define ACCESS(NAME, BYTES, KIND) \
+  extern "C" void NAME(void *address) { check_access(address, BYTES, KIND, PC); }
+#define SIZED(BYTES)                                            \
+  ACCESS(__tsan_read##BYTES, BYTES, READ)                       \
+  ACCESS(__tsan_write##BYTES, BYTES, WRITE)                     \
+  ACCESS(__tsan_volatile_read##BYTES, BYTES, READ)              \
+  ACCESS(__tsan_volatile_write##BYTES, BYTES, WRITE)            \
+  ACCESS(__tsan_unaligned_read##BYTES, BYTES, READ)             \
+  ACCESS(__tsan_unaligned_write##BYTES, BYTES, WRITE)           \
+  extern "C" void __tsan_read_write##BYTES(void *address) {     \
+    check_access(address, BYTES, READ, PC);                     \
+    check_access(address, BYTES, WRITE, PC);                    \
+  }                                                             \
+  extern "C" void __tsan_unaligned_read_write##BYTES(void *address) { \
+    check_access(address, BYTES, READ, PC);                     \
+    check_access(address, BYTES, WRITE, PC);                    \
+  }
+SIZED(1)
+SIZED(2)
+SIZED(4)
+SIZED(8)
+SIZED(16)
+
+extern "C" void __tsan_read_range(void *address, unsigned long bytes) {
+  check_access(address, (uint32_t)bytes, READ, PC);
+}
+extern "C" void __tsan_write_range(void *address, unsigned long bytes) {
+  check_access(address, (uint32_t)bytes, WRITE, PC);
+}
+extern "C" void *__tsan_memcpy(void *to, const void *from, unsigned long bytes) {
+  if (bytes) check_access(from, (uint32_t)bytes, READ, PC);
+  if (bytes) check_access(to, (uint32_t)bytes, WRITE, PC);
+  return memcpy(to, from, bytes);
+}
+extern "C" void *__tsan_memmove(void *to, const void *from, unsigned long bytes) {
+  if (bytes) check_access(from, (uint32_t)bytes, READ, PC);
+  if (bytes) check_access(to, (uint32_t)bytes, WRITE, PC);
+  return memmove(to, from, bytes);
+}
+extern "C" void *__tsan_memset(void *to, int value, unsigned long bytes) {
+  if (bytes) check_access(to, (uint32_t)bytes, WRITE, PC);
+  return memset(to, value, bytes);
+}
+extern "C" void __tsan_vptr_update(void *, void *) {}
+extern "C" void __tsan_vptr_read(void *) {}
+extern "C" void __tsan_func_entry(void *) {}
+extern "C" void __tsan_func_exit(void *) {}
+extern "C" void __tsan_init() {}
+
+// As the bounds sanitizer lays them out.
+struct SourceLocation {
+  const char *file;
+  uint32_t line, column;
+};
+struct TypeDescriptor {
+  uint16_t kind, info;
+  char name[1];
+};
+struct OutOfBounds {
+  SourceLocation location;
+  const TypeDescriptor *array, *index;
+};
+
+static void out_of_bounds(const OutOfBounds *data, unsigned long value, uint64_t pc) {
+  int64_t index = (int64_t)value;
+  uint32_t width = 1u << (data->index->info >> 1);
+  if (width < 64) {
+    bool is_signed = data->index->info & 1;
+    index = (int64_t)(value << (64 - width));
+    index = is_signed ? index >> (64 - width) : (int64_t)((uint64_t)index >> (64 - width));
+  }
+  report_index(0, pc, index, data->array->name);
+}
+
+extern "C" void __ubsan_handle_out_of_bounds(const OutOfBounds *data, unsigned long value) {
+  out_of_bounds(data, value, PC);
+}
+extern "C" void __ubsan_handle_out_of_bounds_abort(const OutOfBounds *data, unsigned long value) {
+  out_of_bounds(data, value, PC);
+}

@@ -1,0 +1,113 @@
+// Collects findings: one for each kind, place and buffer, with the first threads that caused it.
+#include <pthread.h>
+#include <string.h>
+
+#include "state.h"
+
+namespace emu {
+namespace {
+
+pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+// The check that finds it; 0 where it ends the launch and is always told.
+uint32_t check_of(What what) {
+  switch (what) {
+    case RACE_READ_WRITE: case RACE_WRITE_WRITE: case RACE_IN_FLIGHT: return CHECK_RACES;
+    case BOUNDS_OUTSIDE: case BOUNDS_INDEX: case BOUNDS_MISALIGNED: case BOUNDS_READ_ONLY: return CHECK_BOUNDS;
+    case INIT_SHARED: return CHECK_INIT;
+    case BOUNDS_WILD: case CRASH_ARITHMETIC: return 0;
+    default: return CHECK_DIVERGENCE;
+  }
+}
+
+bool wanted(What what) {
+  uint32_t check = check_of(what);
+  return !check || checks(check);
+}
+
+// The finding of this kind and place, new if there is none; null where it is not wanted or there are too many.
+Finding *find(const FindingKey &key, uint32_t line, uint32_t block) {
+  Request &request = *worker->launch->request;
+  for (uint32_t i = 0; i < request.num_findings; ++i) {
+    Finding &f = request.findings[i];
+    if (f.what == key.what && f.pc == key.pc && f.buffer == key.buffer && f.line == line &&
+        f.other_pc == key.other_pc) {
+      f.count++;
+      return &f;
+    }
+  }
+  if (request.num_findings == MAX_FINDINGS) return nullptr;
+  Finding &f = request.findings[request.num_findings++];
+  memset(&f, 0, sizeof f);
+  f.what = key.what;
+  f.line = line;
+  f.pc = key.pc;
+  f.other_pc = key.other_pc;
+  f.buffer = key.buffer;
+  f.block = block;
+  f.thread = f.other_thread = ~0u;
+  f.count = 1;
+  return &f;
+}
+
+struct Lock {
+  int before;
+  Lock() : before(worker->in_runtime) {
+    worker->in_runtime = 1;
+    pthread_mutex_lock(&mutex);
+  }
+  ~Lock() {
+    pthread_mutex_unlock(&mutex);
+    worker->in_runtime = before;
+  }
+};
+
+// Fills in who did what. Of several occurrences the one of the lowest block and thread stays, so that
+// reports do not depend on which worker was faster.
+void describe(Finding &f, uint32_t bytes, int64_t offset, const Slot *other) {
+  const Worker &w = *worker;
+  uint32_t thread = w.current->index;
+  if (f.thread != ~0u && (w.block > f.block || (w.block == f.block && thread >= f.thread))) {
+    if (w.block == f.block) f.threads[thread / WARP_SIZE] |= 1u << (thread % WARP_SIZE);
+    return;
+  }
+  if (f.thread != ~0u && w.block != f.block) memset(f.threads, 0, sizeof f.threads);
+  f.threads[thread / WARP_SIZE] |= 1u << (thread % WARP_SIZE);
+  f.block = w.block;
+  f.thread = thread;
+  f.size = bytes;
+  f.offset = offset;
+  if (!other) return;
+  f.other_thread = other->thread();
+  f.other_block = other->block - 1;
+}
+
+}  // namespace
+
+void report(const FindingKey &key, uint32_t bytes, int64_t offset, const Slot *other) {
+  if (!wanted(key.what)) return;
+  Lock lock;
+  Finding *f = find(key, 0, worker->block);
+  if (f) describe(*f, bytes, offset, other);
+}
+
+void report_index(uint32_t line, uint64_t pc, int64_t index, const char *text) {
+  if (!checks(CHECK_BOUNDS)) return;
+  Lock lock;
+  Finding *f = find({BOUNDS_INDEX, pc, 0, NO_BUFFER}, line, worker->block);
+  if (!f) return;
+  describe(*f, 0, index, nullptr);
+  f->text = text;
+}
+
+void report_threads(const FindingKey &key, const uint32_t *threads) {
+  if (!wanted(key.what)) return;
+  Lock lock;
+  Finding *f = find(key, 0, worker->block);
+  if (!f || f->block < worker->block) return;
+  if (f->block > worker->block) memset(f->threads, 0, sizeof f->threads);
+  f->block = worker->block;
+  for (uint32_t i = 0; i < MAX_WARPS; ++i) f->threads[i] |= threads[i];
+}
+
+}  // namespace emu
