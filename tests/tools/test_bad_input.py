@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 
 from tests.helpers.onnx_models import external_model, linear_model, single_node_model
+from treadle.api import compile
+from treadle.tools.reporting import run_reporting
 from treadle.tools.treadle_cli import main
 from treadle.tools.treadle_opt import main as opt_main
 
@@ -137,6 +140,7 @@ def test_run_refuses_an_input(
         (["--shape", "x=2,a"], ("--shape", "accepted: NAME=D0,D1")),
         (["--shape", "z=2,8"], ("'z'", "accepted: x")),
         (["--threads", "0"], ("--threads", "accepted: 1 upwards")),
+        (["--seed", "-1"], ("--seed", "accepted: 0 upwards")),
         (["--target", "gpu"], ("unknown target 'gpu'", "accepted: cpu, sm_80")),
         (["--frobnicate"], ("--frobnicate", "accepted: what `treadle --help` lists")),
     ],
@@ -145,6 +149,44 @@ def test_run_refuses_an_argument(
     arguments: list[str], words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     refused(capsys, main(["run", str(linear_model(tmp_path / "m.onnx")), *arguments]), *words)
+
+
+def test_two_arrays_for_an_input_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--input", f"x={npy(tmp_path, np.zeros((2, 8), np.float32))}"]
+    status = main(["run", str(linear_model(tmp_path / "m.onnx")), *given, *given])
+    refused(capsys, status, "two arrays for input 'x'", "accepted: one array an input")
+
+
+@pytest.mark.parametrize("option", [["--check"], ["--shape", "x=2,8"], ["--target", "cpu"]])
+def test_a_compiled_folder_cannot_follow(
+    option: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compile(linear_model(tmp_path / "m.onnx")).save(tmp_path / "saved")
+    status = main(["run", str(tmp_path / "saved"), *option])
+    refused(capsys, status, f"{option[0]} needs the model itself", "accepted: an .onnx file")
+
+
+def test_a_folder_that_is_no_compiled_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refused(capsys, main(["run", str(tmp_path)]), "no compiled model", "accepted: a folder that `treadle compile`")
+    (tmp_path / "manifest.json").write_text("{")
+    refused(capsys, main(["run", str(tmp_path)]), "the manifest is damaged", "accepted:")
+
+
+@pytest.mark.parametrize("to", [[], ["--to", "import"]], ids=["code", "stage"])
+def test_a_trace_inside_of_the_output_is_refused(
+    to: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, output = str(linear_model(tmp_path / "m.onnx")), tmp_path / "output"
+    status = main(["compile", model, *to, "-o", str(output), "--trace", str(output / "trace")])
+    refused(capsys, status, str(output / "trace"), "accepted: another folder")
+    assert not output.exists()
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def fill() -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    refused(capsys, run_reporting("treadle", fill), "treadle: cannot read or write: No space left on device")
 
 
 def test_a_pickled_array_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from treadle.api import compile, resolve_target
 from treadle.artifact import check_replaceable, publish
+from treadle.errors import TreadleError
 from treadle.tools.arguments import parse_shapes
 from treadle.tools.progress import progress
 
@@ -19,11 +20,13 @@ def compile_command(args: argparse.Namespace) -> int:
     output = Path(args.output)
     shapes = parse_shapes(args.shape)
     trace = None if args.trace is None else Path(args.trace)
+    if trace is not None and trace.resolve().is_relative_to(output.resolve()):
+        raise TreadleError("the trace's folder lies in that of -o, which is replaced", trace, "another folder")
     if args.to is not None:
         return _write_stage(args, output, shapes, trace)
     check_replaceable(output)
     with progress() as tell:
-        model = compile(args.model, args.target, shapes, trace_dir=trace, tell=tell)
+        model = compile(args.model, args.target or "cpu", shapes, trace_dir=trace, tell=tell)
     model.save(output)
     kernels = [name for name in model.manifest.files if name.endswith((".c", ".cu"))]
     size = sum((output / name).stat().st_size for name in model.manifest.files)
@@ -34,7 +37,7 @@ def compile_command(args: argparse.Namespace) -> int:
 def _write_stage(args: argparse.Namespace, output: Path, shapes: dict[str, tuple[int, ...]], trace: Path | None) -> int:
     check_replaceable(output, _holds_only_ir)
     pkgutil.resolve_name("treadle.compiler:stages_between")(None, args.to)
-    target = resolve_target(args.target)
+    target = resolve_target(args.target or "cpu")
     with progress() as tell:
         request = _request("Request")(Path(args.model), target, shapes, trace, tell=tell)
         module = _request("lowered_module")(request, args.to)

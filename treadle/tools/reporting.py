@@ -28,6 +28,11 @@ def run_reporting(tool: str, action: Callable[[], int]) -> int:
     except (TreadleError, ParseError, DiagnosticException, ArgSpecParseError) as error:
         print(f"{tool}: {one_line(error)}", file=sys.stderr)
         return REJECTED
+    except OSError as error:
+        # What is read and written by name was answered where it happened; this is a full disk under stdout or a cache.
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"{tool}: {where}cannot read or write: {error.strerror or error}", file=sys.stderr)
+        return REJECTED
 
 
 def one_line(error: BaseException) -> str:

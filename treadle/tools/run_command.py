@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treadle.api import compile
-from treadle.artifact import Tensor, is_artifact
+from treadle.artifact import Tensor
 from treadle.errors import TreadleError
 from treadle.model import CompiledModel, load
 from treadle.tools.arguments import parse_shapes
@@ -27,16 +27,15 @@ def run_command(args: argparse.Namespace) -> int:
     path = Path(args.model)
     given = read_inputs(args.input)
     shapes = {name: array.shape for name, array in given.items()} | parse_shapes(args.shape)
-    packaged = path.is_dir() and is_artifact(path)
-    if packaged and args.check:
-        raise TreadleError("--check needs the model itself", path, "an .onnx file")
     if args.threads is not None and args.threads < 1:
         raise TreadleError(f"{args.threads} is not a number of threads", "--threads", "1 upwards")
+    if args.seed < 0:
+        raise TreadleError(f"{args.seed} is no seed", "--seed", "0 upwards")
     with progress() as tell:
-        if packaged:
-            model = load(path, args.threads)
+        if path.is_dir():
+            model = _packaged(path, args)
         else:
-            model = compile(args.model, args.target, shapes, threads=args.threads, tell=tell)
+            model = compile(args.model, args.target or "cpu", shapes, threads=args.threads, tell=tell)
         inputs = _complete(model, given, args.seed)
         start = time.perf_counter()
         outputs = model.run(inputs)
@@ -59,6 +58,8 @@ def read_inputs(arguments: Sequence[str]) -> dict[str, Array]:
             raise TreadleError(f"cannot read the array: {error}", file, "a .npy file without objects") from error
         if not isinstance(array, np.ndarray):
             raise TreadleError("several arrays in one file", file, "a .npy file with one array")
+        if name in inputs:
+            raise TreadleError(f"two arrays for input '{name}'", "--input", "one array an input")
         inputs[name] = array
     return inputs
 
@@ -69,6 +70,15 @@ def sample(tensor: Tensor, generator: np.random.Generator) -> Array:
     if dtype.kind == "f":
         return generator.uniform(-1.0, 1.0, tensor.shape).astype(dtype)
     return generator.integers(0, 2, tensor.shape).astype(dtype)
+
+
+def _packaged(path: Path, args: argparse.Namespace) -> CompiledModel:
+    """The compiled model in a folder; TreadleError for an option that only the .onnx file could follow."""
+    asked = {"--check": args.check, "--shape": args.shape, "--target": args.target}
+    for option, value in asked.items():
+        if value:
+            raise TreadleError(f"{option} needs the model itself, not a compiled one", path, "an .onnx file")
+    return load(path, args.threads)
 
 
 def _complete(model: CompiledModel, given: dict[str, Array], seed: int) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""`treadle`: compiles, runs and checks ONNX models."""
+"""`treadle`: compiles, runs and checks ONNX models, and draws task mappings."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from treadle.target import TARGETS
 from treadle.tools.check_command import check_command
 from treadle.tools.compile_command import compile_command
+from treadle.tools.map_command import map_command
 from treadle.tools.parser import Parser
 from treadle.tools.reporting import run_reporting
 from treadle.tools.run_command import run_command
@@ -35,10 +36,11 @@ def _dispatch(argv: Sequence[str] | None) -> int:
 def _parser() -> Parser:
     parser = Parser(prog="treadle", description="A deep-learning compiler: ONNX models to C and CUDA C++.")
     parser.add_argument("--version", action="version", version=f"treadle {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="compile | run | check")
+    commands = parser.add_subparsers(required=True, metavar="compile | run | check | map")
     _add_compile(commands.add_parser("compile", help="write a model as C or CUDA text, compiled"))
     _add_run(commands.add_parser("run", help="compile a model and run it"))
     _add_check(commands.add_parser("check", help="say which nodes of a model are supported"))
+    _add_map(commands.add_parser("map", help="draw task mappings: who does which task, and when"))
     return parser
 
 
@@ -73,6 +75,23 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nodes", action="store_true", help="list every node, not every kind of operator")
 
 
+def _add_map(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(command=map_command)
+    parser.add_argument(
+        "mapping",
+        metavar="MAPPING|FILE.mlir",
+        help="a mapping such as 'spatial(4, 2) * repeat(2, 2)', or IR whose every task.for is drawn",
+    )
+    parser.add_argument("-o", "--output", metavar="FILE.svg", help="write a picture instead of text")
+    parser.add_argument(
+        "--limit",
+        type=int,
+        default=32,
+        metavar="N",
+        help="draw at most N rows, N columns and N slices of a grid (default 32)",
+    )
+
+
 def _add_model(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("model", metavar="MODEL", help=what)
     parser.add_argument("--shape", action="append", default=[], metavar="x=1,3,48,320", help=_SHAPE_HELP)
@@ -80,7 +99,8 @@ def _add_model(parser: argparse.ArgumentParser, what: str) -> None:
 
 def _add_target(parser: argparse.ArgumentParser) -> None:
     names = ", ".join(TARGETS)
-    parser.add_argument("--target", default="cpu", metavar="NAME", help=f"{names}, or cuda (the GPU at hand)")
+    # No default here: `run` has to know whether a target was asked for.
+    parser.add_argument("--target", metavar="NAME", help=f"{names}, or cuda (the GPU at hand); default cpu")
 
 
 if __name__ == "__main__":

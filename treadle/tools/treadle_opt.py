@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, NoReturn, cast
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass, PassPipeline
@@ -43,6 +43,7 @@ class TreadleOptMain(xDSLOptMain):
         """xDSL's options, and Treadle's."""
         super().register_all_arguments(arg_parser)
         arg_parser.prog = "treadle-opt"
+        arg_parser.error = _refuse
         arg_parser.usage = "treadle-opt [options] [input_file]"  # generated, it would list every pass twice
         group = arg_parser.add_argument_group("stages")
         group.add_argument(
@@ -174,6 +175,11 @@ def _between_passes(
         start = time.perf_counter()
 
     return callback
+
+
+def _refuse(message: str) -> NoReturn:
+    """In place of argparse's two lines."""
+    raise TreadleError(message, "arguments", "what `treadle-opt --help` lists")
 
 
 def _umask() -> int:

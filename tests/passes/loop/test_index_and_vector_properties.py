@@ -149,7 +149,8 @@ def test_vector_loops_compute_the_same(
     inside = f" where {body.all([c.write(body) for c in store_if])}" if store_if else ""
     address = body.affine({"%i": strides[1], "%b": 2}, 0)
     after = check_same(kernel(body, outer, end, f"loop.store {y}, %Y[{address}]{inside} : memref<256xf32>"))
-    assert choose == "ult" or store_if or "vector<16x" in after
+    # One iteration has constant addresses, which all lanes would share.
+    assert choose == "ult" or store_if or trips == 1 or "vector<16x" in after
 
 
 @settings(max_examples=40, deadline=None)

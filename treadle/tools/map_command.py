@@ -1,0 +1,122 @@
+"""`treadle map`: draws a task mapping, or that of every `task.for` in an IR file."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.ir import Operation
+
+from treadle.dialects.registry import treadle_context
+from treadle.dialects.task import ForOp, parse_mapping
+from treadle.errors import TreadleError
+from treadle.passes.legality import place_of
+from treadle.tools.located_parser import LocatedParser
+from treadle.tools.map_picture import Picture, picture
+from treadle.tools.map_svg import draw_svg
+from treadle.tools.map_text import columns_within, draw_text
+
+Draw = Callable[[int | None], Picture]
+"""Makes a picture of at most so many columns."""
+_MAPPING_FORM = "a mapping such as 'spatial(4, 2) * repeat(2, 2)', or an .mlir file"
+
+
+def map_command(args: argparse.Namespace) -> int:
+    """Prints text, or writes the SVG of `-o` in one step; raises TreadleError before anything is drawn."""
+    if args.limit < 1:
+        raise TreadleError(f"{args.limit} is not a number of tasks", "--limit", "1 upwards")
+    output = None if args.output is None else Path(args.output)
+    if output is not None and output.suffix != ".svg":
+        raise TreadleError("unknown format of a picture", output, "a name that ends in .svg")
+    try:
+        draws = list(_draws(args.mapping, args.limit))
+        pictures = [draw(None) for draw in draws]
+    except RecursionError:
+        raise TreadleError("nested too deeply", "the mapping", "a shorter expression") from None
+    if output is None:
+        _print(draws, pictures)
+    else:
+        _write(output, draw_svg(pictures))
+        count = "1 picture" if len(pictures) == 1 else f"{len(pictures)} pictures"
+        print(f"{output}: {count}")
+        for drawn in pictures:
+            if drawn.left_out:
+                print(f"{drawn.title or drawn.facts}: {drawn.left_out}")
+    return 0
+
+
+def _draws(argument: str, limit: int) -> Iterator[Draw]:
+    """How to draw each mapping that the argument stands for."""
+    if argument.endswith(".mlir"):
+        for loop in _task_loops(Path(argument)):
+            yield partial(picture, loop.mapping.data, limit, _title(loop))
+        return
+    if "(" not in argument:
+        raise TreadleError(f"'{argument}' is neither a mapping nor a file of IR", accepted=_MAPPING_FORM)
+    yield partial(picture, parse_mapping(argument), limit, "")
+
+
+def _print(draws: list[Draw], pictures: list[Picture]) -> None:
+    """Prints the pictures, each with as many columns as the terminal has room for."""
+    console = Console(highlight=False, soft_wrap=True)
+    for number, (draw, drawn) in enumerate(zip(draws, pictures, strict=True)):
+        fitting = columns_within(drawn, console.width) if console.is_terminal else len(drawn.slices[0].rows[0])
+        fits = fitting >= len(drawn.slices[0].rows[0])
+        console.print("" if number == 0 else "\n", draw_text(drawn if fits else draw(fitting)), sep="", end="")
+
+
+def _task_loops(path: Path) -> list[ForOp]:
+    loops = [op for op in _read(path).walk() if isinstance(op, ForOp)]
+    if not loops:
+        accepted = "IR before pass 'task-lower', which turns them into loops"
+        raise TreadleError("holds no task.for", path, accepted)
+    return loops
+
+
+def _read(path: Path) -> ModuleOp:
+    try:
+        text = path.read_bytes().decode()
+    except OSError as error:
+        raise TreadleError(f"cannot read: {error.strerror}", path, "a file that exists and can be read") from error
+    except UnicodeDecodeError as error:
+        raise TreadleError(f"not text: {error.reason} at byte {error.start}", path, "IR as UTF-8 text") from error
+    context = treadle_context()
+    context.allow_unregistered = True  # operations of others may stand around a mapping
+    return LocatedParser(context, text, str(path)).parse_module()
+
+
+def _title(loop: ForOp) -> str:
+    """The kernel around the loop, and where the loop stands."""
+    place = place_of(loop)
+    enclosing: Operation | None = loop
+    while enclosing is not None:
+        symbol = enclosing.properties.get("sym_name") or enclosing.attributes.get("sym_name")
+        if isinstance(symbol, StringAttr):
+            return f"@{symbol.data} at {place}"
+        enclosing = enclosing.parent_op()
+    return str(place)
+
+
+def _write(path: Path, text: str) -> None:
+    """Writes a file that appears under its name only when it is complete."""
+    scratch: str | None = None
+    try:
+        handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        Path(scratch).chmod(0o644)
+        os.replace(scratch, path)
+        scratch = None
+    except OSError as error:
+        raise TreadleError(
+            f"cannot write: {error.strerror}", path, "a file in a folder that can be written"
+        ) from error
+    finally:
+        if scratch is not None:
+            Path(scratch).unlink(missing_ok=True)
