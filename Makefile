@@ -42,7 +42,7 @@ pytest: $(MODELS) ## unit, pass and model tests (ARGS="-k NAME" chooses some)
 lit: $(PACKAGES) ## tests of the command-line tools, as a user calls them
 	$(BIN)/lit -sv --no-progress-bar tests/filecheck
 
-slow-test: $(MODELS) ## the tests that take longer than 10 seconds each
+slow-test: $(MODELS) ## every model on every target: what `make test` has no time for
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
 gpu-test: $(MODELS) $(GPU) ## the tests that need an NVIDIA GPU and its driver

@@ -22,3 +22,5 @@ config.test_exec_root = str(REPOSITORY / "build" / "lit")
 
 # The tools of this environment, before any that the caller's PATH has.
 config.environment["PATH"] = os.pathsep.join([str(TOOLS), config.environment.get("PATH", "")])
+# The user's cache is left alone.
+config.environment["TREADLE_CACHE_DIR"] = str(Path(config.test_exec_root) / "cache")

@@ -158,9 +158,7 @@ def test_two_arrays_for_an_input_are_refused(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("option", [["--check"], ["--shape", "x=2,8"], ["--target", "cpu"]])
-def test_a_compiled_folder_cannot_follow(
-    option: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_compiled_folder_cannot_follow(option: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     compile(linear_model(tmp_path / "m.onnx")).save(tmp_path / "saved")
     status = main(["run", str(tmp_path / "saved"), *option])
     refused(capsys, status, f"{option[0]} needs the model itself", "accepted: an .onnx file")

@@ -64,6 +64,18 @@ def test_an_array_gives_dynamic_dimensions_their_values(tmp_path: Path, capsys: 
     assert main(["run", model, "--input", f"x={tmp_path / 'x.npy'}"]) == 0
 
 
+@pytest.mark.parametrize("name", ["gpu_0/data_0", "a=b", "x y", "données:0"])
+def test_names_that_are_no_identifiers(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(linear_model(tmp_path / "m.onnx", rows="batch", name=name))
+    np.save(tmp_path / "x.npy", X)
+    assert main(["check", model, "--shape", f"{name}=2,8"]) == 0
+    assert main(["compile", model, "--shape", f"{name}=2,8", "-o", str(tmp_path / "saved")]) == 0
+    capsys.readouterr()
+    assert main(["run", str(tmp_path / "saved"), "--input", f"{name}={tmp_path / 'x.npy'}"]) == 0
+    largest = np.maximum(X @ WEIGHTS, 0).max()
+    assert f"y: float32[2, 4] from 0 to {largest:.4f}"[:-1] in capsys.readouterr().out
+
+
 def test_run_takes_a_compiled_folder(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     treadle.compile(model).save(tmp_path / "saved")
     assert main(["run", str(tmp_path / "saved")]) == 0

@@ -114,9 +114,7 @@ def _write(path: Path, text: str) -> None:
         os.replace(scratch, path)
         scratch = None
     except OSError as error:
-        raise TreadleError(
-            f"cannot write: {error.strerror}", path, "a file in a folder that can be written"
-        ) from error
+        raise TreadleError(f"cannot write: {error.strerror}", path, "a file in a folder that can be written") from error
     finally:
         if scratch is not None:
             Path(scratch).unlink(missing_ok=True)

@@ -135,8 +135,6 @@ def _limited(outer: tuple[int, ...], limit: int) -> list[Task]:
 def _cells(mapping: Mapping, slices: list[Task], inside: tuple[int, ...]) -> dict[Task, Cell]:
     """The cells of some slices whose last coordinates are below `inside`."""
     wanted, depth = set(slices), mapping.rank - len(inside)
-    if mapping.rank == 1:
-        wanted, depth = {()}, 0
     doers: dict[Task, list[int]] = {}
     steps: dict[Task, int] = {}
     for worker in range(mapping.workers):
@@ -158,8 +156,6 @@ def _left_out(whole: tuple[int, int, int], shown: tuple[int, int, int], limit: i
     cut = [f"{name} 0 to {s - 1} of {w}" for name, s, w in zip(names, shown, whole, strict=True) if s < w]
     if not cut:
         return ""
-    reason = (
-        f"--limit {max(whole)} draws all" if all(s in (w, limit) for s, w in zip(shown, whole, strict=True)) else ""
-    )
-    hint = reason or "the terminal is too narrow for more, -o FILE.svg has room"
+    only_limited = all(s in (w, limit) for s, w in zip(shown, whole, strict=True))
+    hint = f"--limit {max(whole)} draws all" if only_limited else "the terminal is too narrow, -o FILE.svg has room"
     return f"only {', '.join(cut)}; {hint}"

@@ -8,11 +8,11 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 from treadle.dialects.task.mapping import Task
 from treadle.tools.map_picture import Cell, Picture, Slice
 
-_CELL, _MARGIN, _LINE, _CHARACTER = 44, 40, 20, 8
+_CELL, _MARGIN, _LINE, _CHARACTER = 44, 40, 20, 9
 """Pixels: a cell's side, what is around a grid, a line of text, a character's width."""
 _STYLE = (
     "text{font:14px monospace;fill:#000}.title{font-weight:bold}.axis{fill:#444;font-size:12px}"
-    ".mid{text-anchor:middle}.end{text-anchor:end}.step{font-size:11px;text-anchor:end}"
+    ".note{font-size:12px}.mid{text-anchor:middle}.end{text-anchor:end}.step{font-size:11px;text-anchor:end}"
     ".cell rect{stroke:#000;stroke-width:1}.route{fill:none;stroke:#000;stroke-opacity:.45;stroke-width:2}"
 )
 LEGEND = "large: the worker (its colour, too); small: its step; the arrow: the order of worker 0"
@@ -28,8 +28,7 @@ def draw_svg(pictures: Sequence[Picture]) -> str:
     SubElement(root, "desc").text = f"Task mappings: who does which task, and when. {LEGEND}"
     SubElement(root, "style").text = _STYLE
     _add_arrowhead(root)
-    background = SubElement(root, "rect", {"width": "100%", "height": "100%", "fill": "#fff"})
-    background.tail = "\n"
+    SubElement(root, "rect", {"width": "100%", "height": "100%", "fill": "#fff"})
     right, bottom = 0, 0
     for picture in pictures:
         width, bottom = _add_picture(root, picture, bottom)
@@ -71,7 +70,7 @@ def _add_slice(group: Element, part: Slice, top: int) -> None:
         for column, cell in enumerate(row):
             x = _MARGIN + column * width
             _add_cell(group, cell, x, y, width)
-            centres[cell.task] = (x + width // 2, y + _CELL // 2 + 6)
+            centres[cell.task] = (x + width // 2, y + _CELL // 2 + 3)
     for run in part.route(0):
         points = " ".join(f"{x},{y}" for x, y in (centres[task] for task in run))
         SubElement(group, "polyline", {"class": "route", "points": points, "marker-end": "url(#arrow)"})
@@ -87,7 +86,7 @@ def _add_cell(group: Element, cell: Cell, x: int, y: int, width: int) -> None:
     place = {"x": str(x), "y": str(y), "width": str(width), "height": str(_CELL), "fill": cell.colour}
     drawn = SubElement(group, "g", data)
     SubElement(drawn, "rect", place)
-    _add_text(drawn, cell.who, x + width // 2, y + _CELL // 2, "mid")
+    _add_text(drawn, cell.who, x + width // 2, y + _CELL // 2 - 6, "mid")
     _add_text(drawn, str(cell.step), x + width - 4, y + _CELL - 5, "step")
 
 
@@ -103,4 +102,4 @@ def _add_text(parent: Element, text: str, x: int, y: int, kind: str) -> None:
 def _add_arrowhead(root: Element) -> None:
     size = {"viewBox": "0 0 8 8", "refX": "7", "refY": "4", "markerWidth": "6", "markerHeight": "6", "orient": "auto"}
     marker = SubElement(SubElement(root, "defs"), "marker", {"id": "arrow", **size})
-    SubElement(marker, "path", {"d": "M0 0L8 4L0 8z"})
+    SubElement(marker, "path", {"d": "M0 0L8 4L0 8z", "fill-opacity": ".6"})

@@ -19,6 +19,8 @@ from treadle.dialects.task.mapping import Mapping, custom, repeat, replicate, sp
 from treadle.errors import TreadleError
 
 _TOKEN = re.compile(r"\s*(?:(\d+|[A-Za-z_]+|[-+*(),=])|(\S))")
+_DIGITS = 18
+"""The most digits of an integer."""
 _Value: TypeAlias = "Affine | tuple[Affine, ...]"
 _KEYWORDS = {
     "repeat": {"order"},
@@ -119,8 +121,8 @@ def _make(reader: _Reader, name: str, sizes: list[int], keywords: dict[str, _Val
 
 
 def _integer(reader: _Reader) -> int:
-    if not reader.word.isdigit():
-        raise reader.error("an integer")
+    if not (reader.word.isascii() and reader.word.isdigit() and len(reader.word) <= _DIGITS):
+        raise reader.error(f"an integer of at most {_DIGITS} digits")
     return int(reader.advance())
 
 

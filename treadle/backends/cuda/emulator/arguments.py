@@ -74,9 +74,7 @@ class Arguments:
             self._kept += [value, data]
             self.values[index] = ctypes.addressof(data)
         self.buffers = _merged(arrays)
-        self.native_buffers = (NativeBuffer * max(1, len(self.buffers)))(
-            *(_native(buffer) for buffer in self.buffers)
-        )
+        self.native_buffers = (NativeBuffer * max(1, len(self.buffers)))(*(_native(buffer) for buffer in self.buffers))
         self.num_pointers = len(arrays)
         self.pointers = (NativePointer * max(1, len(arrays)))(*(self._pointer(index, a) for index, _, a in arrays))
 

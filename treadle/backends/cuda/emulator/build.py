@@ -26,9 +26,12 @@ _COMMON = ("-x", "c++", "-std=c++17", "-fPIC", "-fno-exceptions", "-fno-rtti")
 _RUNTIME_FLAGS = ("-O2", "-fno-threadsafe-statics", "-ftls-model=initial-exec", "-fno-sanitize=all")
 # The reinterpretations of CUDA programs are no undefined behaviour here, and endless loops stay endless.
 _KERNEL_FLAGS = ("-w", "-fno-strict-aliasing", "-fwrapv", "-fno-math-errno", "-fno-trapping-math", "-fno-finite-loops")
-_FAST = ("-O3", "-march=native", "-g0", "-fno-sanitize=all")
+_FAST = ("-O3", "-march=native", "-g1", "-fno-sanitize=all")
 # -O1 keeps accesses where the text has them. The runtime stands in for the sanitizers' libraries.
-_CHECKED = ("-O1", "-g1", "-fno-sanitize=all", "-fsanitize=thread", "-fsanitize=bounds", "-fsanitize-recover=bounds")
+_CHECKED = (
+    "-O1", "-g1", "-fno-sanitize=all", "-fsanitize=thread", "-fsanitize=bounds,alignment",
+    "-fsanitize-recover=bounds,alignment",
+)  # fmt: skip
 
 _DIAGNOSTIC = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: (?P<message>.*)$", re.M)
 _ASSEMBLER = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+): Error: (?P<message>.*)$", re.M)

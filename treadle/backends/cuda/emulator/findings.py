@@ -33,7 +33,7 @@ class Finding:
     """One fault of a kernel. `str(finding)` is one line.
 
     `line` counts the CUDA text's lines from 1, and is 0 where it is not known; `other_line` is that of the
-    access or barrier it conflicts with. `threads` are numbered within their block, `blocks` within the grid,
+    access or barrier it conflicts with, the earlier one where neither is at fault. `threads` are numbered within their block, `blocks` within the grid,
     x fastest. `element` counts elements of `buffer` from its start; it lies outside where the access did.
     """
 
@@ -101,6 +101,8 @@ def describe(
     if other_line is not None and native.other_thread != NOBODY:
         blocks.add(int(native.other_block))
         threads = {int(native.thread), int(native.other_thread)}
+    if what in (What.RACE_READ_WRITE, What.RACE_WRITE_WRITE) and other_line is not None:
+        line, other_line = max(line, other_line), min(line, other_line)
     return Finding(
         KINDS[what],
         kernel,
@@ -162,7 +164,7 @@ def _message(what: What, native: NativeFinding) -> str:
         case What.BOUNDS_INDEX:
             return f"index {native.offset} is outside of {(native.text or b'an array').decode()}"
         case What.BOUNDS_MISALIGNED:
-            return f"{size} bytes at an address that is no multiple of {size}"
+            return f"an address that is no multiple of {size}, the size of what is read or written there"
         case What.BOUNDS_WILD:
             return f"address {native.offset:#x} is in no buffer; the launch ended here"
         case What.BOUNDS_READ_ONLY:

@@ -83,7 +83,10 @@ template <typename... P> inline uint32_t treadle_emu_parameters(void (*)(P...), 
   }
 
 // Where this module's shared memory lies on the calling core.
+// The mention of the launch keeps the linker from dropping the runtime.
 #define TREADLE_EMU_ANCHOR                                                                 \
+  extern "C" void treadle_emu_launch(void *);                                              \
+  extern "C" __attribute__((visibility("default"))) void (*treadle_emu_keep)(void *) = treadle_emu_launch; \
   thread_local char treadle_emu_anchor_byte;                                               \
   extern "C" __attribute__((visibility("default"))) char *treadle_emu_anchor() { return &treadle_emu_anchor_byte; }
 

@@ -71,6 +71,7 @@ struct OutOfBounds {
 };
 
 static void out_of_bounds(const OutOfBounds *data, unsigned long value, uint64_t pc) {
+  if (!worker || !worker->current) return;
   int64_t index = (int64_t)value;
   uint32_t width = 1u << (data->index->info >> 1);
   if (width < 64) {
@@ -86,4 +87,25 @@ extern "C" void __ubsan_handle_out_of_bounds(const OutOfBounds *data, unsigned l
 }
 extern "C" void __ubsan_handle_out_of_bounds_abort(const OutOfBounds *data, unsigned long value) {
   out_of_bounds(data, value, PC);
+}
+
+struct TypeMismatch {
+  SourceLocation location;
+  const TypeDescriptor *type;
+  uint8_t log_alignment, check;
+};
+
+static void type_mismatch(const TypeMismatch *data, uint64_t pointer, uint64_t pc) {
+  if (!worker || !worker->current) return;
+  uint64_t alignment = 1ull << data->log_alignment;
+  if (pointer & (alignment - 1)) {
+    report({BOUNDS_MISALIGNED, pc, 0, NO_BUFFER}, (uint32_t)alignment, (int64_t)pointer, nullptr);
+  }
+}
+
+extern "C" void __ubsan_handle_type_mismatch_v1(const TypeMismatch *data, unsigned long pointer) {
+  type_mismatch(data, pointer, PC);
+}
+extern "C" void __ubsan_handle_type_mismatch_v1_abort(const TypeMismatch *data, unsigned long pointer) {
+  type_mismatch(data, pointer, PC);
 }

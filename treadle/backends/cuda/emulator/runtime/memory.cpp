@@ -73,7 +73,8 @@ bool open_shared(Worker &w) {
     if (v.offset + (int64_t)v.bytes > high) high = v.offset + (int64_t)v.bytes;
   }
   // What lies around the variables is a red zone too; nothing else is kept there that a kernel may touch.
-  uint8_t *anchor = (uint8_t *)request.anchor();
+  w.shared.anchor = request.anchor();
+  uint8_t *anchor = (uint8_t *)w.shared.anchor;
   w.shared.low = (uint8_t *)((uintptr_t)(anchor + low) & ~(uintptr_t)15);
   w.shared.high = anchor + high + 4096;
   w.shared.granule = request.byte_cells ? 1 : 4;
@@ -90,7 +91,7 @@ void close_shared(Worker &w) {
 void poison_shared(Worker &w) {
   const Request &request = *w.launch->request;
   for (uint32_t i = 0; i < request.num_variables; ++i) {
-    memset(request.anchor() + request.variables[i].offset, 0xff, request.variables[i].bytes);
+    memset(w.shared.anchor + request.variables[i].offset, 0xff, request.variables[i].bytes);
   }
 }
 

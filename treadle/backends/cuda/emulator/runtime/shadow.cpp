@@ -99,8 +99,7 @@ int32_t shared_variable(const Request &request, int64_t offset, bool &inside) {
 
 void check_shared(Worker &w, uint8_t *address, uint32_t bytes, Access access, uint64_t pc) {
   const Request &request = *w.launch->request;
-  char *anchor = request.anchor();
-  int64_t offset = (char *)address - anchor;
+  int64_t offset = (char *)address - w.shared.anchor;
   bool inside;
   int32_t variable = shared_variable(request, offset, inside);
   const SharedVariable &v = request.variables[variable];

@@ -28,6 +28,7 @@ struct Cell {
 };
 
 struct SharedShadow {
+  char *anchor;
   uint8_t *low, *high;  // all of the module's shared memory
   Cell *cells;
   uint64_t cells_bytes;

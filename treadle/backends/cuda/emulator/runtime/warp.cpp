@@ -84,6 +84,8 @@ uint32_t source_lane(uint32_t lane, const Shuffle &s) {
 
 void run_shuffle(Worker &w, uint32_t warp, uint32_t lanes) {
   uint32_t absent[MAX_WARPS] = {};
+  const Collective &any = *w.fibers[warp * WARP_SIZE + __builtin_ctz(lanes)].collective;
+  const uint32_t mask = any.mask;
   for (uint32_t rest = lanes; rest; rest &= rest - 1) {
     uint32_t lane = __builtin_ctz(rest);
     Shuffle &own = *(Shuffle *)operands(w, warp, lane);
@@ -91,13 +93,13 @@ void run_shuffle(Worker &w, uint32_t warp, uint32_t lanes) {
     if (lanes >> from & 1) {
       own.result = ((Shuffle *)operands(w, warp, from))->value;
     } else {
+      // Trees by shuffles up and down read past their mask and drop what they get.
+      bool dropped = (own.mode == UP || own.mode == DOWN) && !(mask >> from & 1);
       own.result = ~0ull;
-      absent[warp] |= 1u << from;
+      if (!dropped) absent[warp] |= 1u << from;
     }
   }
-  if (!absent[warp]) return;
-  uint64_t pc = w.fibers[warp * WARP_SIZE + __builtin_ctz(lanes)].collective->pc;
-  report_threads({DIVERGENCE_SOURCE, pc, 0, NO_BUFFER}, absent);
+  if (absent[warp]) report_threads({DIVERGENCE_SOURCE, any.pc, 0, NO_BUFFER}, absent);
 }
 
 struct Vote {
