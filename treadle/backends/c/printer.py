@@ -69,7 +69,8 @@ def print_host(module: ModuleOp) -> Unit:
             continue
         symbol = launch.kernel.string_value()
         if symbol not in kernels:
-            raise TreadleError(f"launch of @{symbol}", f"@{main.sym_name.data}", map("@{}".format, kernels))
+            accepted = ", ".join(f"@{name}" for name in kernels) or "a module lowered for the cpu target"
+            raise TreadleError(f"launch of @{symbol}, which is no C kernel", f"@{main.sym_name.data}", accepted)
         arguments = ", ".join(buffers[buffer] for buffer in launch.buffers)
         args = f"(void *const[]){{{arguments}}}"
         grid = kernels[symbol].attributes.get("grid")

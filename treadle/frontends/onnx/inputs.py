@@ -47,7 +47,7 @@ def _input_type(entry: ValueInfoProto, given: Sequence[int] | None) -> TensorTyp
         text = ",".join(_placeholder(n, d) for n, d in enumerate(declared))
         plural = "dimensions" if len(missing) > 1 else "dimension"
         raise TreadleError(
-            f"{plural} {listed} of input '{entry.name}' without a value",
+            f"{plural} {listed} without a value",
             where,
             f"--shape {entry.name}={text}",
         )

@@ -12,6 +12,7 @@ from treadle.knobs import Knobs
 
 @pytest.fixture(scope="session")
 def emulator_knobs(tmp_path_factory: pytest.TempPathFactory) -> Knobs:
+    """Knobs whose cache lives as long as the session."""
     folder: Path = tmp_path_factory.mktemp("emulator")
     return knobs(folder)
 

@@ -28,7 +28,7 @@ def thread_local_variables(library: Path) -> list[Variable]:
     data = library.read_bytes()
     (table,) = struct.unpack_from("<Q", data, 0x28)
     size, count = struct.unpack_from("<HH", data, 0x3A)
-    sections = [_SECTION.unpack_from(data, table + index * size) for index in range(count)]
+    sections: list[tuple[int, ...]] = [_SECTION.unpack_from(data, table + index * size) for index in range(count)]
     variables: list[Variable] = []
     for _, kind, _, _, offset, length, link, _, _, _ in sections:
         if kind != _SYMTAB:

@@ -33,8 +33,9 @@ class Finding:
     """One fault of a kernel. `str(finding)` is one line.
 
     `line` counts the CUDA text's lines from 1, and is 0 where it is not known; `other_line` is that of the
-    access or barrier it conflicts with, the earlier one where neither is at fault. `threads` are numbered within their block, `blocks` within the grid,
-    x fastest. `element` counts elements of `buffer` from its start; it lies outside where the access did.
+    access or barrier it conflicts with, the earlier one where neither is at fault. `threads` are numbered within
+    their block, `blocks` within the grid, x fastest. `element` counts elements of `buffer` from its start; it lies
+    outside where the access did.
     """
 
     kind: FindingKind

@@ -21,35 +21,44 @@ const struct sigaction &previous(int number) {
 
 [[maybe_unused]] void leave() { abandon(); }
 
-// Makes the interrupted fiber continue in abandon(); false where this machine's registers are not known.
-bool redirect(void *context, uint64_t *pc) {
+// Where the interrupted code was; 0 where this machine's registers are not known.
+uint64_t interrupted_at(void *context) {
 #if defined(__x86_64__)
-  greg_t *registers = ((ucontext_t *)context)->uc_mcontext.gregs;
-  *pc = (uint64_t)registers[REG_RIP];
-  registers[REG_RIP] = (greg_t)(uintptr_t)&leave;
-  registers[REG_RSP] = ((registers[REG_RSP] - 512) & ~(greg_t)15) - 8;
-  return true;
+  return (uint64_t)((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
 #else
   (void)context;
-  *pc = 0;
-  return false;
+  return 0;
+#endif
+}
+
+// Makes the interrupted fiber continue in abandon().
+void redirect(void *context) {
+#if defined(__x86_64__)
+  greg_t *registers = ((ucontext_t *)context)->uc_mcontext.gregs;
+  registers[REG_RIP] = (greg_t)(uintptr_t)&leave;
+  registers[REG_RSP] = ((registers[REG_RSP] - 512) & ~(greg_t)15) - 8;
+#else
+  (void)context;
 #endif
 }
 
 void handle(int number, siginfo_t *info, void *context) {
   Worker *w = worker;
-  if (w && w->current && !w->in_runtime && !w->abandoned) {
-    if (number == SIGURG && w->launch->stop == FINISHED) return;
-    uint64_t pc;
-    if (redirect(context, &pc)) {
-      if (pc >= w->launch->module_low && pc < w->launch->module_high) w->current->pc = pc;
-      if (number == SIGURG) return;
-      w->in_runtime = 1;
-      What what = number == SIGFPE ? CRASH_ARITHMETIC : BOUNDS_WILD;
-      report({what, pc, 0, NO_BUFFER}, 0, number == SIGFPE ? 0 : (int64_t)(uintptr_t)info->si_addr, nullptr);
-      stop_launch(CRASHED);
+  uint64_t pc = interrupted_at(context);
+  if (pc && w && w->current && !w->in_runtime && !w->abandoned) {
+    bool own_code = pc >= w->launch->module_low && pc < w->launch->module_high;
+    if (own_code) w->current->pc = pc;
+    if (number == SIGURG) {
+      // The runtime looks at `stop` by itself, and the mathematics library returns soon.
+      if (own_code && w->launch->stop != FINISHED) redirect(context);
       return;
     }
+    redirect(context);
+    w->in_runtime = 1;
+    What what = number == SIGFPE ? CRASH_ARITHMETIC : BOUNDS_WILD;
+    report({what, pc, 0, NO_BUFFER}, 0, number == SIGFPE ? 0 : (int64_t)(uintptr_t)info->si_addr, nullptr);
+    stop_launch(CRASHED);
+    return;
   }
   if (number == SIGURG) return;
   // Not a kernel's: what was there before has it, when the instruction is tried again.
