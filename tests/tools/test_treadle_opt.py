@@ -146,3 +146,13 @@ def test_a_failed_run_leaves_no_output(tmp_path: Path, capsys: pytest.CaptureFix
 def test_an_output_in_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert opt(TASKS, "-o", str(tmp_path / "absent" / "out.mlir"), folder=tmp_path) == 2
     assert "accepted: a file in a folder that can be written" in complaint(capsys)
+
+
+@pytest.mark.parametrize(("target", "kind"), [("c", "the cpu target"), ("cuda", "a GPU target")])
+def test_printing_a_module_without_kernels_is_an_error(
+    target: str, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "empty.mlir"
+    source.write_text("func.func @main() {\n  func.return\n}\n")
+    assert main([str(source), "-t", target]) == 2
+    assert f"accepted: a module lowered for {kind}" in capsys.readouterr().err

@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.target import Target
 
 from treadle.backends.c.printer import has_host, print_host, print_kernels
+from treadle.errors import TreadleError
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class CTarget(Target):
     def emit(self, ctx: Context, module: ModuleOp, output: IO[str]) -> None:
         """Writes the text; raises TreadleError for what cannot be printed."""
         units = print_kernels(module)
+        if not units:
+            raise TreadleError("no kernel to print", "target 'c'", "a module lowered for the cpu target")
         if has_host(module):
             units.append(print_host(module))
         output.write("\n".join(unit.text for unit in units))

@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.target import Target
 
 from treadle.backends.cuda.printer import print_kernels
+from treadle.errors import TreadleError
 
 
 @dataclass(frozen=True)
@@ -20,4 +21,7 @@ class CudaTarget(Target):
 
     def emit(self, ctx: Context, module: ModuleOp, output: IO[str]) -> None:
         """Writes the text; raises TreadleError for what cannot be printed."""
-        output.write("\n".join(unit.text for unit in print_kernels(module)))
+        units = print_kernels(module)
+        if not units:
+            raise TreadleError("no cuda.kernel to print", "target 'cuda'", "a module lowered for a GPU target")
+        output.write("\n".join(unit.text for unit in units))

@@ -176,6 +176,18 @@ CASES = {
         ("p[t]; // HERE", "p[t - 1];"),
         buffer="s[64]",
     ),
+    "from one static array into the next": Case(
+        "bounds",
+        "4 bytes outside of the buffer",
+        """__shared__ float s[64], r[64], q[64];
+  s[t] = r[t] = q[t] = a[t];
+  __syncthreads();
+  float *p = r + off - 1;
+  p[t + 1] += 1; // HERE
+  b[g] = s[t] + q[t];""",
+        ("p[t + 1] +=", "p[t] +="),
+        buffer="r[64]",
+    ),
     "dynamic shared memory": Case(
         "bounds",
         "4 bytes outside of the buffer",

@@ -11,12 +11,15 @@ from pathlib import Path
 from treadle.backends.c.cache import digest, fetch
 from treadle.backends.c.toolchain import Toolchain, find_toolchain
 from treadle.backends.cuda.compiler import HEADER
+from treadle.backends.cuda.emulator.red_zones import with_red_zones
 from treadle.backends.cuda.emulator.signature import dynamic_arrays, kernels
 from treadle.errors import TreadleError
 from treadle.knobs import Knobs, available_cores
 
 MAX_DYNAMIC_BYTES = 227 * 1024
 """The largest dynamic shared memory of any target."""
+
+_BORDER_BYTES = 64 * 1024  # as runtime/memory.cpp has it
 
 _HERE = Path(__file__).parent
 _INCLUDES = (_HERE / "include", HEADER.parent)
@@ -53,8 +56,17 @@ def build_text(text: str, name: str, checked: bool, knobs: Knobs) -> Path:
         # Older debug-information readers confuse the compiled file with the one that #line names.
         source, made = target.parent / name, target.parent / "text.o"
         source.write_text(unit)
-        _run([*toolchain.command, *flags, "-c", str(source), "-o", str(made)], text, name)
-        _run(toolchain.link_command([made, runtime], target), text, name)
+        objects = [made]
+        if checked:
+            assembly = target.parent / "text.s"
+            _run([*toolchain.command, *flags, "-S", str(source), "-o", str(assembly)], text, name)
+            assembly.write_text(with_red_zones(assembly.read_text()))
+            _run([*toolchain.command, "-c", str(assembly), "-o", str(made)], text, name)
+            border = _build_border(toolchain, knobs)
+            objects = [border, made, border]
+        else:
+            _run([*toolchain.command, *flags, "-c", str(source), "-o", str(made)], text, name)
+        _run(toolchain.link_command([*objects, runtime], target), text, name)
 
     return fetch(knobs.cache_dir / "emulator", key, ".so", produce)
 
@@ -71,6 +83,18 @@ def _trailer(text: str) -> str:
         section = '.section .tbss.treadle_emu_dynamic,\\"awT\\",@nobits\\n.p2align 7\\n'
         lines.append(f'asm("{section}{symbols}.zero {MAX_DYNAMIC_BYTES}\\n.previous\\n");')
     return "\n".join([*lines, "TREADLE_EMU_ANCHOR", ""])
+
+
+def _build_border(toolchain: Toolchain, knobs: Knobs) -> Path:
+    """An object of nothing but a red zone, for either end of a library's shared memory."""
+    text = f'.section .tbss,"awT",@nobits\n.p2align 8\n.zero {_BORDER_BYTES}\n.section .note.GNU-stack,"",@progbits\n'
+
+    def produce(target: Path) -> None:
+        source = target.parent / "border.s"
+        source.write_text(text)
+        _run([*toolchain.command, "-c", str(source), "-o", str(target)], text, "emulator border")
+
+    return fetch(knobs.cache_dir / "emulator", digest(toolchain.identity(), text), ".o", produce)
 
 
 def _build_runtime(toolchain: Toolchain, knobs: Knobs) -> Path:

@@ -9,6 +9,7 @@ namespace emu {
 namespace {
 
 constexpr uint64_t PAGE = 4096, SMALLEST_ZONE = 4 << 20;
+constexpr int64_t BORDER = 64 * 1024 - 512;  // what alignment leaves of it at least
 
 uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
@@ -72,11 +73,11 @@ bool open_shared(Worker &w) {
     if (v.offset < low) low = v.offset;
     if (v.offset + (int64_t)v.bytes > high) high = v.offset + (int64_t)v.bytes;
   }
-  // What lies around the variables is a red zone too; nothing else is kept there that a kernel may touch.
+  // build.py links a border before and behind all variables.
   w.shared.anchor = request.anchor();
   uint8_t *anchor = (uint8_t *)w.shared.anchor;
-  w.shared.low = (uint8_t *)((uintptr_t)(anchor + low) & ~(uintptr_t)15);
-  w.shared.high = anchor + high + 4096;
+  w.shared.low = (uint8_t *)((uintptr_t)(anchor + low - BORDER) & ~(uintptr_t)15);
+  w.shared.high = anchor + high + BORDER;
   w.shared.granule = request.byte_cells ? 1 : 4;
   w.shared.cells_bytes = ((uint64_t)(w.shared.high - w.shared.low) / w.shared.granule + 1) * sizeof(Cell);
   w.shared.cells = (Cell *)reserve(w.shared.cells_bytes);
