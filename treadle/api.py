@@ -15,13 +15,16 @@ from treadle.backends.cuda.compiler import nvrtc_version
 from treadle.backends.cuda.driver import PycudaDriver
 from treadle.errors import TreadleError
 from treadle.knobs import Knobs, load_knobs
-from treadle.model import CompiledModel
+from treadle.model import CompiledModel, Device, check_device
 from treadle.target import Target
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
 Tell = Callable[[str, float], None]
+
+EMULATED = "sm_80"
+"""The GPU that the target "cuda" means on the emulator: the oldest, whose instructions every later one has."""
 
 
 def compile(
@@ -30,6 +33,8 @@ def compile(
     shapes: Mapping[str, Sequence[int]] | None = None,
     *,
     threads: int | None = None,
+    device: Device | None = None,
+    checks: Sequence[str] = (),
     trace_dir: str | Path | None = None,
     cached: bool = True,
     tell: Tell | None = None,
@@ -37,9 +42,11 @@ def compile(
     """Compiles a model, or takes it from the cache.
 
     model:     path of an .onnx file, or a module whose @main is of graph operators (left as it is)
-    target:    "cpu", "sm_80" and the like, or "cuda" for the GPU at hand
+    target:    "cpu", "sm_80" and the like, or "cuda" for the GPU at hand (the emulator's: sm_80)
     shapes:    a shape for each input that the file leaves dynamic, such as `{"x": (1, 3, 48, 320)}`
     threads:   cpu: threads of a call; default: the knob TREADLE_NUM_THREADS
+    device:    "emulator" runs a GPU target's kernels on the CPU; default: the target's own hardware
+    checks:    emulator: what is checked of every memory access and barrier, see `treadle.backends.cuda.emulator`
     trace_dir: where the numbered IR after each pass is written; a traced model is always compiled anew
     cached:    False compiles anew even what the cache has
     tell:      called with what begins and the part (0 to 1) that is done
@@ -49,7 +56,8 @@ def compile(
     """
     knobs = load_knobs()
     trace = knobs.trace_dir if trace_dir is None else Path(trace_dir)
-    chosen = resolve_target(target)
+    chosen = resolve_target(target, device)
+    check_device(device, checks, chosen.name, chosen.kind)
     path = Path(model) if isinstance(model, str | Path) else None
     content = _read(path) if path is not None else str(model).encode()
     key = artifact_key(content, shapes or {}, chosen.name, _toolchain(chosen, knobs))
@@ -57,7 +65,7 @@ def compile(
     if cached and trace is None:
         manifest = find_artifact(folder, None if path is None else path.parent)
         if manifest is not None:
-            return CompiledModel(folder, manifest, threads)
+            return CompiledModel(folder, manifest, threads, device=device, checks=checks)
     # The compiler is imported only now: a model from the cache does not wait for it.
     options: dict[str, Any] = {} if tell is None else {"tell": tell}
     request = _late("treadle.request:Request")(
@@ -68,15 +76,21 @@ def compile(
         **options,
     )
     store_artifact(folder, partial(_late("treadle.build:write_artifact"), request))
-    return CompiledModel(folder, read_manifest(folder, check_files=False), threads)
+    manifest = read_manifest(folder, check_files=False)
+    return CompiledModel(folder, manifest, threads, device=device, checks=checks)
 
 
-def resolve_target(target: str | Target) -> Target:
-    """The target of a name; "cuda" is the GPU at hand. TreadleError for an unknown name, or if there is no GPU."""
+def resolve_target(target: str | Target, device: Device | None = None) -> Target:
+    """The target of a name; "cuda" is the GPU at hand, or what the emulator plays.
+
+    TreadleError for an unknown name, or if there is no GPU.
+    """
     if isinstance(target, Target):
         return target
     if target != "cuda":
         return Target.parse(target)
+    if device == "emulator":
+        return Target.parse(EMULATED)
     driver = PycudaDriver()
     try:
         return Target.for_capability(*driver.capability)

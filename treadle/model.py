@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,11 +14,17 @@ from numpy.typing import ArrayLike, NDArray
 from treadle.artifact import Manifest, Tensor, publish, read_manifest
 from treadle.backends.c.executor import CpuProgram
 from treadle.backends.c.open_artifact import open_program as open_cpu
+from treadle.backends.cuda.emulator import Report
+from treadle.backends.cuda.emulator.open_artifact import EmulatedModel
 from treadle.backends.cuda.executor import CudaProgram
 from treadle.backends.cuda.open_artifact import open_program as open_cuda
 from treadle.errors import TreadleError
 
 Array = NDArray[Any]
+Device = Literal["emulator"]
+"""What runs a model in place of the hardware that it was compiled for: its CUDA kernels on the CPU."""
+
+DEVICES: tuple[Device, ...] = ("emulator",)
 
 
 class CompiledModel:
@@ -33,14 +39,30 @@ class CompiledModel:
     order, `metadata` is what the model's exporter attached. Calls from several threads take turns.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, threads: int | None = None):
-        """The artifact in `folder`; `threads` (cpu only) is the number of threads of a call, else the knob decides."""
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        threads: int | None = None,
+        *,
+        device: Device | None = None,
+        checks: Sequence[str] = (),
+    ):
+        """The artifact in `folder`.
+
+        `threads` (cpu only) is the number of threads of a call, else the knob decides. `device="emulator"` (cuda only)
+        runs the kernels on the CPU, with the `checks` of `treadle.backends.cuda.emulator`; `reports` has what they
+        found.
+        """
+        check_device(device, checks, manifest.target, manifest.kind)
         if threads is not None and threads < 1:
             raise TreadleError(f"threads is {threads}", "CompiledModel", "a number from 1 upwards")
         self.folder = folder
         self.manifest = manifest
         self.threads = threads
-        self._program: CpuProgram | CudaProgram | None = None
+        self.device = device
+        self.checks = tuple(checks)
+        self._program: CpuProgram | CudaProgram | EmulatedModel | None = None
 
     @property
     def target(self) -> str:
@@ -62,17 +84,22 @@ class CompiledModel:
         """The free-form properties that the model's exporter attached."""
         return self.manifest.metadata
 
+    @property
+    def reports(self) -> tuple[Report, ...]:
+        """What the emulator's checks found in the last call, a report for each launch; empty on other devices."""
+        return self._program.reports if isinstance(self._program, EmulatedModel) else ()
+
     def __call__(self, *arrays: ArrayLike, **named: ArrayLike) -> tuple[Array, ...]:
         """The outputs, in the model's order, for inputs in order or by name (both may be mixed, as in a call).
 
         Shapes and types must match exactly; a TreadleError names the input and what is accepted. Raises it, too,
         when the target's device is absent.
         """
-        return tuple(self._open().run(self._ordered(arrays, named)))
+        return tuple(self.open().run(self._ordered(arrays, named)))
 
     def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
         """As a call, with any input names, and the outputs by name."""
-        results = self._open().run(self._ordered((), inputs))
+        results = self.open().run(self._ordered((), inputs))
         return {tensor.name: array for tensor, array in zip(self.outputs, results, strict=True)}
 
     def save(self, path: str | Path) -> None:
@@ -88,9 +115,12 @@ class CompiledModel:
             self._program.close()
             self._program = None
 
-    def _open(self) -> CpuProgram | CudaProgram:
+    def open(self) -> CpuProgram | CudaProgram | EmulatedModel:
+        """Loads the kernels now, which the first call would do; TreadleError when the target's device is absent."""
         if self._program is None:
-            if self.manifest.kind == "cpu":
+            if self.device == "emulator":
+                self._program = EmulatedModel(self.folder, self.manifest, self.checks)
+            elif self.manifest.kind == "cpu":
                 self._program = open_cpu(self.folder, self.manifest, self.threads)
             else:
                 self._program = open_cuda(self.folder, self.manifest)
@@ -113,10 +143,28 @@ class CompiledModel:
         return [_checked(tensor, given) for tensor in self.inputs]
 
 
-def load(path: str | Path, threads: int | None = None) -> CompiledModel:
-    """A model that `CompiledModel.save` or `treadle compile` wrote; TreadleError if a file is missing or damaged."""
+def load(
+    path: str | Path, threads: int | None = None, *, device: Device | None = None, checks: Sequence[str] = ()
+) -> CompiledModel:
+    """A model that `CompiledModel.save` or `treadle compile` wrote; TreadleError if a file is missing or damaged.
+
+    `threads`, `device` and `checks` are those of `CompiledModel`.
+    """
     folder = Path(path)
-    return CompiledModel(folder, read_manifest(folder), threads)
+    return CompiledModel(folder, read_manifest(folder), threads, device=device, checks=checks)
+
+
+def check_device(device: Device | None, checks: Sequence[str], target: str, kind: str) -> None:
+    """TreadleError for a device that does not run what is compiled for `target`, and for checks without a device."""
+    if device is None and checks:
+        raise TreadleError("checks need the emulator", "device", DEVICES)
+    if device is None:
+        return
+    if device not in DEVICES:
+        raise TreadleError(f"unknown device '{device}'", "device", DEVICES)
+    if kind != "cuda":
+        accepted = "a target whose kernels are CUDA, such as sm_80"
+        raise TreadleError(f"the emulator does not run what is compiled for {target}", "device", accepted)
 
 
 def _checked(tensor: Tensor, given: Mapping[str, ArrayLike]) -> Array:

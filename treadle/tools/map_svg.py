@@ -60,7 +60,7 @@ def _add_picture(root: Element, picture: Picture, top: int) -> tuple[int, int]:
 
 def _add_slice(group: Element, part: Slice, top: int) -> None:
     width = _cell_width(part)
-    centres: dict[Task, tuple[int, int]] = {}
+    stops: dict[Task, tuple[int, int]] = {}
     for column, cell in enumerate(part.rows[0]):
         _add_text(group, str(cell.task[-1]), _MARGIN + column * width + width // 2, top - 6, "axis mid")
     for number, row in enumerate(part.rows):
@@ -70,9 +70,9 @@ def _add_slice(group: Element, part: Slice, top: int) -> None:
         for column, cell in enumerate(row):
             x = _MARGIN + column * width
             _add_cell(group, cell, x, y, width)
-            centres[cell.task] = (x + width // 2, y + _CELL // 2 + 3)
+            stops[cell.task] = (x + 6, y + _CELL // 2)
     for run in part.route(0):
-        points = " ".join(f"{x},{y}" for x, y in (centres[task] for task in run))
+        points = " ".join(f"{x},{y}" for x, y in (stops[task] for task in run))
         SubElement(group, "polyline", {"class": "route", "points": points, "marker-end": "url(#arrow)"})
 
 
@@ -86,7 +86,7 @@ def _add_cell(group: Element, cell: Cell, x: int, y: int, width: int) -> None:
     place = {"x": str(x), "y": str(y), "width": str(width), "height": str(_CELL), "fill": cell.colour}
     drawn = SubElement(group, "g", data)
     SubElement(drawn, "rect", place)
-    _add_text(drawn, cell.who, x + width // 2, y + _CELL // 2 - 6, "mid")
+    _add_text(drawn, cell.who, x + width // 2 + 4, y + _CELL // 2 - 4, "mid")
     _add_text(drawn, str(cell.step), x + width - 4, y + _CELL - 5, "step")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,18 @@ from numpy.typing import NDArray
 
 from treadle.api import compile
 from treadle.artifact import Tensor
+from treadle.backends.cuda.emulator import CHECKS
 from treadle.errors import TreadleError
-from treadle.model import CompiledModel, load
+from treadle.model import DEVICES, CompiledModel, load
 from treadle.tools.arguments import parse_shapes
 from treadle.tools.oracle import compare, reference_outputs, tolerance
-from treadle.tools.progress import progress
+from treadle.tools.progress import Tell, progress
 
 Array = NDArray[Any]
 
 
 def run_command(args: argparse.Namespace) -> int:
-    """Prints a line for each output; 1 if an output differs from the reference."""
+    """Prints a line for each output; 1 if an output differs from the reference, or the sanitizer finds something."""
     path = Path(args.model)
     given = read_inputs(args.input)
     shapes = {name: array.shape for name, array in given.items()} | parse_shapes(args.shape)
@@ -31,18 +32,23 @@ def run_command(args: argparse.Namespace) -> int:
         raise TreadleError(f"{args.threads} is not a number of threads", "--threads", "1 upwards")
     if args.seed < 0:
         raise TreadleError(f"{args.seed} is no seed", "--seed", "0 upwards")
+    if args.sanitize and args.device is None:
+        raise TreadleError("--sanitize needs the emulator", "--device", DEVICES)
     with progress() as tell:
-        if path.is_dir():
-            model = _packaged(path, args)
-        else:
-            model = compile(args.model, args.target or "cpu", shapes, threads=args.threads, tell=tell)
+        model = _packaged(path, args) if path.is_dir() else _compiled(shapes, args, tell)
         inputs = _complete(model, given, args.seed)
+        if model.device == "emulator":
+            tell("compiling for the emulator", 1.0)
+            model.open()
+            tell("running on the emulator", 1.0)
         start = time.perf_counter()
         outputs = model.run(inputs)
         seconds = time.perf_counter() - start
     _describe(outputs)
-    print(f"{seconds * 1e3:.2f} ms (the first run, which loads the kernels)")
-    return _check(path, model, inputs, outputs) if args.check else 0
+    on = "the first run, which loads the kernels" if model.device is None else f"on the {model.device}"
+    print(f"{seconds * 1e3:.2f} ms ({on})")
+    statuses = [_sanitize(model) if args.sanitize else 0, _check(path, model, inputs, outputs) if args.check else 0]
+    return max(statuses)
 
 
 def read_inputs(arguments: Sequence[str]) -> dict[str, Array]:
@@ -78,7 +84,18 @@ def _packaged(path: Path, args: argparse.Namespace) -> CompiledModel:
     for option, value in asked.items():
         if value:
             raise TreadleError(f"{option} needs the model itself, not a compiled one", path, "an .onnx file")
-    return load(path, args.threads)
+    return load(path, args.threads, device=args.device, checks=_checks(args))
+
+
+def _compiled(shapes: Mapping[str, Sequence[int]], args: argparse.Namespace, tell: Tell) -> CompiledModel:
+    """The model of an .onnx file; where a device is named, for its GPU unless a target is named, too."""
+    target = args.target or ("cpu" if args.device is None else "cuda")
+    checks = _checks(args)
+    return compile(args.model, target, shapes, threads=args.threads, device=args.device, checks=checks, tell=tell)
+
+
+def _checks(args: argparse.Namespace) -> tuple[str, ...]:
+    return tuple(CHECKS) if args.sanitize else ()
 
 
 def _complete(model: CompiledModel, given: dict[str, Array], seed: int) -> dict[str, Array]:
@@ -93,6 +110,16 @@ def _describe(outputs: dict[str, Array]) -> None:
         shape = ", ".join(map(str, array.shape))
         values = f" from {array.min():.6g} to {array.max():.6g}" if array.size else ""
         print(f"{name}: {array.dtype}[{shape}]{values}")
+
+
+def _sanitize(model: CompiledModel) -> int:
+    """A line for each finding, those of a kernel's several launches once, then their number; 1 if there are any."""
+    findings = dict.fromkeys(str(finding) for report in model.reports for finding in report.findings)
+    for finding in findings:
+        print(finding)
+    kernels = {report.kernel for report in model.reports}
+    print(f"{len(findings)} findings in {len(model.reports)} launches of {len(kernels)} kernels")
+    return 1 if findings else 0
 
 
 def _check(path: Path, model: CompiledModel, inputs: dict[str, Array], outputs: dict[str, Array]) -> int:

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
+from treadle.model import DEVICES
 from treadle.target import TARGETS
 from treadle.tools.check_command import check_command
 from treadle.tools.compile_command import compile_command
@@ -21,7 +22,7 @@ _SHAPE_HELP = "the shape of an input that the model leaves dynamic; may be repea
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the tool on `argv` (default: the process's arguments).
 
-    The exit status: 0; 1 if a model is not supported or differs from the reference; 2 if an input or a setting cannot
+    The exit status: 0; 1 if a model is not supported, differs from the reference or has findings; 2 if an input or a setting cannot
     be accepted, with one line on stderr; 130 after Ctrl-C.
     """
     return run_reporting("treadle", lambda: _dispatch(argv))
@@ -65,6 +66,12 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         help="an input's values; without any, seeded random ones",
     )
     parser.add_argument("--check", action="store_true", help="compare the outputs with ONNX Runtime's")
+    parser.add_argument(
+        "--device", choices=DEVICES, help="run a GPU target's kernels on the CPU; --target cuda then means sm_80"
+    )
+    parser.add_argument(
+        "--sanitize", action="store_true", help="emulator: look for races, bounds, reads before writes, divergence"
+    )
     parser.add_argument("--threads", type=int, metavar="N", help="threads of the cpu target")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="for random inputs (default 0)")
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import MemRefType, ModuleOp
+from xdsl.ir import Attribute
 
 from treadle.backends.cuda.cache import CubinCache
 from treadle.backends.cuda.compiler import HEADER, Cubin, Unit, compile_cubins
@@ -16,6 +18,7 @@ from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.file_names import file_names
 from treadle.backends.program import Program
 from treadle.dialects.cuda import KernelOp
+from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.errors import TreadleError
 from treadle.knobs import load_knobs
 from treadle.target import Target
@@ -71,4 +74,12 @@ def _launch(name: str, kernels: Mapping[str, KernelOp], image_of: Mapping[str, s
         "grid": list(kernel.grid_shape),
         "block": list(kernel.block_shape),
         "dynamic_shared": kernel.shared_bytes(dynamic=True),
+        "types": [_type(argument.type) for argument in kernel.body.block.args],
     }
+
+
+def _type(type: Attribute) -> list[Any]:
+    """What a kernel takes a buffer for: NumPy's name of the elements' type, and their number."""
+    if not isinstance(type, MemRefType):
+        raise TreadleError(f"a kernel's argument of type {type}", "cuda target", "memrefs")
+    return [numpy_dtype(type.element_type).name, prod(type.get_shape())]

@@ -26,13 +26,15 @@ _INCLUDES = (_HERE / "include", HEADER.parent)
 _RUNTIME = _HERE / "runtime"
 
 _COMMON = ("-x", "c++", "-std=c++17", "-fPIC", "-fno-exceptions", "-fno-rtti")
-_RUNTIME_FLAGS = ("-O2", "-fno-threadsafe-statics", "-ftls-model=initial-exec", "-fno-sanitize=all")
+# One compiler at hand links a library of its own for this sanitizer unless it is told not to.
+_NO_UBSAN = "-fno-sanitize=undefined"
+_RUNTIME_FLAGS = ("-O2", "-fno-threadsafe-statics", "-ftls-model=initial-exec", _NO_UBSAN)
 # The reinterpretations of CUDA programs are no undefined behaviour here, and endless loops stay endless.
 _KERNEL_FLAGS = ("-w", "-fno-strict-aliasing", "-fwrapv", "-fno-math-errno", "-fno-trapping-math", "-fno-finite-loops")
-_FAST = ("-O3", "-march=native", "-g1", "-fno-sanitize=all")
+_FAST = ("-O3", "-march=native", "-g1", _NO_UBSAN)
 # -O1 keeps accesses where the text has them. The runtime stands in for the sanitizers' libraries.
 _CHECKED = (
-    "-O1", "-g1", "-fno-sanitize=all", "-fsanitize=thread", "-fsanitize=bounds,alignment",
+    "-O1", "-g1", _NO_UBSAN, "-fsanitize=thread", "-fsanitize=bounds,alignment",
     "-fsanitize-recover=bounds,alignment",
 )  # fmt: skip
 
@@ -66,7 +68,7 @@ def build_text(text: str, name: str, checked: bool, knobs: Knobs) -> Path:
             objects = [border, made, border]
         else:
             _run([*toolchain.command, *flags, "-c", str(source), "-o", str(made)], text, name)
-        _run(toolchain.link_command([*objects, runtime], target), text, name)
+        _run([*toolchain.link_command([*objects, runtime], target), _NO_UBSAN], text, name)
 
     return fetch(knobs.cache_dir / "emulator", key, ".so", produce)
 
@@ -112,7 +114,7 @@ def _build_runtime(toolchain: Toolchain, knobs: Knobs) -> Path:
 
         with ThreadPoolExecutor(available_cores()) as pool:
             list(pool.map(compile_one, range(len(sources))))
-        _run([*toolchain.link_command(objects, target), "-ldl"], "", "emulator runtime")
+        _run([*toolchain.link_command(objects, target), "-ldl", _NO_UBSAN], "", "emulator runtime")
 
     return fetch(knobs.cache_dir / "emulator", key, ".so", produce)
 

@@ -125,7 +125,7 @@ class Emulator:
         device = [BufferName(buffer.name, buffer.itemsize) for buffer in arguments.buffers]
         names = [BufferName(name, 0) for name, _, _ in shared]
         described = (describe(finding, kernel, lines, device, names) for finding in found)
-        return Report(kernel, self.checks, merged([finding for finding in described if finding is not None]))
+        return Report(kernel, self.checks, merged(list(described)))
 
     def _checked(self, kernel: str, grid: Sequence[int], block: Sequence[int], shared_bytes: int) -> Signature:
         if kernel not in self.kernels:
@@ -189,7 +189,7 @@ class Emulator:
         groups: dict[tuple[Standing, int], list[int]] = {}
         for number, place in enumerate(places):
             if place.standing != Standing.ABSENT:
-                groups.setdefault((Standing(place.standing), lines.get(place.pc, 0)), []).append(number)
+                groups.setdefault((Standing(place.standing), place.line or lines.get(place.pc, 0)), []).append(number)
         told = (
             f"threads {ranges(numbers)} {_STANDINGS[standing]}{f' at line {line}' if line else ''}"
             for (standing, line), numbers in groups.items()

@@ -87,12 +87,11 @@ def describe(
     lines: Mapping[int, int],
     device: Sequence[BufferName],
     shared: Sequence[BufferName],
-) -> Finding | None:
-    """A finding in words; None where it turned out to be none. `lines` are by address."""
+) -> Finding:
+    """A finding in words. `lines` are by address."""
     what = What(native.what)
-    line, other_line = lines.get(native.pc, 0), lines.get(native.other_pc)
-    if what is What.DIVERGENCE_PLACES and line == other_line:
-        return None  # the compiler copied one barrier of the text
+    line = int(native.line) or lines.get(native.pc, 0)
+    other_line = int(native.other_line) or lines.get(native.other_pc)
     place = _buffer(native.buffer, device, shared)
     element = None if place is None else int(native.offset) // max(1, place.itemsize or int(native.size))
     if what is What.BOUNDS_INDEX:

@@ -112,13 +112,14 @@ class NativeFinding(Structure):
     other_thread: int
     block: int
     other_block: int
+    other_line: int
     text: bytes | None
     count: int
     threads: ctypes.Array[c_uint32]
     _fields_: ClassVar = [
         ("what", c_uint32), ("line", c_uint32), ("pc", c_uint64), ("other_pc", c_uint64), ("buffer", c_int32),
         ("size", c_uint32), ("offset", c_int64), ("thread", c_uint32), ("other_thread", c_uint32),
-        ("block", c_uint32), ("other_block", c_uint32), ("text", c_char_p), ("count", c_uint64),
+        ("block", c_uint32), ("other_block", c_uint32), ("other_line", c_uint32), ("padding", c_uint32), ("text", c_char_p), ("count", c_uint64),
         ("threads", c_uint32 * (MAX_THREADS // 32)),
     ]  # fmt: skip
 
@@ -127,8 +128,9 @@ class NativePlace(Structure):
     """Where a thread of a stopped block stood."""
 
     standing: int
+    line: int
     pc: int
-    _fields_: ClassVar = [("standing", c_uint32), ("padding", c_uint32), ("pc", c_uint64)]
+    _fields_: ClassVar = [("standing", c_uint32), ("line", c_uint32), ("pc", c_uint64)]
 
 
 class NativeRequest(Structure):

@@ -32,7 +32,7 @@ uint3 treadle_emu_thread() __attribute__((const));
 uint3 treadle_emu_block() __attribute__((const));
 uint3 treadle_emu_block_dim() __attribute__((const));
 uint3 treadle_emu_grid_dim() __attribute__((const));
-void treadle_emu_barrier();
+void treadle_emu_barrier(uint32_t line);
 uint32_t treadle_emu_ballot(uint32_t mask, int32_t predicate);
 void treadle_emu_fence();
 }
@@ -43,8 +43,8 @@ void treadle_emu_fence();
 #define gridDim (treadle_emu_grid_dim())
 #define warpSize 32
 
-// A macro, so that a finding names the line of the text even without optimization.
-#define __syncthreads() treadle_emu_barrier()
+// A macro, so that a barrier knows its line, and no compiler makes two barriers of two lines one.
+#define __syncthreads() treadle_emu_barrier(__LINE__)
 TREADLE_EMU_INLINE void __threadfence() { treadle_emu_fence(); }
 TREADLE_EMU_INLINE void __threadfence_block() { treadle_emu_fence(); }
 TREADLE_EMU_INLINE void __threadfence_system() { treadle_emu_fence(); }

@@ -75,7 +75,7 @@ TREADLE_EMU_INLINE float treadle_float_to_tf32(float x) {
   return __uint_as_float((bits + 0x1000u) & 0xffffe000u);
 }
 
-#define treadle_barrier() treadle_emu_barrier()
+#define treadle_barrier() treadle_emu_barrier(__LINE__)
 
 template <typename T> TREADLE_EMU_INLINE T treadle_shuffle_idx(T x, int lane) { return __shfl_sync(~0u, x, lane); }
 template <typename T> TREADLE_EMU_INLINE T treadle_shuffle_up(T x, int lane) { return __shfl_up_sync(~0u, x, lane); }

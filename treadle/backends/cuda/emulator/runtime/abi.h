@@ -56,13 +56,15 @@ struct SharedVariable {
 
 struct Finding {
   uint32_t what;
-  uint32_t line;       // of the text where it is known without pc, else 0
+  uint32_t line;       // of a barrier in the text; 0 where pc tells
   uint64_t pc, other_pc;
   int32_t buffer;      // index of a buffer; -1 - index of a shared variable; NO_BUFFER
   uint32_t size;       // bytes of the access
   int64_t offset;      // bytes from the buffer's start, or the index of BOUNDS_INDEX
   uint32_t thread, other_thread;
   uint32_t block, other_block;
+  uint32_t other_line; // of DIVERGENCE_PLACES
+  uint32_t padding;
   const char *text;    // the array type of BOUNDS_INDEX
   uint64_t count;      // how often
   uint32_t threads[MAX_WARPS];  // of that block, one bit a thread
@@ -73,7 +75,7 @@ enum Standing : uint32_t { ABSENT, RUNNING, READY, AT_BARRIER, AT_WARP, LEFT, NO
 
 struct Place {
   uint32_t standing;
-  uint32_t padding;
+  uint32_t line;       // of a barrier; 0 where pc tells
   uint64_t pc;
 };
 

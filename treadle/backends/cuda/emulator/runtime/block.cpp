@@ -120,28 +120,27 @@ static void open_barrier(Worker &w) {
 
 // Everyone who is left waits at a barrier that others have left behind.
 static void resolve_barrier(Worker &w) {
-  uint32_t gone[MAX_WARPS] = {};
-  uint64_t pc = 0;
+  uint32_t gone[MAX_WARPS] = {}, line = 0;
   for (uint32_t i = 0; i < w.num_threads; ++i) {
     if (w.fibers[i].standing == LEFT) gone[i / WARP_SIZE] |= lane_bit(w.fibers[i]);
-    if (w.fibers[i].standing == AT_BARRIER && !pc) pc = w.fibers[i].pc;
+    if (w.fibers[i].standing == AT_BARRIER && !line) line = w.fibers[i].line;
   }
-  report_threads({DIVERGENCE_BARRIER, pc, 0, NO_BUFFER}, gone);
+  report_threads({DIVERGENCE_BARRIER, 0, 0, NO_BUFFER}, gone, line);
   open_barrier(w);
 }
 
-// Barriers of different places met: threads of the second place are named.
+// Barriers of different lines met: threads of the second line are named.
 static void check_places(Worker &w) {
-  uint64_t pc = w.fibers[0].pc, other = 0;
+  uint32_t line = w.fibers[0].line, other = 0;
   for (uint32_t i = 1; i < w.num_threads && !other; ++i) {
-    if (w.fibers[i].pc != pc) other = w.fibers[i].pc;
+    if (w.fibers[i].line != line) other = w.fibers[i].line;
   }
   if (!other) return;
   uint32_t there[MAX_WARPS] = {};
   for (uint32_t i = 0; i < w.num_threads; ++i) {
-    if (w.fibers[i].pc == other) there[i / WARP_SIZE] |= lane_bit(w.fibers[i]);
+    if (w.fibers[i].line == other) there[i / WARP_SIZE] |= lane_bit(w.fibers[i]);
   }
-  report_threads({DIVERGENCE_PLACES, pc, other, NO_BUFFER}, there);
+  report_threads({DIVERGENCE_PLACES, 0, 0, NO_BUFFER}, there, line, other);
 }
 
 void run_block(Worker &w) {
@@ -167,10 +166,11 @@ void run_block(Worker &w) {
 
 using namespace emu;
 
-extern "C" void treadle_emu_barrier() {
+extern "C" void treadle_emu_barrier(uint32_t line) {
   Worker &w = *worker;
   Fiber &self = *w.current;
-  self.pc = (uint64_t)__builtin_return_address(0);
+  self.pc = 0;
+  self.line = line;
   if (++w.at_barrier < w.num_threads) {
     self.standing = AT_BARRIER;
     yield();

@@ -79,7 +79,7 @@ static void out_of_bounds(const OutOfBounds *data, unsigned long value, uint64_t
     index = (int64_t)(value << (64 - width));
     index = is_signed ? index >> (64 - width) : (int64_t)((uint64_t)index >> (64 - width));
   }
-  report_index(0, pc, index, data->array->name);
+  report_index(pc, index, data->array->name);
 }
 
 extern "C" void __ubsan_handle_out_of_bounds(const OutOfBounds *data, unsigned long value) {

@@ -40,7 +40,7 @@ void keep_places(Worker &w) {
     for (uint32_t i = 0; i < w.num_threads; ++i) {
       Standing standing = w.fibers[i].standing;
       bool waits = standing == AT_BARRIER || standing == AT_WARP || standing == RUNNING || standing == READY;
-      request.places[i] = {standing, 0, waits ? w.fibers[i].pc : 0};
+      request.places[i] = {standing, standing == AT_BARRIER ? w.fibers[i].line : 0, waits ? w.fibers[i].pc : 0};
     }
   }
   pthread_mutex_unlock(&mutex);

@@ -91,20 +91,21 @@ void report(const FindingKey &key, uint32_t bytes, int64_t offset, const Slot *o
   if (f) describe(*f, bytes, offset, other);
 }
 
-void report_index(uint32_t line, uint64_t pc, int64_t index, const char *text) {
+void report_index(uint64_t pc, int64_t index, const char *text) {
   if (!checks(CHECK_BOUNDS)) return;
   Lock lock;
-  Finding *f = find({BOUNDS_INDEX, pc, 0, NO_BUFFER}, line, worker->block);
+  Finding *f = find({BOUNDS_INDEX, pc, 0, NO_BUFFER}, 0, worker->block);
   if (!f) return;
   describe(*f, 0, index, nullptr);
   f->text = text;
 }
 
-void report_threads(const FindingKey &key, const uint32_t *threads) {
+void report_threads(const FindingKey &key, const uint32_t *threads, uint32_t line, uint32_t other_line) {
   if (!wanted(key.what)) return;
   Lock lock;
-  Finding *f = find(key, 0, worker->block);
+  Finding *f = find(key, line, worker->block);
   if (!f || f->block < worker->block) return;
+  f->other_line = other_line;
   if (f->block > worker->block) memset(f->threads, 0, sizeof f->threads);
   f->block = worker->block;
   for (uint32_t i = 0; i < MAX_WARPS; ++i) f->threads[i] |= threads[i];

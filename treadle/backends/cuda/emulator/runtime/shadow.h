@@ -60,7 +60,7 @@ struct FindingKey {
   int32_t buffer;
 };
 void report(const FindingKey &key, uint32_t bytes, int64_t offset, const Slot *other);
-void report_index(uint32_t line, uint64_t pc, int64_t index, const char *text);
-void report_threads(const FindingKey &key, const uint32_t *threads);
+void report_index(uint64_t pc, int64_t index, const char *text);
+void report_threads(const FindingKey &key, const uint32_t *threads, uint32_t line = 0, uint32_t other_line = 0);
 
 }  // namespace emu

@@ -47,7 +47,7 @@ void handle(int number, siginfo_t *info, void *context) {
   uint64_t pc = interrupted_at(context);
   if (pc && w && w->current && !w->in_runtime && !w->abandoned) {
     bool own_code = pc >= w->launch->module_low && pc < w->launch->module_high;
-    if (own_code) w->current->pc = pc;
+    if (own_code) w->current->pc = pc + 1;  // like a return address
     if (number == SIGURG) {
       // The runtime looks at `stop` by itself, and the mathematics library returns soon.
       if (own_code && w->launch->stop != FINISHED) redirect(context);
@@ -56,7 +56,7 @@ void handle(int number, siginfo_t *info, void *context) {
     redirect(context);
     w->in_runtime = 1;
     What what = number == SIGFPE ? CRASH_ARITHMETIC : BOUNDS_WILD;
-    report({what, pc, 0, NO_BUFFER}, 0, number == SIGFPE ? 0 : (int64_t)(uintptr_t)info->si_addr, nullptr);
+    report({what, pc + 1, 0, NO_BUFFER}, 0, number == SIGFPE ? 0 : (int64_t)(uintptr_t)info->si_addr, nullptr);
     stop_launch(CRASHED);
     return;
   }

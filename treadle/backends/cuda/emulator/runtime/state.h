@@ -39,6 +39,7 @@ struct Fiber {
   uint8_t *stack;
   Collective *collective;
   uint64_t pc;        // where it waits
+  uint32_t line;      // of the barrier it waits at, in the text
   uint32_t index;     // within the block
   uint32_t x, y, z;
   Standing standing;
