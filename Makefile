@@ -30,7 +30,7 @@ lint: $(PACKAGES) ## style, types and import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 
 format: $(PACKAGES) ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix .

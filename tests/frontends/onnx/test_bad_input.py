@@ -130,8 +130,7 @@ def test_external_data_of_another_size(tmp_path: Path, entries: dict[str, str], 
 def test_a_dynamic_dimension_without_a_value() -> None:
     proto = model([node("Relu", "x", "y")], {"x": ["batch", 3, "?", 320]})
     assert _error(proto) == (
-        "input 'x': dimensions 0 ('batch'), 2 ('?') without a value; "
-        "accepted: --shape x=<batch>,3,<d2>,320"
+        "input 'x': dimensions 0 ('batch'), 2 ('?') without a value; accepted: --shape x=<batch>,3,<d2>,320"
     )
 
 
