@@ -118,7 +118,7 @@ def _sanitize(model: CompiledModel) -> int:
     for finding in findings:
         print(finding)
     kernels = {report.kernel for report in model.reports}
-    print(f"{len(findings)} findings in {len(model.reports)} launches of {len(kernels)} kernels")
+    print(f"findings: {len(findings)}; launches: {len(model.reports)}; kernels: {len(kernels)}")
     return 1 if findings else 0
 
 

@@ -22,8 +22,8 @@ _SHAPE_HELP = "the shape of an input that the model leaves dynamic; may be repea
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the tool on `argv` (default: the process's arguments).
 
-    The exit status: 0; 1 if a model is not supported, differs from the reference or has findings; 2 if an input or a setting cannot
-    be accepted, with one line on stderr; 130 after Ctrl-C.
+    The exit status: 0; 1 if a model is not supported, differs from the reference or has findings; 2 if an input or a
+    setting cannot be accepted, with one line on stderr; 130 after Ctrl-C.
     """
     return run_reporting("treadle", lambda: _dispatch(argv))
 

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import warnings
 from types import ModuleType, SimpleNamespace
 from unittest.mock import MagicMock
 
@@ -47,6 +48,17 @@ def test_an_absent_nvidia_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace(name=name))
     monkeypatch.setattr(importlib, "import_module", fail)
     with pytest.raises(TreadleError, match=r"NVIDIA driver cannot be loaded \(libcuda\.so\.1"):
+        PycudaDriver()
+
+
+def test_pycudas_own_warning_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(name: str) -> ModuleType:
+        warnings.warn("Failed to import the CUDA driver interface", stacklevel=1)
+        raise ImportError("undefined symbol: cuArrayCreate_v2")
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace(name=name))
+    monkeypatch.setattr(importlib, "import_module", fail)
+    with pytest.raises(TreadleError, match=r"cannot be loaded \(undefined symbol"):
         PycudaDriver()
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import importlib.util
+import warnings
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -205,7 +207,12 @@ def _pycuda_driver() -> Any:
     if importlib.util.find_spec("pycuda") is None:
         raise TreadleError("pycuda is not installed", where="cuda driver", accepted="pip install treadle[cuda]")
     try:
-        return importlib.import_module("pycuda.driver")
+        # Some builds of pycuda are not linked to the driver's library: it has to be there before them.
+        with suppress(OSError):
+            ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_GLOBAL)
+        # For some unusable drivers pycuda warns before it raises; the error says it all, in one line.
+        with warnings.catch_warnings(action="ignore"):
+            return importlib.import_module("pycuda.driver")
     except ImportError as error:
         message = f"the NVIDIA driver cannot be loaded ({error})"
         raise TreadleError(message, where="cuda driver", accepted="a machine with libcuda.so.1") from error

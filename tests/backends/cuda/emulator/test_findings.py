@@ -158,7 +158,7 @@ CASES = {
     ),
     "static shared memory": Case(
         "bounds",
-        "is outside of 'float [64]'",
+        "is outside of 'float[64]'",
         """__shared__ float s[64];
   s[t] = a[t];
   __syncthreads();
@@ -201,7 +201,7 @@ CASES = {
     ),
     "a row of a matrix": Case(
         "bounds",
-        "is outside of 'float [8]'",
+        "is outside of 'float[8]'",
         """__shared__ float s[8][8];
   s[t / 8][t % 8] = a[t];
   __syncthreads();
@@ -210,7 +210,7 @@ CASES = {
     ),
     "a register array": Case(
         "bounds",
-        "is outside of 'float [4]'",
+        "is outside of 'float[4]'",
         """float r[4] = {1, 2, 3, 4};
   for (int i = 0; i < 3 + off * 2; ++i) r[i & 7] += a[t]; // HERE
   b[g] = r[t % 4];""",
@@ -225,6 +225,18 @@ CASES = {
   b[g] = s[t]; // HERE""",
         ("t < 63", "t < 64"),
         buffer="s[63]",
+    ),
+    "registers never written": Case(
+        "init",
+        "a value made of registers that were never written",
+        """float sum[4];
+  for (int i = off; i < 4; ++i) sum[i] = 0;
+  for (int n = 0; n < 5; ++n) {
+    for (int i = 0; i < 4; ++i) sum[i] += a[t + n] * i;
+  }
+  b[g] = sum[t % 4]; // HERE""",
+        ("i = off", "i = off - 1"),
+        buffer="b[0]",
     ),
     "a barrier that some threads do not reach": Case(
         "divergence",
@@ -254,7 +266,7 @@ CASES = {
         "a warp operation that lanes of its mask take no part in",
         """float x = a[t];
   if (t % 32 < 16) x += __shfl_down_sync(0xffffffffu, x, 8); // HERE
-  b[g] = x;""",
+  if (t % 16 < 8) b[g] = x;""",
         ("0xffffffffu", "0x0000ffffu"),
     ),
     "a shuffle from a lane that is not there": Case(

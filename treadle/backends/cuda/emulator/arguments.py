@@ -51,6 +51,7 @@ class Buffer:
     address: int
     bytes: int
     read_only: bool
+    floats: bool
 
 
 class Arguments:
@@ -88,7 +89,7 @@ class Arguments:
 
 def _native(buffer: Buffer) -> NativeBuffer:
     granule = buffer.itemsize if buffer.itemsize in (1, 2) else 4
-    return NativeBuffer(buffer.address, buffer.bytes, granule, buffer.read_only, 0)
+    return NativeBuffer(buffer.address, buffer.bytes, granule, buffer.read_only, buffer.floats)
 
 
 def _merged(arrays: Sequence[tuple[int, Named, np.ndarray[Any, Any]]]) -> list[Buffer]:
@@ -96,14 +97,16 @@ def _merged(arrays: Sequence[tuple[int, Named, np.ndarray[Any, Any]]]) -> list[B
     buffers: list[Buffer] = []
     for _, parameter, array in sorted(arrays, key=lambda entry: entry[2].ctypes.data):
         start, size = array.ctypes.data, array.nbytes
-        read_only = bool(parameter.native.constant)
+        read_only, floats = bool(parameter.native.constant), array.dtype == np.float32
         last = buffers[-1] if buffers else None
-        if last is None or (start, size) == (last.address, 0) or start >= last.address + last.bytes:
-            buffers.append(Buffer(parameter.name, array.itemsize, start, size, read_only))
+        if last is None or start >= last.address + last.bytes:
+            buffers.append(Buffer(parameter.name, array.itemsize, start, size, read_only, floats))
             continue
         extent = max(last.bytes, start + size - last.address)
         itemsize = min(last.itemsize, array.itemsize)
-        buffers[-1] = Buffer(last.name, itemsize, last.address, extent, last.read_only and read_only)
+        buffers[-1] = Buffer(
+            last.name, itemsize, last.address, extent, last.read_only and read_only, last.floats and floats
+        )
     return buffers
 
 

@@ -7,11 +7,12 @@ import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 
 from treadle.backends.c.cache import digest, fetch
 from treadle.backends.c.toolchain import Toolchain, find_toolchain
 from treadle.backends.cuda.compiler import HEADER
-from treadle.backends.cuda.emulator.red_zones import with_red_zones
+from treadle.backends.cuda.emulator.red_zones import ZONE_BYTES, with_red_zones
 from treadle.backends.cuda.emulator.signature import dynamic_arrays, kernels
 from treadle.errors import TreadleError
 from treadle.knobs import Knobs, available_cores
@@ -25,17 +26,22 @@ _HERE = Path(__file__).parent
 _INCLUDES = (_HERE / "include", HEADER.parent)
 _RUNTIME = _HERE / "runtime"
 
+_ONE_RUNTIME = Lock()  # threads that compile texts would each compile it
+
 _COMMON = ("-x", "c++", "-std=c++17", "-fPIC", "-fno-exceptions", "-fno-rtti")
 # One compiler at hand links a library of its own for this sanitizer unless it is told not to.
 _NO_UBSAN = "-fno-sanitize=undefined"
-_RUNTIME_FLAGS = ("-O2", "-fno-threadsafe-statics", "-ftls-model=initial-exec", _NO_UBSAN)
+_RUNTIME_FLAGS = ("-O3", "-fno-threadsafe-statics", "-ftls-model=initial-exec", _NO_UBSAN)
 # The reinterpretations of CUDA programs are no undefined behaviour here, and endless loops stay endless.
-_KERNEL_FLAGS = ("-w", "-fno-strict-aliasing", "-fwrapv", "-fno-math-errno", "-fno-trapping-math", "-fno-finite-loops")
+_KERNEL_FLAGS = (
+    "-w", "-fno-strict-aliasing", "-fwrapv", "-fno-math-errno", "-fno-trapping-math", "-fno-finite-loops",
+    "-fno-stack-protector",
+)  # fmt: skip
 _FAST = ("-O3", "-march=native", "-g1", _NO_UBSAN)
 # -O1 keeps accesses where the text has them. The runtime stands in for the sanitizers' libraries.
 _CHECKED = (
     "-O1", "-g1", _NO_UBSAN, "-fsanitize=thread", "-fsanitize=bounds,alignment",
-    "-fsanitize-recover=bounds,alignment",
+    "-fsanitize-recover=bounds,alignment", "-ftrivial-auto-var-init=pattern",
 )  # fmt: skip
 
 _DIAGNOSTIC = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: (?P<message>.*)$", re.M)
@@ -49,10 +55,13 @@ def build_text(text: str, name: str, checked: bool, knobs: Knobs) -> Path:
     line of the text, and where no compiler is found.
     """
     toolchain = find_toolchain(knobs)
-    runtime = _build_runtime(toolchain, knobs)
+    with _ONE_RUNTIME:
+        runtime = _build_runtime(toolchain, knobs)
     flags = [*_COMMON, *_KERNEL_FLAGS, *(_CHECKED if checked else _FAST), *(f"-I{folder}" for folder in _INCLUDES)]
     unit = f'#include "treadle_emulator.h"\n#line 1 "{name}"\n{text}\n#line 1 "emulator entry"\n{_trailer(text)}'
-    key = digest(toolchain.identity(), *_sources(_INCLUDES), *flags, str(runtime), unit)
+    key = digest(
+        toolchain.identity(), *_sources(_INCLUDES), *flags, str(runtime), f"{ZONE_BYTES} {_BORDER_BYTES}", unit
+    )
 
     def produce(target: Path) -> None:
         # Older debug-information readers confuse the compiled file with the one that #line names.

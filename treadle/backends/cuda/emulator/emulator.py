@@ -189,7 +189,7 @@ class Emulator:
         groups: dict[tuple[Standing, int], list[int]] = {}
         for number, place in enumerate(places):
             if place.standing != Standing.ABSENT:
-                groups.setdefault((Standing(place.standing), place.line or lines.get(place.pc, 0)), []).append(number)
+                groups.setdefault((Standing(place.standing), lines.get(place.pc, 0) or place.line), []).append(number)
         told = (
             f"threads {ranges(numbers)} {_STANDINGS[standing]}{f' at line {line}' if line else ''}"
             for (standing, line), numbers in groups.items()

@@ -20,6 +20,7 @@ KINDS: dict[What, FindingKind] = {
     What.BOUNDS_WILD: "bounds",
     What.BOUNDS_READ_ONLY: "bounds",
     What.INIT_SHARED: "init",
+    What.INIT_REGISTER: "init",
     What.DIVERGENCE_BARRIER: "divergence",
     What.DIVERGENCE_PLACES: "divergence",
     What.DIVERGENCE_WARP: "divergence",
@@ -162,7 +163,8 @@ def _message(what: What, native: NativeFinding) -> str:
         case What.BOUNDS_OUTSIDE:
             return f"{size} bytes outside of the buffer"
         case What.BOUNDS_INDEX:
-            return f"index {native.offset} is outside of {(native.text or b'an array').decode()}"
+            array = (native.text or b"an array").decode().replace(" [", "[")
+            return f"index {native.offset} is outside of {array}; the block ended here"
         case What.BOUNDS_MISALIGNED:
             return f"an address that is no multiple of {size}, the size of what is read or written there"
         case What.BOUNDS_WILD:
@@ -171,6 +173,8 @@ def _message(what: What, native: NativeFinding) -> str:
             return "a write to a buffer that is const"
         case What.INIT_SHARED:
             return "read before anything was written to it"
+        case What.INIT_REGISTER:
+            return "a value made of registers that were never written"
         case What.DIVERGENCE_BARRIER:
             return "a barrier that some threads left the kernel without reaching"
         case What.DIVERGENCE_PLACES:

@@ -37,12 +37,13 @@ class What(IntEnum):
     BOUNDS_WILD = 6
     BOUNDS_READ_ONLY = 7
     INIT_SHARED = 8
-    DIVERGENCE_BARRIER = 9
-    DIVERGENCE_PLACES = 10
-    DIVERGENCE_WARP = 11
-    DIVERGENCE_SOURCE = 12
-    DIVERGENCE_MASK = 13
-    CRASH_ARITHMETIC = 14
+    INIT_REGISTER = 9
+    DIVERGENCE_BARRIER = 10
+    DIVERGENCE_PLACES = 11
+    DIVERGENCE_WARP = 12
+    DIVERGENCE_SOURCE = 13
+    DIVERGENCE_MASK = 14
+    CRASH_ARITHMETIC = 15
 
 
 class Standing(IntEnum):
@@ -82,7 +83,8 @@ class NativeBuffer(Structure):
     """A buffer of device memory."""
 
     _fields_: ClassVar = [
-        ("host", c_void_p), ("bytes", c_uint64), ("granule", c_uint32), ("read_only", c_uint32), ("device", c_uint64),
+        ("host", c_void_p), ("bytes", c_uint64), ("granule", c_uint32), ("read_only", c_uint32),
+        ("floats", c_uint32), ("padding", c_uint32), ("device", c_uint64),
     ]  # fmt: skip
 
 
@@ -119,7 +121,8 @@ class NativeFinding(Structure):
     _fields_: ClassVar = [
         ("what", c_uint32), ("line", c_uint32), ("pc", c_uint64), ("other_pc", c_uint64), ("buffer", c_int32),
         ("size", c_uint32), ("offset", c_int64), ("thread", c_uint32), ("other_thread", c_uint32),
-        ("block", c_uint32), ("other_block", c_uint32), ("other_line", c_uint32), ("padding", c_uint32), ("text", c_char_p), ("count", c_uint64),
+        ("block", c_uint32), ("other_block", c_uint32), ("other_line", c_uint32), ("padding", c_uint32),
+        ("text", c_char_p), ("count", c_uint64),
         ("threads", c_uint32 * (MAX_THREADS // 32)),
     ]  # fmt: skip
 

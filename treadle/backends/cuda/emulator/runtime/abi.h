@@ -24,6 +24,7 @@ enum What : uint32_t {
   BOUNDS_WILD,          // an address in no buffer at all
   BOUNDS_READ_ONLY,     // a write to a buffer that is a pointer to const
   INIT_SHARED,
+  INIT_REGISTER,        // a value made from registers never written reached global memory
   DIVERGENCE_BARRIER,   // some threads wait at a barrier that others never reach
   DIVERGENCE_PLACES,    // threads meet at different barriers
   DIVERGENCE_WARP,      // a warp operation that lanes of its mask do not take part in
@@ -38,6 +39,8 @@ struct Buffer {
   uint64_t bytes;
   uint32_t granule;    // bytes of memory that one shadow cell stands for
   uint32_t read_only;  // only pointers to const lead to it
+  uint32_t floats;     // its elements are 4-byte floats
+  uint32_t padding;
   uint64_t device;     // where the kernel finds it
 };
 

@@ -102,6 +102,7 @@ static void start_fibers(Worker &w) {
     f.y = i / dim[0] % dim[1];
     f.z = i / dim[0] / dim[1];
     f.standing = NOT_STARTED;
+    f.pc = f.line = 0;
     f.async.count = f.async.group = 0;
     *(uint32_t *)f.stack = CANARY;
     f.sp = prepare_stack(f.stack, STACK_BYTES, fiber_main);

@@ -40,7 +40,7 @@ void keep_places(Worker &w) {
     for (uint32_t i = 0; i < w.num_threads; ++i) {
       Standing standing = w.fibers[i].standing;
       bool waits = standing == AT_BARRIER || standing == AT_WARP || standing == RUNNING || standing == READY;
-      request.places[i] = {standing, standing == AT_BARRIER ? w.fibers[i].line : 0, waits ? w.fibers[i].pc : 0};
+      request.places[i] = {standing, waits ? w.fibers[i].line : 0, waits ? w.fibers[i].pc : 0};
     }
   }
   pthread_mutex_unlock(&mutex);
@@ -59,7 +59,7 @@ void run_blocks(Worker &w) {
     run_block(w);
     w.current = nullptr;
     w.in_runtime = 0;
-    if (w.abandoned && launch.stop != NEEDS_BYTE_CELLS) keep_places(w);
+    if (w.abandoned && launch.stop != FINISHED && launch.stop != NEEDS_BYTE_CELLS) keep_places(w);
   }
 }
 
@@ -210,6 +210,7 @@ extern "C" void treadle_emu_launch(Request *request) {
     install_signals();
     run(launch);
     restore_signals();
+    if (launch.stop == FINISHED) find_unwritten(launch);
   } else {
     launch.stop = OUT_OF_MEMORY;
   }

@@ -9,7 +9,6 @@ namespace {
 enum Kind : int32_t { F16, BF16, TF32 };
 
 struct Mma {
-  Kind kind;
   const uint32_t *a, *b;
   const float *c;
   float *d;
@@ -21,15 +20,16 @@ float bits(uint32_t x) {
   return r;
 }
 
+// Exponents are moved by a product, which makes the small numbers right as well.
 float half_value(uint32_t h) {
-  uint32_t sign = (h & 0x8000u) << 16, exponent = h >> 10 & 31, mantissa = h & 1023;
-  if (exponent == 31) return bits(sign | 0x7f800000u | mantissa << 13);
-  if (exponent) return bits(sign | (exponent + 112) << 23 | mantissa << 13);
-  float tiny = (float)mantissa * 5.9604644775390625e-8f;  // 2^-24
-  return sign ? -tiny : tiny;
+  float magnitude = bits((h & 0x7fffu) << 13) * 5.192296858534828e33f;  // 2^112
+  uint32_t special = (h & 0x7c00u) == 0x7c00u ? 0x7f800000u : 0;
+  uint32_t made;
+  memcpy(&made, &magnitude, 4);
+  return bits(made | special | (h & 0x8000u) << 16);
 }
 
-float element(Kind kind, const uint32_t *registers, int n) {
+template <Kind kind> inline float element(const uint32_t *registers, int n) {
   if (kind == TF32) return bits(registers[n] & 0xffffe000u);
   uint32_t two = registers[n / 2];
   uint32_t one = n % 2 ? two >> 16 : two & 0xffff;
@@ -40,29 +40,32 @@ Mma &operands(Worker &w, uint32_t warp, uint32_t lane) {
   return *(Mma *)w.fibers[warp * WARP_SIZE + lane].collective->data;
 }
 
-void run_mma(Worker &w, uint32_t warp, uint32_t lanes) {
-  Kind kind = operands(w, warp, __builtin_ctz(lanes)).kind;
-  const int depth = kind == TF32 ? 8 : 16, pack = kind == TF32 ? 1 : 2;
-  float a[16][16] = {}, b[8][16] = {};
+template <Kind kind> void run_mma(Worker &w, uint32_t warp, uint32_t lanes) {
+  constexpr int depth = kind == TF32 ? 8 : 16, pack = kind == TF32 ? 1 : 2;
+  float a[16][16] = {}, b[16][8] = {}, d[16][8] = {};
   for (uint32_t rest = lanes; rest; rest &= rest - 1) {
     uint32_t lane = __builtin_ctz(rest);
     const Mma &own = operands(w, warp, lane);
-    int group = (int)lane / 4, first = (int)lane % 4 * pack;
+    int group = (int)lane / 4, first = (int)lane % 4 * pack, column = (int)lane % 4 * 2;
     for (int n = 0; n < 4 * pack; ++n) {
       int part = n / pack;
-      a[group + part % 2 * 8][first + n % pack + part / 2 * 4 * pack] = element(kind, own.a, n);
+      a[group + part % 2 * 8][first + n % pack + part / 2 * 4 * pack] = element<kind>(own.a, n);
     }
-    for (int n = 0; n < 2 * pack; ++n) b[group][first + n % pack + n / pack * 4 * pack] = element(kind, own.b, n);
+    for (int n = 0; n < 2 * pack; ++n) b[first + n % pack + n / pack * 4 * pack][group] = element<kind>(own.b, n);
+    for (int n = 0; n < 4; ++n) d[group + n / 2 * 8][column + n % 2] = own.c[n];
+  }
+  for (int row = 0; row < 16; ++row) {
+    float sums[8];
+    memcpy(sums, d[row], sizeof sums);
+    for (int k = 0; k < depth; ++k) {
+      for (int column = 0; column < 8; ++column) sums[column] += a[row][k] * b[k][column];
+    }
+    memcpy(d[row], sums, sizeof sums);
   }
   for (uint32_t rest = lanes; rest; rest &= rest - 1) {
     uint32_t lane = __builtin_ctz(rest);
     const Mma &own = operands(w, warp, lane);
-    for (int n = 0; n < 4; ++n) {
-      int row = (int)lane / 4 + n / 2 * 8, column = (int)lane % 4 * 2 + n % 2;
-      float sum = own.c[n];
-      for (int k = 0; k < depth; ++k) sum += a[row][k] * b[column][k];
-      own.d[n] = sum;
-    }
+    for (int n = 0; n < 4; ++n) own.d[n] = d[lane / 4 + n / 2 * 8][lane % 4 * 2 + n % 2];
   }
 }
 
@@ -111,8 +114,9 @@ void run_ldmatrix(Worker &w, uint32_t warp, uint32_t lanes) {
 using namespace emu;
 
 extern "C" void treadle_emu_mma(int32_t kind, const uint32_t *a, const uint32_t *b, const float *c, float *d) {
-  Mma own = {(Kind)kind, a, b, c, d};
-  Collective collective = {run_mma, ~0u, true, (uint64_t)__builtin_return_address(0), &own};
+  Mma own = {a, b, c, d};
+  auto run = kind == F16 ? run_mma<F16> : kind == BF16 ? run_mma<BF16> : run_mma<TF32>;
+  Collective collective = {run, ~0u, true, (uint64_t)__builtin_return_address(0), &own};
   collect(collective);
 }
 

@@ -14,7 +14,7 @@ uint32_t check_of(What what) {
   switch (what) {
     case RACE_READ_WRITE: case RACE_WRITE_WRITE: case RACE_IN_FLIGHT: return CHECK_RACES;
     case BOUNDS_OUTSIDE: case BOUNDS_INDEX: case BOUNDS_MISALIGNED: case BOUNDS_READ_ONLY: return CHECK_BOUNDS;
-    case INIT_SHARED: return CHECK_INIT;
+    case INIT_SHARED: case INIT_REGISTER: return CHECK_INIT;
     case BOUNDS_WILD: case CRASH_ARITHMETIC: return 0;
     default: return CHECK_DIVERGENCE;
   }
@@ -93,11 +93,39 @@ void report(const FindingKey &key, uint32_t bytes, int64_t offset, const Slot *o
 
 void report_index(uint64_t pc, int64_t index, const char *text) {
   if (!checks(CHECK_BOUNDS)) return;
-  Lock lock;
-  Finding *f = find({BOUNDS_INDEX, pc, 0, NO_BUFFER}, 0, worker->block);
-  if (!f) return;
-  describe(*f, 0, index, nullptr);
-  f->text = text;
+  {
+    Lock lock;
+    Finding *f = find({BOUNDS_INDEX, pc, 0, NO_BUFFER}, 0, worker->block);
+    if (f) {
+      describe(*f, 0, index, nullptr);
+      f->text = text;
+    }
+  }
+  abandon();
+}
+
+void report_value(Request &request, int32_t buffer, int64_t offset, uint64_t pc, const Slot &writer) {
+  uint32_t thread = writer.thread(), bit = 1u << (thread % WARP_SIZE);
+  for (uint32_t i = 0; i < request.num_findings; ++i) {
+    Finding &f = request.findings[i];
+    if (f.what != INIT_REGISTER || f.pc != pc || f.buffer != buffer) continue;
+    f.count++;
+    if (f.block == writer.block - 1) f.threads[thread / WARP_SIZE] |= bit;
+    return;
+  }
+  if (request.num_findings == MAX_FINDINGS) return;
+  Finding &f = request.findings[request.num_findings++];
+  memset(&f, 0, sizeof f);
+  f.what = INIT_REGISTER;
+  f.pc = pc;
+  f.buffer = buffer;
+  f.size = 4;
+  f.offset = offset;
+  f.thread = thread;
+  f.other_thread = ~0u;
+  f.block = writer.block - 1;
+  f.count = 1;
+  f.threads[thread / WARP_SIZE] = bit;
 }
 
 void report_threads(const FindingKey &key, const uint32_t *threads, uint32_t line, uint32_t other_line) {

@@ -17,7 +17,8 @@ struct Guard {
   uint8_t *lock;
   explicit Guard(const void *cell) : lock(&locks[((uintptr_t)cell / sizeof(Cell)) % sizeof locks]) {
     worker->in_runtime = 1;
-    while (__atomic_exchange_n(lock, 1, __ATOMIC_ACQUIRE)) __builtin_ia32_pause();
+    while (__atomic_exchange_n(lock, 1, __ATOMIC_ACQUIRE)) {
+    }
   }
   ~Guard() {
     __atomic_store_n(lock, 0, __ATOMIC_RELEASE);

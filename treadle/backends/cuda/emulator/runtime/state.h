@@ -38,8 +38,8 @@ struct Fiber {
   void *sp;
   uint8_t *stack;
   Collective *collective;
-  uint64_t pc;        // where it waits
-  uint32_t line;      // of the barrier it waits at, in the text
+  uint64_t pc;        // where it waits, unless that is a barrier
+  uint32_t line;      // of the last barrier it came to, in the text
   uint32_t index;     // within the block
   uint32_t x, y, z;
   Standing standing;

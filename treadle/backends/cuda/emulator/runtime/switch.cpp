@@ -1,10 +1,10 @@
-// Switching between fibers: by hand on x86-64, by ucontext elsewhere.
+// Switching between fibers: by hand on x86-64, by ucontext elsewhere (and with TREADLE_EMU_UCONTEXT).
 #include <stdlib.h>
 #include <string.h>
 
 #include "state.h"
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(TREADLE_EMU_UCONTEXT)
 
 asm(R"(
 .text

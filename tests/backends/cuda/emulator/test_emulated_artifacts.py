@@ -1,0 +1,135 @@
+"""Compiled models on the emulator: called, saved, loaded and run from the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import treadle
+from tests.helpers.graphs import Array, Graph, random
+from tests.helpers.onnx_models import WEIGHTS, linear_model
+from treadle.artifact import file_digest
+from treadle.backends.cuda.emulator import CHECKS, Finding
+from treadle.dialects.graph import MatmulOp, SoftmaxOp
+from treadle.errors import TreadleError
+from treadle.tools.treadle_cli import main
+
+X = np.random.default_rng(1).standard_normal((2, 8)).astype(np.float32)
+Y = np.maximum(X @ WEIGHTS, 0)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return linear_model(tmp_path / "m.onnx")
+
+
+@pytest.fixture
+def folder(model: Path, tmp_path: Path) -> Path:
+    treadle.compile(model, "sm_80").save(tmp_path / "saved")
+    return tmp_path / "saved"
+
+
+@pytest.mark.parametrize(("target", "name"), [("cuda", "sm_80"), ("sm_90", "sm_90")])
+def test_a_compiled_model_runs_again_and_again(target: str, name: str, model: Path) -> None:
+    compiled = treadle.compile(model, target, device="emulator")
+    assert compiled.target == name and compiled.reports == ()
+    for factor in (1, 2):
+        np.testing.assert_allclose(compiled(X * factor)[0], Y * factor, rtol=1e-5, atol=1e-6)
+    assert [report.checks for report in compiled.reports] == [()] * len(compiled.manifest.launches)
+    compiled.close()
+    np.testing.assert_allclose(compiled(X)[0], Y, rtol=1e-5, atol=1e-6)
+
+
+def test_a_saved_model_is_checked(folder: Path) -> None:
+    loaded = treadle.load(folder, device="emulator", checks=["bounds", "races"])
+    np.testing.assert_allclose(loaded(X)[0], Y, rtol=1e-5, atol=1e-6)
+    assert [(report.checks, report.findings) for report in loaded.reports] == [(("bounds", "races"), ())]
+
+
+def test_a_temporary_ends_where_its_kernels_say(tmp_path: Path) -> None:
+    graph = Graph(random(40, 33))
+    module = graph.module(graph.add(SoftmaxOp(graph.add(MatmulOp(graph[0], graph.constant(random(33, 20)))), 1)))
+    folder = tmp_path / "saved"
+    treadle.compile(module, "sm_80").save(folder)
+    assert _findings(folder, graph.inputs) == []
+    _edit_manifest(folder, _shrink_temporaries)
+    assert {finding.kind for finding in _findings(folder, graph.inputs)} == {"bounds"}
+
+
+def test_what_the_emulator_does_not_run(model: Path, folder: Path) -> None:
+    with pytest.raises(TreadleError, match="does not run what is compiled for cpu; accepted: a target whose kernels"):
+        treadle.compile(model, device="emulator")
+    with pytest.raises(TreadleError, match="unknown device 'gpu'; accepted: emulator"):
+        treadle.load(folder, device="gpu")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TreadleError, match="checks need the emulator"):
+        treadle.load(folder, checks=["races"])
+    with pytest.raises(TreadleError, match="unknown check 'speed'; accepted: races"):
+        treadle.load(folder, device="emulator", checks=["speed"])(X)
+
+
+def test_a_manifest_without_the_arguments_types(folder: Path) -> None:
+    _edit_manifest(folder, lambda content: content["launches"][0].pop("types"))
+    with pytest.raises(TreadleError, match=r"saved: the manifest does not fit the folder: KeyError\('types'\)"):
+        treadle.load(folder, device="emulator")(X)
+
+
+def test_run_and_check(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("onnxruntime")
+    assert main(["run", str(model), "--target", "cuda", "--device", "emulator", "--check"]) == 0
+    text = capsys.readouterr().out
+    assert "ms (on the emulator)" in text and ": agrees" in text
+
+
+@pytest.mark.parametrize("target", [[], ["--target", "sm_86"]])
+def test_run_and_sanitize(target: list[str], model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(model), *target, "--device", "emulator", "--sanitize"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "findings: 0; launches: 1; kernels: 1"
+
+
+def test_the_sanitizer_finds_a_missing_barrier(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (text,) = folder.glob("kernels/*.cu")
+    text.write_text(text.read_text().replace("treadle_barrier();", ""))
+    _edit_manifest(folder, lambda content: content["files"].update({f"kernels/{text.name}": file_digest(text)}))
+    assert main(["run", str(folder), "--device", "emulator", "--sanitize"]) == 1
+    _, _, *findings, last = capsys.readouterr().out.splitlines()
+    assert any(finding.startswith(f"race {text.stem}:") for finding in findings)
+    assert last == f"findings: {len(findings)}; launches: 1; kernels: 1"
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--sanitize"], "--device: --sanitize needs the emulator; accepted: emulator"),
+        (["--target", "cpu", "--device", "emulator"], "the emulator does not run what is compiled for cpu"),
+        (["--device", "abacus"], "invalid choice: 'abacus'"),
+    ],
+)
+def test_options_that_do_not_fit(
+    options: list[str], complaint: str, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", str(model), *options]) == 2
+    captured = capsys.readouterr()
+    assert complaint in captured.err and captured.err.count("\n") == 1 and captured.out == ""
+
+
+def _findings(folder: Path, inputs: Sequence[Array]) -> list[Finding]:
+    model = treadle.load(folder, device="emulator", checks=tuple(CHECKS))
+    model(*inputs)
+    return [finding for report in model.reports for finding in report.findings]
+
+
+def _shrink_temporaries(content: dict[str, Any]) -> None:
+    for launch in content["launches"]:
+        for buffer, type in zip(launch["buffers"], launch["types"], strict=True):
+            type[1] -= buffer[0] == "arena"
+
+
+def _edit_manifest(folder: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    content = json.loads((folder / "manifest.json").read_text())
+    edit(content)
+    (folder / "manifest.json").write_text(json.dumps(content))

@@ -1,0 +1,25 @@
+"""Compiles the fake `libcuda.so.1`, whose device is the emulator."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from treadle.backends.cuda import emulator
+
+COMPILER = shutil.which("g++")
+
+_HERE = Path(__file__).parent
+_RUNTIME = Path(emulator.__file__).parent / "runtime"
+_FLAGS = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden")
+
+
+def build_fake_libcuda(folder: Path) -> Path:
+    """The library in `folder`, under the name that a CUDA program looks for."""
+    assert COMPILER is not None
+    library = folder / "libcuda.so.1"
+    sources = map(str, sorted(_HERE.glob("*.cpp")))
+    command = [COMPILER, *_FLAGS, f"-I{_RUNTIME}", *sources, "-o", str(library), "-Wl,-soname,libcuda.so.1", "-ldl"]
+    subprocess.run([*command, "-pthread"], check=True)
+    return library

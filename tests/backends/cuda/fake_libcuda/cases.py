@@ -1,0 +1,371 @@
+"""What the pycuda executor has to do on the fake driver: one case a process, `python -m ...cases NAME`.
+
+The process needs the folder of the fake `libcuda.so.1` in LD_LIBRARY_PATH.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from xdsl.dialects.builtin import ModuleOp
+
+from tests.backends.cuda.gpu_graphs import CASES as GRAPHS
+from tests.helpers.graphs import Graph, random
+from treadle.backends.cuda.driver import BoundLaunch, PycudaDriver
+from treadle.backends.cuda.emulator.build import build_text
+from treadle.backends.cuda.executor import BufferRef, CudaProgram, Launch, TensorSpec
+from treadle.backends.cuda.printer import print_kernels
+from treadle.backends.program import Program, read_program
+from treadle.backends.reference import evaluate_module
+from treadle.compiler import lower
+from treadle.dialects.cuda import KernelOp
+from treadle.dialects.registry import treadle_context
+from treadle.errors import TreadleError
+from treadle.knobs import load_knobs
+from treadle.target import Target
+
+CAPACITY = 1 << 24
+"""Bytes of memory that the device has."""
+
+SIZE = 64
+F32 = np.dtype(np.float32)
+X = np.arange(SIZE, dtype=np.float32)
+SPEC = TensorSpec("x", (SIZE,), F32)
+INPUT, OUTPUT, CONSTANT, SCRATCH = (
+    BufferRef("input", 0), BufferRef("output", 0), BufferRef("constant", 0), BufferRef("arena", 256),
+)  # fmt: skip
+
+Case = Callable[[], None]
+
+
+@cache
+def image(text: str) -> bytes:
+    """What the fake driver loads in place of a cubin."""
+    return build_text(text, "kernel.cu", False, load_knobs()).read_bytes()
+
+
+def kernel(body: str, parameters: str = "const float *x, float *y") -> bytes:
+    """The image of a kernel `k`, `t` being the thread."""
+    return image(f'extern "C" __global__ void k({parameters}) {{ int t = threadIdx.x; {body} }}\n')
+
+
+DOUBLE = "y[t] = 2 * x[t];"
+
+
+def launch(body: str, threads: int = SIZE, shared: int = 0) -> Launch:
+    """One block of the kernel of `body`, from the input to the output."""
+    return Launch("k", kernel(body), (1, 1, 1), (threads, 1, 1), (INPUT, OUTPUT), shared)
+
+
+def program(driver: PycudaDriver, *launches: Launch) -> CudaProgram:
+    """A model of one input and one output of `SIZE` elements."""
+    return CudaProgram(driver, launches, [SPEC], [SPEC])
+
+
+def compiled(module: ModuleOp, planned: Program) -> list[Launch]:
+    """The launches of a lowered module."""
+    kernels = {op.sym_name.data: op for op in module.walk() if isinstance(op, KernelOp)}
+    images = {unit.name: image(unit.text) for unit in print_kernels(module)}
+
+    def make(name: str, buffers: tuple[BufferRef, ...]) -> Launch:
+        op = kernels[name]
+        grid, block = shape3(op.grid_shape), shape3(op.block_shape)
+        return Launch(name, images[name], grid, block, buffers, op.shared_bytes(dynamic=True))
+
+    return [make(each.kernel, each.buffers) for each in planned.launches]
+
+
+def shape3(extents: Sequence[int]) -> tuple[int, int, int]:
+    """Three extents as such."""
+    x, y, z = extents
+    return x, y, z
+
+
+@contextmanager
+def opened() -> Generator[PycudaDriver]:
+    """A driver, closed afterwards."""
+    driver = PycudaDriver()
+    try:
+        yield driver
+    finally:
+        driver.close()
+
+
+def free_bytes(driver: PycudaDriver) -> int:
+    """What the device says about its memory."""
+    with driver._current("asking"):
+        return int(driver._cuda.mem_get_info()[0])
+
+
+def fails(expected: str) -> Any:
+    """Expects a `TreadleError` that says so."""
+    return pytest.raises(TreadleError, match=expected)
+
+
+def the_device_is_described() -> None:
+    """What pycuda asks about a device has answers."""
+    with opened() as driver:
+        assert driver.capability == (8, 0)
+        assert driver._device.name() == "Treadle emulator"
+        assert driver._device.total_memory() == CAPACITY
+        assert driver._device.get_attribute(driver._cuda.device_attribute.WARP_SIZE) == 32
+
+
+def memory_is_allocated_copied_and_given_back() -> None:
+    """Addresses are aligned, the device's count is right, contents come back."""
+    with opened() as driver:
+        addresses = [driver.allocate(size) for size in (1, 1000, 0)]
+        assert all(address % 256 == 0 for address in addresses) and len(set(addresses)) == 3
+        assert free_bytes(driver) == CAPACITY - 256 - 1024 - 256
+        back = np.zeros(250, np.float32)
+        driver.download(back, addresses[1])
+        driver.synchronize()
+        assert np.isnan(back).all()  # nobody has written it
+        values = random(250)
+        driver.upload(addresses[1], values)
+        driver.download(back, addresses[1])
+        driver.synchronize()
+        np.testing.assert_array_equal(back, values)
+        for address in addresses:
+            driver.free(address)
+        assert free_bytes(driver) == CAPACITY
+
+
+def work_waits_for_synchronize() -> None:
+    """Copies are done as late as a device may do them."""
+    with opened() as driver:
+        address, values, back = driver.allocate(X.nbytes), X.copy(), np.zeros(SIZE, np.float32)
+        driver.upload(address, values)
+        driver.download(back, address)
+        assert not back.any()
+        values += 1  # before the copy is done, so the device sees it
+        driver.synchronize()
+        np.testing.assert_array_equal(back, X + 1)
+
+
+def events_have_an_order_and_a_time() -> None:
+    """Time between events is known once they were reached, and not before."""
+    with opened() as driver:
+        function = driver.load(kernel("y[t] = x[t];"), "k", 2, 0)
+        source, target = driver.allocate(X.nbytes), driver.allocate(X.nbytes)
+        start = driver.record()
+        driver.launch([BoundLaunch(function, (1, 1, 1), (SIZE, 1, 1), (source, target))])
+        end = driver.record()
+        with driver._current("asking"):
+            cuda: Any = driver._cuda
+            with pytest.raises(cuda.Error, match="not ready"):
+                start.time_till(end)  # pyright: ignore[reportAttributeAccessIssue]
+        assert 0 < driver.seconds_between(start, end) < 60
+        driver.synchronize()
+
+
+def streams_are_asked_and_waited_for() -> None:
+    """What `Driver` does not use: a second stream behind an event of the first."""
+    with opened() as driver, driver._current("testing"):
+        cuda: Any = driver._cuda
+        first, second, event = cuda.Stream(), cuda.Stream(), cuda.Event()
+        memory, back = cuda.mem_alloc(X.nbytes), np.zeros(SIZE, np.float32)
+        cuda.memcpy_htod_async(memory, X, first)
+        event.record(first)
+        second.wait_for_event(event)
+        cuda.memcpy_dtoh_async(back, memory, second)
+        assert not event.query() and not second.is_done()
+        second.synchronize()
+        assert event.query() and first.is_done() and second.is_done()
+        np.testing.assert_array_equal(back, X)
+        memory.free()
+
+
+def kernels_share_a_module_and_run_in_order() -> None:
+    """Two kernels of one image, constants and the arena."""
+    text = """extern "C" __global__ void add(const float *a, const float *b, float *c) {
+  c[threadIdx.x] = a[threadIdx.x] + b[threadIdx.x];
+}
+extern "C" __global__ void twice(float *a) { a[threadIdx.x] *= 2; }
+"""
+    shape = ((1, 1, 1), (SIZE, 1, 1))
+    launches = [
+        Launch("add", image(text), *shape, (INPUT, CONSTANT, SCRATCH)),
+        Launch("twice", image(text), *shape, (SCRATCH,)),
+        Launch("add", image(text), *shape, (SCRATCH, INPUT, OUTPUT)),
+    ]
+    with (
+        opened() as driver,
+        CudaProgram(driver, launches, [SPEC], [SPEC], [random(SIZE)], 256 + X.nbytes) as program,
+    ):
+        for values in (X, -X):
+            np.testing.assert_allclose(program.run([values])[0], 2 * (values + random(SIZE)) + values, rtol=1e-6)
+
+
+def dynamic_shared_memory_beyond_48_kib() -> None:
+    """What a kernel gets only because `load` asked for it."""
+    body = "extern __shared__ float s[]; s[t + 16000] = x[t]; __syncthreads(); y[t] = s[16063 - t];"
+    with opened() as driver, program(driver, launch(body, shared=64 * 1024)) as reversed:
+        np.testing.assert_array_equal(reversed.run([X])[0], X[::-1])
+
+
+def scalars_are_passed_by_their_types() -> None:
+    """What `Driver` does not use: parameters of several sizes, packed and aligned by pycuda."""
+    body = "if (t < n) y[t] = (float)(a * c);"
+    with opened() as driver, driver._current("testing"):
+        cuda: Any = driver._cuda
+        module = cuda.module_from_buffer(kernel(body, "char c, double a, short n, float *y"))
+        target = cuda.mem_alloc(X.nbytes)
+        cuda.memset_d32(target, 0, SIZE)
+        arguments = np.int8(3), np.float64(0.5), np.int16(5), target
+        module.get_function("k")(*arguments, block=(SIZE, 1, 1), grid=(1, 1))
+        back = np.empty(SIZE, np.float32)
+        cuda.memcpy_dtoh(back, target)
+        np.testing.assert_array_equal(back, np.where(np.arange(SIZE) < 5, 1.5, 0))
+        target.free()
+
+
+def a_whole_model_agrees_with_numpy() -> None:
+    """A compiled graph, run twice and measured."""
+    case = GRAPHS["attention"]
+    graph = Graph(random(*case.large))
+    module = graph.module(case.build(graph))
+    (expected,) = evaluate_module(module, graph.inputs)
+    with opened() as driver:
+        lower(treadle_context(), module, Target.for_capability(*driver.capability))
+        planned = read_program(module)
+        launches = compiled(module, planned)
+        constants = [constant.array() for constant in planned.constants]
+        with CudaProgram(driver, launches, planned.inputs, planned.outputs, constants, planned.arena_bytes) as model:
+            for _ in range(2):
+                np.testing.assert_allclose(model.run(graph.inputs)[0], expected, rtol=1e-5, atol=1e-5)
+            seconds = model.measure(graph.inputs, repeats=3)
+        assert len(seconds) == 3 and all(0 < each < 60 for each in seconds)
+        assert free_bytes(driver) == CAPACITY
+
+
+def out_of_memory_is_told_and_leaks_nothing() -> None:
+    """A model that does not fit leaves the device to one that does."""
+    with opened() as driver:
+        large = TensorSpec("x", (CAPACITY // 4 - 64,), F32)
+        with fails(rf"allocating {CAPACITY - 256} bytes: the GPU failed: cuMemAlloc failed: out of memory"):
+            CudaProgram(driver, [launch(DOUBLE)], [large], [large])
+        assert free_bytes(driver) == CAPACITY
+        with program(driver, launch(DOUBLE)) as works:
+            np.testing.assert_array_equal(works.run([X])[0], 2 * X)
+
+
+def a_kernel_that_is_not_in_the_image() -> None:
+    """Its name is told, and the memory given back."""
+    with opened() as driver:
+        missing = Launch("other", kernel(DOUBLE), (1, 1, 1), (SIZE, 1, 1), (INPUT, OUTPUT))
+        with fails("loading kernel 'other': the GPU failed: cuModuleGetFunction failed: named symbol not found"):
+            program(driver, missing)
+        assert free_bytes(driver) == CAPACITY
+
+
+def images_that_are_none() -> None:
+    """Text, and a cubin for a real GPU."""
+    # A cubin is an ELF file for machine 190, which the emulator cannot run.
+    real = b"\x7fELF\x02\x01\x01" + bytes(9) + (2).to_bytes(2, "little") + (190).to_bytes(2, "little") + bytes(64)
+    for given, reason in (
+        (b"no image", "device kernel image is invalid - not an ELF file"),
+        (real, "no kernel image is available for execution on the device - not for this device"),
+    ):
+        with opened() as driver, fails(f"loading kernel 'k': the GPU failed: cuModuleLoadDataEx failed: {reason}"):
+            program(driver, Launch("k", given, (1, 1, 1), (SIZE, 1, 1), (INPUT, OUTPUT)))
+
+
+def launches_that_do_not_fit() -> None:
+    """Too much shared memory, too many threads, an argument too few: refused before anything runs."""
+    with opened() as driver:
+        too_much = 164 * 1024
+        with fails("loading kernel 'k': the GPU failed: cuFuncSetAttribute failed: invalid argument"):
+            program(driver, launch(DOUBLE, shared=too_much))
+        with (
+            program(driver, launch(DOUBLE, threads=1025)) as wide,
+            fails("launching a kernel: the GPU failed: cuFuncSetBlockShape failed: invalid argument"),
+        ):
+            wide.run([X])
+        with (
+            program(driver, Launch("k", kernel(DOUBLE), (1, 1, 1), (SIZE, 1, 1), (INPUT,))) as few,
+            fails("launching a kernel: the GPU failed: cuLaunchKernel failed: invalid argument"),
+        ):
+            few.run([X])
+        with program(driver, launch(DOUBLE)) as works:  # none of these harmed the context
+            np.testing.assert_array_equal(works.run([X])[0], 2 * X)
+
+
+def _breaks(body: str, reason: str) -> None:
+    """The kernel is noticed at `synchronize`, its context is of no use afterwards, and a new one is."""
+    driver = PycudaDriver()
+    broken = program(driver, launch(body))
+    with fails(f"waiting for the device: the GPU failed: cuStreamSynchronize failed: {reason}"):
+        broken.run([X])
+    with fails(f"allocating 4 bytes: the GPU failed: cuMemAlloc failed: {reason}"):
+        driver.allocate(4)
+    broken.close()
+    driver.close()
+    with opened() as fresh, program(fresh, launch(DOUBLE)) as works:
+        np.testing.assert_array_equal(works.run([X])[0], 2 * X)
+
+
+def a_kernel_that_writes_out_of_bounds() -> None:
+    """Its first write is behind every allocation."""
+    _breaks("y[t + 1024] = x[t];", "an illegal memory access was encountered")
+
+
+def a_kernel_that_never_ends() -> None:
+    """The device's limit stops it."""
+    _breaks("while (x[t] == x[t]) {} y[t] = 0;", "the launch timed out and was terminated")
+
+
+def a_driver_that_is_closed_is_refused() -> None:
+    """A program outlives its driver."""
+    with opened() as driver:
+        works = program(driver, launch(DOUBLE))
+    with fails("copying 256 bytes to the device: the driver was closed"):
+        works.run([X])
+
+
+def no_device() -> None:
+    """The driver is there and finds no GPU."""
+    with fails("cuda driver: no GPU can be used: cuInit failed: no CUDA-capable device is detected"):
+        PycudaDriver()
+
+
+CASES: dict[str, Case] = {
+    case.__name__: case
+    for case in (
+        the_device_is_described,
+        memory_is_allocated_copied_and_given_back,
+        work_waits_for_synchronize,
+        events_have_an_order_and_a_time,
+        streams_are_asked_and_waited_for,
+        kernels_share_a_module_and_run_in_order,
+        dynamic_shared_memory_beyond_48_kib,
+        scalars_are_passed_by_their_types,
+        a_whole_model_agrees_with_numpy,
+        out_of_memory_is_told_and_leaks_nothing,
+        a_kernel_that_is_not_in_the_image,
+        images_that_are_none,
+        launches_that_do_not_fit,
+        a_kernel_that_writes_out_of_bounds,
+        a_kernel_that_never_ends,
+        a_driver_that_is_closed_is_refused,
+        no_device,
+    )
+}
+
+
+def main(name: str) -> None:
+    """Runs a case."""
+    # Some builds of pycuda leave it to others to load the driver.
+    ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_GLOBAL)
+    CASES[name]()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
