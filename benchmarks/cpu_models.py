@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         measured = [_latencies(name, args) for name in _tracked(args.models, console)]
         console.print(latency_table(measured, args.threads))
-        settings = {"threads": args.threads, "warmups": args.warmups}
+        settings = {"threads": args.threads, "warmups": args.warmups, "pause_s": args.pause}
         rows = [latency_row(each) for each in measured]
         path = write_results("cpu_models", circumstances | settings, rows, args.output)
         status = int(args.limit is not None and any(each.ratio > args.limit for each in measured))
@@ -116,7 +116,13 @@ def write_results(what: str, circumstances: dict[str, object], rows: Sequence[di
 def _latencies(name: str, args: argparse.Namespace) -> Latencies:
     model = MODELS[name]
     return measure_model(
-        name, model.path(), model.sample_inputs(), threads=args.threads, pairs=args.pairs, warmups=args.warmups
+        name,
+        model.path(),
+        model.sample_inputs(),
+        threads=args.threads,
+        pairs=args.pairs,
+        warmups=args.warmups,
+        pause=args.pause,
     )
 
 
@@ -136,6 +142,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=_positive, default=2, metavar="N", help="threads of both sides (default 2)")
     parser.add_argument("--pairs", type=_positive, default=30, metavar="N", help="calls of each side (default 30)")
     parser.add_argument("--warmups", type=_positive, default=5, metavar="N", help="calls before them (default 5)")
+    parser.add_argument(
+        "--pause", type=float, default=0.05, metavar="S", help="seconds before each call, both sides (default 0.05)"
+    )
     parser.add_argument("--limit", type=float, metavar="RATIO", help="fail if a model's ratio is larger")
     parser.add_argument("--compile", action="store_true", help="measure the compiler instead, cold and warm")
     parser.add_argument("--target", default="cpu", metavar="NAME", help="with --compile: what to compile for")

@@ -62,7 +62,14 @@ class Latencies:
 
 
 def measure_model(
-    name: str, path: Path, inputs: Mapping[str, Array], *, threads: int, pairs: int, warmups: int
+    name: str,
+    path: Path,
+    inputs: Mapping[str, Array],
+    *,
+    threads: int,
+    pairs: int,
+    warmups: int,
+    pause: float = 0.0,
 ) -> Latencies:
     """Compiles the model at `path` for the CPU and measures `pairs` calls of each side, both with `threads` threads."""
     shapes = {key: array.shape for key, array in inputs.items()}
@@ -77,18 +84,23 @@ def measure_model(
             lambda: cast("list[Array]", session.run(names, dict(inputs))),
             pairs=pairs,
             warmups=warmups,
+            pause=pause,
         )
     finally:
         model.close()
 
 
-def compare(name: str, ours: Call, theirs: Call, *, pairs: int, warmups: int) -> Latencies:
-    """Calls both in turn (ours, theirs, ours, theirs, ...), the first `warmups` pairs without the clock."""
+def compare(name: str, ours: Call, theirs: Call, *, pairs: int, warmups: int, pause: float = 0.0) -> Latencies:
+    """Calls both in turn (ours, theirs, ours, theirs, ...), the first `warmups` pairs without the clock.
+
+    Before each call it waits `pause` seconds: the threads of the other side spin for a while after a call, and would
+    take a core from this one.
+    """
     error = relative_error(ours(), theirs())
     for _ in range(warmups):
         ours()
         theirs()
-    return Latencies(name, tuple((_seconds(ours), _seconds(theirs)) for _ in range(pairs)), error)
+    return Latencies(name, tuple((_seconds(ours, pause), _seconds(theirs, pause)) for _ in range(pairs)), error)
 
 
 def onnx_runtime_session(path: Path, threads: int) -> onnxruntime.InferenceSession:
@@ -108,7 +120,8 @@ def relative_error(actual: Sequence[Array], expected: Sequence[Array]) -> float:
     return max(errors)
 
 
-def _seconds(call: Call) -> float:
+def _seconds(call: Call, pause: float) -> float:
+    time.sleep(pause)
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
