@@ -29,7 +29,6 @@ class Comparison:
     """One output beside the reference's.
 
     absolute: the largest difference; relative: that divided by the largest magnitude of the reference
-    floor: an absolute difference that is accepted in any case
     """
 
     name: str
@@ -37,12 +36,11 @@ class Comparison:
     relative: float
     accepted: float
     problem: str = ""
-    floor: float = 0.0
 
     @property
     def agrees(self) -> bool:
         """Whether the output is as close as it must be."""
-        return not self.problem and (self.relative <= self.accepted or self.absolute <= self.floor)
+        return not self.problem and self.relative <= self.accepted
 
     def __str__(self) -> str:
         verdict = "agrees" if self.agrees else f"DIFFERS{self.problem and ': '}{self.problem}"
@@ -70,16 +68,14 @@ def reference_outputs(path: Path, inputs: Mapping[str, Array], names: Sequence[s
 def compare(name: str, actual: Array, expected: Array, units: float) -> Comparison:
     """Compares two arrays; `units` is the accepted relative error in units of the type's epsilon.
 
-    An absolute error of one epsilon is accepted whatever the size of the values: the reference computes sigmoids as
-    parts of 1, and is no closer itself. Integers and booleans must be equal. Where the reference is not finite, the
+    Integers and booleans must be equal. Where the reference is not finite, the
     output must be the same.
     """
     if actual.shape != expected.shape or actual.dtype != expected.dtype:
         problem = f"{actual.dtype}{list(actual.shape)}, the reference has {expected.dtype}{list(expected.shape)}"
         return Comparison(name, math.inf, math.inf, 0.0, problem)
     floating = expected.dtype.kind == "f"
-    epsilon = float(np.finfo(expected.dtype).eps) if floating else 0.0
-    accepted = units * epsilon
+    accepted = units * float(np.finfo(expected.dtype).eps) if floating else 0.0
     finite = np.isfinite(expected)
     if not np.array_equal(actual[~finite], expected[~finite], equal_nan=floating):
         return Comparison(name, math.inf, math.inf, accepted, "other values where the reference is not finite")
@@ -91,7 +87,7 @@ def compare(name: str, actual: Array, expected: Array, units: float) -> Comparis
     relative = absolute / scale if scale > 0 else absolute
     if math.isnan(relative):
         return Comparison(name, absolute, relative, accepted, "NaN where the reference is finite")
-    return Comparison(name, absolute, relative, accepted, floor=epsilon)
+    return Comparison(name, absolute, relative, accepted)
 
 
 def tolerance(path: Path, shapes: Mapping[str, Sequence[int]]) -> float:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Sequence
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
-from xdsl.dialects.builtin import DYNAMIC_INDEX, ArrayAttr, IntAttr, StringAttr, TensorType
+from xdsl.dialects.builtin import ArrayAttr, IntAttr, StringAttr, TensorType
 from xdsl.ir import Attribute, ParametrizedAttribute
 from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
@@ -135,17 +133,4 @@ class DimsAttr(ParametrizedAttribute):
         return (ArrayAttr([StringAttr(n) for n in names]),)
 
 
-def static_shape(type: Attribute, what: str) -> tuple[int, ...]:
-    """The extents of a tensor type; VerifyException naming `what` if one of them is symbolic."""
-    shape = cast("TensorType[Attribute]", type).get_shape()
-    if DYNAMIC_INDEX in shape:
-        raise VerifyException(f"{what} has a symbolic dimension: {type}; this needs static extents")
-    return shape
-
-
-def volume(shape: Sequence[int]) -> int:
-    """Number of elements."""
-    return math.prod(shape)
-
-
-__all__ = ["INLINE_LIMIT", "BlobAttr", "DimsAttr", "InlineAttr", "digest_of", "static_shape", "volume"]
+__all__ = ["INLINE_LIMIT", "BlobAttr", "DimsAttr", "InlineAttr", "digest_of"]

@@ -95,7 +95,7 @@ _FOR_INTS_UNARY = ("neg", "abs", "sign", "relu")
 
 
 def broadcast_shapes(shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """NumPy's broadcast of shapes, a symbolic extent (-1) against 1 or itself; VerifyException if they do not fit."""
+    """NumPy's broadcast of shapes, a symbolic extent against 1 or itself; VerifyException if they do not fit."""
     rank = max((len(s) for s in shapes), default=0)
     result = [1] * rank
     for shape in shapes:
