@@ -47,14 +47,15 @@ class CompiledModel:
         *,
         device: Device | None = None,
         checks: Sequence[str] = (),
+        counters: bool = False,
     ):
         """The artifact in `folder`.
 
         `threads` (cpu only) is the number of threads of a call, else the knob decides. `device="emulator"` (cuda only)
-        runs the kernels on the CPU, with the `checks` of `treadle.backends.cuda.emulator`; `reports` has what they
-        found.
+        runs the kernels on the CPU, with the `checks` of `treadle.backends.cuda.emulator`, and with `counters` of
+        what each line does; `reports` has both.
         """
-        check_device(device, checks, manifest.target, manifest.kind)
+        check_device(device, checks, counters, manifest.target, manifest.kind)
         if threads is not None and threads < 1:
             raise TreadleError(f"threads is {threads}", "CompiledModel", "a number from 1 upwards")
         self.folder = folder
@@ -62,6 +63,7 @@ class CompiledModel:
         self.threads = threads
         self.device = device
         self.checks = tuple(checks)
+        self.counters = counters
         self._program: CpuProgram | CudaProgram | EmulatedModel | None = None
 
     @property
@@ -86,7 +88,7 @@ class CompiledModel:
 
     @property
     def reports(self) -> tuple[Report, ...]:
-        """What the emulator's checks found in the last call, a report for each launch; empty on other devices."""
+        """What the emulator's checks found and counted in the last call, a report a launch; else none."""
         return self._program.reports if isinstance(self._program, EmulatedModel) else ()
 
     def __call__(self, *arrays: ArrayLike, **named: ArrayLike) -> tuple[Array, ...]:
@@ -119,7 +121,7 @@ class CompiledModel:
         """Loads the kernels now, which the first call would do; TreadleError when the target's device is absent."""
         if self._program is None:
             if self.device == "emulator":
-                self._program = EmulatedModel(self.folder, self.manifest, self.checks)
+                self._program = EmulatedModel(self.folder, self.manifest, self.checks, self.counters)
             elif self.manifest.kind == "cpu":
                 self._program = open_cpu(self.folder, self.manifest, self.threads)
             else:
@@ -144,20 +146,25 @@ class CompiledModel:
 
 
 def load(
-    path: str | Path, threads: int | None = None, *, device: Device | None = None, checks: Sequence[str] = ()
+    path: str | Path,
+    threads: int | None = None,
+    *,
+    device: Device | None = None,
+    checks: Sequence[str] = (),
+    counters: bool = False,
 ) -> CompiledModel:
     """A model that `CompiledModel.save` or `treadle compile` wrote; TreadleError if a file is missing or damaged.
 
-    `threads`, `device` and `checks` are those of `CompiledModel`.
+    `threads`, `device`, `checks` and `counters` are those of `CompiledModel`.
     """
     folder = Path(path)
-    return CompiledModel(folder, read_manifest(folder), threads, device=device, checks=checks)
+    return CompiledModel(folder, read_manifest(folder), threads, device=device, checks=checks, counters=counters)
 
 
-def check_device(device: Device | None, checks: Sequence[str], target: str, kind: str) -> None:
-    """TreadleError for a device that does not run what is compiled for `target`, and for checks without a device."""
-    if device is None and checks:
-        raise TreadleError("checks need the emulator", "device", DEVICES)
+def check_device(device: Device | None, checks: Sequence[str], counters: bool, target: str, kind: str) -> None:
+    """TreadleError for a device that does not run `target`, and for what only a device can do, without one."""
+    if device is None and (checks or counters):
+        raise TreadleError(f"{'checks' if checks else 'counters'} need the emulator", "device", DEVICES)
     if device is None:
         return
     if device not in DEVICES:

@@ -12,6 +12,7 @@ from threading import Lock
 from treadle.backends.c.cache import digest, fetch
 from treadle.backends.c.toolchain import Toolchain, find_toolchain
 from treadle.backends.cuda.compiler import HEADER
+from treadle.backends.cuda.emulator.instrument import counts_operations, with_counts
 from treadle.backends.cuda.emulator.red_zones import ZONE_BYTES, with_red_zones
 from treadle.backends.cuda.emulator.signature import dynamic_arrays, kernels
 from treadle.errors import TreadleError
@@ -25,6 +26,7 @@ _BORDER_BYTES = 64 * 1024  # as runtime/memory.cpp has it
 _HERE = Path(__file__).parent
 _INCLUDES = (_HERE / "include", HEADER.parent)
 _RUNTIME = _HERE / "runtime"
+_INSTRUMENT = _HERE / "instrument.py"
 
 _ONE_RUNTIME = Lock()  # threads that compile texts would each compile it
 
@@ -38,17 +40,24 @@ _KERNEL_FLAGS = (
     "-fno-stack-protector",
 )  # fmt: skip
 _FAST = ("-O3", "-march=native", "-g1", _NO_UBSAN)
+_SANITIZED = ("-fsanitize=bounds,alignment", "-fsanitize-recover=bounds,alignment", "-ftrivial-auto-var-init=pattern")
 # -O1 keeps accesses where the text has them. The runtime stands in for the sanitizers' libraries.
-_CHECKED = (
-    "-O1", "-g1", _NO_UBSAN, "-fsanitize=thread", "-fsanitize=bounds,alignment",
-    "-fsanitize-recover=bounds,alignment", "-ftrivial-auto-var-init=pattern",
+_CHECKED = ("-O1", "-g1", _NO_UBSAN, "-fsanitize=thread", *_SANITIZED)
+
+# Counts are those of the text: without optimisation one access of it is one access, one operation one instruction.
+# Roundings must not be computed by sums. treadle_emu_run uses the stack below a leaf function.
+_COUNTED = (
+    "-O0", "-g1", _NO_UBSAN, "-fsanitize=thread", "-ffp-contract=off", "-ftrapping-math", "-fno-semantic-interposition",
+    "-fno-optimize-sibling-calls", "-DTREADLE_EMU_COUNTERS", *_SANITIZED,
 )  # fmt: skip
+# This compiler would leave out reads of what is written right afterwards.
+_COUNTED_BY_CLANG = ("-mllvm", "-tsan-instrument-read-before-write")
 
 _DIAGNOSTIC = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: (?P<message>.*)$", re.M)
 _ASSEMBLER = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+): Error: (?P<message>.*)$", re.M)
 
 
-def build_text(text: str, name: str, checked: bool, knobs: Knobs) -> Path:
+def build_text(text: str, name: str, checked: bool, knobs: Knobs, counted: bool = False) -> Path:
     """The shared library of a CUDA text, compiled unless the cache has it.
 
     `name` is the text's file name in messages. Raises TreadleError with the compiler's first message and the
@@ -57,29 +66,51 @@ def build_text(text: str, name: str, checked: bool, knobs: Knobs) -> Path:
     toolchain = find_toolchain(knobs)
     with _ONE_RUNTIME:
         runtime = _build_runtime(toolchain, knobs)
-    flags = [*_COMMON, *_KERNEL_FLAGS, *(_CHECKED if checked else _FAST), *(f"-I{folder}" for folder in _INCLUDES)]
+    flags = [*_COMMON, *_KERNEL_FLAGS, *_mode(toolchain, checked, counted), *(f"-I{folder}" for folder in _INCLUDES)]
     unit = f'#include "treadle_emulator.h"\n#line 1 "{name}"\n{text}\n#line 1 "emulator entry"\n{_trailer(text)}'
-    key = digest(
-        toolchain.identity(), *_sources(_INCLUDES), *flags, str(runtime), f"{ZONE_BYTES} {_BORDER_BYTES}", unit
-    )
+    edits = (f"{ZONE_BYTES} {_BORDER_BYTES}", _INSTRUMENT.read_bytes())
+    key = digest(toolchain.identity(), *_sources(_INCLUDES), *flags, str(runtime), *edits, unit)
 
     def produce(target: Path) -> None:
         # Older debug-information readers confuse the compiled file with the one that #line names.
         source, made = target.parent / name, target.parent / "text.o"
         source.write_text(unit)
         objects = [made]
-        if checked:
+        if checked or counted:
             assembly = target.parent / "text.s"
-            _run([*toolchain.command, *flags, "-S", str(source), "-o", str(assembly)], text, name)
-            assembly.write_text(with_red_zones(assembly.read_text()))
+            _assembly_of(source, assembly, [*toolchain.command, *flags], text, counted)
+            lines = assembly.read_text()
+            lines = with_counts(lines) if counted and counts_operations() else lines
+            assembly.write_text(with_red_zones(lines) if checked else lines)
             _run([*toolchain.command, "-c", str(assembly), "-o", str(made)], text, name)
-            border = _build_border(toolchain, knobs)
-            objects = [border, made, border]
         else:
             _run([*toolchain.command, *flags, "-c", str(source), "-o", str(made)], text, name)
+        if checked:
+            border = _build_border(toolchain, knobs)
+            objects = [border, made, border]
         _run([*toolchain.link_command([*objects, runtime], target), _NO_UBSAN], text, name)
 
     return fetch(knobs.cache_dir / "emulator", key, ".so", produce)
+
+
+def _mode(toolchain: Toolchain, checked: bool, counted: bool) -> tuple[str, ...]:
+    """The flags for running fast, for checking, for counting, or for both of these."""
+    if not counted:
+        return _CHECKED if checked else _FAST
+    by_clang = _COUNTED_BY_CLANG if "clang" in toolchain.version else ()
+    no_red_zone = ("-mno-red-zone",) if counts_operations() else ()
+    return (*_COUNTED, *by_clang, *no_red_zone)
+
+
+def _assembly_of(source: Path, assembly: Path, command: Sequence[str], text: str, counted: bool) -> None:
+    """Compiles to assembly; once more without forced inlining where functions of a counted text call themselves."""
+    whole = [*command, "-S", str(source), "-o", str(assembly)]
+    try:
+        _run(whole, text, source.name)
+    except TreadleError:
+        if not counted:
+            raise
+        _run([*whole, "-DTREADLE_EMU_CALLS"], text, source.name)
 
 
 def _trailer(text: str) -> str:

@@ -27,7 +27,7 @@ Array = np.ndarray[Any, Any]
 class EmulatedProgram:
     """A module after the stage `lower` for a GPU, compiled for the emulator.
 
-    `checks`, `limit` (seconds a kernel) and `knobs` are those of `Emulator`. Raises what the printer and
+    `checks`, `counters`, `limit` (seconds a kernel) and `knobs` are those of `Emulator`. Raises what the printer and
     `Emulator` raise.
     """
 
@@ -36,6 +36,7 @@ class EmulatedProgram:
         module: ModuleOp,
         checks: Sequence[str] = tuple(CHECKS),
         *,
+        counters: bool = False,
         limit: float = 60.0,
         knobs: Knobs | None = None,
     ):
@@ -46,7 +47,7 @@ class EmulatedProgram:
         units = print_kernels(module)
 
         def compiled(text: str) -> Emulator:
-            return Emulator(text, checks, limit=limit, knobs=settings)
+            return Emulator(text, checks, counters=counters, limit=limit, knobs=settings)
 
         with ThreadPoolExecutor(available_cores()) as pool:
             emulators = pool.map(compiled, [unit.text for unit in units])

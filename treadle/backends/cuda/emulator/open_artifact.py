@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 
 LIMIT = 60.0
 CHECKED_LIMIT = 600.0
-"""Seconds that a kernel may take, without and with checks."""
+"""Seconds that a kernel may take, without and with checks or counters."""
 
 _ALIGNMENT = 256
 _NEVER_WRITTEN = 0xFF
@@ -54,10 +54,10 @@ class _Launch:
 class EmulatedModel:
     """An artifact's kernels, compiled for the emulator, and its constants.
 
-    `checks` are those of `Emulator`; `reports` has one report for each launch of the last run, in order.
+    `checks` and `counters` are those of `Emulator`; `reports` has one report for each launch of the last run, in order.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, checks: Sequence[str] = ()):
+    def __init__(self, folder: Path, manifest: Manifest, checks: Sequence[str] = (), counters: bool = False):
         """Raises TreadleError where the manifest does not fit the folder, and what `Emulator` raises."""
         self.reports: tuple[Report, ...] = ()
         self._manifest = manifest
@@ -66,7 +66,7 @@ class EmulatedModel:
             stored = [weights[t.name].view(t.dtype).reshape(t.shape) for t in manifest.constants]
             images = dict.fromkeys(str(entry["image"]) for entry in manifest.launches)
             texts = {image: (folder / image).with_suffix(".cu") for image in images}
-            emulators = _compiled(texts, checks)
+            emulators = _compiled(texts, checks, counters)
             self._launches = [_launch(entry, emulators[entry["image"]]) for entry in manifest.launches]
         except (KeyError, TypeError, ValueError) as error:
             raise TreadleError(f"the manifest does not fit the folder: {error!r}", folder) from error
@@ -106,12 +106,12 @@ class EmulatedModel:
         return self._arena[index : index + argument.elements * argument.dtype.itemsize].view(argument.dtype)
 
 
-def _compiled(texts: dict[str, Path], checks: Sequence[str]) -> dict[str, Emulator]:
+def _compiled(texts: dict[str, Path], checks: Sequence[str], counters: bool) -> dict[str, Emulator]:
     """An emulator for each text, compiled on all cores."""
-    knobs, limit = load_knobs(), CHECKED_LIMIT if checks else LIMIT
+    knobs, limit = load_knobs(), CHECKED_LIMIT if checks or counters else LIMIT
 
     def compile_one(path: Path) -> Emulator:
-        return Emulator(path.read_text(), checks, name=path.name, limit=limit, knobs=knobs)
+        return Emulator(path.read_text(), checks, counters=counters, name=path.name, limit=limit, knobs=knobs)
 
     with ThreadPoolExecutor(available_cores()) as pool:
         return dict(zip(texts, pool.map(compile_one, texts.values()), strict=True))

@@ -8,7 +8,12 @@
 // A variable in shared memory belongs to the core that runs a block; a block runs on one core.
 #define __shared__ thread_local
 #define __global__ __attribute__((visibility("default"), noinline))
+#if defined(TREADLE_EMU_COUNTERS) && !defined(TREADLE_EMU_CALLS)
+// Structures that are handed over straight from memory are seen only where the function is part of its caller.
+#define __device__ __attribute__((always_inline))
+#else
 #define __device__
+#endif
 #define __host__
 #define __constant__
 #define __forceinline__ TREADLE_EMU_INLINE

@@ -45,16 +45,19 @@ TREADLE_EMU_INLINE float treadle_half_to_float(treadle_half h) {
   unsigned sign = (h.bits & 0x8000u) << 16, exponent = h.bits >> 10 & 31, mantissa = h.bits & 1023u;
   if (exponent == 31) return __uint_as_float(sign | 0x7f800000u | mantissa << 13);
   if (exponent) return __uint_as_float(sign | (exponent + 112) << 23 | mantissa << 13);
-  float tiny = (float)mantissa * 5.9604644775390625e-8f;  // 2^-24
-  return sign ? -tiny : tiny;
+  if (!mantissa) return __uint_as_float(sign);
+  unsigned shift = (unsigned)__builtin_clz(mantissa) - 21;
+  return __uint_as_float(sign | (113 - shift) << 23 | (mantissa << shift & 1023u) << 13);
 }
 inline treadle_half treadle_float_to_half(float x) {
   unsigned bits = __float_as_uint(x), sign = bits >> 16 & 0x8000u, rest = bits & 0x7fffffffu;
   if (rest > 0x7f800000u) return {(unsigned short)0x7fff};
   if (rest >= 0x47800000u) return {(unsigned short)(sign | 0x7c00u)};
   if (rest < 0x38800000u) {
-    // Adding 0.5 leaves the mantissa of a subnormal half in the low bits, rounded as the machine rounds.
-    unsigned half = __float_as_uint(__uint_as_float(rest) + 0.5f) - 0x3f000000u;
+    // A subnormal half counts units of 2^-24; the number is its mantissa times 2^(exponent - 150).
+    unsigned shift = 126 - (rest >> 23), mantissa = (rest & 0x7fffffu) | 0x800000u;
+    if (shift > 24) return {(unsigned short)sign};
+    unsigned half = (mantissa + (1u << (shift - 1)) - 1 + (mantissa >> shift & 1)) >> shift;
     return {(unsigned short)(sign | half)};
   }
   rest += 0xfffu + (rest >> 13 & 1);

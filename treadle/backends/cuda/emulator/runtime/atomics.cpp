@@ -8,7 +8,7 @@ using namespace emu;
 namespace {
 
 inline void check(void *address, uint32_t bytes, uint64_t pc) {
-  if (worker->launch->request->checks) check_access(address, bytes, ATOMIC, pc);
+  if (observed(*worker)) observe(address, bytes, ATOMIC, pc);
 }
 
 enum Operation : int32_t { ADD, MIN, MAX, AND, OR, XOR, EXCHANGE, INCREMENT, DECREMENT };

@@ -147,6 +147,7 @@ static void check_places(Worker &w) {
 void run_block(Worker &w) {
   start_fibers(w);
   if (w.launch->request->checks) poison_shared(w);
+  if (w.counting) start_counting_block(w);
   while (true) {
     Fiber *first = next_fiber(w, 0);
     if (first) {
@@ -154,11 +155,13 @@ void run_block(Worker &w) {
       first->standing = RUNNING;
       treadle_emu_switch(&w.home, first->sp);
     }
+    if (w.counting && w.left == w.num_threads) finish_requests(w);
     if (w.abandoned || w.left == w.num_threads) return;
     if (w.launch->stop != FINISHED) {
       w.abandoned = true;
       return;
     }
+    if (w.counting && resume_full_lanes(w)) continue;
     if (!resolve_collective(w)) resolve_barrier(w);
   }
 }
@@ -178,6 +181,10 @@ extern "C" void treadle_emu_barrier(uint32_t line) {
     return;
   }
   if (w.launch->request->checks) check_places(w);
+  if (w.counting) {
+    count_barrier(w, line);
+    finish_requests(w);
+  }
   open_barrier(w);
   yield();
 }

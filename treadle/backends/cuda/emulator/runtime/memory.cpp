@@ -28,7 +28,7 @@ uint64_t cells_bytes(const Buffer &b) { return (b.bytes / b.granule + 1) * sizeo
 bool open_arena(Launch &launch) {
   Request &request = *launch.request;
   launch.global = {};
-  if (!request.checks) {
+  if (!request.checks && !request.counters) {
     for (uint32_t i = 0; i < request.num_buffers; ++i) request.buffers[i].device = (uint64_t)request.buffers[i].host;
     return true;
   }

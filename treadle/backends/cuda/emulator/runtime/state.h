@@ -4,6 +4,7 @@
 #include <stdint.h>
 
 #include "abi.h"
+#include "counters.h"
 #include "shadow.h"
 
 namespace emu {
@@ -68,6 +69,7 @@ struct Worker {
   bool abandoned;
   volatile int in_runtime;  // holds a lock: a signal must not throw it out
   SharedShadow shared;
+  Counting *counting;       // null where nothing is counted
   Warp warps[MAX_WARPS];
   Fiber fibers[MAX_THREADS];
 };
@@ -107,6 +109,16 @@ void finish_copies(Worker &w, Fiber &f, uint32_t before_group);
 void install_signals();
 void restore_signals();
 void interrupt(unsigned long thread);
+
+// Whether accesses matter to anybody: to a check, or to a counter.
+inline bool observed(const Worker &w) { return w.counting || w.launch->request->checks; }
+
+// Counts and checks one access of the current thread.
+inline void observe(const void *address, uint32_t bytes, Access access, uint64_t pc) {
+  if (__builtin_expect(!worker, 0)) return;  // the text's own initialisation
+  if (worker->counting) log_access(*worker, address, bytes, access, pc);
+  if (worker->launch->request->checks) check_access(address, bytes, access, pc);
+}
 
 inline bool checks(uint32_t what) { return (worker->launch->request->checks & what) != 0; }
 
