@@ -30,10 +30,9 @@ def print_profile(reports: Sequence[Report]) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=_PRINTED_WIDTH)
-    launches = Counter((report.kernel, report.counters) for report in reports if report.counters is not None)
+    counted = ((report.kernel, report.counters) for report in reports)
+    launches = Counter((kernel, counters) for kernel, counters in counted if counters is not None)
     for (kernel, counters), times in launches.items():
-        if counters is None:
-            continue
         blocks, threads = (" x ".join(map(str, extents)) for extents in (counters.grid, counters.block))
         count = "1 launch" if times == 1 else f"{times} launches, each"
         console.print(f"{kernel}: {count} of {blocks} blocks of {threads} threads", markup=False, soft_wrap=True)
@@ -46,14 +45,16 @@ def profile_table(counters: Counters, width: int) -> Table:
     columns = [column for column in _COLUMNS if column.value(rows[0]) != 0]
     cells = [[column.show(row) for column in columns] for row in rows]
     names = ["total", *(str(row.line or "?") for row in counters.lines)]
-    room = width - 1 - max(map(len, names)) - sum(_widest(column, cells, n) + 2 for n, column in enumerate(columns))
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    taken = max(map(len, names)) + sum(_widest(column, cells, n) + 1 for n, column in enumerate(columns)) + 2
+    table = Table(box=box.SIMPLE_HEAD, padding=0, show_edge=False)
     table.add_column("line", justify="right", no_wrap=True)
     for column in columns:
         table.add_column(column.heading, justify="right", no_wrap=True)
-    table.add_column("text", no_wrap=True)
+    table.add_column(" text", no_wrap=True)
     for name, row, shown in zip(names, rows, cells, strict=True):
-        table.add_row(name, *shown, Text(_shortened(counters.text(row.line), max(room, _FEWEST_OF_TEXT))))
+        table.add_row(
+            name, *shown, Text(" " + _shortened(counters.text(row.line), max(width - taken, _FEWEST_OF_TEXT)))
+        )
     return table
 
 

@@ -62,66 +62,71 @@ def count(emulator_knobs: Knobs) -> Count:
     return run
 
 
-@pytest.mark.parametrize(
-    ("index", "sectors", "ideal"),
-    [
-        ("lane", 4, 4),
-        ("31 - lane", 4, 4),
-        ("(lane * 5) % 32", 4, 4),
-        ("lane + 1", 5, 4),
-        ("lane + 8", 4, 4),
-        ("lane * 2", 8, 4),
-        ("lane * 8", 32, 4),
-        ("lane * 1024", 32, 4),
-        ("7", 1, 1),
-        ("lane / 16", 1, 1),
-        ("lane / 2 * 8", 16, 2),
-        ("lane % 4 * 9", 4, 1),
-    ],
-)
-def test_sectors_of_reads_and_writes(index: str, sectors: int, ideal: int, count: Count) -> None:
-    found = count(f"float x = a[{index}]; // read\n b[{index}] = x; // write")
-    for each in found.values():
-        assert (each.global_requests, each.global_sectors, each.global_ideal) == (1, sectors, ideal)
-        assert (each.shared_requests, each.bank_conflicts, each.operations) == (0, 0, 0)
-    assert (found["read"].global_read, found["read"].global_written) == (128, 0)
-    assert (found["write"].global_read, found["write"].global_written) == (0, 128)
+SECTORS = {
+    "lane": (4, 4),
+    "31 - lane": (4, 4),
+    "(lane * 5) % 32": (4, 4),
+    "lane + 1": (5, 4),
+    "lane + 8": (4, 4),
+    "lane * 2": (8, 4),
+    "lane * 8": (32, 4),
+    "lane * 1024": (32, 4),
+    "7": (1, 1),
+    "lane / 16": (1, 1),
+    "lane / 2 * 8": (16, 2),
+    "lane % 4 * 9": (4, 1),
+}
+"""Sectors of 32 lanes that touch these elements of 4 bytes, and the fewest for as many bytes."""
+
+
+def test_sectors_of_reads_and_writes(count: Count) -> None:
+    reads = [f"x += a[{index}]; // read{number}" for number, index in enumerate(SECTORS)]
+    writes = [f"b[{index}] = x; // write{number}" for number, index in enumerate(SECTORS)]
+    found = count("\n".join(["float x = 0;", *reads, *writes]))
+    for number, (index, costs) in enumerate(SECTORS.items()):
+        read, write = found[f"read{number}"], found[f"write{number}"]
+        for each in (read, write):
+            assert (each.global_requests, each.global_sectors, each.global_ideal) == (1, *costs), index
+            assert (each.shared_requests, each.bank_conflicts) == (0, 0)
+        assert (read.global_read, read.global_written) == (128, 0)
+        assert (write.global_read, write.global_written) == (0, 128)
 
 
 VECTORS = {
-    "char": ("((signed char *)b)[t] = ((signed char *)a)[t + 32]; // here", 1, 1),
-    "short": ("((short *)b)[t] = ((short *)a)[t]; // here", 1, 2),
-    "half": ("((treadle_half *)b)[t] = ((treadle_half *)a)[t]; // here", 1, 2),
-    "float": ("b[t] = a[t]; // here", 1, 4),
-    "double": ("((double *)b)[t] = ((double *)a)[t]; // here", 1, 8),
-    "float2": ("((float2 *)b)[t] = ((float2 *)a)[t]; // here", 1, 8),
-    "float4": ("((float4 *)b)[t] = ((float4 *)a)[t]; // here", 1, 16),
-    "int4 through a variable": ("int4 v = __ldg((int4 *)a + t); ((int4 *)b)[t] = v; // here", 1, 16),
-    "a structure of one's own": ("((Quad *)b)[t] = ((Quad *)a)[t]; // here", 1, 16),
-    "a structure to and from a function": ("((Quad *)b)[t] = doubled(((Quad *)a)[t]); // here", 1, 16),
+    "char": ("((signed char *)b)[t] = ((signed char *)a)[t + 32];", 1, 1),
+    "short": ("((short *)b)[t] = ((short *)a)[t];", 1, 2),
+    "half": ("((treadle_half *)b)[t] = ((treadle_half *)a)[t];", 1, 2),
+    "float": ("b[t] = a[t];", 1, 4),
+    "double": ("((double *)b)[t] = ((double *)a)[t];", 1, 8),
+    "float2": ("((float2 *)b)[t] = ((float2 *)a)[t];", 1, 8),
+    "float4": ("((float4 *)b)[t] = ((float4 *)a)[t];", 1, 16),
+    "int4 through a variable": ("int4 v = __ldg((int4 *)a + t); ((int4 *)b)[t] = v;", 1, 16),
+    "a structure of one's own": ("((Quad *)b)[t] = ((Quad *)a)[t];", 1, 16),
+    "a structure to and from a function": ("((Quad *)b)[t] = doubled(((Quad *)a)[t]);", 1, 16),
     "treadle_vec": (
-        "treadle_store(b + t * 4, treadle_load<treadle_vec<float, 4>>(a + t * 4)); // here", 1, 16,
+        "treadle_store(b + t * 4, treadle_load<treadle_vec<float, 4>>(a + t * 4));", 1, 16,
     ),
     "eight bytes at once": (
-        "treadle_store(b + t * 2, treadle_load<treadle_vec<float, 2>>(a + t * 2)); // here", 1, 8,
+        "treadle_store(b + t * 2, treadle_load<treadle_vec<float, 2>>(a + t * 2));", 1, 8,
     ),
-    "double4 is two accesses": ("((double4 *)b)[t] = ((double4 *)a)[t]; // here", 2, 16),
-    "three floats are three accesses": ("((Triple *)b)[t] = ((Triple *)a)[t]; // here", 3, 4),
+    "double4 is two accesses": ("((double4 *)b)[t] = ((double4 *)a)[t];", 2, 16),
+    "three floats are three accesses": ("((Triple *)b)[t] = ((Triple *)a)[t];", 3, 4),
     "what is built is written at once": (
-        "float4 v = ((float4 *)a)[t]; ((float4 *)b)[t] = make_float4(v.w, 1, 2, 3); // here", 1, 16,
+        "float4 v = ((float4 *)a)[t]; ((float4 *)b)[t] = make_float4(v.w, 1, 2, 3);", 1, 16,
     ),
-    "so is a list": ("float4 v = ((float4 *)a)[t]; ((float4 *)b)[t] = {v.w, 1, 2, 3}; // here", 1, 16),
+    "so is a list": ("float4 v = ((float4 *)a)[t]; ((float4 *)b)[t] = {v.w, 1, 2, 3};", 1, 16),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("compiler", list(COMMANDS))
-@pytest.mark.parametrize("case", list(VECTORS))
-def test_an_access_of_the_text_is_one_access(case: str, compiler: str, count: Count, emulator_knobs: Knobs) -> None:
-    body, requests, size = VECTORS[case]
+def test_an_access_of_the_text_is_one_access(compiler: str, count: Count, emulator_knobs: Knobs) -> None:
     chosen = dataclasses.replace(emulator_knobs, c_compiler=COMMANDS[compiler])
-    here = count(body, knobs=chosen)["here"]
-    assert here.global_requests == 2 * requests
-    assert here.global_read == here.global_written == 32 * requests * size
+    lines = [f"{{ {statements} }} // here{number}" for number, (statements, *_) in enumerate(VECTORS.values())]
+    found = count("\n".join(lines), knobs=chosen)
+    for number, (case, (_, requests, size)) in enumerate(VECTORS.items()):
+        here = found[f"here{number}"]
+        assert here.global_requests == 2 * requests, case
+        assert here.global_read == here.global_written == 32 * requests * size, case
 
 
 @pytest.mark.parametrize("compiler", list(COMMANDS))
@@ -136,50 +141,58 @@ def test_an_argument_read_from_memory_is_read(count: Count) -> None:
     assert (found.global_requests, found.global_read, found.global_written) == (4, 32 * 12, 128)
 
 
-@pytest.mark.parametrize(
-    ("index", "conflicts"),
-    [
-        ("lane", 0),
-        ("31 - lane", 0),
-        ("0", 0),
-        ("lane / 4", 0),
-        ("lane * 2", 1),
-        ("lane * 4", 3),
-        ("lane * 32", 31),
-        ("lane * 33", 0),
-        ("lane * 3", 0),
-        ("lane / 8 * 32 + lane % 8", 3),
-        ("lane / 8 * 32 + (lane % 8 ^ lane / 8 * 8)", 0),
-    ],
-)
-def test_bank_conflicts(index: str, conflicts: int, count: Count) -> None:
-    found = count(f"__shared__ float s[33 * 32];\n s[{index}] = 1; // write\n float x = s[{index}]; // read")
-    for each in found.values():
-        assert (each.shared_requests, each.shared_phases, each.bank_conflicts) == (1, 1, conflicts)
-        assert each.shared_wavefronts == 1 + conflicts and each.global_requests == 0
-    assert (found["write"].shared_read, found["write"].shared_written) == (0, 128)
-    assert (found["read"].shared_read, found["read"].shared_written) == (128, 0)
+CONFLICTS = {
+    "lane": 0,
+    "31 - lane": 0,
+    "0": 0,
+    "lane / 4": 0,
+    "lane * 2": 1,
+    "lane * 4": 3,
+    "lane * 32": 31,
+    "lane * 33": 0,
+    "lane * 3": 0,
+    "lane / 8 * 32 + lane % 8": 3,
+    "lane / 8 * 32 + (lane % 8 ^ lane / 8 * 8)": 0,
+}
+"""Bank conflicts of 32 lanes that touch these words."""
 
 
-@pytest.mark.parametrize(
-    ("type", "index", "phases", "wavefronts"),
-    [
-        ("short", "lane", 1, 1),
-        ("short", "lane * 2", 1, 1),
-        ("short", "lane * 64", 1, 32),
-        ("float2", "lane", 2, 2),
-        ("float2", "lane * 2", 2, 4),
-        ("float2", "lane * 16", 2, 32),
-        ("float4", "lane", 4, 4),
-        ("float4", "lane * 8", 4, 32),
-        ("float4", "lane * 9", 4, 4),
-        ("float4", "lane / 8 * 8 + (lane % 8 ^ lane / 8)", 4, 4),
-        ("float4", "0", 4, 4),
-    ],
-)
-def test_wide_accesses_come_in_phases(type: str, index: str, phases: int, wavefronts: int, count: Count) -> None:
-    here = count(f"__shared__ {type} s[2048 / sizeof({type}) * 16];\n {type} x = s[{index}]; // here")["here"]
-    assert (here.shared_requests, here.shared_phases, here.shared_wavefronts) == (1, phases, wavefronts)
+def test_bank_conflicts(count: Count) -> None:
+    writes = [f"s[{index}] = 1; // write{number}" for number, index in enumerate(CONFLICTS)]
+    reads = [f"x += s[{index}]; // read{number}" for number, index in enumerate(CONFLICTS)]
+    found = count("\n".join(["__shared__ float s[33 * 32]; float x = 0;", *writes, *reads]))
+    for number, (index, conflicts) in enumerate(CONFLICTS.items()):
+        read, write = found[f"read{number}"], found[f"write{number}"]
+        for each in (read, write):
+            assert (each.shared_requests, each.shared_phases, each.bank_conflicts) == (1, 1, conflicts), index
+            assert each.shared_wavefronts == 1 + conflicts and each.global_requests == 0
+        assert (write.shared_read, write.shared_written) == (0, 128)
+        assert (read.shared_read, read.shared_written) == (128, 0)
+
+
+PHASES = [
+    ("short", "lane", 1, 1),
+    ("short", "lane * 2", 1, 1),
+    ("short", "lane * 64", 1, 32),
+    ("float2", "lane", 2, 2),
+    ("float2", "lane * 2", 2, 4),
+    ("float2", "lane * 16", 2, 32),
+    ("float4", "lane", 4, 4),
+    ("float4", "lane * 8", 4, 32),
+    ("float4", "lane * 9", 4, 4),
+    ("float4", "lane / 8 * 8 + (lane % 8 ^ lane / 8)", 4, 4),
+    ("float4", "0", 4, 4),
+]
+"""Type and element, phases and wavefronts."""
+
+
+def test_wide_accesses_come_in_phases(count: Count) -> None:
+    reads = [f"{{ {type} x = (({type} *)s)[{index}]; }}" for type, index, *_ in PHASES]
+    marked = (f"{read} // read{number}" for number, read in enumerate(reads))
+    found = count("\n".join(["__shared__ alignas(16) float s[8192];", *marked]))
+    for number, (type, index, *costs) in enumerate(PHASES):
+        each = found[f"read{number}"]
+        assert [each.shared_requests, each.shared_phases, each.shared_wavefronts] == [1, *costs], (type, index)
 
 
 @pytest.mark.parametrize(("row", "wavefronts"), [(8, 4), (16, 8), (64, 32), (72, 4), (40, 4)])
@@ -263,13 +276,13 @@ def test_passes_of_a_loop_are_kept_apart(count: Count) -> None:
     assert found["triangle"].global_sectors == 31
 
 
-def test_a_function_that_calls_itself(count: Count) -> None:
+def test_a_function_that_calls_itself(emulator_knobs: Knobs) -> None:
     text = """__device__ float tree(const float *a, int n) {
   return n ? a[n] + tree(a, n - 1) : 0; // here
 }
 extern "C" __global__ void k(float *a, float *b) { b[threadIdx.x] = tree(a, 3); }
 """
-    counters = _launch(Emulator(text, (), counters=True))
+    counters = _launch(Emulator(text, (), counters=True, knobs=emulator_knobs))
     here = counters.line(2)
     assert (here.global_requests, here.global_sectors, here.operations) == (3, 3, 3 * 32)
 

@@ -45,11 +45,12 @@ _SANITIZED = ("-fsanitize=bounds,alignment", "-fsanitize-recover=bounds,alignmen
 _CHECKED = ("-O1", "-g1", _NO_UBSAN, "-fsanitize=thread", *_SANITIZED)
 
 # Counts are those of the text: without optimisation one access of it is one access, one operation one instruction.
-# Roundings must not be computed by sums. treadle_emu_run uses the stack below a leaf function.
 _COUNTED = (
     "-O0", "-g1", _NO_UBSAN, "-fsanitize=thread", "-ffp-contract=off", "-ftrapping-math", "-fno-semantic-interposition",
     "-fno-optimize-sibling-calls", "-DTREADLE_EMU_COUNTERS", *_SANITIZED,
 )  # fmt: skip
+# Roundings are no sums then; and treadle_emu_run uses the stack below a leaf function.
+_COUNTED_X86 = ("-msse4.1", "-mno-red-zone")
 # This compiler would leave out reads of what is written right afterwards.
 _COUNTED_BY_CLANG = ("-mllvm", "-tsan-instrument-read-before-write")
 
@@ -98,8 +99,7 @@ def _mode(toolchain: Toolchain, checked: bool, counted: bool) -> tuple[str, ...]
     if not counted:
         return _CHECKED if checked else _FAST
     by_clang = _COUNTED_BY_CLANG if "clang" in toolchain.version else ()
-    no_red_zone = ("-mno-red-zone",) if counts_operations() else ()
-    return (*_COUNTED, *by_clang, *no_red_zone)
+    return (*_COUNTED, *by_clang, *(_COUNTED_X86 if counts_operations() else ()))
 
 
 def _assembly_of(source: Path, assembly: Path, command: Sequence[str], text: str, counted: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from treadle.backends.cuda.emulator.instrument import Row
 from treadle.backends.cuda.emulator.native import NativeCount
@@ -49,11 +49,23 @@ class LineCounters:
 
     def __add__(self, other: LineCounters) -> LineCounters:
         """The sum, which is of no line unless both are of one."""
-        line = self.line if self.line == other.line else 0
-        return LineCounters(line, *(_sum(getattr(self, name), getattr(other, name)) for name in _COUNTED))
-
-
-_COUNTED = tuple(field.name for field in fields(LineCounters) if field.name != "line")
+        return LineCounters(
+            line=self.line if self.line == other.line else 0,
+            global_requests=self.global_requests + other.global_requests,
+            global_sectors=self.global_sectors + other.global_sectors,
+            global_ideal=self.global_ideal + other.global_ideal,
+            global_read=self.global_read + other.global_read,
+            global_written=self.global_written + other.global_written,
+            shared_requests=self.shared_requests + other.shared_requests,
+            shared_phases=self.shared_phases + other.shared_phases,
+            shared_wavefronts=self.shared_wavefronts + other.shared_wavefronts,
+            shared_read=self.shared_read + other.shared_read,
+            shared_written=self.shared_written + other.shared_written,
+            operations=_sum(self.operations, other.operations),
+            special=_sum(self.special, other.special),
+            barriers=self.barriers + other.barriers,
+            waits=self.waits + other.waits,
+        )
 
 
 @dataclass(frozen=True)
