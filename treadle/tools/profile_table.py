@@ -35,7 +35,7 @@ def print_profile(reports: Sequence[Report]) -> None:
     for (kernel, counters), times in launches.items():
         blocks, threads = (" x ".join(map(str, extents)) for extents in (counters.grid, counters.block))
         count = "1 launch" if times == 1 else f"{times} launches, each"
-        console.print(f"{kernel}: {count} of {blocks} blocks of {threads} threads", markup=False, soft_wrap=True)
+        console.print(f"\n{kernel}: {count} of {blocks} blocks of {threads} threads", markup=False, soft_wrap=True)
         console.print(profile_table(counters, console.width))
 
 

@@ -374,6 +374,14 @@ def test_findings_and_counters_together(emulator_knobs: Knobs) -> None:
     assert report.counters.total.shared_written == 256
 
 
+def test_what_is_counted_has_red_zones(emulator_knobs: Knobs) -> None:
+    text = f"{_HEAD}  __shared__ float s[32], r[32];\n  float *p = s;\n  p[t + 16] = r[t] = 1;\n  b[t] = r[t];\n}}\n"
+    arrays = [np.zeros(32, np.float32), np.zeros(32, np.float32)]
+    Emulator(text, (), counters=True, knobs=emulator_knobs).launch("k", (1, 1, 1), (32, 1, 1), arrays)
+    report = Emulator(text, counters=True, knobs=emulator_knobs).launch("k", (1, 1, 1), (32, 1, 1), arrays)
+    assert [(finding.kind, finding.buffer, finding.element) for finding in report.findings] == [("bounds", "s", 32)]
+
+
 def test_buffers_begin_at_a_sector_wherever_numpy_put_them(emulator_knobs: Knobs) -> None:
     emulator = Emulator(f"{_HEAD}  b[t] = a[t];\n}}\n", (), counters=True, knobs=emulator_knobs)
     for start in range(4):

@@ -61,8 +61,8 @@ _ASSEMBLER = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+): Error: (?P<message>.
 def build_text(text: str, name: str, checked: bool, knobs: Knobs, counted: bool = False) -> Path:
     """The shared library of a CUDA text, compiled unless the cache has it.
 
-    `name` is the text's file name in messages. Raises TreadleError with the compiler's first message and the
-    line of the text, and where no compiler is found.
+    `name` is the text's file name in messages. What is built for counting can be checked, too. Raises TreadleError
+    with the compiler's first message and the line of the text, and where no compiler is found.
     """
     toolchain = find_toolchain(knobs)
     with _ONE_RUNTIME:
@@ -82,20 +82,19 @@ def build_text(text: str, name: str, checked: bool, knobs: Knobs, counted: bool 
             _assembly_of(source, assembly, [*toolchain.command, *flags], text, counted)
             lines = assembly.read_text()
             lines = with_counts(lines) if counted and counts_operations() else lines
-            assembly.write_text(with_red_zones(lines) if checked else lines)
+            assembly.write_text(with_red_zones(lines))
             _run([*toolchain.command, "-c", str(assembly), "-o", str(made)], text, name)
-        else:
-            _run([*toolchain.command, *flags, "-c", str(source), "-o", str(made)], text, name)
-        if checked:
             border = _build_border(toolchain, knobs)
             objects = [border, made, border]
+        else:
+            _run([*toolchain.command, *flags, "-c", str(source), "-o", str(made)], text, name)
         _run([*toolchain.link_command([*objects, runtime], target), _NO_UBSAN], text, name)
 
     return fetch(knobs.cache_dir / "emulator", key, ".so", produce)
 
 
 def _mode(toolchain: Toolchain, checked: bool, counted: bool) -> tuple[str, ...]:
-    """The flags for running fast, for checking, for counting, or for both of these."""
+    """The flags for running fast, for checking, and for counting, which can be checked as well."""
     if not counted:
         return _CHECKED if checked else _FAST
     by_clang = _COUNTED_BY_CLANG if "clang" in toolchain.version else ()
