@@ -16,6 +16,10 @@ import numpy as np
 import pytest
 from xdsl.dialects.builtin import ModuleOp
 
+from tests.backends.cuda.conformance.accuracy import assert_agrees
+from tests.backends.cuda.conformance.cases import CASES as FUNCTIONS
+from tests.backends.cuda.conformance.cases import all_kernels
+from tests.backends.cuda.conformance.runners import on_device
 from tests.backends.cuda.gpu_graphs import CASES as GRAPHS
 from tests.helpers.graphs import Graph, random
 from treadle.backends.cuda.driver import BoundLaunch, PycudaDriver
@@ -246,6 +250,14 @@ def a_whole_model_agrees_with_numpy() -> None:
         assert free_bytes(driver) == CAPACITY
 
 
+def functions_of_the_header_run_as_on_a_gpu() -> None:
+    """The runner of the conformance cases, which `make gpu-test` uses on a GPU."""
+    with opened() as driver:
+        for function, case in FUNCTIONS.items():
+            result = on_device(function, driver, image(all_kernels()))
+            assert_agrees(result, case.expected, case.ulps, case.absolute)
+
+
 def out_of_memory_is_told_and_leaks_nothing() -> None:
     """A model that does not fit leaves the device to one that does."""
     with opened() as driver:
@@ -348,6 +360,7 @@ CASES: dict[str, Case] = {
         dynamic_shared_memory_beyond_48_kib,
         scalars_are_passed_by_their_types,
         a_whole_model_agrees_with_numpy,
+        functions_of_the_header_run_as_on_a_gpu,
         out_of_memory_is_told_and_leaks_nothing,
         a_kernel_that_is_not_in_the_image,
         images_that_are_none,
