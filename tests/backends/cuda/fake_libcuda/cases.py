@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from xdsl.dialects.builtin import ModuleOp
 
+from benchmarks.cuda_graph import ProgramGraph
 from tests.backends.cuda.conformance.accuracy import assert_agrees
 from tests.backends.cuda.conformance.cases import CASES as FUNCTIONS
 from tests.backends.cuda.conformance.cases import all_kernels
@@ -61,6 +62,8 @@ def kernel(body: str, parameters: str = "const float *x, float *y") -> bytes:
 
 
 DOUBLE = "y[t] = 2 * x[t];"
+ONE = ((1, 1, 1), (SIZE, 1, 1))
+"""Grid and block of one block."""
 
 
 def launch(body: str, threads: int = SIZE, shared: int = 0) -> Launch:
@@ -104,7 +107,7 @@ def opened() -> Generator[PycudaDriver]:
 
 def free_bytes(driver: PycudaDriver) -> int:
     """What the device says about its memory."""
-    with driver._current("asking"):
+    with driver.current("asking"):
         return int(driver._cuda.mem_get_info()[0])
 
 
@@ -162,7 +165,7 @@ def events_have_an_order_and_a_time() -> None:
         start = driver.record()
         driver.launch([BoundLaunch(function, (1, 1, 1), (SIZE, 1, 1), (source, target))])
         end = driver.record()
-        with driver._current("asking"):
+        with driver.current("asking"):
             cuda: Any = driver._cuda
             with pytest.raises(cuda.Error, match="not ready"):
                 start.time_till(end)  # pyright: ignore[reportAttributeAccessIssue]
@@ -172,7 +175,7 @@ def events_have_an_order_and_a_time() -> None:
 
 def streams_are_asked_and_waited_for() -> None:
     """What `Driver` does not use: a second stream behind an event of the first."""
-    with opened() as driver, driver._current("testing"):
+    with opened() as driver, driver.current("testing"):
         cuda: Any = driver._cuda
         first, second, event = cuda.Stream(), cuda.Stream(), cuda.Event()
         memory, back = cuda.mem_alloc(X.nbytes), np.zeros(SIZE, np.float32)
@@ -218,7 +221,7 @@ def dynamic_shared_memory_beyond_48_kib() -> None:
 def scalars_are_passed_by_their_types() -> None:
     """What `Driver` does not use: parameters of several sizes, packed and aligned by pycuda."""
     body = "if (t < n) y[t] = (float)(a * c);"
-    with opened() as driver, driver._current("testing"):
+    with opened() as driver, driver.current("testing"):
         cuda: Any = driver._cuda
         module = cuda.module_from_buffer(kernel(body, "char c, double a, short n, float *y"))
         target = cuda.mem_alloc(X.nbytes)
@@ -256,6 +259,28 @@ def functions_of_the_header_run_as_on_a_gpu() -> None:
         for function, case in FUNCTIONS.items():
             result = on_device(function, driver, image(all_kernels()))
             assert_agrees(result, case.expected, case.ulps, case.absolute)
+
+
+def a_program_becomes_a_graph() -> None:
+    """What was recorded once runs at each launch, on what then lies in the buffers."""
+    increment = launch("y[t] = x[t] + 1;"), Launch("k", kernel("y[t] += 1;", "float *y"), *ONE, (OUTPUT,))
+    with opened() as driver, program(driver, *increment) as model:
+        model.run([X])
+        graph = ProgramGraph(model, driver)
+        back, (output,) = np.zeros(SIZE, np.float32), model._addresses["output"]
+        driver.upload(output, back)
+        driver.download(back, output)
+        driver.synchronize()
+        assert not back.any()  # recording has run nothing
+        for _ in range(2):
+            graph.launch()
+        driver.download(back, output)
+        driver.synchronize()
+        np.testing.assert_array_equal(back, X + 2)
+        graph.close()
+        graph.close()
+        with fails("INVALID"):
+            ProgramGraph._checked(graph._cuda.cuGraphLaunch(0, graph._stream))
 
 
 def out_of_memory_is_told_and_leaks_nothing() -> None:
@@ -361,6 +386,7 @@ CASES: dict[str, Case] = {
         scalars_are_passed_by_their_types,
         a_whole_model_agrees_with_numpy,
         functions_of_the_header_run_as_on_a_gpu,
+        a_program_becomes_a_graph,
         out_of_memory_is_told_and_leaks_nothing,
         a_kernel_that_is_not_in_the_image,
         images_that_are_none,
