@@ -32,10 +32,11 @@ class ProgramGraph:
             finally:
                 self._checked(self._cuda.cuGraphDestroy(graph))
 
-    def launch(self) -> None:
-        """Queues all kernels."""
+    def launch(self, times: int = 1) -> None:
+        """Queues all kernels, `times` times in a row."""
         with self._driver.current("launching a graph"):
-            self._checked(self._cuda.cuGraphLaunch(self._instance, self._stream))
+            for _ in range(times):
+                self._checked(self._cuda.cuGraphLaunch(self._instance, self._stream))
 
     def close(self) -> None:
         """Gives the recording back; it cannot be launched afterwards."""

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.cuda.fake_libcuda.cases import CAPACITY, CASES
+from tests.backends.cuda.fake_libcuda.cases import CASES
+from tests.backends.cuda.fake_libcuda.setting import CAPACITY
 
 if importlib.util.find_spec("pycuda") is None:
     pytest.skip("pycuda is not installed", allow_module_level=True)
