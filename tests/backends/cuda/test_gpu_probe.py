@@ -19,6 +19,37 @@ def test_no_driver() -> None:
     assert why_no_gpu("libnone.so.1") == reason
 
 
+class FakeLibrary:
+    """A driver that starts with a status and finds no device."""
+
+    def __init__(self, status: int, named: bool = True) -> None:
+        self._status, self._named = status, named
+
+    def cuInit(self, flags: int) -> int:
+        return self._status
+
+    def cuDeviceGetCount(self, count: object) -> int:
+        return 0
+
+    def cuGetErrorName(self, status: int, name: object) -> int:
+        if self._named:
+            name._obj.value = b"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"  # pyright: ignore[reportAttributeAccessIssue]
+        return 0 if self._named else 1
+
+
+@pytest.mark.parametrize(
+    ("library", "reason"),
+    [
+        (FakeLibrary(0), "is installed and finds no device"),
+        (FakeLibrary(803), "does not start (cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH)"),
+        (FakeLibrary(803, named=False), "does not start (cuInit: error 803)"),
+    ],
+)
+def test_a_driver_of_no_use(library: FakeLibrary, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_probe.ctypes, "CDLL", lambda name: library)
+    assert why_no_gpu.__wrapped__("libcuda.so.1") == f"no GPU: the NVIDIA driver {reason}"
+
+
 @pytest.mark.parametrize(("devices", "status", "said"), [("1", 0, ""), ("0", 1, "no GPU: the NVIDIA driver")])
 def test_as_a_command(
     devices: str, status: int, said: str, fake_driver_folder: Path, monkeypatch: pytest.MonkeyPatch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ def _fma(x: Array, y: Array, z: Array) -> Array:
     return np.where(np.isfinite(total) & (rest != 0) & even, towards, total)
 
 
-_FUNCTIONS: dict[str, tuple[Any, tuple[Array, ...]]] = {
+_FUNCTIONS: dict[str, tuple[Callable[..., Array], tuple[Array, ...]]] = {
     "exp": (np.exp, (reals(1, 40),)),
     "expm1": (np.expm1, (reals(2),)),
     "log": (np.log, (reals(3),)),
