@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 import treadle
+from tests.backends.cuda.gpu_graphs import CASES
 from tests.helpers.graphs import Array, Graph, random
 from tests.helpers.onnx_models import WEIGHTS, linear_model
 from treadle.artifact import file_digest
 from treadle.backends.cuda.emulator import CHECKS, Finding
+from treadle.backends.reference import evaluate_module
 from treadle.dialects.graph import MatmulOp, SoftmaxOp
 from treadle.errors import TreadleError
 from treadle.tools.treadle_cli import main
@@ -43,6 +45,22 @@ def test_a_compiled_model_runs_again_and_again(target: str, name: str, model: Pa
     assert [report.checks for report in compiled.reports] == [()] * len(compiled.manifest.launches)
     compiled.close()
     np.testing.assert_allclose(compiled(X)[0], Y, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("name", CASES)
+def test_an_artifact_computes_what_its_graph_says(name: str, target: str, tmp_path: Path) -> None:
+    graph = Graph(random(*CASES[name].large))
+    module = graph.module(CASES[name].build(graph))
+    (expected,) = evaluate_module(module, graph.inputs)
+    treadle.compile(module, target).save(tmp_path / "saved")
+    loaded = treadle.load(tmp_path / "saved", device="emulator", checks=tuple(CHECKS))
+    (actual,) = loaded(*graph.inputs)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-5 * float(np.abs(expected).max()))
+    assert not [str(report) for report in loaded.reports if report.findings]
+    buffers = [buffer for launch in loaded.manifest.launches for buffer in launch["buffers"]]
+    # Temporaries lie as allocations do, so that vectors of every width are aligned.
+    assert all(offset % 256 == 0 for kind, offset in buffers if kind == "arena")
 
 
 def test_a_saved_model_is_checked(folder: Path) -> None:
