@@ -406,6 +406,14 @@ def test_launches_are_counted_each_by_itself(emulator_knobs: Knobs) -> None:
     assert second.grid == (3, 1, 1) and second.text(7) == "b[t] = a[t] * 2; // here"
 
 
+def test_instructions_of_other_machines_are_not_known(count: Count, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("build", "emulator"):
+        monkeypatch.setattr(f"treadle.backends.cuda.emulator.{module}.counts_operations", lambda: False)
+    here = count("b[t] = a[t] * expf(a[t + 1]); // here")["here"]
+    assert (here.operations, here.special) == (None, None)
+    assert (here.global_requests, here.global_sectors, here.global_ideal) == (3, 13, 12)
+
+
 def test_total_is_the_sum_of_the_lines() -> None:
     lines = (LineCounters(3, global_requests=1, operations=4), LineCounters(5, global_requests=2, operations=6))
     counters = Counters("", (1, 1, 1), (1, 1, 1), lines)
