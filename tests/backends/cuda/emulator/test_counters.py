@@ -22,7 +22,7 @@ Count = Callable[..., dict[str, LineCounters]]
 _HEAD = """struct alignas(16) Quad { float v[4]; };
 struct Triple { float x, y, z; };
 __device__ Quad doubled(Quad q) { for (float &x : q.v) x += x; return q; }
-__device__ float sum(Triple t) { return t.x + t.y + t.z; }
+inline float sum(Triple t) { return t.x + t.y + t.z; }
 extern "C" __global__ void k(float *a, float *b) {
   const int t = threadIdx.x, lane = t % 32;
 """
