@@ -22,7 +22,7 @@ Count = Callable[..., dict[str, LineCounters]]
 _HEAD = """struct alignas(16) Quad { float v[4]; };
 struct Triple { float x, y, z; };
 __device__ Quad doubled(Quad q) { for (float &x : q.v) x += x; return q; }
-__device__ float sum(Triple t) { return t.x + t.y + t.z; }
+inline float sum(Triple t) { return t.x + t.y + t.z; }
 extern "C" __global__ void k(float *a, float *b) {
   const int t = threadIdx.x, lane = t % 32;
 """
@@ -404,6 +404,14 @@ def test_launches_are_counted_each_by_itself(emulator_knobs: Knobs) -> None:
     assert (first.total.global_requests, second.total.global_requests) == (2, 6)
     assert (first.total.operations, second.total.operations) == (32, 96)
     assert second.grid == (3, 1, 1) and second.text(7) == "b[t] = a[t] * 2; // here"
+
+
+def test_instructions_of_other_machines_are_not_known(count: Count, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("build", "emulator"):
+        monkeypatch.setattr(f"treadle.backends.cuda.emulator.{module}.counts_operations", lambda: False)
+    here = count("b[t] = a[t] * expf(a[t + 1]); // here")["here"]
+    assert (here.operations, here.special) == (None, None)
+    assert (here.global_requests, here.global_sectors, here.global_ideal) == (3, 13, 12)
 
 
 def test_total_is_the_sum_of_the_lines() -> None:

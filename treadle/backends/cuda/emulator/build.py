@@ -6,6 +6,7 @@ import re
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
@@ -104,12 +105,12 @@ def _mode(toolchain: Toolchain, checked: bool, counted: bool) -> tuple[str, ...]
 def _assembly_of(source: Path, assembly: Path, command: Sequence[str], text: str, counted: bool) -> None:
     """Compiles to assembly; once more without forced inlining where functions of a counted text call themselves."""
     whole = [*command, "-S", str(source), "-o", str(assembly)]
-    try:
-        _run(whole, text, source.name)
-    except TreadleError:
-        if not counted:
-            raise
-        _run([*whole, "-DTREADLE_EMU_CALLS"], text, source.name)
+    if counted:
+        with suppress(TreadleError):
+            _run(whole, text, source.name)
+            return
+        whole.append("-DTREADLE_EMU_CALLS")
+    _run(whole, text, source.name)
 
 
 def _trailer(text: str) -> str:

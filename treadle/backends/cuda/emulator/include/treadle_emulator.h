@@ -22,5 +22,8 @@
 #include "emulator_wrappers.h"
 #undef inline
 #include "emulator_entry.h"
+#if defined(TREADLE_EMU_COUNTERS) && !defined(TREADLE_EMU_CALLS)
+#define inline inline __attribute__((always_inline))
+#endif
 
 #endif  // TREADLE_EMULATOR_H
