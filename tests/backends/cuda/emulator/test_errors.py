@@ -95,8 +95,10 @@ def test_a_kernel_that_never_ends_is_stopped(
         emulate(text, checks, 0.3).launch("k", (1, 1, 1), (64, 1, 1), [np.zeros(64, np.float32), 1])
     assert time.monotonic() - begin < 10
     assert "at line 3" in str(caught.value)
+    # A checked thread that waits for memory lets the others run.
+    arrived = "0-2, 4-63" if checks and name == "spinning on memory" else "0-2"
     if name != "spinning on a barrier":
-        assert "threads 0-2 at a barrier at line 4; threads 3 running" in str(caught.value)
+        assert f"threads {arrived} at a barrier at line 4; threads 3 running" in str(caught.value)
 
 
 @pytest.mark.parametrize("checks", [(), ALL], ids=["fast", "checked"])

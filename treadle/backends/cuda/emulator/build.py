@@ -43,6 +43,8 @@ _CHECKED = (
     "-O1", "-g1", _NO_UBSAN, "-fsanitize=thread", "-fsanitize=bounds,alignment",
     "-fsanitize-recover=bounds,alignment", "-ftrivial-auto-var-init=pattern",
 )  # fmt: skip
+# Hooks of their own for volatile accesses, as either family of compilers spells it.
+_VOLATILE = {"clang": ("-mllvm", "-tsan-distinguish-volatile"), "gcc": ("--param=tsan-distinguish-volatile=1",)}
 
 _DIAGNOSTIC = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: (?P<message>.*)$", re.M)
 _ASSEMBLER = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+): Error: (?P<message>.*)$", re.M)
@@ -57,7 +59,9 @@ def build_text(text: str, name: str, checked: bool, knobs: Knobs) -> Path:
     toolchain = find_toolchain(knobs)
     with _ONE_RUNTIME:
         runtime = _build_runtime(toolchain, knobs)
-    flags = [*_COMMON, *_KERNEL_FLAGS, *(_CHECKED if checked else _FAST), *(f"-I{folder}" for folder in _INCLUDES)]
+    volatile = _VOLATILE["clang" if "clang" in toolchain.version else "gcc"]
+    instrumented = (*_CHECKED, *volatile) if checked else _FAST
+    flags = [*_COMMON, *_KERNEL_FLAGS, *instrumented, *(f"-I{folder}" for folder in _INCLUDES)]
     unit = f'#include "treadle_emulator.h"\n#line 1 "{name}"\n{text}\n#line 1 "emulator entry"\n{_trailer(text)}'
     key = digest(
         toolchain.identity(), *_sources(_INCLUDES), *flags, str(runtime), f"{ZONE_BYTES} {_BORDER_BYTES}", unit

@@ -78,6 +78,9 @@ void *work(void *argument) {
     stop_launch(OUT_OF_MEMORY);
   }
   close_shared(w);
+  begin_order(w);
+  release_reach(w.order.block_reach);
+  release_reach(w.order.thread_reach);
   worker = nullptr;
   sigaltstack(&none, nullptr);
   free(own.ss_sp);
@@ -215,6 +218,7 @@ extern "C" void treadle_emu_launch(Request *request) {
     launch.stop = OUT_OF_MEMORY;
   }
   request->outcome = launch.stop;
+  end_order(launch);
   close_arena(launch, launch.stop != NEEDS_BYTE_CELLS);
   pthread_mutex_unlock(&one_launch);
 }
