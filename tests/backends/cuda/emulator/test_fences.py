@@ -1,30 +1,11 @@
-"""Fences and atomics: kernels that hand results from thread to thread are silent, and each of their faults is a race.
-
-A fault is one edit of a correct kernel. A finding must name the line that ends with `// READ` or `// WRITE`, unless the
-fault is about something else. Every launch is repeated, with one worker and with two, so that no schedule decides.
-"""
+"""Fences and atomics: kernels that hand results from thread to thread are silent; each of their faults is a race."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
-import numpy as np
 import pytest
 
-from treadle.backends.cuda.emulator import Emulator, Report
-
-Edit = tuple[str, str]
-THREADS = 64
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A correct body; the edits that make it wrong and, in `also`, those that leave it correct."""
-
-    body: str
-    faults: dict[str, Edit]
-    also: dict[str, Edit] = field(default_factory=dict[str, Edit])
-    grid: int = 8
-
+from tests.backends.cuda.emulator.faults import Kernel, Variants, every_correct, every_fault
+from treadle.backends.cuda.emulator import Emulator
 
 LAST_BLOCK = """b[g] = a[t] + blockIdx.x; // WRITE
   __threadfence();
@@ -180,14 +161,20 @@ KERNELS = {
         TURNS,
         {
             "no fence behind the wait": ("{}\n    __threadfence();", "{}"),
-            "a fence for the block behind the write": ("__threadfence();\n    *turn", "__threadfence_block();\n    *turn"),
+            "a fence for the block behind the write": (
+                "__threadfence();\n    *turn",
+                "__threadfence_block();\n    *turn",
+            ),
             "no fence before the turn is given": ("__threadfence();\n    *turn", "*turn"),
             "no barrier behind the wait": ("__syncthreads();\n  b[t]", "b[t]"),
             "no barrier before the turn is given": ("// READ\n  __syncthreads();", "// READ"),
         },
         {
             "given by an atomic": ("*turn = blockIdx.x + 1;", "atomicExch(&c[0], blockIdx.x + 1);"),
-            "every thread fences behind the wait": ("__threadfence();\n  }\n  __syncthreads();", "} __syncthreads(); __threadfence();"),
+            "every thread fences behind the wait": (
+                "__threadfence();\n  }\n  __syncthreads();",
+                "} __syncthreads(); __threadfence();",
+            ),
         },
     ),
     "a lock": Kernel(
@@ -232,60 +219,32 @@ KERNELS = {
         grid=2,
     ),
 }  # fmt: skip
-FAULTS = [(name, fault) for name, kernel in KERNELS.items() for fault in kernel.faults]
-CORRECT = [(name, edit) for name, kernel in KERNELS.items() for edit in ("", *kernel.also)]
+
+HANDED_ON = {
+    "a counter": Kernel(LAST_BLOCK, {"c": ("atomicAdd(&c[0], 1)", "c[0]++")}),
+    "a turn": Kernel(TURNS, {"c": ("*turn = blockIdx", "c[0] = blockIdx")}),
+    "a flag": Kernel(WITHIN_A_BLOCK_BY_ATOMICS, {"ready": ("atomicExch(&ready, 1)", "ready = 1")}),
+    "what the thread of the counter says": Kernel(LAST_BLOCK, {"last": ("__syncthreads();\n  if (last)", "if (last)")}),
+}
+"""The fault is named after the variable that it is about."""
 
 
-def launches(emulate: Callable[..., Emulator], body: str, grid: int) -> list[Report]:
-    text = (
-        'extern "C" __global__ void k(const float *a, float *b, int *c) {\n'
-        "  const int t = threadIdx.x, g = blockIdx.x * blockDim.x + t;\n"
-        f"  {body}\n}}\n"
-    )
-    reports: list[Report] = []
-    for workers in (1, 2):
-        emulator = emulate(text, workers=workers)
-        for _ in range(4):
-            args = [np.arange(64, dtype=np.float32), np.zeros(1024, np.float32), np.zeros(8, np.int32)]
-            reports.append(emulator.launch("k", (grid, 1, 1), (THREADS, 1, 1), args))
-    return reports
+@pytest.fixture(scope="module")
+def variants(emulate: Callable[..., Emulator]) -> Variants:
+    return Variants(emulate, KERNELS | HANDED_ON)
 
 
-def edited(body: str, edit: Edit) -> str:
-    assert edit[0] in body
-    return body.replace(*edit)
+@pytest.mark.parametrize(("name", "edit"), every_correct(KERNELS))
+def test_a_correct_kernel_is_silent(name: str, edit: str, variants: Variants) -> None:
+    variants.assert_silent(name, edit)
 
 
-@pytest.mark.parametrize(("name", "edit"), CORRECT)
-def test_a_correct_kernel_is_silent(name: str, edit: str, emulate: Callable[..., Emulator]) -> None:
-    kernel = KERNELS[name]
-    body = edited(kernel.body, kernel.also[edit]) if edit else kernel.body
-    for report in launches(emulate, body, kernel.grid):
-        assert not report.findings, str(report)
+@pytest.mark.parametrize(("name", "fault"), every_fault(KERNELS))
+def test_a_fault_is_a_race(name: str, fault: str, variants: Variants) -> None:
+    variants.assert_race(name, fault)
 
 
-@pytest.mark.parametrize(("name", "fault"), FAULTS)
-def test_a_fault_is_a_race(name: str, fault: str, emulate: Callable[..., Emulator]) -> None:
-    kernel = KERNELS[name]
-    body = edited(kernel.body, kernel.faults[fault])
-    marked = {number for number, line in enumerate(body.splitlines(), 3) if line.endswith(("// READ", "// WRITE"))}
-    for report in launches(emulate, body, kernel.grid):
-        races = [finding for finding in report.findings if finding.kind == "race" and finding.buffer in ("b", "s")]
-        assert any({finding.line, finding.other_line} <= marked for finding in races), str(report)
-
-
-@pytest.mark.parametrize(
-    ("body", "buffer"),
-    [
-        (LAST_BLOCK.replace("atomicAdd(&c[0], 1)", "c[0]++"), "c"),
-        (TURNS.replace("*turn = blockIdx", "c[0] = blockIdx"), "c"),
-        (WITHIN_A_BLOCK_BY_ATOMICS.replace("atomicExch(&ready, 1)", "ready = 1"), "ready"),
-        (LAST_BLOCK.replace("__syncthreads();\n  if (last)", "if (last)"), "last"),
-    ],
-    ids=["a counter", "a turn", "a flag", "what the thread of the counter says"],
-)  # fmt: skip
-def test_what_is_handed_on_with_must_be_atomic_itself(
-    body: str, buffer: str, emulate: Callable[..., Emulator]
-) -> None:
-    for report in launches(emulate, body, 8):
+@pytest.mark.parametrize(("name", "buffer"), every_fault(HANDED_ON))
+def test_what_is_handed_on_with_must_be_atomic_itself(name: str, buffer: str, variants: Variants) -> None:
+    for report in variants.launches(name, buffer):
         assert any(finding.kind == "race" and finding.buffer == buffer for finding in report.findings), str(report)

@@ -18,8 +18,6 @@ struct Chunk {
 namespace {
 
 constexpr size_t CHUNK_BYTES = 1 << 18;
-// How far back a chain of releases is searched for one that is already in it.
-constexpr int LOOK_BACK = 64;
 
 uint8_t lock;
 
@@ -58,31 +56,31 @@ void *allocate(size_t bytes) {
   return made;
 }
 
-const Known *known_of(const Release *release, const Known *left, const Known *right) {
+const Known *together(const Known *left, const Known *right) {
   Known *made = (Known *)allocate(sizeof(Known));
-  if (!made) return nullptr;
-  *made = {++worker->launch->order.last_number, release, left, right};
+  if (made) *made = {++worker->launch->order.last_number, 0, nullptr, left, right};
   return made;
 }
 
-bool continues(const Known *chain, const Known *part) {
-  for (int i = 0; chain && i < LOOK_BACK; ++i, chain = chain->left) {
-    if (chain == part) return true;
-  }
-  return false;
+// Whether a set is another one of the same location, or later there.
+bool continues(const Known *later, const Known *earlier) {
+  if (later == earlier) return true;
+  return later && later->chain && later->chain == earlier->chain && later->number > earlier->number;
 }
 
 const Known *both(const Known *a, const Known *b) {
   if (!b || continues(a, b)) return a;
   if (!a || continues(b, a)) return b;
-  return known_of(nullptr, a, b);
+  if (!a->chain && continues(a->right, b)) return a;
+  if (!a->chain && continues(b, a->right)) return together(a->left, b);
+  return together(a, b);
 }
 
 uint64_t key_of(const void *address) {
   const Worker &w = *worker;
+  if ((uint8_t *)address < w.shared.low || (uint8_t *)address >= w.shared.high) return (uint64_t)(uintptr_t)address;
   // Another block finds its shared memory at the same place.
-  bool shared = (uint8_t *)address >= w.shared.low && (uint8_t *)address < w.shared.high;
-  return (uint64_t)(uintptr_t)address ^ (shared ? (uint64_t)(w.block + 1) << 48 | (uint64_t)(w.block + 1) >> 16 << 4 : 0);
+  return 1ull << 63 | (uint64_t)(w.block + 1) << 24 | (uint64_t)((uint8_t *)address - w.shared.low);
 }
 
 // The current thread's, made ready at the first fence or volatile read of a block.
@@ -135,32 +133,38 @@ const Release *release_of(ThreadOrder &thread) {
   Release *made = (Release *)allocate(sizeof(Release));
   if (!made) return nullptr;
   *made = {w.block + 1, {published[BLOCK_SCOPE], published[DEVICE_SCOPE]}};
+  memset(thread.given, 0, sizeof thread.given);
   return thread.release = made;
 }
 
-bool in_chain(const Known *chain, const Release *release) {
-  for (int i = 0; chain && i < LOOK_BACK; ++i, chain = chain->left) {
-    if (chain->release == release) return true;
-  }
-  return false;
+// What a read-modify-write sees.
+void acquire(const void *address) {
+  const Known *there = (const Known *)worker->launch->order.locations.find(key_of(address));
+  if (!there) return;
+  ThreadOrder *thread = own_order();
+  if (thread) thread->known = both(thread->known, there);
 }
 
-void update_location(const void *address, Update update) {
+// What an atomic operation leaves for those who see it; a read-modify-write continues what others left there.
+void release(const void *address, bool continued) {
   Worker &w = *worker;
+  if (!w.order.used) return;
   LaunchOrder &order = w.launch->order;
   uint64_t key = key_of(address);
-  const Known *there = (const Known *)order.locations.find(key);
-  if (!w.order.used && !there) return;
-  ThreadOrder *thread = own_order();
-  if (!thread) return;
-  if (there && update == READ_AND_WRITE) thread->known = both(thread->known, there);
-  const Release *release = release_of(*thread);
-  // A read-modify-write continues what others released there; a store ends it.
-  if (update == STORE) {
-    if (release || there) *order.locations.at(key) = (void *)(release ? known_of(release, nullptr, nullptr) : nullptr);
-  } else if (release && !in_chain(there, release)) {
-    *order.locations.at(key) = (void *)known_of(release, there, nullptr);
+  ThreadOrder &thread = w.order.threads[w.current->index];
+  const Known *there = continued ? (const Known *)order.locations.find(key) : nullptr;
+  const Release *own = release_of(thread);
+  if (!own) {
+    if (!continued && order.locations.find(key)) *order.locations.at(key) = nullptr;
+    return;
   }
+  if (there && thread.given[there->chain % ThreadOrder::MOST_GIVEN] == there->chain) return;
+  Known *made = (Known *)allocate(sizeof(Known));
+  if (!made) return;
+  uint32_t number = ++order.last_number;
+  *made = {number, there ? there->chain : number, own, there, nullptr};
+  thread.given[made->chain % ThreadOrder::MOST_GIVEN] = made->chain;
+  *order.locations.at(key) = made;
 }
 
 void add(Fenced &to, const Fenced &from) {
@@ -207,13 +211,22 @@ void watch(const void *address) {
   thread->watched[thread->num_watched++] = key;
 }
 
-AtomicOrder::AtomicOrder(const void *address, Update update) : held_(checks(CHECK_RACES)) {
-  if (!held_) return;
-  take_lock();
-  update_location(address, update);
+void store(const void *address) {
+  Locked locked;
+  release(address, false);
 }
 
-AtomicOrder::~AtomicOrder() {
+ReadModifyWrite::ReadModifyWrite(const void *address) : address_(address), held_(checks(CHECK_RACES)) {
+  if (!held_) return;
+  take_lock();
+  acquire(address_);
+}
+
+void ReadModifyWrite::wrote() {
+  if (held_) release(address_, true);
+}
+
+ReadModifyWrite::~ReadModifyWrite() {
   if (held_) drop_lock();
 }
 

@@ -24,6 +24,8 @@ class Map {
   void *find(uint64_t key) const { return used_ ? entries_[place(key)].value : nullptr; }
 
   void clear() {
+    // Little that is used of much costs more to clear than to make anew.
+    if (slots_ > 1024 && used_ < slots_ / 16) return release();
     if (used_) memset((void *)entries_, 0, slots_ * sizeof(Entry));
     used_ = 0;
   }

@@ -33,9 +33,11 @@ struct Release {
   const Publication *published[SCOPES];
 };
 
-// A set of releases: one, and those of two other sets. Immutable, so that sets share their parts.
+// A set of releases. Immutable, so that sets share their parts. Either what was released at a location up to some
+// operation: a release, and what was there before (`left`); or two other sets together.
 struct Known {
-  uint64_t number;
+  uint32_t number;
+  uint32_t chain;                // the number of the first set at this location since a store; 0 for two together
   const Release *release;
   const Known *left, *right;
 };
@@ -49,24 +51,31 @@ struct Fenced {
 
 // What a thread has learnt and published since the last barrier of its block.
 struct ThreadOrder {
-  static constexpr uint32_t MOST_WATCHED = 8;
+  static constexpr uint32_t MOST_WATCHED = 8, MOST_GIVEN = 8;
   const Known *known;
   const Known *seen;             // by volatile reads; known after the next fence
   uint64_t watched[MOST_WATCHED];  // locations of volatile reads since the last fence
   uint32_t num_watched;
   const Release *release;        // as of now; null where that has to be made
+  uint32_t given[MOST_GIVEN];    // chains that `release` is part of
   Fenced fenced[SCOPES];
 };
 
-// Publications by block, of all that can be reached from a set.
+// The publications that can be reached from a set, as far as they have been looked for.
 struct Reach {
-  const Known *root;
-  Map blocks, visited;
   struct Item {
     const Publication *publication;
     uint32_t next;               // index + 1 of another of the same block
-  } *items;
-  uint32_t num_items, capacity;
+  };
+  struct Open {
+    const Known *known;
+    uint32_t block;              // that learnt of it
+  };
+  const Known *root;
+  Map blocks, visited;
+  Item *items;
+  Open *open;                    // a stack of what is still to be looked at
+  uint32_t num_items, items_capacity, num_open, open_capacity;
 };
 
 // The same for a block, up to its last barrier.
@@ -83,7 +92,7 @@ struct BlockOrder {
 struct LaunchOrder {
   Map locations;
   struct Chunk *chunks;
-  uint64_t last_number;
+  uint32_t last_number;
 };
 
 // order.cpp
@@ -96,16 +105,18 @@ void begin_epoch(Worker &w);         // at a barrier
 void begin_order(Worker &w);         // with a block
 
 // fences.cpp
-enum Update : uint32_t { READ_AND_WRITE, STORE };
 void fence(Scope scope);
 void watch(const void *address);     // a volatile read
-// Holds a lock from before an atomic operation until after it, so that both see one order of operations.
-class AtomicOrder {
+void store(const void *address);     // a volatile write
+// Holds a lock from before a read-modify-write until after it, so that both see one order of operations.
+class ReadModifyWrite {
  public:
-  AtomicOrder(const void *address, Update update);
-  ~AtomicOrder();
+  explicit ReadModifyWrite(const void *address);
+  void wrote();
+  ~ReadModifyWrite();
 
  private:
+  const void *address_;
   bool held_;
 };
 void share_in_warp(Worker &w, uint32_t warp, uint32_t lanes);
