@@ -14,6 +14,7 @@ from treadle.backends.c.toolchain import Toolchain, find_toolchain
 from treadle.backends.cuda.compiler import HEADER
 from treadle.backends.cuda.emulator.red_zones import ZONE_BYTES, with_red_zones
 from treadle.backends.cuda.emulator.signature import dynamic_arrays, kernels
+from treadle.backends.cuda.emulator.unwritten import PATTERN, with_unwritten_pattern
 from treadle.errors import TreadleError
 from treadle.knobs import Knobs, available_cores
 
@@ -44,7 +45,10 @@ _CHECKED = (
     "-fsanitize-recover=bounds,alignment", "-ftrivial-auto-var-init=pattern",
 )  # fmt: skip
 # Hooks of their own for volatile accesses, as either family of compilers spells it.
-_VOLATILE = {"clang": ("-mllvm", "-tsan-distinguish-volatile"), "gcc": ("--param=tsan-distinguish-volatile=1",)}
+_VOLATILE = {
+    "clang": ("-mllvm", "-tsan-distinguish-volatile"),
+    "gcc": ("--param=tsan-distinguish-volatile=1", "-fno-tree-fre"),
+}
 
 _DIAGNOSTIC = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: (?P<message>.*)$", re.M)
 _ASSEMBLER = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+): Error: (?P<message>.*)$", re.M)
@@ -64,7 +68,12 @@ def build_text(text: str, name: str, checked: bool, knobs: Knobs) -> Path:
     flags = [*_COMMON, *_KERNEL_FLAGS, *instrumented, *(f"-I{folder}" for folder in _INCLUDES)]
     unit = f'#include "treadle_emulator.h"\n#line 1 "{name}"\n{text}\n#line 1 "emulator entry"\n{_trailer(text)}'
     key = digest(
-        toolchain.identity(), *_sources(_INCLUDES), *flags, str(runtime), f"{ZONE_BYTES} {_BORDER_BYTES}", unit
+        toolchain.identity(),
+        *_sources(_INCLUDES),
+        *flags,
+        str(runtime),
+        f"{ZONE_BYTES} {_BORDER_BYTES} {PATTERN}",
+        unit,
     )
 
     def produce(target: Path) -> None:
@@ -75,7 +84,7 @@ def build_text(text: str, name: str, checked: bool, knobs: Knobs) -> Path:
         if checked:
             assembly = target.parent / "text.s"
             _run([*toolchain.command, *flags, "-S", str(source), "-o", str(assembly)], text, name)
-            assembly.write_text(with_red_zones(assembly.read_text()))
+            assembly.write_text(with_red_zones(with_unwritten_pattern(assembly.read_text(), text)))
             _run([*toolchain.command, "-c", str(assembly), "-o", str(made)], text, name)
             border = _build_border(toolchain, knobs)
             objects = [border, made, border]

@@ -52,7 +52,8 @@ struct Worker;
 struct Request;
 
 bool open_arena(Launch &launch);     // copies the buffers in
-void find_unwritten(Launch &launch);  // values in global memory that were made from unwritten registers
+bool has_pattern(const Buffer &buffer);
+void find_unwritten(Launch &launch);  // values in global memory that were made from memory never written
 void close_arena(Launch &launch, bool copy_back);
 bool open_shared(Worker &w);
 void close_shared(Worker &w);
@@ -71,7 +72,7 @@ void report(const FindingKey &key, uint32_t bytes, int64_t offset, const Slot *o
 // Ends the block: what lies behind a local array may be what the thread returns to.
 void report_index(uint64_t pc, int64_t index, const char *text);
 // For when the workers are done: `writer` left a value that came from nowhere.
-void report_value(Request &request, int32_t buffer, int64_t offset, uint64_t pc, const Slot &writer);
+void report_value(Request &request, int32_t buffer, uint32_t bytes, int64_t offset, uint64_t pc, const Slot &writer);
 void report_threads(const FindingKey &key, const uint32_t *threads, uint32_t line = 0, uint32_t other_line = 0);
 
 }  // namespace emu

@@ -89,6 +89,7 @@ struct Launch {
   uint64_t module_low, module_high;
   GlobalShadow global;
   LaunchOrder order;
+  bool given_pattern;       // some buffer had, before the launch, what never written memory is told by
   volatile uint32_t stop;   // an Outcome other than FINISHED ends the launch
   uint32_t running;         // workers
 };
