@@ -5,6 +5,7 @@
 // counts for atomics of every thread that a barrier orders behind it.
 #include <string.h>
 
+#include "concurrent.h"
 #include "order.h"
 #include "state.h"
 

@@ -1,4 +1,4 @@
-// Whether two accesses are ordered.
+// What barriers and __syncwarps order.
 #include "order.h"
 
 #include <string.h>
@@ -10,26 +10,6 @@ namespace emu {
 uint32_t tick(Warp &warp) {
   if (warp.epoch < LAST_WARP_EPOCH) return ++warp.epoch;
   return LAST_WARP_EPOCH + 1;
-}
-
-uint32_t known_of_lane(const Worker &w, uint32_t warp, uint32_t lane, uint32_t other) {
-  const Warp &each = w.warps[warp];
-  uint32_t known = each.partial ? w.lanes[warp].known[lane][other] : 0;
-  return known > each.ordered ? known : each.ordered;
-}
-
-bool concurrent(const Slot &before, const Slot &now) {
-  if (!before.block) return false;
-  Worker &w = *worker;
-  if (before.block == now.block) {
-    if (before.epoch != now.epoch || before.thread() == now.thread()) return false;
-    uint32_t warp = now.thread() / WARP_SIZE;
-    if (before.thread() / WARP_SIZE == warp &&
-        before.warp_epoch() < known_of_lane(w, warp, now.thread() % WARP_SIZE, before.thread() % WARP_SIZE)) {
-      return false;
-    }
-  }
-  return !w.order.used || !reached(w, before);
 }
 
 void order_lanes(Worker &w, uint32_t warp, uint32_t lanes) {

@@ -96,10 +96,7 @@ struct LaunchOrder {
 };
 
 // order.cpp
-bool concurrent(const Slot &before, const Slot &now);
 uint32_t tick(Warp &warp);           // begins an epoch of the warp; returns what is later than all before it
-bool lanes_ordered(const Worker &w, const Slot &before, uint32_t lane);
-uint32_t known_of_lane(const Worker &w, uint32_t warp, uint32_t lane, uint32_t other);
 void order_lanes(Worker &w, uint32_t warp, uint32_t lanes);
 void begin_epoch(Worker &w);         // at a barrier
 void begin_order(Worker &w);         // with a block

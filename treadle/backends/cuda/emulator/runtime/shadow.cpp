@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "concurrent.h"
 #include "state.h"
 
 namespace emu {
@@ -36,16 +37,16 @@ Slot slot_of(const Worker &w, Access access, uint64_t pc) {
 }
 
 // Keeps two reads of different threads, of different warps and blocks where there are such.
-void remember_read(Cell &cell, const Slot &now) {
+void remember_read(Worker &w, Cell &cell, const Slot &now) {
   if (cell.read.block == now.block && cell.read.thread() == now.thread()) {
     cell.read = now;
     return;
   }
-  bool keep = concurrent(cell.other, now);
+  bool keep = concurrent(w, cell.other, now);
   if (keep && cell.other.block == now.block) {
     bool farther_block = cell.read.block != now.block && cell.read.block;
     bool farther_warp = cell.other.thread() / WARP_SIZE == now.thread() / WARP_SIZE &&
-                        cell.read.thread() / WARP_SIZE != now.thread() / WARP_SIZE && concurrent(cell.read, now);
+                        cell.read.thread() / WARP_SIZE != now.thread() / WARP_SIZE && concurrent(w, cell.read, now);
     keep = !farther_block && !farther_warp;
   }
   if (!keep) cell.other = cell.read;
@@ -58,7 +59,9 @@ bool tolerated(const Slot &a, const Slot &b) {
   return a.block != b.block || a.thread() / WARP_SIZE != b.thread() / WARP_SIZE;
 }
 
-bool races(const Slot &before, const Slot &now) { return !tolerated(before, now) && concurrent(before, now); }
+bool races(Worker &w, const Slot &before, const Slot &now) {
+  return may_be_concurrent(before, now) && !tolerated(before, now) && unordered(w, before, now);
+}
 
 struct Conflict {
   What what;
@@ -66,19 +69,19 @@ struct Conflict {
   bool found;
 };
 
-Conflict touch(Cell &cell, const Slot &now, Access access) {
+Conflict touch(Worker &w, Cell &cell, const Slot &now, Access access) {
   Conflict conflict = {RACE_READ_WRITE, {}, false};
   if (cell.write.block && cell.write.in_flight() && access != COPY_DONE) {
     conflict = {RACE_IN_FLIGHT, cell.write, true};
-  } else if (access != COPY_DONE && races(cell.write, now)) {
+  } else if (access != COPY_DONE && races(w, cell.write, now)) {
     conflict = {reads(access) ? RACE_READ_WRITE : RACE_WRITE_WRITE, cell.write, true};
   }
   if (reads(access)) {
-    remember_read(cell, now);
+    remember_read(w, cell, now);
     return conflict;
   }
-  if (!conflict.found && races(cell.read, now)) conflict = {RACE_READ_WRITE, cell.read, true};
-  if (!conflict.found && races(cell.other, now)) conflict = {RACE_READ_WRITE, cell.other, true};
+  if (!conflict.found && races(w, cell.read, now)) conflict = {RACE_READ_WRITE, cell.read, true};
+  if (!conflict.found && races(w, cell.other, now)) conflict = {RACE_READ_WRITE, cell.other, true};
   cell.write = now;
   return conflict;
 }
@@ -122,7 +125,7 @@ void check_shared(Worker &w, uint8_t *address, uint32_t bytes, Access access, ui
     if (cell.other.block != now.block) cell.other = {};
     int64_t at = place + (int64_t)((i - first) * w.shared.granule);
     if (reads(access) && !cell.write.block) report({INIT_SHARED, pc, 0, buffer}, bytes, at, nullptr);
-    Conflict conflict = touch(cell, now, access);
+    Conflict conflict = touch(w, cell, now, access);
     if (!conflict.found) continue;
     report({conflict.what, pc, w.launch->module_low + conflict.other.pc, buffer}, bytes, at, &conflict.other);
   }
@@ -152,7 +155,7 @@ void check_global(Worker &w, uint8_t *address, uint32_t bytes, Access access, ui
     Conflict conflict;
     {
       Guard guard(&cell);
-      conflict = touch(cell, now, access);
+      conflict = touch(w, cell, now, access);
     }
     if (!conflict.found) continue;
     report({conflict.what, pc, w.launch->module_low + conflict.other.pc, buffer}, bytes, (int64_t)(i * b.granule),
