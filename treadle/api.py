@@ -35,6 +35,7 @@ def compile(
     threads: int | None = None,
     device: Device | None = None,
     checks: Sequence[str] = (),
+    limit: float | None = None,
     trace_dir: str | Path | None = None,
     cached: bool = True,
     tell: Tell | None = None,
@@ -47,6 +48,7 @@ def compile(
     threads:   cpu: threads of a call; default: the knob TREADLE_NUM_THREADS
     device:    "emulator" runs a GPU target's kernels on the CPU; default: the target's own hardware
     checks:    emulator: what is checked of every memory access and barrier, see `treadle.backends.cuda.emulator`
+    limit:     emulator: seconds that a kernel may take (default: 60, and 600 with checks)
     trace_dir: where the numbered IR after each pass is written; a traced model is always compiled anew
     cached:    False compiles anew even what the cache has
     tell:      called with what begins and the part (0 to 1) that is done
@@ -57,7 +59,7 @@ def compile(
     knobs = load_knobs()
     trace = knobs.trace_dir if trace_dir is None else Path(trace_dir)
     chosen = resolve_target(target, device)
-    check_device(device, checks, chosen.name, chosen.kind)
+    check_device(device, checks, limit, chosen.name, chosen.kind)
     path = Path(model) if isinstance(model, str | Path) else None
     content = _read(path) if path is not None else str(model).encode()
     key = artifact_key(content, shapes or {}, chosen.name, _toolchain(chosen, knobs))
@@ -65,7 +67,7 @@ def compile(
     if cached and trace is None:
         manifest = find_artifact(folder, None if path is None else path.parent)
         if manifest is not None:
-            return CompiledModel(folder, manifest, threads, device=device, checks=checks)
+            return CompiledModel(folder, manifest, threads, device=device, checks=checks, limit=limit)
     # The compiler is imported only now: a model from the cache does not wait for it.
     options: dict[str, Any] = {} if tell is None else {"tell": tell}
     request = _late("treadle.request:Request")(
@@ -77,7 +79,7 @@ def compile(
     )
     store_artifact(folder, partial(_late("treadle.build:write_artifact"), request))
     manifest = read_manifest(folder, check_files=False)
-    return CompiledModel(folder, manifest, threads, device=device, checks=checks)
+    return CompiledModel(folder, manifest, threads, device=device, checks=checks, limit=limit)
 
 
 def resolve_target(target: str | Target, device: Device | None = None) -> Target:

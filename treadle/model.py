@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from treadle.artifact import Manifest, Tensor, publish, read_manifest
 from treadle.backends.c.executor import CpuProgram
 from treadle.backends.c.open_artifact import open_program as open_cpu
-from treadle.backends.cuda.emulator import Report
+from treadle.backends.cuda.emulator import Report, check_limit
 from treadle.backends.cuda.emulator.open_artifact import EmulatedModel
 from treadle.backends.cuda.executor import CudaProgram
 from treadle.backends.cuda.open_artifact import open_program as open_cuda
@@ -47,14 +47,15 @@ class CompiledModel:
         *,
         device: Device | None = None,
         checks: Sequence[str] = (),
+        limit: float | None = None,
     ):
         """The artifact in `folder`.
 
         `threads` (cpu only) is the number of threads of a call, else the knob decides. `device="emulator"` (cuda only)
-        runs the kernels on the CPU, with the `checks` of `treadle.backends.cuda.emulator`; `reports` has what they
-        found.
+        runs the kernels on the CPU, with the `checks` of `treadle.backends.cuda.emulator`, each for at most `limit`
+        seconds (default: 60, and 600 with checks); `reports` has what the checks found.
         """
-        check_device(device, checks, manifest.target, manifest.kind)
+        check_device(device, checks, limit, manifest.target, manifest.kind)
         if threads is not None and threads < 1:
             raise TreadleError(f"threads is {threads}", "CompiledModel", "a number from 1 upwards")
         self.folder = folder
@@ -62,6 +63,7 @@ class CompiledModel:
         self.threads = threads
         self.device = device
         self.checks = tuple(checks)
+        self.limit = limit
         self._program: CpuProgram | CudaProgram | EmulatedModel | None = None
 
     @property
@@ -119,7 +121,7 @@ class CompiledModel:
         """Loads the kernels now, which the first call would do; TreadleError when the target's device is absent."""
         if self._program is None:
             if self.device == "emulator":
-                self._program = EmulatedModel(self.folder, self.manifest, self.checks)
+                self._program = EmulatedModel(self.folder, self.manifest, self.checks, self.limit)
             elif self.manifest.kind == "cpu":
                 self._program = open_cpu(self.folder, self.manifest, self.threads)
             else:
@@ -144,20 +146,29 @@ class CompiledModel:
 
 
 def load(
-    path: str | Path, threads: int | None = None, *, device: Device | None = None, checks: Sequence[str] = ()
+    path: str | Path,
+    threads: int | None = None,
+    *,
+    device: Device | None = None,
+    checks: Sequence[str] = (),
+    limit: float | None = None,
 ) -> CompiledModel:
     """A model that `CompiledModel.save` or `treadle compile` wrote; TreadleError if a file is missing or damaged.
 
-    `threads`, `device` and `checks` are those of `CompiledModel`.
+    `threads`, `device`, `checks` and `limit` are those of `CompiledModel`.
     """
     folder = Path(path)
-    return CompiledModel(folder, read_manifest(folder), threads, device=device, checks=checks)
+    return CompiledModel(folder, read_manifest(folder), threads, device=device, checks=checks, limit=limit)
 
 
-def check_device(device: Device | None, checks: Sequence[str], target: str, kind: str) -> None:
-    """TreadleError for a device that does not run what is compiled for `target`, and for checks without a device."""
+def check_device(device: Device | None, checks: Sequence[str], limit: float | None, target: str, kind: str) -> None:
+    """TreadleError for a device that does not run what is compiled for `target`, and for its options without it."""
     if device is None and checks:
         raise TreadleError("checks need the emulator", "device", DEVICES)
+    if device is None and limit is not None:
+        raise TreadleError("a time limit needs the emulator", "device", DEVICES)
+    if limit is not None:
+        check_limit(limit, "limit")
     if device is None:
         return
     if device not in DEVICES:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from treadle.api import compile
 from treadle.artifact import Tensor
-from treadle.backends.cuda.emulator import CHECKS
+from treadle.backends.cuda.emulator import CHECKS, check_limit
 from treadle.errors import TreadleError
 from treadle.model import DEVICES, CompiledModel, load
 from treadle.tools.arguments import parse_shapes
@@ -34,6 +34,10 @@ def run_command(args: argparse.Namespace) -> int:
         raise TreadleError(f"{args.seed} is no seed", "--seed", "0 upwards")
     if args.sanitize and args.device is None:
         raise TreadleError("--sanitize needs the emulator", "--device", DEVICES)
+    if args.limit is not None:
+        if args.device is None:
+            raise TreadleError("--limit needs the emulator", "--device", DEVICES)
+        check_limit(args.limit, "--limit")
     with progress() as tell:
         model = _packaged(path, args) if path.is_dir() else _compiled(shapes, args, tell)
         inputs = _complete(model, given, args.seed)
@@ -84,14 +88,22 @@ def _packaged(path: Path, args: argparse.Namespace) -> CompiledModel:
     for option, value in asked.items():
         if value:
             raise TreadleError(f"{option} needs the model itself, not a compiled one", path, "an .onnx file")
-    return load(path, args.threads, device=args.device, checks=_checks(args))
+    return load(path, args.threads, device=args.device, checks=_checks(args), limit=args.limit)
 
 
 def _compiled(shapes: Mapping[str, Sequence[int]], args: argparse.Namespace, tell: Tell) -> CompiledModel:
     """The model of an .onnx file; where a device is named, for its GPU unless a target is named, too."""
     target = args.target or ("cpu" if args.device is None else "cuda")
-    checks = _checks(args)
-    return compile(args.model, target, shapes, threads=args.threads, device=args.device, checks=checks, tell=tell)
+    return compile(
+        args.model,
+        target,
+        shapes,
+        threads=args.threads,
+        device=args.device,
+        checks=_checks(args),
+        limit=args.limit,
+        tell=tell,
+    )
 
 
 def _checks(args: argparse.Namespace) -> tuple[str, ...]:

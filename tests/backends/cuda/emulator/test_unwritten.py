@@ -85,7 +85,8 @@ MISSED = {
 def launch(emulate: Callable[..., Emulator], type: str, body: str, off: int) -> Report:
     text = (
         '#include "treadle_cuda.h"\n'
-        f'extern "C" __global__ void k(const float *a, {type} *b, int off) {{\n  const int t = threadIdx.x;\n  {body}\n}}\n'
+        f'extern "C" __global__ void k(const float *a, {type} *b, int off) {{\n'
+        f"  const int t = threadIdx.x;\n  {body}\n}}\n"
     )
     a, b = np.arange(64, dtype=np.float32), np.zeros(32, TYPES[type])
     return emulate(text).launch("k", (1, 1, 1), (32, 1, 1), [a, b, off])
@@ -125,7 +126,8 @@ def test_a_text_that_spells_the_compilers_pattern(emulate: Callable[..., Emulato
 
 
 def test_the_assembly_with_another_pattern() -> None:
-    text = "\tmovl\t$-16843010, 8(%rsp)\n\tmovabsq\t$-72340172838076674, %rax\n\t.long\t-168430101\n\tmovw\t$-258, 4(%rsp)\n"
+    text = "\tmovl\t$-16843010, 8(%rsp)\n\tmovabsq\t$-72340172838076674, %rax\n\t.long\t-168430101\n"
+    text += "\tmovw\t$-258, 4(%rsp)\n"
     run = "\t.byte\t-2\n" * 4 + "\t.byte\t1\n\t.byte\t-2\n"
     pair = "\t.byte\t251\n\t.byte\t255\n"
     numbers = "\tmovl\t$-262149, 8(%rsp)\n\tmovabsq\t$-1125917086973957, %rax\n\t.long\t-168430101\n"

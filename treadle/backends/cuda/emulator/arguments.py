@@ -121,7 +121,7 @@ def _checked_array(where: str, parameter: Named, value: object) -> np.ndarray[An
     accepted = f"a C-contiguous NumPy array of {' or '.join(wanted) or 'any type'}"
     if not isinstance(value, np.ndarray):
         raise TreadleError(f"got {type(value).__name__} for a pointer", where, accepted)
-    if wanted and value.dtype.name not in wanted:
+    if value.dtype.hasobject or not value.dtype.isnative or (wanted and value.dtype.name not in wanted):
         raise TreadleError(f"got an array of {value.dtype}", where, accepted)
     if not value.flags.c_contiguous:
         raise TreadleError("got an array that is not contiguous", where, accepted)

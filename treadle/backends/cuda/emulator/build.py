@@ -38,6 +38,8 @@ _KERNEL_FLAGS = (
     "-w", "-fno-strict-aliasing", "-fwrapv", "-fno-math-errno", "-fno-trapping-math", "-fno-finite-loops",
     "-fno-stack-protector",
 )  # fmt: skip
+# What a text calls and does not define is an error of the link, not of the load.
+_LINK = (_NO_UBSAN, "-Wl,-z,defs")
 _FAST = ("-O3", "-march=native", "-g1", _NO_UBSAN)
 # -O1 keeps accesses where the text has them. The runtime stands in for the sanitizers' libraries.
 _CHECKED = (
@@ -51,6 +53,7 @@ _VOLATILE = {
 }
 
 _DIAGNOSTIC = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: (?P<message>.*)$", re.M)
+_UNDEFINED = re.compile(r"undefined (?:reference to|symbol:?) [`']?(\w+)")
 _ASSEMBLER = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+): Error: (?P<message>.*)$", re.M)
 
 
@@ -66,11 +69,13 @@ def build_text(text: str, name: str, checked: bool, knobs: Knobs) -> Path:
     volatile = _VOLATILE["clang" if "clang" in toolchain.version else "gcc"]
     instrumented = (*_CHECKED, *volatile) if checked else _FAST
     flags = [*_COMMON, *_KERNEL_FLAGS, *instrumented, *(f"-I{folder}" for folder in _INCLUDES)]
-    unit = f'#include "treadle_emulator.h"\n#line 1 "{name}"\n{text}\n#line 1 "emulator entry"\n{_trailer(text)}'
+    alone = f'#include "treadle_emulator.h"\n#line 1 "{name}"\n{text}\n'
+    unit = f'{alone}#line 1 "emulator entry"\n{_trailer(text)}'
     key = digest(
         toolchain.identity(),
         *_sources(_INCLUDES),
         *flags,
+        *_LINK,
         str(runtime),
         f"{ZONE_BYTES} {_BORDER_BYTES} {PATTERN}",
         unit,
@@ -80,17 +85,18 @@ def build_text(text: str, name: str, checked: bool, knobs: Knobs) -> Path:
         # Older debug-information readers confuse the compiled file with the one that #line names.
         source, made = target.parent / name, target.parent / "text.o"
         source.write_text(unit)
+        check = [*toolchain.command, *flags, "-fsyntax-only", str(source)]
         objects = [made]
         if checked:
             assembly = target.parent / "text.s"
-            _run([*toolchain.command, *flags, "-S", str(source), "-o", str(assembly)], text, name)
+            _compile([*toolchain.command, *flags, "-S", str(source), "-o", str(assembly)], check, alone, text, name)
             assembly.write_text(with_red_zones(with_unwritten_pattern(assembly.read_text(), text)))
             _run([*toolchain.command, "-c", str(assembly), "-o", str(made)], text, name)
             border = _build_border(toolchain, knobs)
             objects = [border, made, border]
         else:
-            _run([*toolchain.command, *flags, "-c", str(source), "-o", str(made)], text, name)
-        _run([*toolchain.link_command([*objects, runtime], target), _NO_UBSAN], text, name)
+            _compile([*toolchain.command, *flags, "-c", str(source), "-o", str(made)], check, alone, text, name)
+        _run([*toolchain.link_command([*objects, runtime], target), *_LINK], text, name)
 
     return fetch(knobs.cache_dir / "emulator", key, ".so", produce)
 
@@ -145,19 +151,45 @@ def _sources(folders: Sequence[Path]) -> list[bytes]:
     return [path.read_bytes() for folder in folders for path in sorted(folder.iterdir()) if path.is_file()]
 
 
+def _compile(command: list[str], check: list[str], alone: str, text: str, name: str) -> None:
+    """Compiles a text with its trailer; `check` looks at the same file once only the text is in it."""
+    log = _failure(command, name)
+    if log is None:
+        return
+    found = _DIAGNOSTIC.search(log)
+    if found is not None and found["file"] != name and not _ASSEMBLER.search(log):
+        # What is wrong with the trailer may be what the text lacks at its end.
+        Path(check[-1]).write_text(alone)
+        own = _failure(check, name)
+        if own is None:
+            accepted = 'extern "C" __global__ functions of pointers, numbers and structures'
+            raise TreadleError(f"its kernels cannot be called: {found['message']}", name, accepted)
+        log = own
+    raise _diagnosis(log, text, name, command)
+
+
 def _run(command: list[str], text: str, name: str) -> None:
+    log = _failure(command, name)
+    if log is not None:
+        raise _diagnosis(log, text, name, command)
+
+
+def _failure(command: list[str], name: str) -> str | None:
+    """What a command wrote if it failed."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     except OSError as error:
         raise TreadleError(f"{command[0]} does not run: {error}", name, "a working C++ compiler") from error
-    if done.returncode != 0:
-        raise _diagnosis(done.stderr, text, name, command)
+    return done.stderr if done.returncode != 0 else None
 
 
 def _diagnosis(log: str, text: str, name: str, command: list[str]) -> TreadleError:
     """The compiler's first message, with the line of the text that it is about."""
     found = _DIAGNOSTIC.search(log) or _ASSEMBLER.search(log)
-    if found is None:
+    undefined = _UNDEFINED.search(log)
+    if found is None and undefined is not None:
+        error = TreadleError(f"'{undefined[1]}' is called but not defined", name, "a text that defines what it calls")
+    elif found is None:
         first = next(iter(log.strip().splitlines()), "no message")
         error = TreadleError(f"{command[0]} failed: {first}", name)
     else:
