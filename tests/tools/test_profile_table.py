@@ -98,5 +98,5 @@ def test_a_saved_model_is_counted(model: Path, tmp_path: Path) -> None:
 def test_counting_needs_the_emulator(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(model), "--profile"]) == 2
     assert "--device: --profile needs the emulator; accepted: emulator" in capsys.readouterr().err
-    with pytest.raises(TreadleError, match="counters need the emulator; accepted: emulator"):
+    with pytest.raises(TreadleError, match="counters without the emulator; accepted: emulator"):
         treadle.compile(model, counters=True)

@@ -23,8 +23,8 @@ def emulator_knobs(tmp_path_factory: pytest.TempPathFactory) -> Knobs:
 def emulate(emulator_knobs: Knobs) -> Callable[..., Emulator]:
     """Compiles a text with all checks, unless told otherwise."""
 
-    def make(source: str, checks: tuple[str, ...] = tuple(CHECKS), limit: float = 60.0) -> Emulator:
-        return Emulator(source, checks, limit=limit, workers=2, knobs=emulator_knobs)
+    def make(source: str, checks: tuple[str, ...] = tuple(CHECKS), limit: float = 60.0, workers: int = 2) -> Emulator:
+        return Emulator(source, checks, limit=limit, workers=workers, knobs=emulator_knobs)
 
     return make
 

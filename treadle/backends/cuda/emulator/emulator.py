@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from ctypes import c_uint64
 
+import numpy as np
+
 from treadle.backends.cuda.emulator.arguments import Arguments, Named
 from treadle.backends.cuda.emulator.build import MAX_DYNAMIC_BYTES, build_text
 from treadle.backends.cuda.emulator.counters import Counters, by_line
@@ -33,6 +35,11 @@ from treadle.knobs import Knobs, available_cores, load_knobs
 
 CHECKS: dict[str, int] = {"races": 1, "bounds": 2, "init": 4, "divergence": 8}
 """The checks, and their bits in the runtime."""
+
+LIMIT = 60.0
+"""Seconds that a launch may take, unless told otherwise."""
+
+_MAX_LIMIT = 1e6
 
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 _MAX_BLOCK = (1024, 1024, 64)
@@ -66,20 +73,23 @@ class Emulator:
         *,
         counters: bool = False,
         name: str = "kernel.cu",
-        limit: float = 60.0,
+        limit: float = LIMIT,
         workers: int | None = None,
         knobs: Knobs | None = None,
     ):
         for check in checks:
             if check not in CHECKS:
                 raise TreadleError(f"unknown check '{check}'", "emulator", CHECKS)
+        check_limit(limit, "emulator")
+        if workers is not None and (not _is_whole(workers) or workers < 1):
+            raise TreadleError(f"{workers!r} workers", "emulator", "a whole number from 1 upwards")
         if not _FILE_NAME.fullmatch(name):
             raise TreadleError(f"the name {name!r} of a text", "emulator", "letters, digits, '.', '-' and '_'")
         self.checks = tuple(checks)
         self._name = name
         self._source = source
         self._limit = limit
-        self._workers = workers or available_cores()
+        self._workers = available_cores() if workers is None else workers
         self.kernels: Mapping[str, Signature] = kernels(source)
         settings = load_knobs() if knobs is None else knobs
         path = build_text(source, name, bool(checks), settings, counted=counters)
@@ -158,9 +168,9 @@ class Emulator:
         most = min(MAX_THREADS, signature.max_threads or MAX_THREADS)
         if threads > most:
             raise TreadleError(f"a block of {threads} threads", where, f"at most {most}")
-        if not 0 <= shared_bytes <= MAX_DYNAMIC_BYTES:
+        if not _is_whole(shared_bytes) or not 0 <= shared_bytes <= MAX_DYNAMIC_BYTES:
             accepted = f"0 to {MAX_DYNAMIC_BYTES} bytes"
-            raise TreadleError(f"{shared_bytes} bytes of dynamic shared memory", where, accepted)
+            raise TreadleError(f"{shared_bytes!r} bytes of dynamic shared memory", where, accepted)
         return signature
 
     def _run(self, request: NativeRequest) -> None:
@@ -224,6 +234,12 @@ class Emulator:
         return f"in block {request.stopped_block}: {'; '.join(told) or 'nothing ran'}"
 
 
+def check_limit(limit: object, where: str) -> None:
+    """TreadleError for a time limit that is no number of seconds; `where` says who was given it."""
+    if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 < limit <= _MAX_LIMIT:
+        raise TreadleError(f"a limit of {limit!r}", where, f"seconds, more than 0 and at most {_MAX_LIMIT:.0f}")
+
+
 def _shared_variables(variables: Sequence[Variable]) -> list[tuple[str, int, int]]:
     """Name, offset and bytes; of several names for one place the first."""
     found: dict[int, tuple[str, int, int]] = {}
@@ -233,10 +249,15 @@ def _shared_variables(variables: Sequence[Variable]) -> list[tuple[str, int, int
     return list(found.values())
 
 
+def _is_whole(number: object) -> bool:
+    return isinstance(number, int | np.integer) and not isinstance(number, bool)
+
+
 def _check_extents(what: str, extents: Sequence[int], limits: Sequence[int], where: str) -> None:
-    accepted = f"three numbers from 1 up to {', '.join(map(str, limits))}"
-    if len(extents) != 3 or not all(1 <= n <= limit for n, limit in zip(extents, limits, strict=False)):
-        raise TreadleError(f"{what} {tuple(extents)}", where, accepted)
+    fits = isinstance(extents, tuple | list) and len(extents) == 3 and all(map(_is_whole, extents))
+    if not fits or not all(1 <= n <= limit for n, limit in zip(extents, limits, strict=True)):
+        accepted = f"three whole numbers from 1 up to {', '.join(map(str, limits))}"
+        raise TreadleError(f"{what} {tuple(extents) if fits else extents!r}", where, accepted)
 
 
 def _three(extents: Sequence[int]) -> tuple[int, int, int]:

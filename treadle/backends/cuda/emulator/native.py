@@ -84,7 +84,7 @@ class NativeBuffer(Structure):
 
     _fields_: ClassVar = [
         ("host", c_void_p), ("bytes", c_uint64), ("granule", c_uint32), ("read_only", c_uint32),
-        ("floats", c_uint32), ("padding", c_uint32), ("device", c_uint64),
+        ("floats", c_uint32), ("element", c_uint32), ("device", c_uint64),
     ]  # fmt: skip
 
 

@@ -39,8 +39,8 @@ struct Buffer {
   uint64_t bytes;
   uint32_t granule;    // bytes of memory that one shadow cell stands for
   uint32_t read_only;  // only pointers to const lead to it
-  uint32_t floats;     // its elements are 4-byte floats
-  uint32_t padding;
+  uint32_t floats;     // its elements are floating-point numbers
+  uint32_t element;    // bytes of one; 0 where it is not known
   uint64_t device;     // where the kernel finds it
 };
 

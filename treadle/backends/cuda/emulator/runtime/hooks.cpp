@@ -7,13 +7,25 @@ using namespace emu;
 
 #define PC ((uint64_t)__builtin_return_address(0))
 
+static void volatile_read(void *address, uint32_t bytes, uint64_t pc) {
+  check_access(address, bytes, VOLATILE_READ, pc);
+  if (!worker || !checks(CHECK_RACES)) return;
+  watch(address);
+  poll(pc);
+}
+
+static void volatile_write(void *address, uint32_t bytes, uint64_t pc) {
+  check_access(address, bytes, VOLATILE_WRITE, pc);
+  if (worker && checks(CHECK_RACES)) store(address);
+}
+
 #define ACCESS(NAME, BYTES, KIND) \
   extern "C" void NAME(void *address) { observe(address, BYTES, KIND, PC); }
 #define SIZED(BYTES)                                            \
   ACCESS(__tsan_read##BYTES, BYTES, READ)                       \
   ACCESS(__tsan_write##BYTES, BYTES, WRITE)                     \
-  ACCESS(__tsan_volatile_read##BYTES, BYTES, READ)              \
-  ACCESS(__tsan_volatile_write##BYTES, BYTES, WRITE)            \
+  extern "C" void __tsan_volatile_read##BYTES(void *address) { volatile_read(address, BYTES, PC); }   \
+  extern "C" void __tsan_volatile_write##BYTES(void *address) { volatile_write(address, BYTES, PC); } \
   ACCESS(__tsan_unaligned_read##BYTES, BYTES, READ)             \
   ACCESS(__tsan_unaligned_write##BYTES, BYTES, WRITE)           \
   extern "C" void __tsan_read_write##BYTES(void *address) {     \

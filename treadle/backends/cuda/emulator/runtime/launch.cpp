@@ -79,6 +79,9 @@ void *work(void *argument) {
   }
   close_counting(w);
   close_shared(w);
+  begin_order(w);
+  release_reach(w.order.block_reach);
+  release_reach(w.order.thread_reach);
   worker = nullptr;
   sigaltstack(&none, nullptr);
   free(own.ss_sp);
@@ -222,6 +225,7 @@ extern "C" void treadle_emu_launch(Request *request) {
   }
   request->outcome = launch.stop;
   if (launch.stop == NEEDS_BYTE_CELLS) treadle_emu_free_counts(request);
+  end_order(launch);
   close_arena(launch, launch.stop != NEEDS_BYTE_CELLS);
   pthread_mutex_unlock(&one_launch);
 }
