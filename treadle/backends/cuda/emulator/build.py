@@ -40,7 +40,7 @@ _KERNEL_FLAGS = (
 _FAST = ("-O3", "-march=native", "-g1", _NO_UBSAN)
 # -O1 keeps accesses where the text has them. The runtime stands in for the sanitizers' libraries.
 _CHECKED = (
-    "-O1", "-g1", _NO_UBSAN, "-fsanitize=thread", "-fsanitize=bounds,alignment",
+    "-O1", "-fno-tree-sink", "-g1", _NO_UBSAN, "-fsanitize=thread", "-fsanitize=bounds,alignment",
     "-fsanitize-recover=bounds,alignment", "-ftrivial-auto-var-init=pattern",
 )  # fmt: skip
 
