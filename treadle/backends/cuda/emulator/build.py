@@ -40,9 +40,12 @@ _KERNEL_FLAGS = (
 _FAST = ("-O3", "-march=native", "-g1", _NO_UBSAN)
 # -O1 keeps accesses where the text has them. The runtime stands in for the sanitizers' libraries.
 _CHECKED = (
-    "-O1", "-fno-tree-sink", "-g1", _NO_UBSAN, "-fsanitize=thread", "-fsanitize=bounds,alignment",
+    "-O1", "-g1", _NO_UBSAN, "-fsanitize=thread", "-fsanitize=bounds,alignment",
     "-fsanitize-recover=bounds,alignment", "-ftrivial-auto-var-init=pattern",
 )  # fmt: skip
+# Else a load moves behind the predicate under which its value is used, and out of bounds nobody sees it.
+_LOADS_STAY_IN_GCC = ("-fno-tree-sink",)
+_LOADS_STAY_IN_CLANG = ("-mllvm", "-instcombine-code-sinking=0")
 
 _DIAGNOSTIC = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: (?P<message>.*)$", re.M)
 _ASSEMBLER = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+): Error: (?P<message>.*)$", re.M)
@@ -57,7 +60,8 @@ def build_text(text: str, name: str, checked: bool, knobs: Knobs) -> Path:
     toolchain = find_toolchain(knobs)
     with _ONE_RUNTIME:
         runtime = _build_runtime(toolchain, knobs)
-    flags = [*_COMMON, *_KERNEL_FLAGS, *(_CHECKED if checked else _FAST), *(f"-I{folder}" for folder in _INCLUDES)]
+    mode = (*_CHECKED, *_loads_stay(toolchain)) if checked else _FAST
+    flags = [*_COMMON, *_KERNEL_FLAGS, *mode, *(f"-I{folder}" for folder in _INCLUDES)]
     unit = f'#include "treadle_emulator.h"\n#line 1 "{name}"\n{text}\n#line 1 "emulator entry"\n{_trailer(text)}'
     key = digest(
         toolchain.identity(), *_sources(_INCLUDES), *flags, str(runtime), f"{ZONE_BYTES} {_BORDER_BYTES}", unit
@@ -80,6 +84,10 @@ def build_text(text: str, name: str, checked: bool, knobs: Knobs) -> Path:
         _run([*toolchain.link_command([*objects, runtime], target), _NO_UBSAN], text, name)
 
     return fetch(knobs.cache_dir / "emulator", key, ".so", produce)
+
+
+def _loads_stay(toolchain: Toolchain) -> tuple[str, ...]:
+    return _LOADS_STAY_IN_CLANG if "clang" in toolchain.version else _LOADS_STAY_IN_GCC
 
 
 def _trailer(text: str) -> str:

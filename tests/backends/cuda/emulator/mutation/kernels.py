@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -52,11 +52,6 @@ class SharedKernel:
         return text
 
     @property
-    def structure(self) -> str:
-        """The key without numbers."""
-        return re.sub(r"\d+", "#", self.key)
-
-    @property
     def work(self) -> int:
         """Threads of the launch: what emulating it takes, roughly."""
         return prod(self.grid) * prod(self.block)
@@ -69,13 +64,13 @@ def kernels_of(origin: str, path: Path, shapes: Mapping[str, Sequence[int]]) -> 
     return [kernel for kernel in made if "__shared__" in kernel.text]
 
 
-def distinct(found: Iterable[SharedKernel], *, numbers: bool = True) -> list[SharedKernel]:
-    """One kernel of each text, or of each structure where `numbers` do not count: the cheapest to emulate."""
-    chosen: dict[str, SharedKernel] = {}
+def distinct(found: Iterable[SharedKernel], key: Callable[[SharedKernel], Hashable]) -> list[SharedKernel]:
+    """Of the kernels with one key the one that is cheapest to emulate."""
+    chosen: dict[Hashable, SharedKernel] = {}
     for kernel in found:
-        key = kernel.key if numbers else kernel.structure
-        if key not in chosen or kernel.work < chosen[key].work:
-            chosen[key] = kernel
+        known = chosen.setdefault(key(kernel), kernel)
+        if kernel.work < known.work:
+            chosen[key(kernel)] = kernel
     return list(chosen.values())
 
 

@@ -39,6 +39,11 @@ def mutants(text: str) -> list[Mutant]:
     return sorted(found, key=lambda mutant: (KINDS.index(mutant.kind), mutant.line))
 
 
+def pattern(text: str) -> tuple[tuple[MutantKind, str], ...]:
+    """What is changed by a kernel's mutants, numbers aside: kernels of one pattern are mutated alike."""
+    return tuple((mutant.kind, re.sub(r"\d+", "#", mutant.what)) for mutant in mutants(text))
+
+
 def _barriers(kernel: KernelText) -> Iterator[Mutant]:
     """Each barrier removed, and moved across the nearest statement before and behind it that touches shared memory."""
     for statements, index in _matching(kernel, BARRIER):

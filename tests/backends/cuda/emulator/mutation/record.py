@@ -1,13 +1,15 @@
-"""The mutants' verdicts as tables: for the documentation, and the list of all that the checks are silent about."""
+"""The mutants' verdicts on a model as a recorded summary, and all summaries as the documentation's tables."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from tests.backends.cuda.emulator.mutation.equivalence import REASONS
 from tests.backends.cuda.emulator.mutation.mutants import KINDS
-from tests.backends.cuda.emulator.mutation.verdict import Examined, Outcome, Verdict
+from tests.backends.cuda.emulator.mutation.verdict import Examined, Outcome, verdicts_of
 
 OUTCOMES: tuple[Outcome, ...] = ("finding", "result", "equivalent", "missed")
 
@@ -15,36 +17,53 @@ _TITLES = "| kernels | change | mutants | finding | result | equivalent | missed
 _RULE = "|---|---|--:|--:|--:|--:|--:|"
 
 
-def tables(examined: Sequence[Examined]) -> str:
+@dataclass(frozen=True)
+class Summary:
+    """How many kernels of a model were mutated, by family; how many mutants, by family, kind and outcome; equivalent
+    ones by reason; and every mutant without a finding: kernel, line, change, outcome, reason."""
+
+    kernels: Mapping[str, int]
+    mutants: Mapping[str, Mapping[str, Mapping[str, int]]]
+    reasons: Mapping[str, int]
+    silent: Sequence[str]
+
+    def text(self) -> str:
+        """The summary as JSON."""
+        return json.dumps(vars(self), indent=1, sort_keys=True) + "\n"
+
+    @staticmethod
+    def parse(text: str) -> Summary:
+        """What `text` gave."""
+        return Summary(**json.loads(text))
+
+
+def summary(examined: Sequence[Examined]) -> Summary:
+    """Counts what became of the mutants."""
+    mutants: dict[str, dict[str, Counter[str]]] = {}
+    verdicts = verdicts_of(examined)
+    for verdict in verdicts:
+        kinds = mutants.setdefault(verdict.kernel.family, {})
+        kinds.setdefault(verdict.mutant.kind, Counter())[verdict.outcome] += 1
+    reasons = Counter(verdict.detail for verdict in verdicts if verdict.outcome == "equivalent")
+    silent = sorted(str(verdict) for verdict in verdicts if verdict.outcome != "finding")
+    return Summary(Counter(each.kernel.family for each in examined), mutants, reasons, silent)
+
+
+def tables(summaries: Sequence[Summary]) -> str:
     """Mutants by family of kernels, change and outcome; then the equivalent ones by reason."""
-    families: dict[str, list[Examined]] = {}
-    for each in examined:
-        families.setdefault(each.kernel.family, []).append(each)
-    lines = [_TITLES, _RULE]
-    for family, members in sorted(families.items()):
-        title = f"{family}, {len(members)}"
-        verdicts = [verdict for member in members for verdict in member.verdicts]
-        for kind in KINDS:
-            counts = Counter[str](verdict.outcome for verdict in verdicts if verdict.mutant.kind == kind)
-            if counts:
-                lines.append(_row(title, kind, counts))
-    every = verdicts_of(examined)
-    lines.append(_row(f"all, {len(examined)}", "", Counter[str](verdict.outcome for verdict in every)))
-    reasons = Counter(verdict.detail for verdict in every if verdict.outcome == "equivalent")
-    lines += ["", "| equivalent, because | mutants |", "|---|--:|"]
-    lines += [f"| {reason} | {reasons[reason]} |" for reason in REASONS if reasons[reason]]
-    return "\n".join([*lines, ""])
-
-
-def silent(examined: Sequence[Examined]) -> str:
-    """Every mutant without a finding: model, kernel, line, change, outcome, reason."""
-    named = [str(verdict) for verdict in verdicts_of(examined) if verdict.outcome != "finding"]
-    return "\n".join([*sorted(named), ""])
-
-
-def verdicts_of(examined: Sequence[Examined]) -> list[Verdict]:
-    """All verdicts, kernel after kernel."""
-    return [verdict for each in examined for verdict in each.verdicts]
+    kernels, reasons = Counter[str](), Counter[str]()
+    mutants: dict[tuple[str, str], Counter[str]] = {}
+    for each in summaries:
+        kernels.update(each.kernels)
+        reasons.update(each.reasons)
+        for family, kinds in each.mutants.items():
+            for kind, counts in kinds.items():
+                mutants.setdefault((family, kind), Counter()).update(counts)
+    order = sorted(mutants, key=lambda key: (key[0], [*map(str, KINDS)].index(key[1])))
+    rows = [_row(f"{kernels[family]} × {family}", kind, mutants[family, kind]) for family, kind in order]
+    whole = _row(f"{kernels.total()}", "", sum(mutants.values(), Counter[str]()))
+    because = [f"| {reason} | {reasons[reason]} |" for reason in REASONS if reasons[reason]]
+    return "\n".join([_TITLES, _RULE, *rows, whole, "", "| equivalent, since | mutants |", "|---|--:|", *because, ""])
 
 
 def _row(title: str, kind: str, counts: Counter[str]) -> str:

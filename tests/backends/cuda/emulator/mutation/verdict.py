@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,7 +11,7 @@ from tests.backends.cuda.emulator.mutation.equivalence import leaves_buffer, rea
 from tests.backends.cuda.emulator.mutation.kernels import SharedKernel
 from tests.backends.cuda.emulator.mutation.mutants import Mutant, mutants
 from tests.backends.cuda.emulator.mutation.trial import Bench, Trial
-from treadle.knobs import Knobs
+from treadle.knobs import Knobs, available_cores
 
 Outcome = Literal["finding", "result", "equivalent", "missed"]
 
@@ -43,6 +45,17 @@ def examine(kernel: SharedKernel, knobs: Knobs) -> Examined:
     judge = _Judge(Bench(kernel, knobs))
     verdicts = tuple(judge.verdict(mutant) for mutant in mutants(kernel.text))
     return Examined(kernel, "\n".join(judge.said), verdicts)
+
+
+def examine_all(kernels: Sequence[SharedKernel], knobs: Knobs) -> list[Examined]:
+    """Examines kernels side by side: while one is launched, others are compiled."""
+    with ThreadPoolExecutor(available_cores()) as pool:
+        return list(pool.map(lambda kernel: examine(kernel, knobs), kernels))
+
+
+def verdicts_of(examined: Sequence[Examined]) -> list[Verdict]:
+    """All verdicts, kernel after kernel."""
+    return [verdict for each in examined for verdict in each.verdicts]
 
 
 class _Judge:
