@@ -95,7 +95,7 @@ def test_every_kernel_of_a_model(name: str, tmp_path: Path, emulator_knobs: Knob
 
 
 def test_the_document_has_the_recorded_tables() -> None:
-    recorded = [Summary.parse(path.read_text()) for path in sorted(_RECORDED.glob("*.json"))]
+    recorded = {path.stem: Summary.parse(path.read_text()) for path in sorted(_RECORDED.glob("*.json"))}
     before, _, rest = _DOCUMENT.read_text().partition(_BEGIN)
     assert_golden(f"{before}{_BEGIN}\n{tables(recorded)}\n{_END}{rest.partition(_END)[2]}", _DOCUMENT)
 

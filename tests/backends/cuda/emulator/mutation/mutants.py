@@ -16,7 +16,8 @@ KINDS: tuple[MutantKind, ...] = ("barrier removed", "barrier moved", "wait moved
 
 @dataclass(frozen=True)
 class Mutant:
-    """A kernel's text with one change; `line` counts from 1, `what` says what was changed there.
+    """A kernel's text with one change; `line` counts from 1, `what` says what was changed there, if the
+    kind does not.
 
     `guard` and `dropped` are the condition and the number of its conjunct, where a predicate was dropped. `orders` are
     lines (from 0) of the unchanged text: the statement that was removed or moved and the one that it was moved
@@ -50,7 +51,7 @@ def _barriers(kernel: KernelText) -> Iterator[Mutant]:
         barrier = statements[index]
         lines = list(kernel.lines)
         del lines[barrier.first]
-        yield Mutant("barrier removed", barrier.first + 1, "removed", _joined(lines), (barrier.first,))
+        yield Mutant("barrier removed", barrier.first + 1, "", _joined(lines), (barrier.first,))
         yield from _moves(kernel, "barrier moved", statements, index, kernel.touches_shared)
 
 

@@ -49,11 +49,11 @@ def summary(examined: Sequence[Examined]) -> Summary:
     return Summary(Counter(each.kernel.family for each in examined), mutants, reasons, silent)
 
 
-def tables(summaries: Sequence[Summary]) -> str:
-    """Mutants by family of kernels, change and outcome; then the equivalent ones by reason."""
+def tables(summaries: Mapping[str, Summary]) -> str:
+    """The models by name; mutants by family of kernels, change and outcome; then the equivalent ones by reason."""
     kernels, reasons = Counter[str](), Counter[str]()
     mutants: dict[tuple[str, str], Counter[str]] = {}
-    for each in summaries:
+    for each in summaries.values():
         kernels.update(each.kernels)
         reasons.update(each.reasons)
         for family, kinds in each.mutants.items():
@@ -63,7 +63,10 @@ def tables(summaries: Sequence[Summary]) -> str:
     rows = [_row(f"{kernels[family]} × {family}", kind, mutants[family, kind]) for family, kind in order]
     whole = _row(f"{kernels.total()}", "", sum(mutants.values(), Counter[str]()))
     because = [f"| {reason} | {reasons[reason]} |" for reason in REASONS if reasons[reason]]
-    return "\n".join([_TITLES, _RULE, *rows, whole, "", "| equivalent, since | mutants |", "|---|--:|", *because, ""])
+    names = f"Recorded from {', '.join(summaries)}:"
+    return "\n".join(
+        [names, "", _TITLES, _RULE, *rows, whole, "", "| equivalent, since | mutants |", "|---|--:|", *because, ""]
+    )
 
 
 def _row(title: str, kind: str, counts: Counter[str]) -> str:

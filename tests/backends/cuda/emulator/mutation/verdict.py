@@ -27,8 +27,8 @@ class Verdict:
 
     def __str__(self) -> str:
         place = f"{self.kernel.origin} {self.kernel.name}:{self.mutant.line}"
-        because = f", {self.detail}" if self.detail else ""
-        return f"{place}: {self.mutant.kind}, {self.mutant.what}: {self.outcome}{because}"
+        change = ", ".join(filter(None, (self.mutant.kind, self.mutant.what)))
+        return f"{place}: {change}: {', '.join(filter(None, (self.outcome, self.detail)))}"
 
 
 @dataclass(frozen=True)
