@@ -88,19 +88,27 @@ class Rows:
 
     @property
     def phases(self) -> list[SSAValue]:
-        """What is computed of every column, in order: the terms of each reduction, then the result."""
-        return [*(yielded(reduce.body) for reduce in self.reduces), yielded(self.compute.body)]
+        """What is computed of every column, in order: the terms of each different reduction, then the result."""
+        different = {self.numbers.number(reduce.result): reduce for reduce in reversed(self.reduces)}
+        reduces = [reduce for reduce in self.reduces if different[self.numbers.number(reduce.result)] is reduce]
+        return [*(yielded(reduce.body) for reduce in reduces), yielded(self.compute.body)]
 
-    def evaluations(self, tensor: SSAValue) -> int:
-        """How often a template reads an element of `tensor` that lies in a row: once for each different index
-        while the row is held, else once for each phase that reads it."""
+    @property
+    def worth_one_kernel(self) -> bool:
+        """Whether rows are short enough that sharing each out over a whole device would gain less."""
+        return self.columns <= MOST_COLUMNS
+
+    def read_points(self, tensor: SSAValue) -> int:
+        """How many elements of `tensor` a template reads: for every row, and every column that an index depends on,
+        one for each different index while the row is held, else one for each phase that reads it."""
         numbers = self.numbers
-        if self.columns <= MOST_HELD:
-            reads = [at for at in self.compute.reads() if at.source is tensor]
-            return len({numbers.number(at.result) for at in reads})
-        return sum(
-            len({n for n in _needed(phase, numbers) if numbers.source(n) is tensor}) for phase in self.phases
-        )
+        of_tensor = [at.result for at in self.compute.reads() if at.source is tensor]
+        across = {numbers.number(value) for value in of_tensor if not numbers.is_columnar(value)}
+        along = {numbers.number(value) for value in of_tensor if numbers.is_columnar(value)}
+        reads = len(along)
+        if self.columns > MOST_HELD:
+            reads = sum(len(along & _needed(phase, numbers)) for phase in self.phases)
+        return self.rows * (len(across) + reads * self.columns)
 
 
 def analyse_rows(compute: ComputeOp) -> Rows | str:
@@ -170,11 +178,6 @@ class ValueNumbers:
     def example(self, number: int) -> SSAValue:
         """A value of this number."""
         return self._examples[number]
-
-    def source(self, number: int) -> SSAValue | None:
-        """The tensor that a value of this number is read from."""
-        op = self._examples[number].owner
-        return op.source if isinstance(op, AtOp) else None
 
     def _of(self, value: SSAValue) -> int:
         op = value.owner
