@@ -287,7 +287,9 @@ def test_defaults_are_in_the_space(template: Any):
     anchors += [product(((m, 64), (64, n))) for m in (1, 17, 64, 1000, 4096) for n in (1, 40, 1000, 8192)]
     anchors += [reduction(("add", (rows, k), (1,), "float32")) for rows in (1, 4096) for k in (17, 300, 5000)]
     anchors += [defined(UnaryOp("exp", tensor(1, 64, n, n))) for n in (1, 7, 224)]
-    anchors += [defined(SoftmaxOp(tensor(*shape), 1)) for shape in ((1, 5), (9, 1000), (2, 60000), (4096, 100), (2, 90, 49))]
+    anchors += [
+        defined(SoftmaxOp(tensor(*shape), 1)) for shape in ((1, 5), (9, 1000), (2, 60000), (4096, 100), (2, 90, 49))
+    ]
     fitting = [anchor for anchor in anchors if template.fits(anchor)]
     assert fitting
     for anchor in fitting:

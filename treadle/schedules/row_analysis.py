@@ -18,7 +18,6 @@ from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp
 from treadle.dialects.graph.compute import yielded
-from treadle.dialects.graph.definition import Scalar
 
 MOST_HELD = 1 << 14
 """Columns up to which a template keeps what it has read and computed of a row: 512 threads with 32 registers each on a

@@ -7,7 +7,10 @@ from contextlib import AbstractContextManager
 from math import ceil, prod
 from typing import ClassVar
 
-from xdsl.dialects.builtin import MemRefType, TensorType
+from xdsl.dialects import vector
+from xdsl.dialects.arith import FastMathFlagsAttr
+from xdsl.dialects.builtin import MemRefType, TensorType, VectorType, f32
+from xdsl.dialects.vector import CombiningKindAttr, CombiningKindFlag
 from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp
@@ -28,6 +31,7 @@ from treadle.target import Target
 _VECTOR = 16
 """Lanes of a vector; a loop over lanes has whole vectors only, so that partial results stay in registers."""
 _FEWEST_NEIGHBOURS = 4
+_VECTOR_FOLDS = {"add": CombiningKindFlag.ADD, "max": CombiningKindFlag.MAXIMUMF, "min": CombiningKindFlag.MINIMUMF}
 _ENOUGH = 16384
 """Elements that are worth handing to another core."""
 
@@ -138,6 +142,12 @@ def _is_computed(read: AtOp, compute: ComputeOp) -> bool:
     return isinstance(producer, ComputeOp) and producer.parent_op() is compute.parent_op()
 
 
+def _folded(value: SSAValue, kind: CombiningKindFlag) -> vector.ReductionOp:
+    """The fold of a vector's lanes; upstream's constructor infers a vector as the result."""
+    properties = {"kind": CombiningKindAttr(kind), "fastmath": FastMathFlagsAttr("none")}
+    return vector.ReductionOp.create(operands=[value], result_types=[f32], properties=properties)
+
+
 class _AlongColumns(_RowKernel):
     """Vectors of columns, row by row."""
 
@@ -197,12 +207,13 @@ class _AlongColumns(_RowKernel):
                 pair = b.load(part, [lane]), b.load(part, [b.add(lane, half)])
                 b.store(b.binary(kind, *pair), part, [lane])
             width = half
-        # Every access to `part` is a vector access, so that it can stay in vector registers; the copy is read by element.
-        assert isinstance(part.type, MemRefType)
-        copy = b.alloc("lanes", [_VECTOR], part.type.get_element_type())
-        with b.tasks(["lane"], repeat(_VECTOR), unroll=True, vector=True) as (lane,):
-            b.store(b.load(part, [lane]), copy, [lane])
-        values = [b.load(copy, [n]) for n in range(_VECTOR)]
+        type = part.type
+        assert isinstance(type, MemRefType)
+        element = type.get_element_type()
+        if element == f32 and kind in _VECTOR_FOLDS:
+            last = b.insert(vector.LoadOp(part, [b.constant(0)], VectorType(f32, [_VECTOR])))
+            return b.insert(_folded(last, _VECTOR_FOLDS[kind]))
+        values = [b.load(part, [n]) for n in range(_VECTOR)]
         while len(values) > 1:
             half = len(values) // 2
             values = [b.binary(kind, x, y) for x, y in zip(values[:half], values[half:], strict=True)]
