@@ -131,7 +131,9 @@ class RowBody:
         number = self.numbers.number(value)
         if number in known:
             return known[number]
-        assert isinstance(value.owner, Operation), "an index of the row or of the column"
+        if not isinstance(value.owner, Operation):
+            known[number] = self.b.constant(0)  # the index of a dimension of extent 1
+            return known[number]
         if number in self._kept and self.lane is not None:
             known[number] = self.b.load(self._kept[number], [self.lane])
             return known[number]
