@@ -18,10 +18,11 @@ from tests.schedules.row_cases import (
     inputs_of,
     layer_norm,
     softmax,
+    tensor,
     units,
 )
 from treadle.backends.reference.kernels import Kernel
-from treadle.dialects.graph import ComputeOp
+from treadle.dialects.graph import ArgReductionOp, ComputeOp, definition
 from treadle.dialects.graph.evaluate import evaluate
 from treadle.dialects.loop import AllocOp, BarrierOp, KernelOp, LoadOp, Space, SpaceAttr, WarpReduceOp
 from treadle.dialects.schedule import Choice
@@ -96,6 +97,18 @@ def test_knobs_of_row_cpu(lanes: int, rows: int, hold: bool):
         check("row_cpu", case, lanes=lanes, rows=rows, hold=hold)
     check("row_cpu", ACROSS, lanes=lanes, rows=rows, hold=hold)
     check("row_cpu", ("softmax", (3, 1), 1), lanes=lanes, rows=rows, hold=hold, across="columns")
+
+
+@pytest.mark.parametrize("shape", [(3, 41), (2, 70), (5, 1), (1, 300), (4, 9, 20)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int64"])
+@pytest.mark.parametrize("name", BOTH)
+def test_positions_of_the_largest_and_the_smallest(name: str, dtype: str, shape: Shape):
+    for kind, keep, last in (("max", False, False), ("min", True, True)):
+        compute = definition(ArgReductionOp(kind, tensor(*shape, dtype=dtype), 1, keep, last))
+        values = np.random.default_rng(2).integers(-9, 9, shape).astype(dtype)
+        env = {compute.tensors()[0]: values}
+        for actual in results(name, compute, env):
+            np.testing.assert_array_equal(actual, evaluate(compute, env))
 
 
 def special(shape: Shape) -> Array:

@@ -347,7 +347,11 @@ COPY = "%v = loop.load %x[%t] : memref<4xf32>\n loop.store %v, %y[%t] : memref<4
             4,
             r"block 0 diverges: thread 0 waits at loop.barrier \(operation 0\), thread 2 has ended",
         ),
-        ("%r = loop.warp_reduce add %zero over 2 : f32", 4, "kernel 'k': 4 lanes fold values; accepted: whole warps of 32"),
+        (
+            "%r = loop.warp_reduce add %zero over 2 : f32",
+            4,
+            "kernel 'k': 4 lanes fold values; accepted: whole warps of 32",
+        ),
         (
             "%half = arith.cmpi ult, %t, %c2 : index\n scf.if %half {\n"
             "%r = loop.warp_reduce add %zero over 2 : f32\n }",

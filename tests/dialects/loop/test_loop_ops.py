@@ -133,7 +133,10 @@ REJECTED = [
         VALUES + "loop.strided_store %w, %B[%i] by 2 where %short : memref<64xf32>, vector<16xf32>",
         "operand is used with type vector<16xi1>",
     ),
-    (VALUES + "%r = loop.warp_reduce and %v over 32 : f32", "unknown reduction 'and': expected one of add, mul, max, min"),
+    (
+        VALUES + "%r = loop.warp_reduce and %v over 32 : f32",
+        "unknown reduction 'and': expected one of add, mul, max, min",
+    ),
     (VALUES + "%r = loop.warp_reduce add %v over 3 : f32", "groups of 3 lanes: expected 2, 4, 8, 16 or 32"),
     (VALUES + "%r = loop.warp_reduce add %h over 32 : f16", "lanes exchange f32 and i32, not f16"),
     (KERNEL.format(grid=0, threads=8), "@k: grid and threads are at least 1"),

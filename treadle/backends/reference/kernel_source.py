@@ -39,8 +39,8 @@ class KernelSource:
     """`run(block, thread, shared, *buffers)`: one thread's work, a generator if the kernel has barriers.
 
     `shared` is a dictionary of the block, empty at first, in which threads find the buffers they share. A
-    generator yields at each barrier the number of the operation, which `describe` names, and where its warp folds values
-    an `Exchange`, for which it is sent the fold.
+    generator yields at each barrier the number of the operation, which `describe` names, and where its warp folds
+    values an `Exchange`, for which it is sent the fold.
     """
 
     run: Callable[..., Any]

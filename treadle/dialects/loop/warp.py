@@ -35,9 +35,9 @@ class WarpReduceOp(IRDLOperation):
     ```mlir
     %s = loop.warp_reduce add %v over 32 : f32
     ```
-    All lanes of the warp reach it together. The fold is a tree: lanes fold with those `width / 2` away, then `width / 4`,
-    down to their neighbours, and all of them get the same bits. Rejected: a kind other than add, mul, max, min; a
-    width other than 2, 4, 8, 16, 32; a type other than f32 and i32.
+    All lanes of the warp reach it together. The fold is a tree: lanes fold with those `width / 2` away, then with those
+    `width / 4` away, down to their neighbours, and all of them get the same bits. Rejected: a kind other than add, mul,
+    max, min; a width other than 2, 4, 8, 16, 32; a type other than f32 and i32.
     """
 
     name = "loop.warp_reduce"

@@ -43,7 +43,7 @@ class GraphDecomposePass(ModulePass):
     %s = graph.reduction "add" %e {dims = array<i64: 1>, keep = 1 : i64} : (...) -> tensor<4x1xf32>
     %y = graph.binary "div" %e, %s : (tensor<4x8xf32>, tensor<4x1xf32>) -> tensor<4x8xf32>
     ```
-    Softmax and layer_norm whose definition is a row computation that is worth one kernel stay: with `rows`, they go, too.
+    Softmax and layer_norm stay if their definition is a row computation that is worth one kernel; not with `rows`.
     A padded average pooling becomes a `graph.compute` that reads the number of elements under each window
     from a constant, instead of counting them.
     """

@@ -17,7 +17,16 @@ from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
 from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.reference import evaluate_module
 from treadle.compiler import lower
-from treadle.dialects.graph import BinaryOp, LayerNormOp, ReductionOp, ReshapeOp, SoftmaxOp, TransposeOp, UnaryOp
+from treadle.dialects.graph import (
+    ArgReductionOp,
+    BinaryOp,
+    LayerNormOp,
+    ReductionOp,
+    ReshapeOp,
+    SoftmaxOp,
+    TransposeOp,
+    UnaryOp,
+)
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
@@ -72,6 +81,10 @@ def _transposed(g: Graph) -> SSAValue:
     return g.add(TransposeOp(g.add(SoftmaxOp(g.add(TransposeOp(g[0], [1, 0])), 1)), [1, 0]))
 
 
+def _argmax(g: Graph) -> SSAValue:
+    return g.add(ArgReductionOp("max", g[0], 1, keep=False))
+
+
 GRAPHS: dict[str, tuple[Build, tuple[Shape, ...], int]] = {
     "softmax of short rows": (_softmax(1), ((300, 5),), 5),
     "softmax of a prime": (_softmax(1), ((17, 131),), 131),
@@ -84,6 +97,7 @@ GRAPHS: dict[str, tuple[Build, tuple[Shape, ...], int]] = {
     "log softmax": (_log_softmax, ((40, 70),), 70),
     "instance norm": (_instance_norm, ((2, 3, 9, 11),), 99),
     "group norm": (_group_norm, ((2, 6, 5, 7), (6, 1, 1)), 70),
+    "position of the largest": (_argmax, ((37, 300),), 300),
     "transposed": (_transposed, ((45, 70),), 45),
 }
 
