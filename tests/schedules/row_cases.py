@@ -27,13 +27,14 @@ def tensor(*shape: int, dtype: str = "float32") -> SSAValue:
 
 
 def softmax(shape: Shape, dim: int, dtype: str) -> ComputeOp:
+    """Along one dimension."""
     return definition(SoftmaxOp(tensor(*shape, dtype=dtype), dim))
 
 
 def layer_norm(shape: Shape, dim: int, dtype: str) -> ComputeOp:
     """Over all dimensions from `dim` on."""
-    affine = [tensor(*shape[dim:], dtype=dtype) for _ in range(2)]
-    return definition(LayerNormOp(tensor(*shape, dtype=dtype), *affine, dim, 1e-5))
+    scale, bias = (tensor(*shape[dim:], dtype=dtype) for _ in range(2))
+    return definition(LayerNormOp(tensor(*shape, dtype=dtype), scale, bias, dim, 1e-5))
 
 
 Along = Callable[[DefinitionBuilder, Sequence[Scalar]], Scalar]

@@ -292,7 +292,7 @@ def test_lanes_fold_in_groups(kind: str, width: int, reverse: bool) -> None:
     fold = {"add": np.sum, "mul": np.prod, "max": np.max, "min": np.min}[kind]
     expected = np.repeat(fold(x.reshape(-1, width).astype(np.float64), axis=1), width)
     actual = evaluate_kernel(kernel, [x], reverse=reverse)
-    np.testing.assert_allclose(actual, expected, rtol=32 * np.finfo(np.float32).eps, atol=width * 1e-7)
+    np.testing.assert_allclose(actual, expected, rtol=32 * float(np.finfo(np.float32).eps), atol=width * 1e-7)
     groups = actual.reshape(-1, width)
     assert (groups == groups[:, :1]).all(), "all lanes of a group get the same bits"
 
