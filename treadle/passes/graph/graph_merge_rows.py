@@ -69,7 +69,8 @@ def _merge_into(root: ComputeOp) -> set[Operation]:
 
 @dataclass
 class _Search:
-    """Which producers to inline into `root`, in order: those before the last reduction that fits."""
+    """Which producers to inline into `root`, in order: those before the last reduction that fits, and such as read
+    nothing else than the definition does then."""
 
     root: ComputeOp
     taken: list[ComputeOp] = field(default_factory=list[ComputeOp])
@@ -84,16 +85,29 @@ class _Search:
                 continue
             self.taken.append(producer)
             fitting = len(self.taken) if reduces else fitting
-        return self.taken[:fitting]
+        del self.taken[fitting:]
+        while self.taken and len(self.taken) < MOST_MERGED and (producer := self._of_the_same_tensors()) is not None:
+            self.taken.append(producer)
+        return self.taken
 
     def _next(self) -> ComputeOp | None:
         """A producer that only the definition to be would use: a reduction if there is one, or what leads to one."""
+        found = self._candidates()
+        reducing = [op for op in found if not is_injective(op)]
+        return next(iter([*reducing, *(op for op in found if self._leads_to_reduction(op))]), None)
+
+    def _of_the_same_tensors(self) -> ComputeOp | None:
+        """An elementwise producer of what is read anyway: the squares of a row that is read for its result, too."""
+        read = {tensor for member in (self.root, *self.taken) for tensor in member.tensors()}
+        elementwise = [op for op in self._candidates() if is_injective(op)]
+        return next((op for op in elementwise if set(op.tensors()) <= read), None)
+
+    def _candidates(self) -> list[ComputeOp]:
+        """The producers that nothing else reads."""
         inside: list[ComputeOp] = [self.root, *self.taken]
         read = dict.fromkeys(tensor.owner for member in inside for tensor in member.tensors())
         found = [op for op in read if isinstance(op, ComputeOp) and op not in inside and op not in self.rejected]
-        found = [op for op in found if all(user in inside for user in users_of(op.result))]
-        reducing = [op for op in found if not is_injective(op)]
-        return next(iter([*reducing, *(op for op in found if self._leads_to_reduction(op))]), None)
+        return [op for op in found if all(user in inside for user in users_of(op.result))]
 
     def _leads_to_reduction(self, compute: ComputeOp) -> bool:
         """Whether a definition reads one with a reduction, by way of a few definitions only."""
