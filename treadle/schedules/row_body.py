@@ -4,38 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from xdsl.dialects import arith
-from xdsl.dialects.builtin import Float16Type, f32
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import AtOp, ReduceOp, YieldOp
 from treadle.dialects.graph.compute import yielded
 from treadle.dialects.graph.definition import Scalar
-from treadle.dialects.graph.dtypes import is_float
+from treadle.schedules.accumulator import widened
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.row_analysis import Rows
 
 Slot = Sequence[SSAValue]
 """Where the held values of a column are kept: the indices into each value's buffer."""
-
-
-def accumulator(type: Attribute) -> Attribute:
-    """The type that a fold of elements of `type` is carried in."""
-    return f32 if isinstance(type, Float16Type) else type
-
-
-def widened(b: KernelBuilder, value: Scalar) -> Scalar:
-    """A term in the type of its accumulator."""
-    wide = accumulator(value.type)
-    return value if wide == value.type else b.insert(arith.ExtFOp(value, wide))  # pyright: ignore[reportArgumentType]
-
-
-def narrowed(b: KernelBuilder, value: Scalar, type: Attribute) -> Scalar:
-    """A fold in the type of the definition's reduction."""
-    if value.type == type:
-        return value
-    assert is_float(type)
-    return b.insert(arith.TruncFOp(value, type))  # pyright: ignore[reportArgumentType]
 
 
 class RowBody:
@@ -164,4 +143,4 @@ class Column:
         return widened(self._body.b, self.value(yielded(reduce.body)))
 
 
-__all__ = ["Column", "RowBody", "Slot", "accumulator", "narrowed", "widened"]
+__all__ = ["Column", "RowBody", "Slot"]

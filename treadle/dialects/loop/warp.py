@@ -28,6 +28,11 @@ EXCHANGED: tuple[Attribute, ...] = (f32, i32)
 KINDS = ("add", "mul", "max", "min")
 
 
+def lanes_fold(kind: str, type: Attribute) -> bool:
+    """Whether the lanes of a warp can fold values of this type."""
+    return kind in KINDS and type in EXCHANGED
+
+
 @irdl_op_definition
 class WarpReduceOp(IRDLOperation):
     """The fold of a value over each group of `width` consecutive lanes of a warp, known to every lane of the group.

@@ -21,9 +21,10 @@ from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
 from treadle.errors import TreadleError
+from treadle.schedules.accumulator import accumulator, narrowed
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.row_analysis import MOST_HELD, Rows, analyse_rows, is_costly
-from treadle.schedules.row_body import Column, RowBody, accumulator, narrowed
+from treadle.schedules.row_body import Column, RowBody
 from treadle.schedules.row_strides import columns_are_contiguous, neighbouring_dims, neighbouring_rows
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
 from treadle.target import Target

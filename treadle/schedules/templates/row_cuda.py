@@ -9,18 +9,19 @@ from math import ceil
 from typing import ClassVar
 
 from xdsl.dialects.builtin import TensorType
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import SSAValue
 
 from treadle.dialects.graph import ComputeOp, ReduceOp
 from treadle.dialects.graph.definition import Scalar
 from treadle.dialects.graph.reduction import identity
 from treadle.dialects.loop import KernelOp, Space, WarpReduceOp
-from treadle.dialects.loop.warp import EXCHANGED, KINDS, WARP
+from treadle.dialects.loop.warp import WARP, lanes_fold
 from treadle.dialects.schedule import Choice
 from treadle.errors import TreadleError
+from treadle.schedules.accumulator import accumulator, narrowed
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.row_analysis import MOST_HELD, Rows, analyse_rows
-from treadle.schedules.row_body import RowBody, Slot, accumulator, narrowed
+from treadle.schedules.row_body import RowBody, Slot
 from treadle.schedules.row_strides import columns_are_contiguous, neighbouring_rows
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
 from treadle.target import Target
@@ -124,11 +125,7 @@ def _filling(target: Target) -> int:
 
 def _exchanges(found: Rows) -> bool:
     """Whether every fold may go through the lanes of a warp."""
-    return all(_shuffled(reduce.kind.data, accumulator(reduce.result.type)) for reduce in found.reduces)
-
-
-def _shuffled(kind: str, type: Attribute) -> bool:
-    return kind in KINDS and type in EXCHANGED
+    return all(lanes_fold(reduce.kind.data, accumulator(reduce.result.type)) for reduce in found.reduces)
 
 
 def _rows_of(anchor: Anchor) -> Rows:
@@ -232,7 +229,7 @@ class _RowKernel:
     def _across(self, kind: str, value: Scalar) -> Scalar:
         """The fold of the values that the threads of a row hold, known to all of them."""
         share = self.share
-        shuffles = share.along_columns and _shuffled(kind, value.type)
+        shuffles = share.along_columns and lanes_fold(kind, value.type)
         lanes = min(share.parts, WARP) if shuffles else 1
         if lanes > 1:
             value = self.b.insert(WarpReduceOp(kind, value, lanes))
