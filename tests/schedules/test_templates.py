@@ -188,6 +188,17 @@ def test_reductions(name: str, case: tuple[str, Shape, tuple[int, ...], str]):
     check(name, reduction(case))
 
 
+@pytest.mark.parametrize("name", ["reduce_cpu", "reduce_cuda", "rule_cpu", "rule_cuda"])
+def test_sums_of_half_precision_run_in_single(name: str):
+    """Carried in f16, 2048 + 1 is 2048."""
+    anchor = reduction(("add", (1, 3001), (1,), "float16"))
+    template = TEMPLATES[name]
+    target = GPU if template.kind == "cuda" else CPU
+    kernel = template.build(anchor, template.default(anchor, target), target, "kernel")
+    (total,) = evaluate_kernel(kernel, [np.ones((1, 3001), np.float16)])
+    assert total == np.float16(3001)
+
+
 @pytest.mark.parametrize("lanes", [16, 32, 64])
 @pytest.mark.parametrize("rows", [1, 2, 8])
 def test_knobs_of_reduce_cpu(lanes: int, rows: int):
