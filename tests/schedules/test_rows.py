@@ -90,6 +90,14 @@ def test_knobs_of_row_cuda(lanes: str, parts: int, rows: int, hold: bool):
 
 
 @pytest.mark.parametrize("hold", [True, False])
+@pytest.mark.parametrize("vector", [2, 4, 8])
+def test_vectors_of_row_cuda(vector: int, hold: bool):
+    for parts, rows in ((1, 32), (4, 8), (32, 2)):
+        for case in (("softmax", (3, 24), 1), ("layer_norm", (2, 40), 1), ("variance", (3, 16), 1)):
+            check("row_cuda", case, lanes="columns", parts=parts, rows=rows, vector=vector, hold=hold)
+
+
+@pytest.mark.parametrize("hold", [True, False])
 @pytest.mark.parametrize("lanes", [16, 32, 64])
 @pytest.mark.parametrize("rows", [1, 4])
 def test_knobs_of_row_cpu(lanes: int, rows: int, hold: bool):
@@ -152,7 +160,7 @@ def test_exponentials_are_computed_once():
 
 
 def test_a_row_that_a_warp_computes_needs_no_shared_memory():
-    choices = {"parts": 32, "rows": 4, "lanes": "columns", "hold": True}
+    choices: dict[str, Choice] = {"parts": 32, "rows": 4, "lanes": "columns", "vector": 1, "hold": True}
     kernel = kernel_of("row_cuda", softmax((64, 128), 1, "float32"), choices)
     assert not [op for op in kernel.walk() if isinstance(op, BarrierOp)]
     shared = SpaceAttr(Space.SHARED)
@@ -180,10 +188,15 @@ def test_too_many_threads_are_rejected():
 
 
 def test_too_many_held_columns_are_rejected():
-    message = rejection("row_cuda", softmax((2, 4000), 1, "float32"), parts=32, rows=1, hold=True)
+    message = rejection("row_cuda", softmax((2, 4000), 1, "float32"), parts=32, rows=1, vector=1, hold=True)
     assert "takes 250 registers a thread to hold columns, 186 too many; accepted: at most 64" in message
     message = rejection("row_cpu", softmax((2, 40000), 1, "float32"), hold=True)
     assert "row_cpu holds 40000 elements of each value, 23552 too many; accepted: at most 16448" in message
+
+
+def test_part_of_a_vector_is_rejected():
+    message = rejection("row_cuda", build(SMALL), vector=4)
+    assert "row_cuda: vectors of 4 overrun a row of 31 by 1; accepted: a vector that divides" in message
 
 
 def test_part_of_a_warp_is_rejected():

@@ -13,6 +13,7 @@ from xdsl.ir import SSAValue
 
 from treadle.dialects.graph import ComputeOp, ReduceOp
 from treadle.dialects.graph.definition import Scalar
+from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.graph.reduction import identity
 from treadle.dialects.loop import KernelOp, Space, WarpReduceOp
 from treadle.dialects.loop.warp import WARP, lanes_fold
@@ -40,7 +41,8 @@ _SMALL_BLOCK = 128
 
 
 class RowCuda(Template):
-    """A block computes `rows` rows with `parts` threads each: a thread's columns are `repeat(n) * spatial(parts)`.
+    """A block computes `rows` rows with `parts` threads each: a thread's columns are
+    `repeat(n) * spatial(parts) * repeat(vector)`.
 
     Held in registers, a column is read once, and so is every costly value of it computed once; else each phase reads
     it anew. A fold goes through registers, then through the lanes of a warp, then through shared memory across warps.
@@ -55,6 +57,7 @@ class RowCuda(Template):
         Knob("parts", tuple(2**n for n in range(11)), "threads of a row"),
         Knob("rows", tuple(2**n for n in range(11)), "rows of a block"),
         Knob("lanes", ("columns", "rows"), "what neighbouring threads take"),
+        Knob("vector", (1, 2, 4, 8), "neighbouring columns that a thread takes together"),
         Knob("hold", (True, False), "whether a row stays in registers between its reductions"),
     )
 
@@ -70,7 +73,7 @@ class RowCuda(Template):
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         found, share = _rows_of(anchor), _Share(choices)
-        held = ceil(found.columns / share.parts) * len(found.held) if choices["hold"] else 0
+        held = share.chunks(found) * share.vector * len(found.held) if choices["hold"] else 0
         for what, used, limit in (
             ("threads", share.threads, target.max_threads_per_block),
             ("registers a thread to hold columns", held, MOST_REGISTERS),
@@ -81,6 +84,12 @@ class RowCuda(Template):
                     f"{used - limit} too many",
                     accepted=f"at most {limit} on {target.name}",
                 )
+        if found.columns % share.vector:
+            raise TreadleError(
+                f"row_cuda: vectors of {share.vector} overrun a row of {found.columns} by "
+                f"{-found.columns % share.vector}",
+                accepted="a vector that divides the number of columns",
+            )
         if share.threads % WARP:
             raise TreadleError(
                 f"row_cuda: {share.parts} threads a row and {share.rows} rows are {share.threads} threads, "
@@ -96,16 +105,29 @@ def _along_columns(found: Rows, hold: bool, target: Target) -> dict[str, Choice]
     """A warp a row where that leaves a thread at most 16 columns, more threads for longer rows and where rows are few,
     fewer for rows shorter than a warp."""
     most = MOST_PARTS if _exchanges(found) else _MOST_UNSHUFFLED
-    parts = min(WARP, 1 << (found.columns - 1).bit_length())
-    while parts < most and ceil(found.columns / parts) > _LONGEST:
+    vector = _widest(found, target)
+    units = found.columns // vector
+    parts = min(WARP, 1 << (units - 1).bit_length())
+    while parts < most and ceil(units / parts) * vector > _LONGEST:
         parts *= 2
-    while WARP <= parts < min(most, 256) and found.columns > 2 * parts and found.rows * parts < _filling(target):
+    while WARP <= parts < min(most, 256) and units > 2 * parts and found.rows * parts < _filling(target):
         parts *= 2
     rows = max(1, _SMALL_BLOCK // parts)
     while rows > 1 and rows * parts > WARP and found.rows < rows * target.multiprocessors:
         rows //= 2
-    hold = hold and ceil(found.columns / parts) * len(found.held) <= MOST_REGISTERS
-    return {"parts": parts, "rows": rows, "lanes": "columns", "hold": hold}
+    hold = hold and ceil(units / parts) * vector * len(found.held) <= MOST_REGISTERS
+    return {"parts": parts, "rows": rows, "lanes": "columns", "vector": vector, "hold": hold}
+
+
+def _widest(found: Rows, target: Target) -> int:
+    """The neighbouring columns of one access: as many as it moves at most, if rows are whole vectors and leave each
+    lane of a warp one."""
+    widest = min(8, target.vector_bytes // byte_width(found.compute.type.get_element_type()))
+    if not columns_are_contiguous(found):
+        return 1
+    return max(
+        v for v in (1, 2, 4, 8) if v <= widest and found.columns % v == 0 and (v == 1 or found.columns >= WARP * v)
+    )
 
 
 def _across_rows(found: Rows, hold: bool) -> dict[str, Choice]:
@@ -115,7 +137,7 @@ def _across_rows(found: Rows, hold: bool) -> dict[str, Choice]:
         parts *= 2
     rows = max(WARP, _SMALL_BLOCK // parts)
     hold = hold and ceil(found.columns / parts) * len(found.held) <= MOST_REGISTERS
-    return {"parts": parts, "rows": rows, "lanes": "rows", "hold": hold}
+    return {"parts": parts, "rows": rows, "lanes": "rows", "vector": 1, "hold": hold}
 
 
 def _filling(target: Target) -> int:
@@ -141,16 +163,22 @@ class _Share:
 
     parts: int
     rows: int
+    vector: int
     along_columns: bool
 
     def __init__(self, choices: Choices):
         object.__setattr__(self, "parts", number(choices, "parts"))
         object.__setattr__(self, "rows", number(choices, "rows"))
+        object.__setattr__(self, "vector", number(choices, "vector"))
         object.__setattr__(self, "along_columns", choices["lanes"] == "columns")
 
     @property
     def threads(self) -> int:
         return self.parts * self.rows
+
+    def chunks(self, found: Rows) -> int:
+        """Vectors of a thread."""
+        return ceil(found.columns / self.vector / self.parts)
 
     def split(self, b: KernelBuilder) -> tuple[SSAValue, SSAValue]:
         """The calling thread's row of the block, and its part of that row."""
@@ -167,11 +195,11 @@ class _RowKernel:
         compute = found.compute
         self.tensors = compute.tensors()
         self.b = KernelBuilder([t.type for t in self.tensors if isinstance(t.type, TensorType)], compute.type)
-        self.chunks = ceil(found.columns / share.parts)
+        self.chunks = share.chunks(found)
         self.held: dict[int, SSAValue] = {}
         if hold:
             for n in sorted(found.held):
-                self.held[n] = self.b.alloc("held", [self.chunks], found.numbers.example(n).type)
+                self.held[n] = self.b.alloc("held", [self.chunks * share.vector], found.numbers.example(n).type)
         self.body = RowBody(self.b, found, self.held)
 
     def build(self, name: str) -> KernelOp:
@@ -204,10 +232,16 @@ class _RowKernel:
     def _columns(self) -> Generator[tuple[Sequence[SSAValue], Slot]]:
         """A loop over the calling thread's columns: the index of each, and where what it holds lies."""
         b, found, share = self.b, self.found, self.share
+        units = found.columns // share.vector
         with b.loop("c", self.chunks, unroll=bool(self.held)) as c:
-            position = b.add(b.mul(c, share.parts), self.part)
-            with b.when(b.binary("lt", position, found.columns) if found.columns % share.parts else None):
-                yield b.delinearize(position, found.extents), [c]
+            unit = b.add(b.mul(c, share.parts), self.part)
+            with b.when(b.binary("lt", unit, units) if units % share.parts else None):
+                if share.vector == 1:
+                    yield b.delinearize(unit, found.extents), [c]
+                    return
+                with b.loop("lane", share.vector, unroll=True) as lane:
+                    position = b.add(b.mul(unit, share.vector), lane)
+                    yield b.delinearize(position, found.extents), [b.add(b.mul(c, share.vector), lane)]
 
     def _finish(self, result: SSAValue) -> None:
         b, found = self.b, self.found
