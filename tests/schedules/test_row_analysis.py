@@ -97,6 +97,7 @@ def test_the_row_is_what_the_reductions_do_not_depend_on():
     [
         (definition(UnaryOp("exp", tensor(4))), "it has no reduction"),
         (definition(ReductionOp("add", tensor(4, 8), [1], keep=True)), "its one reduction gives one element a row"),
+        (rms_norm((4, 1), 1, "float32"), "its one reduction gives one element a row"),
         (definition(MatmulOp(tensor(4, 8), tensor(8, 8))), "its one reduction gives one element a row"),
         (definition(PoolOp("max", tensor(1, 1, 9, 9), [3, 3], [1, 1], [0] * 4, [1, 1])), "its one reduction gives"),
         (scaled_by((2, 2)), "the output has extents (8, 8) on which no reduction depends, and they run over (8,)"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import Float16Type, f32
+from xdsl.dialects.builtin import BFloat16Type, Float16Type, f32
 from xdsl.ir import Attribute
 
 from treadle.dialects.graph.definition import Scalar
@@ -12,7 +12,7 @@ from treadle.schedules.kernel_builder import KernelBuilder
 
 def accumulator(type: Attribute) -> Attribute:
     """The type that a fold of elements of `type` is carried in."""
-    return f32 if isinstance(type, Float16Type) else type
+    return f32 if isinstance(type, Float16Type | BFloat16Type) else type
 
 
 def widened(b: KernelBuilder, value: Scalar) -> Scalar:

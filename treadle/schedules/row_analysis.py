@@ -130,7 +130,7 @@ def analyse_rows(compute: ComputeOp) -> Rows | str:
         found = tuple(compute.shape[d] for d in free)
         if found != extents:
             return f"the output has extents {found} on which no reduction depends, and they run over {extents}"
-    elif len(reduces) == 1 and extents:
+    elif len(reduces) == 1:
         return "its one reduction gives one element a row"
     return Rows(compute, free, extents, tuple(reduces))
 
