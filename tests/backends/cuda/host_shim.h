@@ -1,9 +1,10 @@
 // Enough of CUDA to compile a printed kernel as C++ and run it on the processor: a block's threads are threads,
-// its blocks run one after another. For tests of small kernels without warp operations.
+// its blocks run one after another. For tests of small kernels whose only warp operations are shuffles.
 #include <barrier>
 #include <bit>
 #include <cmath>
 #include <cstddef>
+#include <deque>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -23,6 +24,23 @@ inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
 
 inline std::barrier<> *treadle_block = nullptr;
 inline void treadle_barrier() { treadle_block->arrive_and_wait(); }
+
+// A warp's lanes leave their values here, and meet before and after they read one another's.
+struct treadle_lanes {
+  explicit treadle_lanes(unsigned lanes) : all(lanes) {}
+  std::barrier<> all;
+  int bits[32] = {};
+};
+inline std::deque<treadle_lanes> treadle_warps;
+template <typename T> inline T treadle_shuffle_xor(T value, int distance) {
+  treadle_lanes &warp = treadle_warps[threadIdx.x / 32];
+  const unsigned lane = threadIdx.x % 32;
+  warp.bits[lane] = std::bit_cast<int>(value);
+  warp.all.arrive_and_wait();
+  const T other = std::bit_cast<T>(warp.bits[lane ^ distance]);
+  warp.all.arrive_and_wait();
+  return other;
+}
 
 inline float treadle_exp(float x) { return std::exp(x); }
 inline float treadle_log(float x) { return std::log(x); }
@@ -50,6 +68,8 @@ template <typename... P>
 void treadle_launch(void (*kernel)(P...), void **arguments, unsigned grid, unsigned threads) {
   std::barrier<> all(threads);
   treadle_block = &all;
+  treadle_warps.clear();
+  for (unsigned first = 0; first < threads; first += 32) treadle_warps.emplace_back(threads - first < 32 ? threads - first : 32);
   std::vector<std::thread> block;
   for (unsigned t = 0; t < threads; ++t)
     block.emplace_back([=, &all] {
