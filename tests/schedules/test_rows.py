@@ -168,6 +168,20 @@ def test_a_row_that_a_warp_computes_needs_no_shared_memory():
     assert [op.lanes for op in kernel.walk() if isinstance(op, WarpReduceOp)] == [32, 32]
 
 
+def test_no_barrier_can_be_left_out():
+    compute = softmax((3, 128), 1, "float32")
+    env = inputs_of(compute)
+    choices: dict[str, Choice] = {"parts": 64, "rows": 2, "lanes": "columns", "vector": 1, "hold": True}
+    for left_out in range(2):
+        kernel = kernel_of("row_cuda", compute, choices)
+        barriers = [op for op in kernel.walk() if isinstance(op, BarrierOp)]
+        assert len(barriers) == 2
+        barriers[left_out].detach()
+        with pytest.raises(TreadleError, match="reads what nobody has stored"):
+            for reverse in (False, True):
+                Kernel(kernel).run([env[operand] for operand in kernel.inputs], reverse=reverse)
+
+
 def test_a_long_row_is_not_held():
     compute = layer_norm((2, 40000), 1, "float32")
     for name in BOTH:

@@ -60,20 +60,17 @@ class RowCpu(Template):
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
         found = _rows_of(anchor)
         neighbours = neighbouring_rows(found)
-        if neighbours >= _FEWEST_NEIGHBOURS and not columns_are_contiguous(found):
-            lanes = _fitting(neighbours)
-            while lanes > _VECTOR and found.columns * lanes > MOST_HELD:
-                lanes //= 2
-            tasks, work = ceil(neighbours / lanes) * (found.rows // neighbours), found.columns * lanes
-            hold = found.columns * lanes <= MOST_HELD
-        else:
-            lanes, tasks, work = _fitting(found.columns // 4), found.rows, found.columns
-            hold = found.columns <= MOST_HELD
+        across = neighbours >= _FEWEST_NEIGHBOURS and not columns_are_contiguous(found)
+        lanes = _fitting(neighbours if across else found.columns // 4)
+        while across and lanes > _VECTOR and found.columns * lanes > MOST_HELD:
+            lanes //= 2
+        together = lanes if across else 1
+        tasks = ceil(neighbours / lanes) * (found.rows // neighbours) if across else found.rows
         rows = 1
-        while rows * work * len(found.phases) < _ENOUGH and rows * 8 < tasks:
+        while rows * together * found.columns * len(found.phases) < _ENOUGH and rows * 8 < tasks:
             rows *= 2
-        across = "rows" if neighbours >= _FEWEST_NEIGHBOURS and not columns_are_contiguous(found) else "columns"
-        return {"across": across, "lanes": lanes, "rows": rows, "hold": hold}
+        hold = found.columns * together <= MOST_HELD
+        return {"across": "rows" if across else "columns", "lanes": lanes, "rows": rows, "hold": hold}
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         found, lanes = _rows_of(anchor), number(choices, "lanes")

@@ -27,11 +27,13 @@ from treadle.schedules.row_strides import columns_are_contiguous, neighbouring_r
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
 from treadle.target import Target
 
-MOST_REGISTERS = 64
+_MOST_REGISTERS = 64
 """Held values a thread: the rest of its 255 registers are for addresses and arithmetic in flight."""
 _FEWEST_NEIGHBOURS = 4
 """Rows side by side in memory from which on lanes that take them are better than lanes that take columns."""
-MOST_PARTS = 1024
+_FEWEST_AT_ONCE = 8
+"""Floats that memory moves at once: 32 bytes."""
+_MOST_PARTS = 1024
 _MOST_UNSHUFFLED = 64
 """Threads a row where each of them folds what all of them left in shared memory."""
 _LONGEST = 16
@@ -68,15 +70,15 @@ class RowCuda(Template):
         found = _rows_of(anchor)
         hold = found.columns <= MOST_HELD
         if neighbouring_rows(found) >= _FEWEST_NEIGHBOURS and not columns_are_contiguous(found):
-            return _across_rows(found, hold)
+            return _across_rows(found, hold, target)
         return _along_columns(found, hold, target)
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
-        found, share = _rows_of(anchor), _Share(choices)
+        found, share = _rows_of(anchor), _Share.of(choices)
         held = share.chunks(found) * share.vector * len(found.held) if choices["hold"] else 0
         for what, used, limit in (
             ("threads", share.threads, target.max_threads_per_block),
-            ("registers a thread to hold columns", held, MOST_REGISTERS),
+            ("registers a thread to hold columns", held, _MOST_REGISTERS),
         ):
             if used > limit:
                 raise TreadleError(
@@ -98,13 +100,13 @@ class RowCuda(Template):
             )
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
-        return _RowKernel(_rows_of(anchor), _Share(choices), bool(choices["hold"])).build(name)
+        return _RowKernel(_rows_of(anchor), _Share.of(choices), bool(choices["hold"])).build(name)
 
 
 def _along_columns(found: Rows, hold: bool, target: Target) -> dict[str, Choice]:
     """A warp a row where that leaves a thread at most 16 columns, more threads for longer rows and where rows are few,
     fewer for rows shorter than a warp."""
-    most = MOST_PARTS if _exchanges(found) else _MOST_UNSHUFFLED
+    most = _MOST_PARTS if _exchanges(found) else _MOST_UNSHUFFLED
     vector = _widest(found, target)
     units = found.columns // vector
     parts = min(WARP, 1 << (units - 1).bit_length())
@@ -115,7 +117,7 @@ def _along_columns(found: Rows, hold: bool, target: Target) -> dict[str, Choice]
     rows = max(1, _SMALL_BLOCK // parts)
     while rows > 1 and rows * parts > WARP and found.rows < rows * target.multiprocessors:
         rows //= 2
-    hold = hold and ceil(units / parts) * vector * len(found.held) <= MOST_REGISTERS
+    hold = hold and ceil(units / parts) * vector * len(found.held) <= _MOST_REGISTERS
     return {"parts": parts, "rows": rows, "lanes": "columns", "vector": vector, "hold": hold}
 
 
@@ -130,13 +132,16 @@ def _widest(found: Rows, target: Target) -> int:
     )
 
 
-def _across_rows(found: Rows, hold: bool) -> dict[str, Choice]:
-    """A warp's lanes on neighbouring rows; so many threads a row that each has at most 16 columns."""
+def _across_rows(found: Rows, hold: bool, target: Target) -> dict[str, Choice]:
+    """A warp's lanes on neighbouring rows; so many threads a row that each has at most 16 columns. Where that leaves
+    multiprocessors idle, fewer rows a block, but so many as memory moves at once."""
     parts = 1
     while parts < WARP and ceil(found.columns / parts) > _LONGEST:
         parts *= 2
     rows = max(WARP, _SMALL_BLOCK // parts)
-    hold = hold and ceil(found.columns / parts) * len(found.held) <= MOST_REGISTERS
+    while rows > _FEWEST_AT_ONCE and rows * parts > WARP and found.rows < rows * target.multiprocessors:
+        rows //= 2
+    hold = hold and ceil(found.columns / parts) * len(found.held) <= _MOST_REGISTERS
     return {"parts": parts, "rows": rows, "lanes": "rows", "vector": 1, "hold": hold}
 
 
@@ -166,11 +171,11 @@ class _Share:
     vector: int
     along_columns: bool
 
-    def __init__(self, choices: Choices):
-        object.__setattr__(self, "parts", number(choices, "parts"))
-        object.__setattr__(self, "rows", number(choices, "rows"))
-        object.__setattr__(self, "vector", number(choices, "vector"))
-        object.__setattr__(self, "along_columns", choices["lanes"] == "columns")
+    @staticmethod
+    def of(choices: Choices) -> _Share:
+        """The share that a choice of knobs means."""
+        parts, rows, vector = (number(choices, knob) for knob in ("parts", "rows", "vector"))
+        return _Share(parts, rows, vector, choices["lanes"] == "columns")
 
     @property
     def threads(self) -> int:
