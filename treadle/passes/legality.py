@@ -17,7 +17,8 @@ _LANES = (
     "loop.lane_mask", "loop.lane_compare", "loop.lane_select", "loop.strided_load", "loop.strided_store",
 )  # fmt: skip
 _BODY = (
-    *_SCALARS, "scf.*", "memref.*", "vector.*", "loop.load", "loop.store", "loop.alloc", "loop.barrier", *_LANES,
+    *_SCALARS, "scf.*", "memref.*", "vector.*", "loop.load", "loop.store", "loop.alloc", "loop.barrier",
+    "loop.warp_reduce", *_LANES,
 )  # fmt: skip
 _PLAN = ("loop.buffer", "loop.launch", "loop.return")
 

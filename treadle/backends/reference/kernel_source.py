@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from math import prod
-from typing import Any, NoReturn, cast
+from typing import Any, NamedTuple, NoReturn, cast
 
 import numpy as np
 from xdsl.dialects import arith, math, memref, scf, vector
@@ -25,12 +25,22 @@ from treadle.errors import TreadleError
 _ACCEPTED = "task.for, scf.for, scf.if, arith, math, memref.load/store/alloca, vector, the loop dialect's accesses"
 
 
+class Exchange(NamedTuple):
+    """What a thread brings to a fold of its warp: the operation's number, how many lanes fold, and its value."""
+
+    number: int
+    kind: str
+    lanes: int
+    value: Any
+
+
 @dataclass(frozen=True)
 class KernelSource:
     """`run(block, thread, shared, *buffers)`: one thread's work, a generator if the kernel has barriers.
 
     `shared` is a dictionary of the block, empty at first, in which threads find the buffers they share. A
-    generator yields at each barrier the number of the operation, which `describe` names.
+    generator yields at each barrier the number of the operation, which `describe` names, and where its warp folds
+    values an `Exchange`, for which it is sent the fold.
     """
 
     run: Callable[..., Any]
@@ -77,6 +87,7 @@ class _Writer:
             loop.StoreOp: self._loop_store,
             loop.AllocOp: self._alloc,
             loop.BarrierOp: self._barrier,
+            loop.WarpReduceOp: self._warp_reduce,
             memref.LoadOp: lambda op: self._load(op, op.memref, op.indices),
             memref.StoreOp: lambda op: self._store(op, op.value, op.memref, op.indices),
             memref.AllocaOp: self._alloc,
@@ -269,6 +280,11 @@ class _Writer:
         self.has_barriers = True
         self._line(f"yield {self._number(op)}")
 
+    def _warp_reduce(self, op: loop.WarpReduceOp) -> None:
+        self.has_barriers = True
+        exchange = self._global(partial(Exchange, self._number(op), op.kind.data, op.lanes))
+        self._line(f"{self._name(op.result)} = yield {exchange}({self.names[op.value]})")
+
     def _check_writable(self, op: Operation, buffer: SSAValue) -> None:
         if buffer in self.read_only:
             raise TreadleError(f"{op.name} to %{buffer.name_hint or '?'}, an input", f"kernel '{self.kernel}'")
@@ -343,4 +359,4 @@ def _lanes(type: Attribute) -> int:
     return shape[0]
 
 
-__all__ = ["KernelSource", "kernel_source"]
+__all__ = ["Exchange", "KernelSource", "kernel_source"]

@@ -7,7 +7,9 @@ that some threads do not reach, an element of the result that is never stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
+from itertools import groupby
 from math import prod
 from typing import Any, cast
 
@@ -16,12 +18,16 @@ from numpy.typing import NDArray
 from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import Attribute
 
-from treadle.backends.reference.kernel_source import KernelSource, kernel_source
+from treadle.backends.reference.kernel_source import Exchange, KernelSource, kernel_source
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.loop import FuncOp, KernelOp
+from treadle.dialects.loop.warp import WARP
 from treadle.errors import TreadleError
 
 Array = NDArray[Any]
+Worker = Generator[Any, Any, None]
+
+_COMBINE: Mapping[str, Any] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
 class Kernel:
@@ -75,11 +81,26 @@ class Kernel:
         shared: dict[int, list[Any]] = {}
         workers = {thread: self.source.run(block, thread, shared, *buffers) for thread in threads}
         while workers:
-            arrived = {t: self._guarded(lambda worker=worker: next(worker, None)) for t, worker in workers.items()}
+            arrived: dict[int, int | None] = {}
+            for _, warp in groupby(threads, lambda thread: thread // WARP):
+                arrived |= self._run_warp(block, {thread: workers[thread] for thread in warp})
             if len(set(arrived.values())) > 1:
                 raise TreadleError(f"block {block} diverges: {self._positions(arrived)}", self._where, "one barrier")
             if None in arrived.values():
                 return
+
+    def _run_warp(self, block: int, lanes: Mapping[int, Worker]) -> dict[int, int | None]:
+        """The barrier at which each lane stops, or None where it ends; on the way the lanes fold values."""
+        stops = {t: self._guarded(lambda worker=worker: next(worker, None)) for t, worker in lanes.items()}
+        while any(isinstance(stop, Exchange) for stop in stops.values()):
+            numbers = {t: stop.number if isinstance(stop, Exchange) else stop for t, stop in stops.items()}
+            if len(set(numbers.values())) > 1:
+                raise TreadleError(f"block {block} diverges: {self._positions(numbers)}", self._where, "one operation")
+            if len(lanes) < WARP:
+                raise TreadleError(f"{len(lanes)} lanes fold values", self._where, f"whole warps of {WARP}")
+            folds = _fold_lanes(stops)
+            stops = {t: self._guarded(partial(_resume, lanes[t], folds[t])) for t in lanes}
+        return stops
 
     def _positions(self, arrived: dict[int, int | None]) -> str:
         """Where the first thread at each place stands."""
@@ -97,6 +118,25 @@ class Kernel:
             return step()
         except ZeroDivisionError as error:
             raise TreadleError("a division of indices by zero", self._where) from error
+
+
+def _resume(worker: Worker, value: Any) -> Any:
+    """Where a thread stops next, once it has been given the value that it waited for."""
+    try:
+        return worker.send(value)
+    except StopIteration:
+        return None
+
+
+def _fold_lanes(stops: Mapping[int, Exchange]) -> dict[int, Any]:
+    """The fold that each lane gets: `log2(lanes)` rounds in which lane l folds with lane l ^ distance."""
+    values = {thread: stop.value for thread, stop in stops.items()}
+    first = next(iter(stops.values()))
+    combine, distance = _COMBINE[first.kind], first.lanes // 2
+    while distance:
+        values = {thread: combine(value, values[thread ^ distance]) for thread, value in values.items()}
+        distance //= 2
+    return values
 
 
 def evaluate_kernel(op: KernelOp | FuncOp, inputs: Sequence[Array], *, reverse: bool = False) -> Array:

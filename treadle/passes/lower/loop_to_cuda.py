@@ -24,9 +24,10 @@ from treadle.dialects.cuda import (
 from treadle.dialects.cuda.kernel import MAX_STATIC_SHARED
 from treadle.dialects.loop import AllocOp as LoopAllocOp
 from treadle.dialects.loop import BarrierOp as LoopBarrierOp
-from treadle.dialects.loop import FuncOp
+from treadle.dialects.loop import FuncOp, WarpReduceOp
 from treadle.dialects.loop import SpaceAttr as LoopSpaceAttr
 from treadle.passes.lower.identifiers import rename_kernels
+from treadle.passes.lower.warp_reduce import lower_warp_reduce
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def _lower_kernel(kernel: FuncOp) -> None:
 
 
 def _lower_body(kernel: FuncOp, first: Operation) -> None:
-    """Replaces the loop dialect's buffers and barriers; shared buffers go before `first`."""
+    """Replaces the loop dialect's buffers, barriers and folds of a warp; shared buffers go before `first`."""
     for op in list(kernel.body.walk()):
         if isinstance(op, LoopBarrierOp):
             barrier = BarrierOp()
@@ -93,6 +94,8 @@ def _lower_body(kernel: FuncOp, first: Operation) -> None:
             Rewriter.replace_op(op, barrier)
         elif isinstance(op, LoopAllocOp):
             _lower_alloc(op, first)
+        elif isinstance(op, WarpReduceOp):
+            lower_warp_reduce(op)
 
 
 def _lower_alloc(op: LoopAllocOp, first: Operation) -> None:

@@ -5,12 +5,14 @@ from treadle.schedules.templates.matmul_cpu import MatmulCpu
 from treadle.schedules.templates.matmul_simt import MatmulSimt
 from treadle.schedules.templates.reduce_cpu import ReduceCpu
 from treadle.schedules.templates.reduce_cuda import ReduceCuda
+from treadle.schedules.templates.row_cpu import RowCpu
+from treadle.schedules.templates.row_cuda import RowCuda
 from treadle.schedules.templates.rule_cpu import RuleCpu
 from treadle.schedules.templates.rule_cuda import RuleCuda
 
 TEMPLATES: dict[str, Template] = {
     template.name: template
-    for template in (MatmulCpu(), ReduceCpu(), RuleCpu(), ReduceCuda(), MatmulSimt(), RuleCuda())
+    for template in (MatmulCpu(), RowCpu(), ReduceCpu(), RuleCpu(), RowCuda(), ReduceCuda(), MatmulSimt(), RuleCuda())
 }
 """Every template by name; for an anchor, the first that fits is the default."""
 
