@@ -45,9 +45,10 @@ def expression(op: Operation) -> str | None:
         name = _REDUCTIONS[op.kind.data]
         folded = f"np.{name}.reduce({{0}}, dtype={{0}}.dtype)"
         return folded if op.acc is None else f"np.{name}({{1}}, {folded})"
-    if isinstance(op, vector.ExtractOp) and not isinstance(op.result.type, VectorType):
-        position = op.static_position.get_values()[0]
-        return "{0}[{1}]" if op.dynamic_position else f"{{0}}[{position}]"
+    if isinstance(op, vector.ExtractOp):
+        operand = iter(range(1, len(op.operands)))
+        mixed = op.get_mixed_position()
+        return "{0}" + "".join(f"[{at}]" if isinstance(at, int) else f"[{{{next(operand)}}}]" for at in mixed)
     return None
 
 

@@ -1,13 +1,14 @@
 """Runs kernels at every stage of the loop level, for small shapes: the oracle of the loop passes.
 
-Blocks run one after another; the threads of a block take turns from barrier to barrier. Everything that the
-IR leaves undefined is an error here: an index outside a buffer, a read of what nobody has stored, a barrier
-that some threads do not reach, an element of the result that is never stored.
+Blocks run one after another; the threads of a block take turns from barrier to barrier, the lanes of a warp from one
+operation of the warp to the next. Everything that the IR leaves undefined is an error here: an index outside a buffer,
+a read of what nobody has stored or of what is still being copied, a barrier that some threads do not reach or an
+operation of the warp that some lanes do not, an element of the result that is never stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import Attribute
 
 from treadle.backends.reference.kernel_source import KernelSource, kernel_source
+from treadle.backends.reference.kernel_tiles import WARP
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.loop import FuncOp, KernelOp
 from treadle.errors import TreadleError
@@ -44,7 +46,7 @@ class Kernel:
         self._check(inputs, given)
         buffers = [list(array.reshape(-1)) for array in inputs]
         result: list[Any] = [None] * prod(output.get_shape())
-        run_block = self._cooperate if self.source.has_barriers else self._take_turns
+        run_block = self._cooperate if self.source.cooperates else self._take_turns
         blocks, threads = range(self.grid), range(self.threads)
         with np.errstate(all="ignore"):
             for block in reversed(blocks) if reverse else blocks:
@@ -74,12 +76,32 @@ class Kernel:
         """Every thread runs to its next barrier before one of them goes on."""
         shared: dict[int, list[Any]] = {}
         workers = {thread: self.source.run(block, thread, shared, *buffers) for thread in threads}
-        while workers:
-            arrived = {t: self._guarded(lambda worker=worker: next(worker, None)) for t, worker in workers.items()}
+        warps = [[t for t in threads if t // WARP == n] for n in dict.fromkeys(t // WARP for t in threads)]
+        while True:
+            arrived: dict[int, int | None] = {}
+            for lanes in warps:
+                arrived |= self._run_warp(block, workers, lanes)
             if len(set(arrived.values())) > 1:
                 raise TreadleError(f"block {block} diverges: {self._positions(arrived)}", self._where, "one barrier")
             if None in arrived.values():
                 return
+
+    def _run_warp(self, block: int, workers: Mapping[int, Any], lanes: Sequence[int]) -> dict[int, int | None]:
+        """Runs a warp's lanes to their next barriers, of which the numbers are given, or ends (None)."""
+        brought: dict[int, Any] = dict.fromkeys(lanes)
+        while True:
+            stops = {t: self._guarded(lambda t=t: _resume(workers[t], brought[t])) for t in lanes}
+            arrived = {t: stop[0] if isinstance(stop, tuple) else stop for t, stop in stops.items()}
+            if not any(isinstance(stop, tuple) for stop in stops.values()):
+                return arrived
+            if len(set(arrived.values())) > 1 or len(lanes) < WARP:
+                message = f"block {block} diverges: {self._positions(arrived)}"
+                raise TreadleError(message, self._where, "all 32 lanes of a warp at one operation")
+            (number,) = set(arrived.values())
+            assert number is not None
+            order = sorted(lanes)
+            results = self.source.warp[number]([stops[t][1] for t in order])
+            brought = dict(zip(order, results, strict=True))
 
     def _positions(self, arrived: dict[int, int | None]) -> str:
         """Where the first thread at each place stands."""
@@ -97,6 +119,14 @@ class Kernel:
             return step()
         except ZeroDivisionError as error:
             raise TreadleError("a division of indices by zero", self._where) from error
+
+
+def _resume(worker: Any, value: Any) -> Any:
+    """Where a generator stops next; None at its end."""
+    try:
+        return worker.send(value)
+    except StopIteration:
+        return None
 
 
 def evaluate_kernel(op: KernelOp | FuncOp, inputs: Sequence[Array], *, reverse: bool = False) -> Array:

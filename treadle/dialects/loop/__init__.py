@@ -1,29 +1,35 @@
 """The loop dialect: a scheduled tensor program, one kernel a launch.
 
 Kernels and launches: `kernel.py`. Loads, stores, buffers and barriers: `access.py`, of vectors with
-masks and strides: `lanes.py`; comparisons of their lanes: `lane_logic.py`. Everything else that a kernel says
+masks and strides: `lanes.py`; comparisons of their lanes: `lane_logic.py`. Copies to shared memory, which may be
+asynchronous: `copy.py`; products of tiles on tensor cores: `tile_product.py`. Everything else that a kernel says
 is upstream's `arith`, `math`, `scf`, and the task dialect's `task.for`.
 """
 
 from xdsl.ir import Dialect
 
 from treadle.dialects.loop.access import AllocOp, BarrierOp, LoadOp, StoreOp
-from treadle.dialects.loop.attributes import Space, SpaceAttr, buffer_type, memref_of
+from treadle.dialects.loop.attributes import Space, SpaceAttr, SwizzleAttr, buffer_type, memref_of, swizzle_of
+from treadle.dialects.loop.copy import AsyncCopyOp, CommitOp, CopyOp, WaitOp, YieldOp
 from treadle.dialects.loop.kernel import BufferOp, FuncOp, KernelOp, LaunchOp, ReturnOp
 from treadle.dialects.loop.lane_logic import LaneCompareOp, LaneSelectOp
 from treadle.dialects.loop.lanes import LaneMaskOp, StridedLoadOp, StridedStoreOp
+from treadle.dialects.loop.swizzle import Swizzle, swizzle_of_rows
+from treadle.dialects.loop.tile_product import LoadMatrixOp, MmaOp
 
 LOOP = Dialect(
     "loop",
     [
-        AllocOp, BarrierOp, BufferOp, FuncOp, KernelOp, LaneCompareOp, LaneMaskOp, LaneSelectOp, LaunchOp, LoadOp,
-        ReturnOp, StoreOp, StridedLoadOp, StridedStoreOp,
+        AllocOp, AsyncCopyOp, BarrierOp, BufferOp, CommitOp, CopyOp, FuncOp, KernelOp, LaneCompareOp, LaneMaskOp,
+        LaneSelectOp, LaunchOp, LoadMatrixOp, LoadOp, MmaOp, ReturnOp, StoreOp, StridedLoadOp, StridedStoreOp, WaitOp,
+        YieldOp,
     ],
-    [SpaceAttr],
+    [SpaceAttr, SwizzleAttr],
 )  # fmt: skip
 
 __all__ = [
-    "LOOP", "AllocOp", "BarrierOp", "BufferOp", "FuncOp", "KernelOp", "LaneCompareOp", "LaneMaskOp", "LaneSelectOp",
-    "LaunchOp", "LoadOp", "ReturnOp", "Space", "SpaceAttr", "StoreOp", "StridedLoadOp", "StridedStoreOp",
-    "buffer_type", "memref_of",
+    "LOOP", "AllocOp", "AsyncCopyOp", "BarrierOp", "BufferOp", "CommitOp", "CopyOp", "FuncOp", "KernelOp",
+    "LaneCompareOp", "LaneMaskOp", "LaneSelectOp", "LaunchOp", "LoadMatrixOp", "LoadOp", "MmaOp", "ReturnOp", "Space",
+    "SpaceAttr", "StoreOp", "StridedLoadOp", "StridedStoreOp", "Swizzle", "SwizzleAttr", "WaitOp", "YieldOp",
+    "buffer_type", "memref_of", "swizzle_of", "swizzle_of_rows",
 ]  # fmt: skip
