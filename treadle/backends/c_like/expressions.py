@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import cast
 
 from xdsl.dialects import arith, memref, scf, vector
@@ -372,14 +373,24 @@ class ExpressionPrinter:
         return Text(self.language.splat(op.vector.type, self.at(op.source), False))
 
     def _extract(self, op: vector.ExtractOp) -> Text:
+        """One element, or one of the parts along the first dimensions, at its row-major position."""
         type = op.vector.type
         assert isinstance(type, VectorType)
-        position = 0
-        for extent, at in zip(type.get_shape(), op.static_position.get_values(), strict=False):
-            position = position * extent + at
-        if op.dynamic_position or isinstance(op.result.type, VectorType):
-            self.language.reject(op, f"{op.name} at a computed position", "constant positions of one element")
-        return Text(self.language.lane(self.at(op.vector, Level.PRIMARY), position, type))
+        constant, terms = 0, list[str]()
+        mixed, shape = op.get_mixed_position(), type.get_shape()
+        for axis, at in enumerate(mixed):
+            stride = prod(shape[axis + 1 : len(mixed)])
+            known = at if isinstance(at, int) else constant_integer(at)
+            if known is not None:
+                constant += known * stride
+            elif isinstance(at, SSAValue):
+                text = self.at(at, Level.ADD if stride == 1 else Level.MULTIPLY)
+                terms.append(text if stride == 1 else f"{text} * {stride}")
+        position = " + ".join([*terms, *([str(constant)] if constant or not terms else [])])
+        whole = self.at(op.vector, Level.PRIMARY)
+        if isinstance(op.result.type, VectorType):
+            return Text(self.language.part(whole, position, op.result.type))
+        return Text(self.language.lane(whole, position, type))
 
     def _reduce(self, op: vector.ReductionOp) -> Text:
         kinds = {"add": "add", "maximumf": "max", "minimumf": "min"}

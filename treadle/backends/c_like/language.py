@@ -98,8 +98,12 @@ class Language(ABC):
         """The vector at an address (`&A[i]`), in the text of a unary expression."""
 
     @abstractmethod
-    def lane(self, vector: str, position: int, type: VectorType) -> str:
+    def lane(self, vector: str, position: str, type: VectorType) -> str:
         """One lane of a vector that is a primary expression."""
+
+    def part(self, vector: str, position: str, type: VectorType) -> str:
+        """One of the equal parts of a vector, of the type given; raises TreadleError where there are none."""
+        raise TreadleError(f"a part {type} of {vector} at {position}", f"{self.name} printer", "single elements")
 
     @abstractmethod
     def declare_array(self, name: str, type: MemRefType, extents: str, op: Operation) -> list[str]:

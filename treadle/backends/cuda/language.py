@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from xdsl.dialects import vector
 from xdsl.dialects.builtin import (
     BFloat16Type,
     Float16Type,
@@ -105,15 +106,20 @@ class CudaLanguage(Language):
     def vector_load(self, type: VectorType, address: str) -> str:
         return f"treadle_load<{self.vector_type(type)}>({address})"
 
-    def lane(self, vector: str, position: int, type: VectorType) -> str:
+    def lane(self, vector: str, position: str, type: VectorType) -> str:
         if not self.has_operators(type):
             raise TreadleError(f"one element of {type}", "CUDA printer", "elements of 32 bits")
         return f"{vector}.v[{position}]"
 
+    def part(self, vector: str, position: str, type: VectorType) -> str:
+        return f"treadle_part<{self.vector_type(type)}>({vector}, {position})"
+
     def declare_array(self, name: str, type: MemRefType, extents: str, op: Operation) -> list[str]:
         element = self.memory_type(type.element_type)
         if space_of(type) is not Space.SHARED:
-            return [f"{element} {name}{extents};"]
+            # Vectors are moved as wholes, which is how their memory would have to be aligned if it were any.
+            whole = any(isinstance(use.operation, vector.LoadOp | vector.StoreOp) for use in op.results[0].uses)
+            return [f"{f'alignas({_ALIGNMENT}) ' if whole else ''}{element} {name}{extents};"]
         if not isinstance(op, AllocOp) or op.dynamic is None:
             return [f"alignas({_ALIGNMENT}) __shared__ {element} {name}{extents};"]
         return self._declare_dynamic(name, element, type, extents)
@@ -138,9 +144,8 @@ class CudaLanguage(Language):
             case ShuffleOp():
                 return f"treadle_shuffle_{op.mode.data}({values.at(op.value)}, {values.at(op.lane)})"
             case LdmatrixOp():
-                matrices = op.fragment.type.get_shape()[0]
                 suffix = "" if op.transpose is None else "_trans"
-                return f"treadle_ldmatrix_x{matrices}{suffix}(&{values.element(op.source, op.indices)})"
+                return f"treadle_ldmatrix_x{op.matrices}{suffix}(&{values.element(op.source, op.indices)})"
             case MmaOp():
                 assert isinstance(op.a.type, VectorType)
                 kind = _MMA_KINDS[op.a.type.element_type]

@@ -7,6 +7,7 @@ a condition or sinking it into one would change the lanes that take part.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
@@ -109,8 +110,10 @@ class LdmatrixOp(IRDLOperation):
       -> vector<2x2xbf16>
     ```
 
+    Four registers may be two times two, `vector<2x2x2x..>`: those of two operands B.
+
     Rejected: a buffer that is not shared; elements other than f16 and bf16; a result other than
-    `vector<Nx2x..>` of the same elements with N = 1, 2 or 4; a wrong number of indices; rows that are not
+    `vector<Nx2x..>` of the same elements with N = 1, 2, 4 or 2x2; a wrong number of indices; rows that are not
     aligned to 16 bytes.
     """
 
@@ -132,16 +135,22 @@ class LdmatrixOp(IRDLOperation):
         self,
         source: SSAValue | Operation,
         indices: Sequence[SSAValue | Operation],
-        matrices: int,
+        matrices: int | Fragment,
         *,
         transpose: bool = False,
     ) -> None:
         source = SSAValue.get(source, type=MemRefType)
+        fragment = VectorType(source.type.element_type, [matrices, 2]) if isinstance(matrices, int) else matrices
         super().__init__(
             operands=[source, indices],
             properties={"transpose": UnitAttr() if transpose else None},
-            result_types=[VectorType(source.type.element_type, [matrices, 2])],
+            result_types=[fragment],
         )
+
+    @property
+    def matrices(self) -> int:
+        """How many matrices are loaded."""
+        return math.prod(cast(Fragment, self.fragment.type).get_shape()[:-1])
 
     def verify_(self) -> None:
         source, fragment = cast(AnyMemRef, self.source.type), cast(Fragment, self.fragment.type)
@@ -149,7 +158,7 @@ class LdmatrixOp(IRDLOperation):
             raise VerifyException(f"source '{source}' is not #cuda.space<shared>")
         if not isinstance(source.element_type, Float16Type | BFloat16Type):
             raise VerifyException(f"elements of type {source.element_type} are neither f16 nor bf16")
-        accepted = [VectorType(source.element_type, [n, 2]) for n in (1, 2, 4)]
+        accepted = [VectorType(source.element_type, shape) for shape in ([1, 2], [2, 2], [4, 2], [2, 2, 2])]
         if fragment not in accepted:
             raise VerifyException(f"result {fragment} is none of {', '.join(map(str, accepted))}")
         if len(self.indices) != source.get_num_dims():

@@ -46,6 +46,14 @@ template <typename V, typename T> inline V treadle_splat(T x) {
   return r;
 }
 
+// One of the equal parts of a vector.
+template <typename V, typename T, int N> inline V treadle_part(const treadle_vec<T, N> &vector, int part) {
+  constexpr int size = sizeof(V) / sizeof(T);
+  V r;
+  for (int i = 0; i < size; ++i) r.v[i] = vector.v[part * size + i];
+  return r;
+}
+
 // An operator on vectors lane by lane, and with a scalar on either side.
 #define TREADLE_VECTOR_OPERATOR(OP)                                                                              \
   template <typename T, int N>                                                                                   \
