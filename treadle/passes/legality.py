@@ -16,7 +16,7 @@ _DEFINED = (*_DEFINITIONS, "graph.matmul", "graph.constant")
 _LANES = (
     "loop.lane_mask", "loop.lane_compare", "loop.lane_select", "loop.strided_load", "loop.strided_store",
 )  # fmt: skip
-_TILES = ("loop.commit", "loop.wait", "loop.load_matrix", "loop.mma")
+_TILES = ("loop.commit", "loop.wait", "loop.load_matrix", "loop.mma", "loop.round_tf32")
 _BODY = (
     *_SCALARS, "scf.*", "memref.*", "vector.*", "loop.load", "loop.store", "loop.alloc", "loop.barrier", *_LANES,
     *_TILES,

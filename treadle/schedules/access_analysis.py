@@ -124,11 +124,12 @@ def collapsible_suffix(compute: ComputeOp) -> int:
 
 
 def has_contiguous_rows(anchor: MatmulOp, operand: SSAValue) -> bool:
-    """Whether an operand's elements along its last axis lie next to one another: those of a matrix that the group
-    computes, where the matrix that it is computed from is read."""
+    """Whether pairs of an operand's elements along its last axis lie next to one another: those of a matrix that the
+    group computes, where the matrix that it is computed from is read."""
     producer = operand.owner
     if not isinstance(producer, ComputeOp) or producer.parent_op() is not anchor.parent_op():
         return True
     reads, last = producer.reads(), producer.body.block.args[-1]
-    index_map = IndexMap(producer)
-    return not reads or any(stride_along(index_map.position(at), last) == 1 for at in reads)
+    pair = var("pair", 0, max(producer.shape[-1] - 1, 0) // 2) * 2 + var("within", 0, 1)
+    index_map = IndexMap(producer, {last: pair})
+    return not reads or any(stride_along(index_map.position(at), "within") == 1 for at in reads)

@@ -36,6 +36,7 @@ from treadle.dialects.cuda import (
     CpAsyncWaitOp,
     LdmatrixOp,
     MmaOp,
+    RoundTf32Op,
     ShuffleOp,
     Space,
     ThreadIdOp,
@@ -145,7 +146,10 @@ class CudaLanguage(Language):
                 return f"treadle_shuffle_{op.mode.data}({values.at(op.value)}, {values.at(op.lane)})"
             case LdmatrixOp():
                 suffix = "" if op.transpose is None else "_trans"
-                return f"treadle_ldmatrix_x{op.matrices}{suffix}(&{values.element(op.source, op.indices)})"
+                text = f"treadle_ldmatrix_x{op.matrices}{suffix}(&{values.element(op.source, op.indices)})"
+                return f"treadle_as_float({text})" if op.fragment.type.element_type == f32 else text
+            case RoundTf32Op():
+                return f"treadle_round_tf32({values.at(op.value)})"
             case MmaOp():
                 assert isinstance(op.a.type, VectorType)
                 kind = _MMA_KINDS[op.a.type.element_type]

@@ -196,10 +196,10 @@ class _Writer:
         self._line(f"{self.names[buffer]}[{offset}] = {self.names[value]}")
 
     def _vector_load(self, op: vector.LoadOp) -> None:
-        lanes = _lanes(op.result.type)
-        offset = self._checked(op, op.base, op.indices, str(lanes))
+        shape = kernel_vectors.loaded_shape(op)
+        offset = self._checked(op, op.base, op.indices, str(shape[-1]))
         kind = kernel_vectors.dtype_name(op.result.type)
-        where = f"{self.names[op.base]}, {offset}, {lanes}, {kind}"
+        where = f"{self.names[op.base]}, {offset}, {shape}, {kind}"
         self._line(f"{self._name(op.result)} = load_lanes({where})")
         self._line(f"if {self.names[op.result]} is None: unset({self._arguments(op, op.indices)})")
 

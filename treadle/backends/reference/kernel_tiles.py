@@ -52,6 +52,12 @@ def matrix_loader(op: loop.LoadMatrixOp, unset: Callable[[], None]) -> WarpFunct
     return load
 
 
+def round_tf32(values: Array) -> Array:
+    """`loop.round_tf32`: to 10 bits of mantissa, ties away from 0; what is not finite stays."""
+    rounded = ((values.view(np.uint32) + np.uint32(0x1000)) & _TF32_MASK).view(np.float32)
+    return np.where(np.isfinite(values), rounded, values)
+
+
 def multiply(lanes: Sequence[Any]) -> Sequence[Any]:
     """`loop.mma`: lanes bring fragments of A, B and C, and get those of the product."""
     a, b, c = (np.stack(each).astype(np.float32) for each in zip(*lanes, strict=True))
@@ -67,7 +73,7 @@ def multiply(lanes: Sequence[Any]) -> Sequence[Any]:
     return list(after.reshape(2, 8, 4, 2).transpose(1, 2, 0, 3).reshape(WARP, 2, 2))
 
 
-NAMESPACE: dict[str, object] = {"start": start, "land": land}
+NAMESPACE: dict[str, object] = {"start": start, "land": land, "round_tf32": round_tf32}
 """What the generated text calls."""
 
 __all__ = ["NAMESPACE", "WARP", "WarpFunction", "matrix_loader", "multiply"]

@@ -15,21 +15,21 @@ from treadle.dialects.loop.kernel import BufferOp, FuncOp, KernelOp, LaunchOp, R
 from treadle.dialects.loop.lane_logic import LaneCompareOp, LaneSelectOp
 from treadle.dialects.loop.lanes import LaneMaskOp, StridedLoadOp, StridedStoreOp
 from treadle.dialects.loop.swizzle import Swizzle, swizzle_of_rows
-from treadle.dialects.loop.tile_product import LoadMatrixOp, MmaOp
+from treadle.dialects.loop.tile_product import LoadMatrixOp, MmaOp, RoundTf32Op
 
 LOOP = Dialect(
     "loop",
     [
         AllocOp, AsyncCopyOp, BarrierOp, BufferOp, CommitOp, CopyOp, FuncOp, KernelOp, LaneCompareOp, LaneMaskOp,
-        LaneSelectOp, LaunchOp, LoadMatrixOp, LoadOp, MmaOp, ReturnOp, StoreOp, StridedLoadOp, StridedStoreOp, WaitOp,
-        YieldOp,
+        LaneSelectOp, LaunchOp, LoadMatrixOp, LoadOp, MmaOp, ReturnOp, RoundTf32Op, StoreOp, StridedLoadOp,
+        StridedStoreOp, WaitOp, YieldOp,
     ],
     [SpaceAttr, SwizzleAttr],
 )  # fmt: skip
 
 __all__ = [
     "LOOP", "AllocOp", "AsyncCopyOp", "BarrierOp", "BufferOp", "CommitOp", "CopyOp", "FuncOp", "KernelOp",
-    "LaneCompareOp", "LaneMaskOp", "LaneSelectOp", "LaunchOp", "LoadMatrixOp", "LoadOp", "MmaOp", "ReturnOp", "Space",
-    "SpaceAttr", "StoreOp", "StridedLoadOp", "StridedStoreOp", "Swizzle", "SwizzleAttr", "WaitOp", "YieldOp",
+    "LaneCompareOp", "LaneMaskOp", "LaneSelectOp", "LaunchOp", "LoadMatrixOp", "LoadOp", "MmaOp", "ReturnOp",
+    "RoundTf32Op", "Space", "SpaceAttr", "StoreOp", "StridedLoadOp", "StridedStoreOp", "Swizzle", "SwizzleAttr", "WaitOp", "YieldOp",
     "buffer_type", "memref_of", "swizzle_of", "swizzle_of_rows",
 ]  # fmt: skip

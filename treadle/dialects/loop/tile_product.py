@@ -24,7 +24,7 @@ from xdsl.irdl import (
 )
 from xdsl.parser import Parser
 from xdsl.printer import Printer
-from xdsl.traits import MemoryReadEffect, NoMemoryEffect
+from xdsl.traits import MemoryReadEffect, NoMemoryEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.loop.access import checked_buffer, parse_indices, parse_memref, print_address
@@ -111,6 +111,27 @@ class LoadMatrixOp(IRDLOperation):
 
 
 @irdl_op_definition
+class RoundTf32Op(IRDLOperation):
+    """A fragment's elements rounded to the 10 bits of mantissa that a product of f32 operands reads, ties away from 0.
+
+    ```mlir
+    %rounded = loop.round_tf32 %a : vector<4x1xf32>
+    ```
+    Without it the lower bits are cut off, which is biased. Rejected: anything but a vector of f32.
+    """
+
+    name = "loop.round_tf32"
+    T: ClassVar = VarConstraint("T", VectorType.constr(f32))
+    value = operand_def(T)
+    result = result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = "$value attr-dict `:` type($value)"
+
+    def __init__(self, value: SSAValue):
+        super().__init__(operands=[value], result_types=[value.type])
+
+
+@irdl_op_definition
 class MmaOp(IRDLOperation):
     """A warp's tile product `A x B + C` on tensor cores, accumulated in f32.
 
@@ -118,7 +139,7 @@ class MmaOp(IRDLOperation):
     %d = loop.mma %a, %b, %c : vector<4x2xf16>, vector<2x2xf16>, vector<2x2xf32>
     ```
     C is 16 x 8; A is 16 x 16 for f16 and bf16, 16 x 8 for f32, of which the 10 upper bits of the mantissa are read
-    (tf32). Lane `l` holds, with `g = l / 4` and `t = l % 4`, of C element [h, c] at row `g + 8h`, column `2t + c`: the
+    (tf32: see `loop.round_tf32`). Lane `l` holds, with `g = l / 4` and `t = l % 4`, of C element [h, c] at row `g + 8h`, column `2t + c`: the
     tasks of `repeat(2, 1) * spatial(8, 4) * repeat(1, 2)`. Registers of A and B are those of `loop.load_matrix`: of A
     rows 0 to 7 and 8 to 15 of the lower half of K, then of the upper; of B, transposed, the halves of K.
     Rejected: other fragments.

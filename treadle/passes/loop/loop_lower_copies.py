@@ -7,12 +7,20 @@ from math import copysign
 
 from xdsl.context import Context
 from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import FloatAttr, IndexType, IntegerAttr, ModuleOp, UnitAttr
-from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.dialects.builtin import (
+    BFloat16Type,
+    Float16Type,
+    Float32Type,
+    FloatAttr,
+    IndexType,
+    IntegerAttr,
+    ModuleOp,
+    UnitAttr,
+)
+from xdsl.ir import Attribute, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.loop import AsyncCopyOp, CopyOp, FuncOp, KernelOp, LoadOp, SpaceAttr, StoreOp, YieldOp
 from treadle.passes.loop.access_groups import Elements
 from treadle.passes.loop.emit_index import IndexReader
@@ -20,6 +28,8 @@ from treadle.passes.loop.kernels import id_ranges, is_pure, kernels_of
 
 _LARGEST, _SMALLEST = 16, 4
 """Bytes that one asynchronous copy moves; 8 are possible, too."""
+_BYTES: dict[type[Attribute], int] = {Float16Type: 2, BFloat16Type: 2, Float32Type: 4}
+"""Bytes of the elements that are copied so."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +105,9 @@ def _is_zero(value: SSAValue | None) -> bool:
 
 def _group(load: LoadOp, elements: Elements) -> int:
     """Elements of one asynchronous copy; 0 if there is none of so few bytes."""
-    size = byte_width(load.result.type)
+    size = _BYTES.get(type(load.result.type))
+    if size is None:
+        return 0
     width = elements.widest_group(load.indices, load.predicate, _LARGEST // size)
     return width if width * size >= _SMALLEST else 0
 

@@ -6,14 +6,13 @@ from xdsl.dialects.builtin import VectorType, f32
 from xdsl.ir import Operation
 
 from treadle.dialects import cuda, loop
-from treadle.dialects.graph.dtypes import byte_width
 
 
 def cuda_tile_operation(op: Operation) -> Operation | None:
     """What an operation is on a GPU, its buffers being of the cuda dialect already; None for other operations."""
     match op:
         case loop.AsyncCopyOp():
-            size = op.count * byte_width(op.source.type.get_element_type())
+            size = op.count * (cuda.element_bytes(op.source.type.get_element_type()) or 0)
             target = (op.buffer, op.indices)
             return cuda.CpAsyncOp(op.source, op.source_indices, *target, size, op.predicate)
         case loop.CommitOp():
@@ -22,6 +21,8 @@ def cuda_tile_operation(op: Operation) -> Operation | None:
             return cuda.CpAsyncWaitOp(op.groups)
         case loop.LoadMatrixOp():
             return cuda.LdmatrixOp(op.buffer, op.indices, op.fragment.type, transpose=op.transpose is not None)
+        case loop.RoundTf32Op():
+            return cuda.RoundTf32Op(op.value)
         case loop.MmaOp():
             assert isinstance(op.a.type, VectorType)
             shape = cuda.MmaShape.M16N8K8 if op.a.type.element_type == f32 else cuda.MmaShape.M16N8K16

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil, prod
 from typing import ClassVar
 
-from xdsl.dialects.builtin import BFloat16Type, Float16Type
+from xdsl.dialects.builtin import BFloat16Type, Float16Type, Float32Type
 
 from treadle.dialects.graph import MatmulOp
 from treadle.dialects.loop import KernelOp
@@ -106,3 +106,22 @@ class MatmulMma(Template):
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, MatmulOp)
         return MmaKernel(anchor, mma_tile(anchor, choices, anchor.type.get_element_type())).build(name)
+
+
+class MatmulTf32(MatmulMma):
+    """The same of f32 matrices, whose elements are rounded to tf32, 10 bits of mantissa, before they are multiplied.
+
+    It computes another result than f32, hence it is never the default: `schedule-select{precision=tf32}` asks for it.
+    """
+
+    name: ClassVar[str] = "matmul_tf32"
+    knobs: ClassVar[tuple[Knob, ...]] = (
+        *(knob for knob in MatmulMma.knobs if knob.name != "depth"),
+        Knob("depth", (16, 32), "extent of the tiles along K"),
+    )
+
+    def fits(self, anchor: Anchor) -> bool:
+        return isinstance(anchor, MatmulOp) and isinstance(anchor.type.get_element_type(), Float32Type)
+
+    def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
+        return super().default(anchor, target) | {"depth": 16}

@@ -11,7 +11,7 @@ from xdsl.ir import SSAValue
 
 from treadle.dialects.graph import MatmulOp
 from treadle.dialects.graph.definition import Scalar
-from treadle.dialects.loop import KernelOp, LoadMatrixOp, MmaOp, Space
+from treadle.dialects.loop import KernelOp, LoadMatrixOp, MmaOp, RoundTf32Op, Space
 from treadle.dialects.loop.tile_product import fragments
 from treadle.dialects.task import repeat, spatial
 from treadle.schedules.kernel_builder import KernelBuilder
@@ -157,9 +157,9 @@ class MmaKernel:
         with b.loop("kk", tile.depth // tile.product_depth, unroll=True) as kk:
             k = b.mul(kk, tile.product_depth)
             with b.tasks(["r"], repeat(rows), unroll=True) as (r,):
-                b.store(self._fragment_of_a(stage, r, k, a_type), regs_a, [r])
+                b.store(self._rounded(self._fragment_of_a(stage, r, k, a_type)), regs_a, [r])
             with b.tasks(["p"], repeat(pairs), unroll=True) as (p,):
-                b.store(self._fragments_of_b(stage, p, k, pair_type), regs_b, [p])
+                b.store(self._rounded(self._fragments_of_b(stage, p, k, pair_type)), regs_b, [p])
             with b.tasks(["r", "p", "h"], repeat(rows, pairs, PAIR), unroll=True) as (r, p, h):
                 right = b.insert(vector.ExtractOp(b.load(regs_b, [p]), [h], b_type))
                 product = b.insert(MmaOp(b.load(regs_a, [r]), right, b.load(self.acc, [r, p, h])))
@@ -169,6 +169,8 @@ class MmaKernel:
         """16 rows of A: matrices of the upper and the lower rows, first those of the lower half of K."""
         b, half = self.b, self.tile.product_depth // 2
         row = b.add(self.warp_row, b.mul(r, PRODUCT_M))
+        if not self.tile.a.loads_matrices:
+            return self._by_lanes(self.shared_a, stage, row, k, type, columns_first=True)
         if self.tile.a.along_k:
             place = [b.add(row, b.mod(self.lane, 16)), b.add(k, b.mul(b.div(self.lane, 16), half))]
         else:
@@ -182,12 +184,33 @@ class MmaKernel:
         b, half = self.b, self.tile.product_depth // 2
         column = b.add(self.warp_column, b.mul(p, PAIR * PRODUCT_N))
         second = b.mul(b.div(self.lane, 16), PRODUCT_N)
+        if not self.tile.b.loads_matrices:
+            return self._by_lanes(self.shared_b, stage, column, k, type, columns_first=False)
         if self.tile.b.along_k:
             depth = b.mul(b.mod(b.div(self.lane, 8), 2), half)
             place = [b.add(column, b.add(second, b.mod(self.lane, 8))), b.add(k, depth)]
         else:
             place = [b.add(k, b.mod(self.lane, 16)), b.add(column, second)]
         return b.insert(LoadMatrixOp(self.shared_b, [stage, *place], type, transpose=not self.tile.b.along_k))
+
+    def _by_lanes(
+        self, buffer: SSAValue, stage: SSAValue, first: SSAValue, k: SSAValue, type: VectorType, *, columns_first: bool
+    ) -> SSAValue:
+        """What `loop.load_matrix` would give of two times two transposed matrices of 32-bit elements: each lane loads
+        its element of each, of the next 8 columns before or after those of the next 4 rows."""
+        b = self.b
+        held = b.alloc("elements", type.get_shape(), self.element)
+        with b.tasks(["u", "v"], repeat(2, 2), unroll=True) as (u, v):
+            block, half = (v, u) if columns_first else (u, v)
+            row = b.add(k, b.add(b.mul(half, 4), b.mod(self.lane, 4)))
+            column = b.add(first, b.add(b.mul(block, 8), b.div(self.lane, 4)))
+            place = [u, v, 0] if len(type.get_shape()) == 3 else [b.add(b.mul(u, 2), v), 0]
+            b.store(b.load(buffer, [stage, row, column]), held, place)
+        return b.insert(vector.LoadOp(held, [b.constant(0)] * len(type.get_shape()), type))
+
+    def _rounded(self, fragment: SSAValue) -> SSAValue:
+        """Operands of 32 bits lose the bits that a tile product does not read."""
+        return self.b.insert(RoundTf32Op(fragment)) if self.element == f32 else fragment
 
     def _accumulated(self, r: SSAValue, i: SSAValue, j: SSAValue) -> Scalar:
         """Element (i, j) of the r-th 16 rows of the warp's tile, which this lane must hold."""
@@ -201,7 +224,7 @@ class MmaKernel:
         b, (height, width) = self.b, self.tile.warp
         with (
             b.loop("r", height // PRODUCT_M, unroll=True) as r,
-            b.tasks(["i", "j"], repeat(1, width // PRODUCT_N) * FRAGMENT, self.lane, unroll=True) as (i, j),
+            b.tasks(["i", "j"], repeat(1, width // PRODUCT_N) * FRAGMENT, self.lane, unroll=True, vector=True) as (i, j),
         ):
             self._store_element(self._accumulated(r, i, j), r, i, j)
 
@@ -214,7 +237,7 @@ class MmaKernel:
         staged = b.alloc("staged", shape, self.element, Space.SHARED, slab.swizzle)
         with b.loop("r", height // PRODUCT_M, unroll=True) as r:
             b.barrier()
-            with b.tasks(["i", "j"], repeat(1, width // PRODUCT_N) * FRAGMENT, self.lane, unroll=True) as (i, j):
+            with b.tasks(["i", "j"], repeat(1, width // PRODUCT_N) * FRAGMENT, self.lane, unroll=True, vector=True) as (i, j):
                 rounded = b.insert(arith.TruncFOp(self._accumulated(r, i, j), self.element))
                 b.store(rounded, staged, [self.warp, i, j])
             b.barrier()

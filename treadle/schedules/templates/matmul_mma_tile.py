@@ -50,9 +50,16 @@ class SharedTile:
         return self.rows * self.columns * self.element_bytes
 
     @property
+    def loads_matrices(self) -> bool:
+        """Whether a warp loads whole matrices, else each lane its elements: those of 32 bits are not transposed."""
+        return self.along_k or self.element_bytes == 2
+
+    @property
     def swizzle(self) -> Swizzle:
-        """The permutation of chunks under which neither copies nor loads of matrices meet in a bank."""
-        return swizzle_of_rows(self.columns * self.element_bytes, self.element_bytes)
+        """The permutation of chunks under which neither copies nor loads of fragments meet in a bank."""
+        # A lane by lane load reads 8 elements of 32 bits from each of 4 rows at once: these stay together.
+        chunk = CHUNK_BYTES if self.loads_matrices else 2 * CHUNK_BYTES
+        return swizzle_of_rows(self.columns * self.element_bytes, self.element_bytes, chunk)
 
     def tasks(self, threads: int) -> Mapping:
         """Rows and chunks of rows, consecutive threads on consecutive chunks; the first threads only if there are
@@ -120,9 +127,7 @@ def mma_tile(anchor: MatmulOp, choices: Choices, element: Attribute) -> MmaTile:
     along_m, along_n = (int(extent) for extent in warps)
     depth, size = number(choices, "depth"), 4 if PRODUCT_DEPTH[element] == 8 else 2
     a_along_k = has_contiguous_rows(anchor, anchor.a)
-    # Matrices of 32-bit elements are not transposed on their way out of shared memory: K lies in the rows.
-    b_along_k = size == 4 or not has_contiguous_rows(anchor, anchor.b)
-    a_along_k = size == 4 or a_along_k
+    b_along_k = not has_contiguous_rows(anchor, anchor.b)
     return MmaTile(
         m, n, depth, (along_m, along_n), number(choices, "stages"), number(choices, "group"),
         SharedTile(a_along_k, *((m, depth) if a_along_k else (depth, m)), size),

@@ -54,6 +54,15 @@ template <typename V, typename T, int N> inline V treadle_part(const treadle_vec
   return r;
 }
 
+// The floats of which these are the bits.
+template <int N> inline treadle_vec<float, N> treadle_as_float(const treadle_vec<unsigned, N> &bits) {
+  union {
+    treadle_vec<unsigned, N> from;
+    treadle_vec<float, N> to;
+  } r = {bits};
+  return r.to;
+}
+
 // An operator on vectors lane by lane, and with a scalar on either side.
 #define TREADLE_VECTOR_OPERATOR(OP)                                                                              \
   template <typename T, int N>                                                                                   \
@@ -162,11 +171,16 @@ inline treadle_bfloat16 treadle_float_to_bfloat16(float x) {
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
   return r;
 }
-// Rounds to the 10 bits of mantissa that the tensor cores read of a tf32 operand.
+// Rounds to the 10 bits of mantissa that the tensor cores read of a tf32 operand, ties away from 0.
 inline float treadle_float_to_tf32(float x) {
   unsigned r;
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
   return __uint_as_float(r);
+}
+
+template <int N> inline treadle_vec<float, N> treadle_round_tf32(treadle_vec<float, N> x) {
+  for (float &value : x.v) value = treadle_float_to_tf32(value);
+  return x;
 }
 
 // ---- the block -----------------------------------------------------------------------------------------------
