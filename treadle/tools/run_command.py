@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from treadle.api import compile
 from treadle.artifact import Tensor
 from treadle.backends.cuda.emulator import CHECKS
+from treadle.dialects.graph.dtypes import is_float_dtype
 from treadle.errors import TreadleError
 from treadle.model import DEVICES, CompiledModel, load
 from treadle.tools.arguments import parse_shapes
@@ -73,7 +74,7 @@ def read_inputs(arguments: Sequence[str]) -> dict[str, Array]:
 def sample(tensor: Tensor, generator: np.random.Generator) -> Array:
     """Values for an input: floats in [-1, 1); integers 0 and 1, which are valid ids and masks nearly everywhere."""
     dtype = np.dtype(tensor.dtype)
-    if dtype.kind == "f":
+    if is_float_dtype(dtype):
         return generator.uniform(-1.0, 1.0, tensor.shape).astype(dtype)
     return generator.integers(0, 2, tensor.shape).astype(dtype)
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import ml_dtypes
 import numpy as np
 from xdsl.dialects.builtin import (
+    BFloat16Type,
     Float16Type,
     Float32Type,
     Float64Type,
+    bf16,
     f16,
     f32,
     f64,
@@ -19,6 +24,7 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, TypeAttribute
 
 _TO_NUMPY: dict[Attribute, np.dtype[np.generic]] = {
+    bf16: np.dtype(ml_dtypes.bfloat16),
     f16: np.dtype(np.float16),
     f32: np.dtype(np.float32),
     f64: np.dtype(np.float64),
@@ -45,7 +51,12 @@ def element_type(dtype: np.dtype[np.generic]) -> TypeAttribute:
 
 def is_float(type: Attribute) -> bool:
     """Whether elements of this type are floating point numbers."""
-    return isinstance(type, Float16Type | Float32Type | Float64Type)
+    return isinstance(type, BFloat16Type | Float16Type | Float32Type | Float64Type)
+
+
+def is_float_dtype(dtype: np.dtype[Any]) -> bool:
+    """The same of a NumPy dtype; NumPy itself has no kind for bfloat16."""
+    return dtype.kind == "f" or dtype == _TO_NUMPY[bf16]
 
 
 def is_supported(type: Attribute) -> bool:

@@ -17,8 +17,8 @@ from treadle.schedules.templates.matmul_mma_tile import MmaTile, mma_tile
 from treadle.target import Target
 
 _SMALLEST_WARP_TILE = 16 * 32
-_LARGEST_AHEAD = 192
-"""Elements along K of all stages: more never arrive in time to be worth their shared memory."""
+_LARGEST_AHEAD = 384
+"""Bytes along K of all stages: copies that start earlier take shared memory from other blocks, and win nothing."""
 _OTHER_REGISTERS = 64
 """What addresses, predicates and the loop take beside matrices; generous, since a spill costs more than it saves."""
 
@@ -77,7 +77,7 @@ class MatmulMma(Template):
             ("threads", tile.threads, target.max_threads_per_block),
             ("bytes of shared memory", tile.shared_bytes, target.shared_per_block),
             ("registers a thread", tile.registers + _OTHER_REGISTERS, target.registers_per_thread),
-            ("elements along K in all stages", tile.stages * tile.depth, _LARGEST_AHEAD),
+            ("bytes along K in all stages", tile.stages * tile.depth * tile.a.element_bytes, _LARGEST_AHEAD),
         ):
             if used > limit:
                 raise TreadleError(
