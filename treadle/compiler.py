@@ -109,7 +109,9 @@ STAGES: tuple[Stage, ...] = (
             Step("loop-lower-copies", "Prologues are fused: what is only moved can be seen to be.", only="cuda"),
             Step("loop-pack-accesses", "The same question of the loops that store tiles.", only="cuda"),
             Step("loop-simplify-index", "Fusion left divisions, remainders and predicates whose ranges are known."),
-            Step("loop-resolve-swizzles", "After every pass that reads addresses; what it adds is hoisted.", only="cuda"),
+            Step(
+                "loop-resolve-swizzles", "After every pass that reads addresses; what it adds is hoisted.", only="cuda"
+            ),
             Step("loop-hoist-invariants", "Vectorisation needs predicates and clamps out of its loops."),
             Step("loop-vectorize", "Contiguity shows only in simplified addresses.", only="cpu"),
             Step("loop-hoist-invariants", "Masks and broadcasts leave the loops.", only="cpu"),

@@ -11,7 +11,16 @@ from treadle.schedules.templates.rule_cuda import RuleCuda
 
 TEMPLATES: dict[str, Template] = {
     template.name: template
-    for template in (MatmulCpu(), ReduceCpu(), RuleCpu(), ReduceCuda(), MatmulMma(), MatmulSimt(), RuleCuda(), MatmulTf32())
+    for template in (
+        MatmulCpu(),
+        ReduceCpu(),
+        RuleCpu(),
+        ReduceCuda(),
+        MatmulMma(),
+        MatmulSimt(),
+        RuleCuda(),
+        MatmulTf32(),
+    )
 }
 """Every template by name; for an anchor, the first that fits is the default."""
 

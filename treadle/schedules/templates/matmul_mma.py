@@ -46,9 +46,7 @@ class MatmulMma(Template):
     )
 
     def fits(self, anchor: Anchor) -> bool:
-        return isinstance(anchor, MatmulOp) and isinstance(
-            anchor.type.get_element_type(), Float16Type | BFloat16Type
-        )
+        return isinstance(anchor, MatmulOp) and isinstance(anchor.type.get_element_type(), Float16Type | BFloat16Type)
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
         assert isinstance(anchor, MatmulOp)
@@ -59,11 +57,7 @@ class MatmulMma(Template):
             choices = [((16, 128), (1, 4))]
         # The largest tile of which every multiprocessor gets one; the smallest, if none is that small.
         block, warps = next(
-            (
-                each
-                for each in choices
-                if batch * ceil(m / each[0][0]) * ceil(n / each[0][1]) >= target.multiprocessors
-            ),
+            (each for each in choices if batch * ceil(m / each[0][0]) * ceil(n / each[0][1]) >= target.multiprocessors),
             choices[-1],
         )
         rows = ceil(m / block[0])
@@ -96,7 +90,12 @@ class MatmulMma(Template):
     def _check_warps(self, tile: MmaTile) -> None:
         """TreadleError for warps' tiles that are too small or too narrow to reuse what they load."""
         rows, columns = tile.warp
-        if rows % 16 or columns % 16 or rows * columns < _SMALLEST_WARP_TILE or max(rows, columns) > 2 * min(rows, columns):
+        if (
+            rows % 16
+            or columns % 16
+            or rows * columns < _SMALLEST_WARP_TILE
+            or max(rows, columns) > 2 * min(rows, columns)
+        ):
             raise TreadleError(
                 f"{self.name}: {tile.warps[0]} x {tile.warps[1]} warps share {tile.m} x {tile.n} tiles as {rows} x "
                 f"{columns}, {max(0, _SMALLEST_WARP_TILE - rows * columns)} elements too few for a warp",

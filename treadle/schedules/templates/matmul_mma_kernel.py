@@ -224,7 +224,10 @@ class MmaKernel:
         b, (height, width) = self.b, self.tile.warp
         with (
             b.loop("r", height // PRODUCT_M, unroll=True) as r,
-            b.tasks(["i", "j"], repeat(1, width // PRODUCT_N) * FRAGMENT, self.lane, unroll=True, vector=True) as (i, j),
+            b.tasks(["i", "j"], repeat(1, width // PRODUCT_N) * FRAGMENT, self.lane, unroll=True, vector=True) as (
+                i,
+                j,
+            ),
         ):
             self._store_element(self._accumulated(r, i, j), r, i, j)
 
@@ -237,7 +240,10 @@ class MmaKernel:
         staged = b.alloc("staged", shape, self.element, Space.SHARED, slab.swizzle)
         with b.loop("r", height // PRODUCT_M, unroll=True) as r:
             b.barrier()
-            with b.tasks(["i", "j"], repeat(1, width // PRODUCT_N) * FRAGMENT, self.lane, unroll=True, vector=True) as (i, j):
+            with b.tasks(["i", "j"], repeat(1, width // PRODUCT_N) * FRAGMENT, self.lane, unroll=True, vector=True) as (
+                i,
+                j,
+            ):
                 rounded = b.insert(arith.TruncFOp(self._accumulated(r, i, j), self.element))
                 b.store(rounded, staged, [self.warp, i, j])
             b.barrier()
