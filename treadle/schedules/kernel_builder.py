@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
 from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, IndexType, TensorType, UnitAttr, VectorType
+from xdsl.dialects.builtin import IndexType, TensorType, UnitAttr, VectorType
 from xdsl.ir import Attribute, Block, BlockArgument, Region, SSAValue
 from xdsl.rewriter import InsertPoint
 
@@ -24,6 +24,7 @@ from treadle.dialects.loop import (
     WaitOp,
     buffer_type,
     memref_of,
+    zeros,
 )
 from treadle.dialects.loop import YieldOp as CopyYieldOp
 from treadle.dialects.task import ForOp, Mapping, YieldOp
@@ -191,7 +192,7 @@ class KernelBuilder(DefinitionBuilder):
 
     def zeros(self, type: VectorType) -> SSAValue:
         """A vector of zeros."""
-        return self.insert(arith.ConstantOp(DenseIntOrFPElementsAttr.from_list(type, [0.0])))
+        return self.insert(arith.ConstantOp(zeros(type)))
 
     def least(self, a: Index, b: Index) -> SSAValue:
         return self.insert(arith.MinSIOp(self.value(a), self.value(b)))

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from treadle.dialects.graph.dtypes import is_float_dtype
+from treadle.dialects.graph.dtypes import epsilon, is_float_dtype
 from treadle.errors import TreadleError
 from treadle.target import Target
 
@@ -77,7 +76,7 @@ def compare(name: str, actual: Array, expected: Array, units: float) -> Comparis
         problem = f"{actual.dtype}{list(actual.shape)}, the reference has {expected.dtype}{list(expected.shape)}"
         return Comparison(name, math.inf, math.inf, 0.0, problem)
     floating = is_float_dtype(expected.dtype)
-    accepted = units * float(ml_dtypes.finfo(expected.dtype).eps) if floating else 0.0
+    accepted = units * epsilon(expected.dtype) if floating else 0.0
     finite = np.isfinite(expected)
     if not np.array_equal(actual[~finite], expected[~finite], equal_nan=floating):
         return Comparison(name, math.inf, math.inf, accepted, "other values where the reference is not finite")

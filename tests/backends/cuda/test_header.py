@@ -45,6 +45,11 @@ STATEMENTS: dict[str, tuple[str, str]] = {
         " treadle_ldmatrix_x2(s), c); g[0] = c.v[0] + c.v[3];",
         "HMMA.16816.F32.BF16",
     ),
+    "tf32 from shared memory": (
+        "treadle_vec<float, 4> a = treadle_round_tf32(treadle_as_float(treadle_ldmatrix_x4(s + threadIdx.x * 4)));"
+        " g[0] = treadle_mma_m16n8k8_tf32(a, treadle_part<treadle_vec<float, 2>>(a, 1), a).v[1];",
+        "LDSM.16.M88.4",
+    ),
     "mma tf32": (
         "treadle_vec<float, 4> a{{x, x, x, x}}; treadle_vec<float, 2> b{{g[3], g[4]}};"
         " g[0] = treadle_mma_m16n8k8_tf32(a, b, a).v[1];",

@@ -66,7 +66,7 @@ def loaded_shape(op: vector.LoadOp) -> tuple[int, ...]:
 
     TreadleError for a vector of several dimensions that is not all of its buffer.
     """
-    shape = cast("VectorType[Attribute]", op.result.type).get_shape()
+    shape = op.result.type.get_shape()
     if len(shape) > 1 and shape != cast("MemRefType[Attribute]", op.base.type).get_shape():
         raise TreadleError(f"{op.result.type} of {op.base.type}", accepted="vectors of rank 1, and whole buffers")
     return shape

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from treadle.dialects.loop import FuncOp, KernelOp
 from treadle.errors import TreadleError
 
 Array = NDArray[Any]
+T = TypeVar("T")
 
 
 class Kernel:
@@ -88,20 +89,18 @@ class Kernel:
 
     def _run_warp(self, block: int, workers: Mapping[int, Any], lanes: Sequence[int]) -> dict[int, int | None]:
         """Runs a warp's lanes to their next barriers, of which the numbers are given, or ends (None)."""
-        brought: dict[int, Any] = dict.fromkeys(lanes)
+        given: dict[int, Any] = dict.fromkeys(lanes)
         while True:
-            stops = {t: self._guarded(lambda t=t: _resume(workers[t], brought[t])) for t in lanes}
-            arrived = {t: stop[0] if isinstance(stop, tuple) else stop for t, stop in stops.items()}
-            if not any(isinstance(stop, tuple) for stop in stops.values()):
+            stops = {t: self._guarded(lambda t=t, value=given[t]: _resume(workers[t], value)) for t in lanes}
+            arrived = {t: number for t, (number, _) in stops.items()}
+            first, *others = dict.fromkeys(arrived.values())
+            if not any(number in self.source.warp for number in (first, *others)):
                 return arrived
-            if len(set(arrived.values())) > 1 or len(lanes) < WARP:
+            if others or first is None or len(lanes) < WARP:
                 message = f"block {block} diverges: {self._positions(arrived)}"
                 raise TreadleError(message, self._where, "all 32 lanes of a warp at one operation")
-            (number,) = set(arrived.values())
-            assert number is not None
             order = sorted(lanes)
-            results = self.source.warp[number]([stops[t][1] for t in order])
-            brought = dict(zip(order, results, strict=True))
+            given = dict(zip(order, self.source.warp[first]([stops[t][1] for t in order]), strict=True))
 
     def _positions(self, arrived: dict[int, int | None]) -> str:
         """Where the first thread at each place stands."""
@@ -114,19 +113,20 @@ class Kernel:
     def _barrier(self, number: int) -> str:
         return f"{self.source.describe(number)} (operation {number})"
 
-    def _guarded(self, step: Callable[[], Any]) -> Any:
+    def _guarded(self, step: Callable[[], T]) -> T:
         try:
             return step()
         except ZeroDivisionError as error:
             raise TreadleError("a division of indices by zero", self._where) from error
 
 
-def _resume(worker: Any, value: Any) -> Any:
-    """Where a generator stops next; None at its end."""
+def _resume(worker: Any, value: Any) -> tuple[int | None, Any]:
+    """The operation at which a generator stops next, None at its end, and what it brings there."""
     try:
-        return worker.send(value)
+        stop: int | tuple[int, Any] = worker.send(value)
     except StopIteration:
-        return None
+        return None, None
+    return stop if isinstance(stop, tuple) else (stop, None)
 
 
 def evaluate_kernel(op: KernelOp | FuncOp, inputs: Sequence[Array], *, reverse: bool = False) -> Array:

@@ -59,6 +59,11 @@ def is_float_dtype(dtype: np.dtype[Any]) -> bool:
     return dtype.kind == "f" or dtype == _TO_NUMPY[bf16]
 
 
+def epsilon(dtype: np.dtype[Any]) -> float:
+    """The distance from 1 to the next number of a floating-point dtype."""
+    return float(ml_dtypes.finfo(dtype).eps)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+
+
 def is_supported(type: Attribute) -> bool:
     """Whether tensors of this element type exist."""
     return type in _TO_NUMPY

@@ -9,7 +9,16 @@ is upstream's `arith`, `math`, `scf`, and the task dialect's `task.for`.
 from xdsl.ir import Dialect
 
 from treadle.dialects.loop.access import AllocOp, BarrierOp, LoadOp, StoreOp
-from treadle.dialects.loop.attributes import Space, SpaceAttr, SwizzleAttr, buffer_type, memref_of, swizzle_of
+from treadle.dialects.loop.attributes import (
+    Space,
+    SpaceAttr,
+    SwizzleAttr,
+    buffer_type,
+    memref_of,
+    swizzle_of,
+    type_of,
+    zeros,
+)
 from treadle.dialects.loop.copy import AsyncCopyOp, CommitOp, CopyOp, WaitOp, YieldOp
 from treadle.dialects.loop.kernel import BufferOp, FuncOp, KernelOp, LaunchOp, ReturnOp
 from treadle.dialects.loop.lane_logic import LaneCompareOp, LaneSelectOp
@@ -30,6 +39,7 @@ LOOP = Dialect(
 __all__ = [
     "LOOP", "AllocOp", "AsyncCopyOp", "BarrierOp", "BufferOp", "CommitOp", "CopyOp", "FuncOp", "KernelOp",
     "LaneCompareOp", "LaneMaskOp", "LaneSelectOp", "LaunchOp", "LoadMatrixOp", "LoadOp", "MmaOp", "ReturnOp",
-    "RoundTf32Op", "Space", "SpaceAttr", "StoreOp", "StridedLoadOp", "StridedStoreOp", "Swizzle", "SwizzleAttr", "WaitOp", "YieldOp",
-    "buffer_type", "memref_of", "swizzle_of", "swizzle_of_rows",
+    "RoundTf32Op", "Space", "SpaceAttr", "StoreOp", "StridedLoadOp", "StridedStoreOp", "Swizzle", "SwizzleAttr",
+    "WaitOp", "YieldOp", "buffer_type", "memref_of", "swizzle_of", "swizzle_of_rows", "type_of",
+    "zeros",
 ]  # fmt: skip

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import MemRefLayoutAttr, MemRefType, NoneAttr, TensorType
+from typing import cast
+
+from xdsl.dialects.builtin import (
+    AnyFloat,
+    DenseIntOrFPElementsAttr,
+    MemRefLayoutAttr,
+    MemRefType,
+    NoneAttr,
+    TensorType,
+    VectorType,
+)
 from xdsl.dialects.utils import EnumAttribute
-from xdsl.ir import Attribute, Data
+from xdsl.ir import Attribute, Data, SSAValue
 from xdsl.ir.affine import AffineMap
 from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
@@ -80,6 +90,17 @@ def buffer_type(
     if space is None:
         return MemRefType(element, shape, layout)
     return MemRefType(element, shape, layout, SpaceAttr(space))
+
+
+def zeros(type: VectorType) -> DenseIntOrFPElementsAttr:
+    """The value of a vector of floats that are all 0."""
+    return DenseIntOrFPElementsAttr.from_list(cast("VectorType[AnyFloat]", type), [0.0])
+
+
+def type_of(buffer: SSAValue) -> MemRefType:
+    """The type of a buffer."""
+    assert isinstance(buffer.type, MemRefType), "an access's buffer is verified"
+    return buffer.type
 
 
 def swizzle_of(type: MemRefType) -> Swizzle | None:

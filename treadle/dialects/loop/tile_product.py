@@ -49,8 +49,8 @@ class LoadMatrixOp(IRDLOperation):
     %b = loop.load_matrix transpose %tile[%row, %column] : memref<32x128xf16, #loop.space<shared>> -> vector<2x2xf16>
     ```
     Lane `8m + r` says where row `r` of matrix `m` begins. Register `m` of lane `l` then holds 4 bytes of row `l / 4` of
-    matrix `m`, those at `l % 4`; with `transpose` elements `2(l % 4)` and `2(l % 4) + 1` of column `l / 4`. Four registers
-    may be two times two, for two tile products' B: `vector<2x2x2xf16>`.
+    matrix `m`, those at `l % 4`; with `transpose` elements `2(l % 4)` and `2(l % 4) + 1` of column `l / 4`. Four
+    registers may be two times two, for two tile products' B: `vector<2x2x2xf16>`.
     Rejected: a buffer that is not shared, elements other than f16, bf16 and f32, `transpose` of f32, a result that is
     no 1, 2 or 4 registers of 4 bytes.
     """
@@ -139,9 +139,10 @@ class MmaOp(IRDLOperation):
     %d = loop.mma %a, %b, %c : vector<4x2xf16>, vector<2x2xf16>, vector<2x2xf32>
     ```
     C is 16 x 8; A is 16 x 16 for f16 and bf16, 16 x 8 for f32, of which the 10 upper bits of the mantissa are read
-    (tf32: see `loop.round_tf32`). Lane `l` holds, with `g = l / 4` and `t = l % 4`, of C element [h, c] at row `g + 8h`, column `2t + c`: the
-    tasks of `repeat(2, 1) * spatial(8, 4) * repeat(1, 2)`. Registers of A and B are those of `loop.load_matrix`: of A
-    rows 0 to 7 and 8 to 15 of the lower half of K, then of the upper; of B, transposed, the halves of K.
+    (tf32: see `loop.round_tf32`). Lane `l` holds, with `g = l / 4` and `t = l % 4`, of C element [h, c] at row
+    `g + 8h`, column `2t + c`: the tasks of `repeat(2, 1) * spatial(8, 4) * repeat(1, 2)`. Registers of A and B are
+    those of `loop.load_matrix`: of A rows 0 to 7 and 8 to 15 of the lower half of K, then of the upper; of B,
+    transposed, the halves of K.
     Rejected: other fragments.
     """
 

@@ -21,7 +21,7 @@ from xdsl.ir import Attribute, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from treadle.dialects.loop import AsyncCopyOp, CopyOp, FuncOp, KernelOp, LoadOp, SpaceAttr, StoreOp, YieldOp
+from treadle.dialects.loop import AsyncCopyOp, CopyOp, FuncOp, KernelOp, LoadOp, SpaceAttr, StoreOp, YieldOp, type_of
 from treadle.passes.loop.access_groups import Elements
 from treadle.passes.loop.emit_index import IndexReader
 from treadle.passes.loop.kernels import id_ranges, is_pure, kernels_of
@@ -86,7 +86,7 @@ def _only_load(copy: CopyOp) -> LoadOp | None:
     load = copy.value.owner
     if copy.is_async is None or not isinstance(load, LoadOp) or load.parent is not copy.body.block:
         return None
-    if isinstance(load.buffer.type.memory_space, SpaceAttr) or not _is_zero(load.otherwise):
+    if isinstance(type_of(load.buffer).memory_space, SpaceAttr) or not _is_zero(load.otherwise):
         return None
     others = [op for op in copy.body.block.ops if op is not load and not isinstance(op, YieldOp)]
     return load if all(map(is_pure, others)) else None

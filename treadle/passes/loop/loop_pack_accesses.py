@@ -9,7 +9,6 @@ from xdsl.context import Context
 from xdsl.dialects import arith, scf, vector
 from xdsl.dialects.builtin import (
     BFloat16Type,
-    DenseIntOrFPElementsAttr,
     Float16Type,
     Float32Type,
     FloatAttr,
@@ -22,7 +21,7 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from treadle.dialects.loop import AllocOp, LoadOp, Space, SpaceAttr, StoreOp, buffer_type
+from treadle.dialects.loop import AllocOp, LoadOp, Space, SpaceAttr, StoreOp, buffer_type, type_of, zeros
 from treadle.passes.loop.access_groups import Elements
 from treadle.passes.loop.counted_loops import loops_in, trip_count
 from treadle.passes.loop.emit_index import IndexReader
@@ -91,7 +90,7 @@ def _pack(loop: scf.ForOp, reader: IndexReader) -> None:
 
 def _width(access: LoadOp | StoreOp, elements: Elements) -> int:
     """Elements that one vector access takes."""
-    type = access.buffer.type
+    type = type_of(access.buffer)
     size = _SIZES.get(type.get_element_type().__class__)
     if size is None or type.memory_space == SpaceAttr(Space.REGISTER):
         return 1
@@ -142,7 +141,7 @@ class _Writer:
 
 
 def _register_buffer(loop: scf.ForOp, access: LoadOp | StoreOp, trips: int) -> SSAValue:
-    element = access.buffer.type.get_element_type()
+    element = type_of(access.buffer).get_element_type()
     alloc = AllocOp(buffer_type((trips,), element, Space.REGISTER))
     _Writer(InsertPoint.before(loop), access).put(alloc)
     alloc.buffer.name_hint = f"{(access.buffer.name_hint or 'x').lower()}_values"
@@ -159,8 +158,8 @@ def _pack_load(loop: scf.ForOp, load: LoadOp, elements: Elements, width: int) ->
         number = writer.number(first)
         indices = [elements.at(index, number, place) for index in load.indices]
         predicate = None if load.predicate is None else elements.at(load.predicate, number, place)
-        zeros = arith.ConstantOp(DenseIntOrFPElementsAttr.from_list(type, [0.0]))
-        found = writer.when(predicate, [vector.LoadOp(load.buffer, indices, type)], [zeros])
+        nothing = arith.ConstantOp(zeros(type))
+        found = writer.when(predicate, [vector.LoadOp(load.buffer, indices, type)], [nothing])
         writer.put(vector.StoreOp(found, registers, [number]))
     new = LoadOp(registers, [elements.variable])
     new.location = load.location

@@ -12,7 +12,7 @@ def cuda_tile_operation(op: Operation) -> Operation | None:
     """What an operation is on a GPU, its buffers being of the cuda dialect already; None for other operations."""
     match op:
         case loop.AsyncCopyOp():
-            size = op.count * (cuda.element_bytes(op.source.type.get_element_type()) or 0)
+            size = op.count * (cuda.element_bytes(loop.type_of(op.source).get_element_type()) or 0)
             target = (op.buffer, op.indices)
             return cuda.CpAsyncOp(op.source, op.source_indices, *target, size, op.predicate)
         case loop.CommitOp():

@@ -114,6 +114,7 @@ class MatmulTf32(MatmulMma):
     """
 
     name: ClassVar[str] = "matmul_tf32"
+    precision: ClassVar[str] = "tf32"
     knobs: ClassVar[tuple[Knob, ...]] = (
         *(knob for knob in MatmulMma.knobs if knob.name != "depth"),
         Knob("depth", (16, 32), "extent of the tiles along K"),
