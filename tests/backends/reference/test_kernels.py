@@ -431,7 +431,7 @@ def test_lanes_that_do_not_take_part_are_an_error():
     guarded = TILES.replace(start, "    %some = arith.cmpi slt, %t, %c4 : index\n    scf.if %some {\n" + start)
     end = guarded.index("    task.for")
     text = guarded[:end] + "}\n" + guarded[guarded.index("  }\n  func.return") :]
-    with pytest.raises(TreadleError, match="thread 0 waits at loop.mma .*, thread 4 has ended"):
+    with pytest.raises(TreadleError, match=r"thread 0 waits at loop.mma .*, thread 4 has ended"):
         evaluate_kernel(tile_kernel(text), [normal(16, 16).astype(np.float16), normal(16, 8).astype(np.float16)])
 
 
