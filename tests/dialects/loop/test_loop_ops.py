@@ -42,6 +42,7 @@ TILES = """
 %a, %b, %c = "test.op"() : () -> (vector<4x2xf16>, vector<2x2xf16>, vector<2x2xf32>)
 %x, %y = "test.op"() : () -> (vector<4x1xf32>, vector<2x1xf32>)
 """
+SHARED = "memref<2x64x32xf16, #loop.space<shared>>"
 COPY = """loop.copy async (%e in 8) to %S[%i, %i, %i] {
   %k = arith.addi %i, %e : index
   %v = loop.load %G[%i, %k] where %p else %z : memref<64x64xf16>
@@ -92,16 +93,14 @@ GOOD = [
     + COPY.replace("S[%i, %i, %i]", "W[%i, %i]").replace(
         "memref<2x64x32xf16, ", "memref<64x32xf16, #loop.swizzle<8, 2, 4>, "
     ),
-    TILES
-    + "loop.async_copy 8 %G[%i, %i], %S[%i, %i, %i] where %p : memref<64x64xf16>, memref<2x64x32xf16, #loop.space<shared>>",
+    TILES + f"loop.async_copy 8 %G[%i, %i], %S[%i, %i, %i] where %p : memref<64x64xf16>, {SHARED}",
     TILES
     + "loop.async_copy 2 %G[%i, %i], %S[%i, %i, %i] : memref<64x64xf16>, memref<2x64x32xf16, #loop.space<shared>>",
     "loop.commit",
     "loop.wait 2",
     "%r = loop.alloc : memref<3x64x32xf16, #loop.swizzle<8, 2, 4>, #loop.space<shared>>",
     TILES + "%r = loop.load_matrix %S[%i, %i, %i] : memref<2x64x32xf16, #loop.space<shared>> -> vector<4x2xf16>",
-    TILES
-    + "%r = loop.load_matrix transpose %S[%i, %i, %i] : memref<2x64x32xf16, #loop.space<shared>> -> vector<2x2x2xf16>",
+    TILES + f"%r = loop.load_matrix transpose %S[%i, %i, %i] : {SHARED} -> vector<2x2x2xf16>",
     TILES + "%r = loop.load_matrix %R[%i, %i] : memref<64x32xf32, #loop.space<shared>> -> vector<2x1xf32>",
     TILES + "%r = loop.mma %a, %b, %c : vector<4x2xf16>, vector<2x2xf16>, vector<2x2xf32>",
     TILES + "%r = loop.mma %x, %y, %c : vector<4x1xf32>, vector<2x1xf32>, vector<2x2xf32>",
@@ -181,8 +180,7 @@ REJECTED = [
     (TILES + COPY.replace("loop.yield %v : f16", "loop.yield"), "the region yields nothing: expected f16"),
     (TILES + "loop.yield %z : f16", "'loop.yield' expects parent op 'loop.copy'"),
     (
-        TILES
-        + "loop.async_copy 8 %S[%i, %i, %i], %S[%i, %i, %i] : memref<2x64x32xf16, #loop.space<shared>>, memref<2x64x32xf16, #loop.space<shared>>",
+        TILES + f"loop.async_copy 8 %S[%i, %i, %i], %S[%i, %i, %i] : {SHARED}, {SHARED}",
         "expected global to #loop.space<shared>",
     ),
     (
@@ -190,8 +188,7 @@ REJECTED = [
         "the elements' types differ",
     ),
     (
-        TILES
-        + "loop.async_copy 0 %G[%i, %i], %S[%i, %i, %i] : memref<64x64xf16>, memref<2x64x32xf16, #loop.space<shared>>",
+        TILES + f"loop.async_copy 0 %G[%i, %i], %S[%i, %i, %i] : memref<64x64xf16>, {SHARED}",
         "a copy of 0 elements: expected at least 1",
     ),
     ("loop.wait -1", "cannot leave -1 groups under way: expected 0 or more"),
