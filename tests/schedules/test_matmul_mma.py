@@ -7,11 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from xdsl.dialects.builtin import StringAttr
+from xdsl.ir import Block, Region
 
 from tests.schedules.tensor_cores import GPU, SHAPES, TEMPLATE, Shape, assert_product, product, sample
 from treadle.backends.reference.kernels import evaluate_kernel
+from treadle.dialects.graph import FusedOp, YieldOp
 from treadle.dialects.schedule import Choice
 from treadle.errors import TreadleError
+from treadle.passes.schedule.schedule_select import default_schedule
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
 
@@ -120,6 +124,15 @@ def test_the_default_gives_every_multiprocessor_a_block(m: int, n: int, block: t
 def test_other_types_are_left_to_other_templates():
     for dtype, name in (("float32", "matmul_mma"), ("float16", "matmul_tf32")):
         assert not TEMPLATES[name].fits(product(((8, 8), (8, 8)), dtype))
+
+
+def test_tf32_is_the_default_only_where_a_product_allows_it():
+    for allowed, name in ((None, "matmul_simt"), (StringAttr("tf32"), "matmul_tf32")):
+        anchor = product(((512, 512), (512, 512)), "float32")
+        if allowed is not None:
+            anchor.properties["precision"] = allowed
+        group = FusedOp("group", Region(Block([anchor, YieldOp(anchor.result)])))
+        assert default_schedule(group, GPU).template.data == name
 
 
 def rejection(dtype: str = "float16", target: Target = GPU, **choices: Any) -> str:

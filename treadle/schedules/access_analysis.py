@@ -8,7 +8,7 @@ from xdsl.dialects import arith
 from xdsl.dialects.builtin import IndexType, IntegerAttr, TensorType
 from xdsl.ir import Block, Operation, SSAValue
 
-from treadle.dialects.graph import AtOp, ComputeOp, MatmulOp, ReduceOp
+from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp
 from treadle.dialects.loop.index_expr import Expr, const, floordiv, mod, split_linear, var
 
 
@@ -121,15 +121,3 @@ def collapsible_suffix(compute: ComputeOp) -> int:
         if None not in strides_of_suffix(compute, first):
             return first
     return max(rank - 1, 0)
-
-
-def has_contiguous_rows(anchor: MatmulOp, operand: SSAValue) -> bool:
-    """Whether pairs of an operand's elements along its last axis lie next to one another: those of a matrix that the
-    group computes, where the matrix that it is computed from is read."""
-    producer = operand.owner
-    if not isinstance(producer, ComputeOp) or producer.parent_op() is not anchor.parent_op():
-        return True
-    reads, last = producer.reads(), producer.body.block.args[-1]
-    pair = var("pair", 0, max(producer.shape[-1] - 1, 0) // 2) * 2 + var("within", 0, 1)
-    index_map = IndexMap(producer, {last: pair})
-    return not reads or any(stride_along(index_map.position(at), "within") == 1 for at in reads)

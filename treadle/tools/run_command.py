@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from treadle.api import compile
 from treadle.artifact import Tensor
 from treadle.backends.cuda.emulator import CHECKS
-from treadle.dialects.graph.dtypes import is_float_dtype
 from treadle.errors import TreadleError
 from treadle.model import DEVICES, CompiledModel, load
 from treadle.tools.arguments import parse_shapes
 from treadle.tools.oracle import compare, reference_outputs, tolerance
+from treadle.tools.profile_table import print_profile
 from treadle.tools.progress import Tell, progress
 
 Array = NDArray[Any]
@@ -33,8 +33,9 @@ def run_command(args: argparse.Namespace) -> int:
         raise TreadleError(f"{args.threads} is not a number of threads", "--threads", "1 upwards")
     if args.seed < 0:
         raise TreadleError(f"{args.seed} is no seed", "--seed", "0 upwards")
-    if args.sanitize and args.device is None:
-        raise TreadleError("--sanitize needs the emulator", "--device", DEVICES)
+    for option, asked in (("--sanitize", args.sanitize), ("--profile", args.profile)):
+        if asked and args.device is None:
+            raise TreadleError(f"{option} needs the emulator", "--device", DEVICES)
     with progress() as tell:
         model = _packaged(path, args) if path.is_dir() else _compiled(shapes, args, tell)
         inputs = _complete(model, given, args.seed)
@@ -48,6 +49,8 @@ def run_command(args: argparse.Namespace) -> int:
     _describe(outputs)
     on = "the first run, which loads the kernels" if model.device is None else f"on the {model.device}"
     print(f"{seconds * 1e3:.2f} ms ({on})")
+    if args.profile:
+        print_profile(model.reports)
     statuses = [_sanitize(model) if args.sanitize else 0, _check(path, model, inputs, outputs) if args.check else 0]
     return max(statuses)
 
@@ -74,7 +77,7 @@ def read_inputs(arguments: Sequence[str]) -> dict[str, Array]:
 def sample(tensor: Tensor, generator: np.random.Generator) -> Array:
     """Values for an input: floats in [-1, 1); integers 0 and 1, which are valid ids and masks nearly everywhere."""
     dtype = np.dtype(tensor.dtype)
-    if is_float_dtype(dtype):
+    if dtype.kind == "f":
         return generator.uniform(-1.0, 1.0, tensor.shape).astype(dtype)
     return generator.integers(0, 2, tensor.shape).astype(dtype)
 
@@ -85,14 +88,22 @@ def _packaged(path: Path, args: argparse.Namespace) -> CompiledModel:
     for option, value in asked.items():
         if value:
             raise TreadleError(f"{option} needs the model itself, not a compiled one", path, "an .onnx file")
-    return load(path, args.threads, device=args.device, checks=_checks(args))
+    return load(path, args.threads, device=args.device, checks=_checks(args), counters=args.profile)
 
 
 def _compiled(shapes: Mapping[str, Sequence[int]], args: argparse.Namespace, tell: Tell) -> CompiledModel:
     """The model of an .onnx file; where a device is named, for its GPU unless a target is named, too."""
     target = args.target or ("cpu" if args.device is None else "cuda")
-    checks = _checks(args)
-    return compile(args.model, target, shapes, threads=args.threads, device=args.device, checks=checks, tell=tell)
+    return compile(
+        args.model,
+        target,
+        shapes,
+        threads=args.threads,
+        device=args.device,
+        checks=_checks(args),
+        counters=args.profile,
+        tell=tell,
+    )
 
 
 def _checks(args: argparse.Namespace) -> tuple[str, ...]:

@@ -1,13 +1,10 @@
 // RUN: treadle-opt %s -p 'schedule-select{target=cpu}' | filecheck %s --check-prefix=CPU
 // RUN: treadle-opt %s -p 'schedule-select{target="sm_80"}' | filecheck %s --check-prefix=GPU
-// RUN: treadle-opt %s -p 'schedule-select{target="sm_80" precision=tf32}' | filecheck %s --check-prefix=TF32
 
 // CPU: graph.fused "product"
 // CPU: } schedule #schedule.use<"matmul_cpu", {rows = {{[0-9]+}}, chunk = {{[0-9]+}}, pack = {{[a-z]+[}]}}> : tensor<128x64xf32>
 // GPU: graph.fused "product"
 // GPU: } schedule #schedule.use<"matmul_simt", {warps = [2, 2], repeats = [1, 1], thread = [2, 2], depth = 16, a_order = "k", b_order = "n"}> : tensor<128x64xf32>
-// TF32: graph.fused "product"
-// TF32: } schedule #schedule.use<"matmul_tf32", {block = [32, 64], warps = [2, 2],
 func.func @product(%x: tensor<128x96xf32>, %w: tensor<96x64xf32>) -> tensor<128x64xf32> {
   %y = graph.fused "product" {
     %m = graph.matmul %x, %w : (tensor<128x96xf32>, tensor<96x64xf32>) -> tensor<128x64xf32>
@@ -16,10 +13,9 @@ func.func @product(%x: tensor<128x96xf32>, %w: tensor<96x64xf32>) -> tensor<128x
   func.return %y : tensor<128x64xf32>
 }
 
-// Tensor cores multiply halves, whatever the precision of singles.
+// Tensor cores multiply halves.
 // CPU: } schedule #schedule.use<"matmul_cpu",
 // GPU: } schedule #schedule.use<"matmul_mma", {block = [32, 64], warps = [2, 2], depth = 32, stages = 4, group = 1}>
-// TF32: } schedule #schedule.use<"matmul_mma",
 func.func @halves(%x: tensor<128x96xf16>, %w: tensor<96x64xf16>) -> tensor<128x64xf16> {
   %y = graph.fused "halves" {
     %m = graph.matmul %x, %w : (tensor<128x96xf16>, tensor<96x64xf16>) -> tensor<128x64xf16>

@@ -86,11 +86,6 @@ CASES = [
         "group 'product': matmul_cpu: tiles of 8 rows overrun a chunk of 9 rows by 7",
     ),
     (PRODUCT.replace("SCHEDULE", ""), "schedule-select{target=tpu}", "unknown target 'tpu'"),
-    (
-        PRODUCT.replace("SCHEDULE", ""),
-        "schedule-select{precision=f8}",
-        "unknown precision 'f8'; accepted: f32, tf32",
-    ),
     (TWO_ANCHORS, "schedule-select", "group 'twice' has 2 anchors; accepted: one matmul or reduction"),
     (NOTHING, "schedule-select", "group 'nothing' gives no graph.compute, and has no matmul"),
     (REDUCING_PROLOGUE, "loop-fuse-prologue", "a prologue has no graph.reduce; accepted: an injective graph.compute"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import cast
 
 import ml_dtypes
 import numpy as np
@@ -54,19 +54,24 @@ def is_float(type: Attribute) -> bool:
     return isinstance(type, BFloat16Type | Float16Type | Float32Type | Float64Type)
 
 
-def is_float_dtype(dtype: np.dtype[Any]) -> bool:
-    """The same of a NumPy dtype; NumPy itself has no kind for bfloat16."""
-    return dtype.kind == "f" or dtype == _TO_NUMPY[bf16]
-
-
-def epsilon(dtype: np.dtype[Any]) -> float:
-    """The distance from 1 to the next number of a floating-point dtype."""
-    return float(ml_dtypes.finfo(dtype).eps)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
-
-
 def is_supported(type: Attribute) -> bool:
     """Whether tensors of this element type exist."""
     return type in _TO_NUMPY
+
+
+def is_float_dtype(dtype: np.dtype[np.generic]) -> bool:
+    """Whether an array holds floating point numbers; NumPy itself does not count bfloat16 among them."""
+    return dtype.kind == "f" or dtype == _TO_NUMPY[bf16]
+
+
+def lowest(dtype: np.dtype[np.generic]) -> float:
+    """The lowest finite number of a float type."""
+    return float(cast("float", ml_dtypes.finfo(dtype).min))
+
+
+def epsilon(dtype: np.dtype[np.generic]) -> float:
+    """The distance from 1 to the next number of a float type."""
+    return float(cast("float", ml_dtypes.finfo(dtype).eps))
 
 
 def byte_width(type: Attribute) -> int:

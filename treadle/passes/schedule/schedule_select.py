@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.passes import ModulePass
 
 from treadle.dialects.graph import FusedOp
@@ -27,30 +27,28 @@ class ScheduleSelectPass(ModulePass):
     ```mlir
     %y = graph.fused "matmul" { ... } schedule #schedule.use<"matmul_cpu", {rows = 8, chunk = 64, pack = false}> : ...
     ```
-    target: the hardware, `cpu` or `sm_80` and so on. precision: `f32`, or `tf32` where products of f32 may round their
-    operands to 10 bits of mantissa for the tensor cores. TreadleError for others.
+    target: the hardware, `cpu` or `sm_80` and so on.
     """
 
     name = "schedule-select"
     target: str = "cpu"
-    precision: str = "f32"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = Target.parse(self.target)
-        known = sorted({template.precision for template in TEMPLATES.values()})
-        if self.precision not in known:
-            raise TreadleError(f"unknown precision '{self.precision}'", self.name, known)
         for fused in [inner for inner in op.walk() if isinstance(inner, FusedOp)]:
             if fused.schedule is None:
-                fused.schedule = default_schedule(fused, target, self.precision)
+                fused.schedule = default_schedule(fused, target)
 
 
-def default_schedule(fused: FusedOp, target: Target, precision: str = "f32") -> UseAttr:
-    """The first template that fits the group's anchor, those of the asked precision before others, with its default
-    choices."""
+def default_schedule(fused: FusedOp, target: Target) -> UseAttr:
+    """The first template that fits the group's anchor, with its default choices.
+
+    A template of lower precision comes first where the anchor allows that (`precision = "tf32"`), and never elsewhere.
+    """
     anchor = anchor_of(fused)
     kind = "cuda" if target.is_cuda else "cpu"
-    for wanted in dict.fromkeys((precision, "f32")):
+    allowed = anchor.properties.get("precision")
+    for wanted in (allowed.data, "f32") if isinstance(allowed, StringAttr) else ("f32",):
         for template in TEMPLATES.values():
             if template.kind == kind and template.precision == wanted and template.fits(anchor):
                 return UseAttr.get(template.name, template.default(anchor, target))

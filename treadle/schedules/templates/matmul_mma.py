@@ -110,7 +110,7 @@ class MatmulMma(Template):
 class MatmulTf32(MatmulMma):
     """The same of f32 matrices, whose elements are rounded to tf32, 10 bits of mantissa, before they are multiplied.
 
-    It computes another result than f32, hence it is never the default: `schedule-select{precision=tf32}` asks for it.
+    It computes another result than f32, hence it is a default only for a product that allows it: `precision = "tf32"`.
     """
 
     name: ClassVar[str] = "matmul_tf32"

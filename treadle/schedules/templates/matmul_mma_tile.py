@@ -11,7 +11,7 @@ from treadle.dialects.graph import MatmulOp
 from treadle.dialects.loop import Swizzle, swizzle_of_rows
 from treadle.dialects.loop.tile_product import PRODUCT_DEPTH
 from treadle.dialects.task import Mapping, repeat, spatial
-from treadle.schedules.access_analysis import has_contiguous_rows
+from treadle.schedules.operand_layout import has_contiguous_rows
 from treadle.schedules.template import Choices, number
 
 CHUNK_BYTES = 16
