@@ -102,7 +102,8 @@ class CudaLanguage(Language):
 
     def splat(self, type: VectorType, scalar: str, zero: bool) -> str:
         name = self.vector_type(type)
-        return f"{name}{{}}" if zero else f"treadle_splat<{name}>({scalar})"
+        lane = scalar if self.has_operators(type) else f"treadle_twice({scalar})"
+        return f"{name}{{}}" if zero else f"treadle_splat<{name}>({lane})"
 
     def vector_load(self, type: VectorType, address: str) -> str:
         return f"treadle_load<{self.vector_type(type)}>({address})"

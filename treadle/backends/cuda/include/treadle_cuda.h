@@ -46,6 +46,9 @@ template <typename V, typename T> inline V treadle_splat(T x) {
   return r;
 }
 
+// A 16-bit float in both halves of a word.
+template <typename T> inline unsigned treadle_twice(T x) { return x.bits | (unsigned)x.bits << 16; }
+
 // One of the equal parts of a vector.
 template <typename V, typename T, int N> inline V treadle_part(const treadle_vec<T, N> &vector, int part) {
   constexpr int size = sizeof(V) / sizeof(T);
