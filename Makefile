@@ -14,7 +14,12 @@ GPU := $(VENV)/.stamp-gpu
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format pytest lit slow-test gpu-test bless docs bench clean
+.PHONY: help venv demo test lint format pytest lit slow-test gpu-test gpu-test-here gpu-bench gpu-bench-here bless docs \
+	bench clean
+
+# Asked before anything is installed: without a GPU pycuda does not even build.
+on-gpu = @if why=$$($(PYTHON) treadle/backends/cuda/gpu_probe.py); then $(MAKE) --no-print-directory $@-here; \
+	else [ -n "$$why" ] && echo "$@ skipped: $$why"; fi
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -45,7 +50,10 @@ lit: $(PACKAGES) ## tests of the command-line tools, as a user calls them
 slow-test: $(MODELS) ## every model on every target: what `make test` has no time for
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
-gpu-test: $(MODELS) $(GPU) ## the tests that need an NVIDIA GPU and its driver
+gpu-test: ## the tests that need an NVIDIA GPU and its driver; one line where there is none
+	$(on-gpu)
+
+gpu-test-here: $(MODELS) $(GPU)
 	$(BIN)/python -m pytest -m gpu $(ARGS)
 
 bless: $(MODELS) ## rewrite the recorded expectations; read the diff before committing it
@@ -57,6 +65,12 @@ docs: $(PACKAGES) ## regenerate docs/architecture.md from the code
 
 bench: $(MODELS) ## measure the models against ONNX Runtime on this machine
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+gpu-bench: ## measure models and operators on an NVIDIA GPU against whatever else is installed; one line without one
+	$(on-gpu)
+
+gpu-bench-here: $(MODELS) $(GPU)
+	$(BIN)/python benchmarks/run.py --gpu $(ARGS)
 
 clean: ## remove the environment and everything generated
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis

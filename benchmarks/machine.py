@@ -1,18 +1,24 @@
-"""What a result depends on besides the code: the processor, the date, the commit, the versions."""
+"""What a result depends on besides the code: the processor or GPU, the date, the commit, the versions."""
 
 from __future__ import annotations
 
 import platform
+import re
 import subprocess
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from treadle.backends.c.toolchain import find_toolchain
+from treadle.backends.cuda.driver import PycudaDriver
 from treadle.knobs import available_cores, load_knobs
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("treadle", "xdsl", "numpy", "onnxruntime")
+GPU_PACKAGES = (
+    *("nvidia-cuda-nvrtc", "cuda-bindings", "pycuda"),
+    *("torch", "torchvision", "transformers", "triton", "onnxruntime-gpu"),
+)
 
 
 def describe_run() -> dict[str, object]:
@@ -27,6 +33,35 @@ def describe_run() -> dict[str, object]:
         "compiler": find_toolchain(load_knobs()).version.splitlines()[0],
         "versions": {"python": platform.python_version(), **versions},
     }
+
+
+def describe_gpu(driver_version: Path = Path("/proc/driver/nvidia/version")) -> dict[str, object]:
+    """The GPU at hand, its driver and what may run on it, ready for JSON; TreadleError without one."""
+    device = PycudaDriver()
+    try:
+        name, (major, minor) = device.device_name, device.capability
+    finally:
+        device.close()
+    return {
+        "gpu": name,
+        "capability": f"{major}.{minor}",
+        "driver": nvidia_driver(driver_version),
+        "gpu_versions": {name: found for name in GPU_PACKAGES if (found := installed(name)) is not None},
+    }
+
+
+def nvidia_driver(path: Path) -> str:
+    """The version in the file that NVIDIA's kernel module writes, such as 580.65.06; "unknown" without."""
+    found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", path.read_text()) if path.is_file() else None
+    return found.group(1) if found else "unknown"
+
+
+def installed(package: str) -> str | None:
+    """The version of an installed package; None if it is not."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:

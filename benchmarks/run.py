@@ -1,4 +1,7 @@
-"""`make bench`: runs the measurements; the arguments are those of `benchmarks/cpu_models.py`."""
+"""`make bench` and `make gpu-bench`: runs the measurements.
+
+The arguments are those of `benchmarks/cpu_models.py`, or after `--gpu` those of `benchmarks/gpu.py`.
+"""
 
 from __future__ import annotations
 
@@ -11,4 +14,6 @@ ROOT = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
     # Run as a file, Python knows this folder but not the one above it, where the catalog of models lies.
     sys.path.insert(0, str(ROOT))
-    sys.exit(importlib.import_module("benchmarks.cpu_models").main())
+    on_gpu = sys.argv[1:2] == ["--gpu"]
+    module = importlib.import_module("benchmarks.gpu" if on_gpu else "benchmarks.cpu_models")
+    sys.exit(module.main(sys.argv[1 + on_gpu :]))

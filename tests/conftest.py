@@ -1,4 +1,6 @@
-"""What pytest knows besides its own: `.mlir` files with RUN lines are tests, and the user's cache is left alone."""
+"""What pytest knows besides its own: `.mlir` files with RUN lines are tests, tests marked `gpu` need one, and the
+user's cache is left alone.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +9,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.helpers.mlir_collector import MlirFile, is_ir_test
+from treadle.backends.cuda.gpu_probe import why_no_gpu
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
@@ -14,6 +17,12 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     if not is_ir_test(file_path):
         return None
     return MlirFile.from_parent(parent, path=file_path)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips what needs a GPU where there is none: from one place, so that pytest reports it in one line."""
+    if item.get_closest_marker("gpu") is not None and (reason := why_no_gpu()) is not None:
+        pytest.skip(reason)
 
 
 @pytest.fixture(scope="session", autouse=True)

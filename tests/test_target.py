@@ -31,6 +31,56 @@ def test_limits_of_ampere_differ_by_chip() -> None:
     assert Target.parse("sm_86").max_warps_per_multiprocessor == 48
 
 
+# CUDA C++ Programming Guide 13.0, technical specifications per compute capability: resident threads and blocks of a
+# multiprocessor, and KiB of shared memory of a multiprocessor and of a block.
+LIMITS = {
+    "sm_80": (2048, 32, 164, 163),
+    "sm_86": (1536, 16, 100, 99),
+    "sm_89": (1536, 24, 100, 99),
+    "sm_90": (2048, 32, 228, 227),
+    "sm_90a": (2048, 32, 228, 227),
+    "sm_100": (2048, 32, 228, 227),
+    "sm_120": (1536, 24, 100, 99),
+}
+
+
+@pytest.mark.parametrize(("name", "limits"), LIMITS.items())
+def test_limits_are_those_of_the_programming_guide(name: str, limits: tuple[int, int, int, int]) -> None:
+    threads, blocks, shared, shared_of_block = limits
+    target = Target.parse(name)
+    assert target.max_warps_per_multiprocessor * target.warp_size == threads
+    assert target.max_blocks_per_multiprocessor == blocks
+    assert target.shared_per_multiprocessor == shared * KIB
+    assert target.shared_per_block == shared_of_block * KIB
+    assert target.shared_per_block_static == 48 * KIB
+    assert (target.registers_per_multiprocessor, target.registers_per_thread) == (65536, 255)
+    assert target.max_threads_per_block == 1024
+
+
+def test_every_gpu_has_its_limits_checked() -> None:
+    assert set(LIMITS) == {name for name, target in TARGETS.items() if target.is_cuda}
+
+
+# f32 lanes of a multiprocessor, boost clock in GHz, bits of the memory's bus, Gbit/s of one of its pins.
+CHIPS = {
+    "sm_80": (64, 1.410, 5120, 3.186),
+    "sm_86": (128, 1.695, 384, 19.5),
+    "sm_89": (128, 2.520, 384, 21.0),
+    "sm_90": (128, 1.980, 5120, 5.2376),
+    "sm_100": (128, 1.980, 8192, 7.8125),
+    "sm_120": (128, 2.407, 512, 28.0),
+}
+
+
+@pytest.mark.parametrize(("name", "chip"), CHIPS.items())
+def test_peaks_follow_from_the_chip(name: str, chip: tuple[int, float, int, float]) -> None:
+    lanes, clock, bus, pin = chip
+    target = Target.parse(name)
+    assert target.peak_f32 == pytest.approx(target.multiprocessors * lanes * 2 * clock * 1e9, rel=2e-3)
+    assert target.peak_bandwidth == pytest.approx(bus / 8 * pin * 1e9, rel=2e-3)
+    assert target.peak_tf32_tensor == pytest.approx(target.peak_f16_tensor / 2, rel=5e-3)
+
+
 def test_a_cpu_block_is_one_thread_without_shared_memory() -> None:
     cpu = Target.parse("cpu")
     assert (cpu.max_threads_per_block, cpu.warp_size, cpu.shared_per_block) == (1, 1, 0)

@@ -13,6 +13,7 @@ from treadle.artifact_cache import artifact_key, find_artifact, store_artifact
 from treadle.backends.c.toolchain import find_toolchain
 from treadle.backends.cuda.compiler import nvrtc_version
 from treadle.backends.cuda.driver import PycudaDriver
+from treadle.backends.cuda.emulator import Emulation
 from treadle.errors import TreadleError
 from treadle.knobs import Knobs, load_knobs
 from treadle.model import CompiledModel, Device, check_device
@@ -35,6 +36,8 @@ def compile(
     threads: int | None = None,
     device: Device | None = None,
     checks: Sequence[str] = (),
+    counters: bool = False,
+    limit: float | None = None,
     trace_dir: str | Path | None = None,
     cached: bool = True,
     tell: Tell | None = None,
@@ -47,6 +50,8 @@ def compile(
     threads:   cpu: threads of a call; default: the knob TREADLE_NUM_THREADS
     device:    "emulator" runs a GPU target's kernels on the CPU; default: the target's own hardware
     checks:    emulator: what is checked of every memory access and barrier, see `treadle.backends.cuda.emulator`
+    counters:  emulator: whether to count what each line of the kernels does
+    limit:     emulator: seconds that a kernel may take (default: 60, and 600 with checks or counters)
     trace_dir: where the numbered IR after each pass is written; a traced model is always compiled anew
     cached:    False compiles anew even what the cache has
     tell:      called with what begins and the part (0 to 1) that is done
@@ -57,7 +62,8 @@ def compile(
     knobs = load_knobs()
     trace = knobs.trace_dir if trace_dir is None else Path(trace_dir)
     chosen = resolve_target(target, device)
-    check_device(device, checks, chosen.name, chosen.kind)
+    emulation = Emulation(tuple(checks), counters, limit)
+    check_device(device, emulation, chosen.name, chosen.kind)
     path = Path(model) if isinstance(model, str | Path) else None
     content = _read(path) if path is not None else str(model).encode()
     key = artifact_key(content, shapes or {}, chosen.name, _toolchain(chosen, knobs))
@@ -65,7 +71,7 @@ def compile(
     if cached and trace is None:
         manifest = find_artifact(folder, None if path is None else path.parent)
         if manifest is not None:
-            return CompiledModel(folder, manifest, threads, device=device, checks=checks)
+            return CompiledModel(folder, manifest, threads, device=device, emulation=emulation)
     # The compiler is imported only now: a model from the cache does not wait for it.
     options: dict[str, Any] = {} if tell is None else {"tell": tell}
     request = _late("treadle.request:Request")(
@@ -77,7 +83,7 @@ def compile(
     )
     store_artifact(folder, partial(_late("treadle.build:write_artifact"), request))
     manifest = read_manifest(folder, check_files=False)
-    return CompiledModel(folder, manifest, threads, device=device, checks=checks)
+    return CompiledModel(folder, manifest, threads, device=device, emulation=emulation)
 
 
 def resolve_target(target: str | Target, device: Device | None = None) -> Target:

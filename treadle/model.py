@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from treadle.artifact import Manifest, Tensor, publish, read_manifest
 from treadle.backends.c.executor import CpuProgram
 from treadle.backends.c.open_artifact import open_program as open_cpu
-from treadle.backends.cuda.emulator import Report
+from treadle.backends.cuda.emulator import Emulation, Report
 from treadle.backends.cuda.emulator.open_artifact import EmulatedModel
 from treadle.backends.cuda.executor import CudaProgram
 from treadle.backends.cuda.open_artifact import open_program as open_cuda
@@ -46,22 +46,21 @@ class CompiledModel:
         threads: int | None = None,
         *,
         device: Device | None = None,
-        checks: Sequence[str] = (),
+        emulation: Emulation | None = None,
     ):
         """The artifact in `folder`.
 
         `threads` (cpu only) is the number of threads of a call, else the knob decides. `device="emulator"` (cuda only)
-        runs the kernels on the CPU, with the `checks` of `treadle.backends.cuda.emulator`; `reports` has what they
-        found.
+        runs the kernels on the CPU, and `emulation` says what they are asked; `reports` has what they told.
         """
-        check_device(device, checks, manifest.target, manifest.kind)
+        self.emulation = Emulation() if emulation is None else emulation
+        check_device(device, self.emulation, manifest.target, manifest.kind)
         if threads is not None and threads < 1:
             raise TreadleError(f"threads is {threads}", "CompiledModel", "a number from 1 upwards")
         self.folder = folder
         self.manifest = manifest
         self.threads = threads
         self.device = device
-        self.checks = tuple(checks)
         self._program: CpuProgram | CudaProgram | EmulatedModel | None = None
 
     @property
@@ -86,7 +85,7 @@ class CompiledModel:
 
     @property
     def reports(self) -> tuple[Report, ...]:
-        """What the emulator's checks found in the last call, a report for each launch; empty on other devices."""
+        """What the emulator's checks found and counted in the last call, a report a launch; else none."""
         return self._program.reports if isinstance(self._program, EmulatedModel) else ()
 
     def __call__(self, *arrays: ArrayLike, **named: ArrayLike) -> tuple[Array, ...]:
@@ -119,7 +118,7 @@ class CompiledModel:
         """Loads the kernels now, which the first call would do; TreadleError when the target's device is absent."""
         if self._program is None:
             if self.device == "emulator":
-                self._program = EmulatedModel(self.folder, self.manifest, self.checks)
+                self._program = EmulatedModel(self.folder, self.manifest, self.emulation)
             elif self.manifest.kind == "cpu":
                 self._program = open_cpu(self.folder, self.manifest, self.threads)
             else:
@@ -144,20 +143,27 @@ class CompiledModel:
 
 
 def load(
-    path: str | Path, threads: int | None = None, *, device: Device | None = None, checks: Sequence[str] = ()
+    path: str | Path,
+    threads: int | None = None,
+    *,
+    device: Device | None = None,
+    checks: Sequence[str] = (),
+    counters: bool = False,
+    limit: float | None = None,
 ) -> CompiledModel:
     """A model that `CompiledModel.save` or `treadle compile` wrote; TreadleError if a file is missing or damaged.
 
-    `threads`, `device` and `checks` are those of `CompiledModel`.
+    `threads`, `device`, `checks`, `counters` and `limit` are those of `treadle.compile`.
     """
     folder = Path(path)
-    return CompiledModel(folder, read_manifest(folder), threads, device=device, checks=checks)
+    emulation = Emulation(tuple(checks), counters, limit)
+    return CompiledModel(folder, read_manifest(folder), threads, device=device, emulation=emulation)
 
 
-def check_device(device: Device | None, checks: Sequence[str], target: str, kind: str) -> None:
-    """TreadleError for a device that does not run what is compiled for `target`, and for checks without a device."""
-    if device is None and checks:
-        raise TreadleError("checks need the emulator", "device", DEVICES)
+def check_device(device: Device | None, emulation: Emulation, target: str, kind: str) -> None:
+    """TreadleError for a device that does not run what is compiled for `target`, and for its options without it."""
+    if device is None and emulation.asked:
+        raise TreadleError(f"{emulation.asked} without the emulator", "device", DEVICES)
     if device is None:
         return
     if device not in DEVICES:

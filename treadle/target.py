@@ -143,10 +143,17 @@ def _gpu(
     )
 
 
-# Limits: CUDA C++ Programming Guide 13.0, "Compute Capabilities", table of technical specifications. Peaks:
-# NVIDIA A100 80GB SXM data sheet; GA102 whitepaper (GeForce RTX 3090, 71 TFLOP/s with f32 accumulation);
-# Ada whitepaper (GeForce RTX 4090); H100 SXM5 data sheet; HGX B200 data sheet divided by its eight GPUs;
-# RTX Blackwell whitepaper (GeForce RTX 5090).
+# Limits: CUDA C++ Programming Guide 13.0, "Compute Capabilities", table of technical specifications. For the 24 blocks
+# of capability 12.0 editions before CUDA 13 say 32; the smaller number is safe.
+#
+# Peaks are multiprocessors x lanes x 2 x boost clock, as the manufacturer prints them:
+#   sm_80    NVIDIA A100 80GB SXM data sheet
+#   sm_86    GA102 whitepaper, GeForce RTX 3090; f16 with f32 accumulators, which is half of that with f16
+#   sm_89    Ada whitepaper, GeForce RTX 4090; the same
+#   sm_90    H100 whitepaper, table of the SXM5 at its boost clocks (the data sheet rounds to 67, 989 and 3350)
+#   sm_100   HGX B200 data sheet and, for the bandwidth, DGX B200 data sheet, divided by eight GPUs; the sparse numbers
+#            halved
+#   sm_120   RTX Blackwell whitepaper, GeForce RTX 5090; f16 with f32 accumulators
 _H100 = _gpu(
     "sm_90",
     "H100 SXM5",

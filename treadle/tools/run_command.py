@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from treadle.api import compile
 from treadle.artifact import Tensor
-from treadle.backends.cuda.emulator import CHECKS
+from treadle.backends.cuda.emulator import CHECKS, check_limit
 from treadle.errors import TreadleError
 from treadle.model import DEVICES, CompiledModel, load
 from treadle.tools.arguments import parse_shapes
@@ -33,9 +33,11 @@ def run_command(args: argparse.Namespace) -> int:
         raise TreadleError(f"{args.threads} is not a number of threads", "--threads", "1 upwards")
     if args.seed < 0:
         raise TreadleError(f"{args.seed} is no seed", "--seed", "0 upwards")
-    for option, asked in (("--sanitize", args.sanitize), ("--profile", args.profile)):
-        if asked and args.device is None:
+    for option, asked in (("--sanitize", args.sanitize), ("--profile", args.profile), ("--limit", args.limit)):
+        if asked not in (None, False) and args.device is None:
             raise TreadleError(f"{option} needs the emulator", "--device", DEVICES)
+    if args.limit is not None:
+        check_limit(args.limit, "--limit")
     with progress() as tell:
         model = _packaged(path, args) if path.is_dir() else _compiled(shapes, args, tell)
         inputs = _complete(model, given, args.seed)
@@ -88,7 +90,7 @@ def _packaged(path: Path, args: argparse.Namespace) -> CompiledModel:
     for option, value in asked.items():
         if value:
             raise TreadleError(f"{option} needs the model itself, not a compiled one", path, "an .onnx file")
-    return load(path, args.threads, device=args.device, checks=_checks(args), counters=args.profile)
+    return load(path, args.threads, device=args.device, checks=_checks(args), counters=args.profile, limit=args.limit)
 
 
 def _compiled(shapes: Mapping[str, Sequence[int]], args: argparse.Namespace, tell: Tell) -> CompiledModel:
@@ -102,6 +104,7 @@ def _compiled(shapes: Mapping[str, Sequence[int]], args: argparse.Namespace, tel
         device=args.device,
         checks=_checks(args),
         counters=args.profile,
+        limit=args.limit,
         tell=tell,
     )
 

@@ -72,6 +72,15 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sanitize", action="store_true", help="emulator: look for races, bounds, reads before writes, divergence"
     )
+    parser.add_argument(
+        "--profile", action="store_true", help="emulator: count sectors, conflicts, bytes, operations of each line"
+    )
+    parser.add_argument(
+        "--limit",
+        type=float,
+        metavar="SECONDS",
+        help="emulator: what a kernel may take (default 60, and 600 with --sanitize or --profile)",
+    )
     parser.add_argument("--threads", type=int, metavar="N", help="threads of the cpu target")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="for random inputs (default 0)")
 

@@ -107,6 +107,16 @@ def test_close_gives_all_memory_back() -> None:
     assert not driver.live
     with pytest.raises(TreadleError, match="the program was closed"):
         program.run([np.zeros((2, 3), np.float32)])
+    with pytest.raises(TreadleError, match="launch: the program was closed"):
+        program.launch()
+
+
+def test_launches_are_queued_without_copies() -> None:
+    driver = make_driver()
+    with make_program(driver) as program:
+        driver.calls.clear()
+        program.launch()
+    assert len(driver.calls) == len(LAUNCHES) and all(call.startswith("launch") for call in driver.calls)
 
 
 def test_a_program_that_does_not_fit_gives_back_what_it_took() -> None:

@@ -7,28 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.cuda.fake_libcuda.build import COMPILER, build_fake_libcuda
-from tests.backends.cuda.fake_libcuda.cases import CAPACITY, CASES
+from tests.backends.cuda.fake_libcuda.cases import CASES
+from tests.backends.cuda.fake_libcuda.setting import CAPACITY
 
 if importlib.util.find_spec("pycuda") is None:
     pytest.skip("pycuda is not installed", allow_module_level=True)
-if COMPILER is None:
-    pytest.skip("the fake driver needs g++", allow_module_level=True)
 
 ROOT = Path(__file__).parents[3]
 MODULE = "tests.backends.cuda.fake_libcuda.cases"
 
 
-@pytest.fixture(scope="module")
-def driver_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the fake driver lies."""
-    return build_fake_libcuda(tmp_path_factory.mktemp("fake_libcuda")).parent
-
-
 @pytest.mark.parametrize("name", list(CASES))
-def test_on_the_fake_driver(name: str, driver_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_the_fake_driver(name: str, fake_driver_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A process of its own: the loader reads LD_LIBRARY_PATH once, and a kernel that fails ends its context.
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(driver_folder))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(fake_driver_folder))
     monkeypatch.setenv("TREADLE_FAKE_GPU_DEVICES", "0" if name == "no_device" else "1")
     monkeypatch.setenv("TREADLE_FAKE_GPU_MEMORY", str(CAPACITY))
     monkeypatch.setenv("TREADLE_FAKE_GPU_CAPABILITY", "80")

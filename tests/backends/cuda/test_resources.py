@@ -40,6 +40,14 @@ def test_a_log_without_kernels_lists_none() -> None:
         (Resources(128), 256, 2, "registers"),
         # 33 registers of 32 lanes round up to 1280 a warp: 51 warps, six blocks of eight.
         (Resources(33), 256, 6, "registers"),
+        # A part of the multiprocessor holds 12 warps of 1280 registers, not 51 / 4: 48 warps are 16 blocks of three.
+        (Resources(33), 96, 16, "registers"),
+        # Warps are whole: 33 threads take two.
+        (Resources(32), 33, 32, "warps"),
+        # 5120 bytes and 1 KiB are a multiple of 128; one byte more takes 128 more: 27 blocks in 164 KiB, then 26.
+        (Resources(16, shared_bytes=5120 - 1024), 32, 32, "blocks"),
+        (Resources(16, shared_bytes=5120), 32, 27, "shared memory"),
+        (Resources(16, shared_bytes=5121), 32, 26, "shared memory"),
         # 48 KiB and the reserved 1 KiB go three times into 164 KiB.
         (Resources(32, shared_bytes=48 * KIB), 128, 3, "shared memory"),
     ],
@@ -47,8 +55,35 @@ def test_a_log_without_kernels_lists_none() -> None:
 def test_the_scarcest_resource_limits(resources: Resources, threads: int, blocks: int, limiter: str) -> None:
     found = occupancy(resources, A100, threads)
     assert (found.blocks, found.limiter) == (blocks, limiter)
-    assert found.warps == blocks * threads // 32
+    assert found.warps == blocks * -(-threads // 32)
     assert found.fraction == found.warps / 64
+
+
+@pytest.mark.parametrize(
+    ("target", "resources", "threads", "blocks", "warps"),
+    [
+        # 1536 threads and 16 blocks, 1536 and 24, 2048 and 32: full with small blocks, or not.
+        ("sm_86", Resources(32), 128, 12, 48),
+        ("sm_86", Resources(32), 64, 16, 32),
+        ("sm_89", Resources(32), 64, 24, 48),
+        ("sm_90", Resources(32), 64, 32, 64),
+        ("sm_120", Resources(32), 32, 24, 24),
+        # 255 registers: 8 warps on any of them.
+        ("sm_80", Resources(255), 256, 1, 8),
+        ("sm_100", Resources(255), 64, 4, 8),
+        # One block of all shared memory that there is: 163, 99 and 227 KiB, and 1 KiB that is reserved.
+        ("sm_80", Resources(32, shared_bytes=163 * KIB), 256, 1, 8),
+        ("sm_86", Resources(32, shared_bytes=99 * KIB), 256, 1, 8),
+        ("sm_90", Resources(32, shared_bytes=227 * KIB), 256, 1, 8),
+        ("sm_100", Resources(32, shared_bytes=113 * KIB), 256, 2, 16),
+        ("sm_120", Resources(32, shared_bytes=49 * KIB), 256, 2, 16),
+    ],
+)
+def test_targets_hold_as_much_as_the_calculator_says(
+    target: str, resources: Resources, threads: int, blocks: int, warps: int
+) -> None:
+    found = occupancy(resources, Target.parse(target), threads)
+    assert (found.blocks, found.warps) == (blocks, warps)
 
 
 def test_dynamic_shared_memory_counts() -> None:
@@ -62,6 +97,8 @@ def test_dynamic_shared_memory_counts() -> None:
         (Resources(32), 128, 100 * KIB, "102400 bytes of shared memory in a block, 1024 over the limit"),
         (Resources(128), 1024, 0, "131072 registers in a block, 65536 over the limit"),
         (Resources(256), 32, 0, "256 registers in a thread, 1 over the limit"),
+        # Nine warps of 5632 registers would fit if the parts of a multiprocessor shared theirs; three a part do not.
+        (Resources(176), 288, 0, "67584 registers in a block, 2048 over the limit"),
     ],
 )
 def test_a_block_that_does_not_fit_is_told_by_how_much(

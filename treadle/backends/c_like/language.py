@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import ClassVar, NoReturn, Protocol
 
 from xdsl.dialects.builtin import (
+    BFloat16Type,
     Float16Type,
     Float32Type,
     Float64Type,
@@ -67,6 +68,8 @@ class Language(ABC):
 
     def literal(self, type: Attribute, value: float) -> str:
         """A number of a scalar type."""
+        if isinstance(type, BFloat16Type):
+            return float_literal(value, 32, self.infinity, self.nan)  # rounded where it is narrowed
         if isinstance(type, Float16Type | Float32Type | Float64Type):
             return float_literal(value, type.bitwidth, self.infinity, self.nan)
         width = type.width.data if isinstance(type, IntegerType) else 64

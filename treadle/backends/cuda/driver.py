@@ -103,7 +103,7 @@ class PycudaDriver:
         except self._cuda.Error as error:
             raise TreadleError(f"no GPU can be used: {error}", where="cuda driver") from error
         self._allocations: dict[int, Any] = {}
-        with self._current("creating a stream"):
+        with self.current("creating a stream"):
             self._stream: Any = self._cuda.Stream()
 
     @property
@@ -112,9 +112,19 @@ class PycudaDriver:
         major, minor = self._device.compute_capability()
         return int(major), int(minor)
 
+    @property
+    def device_name(self) -> str:
+        """The product's name, as the driver says it."""
+        return str(self._device.name())
+
+    @property
+    def stream_handle(self) -> int:
+        """The stream on which all work is queued, for other bindings to the driver."""
+        return int(self._stream.handle)
+
     def allocate(self, num_bytes: int) -> int:
         """See `Driver`."""
-        with self._current(f"allocating {num_bytes} bytes"):
+        with self.current(f"allocating {num_bytes} bytes"):
             allocation = self._cuda.mem_alloc(max(1, num_bytes))
         address = int(allocation)
         self._allocations[address] = allocation
@@ -122,26 +132,26 @@ class PycudaDriver:
 
     def free(self, address: int) -> None:
         """See `Driver`."""
-        with self._current("freeing memory"):
+        with self.current("freeing memory"):
             self._allocations.pop(address).free()
 
     def upload(self, address: int, array: np.ndarray) -> None:
         """See `Driver`."""
         if array.nbytes == 0:
             return
-        with self._current(f"copying {array.nbytes} bytes to the device"):
+        with self.current(f"copying {array.nbytes} bytes to the device"):
             self._cuda.memcpy_htod_async(address, array, self._stream)
 
     def download(self, array: np.ndarray, address: int) -> None:
         """See `Driver`."""
         if array.nbytes == 0:
             return
-        with self._current(f"copying {array.nbytes} bytes from the device"):
+        with self.current(f"copying {array.nbytes} bytes from the device"):
             self._cuda.memcpy_dtoh_async(array, address, self._stream)
 
     def load(self, image: bytes, kernel: str, num_arguments: int, dynamic_shared: int) -> object:
         """See `Driver`."""
-        with self._current(f"loading kernel '{kernel}'"):
+        with self.current(f"loading kernel '{kernel}'"):
             module = self._cuda.module_from_buffer(image)
             function = module.get_function(kernel)
             attribute = self._cuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -151,7 +161,7 @@ class PycudaDriver:
 
     def launch(self, launches: Sequence[BoundLaunch]) -> None:
         """See `Driver`."""
-        with self._current("launching a kernel"):
+        with self.current("launching a kernel"):
             for each in launches:
                 prepared: Any = each.function
                 prepared.function.prepared_async_call(
@@ -160,27 +170,27 @@ class PycudaDriver:
 
     def record(self) -> object:
         """See `Driver`."""
-        with self._current("recording an event"):
+        with self.current("recording an event"):
             event = self._cuda.Event()
             event.record(self._stream)
         return event
 
     def seconds_between(self, start: Any, end: Any) -> float:
         """See `Driver`."""
-        with self._current("waiting for an event"):
+        with self.current("waiting for an event"):
             end.synchronize()
             return float(start.time_till(end)) * 1e-3
 
     def synchronize(self) -> None:
         """See `Driver`."""
-        with self._current("waiting for the device"):
+        with self.current("waiting for the device"):
             self._stream.synchronize()
 
     def close(self) -> None:
         """See `Driver`."""
         if self._context is None:
             return
-        with self._current("closing"):
+        with self.current("closing"):
             for allocation in self._allocations.values():
                 allocation.free()
             self._allocations.clear()
@@ -189,8 +199,8 @@ class PycudaDriver:
         self._context = None
 
     @contextmanager
-    def _current(self, doing: str) -> Generator[None]:
-        """Makes the context current on this thread, and pycuda's errors Treadle's."""
+    def current(self, doing: str) -> Generator[None]:
+        """Makes the context current on this thread, and pycuda's errors Treadle's, which say what was being done."""
         if self._context is None:
             raise TreadleError("the driver was closed", where=doing)
         self._context.push()

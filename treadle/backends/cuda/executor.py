@@ -91,6 +91,12 @@ class CudaProgram:
         del staged
         return results
 
+    def launch(self) -> None:
+        """Queues the kernels on the inputs of the last `run`, without copies and without waiting."""
+        if not self._owned:
+            raise TreadleError("the program was closed", where="launch")
+        self._driver.launch(self._launches)
+
     def measure(self, arrays: Sequence[np.ndarray], repeats: int, warmup: int = 1) -> list[float]:
         """Seconds of device time that each of `repeats` runs of the kernels takes, without the copies."""
         staged = self._upload(arrays)

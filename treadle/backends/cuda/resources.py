@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from treadle.errors import TreadleError
 from treadle.target import KIB, Target
 
-# Granularities of allocation since compute capability 8.0: CUDA occupancy calculator, sheet "GPU Data".
+# Granularities of allocation since compute capability 8.0: CUDA occupancy calculator, sheet "GPU Data". A
+# multiprocessor has four parts with registers of their own, over which the warps of a block are dealt.
 _REGISTERS_PER_ALLOCATION = 256
+_PARTS = 4
 _SHARED_PER_ALLOCATION = 128
 _SHARED_RESERVED_PER_BLOCK = 1 * KIB
 
@@ -86,15 +88,17 @@ def occupancy(resources: Resources, target: Target, threads: int, dynamic_shared
     warps = _ceil_div(threads, target.warp_size)
     registers_per_warp = _round_up(resources.registers * target.warp_size, _REGISTERS_PER_ALLOCATION)
     shared_per_block = _round_up(shared + _SHARED_RESERVED_PER_BLOCK, _SHARED_PER_ALLOCATION)
+    warps_per_part = target.registers_per_multiprocessor // _PARTS // max(1, registers_per_warp)
     limits: Mapping[str, int] = {
         "warps": target.max_warps_per_multiprocessor // warps,
         "blocks": target.max_blocks_per_multiprocessor,
-        "registers": target.registers_per_multiprocessor // max(1, registers_per_warp) // warps,
+        "registers": _PARTS * warps_per_part // warps,
         "shared memory": target.shared_per_multiprocessor // shared_per_block,
     }
     limiter = min(limits, key=lambda name: limits[name])
     blocks = limits[limiter]
-    _check("registers in a block", warps * registers_per_warp, target.registers_per_multiprocessor)
+    dealt = _round_up(warps, _PARTS)
+    _check("registers in a block", dealt * registers_per_warp, target.registers_per_multiprocessor)
     return Occupancy(blocks, blocks * warps, blocks * warps / target.max_warps_per_multiprocessor, limiter)
 
 

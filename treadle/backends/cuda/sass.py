@@ -14,6 +14,7 @@ from treadle.errors import TreadleError
 
 _DISTRIBUTION = "nvidia-cuda-nvdisasm"
 _SECTION = re.compile(r"^\s*\.section\s+\.text\.([^,\s]+)", re.M)
+_UNKNOWN_ARCHITECTURE = re.compile(r"Cannot decode architecture '(\w+)'")
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)([^;]*);")
 
 
@@ -54,6 +55,21 @@ class Sass:
         return self.has("STG.128")
 
     @property
+    def has_shared_vector_loads(self) -> bool:
+        """Whether shared memory is read 16 bytes at a time, other than by `ldmatrix`."""
+        return self.has("LDS.128")
+
+    @property
+    def has_tensor_products(self) -> bool:
+        """Whether tensor cores multiply matrices of floats in registers."""
+        return self.has("HMMA")
+
+    @property
+    def has_async_copies(self) -> bool:
+        """Whether data goes from global to shared memory without passing through registers."""
+        return self.has("LDGSTS")
+
+    @property
     def uses_local_memory(self) -> bool:
         """Whether a register array or a spilled register lives in local memory."""
         return self.has("LDL") or self.has("STL")
@@ -62,14 +78,18 @@ class Sass:
 def disassemble(image: bytes) -> Mapping[str, Sass]:
     """The machine code of every kernel in a cubin, by name.
 
-    Raises `TreadleError` when the nvdisasm wheel is absent, and with nvdisasm's message when it rejects
-    `image`.
+    Raises `TreadleError` when the nvdisasm wheel is absent or older than the architecture, and with nvdisasm's
+    message when it rejects `image`.
     """
     program = _nvdisasm()
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder) / "kernel.cubin"
         cubin.write_bytes(image)
         done = subprocess.run([program, str(cubin)], capture_output=True, text=True, check=False)
+    unknown = _UNKNOWN_ARCHITECTURE.search(done.stderr)
+    if unknown is not None:
+        message = f"nvdisasm does not know {unknown.group(1)}"
+        raise TreadleError(message, where="disassembler", accepted=f"a newer {_DISTRIBUTION}")
     if done.returncode != 0:
         raise TreadleError(f"nvdisasm failed: {done.stderr.strip()}", where="disassembler", accepted="a cubin")
     return parse_sass(done.stdout)

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 import treadle
+from tests.backends.cuda.gpu_graphs import CASES
 from tests.helpers.graphs import Array, Graph, random
 from tests.helpers.onnx_models import WEIGHTS, linear_model
 from treadle.artifact import file_digest
 from treadle.backends.cuda.emulator import CHECKS, Finding
+from treadle.backends.reference import evaluate_module
 from treadle.dialects.graph import MatmulOp, SoftmaxOp
 from treadle.errors import TreadleError
 from treadle.tools.treadle_cli import main
@@ -45,6 +47,22 @@ def test_a_compiled_model_runs_again_and_again(target: str, name: str, model: Pa
     np.testing.assert_allclose(compiled(X)[0], Y, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("name", CASES)
+def test_an_artifact_computes_what_its_graph_says(name: str, target: str, tmp_path: Path) -> None:
+    graph = Graph(random(*CASES[name].large))
+    module = graph.module(CASES[name].build(graph))
+    (expected,) = evaluate_module(module, graph.inputs)
+    treadle.compile(module, target).save(tmp_path / "saved")
+    loaded = treadle.load(tmp_path / "saved", device="emulator", checks=tuple(CHECKS))
+    (actual,) = loaded(*graph.inputs)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-5 * float(np.abs(expected).max()))
+    assert not [str(report) for report in loaded.reports if report.findings]
+    buffers = [buffer for launch in loaded.manifest.launches for buffer in launch["buffers"]]
+    # Temporaries lie as allocations do, so that vectors of every width are aligned.
+    assert all(offset % 256 == 0 for kind, offset in buffers if kind == "arena")
+
+
 def test_a_saved_model_is_checked(folder: Path) -> None:
     loaded = treadle.load(folder, device="emulator", checks=["bounds", "races"])
     np.testing.assert_allclose(loaded(X)[0], Y, rtol=1e-5, atol=1e-6)
@@ -66,7 +84,7 @@ def test_what_the_emulator_does_not_run(model: Path, folder: Path) -> None:
         treadle.compile(model, device="emulator")
     with pytest.raises(TreadleError, match="unknown device 'gpu'; accepted: emulator"):
         treadle.load(folder, device="gpu")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(TreadleError, match="checks need the emulator"):
+    with pytest.raises(TreadleError, match="checks without the emulator"):
         treadle.load(folder, checks=["races"])
     with pytest.raises(TreadleError, match="unknown check 'speed'; accepted: races"):
         treadle.load(folder, device="emulator", checks=["speed"])(X)
@@ -101,9 +119,44 @@ def test_the_sanitizer_finds_a_missing_barrier(folder: Path, capsys: pytest.Capt
     assert last == f"findings: {len(findings)}; launches: 1; kernels: 1"
 
 
+ENDLESS = (('extern "C"', '__device__ volatile int go = 1;\nextern "C"'), (") {\n", ") {\n  while (go) {}\n"))
+
+
+@pytest.mark.parametrize("checks", [(), tuple(CHECKS)], ids=["fast", "checked"])
+def test_a_model_that_never_ends_is_stopped(
+    checks: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (text,) = folder.glob("kernels/*.cu")
+    endless = text.read_text()
+    for old, new in ENDLESS:
+        assert old in endless
+        endless = endless.replace(old, new, 1)
+    text.write_text(endless)
+    _edit_manifest(folder, lambda content: content["files"].update({f"kernels/{text.name}": file_digest(text)}))
+    with pytest.raises(TreadleError, match=rf"kernel '{text.stem}': stopped after 0\.2 s; in block 0: "):
+        treadle.load(folder, device="emulator", checks=checks, limit=0.2)(X)
+    sanitize = ["--sanitize"] if checks else []
+    assert main(["run", str(folder), "--device", "emulator", "--limit", "0.2", *sanitize]) == 2
+    assert "stopped after 0.2 s" in capsys.readouterr().err
+
+
+def test_a_limit_that_suffices(model: Path) -> None:
+    compiled = treadle.compile(model, "sm_80", device="emulator", limit=50)
+    np.testing.assert_allclose(compiled(X)[0], Y, rtol=1e-5, atol=1e-6)
+
+
+def test_a_limit_of_the_hardware(model: Path) -> None:
+    with pytest.raises(TreadleError, match="device: a time limit without the emulator; accepted: emulator"):
+        treadle.compile(model, limit=3)
+
+
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
+        (["--limit", "3"], "--device: --limit needs the emulator; accepted: emulator"),
+        (["--device", "emulator", "--limit", "0"], "--limit: a limit of 0.0; accepted: seconds, more than 0"),
+        (["--device", "emulator", "--limit", "nan"], "--limit: a limit of nan; accepted: seconds, more than 0"),
+        (["--device", "emulator", "--limit", "soon"], "invalid float value: 'soon'"),
         (["--sanitize"], "--device: --sanitize needs the emulator; accepted: emulator"),
         (["--target", "cpu", "--device", "emulator"], "the emulator does not run what is compiled for cpu"),
         (["--device", "abacus"], "invalid choice: 'abacus'"),

@@ -142,6 +142,14 @@ CASES = {
         ("t - 3", "t + 3"),
         buffer="a[-3]",
     ),
+    "a load whose value not all threads use": Case(
+        "bounds",
+        "4 bytes outside of the buffer",
+        """const float x = a[g * 9]; // HERE
+  if (g < 5) b[g] = x;""",
+        ("g * 9", "g"),
+        buffer="a",
+    ),
     "a vector load that is half outside": Case(
         "bounds",
         "bytes outside of the buffer",

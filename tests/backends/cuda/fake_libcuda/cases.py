@@ -7,106 +7,42 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from xdsl.dialects.builtin import ModuleOp
 
+from tests.backends.cuda.fake_libcuda import runner_cases
+from tests.backends.cuda.fake_libcuda.setting import (
+    CAPACITY,
+    CONSTANT,
+    DOUBLE,
+    F32,
+    INPUT,
+    OUTPUT,
+    SCRATCH,
+    SIZE,
+    SPEC,
+    X,
+    compiled,
+    fails,
+    free_bytes,
+    image,
+    kernel,
+    launch,
+    opened,
+    program,
+)
 from tests.backends.cuda.gpu_graphs import CASES as GRAPHS
 from tests.helpers.graphs import Graph, random
 from treadle.backends.cuda.driver import BoundLaunch, PycudaDriver
-from treadle.backends.cuda.emulator.build import build_text
-from treadle.backends.cuda.executor import BufferRef, CudaProgram, Launch, TensorSpec
-from treadle.backends.cuda.printer import print_kernels
-from treadle.backends.program import Program, read_program
+from treadle.backends.cuda.executor import CudaProgram, Launch, TensorSpec
+from treadle.backends.program import read_program
 from treadle.backends.reference import evaluate_module
 from treadle.compiler import lower
-from treadle.dialects.cuda import KernelOp
 from treadle.dialects.registry import treadle_context
-from treadle.errors import TreadleError
-from treadle.knobs import load_knobs
 from treadle.target import Target
-
-CAPACITY = 1 << 24
-"""Bytes of memory that the device has."""
-
-SIZE = 64
-F32 = np.dtype(np.float32)
-X = np.arange(SIZE, dtype=np.float32)
-SPEC = TensorSpec("x", (SIZE,), F32)
-INPUT, OUTPUT, CONSTANT, SCRATCH = (
-    BufferRef("input", 0), BufferRef("output", 0), BufferRef("constant", 0), BufferRef("arena", 256),
-)  # fmt: skip
-
-Case = Callable[[], None]
-
-
-@cache
-def image(text: str) -> bytes:
-    """What the fake driver loads in place of a cubin."""
-    return build_text(text, "kernel.cu", False, load_knobs()).read_bytes()
-
-
-def kernel(body: str, parameters: str = "const float *x, float *y") -> bytes:
-    """The image of a kernel `k`, `t` being the thread."""
-    return image(f'extern "C" __global__ void k({parameters}) {{ int t = threadIdx.x; {body} }}\n')
-
-
-DOUBLE = "y[t] = 2 * x[t];"
-
-
-def launch(body: str, threads: int = SIZE, shared: int = 0) -> Launch:
-    """One block of the kernel of `body`, from the input to the output."""
-    return Launch("k", kernel(body), (1, 1, 1), (threads, 1, 1), (INPUT, OUTPUT), shared)
-
-
-def program(driver: PycudaDriver, *launches: Launch) -> CudaProgram:
-    """A model of one input and one output of `SIZE` elements."""
-    return CudaProgram(driver, launches, [SPEC], [SPEC])
-
-
-def compiled(module: ModuleOp, planned: Program) -> list[Launch]:
-    """The launches of a lowered module."""
-    kernels = {op.sym_name.data: op for op in module.walk() if isinstance(op, KernelOp)}
-    images = {unit.name: image(unit.text) for unit in print_kernels(module)}
-
-    def make(name: str, buffers: tuple[BufferRef, ...]) -> Launch:
-        op = kernels[name]
-        grid, block = shape3(op.grid_shape), shape3(op.block_shape)
-        return Launch(name, images[name], grid, block, buffers, op.shared_bytes(dynamic=True))
-
-    return [make(each.kernel, each.buffers) for each in planned.launches]
-
-
-def shape3(extents: Sequence[int]) -> tuple[int, int, int]:
-    """Three extents as such."""
-    x, y, z = extents
-    return x, y, z
-
-
-@contextmanager
-def opened() -> Generator[PycudaDriver]:
-    """A driver, closed afterwards."""
-    driver = PycudaDriver()
-    try:
-        yield driver
-    finally:
-        driver.close()
-
-
-def free_bytes(driver: PycudaDriver) -> int:
-    """What the device says about its memory."""
-    with driver._current("asking"):
-        return int(driver._cuda.mem_get_info()[0])
-
-
-def fails(expected: str) -> Any:
-    """Expects a `TreadleError` that says so."""
-    return pytest.raises(TreadleError, match=expected)
 
 
 def the_device_is_described() -> None:
@@ -158,7 +94,7 @@ def events_have_an_order_and_a_time() -> None:
         start = driver.record()
         driver.launch([BoundLaunch(function, (1, 1, 1), (SIZE, 1, 1), (source, target))])
         end = driver.record()
-        with driver._current("asking"):
+        with driver.current("asking"):
             cuda: Any = driver._cuda
             with pytest.raises(cuda.Error, match="not ready"):
                 start.time_till(end)  # pyright: ignore[reportAttributeAccessIssue]
@@ -168,7 +104,7 @@ def events_have_an_order_and_a_time() -> None:
 
 def streams_are_asked_and_waited_for() -> None:
     """What `Driver` does not use: a second stream behind an event of the first."""
-    with opened() as driver, driver._current("testing"):
+    with opened() as driver, driver.current("testing"):
         cuda: Any = driver._cuda
         first, second, event = cuda.Stream(), cuda.Stream(), cuda.Event()
         memory, back = cuda.mem_alloc(X.nbytes), np.zeros(SIZE, np.float32)
@@ -214,7 +150,7 @@ def dynamic_shared_memory_beyond_48_kib() -> None:
 def scalars_are_passed_by_their_types() -> None:
     """What `Driver` does not use: parameters of several sizes, packed and aligned by pycuda."""
     body = "if (t < n) y[t] = (float)(a * c);"
-    with opened() as driver, driver._current("testing"):
+    with opened() as driver, driver.current("testing"):
         cuda: Any = driver._cuda
         module = cuda.module_from_buffer(kernel(body, "char c, double a, short n, float *y"))
         target = cuda.mem_alloc(X.nbytes)
@@ -336,7 +272,7 @@ def no_device() -> None:
         PycudaDriver()
 
 
-CASES: dict[str, Case] = {
+CASES: dict[str, Callable[[], None]] = {
     case.__name__: case
     for case in (
         the_device_is_described,
@@ -348,6 +284,9 @@ CASES: dict[str, Case] = {
         dynamic_shared_memory_beyond_48_kib,
         scalars_are_passed_by_their_types,
         a_whole_model_agrees_with_numpy,
+        runner_cases.functions_of_the_header_run_as_on_a_gpu,
+        runner_cases.a_program_becomes_a_graph,
+        runner_cases.the_benchmark_measures_and_writes,
         out_of_memory_is_told_and_leaks_nothing,
         a_kernel_that_is_not_in_the_image,
         images_that_are_none,

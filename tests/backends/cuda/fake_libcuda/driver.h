@@ -13,6 +13,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <vector>
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -36,7 +37,8 @@
   F(ERROR_CONTEXT_IS_DESTROYED, 709, "context is destroyed")                            \
   F(ERROR_HARDWARE_STACK_ERROR, 714, "hardware stack error")                            \
   F(ERROR_LAUNCH_FAILED, 719, "unspecified launch failure")                             \
-  F(ERROR_NOT_SUPPORTED, 801, "operation not supported")
+  F(ERROR_NOT_SUPPORTED, 801, "operation not supported")                                \
+  F(ERROR_STREAM_CAPTURE_UNSUPPORTED, 900, "operation not permitted when stream is capturing")
 
 #define DECLARE_RESULT(NAME, NUMBER, TEXT) CUDA_##NAME = NUMBER,
 enum CUresult { FOR_EACH_RESULT(DECLARE_RESULT) };
@@ -46,7 +48,15 @@ using CUdevice = int;
 using CUdeviceptr = unsigned long long;
 
 struct Context;
-struct Stream {};
+
+// What was recorded on a stream, to be done again and again.
+struct Graph {
+  std::vector<std::function<CUresult()>> work;
+};
+
+struct Stream {
+  std::unique_ptr<Graph> recording;  // null unless the stream is being captured
+};
 
 struct Event {
   unsigned recorded = 0;  // how often it was queued
@@ -93,6 +103,7 @@ struct Device {
   std::map<CUdeviceptr, Allocation> allocations;
   std::map<Stream *, std::unique_ptr<Stream>> streams;
   std::map<Event *, std::shared_ptr<Event>> events;
+  std::map<Graph *, std::unique_ptr<Graph>> graphs;  // instances are copies among them
   std::map<Module *, std::unique_ptr<Module>> modules;
   std::set<Function *> functions;
   std::deque<Operation> queue;
@@ -114,6 +125,9 @@ template <typename F> CUresult in_context(F body) {
 int shared_optin();
 
 bool valid(const Stream *stream);
+
+// Queues work, or records it where the stream is being captured.
+void submit(Stream *stream, std::function<CUresult()> run);
 
 // Does the oldest piece of queued work; false where there is none.
 bool advance();

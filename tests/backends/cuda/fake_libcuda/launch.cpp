@@ -130,7 +130,7 @@ EXPORT CUresult cuLaunchKernel(Function *function, unsigned grid_x, unsigned gri
       const uint8_t *value = (const uint8_t *)kernel_parameters[i];
       values.emplace_back(value, value + wanted[i].size());
     }
-    device().queue.push_back({stream, [=]() mutable { return run(*function, extents, dynamic_bytes, values); }});
+    submit(stream, [=]() mutable { return run(*function, extents, dynamic_bytes, values); });
     return CUDA_SUCCESS;
   });
 }

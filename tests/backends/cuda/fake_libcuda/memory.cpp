@@ -13,13 +13,13 @@ uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
 void *host(CUdeviceptr address) { return (void *)(uintptr_t)address; }
 
-CUresult enqueue(const Stream *stream, bool wait, std::function<CUresult()> run) {
+CUresult enqueue(Stream *stream, bool wait, std::function<CUresult()> run) {
   if (!valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
-  device().queue.push_back({stream, std::move(run)});
+  submit(stream, std::move(run));
   return wait ? drain() : CUDA_SUCCESS;
 }
 
-template <typename T> CUresult set(CUdeviceptr target, T value, size_t count, const Stream *stream, bool wait) {
+template <typename T> CUresult set(CUdeviceptr target, T value, size_t count, Stream *stream, bool wait) {
   return in_context([&] {
     if (!find_allocation(target, count * sizeof(T))) return CUDA_ERROR_INVALID_VALUE;
     return enqueue(stream, wait, [=] {
@@ -30,25 +30,25 @@ template <typename T> CUresult set(CUdeviceptr target, T value, size_t count, co
   });
 }
 
-CUresult copy(void *target, const void *source, size_t bytes, const Stream *stream, bool wait) {
+CUresult copy(void *target, const void *source, size_t bytes, Stream *stream, bool wait) {
   return enqueue(stream, wait, [=] { return memmove(target, source, bytes), CUDA_SUCCESS; });
 }
 
-CUresult to_device(CUdeviceptr target, const void *source, size_t bytes, const Stream *stream, bool wait) {
+CUresult to_device(CUdeviceptr target, const void *source, size_t bytes, Stream *stream, bool wait) {
   return in_context([&] {
     if (!find_allocation(target, bytes)) return CUDA_ERROR_INVALID_VALUE;
     return copy(host(target), source, bytes, stream, wait);
   });
 }
 
-CUresult to_host(void *target, CUdeviceptr source, size_t bytes, const Stream *stream, bool wait) {
+CUresult to_host(void *target, CUdeviceptr source, size_t bytes, Stream *stream, bool wait) {
   return in_context([&] {
     if (!find_allocation(source, bytes)) return CUDA_ERROR_INVALID_VALUE;
     return copy(target, host(source), bytes, stream, wait);
   });
 }
 
-CUresult on_device(CUdeviceptr target, CUdeviceptr source, size_t bytes, const Stream *stream, bool wait) {
+CUresult on_device(CUdeviceptr target, CUdeviceptr source, size_t bytes, Stream *stream, bool wait) {
   return in_context([&] {
     if (!find_allocation(target, bytes) || !find_allocation(source, bytes)) return CUDA_ERROR_INVALID_VALUE;
     return copy(host(target), host(source), bytes, stream, wait);

@@ -29,6 +29,14 @@ bool done(const Event &event) { return event.reached == event.recorded; }
 
 bool valid(const Stream *stream) { return !stream || device().streams.count(const_cast<Stream *>(stream)); }
 
+void submit(Stream *stream, std::function<CUresult()> run) {
+  if (stream && stream->recording) {
+    stream->recording->work.push_back(std::move(run));
+  } else {
+    device().queue.push_back({stream, std::move(run)});
+  }
+}
+
 bool advance() {
   Device &d = device();
   if (d.queue.empty()) return false;
@@ -65,7 +73,10 @@ EXPORT CUresult cuStreamDestroy_v2(Stream *stream) {
 }
 
 EXPORT CUresult cuStreamSynchronize(Stream *stream) {
-  return in_context([&] { return valid(stream) ? drain() : CUDA_ERROR_INVALID_HANDLE; });
+  return in_context([&] {
+    if (!valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
+    return stream && stream->recording ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : drain();
+  });
 }
 
 // Each question lets one piece of work be done, so that asking again and again comes to an end.
@@ -100,11 +111,11 @@ EXPORT CUresult cuEventRecord(Event *event, Stream *stream) {
     std::shared_ptr<Event> held = find(event);
     if (!held || !valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
     held->recorded++;
-    device().queue.push_back({stream, [held] {
-                                held->reached++;
-                                held->seconds = now();
-                                return CUDA_SUCCESS;
-                              }});
+    submit(stream, [held] {
+      held->reached++;
+      held->seconds = now();
+      return CUDA_SUCCESS;
+    });
     return CUDA_SUCCESS;
   });
 }

@@ -52,6 +52,8 @@ class Buffer:
     bytes: int
     read_only: bool
     floats: bool
+    element: int
+    """Bytes of what the kernel takes its elements for, numbers of one type; 0 where it is not known."""
 
 
 class Arguments:
@@ -89,7 +91,7 @@ class Arguments:
 
 def _native(buffer: Buffer) -> NativeBuffer:
     granule = buffer.itemsize if buffer.itemsize in (1, 2) else 4
-    return NativeBuffer(buffer.address, buffer.bytes, granule, buffer.read_only, buffer.floats)
+    return NativeBuffer(buffer.address, buffer.bytes, granule, buffer.read_only, buffer.floats, buffer.element)
 
 
 def _merged(arrays: Sequence[tuple[int, Named, np.ndarray[Any, Any]]]) -> list[Buffer]:
@@ -97,16 +99,20 @@ def _merged(arrays: Sequence[tuple[int, Named, np.ndarray[Any, Any]]]) -> list[B
     buffers: list[Buffer] = []
     for _, parameter, array in sorted(arrays, key=lambda entry: entry[2].ctypes.data):
         start, size = array.ctypes.data, array.nbytes
-        read_only, floats = bool(parameter.native.constant), array.dtype == np.float32
+        read_only, kind = bool(parameter.native.constant), ParameterKind(parameter.native.kind)
+        floats, element = kind in (ParameterKind.FLOAT, ParameterKind.BFLOAT), int(parameter.native.bytes)
+        if kind is ParameterKind.OTHER:
+            element = 0
         last = buffers[-1] if buffers else None
         if last is None or start >= last.address + last.bytes:
-            buffers.append(Buffer(parameter.name, array.itemsize, start, size, read_only, floats))
+            buffers.append(Buffer(parameter.name, array.itemsize, start, size, read_only, floats, element))
             continue
         extent = max(last.bytes, start + size - last.address)
         itemsize = min(last.itemsize, array.itemsize)
-        buffers[-1] = Buffer(
-            last.name, itemsize, last.address, extent, last.read_only and read_only, last.floats and floats
-        )
+        same = (last.floats, last.element) == (floats, element)
+        both_read = last.read_only and read_only
+        known = element if same else 0
+        buffers[-1] = Buffer(last.name, itemsize, last.address, extent, both_read, floats, known)
     return buffers
 
 
@@ -115,7 +121,7 @@ def _checked_array(where: str, parameter: Named, value: object) -> np.ndarray[An
     accepted = f"a C-contiguous NumPy array of {' or '.join(wanted) or 'any type'}"
     if not isinstance(value, np.ndarray):
         raise TreadleError(f"got {type(value).__name__} for a pointer", where, accepted)
-    if wanted and value.dtype.name not in wanted:
+    if value.dtype.hasobject or not value.dtype.isnative or (wanted and value.dtype.name not in wanted):
         raise TreadleError(f"got an array of {value.dtype}", where, accepted)
     if not value.flags.c_contiguous:
         raise TreadleError("got an array that is not contiguous", where, accepted)

@@ -12,8 +12,11 @@ from threading import Lock
 from treadle.backends.c.cache import digest, fetch
 from treadle.backends.c.toolchain import Toolchain, find_toolchain
 from treadle.backends.cuda.compiler import HEADER
+from treadle.backends.cuda.emulator.flags import COMMON, LINK, NO_UBSAN, RUNTIME, text_flags
+from treadle.backends.cuda.emulator.instrument import counts_operations, with_counts
 from treadle.backends.cuda.emulator.red_zones import ZONE_BYTES, with_red_zones
 from treadle.backends.cuda.emulator.signature import dynamic_arrays, kernels
+from treadle.backends.cuda.emulator.unwritten import PATTERN, with_unwritten_pattern
 from treadle.errors import TreadleError
 from treadle.knobs import Knobs, available_cores
 
@@ -25,59 +28,52 @@ _BORDER_BYTES = 64 * 1024  # as runtime/memory.cpp has it
 _HERE = Path(__file__).parent
 _INCLUDES = (_HERE / "include", HEADER.parent)
 _RUNTIME = _HERE / "runtime"
+_INSTRUMENT = _HERE / "instrument.py"
 
 _ONE_RUNTIME = Lock()  # threads that compile texts would each compile it
 
-_COMMON = ("-x", "c++", "-std=c++17", "-fPIC", "-fno-exceptions", "-fno-rtti")
-# One compiler at hand links a library of its own for this sanitizer unless it is told not to.
-_NO_UBSAN = "-fno-sanitize=undefined"
-_RUNTIME_FLAGS = ("-O3", "-fno-threadsafe-statics", "-ftls-model=initial-exec", _NO_UBSAN)
-# The reinterpretations of CUDA programs are no undefined behaviour here, and endless loops stay endless.
-_KERNEL_FLAGS = (
-    "-w", "-fno-strict-aliasing", "-fwrapv", "-fno-math-errno", "-fno-trapping-math", "-fno-finite-loops",
-    "-fno-stack-protector",
-)  # fmt: skip
-_FAST = ("-O3", "-march=native", "-g1", _NO_UBSAN)
-# -O1 keeps accesses where the text has them. The runtime stands in for the sanitizers' libraries.
-_CHECKED = (
-    "-O1", "-g1", _NO_UBSAN, "-fsanitize=thread", "-fsanitize=bounds,alignment",
-    "-fsanitize-recover=bounds,alignment", "-ftrivial-auto-var-init=pattern",
-)  # fmt: skip
-
 _DIAGNOSTIC = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: (?P<message>.*)$", re.M)
+_UNDEFINED = re.compile(r"undefined (?:reference to|symbol:?) [`']?(\w+)")
 _ASSEMBLER = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+): Error: (?P<message>.*)$", re.M)
 
 
-def build_text(text: str, name: str, checked: bool, knobs: Knobs) -> Path:
+def build_text(text: str, name: str, checked: bool, knobs: Knobs, counted: bool = False) -> Path:
     """The shared library of a CUDA text, compiled unless the cache has it.
 
-    `name` is the text's file name in messages. Raises TreadleError with the compiler's first message and the
-    line of the text, and where no compiler is found.
+    `name` is the text's file name in messages. What is built for counting can be checked, too. Raises TreadleError
+    with the compiler's first message and the line of the text, and where no compiler is found.
     """
     toolchain = find_toolchain(knobs)
     with _ONE_RUNTIME:
         runtime = _build_runtime(toolchain, knobs)
-    flags = [*_COMMON, *_KERNEL_FLAGS, *(_CHECKED if checked else _FAST), *(f"-I{folder}" for folder in _INCLUDES)]
-    unit = f'#include "treadle_emulator.h"\n#line 1 "{name}"\n{text}\n#line 1 "emulator entry"\n{_trailer(text)}'
-    key = digest(
-        toolchain.identity(), *_sources(_INCLUDES), *flags, str(runtime), f"{ZONE_BYTES} {_BORDER_BYTES}", unit
-    )
+    flags = [*text_flags(toolchain, checked, counted), *(f"-I{folder}" for folder in _INCLUDES)]
+    alone = f'#include "treadle_emulator.h"\n#line 1 "{name}"\n{text}\n'
+    unit = f'{alone}#line 1 "emulator entry"\n{_trailer(text)}'
+    edits = (f"{ZONE_BYTES} {_BORDER_BYTES} {PATTERN}", _INSTRUMENT.read_bytes())
+    key = digest(toolchain.identity(), *_sources(_INCLUDES), *flags, *LINK, str(runtime), *edits, unit)
 
     def produce(target: Path) -> None:
         # Older debug-information readers confuse the compiled file with the one that #line names.
         source, made = target.parent / name, target.parent / "text.o"
         source.write_text(unit)
+        check = [*toolchain.command, *flags, "-fsyntax-only", str(source)]
         objects = [made]
-        if checked:
+        if checked or counted:
             assembly = target.parent / "text.s"
-            _run([*toolchain.command, *flags, "-S", str(source), "-o", str(assembly)], text, name)
-            assembly.write_text(with_red_zones(assembly.read_text()))
+            command = [*toolchain.command, *flags, "-S", str(source), "-o", str(assembly)]
+            if not (counted and _failure(command, name) is None):
+                # Functions that call themselves cannot be inlined by force.
+                command += ["-DTREADLE_EMU_CALLS"] if counted else []
+                _compile(command, check, alone, text, name)
+            lines = with_unwritten_pattern(assembly.read_text(), text)
+            lines = with_counts(lines) if counted and counts_operations() else lines
+            assembly.write_text(with_red_zones(lines))
             _run([*toolchain.command, "-c", str(assembly), "-o", str(made)], text, name)
             border = _build_border(toolchain, knobs)
             objects = [border, made, border]
         else:
-            _run([*toolchain.command, *flags, "-c", str(source), "-o", str(made)], text, name)
-        _run([*toolchain.link_command([*objects, runtime], target), _NO_UBSAN], text, name)
+            _compile([*toolchain.command, *flags, "-c", str(source), "-o", str(made)], check, alone, text, name)
+        _run([*toolchain.link_command([*objects, runtime], target), *LINK], text, name)
 
     return fetch(knobs.cache_dir / "emulator", key, ".so", produce)
 
@@ -111,7 +107,7 @@ def _build_border(toolchain: Toolchain, knobs: Knobs) -> Path:
 def _build_runtime(toolchain: Toolchain, knobs: Knobs) -> Path:
     """The runtime as a shared library of its own, which all texts' libraries share in a process."""
     sources = sorted(_RUNTIME.glob("*.cpp"))
-    flags = [*_COMMON, *_RUNTIME_FLAGS, "-march=native"]
+    flags = [*COMMON, *RUNTIME]
     key = digest(toolchain.identity(), *_sources([_RUNTIME]), *flags)
 
     def produce(target: Path) -> None:
@@ -123,7 +119,7 @@ def _build_runtime(toolchain: Toolchain, knobs: Knobs) -> Path:
 
         with ThreadPoolExecutor(available_cores()) as pool:
             list(pool.map(compile_one, range(len(sources))))
-        _run([*toolchain.link_command(objects, target), "-ldl", _NO_UBSAN], "", "emulator runtime")
+        _run([*toolchain.link_command(objects, target), "-ldl", NO_UBSAN], "", "emulator runtime")
 
     return fetch(knobs.cache_dir / "emulator", key, ".so", produce)
 
@@ -132,19 +128,45 @@ def _sources(folders: Sequence[Path]) -> list[bytes]:
     return [path.read_bytes() for folder in folders for path in sorted(folder.iterdir()) if path.is_file()]
 
 
+def _compile(command: list[str], check: list[str], alone: str, text: str, name: str) -> None:
+    """Compiles a text with its trailer; `check` looks at the same file once only the text is in it."""
+    log = _failure(command, name)
+    if log is None:
+        return
+    found = _DIAGNOSTIC.search(log)
+    if found is not None and found["file"] != name and not _ASSEMBLER.search(log):
+        # What is wrong with the trailer may be what the text lacks at its end.
+        Path(check[-1]).write_text(alone)
+        own = _failure(check, name)
+        if own is None:
+            accepted = 'extern "C" __global__ functions of pointers, numbers and structures'
+            raise TreadleError(f"its kernels cannot be called: {found['message']}", name, accepted)
+        log = own
+    raise _diagnosis(log, text, name, command)
+
+
 def _run(command: list[str], text: str, name: str) -> None:
+    log = _failure(command, name)
+    if log is not None:
+        raise _diagnosis(log, text, name, command)
+
+
+def _failure(command: list[str], name: str) -> str | None:
+    """What a command wrote if it failed."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     except OSError as error:
         raise TreadleError(f"{command[0]} does not run: {error}", name, "a working C++ compiler") from error
-    if done.returncode != 0:
-        raise _diagnosis(done.stderr, text, name, command)
+    return done.stderr if done.returncode != 0 else None
 
 
 def _diagnosis(log: str, text: str, name: str, command: list[str]) -> TreadleError:
     """The compiler's first message, with the line of the text that it is about."""
     found = _DIAGNOSTIC.search(log) or _ASSEMBLER.search(log)
-    if found is None:
+    undefined = _UNDEFINED.search(log)
+    if found is None and undefined is not None:
+        error = TreadleError(f"'{undefined[1]}' is called but not defined", name, "a text that defines what it calls")
+    elif found is None:
         first = next(iter(log.strip().splitlines()), "no message")
         error = TreadleError(f"{command[0]} failed: {first}", name)
     else:

@@ -42,6 +42,19 @@ def thread_local_variables(library: Path) -> list[Variable]:
     return sorted(variables, key=lambda variable: (variable.offset, variable.name))
 
 
+def section(library: Path, name: str) -> bytes:
+    """The contents of a 64-bit little-endian ELF library's section; nothing where there is none of that name."""
+    data = library.read_bytes()
+    (table,) = struct.unpack_from("<Q", data, 0x28)
+    size, count, names = struct.unpack_from("<HHH", data, 0x3A)
+    sections: list[tuple[int, ...]] = [_SECTION.unpack_from(data, table + index * size) for index in range(count)]
+    for place, _, _, _, offset, length, *_ in sections:
+        start = sections[names][4] + place
+        if data[start : data.index(b"\0", start)].decode() == name:
+            return data[offset : offset + length]
+    return b""
+
+
 def _plain(mangled: str) -> str:
     """The name in the text of a variable that is local to a function: `_ZZ1kE4tile` is `tile`."""
     without_number = re.sub(r"(?<=\w)_\d+$", "", mangled) if mangled.startswith("_ZZ") else mangled

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from ctypes import c_uint64
+
+import numpy as np
 
 from treadle.backends.cuda.emulator.arguments import Arguments, Named
 from treadle.backends.cuda.emulator.build import MAX_DYNAMIC_BYTES, build_text
-from treadle.backends.cuda.emulator.elf import Variable, thread_local_variables
+from treadle.backends.cuda.emulator.counters import Counters, by_line
+from treadle.backends.cuda.emulator.elf import Variable, section, thread_local_variables
 from treadle.backends.cuda.emulator.findings import BufferName, Report, describe, merged, ranges
+from treadle.backends.cuda.emulator.instrument import SECTION, counts_operations
+from treadle.backends.cuda.emulator.instrument import rows as instructions
 from treadle.backends.cuda.emulator.lines import lines_of
 from treadle.backends.cuda.emulator.native import (
     MAX_FINDINGS,
@@ -30,6 +36,11 @@ from treadle.knobs import Knobs, available_cores, load_knobs
 CHECKS: dict[str, int] = {"races": 1, "bounds": 2, "init": 4, "divergence": 8}
 """The checks, and their bits in the runtime."""
 
+LIMIT = 60.0
+"""Seconds that a launch may take, unless told otherwise."""
+
+_MAX_LIMIT = 1e6
+
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 _MAX_BLOCK = (1024, 1024, 64)
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -48,7 +59,8 @@ class Emulator:
     """A CUDA text, compiled for the CPU.
 
     `checks` are any of "races", "bounds", "init" and "divergence"; without any the text runs at full speed and
-    unchecked. `name` is the text's file name in messages, `limit` the seconds that a launch may take,
+    unchecked. With `counters` a launch's report says what each line of the text did, with checks or without.
+    `name` is the text's file name in messages, `limit` the seconds that a launch may take,
     `workers` the number of cores that run blocks (default: all that this process may use).
 
     Raises TreadleError where the text does not compile, with the line of the text.
@@ -59,23 +71,32 @@ class Emulator:
         source: str,
         checks: Sequence[str] = tuple(CHECKS),
         *,
+        counters: bool = False,
         name: str = "kernel.cu",
-        limit: float = 60.0,
+        limit: float = LIMIT,
         workers: int | None = None,
         knobs: Knobs | None = None,
     ):
         for check in checks:
             if check not in CHECKS:
                 raise TreadleError(f"unknown check '{check}'", "emulator", CHECKS)
+        check_limit(limit, "emulator")
+        if workers is not None and (not _is_whole(workers) or workers < 1):
+            raise TreadleError(f"{workers!r} workers", "emulator", "a whole number from 1 upwards")
         if not _FILE_NAME.fullmatch(name):
             raise TreadleError(f"the name {name!r} of a text", "emulator", "letters, digits, '.', '-' and '_'")
         self.checks = tuple(checks)
         self._name = name
+        self._source = source
         self._limit = limit
-        self._workers = workers or available_cores()
+        self._workers = available_cores() if workers is None else workers
         self.kernels: Mapping[str, Signature] = kernels(source)
-        path = build_text(source, name, bool(checks), load_knobs() if knobs is None else knobs)
+        settings = load_knobs() if knobs is None else knobs
+        path = build_text(source, name, bool(checks), settings, counted=counters)
         self._library = Library(path)
+        self._counters = counters
+        self._instructions = instructions(section(path, SECTION)) if counters else ()
+        self._known_lines: dict[int, int] = {}
         self._dynamic = dynamic_arrays(source)
         self._variables = _shared_variables(thread_local_variables(path))
         self._byte_cells = False
@@ -115,17 +136,26 @@ class Emulator:
             workers=self._workers,
             checks=sum(CHECKS[check] for check in set(self.checks)),
             limit=self._limit,
+            counters=self._counters,
         )
         findings, places = (NativeFinding * MAX_FINDINGS)(), (NativePlace * MAX_THREADS)()
         request.findings, request.places = findings, places
+        num_runs = 1 + max((row.run for row in self._instructions), default=-1)
+        runs = (c_uint64 * max(1, num_runs))()
+        request.num_runs, request.runs = num_runs, runs
         self._run(request)
+        counts = self._library.take_counts(request)
         self._raise_outcome(kernel, request, findings, places)
         found = findings[: request.num_findings]
         lines = self._lines(request, {pc for finding in found for pc in (finding.pc, finding.other_pc)})
         device = [BufferName(buffer.name, buffer.itemsize) for buffer in arguments.buffers]
         names = [BufferName(name, 0) for name, _, _ in shared]
         described = (describe(finding, kernel, lines, device, names) for finding in found)
-        return Report(kernel, self.checks, merged(list(described)))
+        counted = None
+        if self._counters:
+            lines_counted = by_line(counts, list(runs), self._instructions, counts_operations(), self._lines_at)
+            counted = Counters(self._source, _three(grid), _three(block), lines_counted)
+        return Report(kernel, self.checks, merged(list(described)), counted)
 
     def _checked(self, kernel: str, grid: Sequence[int], block: Sequence[int], shared_bytes: int) -> Signature:
         if kernel not in self.kernels:
@@ -138,9 +168,9 @@ class Emulator:
         most = min(MAX_THREADS, signature.max_threads or MAX_THREADS)
         if threads > most:
             raise TreadleError(f"a block of {threads} threads", where, f"at most {most}")
-        if not 0 <= shared_bytes <= MAX_DYNAMIC_BYTES:
+        if not _is_whole(shared_bytes) or not 0 <= shared_bytes <= MAX_DYNAMIC_BYTES:
             accepted = f"0 to {MAX_DYNAMIC_BYTES} bytes"
-            raise TreadleError(f"{shared_bytes} bytes of dynamic shared memory", where, accepted)
+            raise TreadleError(f"{shared_bytes!r} bytes of dynamic shared memory", where, accepted)
         return signature
 
     def _run(self, request: NativeRequest) -> None:
@@ -154,8 +184,15 @@ class Emulator:
 
     def _lines(self, request: NativeRequest, addresses: set[int]) -> dict[int, int]:
         base = request.module_base
-        found = lines_of(self._library.path, (address - base for address in addresses), self._name)
-        return {base + offset: line for offset, line in found.items()}
+        found = self._lines_at(address - base for address in addresses)
+        return {base + offset: line for offset, line in found.items() if line}
+
+    def _lines_at(self, offsets: Iterable[int]) -> dict[int, int]:
+        """The lines of return addresses in the library; 0 where there is none."""
+        new = set(offsets)
+        unknown = new - self._known_lines.keys()
+        self._known_lines |= dict.fromkeys(unknown, 0) | lines_of(self._library.path, unknown, self._name)
+        return {offset: self._known_lines[offset] for offset in new}
 
     def _raise_outcome(
         self,
@@ -197,6 +234,12 @@ class Emulator:
         return f"in block {request.stopped_block}: {'; '.join(told) or 'nothing ran'}"
 
 
+def check_limit(limit: object, where: str) -> None:
+    """TreadleError for a time limit that is no number of seconds; `where` says who was given it."""
+    if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 < limit <= _MAX_LIMIT:
+        raise TreadleError(f"a limit of {limit!r}", where, f"seconds, more than 0 and at most {_MAX_LIMIT:.0f}")
+
+
 def _shared_variables(variables: Sequence[Variable]) -> list[tuple[str, int, int]]:
     """Name, offset and bytes; of several names for one place the first."""
     found: dict[int, tuple[str, int, int]] = {}
@@ -206,7 +249,17 @@ def _shared_variables(variables: Sequence[Variable]) -> list[tuple[str, int, int
     return list(found.values())
 
 
+def _is_whole(number: object) -> bool:
+    return isinstance(number, int | np.integer) and not isinstance(number, bool)
+
+
 def _check_extents(what: str, extents: Sequence[int], limits: Sequence[int], where: str) -> None:
-    accepted = f"three numbers from 1 up to {', '.join(map(str, limits))}"
-    if len(extents) != 3 or not all(1 <= n <= limit for n, limit in zip(extents, limits, strict=False)):
-        raise TreadleError(f"{what} {tuple(extents)}", where, accepted)
+    fits = isinstance(extents, tuple | list) and len(extents) == 3 and all(map(_is_whole, extents))
+    if not fits or not all(1 <= n <= limit for n, limit in zip(extents, limits, strict=True)):
+        accepted = f"three whole numbers from 1 up to {', '.join(map(str, limits))}"
+        raise TreadleError(f"{what} {tuple(extents) if fits else extents!r}", where, accepted)
+
+
+def _three(extents: Sequence[int]) -> tuple[int, int, int]:
+    x, y, z = extents
+    return x, y, z

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from treadle.backends.cuda.emulator.counters import Counters
 from treadle.backends.cuda.emulator.native import NO_BUFFER, NOBODY, NativeFinding, What
 
 FindingKind = Literal["race", "bounds", "init", "divergence"]
@@ -69,6 +70,8 @@ class Report:
     kernel: str
     checks: tuple[str, ...]
     findings: tuple[Finding, ...]
+    counters: Counters | None = None
+    """Where counters were asked for."""
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.findings)) or f"{self.kernel}: no findings"

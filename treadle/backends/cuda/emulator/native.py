@@ -84,7 +84,7 @@ class NativeBuffer(Structure):
 
     _fields_: ClassVar = [
         ("host", c_void_p), ("bytes", c_uint64), ("granule", c_uint32), ("read_only", c_uint32),
-        ("floats", c_uint32), ("padding", c_uint32), ("device", c_uint64),
+        ("floats", c_uint32), ("element", c_uint32), ("device", c_uint64),
     ]  # fmt: skip
 
 
@@ -127,6 +127,34 @@ class NativeFinding(Structure):
     ]  # fmt: skip
 
 
+class NativeCount(Structure):
+    """What was counted at one place of the text."""
+
+    pc: int
+    line: int
+    global_requests: int
+    global_sectors: int
+    global_ideal: int
+    global_read: int
+    global_written: int
+    shared_requests: int
+    shared_phases: int
+    shared_wavefronts: int
+    shared_read: int
+    shared_written: int
+    operations: int
+    barriers: int
+    waits: int
+    _fields_: ClassVar = [
+        ("pc", c_uint32), ("line", c_uint32),
+        ("global_requests", c_uint64), ("global_sectors", c_uint64), ("global_ideal", c_uint64),
+        ("global_read", c_uint64), ("global_written", c_uint64),
+        ("shared_requests", c_uint64), ("shared_phases", c_uint64), ("shared_wavefronts", c_uint64),
+        ("shared_read", c_uint64), ("shared_written", c_uint64),
+        ("operations", c_uint64), ("barriers", c_uint64), ("waits", c_uint64),
+    ]  # fmt: skip
+
+
 class NativePlace(Structure):
     """Where a thread of a stopped block stood."""
 
@@ -143,14 +171,18 @@ class NativeRequest(Structure):
     num_findings: int
     stopped_block: int
     module_base: int
+    num_counts: int
+    counts: ctypes._Pointer[NativeCount]  # pyright: ignore[reportPrivateUsage]
     _fields_: ClassVar = [
         ("entry", c_void_p), ("anchor", c_void_p), ("arguments", POINTER(c_void_p)),
         ("pointers", POINTER(NativePointer)), ("buffers", POINTER(NativeBuffer)),
         ("variables", POINTER(NativeVariable)), ("num_pointers", c_uint32), ("num_buffers", c_uint32),
         ("num_variables", c_uint32), ("grid", c_uint32 * 3), ("block", c_uint32 * 3), ("dynamic_bytes", c_uint32),
         ("workers", c_uint32), ("checks", c_uint32), ("byte_cells", c_uint32), ("limit", c_double),
+        ("counters", c_uint32), ("num_runs", c_uint32), ("runs", POINTER(c_uint64)),
         ("outcome", c_uint32), ("num_findings", c_uint32), ("stopped_block", c_uint32), ("padding", c_uint32),
         ("module_base", c_uint64), ("findings", POINTER(NativeFinding)), ("places", POINTER(NativePlace)),
+        ("counts", POINTER(NativeCount)), ("num_counts", c_uint64),
     ]  # fmt: skip
 
 
@@ -181,3 +213,12 @@ class Library:
         function.argtypes = [POINTER(NativeRequest)]
         function.restype = None
         function(ctypes.byref(request))
+
+    def take_counts(self, request: NativeRequest) -> list[NativeCount]:
+        """What the launch counted; the runtime's own memory for it is given back."""
+        taken = [NativeCount.from_buffer_copy(request.counts[index]) for index in range(request.num_counts)]
+        function = self._loaded.treadle_emu_free_counts
+        function.argtypes = [POINTER(NativeRequest)]
+        function.restype = None
+        function(ctypes.byref(request))
+        return taken

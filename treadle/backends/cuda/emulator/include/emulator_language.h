@@ -8,7 +8,12 @@
 // A variable in shared memory belongs to the core that runs a block; a block runs on one core.
 #define __shared__ thread_local
 #define __global__ __attribute__((visibility("default"), noinline))
+#if defined(TREADLE_EMU_COUNTERS) && !defined(TREADLE_EMU_CALLS)
+// Structures that are handed over straight from memory are seen only where the function is part of its caller.
+#define __device__ __attribute__((always_inline))
+#else
 #define __device__
+#endif
 #define __host__
 #define __constant__
 #define __forceinline__ TREADLE_EMU_INLINE
@@ -34,7 +39,7 @@ uint3 treadle_emu_block_dim() __attribute__((const));
 uint3 treadle_emu_grid_dim() __attribute__((const));
 void treadle_emu_barrier(uint32_t line);
 uint32_t treadle_emu_ballot(uint32_t mask, int32_t predicate);
-void treadle_emu_fence();
+void treadle_emu_fence(uint32_t scope);
 }
 
 #define threadIdx (treadle_emu_thread())
@@ -45,9 +50,9 @@ void treadle_emu_fence();
 
 // A macro, so that a barrier knows its line, and no compiler makes two barriers of two lines one.
 #define __syncthreads() treadle_emu_barrier(__LINE__)
-TREADLE_EMU_INLINE void __threadfence() { treadle_emu_fence(); }
-TREADLE_EMU_INLINE void __threadfence_block() { treadle_emu_fence(); }
-TREADLE_EMU_INLINE void __threadfence_system() { treadle_emu_fence(); }
+TREADLE_EMU_INLINE void __threadfence() { treadle_emu_fence(1); }
+TREADLE_EMU_INLINE void __threadfence_block() { treadle_emu_fence(0); }
+TREADLE_EMU_INLINE void __threadfence_system() { treadle_emu_fence(1); }
 [[noreturn]] TREADLE_EMU_INLINE void __trap() { __builtin_trap(); }
 
 template <typename T> TREADLE_EMU_INLINE T __ldg(const T *address) { return *address; }

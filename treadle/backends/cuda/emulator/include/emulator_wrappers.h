@@ -30,12 +30,13 @@ TREADLE_EMU_INLINE float treadle_roundeven(float x) { return __builtin_rintf(x);
 TREADLE_EMU_INLINE float treadle_copysign(float x, float y) { return __builtin_copysignf(x, y); }
 TREADLE_EMU_INLINE float treadle_fma(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
 
+// Not a number stays the one it is, so that memory never written can be told by what was made of it.
 TREADLE_EMU_INLINE float treadle_max(float x, float y) {
-  if (x != x || y != y) return NAN;
+  if (x != x || y != y) return x != x ? x : y;
   return x == y ? (__builtin_signbit(x) ? y : x) : x > y ? x : y;
 }
 TREADLE_EMU_INLINE float treadle_min(float x, float y) {
-  if (x != x || y != y) return NAN;
+  if (x != x || y != y) return x != x ? x : y;
   return x == y ? (__builtin_signbit(x) ? x : y) : x < y ? x : y;
 }
 TREADLE_EMU_INLINE float treadle_maxnum(float x, float y) { return x != x ? y : y != y ? x : treadle_max(x, y); }
@@ -45,16 +46,23 @@ TREADLE_EMU_INLINE float treadle_half_to_float(treadle_half h) {
   unsigned sign = (h.bits & 0x8000u) << 16, exponent = h.bits >> 10 & 31, mantissa = h.bits & 1023u;
   if (exponent == 31) return __uint_as_float(sign | 0x7f800000u | mantissa << 13);
   if (exponent) return __uint_as_float(sign | (exponent + 112) << 23 | mantissa << 13);
-  float tiny = (float)mantissa * 5.9604644775390625e-8f;  // 2^-24
-  return sign ? -tiny : tiny;
+  if (!mantissa) return __uint_as_float(sign);
+  unsigned shift = (unsigned)__builtin_clz(mantissa) - 21;
+  return __uint_as_float(sign | (113 - shift) << 23 | (mantissa << shift & 1023u) << 13);
+}
+// As runtime/unwritten.cpp looks for them.
+inline bool treadle_emu_unwritten(unsigned bits) {
+  return bits == 0xfffbfffbu || bits == 0xfffb0000u || bits == 0xffff6000u || bits == 0xfffbe000u || bits == 0xffffffffu;
 }
 inline treadle_half treadle_float_to_half(float x) {
   unsigned bits = __float_as_uint(x), sign = bits >> 16 & 0x8000u, rest = bits & 0x7fffffffu;
-  if (rest > 0x7f800000u) return {(unsigned short)0x7fff};
+  if (rest > 0x7f800000u) return {(unsigned short)(treadle_emu_unwritten(bits) ? 0xfffb : 0x7fff)};
   if (rest >= 0x47800000u) return {(unsigned short)(sign | 0x7c00u)};
   if (rest < 0x38800000u) {
-    // Adding 0.5 leaves the mantissa of a subnormal half in the low bits, rounded as the machine rounds.
-    unsigned half = __float_as_uint(__uint_as_float(rest) + 0.5f) - 0x3f000000u;
+    // A subnormal half counts units of 2^-24; the number is its mantissa times 2^(exponent - 150).
+    unsigned shift = 126 - (rest >> 23), mantissa = (rest & 0x7fffffu) | 0x800000u;
+    if (shift > 24) return {(unsigned short)sign};
+    unsigned half = (mantissa + (1u << (shift - 1)) - 1 + (mantissa >> shift & 1)) >> shift;
     return {(unsigned short)(sign | half)};
   }
   rest += 0xfffu + (rest >> 13 & 1);
@@ -65,7 +73,7 @@ TREADLE_EMU_INLINE float treadle_bfloat16_to_float(treadle_bfloat16 x) {
 }
 TREADLE_EMU_INLINE treadle_bfloat16 treadle_float_to_bfloat16(float x) {
   unsigned bits = __float_as_uint(x);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return {(unsigned short)0x7fff};
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return {(unsigned short)(treadle_emu_unwritten(bits) ? 0xfffb : 0x7fff)};
   return {(unsigned short)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16)};
 }
 // Ties go away from zero, as cvt.rna does.

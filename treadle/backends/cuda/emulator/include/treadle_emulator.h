@@ -14,8 +14,16 @@
 #include "emulator_math.h"
 #include "emulator_warp.h"
 #include "emulator_atomics.h"
+#ifdef TREADLE_EMU_COUNTERS
+// What a header's function does is counted at the line that calls it, which only inlined code knows.
+#define inline inline __attribute__((always_inline))
+#endif
 #include "treadle_cuda.h"
 #include "emulator_wrappers.h"
+#undef inline
 #include "emulator_entry.h"
+#if defined(TREADLE_EMU_COUNTERS) && !defined(TREADLE_EMU_CALLS)
+#define inline inline __attribute__((always_inline))
+#endif
 
 #endif  // TREADLE_EMULATOR_H

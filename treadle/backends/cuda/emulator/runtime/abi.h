@@ -39,8 +39,8 @@ struct Buffer {
   uint64_t bytes;
   uint32_t granule;    // bytes of memory that one shadow cell stands for
   uint32_t read_only;  // only pointers to const lead to it
-  uint32_t floats;     // its elements are 4-byte floats
-  uint32_t padding;
+  uint32_t floats;     // its elements are floating-point numbers
+  uint32_t element;    // bytes of one; 0 where it is not known
   uint64_t device;     // where the kernel finds it
 };
 
@@ -82,6 +82,15 @@ struct Place {
   uint64_t pc;
 };
 
+// What was counted at one place of the text, summed over the warps that came there. counters.py tells what each is.
+struct Count {
+  uint32_t pc;         // after the module's base; 0 where the line is known
+  uint32_t line;       // of a barrier; 0 where pc tells
+  uint64_t global_requests, global_sectors, global_ideal, global_read, global_written;
+  uint64_t shared_requests, shared_phases, shared_wavefronts, shared_read, shared_written;
+  uint64_t operations, barriers, waits;
+};
+
 struct Request {
   void (*entry)(void **arguments);
   char *(*anchor)();
@@ -96,6 +105,9 @@ struct Request {
   uint32_t checks;
   uint32_t byte_cells; // shadow cells of shared memory stand for 1 byte instead of 4
   double limit;        // seconds
+  uint32_t counters;   // whether to count
+  uint32_t num_runs;   // runs of instructions that have a number
+  uint64_t *runs;      // how often each was executed; room for num_runs
   // results
   uint32_t outcome;
   uint32_t num_findings;
@@ -104,6 +116,8 @@ struct Request {
   uint64_t module_base;
   Finding *findings;   // room for MAX_FINDINGS
   Place *places;       // room for MAX_THREADS: where the threads of stopped_block stood
+  Count *counts;       // places may occur several times; treadle_emu_free_counts frees them
+  uint64_t num_counts;
 };
 
 }  // namespace emu

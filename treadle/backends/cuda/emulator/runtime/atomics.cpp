@@ -8,7 +8,8 @@ using namespace emu;
 namespace {
 
 inline void check(void *address, uint32_t bytes, uint64_t pc) {
-  if (worker->launch->request->checks) check_access(address, bytes, ATOMIC, pc);
+  if (observed(*worker)) observe(address, bytes, ATOMIC, pc);
+  poll(pc);
 }
 
 enum Operation : int32_t { ADD, MIN, MAX, AND, OR, XOR, EXCHANGE, INCREMENT, DECREMENT };
@@ -45,6 +46,7 @@ template <> struct Bits<uint64_t> { using type = uint64_t; };
 template <typename T> T update(T *address, int32_t operation, T value, uint64_t pc) {
   using B = typename Bits<T>::type;
   check(address, sizeof(T), pc);
+  ReadModifyWrite order(address);
   B old = __atomic_load_n((B *)address, __ATOMIC_RELAXED), made;
   do {
     T number, result;
@@ -52,6 +54,7 @@ template <typename T> T update(T *address, int32_t operation, T value, uint64_t 
     result = combine<T>(operation, number, value);
     memcpy(&made, &result, sizeof made);
   } while (!__atomic_compare_exchange_n((B *)address, &old, made, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
+  order.wrote();
   T before;
   memcpy(&before, &old, sizeof before);
   return before;
@@ -72,12 +75,13 @@ ATOMIC_UPDATE(f64, double)
 
 extern "C" uint32_t treadle_emu_cas_32(uint32_t *address, uint32_t expected, uint32_t value) {
   check(address, 4, (uint64_t)__builtin_return_address(0));
-  __atomic_compare_exchange_n(address, &expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+  ReadModifyWrite order(address);
+  if (__atomic_compare_exchange_n(address, &expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) order.wrote();
   return expected;
 }
 extern "C" uint64_t treadle_emu_cas_64(uint64_t *address, uint64_t expected, uint64_t value) {
   check(address, 8, (uint64_t)__builtin_return_address(0));
-  __atomic_compare_exchange_n(address, &expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+  ReadModifyWrite order(address);
+  if (__atomic_compare_exchange_n(address, &expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) order.wrote();
   return expected;
 }
-extern "C" void treadle_emu_fence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }

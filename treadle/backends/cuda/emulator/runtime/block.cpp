@@ -57,6 +57,30 @@ void yield() {
   if (__builtin_expect(w.launch->stop != FINISHED, 0)) abandon();
 }
 
+void poll(uint64_t pc) {
+  constexpr uint32_t EVERY = 64;
+  Worker &w = *worker;
+  if (++w.polls % EVERY || !w.ready_warps) return;
+  Fiber &self = *w.current;
+  uint32_t number = self.index / WARP_SIZE, lane = self.index % WARP_SIZE;
+  // Everyone has a turn: first the later lanes of the warp, then the warps around.
+  Warp &own = w.warps[number];
+  uint32_t later = own.ready & ~((2u << lane) - 1), earlier = own.ready & ~later;
+  own.ready = later;
+  w.ready_warps = later ? w.ready_warps | 1u << number : w.ready_warps & ~(1u << number);
+  Fiber *next = next_fiber(w, number);
+  own.ready |= earlier | lane_bit(self);
+  w.ready_warps |= 1u << number;
+  if (!next) next = next_fiber(w, number);  // an earlier lane: some other fiber is ready
+  self.pc = pc;
+  self.standing = READY;
+  w.current = next;
+  next->standing = RUNNING;
+  check_stack(self);
+  treadle_emu_switch(&self.sp, next->sp);
+  if (__builtin_expect(w.launch->stop != FINISHED, 0)) abandon();
+}
+
 void abandon() {
   Worker &w = *worker;
   w.abandoned = true;
@@ -92,7 +116,8 @@ static void fiber_main() {
 static void start_fibers(Worker &w) {
   const uint32_t *dim = w.launch->request->block;
   memset(w.warps, 0, sizeof w.warps);
-  w.at_barrier = w.left = w.epoch = 0;
+  w.at_barrier = w.left = 0;
+  begin_order(w);
   w.abandoned = false;
   w.ready_warps = 0;
   for (uint32_t i = 0; i < w.num_threads; ++i) {
@@ -115,7 +140,7 @@ static void start_fibers(Worker &w) {
 
 static void open_barrier(Worker &w) {
   w.at_barrier = 0;
-  w.epoch++;
+  begin_epoch(w);
   for (uint32_t i = 0; i < w.num_warps; ++i) wake(w, i, w.warps[i].present & ~w.warps[i].left);
 }
 
@@ -147,6 +172,7 @@ static void check_places(Worker &w) {
 void run_block(Worker &w) {
   start_fibers(w);
   if (w.launch->request->checks) poison_shared(w);
+  if (w.counting) start_counting_block(w);
   while (true) {
     Fiber *first = next_fiber(w, 0);
     if (first) {
@@ -154,11 +180,13 @@ void run_block(Worker &w) {
       first->standing = RUNNING;
       treadle_emu_switch(&w.home, first->sp);
     }
+    if (w.counting && w.left == w.num_threads) finish_requests(w);
     if (w.abandoned || w.left == w.num_threads) return;
     if (w.launch->stop != FINISHED) {
       w.abandoned = true;
       return;
     }
+    if (w.counting && resume_full_lanes(w)) continue;
     if (!resolve_collective(w)) resolve_barrier(w);
   }
 }
@@ -178,6 +206,10 @@ extern "C" void treadle_emu_barrier(uint32_t line) {
     return;
   }
   if (w.launch->request->checks) check_places(w);
+  if (w.counting) {
+    count_barrier(w, line);
+    finish_requests(w);
+  }
   open_barrier(w);
   yield();
 }

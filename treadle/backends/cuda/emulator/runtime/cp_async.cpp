@@ -39,12 +39,12 @@ extern "C" void treadle_emu_cp_async(void *shared, const void *global, uint32_t 
   copy.bytes = bytes;
   copy.group = w.current->async.group;
   copy.pc = (uint64_t)__builtin_return_address(0);
-  bool checked = w.launch->request->checks != 0;
+  const bool watched = observed(w);
   if (predicate) {
-    if (checked) check_access(global, bytes, READ, copy.pc);
+    if (watched) observe(global, bytes, READ, copy.pc);
     memcpy(copy.data, global, bytes);
   }
-  if (checked) check_access(shared, bytes, COPY_ISSUED, copy.pc);
+  if (watched) observe(shared, bytes, COPY_ISSUED, copy.pc);
   memset(shared, 0xff, bytes);
   push(w, w.current->async, copy);
 }
@@ -54,7 +54,11 @@ extern "C" void treadle_emu_cp_async_commit() { worker->current->async.group++; 
 extern "C" void treadle_emu_cp_async_wait(uint32_t pending) {
   Worker &w = *worker;
   AsyncQueue &queue = w.current->async;
+  if (w.counting) log_wait(w, (uint64_t)__builtin_return_address(0));
   if (queue.group > pending) finish_copies(w, *w.current, queue.group - pending);
 }
 
-extern "C" void treadle_emu_cp_async_wait_all() { finish_copies(*worker, *worker->current, ~0u); }
+extern "C" void treadle_emu_cp_async_wait_all() {
+  if (worker->counting) log_wait(*worker, (uint64_t)__builtin_return_address(0));
+  finish_copies(*worker, *worker->current, ~0u);
+}

@@ -7,22 +7,34 @@ using namespace emu;
 
 #define PC ((uint64_t)__builtin_return_address(0))
 
+static void volatile_read(void *address, uint32_t bytes, uint64_t pc) {
+  check_access(address, bytes, VOLATILE_READ, pc);
+  if (!worker || !checks(CHECK_RACES)) return;
+  watch(address);
+  poll(pc);
+}
+
+static void volatile_write(void *address, uint32_t bytes, uint64_t pc) {
+  check_access(address, bytes, VOLATILE_WRITE, pc);
+  if (worker && checks(CHECK_RACES)) store(address);
+}
+
 #define ACCESS(NAME, BYTES, KIND) \
-  extern "C" void NAME(void *address) { check_access(address, BYTES, KIND, PC); }
+  extern "C" void NAME(void *address) { observe(address, BYTES, KIND, PC); }
 #define SIZED(BYTES)                                            \
   ACCESS(__tsan_read##BYTES, BYTES, READ)                       \
   ACCESS(__tsan_write##BYTES, BYTES, WRITE)                     \
-  ACCESS(__tsan_volatile_read##BYTES, BYTES, READ)              \
-  ACCESS(__tsan_volatile_write##BYTES, BYTES, WRITE)            \
+  extern "C" void __tsan_volatile_read##BYTES(void *address) { volatile_read(address, BYTES, PC); }   \
+  extern "C" void __tsan_volatile_write##BYTES(void *address) { volatile_write(address, BYTES, PC); } \
   ACCESS(__tsan_unaligned_read##BYTES, BYTES, READ)             \
   ACCESS(__tsan_unaligned_write##BYTES, BYTES, WRITE)           \
   extern "C" void __tsan_read_write##BYTES(void *address) {     \
-    check_access(address, BYTES, READ, PC);                     \
-    check_access(address, BYTES, WRITE, PC);                    \
+    observe(address, BYTES, READ, PC);                     \
+    observe(address, BYTES, WRITE, PC);                    \
   }                                                             \
   extern "C" void __tsan_unaligned_read_write##BYTES(void *address) { \
-    check_access(address, BYTES, READ, PC);                     \
-    check_access(address, BYTES, WRITE, PC);                    \
+    observe(address, BYTES, READ, PC);                     \
+    observe(address, BYTES, WRITE, PC);                    \
   }
 SIZED(1)
 SIZED(2)
@@ -31,23 +43,23 @@ SIZED(8)
 SIZED(16)
 
 extern "C" void __tsan_read_range(void *address, unsigned long bytes) {
-  check_access(address, (uint32_t)bytes, READ, PC);
+  observe(address, (uint32_t)bytes, READ, PC);
 }
 extern "C" void __tsan_write_range(void *address, unsigned long bytes) {
-  check_access(address, (uint32_t)bytes, WRITE, PC);
+  observe(address, (uint32_t)bytes, WRITE, PC);
 }
 extern "C" void *__tsan_memcpy(void *to, const void *from, unsigned long bytes) {
-  if (bytes) check_access(from, (uint32_t)bytes, READ, PC);
-  if (bytes) check_access(to, (uint32_t)bytes, WRITE, PC);
+  if (bytes) observe(from, (uint32_t)bytes, READ, PC);
+  if (bytes) observe(to, (uint32_t)bytes, WRITE, PC);
   return memcpy(to, from, bytes);
 }
 extern "C" void *__tsan_memmove(void *to, const void *from, unsigned long bytes) {
-  if (bytes) check_access(from, (uint32_t)bytes, READ, PC);
-  if (bytes) check_access(to, (uint32_t)bytes, WRITE, PC);
+  if (bytes) observe(from, (uint32_t)bytes, READ, PC);
+  if (bytes) observe(to, (uint32_t)bytes, WRITE, PC);
   return memmove(to, from, bytes);
 }
 extern "C" void *__tsan_memset(void *to, int value, unsigned long bytes) {
-  if (bytes) check_access(to, (uint32_t)bytes, WRITE, PC);
+  if (bytes) observe(to, (uint32_t)bytes, WRITE, PC);
   return memset(to, value, bytes);
 }
 extern "C" void __tsan_vptr_update(void *, void *) {}

@@ -72,12 +72,16 @@ void *work(void *argument) {
   own.ss_size = SIGNAL_STACK;
   none.ss_flags = SS_DISABLE;
   sigaltstack(&own, nullptr);
-  if (open_shared(w)) {
+  if (open_shared(w) && open_counting(w)) {
     run_blocks(w);
   } else {
     stop_launch(OUT_OF_MEMORY);
   }
+  close_counting(w);
   close_shared(w);
+  begin_order(w);
+  release_reach(w.order.block_reach);
+  release_reach(w.order.thread_reach);
   worker = nullptr;
   sigaltstack(&none, nullptr);
   free(own.ss_sp);
@@ -184,6 +188,8 @@ void run(Launch &launch) {
 
 using namespace emu;
 
+extern "C" void treadle_emu_free_counts(Request *request);
+
 extern "C" void treadle_emu_launch(Request *request) {
   pthread_mutex_lock(&one_launch);
   static bool ready = false;
@@ -202,6 +208,9 @@ extern "C" void treadle_emu_launch(Request *request) {
   launch.module_low = request->module_base = range.low;
   launch.module_high = range.high;
   request->stopped_block = ~0u;
+  request->counts = nullptr;
+  request->num_counts = 0;
+  for (uint32_t i = 0; i < request->num_runs; ++i) request->runs[i] = 0;
   if (open_arena(launch)) {
     for (uint32_t i = 0; i < request->num_pointers; ++i) {
       const PointerArgument &p = request->pointers[i];
@@ -215,6 +224,8 @@ extern "C" void treadle_emu_launch(Request *request) {
     launch.stop = OUT_OF_MEMORY;
   }
   request->outcome = launch.stop;
+  if (launch.stop == NEEDS_BYTE_CELLS) treadle_emu_free_counts(request);
+  end_order(launch);
   close_arena(launch, launch.stop != NEEDS_BYTE_CELLS);
   pthread_mutex_unlock(&one_launch);
 }

@@ -28,7 +28,7 @@ uint64_t cells_bytes(const Buffer &b) { return (b.bytes / b.granule + 1) * sizeo
 bool open_arena(Launch &launch) {
   Request &request = *launch.request;
   launch.global = {};
-  if (!request.checks) {
+  if (!request.checks && !request.counters) {
     for (uint32_t i = 0; i < request.num_buffers; ++i) request.buffers[i].device = (uint64_t)request.buffers[i].host;
     return true;
   }
@@ -46,26 +46,10 @@ bool open_arena(Launch &launch) {
     Buffer &b = request.buffers[i];
     b.device += (uint64_t)launch.global.arena;
     if (b.bytes) memcpy((void *)b.device, b.host, b.bytes);
+    if (request.checks & CHECK_INIT) launch.given_pattern |= has_pattern(b);
     if (!b.read_only && !(launch.global.cells[i] = (Cell *)reserve(cells_bytes(b)))) return false;
   }
   return true;
-}
-
-// Local memory starts as a pattern (-ftrivial-auto-var-init): as floats a number so large that sums keep it, or
-// a NaN that no arithmetic makes.
-void find_unwritten(Launch &launch) {
-  Request &request = *launch.request;
-  if (!(request.checks & CHECK_INIT)) return;
-  for (uint32_t i = 0; i < request.num_buffers; ++i) {
-    const Buffer &b = request.buffers[i];
-    if (!b.floats || b.read_only || b.granule != 4) continue;
-    const uint32_t *words = (const uint32_t *)b.device;
-    for (uint64_t n = 0; n < b.bytes / 4; ++n) {
-      if (words[n] != 0xfefefefeu && words[n] != 0xffffffffu) continue;
-      const Slot &writer = launch.global.cells[i][n].write;
-      if (writer.block) report_value(request, (int32_t)i, (int64_t)n * 4, launch.module_low + writer.pc, writer);
-    }
-  }
 }
 
 void close_arena(Launch &launch, bool copy_back) {

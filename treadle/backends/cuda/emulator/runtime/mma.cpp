@@ -62,6 +62,8 @@ template <Kind kind> void run_mma(Worker &w, uint32_t warp, uint32_t lanes) {
     }
     memcpy(d[row], sums, sizeof sums);
   }
+  const uint64_t pc = w.fibers[warp * WARP_SIZE + (uint32_t)__builtin_ctz(lanes)].collective->pc;
+  if (w.counting) count_operations(w, pc, 2 * 16 * 8 * depth);
   for (uint32_t rest = lanes; rest; rest &= rest - 1) {
     uint32_t lane = __builtin_ctz(rest);
     const Mma &own = operands(w, warp, lane);
@@ -85,6 +87,7 @@ void run_ldmatrix(Worker &w, uint32_t warp, uint32_t lanes) {
   uint16_t matrices[4][8][8];
   memset(matrices, 0xff, sizeof matrices);
   Fiber *running = w.current;
+  const uint8_t *rows[WARP_SIZE] = {};
   for (int n = 0; n < count * 8; ++n) {
     if (!(lanes >> n & 1)) continue;
     const Fiber &lane = w.fibers[warp * WARP_SIZE + (uint32_t)n];
@@ -93,8 +96,11 @@ void run_ldmatrix(Worker &w, uint32_t warp, uint32_t lanes) {
       w.current = (Fiber *)&lane;
       check_access(row, 16, READ, lane.collective->pc);
     }
+    rows[n] = row;
     memcpy(matrices[n / 8][n % 8], row, 16);
   }
+  const uint64_t pc = w.fibers[warp * WARP_SIZE + (uint32_t)__builtin_ctz(lanes)].collective->pc;
+  if (w.counting) count_matrices(w, rows, (uint32_t)count, pc);
   w.current = running;
   for (uint32_t rest = lanes; rest; rest &= rest - 1) {
     uint32_t lane = __builtin_ctz(rest);

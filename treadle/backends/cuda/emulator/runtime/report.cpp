@@ -104,7 +104,7 @@ void report_index(uint64_t pc, int64_t index, const char *text) {
   abandon();
 }
 
-void report_value(Request &request, int32_t buffer, int64_t offset, uint64_t pc, const Slot &writer) {
+void report_value(Request &request, int32_t buffer, uint32_t bytes, int64_t offset, uint64_t pc, const Slot &writer) {
   uint32_t thread = writer.thread(), bit = 1u << (thread % WARP_SIZE);
   for (uint32_t i = 0; i < request.num_findings; ++i) {
     Finding &f = request.findings[i];
@@ -119,7 +119,7 @@ void report_value(Request &request, int32_t buffer, int64_t offset, uint64_t pc,
   f.what = INIT_REGISTER;
   f.pc = pc;
   f.buffer = buffer;
-  f.size = 4;
+  f.size = bytes;
   f.offset = offset;
   f.thread = thread;
   f.other_thread = ~0u;

@@ -3,12 +3,11 @@
 
 #include <string.h>
 
+#include "concurrent.h"
 #include "state.h"
 
 namespace emu {
 namespace {
-
-constexpr uint32_t ATOMIC_BIT = 1 << 10, FLIGHT_BIT = 1 << 11;
 
 // A shadow cell of global memory is shared by all workers.
 uint8_t locks[4096];
@@ -26,36 +25,42 @@ struct Guard {
   }
 };
 
-bool concurrent(const Slot &before, const Slot &now) {
-  if (!before.block) return false;
-  if (before.block != now.block) return true;
-  if (before.epoch != now.epoch || before.thread() == now.thread()) return false;
-  return before.thread() / WARP_SIZE != now.thread() / WARP_SIZE || before.warp_epoch() == now.warp_epoch();
-}
+bool reads(Access access) { return access == READ || access == VOLATILE_READ; }
 
 Slot slot_of(const Worker &w, Access access, uint64_t pc) {
   const Fiber &f = *w.current;
-  uint32_t who = f.index | (w.warps[f.index / WARP_SIZE].epoch << 12);
+  uint32_t who = f.index | (w.warps[f.index / WARP_SIZE].epoch << WARP_EPOCH_SHIFT);
   if (access == ATOMIC) who |= ATOMIC_BIT;
+  if (access == VOLATILE_READ || access == VOLATILE_WRITE) who |= VOLATILE_BIT;
   if (access == COPY_ISSUED) who |= FLIGHT_BIT;
   return {w.block + 1, w.epoch, who, (uint32_t)(pc - w.launch->module_low)};
 }
 
 // Keeps two reads of different threads, of different warps and blocks where there are such.
-void remember_read(Cell &cell, const Slot &now) {
+void remember_read(Worker &w, Cell &cell, const Slot &now) {
   if (cell.read.block == now.block && cell.read.thread() == now.thread()) {
     cell.read = now;
     return;
   }
-  bool keep = concurrent(cell.other, now);
+  bool keep = concurrent(w, cell.other, now);
   if (keep && cell.other.block == now.block) {
     bool farther_block = cell.read.block != now.block && cell.read.block;
     bool farther_warp = cell.other.thread() / WARP_SIZE == now.thread() / WARP_SIZE &&
-                        cell.read.thread() / WARP_SIZE != now.thread() / WARP_SIZE && concurrent(cell.read, now);
+                        cell.read.thread() / WARP_SIZE != now.thread() / WARP_SIZE && concurrent(w, cell.read, now);
     keep = !farther_block && !farther_warp;
   }
   if (!keep) cell.other = cell.read;
   cell.read = now;
+}
+
+// Accesses that may meet: atomic and volatile ones, but not volatile ones of one warp, whose lanes used to run in step.
+bool tolerated(const Slot &a, const Slot &b) {
+  if (!a.is_volatile() || !b.is_volatile()) return (a.atomic() || a.is_volatile()) && (b.atomic() || b.is_volatile());
+  return a.block != b.block || a.thread() / WARP_SIZE != b.thread() / WARP_SIZE;
+}
+
+bool races(Worker &w, const Slot &before, const Slot &now) {
+  return may_be_concurrent(before, now) && !tolerated(before, now) && unordered(w, before, now);
 }
 
 struct Conflict {
@@ -64,20 +69,19 @@ struct Conflict {
   bool found;
 };
 
-Conflict touch(Cell &cell, const Slot &now, Access access) {
+Conflict touch(Worker &w, Cell &cell, const Slot &now, Access access) {
   Conflict conflict = {RACE_READ_WRITE, {}, false};
-  bool both_atomic = cell.write.atomic() && access == ATOMIC;
   if (cell.write.block && cell.write.in_flight() && access != COPY_DONE) {
     conflict = {RACE_IN_FLIGHT, cell.write, true};
-  } else if (!both_atomic && access != COPY_DONE && concurrent(cell.write, now)) {
-    conflict = {access == READ ? RACE_READ_WRITE : RACE_WRITE_WRITE, cell.write, true};
+  } else if (access != COPY_DONE && races(w, cell.write, now)) {
+    conflict = {reads(access) ? RACE_READ_WRITE : RACE_WRITE_WRITE, cell.write, true};
   }
-  if (access == READ) {
-    remember_read(cell, now);
+  if (reads(access)) {
+    remember_read(w, cell, now);
     return conflict;
   }
-  if (!conflict.found && concurrent(cell.read, now)) conflict = {RACE_READ_WRITE, cell.read, true};
-  if (!conflict.found && concurrent(cell.other, now)) conflict = {RACE_READ_WRITE, cell.other, true};
+  if (!conflict.found && races(w, cell.read, now)) conflict = {RACE_READ_WRITE, cell.read, true};
+  if (!conflict.found && races(w, cell.other, now)) conflict = {RACE_READ_WRITE, cell.other, true};
   cell.write = now;
   return conflict;
 }
@@ -120,8 +124,8 @@ void check_shared(Worker &w, uint8_t *address, uint32_t bytes, Access access, ui
     if (cell.read.block != now.block) cell.read = {};
     if (cell.other.block != now.block) cell.other = {};
     int64_t at = place + (int64_t)((i - first) * w.shared.granule);
-    if (access == READ && !cell.write.block) report({INIT_SHARED, pc, 0, buffer}, bytes, at, nullptr);
-    Conflict conflict = touch(cell, now, access);
+    if (reads(access) && !cell.write.block) report({INIT_SHARED, pc, 0, buffer}, bytes, at, nullptr);
+    Conflict conflict = touch(w, cell, now, access);
     if (!conflict.found) continue;
     report({conflict.what, pc, w.launch->module_low + conflict.other.pc, buffer}, bytes, at, &conflict.other);
   }
@@ -142,7 +146,7 @@ void check_global(Worker &w, uint8_t *address, uint32_t bytes, Access access, ui
     return;
   }
   if (b.read_only) {
-    if (access != READ) report({BOUNDS_READ_ONLY, pc, 0, buffer}, bytes, place, nullptr);
+    if (!reads(access)) report({BOUNDS_READ_ONLY, pc, 0, buffer}, bytes, place, nullptr);
     return;
   }
   const Slot now = slot_of(w, access, pc);
@@ -151,7 +155,7 @@ void check_global(Worker &w, uint8_t *address, uint32_t bytes, Access access, ui
     Conflict conflict;
     {
       Guard guard(&cell);
-      conflict = touch(cell, now, access);
+      conflict = touch(w, cell, now, access);
     }
     if (!conflict.found) continue;
     report({conflict.what, pc, w.launch->module_low + conflict.other.pc, buffer}, bytes, (int64_t)(i * b.granule),

@@ -6,19 +6,25 @@
 
 namespace emu {
 
-enum Access : uint32_t { READ, WRITE, ATOMIC, COPY_ISSUED, COPY_DONE };
+enum Access : uint32_t { READ, WRITE, ATOMIC, VOLATILE_READ, VOLATILE_WRITE, COPY_ISSUED, COPY_DONE };
 
-// One access. Epochs count barriers of the block and __syncwarps of the warp since the block began.
+constexpr uint32_t ATOMIC_BIT = 1 << 10, FLIGHT_BIT = 1 << 11, VOLATILE_BIT = 1 << 12, WARP_EPOCH_SHIFT = 13;
+// Where a warp's epochs end: what is done in it is taken for ordered.
+constexpr uint32_t LAST_WARP_EPOCH = (1u << (32 - WARP_EPOCH_SHIFT)) - 1;
+
+
+// One access. Epochs count the block's barriers, and since the last of them the warp's __syncwarps and fences.
 struct Slot {
   uint32_t block;     // index + 1; 0 means no access
   uint32_t epoch;
-  uint32_t who;       // thread (10 bits), atomic, in flight, warp epoch (20 bits)
+  uint32_t who;       // thread (10 bits), atomic, in flight, volatile, warp epoch (19 bits)
   uint32_t pc;        // after the module's base
 
   uint32_t thread() const { return who & 1023; }
-  bool atomic() const { return (who >> 10 & 1) != 0; }
-  bool in_flight() const { return (who >> 11 & 1) != 0; }
-  uint32_t warp_epoch() const { return who >> 12; }
+  bool atomic() const { return (who & ATOMIC_BIT) != 0; }
+  bool in_flight() const { return (who & FLIGHT_BIT) != 0; }
+  bool is_volatile() const { return (who & VOLATILE_BIT) != 0; }
+  uint32_t warp_epoch() const { return who >> WARP_EPOCH_SHIFT; }
 };
 
 struct Cell {
@@ -46,7 +52,8 @@ struct Worker;
 struct Request;
 
 bool open_arena(Launch &launch);     // copies the buffers in
-void find_unwritten(Launch &launch);  // values in global memory that were made from unwritten registers
+bool has_pattern(const Buffer &buffer);
+void find_unwritten(Launch &launch);  // values in global memory that were made from memory never written
 void close_arena(Launch &launch, bool copy_back);
 bool open_shared(Worker &w);
 void close_shared(Worker &w);
@@ -65,7 +72,7 @@ void report(const FindingKey &key, uint32_t bytes, int64_t offset, const Slot *o
 // Ends the block: what lies behind a local array may be what the thread returns to.
 void report_index(uint64_t pc, int64_t index, const char *text);
 // For when the workers are done: `writer` left a value that came from nowhere.
-void report_value(Request &request, int32_t buffer, int64_t offset, uint64_t pc, const Slot &writer);
+void report_value(Request &request, int32_t buffer, uint32_t bytes, int64_t offset, uint64_t pc, const Slot &writer);
 void report_threads(const FindingKey &key, const uint32_t *threads, uint32_t line = 0, uint32_t other_line = 0);
 
 }  // namespace emu

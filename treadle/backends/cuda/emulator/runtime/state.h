@@ -4,6 +4,8 @@
 #include <stdint.h>
 
 #include "abi.h"
+#include "counters.h"
+#include "order.h"
 #include "shadow.h"
 
 namespace emu {
@@ -51,7 +53,14 @@ struct Warp {
   uint32_t ready;     // may run
   uint32_t waiting;   // in a collective
   uint32_t left;      // ended
-  uint32_t epoch;     // counts __syncwarp
+  uint32_t epoch;     // counts its __syncwarps and fences since the block's last barrier
+  uint32_t ordered;   // what any lane did in earlier epochs than this is ordered for all
+  bool partial;       // there was a __syncwarp of some lanes: Worker::lanes knows more
+};
+
+// By two lanes: what the second did in earlier epochs than this is ordered for the first.
+struct LaneOrder {
+  uint32_t known[WARP_SIZE][WARP_SIZE];
 };
 
 struct Launch;
@@ -67,8 +76,12 @@ struct Worker {
   uint32_t block, block_x, block_y, block_z;
   bool abandoned;
   volatile int in_runtime;  // holds a lock: a signal must not throw it out
+  uint32_t polls;           // atomic operations and volatile reads, which a thread may be waiting with
   SharedShadow shared;
+  Counting *counting;       // null where nothing is counted
+  BlockOrder order;
   Warp warps[MAX_WARPS];
+  LaneOrder lanes[MAX_WARPS];
   Fiber fibers[MAX_THREADS];
 };
 
@@ -77,6 +90,8 @@ struct Launch {
   uint64_t next_block, num_blocks;
   uint64_t module_low, module_high;
   GlobalShadow global;
+  LaunchOrder order;
+  bool given_pattern;       // some buffer had, before the launch, what never written memory is told by
   volatile uint32_t stop;   // an Outcome other than FINISHED ends the launch
   uint32_t running;         // workers
 };
@@ -92,6 +107,7 @@ void *prepare_stack(uint8_t *stack, size_t bytes, void (*start)());
 // block.cpp
 void run_block(Worker &w);
 void yield();                        // the current fiber waits for something
+void poll(uint64_t pc);              // lets others run now and then: this fiber may wait for what they do
 [[noreturn]] void abandon();         // ends the block from within a fiber
 void stop_launch(Outcome outcome);
 void wake(Worker &w, uint32_t warp, uint32_t lanes);
@@ -107,6 +123,16 @@ void finish_copies(Worker &w, Fiber &f, uint32_t before_group);
 void install_signals();
 void restore_signals();
 void interrupt(unsigned long thread);
+
+// Whether accesses matter to anybody: to a check, or to a counter.
+inline bool observed(const Worker &w) { return w.counting || w.launch->request->checks; }
+
+// Counts and checks one access of the current thread.
+inline void observe(const void *address, uint32_t bytes, Access access, uint64_t pc) {
+  if (__builtin_expect(!worker, 0)) return;  // the text's own initialisation
+  if (worker->counting) log_access(*worker, address, bytes, access, pc);
+  if (worker->launch->request->checks) check_access(address, bytes, access, pc);
+}
 
 inline bool checks(uint32_t what) { return (worker->launch->request->checks & what) != 0; }
 

@@ -131,7 +131,7 @@ void run_match(Worker &w, uint32_t warp, uint32_t lanes) {
   }
 }
 
-void run_sync(Worker &w, uint32_t warp, uint32_t) { w.warps[warp].epoch++; }
+void run_sync(Worker &w, uint32_t warp, uint32_t lanes) { order_lanes(w, warp, lanes); }
 
 }  // namespace
 }  // namespace emu

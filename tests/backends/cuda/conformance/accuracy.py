@@ -1,0 +1,73 @@
+"""How exact CUDA's mathematics is, and the comparison of a kernel's result with an expectation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+MAX_ULPS: Mapping[str, int] = {
+    **{"exp": 2, "expm1": 1, "log": 1, "log1p": 1},
+    **{"sqrt": 0, "rsqrt": 2},
+    **{"sin": 2, "cos": 2, "tan": 4},
+    **{"tanh": 2, "erf": 2},
+    "pow": 4,
+    **{"mod": 0, "fma": 0},
+}
+"""By how many floats a function of CUDA's library may miss the correctly rounded result, over the full range.
+
+Source: CUDA C++ Programming Guide, appendix "Mathematical Functions", table of single-precision functions with their
+maximum error in ulp, as of CUDA 11 and later; sqrt as compiled with `-prec-sqrt=true`, NVRTC's default. What the table
+leaves out is exact: rounding to whole numbers, absolute values, signs, minima and maxima.
+"""
+
+
+def largest_error(result: Array, expected: Array) -> int:
+    """The largest distance in floats between `result` and `expected`, both float32.
+
+    A NaN where there should be none, or none where there should be, and a zero of the wrong sign are 2**32 away.
+    """
+    distance = np.abs(_position(result) - _position(expected))
+    nan, other = np.isnan(expected), np.isnan(result)
+    distance[nan & other] = 0
+    zero_signs = (result == 0) & (expected == 0) & (np.signbit(result) != np.signbit(expected))
+    distance[(nan != other) | zero_signs] = 2**32
+    return int(distance.max(initial=0))
+
+
+def assert_agrees(result: Array, expected: Array, ulps: int = 0, absolute: Array | None = None) -> None:
+    """That `result` misses `expected` by at most `ulps` floats, or by at most `absolute` where that is given.
+
+    Without tolerance floats have the same bits, except that any NaN is as good as another; the same holds for what is
+    not finite under an absolute tolerance.
+    """
+    assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
+    if result.dtype == np.float16:
+        result, expected = result.astype(np.float32), expected.astype(np.float32)
+    if result.dtype != np.float32:
+        np.testing.assert_array_equal(result, expected)
+    elif absolute is None:
+        error = largest_error(result, expected)
+        assert error <= ulps, f"{error} ulps, {ulps} accepted: {_worst(result, expected)}"
+    else:
+        finite = np.isfinite(expected)
+        np.testing.assert_array_equal(result[~finite], expected[~finite])
+        error = np.abs(result[finite].astype(np.float64) - expected[finite].astype(np.float64))
+        assert (error <= absolute[finite]).all(), f"an error of {error.max():g}: {_worst(result, expected)}"
+
+
+def _position(floats: Array) -> Array:
+    """The number of floats between 0 and each float, negative below 0."""
+    bits = np.ascontiguousarray(floats).view(np.int32).astype(np.int64)
+    return np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
+
+
+def _worst(result: Array, expected: Array) -> str:
+    """The first elements that differ."""
+    differ = (result != expected) & ~(np.isnan(result) & np.isnan(expected))
+    differ |= np.signbit(result) != np.signbit(expected)
+    return ", ".join(f"[{n}] {result.flat[n]!r} for {expected.flat[n]!r}" for n in np.flatnonzero(differ)[:4])

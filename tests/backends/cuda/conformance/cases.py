@@ -1,0 +1,36 @@
+"""The table: every function of treadle_cuda.h by its name, with its one case."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from tests.backends.cuda.conformance.case import Case
+from tests.backends.cuda.conformance.conversion_cases import CONVERSION_CASES
+from tests.backends.cuda.conformance.matrix_cases import MATRIX_CASES
+from tests.backends.cuda.conformance.scalar_cases import SCALAR_CASES
+from tests.backends.cuda.conformance.vector_cases import VECTOR_CASES
+from tests.backends.cuda.conformance.warp_cases import WARP_CASES
+
+CASES: Mapping[str, Case] = {**SCALAR_CASES, **CONVERSION_CASES, **VECTOR_CASES, **WARP_CASES, **MATRIX_CASES}
+
+_SIGNS = {"+": "_plus", "-": "_minus", "*": "_times", "/": "_over", "=": "_assign"}
+
+# What two registers of bits are as floats; products of tf32 take them so.
+_PRELUDE = """#include "treadle_cuda.h"
+template <int N> inline treadle_vec<float, N> floats(const treadle_vec<unsigned, N> &bits) {
+  treadle_vec<float, N> r;
+  for (int n = 0; n < N; ++n) r.v[n] = __uint_as_float(bits.v[n]);
+  return r;
+}
+"""
+
+
+def kernel_of(function: str) -> str:
+    """The name of the kernel that calls `function`."""
+    return "case_" + re.sub(r"[-+*/=]", lambda sign: _SIGNS[sign.group()], function)
+
+
+def all_kernels() -> str:
+    """One CUDA text with the kernels of all cases, so that every runner compiles once."""
+    return _PRELUDE + "".join(case.text(kernel_of(function)) for function, case in CASES.items())

@@ -1,0 +1,45 @@
+"""What the tests of the CUDA backend share: a cache of emulated texts, the fake driver, and the GPU."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.backends.c.toolchains import knobs
+from tests.backends.cuda.fake_libcuda.build import COMPILER, build_fake_libcuda
+from treadle.backends.cuda.driver import PycudaDriver
+from treadle.backends.cuda.emulator import CHECKS, Emulator
+from treadle.knobs import Knobs
+
+
+@pytest.fixture(scope="session")
+def emulator_knobs(tmp_path_factory: pytest.TempPathFactory) -> Knobs:
+    """Knobs whose cache lives as long as the session."""
+    folder: Path = tmp_path_factory.mktemp("emulator")
+    return knobs(folder)
+
+
+@pytest.fixture(scope="session")
+def emulate(emulator_knobs: Knobs) -> Callable[..., Emulator]:
+    """Compiles a text with all checks, unless told otherwise."""
+
+    def make(source: str, checks: tuple[str, ...] = tuple(CHECKS), limit: float = 60.0, workers: int = 2) -> Emulator:
+        return Emulator(source, checks, limit=limit, workers=workers, knobs=emulator_knobs)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def fake_driver_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a `libcuda.so.1` lies whose device is the emulator; the test is skipped where nothing compiles it."""
+    if COMPILER is None:
+        pytest.skip("the fake driver needs g++")
+    return build_fake_libcuda(tmp_path_factory.mktemp("fake_libcuda")).parent
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[PycudaDriver]:
+    """The GPU of this machine, for tests marked `gpu`, which are skipped where there is none."""
+    driver = PycudaDriver()
+    yield driver
+    driver.close()

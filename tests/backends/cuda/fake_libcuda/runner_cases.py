@@ -1,0 +1,79 @@
+"""Whole programs that otherwise only run where a GPU is: the conformance runner, CUDA graphs, `make gpu-bench`."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.cuda_graph import ProgramGraph
+from benchmarks.gpu import main as gpu_bench
+from tests.backends.cuda.conformance.accuracy import assert_agrees
+from tests.backends.cuda.conformance.cases import CASES as FUNCTIONS
+from tests.backends.cuda.conformance.cases import all_kernels
+from tests.backends.cuda.conformance.runners import on_device
+from tests.backends.cuda.fake_libcuda.setting import ONE, OUTPUT, SIZE, X, fails, image, kernel, launch, opened, program
+from treadle.backends.cuda import write_artifact
+from treadle.backends.cuda.compiler import Cubin, Unit
+from treadle.backends.cuda.emulator.signature import kernels
+from treadle.backends.cuda.executor import Launch
+from treadle.backends.cuda.resources import Resources
+from treadle.target import Target
+
+
+def functions_of_the_header_run_as_on_a_gpu() -> None:
+    """The runner of the conformance cases, which `make gpu-test` uses on a GPU."""
+    with opened() as driver:
+        for function, case in FUNCTIONS.items():
+            result = on_device(function, driver, image(all_kernels()))
+            assert_agrees(result, case.expected, case.ulps, case.absolute)
+
+
+def a_program_becomes_a_graph() -> None:
+    """What was recorded once runs at each of three launches, on what then lies in the buffers."""
+    adding = launch("y[t] += x[t];"), Launch("k", kernel("y[t] += 1;", "float *y"), *ONE, (OUTPUT,))
+    with opened() as driver, program(driver, *adding) as model:
+        model.run([X])
+        graph = ProgramGraph(model, driver)
+        back, (output,) = np.zeros(SIZE, np.float32), model._addresses["output"]
+        driver.upload(output, back)
+        driver.download(back, output)
+        driver.synchronize()
+        assert not back.any()  # recording has run nothing
+        graph.launch()
+        graph.launch(2)
+        driver.download(back, output)
+        driver.synchronize()
+        np.testing.assert_array_equal(back, 3 * (X + 1))
+        graph.close()
+        graph.close()
+        with fails("INVALID"):
+            ProgramGraph._checked(graph._cuda.cuGraphLaunch(0, graph._stream))
+
+
+def the_benchmark_measures_and_writes() -> None:
+    """One workload; the cubins are what the fake driver loads, and no other side takes part."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TREADLE_CACHE_DIR", folder)  # no other test may find these artifacts
+        patch.setattr(write_artifact, "compile_cubins", _emulated)
+        options = ["--rounds", "3", "--batch-ms", "1", "--peers", "treadle", "ONNX Runtime", "--output", folder]
+        assert gpu_bench(["--workloads", "matmul_128", *options]) == 0
+        (path,) = Path(folder).glob("gpu-treadle-emulator-*.json")
+        content = json.loads(path.read_text())
+    assert (content["gpu"], content["capability"], content["rounds"]) == ("Treadle emulator", "8.0", 3)
+    (row,) = content["results"]
+    (side,) = row["sides"].values()
+    assert row["workload"] == "matmul_128" and list(row["missing"]) == ["ONNX Runtime"]
+    assert side["cuda_graph"] and side["difference"] == 0 and len(side["rounds_us"]) == 3
+    assert 0 < side["quartiles_us"][0] <= side["median_us"]
+
+
+def _emulated(units: Sequence[Unit], target: Target, **_: object) -> list[Cubin]:
+    return [
+        Cubin(image(unit.text), target.name, dict.fromkeys(kernels(unit.text), Resources(registers=32)))
+        for unit in units
+    ]

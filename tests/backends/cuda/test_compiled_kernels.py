@@ -1,0 +1,133 @@
+"""A kernel of every template, and one by hand, compiled for every target: resources, occupancy, instructions."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import SSAValue
+
+from tests.backends.cuda.machine_code import disassembled
+from tests.helpers.graphs import Graph, random
+from treadle.backends.cuda.compiler import Cubin, Unit, compile_cubin
+from treadle.backends.cuda.emulator import Emulator
+from treadle.backends.cuda.printer import print_kernels
+from treadle.backends.cuda.resources import occupancy
+from treadle.compiler import lower
+from treadle.dialects.cuda import KernelOp
+from treadle.dialects.graph import BinaryOp, MatmulOp, ReductionOp, UnaryOp
+from treadle.dialects.registry import treadle_context
+from treadle.schedules.templates import TEMPLATES
+from treadle.target import TARGETS, Target
+
+pytest.importorskip("cuda.bindings.nvrtc", reason="needs treadle[nvrtc]")
+
+ARCHS = [name for name, target in TARGETS.items() if target.is_cuda]
+BY_HAND = "matmul_mma"
+TEXT_BY_HAND = (Path(__file__).parent / "inputs" / f"{BY_HAND}.cu").read_text()
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a kernel is made of, and for how much of it a multiprocessor has room."""
+
+    opcodes: frozenset[str]
+    warps: int
+    """Resident warps that it must reach on every target."""
+
+
+EXPECTED = {
+    "matmul_simt": Expected(frozenset({"FFMA", "LDG", "STS", "LDS.128", "BAR.SYNC"}), 8),
+    "reduce_cuda": Expected(frozenset({"FADD", "LDG", "STS", "LDS", "BAR.SYNC", "STG"}), 48),
+    "rule_cuda": Expected(frozenset({"FFMA", "LDG", "STG"}), 48),
+    BY_HAND: Expected(frozenset({"HMMA.16816.F32", "LDGSTS.BYPASS.128", "LDSM.16.M88.4", "LDSM.16.MT88.2"}), 12),
+}
+
+
+def _product(graph: Graph) -> SSAValue:
+    return graph.add(UnaryOp("relu", graph.add(MatmulOp(graph[0], graph[1]))))
+
+
+GRAPHS: dict[str, tuple[Callable[[Graph], SSAValue], tuple[tuple[int, ...], ...]]] = {
+    "matmul_simt": (_product, ((2048, 64), (64, 2048))),
+    "reduce_cuda": (lambda g: g.add(ReductionOp("add", g[0], [1], keep=False)), ((64, 1024),)),
+    "rule_cuda": (lambda g: g.add(UnaryOp("exp", g.add(BinaryOp("add", g[0], g[1])))), ((64, 1000), (64, 1000))),
+}
+"""A graph that becomes one kernel of the template."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A kernel's cubin and how it is launched."""
+
+    name: str
+    cubin: Cubin
+    threads: int
+    static_shared: int
+
+
+@functools.cache
+def compiled(template: str, arch: str) -> Compiled:
+    """The kernel of a template, or the one by hand, for an architecture."""
+    target = Target.parse(arch)
+    if template == BY_HAND:
+        shared = 3 * 2 * (64 * (32 + 8) + 32 * (64 + 8))
+        return Compiled(BY_HAND, compile_cubin(Unit(BY_HAND, TEXT_BY_HAND), target), 128, shared)
+    kernel, unit = _lowered(template, target)
+    static = kernel.shared_bytes(dynamic=False)
+    return Compiled(unit.name, compile_cubin(unit, target), math.prod(kernel.block_shape), static)
+
+
+def _lowered(template: str, target: Target) -> tuple[KernelOp, Unit]:
+    build, shapes = GRAPHS[template]
+    graph = Graph(*(np.zeros(shape, np.float32) for shape in shapes))
+    module: ModuleOp = graph.module(build(graph))
+    lower(treadle_context(), module, target, to="schedule")
+    assert f'#schedule.use<"{template}"' in str(module)
+    lower(treadle_context(), module, target, after="schedule")
+    (kernel,) = (op for op in module.walk() if isinstance(op, KernelOp))
+    (unit,) = print_kernels(module)
+    return kernel, unit
+
+
+def test_every_template_is_compiled_here() -> None:
+    assert {name for name, template in TEMPLATES.items() if template.kind == "cuda"} | {BY_HAND} == set(EXPECTED)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("template", EXPECTED)
+def test_registers_shared_memory_and_occupancy(template: str, arch: str) -> None:
+    kernel = compiled(template, arch)
+    used, target = kernel.cubin.resources[kernel.name], Target.parse(arch)
+    assert not used.spills and used.stack_bytes == 0
+    assert 0 < used.registers <= target.registers_per_thread
+    assert used.shared_bytes == kernel.static_shared
+    assert occupancy(used, target, kernel.threads).warps >= EXPECTED[template].warps
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("template", EXPECTED)
+def test_instructions(template: str, arch: str) -> None:
+    kernel = compiled(template, arch)
+    sass = disassembled(kernel.cubin)[kernel.name]
+    assert not sass.uses_local_memory
+    assert {opcode for opcode in EXPECTED[template].opcodes if not sass.has(opcode)} == set()
+    assert sass.has_tensor_products == sass.has_async_copies == (template == BY_HAND)
+
+
+@pytest.mark.parametrize("shape", [(64, 64, 32), (128, 192, 160)])
+def test_the_kernel_by_hand_is_right(shape: tuple[int, int, int], emulate: Callable[..., Emulator]) -> None:
+    m, n, k = shape
+    a, b = random(m, k).astype(np.float16), random(k, n, seed=1).astype(np.float16)
+    c = np.zeros((m, n), np.float32)
+    report = emulate(TEXT_BY_HAND).launch(BY_HAND, (n // 64, m // 64, 1), (128, 1, 1), [a, b, c, n, k])
+    assert not report.findings, str(report)
+    wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+    bound = (k + 1) * 2.0**-24 * (np.abs(wide_a) @ np.abs(wide_b))
+    assert (np.abs(c - wide_a @ wide_b) <= bound).all()

@@ -1,0 +1,285 @@
+"""`make gpu-bench` without a GPU: its arguments, order, statistics, table, files, and what it says about absent sides.
+
+That it runs is a case on the fake driver, `tests/backends/cuda/fake_libcuda/runner_cases.py`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest.mock import MagicMock
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from rich.console import Console
+
+import treadle
+from benchmarks import gpu, gpu_peers
+from benchmarks.cpu_models import write_results
+from benchmarks.gpu import Measured, main, measure, notices, row, slug, table
+from benchmarks.gpu_peers import CUDA_PROVIDER, MAKERS, TREADLE, OnnxRuntimePeer, PeerMissing, TorchPeer
+from benchmarks.gpu_workloads import WORKLOADS, Workload
+from benchmarks.interleave import Times, interleave
+from benchmarks.machine import describe_run, installed, nvidia_driver
+from benchmarks.measure import onnx_runtime_session, relative_error
+
+Array = NDArray[Any]
+HERE = Path("model.onnx")
+WORKLOAD = WORKLOADS["softmax_128x8192"]
+
+
+class FakePeer:
+    """A side that computes `value` and notes what is asked of it."""
+
+    graphed = True
+
+    def __init__(self, value: float, weights: bool = True) -> None:
+        self.outputs = [np.full(4, value, np.float32)] if weights else None
+        self.runs = 0
+        self.closed = False
+
+    def run(self, times: int) -> None:
+        self.runs += times
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def absent(workload: Workload, path: Path) -> FakePeer:
+    raise PeerMissing(f"nobody has {workload.name}")
+
+
+def measured(missing: dict[str, str] | None = None) -> Measured:
+    times = {TREADLE: Times((4e-6, 2e-6, 3e-6), 10), "other": Times((2e-6, 2e-6, 6e-6), 20)}
+    return Measured(WORKLOAD, times, {TREADLE: True, "other": False}, {TREADLE: 0.0, "other": None}, missing or {})
+
+
+def test_sides_take_turns_and_nobody_is_always_first() -> None:
+    now, order = [0.0], list[tuple[str, int]]()
+
+    def side(name: str, seconds: float) -> Callable[[int], None]:
+        def run(times: int) -> None:
+            order.append((name, times))
+            now[0] += times * seconds
+
+        return run
+
+    times = interleave({"a": side("a", 1.0), "b": side("b", 0.25)}, 3, 2.0, lambda: now[0])
+    assert (times["a"].repeats, times["b"].repeats) == (2, 8)  # batches of at least 2 s, by doubling
+    assert order[-6:] == [("a", 2), ("b", 8), ("b", 8), ("a", 2), ("a", 2), ("b", 8)]
+    assert times["a"].seconds == (1.0, 1.0, 1.0) and times["b"].median == 0.25
+
+
+def test_ratios_are_taken_round_by_round() -> None:
+    ours, theirs = Times((4.0, 2.0, 3.0), 1), Times((2.0, 2.0, 6.0), 1)
+    assert ours.ratios(theirs) == (0.75, 1.0, 1.5)
+    assert ours.median == 3.0 and ours.quartiles == (2.5, 3.0, 3.5)
+    assert Times((5.0,), 1).quartiles == (5.0, 5.0, 5.0)
+
+
+def test_a_side_that_is_absent_is_left_out_and_the_others_are_closed() -> None:
+    ours, theirs = FakePeer(1.0), FakePeer(1.5)
+    makers = {TREADLE: lambda *_: ours, "other": lambda *_: theirs, "none": absent}
+    found = measure(WORKLOAD, makers, rounds=2, batch_seconds=0.0)
+    assert list(found.times) == [TREADLE, "other"] and len(found.times["other"].seconds) == 2
+    assert found.differences == {TREADLE: 0.0, "other": 0.5}
+    assert found.missing == {"none": "nobody has softmax_128x8192"}
+    assert ours.closed and theirs.closed and ours.runs == theirs.runs
+
+
+def test_other_weights_are_not_compared() -> None:
+    makers = {TREADLE: lambda *_: FakePeer(1.0), "other": lambda *_: FakePeer(1.0, weights=False)}
+    assert measure(WORKLOAD, makers, 1, 0.0).differences == {TREADLE: 0.0, "other": None}
+
+
+def test_sides_are_closed_when_one_fails() -> None:
+    ours = FakePeer(1.0)
+
+    def broken(workload: Workload, path: Path) -> FakePeer:
+        raise RuntimeError("out of order")
+
+    with pytest.raises(RuntimeError, match="out of order"):
+        measure(WORKLOAD, {TREADLE: lambda *_: ours, "other": broken}, 1, 0.0)
+    assert ours.closed
+
+
+def test_the_table_has_a_ratio_for_every_side() -> None:
+    alone = Measured(WORKLOADS["minilm"], {TREADLE: Times((1e-3,), 1)}, {}, {})
+    screen = StringIO()
+    Console(file=screen, width=120).print(table([measured(), alone], "Some GPU"))
+    lines = screen.getvalue().splitlines()
+    assert "Some GPU" in lines[0] and "/ other" in lines[2]
+    assert any("softmax_128x8192" in line and "3.0" in line and "1.00 (0.75 - 1.50)" in line for line in lines)
+    assert any("minilm" in line and "1000.0" in line and " - " in line for line in lines)
+
+
+def test_a_side_is_missed_once_for_each_reason() -> None:
+    each = [measured({"torch": "not here"}), measured({"torch": "not here", "other": "too old"})]
+    assert notices(each) == ["torch is left out: not here", "other is left out: too old"]
+
+
+def test_results_are_written_with_their_circumstances(tmp_path: Path) -> None:
+    device = {"gpu": "NVIDIA H100 80GB HBM3", "driver": "580.65.06"}
+    path = write_results(f"gpu-{slug(device['gpu'])}", describe_run() | device, [row(measured({"x": "y"}))], tmp_path)
+    content = json.loads(path.read_text())
+    assert path.name == f"gpu-h100-80gb-hbm3-{content['date'][:10]}.json"
+    assert {"date", "commit", "gpu", "driver", "versions"} <= content.keys()
+    (found,) = content["results"]
+    assert (found["workload"], found["kind"], found["missing"]) == ("softmax_128x8192", "operator", {"x": "y"})
+    assert found["sides"]["other"] == {
+        "median_us": 2.0,
+        "quartiles_us": [2.0, 2.0, 4.0],
+        "treadle_ratio": [0.75, 1.0, 1.5],
+        "runs_of_a_batch": 20,
+        "cuda_graph": False,
+        "difference": None,
+        "rounds_us": [2.0, 2.0, 6.0],
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [("NVIDIA A100-SXM4-80GB", "a100-sxm4-80gb"), ("NVIDIA GeForce RTX 4090", "geforce-rtx-4090"), ("", "unknown")],
+)
+def test_a_device_names_its_file(name: str, part: str) -> None:
+    assert slug(name) == part
+
+
+@pytest.mark.parametrize("options", [["--workloads", "gpt5"], ["--rounds", "0"], ["--peers", "nobody"]])
+def test_wrong_arguments_are_refused(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(options)
+    assert "invalid choice" in capsys.readouterr().err or "0" in options
+
+
+def test_without_a_gpu_there_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(gpu, "why_no_gpu", lambda: "no GPU: none was built in")
+    assert main([]) == 0
+    assert capsys.readouterr().out == "gpu-bench skipped: no GPU: none was built in\n"
+
+
+def test_the_driver_is_named(tmp_path: Path) -> None:
+    version = tmp_path / "version"
+    version.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\nGCC 12\n")
+    assert nvidia_driver(version) == "580.65.06"
+    assert nvidia_driver(tmp_path / "none") == "unknown"
+    assert installed("numpy") == np.__version__ and installed("no-such-package") is None
+
+
+def importing(monkeypatch: pytest.MonkeyPatch, modules: dict[str, object]) -> None:
+    """Lets the peers import those modules, and none that is not named."""
+    real = importlib.import_module
+
+    def find(name: str, package: str | None = None) -> ModuleType | object:
+        if name in modules:
+            return modules[name]
+        if name.split(".")[0] in ("torch", "torchvision", "transformers", "onnxruntime"):
+            raise ImportError(f"No module named '{name}'")
+        return real(name, package)
+
+    monkeypatch.setattr(gpu_peers.importlib, "import_module", find)
+
+
+@pytest.mark.parametrize("name", [name for name in MAKERS if name != TREADLE])
+def test_a_side_that_is_not_installed_is_named_in_one_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    importing(monkeypatch, {})
+    with pytest.raises(PeerMissing, match=r"not installed; pip install") as caught:
+        MAKERS[name](WORKLOAD, HERE)
+    assert "\n" not in str(caught.value)
+
+
+def test_sides_that_use_no_gpu_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch, runtime = MagicMock(), MagicMock()
+    torch.cuda.is_available.return_value = False
+    runtime.get_available_providers.return_value = ["CPUExecutionProvider"]
+    importing(monkeypatch, {"torch": torch, "onnxruntime": runtime})
+    with pytest.raises(PeerMissing, match="the installed PyTorch uses no GPU"):
+        TorchPeer(WORKLOAD, HERE, compiled=False)
+    with pytest.raises(PeerMissing, match="the installed ONNX Runtime has no CUDA provider"):
+        OnnxRuntimePeer(WORKLOAD, HERE)
+
+
+def test_torch_is_left_out_where_nobody_has_written_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    importing(monkeypatch, {"torch": MagicMock()})
+    with pytest.raises(PeerMissing, match="nobody has written ppocr_cls in PyTorch"):
+        TorchPeer(WORKLOADS["ppocr_cls"], HERE, compiled=False)
+    with pytest.raises(PeerMissing, match="minilm: No module named 'transformers'"):
+        TorchPeer(WORKLOADS["minilm"], HERE, compiled=False)
+
+
+def test_torch_replays_what_it_recorded_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = MagicMock()
+    importing(monkeypatch, {"torch": torch})
+    peer = TorchPeer(WORKLOAD, HERE, compiled=False)
+    assert torch.softmax.call_count == 4  # three to warm up, one that is recorded
+    peer.run(5)
+    assert torch.cuda.CUDAGraph().replay.call_count == 5 and torch.softmax.call_count == 4
+    assert torch.backends.cuda.matmul.allow_tf32 is torch.backends.cudnn.allow_tf32 is False
+    peer.close()
+
+
+def test_compiled_torch_makes_its_own_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = MagicMock()
+    importing(monkeypatch, {"torch": torch})
+    peer = TorchPeer(WORKLOAD, HERE, compiled=True)
+    peer.run(5)
+    assert torch.compile.call_args.kwargs == {"mode": "max-autotune"}
+    assert torch.compile().call_count == 3 + 5 and not torch.cuda.CUDAGraph.called
+
+
+def test_onnx_runtime_tries_without_a_graph_what_cannot_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime, options = MagicMock(), list[dict[str, str]]()
+    state = runtime.capi.onnxruntime_pybind11_state
+    state.Fail, state.RuntimeException, state.NotImplemented, state.EPFail = (RuntimeError,) * 4
+    runtime.get_available_providers.return_value = [CUDA_PROVIDER]
+
+    def session(path: str, _: object, providers: list[tuple[str, dict[str, str]]]) -> MagicMock:
+        options.append(providers[0][1])
+        if options[-1]["enable_cuda_graph"] == "1":
+            raise RuntimeError("some nodes are on the CPU")
+        made = MagicMock()
+        made.get_providers.return_value = [CUDA_PROVIDER]
+        return made
+
+    runtime.InferenceSession = session
+    importing(monkeypatch, {"onnxruntime": runtime})
+    peer = OnnxRuntimePeer(WORKLOAD, HERE)
+    assert not peer.graphed and [each["use_tf32"] for each in options] == ["0", "0"]
+    peer.run(4)
+    assert peer._session.run_with_iobinding.call_count == 3 + 4
+    peer.close()
+
+
+REFERENCES: dict[str, Callable[..., Array]] = {
+    "matmul_128": lambda a, b: a @ b,
+    "softmax_128x8192": lambda x: np.exp(x) / np.exp(x).sum(1, keepdims=True),
+    "layer_norm_128x8192": lambda x, scale, bias: (
+        (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5) * scale + bias
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_an_operator_is_an_onnx_model_that_treadle_compiles(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc", reason="needs treadle[nvrtc]")
+    monkeypatch.setenv("TREADLE_CACHE_DIR", str(tmp_path / "cache"))
+    workload = WORKLOADS[name]
+    path = workload.write(tmp_path)
+    expected = REFERENCES[name](*(array.astype(np.float64) for array in workload.inputs.values()))
+    (found,) = onnx_runtime_session(path, 1).run(None, dict(workload.inputs))
+    assert relative_error([np.asarray(found)], [expected]) < 1e-5
+    model = treadle.compile(path, "sm_90")
+    assert [tensor.name for tensor in model.inputs] == list(workload.inputs)
+
+
+def test_every_kind_of_operator_has_a_reference() -> None:
+    kinds = {name.rsplit("_", 1)[0] for name, workload in WORKLOADS.items() if workload.kind == "operator"}
+    assert {name.rsplit("_", 1)[0] for name in REFERENCES} == kinds

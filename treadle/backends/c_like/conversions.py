@@ -1,0 +1,51 @@
+"""Conversions between types of scalars."""
+
+from __future__ import annotations
+
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import IntegerType
+from xdsl.ir import Attribute, Operation
+
+from treadle.backends.c_like.operators import CONVERSIONS, Level
+from treadle.backends.c_like.values import Text, Values, Writers
+
+
+class Conversions:
+    """Writes casts, and the functions that stand for them."""
+
+    def __init__(self, values: Values) -> None:
+        self._values = values
+        self._language = values.language
+        self.writers: Writers = (
+            (CONVERSIONS, self._convert),
+            (arith.BitcastOp, self._bitcast),
+        )
+
+    def _convert(self, op: Operation) -> Text:
+        source, target = op.operands[0], op.results[0].type
+        widening = self._language.widening(source.type)
+        if widening is not None and not self._language.has_operators(source.type):
+            text = f"{widening[0]}({self._values.at(source)})"
+            return Text(text) if isinstance(op, arith.ExtFOp) else self._cast(target, Text(text))
+        narrowing = self._language.widening(target)
+        if narrowing is not None and not self._language.has_operators(target):
+            return Text(f"{narrowing[1]}({self._values.at(source)})")
+        one_bit = source.type == IntegerType(1)
+        if target == IntegerType(1):
+            return Text(f"{self._values.at(source, Level.UNARY)} & 1", Level.AND_BITS)
+        if isinstance(op, arith.ExtSIOp | arith.SIToFPOp) and one_bit:
+            return Text(f"-{self._cast(target, self._values.text(source)).text}", Level.UNARY)
+        if isinstance(op, arith.ExtUIOp | arith.UIToFPOp) and not one_bit:
+            return self._cast(target, self._cast_to(self._language.unsigned(source.type), self._values.text(source)))
+        return self._cast(target, self._values.text(source))
+
+    def _cast(self, type: Attribute, text: Text) -> Text:
+        return self._cast_to(self._language.type_name(type), text)
+
+    def _cast_to(self, name: str, text: Text) -> Text:
+        return Text(f"({name}){text.at(Level.UNARY)}", Level.UNARY)
+
+    def _bitcast(self, op: arith.BitcastOp) -> Text:
+        name = "bits" if isinstance(op.result.type, IntegerType) else "from_bits"
+        float_type = op.input.type if name == "bits" else op.result.type
+        return Text(f"{self._language.function(name, float_type)}({self._values.at(op.input)})")

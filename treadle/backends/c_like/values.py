@@ -1,0 +1,86 @@
+"""What the printers of expressions share: an expression with its precedence, and where operands come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from xdsl.ir import Attribute, Operation, SSAValue
+
+from treadle.backends.c_like.language import Language
+from treadle.backends.c_like.operators import Level
+
+
+@dataclass(frozen=True)
+class Text:
+    """An expression and the precedence of its outermost operator."""
+
+    text: str
+    level: Level = Level.PRIMARY
+
+    def at(self, level: Level) -> str:
+        """The text for a place that takes operators of at least this precedence."""
+        return self.text if self.level >= level else f"({self.text})"
+
+
+Writers = tuple[tuple[type[Operation] | tuple[type[Operation], ...], Callable[..., Text]], ...]
+"""Which operations a printer writes, and how: the first entry that fits counts."""
+
+
+class Values(Protocol):
+    """Operands as expressions; `ExpressionPrinter` is one."""
+
+    language: Language
+
+    def text(self, value: SSAValue) -> Text:
+        """The expression for a value."""
+        ...
+
+    def at(self, value: SSAValue, level: Level = Level.TERNARY) -> str:
+        """The expression for a value, in a place that takes operators of at least `level`."""
+        ...
+
+    def element(self, buffer: SSAValue, indices: Sequence[SSAValue]) -> str:
+        """One element of a buffer, as an lvalue."""
+        ...
+
+    def vector_operand(self, value: SSAValue, level: Level) -> str:
+        """A vector operand of an operator that also takes a scalar: a broadcast is written as the scalar."""
+        ...
+
+    def splat_scalar(self, value: SSAValue) -> Text | None:
+        """The scalar that a vector operand may be written as."""
+        ...
+
+
+def number_text(language: Language, type: Attribute, value: float) -> Text:
+    """A number of a scalar type."""
+    text = language.literal(type, value)
+    return Text(text, Level.UNARY if text.startswith("-") else Level.PRIMARY)
+
+
+def relation(symbol: str, lhs: str, rhs: str) -> Text:
+    """A comparison of two operands."""
+    return Text(f"{lhs} {symbol} {rhs}", Level.EQUALITY if symbol in ("==", "!=") else Level.RELATION)
+
+
+def wide(values: Values, value: SSAValue, level: Level) -> str:
+    """A scalar operand of an arithmetic operator; 16-bit floats without operators become floats."""
+    widening = values.language.widening(value.type)
+    if widening is None or values.language.has_operators(value.type):
+        return values.at(value, level)
+    return f"{widening[0]}({values.at(value)})"
+
+
+def narrowed(language: Language, text: Text, type: Attribute) -> Text:
+    """What `wide` operands were combined to, as a value of `type`."""
+    widening = language.widening(type)
+    if widening is None or language.has_operators(type):
+        return text
+    return Text(f"{widening[1]}({text.text})")
+
+
+def float_type(language: Language) -> Attribute:
+    """The type that 16-bit floats are computed in."""
+    return next(t for t, name in language.scalars.items() if name == "float")

@@ -1,0 +1,132 @@
+"""The launches of a model on the emulator, one after another, and the memory that their kernels share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from treadle.backends.buffers import BufferRef
+from treadle.backends.cuda.emulator.emulator import Emulator
+from treadle.backends.cuda.emulator.findings import Report
+from treadle.backends.cuda.emulator.options import Emulation
+from treadle.knobs import Knobs, available_cores
+
+Array = np.ndarray[Any, Any]
+
+_ALIGNMENT = 256
+_NEVER_WRITTEN = 0xFF
+"""Fills scratch memory: NaN as a number, an index that lies outside of every buffer."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A CUDA text and the file name that messages give it."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A kernel's buffer: where it lies, and what the kernel takes it for."""
+
+    buffer: BufferRef
+    dtype: np.dtype[Any]
+    elements: int
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel, the emulator that has it, and all that a launch of it takes."""
+
+    emulator: Emulator
+    kernel: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    arguments: tuple[Argument, ...]
+    dynamic_shared: int
+
+
+@dataclass(frozen=True)
+class Output:
+    """The shape and the element type of one of the model's outputs."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+class Launches:
+    """What a model's call launches, with its constants and the arena of its temporaries, of `arena_bytes`."""
+
+    def __init__(
+        self, launches: Sequence[Launch], outputs: Sequence[Output], constants: Sequence[Array], arena_bytes: int
+    ):
+        self._launches = tuple(launches)
+        self._outputs = tuple(outputs)
+        self._constants = [_copied(constant) for constant in constants]
+        self._arena = _allocated(arena_bytes)
+
+    def run(self, inputs: Sequence[Array]) -> tuple[list[Array], tuple[Report, ...]]:
+        """The outputs for `inputs`, which must have the inputs' shapes and types, and the report of every launch.
+
+        Raises what `Emulator.launch` raises.
+        """
+        memory = {
+            "input": [_copied(array) for array in inputs],
+            "output": [_allocated_as(output.shape, output.dtype) for output in self._outputs],
+            "constant": self._constants,
+        }
+        self._arena.fill(_NEVER_WRITTEN)
+        reports: list[Report] = []
+        for launch in self._launches:
+            args = [self._array(argument, memory) for argument in launch.arguments]
+            report = launch.emulator.launch(launch.kernel, launch.grid, launch.block, args, launch.dynamic_shared)
+            reports.append(report)
+        return memory["output"], tuple(reports)
+
+    def _array(self, argument: Argument, memory: Mapping[str, list[Array]]) -> Array:
+        """What the kernel is given: all of a tensor, or the part of the arena that is the kernel's."""
+        kind, index = argument.buffer.kind, argument.buffer.index
+        if kind != "arena":
+            return memory[kind][index]
+        return self._arena[index : index + argument.elements * argument.dtype.itemsize].view(argument.dtype)
+
+
+def compiled(texts: Mapping[str, Text], emulation: Emulation, knobs: Knobs) -> dict[str, Emulator]:
+    """An emulator for each text, compiled on all cores."""
+
+    def compile_one(text: Text) -> Emulator:
+        return Emulator(
+            text.text,
+            emulation.checks,
+            counters=emulation.counters,
+            name=text.name,
+            limit=emulation.seconds,
+            knobs=knobs,
+        )
+
+    with ThreadPoolExecutor(available_cores()) as pool:
+        return dict(zip(texts, pool.map(compile_one, texts.values()), strict=True))
+
+
+def _copied(array: Array) -> Array:
+    """A copy that is aligned as device memory is: vector loads of an array that NumPy made may not be."""
+    copy = _allocated_as(array.shape, array.dtype)
+    copy[...] = array
+    return copy
+
+
+def _allocated_as(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    return _allocated(prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
+
+
+def _allocated(num_bytes: int) -> Array:
+    """Bytes that begin at a multiple of 256, as device memory does."""
+    raw = np.full(num_bytes + _ALIGNMENT, _NEVER_WRITTEN, np.uint8)
+    start = -raw.ctypes.data % _ALIGNMENT
+    return raw[start : start + num_bytes]
