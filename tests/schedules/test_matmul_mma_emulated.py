@@ -90,6 +90,20 @@ def transposed(g: Graph, x: SSAValue) -> SSAValue:
     return g.add(TransposeOp(x, [1, 0]))
 
 
+@pytest.mark.parametrize("order", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_aligned_products_waste_no_sector_and_meet_in_no_bank(dtype: str, order: str, emulator_knobs: Knobs):
+    shapes = [(128, 64) if order[0] == "n" else (64, 128), (64, 192) if order[1] == "n" else (192, 64)]
+    graph = Graph(*(sample(shape, dtype, seed) for seed, shape in enumerate(shapes)))
+    a, b = (graph[n] if turned == "n" else transposed(graph, graph[n]) for n, turned in enumerate(order))
+    module = scheduled(graph.module(graph.add(MatmulOp(a, b))), TEMPLATE[dtype], {}, GPU)
+    _, (report,) = EmulatedProgram(module, (), counters=True, knobs=emulator_knobs).run(graph.inputs)
+    assert report.counters is not None
+    total = report.counters.total
+    assert total.bank_conflicts == 0 and total.shared_requests > 0
+    assert total.global_sectors == total.global_ideal > 0
+
+
 def _padded(g: Graph, value: float) -> SSAValue:
     filler = g.constant(np.full((), value, np.float16))
     return g.add(MatmulOp(g.add(PadOp("constant", g[0], filler, [5, 8, 3, 16])), g[1]))

@@ -230,9 +230,10 @@ def test_vectors_of_one_half() -> None:
   vector.store %ones, %B[%t] : memref<64xbf16>, vector<2xbf16>""",
         "%A : memref<64xf16>, %B : memref<64xbf16>, %C : memref<64xf16>",
     )
+    one = "treadle_twice(treadle_float_to_bfloat16(1.0f))"
     assert inner(text).splitlines()[-2:] == [
         "treadle_store(&C[t], treadle_splat<treadle_vec<unsigned, 4>>(treadle_twice(A[t])));",
-        "treadle_store(&B[t], treadle_splat<treadle_vec<unsigned, 1>>(treadle_twice(treadle_float_to_bfloat16(1.0f))));",
+        f"treadle_store(&B[t], treadle_splat<treadle_vec<unsigned, 1>>({one}));",
     ]
     resources(one_unit(text))
 
