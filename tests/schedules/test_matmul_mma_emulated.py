@@ -27,7 +27,8 @@ from tests.schedules.tensor_cores import (
 from treadle.backends.cuda.emulator import CHECKS
 from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
 from treadle.backends.cuda.printer import print_kernels
-from treadle.dialects.graph import BinaryOp, CastOp, MatmulOp, PadOp, SliceOp, TransposeOp, UnaryOp
+from treadle.backends.reference import evaluate_module
+from treadle.dialects.graph import BinaryOp, CastOp, ConvOp, MatmulOp, PadOp, SliceOp, TransposeOp, UnaryOp
 from treadle.dialects.graph.definition import DefinitionBuilder, Scalar, compute_of
 from treadle.dialects.graph.linear import padded_at
 from treadle.dialects.schedule import Choice
@@ -199,6 +200,28 @@ def test_what_only_moves_data_rides_the_asynchronous_copies(name: str, emulator_
     text = check_group(build, shapes, dtypes, emulator_knobs)
     assert [n for n in (4, 8, 16) if f"treadle_cp_async_{n}(" in text] == list(widths)
     assert copied_asynchronously(text) == {"shared_a", "shared_b"}
+
+
+CONVOLUTIONS: dict[str, tuple[tuple[Shape, Shape], list[int]]] = {
+    "of one pixel": (((1, 24, 16, 16), (40, 24, 1, 1)), [0] * 4),
+    "of 3 x 3 pixels": (((1, 16, 13, 11), (24, 16, 3, 3)), [1] * 4),
+    "of 3 x 3 pixels of two images": (((2, 8, 9, 9), (17, 8, 3, 3)), [0] * 4),
+}
+
+
+@pytest.mark.parametrize("name", list(CONVOLUTIONS))
+def test_convolutions(name: str, emulator_knobs: Knobs):
+    (image, filters), pads = CONVOLUTIONS[name]
+    graph = Graph(sample(image, "float16", 0), sample(filters, "float16", 1))
+    module = graph.module(graph.add(ConvOp(graph[0], graph[1], [1, 1], pads, [1, 1], 1)))
+    (expected,) = evaluate_module(module, graph.inputs)
+    lowered = scheduled(module, "matmul_mma", {}, GPU)
+    assert "treadle_mma_" in "".join(unit.text for unit in print_kernels(lowered))
+    result = run_clean(EmulatedProgram(lowered, tuple(CHECKS), knobs=emulator_knobs), graph.inputs)
+    scale = float(np.abs(expected.astype(np.float64)).max())
+    np.testing.assert_allclose(
+        result.astype(np.float64), expected.astype(np.float64), rtol=0, atol=2 * 2.0**-11 * scale
+    )
 
 
 COMPUTED: dict[str, tuple[Build, tuple[Shape, ...], Sequence[Any]]] = {
