@@ -107,7 +107,12 @@ STAGES: tuple[Stage, ...] = (
             Step("task-lower", "Mappings become loops before index arithmetic is simplified."),
             Step("loop-flatten", "Whole addresses: what a reshape divided, the strides multiply back."),
             Step("loop-delinearize", "Loops over several dimensions at once split where divisions by them remain."),
+            Step("loop-lower-copies", "Prologues are fused: what is only moved can be seen to be.", only="cuda"),
+            Step("loop-pack-accesses", "The same question of the loops that store tiles.", only="cuda"),
             Step("loop-simplify-index", "Fusion left divisions, remainders and predicates whose ranges are known."),
+            Step(
+                "loop-resolve-swizzles", "After every pass that reads addresses; what it adds is hoisted.", only="cuda"
+            ),
             Step("loop-hoist-invariants", "Vectorisation needs predicates and clamps out of its loops."),
             Step("loop-vectorize", "Contiguity shows only in simplified addresses.", only="cpu"),
             Step("loop-hoist-invariants", "Masks and broadcasts leave the loops.", only="cpu"),

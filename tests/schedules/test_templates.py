@@ -296,6 +296,7 @@ def test_defaults_are_in_the_space(template: Any):
     target = GPU if template.kind == "cuda" else CPU
     anchors: list[Anchor] = [product(shapes) for shapes in PRODUCTS]
     anchors += [product(((m, 64), (64, n))) for m in (1, 17, 64, 1000, 4096) for n in (1, 40, 1000, 8192)]
+    anchors += [product(((m, 64), (64, n)), "float16") for m in (1, 17, 64, 1000, 4096) for n in (1, 40, 1000, 8192)]
     anchors += [reduction(("add", (rows, k), (1,), "float32")) for rows in (1, 4096) for k in (17, 300, 5000)]
     anchors += [defined(UnaryOp("exp", tensor(1, 64, n, n))) for n in (1, 7, 224)]
     anchors += [

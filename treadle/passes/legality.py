@@ -16,10 +16,12 @@ _DEFINED = (*_DEFINITIONS, "graph.matmul", "graph.constant")
 _LANES = (
     "loop.lane_mask", "loop.lane_compare", "loop.lane_select", "loop.strided_load", "loop.strided_store",
 )  # fmt: skip
+_TILES = ("loop.commit", "loop.wait", "loop.load_matrix", "loop.mma", "loop.round_tf32")
 _BODY = (
     *_SCALARS, "scf.*", "memref.*", "vector.*", "loop.load", "loop.store", "loop.alloc", "loop.barrier",
-    "loop.warp_reduce", *_LANES,
+    "loop.warp_reduce", *_LANES, *_TILES,
 )  # fmt: skip
+_COPIES = ("loop.copy", "loop.yield")
 _PLAN = ("loop.buffer", "loop.launch", "loop.return")
 
 LEGAL: Mapping[str, Sequence[str]] = {
@@ -28,9 +30,9 @@ LEGAL: Mapping[str, Sequence[str]] = {
     "define": _DEFINED,
     "fuse": (*_DEFINED, "graph.fused"),
     "schedule": (*_DEFINED, "graph.fused"),
-    "kernels": (*_FRAME, "graph.constant", "loop.kernel", "task.*", *_BODY),
-    "plan": (*_FRAME, *_PLAN, "loop.func", "task.*", *_BODY),
-    "loops": (*_FRAME, *_PLAN, "loop.func", *_BODY),
+    "kernels": (*_FRAME, "graph.constant", "loop.kernel", "task.*", *_BODY, *_COPIES),
+    "plan": (*_FRAME, *_PLAN, "loop.func", "task.*", *_BODY, *_COPIES),
+    "loops": (*_FRAME, *_PLAN, "loop.func", *_BODY, "loop.async_copy"),
     "lower cpu": (*_FRAME, *_PLAN, *_SCALARS, "scf.*", "memref.*", "vector.*", *_LANES),
     "lower cuda": (*_FRAME, *_PLAN, *_SCALARS, "scf.*", "memref.*", "vector.*", "cuda.*"),
 }

@@ -6,12 +6,27 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
 from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import IndexType, TensorType, UnitAttr
+from xdsl.dialects.builtin import IndexType, TensorType, UnitAttr, VectorType
 from xdsl.ir import Attribute, Block, BlockArgument, Region, SSAValue
 from xdsl.rewriter import InsertPoint
 
 from treadle.dialects.graph.definition import DefinitionBuilder, Scalar
-from treadle.dialects.loop import AllocOp, BarrierOp, KernelOp, LoadOp, Space, StoreOp, buffer_type, memref_of
+from treadle.dialects.loop import (
+    AllocOp,
+    BarrierOp,
+    CommitOp,
+    CopyOp,
+    KernelOp,
+    LoadOp,
+    Space,
+    StoreOp,
+    Swizzle,
+    WaitOp,
+    buffer_type,
+    memref_of,
+    zeros,
+)
+from treadle.dialects.loop import YieldOp as CopyYieldOp
 from treadle.dialects.task import ForOp, Mapping, YieldOp
 
 index = IndexType()
@@ -129,8 +144,15 @@ class KernelBuilder(DefinitionBuilder):
             yield op.body.block.args
         op.body.block.add_op(YieldOp())
 
-    def alloc(self, name: str, shape: Sequence[int], element: Attribute, space: Space = Space.REGISTER) -> SSAValue:
-        op = AllocOp(buffer_type(tuple(shape), element, space))
+    def alloc(
+        self,
+        name: str,
+        shape: Sequence[int],
+        element: Attribute,
+        space: Space = Space.REGISTER,
+        swizzle: Swizzle | None = None,
+    ) -> SSAValue:
+        op = AllocOp(buffer_type(tuple(shape), element, space, swizzle))
         op.buffer.name_hint = name
         return self.insert(op)
 
@@ -146,8 +168,31 @@ class KernelBuilder(DefinitionBuilder):
     def store(self, value: Scalar, buffer: SSAValue, indices: Sequence[Index], where: SSAValue | None = None) -> None:
         self._builder.insert(StoreOp(value, buffer, [self.value(i) for i in indices], where))
 
+    def copy(
+        self, buffer: SSAValue, indices: Sequence[Index], extent: int, value: Callable[[SSAValue], Scalar]
+    ) -> None:
+        """An asynchronous copy of `extent` elements; `value` gives that of element e."""
+        op = CopyOp(buffer, [self.value(i) for i in indices], extent, is_async=True)
+        op.element.name_hint = "e"
+        self._builder.insert(op)
+        with self._inside(op.body.block):
+            result = value(op.element)
+        op.body.block.add_op(CopyYieldOp(result))
+
+    def commit(self) -> None:
+        """Ends a group of copies."""
+        self._builder.insert(CommitOp())
+
+    def wait(self, pending: int) -> None:
+        """Waits for all but the newest groups of copies."""
+        self._builder.insert(WaitOp(pending))
+
     def barrier(self) -> None:
         self._builder.insert(BarrierOp())
+
+    def zeros(self, type: VectorType) -> SSAValue:
+        """A vector of zeros."""
+        return self.insert(arith.ConstantOp(zeros(type)))
 
     def least(self, a: Index, b: Index) -> SSAValue:
         return self.insert(arith.MinSIOp(self.value(a), self.value(b)))

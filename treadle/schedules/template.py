@@ -40,6 +40,8 @@ class Template(ABC):
     kind: ClassVar[str]
     """The kind of target: cpu or cuda."""
     knobs: ClassVar[tuple[Knob, ...]]
+    precision: ClassVar[str] = "f32"
+    """How exact products of f32 are; a template of a lower precision is a default only where that is asked for."""
 
     @abstractmethod
     def fits(self, anchor: Anchor) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from treadle.dialects.graph.dtypes import epsilon, is_float_dtype
 from treadle.errors import TreadleError
 from treadle.target import Target
 
@@ -74,8 +75,8 @@ def compare(name: str, actual: Array, expected: Array, units: float) -> Comparis
     if actual.shape != expected.shape or actual.dtype != expected.dtype:
         problem = f"{actual.dtype}{list(actual.shape)}, the reference has {expected.dtype}{list(expected.shape)}"
         return Comparison(name, math.inf, math.inf, 0.0, problem)
-    floating = expected.dtype.kind == "f"
-    accepted = units * float(np.finfo(expected.dtype).eps) if floating else 0.0
+    floating = is_float_dtype(expected.dtype)
+    accepted = units * epsilon(expected.dtype) if floating else 0.0
     finite = np.isfinite(expected)
     if not np.array_equal(actual[~finite], expected[~finite], equal_nan=floating):
         return Comparison(name, math.inf, math.inf, accepted, "other values where the reference is not finite")

@@ -220,6 +220,24 @@ def test_vectors_of_four() -> None:
     resources(one_unit(text))
 
 
+def test_vectors_of_one_half() -> None:
+    text = kernel(
+        """
+  %y = memref.load %A[%t] : memref<64xf16>
+  %w = vector.broadcast %y : f16 to vector<8xf16>
+  vector.store %w, %C[%t] : memref<64xf16>, vector<8xf16>
+  %ones = arith.constant dense<1.0> : vector<2xbf16>
+  vector.store %ones, %B[%t] : memref<64xbf16>, vector<2xbf16>""",
+        "%A : memref<64xf16>, %B : memref<64xbf16>, %C : memref<64xf16>",
+    )
+    one = "treadle_twice(treadle_float_to_bfloat16(1.0f))"
+    assert inner(text).splitlines()[-2:] == [
+        "treadle_store(&C[t], treadle_splat<treadle_vec<unsigned, 4>>(treadle_twice(A[t])));",
+        f"treadle_store(&B[t], treadle_splat<treadle_vec<unsigned, 1>>({one}));",
+    ]
+    resources(one_unit(text))
+
+
 def test_integer_helpers_and_comparisons_compile() -> None:
     text = kernel(
         """

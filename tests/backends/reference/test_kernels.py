@@ -10,6 +10,7 @@ from xdsl.dialects import arith, func, math, memref, scf, vector
 from xdsl.dialects.builtin import Builtin, ModuleOp, f16, f32, i1, i8
 from xdsl.parser import Parser
 
+from treadle.backends.reference.kernel_tiles import round_tf32
 from treadle.backends.reference.kernels import evaluate_kernel
 from treadle.backends.reference.run_module import run_module
 from treadle.dialects.graph import GRAPH
@@ -350,7 +351,7 @@ COPY = "%v = loop.load %x[%t] : memref<4xf32>\n loop.store %v, %y[%t] : memref<4
         (
             "%r = loop.warp_reduce add %zero over 2 : f32",
             4,
-            "kernel 'k': 4 lanes fold values; accepted: whole warps of 32",
+            "kernel 'k': block 0 diverges: thread 0 waits at loop.warp_reduce .*accepted: all 32 lanes of a warp",
         ),
         (
             "%half = arith.cmpi ult, %t, %c2 : index\n scf.if %half {\n"
@@ -404,3 +405,92 @@ func.func @main(%x : tensor<4xf32>) -> tensor<4xf32> {
     np.testing.assert_array_equal(run_module(module, [x])[0], -2 * x)
     with pytest.raises(TreadleError, match=r"input 'x': float64\[4\] given; accepted: x: float32\[4\]"):
         run_module(module, [x.astype(np.float64)])
+
+
+TILES = """
+func.func @main(%x : tensor<16x16xf16>, %w : tensor<16x8xf16>) -> tensor<16x8xf32> {
+  %r = loop.kernel @tile ins(%A = %x : tensor<16x16xf16>, %B = %w : tensor<16x8xf16>)
+      outs(%C : tensor<16x8xf32>) grid(%b in 1) threads(%t in 32) {
+    %c0 = arith.constant 0 : index
+    %c2 = arith.constant 2 : index
+    %c4 = arith.constant 4 : index
+    %c8 = arith.constant 8 : index
+    %c16 = arith.constant 16 : index
+    %nothing = arith.constant dense<0.0> : vector<2x2xf32>
+    %sa = loop.alloc : memref<16x16xf16, #loop.swizzle<8, 4, 2>, #shared>
+    %sb = loop.alloc : memref<16x8xf16, #shared>
+    %row = arith.remui %t, %c16 : index
+    %half = arith.divui %t, %c16 : index
+    %k = arith.muli %half, %c8 : index
+    loop.copy async (%e in 8) to %sa[%row, %k] {
+      %column = arith.addi %k, %e : index
+      %v = loop.load %A[%row, %column] : memref<16x16xf16>
+      loop.yield %v : f16
+    } : memref<16x16xf16, #loop.swizzle<8, 4, 2>, #shared>
+    loop.copy (%e in 8) to %sb[%row, %c0] {
+      %v = loop.load %B[%row, %e] : memref<16x8xf16>
+      loop.yield %v : f16
+    } : memref<16x8xf16, #shared>
+    loop.commit
+    loop.wait 0
+    loop.barrier
+    %a = loop.load_matrix %sa[%row, %k] : memref<16x16xf16, #loop.swizzle<8, 4, 2>, #shared> -> vector<4x2xf16>
+    %right = loop.load_matrix transpose %sb[%row, %c0] : memref<16x8xf16, #shared> -> vector<2x2xf16>
+    %d = loop.mma %a, %right, %nothing : vector<4x2xf16>, vector<2x2xf16>, vector<2x2xf32>
+    task.for (%i, %j) in #task.map<repeat(2, 1) * spatial(8, 4) * repeat(1, 2)>(%t) {
+      %h = arith.divui %i, %c8 : index
+      %c = arith.remui %j, %c2 : index
+      %v = vector.extract %d[%h, %c] : f32 from vector<2x2xf32>
+      loop.store %v, %C[%i, %j] : memref<16x8xf32>
+    }
+  }
+  func.return %r : tensor<16x8xf32>
+}
+"""
+
+
+def tile_kernel(text: str) -> KernelOp:
+    return next(op for op in parse(text).walk() if isinstance(op, KernelOp))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_tile_product_of_a_warp(reverse: bool):
+    a, b = normal(16, 16).astype(np.float16), normal(16, 8).astype(np.float16)
+    result = evaluate_kernel(tile_kernel(TILES), [a, b], reverse=reverse)
+    np.testing.assert_allclose(result, a.astype(np.float32) @ b.astype(np.float32), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("loop.wait 0\n", "loop.wait 1\n", "loop.load_matrix of %sa: .* reads what nobody has stored"),
+        ("loop.commit\n    loop.wait 0\n", "loop.wait 0\n", "loop.load_matrix of %sa: .* reads what nobody has stored"),
+        ("load_matrix %sa[%row, %k]", "load_matrix %sa[%t, %k]", r"loop.load_matrix of %sa: .* at \[16, 8\]"),
+        ("(%e in 8) to %sb[%row, %c0]", "(%e in 8) to %sb[%row, %c2]", r"loop.copy of %sb: .* at \[0, 2\]"),
+        ("threads(%t in 32)", "threads(%t in 16)", "diverges: thread 0 waits at loop.load_matrix of %sa"),
+    ],
+)
+def test_what_tiles_leave_undefined_is_an_error(old: str, new: str, message: str):
+    a, b = normal(16, 16).astype(np.float16), normal(16, 8).astype(np.float16)
+    assert old in TILES
+    text = TILES.replace(old, new)
+    if new.startswith("threads"):
+        text = text[: text.index("    task.for")] + text[text.index("  }\n  func.return") :]
+    with pytest.raises(TreadleError, match=message):
+        evaluate_kernel(tile_kernel(text), [a, b])
+
+
+def test_lanes_that_do_not_take_part_are_an_error():
+    start = "    %d = loop.mma"
+    guarded = TILES.replace(start, "    %some = arith.cmpi slt, %t, %c4 : index\n    scf.if %some {\n" + start)
+    end = guarded.index("    task.for")
+    text = guarded[:end] + "}\n" + guarded[guarded.index("  }\n  func.return") :]
+    with pytest.raises(TreadleError, match=r"thread 0 waits at loop.mma .*, thread 4 has ended"):
+        evaluate_kernel(tile_kernel(text), [normal(16, 16).astype(np.float16), normal(16, 8).astype(np.float16)])
+
+
+def test_rounding_to_tf32():
+    values = np.array([1.0, 1 + 2.0**-11, -1 - 2.0**-11, 1 + 2.0**-12, np.inf], np.float32)
+    expected = np.array([1.0, 1 + 2.0**-10, -1 - 2.0**-10, 1.0, np.inf], np.float32)
+    np.testing.assert_array_equal(round_tf32(values), expected)
+    assert np.isnan(round_tf32(np.array([np.nan], np.float32))).all()

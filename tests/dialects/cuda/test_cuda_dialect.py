@@ -42,6 +42,9 @@ memref<16x128xf32, #cuda.space<shared>>
 -> vector<2x2xf16>
     %c = "test.op"() : () -> vector<2x2xf32>
     %d = cuda.mma m16n8k16 %x, %y, %c : vector<4x2xf16>, vector<2x2xf16>, vector<2x2xf32>
+    %e = cuda.ldmatrix %tile[%t, %one] : memref<16x128xf32, #cuda.space<shared>> -> vector<4x1xf32>
+    %f = cuda.round_tf32 %e : vector<4x1xf32>
+    %g = cuda.ldmatrix %big[%t, %one] : memref<128x40xf16, #cuda.space<shared>> -> vector<2x2x2xf16>
     cuda.return
   }
 }"""
@@ -240,7 +243,8 @@ def test_shuffle_rejects_other_types() -> None:
     ("source", "fragment", "reason"),
     [
         ("memref<16x64xf16>", "vector<4x2xf16>", "is not #cuda.space<shared>"),
-        (SHARED, "vector<4x2xf32>", "elements of type f32 are neither f16 nor bf16"),
+        (SHARED.replace("f32", "i32"), "vector<4x2xi32>", "elements of type i32 are none of f16, bf16, f32"),
+        (SHARED, "vector<4x2xf32>", "is none of vector<1x1xf32>"),
         ("memref<16x64xf16, #cuda.space<shared>>", "vector<3x2xf16>", "is none of vector<1x2xf16>"),
         ("memref<16x64xf16, #cuda.space<shared>>", "vector<4x2xbf16>", "is none of vector<1x2xf16>"),
         ("memref<16x68xf16, #cuda.space<shared>>", "vector<4x2xf16>", "136 bytes, not a multiple of 16"),
@@ -250,6 +254,18 @@ def test_shuffle_rejects_other_types() -> None:
 def test_ldmatrix_rejects(source: str, fragment: str, reason: str) -> None:
     module = in_kernel(f'%s = "test.op"() : () -> {source}\n%f = cuda.ldmatrix %s[%i, %i] : {source} -> {fragment}')
     assert reason in rejection(module)
+
+
+def test_matrices_of_f32_are_not_transposed() -> None:
+    module = in_kernel(
+        f'%s = "test.op"() : () -> {SHARED}\n%f = cuda.ldmatrix transpose %s[%i, %i] : {SHARED} -> vector<4x1xf32>'
+    )
+    assert "matrices of f32 cannot be transposed" in rejection(module)
+
+
+def test_round_tf32_rejects_other_types() -> None:
+    with pytest.raises(VerifyException, match="Expected attribute f32 but got f16"):
+        in_kernel('%h = "test.op"() : () -> vector<4x2xf16>\n%r = cuda.round_tf32 %h : vector<4x2xf16>')
 
 
 def mma(shape: str, a: str, b: str, c: str) -> ModuleOp:

@@ -34,6 +34,21 @@ VALUES = """
 %w, %z, %short = "test.op"() : () -> (vector<16xf32>, vector<16xf32>, vector<8xi1>)
 """
 
+TILES = """
+%G, %S = "test.op"() : () -> (memref<64x64xf16>, memref<2x64x32xf16, #loop.space<shared>>)
+%W = "test.op"() : () -> memref<64x32xf16, #loop.swizzle<8, 2, 4>, #loop.space<shared>>
+%R = "test.op"() : () -> memref<64x32xf32, #loop.space<shared>>
+%i, %p, %z = "test.op"() : () -> (index, i1, f16)
+%a, %b, %c = "test.op"() : () -> (vector<4x2xf16>, vector<2x2xf16>, vector<2x2xf32>)
+%x, %y = "test.op"() : () -> (vector<4x1xf32>, vector<2x1xf32>)
+"""
+SHARED = "memref<2x64x32xf16, #loop.space<shared>>"
+COPY = """loop.copy async (%e in 8) to %S[%i, %i, %i] {
+  %k = arith.addi %i, %e : index
+  %v = loop.load %G[%i, %k] where %p else %z : memref<64x64xf16>
+  loop.yield %v : f16
+} : memref<2x64x32xf16, #loop.space<shared>>"""
+
 KERNEL = """func.func @main(%x: tensor<4x8xf32>) -> tensor<8xf32> {{
   %y = loop.kernel @k ins(%X = %x : tensor<4x8xf32>) outs(%Y : tensor<8xf32>)
       grid(%b in {grid}) threads(%t in {threads}) {{
@@ -74,6 +89,24 @@ GOOD = [
     VALUES + "%r = loop.strided_load %B[%i] by -196 where %m else %z : memref<64xf32>, vector<16xf32>",
     VALUES + "loop.strided_store %w, %A[%i, %j] by 2 : memref<64x8xf32>, vector<16xf32>",
     VALUES + "loop.strided_store %w, %B[%i] by 196 where %m : memref<64xf32>, vector<16xf32>",
+    TILES + COPY,
+    TILES + COPY.replace(" async", ""),
+    TILES
+    + COPY.replace("S[%i, %i, %i]", "W[%i, %i]").replace(
+        "memref<2x64x32xf16, ", "memref<64x32xf16, #loop.swizzle<8, 2, 4>, "
+    ),
+    TILES + f"loop.async_copy 8 %G[%i, %i], %S[%i, %i, %i] where %p : memref<64x64xf16>, {SHARED}",
+    TILES
+    + "loop.async_copy 2 %G[%i, %i], %S[%i, %i, %i] : memref<64x64xf16>, memref<2x64x32xf16, #loop.space<shared>>",
+    "loop.commit",
+    "loop.wait 2",
+    "%r = loop.alloc : memref<3x64x32xf16, #loop.swizzle<8, 2, 4>, #loop.space<shared>>",
+    TILES + "%r = loop.load_matrix %S[%i, %i, %i] : memref<2x64x32xf16, #loop.space<shared>> -> vector<4x2xf16>",
+    TILES + f"%r = loop.load_matrix transpose %S[%i, %i, %i] : {SHARED} -> vector<2x2x2xf16>",
+    TILES + "%r = loop.load_matrix %R[%i, %i] : memref<64x32xf32, #loop.space<shared>> -> vector<2x1xf32>",
+    TILES + "%r = loop.mma %a, %b, %c : vector<4x2xf16>, vector<2x2xf16>, vector<2x2xf32>",
+    TILES + "%r = loop.mma %x, %y, %c : vector<4x1xf32>, vector<2x1xf32>, vector<2x2xf32>",
+    TILES + "%r = loop.round_tf32 %x : vector<4x1xf32>",
     KERNEL.format(grid=4, threads=8),
     KERNEL.format(grid=4, threads=8).replace("in 8) {", 'in 8) comment "copy" {'),
     FUNC.format(grid=3, threads=12),
@@ -139,6 +172,72 @@ REJECTED = [
     ),
     (VALUES + "%r = loop.warp_reduce add %v over 3 : f32", "groups of 3 lanes: expected 2, 4, 8, 16 or 32"),
     (VALUES + "%r = loop.warp_reduce add %h over 32 : f16", "lanes exchange f32 and i32, not f16"),
+    (
+        TILES + COPY.replace("S[%i, %i, %i]", "S[%i, %i]"),
+        "2 indices into memref<2x64x32xf16, #loop.space<shared>>: expected 3",
+    ),
+    (
+        TILES
+        + COPY.replace("S[%i, %i, %i]", "G[%i, %i]").replace(
+            "memref<2x64x32xf16, #loop.space<shared>>", "memref<64x64xf16>"
+        ),
+        "a copy to memref<64x64xf16>: expected a buffer in #loop.space<shared>",
+    ),
+    (TILES + COPY.replace("in 8", "in 0"), "a copy of 0 elements: expected at least 1"),
+    (TILES + COPY.replace("yield %v : f16", "yield %c : vector<2x2xf32>"), "yields vector<2x2xf32>: expected f16"),
+    (TILES + COPY.replace("loop.yield %v : f16", "loop.yield"), "the region yields nothing: expected f16"),
+    (TILES + "loop.yield %z : f16", "'loop.yield' expects parent op 'loop.copy'"),
+    (
+        TILES + f"loop.async_copy 8 %S[%i, %i, %i], %S[%i, %i, %i] : {SHARED}, {SHARED}",
+        "expected global to #loop.space<shared>",
+    ),
+    (
+        TILES + "loop.async_copy 8 %G[%i, %i], %R[%i, %i] : memref<64x64xf16>, memref<64x32xf32, #loop.space<shared>>",
+        "the elements' types differ",
+    ),
+    (
+        TILES + f"loop.async_copy 0 %G[%i, %i], %S[%i, %i, %i] : memref<64x64xf16>, {SHARED}",
+        "a copy of 0 elements: expected at least 1",
+    ),
+    ("loop.wait -1", "cannot leave -1 groups under way: expected 0 or more"),
+    (
+        "%r = loop.alloc : memref<64x32xf16, #loop.swizzle<8, 2>, #loop.space<shared>>",
+        "a swizzle of 2 numbers: expected chunk, rows, phases",
+    ),
+    (
+        "%r = loop.alloc : memref<64x24xf16, #loop.swizzle<8, 2, 4>, #loop.space<shared>>",
+        "swizzle<8, 2, 4> of rows of 24 elements: expected a multiple of 32",
+    ),
+    (
+        "%r = loop.alloc : memref<64x24xf16, #loop.swizzle<8, 2, 3>, #loop.space<shared>>",
+        "swizzle<8, 2, 3>: expected sizes of at least 1, and a power of two for the phases",
+    ),
+    (
+        "%r = loop.alloc : memref<32xf16, #loop.swizzle<8, 2, 4>, #loop.space<shared>>",
+        "has no rows: a swizzle permutes the last of two or more dimensions",
+    ),
+    (
+        TILES + "%r = loop.load_matrix %G[%i, %i] : memref<64x64xf16> -> vector<4x2xf16>",
+        "matrices of memref<64x64xf16>: expected a buffer in #loop.space<shared>",
+    ),
+    (
+        TILES
+        + "%r = loop.load_matrix transpose %R[%i, %i] : memref<64x32xf32, #loop.space<shared>> -> vector<4x1xf32>",
+        "matrices of f32: expected f16, bf16, or f32 without transpose",
+    ),
+    (
+        TILES + "%r = loop.load_matrix %S[%i, %i, %i] : memref<2x64x32xf16, #loop.space<shared>> -> vector<3x2xf16>",
+        "as vector<3x2xf16>: expected one of vector<1x2xf16>",
+    ),
+    (
+        TILES + "%r = loop.load_matrix %S[%i, %i, %i] : memref<2x64x32xf16, #loop.space<shared>> -> f16",
+        "expected a vector, got f16",
+    ),
+    (
+        TILES + "%r = loop.mma %b, %a, %c : vector<2x2xf16>, vector<4x2xf16>, vector<2x2xf32>",
+        "a tile product of (vector<2x2xf16>, vector<4x2xf16>, vector<2x2xf32>): expected (vector<4x2xf16>, ",
+    ),
+    (TILES + "%r = loop.round_tf32 %a : vector<4x2xf16>", "Expected attribute"),
     (KERNEL.format(grid=0, threads=8), "@k: grid and threads are at least 1"),
     (KERNEL.format(grid=4, threads=0), "@k: grid and threads are at least 1"),
     (KERNEL.format(grid=4, threads=8).replace("outs(%Y : tensor", "outs(%Y : memref"), "expected a tensor, got memref"),

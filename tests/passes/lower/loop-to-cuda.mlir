@@ -49,3 +49,41 @@ loop.func @fold(%A : memref<32xf32>, %C : memref<32xf32>) grid(%b in 1) threads(
 // CHECK-NEXT:    [[C:%.*]] = cuda.shuffle xor [[B]], [[ONE]] : f32
 // CHECK-NEXT:    %s = arith.addf [[B]], [[C]] : f32
 // CHECK-NEXT:    memref.store %s
+// Copies and tile products of the loop dialect have one operation each.
+loop.func @tiles(%A : memref<4096xf16>, %C : memref<64xf32>) grid(%b in 2) threads(%t in 32) {
+  %tile = loop.alloc : memref<32x32xf16, #loop.space<shared>>
+  %floats = loop.alloc : memref<32x32xf32, #loop.space<shared>>
+  %c0 = arith.constant 0 : index
+  %in = arith.cmpi slt, %t, %b : index
+  %c = arith.constant dense<0.0> : vector<2x2xf32>
+  loop.async_copy 8 %A[%c0], %tile[%t, %c0] where %in : memref<4096xf16>, memref<32x32xf16, #loop.space<shared>>
+  loop.commit
+  loop.wait 1
+  %a = loop.load_matrix %tile[%t, %c0] : memref<32x32xf16, #loop.space<shared>> -> vector<4x2xf16>
+  %pair = loop.load_matrix transpose %tile[%t, %c0] : memref<32x32xf16, #loop.space<shared>> -> vector<2x2x2xf16>
+  %right = vector.extract %pair[1] : vector<2x2xf16> from vector<2x2x2xf16>
+  %d = loop.mma %a, %right, %c : vector<4x2xf16>, vector<2x2xf16>, vector<2x2xf32>
+  %x = loop.load_matrix %floats[%t, %c0] : memref<32x32xf32, #loop.space<shared>> -> vector<4x1xf32>
+  %y = loop.load_matrix %floats[%t, %c0] : memref<32x32xf32, #loop.space<shared>> -> vector<2x1xf32>
+  %r = loop.round_tf32 %x : vector<4x1xf32>
+  %f = loop.mma %r, %y, %d : vector<4x1xf32>, vector<2x1xf32>, vector<2x2xf32>
+  %v = vector.extract %f[%t, 1] : f32 from vector<2x2xf32>
+  memref.store %v, %C[%t] : memref<64xf32>
+}
+
+// CHECK-LABEL: cuda.kernel @tiles
+// CHECK:         cuda.cp_async %A[%c0], %tile[%t, %c0] bytes 16 where %in
+// CHECK-NEXT:    cuda.cp_async_commit
+// CHECK-NEXT:    cuda.cp_async_wait 1
+// CHECK-NEXT:    %a = cuda.ldmatrix %tile[%t, %c0] : memref<32x32xf16, #cuda.space<shared>> -> vector<4x2xf16>
+// CHECK-NEXT:    %pair = cuda.ldmatrix transpose %tile[%t, %c0]
+// CHECK:         %d = cuda.mma m16n8k16 %a, %right, %c
+// CHECK:         %r = cuda.round_tf32 %x : vector<4x1xf32>
+// CHECK-NEXT:    %f = cuda.mma m16n8k8 %r, %y, %d
+
+// TEXT-LABEL: tiles(
+// TEXT:         treadle_cp_async_16(&tile[t][0], &A[0], t < (int)blockIdx.x);
+// TEXT:         treadle_mma_m16n8k16_f16(a, treadle_part<treadle_vec<unsigned, 2>>(pair, 1), treadle_vec<float, 4>{});
+// TEXT:         const treadle_vec<float, 4> x = treadle_as_float(treadle_ldmatrix_x4(&floats[t][0]));
+// TEXT:         treadle_mma_m16n8k8_tf32(treadle_round_tf32(x), y, d);
+// TEXT:         C[t] = f.v[t * 2 + 1];

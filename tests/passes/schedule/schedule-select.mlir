@@ -13,6 +13,17 @@ func.func @product(%x: tensor<128x96xf32>, %w: tensor<96x64xf32>) -> tensor<128x
   func.return %y : tensor<128x64xf32>
 }
 
+// Tensor cores multiply halves.
+// CPU: } schedule #schedule.use<"matmul_cpu",
+// GPU: } schedule #schedule.use<"matmul_mma", {block = [32, 64], warps = [2, 2], depth = 32, stages = 4, group = 1}>
+func.func @halves(%x: tensor<128x96xf16>, %w: tensor<96x64xf16>) -> tensor<128x64xf16> {
+  %y = graph.fused "halves" {
+    %m = graph.matmul %x, %w : (tensor<128x96xf16>, tensor<96x64xf16>) -> tensor<128x64xf16>
+    graph.yield %m : tensor<128x64xf16>
+  } : tensor<128x64xf16>
+  func.return %y : tensor<128x64xf16>
+}
+
 // The reduction is the anchor, not the pointwise operator behind it.
 // CPU: graph.fused "norm"
 // CPU: } schedule #schedule.use<"reduce_cpu", {lanes = 64, rows = 1}> : tensor<4xf32>

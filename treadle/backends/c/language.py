@@ -97,7 +97,7 @@ class CLanguage(Language):
     def vector_lvalue(self, type: VectorType, address: str) -> str:
         return f"*({self.vector_type(type)}_u *){address}"
 
-    def lane(self, vector: str, position: int, type: VectorType) -> str:
+    def lane(self, vector: str, position: str, type: VectorType) -> str:
         return f"{vector}[{position}]"
 
     def declare_array(self, name: str, type: MemRefType, extents: str, op: Operation) -> list[str]:

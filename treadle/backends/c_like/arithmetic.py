@@ -41,7 +41,9 @@ class Arithmetic:
         if number is None or not isinstance(type, VectorType):
             self._language.reject(op, f"a constant of type {type}", "scalars and splat vectors")
         positive_zero = number == 0 and not str(number).startswith("-")
-        scalar = number_text(self._language, type.element_type, number).text
+        scalar = narrowed(
+            self._language, number_text(self._language, type.element_type, number), type.element_type
+        ).text
         return Text(self._language.splat(type, scalar, positive_zero))
 
     def _operator(self, op: Operation) -> Text:

@@ -20,7 +20,14 @@ _LOADS = (memref.LoadOp, vector.LoadOp, vector.MaskedLoadOp, StridedLoadOp)
 _STORES = (memref.StoreOp, vector.StoreOp, vector.MaskedStoreOp, StridedStoreOp)
 _TRANSPARENT = (vector.BroadcastOp, vector.CreateMaskOp)
 _PURE_DIALECTS = ("arith", "math", "vector")
-_OTHER_PURE = ("loop.lane_mask", "loop.lane_compare", "loop.lane_select", "cuda.thread_id", "cuda.block_id")
+_OTHER_PURE = (
+    "loop.lane_mask",
+    "loop.lane_compare",
+    "loop.lane_select",
+    "cuda.thread_id",
+    "cuda.block_id",
+    "cuda.round_tf32",
+)
 # All lanes of a warp take part in these: they stay in the block where they stand.
 _OF_A_WARP = ("cuda.mma", "cuda.shuffle", "cuda.ldmatrix")
 _ALLOCATIONS = ("memref.alloca", "loop.alloc", "cuda.alloc")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import ClassVar, NoReturn, Protocol
 
 from xdsl.dialects.builtin import (
+    BFloat16Type,
     Float16Type,
     Float32Type,
     Float64Type,
@@ -67,6 +68,8 @@ class Language(ABC):
 
     def literal(self, type: Attribute, value: float) -> str:
         """A number of a scalar type."""
+        if isinstance(type, BFloat16Type):
+            return float_literal(value, 32, self.infinity, self.nan)  # rounded where it is narrowed
         if isinstance(type, Float16Type | Float32Type | Float64Type):
             return float_literal(value, type.bitwidth, self.infinity, self.nan)
         width = type.width.data if isinstance(type, IntegerType) else 64
@@ -98,8 +101,12 @@ class Language(ABC):
         """The vector at an address (`&A[i]`), in the text of a unary expression."""
 
     @abstractmethod
-    def lane(self, vector: str, position: int, type: VectorType) -> str:
+    def lane(self, vector: str, position: str, type: VectorType) -> str:
         """One lane of a vector that is a primary expression."""
+
+    def part(self, vector: str, position: str, type: VectorType) -> str:
+        """One of the equal parts of a vector, of the type given; raises TreadleError where there are none."""
+        raise TreadleError(f"a part {type} of {vector} at {position}", f"{self.name} printer", "single elements")
 
     @abstractmethod
     def declare_array(self, name: str, type: MemRefType, extents: str, op: Operation) -> list[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import cast
 
 from xdsl.dialects import arith, vector
 from xdsl.dialects.builtin import VectorType
 from xdsl.ir import SSAValue
 
-from treadle.backends.c_like.constants import splat_number
+from treadle.backends.c_like.constants import constant_integer, splat_number
 from treadle.backends.c_like.operators import FLOAT_COMPARISONS, Level
 from treadle.backends.c_like.values import Text, Values, Writers, relation
 from treadle.dialects.loop import LaneCompareOp, LaneMaskOp, LaneSelectOp, StridedLoadOp
@@ -76,14 +77,22 @@ class Vectors:
         return Text(self._language.splat(op.vector.type, self._values.at(op.source), False))
 
     def _extract(self, op: vector.ExtractOp) -> Text:
-        type = op.vector.type
-        assert isinstance(type, VectorType)
-        position = 0
-        for extent, at in zip(type.get_shape(), op.static_position.get_values(), strict=False):
-            position = position * extent + at
-        if op.dynamic_position or isinstance(op.result.type, VectorType):
-            self._language.reject(op, f"{op.name} at a computed position", "constant positions of one element")
-        return Text(self._language.lane(self._values.at(op.vector, Level.PRIMARY), position, type))
+        """One element, or one of the parts along the first dimensions, at its row-major position."""
+        type, mixed = cast(VectorType, op.vector.type), op.get_mixed_position()
+        constant, terms = 0, list[str]()
+        for axis, at in enumerate(mixed):
+            stride = prod(type.get_shape()[axis + 1 : len(mixed)])
+            known = at if isinstance(at, int) else constant_integer(at)
+            if known is not None:
+                constant += known * stride
+            elif isinstance(at, SSAValue):
+                text = self._values.at(at, Level.ADD if stride == 1 else Level.MULTIPLY)
+                terms.append(text if stride == 1 else f"{text} * {stride}")
+        position = " + ".join([*terms, *([str(constant)] if constant or not terms else [])])
+        whole = self._values.at(op.vector, Level.PRIMARY)
+        if isinstance(op.result.type, VectorType):
+            return Text(self._language.part(whole, position, op.result.type))
+        return Text(self._language.lane(whole, position, type))
 
     def _reduce(self, op: vector.ReductionOp) -> Text:
         kinds = {"add": "add", "maximumf": "max", "minimumf": "min"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from xdsl.dialects import vector
 from xdsl.dialects.builtin import (
     BFloat16Type,
     Float16Type,
@@ -35,6 +36,7 @@ from treadle.dialects.cuda import (
     CpAsyncWaitOp,
     LdmatrixOp,
     MmaOp,
+    RoundTf32Op,
     ShuffleOp,
     Space,
     ThreadIdOp,
@@ -100,20 +102,27 @@ class CudaLanguage(Language):
 
     def splat(self, type: VectorType, scalar: str, zero: bool) -> str:
         name = self.vector_type(type)
-        return f"{name}{{}}" if zero else f"treadle_splat<{name}>({scalar})"
+        lane = scalar if self.has_operators(type) else f"treadle_twice({scalar})"
+        return f"{name}{{}}" if zero else f"treadle_splat<{name}>({lane})"
 
     def vector_load(self, type: VectorType, address: str) -> str:
         return f"treadle_load<{self.vector_type(type)}>({address})"
 
-    def lane(self, vector: str, position: int, type: VectorType) -> str:
+    def lane(self, vector: str, position: str, type: VectorType) -> str:
         if not self.has_operators(type):
             raise TreadleError(f"one element of {type}", "CUDA printer", "elements of 32 bits")
         return f"{vector}.v[{position}]"
 
+    def part(self, vector: str, position: str, type: VectorType) -> str:
+        return f"treadle_part<{self.vector_type(type)}>({vector}, {position})"
+
     def declare_array(self, name: str, type: MemRefType, extents: str, op: Operation) -> list[str]:
         element = self.memory_type(type.element_type)
         if space_of(type) is not Space.SHARED:
-            return [f"{element} {name}{extents};"]
+            aligned = (
+                f"alignas({_ALIGNMENT}) " if any(_is_vector_access(use.operation) for use in op.results[0].uses) else ""
+            )
+            return [f"{aligned}{element} {name}{extents};"]
         if not isinstance(op, AllocOp) or op.dynamic is None:
             return [f"alignas({_ALIGNMENT}) __shared__ {element} {name}{extents};"]
         return self._declare_dynamic(name, element, type, extents)
@@ -138,9 +147,11 @@ class CudaLanguage(Language):
             case ShuffleOp():
                 return f"treadle_shuffle_{op.mode.data}({values.at(op.value)}, {values.at(op.lane)})"
             case LdmatrixOp():
-                matrices = op.fragment.type.get_shape()[0]
                 suffix = "" if op.transpose is None else "_trans"
-                return f"treadle_ldmatrix_x{matrices}{suffix}(&{values.element(op.source, op.indices)})"
+                text = f"treadle_ldmatrix_x{op.matrices}{suffix}(&{values.element(op.source, op.indices)})"
+                return f"treadle_as_float({text})" if op.fragment.type.element_type == f32 else text
+            case RoundTf32Op():
+                return f"treadle_round_tf32({values.at(op.value)})"
             case MmaOp():
                 assert isinstance(op.a.type, VectorType)
                 kind = _MMA_KINDS[op.a.type.element_type]
@@ -164,6 +175,10 @@ class CudaLanguage(Language):
                 return f"treadle_cp_async_{_number(op.bytes)}(&{target}, &{source}{where});"
             case _:
                 return None
+
+
+def _is_vector_access(op: Operation) -> bool:
+    return isinstance(op, vector.LoadOp | vector.StoreOp)
 
 
 def _number(attribute: Attribute) -> int:

@@ -103,11 +103,11 @@ def function(op: Operation) -> Callable[..., Any]:
 
 
 def constant(op: arith.ConstantOp) -> Any:
-    """The value of an `arith.constant`: an int, a NumPy scalar, or an array for a vector."""
+    """The value of an `arith.constant`: an int, a NumPy scalar, or an array of its shape for a vector."""
     type = op.result.type
     if isinstance(type, VectorType) and isinstance(op.value, DenseIntOrFPElementsAttr):
         dtype = scalar_dtype(type.element_type)
-        return np.broadcast_to(np.array(op.value.get_values()).astype(dtype), type.get_shape())
+        return np.array(op.value.get_values()).astype(dtype).reshape(type.get_shape())
     value = constant_value(op)[()]
     return int(value) if isinstance(type, IndexType) else value
 

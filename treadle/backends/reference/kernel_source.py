@@ -1,50 +1,46 @@
 """A kernel's body as Python text: what `kernels.py` runs.
 
-Every thread of a block is a call; it yields at barriers. A buffer is a flat list of scalars, in which None is
-an element that nobody has stored. Every access checks its indices.
+Every thread of a block is a call; it yields at barriers, and where its warp acts together. A buffer is a flat list of
+scalars, in which None is an element that nobody has stored; a swizzle changes nothing here, since indices name elements
+without it. Every access checks its indices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from math import prod
-from typing import Any, NamedTuple, NoReturn, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 from xdsl.dialects import arith, math, memref, scf, vector
 from xdsl.dialects.builtin import MemRefType, NoneAttr, VectorType
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
-from treadle.backends.reference import kernel_vectors
+from treadle.backends.reference import kernel_tiles, kernel_vectors
+from treadle.backends.reference.kernel_folds import folder
 from treadle.backends.reference.kernel_scalars import constant, expression, function
+from treadle.backends.reference.kernel_tiles import WarpFunction, matrix_loader, multiply
 from treadle.dialects import loop, task
+from treadle.dialects.graph.numpy_scalars import scalar_dtype
 from treadle.errors import TreadleError
 
 _ACCEPTED = "task.for, scf.for, scf.if, arith, math, memref.load/store/alloca, vector, the loop dialect's accesses"
 
 
-class Exchange(NamedTuple):
-    """What a thread brings to a fold of its warp: the operation's number, how many lanes fold, and its value."""
-
-    number: int
-    kind: str
-    lanes: int
-    value: Any
-
-
 @dataclass(frozen=True)
 class KernelSource:
-    """`run(block, thread, shared, *buffers)`: one thread's work, a generator if the kernel has barriers.
+    """`run(block, thread, shared, *buffers)`: one thread's work, a generator if threads meet (`cooperates`).
 
     `shared` is a dictionary of the block, empty at first, in which threads find the buffers they share. A
-    generator yields at each barrier the number of the operation, which `describe` names, and where its warp folds
-    values an `Exchange`, for which it is sent the fold.
+    generator yields at each barrier the number of the operation, which `describe` names; for an operation of its
+    warp a pair of the number and what the lane brings, and is sent what `warp` of that number gives the lane.
     """
 
     run: Callable[..., Any]
-    has_barriers: bool
+    cooperates: bool
+    warp: Mapping[int, WarpFunction]
     text: str
     describe: Callable[[int], str]
 
@@ -58,10 +54,10 @@ def kernel_source(name: str, body: Block) -> KernelSource:
     writer.write_block(body, [])
     *buffers, block, thread = (writer.names[arg] for arg in body.args)
     head = f"def run({', '.join([block, thread, 'shared', *buffers])}):"
-    text = "\n".join([head, *writer.lines, ""])
+    text = "\n".join([head, "  flight = [[]]", *writer.lines, ""])
     exec(compile(text, f"<kernel {name}>", "exec"), writer.namespace)
     run = cast("Callable[..., Any]", writer.namespace["run"])
-    return KernelSource(run, writer.has_barriers, text, writer.describe)
+    return KernelSource(run, writer.cooperates, writer.warp, text, writer.describe)
 
 
 class _Writer:
@@ -73,9 +69,10 @@ class _Writer:
         self.names: dict[SSAValue, str] = {arg: f"v{n}" for n, arg in enumerate(body.args)}
         self.read_only = set(body.args[:-3])
         self.namespace: dict[str, object] = {"np": np, "fault": self._fault, "unset": self._unset}
-        self.namespace |= kernel_vectors.NAMESPACE
+        self.namespace |= kernel_vectors.NAMESPACE | kernel_tiles.NAMESPACE
         self.ops: list[Operation] = []
-        self.has_barriers = False
+        self.cooperates = False
+        self.warp: dict[int, WarpFunction] = {}
         self._indent = 1
         self._serial = len(self.names)
         self._handlers: dict[type[Operation], Callable[[Any], None]] = {
@@ -88,6 +85,12 @@ class _Writer:
             loop.AllocOp: self._alloc,
             loop.BarrierOp: self._barrier,
             loop.WarpReduceOp: self._warp_reduce,
+            loop.CopyOp: self._copy,
+            loop.AsyncCopyOp: self._async_copy,
+            loop.CommitOp: lambda op: self._line("flight.append([])"),
+            loop.WaitOp: lambda op: self._line(f"land(flight, {op.groups})"),
+            loop.LoadMatrixOp: self._load_matrix,
+            loop.MmaOp: self._multiply,
             memref.LoadOp: lambda op: self._load(op, op.memref, op.indices),
             memref.StoreOp: lambda op: self._store(op, op.value, op.memref, op.indices),
             memref.AllocaOp: self._alloc,
@@ -110,7 +113,7 @@ class _Writer:
         self._indent += 1
         start = len(self.lines)
         for op in block.ops:
-            if isinstance(op, scf.YieldOp | task.YieldOp):
+            if isinstance(op, scf.YieldOp | task.YieldOp | loop.YieldOp):
                 self._assign(targets, [self.names[v] for v in op.operands])
             else:
                 self._write(op)
@@ -195,10 +198,10 @@ class _Writer:
         self._line(f"{self.names[buffer]}[{offset}] = {self.names[value]}")
 
     def _vector_load(self, op: vector.LoadOp) -> None:
-        lanes = _lanes(op.result.type)
-        offset = self._checked(op, op.base, op.indices, str(lanes))
+        shape = kernel_vectors.loaded_shape(op)
+        offset = self._checked(op, op.base, op.indices, str(shape[-1]))
         kind = kernel_vectors.dtype_name(op.result.type)
-        where = f"{self.names[op.base]}, {offset}, {lanes}, {kind}"
+        where = f"{self.names[op.base]}, {offset}, {shape}, {kind}"
         self._line(f"{self._name(op.result)} = load_lanes({where})")
         self._line(f"if {self.names[op.result]} is None: unset({self._arguments(op, op.indices)})")
 
@@ -277,13 +280,48 @@ class _Writer:
         self._line(f"{name} = shared[{key}]")
 
     def _barrier(self, op: loop.BarrierOp) -> None:
-        self.has_barriers = True
+        self.cooperates = True
         self._line(f"yield {self._number(op)}")
 
     def _warp_reduce(self, op: loop.WarpReduceOp) -> None:
-        self.has_barriers = True
-        exchange = self._global(partial(Exchange, self._number(op), op.kind.data, op.lanes))
-        self._line(f"{self._name(op.result)} = yield {exchange}({self.names[op.value]})")
+        self._of_warp(op, folder(op), self.names[op.value])
+
+    def _copy(self, op: loop.CopyOp) -> None:
+        buffer, value = self.names[op.buffer], self._fresh()
+        self._checked(op, op.buffer, op.indices, str(op.count))
+        self._line(f"for {self._name(op.element)} in range({op.count}):")
+        self.write_block(op.body.block, [value])
+        offset = f"{self._offset_of(op.buffer, op.indices)} + {self.names[op.element]}"
+        landed = f"{buffer}[{offset}] = {value}"
+        self._line("  " + (landed if op.is_async is None else f"start(flight, {buffer}, {offset}, {value})"))
+
+    def _async_copy(self, op: loop.AsyncCopyOp) -> None:
+        target = self._checked(op, op.buffer, op.indices, str(op.count))
+        lane, values = self._fresh(), self._fresh()
+        zero = self._global(scalar_dtype(cast("MemRefType[Attribute]", op.source.type).element_type).type(0))
+        self._line(f"{values} = [{zero}] * {op.count}")
+        self._line(f"if {'True' if op.predicate is None else self.names[op.predicate]}:")
+        self._indent += 1
+        source = self._checked(op, op.source, op.source_indices, str(op.count))
+        self._line(f"{values} = {self.names[op.source]}[{source} : {source} + {op.count}]")
+        self._indent -= 1
+        self._line(f"for {lane} in range({op.count}):")
+        self._line(f"  start(flight, {self.names[op.buffer]}, {target} + {lane}, {values}[{lane}])")
+
+    def _load_matrix(self, op: loop.LoadMatrixOp) -> None:
+        row = 4 * op.fragment.type.get_shape()[-1]
+        offset = self._checked(op, op.buffer, op.indices, str(row))
+        number = self._number(op)
+        self._of_warp(op, matrix_loader(op, partial(self._unset, number)), f"{self.names[op.buffer]}, {offset}")
+
+    def _multiply(self, op: loop.MmaOp) -> None:
+        self._of_warp(op, multiply, ", ".join(self.names[operand] for operand in op.operands))
+
+    def _of_warp(self, op: Operation, function: WarpFunction, brought: str) -> None:
+        self.cooperates = True
+        number = self._number(op)
+        self.warp[number] = function
+        self._line(f"{self._name(op.results[0])} = yield {number}, ({brought},)")
 
     def _check_writable(self, op: Operation, buffer: SSAValue) -> None:
         if buffer in self.read_only:
@@ -300,8 +338,12 @@ class _Writer:
             self._line(f"if not ({' and '.join(checks)}): fault({self._arguments(op, indices)})")
         return _offset(names, shape)
 
+    def _offset_of(self, buffer: SSAValue, indices: Sequence[SSAValue]) -> str:
+        """The flat offset of an element that was checked before."""
+        return _offset([self.names[i] for i in indices], cast("MemRefType[Attribute]", buffer.type).get_shape())
+
     def _shape(self, op: Operation, type: MemRefType[Attribute]) -> tuple[int, ...]:
-        if not type.has_static_shape() or not isinstance(type.layout, NoneAttr):
+        if not type.has_static_shape() or not isinstance(type.layout, NoneAttr | loop.SwizzleAttr):
             where = f"kernel '{self.kernel}'"
             raise TreadleError(f"{op.name} of {type}", where, "row-major buffers of static extents")
         return type.get_shape()
@@ -359,4 +401,4 @@ def _lanes(type: Attribute) -> int:
     return shape[0]
 
 
-__all__ = ["Exchange", "KernelSource", "kernel_source"]
+__all__ = ["KernelSource", "kernel_source"]

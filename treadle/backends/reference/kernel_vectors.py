@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from xdsl.dialects import vector
-from xdsl.dialects.builtin import VectorType
+from xdsl.dialects.builtin import MemRefType, VectorType
 from xdsl.ir import Attribute, Operation
 
 from treadle.dialects.graph.numpy_scalars import scalar_dtype
-from treadle.dialects.loop import LaneCompareOp, LaneMaskOp, LaneSelectOp
+from treadle.dialects.loop import LaneCompareOp, LaneMaskOp, LaneSelectOp, RoundTf32Op
+from treadle.errors import TreadleError
 
 Array = NDArray[Any]
 
@@ -39,27 +41,41 @@ def expression(op: Operation) -> str | None:
         return f"{{0}} {_COMPARISONS[op.kind.data]} {{1}}"
     if isinstance(op, LaneSelectOp):
         return "np.where({0}, {1}, {2})"
+    if isinstance(op, RoundTf32Op):
+        return "round_tf32({0})"
     if isinstance(op, vector.FMAOp):
         return "fma({0}, {1}, {2})"
     if isinstance(op, vector.ReductionOp) and op.kind.data in _REDUCTIONS:
         name = _REDUCTIONS[op.kind.data]
         folded = f"np.{name}.reduce({{0}}, dtype={{0}}.dtype)"
         return folded if op.acc is None else f"np.{name}({{1}}, {folded})"
-    if isinstance(op, vector.ExtractOp) and not isinstance(op.result.type, VectorType):
-        position = op.static_position.get_values()[0]
-        return "{0}[{1}]" if op.dynamic_position else f"{{0}}[{position}]"
+    if isinstance(op, vector.ExtractOp):
+        operand = iter(range(1, len(op.operands)))
+        mixed = op.get_mixed_position()
+        return "{0}" + "".join(f"[{at}]" if isinstance(at, int) else f"[{{{next(operand)}}}]" for at in mixed)
     return None
 
 
 def dtype_name(type: Attribute) -> str:
     """The dtype of a vector's lanes, as text."""
-    return f"np.dtype({scalar_dtype(cast('VectorType[Attribute]', type).element_type).str!r})"
+    return f"np.dtype({scalar_dtype(cast('VectorType[Attribute]', type).element_type).name!r})"
 
 
-def load_lanes(buffer: Sequence[Any], start: int, lanes: int, dtype: np.dtype[Any]) -> Array | None:
-    """`lanes` elements of a buffer from `start` on; None if one of them is not set."""
-    found = buffer[start : start + lanes]
-    return None if any(v is None for v in found) else np.array(found, dtype)
+def loaded_shape(op: vector.LoadOp) -> tuple[int, ...]:
+    """The shape of what a load gives: consecutive elements of a row, or a whole buffer.
+
+    TreadleError for a vector of several dimensions that is not all of its buffer.
+    """
+    shape = op.result.type.get_shape()
+    if len(shape) > 1 and shape != cast("MemRefType[Attribute]", op.base.type).get_shape():
+        raise TreadleError(f"{op.result.type} of {op.base.type}", accepted="vectors of rank 1, and whole buffers")
+    return shape
+
+
+def load_lanes(buffer: Sequence[Any], start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
+    """The elements of a buffer from `start` on that fill a shape; None if one of them is not set."""
+    found = buffer[start : start + prod(shape)]
+    return None if any(v is None for v in found) else np.array(found, dtype).reshape(shape)
 
 
 def load_active(
@@ -103,4 +119,4 @@ NAMESPACE: dict[str, object] = {
 }  # fmt: skip
 """What the generated text calls."""
 
-__all__ = ["NAMESPACE", "dtype_name", "expression"]
+__all__ = ["NAMESPACE", "dtype_name", "expression", "loaded_shape"]

@@ -1,33 +1,30 @@
 """Runs kernels at every stage of the loop level, for small shapes: the oracle of the loop passes.
 
-Blocks run one after another; the threads of a block take turns from barrier to barrier. Everything that the
-IR leaves undefined is an error here: an index outside a buffer, a read of what nobody has stored, a barrier
-that some threads do not reach, an element of the result that is never stored.
+Blocks run one after another; the threads of a block take turns from barrier to barrier, the lanes of a warp from one
+operation of the warp to the next. Everything that the IR leaves undefined is an error here: an index outside a buffer,
+a read of what nobody has stored or of what is still being copied, a barrier that some threads do not reach or an
+operation of the warp that some lanes do not, an element of the result that is never stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from functools import partial
-from itertools import groupby
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import Attribute
 
-from treadle.backends.reference.kernel_source import Exchange, KernelSource, kernel_source
+from treadle.backends.reference.kernel_source import KernelSource, kernel_source
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.loop import FuncOp, KernelOp
 from treadle.dialects.loop.warp import WARP
 from treadle.errors import TreadleError
 
 Array = NDArray[Any]
-Worker = Generator[Any, Any, None]
-
-_COMBINE: Mapping[str, Any] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+T = TypeVar("T")
 
 
 class Kernel:
@@ -50,7 +47,7 @@ class Kernel:
         self._check(inputs, given)
         buffers = [list(array.reshape(-1)) for array in inputs]
         result: list[Any] = [None] * prod(output.get_shape())
-        run_block = self._cooperate if self.source.has_barriers else self._take_turns
+        run_block = self._cooperate if self.source.cooperates else self._take_turns
         blocks, threads = range(self.grid), range(self.threads)
         with np.errstate(all="ignore"):
             for block in reversed(blocks) if reverse else blocks:
@@ -80,27 +77,30 @@ class Kernel:
         """Every thread runs to its next barrier before one of them goes on."""
         shared: dict[int, list[Any]] = {}
         workers = {thread: self.source.run(block, thread, shared, *buffers) for thread in threads}
-        while workers:
+        warps = [[t for t in threads if t // WARP == n] for n in dict.fromkeys(t // WARP for t in threads)]
+        while True:
             arrived: dict[int, int | None] = {}
-            for _, warp in groupby(threads, lambda thread: thread // WARP):
-                arrived |= self._run_warp(block, {thread: workers[thread] for thread in warp})
+            for lanes in warps:
+                arrived |= self._run_warp(block, workers, lanes)
             if len(set(arrived.values())) > 1:
                 raise TreadleError(f"block {block} diverges: {self._positions(arrived)}", self._where, "one barrier")
             if None in arrived.values():
                 return
 
-    def _run_warp(self, block: int, lanes: Mapping[int, Worker]) -> dict[int, int | None]:
-        """The barrier at which each lane stops, or None where it ends; on the way the lanes fold values."""
-        stops = {t: self._guarded(lambda worker=worker: next(worker, None)) for t, worker in lanes.items()}
-        while any(isinstance(stop, Exchange) for stop in stops.values()):
-            numbers = {t: stop.number if isinstance(stop, Exchange) else stop for t, stop in stops.items()}
-            if len(set(numbers.values())) > 1:
-                raise TreadleError(f"block {block} diverges: {self._positions(numbers)}", self._where, "one operation")
-            if len(lanes) < WARP:
-                raise TreadleError(f"{len(lanes)} lanes fold values", self._where, f"whole warps of {WARP}")
-            folds = _fold_lanes(stops)
-            stops = {t: self._guarded(partial(_resume, lanes[t], folds[t])) for t in lanes}
-        return stops
+    def _run_warp(self, block: int, workers: Mapping[int, Any], lanes: Sequence[int]) -> dict[int, int | None]:
+        """Runs a warp's lanes to their next barriers, of which the numbers are given, or ends (None)."""
+        given: dict[int, Any] = dict.fromkeys(lanes)
+        while True:
+            stops = {t: self._guarded(lambda t=t, value=given[t]: _resume(workers[t], value)) for t in lanes}
+            arrived = {t: number for t, (number, _) in stops.items()}
+            first, *others = dict.fromkeys(arrived.values())
+            if not any(number in self.source.warp for number in (first, *others)):
+                return arrived
+            if others or first is None or len(lanes) < WARP:
+                message = f"block {block} diverges: {self._positions(arrived)}"
+                raise TreadleError(message, self._where, "all 32 lanes of a warp at one operation")
+            order = sorted(lanes)
+            given = dict(zip(order, self.source.warp[first]([stops[t][1] for t in order]), strict=True))
 
     def _positions(self, arrived: dict[int, int | None]) -> str:
         """Where the first thread at each place stands."""
@@ -113,30 +113,20 @@ class Kernel:
     def _barrier(self, number: int) -> str:
         return f"{self.source.describe(number)} (operation {number})"
 
-    def _guarded(self, step: Callable[[], Any]) -> Any:
+    def _guarded(self, step: Callable[[], T]) -> T:
         try:
             return step()
         except ZeroDivisionError as error:
             raise TreadleError("a division of indices by zero", self._where) from error
 
 
-def _resume(worker: Worker, value: Any) -> Any:
-    """Where a thread stops next, once it has been given the value that it waited for."""
+def _resume(worker: Any, value: Any) -> tuple[int | None, Any]:
+    """The operation at which a generator stops next, None at its end, and what it brings there."""
     try:
-        return worker.send(value)
+        stop: int | tuple[int, Any] = worker.send(value)
     except StopIteration:
-        return None
-
-
-def _fold_lanes(stops: Mapping[int, Exchange]) -> dict[int, Any]:
-    """The fold that each lane gets: `log2(lanes)` rounds in which lane l folds with lane l ^ distance."""
-    values = {thread: stop.value for thread, stop in stops.items()}
-    first = next(iter(stops.values()))
-    combine, distance = _COMBINE[first.kind], first.lanes // 2
-    while distance:
-        values = {thread: combine(value, values[thread ^ distance]) for thread, value in values.items()}
-        distance //= 2
-    return values
+        return None, None
+    return stop if isinstance(stop, tuple) else (stop, None)
 
 
 def evaluate_kernel(op: KernelOp | FuncOp, inputs: Sequence[Array], *, reverse: bool = False) -> Array:

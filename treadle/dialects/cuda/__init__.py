@@ -22,7 +22,7 @@ from treadle.dialects.cuda.attributes import (
 from treadle.dialects.cuda.kernel import BlockIdOp, KernelOp, ReturnOp, ThreadIdOp
 from treadle.dialects.cuda.layout import buffer_bytes, element_bytes, space_of
 from treadle.dialects.cuda.memory import AllocOp, BarrierOp, CpAsyncCommitOp, CpAsyncOp, CpAsyncWaitOp
-from treadle.dialects.cuda.warp import LdmatrixOp, MmaOp, ShuffleOp
+from treadle.dialects.cuda.warp import LdmatrixOp, MmaOp, RoundTf32Op, ShuffleOp
 
 __all__ = [
     "CUDA",
@@ -40,6 +40,7 @@ __all__ = [
     "MmaShape",
     "MmaShapeAttr",
     "ReturnOp",
+    "RoundTf32Op",
     "ShuffleMode",
     "ShuffleModeAttr",
     "ShuffleOp",
@@ -66,6 +67,7 @@ CUDA = Dialect(
         CpAsyncWaitOp,
         LdmatrixOp,
         MmaOp,
+        RoundTf32Op,
     ],
     [SpaceAttr, DimensionAttr, ShuffleModeAttr, MmaShapeAttr],
 )

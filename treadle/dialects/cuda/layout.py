@@ -14,6 +14,7 @@ from xdsl.dialects.builtin import (
     IntegerType,
     MemRefType,
     NoneAttr,
+    VectorType,
 )
 from xdsl.ir import Attribute
 
@@ -28,8 +29,11 @@ _INTEGER_WIDTHS = (1, 8, 16, 32, 64)
 def element_bytes(element_type: Attribute) -> int | None:
     """Bytes that one element takes in memory, or None for a type that CUDA text cannot hold.
 
-    An `i1` is a byte and an `index` is eight.
+    An `i1` is a byte and an `index` is eight; a vector is its elements.
     """
+    if isinstance(element_type, VectorType):
+        size = element_bytes(element_type.element_type)
+        return None if size is None else size * element_type.element_count()
     if isinstance(element_type, _FLOATS):
         return element_type.size
     if isinstance(element_type, IndexType):

@@ -7,6 +7,7 @@ a condition or sinking it into one would change the lanes that take part.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
@@ -15,6 +16,7 @@ from xdsl.dialects.arith import ConstantOp
 from xdsl.dialects.builtin import (
     BFloat16Type,
     Float16Type,
+    Float32Type,
     IndexType,
     IntegerAttr,
     MemRefType,
@@ -39,7 +41,7 @@ from xdsl.irdl import (
     traits_def,
     var_operand_def,
 )
-from xdsl.traits import MemoryReadEffect, NoMemoryEffect
+from xdsl.traits import MemoryReadEffect, NoMemoryEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.cuda.attributes import MmaShape, MmaShapeAttr, ShuffleMode, ShuffleModeAttr, Space
@@ -109,9 +111,12 @@ class LdmatrixOp(IRDLOperation):
       -> vector<2x2xbf16>
     ```
 
-    Rejected: a buffer that is not shared; elements other than f16 and bf16; a result other than
-    `vector<Nx2x..>` of the same elements with N = 1, 2 or 4; a wrong number of indices; rows that are not
-    aligned to 16 bytes.
+    Four registers may be two times two, `vector<2x2x2x..>`: those of two operands B. Matrices of f32 have rows of
+    four elements, and registers of one, `vector<4x1xf32>`.
+
+    Rejected: a buffer that is not shared; elements other than f16, bf16 and f32; `transpose` of f32; a result
+    other than `vector<Nx2x..>` (of f32 `vector<Nx1xf32>`) with N = 1, 2, 4 or 2x2; a wrong number of indices;
+    rows that are not aligned to 16 bytes.
     """
 
     name = "cuda.ldmatrix"
@@ -132,24 +137,34 @@ class LdmatrixOp(IRDLOperation):
         self,
         source: SSAValue | Operation,
         indices: Sequence[SSAValue | Operation],
-        matrices: int,
+        matrices: int | Fragment,
         *,
         transpose: bool = False,
     ) -> None:
         source = SSAValue.get(source, type=MemRefType)
+        packed = 1 if source.type.element_type == f32 else 2
+        fragment = VectorType(source.type.element_type, [matrices, packed]) if isinstance(matrices, int) else matrices
         super().__init__(
             operands=[source, indices],
             properties={"transpose": UnitAttr() if transpose else None},
-            result_types=[VectorType(source.type.element_type, [matrices, 2])],
+            result_types=[fragment],
         )
+
+    @property
+    def matrices(self) -> int:
+        """How many matrices are loaded."""
+        return math.prod(cast(Fragment, self.fragment.type).get_shape()[:-1])
 
     def verify_(self) -> None:
         source, fragment = cast(AnyMemRef, self.source.type), cast(Fragment, self.fragment.type)
         if space_of(source) is not Space.SHARED:
             raise VerifyException(f"source '{source}' is not #cuda.space<shared>")
-        if not isinstance(source.element_type, Float16Type | BFloat16Type):
-            raise VerifyException(f"elements of type {source.element_type} are neither f16 nor bf16")
-        accepted = [VectorType(source.element_type, [n, 2]) for n in (1, 2, 4)]
+        if not isinstance(source.element_type, Float16Type | BFloat16Type | Float32Type):
+            raise VerifyException(f"elements of type {source.element_type} are none of f16, bf16, f32")
+        packed = 1 if source.element_type == f32 else 2
+        if packed == 1 and self.transpose is not None:
+            raise VerifyException("matrices of f32 cannot be transposed")
+        accepted = [VectorType(source.element_type, [*shape, packed]) for shape in ([1], [2], [4], [2, 2])]
         if fragment not in accepted:
             raise VerifyException(f"result {fragment} is none of {', '.join(map(str, accepted))}")
         if len(self.indices) != source.get_num_dims():
@@ -181,6 +196,34 @@ MMA: Mapping[MmaShape, tuple[MmaFragments, ...]] = {
     MmaShape.M16N8K8: (_fragments(f32, 1),),
 }
 """The products that the tensor cores offer, by shape. f32 operands are read as tf32."""
+
+
+@irdl_op_definition
+class RoundTf32Op(IRDLOperation):
+    """
+    The elements of a fragment, rounded to the 10 bits of mantissa that `cuda.mma m16n8k8` reads.
+
+    ```mlir
+    %r = cuda.round_tf32 %a : vector<4x1xf32>
+    ```
+
+    Rejected: anything but a vector of f32.
+    """
+
+    name = "cuda.round_tf32"
+
+    T: ClassVar = VarConstraint("T", VectorType.constr(f32))
+
+    value = operand_def(T)
+    result = result_def(T)
+
+    assembly_format = "$value attr-dict `:` type($value)"
+
+    traits = traits_def(Pure())
+
+    def __init__(self, value: SSAValue | Operation) -> None:
+        value = SSAValue.get(value)
+        super().__init__(operands=[value], result_types=[value.type])
 
 
 @irdl_op_definition

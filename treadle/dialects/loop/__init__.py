@@ -1,30 +1,46 @@
 """The loop dialect: a scheduled tensor program, one kernel a launch.
 
 Kernels and launches: `kernel.py`. Loads, stores, buffers and barriers: `access.py`, of vectors with
-masks and strides: `lanes.py`; comparisons of their lanes: `lane_logic.py`; folds of a warp: `warp.py`. Everything else
-that a kernel says is upstream's `arith`, `math`, `scf`, and the task dialect's `task.for`.
+masks and strides: `lanes.py`; comparisons of their lanes: `lane_logic.py`. Copies to shared memory, which may be
+asynchronous: `copy.py`; products of tiles on tensor cores: `tile_product.py`; folds of a warp: `warp.py`. Everything
+else that a kernel says is upstream's `arith`, `math`, `scf`, and the task dialect's `task.for`.
 """
 
 from xdsl.ir import Dialect
 
 from treadle.dialects.loop.access import AllocOp, BarrierOp, LoadOp, StoreOp
-from treadle.dialects.loop.attributes import Space, SpaceAttr, buffer_type, memref_of
+from treadle.dialects.loop.attributes import (
+    Space,
+    SpaceAttr,
+    SwizzleAttr,
+    buffer_type,
+    memref_of,
+    swizzle_of,
+    type_of,
+    zeros,
+)
+from treadle.dialects.loop.copy import AsyncCopyOp, CommitOp, CopyOp, WaitOp, YieldOp
 from treadle.dialects.loop.kernel import BufferOp, FuncOp, KernelOp, LaunchOp, ReturnOp
 from treadle.dialects.loop.lane_logic import LaneCompareOp, LaneSelectOp
 from treadle.dialects.loop.lanes import LaneMaskOp, StridedLoadOp, StridedStoreOp
-from treadle.dialects.loop.warp import WarpReduceOp
+from treadle.dialects.loop.swizzle import Swizzle, swizzle_of_rows
+from treadle.dialects.loop.tile_product import LoadMatrixOp, MmaOp, RoundTf32Op
+from treadle.dialects.loop.warp import WARP, WarpReduceOp
 
 LOOP = Dialect(
     "loop",
     [
-        AllocOp, BarrierOp, BufferOp, FuncOp, KernelOp, LaneCompareOp, LaneMaskOp, LaneSelectOp, LaunchOp, LoadOp,
-        ReturnOp, StoreOp, StridedLoadOp, StridedStoreOp, WarpReduceOp,
+        AllocOp, AsyncCopyOp, BarrierOp, BufferOp, CommitOp, CopyOp, FuncOp, KernelOp, LaneCompareOp, LaneMaskOp,
+        LaneSelectOp, LaunchOp, LoadMatrixOp, LoadOp, MmaOp, ReturnOp, RoundTf32Op, StoreOp, StridedLoadOp,
+        StridedStoreOp, WaitOp, WarpReduceOp, YieldOp,
     ],
-    [SpaceAttr],
+    [SpaceAttr, SwizzleAttr],
 )  # fmt: skip
 
 __all__ = [
-    "LOOP", "AllocOp", "BarrierOp", "BufferOp", "FuncOp", "KernelOp", "LaneCompareOp", "LaneMaskOp", "LaneSelectOp",
-    "LaunchOp", "LoadOp", "ReturnOp", "Space", "SpaceAttr", "StoreOp", "StridedLoadOp", "StridedStoreOp",
-    "WarpReduceOp", "buffer_type", "memref_of",
+    "LOOP", "WARP", "AllocOp", "AsyncCopyOp", "BarrierOp", "BufferOp", "CommitOp", "CopyOp", "FuncOp", "KernelOp",
+    "LaneCompareOp", "LaneMaskOp", "LaneSelectOp", "LaunchOp", "LoadMatrixOp", "LoadOp", "MmaOp", "ReturnOp",
+    "RoundTf32Op", "Space", "SpaceAttr", "StoreOp", "StridedLoadOp", "StridedStoreOp", "Swizzle", "SwizzleAttr",
+    "WaitOp", "WarpReduceOp", "YieldOp", "buffer_type", "memref_of", "swizzle_of", "swizzle_of_rows", "type_of",
+    "zeros",
 ]  # fmt: skip

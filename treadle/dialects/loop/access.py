@@ -21,12 +21,13 @@ from xdsl.printer import Printer
 from xdsl.traits import MemoryAllocEffect, MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.loop.attributes import SpaceAttr
+from treadle.dialects.loop.attributes import SpaceAttr, swizzle_of
 
 index = IndexType()
 
 
-def _buffer_type(value: SSAValue, count: int) -> MemRefType:
+def checked_buffer(value: SSAValue, count: int) -> MemRefType:
+    """The type of a buffer that is indexed by `count` numbers; VerifyException for another rank."""
     if not isinstance(value.type, MemRefType):
         raise VerifyException(f"expected a memref, got {value.type}")
     if value.type.get_num_dims() != count:
@@ -34,17 +35,20 @@ def _buffer_type(value: SSAValue, count: int) -> MemRefType:
     return value.type
 
 
-def _print_address(printer: Printer, buffer: SSAValue, indices: Sequence[SSAValue]) -> None:
+def print_address(printer: Printer, buffer: SSAValue, indices: Sequence[SSAValue]) -> None:
+    """`%A[%i, %j]`."""
     printer.print_ssa_value(buffer)
     with printer.in_square_brackets():
         printer.print_list(indices, printer.print_ssa_value)
 
 
-def _parse_indices(parser: Parser) -> list[SSAValue]:
+def parse_indices(parser: Parser) -> list[SSAValue]:
+    """`[%i, %j]`."""
     return list(parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: parser.parse_operand(index)))
 
 
-def _parse_memref(parser: Parser) -> MemRefType:
+def parse_memref(parser: Parser) -> MemRefType:
+    """`: memref<...>`."""
     parser.parse_punctuation(":")
     position = parser.pos
     type = parser.parse_type()
@@ -81,11 +85,11 @@ class LoadOp(IRDLOperation):
         predicate: SSAValue | None = None,
         otherwise: SSAValue | None = None,
     ):
-        type = _buffer_type(buffer, len(indices))
+        type = checked_buffer(buffer, len(indices))
         super().__init__(operands=[buffer, indices, predicate, otherwise], result_types=[type.get_element_type()])
 
     def verify_(self) -> None:
-        element = _buffer_type(self.buffer, len(self.indices)).get_element_type()
+        element = checked_buffer(self.buffer, len(self.indices)).get_element_type()
         if self.result.type != element:
             raise VerifyException(f"an element of {self.buffer.type} is not {self.result.type}")
         if (self.predicate is None) != (self.otherwise is None):
@@ -95,7 +99,7 @@ class LoadOp(IRDLOperation):
 
     def print(self, printer: Printer) -> None:
         printer.print_string(" ")
-        _print_address(printer, self.buffer, self.indices)
+        print_address(printer, self.buffer, self.indices)
         if self.predicate is not None and self.otherwise is not None:
             printer.print_string(" where ")
             printer.print_ssa_value(self.predicate)
@@ -107,13 +111,13 @@ class LoadOp(IRDLOperation):
     @classmethod
     def parse(cls, parser: Parser) -> LoadOp:
         buffer = parser.parse_unresolved_operand()
-        indices = _parse_indices(parser)
+        indices = parse_indices(parser)
         predicate = unresolved = None
         if parser.parse_optional_keyword("where") is not None:
             predicate = parser.parse_operand(i1)
             parser.parse_keyword("else")
             unresolved = parser.parse_unresolved_operand()
-        type = _parse_memref(parser)
+        type = parse_memref(parser)
         element = type.get_element_type()
         otherwise = None if unresolved is None else parser.resolve_operand(unresolved, element)
         return cls(parser.resolve_operand(buffer, type), indices, predicate, otherwise)
@@ -148,7 +152,7 @@ class StoreOp(IRDLOperation):
         super().__init__(operands=[value, buffer, indices, predicate])
 
     def verify_(self) -> None:
-        element = _buffer_type(self.buffer, len(self.indices)).get_element_type()
+        element = checked_buffer(self.buffer, len(self.indices)).get_element_type()
         if self.value.type != element:
             raise VerifyException(f"{self.value.type} is no element of {self.buffer.type}")
 
@@ -156,7 +160,7 @@ class StoreOp(IRDLOperation):
         printer.print_string(" ")
         printer.print_ssa_value(self.value)
         printer.print_string(", ")
-        _print_address(printer, self.buffer, self.indices)
+        print_address(printer, self.buffer, self.indices)
         if self.predicate is not None:
             printer.print_string(" where ")
             printer.print_ssa_value(self.predicate)
@@ -168,11 +172,11 @@ class StoreOp(IRDLOperation):
         value = parser.parse_unresolved_operand()
         parser.parse_punctuation(",")
         buffer = parser.parse_unresolved_operand()
-        indices = _parse_indices(parser)
+        indices = parse_indices(parser)
         predicate = None
         if parser.parse_optional_keyword("where") is not None:
             predicate = parser.parse_operand(i1)
-        type = _parse_memref(parser)
+        type = parse_memref(parser)
         element = parser.resolve_operand(value, type.get_element_type())
         return cls(element, parser.resolve_operand(buffer, type), indices, predicate)
 
@@ -184,7 +188,8 @@ class AllocOp(IRDLOperation):
     ```mlir
     %acc = loop.alloc : memref<8x32xf32, #loop.space<register>>
     ```
-    Its contents are undefined until stored. Rejected: a type without a space, symbolic extents.
+    Its contents are undefined until stored. Rejected: a type without a space, symbolic extents, a swizzle that does
+    not fit the rows.
     """
 
     name = "loop.alloc"
@@ -202,6 +207,11 @@ class AllocOp(IRDLOperation):
             raise VerifyException(f"{type} has no space: expected #loop.space<register> or #loop.space<shared>")
         if DYNAMIC_INDEX in type.get_shape():
             raise VerifyException(f"{type}: a buffer of a kernel has static extents")
+        swizzle = swizzle_of(type)
+        if swizzle is not None and type.get_num_dims() < 2:
+            raise VerifyException(f"{type} has no rows: a swizzle permutes the last of two or more dimensions")
+        if swizzle is not None and (problem := swizzle.problem(type.get_shape()[-1])) is not None:
+            raise VerifyException(problem)
 
 
 @irdl_op_definition

@@ -1,14 +1,27 @@
-"""Memory spaces of a kernel's own buffers."""
+"""Memory spaces and layouts of a kernel's own buffers."""
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import MemRefType, TensorType
+from typing import cast
+
+from xdsl.dialects.builtin import (
+    AnyFloat,
+    DenseIntOrFPElementsAttr,
+    MemRefLayoutAttr,
+    MemRefType,
+    NoneAttr,
+    TensorType,
+    VectorType,
+)
 from xdsl.dialects.utils import EnumAttribute
-from xdsl.ir import Attribute
+from xdsl.ir import Attribute, Data, SSAValue
+from xdsl.ir.affine import AffineMap
 from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 from xdsl.utils.str_enum import StrEnum
+
+from treadle.dialects.loop.swizzle import Swizzle
 
 
 class Space(StrEnum):
@@ -40,11 +53,59 @@ class SpaceAttr(EnumAttribute[Space]):
             return super().parse_parameter(parser)
 
 
-def buffer_type(shape: tuple[int, ...], element: Attribute, space: Space | None = None) -> MemRefType:
-    """A row-major buffer; global without a space."""
+@irdl_attr_definition
+class SwizzleAttr(MemRefLayoutAttr, Data[Swizzle]):
+    """A row-major layout in which each row's chunks are permuted: chunk, rows and phases of a `Swizzle`.
+
+    ```mlir
+    memref<3x128x32xf16, #loop.swizzle<8, 2, 4>, #loop.space<shared>>
+    ```
+    The last two dimensions are the rows and the elements of a row. Indices name elements as if there were no
+    layout; `loop-resolve-swizzles` computes where they lie.
+    """
+
+    name = "loop.swizzle"
+
+    def get_affine_map(self) -> AffineMap:
+        raise NotImplementedError("a swizzle is no affine map: run loop-resolve-swizzles first")
+
+    def print_parameter(self, printer: Printer) -> None:
+        with printer.in_angle_brackets():
+            printer.print_string(f"{self.data.chunk}, {self.data.rows}, {self.data.phases}")
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> Swizzle:
+        position = parser.pos
+        sizes = parser.parse_comma_separated_list(parser.Delimiter.ANGLE, parser.parse_integer)
+        if len(sizes) != 3:
+            parser.raise_error(f"a swizzle of {len(sizes)} numbers: expected chunk, rows, phases", position)
+        return Swizzle(*sizes)
+
+
+def buffer_type(
+    shape: tuple[int, ...], element: Attribute, space: Space | None = None, swizzle: Swizzle | None = None
+) -> MemRefType:
+    """A row-major buffer, its rows' chunks permuted by a swizzle; global without a space."""
+    layout = NoneAttr() if swizzle is None else SwizzleAttr(swizzle)
     if space is None:
-        return MemRefType(element, shape)
-    return MemRefType(element, shape, memory_space=SpaceAttr(space))
+        return MemRefType(element, shape, layout)
+    return MemRefType(element, shape, layout, SpaceAttr(space))
+
+
+def zeros(type: VectorType) -> DenseIntOrFPElementsAttr:
+    """The value of a vector of floats that are all 0."""
+    return DenseIntOrFPElementsAttr.from_list(cast("VectorType[AnyFloat]", type), [0.0])
+
+
+def type_of(buffer: SSAValue) -> MemRefType:
+    """The type of a buffer."""
+    assert isinstance(buffer.type, MemRefType), "an access's buffer is verified"
+    return buffer.type
+
+
+def swizzle_of(type: MemRefType) -> Swizzle | None:
+    """The swizzle of a buffer's rows, None for row-major ones."""
+    return type.layout.data if isinstance(type.layout, SwizzleAttr) else None
 
 
 def memref_of(type: TensorType) -> MemRefType:

@@ -16,6 +16,7 @@ from xdsl.dialects.builtin import IndexType, IntegerAttr, LocationAttr
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from xdsl.rewriter import InsertPoint
 
+from treadle.dialects.loop.copy import CopyOp
 from treadle.dialects.loop.index_atom import Div, Mod, Monomial, Var
 from treadle.dialects.loop.index_expr import Expr, const, floordiv, mod, var
 from treadle.dialects.loop.index_range import Range
@@ -97,6 +98,8 @@ class IndexReader:
 
     def _loop_range(self, value: SSAValue, block: Block) -> Range:
         loop = block.parent_op()
+        if isinstance(loop, CopyOp):
+            return 0, loop.count - 1
         if not isinstance(value, BlockArgument) or not isinstance(loop, scf.ForOp):
             return 0, None
         if value.index > 0 or not isinstance(value.type, IndexType):

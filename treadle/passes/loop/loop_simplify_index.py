@@ -12,7 +12,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from treadle.dialects.loop import FuncOp, KernelOp, LoadOp, StoreOp
+from treadle.dialects.loop import AsyncCopyOp, FuncOp, KernelOp, LoadOp, StoreOp
 from treadle.dialects.loop.index_expr import Expr
 from treadle.passes.loop.emit_index import IndexEmitter, IndexReader
 from treadle.passes.loop.kernels import erase_dead, id_ranges, kernels_of
@@ -82,6 +82,12 @@ class _Simplifier:
                 self._select(op, emitter)
             elif isinstance(op, LoadOp | StoreOp):
                 self._access(op, emitter)
+            elif isinstance(op, AsyncCopyOp):
+                self._operands(op, emitter)
+                if op.predicate is not None and self._truth.get(op.predicate):
+                    whole = AsyncCopyOp(op.count, op.source, op.source_indices, op.buffer, op.indices)
+                    whole.location = op.location
+                    Rewriter.replace_op(op, whole)
             else:
                 self._operands(op, emitter)
                 self._regions(op, emitter)

@@ -1,4 +1,4 @@
-"""loop-to-cuda: kernels, ids, buffers and barriers get the names that they have on a GPU."""
+"""loop-to-cuda: kernels, ids, buffers, barriers, copies and tile products get the names that they have on a GPU."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from treadle.dialects.loop import AllocOp as LoopAllocOp
 from treadle.dialects.loop import BarrierOp as LoopBarrierOp
 from treadle.dialects.loop import FuncOp, WarpReduceOp
 from treadle.dialects.loop import SpaceAttr as LoopSpaceAttr
+from treadle.passes.lower.cuda_tiles import cuda_tile_operation
 from treadle.passes.lower.identifiers import rename_kernels
 from treadle.passes.lower.warp_reduce import lower_warp_reduce
 
@@ -86,16 +87,20 @@ def _lower_kernel(kernel: FuncOp) -> None:
 
 
 def _lower_body(kernel: FuncOp, first: Operation) -> None:
-    """Replaces the loop dialect's buffers, barriers and folds of a warp; shared buffers go before `first`."""
+    """Replaces the loop dialect's operations; shared buffers go before `first`."""
+    for op in [inner for inner in kernel.body.walk() if isinstance(inner, LoopAllocOp)]:
+        _lower_alloc(op, first)
     for op in list(kernel.body.walk()):
-        if isinstance(op, LoopBarrierOp):
-            barrier = BarrierOp()
-            barrier.location = op.location
-            Rewriter.replace_op(op, barrier)
-        elif isinstance(op, LoopAllocOp):
-            _lower_alloc(op, first)
-        elif isinstance(op, WarpReduceOp):
+        if isinstance(op, WarpReduceOp):
             lower_warp_reduce(op)
+            continue
+        new = BarrierOp() if isinstance(op, LoopBarrierOp) else cuda_tile_operation(op)
+        if new is None:
+            continue
+        new.location = op.location
+        for old_result, result in zip(op.results, new.results, strict=True):
+            result.name_hint = old_result.name_hint
+        Rewriter.replace_op(op, new)
 
 
 def _lower_alloc(op: LoopAllocOp, first: Operation) -> None:

@@ -2,6 +2,7 @@
 
 from treadle.schedules.template import Template
 from treadle.schedules.templates.matmul_cpu import MatmulCpu
+from treadle.schedules.templates.matmul_mma import MatmulMma, MatmulTf32
 from treadle.schedules.templates.matmul_simt import MatmulSimt
 from treadle.schedules.templates.reduce_cpu import ReduceCpu
 from treadle.schedules.templates.reduce_cuda import ReduceCuda
@@ -12,7 +13,18 @@ from treadle.schedules.templates.rule_cuda import RuleCuda
 
 TEMPLATES: dict[str, Template] = {
     template.name: template
-    for template in (MatmulCpu(), RowCpu(), ReduceCpu(), RuleCpu(), RowCuda(), ReduceCuda(), MatmulSimt(), RuleCuda())
+    for template in (
+        MatmulCpu(),
+        RowCpu(),
+        ReduceCpu(),
+        RuleCpu(),
+        RowCuda(),
+        ReduceCuda(),
+        MatmulMma(),
+        MatmulSimt(),
+        RuleCuda(),
+        MatmulTf32(),
+    )
 }
 """Every template by name; for an anchor, the first that fits is the default."""
 

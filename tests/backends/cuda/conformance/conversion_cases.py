@@ -71,5 +71,10 @@ CONVERSION_CASES: dict[str, Case] = {
         lambda x: _rounded_bits(x, 19, away=True),
         _TO_TF32,
     ),
+    "treadle_round_tf32": elementwise(
+        "__uint_as_float(__float_as_uint(treadle_round_tf32(treadle_vec<float, 2>{{1.0f, x}}).v[1]) & 0xffffe000u)",
+        lambda x: _rounded_bits(x, 19, away=True),
+        _TO_TF32,
+    ),
 }
 """By function."""

@@ -59,6 +59,28 @@ VECTOR_CASES: dict[str, Case] = {
         np.repeat(_X[:, 0], 3).reshape(_COUNT, 3),
         block=_COUNT,
     ),
+    "treadle_part": Case(
+        """const auto four = treadle_load<treadle_vec<float, 4>>(x + 4 * i);
+  for (int n = 0; n < 2; ++n) treadle_store(out + 4 * i + 2 * n, treadle_part<treadle_vec<float, 2>>(four, 1 - n));""",
+        {"x": _X},
+        _X[:, [2, 3, 0, 1]],
+        block=_COUNT,
+    ),
+    "treadle_as_float": Case(
+        """treadle_vec<unsigned, 4> bits;
+  for (int n = 0; n < 4; ++n) bits.v[n] = x[4 * i + n];
+  treadle_store(out + 4 * i, treadle_as_float(bits));""",
+        {"x": _X.view(np.uint32)},
+        _X,
+        block=_COUNT,
+    ),
+    "treadle_twice": Case(
+        """const treadle_half low = {(unsigned short)x[i]};
+  out[i] = treadle_twice(low);""",
+        {"x": np.arange(_COUNT, dtype=np.uint32) * 2 + 1},
+        (np.arange(_COUNT, dtype=np.uint32) * 2 + 1) * np.uint32(65537),
+        block=_COUNT,
+    ),
     "treadle_load": Case(
         """const auto four = treadle_load<treadle_vec<float, 4>>(x + 4 * i);
   const auto two = treadle_load<treadle_vec<int, 2>>(y + 2 * i);

@@ -46,6 +46,26 @@ template <typename V, typename T> inline V treadle_splat(T x) {
   return r;
 }
 
+// A 16-bit float in both halves of a word.
+template <typename T> inline unsigned treadle_twice(T x) { return x.bits | (unsigned)x.bits << 16; }
+
+// One of the equal parts of a vector.
+template <typename V, typename T, int N> inline V treadle_part(const treadle_vec<T, N> &vector, int part) {
+  constexpr int size = sizeof(V) / sizeof(T);
+  V r;
+  for (int i = 0; i < size; ++i) r.v[i] = vector.v[part * size + i];
+  return r;
+}
+
+// The floats of which these are the bits.
+template <int N> inline treadle_vec<float, N> treadle_as_float(const treadle_vec<unsigned, N> &bits) {
+  union {
+    treadle_vec<unsigned, N> from;
+    treadle_vec<float, N> to;
+  } r = {bits};
+  return r.to;
+}
+
 // An operator on vectors lane by lane, and with a scalar on either side.
 #define TREADLE_VECTOR_OPERATOR(OP)                                                                              \
   template <typename T, int N>                                                                                   \
@@ -154,11 +174,16 @@ inline treadle_bfloat16 treadle_float_to_bfloat16(float x) {
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
   return r;
 }
-// Rounds to the 10 bits of mantissa that the tensor cores read of a tf32 operand.
+// Rounds to the 10 bits of mantissa that the tensor cores read of a tf32 operand, ties away from 0.
 inline float treadle_float_to_tf32(float x) {
   unsigned r;
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
   return __uint_as_float(r);
+}
+
+template <int N> inline treadle_vec<float, N> treadle_round_tf32(treadle_vec<float, N> x) {
+  for (float &value : x.v) value = treadle_float_to_tf32(value);
+  return x;
 }
 
 // ---- the block -----------------------------------------------------------------------------------------------

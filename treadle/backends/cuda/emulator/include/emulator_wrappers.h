@@ -82,6 +82,10 @@ TREADLE_EMU_INLINE float treadle_float_to_tf32(float x) {
   if ((bits & 0x7f800000u) == 0x7f800000u) return x;
   return __uint_as_float((bits + 0x1000u) & 0xffffe000u);
 }
+template <int N> inline treadle_vec<float, N> treadle_round_tf32(treadle_vec<float, N> x) {
+  for (float &value : x.v) value = treadle_float_to_tf32(value);
+  return x;
+}
 
 #define treadle_barrier() treadle_emu_barrier(__LINE__)
 

@@ -1,0 +1,173 @@
+"""Products on tensor cores: the kernels that the template writes, on the interpreter of kernels."""
+
+from __future__ import annotations
+
+from itertools import product as combinations
+from typing import Any
+
+import numpy as np
+import pytest
+from xdsl.dialects.builtin import StringAttr
+from xdsl.ir import Block, Region
+
+from tests.schedules.tensor_cores import GPU, SHAPES, TEMPLATE, Shape, assert_product, product, sample
+from treadle.backends.reference.kernels import evaluate_kernel
+from treadle.dialects.graph import FusedOp, YieldOp
+from treadle.dialects.schedule import Choice
+from treadle.errors import TreadleError
+from treadle.passes.schedule.schedule_select import default_schedule
+from treadle.schedules.templates import TEMPLATES
+from treadle.target import Target
+
+
+def check(shapes: tuple[Shape, Shape], dtype: str, reverse: bool = False, **choices: Choice) -> None:
+    """Builds the kernel of one product, and compares what it computes with the product."""
+    anchor, template = product(shapes, dtype), TEMPLATES[TEMPLATE[dtype]]
+    knobs = template.default(anchor, GPU) | choices
+    template.check(anchor, knobs, GPU, "here")
+    kernel = template.build(anchor, knobs, GPU, "kernel")
+    kernel.verify()
+    a, b = (sample(shape, dtype, seed) for seed, shape in enumerate(shapes))
+    assert_product(evaluate_kernel(kernel, [a, b], reverse=reverse), a, b)
+
+
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_products_of_any_size(dtype: str, shapes: tuple[Shape, Shape]):
+    check(shapes, dtype)
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4, 5])
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 7])
+def test_pipelines_shorter_and_longer_than_their_stages(stages: int, steps: int):
+    for reverse in (False, True):
+        check(((16, 32 * steps - 8), (32 * steps - 8, 24)), "float16", reverse, stages=stages)
+
+
+@pytest.mark.parametrize(
+    ("block", "warps"),
+    [
+        ((16, 128), (1, 4)),
+        ((32, 64), (1, 4)),
+        ((32, 64), (2, 2)),
+        ((64, 64), (2, 4)),
+        ((64, 128), (2, 2)),
+        ((128, 64), (4, 2)),
+        ((128, 128), (2, 2)),
+        ((128, 256), (2, 4)),
+        ((256, 128), (4, 2)),
+    ],
+)
+def test_tiles(block: tuple[int, int], warps: tuple[int, int]):
+    check(((50, 40), (40, 70)), "float16", block=block, warps=warps)
+    check(((50, 40), (40, 70)), "float32", block=block, warps=warps, stages=3)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_depths(dtype: str):
+    for depth in TEMPLATES[TEMPLATE[dtype]].knobs[-3 if dtype == "float16" else -1].values:
+        check(((33, 100), (100, 40)), dtype, depth=depth, stages=2)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8, 9, 17])
+def test_grouped_blocks_cover_every_row(rows: int):
+    check(((32 * rows - 5, 8), (8, 130)), "float16", group=8)
+
+
+def test_the_product_of_a_matrix_with_itself():
+    anchor = product(((40, 40), (40, 40)))
+    anchor.operands[1] = anchor.a
+    template = TEMPLATES["matmul_mma"]
+    kernel = template.build(anchor, template.default(anchor, GPU), GPU, "kernel")
+    x = sample((40, 40), "float16", 0)
+    assert_product(evaluate_kernel(kernel, [x for _ in kernel.inputs]), x, x)
+
+
+def test_not_finite_numbers_stay_where_they_are():
+    a, b = np.zeros((20, 40), np.float16), np.ones((40, 24), np.float16)
+    a[3, 39], a[5, 0] = np.inf, np.nan
+    anchor, template = product(((20, 40), (40, 24))), TEMPLATES["matmul_mma"]
+    kernel = template.build(anchor, template.default(anchor, GPU), GPU, "kernel")
+    result = evaluate_kernel(kernel, [a, b])
+    assert np.isinf(result[3]).all() and np.isnan(result[5]).all()
+    assert not np.delete(result, [3, 5], axis=0).any()
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_86", "sm_90", "sm_120"])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("size", [1, 100, 1000, 2039, 8192])
+def test_the_space_is_small_and_holds_the_default(size: int, dtype: str, target: str):
+    anchor, template, gpu = (
+        product(((size, size), (size, size)), dtype),
+        TEMPLATES[TEMPLATE[dtype]],
+        Target.parse(target),
+    )
+    template.check(anchor, template.default(anchor, gpu), gpu, "here")
+    names = [knob.name for knob in template.knobs]
+    legal = 0
+    for values in combinations(*(knob.values for knob in template.knobs)):
+        try:
+            template.check(anchor, dict(zip(names, values, strict=True)), gpu, "here")
+        except TreadleError as error:
+            assert error.accepted, error
+        else:
+            legal += 1
+    assert 100 < legal < 200
+
+
+@pytest.mark.parametrize(("m", "n", "block"), [(4096, 4096, (128, 128)), (512, 1024, (64, 64)), (8, 4096, (16, 128))])
+def test_the_default_gives_every_multiprocessor_a_block(m: int, n: int, block: tuple[int, int]):
+    anchor = product(((m, 256), (256, n)))
+    assert TEMPLATES["matmul_mma"].default(anchor, GPU)["block"] == block
+
+
+def test_other_types_are_left_to_other_templates():
+    for dtype, name in (("float32", "matmul_mma"), ("float16", "matmul_tf32")):
+        assert not TEMPLATES[name].fits(product(((8, 8), (8, 8)), dtype))
+
+
+def test_tf32_is_the_default_only_where_a_product_allows_it():
+    for allowed, name in ((None, "matmul_simt"), (StringAttr("tf32"), "matmul_tf32")):
+        anchor = product(((512, 512), (512, 512)), "float32")
+        if allowed is not None:
+            anchor.properties["precision"] = allowed
+        group = FusedOp("group", Region(Block([anchor, YieldOp(anchor.result)])))
+        assert default_schedule(group, GPU).template.data == name
+
+
+def rejection(dtype: str = "float16", target: Target = GPU, **choices: Any) -> str:
+    """The message for the default choices with some of them replaced."""
+    anchor, template = product(((512, 512), (512, 512)), dtype), TEMPLATES[TEMPLATE[dtype]]
+    with pytest.raises(TreadleError) as caught:
+        template.check(anchor, template.default(anchor, target) | choices, target, "group 'g'")
+    return str(caught.value)
+
+
+def test_too_much_shared_memory_is_rejected():
+    message = rejection(target=Target.parse("sm_86"), block=(128, 256), warps=(2, 4), stages=5)
+    assert "128 x 256 x 32 tiles in 5 stages takes 139264 bytes of shared memory, 37888 too many" in message
+    assert "accepted: at most 101376 on sm_86" in message
+
+
+def test_too_many_registers_are_rejected():
+    message = rejection(block=(128, 256), warps=(2, 2), stages=2)
+    assert "registers a thread" in message and "too many" in message and "at most 255" in message
+
+
+def test_more_tiles_than_are_worth_it_are_rejected():
+    assert "640 bytes along K in all stages, 256 too many; accepted: at most 384" in rejection(depth=64, stages=5)
+
+
+def test_tiles_too_small_for_a_warp_are_rejected():
+    message = rejection(block=(32, 64), warps=(4, 2))
+    assert "4 x 2 warps share 32 x 64 tiles as 8 x 32, 256 elements too few for a warp" in message
+
+
+def test_a_tile_that_the_threads_do_not_share_is_rejected():
+    template = TEMPLATES["matmul_mma"]
+    anchor = product(((512, 512), (512, 512)))
+    uneven = template.default(anchor, GPU) | {"block": (96, 128), "warps": (2, 2)}
+    with pytest.raises(
+        TreadleError, match="B's tile of 512 chunks is not shared out evenly by 192 threads, 128 remain"
+    ):
+        template.limits(anchor, uneven | {"warps": (3, 2)}, GPU)

@@ -1,0 +1,284 @@
+"""Copies into a block's shared buffers: what to copy, and when it has arrived."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import IndexType, IntegerAttr, MemRefType, UnitAttr, i1, i64
+from xdsl.dialects.utils import AbstractYieldOperation
+from xdsl.ir import Attribute, Block, BlockArgument, Region, SSAValue
+from xdsl.irdl import (
+    AttrSizedOperandSegments,
+    IRDLOperation,
+    ParsePropInAttrDict,
+    irdl_op_definition,
+    lazy_traits_def,
+    operand_def,
+    opt_operand_def,
+    opt_prop_def,
+    prop_def,
+    region_def,
+    traits_def,
+    var_operand_def,
+)
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.traits import (
+    HasParent,
+    IsTerminator,
+    MemoryReadEffect,
+    MemoryWriteEffect,
+    Pure,
+    RecursiveMemoryEffect,
+)
+from xdsl.utils.exceptions import VerifyException
+
+from treadle.dialects.loop.access import checked_buffer, parse_indices, parse_memref, print_address
+from treadle.dialects.loop.attributes import Space, SpaceAttr
+
+index = IndexType()
+
+
+@irdl_op_definition
+class YieldOp(AbstractYieldOperation[Attribute]):
+    """Gives the value of one element of a `loop.copy`.
+
+    ```mlir
+    loop.yield %v : f16
+    ```
+    Rejected: a parent other than `loop.copy`.
+    """
+
+    name = "loop.yield"
+    traits = lazy_traits_def(lambda: (IsTerminator(), HasParent(CopyOp), Pure()))
+
+
+def _is_shared(type: MemRefType) -> bool:
+    return type.memory_space == SpaceAttr(Space.SHARED)
+
+
+@irdl_op_definition
+class CopyOp(IRDLOperation):
+    """The calling thread fills `extent` consecutive places of a shared buffer's row with the region's values.
+
+    ```mlir
+    loop.copy async (%e in 8) to %tile[%stage, %i, %k] {
+      %column = arith.addi %first, %e : index
+      %v = loop.load %A[%row, %column] where %inside else %zero : memref<128x768xf16>
+      loop.yield %v : f16
+    } : memref<3x128x32xf16, #loop.space<shared>>
+    ```
+    Element `e` goes to the last index plus `e`. A synchronous copy is complete when the operation is. One marked
+    `async` may be under way until a `loop.wait` that covers its group, and is seen by other threads after a barrier
+    behind that; `loop-lower-copies` decides how it is made. The region loads like any other code of a kernel, so that
+    a prologue is fused into the copy: one that only moves data changes address and predicate.
+    Rejected: a destination that is not shared, an extent below 1, a value of another type.
+    """
+
+    name = "loop.copy"
+    buffer = operand_def(MemRefType)
+    indices = var_operand_def(IndexType)
+    extent = prop_def(IntegerAttr)
+    is_async = opt_prop_def(UnitAttr)
+    body = region_def("single_block")
+    traits = traits_def(RecursiveMemoryEffect(), MemoryWriteEffect())
+
+    def __init__(
+        self,
+        buffer: SSAValue,
+        indices: Sequence[SSAValue],
+        extent: int,
+        body: Region | None = None,
+        *,
+        is_async: bool = False,
+    ):
+        """Without a body, makes a block whose argument is the element's number, to be filled."""
+        super().__init__(
+            operands=[buffer, indices],
+            properties={"extent": IntegerAttr(extent, i64), "is_async": UnitAttr() if is_async else None},
+            regions=[Region(Block(arg_types=[index])) if body is None else body],
+        )
+
+    @property
+    def count(self) -> int:
+        """The number of elements."""
+        return self.extent.value.data
+
+    @property
+    def element(self) -> BlockArgument:
+        """The element's number inside the region."""
+        return self.body.block.args[0]
+
+    @property
+    def value(self) -> SSAValue:
+        """What the region yields."""
+        end = self.body.block.last_op
+        assert isinstance(end, YieldOp), "verified"
+        return end.arguments[0]
+
+    def verify_(self) -> None:
+        type = checked_buffer(self.buffer, len(self.indices))
+        if not _is_shared(type):
+            raise VerifyException(f"a copy to {type}: expected a buffer in #loop.space<shared>")
+        if self.count < 1:
+            raise VerifyException(f"a copy of {self.count} elements: expected at least 1")
+        end = self.body.block.last_op
+        given = [value.type for value in end.arguments] if isinstance(end, YieldOp) else []
+        if given != [type.get_element_type()]:
+            said = ", ".join(map(str, given)) or "nothing"
+            raise VerifyException(f"the region yields {said}: expected {type.get_element_type()}")
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" async (" if self.is_async is not None else " (")
+        printer.print_ssa_value(self.element)
+        printer.print_string(f" in {self.count}) to ")
+        print_address(printer, self.buffer, self.indices)
+        printer.print_string(" ")
+        printer.print_region(self.body, print_entry_block_args=False)
+        printer.print_string(" : ")
+        printer.print_attribute(self.buffer.type)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> CopyOp:
+        is_async = parser.parse_optional_keyword("async") is not None
+        with parser.in_parens():
+            element = parser.parse_argument(expect_type=False).resolve(index)
+            parser.parse_characters("in")
+            extent = parser.parse_integer(allow_negative=False, allow_boolean=False)
+        parser.parse_keyword("to")
+        buffer = parser.parse_unresolved_operand()
+        indices = parse_indices(parser)
+        body = parser.parse_region([element])
+        type = parse_memref(parser)
+        return cls(parser.resolve_operand(buffer, type), indices, extent, body, is_async=is_async)
+
+
+@irdl_op_definition
+class AsyncCopyOp(IRDLOperation):
+    """Starts a copy of consecutive elements of a global buffer to consecutive places of a shared buffer's row.
+
+    ```mlir
+    loop.async_copy 8 %A[%at], %tile[%stage, %i, %k] where %inside
+        : memref<98304xf16>, memref<3x128x32xf16, #loop.space<shared>>
+    ```
+    Where the predicate is false nothing is read, and zeros are written. What `loop-lower-copies` makes of a
+    `loop.copy async` that only moves aligned data; complete as that is.
+    Rejected: a source that is not global, a destination that is not shared, different element types, fewer than one
+    element.
+    """
+
+    name = "loop.async_copy"
+    source = operand_def(MemRefType)
+    source_indices = var_operand_def(IndexType)
+    buffer = operand_def(MemRefType)
+    indices = var_operand_def(IndexType)
+    predicate = opt_operand_def(i1)
+    extent = prop_def(IntegerAttr)
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+
+    def __init__(
+        self,
+        extent: int,
+        source: SSAValue,
+        source_indices: Sequence[SSAValue],
+        buffer: SSAValue,
+        indices: Sequence[SSAValue],
+        predicate: SSAValue | None = None,
+    ):
+        super().__init__(
+            operands=[source, source_indices, buffer, indices, predicate],
+            properties={"extent": IntegerAttr(extent, i64)},
+        )
+
+    @property
+    def count(self) -> int:
+        """The number of elements."""
+        return self.extent.value.data
+
+    def verify_(self) -> None:
+        source = checked_buffer(self.source, len(self.source_indices))
+        target = checked_buffer(self.buffer, len(self.indices))
+        if isinstance(source.memory_space, SpaceAttr) or not _is_shared(target):
+            raise VerifyException(f"a copy from {source} to {target}: expected global to #loop.space<shared>")
+        if source.get_element_type() != target.get_element_type():
+            raise VerifyException(f"a copy from {source} to {target}: the elements' types differ")
+        if self.count < 1:
+            raise VerifyException(f"a copy of {self.count} elements: expected at least 1")
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(f" {self.count} ")
+        print_address(printer, self.source, self.source_indices)
+        printer.print_string(", ")
+        print_address(printer, self.buffer, self.indices)
+        if self.predicate is not None:
+            printer.print_string(" where ")
+            printer.print_ssa_value(self.predicate)
+        printer.print_string(" : ")
+        printer.print_list((self.source.type, self.buffer.type), printer.print_attribute)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> AsyncCopyOp:
+        extent = parser.parse_integer(allow_negative=False, allow_boolean=False)
+        source, source_indices = parser.parse_unresolved_operand(), parse_indices(parser)
+        parser.parse_punctuation(",")
+        buffer, indices = parser.parse_unresolved_operand(), parse_indices(parser)
+        predicate = parser.parse_operand(i1) if parser.parse_optional_keyword("where") is not None else None
+        source_type = parse_memref(parser)
+        parser.parse_punctuation(",")
+        type = parser.parse_type()
+        return cls(
+            extent,
+            parser.resolve_operand(source, source_type),
+            source_indices,
+            parser.resolve_operand(buffer, type),
+            indices,
+            predicate,
+        )
+
+
+@irdl_op_definition
+class CommitOp(IRDLOperation):
+    """Ends a group: the copies that this thread started since the last commit belong to it. It may be empty.
+
+    ```mlir
+    loop.commit
+    ```
+    """
+
+    name = "loop.commit"
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "attr-dict"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+@irdl_op_definition
+class WaitOp(IRDLOperation):
+    """Waits until at most `pending` of this thread's newest groups are under way.
+
+    ```mlir
+    loop.wait 1
+    ```
+    Rejected: a negative number.
+    """
+
+    name = "loop.wait"
+    pending = prop_def(IntegerAttr.constr(i64))
+    irdl_options = (ParsePropInAttrDict(),)
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "$pending attr-dict"
+
+    def __init__(self, pending: int):
+        super().__init__(properties={"pending": IntegerAttr(pending, i64)})
+
+    @property
+    def groups(self) -> int:
+        """How many groups may stay under way."""
+        assert isinstance(self.pending, IntegerAttr)
+        return self.pending.value.data
+
+    def verify_(self) -> None:
+        if self.groups < 0:
+            raise VerifyException(f"cannot leave {self.groups} groups under way: expected 0 or more")

@@ -1,0 +1,68 @@
+"""Swizzled rows: a permutation of the chunks of each row of a matrix, so that columns of chunks meet in no bank.
+
+Shared memory has 32 banks of 4 bytes; eight lanes that access 16 bytes each are served at once if their chunks lie in
+different places modulo 128 bytes. Row-major chunks of one column do not; permuted by the row's number they do:
+
+    >>> swizzle = swizzle_of_rows(64, 16)       # rows of 64 bytes, in chunks of 16
+    >>> [swizzle.place(row, 0) for row in range(8)]
+    [0, 0, 1, 1, 2, 2, 3, 3]
+
+Two rows of 64 bytes fill the 128 bytes of all banks, hence two rows with the same permutation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from treadle.errors import TreadleError
+
+LINE_BYTES = 128
+"""All banks once."""
+
+
+@dataclass(frozen=True)
+class Swizzle:
+    """Chunk c of row r lies where chunk `c xor (r / rows) % phases` would lie without.
+
+    chunk: consecutive elements that stay together; rows: consecutive rows that are permuted alike; phases: different
+    permutations, a power of two that divides the number of chunks in a row
+    """
+
+    chunk: int
+    rows: int
+    phases: int
+
+    def place(self, row: int, chunk: int) -> int:
+        """Where a chunk of a row lies, counted in chunks."""
+        return chunk ^ (row // self.rows % self.phases)
+
+    def column(self, row: int, column: int) -> int:
+        """Where an element of a row lies."""
+        return self.place(row, column // self.chunk) * self.chunk + column % self.chunk
+
+    def problem(self, columns: int) -> str | None:
+        """Why rows of `columns` elements cannot be swizzled so, or None."""
+        if self.chunk < 1 or self.rows < 1 or self.phases < 1 or self.phases & (self.phases - 1):
+            return f"{self}: expected sizes of at least 1, and a power of two for the phases"
+        if columns % (self.chunk * self.phases):
+            return f"{self} of rows of {columns} elements: expected a multiple of {self.chunk * self.phases}"
+        return None
+
+    def __str__(self) -> str:
+        return f"swizzle<{self.chunk}, {self.rows}, {self.phases}>"
+
+
+def swizzle_of_rows(row_bytes: int, element_bytes: int, chunk_bytes: int = 16) -> Swizzle:
+    """The swizzle under which a column of chunks meets every bank as rarely as possible.
+
+    TreadleError for rows that are no power of two of chunks, nor a multiple of 128 bytes.
+    """
+    chunks = row_bytes // chunk_bytes
+    across = min(row_bytes, LINE_BYTES)
+    phases = across // chunk_bytes
+    if row_bytes % chunk_bytes or chunks % phases or phases & (phases - 1):
+        raise TreadleError(
+            f"rows of {row_bytes} bytes in chunks of {chunk_bytes} have no swizzle",
+            accepted=f"a power of two of chunks, or a multiple of {LINE_BYTES} bytes",
+        )
+    return Swizzle(chunk_bytes // element_bytes, LINE_BYTES // across, phases)

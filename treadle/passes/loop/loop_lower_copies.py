@@ -1,0 +1,155 @@
+"""loop-lower-copies: decides how each copy to shared memory is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import copysign
+
+from xdsl.context import Context
+from xdsl.dialects import arith, scf
+from xdsl.dialects.builtin import (
+    BFloat16Type,
+    Float16Type,
+    Float32Type,
+    FloatAttr,
+    IndexType,
+    IntegerAttr,
+    ModuleOp,
+    UnitAttr,
+)
+from xdsl.ir import Attribute, Operation, Region, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from treadle.dialects.loop import AsyncCopyOp, CopyOp, FuncOp, KernelOp, LoadOp, SpaceAttr, StoreOp, YieldOp, type_of
+from treadle.passes.loop.access_groups import Elements
+from treadle.passes.loop.emit_index import IndexReader
+from treadle.passes.loop.kernels import id_ranges, is_pure, kernels_of
+
+_LARGEST, _SMALLEST = 16, 4
+"""Bytes that one asynchronous copy moves; 8 are possible, too."""
+_BYTES: dict[type[Attribute], int] = {Float16Type: 2, BFloat16Type: 2, Float32Type: 4}
+"""Bytes of the elements that are copied so."""
+
+
+@dataclass(frozen=True)
+class LoopLowerCopiesPass(ModulePass):
+    """Turns each `loop.copy` into asynchronous copies of 16, 8 or 4 bytes where its region only loads, else into a
+    loop of loads and stores.
+
+    ```mlir
+    loop.copy async (%e in 8) to %tile[%i, %k] {
+      %at = arith.addi %base, %e : index
+      %v = loop.load %A[%at] where %inside else %zero : memref<98304xf16>
+      loop.yield %v : f16
+    } : memref<128x32xf16, #loop.space<shared>>
+    ```
+    becomes, if `%base` is a multiple of 8 and `%inside` the same for all elements,
+    ```mlir
+    loop.async_copy 8 %A[%base], %tile[%i, %k] where %inside
+        : memref<98304xf16>, memref<128x32xf16, #loop.space<shared>>
+    ```
+    Groups of 4 or 2 elements are told by the same analysis. A copy whose region computes, or whose elements are
+    scattered, becomes `scf.for %e = %c0 to %c8 step %c1 {... loop.store ...} {loop.unroll, loop.vector}`: it is
+    complete before the barrier that asynchronous copies need anyway. Buffers of arguments start at multiples of
+    16 bytes.
+    """
+
+    name = "loop-lower-copies"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for kernel in kernels_of(op):
+            reader = _reader(kernel)
+            for copy in [inner for inner in kernel.body.walk() if isinstance(inner, CopyOp)]:
+                lower_copy(copy, reader)
+
+
+def _reader(kernel: KernelOp | FuncOp) -> IndexReader:
+    return IndexReader(id_ranges(kernel).get)
+
+
+def lower_copy(copy: CopyOp, reader: IndexReader) -> None:
+    """Replaces one copy."""
+    elements = Elements(reader, copy.body.block, copy.element, copy.count)
+    load = _only_load(copy)
+    width = 0 if load is None else _group(load, elements)
+    if load is None or width == 0:
+        _copy_by_loop(copy)
+        return
+    for first in range(0, copy.count, width):
+        _start_group(copy, load, elements, first, width)
+    Rewriter.erase_op(copy)
+
+
+def _only_load(copy: CopyOp) -> LoadOp | None:
+    """The load whose value an asynchronous copy gives, if all else in the region computes its address and predicate."""
+    load = copy.value.owner
+    if copy.is_async is None or not isinstance(load, LoadOp) or load.parent is not copy.body.block:
+        return None
+    if isinstance(type_of(load.buffer).memory_space, SpaceAttr) or not _is_zero(load.otherwise):
+        return None
+    others = [op for op in copy.body.block.ops if op is not load and not isinstance(op, YieldOp)]
+    return load if all(map(is_pure, others)) else None
+
+
+def _is_zero(value: SSAValue | None) -> bool:
+    """Whether a load gives what an asynchronous copy writes where nothing is read."""
+    if value is None:
+        return True
+    op = value.owner
+    if not isinstance(op, arith.ConstantOp) or not isinstance(op.value, FloatAttr | IntegerAttr):
+        return False
+    number = op.value.value.data
+    return number == 0 and copysign(1.0, number) > 0
+
+
+def _group(load: LoadOp, elements: Elements) -> int:
+    """Elements of one asynchronous copy; 0 if there is none of so few bytes."""
+    size = _BYTES.get(type(load.result.type))
+    if size is None:
+        return 0
+    width = elements.widest_group(load.indices, load.predicate, _LARGEST // size)
+    return width if width * size >= _SMALLEST else 0
+
+
+def _start_group(copy: CopyOp, load: LoadOp, elements: Elements, first: int, width: int) -> None:
+    """One asynchronous copy of elements `first` to `first + width - 1`."""
+    place = InsertPoint.before(copy)
+    number = _placed(arith.ConstantOp(IntegerAttr(first, IndexType())), copy)
+    source = [elements.at(index, number, place) for index in load.indices]
+    predicate = None if load.predicate is None else elements.at(load.predicate, number, place)
+    column = copy.indices[-1] if first == 0 else _placed(arith.AddiOp(copy.indices[-1], number), copy)
+    _placed(AsyncCopyOp(width, load.buffer, source, copy.buffer, [*copy.indices[:-1], column], predicate), copy)
+
+
+def _copy_by_loop(copy: CopyOp) -> None:
+    """Loads, computes and stores one element after the other."""
+    lower, upper, step = (_placed(arith.ConstantOp(IntegerAttr(n, IndexType())), copy) for n in (0, copy.count, 1))
+    body = copy.body.block
+    end = body.last_op
+    assert end is not None, "verified"
+    column = arith.AddiOp(copy.indices[-1], copy.element)
+    store = StoreOp(copy.value, copy.buffer, [*copy.indices[:-1], column.result])
+    for op in (column, store):
+        op.location = copy.location
+    Rewriter.erase_op(end)
+    copy.body.detach_block(body)
+    last = scf.YieldOp()
+    last.location = copy.location
+    body.add_ops([column, store, last])
+    loop = scf.ForOp(lower, upper, step, [], Region(body))
+    for mark in ("loop.unroll", "loop.vector"):
+        loop.attributes[mark] = UnitAttr()
+    loop.location = copy.location
+    Rewriter.insert_op(loop, InsertPoint.before(copy))
+    copy.detach()
+    copy.erase()
+
+
+def _placed(op: Operation, copy: CopyOp) -> SSAValue:
+    op.location = copy.location
+    Rewriter.insert_op(op, InsertPoint.before(copy))
+    return op.results[0] if op.results else copy.buffer
+
+
+__all__ = ["LoopLowerCopiesPass", "lower_copy"]

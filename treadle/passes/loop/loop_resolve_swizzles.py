@@ -1,0 +1,91 @@
+"""loop-resolve-swizzles: indices into swizzled buffers become the places where elements lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects import arith, vector
+from xdsl.dialects.builtin import MemRefType, ModuleOp
+from xdsl.ir import Operation, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from treadle.dialects.loop import AllocOp, AsyncCopyOp, LoadMatrixOp, LoadOp, StoreOp, Swizzle, swizzle_of
+from treadle.dialects.loop.index_expr import Expr
+from treadle.errors import TreadleError
+from treadle.passes.loop.emit_index import IndexEmitter, IndexReader
+from treadle.passes.loop.kernels import id_ranges, kernels_of
+
+_ACCESSES = (LoadOp, StoreOp, vector.LoadOp, vector.StoreOp, AsyncCopyOp, LoadMatrixOp)
+
+
+@dataclass(frozen=True)
+class LoopResolveSwizzlesPass(ModulePass):
+    """Computes where the elements of swizzled buffers lie, and makes the buffers row-major.
+
+    ```mlir
+    %tile = loop.alloc : memref<128x32xf16, #loop.swizzle<8, 2, 4>, #loop.space<shared>>
+    %v = loop.load %tile[%i, %k] : memref<128x32xf16, #loop.swizzle<8, 2, 4>, #loop.space<shared>>
+    ```
+    becomes
+    ```mlir
+    %tile = loop.alloc : memref<128x32xf16, #loop.space<shared>>
+    %chunk = arith.divui %k, %c8 : index
+    %row = arith.divui %i, %c2 : index
+    %phase = arith.remui %row, %c4 : index
+    %place = arith.xori %chunk, %phase : index
+    ... %column = %place * 8 + %k % 8
+    %v = loop.load %tile[%i, %column] : memref<128x32xf16, #loop.space<shared>>
+    ```
+    An access of several elements stays inside one chunk, which keeps them together. After the passes that read
+    addresses, to which an exclusive or says nothing. TreadleError for another use of such a buffer.
+    """
+
+    name = "loop-resolve-swizzles"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for kernel in kernels_of(op):
+            reader = IndexReader(id_ranges(kernel).get)
+            for alloc in [inner for inner in kernel.body.walk() if isinstance(inner, AllocOp)]:
+                type = alloc.buffer.type
+                assert isinstance(type, MemRefType)
+                swizzle = swizzle_of(type)
+                if swizzle is not None:
+                    _resolve(alloc, swizzle, reader)
+
+
+def _resolve(alloc: AllocOp, swizzle: Swizzle, reader: IndexReader) -> None:
+    old = alloc.buffer.type
+    for use in list(alloc.buffer.uses):
+        access = use.operation
+        if not isinstance(access, _ACCESSES):
+            accepted = ", ".join(kind.name for kind in _ACCESSES)
+            raise TreadleError(f"{access.name} uses a swizzled buffer", access.location, accepted)
+        # The indices follow the buffer.
+        last = use.index + old.get_num_dims()
+        row, column = access.operands[last - 1], access.operands[last]
+        access.operands[last] = _place(access, swizzle, reader.read(row), reader.read(column), column)
+    plain = MemRefType(old.get_element_type(), old.get_shape(), memory_space=old.memory_space)
+    Rewriter.replace_value_with_new_type(alloc.buffer, plain)
+
+
+def _place(access: Operation, swizzle: Swizzle, row: Expr, column: Expr, known: SSAValue) -> SSAValue:
+    """The place in its row of the element at (row, column); `known` is the column."""
+    phase = row // swizzle.rows % swizzle.phases
+    if phase == 0:
+        return known
+    emitter = IndexEmitter(InsertPoint.before(access), location=access.location)
+    chunk = column // swizzle.chunk
+    place = emitter.emit(phase)
+    if chunk != 0:
+        exclusive = arith.XOrIOp(emitter.emit(chunk), place)
+        exclusive.location = access.location
+        Rewriter.insert_op(exclusive, InsertPoint.before(access))
+        place = exclusive.result
+        reader = IndexReader(lambda value: (0, None))
+        return emitter.emit(reader.read(place) * swizzle.chunk + column % swizzle.chunk)
+    return emitter.emit(phase * swizzle.chunk + column % swizzle.chunk)
+
+
+__all__ = ["LoopResolveSwizzlesPass"]

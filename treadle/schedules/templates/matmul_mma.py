@@ -1,0 +1,127 @@
+"""Matrix products on tensor cores."""
+
+from __future__ import annotations
+
+from math import ceil, prod
+from typing import ClassVar
+
+from xdsl.dialects.builtin import BFloat16Type, Float16Type, Float32Type
+
+from treadle.dialects.graph import MatmulOp
+from treadle.dialects.loop import KernelOp
+from treadle.dialects.schedule import Choice
+from treadle.errors import TreadleError
+from treadle.schedules.template import Anchor, Choices, Knob, Template
+from treadle.schedules.templates.matmul_mma_kernel import MmaKernel
+from treadle.schedules.templates.matmul_mma_tile import MmaTile, mma_tile
+from treadle.target import Target
+
+_SMALLEST_WARP_TILE = 16 * 32
+_LARGEST_AHEAD = 384
+"""Bytes along K of all stages: copies that start earlier take shared memory from other blocks, and win nothing."""
+_OTHER_REGISTERS = 64
+"""What addresses, predicates and the loop take beside matrices; generous, since a spill costs more than it saves."""
+
+
+class MatmulMma(Template):
+    """The tensor-core product: `stages` tiles of A and B in swizzled shared memory, filled by asynchronous copies of
+    16 bytes a thread, loaded as fragments and multiplied by warps, C accumulated in f32 and rounded once.
+
+    Every size is covered: copies beyond the matrices write 0, stores beyond C are left out.
+    Source: Hidet (ASPLOS 2023), sections 4.2 and 5.1.2; CUTLASS' multistage pipelines for the order of its steps.
+    """
+
+    name: ClassVar[str] = "matmul_mma"
+    kind: ClassVar[str] = "cuda"
+    knobs: ClassVar[tuple[Knob, ...]] = (
+        Knob(
+            "block",
+            ((16, 128), (32, 64), (64, 64), (64, 128), (128, 64), (128, 128), (128, 256), (256, 128)),
+            "rows and columns of a block's tile of C",
+        ),
+        Knob("warps", ((1, 4), (2, 2), (2, 4), (4, 2)), "warps of a block along M and N"),
+        Knob("depth", (32, 64), "extent of the tiles along K"),
+        Knob("stages", (2, 3, 4, 5), "tiles of A and of B in shared memory"),
+        Knob("group", (1, 8), "rows of blocks that run next to one another, so that they share B's columns in L2"),
+    )
+
+    def fits(self, anchor: Anchor) -> bool:
+        return isinstance(anchor, MatmulOp) and isinstance(anchor.type.get_element_type(), Float16Type | BFloat16Type)
+
+    def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
+        assert isinstance(anchor, MatmulOp)
+        m, n = anchor.shape[-2:]
+        batch = prod(anchor.shape[:-2])
+        choices = [((128, 128), (2, 2)), ((64, 128), (2, 2)), ((64, 64), (2, 2)), ((32, 64), (2, 2))]
+        if m <= 16:
+            choices = [((16, 128), (1, 4))]
+        # The largest tile of which every multiprocessor gets one; the smallest, if none is that small.
+        block, warps = next(
+            (each for each in choices if batch * ceil(m / each[0][0]) * ceil(n / each[0][1]) >= target.multiprocessors),
+            choices[-1],
+        )
+        rows = ceil(m / block[0])
+        return {"block": block, "warps": warps, "depth": 32, "stages": 4, "group": 8 if rows >= 8 else 1}
+
+    def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
+        assert isinstance(anchor, MatmulOp)
+        tile = mma_tile(anchor, choices, anchor.type.get_element_type())
+        self._check_warps(tile)
+        for what, used, limit in (
+            ("threads", tile.threads, target.max_threads_per_block),
+            ("bytes of shared memory", tile.shared_bytes, target.shared_per_block),
+            ("registers a thread", tile.registers + _OTHER_REGISTERS, target.registers_per_thread),
+            ("bytes along K in all stages", tile.stages * tile.depth * tile.a.element_bytes, _LARGEST_AHEAD),
+        ):
+            if used > limit:
+                raise TreadleError(
+                    f"{self.name} with {tile.m} x {tile.n} x {tile.depth} tiles in {tile.stages} stages takes {used} "
+                    f"{what}, {used - limit} too many",
+                    accepted=f"at most {limit} on {target.name}",
+                )
+        for operand, shared in (("A", tile.a), ("B", tile.b)):
+            if shared.chunks > tile.threads and shared.chunks % tile.threads:
+                raise TreadleError(
+                    f"{self.name}: {operand}'s tile of {shared.chunks} chunks is not shared out evenly by "
+                    f"{tile.threads} threads, {shared.chunks % tile.threads} remain",
+                    accepted="a tile whose chunks of 16 bytes are a multiple of the threads",
+                )
+
+    def _check_warps(self, tile: MmaTile) -> None:
+        """TreadleError for warps' tiles that are too small or too narrow to reuse what they load."""
+        rows, columns = tile.warp
+        if (
+            rows % 16
+            or columns % 16
+            or rows * columns < _SMALLEST_WARP_TILE
+            or max(rows, columns) > 2 * min(rows, columns)
+        ):
+            raise TreadleError(
+                f"{self.name}: {tile.warps[0]} x {tile.warps[1]} warps share {tile.m} x {tile.n} tiles as {rows} x "
+                f"{columns}, {max(0, _SMALLEST_WARP_TILE - rows * columns)} elements too few for a warp",
+                accepted=f"multiples of 16, at least {_SMALLEST_WARP_TILE} elements, one side at most twice the other",
+            )
+
+    def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
+        assert isinstance(anchor, MatmulOp)
+        return MmaKernel(anchor, mma_tile(anchor, choices, anchor.type.get_element_type())).build(name)
+
+
+class MatmulTf32(MatmulMma):
+    """The same of f32 matrices, whose elements are rounded to tf32, 10 bits of mantissa, before they are multiplied.
+
+    It computes another result than f32, hence it is a default only for a product that allows it: `precision = "tf32"`.
+    """
+
+    name: ClassVar[str] = "matmul_tf32"
+    precision: ClassVar[str] = "tf32"
+    knobs: ClassVar[tuple[Knob, ...]] = (
+        *(knob for knob in MatmulMma.knobs if knob.name != "depth"),
+        Knob("depth", (16, 32), "extent of the tiles along K"),
+    )
+
+    def fits(self, anchor: Anchor) -> bool:
+        return isinstance(anchor, MatmulOp) and isinstance(anchor.type.get_element_type(), Float32Type)
+
+    def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
+        return super().default(anchor, target) | {"depth": 16}

@@ -1,0 +1,271 @@
+"""Writes the kernel of a product on tensor cores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil, prod
+
+from xdsl.dialects import arith, vector
+from xdsl.dialects.builtin import TensorType, VectorType, f32
+from xdsl.ir import SSAValue
+
+from treadle.dialects.graph import MatmulOp
+from treadle.dialects.graph.definition import Scalar
+from treadle.dialects.loop import KernelOp, LoadMatrixOp, MmaOp, RoundTf32Op, Space
+from treadle.dialects.loop.tile_product import fragments
+from treadle.dialects.task import repeat, spatial
+from treadle.schedules.kernel_builder import KernelBuilder
+from treadle.schedules.templates.matmul_mma_tile import FRAGMENT, PRODUCT_M, PRODUCT_N, WARP, MmaTile, SharedTile
+
+PAIR = 2
+"""Columns of tile products whose operand B is loaded at once."""
+
+
+class MmaKernel:
+    """Writes the kernel of one product: a pipeline of copies, tile products between them, and the stores of C."""
+
+    def __init__(self, anchor: MatmulOp, tile: MmaTile):
+        self.anchor, self.tile = anchor, tile
+        self.m, self.n = anchor.shape[-2:]
+        self.k = anchor.reduction_extent
+        self.element = anchor.type.get_element_type()
+        self.fragments = fragments(self.element)
+        types = [t for t in (anchor.a.type, anchor.b.type) if isinstance(t, TensorType)]
+        self.b = KernelBuilder(types, anchor.type)
+
+    def build(self, name: str) -> KernelOp:
+        """The kernel; to be called once."""
+        b, tile = self.b, self.tile
+        rows, columns = ceil(self.m / tile.m), ceil(self.n / tile.n)
+        batch = self.anchor.shape[:-2]
+        row, column = self._block_place(b.mod(b.block, rows * columns) if batch else b.block, rows, columns)
+        self.row, self.column = b.mul(row, tile.m), b.mul(column, tile.n)
+        self.batch_index = b.delinearize(b.div(b.block, rows * columns), batch) if batch else []
+        self.lane, warp = b.mod(b.thread, WARP), b.div(b.thread, WARP)
+        self.warp = warp
+        self.warp_row = b.mul(b.div(warp, tile.warps[1]), tile.warp[0])
+        self.warp_column = b.mul(b.mod(warp, tile.warps[1]), tile.warp[1])
+        self.shared_a, self.shared_b = (self._shared(x, shape) for x, shape in (("a", tile.a), ("b", tile.b)))
+        products = [tile.warp[0] // PRODUCT_M, tile.warp[1] // PRODUCT_N // PAIR, PAIR]
+        self.acc = b.alloc("acc", products, self.fragments[2])
+        with b.tasks(["r", "p", "h"], repeat(*products), unroll=True) as where:
+            b.store(b.zeros(self.fragments[2]), self.acc, where)
+        self._pipeline(ceil(self.k / tile.depth))
+        if tile.staged_bytes:
+            self._store_staged()
+        else:
+            self._store()
+        comment = f"C[{self.m}, {self.n}] = A[{self.m}, {self.k}] * B[{self.k}, {self.n}]"
+        operands = [self.anchor.a, self.anchor.b]
+        return b.kernel(name, operands, self.anchor.type, rows * columns * prod(batch), tile.threads, comment)
+
+    def _shared(self, name: str, shape: SharedTile) -> SSAValue:
+        extents = [self.tile.stages, shape.rows, shape.columns]
+        return self.b.alloc(f"shared_{name}", extents, self.element, Space.SHARED, shape.swizzle)
+
+    def _block_place(self, block: SSAValue, rows: int, columns: int) -> tuple[SSAValue, SSAValue]:
+        """The block's row and column in the grid. Consecutive blocks go down `group` rows before they go right, so
+        that those that run together share the tiles that they read; the last group may have fewer rows."""
+        b, group = self.b, min(self.tile.group, rows)
+        if group == 1:
+            return b.div(block, columns), b.mod(block, columns)
+
+        def inside(position: SSAValue, height: int, first: Scalar | int) -> tuple[SSAValue, SSAValue]:
+            return b.add(b.mod(position, height), first), b.div(position, height)
+
+        width, last = group * columns, rows % group
+        inner = b.mod(block, width)
+        row, column = inside(inner, group, b.mul(b.div(block, width), group))
+        if not last:
+            return row, column
+        full = b.binary("lt", block, (rows - last) * columns)
+        last_row, last_column = inside(inner, last, rows - last)
+        return b.select(full, row, last_row), b.select(full, column, last_column)
+
+    def _pipeline(self, steps: int) -> None:
+        """`stages` tiles in shared memory: one is multiplied while the others are on their way."""
+        b, ahead = self.b, self.tile.stages - 1
+        with b.loop("s", min(ahead, steps)) as s:
+            self._fetch(s, s)
+            b.commit()
+        for _ in range(ahead - steps):
+            b.commit()
+        with b.loop("step", steps) as step:
+            b.wait(ahead - 1)
+            # Behind it every thread sees this step's tile, and has multiplied the one that is overwritten next.
+            b.barrier()
+            following = b.add(step, ahead)
+            with b.when(b.binary("lt", following, steps)):
+                self._fetch(following, b.mod(following, self.tile.stages))
+            b.commit()
+            self._multiply(b.mod(step, self.tile.stages))
+
+    def _fetch(self, step: SSAValue, stage: SSAValue) -> None:
+        """Starts the copies of step's tiles of A and B, 0 beyond the matrices."""
+        first = self.b.mul(step, self.tile.depth)
+
+        def element_of_a(m: SSAValue, k: SSAValue) -> Scalar:
+            row, depth = self.b.add(self.row, m), self.b.add(first, k)
+            return self._guarded(0, row, self.m, self.tile.m, depth, self.k, self.tile.depth)
+
+        def element_of_b(n: SSAValue, k: SSAValue) -> Scalar:
+            depth, column = self.b.add(first, k), self.b.add(self.column, n)
+            return self._guarded(1, depth, self.k, self.tile.depth, column, self.n, self.tile.n)
+
+        self._copy(self.tile.a, self.shared_a, stage, element_of_a)
+        self._copy(self.tile.b, self.shared_b, stage, element_of_b)
+
+    def _copy(
+        self, tile: SharedTile, buffer: SSAValue, stage: SSAValue, element: Callable[[SSAValue, SSAValue], Scalar]
+    ) -> None:
+        """Copies one operand's tile; `element` takes the place across K, then along it."""
+        b, mapping = self.b, tile.tasks(self.tile.threads)
+        idle = mapping.workers < self.tile.threads
+        with (
+            b.when(b.binary("lt", b.thread, mapping.workers) if idle else None),
+            b.tasks(["i", "c"], mapping, b.thread, unroll=True) as (i, c),
+        ):
+            column = b.mul(c, tile.chunk)
+
+            def value(e: SSAValue) -> Scalar:
+                at = b.add(column, e)
+                return element(i, at) if tile.along_k else element(at, i)
+
+            b.copy(buffer, [stage, i, column], tile.chunk, value)
+
+    def _guarded(
+        self, operand: int, i: SSAValue, i_end: int, i_tile: int, j: SSAValue, j_end: int, j_tile: int
+    ) -> Scalar:
+        b = self.b
+        inside = [b.binary("lt", i, i_end)] if i_end % i_tile else []
+        inside += [b.binary("lt", j, j_end)] if j_end % j_tile else []
+        type = (self.anchor.a, self.anchor.b)[operand].type
+        assert isinstance(type, TensorType)
+        indices = [*(self.batch_index if type.get_num_dims() > 2 else []), i, j]
+        if not inside:
+            return b.load(b.inputs[operand], indices)
+        return b.load(b.inputs[operand], indices, b.all(inside), b.constant(0, self.element))
+
+    def _multiply(self, stage: SSAValue) -> None:
+        """One tile of A times one of B, added to the accumulators."""
+        b, tile = self.b, self.tile
+        rows, pairs = tile.warp[0] // PRODUCT_M, tile.warp[1] // PRODUCT_N // PAIR
+        a_type, b_type, _ = self.fragments
+        pair_type = VectorType(self.element, [PAIR, *b_type.get_shape()])
+        regs_a = b.alloc("regs_a", [rows], a_type)
+        regs_b = b.alloc("regs_b", [pairs], pair_type)
+        with b.loop("kk", tile.depth // tile.product_depth, unroll=True) as kk:
+            k = b.mul(kk, tile.product_depth)
+            with b.tasks(["r"], repeat(rows), unroll=True) as (r,):
+                b.store(self._rounded(self._fragment_of_a(stage, r, k, a_type)), regs_a, [r])
+            with b.tasks(["p"], repeat(pairs), unroll=True) as (p,):
+                b.store(self._rounded(self._fragments_of_b(stage, p, k, pair_type)), regs_b, [p])
+            with b.tasks(["r", "p", "h"], repeat(rows, pairs, PAIR), unroll=True) as (r, p, h):
+                right = b.insert(vector.ExtractOp(b.load(regs_b, [p]), [h], b_type))
+                product = b.insert(MmaOp(b.load(regs_a, [r]), right, b.load(self.acc, [r, p, h])))
+                b.store(product, self.acc, [r, p, h])
+
+    def _fragment_of_a(self, stage: SSAValue, r: SSAValue, k: SSAValue, type: VectorType) -> SSAValue:
+        """16 rows of A: matrices of the upper and the lower rows, first those of the lower half of K."""
+        b, half = self.b, self.tile.product_depth // 2
+        row = b.add(self.warp_row, b.mul(r, PRODUCT_M))
+        if not self.tile.a.loads_matrices:
+            return self._by_lanes(self.shared_a, stage, row, k, type, columns_first=True)
+        if self.tile.a.along_k:
+            place = [b.add(row, b.mod(self.lane, 16)), b.add(k, b.mul(b.div(self.lane, 16), half))]
+        else:
+            matrix = b.mod(b.div(self.lane, 8), 2)
+            depth = b.add(b.mod(self.lane, 8), b.mul(b.div(self.lane, 16), half))
+            place = [b.add(k, depth), b.add(row, b.mul(matrix, 8))]
+        return b.insert(LoadMatrixOp(self.shared_a, [stage, *place], type, transpose=not self.tile.a.along_k))
+
+    def _fragments_of_b(self, stage: SSAValue, p: SSAValue, k: SSAValue, type: VectorType) -> SSAValue:
+        """Two times 8 columns of B: of each, matrices of the lower and the upper half of K."""
+        b, half = self.b, self.tile.product_depth // 2
+        column = b.add(self.warp_column, b.mul(p, PAIR * PRODUCT_N))
+        second = b.mul(b.div(self.lane, 16), PRODUCT_N)
+        if not self.tile.b.loads_matrices:
+            return self._by_lanes(self.shared_b, stage, column, k, type, columns_first=False)
+        if self.tile.b.along_k:
+            depth = b.mul(b.mod(b.div(self.lane, 8), 2), half)
+            place = [b.add(column, b.add(second, b.mod(self.lane, 8))), b.add(k, depth)]
+        else:
+            place = [b.add(k, b.mod(self.lane, 16)), b.add(column, second)]
+        return b.insert(LoadMatrixOp(self.shared_b, [stage, *place], type, transpose=not self.tile.b.along_k))
+
+    def _by_lanes(
+        self, buffer: SSAValue, stage: SSAValue, first: SSAValue, k: SSAValue, type: VectorType, *, columns_first: bool
+    ) -> SSAValue:
+        """What `loop.load_matrix` would give of two times two transposed matrices of 32-bit elements: each lane loads
+        its element of each, of the next 8 columns before or after those of the next 4 rows."""
+        b = self.b
+        held = b.alloc("elements", type.get_shape(), self.element)
+        with b.tasks(["u", "v"], repeat(2, 2), unroll=True) as (u, v):
+            block, half = (v, u) if columns_first else (u, v)
+            row = b.add(k, b.add(b.mul(half, 4), b.mod(self.lane, 4)))
+            column = b.add(first, b.add(b.mul(block, 8), b.div(self.lane, 4)))
+            place = [u, v, 0] if len(type.get_shape()) == 3 else [b.add(b.mul(u, 2), v), 0]
+            b.store(b.load(buffer, [stage, row, column]), held, place)
+        return b.insert(vector.LoadOp(held, [b.constant(0)] * len(type.get_shape()), type))
+
+    def _rounded(self, fragment: SSAValue) -> SSAValue:
+        """Operands of 32 bits lose the bits that a tile product does not read."""
+        return self.b.insert(RoundTf32Op(fragment)) if self.element == f32 else fragment
+
+    def _accumulated(self, r: SSAValue, i: SSAValue, j: SSAValue) -> Scalar:
+        """Element (i, j) of the r-th 16 rows of the warp's tile, which this lane must hold."""
+        b = self.b
+        where = [r, b.div(j, PAIR * PRODUCT_N), b.mod(b.div(j, PRODUCT_N), PAIR)]
+        fragment = b.load(self.acc, where)
+        return b.insert(vector.ExtractOp(fragment, [b.div(i, 8), b.mod(j, 2)], f32))
+
+    def _store(self) -> None:
+        """32-bit elements: four lanes store the 32 bytes of a sector."""
+        b, (height, width) = self.b, self.tile.warp
+        with (
+            b.loop("r", height // PRODUCT_M, unroll=True) as r,
+            b.tasks(["i", "j"], repeat(1, width // PRODUCT_N) * FRAGMENT, self.lane, unroll=True, vector=True) as (
+                i,
+                j,
+            ),
+        ):
+            self._store_element(self._accumulated(r, i, j), r, i, j)
+
+    def _store_staged(self) -> None:
+        """16-bit elements: rounded, and handed through shared memory to lanes that store 16 bytes of a row each."""
+        b, (height, width) = self.b, self.tile.warp
+        chunk = self.tile.a.chunk
+        slab = SharedTile(True, PRODUCT_M, width, 2)
+        shape = [prod(self.tile.warps), PRODUCT_M, width]
+        staged = b.alloc("staged", shape, self.element, Space.SHARED, slab.swizzle)
+        with b.loop("r", height // PRODUCT_M, unroll=True) as r:
+            b.barrier()
+            with b.tasks(["i", "j"], repeat(1, width // PRODUCT_N) * FRAGMENT, self.lane, unroll=True, vector=True) as (
+                i,
+                j,
+            ):
+                rounded = b.insert(arith.TruncFOp(self._accumulated(r, i, j), self.element))
+                b.store(rounded, staged, [self.warp, i, j])
+            b.barrier()
+            with (
+                b.tasks(["i", "c"], _slab_tasks(slab), self.lane, unroll=True) as (i, c),
+                b.tasks(["e"], repeat(chunk), unroll=True, vector=True) as (e,),
+            ):
+                j = b.add(b.mul(c, chunk), e)
+                self._store_element(b.load(staged, [self.warp, i, j]), r, i, j)
+
+    def _store_element(self, value: Scalar, r: SSAValue, i: SSAValue, j: SSAValue) -> None:
+        """Stores element (i, j) of the r-th 16 rows of the warp's tile, if C has it."""
+        b, tile = self.b, self.tile
+        row = b.add(self.row, b.add(self.warp_row, b.add(b.mul(r, PRODUCT_M), i)))
+        column = b.add(self.column, b.add(self.warp_column, j))
+        inside = [b.binary("lt", row, self.m)] if self.m % tile.m else []
+        inside += [b.binary("lt", column, self.n)] if self.n % tile.n else []
+        b.store(value, b.output, [*self.batch_index, row, column], b.all(inside))
+
+
+def _slab_tasks(slab: SharedTile):
+    """Rows and chunks of a warp's slab for its 32 lanes."""
+    wide = slab.columns // slab.chunk
+    high = WARP // wide
+    return repeat(slab.rows // high, 1) * spatial(high, wide)

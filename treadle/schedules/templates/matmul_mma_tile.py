@@ -1,0 +1,136 @@
+"""The extents of a product on tensor cores: tiles of a block, of a warp and of one instruction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from xdsl.ir import Attribute
+
+from treadle.dialects.graph import MatmulOp
+from treadle.dialects.loop import Swizzle, swizzle_of_rows
+from treadle.dialects.loop.tile_product import PRODUCT_DEPTH
+from treadle.dialects.task import Mapping, repeat, spatial
+from treadle.schedules.operand_layout import has_contiguous_rows
+from treadle.schedules.template import Choices, number
+
+CHUNK_BYTES = 16
+"""What one thread copies at a time: the widest asynchronous copy, and a row of the matrices that a warp loads."""
+PRODUCT_M, PRODUCT_N = 16, 8
+FRAGMENT: Mapping = repeat(2, 1) * spatial(8, 4) * repeat(1, 2)
+"""Which elements of C's 16 x 8 tile a lane holds."""
+WARP = 32
+
+
+@dataclass(frozen=True)
+class SharedTile:
+    """An operand's tile in shared memory: rows of consecutive elements, as they lie in global memory.
+
+    along_k: whether a row runs along K; rows, columns: the extents; element_bytes: of one element
+    """
+
+    along_k: bool
+    rows: int
+    columns: int
+    element_bytes: int
+
+    @property
+    def chunk(self) -> int:
+        """Elements that one thread copies at a time."""
+        return CHUNK_BYTES // self.element_bytes
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of the tile."""
+        return self.rows * self.columns // self.chunk
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the tile."""
+        return self.rows * self.columns * self.element_bytes
+
+    @property
+    def loads_matrices(self) -> bool:
+        """Whether a warp loads whole matrices, else each lane its elements: those of 32 bits are not transposed."""
+        return self.along_k or self.element_bytes == 2
+
+    @property
+    def swizzle(self) -> Swizzle:
+        """The permutation of chunks under which neither copies nor loads of fragments meet in a bank."""
+        # A lane by lane load reads 8 elements of 32 bits from each of 4 rows at once: these stay together.
+        chunk = CHUNK_BYTES if self.loads_matrices else 2 * CHUNK_BYTES
+        return swizzle_of_rows(self.columns * self.element_bytes, self.element_bytes, chunk)
+
+    def tasks(self, threads: int) -> Mapping:
+        """Rows and chunks of rows, consecutive threads on consecutive chunks; the first threads only if there are
+        fewer chunks than threads."""
+        wide = self.columns // self.chunk
+        high = min(self.rows, threads // wide)
+        return repeat(self.rows // high, 1) * spatial(high, wide)
+
+
+@dataclass(frozen=True)
+class MmaTile:
+    """The extents that a choice of knobs implies for operands of an element type.
+
+    m, n: of the block's tile; depth: of the steps along K; warps: along M and N; stages: tiles in shared memory;
+    group: rows of blocks that run next to one another
+    """
+
+    m: int
+    n: int
+    depth: int
+    warps: tuple[int, int]
+    stages: int
+    group: int
+    a: SharedTile
+    b: SharedTile
+    product_depth: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return WARP * prod(self.warps)
+
+    @property
+    def warp(self) -> tuple[int, int]:
+        """Rows and columns of a warp's tile."""
+        return self.m // self.warps[0], self.n // self.warps[1]
+
+    @property
+    def accumulators(self) -> int:
+        """Elements of C that a thread holds."""
+        return self.m * self.n // self.threads
+
+    @property
+    def staged_bytes(self) -> int:
+        """Shared memory through which 16-bit elements of C reach threads that store 16 bytes: a row of fragments."""
+        return PRODUCT_M * self.warps[0] * self.n * self.a.element_bytes if self.a.element_bytes == 2 else 0
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block."""
+        return self.stages * (self.a.bytes + self.b.bytes) + self.staged_bytes
+
+    @property
+    def registers(self) -> int:
+        """Registers of a thread that hold C, and one step's fragments of A and B."""
+        rows, columns = self.warp
+        return self.accumulators + rows // PRODUCT_M * 4 + columns // PRODUCT_N * 2
+
+
+def mma_tile(anchor: MatmulOp, choices: Choices, element: Attribute) -> MmaTile:
+    """The extents for an anchor; its operands' tiles lie as the operands do."""
+    block, warps = choices["block"], choices["warps"]
+    assert isinstance(block, tuple) and isinstance(warps, tuple)
+    m, n = (int(extent) for extent in block)
+    along_m, along_n = (int(extent) for extent in warps)
+    depth, size = number(choices, "depth"), 4 if PRODUCT_DEPTH[element] == 8 else 2
+    a_along_k = has_contiguous_rows(anchor, anchor.a)
+    b_along_k = not has_contiguous_rows(anchor, anchor.b)
+    return MmaTile(
+        m, n, depth, (along_m, along_n), number(choices, "stages"), number(choices, "group"),
+        SharedTile(a_along_k, *((m, depth) if a_along_k else (depth, m)), size),
+        SharedTile(b_along_k, *((n, depth) if b_along_k else (depth, n)), size),
+        PRODUCT_DEPTH[element],
+    )  # fmt: skip
