@@ -35,6 +35,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
         "loop-hoist-invariants",
         "loop-flatten",
         "loop-vectorize",
+        "loop-vectorize-accesses",
         "loop-unroll",
     ),
     "lower": ("task-lower", "memory-plan", "loop-lower-accesses", "loop-to-c", "loop-to-cuda"),

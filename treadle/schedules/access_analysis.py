@@ -6,10 +6,10 @@ from math import prod
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import IndexType, IntegerAttr, TensorType
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp
-from treadle.dialects.loop.index_expr import Expr, const, floordiv, mod, split_linear, var
+from treadle.dialects.loop.index_expr import Expr, alignment, const, floordiv, mod, split_linear, var
 
 
 class IndexMap:
@@ -111,6 +111,32 @@ def panel_strides(compute: ComputeOp, width: int) -> tuple[int | None, int | Non
         return None, None
     position = IndexMap(compute, {n: panel}).position(reads[0])
     return stride_along(position, k), stride_along(position, "column")
+
+
+def walks(compute: ComputeOp, index: BlockArgument) -> bool:
+    """Whether some read advances along an index of the output by one element, or nothing is read at all."""
+    reads, index_map = compute.reads(), IndexMap(compute)
+    return not reads or any(stride_along(index_map.position(at), index) == 1 for at in reads)
+
+
+def vector_width(compute: ComputeOp, index: BlockArgument, most: int) -> int:
+    """Up to how many consecutive values of an output index, a power of two from a multiple of itself on, every read
+    gives consecutive and aligned elements, or one element, under conditions that agree; at most `most`."""
+    return next((n for n in (2**e for e in range(most.bit_length() - 1, 0, -1)) if _in_vectors(compute, index, n)), 1)
+
+
+def _in_vectors(compute: ComputeOp, index: BlockArgument, lanes: int) -> bool:
+    if compute.shape[index.index] % lanes:
+        return False
+    position = var("vector", 0, None) * lanes + var("lane", 0, lanes - 1)
+    index_map = IndexMap(compute, {index: position})
+    splits = [split_linear(index_map.position(at), "lane") for at in compute.reads()]
+    for split in splits:
+        if split is None or split[0].as_int() not in (0, 1):
+            return False
+        if split[0].as_int() == 1 and alignment(split[1]) % lanes:
+            return False
+    return not any(v.key == "lane" for c in index_map.conditions() for v in floordiv(c, lanes).vars())
 
 
 def collapsible_suffix(compute: ComputeOp) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from xdsl.dialects import vector
 from xdsl.dialects.builtin import (
     BFloat16Type,
     Float16Type,
@@ -113,7 +114,10 @@ class CudaLanguage(Language):
     def declare_array(self, name: str, type: MemRefType, extents: str, op: Operation) -> list[str]:
         element = self.memory_type(type.element_type)
         if space_of(type) is not Space.SHARED:
-            return [f"{element} {name}{extents};"]
+            aligned = (
+                f"alignas({_ALIGNMENT}) " if any(_is_vector_access(use.operation) for use in op.results[0].uses) else ""
+            )
+            return [f"{aligned}{element} {name}{extents};"]
         if not isinstance(op, AllocOp) or op.dynamic is None:
             return [f"alignas({_ALIGNMENT}) __shared__ {element} {name}{extents};"]
         return self._declare_dynamic(name, element, type, extents)
@@ -164,6 +168,10 @@ class CudaLanguage(Language):
                 return f"treadle_cp_async_{_number(op.bytes)}(&{target}, &{source}{where});"
             case _:
                 return None
+
+
+def _is_vector_access(op: Operation) -> bool:
+    return isinstance(op, vector.LoadOp | vector.StoreOp)
 
 
 def _number(attribute: Attribute) -> int:
