@@ -157,6 +157,14 @@ def test_orders_of_matmul_simt(a_order: str, b_order: str, depth: int):
     check("matmul_simt", product(ODD), {"a_order": a_order, "b_order": b_order, "depth": depth})
 
 
+@pytest.mark.parametrize(("a_vector", "b_vector"), [(1, 4), (2, 1), (4, 2)])
+@pytest.mark.parametrize(("a_order", "b_order"), [("k", "n"), ("m", "k")])
+def test_vectors_of_matmul_simt(a_order: str, b_order: str, a_vector: int, b_vector: int):
+    knobs = {"a_order": a_order, "b_order": b_order, "a_vector": a_vector, "b_vector": b_vector}
+    check("matmul_simt", product(ODD), knobs)
+    check("matmul_simt", product(((16, 8), (8, 32))), knobs)
+
+
 REDUCTIONS: list[tuple[str, Shape, tuple[int, ...], str]] = [
     ("add", (3, 32), (1,), "float32"),
     ("add", (1, 37), (1,), "float32"),
@@ -269,6 +277,13 @@ def test_knobs_of_rule_cuda(threads: int, repeats: int):
     check("rule_cuda", defined(POINTWISE[3]), {"threads": threads, "repeats": repeats})
 
 
+@pytest.mark.parametrize("vector", [1, 2, 4])
+@pytest.mark.parametrize("repeats", [1, 4])
+def test_vectors_of_rule_cuda(vector: int, repeats: int):
+    for operator in (UnaryOp("exp", tensor(3, 52)), TransposeOp(tensor(4, 9), [1, 0])):
+        check("rule_cuda", defined(operator), {"vector": vector, "repeats": repeats, "threads": 32})
+
+
 def constant_tensor() -> ComputeOp:
     """A definition that reads nothing."""
     return compute_of(TensorType(f32, [3]), lambda b, _: b.constant(2.5, f32))
@@ -286,6 +301,7 @@ def test_defaults_are_in_the_space(template: Any):
     anchors += [product(((m, 64), (64, n))) for m in (1, 17, 64, 1000, 4096) for n in (1, 40, 1000, 8192)]
     anchors += [reduction(("add", (rows, k), (1,), "float32")) for rows in (1, 4096) for k in (17, 300, 5000)]
     anchors += [defined(UnaryOp("exp", tensor(1, 64, n, n))) for n in (1, 7, 224)]
+    anchors += [defined(TransposeOp(tensor(m, n), [1, 0])) for m in (8, 100, 1024) for n in (31, 256)]
     fitting = [anchor for anchor in anchors if template.fits(anchor)]
     assert fitting
     for anchor in fitting:
@@ -349,6 +365,13 @@ def test_too_much_shared_memory_is_rejected():
 def test_a_tile_that_the_threads_do_not_share_is_rejected():
     message = rejection("matmul_simt", product(ODD), GPU, warps=(2, 4), repeats=(1, 1), thread=(2, 2), depth=8)
     assert "A's tile of 128 elements is not shared out evenly by 256 threads" in message
+
+
+def test_vectors_that_overrun_are_rejected():
+    message = rejection("rule_cuda", defined(UnaryOp("exp", tensor(3, 5))), GPU, vector=4)
+    assert "rule_cuda: vectors of 4 overrun a result of 15 elements by 1" in message
+    message = rejection("transpose_cuda", defined(TransposeOp(tensor(33, 32), [1, 0])), GPU, write_vector=4)
+    assert "transpose_cuda: vectors of 4 overrun 33 elements along the result by 3" in message
 
 
 def test_a_kernel_says_what_it_computes():

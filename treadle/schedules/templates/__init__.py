@@ -7,10 +7,11 @@ from treadle.schedules.templates.reduce_cpu import ReduceCpu
 from treadle.schedules.templates.reduce_cuda import ReduceCuda
 from treadle.schedules.templates.rule_cpu import RuleCpu
 from treadle.schedules.templates.rule_cuda import RuleCuda
+from treadle.schedules.templates.transpose_cuda import TransposeCuda
 
 TEMPLATES: dict[str, Template] = {
     template.name: template
-    for template in (MatmulCpu(), ReduceCpu(), RuleCpu(), ReduceCuda(), MatmulSimt(), RuleCuda())
+    for template in (MatmulCpu(), ReduceCpu(), RuleCpu(), ReduceCuda(), MatmulSimt(), TransposeCuda(), RuleCuda())
 }
 """Every template by name; for an anchor, the first that fits is the default."""
 
