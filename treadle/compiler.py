@@ -56,6 +56,7 @@ STAGES: tuple[Stage, ...] = (
             Step("graph-conv-to-matmul{pad=true}", "The same; a stored border spares predicates.", only="cpu"),
             Step("graph-fold-constants", "The filters' transposes are of constants: done now, not at run time."),
             Step("graph-simplify", "Reshapes and transposes around new matmuls meet older ones."),
+            Step("graph-split-k{target=TARGET}", "Before fusion: epilogues follow the sum of the slices.", only="cuda"),
             Step("graph-pack-weights", "Panels of constant right operands stay in the first cache.", only="cpu"),
         ),
     ),

@@ -22,6 +22,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
         "graph-decompose",
         "graph-conv-to-matmul",
         "graph-pack-weights",
+        "graph-split-k",
         "graph-define",
         "graph-inline",
         "graph-fuse",

@@ -90,6 +90,8 @@ def _pooled(g: Graph, first: int) -> SSAValue:
 SUITES: dict[str, list[tuple[Build, list[Shape]]]] = {
     "products": [(_product, list(shapes)) for shapes in PRODUCTS]
     + [(_turned_product, [(k, m), (n, k)]) for m, k, n in ((64, 8, 64), (67, 13, 66), (36, 20, 128), (128, 12, 5))],
+    "slices": [(_product, [(m, k), (k, n)]) for m, k, n in ((32, 512, 64), (17, 265, 33), (64, 1040, 16))]
+    + [(_turned_product, [(384, 36), (20, 384)]), (_product, [(2, 16, 256), (2, 256, 24)])],
     "transposes": [(_transposes(shape, order), [shape]) for shape, order in TRANSPOSES]
     + [(_cut, [(40, 50)]), (_padded, [(29, 58), (64, 33)])],
     "pointwise": [(_pointwise, [shape, shape]) for shape in POINTWISE]
