@@ -87,7 +87,7 @@ def _pooled(g: Graph, first: int) -> SSAValue:
     return g.add(PoolOp("max", g[first], [3, 3], [2, 2], [1] * 4, [1, 1]))
 
 
-SUITES: dict[str, list[tuple[Build, list[Shape]]]] = {
+SUITES: dict[str, Sequence[tuple[Build, Sequence[Shape]]]] = {
     "products": [(_product, list(shapes)) for shapes in PRODUCTS]
     + [(_turned_product, [(k, m), (n, k)]) for m, k, n in ((64, 8, 64), (67, 13, 66), (36, 20, 128), (128, 12, 5))],
     "slices": [(_product, [(m, k), (k, n)]) for m, k, n in ((32, 512, 64), (17, 265, 33), (64, 1040, 16))]
