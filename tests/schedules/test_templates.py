@@ -301,6 +301,7 @@ def test_defaults_are_in_the_space(template: Any):
     anchors += [product(((m, 64), (64, n))) for m in (1, 17, 64, 1000, 4096) for n in (1, 40, 1000, 8192)]
     anchors += [reduction(("add", (rows, k), (1,), "float32")) for rows in (1, 4096) for k in (17, 300, 5000)]
     anchors += [defined(UnaryOp("exp", tensor(1, 64, n, n))) for n in (1, 7, 224)]
+    anchors += [defined(PoolOp("max", tensor(1, 8, n, n), [3, 3], [1, 1], [1] * 4, [1, 1])) for n in (17, 224)]
     anchors += [defined(TransposeOp(tensor(m, n), [1, 0])) for m in (8, 100, 1024) for n in (31, 256)]
     fitting = [anchor for anchor in anchors if template.fits(anchor)]
     assert fitting
@@ -365,6 +366,12 @@ def test_too_much_shared_memory_is_rejected():
 def test_a_tile_that_the_threads_do_not_share_is_rejected():
     message = rejection("matmul_simt", product(ODD), GPU, warps=(2, 4), repeats=(1, 1), thread=(2, 2), depth=8)
     assert "A's tile of 128 elements is not shared out evenly by 256 threads" in message
+
+
+def test_room_for_blocks_that_there_is_anyway_is_rejected():
+    message = rejection("matmul_simt", product(ODD), GPU, resident=2)
+    assert "matmul_simt with 4 accumulators a thread leaves room for 2 blocks anyway, 60 fewer than" in message
+    assert "accepted: resident = 1" in message
 
 
 def test_vectors_that_overrun_are_rejected():

@@ -74,6 +74,7 @@ GOOD = [
     VALUES + "loop.strided_store %w, %B[%i] by 196 where %m : memref<64xf32>, vector<16xf32>",
     KERNEL.format(grid=4, threads=8),
     KERNEL.format(grid=4, threads=8).replace("in 8) {", 'in 8) comment "copy" {'),
+    KERNEL.format(grid=4, threads=8).replace("in 8)", "in 8) resident 2"),
     FUNC.format(grid=3, threads=12),
     "%r = loop.buffer input 0 : memref<1x3xf32>",
     "%r = loop.buffer output 2 : memref<1x3xf32>",

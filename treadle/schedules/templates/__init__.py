@@ -8,10 +8,20 @@ from treadle.schedules.templates.reduce_cuda import ReduceCuda
 from treadle.schedules.templates.rule_cpu import RuleCpu
 from treadle.schedules.templates.rule_cuda import RuleCuda
 from treadle.schedules.templates.transpose_cuda import TransposeCuda
+from treadle.schedules.templates.window_cuda import WindowCuda
 
 TEMPLATES: dict[str, Template] = {
     template.name: template
-    for template in (MatmulCpu(), ReduceCpu(), RuleCpu(), ReduceCuda(), MatmulSimt(), TransposeCuda(), RuleCuda())
+    for template in (
+        MatmulCpu(),
+        ReduceCpu(),
+        RuleCpu(),
+        WindowCuda(),
+        ReduceCuda(),
+        MatmulSimt(),
+        TransposeCuda(),
+        RuleCuda(),
+    )
 }
 """Every template by name; for an anchor, the first that fits is the default."""
 

@@ -18,10 +18,12 @@ from treadle.dialects.task import repeat
 from treadle.errors import TreadleError
 from treadle.schedules.access_analysis import vector_width, walks
 from treadle.schedules.kernel_builder import KernelBuilder
-from treadle.schedules.template import Anchor, Choices, Knob, Template
+from treadle.schedules.template import Anchor, Choices, Knob, Template, number
 from treadle.schedules.templates.simt_tile import Filling, SimtTile
 from treadle.target import Target
 
+_MANY = 64
+"""Accumulators of a thread from which registers, not threads, bound the blocks on a multiprocessor."""
 _LONGEST = 4
 """Elements of the longest vector, of 4 bytes each."""
 
@@ -52,6 +54,7 @@ class MatmulSimt(Template):
         Knob("repeats", ((1, 1), (1, 2), (2, 1), (2, 2)), "tiles of a warp along M and N"),
         Knob("thread", ((2, 2), (4, 4)), "neighbouring elements of a thread along M and N"),
         Knob("depth", (8, 16), "extent of the tiles along K"),
+        Knob("resident", (1, 2), "blocks that a multiprocessor is to hold at once: fewer registers a thread"),
         Knob("a_order", ("k", "m"), "what consecutive threads take of A: elements along K or along M"),
         Knob("b_order", ("n", "k"), "what consecutive threads take of B: elements along N or along K"),
         Knob("a_vector", (1, 2, 4), "consecutive elements of A that a thread loads at once, at most"),
@@ -63,8 +66,20 @@ class MatmulSimt(Template):
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
         warps, repeats, thread = _largest_tile(anchor.shape, target.multiprocessors)
-        tile: dict[str, Choice] = {"warps": warps, "repeats": repeats, "thread": thread, "depth": 8}
-        return tile | dict(self.decided(anchor, target))
+        decided = self.decided(anchor, target)
+        # Half of the registers do for the largest tile, but not for its predicates and scalar addresses, too.
+        tight = (
+            anchor.shape[-2] % 128 == anchor.shape[-1] % 128 == 0 and decided["a_vector"] == decided["b_vector"] == 4
+        )
+        resident = 2 if tight and (warps, repeats) == _DEFAULTS[0][2][:2] else 1
+        tile: dict[str, Choice] = {
+            "warps": warps,
+            "repeats": repeats,
+            "thread": thread,
+            "depth": 8,
+            "resident": resident,
+        }
+        return tile | dict(decided)
 
     def decided(self, anchor: Anchor, target: Target) -> Choices:
         assert isinstance(anchor, MatmulOp)
@@ -77,18 +92,27 @@ class MatmulSimt(Template):
         }
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
-        tile = SimtTile(choices)
+        tile, resident = SimtTile(choices), number(choices, "resident")
         shared = tile.shared_elements * byte_width(anchor.type.get_element_type())
         for what, used, limit in (
             ("threads", tile.threads, target.max_threads_per_block),
             ("bytes of shared memory", shared, target.shared_per_block_static),
-            ("accumulators a thread", tile.m * tile.n // tile.threads, target.registers_per_thread),
+            ("resident threads", resident * tile.threads, target.max_warps_per_multiprocessor * target.warp_size),
+            ("resident bytes of shared memory", resident * shared, target.shared_per_multiprocessor),
+            ("accumulators a thread", tile.outputs, target.registers_per_thread),
+            ("resident accumulators", resident * tile.m * tile.n, target.registers_per_multiprocessor),
         ):
             if used > limit:
                 raise TreadleError(
                     f"matmul_simt with {tile.m} x {tile.n} tiles takes {used} {what}, {used - limit} too many",
                     accepted=f"at most {limit} on {target.name}",
                 )
+        if resident > 1 and tile.outputs < _MANY:
+            raise TreadleError(
+                f"matmul_simt with {tile.outputs} accumulators a thread leaves room for {resident} blocks anyway, "
+                f"{_MANY - tile.outputs} fewer than where registers get scarce",
+                accepted="resident = 1",
+            )
         fillings = ("A", tile.m * tile.depth, tile.a_filling), ("B", tile.depth * tile.n, tile.b_filling)
         for operand, elements, filling in fillings:
             if filling is None:
@@ -100,7 +124,8 @@ class MatmulSimt(Template):
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, MatmulOp)
-        return _MatmulBody(anchor, SimtTile(choices)).build(name)
+        resident = number(choices, "resident")
+        return _MatmulBody(anchor, SimtTile(choices)).build(name, resident if resident > 1 else None)
 
 
 class _MatmulBody:
@@ -114,7 +139,7 @@ class _MatmulBody:
         types = [t for t in (anchor.a.type, anchor.b.type) if isinstance(t, TensorType)]
         self.b = KernelBuilder(types, anchor.type)
 
-    def build(self, name: str) -> KernelOp:
+    def build(self, name: str, resident: int | None) -> KernelOp:
         b, tile = self.b, self.tile
         rows, columns = ceil(self.m / tile.m), ceil(self.n / tile.n)
         batch = self.anchor.shape[:-2]
@@ -131,7 +156,8 @@ class _MatmulBody:
         self._store()
         grid = rows * columns * prod(batch)
         comment = f"C[{self.m}, {self.n}] = A[{self.m}, {self.k}] * B[{self.k}, {self.n}]"
-        return b.kernel(name, [self.anchor.a, self.anchor.b], self.anchor.type, grid, tile.threads, comment)
+        operands = [self.anchor.a, self.anchor.b]
+        return b.kernel(name, operands, self.anchor.type, grid, tile.threads, comment, resident)
 
     def _pipeline(self, steps: int) -> None:
         """Figure 5: while one pair of tiles is multiplied, the next is on its way through registers."""

@@ -17,7 +17,7 @@ from treadle.backends.cuda.emulator import CHECKS
 from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
 from treadle.backends.reference import evaluate_module
 from treadle.compiler import lower
-from treadle.dialects.graph import BinaryOp, MatmulOp, PadOp, PoolOp, SliceOp, TransposeOp, UnaryOp
+from treadle.dialects.graph import BinaryOp, ConvOp, MatmulOp, PadOp, PoolOp, SliceOp, TransposeOp, UnaryOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import UseAttr
 from treadle.knobs import Knobs
@@ -83,6 +83,26 @@ def _pointwise(g: Graph, first: int) -> SSAValue:
     return g.add(BinaryOp("mul", g.add(UnaryOp("exp", g[first])), g[first + 1]))
 
 
+Window = tuple[str, Shape, int, int, int]
+"""What, the input's shape, window, step, padding."""
+WINDOWS: list[Window] = [
+    *((kind, (2, 4, h, w), 3, 2, 1) for kind in ("max", "avg") for h, w in ((33, 31), (34, 40), (65, 16), (40, 57))),
+    *(("max", (1, 16, h, w), 2, 2, 0) for h, w in ((24, 48), (26, 46), (23, 62), (64, 17))),
+    *(("depthwise", (1, 8, h, w), 3, 1, 1) for h, w in ((16, 17), (19, 14), (31, 13), (64, 7), (18, 18), (2, 131))),
+    *(("depthwise", (2, 6, h, w), 5, 2, 2) for h, w in ((40, 23), (31, 31), (64, 12), (17, 61))),
+    *(("grouped", (1, 8, h, w), 3, 1, 1) for h, w in ((17, 17), (16, 32), (29, 9), (5, 97), (64, 8))),
+    *(("grouped", (2, 8, h, w), 3, 3, 0) for h, w in ((67, 34), (48, 49), (40, 70))),
+]
+
+
+def _window(kind: str, shape: Shape, size: int, step: int, pad: int) -> tuple[Build, list[Shape]]:
+    if kind in ("max", "avg"):
+        return lambda g, n: g.add(PoolOp(kind, g[n], [size] * 2, [step] * 2, [pad] * 4, [1, 1])), [shape]
+    groups = shape[1] if kind == "depthwise" else shape[1] // 2
+    weights = (shape[1], shape[1] // groups, size, size)
+    return lambda g, n: g.add(ConvOp(g[n], g[n + 1], [step] * 2, [pad] * 4, [1, 1], groups)), [shape, weights]
+
+
 def _pooled(g: Graph, first: int) -> SSAValue:
     return g.add(PoolOp("max", g[first], [3, 3], [2, 2], [1] * 4, [1, 1]))
 
@@ -94,6 +114,7 @@ SUITES: dict[str, Sequence[tuple[Build, Sequence[Shape]]]] = {
     + [(_turned_product, [(384, 36), (20, 384)]), (_product, [(2, 16, 256), (2, 256, 24)])],
     "transposes": [(_transposes(shape, order), [shape]) for shape, order in TRANSPOSES]
     + [(_cut, [(40, 50)]), (_padded, [(29, 58), (64, 33)])],
+    "windows": [_window(*window) for window in WINDOWS],
     "pointwise": [(_pointwise, [shape, shape]) for shape in POINTWISE]
     + [(_pointwise, [shape, shape[-1:]]) for shape in ((40, 64), (3, 7), (5, 12, 16))]
     + [(_pooled, [(2, 3, 12, 12)]), (_pooled, [(1, 2, 9, 15)])],
@@ -131,4 +152,4 @@ def test_the_suites_use_every_template() -> None:
         lower(treadle_context(), module, TARGET, to="schedule")
         uses = (op.attributes.get("schedule") or op.properties.get("schedule") for op in module.walk())
         used |= {use.template.data for use in uses if isinstance(use, UseAttr)}
-    assert used >= {"matmul_simt", "transpose_cuda", "rule_cuda"}
+    assert used >= {"matmul_simt", "transpose_cuda", "window_cuda", "rule_cuda"}
