@@ -52,7 +52,7 @@ STAGES: tuple[Stage, ...] = (
                 "Batch norms and scales vanish into weights, which must be constants by now.",
             ),
             Step("graph-decompose", "What has two reductions cannot be one definition."),
-            Step("graph-conv-to-matmul", "After scales were folded into the filters, turned here.", only="cuda"),
+            Step("graph-conv-to-matmul{filters-first=true}", "After scales went into the filters.", only="cuda"),
             Step("graph-conv-to-matmul{pad=true}", "The same; a stored border spares predicates.", only="cpu"),
             Step("graph-fold-constants", "The filters' transposes are of constants: done now, not at run time."),
             Step("graph-simplify", "Reshapes and transposes around new matmuls meet older ones."),

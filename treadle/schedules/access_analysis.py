@@ -13,6 +13,7 @@ from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp
 from treadle.dialects.loop.index_expr import Expr, alignment, const, floordiv, mod, split_linear, var
 
 _LANE = "lane"
+_WARP, _SECTOR = 32, 8
 
 
 class IndexMap:
@@ -120,10 +121,15 @@ def panel_strides(compute: ComputeOp, width: int) -> tuple[int | None, int | Non
     return stride_along(position, k), stride_along(position, "column")
 
 
-def walks(compute: ComputeOp, index: BlockArgument) -> bool:
-    """Whether some read advances along an index of the output by one element, or nothing is read at all."""
-    reads, index_map = compute.reads(), IndexMap(compute)
-    return not reads or any(stride_along(index_map.position(at), index) == 1 for at in reads)
+def spread(compute: ComputeOp, index: BlockArgument) -> int:
+    """How many sectors of 8 elements a warp's worth of consecutive values of an output index touches in the read that
+    it scatters most; indices that are no arithmetic count as 0."""
+    index_map, most = IndexMap(compute), 0
+    lanes = min(_WARP, compute.shape[index.index])
+    for position in map(index_map.position, compute.reads()):
+        at = dict.fromkeys((v.key for v in position.vars()), 0)
+        most = max(most, len({position.evaluate(at | {index: lane}) // _SECTOR for lane in range(lanes)}))
+    return most
 
 
 def widest(most: int, allows: Callable[[int], bool]) -> int:

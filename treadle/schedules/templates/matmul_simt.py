@@ -16,7 +16,7 @@ from treadle.dialects.loop import KernelOp, Space
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
 from treadle.errors import TreadleError
-from treadle.schedules.access_analysis import vector_width, walks
+from treadle.schedules.access_analysis import spread, vector_width
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
 from treadle.schedules.templates.simt_tile import Filling, SimtTile
@@ -280,13 +280,12 @@ def _largest_tile(shape: Sequence[int], multiprocessors: int) -> tuple[Pair, Pai
 
 
 def _order(anchor: MatmulOp, operand: SSAValue) -> tuple[int, int]:
-    """The axis (-1 or -2) along which an operand's elements are consecutive in memory, and how many of them may be
-    loaded at once. Of a matrix that the group computes, the reads that it is computed from count."""
+    """The axis (-1 or -2) along which an operand's elements are nearest in memory, and how many of them may be loaded
+    at once. Of a matrix that the group computes, the reads that it is computed from count."""
     producer = operand.owner
     if not isinstance(producer, ComputeOp) or producer.parent_op() is not anchor.parent_op():
         assert isinstance(operand.type, TensorType)
         return -1, gcd(operand.type.get_shape()[-1], _LONGEST)
     *_, row, column = producer.body.block.args
-    if not walks(producer, column):
-        return -2, vector_width(producer, row, _LONGEST)
-    return -1, vector_width(producer, column, _LONGEST)
+    axis, index = (-1, column) if spread(producer, column) <= spread(producer, row) else (-2, row)
+    return axis, vector_width(producer, index, _LONGEST)
