@@ -23,6 +23,9 @@ from rich.table import Table
 from treadle.target import Target
 from treadle.tools.schedule_cases import Case, Compiled, cases, compiled
 
+_WIDTH = 160
+"""Columns of the table where no terminal says how many there are."""
+
 
 @dataclass(frozen=True)
 class SpaceTime:
@@ -80,7 +83,8 @@ def main() -> int:
     for name in options.case or cases():
         for target in options.target or ("sm_80", "sm_90"):
             measured.append(measure(cases()[name], target, options.workers))
-    Console().print(show(measured, options.workers))
+    console = Console()
+    Console(width=None if console.is_terminal else _WIDTH).print(show(measured, options.workers))
     if options.json is not None:
         options.json.write_text(json.dumps([asdict(each) for each in measured], indent=1) + "\n")
     return 0

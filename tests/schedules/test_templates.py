@@ -214,7 +214,9 @@ def test_outputs_of_reduce_cuda(threads: int, outputs: int):
         check("reduce_cuda", anchor, {"threads": threads, "outputs": outputs})
 
 
-@pytest.mark.parametrize("shapes", [((1, 64), (64, 37)), ((3, 70), (70, 1)), ((2, 2, 65), (2, 65, 3))], ids=str)
+@pytest.mark.parametrize(
+    "shapes", [((1, 64), (64, 37)), ((3, 70), (70, 1)), ((2, 2, 65), (2, 65, 3)), ((104, 26), (26, 1))], ids=str
+)
 def test_small_products_are_reductions(shapes: tuple[Shape, Shape]):
     check("reduce_cuda", product(shapes))
 

@@ -24,6 +24,8 @@ from treadle.target import Target
 
 _MANY = 64
 """Accumulators of a thread from which registers, not threads, bound the blocks on a multiprocessor."""
+_SOME = 32
+"""Accumulators of a thread from which the compiler is told how many blocks a multiprocessor is to hold."""
 _LONGEST = 4
 """Elements of the longest vector, of 4 bytes each."""
 
@@ -124,8 +126,10 @@ class MatmulSimt(Template):
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, MatmulOp)
-        resident = number(choices, "resident")
-        return _MatmulBody(anchor, SimtTile(choices)).build(name, resident if resident > 1 else None)
+        tile = SimtTile(choices)
+        # Where nothing is said, ptxas spills a few registers for the sake of one block more.
+        resident = number(choices, "resident") if tile.outputs >= _SOME else None
+        return _MatmulBody(anchor, tile).build(name, resident)
 
 
 class _MatmulBody:
