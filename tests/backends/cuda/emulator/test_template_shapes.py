@@ -153,3 +153,16 @@ def test_the_suites_use_every_template() -> None:
         uses = (op.attributes.get("schedule") or op.properties.get("schedule") for op in module.walk())
         used |= {use.template.data for use in uses if isinstance(use, UseAttr)}
     assert used >= {"matmul_simt", "transpose_cuda", "window_cuda", "rule_cuda"}
+
+
+@pytest.mark.slow
+def test_a_large_prime_size(emulator_knobs: Knobs) -> None:
+    """M = N = K = 2039, on which spaces of divisors fail. Source: Hidet (ASPLOS 2023), section 3.3."""
+    graph = Graph(random(2039, 2039, seed=1), random(2039, 2039, seed=2))
+    module = graph.module(graph.add(MatmulOp(graph[0], graph[1])))
+    lower(treadle_context(), module, TARGET)
+    (result,), _ = EmulatedProgram(module, (), knobs=emulator_knobs).run(graph.inputs)
+    exact = graph.inputs[0].astype(np.float64) @ graph.inputs[1].astype(np.float64)
+    # A sum of K terms in f32 errs by at most about K / 2 ulps of the sum of the terms' sizes.
+    sizes = np.abs(graph.inputs[0]).astype(np.float64) @ np.abs(graph.inputs[1]).astype(np.float64)
+    assert (np.abs(result - exact) <= 2039 / 2 * np.finfo(np.float32).eps * sizes).all()
