@@ -60,8 +60,9 @@ bless: $(MODELS) ## rewrite the recorded expectations; read the diff before comm
 	TREADLE_BLESS=1 $(BIN)/python -m pytest $(ARGS)
 	git diff --stat -- tests
 
-docs: $(PACKAGES) ## regenerate docs/architecture.md from the code
+docs: $(PACKAGES) ## regenerate the parts of the documentation that show code and schedules
 	$(BIN)/python -m treadle.tools.render_architecture
+	$(BIN)/python -m treadle.tools.render_schedules
 
 bench: $(MODELS) ## measure the models against ONNX Runtime on this machine
 	$(BIN)/python benchmarks/run.py $(ARGS)

@@ -158,6 +158,14 @@ def test_orders_of_matmul_simt(a_order: str, b_order: str, depth: int):
     check("matmul_simt", product(ODD), {"a_order": a_order, "b_order": b_order, "depth": depth})
 
 
+@pytest.mark.parametrize(("a_vector", "b_vector"), [(1, 4), (2, 1), (4, 2)])
+@pytest.mark.parametrize(("a_order", "b_order"), [("k", "n"), ("m", "k")])
+def test_vectors_of_matmul_simt(a_order: str, b_order: str, a_vector: int, b_vector: int):
+    knobs = {"a_order": a_order, "b_order": b_order, "a_vector": a_vector, "b_vector": b_vector}
+    check("matmul_simt", product(ODD), knobs)
+    check("matmul_simt", product(((16, 8), (8, 32))), knobs)
+
+
 REDUCTIONS: list[tuple[str, Shape, tuple[int, ...], str]] = [
     ("add", (3, 32), (1,), "float32"),
     ("add", (1, 37), (1,), "float32"),
@@ -218,7 +226,9 @@ def test_outputs_of_reduce_cuda(threads: int, outputs: int):
         check("reduce_cuda", anchor, {"threads": threads, "outputs": outputs})
 
 
-@pytest.mark.parametrize("shapes", [((1, 64), (64, 37)), ((3, 70), (70, 1)), ((2, 2, 65), (2, 65, 3))], ids=str)
+@pytest.mark.parametrize(
+    "shapes", [((1, 64), (64, 37)), ((3, 70), (70, 1)), ((2, 2, 65), (2, 65, 3)), ((104, 26), (26, 1))], ids=str
+)
 def test_small_products_are_reductions(shapes: tuple[Shape, Shape]):
     check("reduce_cuda", product(shapes))
 
@@ -281,6 +291,13 @@ def test_knobs_of_rule_cuda(threads: int, repeats: int):
     check("rule_cuda", defined(POINTWISE[3]), {"threads": threads, "repeats": repeats})
 
 
+@pytest.mark.parametrize("vector", [1, 2, 4])
+@pytest.mark.parametrize("repeats", [1, 4])
+def test_vectors_of_rule_cuda(vector: int, repeats: int):
+    for operator in (UnaryOp("exp", tensor(3, 52)), TransposeOp(tensor(4, 9), [1, 0])):
+        check("rule_cuda", defined(operator), {"vector": vector, "repeats": repeats, "threads": 32})
+
+
 def constant_tensor() -> ComputeOp:
     """A definition that reads nothing."""
     return compute_of(TensorType(f32, [3]), lambda b, _: b.constant(2.5, f32))
@@ -302,6 +319,8 @@ def test_defaults_are_in_the_space(template: Any):
     anchors += [
         defined(SoftmaxOp(tensor(*shape), 1)) for shape in ((1, 5), (9, 1000), (2, 60000), (4096, 100), (2, 90, 49))
     ]
+    anchors += [defined(PoolOp("max", tensor(1, 8, n, n), [3, 3], [1, 1], [1] * 4, [1, 1])) for n in (17, 224)]
+    anchors += [defined(TransposeOp(tensor(m, n), [1, 0])) for m in (8, 100, 1024) for n in (31, 256)]
     fitting = [anchor for anchor in anchors if template.fits(anchor)]
     assert fitting
     for anchor in fitting:
@@ -365,6 +384,19 @@ def test_too_much_shared_memory_is_rejected():
 def test_a_tile_that_the_threads_do_not_share_is_rejected():
     message = rejection("matmul_simt", product(ODD), GPU, warps=(2, 4), repeats=(1, 1), thread=(2, 2), depth=8)
     assert "A's tile of 128 elements is not shared out evenly by 256 threads" in message
+
+
+def test_room_for_blocks_that_there_is_anyway_is_rejected():
+    message = rejection("matmul_simt", product(ODD), GPU, resident=2)
+    assert "matmul_simt with 4 accumulators a thread leaves room for 2 blocks anyway, 60 fewer than" in message
+    assert "accepted: resident = 1" in message
+
+
+def test_vectors_that_overrun_are_rejected():
+    message = rejection("rule_cuda", defined(UnaryOp("exp", tensor(3, 5))), GPU, vector=4)
+    assert "rule_cuda: vectors of 4 overrun a result of 15 elements by 1" in message
+    message = rejection("transpose_cuda", defined(TransposeOp(tensor(33, 32), [1, 0])), GPU, write_vector=4)
+    assert "transpose_cuda: vectors of 4 overrun 33 elements along the result by 3" in message
 
 
 def test_a_kernel_says_what_it_computes():

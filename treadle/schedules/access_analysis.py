@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from math import prod
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import IndexType, IntegerAttr, TensorType
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp
-from treadle.dialects.loop.index_expr import Expr, const, floordiv, mod, split_linear, var
+from treadle.dialects.loop.index_expr import Expr, alignment, const, floordiv, mod, split_linear, var
+
+_LANE = "lane"
+_WARP, _SECTOR = 32, 8
 
 
 class IndexMap:
@@ -83,12 +87,16 @@ def stride_along(position: Expr, key: SSAValue | str) -> int | None:
     return None if split is None else split[0].as_int()
 
 
-def collapsed(compute: ComputeOp, first: int) -> dict[SSAValue, Expr]:
-    """The output indices from dimension `first` on, as digits of one variable named "inner"."""
-    shape = compute.shape[first:]
-    inner = var("inner", 0, max(prod(shape) - 1, 0))
+INNER = "inner"
+"""The key of the variable that dimensions taken as one are digits of."""
+
+
+def collapsed(compute: ComputeOp, dims: slice, inner: Expr | None = None) -> dict[SSAValue, Expr]:
+    """Some consecutive output indices as digits of one expression, by default of the variable INNER."""
+    shape = compute.shape[dims]
+    inner = var(INNER, 0, max(prod(shape) - 1, 0)) if inner is None else inner
     digits: dict[SSAValue, Expr] = {}
-    for n, arg in enumerate(compute.body.block.args[first:]):
+    for n, arg in enumerate(compute.body.block.args[dims]):
         digit = floordiv(inner, prod(shape[n + 1 :]))
         digits[arg] = digit if n == 0 else mod(digit, shape[n])
     return digits
@@ -96,9 +104,9 @@ def collapsed(compute: ComputeOp, first: int) -> dict[SSAValue, Expr]:
 
 def strides_of_suffix(compute: ComputeOp, first: int) -> list[int | None]:
     """How each read, and each comparison of indices, advances along the collapsed output dimensions from `first` on."""
-    index_map = IndexMap(compute, collapsed(compute, first))
+    index_map = IndexMap(compute, collapsed(compute, slice(first, None)))
     positions = [index_map.position(at) for at in compute.reads()] + index_map.conditions()
-    return [stride_along(position, "inner") for position in positions]
+    return [stride_along(position, INNER) for position in positions]
 
 
 def panel_strides(compute: ComputeOp, width: int) -> tuple[int | None, int | None]:
@@ -111,6 +119,55 @@ def panel_strides(compute: ComputeOp, width: int) -> tuple[int | None, int | Non
         return None, None
     position = IndexMap(compute, {n: panel}).position(reads[0])
     return stride_along(position, k), stride_along(position, "column")
+
+
+def spread(compute: ComputeOp, index: BlockArgument) -> int:
+    """How many sectors of 8 elements a warp's worth of consecutive values of an output index touches in the read that
+    it scatters most; indices that are no arithmetic count as 0."""
+    index_map, most = IndexMap(compute), 0
+    lanes = min(_WARP, compute.shape[index.index])
+    for position in map(index_map.position, compute.reads()):
+        at = dict.fromkeys((v.key for v in position.vars()), 0)
+        most = max(most, len({position.evaluate(at | {index: lane}) // _SECTOR for lane in range(lanes)}))
+    return most
+
+
+def widest(most: int, allows: Callable[[int], bool]) -> int:
+    """The largest power of two up to `most` that is allowed; 1 needs no leave."""
+    return next((2**e for e in range(most.bit_length() - 1, 0, -1) if allows(2**e)), 1)
+
+
+def vector_width(compute: ComputeOp, index: BlockArgument, most: int) -> int:
+    """Up to how many consecutive values of an output index, a power of two from a multiple of itself on, every read
+    gives consecutive and aligned elements, or one element, under conditions that agree; at most `most`."""
+    return collapsed_width(compute, slice(index.index, index.index + 1), most)
+
+
+def collapsed_width(compute: ComputeOp, dims: slice, most: int) -> int:
+    """The same along consecutive output dimensions taken as one."""
+
+    def allows(lanes: int) -> bool:
+        index_map = IndexMap(compute, collapsed_in_vectors(compute, dims, lanes))
+        positions = [index_map.position(at) for at in compute.reads()]
+        return prod(compute.shape[dims]) % lanes == 0 and stays_in_vectors(positions, index_map.conditions(), lanes)
+
+    return widest(most, allows)
+
+
+def collapsed_in_vectors(compute: ComputeOp, dims: slice, lanes: int) -> dict[SSAValue, Expr]:
+    """Consecutive output indices as digits of `lanes` times a vector's number, plus the lane."""
+    vectors = -(-prod(compute.shape[dims]) // lanes)
+    return collapsed(compute, dims, var("vector", 0, max(vectors - 1, 0)) * lanes + var(_LANE, 0, lanes - 1))
+
+
+def stays_in_vectors(positions: Iterable[Expr], conditions: Iterable[Expr], lanes: int) -> bool:
+    """Whether every position is one, or walks through aligned neighbours, while each condition keeps its sign."""
+    for position in positions:
+        split = split_linear(position, _LANE)
+        step = None if split is None else split[0].as_int()
+        if split is None or step not in (0, 1) or (step == 1 and alignment(split[1]) % lanes):
+            return False
+    return not any(v.key == _LANE for condition in conditions for v in floordiv(condition, lanes).vars())
 
 
 def collapsible_suffix(compute: ComputeOp) -> int:

@@ -62,9 +62,10 @@ class KernelBuilder(DefinitionBuilder):
         grid: int,
         threads: int,
         comment: str,
+        resident: int | None = None,
     ) -> KernelOp:
         """The finished kernel."""
-        return KernelOp(name, operands, result, grid, threads, Region(self.body), comment)
+        return KernelOp(name, operands, result, grid, threads, Region(self.body), comment, resident)
 
     def value(self, i: Index) -> SSAValue:
         return self.constant(i) if isinstance(i, int) else i

@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from treadle.dialects.graph import ComputeOp, MatmulOp
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.errors import TreadleError
+from treadle.schedules.space import Choices, Knob, Space
 from treadle.target import Target
 
 Anchor: TypeAlias = ComputeOp | MatmulOp
-Choices: TypeAlias = Mapping[str, Choice]
-
-
-@dataclass(frozen=True)
-class Knob:
-    """One decision that a template leaves open.
-
-    name: its name in `#schedule.use`; values: what may be chosen; meaning: one line for users
-    """
-
-    name: str
-    values: tuple[Choice, ...]
-    meaning: str
-
-    def allows(self, value: Choice) -> bool:
-        """Whether the value is in the space; `true` is not 1 here, although Python says so."""
-        return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in self.values)
 
 
 class Template(ABC):
@@ -62,25 +44,26 @@ class Template(ABC):
         """
         del anchor, choices, target
 
+    def decided(self, anchor: Anchor, target: Target) -> Choices:
+        """The knobs that the anchor itself decides, with the only value worth choosing; none by default."""
+        del anchor, target
+        return {}
+
+    def space(self, anchor: Anchor, target: Target) -> Space:
+        """Every choice for an anchor on a target that is worth trying, and within the limits."""
+        return self._whole(anchor, target).pinned(**self.decided(anchor, target))
+
+    def _whole(self, anchor: Anchor, target: Target) -> Space:
+        return Space(self.name, self.knobs, lambda choices: self.limits(anchor, choices, target))
+
     def check(self, anchor: Anchor, choices: Choices, target: Target, where: str) -> None:
         """TreadleError unless the choices are in the space and within the target's limits."""
         if self.kind != ("cuda" if target.is_cuda else "cpu"):
             raise TreadleError(f"template {self.name!r} is for {self.kind} targets, not {target.name}", where)
         if not self.fits(anchor):
             raise TreadleError(f"template {self.name!r} does not schedule {anchor.name}", where)
-        knobs = {knob.name: knob for knob in self.knobs}
-        for name, value in choices.items():
-            if name not in knobs:
-                raise TreadleError(f"template {self.name!r} has no knob {name!r}", where, sorted(knobs))
-            if not knobs[name].allows(value):
-                accepted = [str(v) for v in knobs[name].values]
-                raise TreadleError(f"knob {name!r} of template {self.name!r} is {value}", where, accepted)
-        missing = [name for name in knobs if name not in choices]
-        if missing:
-            raise TreadleError(f"template {self.name!r} needs a value for {', '.join(missing)}", where)
-        try:
-            self.limits(anchor, choices, target)
-        except TreadleError as error:
+        error = self._whole(anchor, target).exclusion(choices)
+        if error is not None:
             raise TreadleError(error.message, where, error.accepted) from error
 
 
@@ -89,3 +72,6 @@ def number(choices: Choices, name: str) -> int:
     value = choices[name]
     assert isinstance(value, int)
     return value
+
+
+__all__ = ["Anchor", "Choices", "Knob", "Space", "Template", "number"]

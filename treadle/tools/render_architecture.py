@@ -44,14 +44,20 @@ _OPENING = re.compile(r"<!-- generated: ")
 
 def main() -> int:
     """Rewrites the documents; prints which ones changed."""
-    return run_reporting("render_architecture", _rewrite)
+    return run_reporting("render_architecture", lambda: rewrite({name: EXCERPTS for name in DOCUMENTS}))
 
 
-def render(document: str, where: str = "document") -> str:
-    """`document` with its generated parts made anew; TreadleError for a part that has no end or an unknown name."""
+Excerpts = Mapping[str, Callable[[], str]]
+
+
+def render(document: str, where: str = "document", excerpts: Excerpts | None = None) -> str:
+    """`document` with its generated parts made anew; TreadleError for a part that has no end or an unknown name.
+
+    excerpts: what makes each part; by default the excerpts of this module
+    """
     if len(_OPENING.findall(document)) != len(_BLOCK.findall(document)):
         raise TreadleError("a generated part has no end", where, "<!-- end --> after each <!-- generated: ... -->")
-    return _BLOCK.sub(partial(_filled, where=where), document)
+    return _BLOCK.sub(partial(_filled, where=where, excerpts=EXCERPTS if excerpts is None else excerpts), document)
 
 
 def write_model(path: Path) -> Path:
@@ -75,23 +81,24 @@ def write_model(path: Path) -> Path:
     return path
 
 
-def _rewrite() -> int:
-    for name in DOCUMENTS:
+def rewrite(documents: Mapping[str, Excerpts]) -> int:
+    """Rewrites documents, each with its excerpts; prints which ones changed. TreadleError for one that is missing."""
+    for name, excerpts in documents.items():
         path = ROOT / name
         if not path.is_file():
             raise TreadleError("the document is missing", path, "a checkout of the sources")
         before = path.read_text()
-        after = render(before, name)
+        after = render(before, name, excerpts)
         path.write_text(after)
         print(f"{name}: {'unchanged' if before == after else 'rewritten'}")
     return 0
 
 
-def _filled(match: re.Match[str], where: str) -> str:
+def _filled(match: re.Match[str], where: str, excerpts: Excerpts) -> str:
     name = match["name"]
-    if name not in EXCERPTS:
-        raise TreadleError(f"unknown part '{name}'", where, EXCERPTS)
-    return f"<!-- generated: {name} -->\n{EXCERPTS[name]()}<!-- end -->"
+    if name not in excerpts:
+        raise TreadleError(f"unknown part '{name}'", where, excerpts)
+    return f"<!-- generated: {name} -->\n{excerpts[name]()}<!-- end -->"
 
 
 @cache
@@ -169,7 +176,7 @@ def _pass_table() -> str:
     return "\n".join(rows) + "\n"
 
 
-EXCERPTS: Mapping[str, Callable[[], str]] = {
+EXCERPTS: Excerpts = {
     "stages": _stage_table,
     "passes": _pass_table,
     **{f"cpu {stage}": partial(_whole, "cpu", stage) for stage in STAGE_NAMES},

@@ -1,7 +1,7 @@
 // RUN: treadle-opt %s -p 'schedule-instantiate{target=sm_80}' | filecheck %s
 
 // Hidet (ASPLOS 2023), figure 5: double buffering, in the template's own kernel. K = 1024 in tiles of 8: 128 of them.
-// SmemA is kept transposed, and both are padded (`matmul_simt.py` says why); RegsA and RegsB are next_a and next_b,
+// SmemA is kept transposed and padded (`simt_tile.py` says why); RegsA and RegsB are next_a and next_b,
 // RegsC is acc. Tile 0 goes to buffer 0.
 // CHECK-LABEL: loop.kernel @matmul
 // CHECK-SAME:    threads(%thread in 128)
@@ -55,6 +55,6 @@ func.func @figure_5(%a: tensor<64x1024xf32>, %b: tensor<1024x64xf32>) -> tensor<
   %y = graph.fused "matmul" {
     %m = graph.matmul %a, %b : (tensor<64x1024xf32>, tensor<1024x64xf32>) -> tensor<64x64xf32>
     graph.yield %m : tensor<64x64xf32>
-  } schedule #schedule.use<"matmul_simt", {warps = [2, 2], repeats = [2, 1], thread = [4, 4], depth = 8, a_order = "k", b_order = "n"}> : tensor<64x64xf32>
+  } schedule #schedule.use<"matmul_simt", {warps = [2, 2], repeats = [2, 1], thread = [4, 4], depth = 8, resident = 1, a_order = "k", b_order = "n", a_vector = 4, b_vector = 4}> : tensor<64x64xf32>
   func.return %y : tensor<64x64xf32>
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from xdsl.dialects.builtin import MemRefType, ModuleOp, StringAttr
+from xdsl.dialects.builtin import IntegerAttr, MemRefType, ModuleOp, StringAttr
 
 from treadle.backends.c_like import Names, StatementPrinter, comment_text
 from treadle.backends.c_like.folding import written_buffers
@@ -43,7 +43,7 @@ def print_kernel(kernel: KernelOp) -> str:
         const = "" if argument in written else "const "
         element = printer.language.memory_type(type.element_type)
         parameters.append(f"{const}{element} *__restrict__ {printer.parameter(argument, 'buffer')}")
-    signature = f'extern "C" __global__ void __launch_bounds__({kernel.threads}) {name}('
+    signature = f'extern "C" __global__ void __launch_bounds__({_bounds(kernel)}) {name}('
     lines = [f'#include "{HEADER_NAME}"', "", *_comment(kernel), f"{signature}{', '.join(parameters)}) {{"]
     return "\n".join([*lines, *printer.print_body(), "}", ""])
 
@@ -51,6 +51,12 @@ def print_kernel(kernel: KernelOp) -> str:
 def _needs_wide_index(kernel: KernelOp) -> bool:
     types = (argument.type for argument in kernel.body.block.args)
     return any(isinstance(t, MemRefType) and math.prod(t.get_shape()) > LARGEST_NARROW for t in types)
+
+
+def _bounds(kernel: KernelOp) -> str:
+    """The threads of a block, and how many blocks a multiprocessor is to hold if the kernel says so."""
+    resident = kernel.attributes.get("resident")
+    return f"{kernel.threads}, {resident.value.data}" if isinstance(resident, IntegerAttr) else str(kernel.threads)
 
 
 def _comment(kernel: KernelOp) -> list[str]:

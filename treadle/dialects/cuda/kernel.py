@@ -97,7 +97,8 @@ class KernelOp(IRDLOperation):
     }
     ```
 
-    Discardable attributes follow `block` after the keyword `attributes`.
+    Discardable attributes follow `block` after the keyword `attributes`: `comment` is printed above the kernel,
+    `resident = 2` asks the compiler for registers so few that a multiprocessor holds two blocks.
 
     Rejected: a name that is no C identifier; a block of more than 1024 threads, or of more than [1024,
     1024, 64]; a grid of more than [2147483647, 65535, 65535]; an extent below one; a memref argument that

@@ -63,7 +63,8 @@ class KernelOp(IRDLOperation):
     ```
     Outside it takes and gives tensors; inside, its arguments are the buffers that hold them, the number of the block
     and the number of the thread in its block. Blocks are independent and run in any order; every element of the result
-    is stored. An optional `comment` names the operators that it computes. The body captures nothing.
+    is stored. An optional `comment` names the operators that it computes; `resident 2`, after the threads, asks for
+    registers so few that two blocks find room on a multiprocessor. The body captures nothing.
     Rejected: arguments of other types than the operands', a grid or a number of threads below 1.
     """
 
@@ -72,6 +73,7 @@ class KernelOp(IRDLOperation):
     sym_name = prop_def(SymbolNameConstraint())
     grid = prop_def(IntegerAttr)
     threads = prop_def(IntegerAttr)
+    resident = opt_prop_def(IntegerAttr)
     comment = opt_prop_def(StringAttr)
     body = region_def("single_block")
     result = result_def(TensorType)
@@ -86,6 +88,7 @@ class KernelOp(IRDLOperation):
         threads: int,
         body: Region,
         comment: str | None = None,
+        resident: int | None = None,
     ):
         properties: dict[str, Attribute] = {
             "sym_name": StringAttr(name),
@@ -94,6 +97,8 @@ class KernelOp(IRDLOperation):
         }
         if comment is not None:
             properties["comment"] = StringAttr(comment)
+        if resident is not None:
+            properties["resident"] = IntegerAttr(resident, i64)
         super().__init__(operands=[inputs], result_types=[result_type], properties=properties, regions=[body])
 
     @property
@@ -137,6 +142,8 @@ class KernelOp(IRDLOperation):
         printer.print_string(")")
         _print_range(printer, "grid", self.block_id, self.grid.value.data)
         _print_range(printer, "threads", self.thread_id, self.threads.value.data)
+        if self.resident is not None:
+            printer.print_string(f" resident {self.resident.value.data}")
         if self.comment is not None:
             printer.print_string(" comment ")
             printer.print_string_literal(self.comment.data)
@@ -170,9 +177,10 @@ class KernelOp(IRDLOperation):
             type = _parse_tensor(parser)
         block, grid = _parse_range(parser, "grid")
         thread, threads = _parse_range(parser, "threads")
+        resident = parser.parse_integer() if parser.parse_optional_keyword("resident") else None
         comment = parser.parse_str_literal() if parser.parse_optional_keyword("comment") else None
         body = parser.parse_region([*(arg for arg, _ in inputs), out.resolve(memref_of(type)), block, thread])
-        return cls(name, [value for _, value in inputs], type, grid, threads, body, comment)
+        return cls(name, [value for _, value in inputs], type, grid, threads, body, comment, resident)
 
 
 def _parse_tensor(parser: Parser) -> TensorType:
@@ -201,11 +209,14 @@ class FuncOp(IRDLOperation):
     sym_name = prop_def(SymbolNameConstraint())
     grid = prop_def(IntegerAttr)
     threads = prop_def(IntegerAttr)
+    resident = opt_prop_def(IntegerAttr)
     comment = opt_prop_def(StringAttr)
     body = region_def("single_block")
     traits = traits_def(NoTerminator(), IsolatedFromAbove(), SymbolOpInterface())
 
-    def __init__(self, name: str, grid: int, threads: int, body: Region, comment: str | None = None):
+    def __init__(
+        self, name: str, grid: int, threads: int, body: Region, comment: str | None = None, resident: int | None = None
+    ):
         properties: dict[str, Attribute] = {
             "sym_name": StringAttr(name),
             "grid": IntegerAttr(grid, i64),
@@ -213,6 +224,8 @@ class FuncOp(IRDLOperation):
         }
         if comment is not None:
             properties["comment"] = StringAttr(comment)
+        if resident is not None:
+            properties["resident"] = IntegerAttr(resident, i64)
         super().__init__(properties=properties, regions=[body])
 
     @property
@@ -241,6 +254,8 @@ class FuncOp(IRDLOperation):
             printer.print_list(self.buffers, printer.print_block_argument)
         _print_range(printer, "grid", self.block_id, self.grid.value.data)
         _print_range(printer, "threads", self.thread_id, self.threads.value.data)
+        if self.resident is not None:
+            printer.print_string(f" resident {self.resident.value.data}")
         if self.comment is not None:
             printer.print_string(" comment ")
             printer.print_string_literal(self.comment.data)
@@ -253,9 +268,10 @@ class FuncOp(IRDLOperation):
         buffers = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_argument)
         block, grid = _parse_range(parser, "grid")
         thread, threads = _parse_range(parser, "threads")
+        resident = parser.parse_integer() if parser.parse_optional_keyword("resident") else None
         comment = parser.parse_str_literal() if parser.parse_optional_keyword("comment") else None
         body = parser.parse_region([*buffers, block, thread])
-        return cls(name, grid, threads, body, comment)
+        return cls(name, grid, threads, body, comment, resident)
 
 
 @irdl_op_definition

@@ -51,6 +51,8 @@ class GraphConvToMatmulPass(ModulePass):
     %1 = graph.matmul %0, %w_transposed : (tensor<196x576xf32>, tensor<576x64xf32>) -> tensor<196x64xf32>
     %y = transpose, reshape of %1
     ```
+    With `filters-first`, every convolution multiplies from the left, so that neighbouring columns, and threads, are
+    neighbouring pixels, whose image is written without a transpose (a GPU).
     With `pad`, a padded input is first written out with its border of zeros: windows are then read without a
     predicate, which pays where one thread tests it for every product (a CPU).
     A transposed convolution whose stride is its kernel is a matmul whose columns are shuffled into pixels.
@@ -59,9 +61,14 @@ class GraphConvToMatmulPass(ModulePass):
 
     name = "graph-conv-to-matmul"
     pad: bool = False
+    filters_first: bool = False
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        patterns: list[RewritePattern] = [PointwiseConvolution(), Convolution(), PixelShuffle()]
+        patterns: list[RewritePattern] = [
+            PointwiseConvolution(0 if self.filters_first else WIDE_FROM),
+            Convolution(self.filters_first),
+            PixelShuffle(),
+        ]
         if self.pad:
             patterns.insert(0, PaddedConvolution())
         PatternRewriteWalker(GreedyRewritePatternApplier(patterns)).rewrite_module(op)
@@ -83,8 +90,14 @@ class PaddedConvolution(RewritePattern):
         replace(rewriter, op, [zero, padded, conv])
 
 
+@dataclass(frozen=True)
 class PointwiseConvolution(RewritePattern):
-    """A 1x1 convolution as `W[OC, IC] x X[N, IC, pixels]`, for few pixels `X[N, pixels, IC] x W[IC, OC]`."""
+    """A 1x1 convolution as `W[OC, IC] x X[N, IC, pixels]`, for few pixels `X[N, pixels, IC] x W[IC, OC]`.
+
+    wide_from: pixels that are not few
+    """
+
+    wide_from: int = WIDE_FROM
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: ConvOp, rewriter: PatternRewriter) -> None:
@@ -94,7 +107,7 @@ class PointwiseConvolution(RewritePattern):
         ic, pixels = shape_of(op.x)[1], prod(spatial)
         weights = ReshapeOp(op.w, [oc, ic])
         columns = ReshapeOp(op.x, [*_batch(n), ic, pixels])
-        if pixels >= WIDE_FROM:
+        if pixels >= self.wide_from:
             product = MatmulOp(weights.result, columns.result)
             replace(rewriter, op, [weights, columns, product, ReshapeOp(product.result, op.shape)])
             return
@@ -103,8 +116,12 @@ class PointwiseConvolution(RewritePattern):
         replace(rewriter, op, [weights, turned, columns, rows, product, *_as_image(product.result, op.shape)])
 
 
+@dataclass(frozen=True)
 class Convolution(RewritePattern):
-    """Any other convolution of one group as `im2col(X)[N, pixels, K] x W[K, OC]`."""
+    """Any other convolution of one group as `im2col(X)[N, pixels, K] x W[K, OC]`, or with its filters first as
+    `W[OC, K] x im2col(X)[N, K, pixels]`."""
+
+    filters_first: bool = False
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: ConvOp, rewriter: PatternRewriter) -> None:
@@ -112,8 +129,13 @@ class Convolution(RewritePattern):
             return
         oc = op.shape[1]
         weights = ReshapeOp(op.w, [oc, prod(shape_of(op.w)[1:])])
-        turned = _swapped(weights.result)
         rows = im2col(op)
+        if self.filters_first:
+            columns = _swapped(rows.result)
+            product = MatmulOp(weights.result, columns.result)
+            replace(rewriter, op, [weights, rows, columns, product, ReshapeOp(product.result, op.shape)])
+            return
+        turned = _swapped(weights.result)
         product = MatmulOp(rows.result, turned.result)
         replace(rewriter, op, [weights, turned, rows, product, *_as_image(product.result, op.shape)])
 

@@ -126,6 +126,7 @@ class KernelArguments:
             old.threads.value.data,
             body,
             comment,
+            None if old.resident is None else old.resident.value.data,
         )
         new.location = old.location
         new.result.name_hint = old.result.name_hint

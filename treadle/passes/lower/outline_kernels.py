@@ -37,7 +37,7 @@ def outline(kernels: Sequence[KernelOp], taken: Iterable[str] = ()) -> tuple[lis
 
 def kernel_key(kernel: KernelOp) -> Key:
     """What a kernel does, without its names: equal keys, equal programs."""
-    return (kernel.grid.value.data, kernel.threads.value.data, _block_key(kernel.body.block, {}))
+    return (kernel.grid.value.data, kernel.threads.value.data, kernel.resident, _block_key(kernel.body.block, {}))
 
 
 def _block_key(block: Block, numbers: dict[SSAValue, int]) -> Key:
@@ -58,6 +58,7 @@ def _op_key(op: Operation, numbers: dict[SSAValue, int]) -> Key:
 
 def _function(kernel: KernelOp, name: str) -> FuncOp:
     function = FuncOp(name, kernel.grid.value.data, kernel.threads.value.data, kernel.detach_region(0))
+    function.resident = kernel.resident
     function.location = kernel.location
     return function
 

@@ -10,6 +10,8 @@ from treadle.schedules.templates.row_cpu import RowCpu
 from treadle.schedules.templates.row_cuda import RowCuda
 from treadle.schedules.templates.rule_cpu import RuleCpu
 from treadle.schedules.templates.rule_cuda import RuleCuda
+from treadle.schedules.templates.transpose_cuda import TransposeCuda
+from treadle.schedules.templates.window_cuda import WindowCuda
 
 TEMPLATES: dict[str, Template] = {
     template.name: template
@@ -19,9 +21,11 @@ TEMPLATES: dict[str, Template] = {
         ReduceCpu(),
         RuleCpu(),
         RowCuda(),
+        WindowCuda(),
         ReduceCuda(),
         MatmulMma(),
         MatmulSimt(),
+        TransposeCuda(),
         RuleCuda(),
         MatmulTf32(),
     )

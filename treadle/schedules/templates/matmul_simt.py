@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from math import ceil, prod
-from typing import ClassVar
+from math import ceil, gcd, prod
+from typing import ClassVar, TypeAlias
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import SSAValue
@@ -14,18 +14,31 @@ from treadle.dialects.graph import ComputeOp, MatmulOp
 from treadle.dialects.graph.dtypes import byte_width, is_float
 from treadle.dialects.loop import KernelOp, Space
 from treadle.dialects.schedule import Choice
-from treadle.dialects.task import Mapping, repeat, spatial
+from treadle.dialects.task import repeat
 from treadle.errors import TreadleError
-from treadle.schedules.access_analysis import IndexMap, stride_along
+from treadle.schedules.access_analysis import spread, vector_width
 from treadle.schedules.kernel_builder import KernelBuilder
-from treadle.schedules.template import Anchor, Choices, Knob, Template
+from treadle.schedules.template import Anchor, Choices, Knob, Template, number
+from treadle.schedules.templates.simt_tile import Filling, SimtTile
 from treadle.target import Target
 
-_LANES = (4, 8)
-"""How the lanes of a warp lie over a warp's tile."""
-_PADDING = 4
-"""Elements after each row in shared memory: lanes that store a column of 8 then meet in no bank of 4 bytes, and
-16 bytes stay aligned."""
+_MANY = 64
+"""Accumulators of a thread from which registers, not threads, bound the blocks on a multiprocessor."""
+_SOME = 32
+"""Accumulators of a thread from which the compiler is told how many blocks a multiprocessor is to hold."""
+_LONGEST = 4
+"""Elements of the longest vector, of 4 bytes each."""
+
+
+Pair: TypeAlias = tuple[int, int]
+_DEFAULTS: tuple[tuple[int, int, tuple[Pair, Pair, Pair]], ...] = (
+    (128, 128, ((4, 2), (2, 2), (4, 4))),
+    (64, 64, ((2, 2), (2, 1), (4, 4))),
+    (32, 64, ((2, 2), (1, 1), (4, 4))),
+    (16, 32, ((2, 2), (1, 1), (2, 2))),
+    (8, 32, ((1, 2), (1, 1), (2, 2))),
+)
+"""Rows and columns of the tiles that a default chooses from, with their warps, repeats and thread tile."""
 
 
 class MatmulSimt(Template):
@@ -43,48 +56,68 @@ class MatmulSimt(Template):
         Knob("repeats", ((1, 1), (1, 2), (2, 1), (2, 2)), "tiles of a warp along M and N"),
         Knob("thread", ((2, 2), (4, 4)), "neighbouring elements of a thread along M and N"),
         Knob("depth", (8, 16), "extent of the tiles along K"),
+        Knob("resident", (1, 2), "blocks that a multiprocessor is to hold at once: fewer registers a thread"),
         Knob("a_order", ("k", "m"), "what consecutive threads take of A: elements along K or along M"),
         Knob("b_order", ("n", "k"), "what consecutive threads take of B: elements along N or along K"),
+        Knob("a_vector", (1, 2, 4), "consecutive elements of A that a thread loads at once, at most"),
+        Knob("b_vector", (1, 2, 4), "consecutive elements of B that a thread loads at once, at most"),
     )
 
     def fits(self, anchor: Anchor) -> bool:
         return isinstance(anchor, MatmulOp) and is_float(anchor.type.get_element_type())
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
-        m, n = anchor.shape[-2:]
-        warps: tuple[int, int] = (2, 2)
-        repeats, thread = (1, 1), (4, 4)
-        large = prod(anchor.shape) >= 128 * 128 * target.multiprocessors
-        if large and min(m, n) >= 128:
-            warps, repeats = (4, 2), (2, 2)
-        elif prod(anchor.shape) < 64 * 32 * target.multiprocessors or min(m, n) <= 32:
-            warps, thread = ((2, 2), (2, 2)) if m > 16 else ((1, 2), (2, 2))
-        assert isinstance(anchor, MatmulOp)
-        return {
+        warps, repeats, thread = _largest_tile(anchor.shape, target.multiprocessors)
+        decided = self.decided(anchor, target)
+        # Half of the registers do for the largest tile, but not for its predicates and scalar addresses, too.
+        tight = (
+            anchor.shape[-2] % 128 == anchor.shape[-1] % 128 == 0 and decided["a_vector"] == decided["b_vector"] == 4
+        )
+        resident = 2 if tight and (warps, repeats) == _DEFAULTS[0][2][:2] else 1
+        tile: dict[str, Choice] = {
             "warps": warps,
             "repeats": repeats,
             "thread": thread,
-            "depth": 16 if anchor.reduction_extent >= 64 else 8,
-            "a_order": "k" if _contiguous(anchor, anchor.a) else "m",
-            "b_order": "n" if _contiguous(anchor, anchor.b) else "k",
+            "depth": 8,
+            "resident": resident,
+        }
+        return tile | dict(decided)
+
+    def decided(self, anchor: Anchor, target: Target) -> Choices:
+        assert isinstance(anchor, MatmulOp)
+        (a_axis, a_vector), (b_axis, b_vector) = _order(anchor, anchor.a), _order(anchor, anchor.b)
+        return {
+            "a_order": "k" if a_axis == -1 else "m",
+            "b_order": "n" if b_axis == -1 else "k",
+            "a_vector": a_vector,
+            "b_vector": b_vector,
         }
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
-        tile = _Tile(choices)
-        element = byte_width(anchor.type.get_element_type())
-        shared = 2 * tile.depth * (tile.m + tile.n + 2 * _PADDING) * element
+        tile, resident = SimtTile(choices), number(choices, "resident")
+        shared = tile.shared_elements * byte_width(anchor.type.get_element_type())
         for what, used, limit in (
             ("threads", tile.threads, target.max_threads_per_block),
             ("bytes of shared memory", shared, target.shared_per_block_static),
-            ("accumulators a thread", tile.m * tile.n // tile.threads, target.registers_per_thread),
+            ("resident threads", resident * tile.threads, target.max_warps_per_multiprocessor * target.warp_size),
+            ("resident bytes of shared memory", resident * shared, target.shared_per_multiprocessor),
+            ("accumulators a thread", tile.outputs, target.registers_per_thread),
+            ("resident accumulators", resident * tile.m * tile.n, target.registers_per_multiprocessor),
         ):
             if used > limit:
                 raise TreadleError(
                     f"matmul_simt with {tile.m} x {tile.n} tiles takes {used} {what}, {used - limit} too many",
                     accepted=f"at most {limit} on {target.name}",
                 )
-        for operand, elements in (("A", tile.m * tile.depth), ("B", tile.depth * tile.n)):
-            if elements % tile.threads:
+        if resident > 1 and tile.outputs < _MANY:
+            raise TreadleError(
+                f"matmul_simt with {tile.outputs} accumulators a thread leaves room for {resident} blocks anyway, "
+                f"{_MANY - tile.outputs} fewer than where registers get scarce",
+                accepted="resident = 1",
+            )
+        fillings = ("A", tile.m * tile.depth, tile.a_filling), ("B", tile.depth * tile.n, tile.b_filling)
+        for operand, elements, filling in fillings:
+            if filling is None:
                 raise TreadleError(
                     f"matmul_simt: {operand}'s tile of {elements} elements is not shared out evenly "
                     f"by {tile.threads} threads, {elements % tile.threads} remain",
@@ -93,30 +126,16 @@ class MatmulSimt(Template):
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, MatmulOp)
-        return _MatmulBody(anchor, _Tile(choices)).build(name)
-
-
-class _Tile:
-    """The extents that a choice of knobs implies."""
-
-    def __init__(self, choices: Choices):
-        warps, repeats, thread = (choices[k] for k in ("warps", "repeats", "thread"))
-        assert isinstance(warps, tuple) and isinstance(repeats, tuple) and isinstance(thread, tuple)
-        depth = choices["depth"]
-        assert isinstance(depth, int)
-        self.depth = depth
-        self.mapping: Mapping = spatial(*warps) * repeat(*repeats) * spatial(*_LANES) * repeat(*thread)
-        self.m, self.n = self.mapping.shape
-        self.threads = self.mapping.workers
-        self.outputs = self.m * self.n // self.threads
-        self.warps, self.repeats, self.thread = warps, repeats, thread
-        self.a_order, self.b_order = choices["a_order"], choices["b_order"]
+        tile = SimtTile(choices)
+        # Where nothing is said, ptxas spills a few registers for the sake of one block more.
+        resident = number(choices, "resident") if tile.outputs >= _SOME else None
+        return _MatmulBody(anchor, tile).build(name, resident)
 
 
 class _MatmulBody:
     """Writes the kernel of one product."""
 
-    def __init__(self, anchor: MatmulOp, tile: _Tile):
+    def __init__(self, anchor: MatmulOp, tile: SimtTile):
         self.anchor, self.tile = anchor, tile
         self.m, self.n = anchor.shape[-2:]
         self.k = anchor.reduction_extent
@@ -124,7 +143,7 @@ class _MatmulBody:
         types = [t for t in (anchor.a.type, anchor.b.type) if isinstance(t, TensorType)]
         self.b = KernelBuilder(types, anchor.type)
 
-    def build(self, name: str) -> KernelOp:
+    def build(self, name: str, resident: int | None) -> KernelOp:
         b, tile = self.b, self.tile
         rows, columns = ceil(self.m / tile.m), ceil(self.n / tile.n)
         batch = self.anchor.shape[:-2]
@@ -132,8 +151,8 @@ class _MatmulBody:
         self.column = b.mul(b.mod(b.block, columns), tile.n)
         self.batch_index = b.delinearize(b.div(b.block, rows * columns), batch) if batch else []
         # A is kept transposed, so that a thread's neighbouring rows lie next to one another.
-        self.shared_a = b.alloc("shared_a", [2, tile.depth, tile.m + _PADDING], self.element, Space.SHARED)
-        self.shared_b = b.alloc("shared_b", [2, tile.depth, tile.n + _PADDING], self.element, Space.SHARED)
+        self.shared_a = b.alloc("shared_a", [2, tile.depth, tile.row_of_a], self.element, Space.SHARED)
+        self.shared_b = b.alloc("shared_b", [2, tile.depth, tile.row_of_b], self.element, Space.SHARED)
         self.acc = b.alloc("acc", [tile.m * tile.n // tile.threads], self.element)
         with b.tasks(["e"], repeat(tile.outputs), unroll=True) as (e,):
             b.store(b.constant(0, self.element), self.acc, [e])
@@ -141,12 +160,14 @@ class _MatmulBody:
         self._store()
         grid = rows * columns * prod(batch)
         comment = f"C[{self.m}, {self.n}] = A[{self.m}, {self.k}] * B[{self.k}, {self.n}]"
-        return b.kernel(name, [self.anchor.a, self.anchor.b], self.anchor.type, grid, tile.threads, comment)
+        operands = [self.anchor.a, self.anchor.b]
+        return b.kernel(name, operands, self.anchor.type, grid, tile.threads, comment, resident)
 
     def _pipeline(self, steps: int) -> None:
         """Figure 5: while one pair of tiles is multiplied, the next is on its way through registers."""
         b = self.b
-        next_a, next_b = (b.alloc(f"next_{x}", [prod(self._loads(x).loops)], self.element) for x in ("a", "b"))
+        next_a = b.alloc("next_a", [self._of("a")[0].held], self.element)
+        next_b = b.alloc("next_b", [self._of("b")[0].held], self.element)
         self._fetch(b.constant(0), next_a, next_b)
         self._keep(b.constant(0), next_a, next_b)
         b.barrier()
@@ -158,26 +179,24 @@ class _MatmulBody:
             b.barrier()
         self._multiply(b.constant((steps - 1) % 2))
 
-    def _loads(self, operand: str) -> Mapping:
-        """The tasks of filling one tile: pairs of M and K, or of K and N, reversed where consecutive threads take
-        elements along the first."""
+    def _of(self, operand: str) -> tuple[Filling, bool]:
+        """How an operand's tile is filled, and whether its lines are along K."""
         tile = self.tile
-        rows, columns = (tile.m, tile.depth) if operand == "a" else (tile.depth, tile.n)
-        if self._reversed(operand):
-            rows, columns = columns, rows
-        return _cooperative(rows, columns, tile.threads)
-
-    def _reversed(self, operand: str) -> bool:
-        return self.tile.a_order == "m" if operand == "a" else self.tile.b_order == "k"
+        filling, turned = (tile.a_filling, tile.a_turned) if operand == "a" else (tile.b_filling, tile.b_turned)
+        assert filling is not None, "limits reject tiles that threads do not share evenly"
+        return filling, turned
 
     @contextmanager
     def _filling(self, operand: str) -> Generator[tuple[SSAValue, SSAValue, SSAValue]]:
-        """A loop over the calling thread's elements of a tile: row, column, and the element's ordinal."""
-        mapping, names = self._loads(operand), ["i", "k"] if operand == "a" else ["k", "j"]
-        swap = self._reversed(operand)
-        with self.b.tasks(names[::-1] if swap else names, mapping, self.b.thread, unroll=True) as (i, j):
-            ordinal = _ordinal(self.b, mapping, i, j)
-            yield (j, i, ordinal) if swap else (i, j, ordinal)
+        """A loop over the calling thread's elements of a tile: place along M or N, along K, the element's ordinal."""
+        b, (filling, turned) = self.b, self._of(operand)
+        other = "i" if operand == "a" else "j"
+        names = [other, "k"] if turned else ["k", other]
+        with b.tasks(names, filling.mapping, b.thread, unroll=True) as (line, element):
+            lines_apart, apart, vectors = filling.strides
+            vector = b.add(b.mul(b.div(line, lines_apart), vectors), b.div(element, apart))
+            ordinal = b.add(b.mul(vector, filling.vector), b.mod(element, filling.vector))
+            yield (line, element, ordinal) if turned else (element, line, ordinal)
 
     def _fetch(self, step: SSAValue, next_a: SSAValue, next_b: SSAValue) -> None:
         """Global memory to registers: step's tiles of A and B, 0 beyond the matrices."""
@@ -186,7 +205,7 @@ class _MatmulBody:
             row, depth = b.add(self.row, i), b.add(first, k)
             value = self._guarded(0, row, self.m, self.tile.m, depth, self.k, self.tile.depth)
             b.store(value, next_a, [ordinal])
-        with self._filling("b") as (k, j, ordinal):
+        with self._filling("b") as (j, k, ordinal):
             depth, column = b.add(first, k), b.add(self.column, j)
             value = self._guarded(1, depth, self.k, self.tile.depth, column, self.n, self.tile.n)
             b.store(value, next_b, [ordinal])
@@ -212,7 +231,7 @@ class _MatmulBody:
         b = self.b
         with self._filling("a") as (i, k, ordinal):
             b.store(b.load(next_a, [ordinal]), self.shared_a, [half, k, i])
-        with self._filling("b") as (k, j, ordinal):
+        with self._filling("b") as (j, k, ordinal):
             b.store(b.load(next_b, [ordinal]), self.shared_b, [half, k, j])
 
     def _multiply(self, half: SSAValue) -> None:
@@ -236,11 +255,11 @@ class _MatmulBody:
         """The row or column of the block's tile that this thread's r-th one is."""
         b, tile = self.b, self.tile
         lane, warp = b.mod(b.thread, 32), b.div(b.thread, 32)
-        mine = b.div(lane, _LANES[1]) if axis == 0 else b.mod(lane, _LANES[1])
+        mine = b.div(lane, tile.lanes[1]) if axis == 0 else b.mod(lane, tile.lanes[1])
         of_warp = b.div(warp, tile.warps[1]) if axis == 0 else b.mod(warp, tile.warps[1])
         thread = tile.thread[axis]
         outer = b.add(b.mul(of_warp, tile.repeats[axis]), b.div(r, thread))
-        return b.add(b.mul(b.add(b.mul(outer, _LANES[axis]), mine), thread), b.mod(r, thread))
+        return b.add(b.mul(b.add(b.mul(outer, tile.lanes[axis]), mine), thread), b.mod(r, thread))
 
     def _store(self) -> None:
         b, tile = self.b, self.tile
@@ -253,26 +272,24 @@ class _MatmulBody:
             b.store(value, b.output, [*self.batch_index, row, column], b.all(inside))
 
 
-def _contiguous(anchor: MatmulOp, operand: SSAValue) -> bool:
-    """Whether an operand's elements along its last axis lie next to one another, those of a matrix that the group
-    computes where the matrix that it is computed from is read."""
+def _largest_tile(shape: Sequence[int], multiprocessors: int) -> tuple[Pair, Pair, Pair]:
+    """The warps, repeats and thread tile of the largest default tile of which every multiprocessor gets a block, if C
+    fills at least half of it along M and N; of the smallest one where none gives that many blocks."""
+    *batch, m, n = shape
+    filled = [(rows, columns, knobs) for rows, columns, knobs in _DEFAULTS if rows < 2 * m or rows == _DEFAULTS[-1][0]]
+    for rows, columns, knobs in filled:
+        if prod(batch) * ceil(m / rows) * ceil(n / columns) >= multiprocessors and columns < 2 * n:
+            return knobs
+    return filled[-1][2]
+
+
+def _order(anchor: MatmulOp, operand: SSAValue) -> tuple[int, int]:
+    """The axis (-1 or -2) along which an operand's elements are nearest in memory, and how many of them may be loaded
+    at once. Of a matrix that the group computes, the reads that it is computed from count."""
     producer = operand.owner
     if not isinstance(producer, ComputeOp) or producer.parent_op() is not anchor.parent_op():
-        return True
-    reads, index = producer.reads(), producer.body.block.args[-1]
-    index_map = IndexMap(producer)
-    return not reads or any(stride_along(index_map.position(at), index) == 1 for at in reads)
-
-
-def _cooperative(rows: int, columns: int, threads: int) -> Mapping:
-    """All threads together over a tile, consecutive threads on consecutive columns."""
-    wide = min(columns, threads)
-    high = threads // wide
-    return repeat(ceil(rows / high), columns // wide) * spatial(high, wide)
-
-
-def _ordinal(b: KernelBuilder, mapping: Mapping, i: SSAValue, j: SSAValue) -> SSAValue:
-    """The place of task (i, j) in its worker's order."""
-    outer, inner = mapping.loops
-    high, wide = mapping.shape[0] // outer, mapping.shape[1] // inner
-    return b.add(b.mul(b.div(i, high), inner), b.div(j, wide))
+        assert isinstance(operand.type, TensorType)
+        return -1, gcd(operand.type.get_shape()[-1], _LONGEST)
+    *_, row, column = producer.body.block.args
+    axis, index = (-1, column) if spread(producer, column) <= spread(producer, row) else (-2, row)
+    return axis, vector_width(producer, index, _LONGEST)

@@ -48,7 +48,9 @@ class ReduceCuda(Template):
 
     def fits(self, anchor: Anchor) -> bool:
         if isinstance(anchor, MatmulOp):
-            few = prod(anchor.shape) <= _FEW_IN_TILES and anchor.reduction_extent >= 32
+            # A row or a column wastes nearly all of any tile; of other products, a warp's worth of terms is needed.
+            terms = 4 if min(anchor.shape[-2:]) < 8 else 32
+            few = prod(anchor.shape) <= _FEW_IN_TILES and anchor.reduction_extent >= terms
             return few and is_float(anchor.type.get_element_type())
         reduce = only_reduce(anchor)
         if reduce is None or prod(reduce.shape) < 32:

@@ -7,10 +7,13 @@ from typing import ClassVar
 
 from xdsl.dialects.builtin import TensorType
 
-from treadle.dialects.graph import MatmulOp, definition
+from treadle.dialects.graph import MatmulOp, ReduceOp, definition
+from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat, spatial
+from treadle.errors import TreadleError
+from treadle.schedules.access_analysis import collapsed_width
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.scalar_body import emit_element
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
@@ -19,35 +22,55 @@ from treadle.target import Target
 
 class RuleCuda(Template):
     """Consecutive threads compute consecutive elements, so that pointwise reads and writes are coalesced; a thread
-    computes `repeats` elements, a block apart. Source: Hidet (ASPLOS 2023), section 5.1.3, rule-based scheduling.
+    computes `repeats` of them, a block apart, and instead of one element the `vector` neighbours that are read and
+    written at once. Source: Hidet (ASPLOS 2023), section 5.1.3, rule-based scheduling.
     """
 
     name: ClassVar[str] = "rule_cuda"
     kind: ClassVar[str] = "cuda"
     knobs: ClassVar[tuple[Knob, ...]] = (
         Knob("threads", (32, 64, 128, 256, 512), "threads of a block"),
-        Knob("repeats", (1, 2, 4, 8), "elements of a thread"),
+        Knob("repeats", (1, 2, 4, 8), "elements or vectors of a thread"),
+        Knob("vector", (1, 2, 4, 8), "neighbouring elements that a thread computes together"),
     )
 
     def fits(self, anchor: Anchor) -> bool:
         return True
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
-        total = prod(anchor.shape)
+        decided = self.decided(anchor, target)
+        total = prod(anchor.shape) // number(decided, "vector")
         # Enough blocks to fill every multiprocessor come before more work a thread.
         threads = 256 if total >= 256 * target.multiprocessors else 128 if total >= 4096 else 64
-        return {"threads": threads, "repeats": 1}
+        return {"threads": threads, "repeats": 1, **decided}
+
+    def decided(self, anchor: Anchor, target: Target) -> Choices:
+        if isinstance(anchor, MatmulOp) or any(isinstance(op, ReduceOp) for op in anchor.body.walk()):
+            return {"vector": 1}
+        longest = target.vector_bytes // byte_width(anchor.type.get_element_type())
+        # Half a wave of warps everywhere comes before longer vectors.
+        enough = prod(anchor.shape) // (32 * target.warp_size * target.multiprocessors)
+        return {"vector": collapsed_width(anchor, slice(None), max(1, min(longest, 8, enough)))}
+
+    def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
+        vector, total = number(choices, "vector"), prod(anchor.shape)
+        if total % vector:
+            raise TreadleError(
+                f"rule_cuda: vectors of {vector} overrun a result of {total} elements by {-total % vector}",
+                accepted="a vector that divides the number of elements",
+            )
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         compute = definition(anchor) if isinstance(anchor, MatmulOp) else anchor
         tensors = compute.tensors()
         b = KernelBuilder([t.type for t in tensors if isinstance(t.type, TensorType)], compute.type)
-        threads, repeats = number(choices, "threads"), number(choices, "repeats")
-        total, tile = prod(compute.shape), threads * repeats
+        threads, repeats, vector = (number(choices, knob) for knob in ("threads", "repeats", "vector"))
+        total, tile = prod(compute.shape) // vector, threads * repeats
         with b.tasks(["i"], repeat(repeats) * spatial(threads), b.thread) as (i,):
             position = b.add(b.mul(b.block, tile), i)
-            with b.when(b.binary("lt", position, total) if total % tile else None):
-                index = b.delinearize(position, compute.shape)
+            inside = b.binary("lt", position, total) if total % tile else None
+            with b.when(inside), b.loop("lane", vector, unroll=True) as lane:
+                index = b.delinearize(b.add(b.mul(position, vector), lane), compute.shape)
                 value = emit_element(b, compute, index, dict(zip(tensors, b.inputs, strict=True)))
                 b.store(value, b.output, index)
         operators = compute.operators.data if compute.operators is not None else "compute"

@@ -1,0 +1,68 @@
+"""The machine code of default schedules: wide accesses, no local memory, mostly multiplications in the inner loop."""
+
+from __future__ import annotations
+
+import pytest
+from xdsl.dialects.builtin import ModuleOp
+
+from treadle.backends.cuda.compiler import compile_cubin
+from treadle.backends.cuda.printer import print_kernels
+from treadle.backends.cuda.sass import Sass, disassemble
+from treadle.compiler import lower
+from treadle.dialects.registry import treadle_context
+from treadle.errors import TreadleError
+from treadle.target import Target
+from treadle.tools.schedule_cases import cases
+
+pytest.importorskip("cuda.bindings.nvrtc", reason="needs treadle[nvrtc]")
+TARGETS = ("sm_80", "sm_90")
+
+
+def machine_code(case: str, target: str) -> Sass:
+    """The code of a case's one kernel under its default schedule."""
+    module: ModuleOp = cases()[case].module()
+    lower(treadle_context(), module, Target.parse(target), after="fuse")
+    (unit,) = print_kernels(module)
+    try:
+        return disassemble(compile_cubin(unit, Target.parse(target)).image)[unit.name]
+    except TreadleError as error:
+        if "not installed" not in error.message:
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    "case",
+    ["matmul 4096 x 4096 x 4096", "matmul of transposes, 1024 x 1024 x 1024", "layer 128 x 768 x 3072"],
+)
+def test_products_move_vectors(case: str, target: str) -> None:
+    code = machine_code(case, target)
+    assert code.has("LDS.128") and code.has("STS.128") and code.has_vector_loads and code.has_vector_stores
+    assert not code.uses_local_memory
+    assert code.count("STG") == code.count("STG.128")
+    # A's tile of 32 x 8 elements makes two for each of 128 threads.
+    assert code.count("LDG") == code.count("LDG.128") + code.count("LDG.64")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("case", ["channels last, 8 x 64 x 56 x 56", "pointwise 8 x 1024 x 768"])
+def test_movement_is_in_vectors(case: str, target: str) -> None:
+    code = machine_code(case, target)
+    assert code.count("LDG") == code.count("LDG.128") > 0
+    assert code.count("STG") == code.count("STG.128") > 0
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_inner_loop_of_a_product_multiplies(target: str) -> None:
+    """Between two barriers stands one pass of the loop: 8 x 64 multiplications, and what feeds them."""
+    instructions = machine_code("matmul 4096 x 4096 x 4096", target).instructions
+    first, second = [n for n, each in enumerate(instructions) if each.opcode.startswith("BAR")][:2]
+    body = [each.opcode for each in instructions[first + 1 : second]]
+    products = sum(opcode.startswith("FFMA") for opcode in body)
+    assert products == 8 * 64
+    assert products / len(body) > 0.85
+
+
+def test_a_prime_size_has_no_local_memory() -> None:
+    assert not machine_code("matmul 2039 x 2039 x 2039", "sm_80").uses_local_memory

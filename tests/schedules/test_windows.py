@@ -1,0 +1,52 @@
+"""window_cuda against the definition of its anchor, and which definitions have windows."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.schedules.test_templates import check, defined, product, reduction, tensor
+from treadle.dialects.graph import ConvOp, Operator, PoolOp
+from treadle.schedules.templates import TEMPLATES
+from treadle.schedules.templates.reduce_cpu import only_reduce
+from treadle.schedules.window_reads import windows_of
+
+
+def conv(shape: tuple[int, ...], weights: tuple[int, ...], step: int, groups: int, dilation: int = 1) -> ConvOp:
+    rank = len(shape) - 2
+    return ConvOp(tensor(*shape), tensor(*weights), [step] * rank, [1] * 2 * rank, [dilation] * rank, groups)
+
+
+WINDOWS: list[Operator] = [
+    PoolOp("max", tensor(1, 8, 32, 33), [3, 3], [2, 2], [1] * 4, [1, 1], ceil=True),
+    PoolOp("avg", tensor(2, 4, 23, 46), [2, 2], [1, 1], [0] * 4, [1, 1]),
+    conv((1, 8, 17, 19), (8, 1, 3, 3), 1, 8),
+    conv((1, 8, 12, 24), (8, 2, 3, 3), 1, 4),
+]
+
+
+@pytest.mark.parametrize("operator", WINDOWS, ids=lambda op: f"{op.name} {op.type}")
+@pytest.mark.parametrize("windows", [1, 2, 4, 8])
+def test_knobs_of_window_cuda(operator: Operator, windows: int) -> None:
+    check("window_cuda", defined(operator), {"windows": windows, "threads": 64})
+
+
+def test_how_windows_slide() -> None:
+    anchor = defined(conv((1, 8, 40, 40), (8, 1, 5, 5), 2, 8))
+    reduce = only_reduce(anchor)
+    assert reduce is not None
+    windows = windows_of(anchor, reduce)
+    assert windows is not None
+    assert (windows.dim, windows.step, windows.width, windows.extent) == (2, 2, 5, 18 + 1)
+    assert (len(windows.sliding), len(windows.shared)) == (1, 1)
+
+
+def test_what_has_no_windows_is_left_to_others() -> None:
+    others = [
+        reduction(("add", (64, 100, 40), (1,), "float32")),
+        defined(product(((64, 16), (16, 64)))),
+        # With a dilation of 2, neighbouring windows share no place.
+        defined(conv((1, 8, 24, 24), (8, 1, 3, 3), 1, 8, dilation=2)),
+        # Too few elements.
+        defined(conv((1, 8, 7, 7), (8, 1, 3, 3), 1, 8)),
+    ]
+    assert not any(TEMPLATES["window_cuda"].fits(anchor) for anchor in others)

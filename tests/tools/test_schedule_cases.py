@@ -1,0 +1,62 @@
+"""What the schedules of the templates' spaces compile to."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from treadle.errors import TreadleError
+from treadle.schedules.templates import TEMPLATES
+from treadle.target import Target
+from treadle.tools.schedule_cases import cases, compiled
+
+TARGETS = ("sm_80", "sm_90")
+
+pytest.importorskip("cuda.bindings.nvrtc", reason="needs treadle[nvrtc]")
+
+
+def test_the_cases_use_every_gpu_template() -> None:
+    used = {case.default(Target.parse("sm_80")).template.data for case in cases().values()}
+    assert used == {name for name, template in TEMPLATES.items() if template.kind == "cuda"}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", list(cases()))
+def test_spaces_are_small_and_hold_their_default(name: str, target: str) -> None:
+    space, default = cases()[name].space(Target.parse(target)), cases()[name].default(Target.parse(target))
+    assert 1 < len(space) < 200
+    assert default.knobs() in space
+    assert all(re.search("too many|evenly|anyway", str(error)) for _, error in space.excluded())
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", list(cases()))
+def test_defaults_compile_without_spills_and_conflicts(name: str, target: str) -> None:
+    default = cases()[name].default(Target.parse(target))
+    result = compiled(cases()[name].text(), default.template.data, default.knobs(), target)
+    assert (result.spills, result.conflicts) == (0, 0)
+    assert result.occupancy > 0
+
+
+def test_a_sample_of_a_space_compiles() -> None:
+    case, target = cases()["matmul 2039 x 2039 x 2039"], Target.parse("sm_80")
+    for choices in list(case.space(target))[5::30]:
+        assert compiled(case.text(), "matmul_simt", choices, "sm_80").registers <= 255
+
+
+def test_an_illegal_choice_is_rejected_before_it_is_built() -> None:
+    case = cases()["matmul 4096 x 4096 x 4096"]
+    choices = case.default(Target.parse("sm_80")).knobs() | {"depth": 12}
+    with pytest.raises(TreadleError, match="knob 'depth' of template 'matmul_simt' is 12; accepted: 8, 16"):
+        compiled(case.text(), "matmul_simt", choices, "sm_80")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", list(cases()))
+def test_every_schedule_of_a_space_compiles(name: str, target: str) -> None:
+    case = cases()[name]
+    text, template = case.text(), case.default(Target.parse(target)).template.data
+    for choices in case.space(Target.parse(target)):
+        assert compiled(text, template, choices, target).registers <= 255, choices

@@ -1,0 +1,100 @@
+"""Spaces of schedules as values: every combination of a template's choices that the hardware allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+from typing import TypeAlias, cast
+
+from treadle.dialects.schedule import Choice
+from treadle.errors import TreadleError
+
+Choices: TypeAlias = Mapping[str, Choice]
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One decision that a template leaves open.
+
+    name: its name in `#schedule.use`; values: what may be chosen; meaning: one line for users
+    """
+
+    name: str
+    values: tuple[Choice, ...]
+    meaning: str
+
+    def allows(self, value: Choice) -> bool:
+        """Whether the value is in the space; `true` is not 1 here, although Python says so."""
+        return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in self.values)
+
+
+@dataclass(frozen=True)
+class Space:
+    """The product of some knobs, without the combinations that `limits` rejects by raising TreadleError.
+
+    It is enumerated lazily, in the order of the knobs and of their values: the last knob changes fastest. Its size
+    depends on what the hardware offers, not on the divisors of an extent. Source: Hidet (ASPLOS 2023), section 4.3.
+    """
+
+    template: str
+    """Whose space it is, for messages."""
+    knobs: tuple[Knob, ...]
+    limits: Callable[[Choices], None]
+
+    @property
+    def combinations(self) -> int:
+        """How many combinations there are before any is rejected."""
+        return prod(len(knob.values) for knob in self.knobs)
+
+    def __iter__(self) -> Iterator[dict[str, Choice]]:
+        return (choices for choices in self._product() if self.exclusion(choices) is None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, choices: object) -> bool:
+        return isinstance(choices, Mapping) and self.exclusion(cast(Choices, choices)) is None
+
+    def exclusion(self, choices: Choices) -> TreadleError | None:
+        """Why a combination is not in the space: a knob that is missing, unknown or out of its values, or the limit
+        and the margin by which it is exceeded. None for one that is."""
+        knobs = {knob.name: knob for knob in self.knobs}
+        for name, value in choices.items():
+            if name not in knobs:
+                return TreadleError(f"template {self.template!r} has no knob {name!r}", accepted=sorted(knobs))
+            if not knobs[name].allows(value):
+                return self._not_allowed(knobs[name], value)
+        missing = [name for name in knobs if name not in choices]
+        if missing:
+            return TreadleError(f"template {self.template!r} needs a value for {', '.join(missing)}")
+        try:
+            self.limits(choices)
+        except TreadleError as error:
+            return error
+        return None
+
+    def excluded(self) -> Iterator[tuple[dict[str, Choice], TreadleError]]:
+        """The combinations that are rejected, each with the reason."""
+        for choices in self._product():
+            error = self.exclusion(choices)
+            if error is not None:
+                yield choices, error
+
+    def pinned(self, **choices: Choice) -> Space:
+        """The part of the space in which some knobs have one value. Raises TreadleError for a value outside it."""
+        for knob in self.knobs:
+            if knob.name in choices and not knob.allows(choices[knob.name]):
+                raise self._not_allowed(knob, choices[knob.name])
+        knobs = (replace(k, values=(choices[k.name],)) if k.name in choices else k for k in self.knobs)
+        return replace(self, knobs=tuple(knobs))
+
+    def _not_allowed(self, knob: Knob, value: Choice) -> TreadleError:
+        accepted = [str(v) for v in knob.values]
+        return TreadleError(f"knob {knob.name!r} of template {self.template!r} is {value}", accepted=accepted)
+
+    def _product(self) -> Iterator[dict[str, Choice]]:
+        names = [knob.name for knob in self.knobs]
+        for values in product(*(knob.values for knob in self.knobs)):
+            yield dict(zip(names, values, strict=True))

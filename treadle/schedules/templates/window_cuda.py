@@ -1,0 +1,184 @@
+"""Pooling, depthwise and grouped convolution on a GPU: a thread keeps what neighbouring windows share in registers."""
+
+from __future__ import annotations
+
+from math import ceil, prod
+from typing import ClassVar
+
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Operation, SSAValue
+
+from treadle.dialects.graph import AtOp, ComputeOp, MatmulOp, YieldOp
+from treadle.dialects.graph.definition import Scalar
+from treadle.dialects.graph.reduction import identity
+from treadle.dialects.loop import KernelOp
+from treadle.dialects.schedule import Choice
+from treadle.schedules.kernel_builder import KernelBuilder
+from treadle.schedules.scalar_body import emit_operation
+from treadle.schedules.template import Anchor, Choices, Knob, Template, number
+from treadle.schedules.templates.reduce_cpu import only_reduce
+from treadle.schedules.window_reads import Windows, windows_of
+from treadle.target import Target
+
+_FEW = 2048
+"""Elements of a result up to which threads are better used on the terms."""
+_MANY_TERMS = 512
+"""Terms of a window from which on the terms are better shared out."""
+_WIDEST = 16
+"""Places of a window up to which several windows' places fit into registers."""
+
+Values = dict[SSAValue, SSAValue]
+
+
+class WindowCuda(Template):
+    """Consecutive threads compute elements that are consecutive along the result's last dimension, so that reads and
+    writes are coalesced; a thread computes `windows` neighbours along another one, whose windows overlap.
+
+    The places under its windows are read once, into registers, and so are terms that do not depend on the window, such
+    as weights: a 3x3 depthwise convolution reads 6.75 instead of 18 values an element with four windows a thread.
+    """
+
+    name: ClassVar[str] = "window_cuda"
+    kind: ClassVar[str] = "cuda"
+    knobs: ClassVar[tuple[Knob, ...]] = (
+        Knob("threads", (64, 128, 256), "threads of a block"),
+        Knob("windows", (1, 2, 4, 8), "neighbouring windows of a thread"),
+    )
+
+    def fits(self, anchor: Anchor) -> bool:
+        if isinstance(anchor, MatmulOp) or prod(anchor.shape) <= _FEW:
+            return False
+        reduce = only_reduce(anchor)
+        if reduce is None or prod(reduce.shape) > _MANY_TERMS:
+            return False
+        windows = windows_of(anchor, reduce)
+        return windows is not None and windows.width <= _WIDEST
+
+    def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
+        windows = _windows(anchor)
+        extent, total = windows.extent, prod(anchor.shape)
+        # Four warps everywhere come before longer columns.
+        most = max(1, min(extent, total // (4 * target.warp_size * target.multiprocessors)))
+        chosen = next(n for n in (4, 2, 1) if n <= most)
+        return {"threads": 128, "windows": chosen}
+
+    def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
+        assert isinstance(anchor, ComputeOp)
+        body = _WindowBody(anchor, _windows(anchor), number(choices, "windows"))
+        return body.build(name, number(choices, "threads"))
+
+
+def _windows(anchor: Anchor) -> Windows:
+    assert isinstance(anchor, ComputeOp)
+    reduce = only_reduce(anchor)
+    windows = None if reduce is None else windows_of(anchor, reduce)
+    assert windows is not None, "fits rejects definitions without windows"
+    return windows
+
+
+class _WindowBody:
+    """Writes the kernel of one definition."""
+
+    def __init__(self, compute: ComputeOp, windows: Windows, count: int):
+        self.compute, self.windows, self.count = compute, windows, count
+        self.reduce = windows.reduce
+        self.tensors = compute.tensors()
+        self.b = KernelBuilder([t.type for t in self.tensors if isinstance(t.type, TensorType)], compute.type)
+        self.places = (count - 1) * windows.step + windows.width
+
+    def build(self, name: str, threads: int) -> KernelOp:
+        b, dim = self.b, self.windows.dim
+        shape = list(self.compute.shape)
+        shape[dim] = ceil(shape[dim] / self.count)
+        total = prod(shape)
+        position = b.add(b.mul(b.block, threads), b.thread)
+        with b.when(b.binary("lt", position, total) if total % threads else None):
+            index = b.delinearize(position, shape)
+            index[dim] = b.mul(index[dim], self.count)
+            self._column(index)
+        operators = self.compute.operators.data if self.compute.operators is not None else "windows"
+        comment = f"{operators} to {self.compute.type}"
+        return b.kernel(name, self.tensors, self.compute.type, ceil(total / threads), threads, comment)
+
+    def _column(self, index: list[SSAValue]) -> None:
+        """The calling thread's windows, of which the first gives the element at `index`."""
+        b, kind, element = self.b, self.reduce.kind.data, self.reduce.result.type
+        values: Values = dict(zip(self.tensors, b.inputs, strict=True))
+        values.update(zip(self.compute.body.block.args, index, strict=True))
+        acc = b.alloc("acc", [self.count], element)
+        with b.loop("r", self.count, unroll=True) as r:
+            b.store(b.constant(identity(kind, element), element), acc, [r])
+        self._terms(0, values, acc)
+        with b.loop("r", self.count, unroll=True) as r:
+            along = b.add(index[self.windows.dim], r)
+            inside = b.binary("lt", along, self.windows.extent) if self.windows.extent % self.count else None
+            with b.when(inside):
+                end = self.compute.body.block.last_op
+                assert isinstance(end, YieldOp)
+                own = self._of_window(values, along) | {self.reduce.result: b.load(acc, [r])}
+                at = [along if n == self.windows.dim else i for n, i in enumerate(index)]
+                b.store(self._emit(end.value, own), b.output, at)
+
+    def _of_window(self, values: Values, along: SSAValue) -> Values:
+        return values | {self.compute.body.block.args[self.windows.dim]: along}
+
+    def _terms(self, depth: int, values: Values, acc: SSAValue) -> None:
+        """Loops over the reduction's dimensions but the one along which windows slide, then all windows."""
+        args = self.reduce.body.block.args
+        if depth == len(args):
+            self._slide(values, acc)
+            return
+        if depth == self.windows.term:
+            self._terms(depth + 1, values, acc)
+            return
+        with self.b.loop(args[depth].name_hint or "k", self.reduce.shape[depth]) as k:
+            self._terms(depth + 1, values | {args[depth]: k}, acc)
+
+    def _slide(self, values: Values, acc: SSAValue) -> None:
+        """Reads the places and the shared terms once, and folds them into every window."""
+        b, windows = self.b, self.windows
+        k = self.reduce.body.block.args[windows.term]
+        held = {at: b.alloc("places", [self.places], at.result.type) for at in windows.sliding}
+        for at, buffer in held.items():
+            with b.loop("p", self.places, unroll=True) as p:
+                b.store(self._place(at, values, p), buffer, [p])
+        shared = {at: b.alloc("shared", [windows.width], at.result.type) for at in windows.shared}
+        for at, buffer in shared.items():
+            with b.loop("k", windows.width, unroll=True) as each:
+                b.store(self._emit(at.result, values | {k: each}), buffer, [each])
+        with b.loop("r", self.count, unroll=True) as r, b.loop("k", windows.width, unroll=True) as each:
+            along = b.add(values[self.compute.body.block.args[windows.dim]], r)
+            own = self._of_window(values, along) | {k: each}
+            place = b.add(b.mul(r, windows.step), each)
+            own |= {at.result: b.load(buffer, [place]) for at, buffer in held.items()}
+            own |= {at.result: b.load(buffer, [each]) for at, buffer in shared.items()}
+            end = self.reduce.body.block.last_op
+            assert isinstance(end, YieldOp)
+            total = b.binary(self.reduce.kind.data, b.load(acc, [r]), self._emit(end.value, own))
+            b.store(total, acc, [r])
+
+    def _place(self, at: AtOp, values: Values, place: SSAValue) -> Scalar:
+        """What a sliding read gives `place` places after the first one of the thread's first window."""
+        b, windows = self.b, self.windows
+        own = values | {self.reduce.body.block.args[windows.term]: place}
+        indices = [self._emit(i, own) for i in at.indices]
+        conditions = [] if at.predicate is None else [self._emit(at.predicate, own)]
+        if windows.extent % self.count:
+            # Places that only windows beyond the result would reach need not exist.
+            first = b.mul(values[self.compute.body.block.args[windows.dim]], windows.step)
+            last = (windows.extent - 1) * windows.step + windows.width
+            conditions.append(b.binary("lt", b.add(first, place), last))
+        if not conditions:
+            return b.load(own[at.source], indices)
+        other = b.constant(0, at.result.type) if at.otherwise is None else self._emit(at.otherwise, own)
+        return b.load(own[at.source], indices, b.all(conditions), other)
+
+    def _emit(self, value: SSAValue, values: Values) -> Scalar:
+        """Writes what a value of the definition is computed from, as far as `values` does not give it."""
+        if value not in values:
+            op = value.owner
+            assert isinstance(op, Operation)
+            for operand in op.operands:
+                self._emit(operand, values)
+            values[value] = emit_operation(self.b, op, values)
+        return values[value]

@@ -1,0 +1,185 @@
+"""Anchors that stand for what each GPU template schedules, and what one of their schedules compiles to.
+
+A module does not travel between processes, but its text does: `Case.text` is the group, `compiled` takes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.parser import Parser
+
+from treadle.backends.cuda.compiler import compile_cubin
+from treadle.backends.cuda.printer import print_kernels
+from treadle.backends.cuda.resources import occupancy
+from treadle.compiler import lower
+from treadle.dialects.graph import (
+    BinaryOp,
+    ConvOp,
+    FusedOp,
+    MatmulOp,
+    PoolOp,
+    ReductionOp,
+    TransposeOp,
+    UnaryOp,
+)
+from treadle.dialects.graph.dtypes import element_type
+from treadle.dialects.loop import FuncOp as LoopFuncOp
+from treadle.dialects.loop import Space
+from treadle.dialects.registry import treadle_context
+from treadle.dialects.schedule import Choice, UseAttr
+from treadle.passes.loop.transactions import transactions
+from treadle.passes.schedule.anchor import anchor_of
+from treadle.passes.schedule.schedule_select import default_schedule
+from treadle.schedules.space import Space as ScheduleSpace
+from treadle.schedules.templates import TEMPLATES
+from treadle.target import Target
+
+Shape = tuple[int, ...]
+Operators = Callable[[Sequence[SSAValue]], Sequence[Operation]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One group: its operators, given its inputs, the last one of which gives the result. Inputs are f32."""
+
+    name: str
+    shapes: tuple[Shape, ...]
+    operators: Operators
+
+    def module(self) -> ModuleOp:
+        """The group as a program, fused but without a decision. Terms of a product are not split."""
+        f32 = element_type(np.dtype(np.float32))
+        block = Block(arg_types=[TensorType(f32, shape) for shape in self.shapes])
+        block.add_ops(self.operators(block.args))
+        assert block.last_op is not None
+        result = block.last_op.results[0]
+        block.add_op(ReturnOp(result))
+        types = [arg.type for arg in block.args], [result.type]
+        module = ModuleOp([FuncOp("main", types, Region(block))])
+        lower(treadle_context(), module, Target.parse("sm_80"), after="graph", to="fuse")
+        return module
+
+    def text(self) -> str:
+        """The module, to be read by another process."""
+        return str(self.module())
+
+    def default(self, target: Target) -> UseAttr:
+        """The decision made without a search."""
+        return default_schedule(group_of(self.module()), target)
+
+    def space(self, target: Target) -> ScheduleSpace:
+        """The space of the template that is chosen by default."""
+        fused = group_of(self.module())
+        template = TEMPLATES[default_schedule(fused, target).template.data]
+        return template.space(anchor_of(fused), target)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What a schedule of a group compiles to. Bytes, except for registers of a thread; occupancy is a fraction.
+
+    conflicts, excess_sectors: of the worst warp of each access, summed over the accesses in the kernel's text
+    """
+
+    blocks: int
+    threads: int
+    registers: int
+    spills: int
+    shared: int
+    occupancy: float
+    limiter: str
+    conflicts: int
+    excess_sectors: int
+
+
+def group_of(module: ModuleOp) -> FusedOp:
+    """The one group of a program."""
+    (fused,) = [op for op in module.walk() if isinstance(op, FusedOp)]
+    return fused
+
+
+def compiled(text: str, template: str, choices: Mapping[str, Choice], target_name: str) -> Compiled:
+    """Compiles one schedule of a group for a GPU; TreadleError where it is illegal or NVRTC rejects it."""
+    target, context = Target.parse(target_name), treadle_context()
+    module = Parser(context, text).parse_module()
+    group_of(module).schedule = UseAttr.get(template, dict(choices))
+    lower(context, module, target, after="schedule", to="loops")
+    (kernel,) = [op for op in module.walk() if isinstance(op, LoopFuncOp)]
+    accesses = transactions(kernel)
+    blocks, threads = kernel.grid.value.data, kernel.threads.value.data
+    lower(context, module, target, after="loops")
+    (unit,) = print_kernels(module)
+    resources = compile_cubin(unit, target).resources[unit.name]
+    resident = occupancy(resources, target, threads)
+    return Compiled(
+        blocks, threads, resources.registers, resources.spill_store_bytes + resources.spill_load_bytes,
+        resources.shared_bytes, resident.fraction, resident.limiter,
+        sum(each.conflicts for each in accesses if each.space is Space.SHARED),
+        sum(each.sectors - each.ideal_sectors for each in accesses if each.space is None),
+    )  # fmt: skip
+
+
+def _product(x: Sequence[SSAValue]) -> Sequence[Operation]:
+    return [MatmulOp(x[0], x[1])]
+
+
+def _turned_product(x: Sequence[SSAValue]) -> Sequence[Operation]:
+    a, b = TransposeOp(x[0], [1, 0]), TransposeOp(x[1], [1, 0])
+    return [a, b, MatmulOp(a.result, b.result)]
+
+
+def _layer(x: Sequence[SSAValue]) -> Sequence[Operation]:
+    product = MatmulOp(x[0], x[1])
+    shifted = BinaryOp("add", product.result, x[2])
+    return [product, shifted, UnaryOp("relu", shifted.result)]
+
+
+def _transpose(*order: int) -> Operators:
+    return lambda x: [TransposeOp(x[0], order)]
+
+
+def _reduction(dim: int) -> Operators:
+    return lambda x: [ReductionOp("add", x[0], [dim], keep=False)]
+
+
+def _pointwise(x: Sequence[SSAValue]) -> Sequence[Operation]:
+    shifted = BinaryOp("add", x[0], x[1])
+    return [shifted, UnaryOp("relu", shifted.result)]
+
+
+def _pool(x: Sequence[SSAValue]) -> Sequence[Operation]:
+    return [PoolOp("max", x[0], [3, 3], [2, 2], [1] * 4, [1, 1])]
+
+
+def _depthwise(x: Sequence[SSAValue]) -> Sequence[Operation]:
+    return [ConvOp(x[0], x[1], [1, 1], [1] * 4, [1, 1], 96)]
+
+
+@cache
+def cases() -> Mapping[str, Case]:
+    """The anchors, by name."""
+    listed = (
+        Case("matmul 4096 x 4096 x 4096", ((4096, 4096), (4096, 4096)), _product),
+        Case("matmul 2039 x 2039 x 2039", ((2039, 2039), (2039, 2039)), _product),
+        Case("matmul of transposes, 1024 x 1024 x 1024", ((1024, 1024), (1024, 1024)), _turned_product),
+        Case("layer 128 x 768 x 3072", ((128, 768), (768, 3072), (3072,)), _layer),
+        Case("matmul of 12 heads, 128 x 64 x 128", ((12, 128, 64), (12, 64, 128)), _product),
+        Case("sum of rows of 1024 x 1024", ((1024, 1024),), _reduction(1)),
+        Case("sum of columns of 1024 x 1024", ((1024, 1024),), _reduction(0)),
+        Case("channels last, 8 x 64 x 56 x 56", ((8, 64, 56, 56),), _transpose(0, 2, 3, 1)),
+        Case("channels first, 8 x 56 x 56 x 64", ((8, 56, 56, 64),), _transpose(0, 3, 1, 2)),
+        Case("pointwise 8 x 1024 x 768", ((8, 1024, 768), (768,)), _pointwise),
+        Case("max pooling 8 x 64 x 112 x 112", ((8, 64, 112, 112),), _pool),
+        Case("depthwise convolution 1 x 96 x 56 x 56", ((1, 96, 56, 56), (96, 1, 3, 3)), _depthwise),
+    )
+    return {case.name: case for case in listed}
+
+
+__all__ = ["Case", "Compiled", "cases", "compiled", "group_of"]
