@@ -19,8 +19,12 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
     "graph": (
         "graph-fold-constants",
         "graph-simplify",
+        "graph-recognize",
+        "graph-decompose-attention",
         "graph-decompose",
         "graph-conv-to-matmul",
+        "graph-deduplicate",
+        "graph-merge-matmuls",
         "graph-pack-weights",
         "graph-define",
         "graph-inline",

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
-from treadle.dialects.graph import ComputeOp, MatmulOp
+from treadle.dialects.graph import ComputeOp, WholeOp
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.errors import TreadleError
 from treadle.target import Target
 
-Anchor: TypeAlias = ComputeOp | MatmulOp
+Anchor: TypeAlias = ComputeOp | WholeOp
 Choices: TypeAlias = Mapping[str, Choice]
 
 

@@ -1,11 +1,12 @@
 """The graph dialect: tensors, operators, and the definition of each operator.
 
 Definition language: `compute.py`. Operators by family: `elementwise.py`, `linear.py`, `reduction.py`, `movement.py`,
-`normalize.py`, `constant.py`.
+`normalize.py`, `attention.py`, `constant.py`.
 """
 
 from xdsl.ir import Dialect
 
+from treadle.dialects.graph.attention import AttentionOp
 from treadle.dialects.graph.attributes import BlobAttr, DimsAttr, InlineAttr
 from treadle.dialects.graph.compute import AtOp, ComputeOp, FusedOp, ReduceOp, YieldOp
 from treadle.dialects.graph.constant import ConstantOp
@@ -24,6 +25,10 @@ from treadle.dialects.graph.movement import (
 )
 from treadle.dialects.graph.normalize import BatchNormOp, LayerNormOp, SoftmaxOp
 from treadle.dialects.graph.reduction import PoolOp, ReductionOp
+from treadle.dialects.graph.rms_norm import RmsNormOp
+
+WholeOp = AttentionOp | MatmulOp
+"""Operators that stay operators beside definitions: templates recognise them by name."""
 
 GRAPH = Dialect(
     "graph",
@@ -33,15 +38,15 @@ GRAPH = Dialect(
         BinaryOp, CastOp, UnaryOp, WhereOp,
         ConvOp, ConvTransposeOp, MatmulOp,
         BroadcastOp, ConcatOp, GatherOp, PadOp, ReshapeOp, ResizeOp, SliceOp, TransposeOp,
-        BatchNormOp, LayerNormOp, SoftmaxOp,
+        AttentionOp, BatchNormOp, LayerNormOp, RmsNormOp, SoftmaxOp,
         PoolOp, ReductionOp,
     ],
     [BlobAttr, DimsAttr, InlineAttr],
 )  # fmt: skip
 
 __all__ = [
-    "GRAPH", "AtOp", "BatchNormOp", "BinaryOp", "BlobAttr", "BroadcastOp", "CastOp", "ComputeOp", "ConcatOp",
-    "ConstantOp", "ConvOp", "ConvTransposeOp", "DimsAttr", "FusedOp", "GatherOp", "InlineAttr", "LayerNormOp",
-    "MatmulOp", "Operator", "PadOp", "PoolOp", "ReduceOp", "ReductionOp", "ReshapeOp", "ResizeOp", "SliceOp",
-    "SoftmaxOp", "TransposeOp", "UnaryOp", "WhereOp", "YieldOp", "definition",
+    "GRAPH", "AtOp", "AttentionOp", "BatchNormOp", "BinaryOp", "BlobAttr", "BroadcastOp", "CastOp", "ComputeOp",
+    "ConcatOp", "ConstantOp", "ConvOp", "ConvTransposeOp", "DimsAttr", "FusedOp", "GatherOp", "InlineAttr",
+    "LayerNormOp", "MatmulOp", "Operator", "PadOp", "PoolOp", "ReduceOp", "ReductionOp", "ReshapeOp", "ResizeOp",
+    "RmsNormOp", "SliceOp", "SoftmaxOp", "TransposeOp", "UnaryOp", "WhereOp", "WholeOp", "YieldOp", "definition",
 ]  # fmt: skip

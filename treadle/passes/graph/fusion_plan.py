@@ -1,7 +1,7 @@
 """Which operators share a kernel: the partition that `graph-fuse` carries out, and why.
 
-Rules (Hidet, ASPLOS 2023, section 5.2): a group has one anchor, a matrix product or a definition with a
-reduction. Its *epilogues* are a chain of definitions, each bijective in the previous result and its only
+Rules (Hidet, ASPLOS 2023, section 5.2): a group has one anchor, a matrix product, attention or a definition
+with a reduction. Its *epilogues* are a chain of definitions, each bijective in the previous result and its only
 user.  Its *prologues* are injective definitions that only the group uses; one whose elements the group reads
 more than once must merely move data.  Definitions that merely move data are repeated in every group that
 reads them.  Injective definitions that no anchor takes form groups of their own, whose anchor is the last of
@@ -17,8 +17,7 @@ from math import prod
 
 from xdsl.ir import Operation, SSAValue
 
-from treadle.dialects.graph.compute import ComputeOp
-from treadle.dialects.graph.linear import MatmulOp
+from treadle.dialects.graph import ComputeOp, WholeOp
 from treadle.passes.graph.inline_compute import operator_names
 from treadle.passes.graph.properties import (
     defined,
@@ -116,7 +115,7 @@ class Plan:
 
 def plan_fusion(ops: Sequence[Operation]) -> Plan:
     """The partition of the computes and matrix products of one block (others are left alone)."""
-    nodes = [op for op in ops if isinstance(op, ComputeOp | MatmulOp)]
+    nodes = [op for op in ops if isinstance(op, ComputeOp | WholeOp)]
     order: dict[Operation, int] = {op: n for n, op in enumerate(nodes)}
     plan = Plan()
     # Backwards: what could join two anchors' chains joins the later one's, so that it waits for no kernel.
@@ -129,8 +128,8 @@ def plan_fusion(ops: Sequence[Operation]) -> Plan:
 
 
 def is_anchor(op: Operation) -> bool:
-    """Whether an operator asks for a template: a matrix product, or a definition with a reduction."""
-    return isinstance(op, MatmulOp) or (isinstance(op, ComputeOp) and not is_injective(op))
+    """Whether an operator asks for a template: a matrix product, attention, or a definition with a reduction."""
+    return isinstance(op, WholeOp) or (isinstance(op, ComputeOp) and not is_injective(op))
 
 
 def tensors_of(op: Operation) -> Iterable[SSAValue]:

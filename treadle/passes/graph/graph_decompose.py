@@ -24,12 +24,13 @@ from treadle.dialects.graph.compute import AtOp, ComputeOp, ReduceOp, YieldOp
 from treadle.dialects.graph.definition import int_list
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.graph.evaluate import evaluate_compute
+from treadle.passes.graph.decompose_rms_norm import DecomposeRmsNorm
 from treadle.passes.graph.rewriting import Array, constant_op, replace, shape_of, tensor
 
 
 @dataclass(frozen=True)
 class GraphDecomposePass(ModulePass):
-    """Writes softmax, layer_norm, the reduction "mean" and padded average pooling as simpler operators.
+    """Writes softmax, layer_norm, rms_norm, the reduction "mean" and padded average pooling as simpler operators.
 
     ```mlir
     %y = graph.softmax %x {dim = 1 : i64} : (tensor<4x8xf32>) -> tensor<4x8xf32>
@@ -50,7 +51,7 @@ class GraphDecomposePass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         patterns: list[RewritePattern] = [
-            DecomposeSoftmax(), DecomposeLayerNorm(), DecomposeMean(), HoistWindowCount(),
+            DecomposeSoftmax(), DecomposeLayerNorm(), DecomposeRmsNorm(), DecomposeMean(), HoistWindowCount(),
         ]  # fmt: skip
         PatternRewriteWalker(GreedyRewritePatternApplier(patterns)).rewrite_module(op)
 

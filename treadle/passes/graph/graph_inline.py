@@ -11,8 +11,7 @@ from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
-from treadle.dialects.graph.compute import ComputeOp
-from treadle.dialects.graph.linear import MatmulOp
+from treadle.dialects.graph import ComputeOp, WholeOp
 from treadle.passes.graph.inline_compute import inline_compute
 from treadle.passes.graph.properties import (
     is_bijective_in,
@@ -79,6 +78,6 @@ def _is_epilogue(mover: ComputeOp) -> bool:
     producer = source.owner
     if isinstance(producer, ComputeOp) and moves_data(producer):
         return False
-    if not isinstance(producer, ComputeOp | MatmulOp) or users_of(source) != [mover]:
+    if not isinstance(producer, ComputeOp | WholeOp) or users_of(source) != [mover]:
         return False
     return is_bijective_in(mover, source)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from xdsl.dialects.builtin import TensorType
 
-from treadle.dialects.graph import MatmulOp, definition
+from treadle.dialects.graph import WholeOp, definition
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat, spatial
@@ -39,7 +39,7 @@ class RuleCuda(Template):
         return {"threads": threads, "repeats": 1}
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
-        compute = definition(anchor) if isinstance(anchor, MatmulOp) else anchor
+        compute = definition(anchor) if isinstance(anchor, WholeOp) else anchor
         tensors = compute.tensors()
         b = KernelBuilder([t.type for t in tensors if isinstance(t.type, TensorType)], compute.type)
         threads, repeats = number(choices, "threads"), number(choices, "repeats")
