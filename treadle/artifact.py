@@ -48,6 +48,7 @@ class Manifest:
     """All that is needed to run the folder's kernels.
 
     kind:     "cpu" or "cuda"
+    precision: of products, convolutions and attention: what the model was compiled with
     machine:  digest of the processor that `model.so` was compiled for; empty on cuda
     launches: cuda only; the kernels in order, as plain values that the backend reads
     sources:  sha256 of each external-data file, by its path relative to the model
@@ -60,6 +61,7 @@ class Manifest:
     outputs: tuple[Tensor, ...]
     constants: tuple[Tensor, ...]
     arena_bytes: int
+    precision: str = "f32"
     machine: str = ""
     launches: tuple[Mapping[str, Any], ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -160,6 +162,7 @@ def _parse(content: object, path: Path) -> Manifest:
             outputs=_tensors(fields["outputs"]),
             constants=_tensors(fields["constants"]),
             arena_bytes=int(fields["arena_bytes"]),
+            precision=str(fields["precision"]),
             machine=str(fields["machine"]),
             launches=tuple(fields["launches"]),
             metadata=dict(fields["metadata"]),

@@ -22,6 +22,7 @@ from treadle.compiler import STAGE_NAMES, lower, stages_between
 from treadle.errors import TreadleError
 from treadle.passes.instruments import Instrument, Trace, Verify, verify
 from treadle.passes.registry import parse_passes
+from treadle.settings import PRECISIONS, Settings
 from treadle.target import Target
 from treadle.tools.arguments import parse_shapes
 from treadle.tools.located_parser import LocatedParser
@@ -53,6 +54,10 @@ class TreadleOptMain(xDSLOptMain):
         )
         group.add_argument("--to", metavar="STAGE", help=f"the last stage to run; one of {', '.join(STAGE_NAMES)}")
         group.add_argument("--from", dest="after", metavar="STAGE", help="the input is what STAGE left")
+        group.add_argument("--precision", choices=PRECISIONS, default="f32", help="of products; default f32")
+        group.add_argument(
+            "--explain-fusion", action="store_true", help="say which neighbours share a kernel, and why not"
+        )
         group.add_argument("--trace", metavar="DIR", help="write the numbered IR after every pass")
         group.add_argument(
             "--shape",
@@ -126,6 +131,7 @@ class TreadleOptMain(xDSLOptMain):
             lower(
                 self.ctx, prog, self._target,
                 after=self.args.after, to=self.args.to, instruments=self._instruments(prog),
+                settings=Settings(self.args.precision, self.args.explain_fusion),
             )  # fmt: skip
         super().apply_passes(prog)
 

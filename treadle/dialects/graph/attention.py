@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import inf
 
-from xdsl.dialects import arith
-from xdsl.dialects.builtin import FloatAttr, IntegerAttr, TensorType, f32, f64, i64
+from xdsl.dialects.builtin import FloatAttr, IntegerAttr, TensorType, f64, i64
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, opt_operand_def, prop_def, traits_def
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.graph.definition import DefinitionBuilder, Operator, Scalar, require
-from treadle.dialects.graph.dtypes import byte_width, is_float
+from treadle.dialects.graph.definition import DefinitionBuilder, Operator, Scalar, require, widened
+from treadle.dialects.graph.dtypes import is_float
 from treadle.dialects.graph.elementwise import broadcast_shapes, convert
 
 
@@ -28,13 +27,15 @@ class AttentionOp(Operator):
         -> tensor<1x12x128x64xf32>
     ```
     Query head `h` uses key and value head `h / (heads / groups)`: with fewer groups than heads this is grouped-query
-    attention. The mask is added to the scaled scores and broadcasts to `[batch..., heads, M, N]`. With `causal`, row
-    `i` sees the columns up to `i + N - M`, so that the last row sees all. A row without any finite score gives NaN,
-    as softmax does; with `guard`, a row of NaN probabilities counts as a row of zeros. Scores, probabilities and sums
-    of f16 and bf16 are f32. Source: Vaswani et al., "Attention is all you need", NeurIPS 2017, section 3.2.1.
+    attention. The mask, of any float type, is added to the scaled scores and broadcasts to `[batch..., heads, M, N]`.
+    With `causal`, row `i` sees the columns up to `i + N - M`, so that the last row sees all. A row without any finite
+    score gives NaN, as softmax does; with `guard`, a row of NaN probabilities counts as a row of zeros. Scores,
+    probabilities and sums of f16 and bf16 are f32. Source: Vaswani et al., "Attention is all you need", NeurIPS 2017,
+    section 3.2.1.
 
     Rejected: ranks below 2 or that differ, integers, element types that differ, a head size, a number of keys or
-    batch dimensions that do not fit, heads that are no multiple of the groups, a mask that does not broadcast.
+    batch dimensions that do not fit, heads that are no multiple of the groups, a mask of integers or one that does
+    not broadcast.
     """
 
     name = "graph.attention"
@@ -75,7 +76,7 @@ class AttentionOp(Operator):
         q, k, v = (type.get_shape() for type in types[:3])
         element = types[0].get_element_type()
         require(is_float(element), f"attention of {types[0]}: floats are needed")
-        require(all(t.get_element_type() == element for t in types), "element types differ")
+        require(all(t.get_element_type() == element for t in types[:3]), "element types differ")
         require(len(q) == len(k) == len(v) >= 2, f"ranks {len(q)}, {len(k)}, {len(v)}: equal ones from 2 on are needed")
         require(q[-1] == k[-1], f"queries of size {q[-1]} against keys of size {k[-1]}")
         require(k[-2] == v[-2], f"{k[-2]} keys against {v[-2]} values")
@@ -116,7 +117,7 @@ class AttentionOp(Operator):
 
         def product(inner: DefinitionBuilder, n: Sequence[Scalar]) -> Scalar:
             share = inner.binary("div", weight(inner, n[0]), total)
-            return inner.mul(share, _wide(inner, inner.at(self.v, [*shared, n[0], j])))
+            return inner.mul(share, widened(inner, inner.at(self.v, [*shared, n[0], j])))
 
         value = b.reduce("add", [keys], product)
         if self.guard.value.data:
@@ -131,12 +132,12 @@ class AttentionOp(Operator):
 
         def product(inner: DefinitionBuilder, d: Sequence[Scalar]) -> Scalar:
             query, key = inner.at(self.q, [*batch, i, d[0]]), inner.at(self.k, [*shared, n, d[0]])
-            return inner.mul(_wide(inner, query), _wide(inner, key))
+            return inner.mul(widened(inner, query), widened(inner, key))
 
         dot = b.reduce("add", [self.q.type.get_shape()[-1]], product)
         score = b.mul(dot, b.constant(self.scale.value.data, dot.type))
         if self.mask is not None:
-            score = b.add(score, _wide(b, b.broadcast_at(self.mask, [*batch, i, n])))
+            score = b.add(score, convert(b, b.broadcast_at(self.mask, [*batch, i, n]), score.type))
         if self.causal.value.data:
             rows, keys = self.scores_shape[-2:]
             visible = b.binary("le", n, b.binary("add", i, keys - rows))
@@ -144,13 +145,9 @@ class AttentionOp(Operator):
         return score
 
 
-def _wide(b: DefinitionBuilder, x: Scalar) -> Scalar:
-    """A float of at least four bytes."""
-    return b.insert(arith.ExtFOp(x, f32)) if byte_width(x.type) < 4 else x
-
-
 def _check_mask(mask: TensorType, scores: Sequence[int]) -> None:
     shape = mask.get_shape()
+    require(is_float(mask.get_element_type()), f"a mask {mask}: floats are needed")
     try:
         fits = broadcast_shapes([shape, scores]) == tuple(scores)
     except VerifyException:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import cast
+
+import ml_dtypes
 import numpy as np
 from xdsl.dialects.builtin import (
+    BFloat16Type,
     Float16Type,
     Float32Type,
     Float64Type,
+    bf16,
     f16,
     f32,
     f64,
@@ -19,6 +24,7 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, TypeAttribute
 
 _TO_NUMPY: dict[Attribute, np.dtype[np.generic]] = {
+    bf16: np.dtype(ml_dtypes.bfloat16),
     f16: np.dtype(np.float16),
     f32: np.dtype(np.float32),
     f64: np.dtype(np.float64),
@@ -45,12 +51,27 @@ def element_type(dtype: np.dtype[np.generic]) -> TypeAttribute:
 
 def is_float(type: Attribute) -> bool:
     """Whether elements of this type are floating point numbers."""
-    return isinstance(type, Float16Type | Float32Type | Float64Type)
+    return isinstance(type, BFloat16Type | Float16Type | Float32Type | Float64Type)
 
 
 def is_supported(type: Attribute) -> bool:
     """Whether tensors of this element type exist."""
     return type in _TO_NUMPY
+
+
+def is_float_dtype(dtype: np.dtype[np.generic]) -> bool:
+    """Whether an array holds floating point numbers; NumPy itself does not count bfloat16 among them."""
+    return dtype.kind == "f" or dtype == _TO_NUMPY[bf16]
+
+
+def lowest(dtype: np.dtype[np.generic]) -> float:
+    """The lowest finite number of a float type."""
+    return float(cast("float", ml_dtypes.finfo(dtype).min))
+
+
+def epsilon(dtype: np.dtype[np.generic]) -> float:
+    """The distance from 1 to the next number of a float type."""
+    return float(cast("float", ml_dtypes.finfo(dtype).eps))
 
 
 def byte_width(type: Attribute) -> int:

@@ -19,7 +19,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from treadle.dialects.graph.compute import AtOp, ComputeOp, FusedOp, ReduceOp, YieldOp, yielded
 from treadle.dialects.graph.constant import ConstantOp
 from treadle.dialects.graph.definition import Operator, definition
-from treadle.dialects.graph.dtypes import numpy_dtype
+from treadle.dialects.graph.dtypes import is_float_dtype, numpy_dtype
 from treadle.dialects.graph.movement import ReshapeOp
 from treadle.dialects.graph.numpy_reads import Affine, contract, read
 from treadle.dialects.graph.numpy_scalars import Array, apply_scalar, scalar_dtype
@@ -177,7 +177,7 @@ class _Space:
         aligned = value.reshape([1] * (len(self.sizes) - value.ndim) + list(value.shape))
         full = np.broadcast_to(aligned, [*extents, *aligned.shape[len(extents) :]])
         axes = tuple(range(len(extents)))
-        wide = np.float64 if kind in ("add", "mul") and value.dtype.kind == "f" else value.dtype
+        wide = np.float64 if kind in ("add", "mul") and is_float_dtype(value.dtype) else value.dtype
         if kind in ("add", "mul"):
             return np.asarray(_FOLD[kind](full, axis=axes, dtype=wide))
         return np.asarray(_FOLD[kind](full, axis=axes))
@@ -253,7 +253,7 @@ def _identity(kind: str, dtype: np.dtype[Any]) -> Any:
         return 0
     if kind in ("mul", "and"):
         return 1
-    if dtype.kind == "f":
+    if is_float_dtype(dtype):
         return -np.inf if kind == "max" else np.inf
     return np.iinfo(dtype).min if kind == "max" else np.iinfo(dtype).max
 

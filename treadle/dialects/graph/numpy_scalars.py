@@ -15,7 +15,7 @@ from xdsl.dialects import arith, math
 from xdsl.dialects.builtin import FloatAttr, IndexType, IntegerAttr
 from xdsl.ir import Attribute, Operation
 
-from treadle.dialects.graph.dtypes import numpy_dtype
+from treadle.dialects.graph.dtypes import is_float_dtype, numpy_dtype
 from treadle.errors import TreadleError
 
 Array = NDArray[Any]
@@ -114,7 +114,7 @@ def constant_value(op: arith.ConstantOp) -> Array:
         raise TreadleError(f"arith.constant {op.value} is no number", op.location)
     dtype = scalar_dtype(op.result.type)
     value = op.value.value.data
-    return np.array(bool(value) if dtype == np.bool_ else value, np.float64 if dtype.kind == "f" else dtype).astype(
+    return np.array(bool(value) if dtype == np.bool_ else value, np.float64 if is_float_dtype(dtype) else dtype).astype(
         dtype
     )
 

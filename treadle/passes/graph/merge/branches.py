@@ -70,10 +70,15 @@ def _only_user(value: SSAValue) -> Operation | None:
 
 
 def _unary(branches: _Branches, users: Sequence[Operation | None]) -> bool:
-    functions = [op for op in users if isinstance(op, UnaryOp)]
-    if len(functions) != len(users) or len({op.kind.data for op in functions}) != 1:
+    """A function, or a conversion, of each element."""
+    functions = [op for op in users if isinstance(op, UnaryOp | CastOp)]
+    if len(functions) != len(users) or len({(op.name, *op.properties.values()) for op in functions}) != 1:
         return False
-    branches.made.append(UnaryOp(functions[0].kind.data, branches.joined))
+    first = functions[0]
+    joined = (
+        CastOp(branches.joined, first.to) if isinstance(first, CastOp) else UnaryOp(first.kind.data, branches.joined)
+    )
+    branches.made.append(joined)
     branches.tails = [op.result for op in functions]
     return True
 

@@ -22,7 +22,7 @@ from treadle.dialects.graph import (
     WhereOp,
 )
 from treadle.dialects.graph.definition import int_list
-from treadle.dialects.graph.dtypes import is_float, numpy_dtype
+from treadle.dialects.graph.dtypes import is_float, is_float_dtype, lowest, numpy_dtype
 from treadle.dialects.graph.elementwise import broadcast_shapes
 from treadle.passes.graph.recognize.matching import binary, either, scalar_of, unary
 from treadle.passes.graph.rewriting import Array, constant_of, constant_op, replace, shape_of, tensor
@@ -144,29 +144,29 @@ def _chosen_mask(value: SSAValue) -> _Scores | None:
     if not isinstance(choice, WhereOp):
         return None
     for scores, other in ((choice.a, choice.b), (choice.b, choice.a)):
-        lowest = scalar_of(other)
-        if lowest is None or not _hides(lowest, other) or not _spreads(choice.condition, shape_of(scores)):
+        low = scalar_of(other)
+        if low is None or not _hides(low, other) or not _spreads(choice.condition, shape_of(scores)):
             continue
         inner = _scores(scores)
         if inner is None or inner.mask is not None or inner.causal:
             continue
         dtype = numpy_dtype(tensor(scores).get_element_type())
-        zero, low = constant_op(np.array(0, dtype)), constant_op(np.array(lowest, dtype))
-        branches = (zero.result, low.result) if scores is choice.a else (low.result, zero.result)
+        zero, hidden = constant_op(np.array(0, dtype)), constant_op(np.array(low, dtype))
+        branches = (zero.result, hidden.result) if scores is choice.a else (hidden.result, zero.result)
         mask = WhereOp(choice.condition, *branches)
         lead = shape_of(value)[:-2]
         condition = constant_of(choice.condition)
         shown = None if condition is None else condition if scores is choice.a else ~condition
         if shown is not None and _is_lower_triangle(shown, shape_of(scores)):
             return changed(inner, causal=True, lead=lead)
-        return changed(inner, mask=mask.result, lead=lead, made=(zero, low, mask))
+        return changed(inner, mask=mask.result, lead=lead, made=(zero, hidden, mask))
     return None
 
 
 def _hides(number: float, like: SSAValue) -> bool:
     """Whether a number is -inf or so close to the type's lowest that a sum with any usual score is the number."""
     dtype = numpy_dtype(tensor(like).get_element_type())
-    return number <= float(np.finfo(dtype.name).min) / 2
+    return number <= lowest(dtype) / 2
 
 
 def _is_causal(mask: SSAValue, scores: Shape) -> bool:
@@ -175,9 +175,9 @@ def _is_causal(mask: SSAValue, scores: Shape) -> bool:
     if values is None:
         choice = mask.owner
         values = _chosen_values(choice) if isinstance(choice, WhereOp) else None
-    if values is None or values.dtype.kind != "f":
+    if values is None or not is_float_dtype(values.dtype):
         return False
-    low = values <= np.finfo(values.dtype).min / 2
+    low = values <= lowest(values.dtype) / 2
     return bool(np.all(low | (values == 0))) and _is_lower_triangle(~low, scores)
 
 

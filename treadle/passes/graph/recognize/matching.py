@@ -11,13 +11,14 @@ from xdsl.ir import SSAValue
 
 from treadle.dialects.graph import BinaryOp, ReductionOp, ReshapeOp, UnaryOp
 from treadle.dialects.graph.definition import int_list
+from treadle.dialects.graph.dtypes import epsilon, is_float_dtype
 from treadle.passes.graph.rewriting import constant_of, shape_of
 
 
 def scalar_of(value: SSAValue) -> float | None:
     """The number that a constant holds in each of its elements; None for any other value."""
     constant = constant_of(value)
-    if constant is None or constant.size == 0 or constant.dtype.kind != "f":
+    if constant is None or constant.size == 0 or not is_float_dtype(constant.dtype):
         return None
     first = constant.reshape(-1)[0]
     return float(first) if bool(np.all(constant == first)) else None
@@ -29,7 +30,7 @@ def is_number(value: SSAValue, number: float) -> bool:
     constant = constant_of(value)
     if found is None or constant is None:
         return False
-    return isclose(found, number, rel_tol=4 * float(np.finfo(constant.dtype).eps))
+    return isclose(found, number, rel_tol=4 * epsilon(constant.dtype))
 
 
 def binary(value: SSAValue, kind: str) -> tuple[SSAValue, SSAValue] | None:
