@@ -23,6 +23,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+import ml_dtypes  # noqa: F401  NumPy knows bfloat16 by name from here on
+
 from treadle.errors import TreadleError
 
 FORMAT = 1

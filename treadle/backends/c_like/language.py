@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import ClassVar, NoReturn, Protocol
 
 from xdsl.dialects.builtin import (
+    BFloat16Type,
     Float16Type,
     Float32Type,
     Float64Type,
@@ -67,7 +68,7 @@ class Language(ABC):
 
     def literal(self, type: Attribute, value: float) -> str:
         """A number of a scalar type."""
-        if isinstance(type, Float16Type | Float32Type | Float64Type):
+        if isinstance(type, BFloat16Type | Float16Type | Float32Type | Float64Type):
             return float_literal(value, type.bitwidth, self.infinity, self.nan)
         width = type.width.data if isinstance(type, IntegerType) else 64
         wide = isinstance(type, IntegerType) and width == 64

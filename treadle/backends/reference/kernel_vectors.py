@@ -53,7 +53,7 @@ def expression(op: Operation) -> str | None:
 
 def dtype_name(type: Attribute) -> str:
     """The dtype of a vector's lanes, as text."""
-    return f"np.dtype({scalar_dtype(cast('VectorType[Attribute]', type).element_type).str!r})"
+    return f"np.dtype({scalar_dtype(cast('VectorType[Attribute]', type).element_type).name!r})"
 
 
 def load_lanes(buffer: Sequence[Any], start: int, lanes: int, dtype: np.dtype[Any]) -> Array | None:
