@@ -21,6 +21,8 @@ Array = NDArray[Any]
 
 _SAFETY = 16.0
 """Rounding errors of a sum of n terms behave like a random walk: sqrt(n) units in the last place, times this."""
+_NARROW_SAFETY = 4.0
+"""The same for roundings to a lower precision: sums do not repeat them, each value is rounded once."""
 _ERRORS = 3
 """ONNX Runtime's log level: errors only."""
 
@@ -112,4 +114,5 @@ def tolerance(path: Path, shapes: Mapping[str, Sequence[int]], precision: Precis
             terms += 1
         elif op.name == "arith.truncf":
             coarse += 1
-    return _SAFETY * (math.sqrt(terms) + math.sqrt(coarse) * EPSILON[precision] / EPSILON["f32"])
+    narrow = _NARROW_SAFETY * math.sqrt(coarse) * EPSILON[precision] / EPSILON["f32"]
+    return _SAFETY * math.sqrt(terms) + narrow

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import IO, NoReturn, cast
@@ -75,8 +76,13 @@ class TreadleOptMain(xDSLOptMain):
     def setup_pipeline(self) -> None:
         """As xDSL's, with errors that name what would be accepted; checks the stages' options, too."""
         callback = _between_passes(self.args)
-        self.pipeline = PassPipeline(parse_passes(self.args.passes, self.available_passes), callback)
-        asked = self.args.to is not None or self.args.after is not None or self.args.trace is not None
+        passes = parse_passes(self.args.passes, self.available_passes)
+        if self.args.explain_fusion:
+            passes = tuple(replace(each, explain=True) if each.name == "graph-fuse" else each for each in passes)
+        self.pipeline = PassPipeline(passes, callback)
+        staged = self.args.to is not None or self.args.after is not None or self.args.trace is not None
+        # Settings are of the stages, unless passes are named that they apply to.
+        asked = staged or self.args.precision != "f32" or (self.args.explain_fusion and not passes)
         if self.args.pipeline is None and asked:
             self.args.pipeline = "cpu"
         self._target = None if self.args.pipeline is None else Target.parse(self.args.pipeline)
