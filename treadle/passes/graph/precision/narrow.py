@@ -72,9 +72,12 @@ class Narrowing:
         return all(constant is None or self._fits(constant) for constant in constants)
 
     def _fits(self, constant: Array) -> bool:
-        with np.errstate(over="ignore"):
-            narrow = constant.astype(numpy_dtype(self.element)).astype(np.float32)
+        narrow = self._as_narrow(constant).astype(np.float32)
         return bool(np.all(np.isfinite(narrow) | ~np.isfinite(constant)))
+
+    def _as_narrow(self, constant: Array) -> Array:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return constant.astype(numpy_dtype(self.element))
 
     def _narrow(self, op: Operator) -> None:
         mine = set(_operands(op))
@@ -102,7 +105,7 @@ class Narrowing:
         return self._narrowed[value]
 
     def _converted(self, value: SSAValue, constant: Array) -> SSAValue:
-        op = constant_op(constant.astype(numpy_dtype(self.element)))
+        op = constant_op(self._as_narrow(constant))
         owner = value.owner
         assert isinstance(owner, ConstantOp)
         op.location, op.result.name_hint = owner.location, value.name_hint
