@@ -23,11 +23,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-import ml_dtypes  # noqa: F401  NumPy knows bfloat16 by name from here on
+import ml_dtypes
 
 from treadle.errors import TreadleError
 
-FORMAT = 1
+FORMAT = 2
+BFLOAT16 = ml_dtypes.bfloat16.__name__
+"""A dtype name beyond NumPy's own; NumPy reads it from the import of ml_dtypes on."""
 MANIFEST = "manifest.json"
 _ACCEPTED = "a folder that `treadle compile` or CompiledModel.save wrote, unchanged"
 _CHUNK = 1 << 20

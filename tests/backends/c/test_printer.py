@@ -1,10 +1,12 @@
 """The C printer: what the text looks like, and that it computes what the IR says."""
 
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
 
@@ -380,7 +382,7 @@ COMPARISONS = {
 @pytest.mark.parametrize("type", ["f32", "f64", "f16", "bf16"])
 def test_float_operations_compute_what_numpy_does(type: str) -> None:
     dtype = np.dtype({"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": BFLOAT16}[type])
-    a = np.array([1.5, -2.25, 0.5, -0.0, np.nan, np.inf, 3.0, 2.5], dtype)
+    a: NDArray[Any] = np.array([1.5, -2.25, 0.5, -0.0, np.nan, np.inf, 3.0, 2.5], dtype)
     b = np.array([2.0, -2.25, np.nan, 0.0, 1.0, 2.0, -np.inf, 0.25], dtype)
     lines = [f"%x = loop.load %A[%i] : memref<8x{type}>", f"%y = loop.load %B[%i] : memref<8x{type}>"]
     names = [*FLOAT_OPS, *UNARY_OPS]
