@@ -325,6 +325,18 @@ def test_a_residual_is_read_in_the_epilogue(target: str):
     assert kernel_count(check(graph, target, y)) == 1
 
 
+def test_whole_attention_takes_slices_as_prologues_and_heads_as_epilogue():
+    """Queries, keys and values are parts of one tensor; the result's heads are put side by side."""
+    graph = Graph(random(5, 24), random(5, 5))
+    heads: list[SSAValue] = []
+    for n in range(3):
+        part = graph.add(SliceOp(graph[0], [0, 8 * n], [5, 8], [1, 1]))
+        heads.append(graph.add(TransposeOp(graph.add(ReshapeOp(part, [5, 2, 4])), [1, 0, 2])))
+    y = graph.add(AttentionOp(*heads, mask=graph[1], scale=0.5, causal=True, guard=True))
+    y = graph.add(ReshapeOp(graph.add(TransposeOp(y, [1, 0, 2])), [5, 8]))
+    assert kernel_count(check(graph, "sm_80", y)) == 1
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_padded_operand_keeps_its_padding(target: str):
     """The prologue's own predicate and the tile's are both obeyed, and their values differ."""
