@@ -17,6 +17,7 @@ from treadle.backends.cuda.emulator import Emulation
 from treadle.errors import TreadleError
 from treadle.knobs import Knobs, load_knobs
 from treadle.model import CompiledModel, Device, check_device
+from treadle.settings import Settings, parse_precision
 from treadle.target import Target
 
 if TYPE_CHECKING:
@@ -33,12 +34,14 @@ def compile(
     target: str | Target = "cpu",
     shapes: Mapping[str, Sequence[int]] | None = None,
     *,
+    precision: str = "f32",
     threads: int | None = None,
     device: Device | None = None,
     checks: Sequence[str] = (),
     counters: bool = False,
     limit: float | None = None,
     trace_dir: str | Path | None = None,
+    explain_fusion: bool = False,
     cached: bool = True,
     tell: Tell | None = None,
 ) -> CompiledModel:
@@ -47,12 +50,15 @@ def compile(
     model:     path of an .onnx file, or a module whose @main is of graph operators (left as it is)
     target:    "cpu", "sm_80" and the like, or "cuda" for the GPU at hand (the emulator's: sm_80)
     shapes:    a shape for each input that the file leaves dynamic, such as `{"x": (1, 3, 48, 320)}`
+    precision: "f16" or "bf16" for the operands and results of products, convolutions and attention (weights take half
+               the memory; sums, norms and functions stay f32), "tf32" for their tensor-core arithmetic only
     threads:   cpu: threads of a call; default: the knob TREADLE_NUM_THREADS
     device:    "emulator" runs a GPU target's kernels on the CPU; default: the target's own hardware
     checks:    emulator: what is checked of every memory access and barrier, see `treadle.backends.cuda.emulator`
     counters:  emulator: whether to count what each line of the kernels does
     limit:     emulator: seconds that a kernel may take (default: 60, and 600 with checks or counters)
     trace_dir: where the numbered IR after each pass is written; a traced model is always compiled anew
+    explain_fusion: print to stderr which neighbours share a kernel, and why (not); compiled anew, too
     cached:    False compiles anew even what the cache has
     tell:      called with what begins and the part (0 to 1) that is done
 
@@ -64,11 +70,12 @@ def compile(
     chosen = resolve_target(target, device)
     emulation = Emulation(tuple(checks), counters, limit)
     check_device(device, emulation, chosen.name, chosen.kind)
+    settings = Settings(parse_precision(precision), explain_fusion)
     path = Path(model) if isinstance(model, str | Path) else None
     content = _read(path) if path is not None else str(model).encode()
-    key = artifact_key(content, shapes or {}, chosen.name, _toolchain(chosen, knobs))
+    key = artifact_key(content, shapes or {}, chosen.name, _toolchain(chosen, knobs), precision)
     folder = knobs.cache_dir / "models" / key
-    if cached and trace is None:
+    if cached and trace is None and not explain_fusion:
         manifest = find_artifact(folder, None if path is None else path.parent)
         if manifest is not None:
             return CompiledModel(folder, manifest, threads, device=device, emulation=emulation)
@@ -79,6 +86,7 @@ def compile(
         target=chosen,
         shapes=dict(shapes or {}),
         trace_dir=trace,
+        settings=settings,
         **options,
     )
     store_artifact(folder, partial(_late("treadle.build:write_artifact"), request))

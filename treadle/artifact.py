@@ -23,9 +23,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+import ml_dtypes
+
 from treadle.errors import TreadleError
 
-FORMAT = 1
+FORMAT = 2
+BFLOAT16 = ml_dtypes.bfloat16.__name__
+"""A dtype name beyond NumPy's own; NumPy reads it from the import of ml_dtypes on."""
 MANIFEST = "manifest.json"
 _ACCEPTED = "a folder that `treadle compile` or CompiledModel.save wrote, unchanged"
 _CHUNK = 1 << 20
@@ -48,6 +52,7 @@ class Manifest:
     """All that is needed to run the folder's kernels.
 
     kind:     "cpu" or "cuda"
+    precision: of products, convolutions and attention: what the model was compiled with
     machine:  digest of the processor that `model.so` was compiled for; empty on cuda
     launches: cuda only; the kernels in order, as plain values that the backend reads
     sources:  sha256 of each external-data file, by its path relative to the model
@@ -60,6 +65,7 @@ class Manifest:
     outputs: tuple[Tensor, ...]
     constants: tuple[Tensor, ...]
     arena_bytes: int
+    precision: str = "f32"
     machine: str = ""
     launches: tuple[Mapping[str, Any], ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -160,6 +166,7 @@ def _parse(content: object, path: Path) -> Manifest:
             outputs=_tensors(fields["outputs"]),
             constants=_tensors(fields["constants"]),
             arena_bytes=int(fields["arena_bytes"]),
+            precision=str(fields["precision"]),
             machine=str(fields["machine"]),
             launches=tuple(fields["launches"]),
             metadata=dict(fields["metadata"]),

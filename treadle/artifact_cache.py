@@ -16,15 +16,17 @@ _SOURCES = (".py", ".c", ".h")
 _DEPENDENCIES = ("xdsl", "onnx", "numpy")
 
 
-def artifact_key(model: bytes, shapes: Mapping[str, Sequence[int]], target: str, toolchain: str) -> str:
+def artifact_key(
+    model: bytes, shapes: Mapping[str, Sequence[int]], target: str, toolchain: str, precision: str = "f32"
+) -> str:
     """The cache's name for what compiling `model` gives.
 
-    It covers the model's bytes, the given shapes, the target, the compiler that makes the code (`toolchain`) and this
-    package's own sources. External data is not covered: `find_artifact` compares it.
+    It covers the model's bytes, the given shapes, the target, the precision, the compiler that makes the code
+    (`toolchain`) and this package's own sources. External data is not covered: `find_artifact` compares it.
     """
     hasher = hashlib.sha256()
     given = repr(sorted((name, tuple(shape)) for name, shape in shapes.items()))
-    for part in (hashlib.sha256(model).hexdigest(), given, target, toolchain, source_fingerprint()):
+    for part in (hashlib.sha256(model).hexdigest(), given, target, precision, toolchain, source_fingerprint()):
         hasher.update(f"{len(part)}:{part}".encode())
     return hasher.hexdigest()
 

@@ -18,12 +18,13 @@ from treadle.errors import TreadleError
 from treadle.passes.instruments import Instrument
 from treadle.passes.legality import check_legal
 from treadle.passes.registry import parse_passes, unknown
+from treadle.settings import Settings
 from treadle.target import Target, TargetKind
 
 
 @dataclass(frozen=True)
 class Step:
-    """One pass of a stage; TARGET in `spec` stands for the target's name."""
+    """One pass of a stage; TARGET in `spec` stands for the target's name, PRECISION and EXPLAIN for settings."""
 
     spec: str
     why: str
@@ -46,17 +47,34 @@ STAGES: tuple[Stage, ...] = (
         "graph",
         "Fewer and simpler operators.",
         (
-            Step("graph-fold-constants", "Exporters leave shape arithmetic that no later pass should meet."),
+            Step(
+                "graph-fold-constants",
+                "Exporters leave shape arithmetic that no later pass should meet.",
+                only="cpu",
+            ),
+            Step("graph-fold-constants{keep-tied=true}", "The same; tied weights stay one copy.", only="cuda"),
             Step(
                 "graph-simplify",
                 "Batch norms and scales vanish into weights, which must be constants by now.",
             ),
+            Step("graph-recognize", "Simplified forms are fewer to know; whole operators have templates of their own."),
+            Step("graph-mixed-precision{precision=PRECISION}", "Asked for; whole operators know what is sensitive."),
+            Step("graph-decompose-attention", "Until a template schedules it whole."),
             Step("graph-decompose", "What no template schedules whole becomes operators that one schedules."),
             Step("graph-conv-to-matmul{filters-first=true}", "After scales went into the filters.", only="cuda"),
             Step("graph-conv-to-matmul{pad=true}", "The same; a stored border spares predicates.", only="cpu"),
-            Step("graph-fold-constants", "The filters' transposes are of constants: done now, not at run time."),
+            Step(
+                "graph-fold-constants",
+                "The filters' transposes are of constants: done now, not at run time.",
+                only="cpu",
+            ),
+            Step("graph-fold-constants{keep-tied=true}", "The same.", only="cuda"),
             Step("graph-simplify", "Reshapes and transposes around new matmuls meet older ones."),
+            Step("graph-deduplicate", "Readers of one tensor are found by the tensor."),
+            Step("graph-merge-matmuls", "Once convolutions are products, and before their weights are packed."),
             Step("graph-split-k{target=TARGET}", "Before fusion: epilogues follow the sum of the slices.", only="cuda"),
+            Step("graph-mixed-precision{precision=PRECISION}", "Marks the products that the last passes made."),
+            Step("graph-widen-matmuls", "Vectors hold f32; other types are for memory.", only="cpu"),
             Step("graph-pack-weights", "Panels of constant right operands stay in the first cache.", only="cpu"),
         ),
     ),
@@ -72,7 +90,7 @@ STAGES: tuple[Stage, ...] = (
     Stage(
         "fuse",
         "Groups of one anchor with its prologues and epilogues.",
-        (Step("graph-fuse", "Needs definitions: injective and bijective are computed from them."),),
+        (Step("graph-fuse{explain=EXPLAIN}", "Needs definitions: injective and bijective are computed from them."),),
     ),
     Stage(
         "schedule",
@@ -137,11 +155,14 @@ STAGES: tuple[Stage, ...] = (
 STAGE_NAMES: tuple[str, ...] = tuple(stage.name for stage in STAGES)
 
 
-def passes_of(stage: Stage, target: Target) -> tuple[ModulePass, ...]:
-    """The passes of a stage for a target, ready to run."""
-    specs = [step.spec for step in stage.steps if step.only in (None, target.kind)]
+def passes_of(stage: Stage, target: Target, settings: Settings | None = None) -> tuple[ModulePass, ...]:
+    """The passes of a stage for a target (with default settings unless some are given), ready to run."""
     # A target's name is quoted: the pass pipeline's syntax has no words with digits and underscores.
-    return parse_passes(",".join(spec.replace("TARGET", f'"{target.name}"') for spec in specs))
+    words = (settings or Settings()).words() | {"TARGET": f'"{target.name}"'}
+    specs = ",".join(step.spec for step in stage.steps if step.only in (None, target.kind))
+    for word, meaning in words.items():
+        specs = specs.replace(word, meaning)
+    return parse_passes(specs)
 
 
 def stages_between(after: str | None, to: str | None) -> tuple[Stage, ...]:
@@ -164,6 +185,7 @@ def lower(
     after: str | None = None,
     to: str | None = None,
     instruments: Sequence[Instrument] = (),
+    settings: Settings | None = None,
 ) -> None:
     """Runs the stages after `after` up to `to` on `module`, in place, and checks every border.
 
@@ -172,7 +194,7 @@ def lower(
     if after is not None:
         check_legal(module, after, target.kind)
     for stage in stages_between(after, to):
-        for step in passes_of(stage, target):
+        for step in passes_of(stage, target, settings):
             _run(context, module, stage, step, instruments)
         check_legal(module, stage.name, target.kind)
 

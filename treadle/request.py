@@ -12,6 +12,7 @@ from treadle.compiler import lower, passes_of, stages_between
 from treadle.dialects.registry import treadle_context
 from treadle.frontends.onnx import import_model
 from treadle.passes.instruments import Announce, Instrument, Trace, Verify, verify
+from treadle.settings import Settings
 from treadle.target import Target
 
 Tell = Callable[[str, float], None]
@@ -29,6 +30,7 @@ class Request:
     shapes:    a shape for each input that the file leaves dynamic
     trace_dir: where the numbered IR after each pass is written
     check:     verify the IR after each pass
+    settings:  precision, and what is explained
     """
 
     model: Path | ModuleOp
@@ -36,6 +38,7 @@ class Request:
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict[str, Sequence[int]])
     trace_dir: Path | None = None
     check: bool = False
+    settings: Settings = field(default_factory=Settings)
     tell: Tell = lambda what, part: None
 
 
@@ -47,7 +50,8 @@ def lowered_module(request: Request, to: str | None = None) -> ModuleOp:
         verify(module, "as it was given")
     else:
         module = import_model(request.model, dict(request.shapes))
-    lower(treadle_context(), module, request.target, to=to, instruments=_instruments(request, module, to))
+    instruments = _instruments(request, module, to)
+    lower(treadle_context(), module, request.target, to=to, instruments=instruments, settings=request.settings)
     return module
 
 

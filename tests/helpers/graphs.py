@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
@@ -69,6 +69,13 @@ def assert_same_values(
         assert (old.shape, old.dtype) == (new.shape, new.dtype)
         np.testing.assert_allclose(new, old, rtol=0, atol=tolerance * float(np.abs(old).max()))
     return module
+
+
+def name_arguments(module: ModuleOp, inputs: int, outputs: int) -> None:
+    """Gives @main the names that a compiled model's inputs and outputs have: `i0`, ..., `o0`, ..."""
+    function = next(op for op in module.body.block.ops if isinstance(op, FuncOp))
+    function.attributes["input_names"] = ArrayAttr([StringAttr(f"i{n}") for n in range(inputs)])
+    function.attributes["output_names"] = ArrayAttr([StringAttr(f"o{n}") for n in range(outputs)])
 
 
 def operators(module: ModuleOp) -> list[str]:

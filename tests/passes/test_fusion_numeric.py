@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -11,26 +12,34 @@ from xdsl.dialects.builtin import ModuleOp, f16, f32, i32
 from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 
-from tests.helpers.graphs import Array, Graph, random, run_passes
+import treadle
+from tests.helpers.graphs import Array, Graph, name_arguments, random, run_passes
 from treadle.backends.reference import evaluate_module
 from treadle.backends.reference.run_module import run_module
+from treadle.compiler import lower
 from treadle.dialects.graph import (
+    AttentionOp,
     BinaryOp,
+    BroadcastOp,
     CastOp,
     ConcatOp,
     ConvOp,
     FusedOp,
     GatherOp,
+    LayerNormOp,
     MatmulOp,
     PadOp,
     PoolOp,
     ReductionOp,
     ReshapeOp,
+    RmsNormOp,
     SliceOp,
+    SoftmaxOp,
     TransposeOp,
     UnaryOp,
     WhereOp,
 )
+from treadle.dialects.registry import treadle_context
 from treadle.passes.graph.graph_conv_to_matmul import GraphConvToMatmulPass
 from treadle.passes.graph.graph_define import GraphDefinePass
 from treadle.passes.graph.graph_fuse import GraphFusePass
@@ -41,6 +50,8 @@ from treadle.passes.loop.loop_fuse_epilogue import LoopFuseEpiloguePass
 from treadle.passes.loop.loop_fuse_prologue import LoopFuseProloguePass
 from treadle.passes.schedule.schedule_instantiate import ScheduleInstantiatePass
 from treadle.passes.schedule.schedule_select import ScheduleSelectPass
+from treadle.settings import EPSILON, Precision, Settings
+from treadle.target import Target
 
 TARGETS = ("cpu", "sm_80")
 
@@ -167,21 +178,64 @@ def _slice(choose: Random, graph: Graph, values: list[SSAValue]) -> SSAValue:
     return graph.add(SliceOp(x, starts, sizes, steps))
 
 
+def _broadcast(choose: Random, graph: Graph, values: list[SSAValue]) -> SSAValue | None:
+    x = choose.choice(values)
+    shape = shape_of(x)
+    return graph.add(BroadcastOp(x, [2, *shape])) if len(shape) < 4 and np.prod(shape) <= LARGEST // 2 else None
+
+
+def _softmax(choose: Random, graph: Graph, values: list[SSAValue]) -> SSAValue:
+    x = choose.choice(values)
+    return graph.add(SoftmaxOp(x, choose.randrange(len(shape_of(x)))))
+
+
+def _norm(choose: Random, graph: Graph, values: list[SSAValue]) -> SSAValue:
+    x = choose.choice(values)
+    width = shape_of(x)[-1]
+    scale, bias = (graph.constant(random(width, seed=n)) for n in range(2))
+    dim = len(shape_of(x)) - 1
+    if choose.random() < 0.5:
+        return graph.add(RmsNormOp(x, scale, dim, 1e-2))
+    return graph.add(LayerNormOp(x, scale, bias, dim, 1e-2))
+
+
+def _attention(choose: Random, graph: Graph, values: list[SSAValue]) -> SSAValue:
+    x = choose.choice(values)
+    partners = [v for v in values if shape_of(v) == shape_of(x)]
+    keys, vectors = choose.choice(partners), choose.choice(partners)
+    return graph.add(AttentionOp(x, keys, vectors, scale=0.5, causal=choose.random() < 0.5))
+
+
+def _projections(choose: Random, graph: Graph, values: list[SSAValue]) -> SSAValue:
+    """Parallel products of one value: two, added up after a product of their own."""
+    x = choose.choice(values)
+    width = shape_of(x)[-1]
+    a, b = (graph.add(MatmulOp(x, graph.constant(random(width, 4, seed=n) / width))) for n in range(2))
+    a = graph.add(BinaryOp("add", a, graph.constant(random(4))))
+    square = graph.constant(random(4, 4))
+    return graph.add(BinaryOp("add", *(graph.add(MatmulOp(v, square)) for v in (a, b))))
+
+
 STEPS: tuple[Step, ...] = (
     _unary, _binary, _binary, _conv, _matmul, _pool, _reduction, _reshape, _transpose, _concat, _pad, _slice,
 )  # fmt: skip
+WHOLE_STEPS: tuple[Step, ...] = (
+    _unary, _binary, _matmul, _reduction, _reshape, _transpose, _concat, _pad, _slice,
+    _broadcast, _softmax, _norm, _attention, _projections,
+)  # fmt: skip
+"""Steps of the graphs that take the whole road."""
 LARGEST = 400
 """Elements of an intermediate tensor: the interpreter is slow."""
 
 
-def random_graph(seed: int) -> tuple[Graph, list[SSAValue]]:
-    """A graph of at most eight operators, and what it returns: everything that nothing reads."""
+def random_graph(seed: int, steps: Sequence[Step] = STEPS) -> tuple[Graph, list[SSAValue]]:
+    """A graph of at most eight steps, and what it returns: everything that nothing reads."""
     choose = Random(seed)
     shape = choose.choice([(1, 3, 5, 6), (2, 4, 4, 4), (1, 2, 7, 3), (6, 10), (3, 4, 5)])
     graph = Graph(random(*shape), random(*shape, seed=1))
     values = [graph[0], graph[1]]
     for _ in range(8):
-        added = choose.choice(STEPS)(choose, graph, values)
+        added = choose.choice(steps)(choose, graph, values)
         if added is not None and np.prod(shape_of(added)) <= LARGEST:
             values.append(added)
     return graph, [v for v in values[2:] if not list(v.uses)]
@@ -192,6 +246,52 @@ def random_graph(seed: int) -> tuple[Graph, list[SSAValue]]:
 def test_random_graphs(seed: int, target: str):
     graph, results = random_graph(seed)
     check(graph, target, *results)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("seed", range(12))
+def test_random_graphs_on_the_whole_road(seed: int, target: str):
+    """What the compiler makes of a graph, at the stages whose IR can be evaluated."""
+    graph, results = random_graph(seed, WHOLE_STEPS)
+    module = graph.module(*results)
+    before = evaluate_module(module, graph.inputs)
+    name_arguments(module, len(graph.inputs), len(results))
+    done: str | None = None
+    for stage in ("graph", "define", "fuse", "kernels"):
+        lower(treadle_context(), module, Target.parse(target), after=done, to=stage)
+        done = stage
+        evaluated = (run_module if stage == "kernels" else evaluate_module)(module, graph.inputs)
+        for old, new in zip(before, evaluated, strict=True):
+            limit = 1e-5 * max(1.0, float(np.abs(old, dtype=np.float64).max(initial=0)))
+            np.testing.assert_allclose(new, old, rtol=0, atol=limit, err_msg=f"after stage {stage}")
+
+
+@pytest.mark.parametrize("precision", ["f16", "bf16"])
+@pytest.mark.parametrize("seed", range(4))
+def test_random_graphs_of_a_lower_precision(seed: int, precision: Precision):
+    """Kernels compute what the narrow graph says, but for the order in which sums are rounded."""
+    graph, results = random_graph(200 + seed, WHOLE_STEPS)
+    module = graph.module(*results)
+    name_arguments(module, len(graph.inputs), len(results))
+    target, settings = Target.parse("cpu"), Settings(precision)
+    lower(treadle_context(), module, target, to="graph", settings=settings)
+    before = evaluate_module(module, graph.inputs)
+    lower(treadle_context(), module, target, after="graph", to="kernels", settings=settings)
+    for old, new in zip(before, run_module(module, graph.inputs), strict=True):
+        limit = 4 * EPSILON[precision] * max(1.0, float(np.abs(old, dtype=np.float64).max(initial=0)))
+        np.testing.assert_allclose(new, old, rtol=0, atol=limit)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_graphs_compiled_for_the_cpu(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TREADLE_CACHE_DIR", str(tmp_path))
+    graph, results = random_graph(100 + seed, WHOLE_STEPS)
+    module = graph.module(*results)
+    expected = evaluate_module(module, graph.inputs)
+    name_arguments(module, len(graph.inputs), len(results))
+    for old, new in zip(expected, treadle.compile(module, threads=1)(*graph.inputs), strict=True):
+        limit = 1e-5 * max(1.0, float(np.abs(old, dtype=np.float64).max(initial=0)))
+        np.testing.assert_allclose(new, old, rtol=0, atol=limit)
 
 
 def kernel_count(module: ModuleOp) -> int:
@@ -223,6 +323,18 @@ def test_a_residual_is_read_in_the_epilogue(target: str):
     y = graph.add(BinaryOp("add", graph.add(MatmulOp(graph[0], graph[1])), graph[2]))
     y = graph.add(TransposeOp(graph.add(UnaryOp("gelu", y)), [1, 0]))
     assert kernel_count(check(graph, target, y)) == 1
+
+
+def test_whole_attention_takes_slices_as_prologues_and_heads_as_epilogue():
+    """Queries, keys and values are parts of one tensor; the result's heads are put side by side."""
+    graph = Graph(random(5, 24), random(5, 5))
+    heads: list[SSAValue] = []
+    for n in range(3):
+        part = graph.add(SliceOp(graph[0], [0, 8 * n], [5, 8], [1, 1]))
+        heads.append(graph.add(TransposeOp(graph.add(ReshapeOp(part, [5, 2, 4])), [1, 0, 2])))
+    y = graph.add(AttentionOp(*heads, mask=graph[1], scale=0.5, causal=True, guard=True))
+    y = graph.add(ReshapeOp(graph.add(TransposeOp(y, [1, 0, 2])), [5, 8]))
+    assert kernel_count(check(graph, "sm_80", y)) == 1
 
 
 @pytest.mark.parametrize("target", TARGETS)

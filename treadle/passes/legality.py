@@ -12,7 +12,7 @@ from treadle.errors import TreadleError
 _FRAME = ("builtin.module", "func.func", "func.return")
 _SCALARS = ("arith.*", "math.*")
 _DEFINITIONS = (*_FRAME, *_SCALARS, "graph.compute", "graph.at", "graph.reduce", "graph.yield")
-_DEFINED = (*_DEFINITIONS, "graph.matmul", "graph.constant")
+_DEFINED = (*_DEFINITIONS, "graph.matmul", "graph.attention", "graph.constant")
 _LANES = (
     "loop.lane_mask", "loop.lane_compare", "loop.lane_select", "loop.strided_load", "loop.strided_store",
 )  # fmt: skip

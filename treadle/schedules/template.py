@@ -5,14 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar, TypeAlias
 
-from treadle.dialects.graph import ComputeOp, MatmulOp
+from treadle.dialects.graph import ComputeOp, WholeOp
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.errors import TreadleError
 from treadle.schedules.space import Choices, Knob, Space
 from treadle.target import Target
 
-Anchor: TypeAlias = ComputeOp | MatmulOp
+Anchor: TypeAlias = ComputeOp | WholeOp
 
 
 class Template(ABC):

@@ -6,6 +6,7 @@ import argparse
 import pkgutil
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from rich import box
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from treadle.settings import Settings
 from treadle.tools.arguments import parse_shapes
 
 if TYPE_CHECKING:
@@ -30,8 +32,19 @@ def check_command(args: argparse.Namespace) -> int:
     console.print(_nodes(reports) if args.nodes else _operators(reports))
     for report in missing:
         console.print(Text(f"{report.verdict}: {report.reason or report.name}"))
+    if args.explain_fusion and not missing:
+        _explain(args)
     console.print(f"{len(reports) - len(missing)} of {len(reports)} nodes are supported")
     return 1 if missing else 0
+
+
+def _explain(args: argparse.Namespace) -> None:
+    """Runs the pipeline up to the fusion, which prints its decisions."""
+    target = pkgutil.resolve_name("treadle.api:resolve_target")(args.target or "cpu")
+    settings = Settings(args.precision or "f32", explain_fusion=True)
+    shapes = parse_shapes(args.shape)
+    request = pkgutil.resolve_name("treadle.request:Request")(Path(args.model), target, shapes, settings=settings)
+    pkgutil.resolve_name("treadle.request:lowered_module")(request, "fuse")
 
 
 def _operators(reports: Sequence[NodeReport]) -> Table:

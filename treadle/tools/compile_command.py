@@ -11,6 +11,7 @@ from typing import Any
 from treadle.api import compile, resolve_target
 from treadle.artifact import check_replaceable, publish
 from treadle.errors import TreadleError
+from treadle.settings import Settings
 from treadle.tools.arguments import parse_shapes
 from treadle.tools.progress import progress
 
@@ -26,7 +27,10 @@ def compile_command(args: argparse.Namespace) -> int:
         return _write_stage(args, output, shapes, trace)
     check_replaceable(output)
     with progress() as tell:
-        model = compile(args.model, args.target or "cpu", shapes, trace_dir=trace, tell=tell)
+        model = compile(
+            args.model, args.target or "cpu", shapes, precision=args.precision or "f32", trace_dir=trace,
+            explain_fusion=args.explain_fusion, tell=tell,
+        )  # fmt: skip
     model.save(output)
     kernels = [name for name in model.manifest.files if name.endswith((".c", ".cu"))]
     size = sum((output / name).stat().st_size for name in model.manifest.files)
@@ -39,7 +43,8 @@ def _write_stage(args: argparse.Namespace, output: Path, shapes: dict[str, tuple
     pkgutil.resolve_name("treadle.compiler:stages_between")(None, args.to)
     target = resolve_target(args.target or "cpu")
     with progress() as tell:
-        request = _request("Request")(Path(args.model), target, shapes, trace, tell=tell)
+        settings = Settings(args.precision or "f32", args.explain_fusion)
+        request = _request("Request")(Path(args.model), target, shapes, trace, settings=settings, tell=tell)
         module = _request("lowered_module")(request, args.to)
     text = _instrument("ir_text")(module)
     publish(output, lambda folder: _write(folder / f"{args.to}.mlir", text), replace=_holds_only_ir)

@@ -15,12 +15,15 @@ from numpy.typing import NDArray
 
 from treadle.dialects.graph.dtypes import epsilon, is_float_dtype
 from treadle.errors import TreadleError
+from treadle.settings import EPSILON, Precision, Settings
 from treadle.target import Target
 
 Array = NDArray[Any]
 
 _SAFETY = 16.0
 """Rounding errors of a sum of n terms behave like a random walk: sqrt(n) units in the last place, times this."""
+_NARROW_SAFETY = 4.0
+"""The same for roundings to a lower precision: sums do not repeat them, each value is rounded once."""
 _ERRORS = 3
 """ONNX Runtime's log level: errors only."""
 
@@ -91,20 +94,26 @@ def compare(name: str, actual: Array, expected: Array, units: float) -> Comparis
     return Comparison(name, absolute, relative, accepted)
 
 
-def tolerance(path: Path, shapes: Mapping[str, Sequence[int]]) -> float:
-    """The relative error, in units of epsilon, that rounding may cause in this model.
+def tolerance(path: Path, shapes: Mapping[str, Sequence[int]], precision: Precision = "f32") -> float:
+    """The relative error, in units of the epsilon of f32, that rounding may cause in this model.
 
     Each operator rounds once, and a reduction once a term; as a random walk their errors add up to the square root of
     all of them (Higham and Mary, "A new approach to probabilistic rounding error analysis", SIAM J. Sci. Comput. 2019).
+    With a lower precision, so do its roundings: each conversion to it, and each operand of a product in tf32.
     """
-    request = pkgutil.resolve_name("treadle.request:Request")(path, Target.parse("cpu"), shapes)
+    settings = Settings(precision)
+    request = pkgutil.resolve_name("treadle.request:Request")(path, Target.parse("cpu"), shapes, settings=settings)
     module = pkgutil.resolve_name("treadle.request:lowered_module")(request, "define")
-    terms = 0
+    terms = coarse = 0
     for op in module.walk():
         if op.name == "graph.reduce":
             terms += math.prod(op.shape)
         elif op.name == "graph.matmul":
             terms += op.a.type.get_shape()[-1]
+            coarse += 2 if op.precision is not None else 0
         elif op.name == "graph.compute":
             terms += 1
-    return _SAFETY * math.sqrt(terms)
+        elif op.name == "arith.truncf":
+            coarse += 1
+    narrow = _NARROW_SAFETY * math.sqrt(coarse) * EPSILON[precision] / EPSILON["f32"]
+    return _SAFETY * math.sqrt(terms) + narrow

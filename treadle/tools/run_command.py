@@ -16,6 +16,7 @@ from treadle.artifact import Tensor
 from treadle.backends.cuda.emulator import CHECKS, check_limit
 from treadle.errors import TreadleError
 from treadle.model import DEVICES, CompiledModel, load
+from treadle.settings import parse_precision
 from treadle.tools.arguments import parse_shapes
 from treadle.tools.oracle import compare, reference_outputs, tolerance
 from treadle.tools.profile_table import print_profile
@@ -86,7 +87,10 @@ def sample(tensor: Tensor, generator: np.random.Generator) -> Array:
 
 def _packaged(path: Path, args: argparse.Namespace) -> CompiledModel:
     """The compiled model in a folder; TreadleError for an option that only the .onnx file could follow."""
-    asked = {"--check": args.check, "--shape": args.shape, "--target": args.target}
+    asked = {
+        "--check": args.check, "--shape": args.shape, "--target": args.target, "--precision": args.precision,
+        "--explain-fusion": args.explain_fusion,
+    }  # fmt: skip
     for option, value in asked.items():
         if value:
             raise TreadleError(f"{option} needs the model itself, not a compiled one", path, "an .onnx file")
@@ -100,11 +104,13 @@ def _compiled(shapes: Mapping[str, Sequence[int]], args: argparse.Namespace, tel
         args.model,
         target,
         shapes,
+        precision=args.precision or "f32",
         threads=args.threads,
         device=args.device,
         checks=_checks(args),
         counters=args.profile,
         limit=args.limit,
+        explain_fusion=args.explain_fusion,
         tell=tell,
     )
 
@@ -140,7 +146,7 @@ def _sanitize(model: CompiledModel) -> int:
 def _check(path: Path, model: CompiledModel, inputs: dict[str, Array], outputs: dict[str, Array]) -> int:
     expected = reference_outputs(path, inputs, [tensor.name for tensor in model.outputs])
     shapes = {tensor.name: tensor.shape for tensor in model.inputs}
-    accepted = tolerance(path, shapes)
+    accepted = tolerance(path, shapes, parse_precision(model.manifest.precision))
     results = [compare(name, outputs[name], expected[name], accepted) for name in expected]
     for result in results:
         print(result)

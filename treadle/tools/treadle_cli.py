@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from treadle.model import DEVICES
+from treadle.settings import PRECISIONS
 from treadle.target import TARGETS
 from treadle.tools.check_command import check_command
 from treadle.tools.compile_command import compile_command
@@ -49,6 +50,7 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(command=compile_command)
     _add_model(parser, "an .onnx file")
     _add_target(parser)
+    _add_settings(parser)
     parser.add_argument("--to", metavar="STAGE", help="write the IR after STAGE instead of code")
     parser.add_argument("--trace", metavar="DIR", help="write the numbered IR after every pass")
     parser.add_argument("-o", "--output", metavar="DIR", required=True, help="the folder to write")
@@ -58,6 +60,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(command=run_command)
     _add_model(parser, "an .onnx file, or a folder that `treadle compile` wrote")
     _add_target(parser)
+    _add_settings(parser)
     parser.add_argument(
         "--input",
         action="append",
@@ -89,6 +92,8 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(command=check_command)
     _add_model(parser, "an .onnx file")
     parser.add_argument("--nodes", action="store_true", help="list every node, not every kind of operator")
+    _add_target(parser)
+    _add_settings(parser)
 
 
 def _add_map(parser: argparse.ArgumentParser) -> None:
@@ -117,6 +122,14 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
     names = ", ".join(TARGETS)
     # No default here: `run` has to know whether a target was asked for.
     parser.add_argument("--target", metavar="NAME", help=f"{names}, or cuda (the GPU at hand); default cpu")
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    # No default here, either.
+    parser.add_argument("--precision", choices=PRECISIONS, help="of products, convolutions and attention; default f32")
+    parser.add_argument(
+        "--explain-fusion", action="store_true", help="say which neighbours share a kernel, and why not (on stderr)"
+    )
 
 
 if __name__ == "__main__":

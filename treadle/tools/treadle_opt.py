@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import IO, NoReturn, cast
@@ -22,6 +23,7 @@ from treadle.compiler import STAGE_NAMES, lower, stages_between
 from treadle.errors import TreadleError
 from treadle.passes.instruments import Instrument, Trace, Verify, verify
 from treadle.passes.registry import parse_passes
+from treadle.settings import PRECISIONS, Settings
 from treadle.target import Target
 from treadle.tools.arguments import parse_shapes
 from treadle.tools.located_parser import LocatedParser
@@ -53,6 +55,10 @@ class TreadleOptMain(xDSLOptMain):
         )
         group.add_argument("--to", metavar="STAGE", help=f"the last stage to run; one of {', '.join(STAGE_NAMES)}")
         group.add_argument("--from", dest="after", metavar="STAGE", help="the input is what STAGE left")
+        group.add_argument("--precision", choices=PRECISIONS, default="f32", help="of products; default f32")
+        group.add_argument(
+            "--explain-fusion", action="store_true", help="say which neighbours share a kernel, and why not"
+        )
         group.add_argument("--trace", metavar="DIR", help="write the numbered IR after every pass")
         group.add_argument(
             "--shape",
@@ -70,8 +76,13 @@ class TreadleOptMain(xDSLOptMain):
     def setup_pipeline(self) -> None:
         """As xDSL's, with errors that name what would be accepted; checks the stages' options, too."""
         callback = _between_passes(self.args)
-        self.pipeline = PassPipeline(parse_passes(self.args.passes, self.available_passes), callback)
-        asked = self.args.to is not None or self.args.after is not None or self.args.trace is not None
+        passes = parse_passes(self.args.passes, self.available_passes)
+        if self.args.explain_fusion:
+            passes = tuple(replace(each, explain=True) if each.name == "graph-fuse" else each for each in passes)
+        self.pipeline = PassPipeline(passes, callback)
+        staged = self.args.to is not None or self.args.after is not None or self.args.trace is not None
+        # Settings are of the stages, unless passes are named that they apply to.
+        asked = staged or self.args.precision != "f32" or (self.args.explain_fusion and not passes)
         if self.args.pipeline is None and asked:
             self.args.pipeline = "cpu"
         self._target = None if self.args.pipeline is None else Target.parse(self.args.pipeline)
@@ -126,6 +137,7 @@ class TreadleOptMain(xDSLOptMain):
             lower(
                 self.ctx, prog, self._target,
                 after=self.args.after, to=self.args.to, instruments=self._instruments(prog),
+                settings=Settings(self.args.precision, self.args.explain_fusion),
             )  # fmt: skip
         super().apply_passes(prog)
 

@@ -1,9 +1,12 @@
 """The C printer: what the text looks like, and that it computes what the IR says."""
 
 from pathlib import Path
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
 
@@ -16,6 +19,7 @@ from treadle.errors import TreadleError
 from treadle.passes.lower.loop_lower_accesses import LoopLowerAccessesPass
 from treadle.passes.lower.loop_to_c import LoopToCPass
 
+BFLOAT16 = ml_dtypes.bfloat16
 F32 = np.dtype(np.float32)
 INPUTS = Path(__file__).parent / "inputs"
 
@@ -375,10 +379,10 @@ COMPARISONS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("type", ["f32", "f64", "f16"])
+@pytest.mark.parametrize("type", ["f32", "f64", "f16", "bf16"])
 def test_float_operations_compute_what_numpy_does(type: str) -> None:
-    dtype = np.dtype({"f32": np.float32, "f64": np.float64, "f16": np.float16}[type])
-    a = np.array([1.5, -2.25, 0.5, -0.0, np.nan, np.inf, 3.0, 2.5], dtype)
+    dtype = np.dtype({"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": BFLOAT16}[type])
+    a: NDArray[Any] = np.array([1.5, -2.25, 0.5, -0.0, np.nan, np.inf, 3.0, 2.5], dtype)
     b = np.array([2.0, -2.25, np.nan, 0.0, 1.0, 2.0, -np.inf, 0.25], dtype)
     lines = [f"%x = loop.load %A[%i] : memref<8x{type}>", f"%y = loop.load %B[%i] : memref<8x{type}>"]
     names = [*FLOAT_OPS, *UNARY_OPS]
@@ -397,7 +401,8 @@ def test_float_operations_compute_what_numpy_does(type: str) -> None:
     with np.errstate(all="ignore"):
         expected = np.stack([f(a, b) for f in FLOAT_OPS.values()] + [f(a) for f in UNARY_OPS.values()])
         relations = np.stack([f(a, b) for f in COMPARISONS.values()])
-    np.testing.assert_allclose(values, expected, rtol={"f32": 1e-6, "f64": 1e-14, "f16": 1e-3}[type])
+    tolerance = {"f32": 1e-6, "f64": 1e-14, "f16": 1e-3, "bf16": 8e-3}[type]
+    np.testing.assert_allclose(values.astype(np.float64), expected.astype(np.float64), rtol=tolerance)
     np.testing.assert_array_equal(booleans, relations)
 
 
@@ -442,6 +447,22 @@ def test_casts() -> None:
     a = np.array([1.7, -1.7, 0, 2, -3.2, 9, 4.5, -0.1], F32)
     (c,) = run(kernel(body, "%A : memref<8xf32>, %C : memref<8xf32>"), [a], [((8,), F32)])
     np.testing.assert_array_equal(c, np.trunc(a) + np.arange(8) + (np.trunc(a) > 0))
+
+
+def test_bfloat16_is_rounded_to_nearest_even() -> None:
+    body = """
+  scf.for %i = %c0 to %c8 step %c1 {
+    %x = loop.load %A[%i] : memref<8xf32>
+    %h = arith.truncf %x : f32 to bf16
+    loop.store %h, %C[%i] : memref<8xbf16>
+  }"""
+    ties = np.array([0x3F808000, 0x3F818000, 0x3F808001, 0x7F7FFFFF, 0x7F800000, 0x7F800001, 0x00008001, 0x80000000])
+    a = ties.astype(np.uint32).view(F32)
+    (c,) = run(kernel(body, "%A : memref<8xf32>, %C : memref<8xbf16>"), [a], [((8,), np.dtype(BFLOAT16))])
+    assert np.isnan(c[5])
+    with np.errstate(invalid="ignore"):
+        expected = a.astype(BFLOAT16)
+    np.testing.assert_array_equal(np.delete(c, 5).view(np.uint16), np.delete(expected, 5).view(np.uint16))
 
 
 def test_large_local_arrays_leave_the_stack() -> None:

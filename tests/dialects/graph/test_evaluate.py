@@ -16,6 +16,7 @@ from xdsl.ir import Operation
 from tests.helpers.graphs import random
 from treadle.dialects.graph import (
     ArgReductionOp,
+    AttentionOp,
     BinaryOp,
     CastOp,
     ConcatOp,
@@ -29,6 +30,7 @@ from treadle.dialects.graph import (
     ReductionOp,
     ReshapeOp,
     ResizeOp,
+    RmsNormOp,
     SliceOp,
     SoftmaxOp,
     TransposeOp,
@@ -140,6 +142,48 @@ def test_layer_norm() -> None:
     scale, bias = random(14), random(14, seed=1)
     got = value(lambda x, s, b: LayerNormOp(x, s, b, 3, 1e-5), X, scale, bias)
     assert_close(got, onnx_value("LayerNormalization", X, scale, bias, epsilon=1e-5))
+
+
+def test_rms_norm() -> None:
+    scale = random(14, 14)
+    want = X / np.sqrt((X * X).mean((2, 3), keepdims=True) + 1e-3) * scale
+    assert_close(value(lambda x, s: RmsNormOp(x, s, 2, 1e-3), X, scale), want)
+
+
+def softmax_of_products(q: Array, k: Array, v: Array, shift: Array, scale: float) -> Array:
+    scores = (q.astype(np.float64) @ np.swapaxes(k, -1, -2)) * scale + shift
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return (weights / weights.sum(-1, keepdims=True)) @ v
+
+
+@pytest.mark.parametrize("groups", [4, 2, 1])
+def test_attention(groups: int) -> None:
+    q, mask = random(2, 4, 5, 8), random(1, 1, 1, 6)
+    k, v = random(2, groups, 6, 8), random(2, groups, 6, 3)
+    got = value(lambda *x: AttentionOp(*x, scale=0.3), q, k, v, mask)
+    keys, values = (np.repeat(x, 4 // groups, axis=1) for x in (k, v))
+    assert_close(got, softmax_of_products(q, keys, values, mask, 0.3))
+
+
+def test_causal_attention_ends_in_the_last_corner() -> None:
+    q, k, v = random(3, 8), random(5, 8, seed=1), random(5, 2)
+    hidden = np.where(np.arange(5) <= np.arange(3)[:, None] + 2, 0.0, -np.inf)
+    got = value(lambda *x: AttentionOp(*x, causal=True), q, k, v)
+    assert_close(got, softmax_of_products(q, k, v, hidden, 1.0))
+
+
+def test_attention_without_a_finite_score_is_nan_or_guarded() -> None:
+    q, mask = random(3, 8), np.zeros((3, 3), np.float32)
+    mask[1] = -np.inf
+    plain, guarded = (value(lambda *x, g=g: AttentionOp(*x, guard=g), q, q, q, mask) for g in (False, True))
+    assert np.isnan(plain[1]).all() and (guarded[1] == 0).all()
+    assert_close(guarded[[0, 2]], plain[[0, 2]])
+
+
+def test_attention_of_halves_sums_in_single_precision() -> None:
+    q, v = np.full((1, 64), 60.0, np.float16), np.array([[1.0], [3.0]], np.float16)
+    # Scores of 230400 are beyond what f16 holds.
+    assert value(AttentionOp, q, np.repeat(q, 2, axis=0), v) == np.float16(2.0)
 
 
 @pytest.mark.parametrize(("kind", "fold"), [("max", np.max), ("min", np.min), ("mul", np.prod), ("mean", np.mean)])

@@ -93,6 +93,17 @@ def layer_norm(x: str, scale: str, bias: str, dim: int) -> str:
     return f"%y = graph.layer_norm {operands} {attributes} : ({x}, {scale}, {bias}) -> {x}"
 
 
+def rms_norm(x: str, scale: str, dim: int) -> str:
+    return two("rms_norm", x, scale, x, f"{{dim = {dim} : i64, epsilon = 1.000000e-05 : f64}}")
+
+
+def attention(q: str, k: str, v: str, y: str, mask: str = "") -> str:
+    operands = f"{{%q: {q}}}, {{%k: {k}}}, {{%v: {v}}}" + (f" mask {{%m: {mask}}}" if mask else "")
+    types = ", ".join([q, k, v] + ([mask] if mask else []))
+    attributes = "{scale = 1.250000e-01 : f64, causal = 1 : i64, guard = 0 : i64}"
+    return f"%y = graph.attention {operands} {attributes} : ({types}) -> {y}"
+
+
 def batch_norm(x: str, parameter: str, last: str | None = None) -> str:
     names = [f"{{%p{n}: {parameter}}}" for n in range(3)] + [f"{{%last: {last or parameter}}}"]
     types = ", ".join([x, parameter, parameter, parameter, last or parameter])
@@ -141,6 +152,11 @@ GOOD = [
     one("softmax", "tensor<1x4x8xf32>", "tensor<1x4x8xf32>", "{dim = 2 : i64}"),
     layer_norm("tensor<1x4x8xf32>", "tensor<8xf32>", "tensor<8xf32>", 2),
     batch_norm("tensor<1x4x8xf32>", "tensor<4xf32>"),
+    rms_norm("tensor<1x4x8xf32>", "tensor<8xf32>", 2),
+    attention("tensor<5x8xf16>", "tensor<6x8xf16>", "tensor<6x3xf16>", "tensor<5x3xf16>"),
+    attention(
+        "tensor<2x4x5x8xf32>", "tensor<2x2x6x8xf32>", "tensor<2x2x6x3xf32>", "tensor<2x4x5x3xf32>", "tensor<1x6xf32>"
+    ),
     compute(READ),
     compute("%v = arith.constant 0xFF800000 : f32\ngraph.yield %v : f32"),
     compute(
@@ -172,6 +188,7 @@ def test_every_operation_is_tested():
 
 
 F, N, B = "tensor<4xf32>", "tensor<4xi32>", "tensor<4xi1>"
+Q = "tensor<1x4x5x8xf32>"
 X, W = "tensor<1x3x8x8xf32>", "tensor<4x3x3x3xf32>"
 
 REJECTED = [
@@ -274,6 +291,18 @@ REJECTED = [
     ),
     (batch_norm("tensor<4xf32>", "tensor<4xf32>"), "rank is at least 2"),
     (batch_norm("tensor<1x4xi32>", "tensor<4xi32>"), "floats are needed"),
+    (rms_norm(F, "tensor<3xf32>", 0), "the scale is tensor<4xf32>, not tensor<3xf32>"),
+    (rms_norm(F, F, 1), "dimension 1 of tensor<4xf32>"),
+    (rms_norm(N, N, 0), "rms_norm of tensor<4xi32>: floats are needed"),
+    (attention("tensor<5x8xi32>", "tensor<6x8xi32>", "tensor<6x3xi32>", "tensor<5x3xi32>"), "floats are needed"),
+    (attention(Q, "tensor<1x4x6x8xf16>", Q, Q), "element types differ"),
+    (attention(Q, "tensor<6x8xf32>", "tensor<6x3xf32>", Q), "ranks 4, 2, 2: equal ones from 2 on are needed"),
+    (attention(Q, "tensor<1x4x6x7xf32>", Q, Q), "queries of size 8 against keys of size 7"),
+    (attention(Q, "tensor<1x4x6x8xf32>", Q, Q), "6 keys against 5 values"),
+    (attention(Q, "tensor<2x4x5x8xf32>", "tensor<2x4x5x8xf32>", Q), "batches of tensor<1x4x5x8xf32>"),
+    (attention(Q, "tensor<1x3x5x8xf32>", "tensor<1x3x5x8xf32>", Q), "4 heads are not a multiple of 3 groups"),
+    (attention(Q, Q, Q, Q, "tensor<3x5xf32>"), "a mask tensor<3x5xf32> does not broadcast to the scores (1, 4, 5, 5)"),
+    (attention(Q, Q, Q, Q, "tensor<2x1x5x5xf32>"), "does not broadcast to the scores (1, 4, 5, 5)"),
     (compute(READ, "tensor<4xf32>"), "2 indices define tensor<4xf32>: expected its rank"),
     (compute(READ, "tensor<4x8xf16>"), "yields f32, elements are f16"),
     (compute(READ, "memref<4x8xf32>"), "graph.compute gives a tensor, not memref<4x8xf32>"),

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from xdsl.dialects.builtin import TensorType, f32, i32
+from xdsl.dialects.builtin import TensorType, bf16, f32, i32
 
 from treadle.dialects.graph import BlobAttr, ConstantOp, InlineAttr
+from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.graph.store import BlobStore, constant_array, constant_attribute, default_store
 from treadle.errors import TreadleError
 
@@ -32,6 +33,15 @@ def test_equal_arrays_share_a_file(tmp_path: Path) -> None:
     store = BlobStore(tmp_path)
     assert store.put(ARRAY) == store.put(np.asfortranarray(ARRAY))
     assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("count", [4, 400])
+def test_bfloat16_reads_back_bit_by_bit(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TREADLE_CACHE_DIR", str(tmp_path))
+    values = (np.arange(count, dtype=np.float32) / 3).astype(numpy_dtype(bf16))
+    op = ConstantOp(constant_attribute(values), TensorType(bf16, [count]))
+    op.verify()
+    np.testing.assert_array_equal(constant_array(op).view(np.uint16), values.view(np.uint16))
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "empty"])

@@ -59,3 +59,44 @@ func.func @kept(%x: tensor<4x8xf32>, %v: tensor<8xf32>) -> (tensor<8x4xf32>, ten
 // CHECK:           graph.at %x[[[J]], [[I]]] : tensor<4x8xf32>
 // CHECK:           graph.at %e[[[I]]] : tensor<8xf32>
 // CHECK:         %z = graph.compute "transpose neg"
+
+// One comparison is repeated for each of a row's readers: cheaper than a kernel that stores it. A widened element is
+// read narrow by every reader.
+func.func @cheap(%mask: tensor<8xi64>, %x: tensor<4x8xf32>, %h: tensor<4x8xf16>) -> (tensor<4x8xf32>, tensor<4x8xf32>, tensor<4x8xf32>) {
+  %c = graph.compute "cast" (%i) {
+    %a = graph.at %mask[%i] : tensor<8xi64>
+    %zero = arith.constant 0 : i64
+    %p = arith.cmpi ne, %a, %zero : i64
+    graph.yield %p : i1
+  } : tensor<8xi1>
+  %y = graph.compute "where" (%i, %j) {
+    %p = graph.at %c[%j] : tensor<8xi1>
+    %a = graph.at %x[%i, %j] : tensor<4x8xf32>
+    %low = arith.constant -1.0 : f32
+    %s = arith.select %p, %a, %low : f32
+    graph.yield %s : f32
+  } : tensor<4x8xf32>
+  %w = graph.compute "cast" (%i, %j) {
+    %a = graph.at %h[%i, %j] : tensor<4x8xf16>
+    %f = arith.extf %a : f16 to f32
+    graph.yield %f : f32
+  } : tensor<4x8xf32>
+  %u = graph.compute "neg" (%i, %j) {
+    %a = graph.at %w[%i, %j] : tensor<4x8xf32>
+    %n = arith.negf %a : f32
+    graph.yield %n : f32
+  } : tensor<4x8xf32>
+  %v = graph.compute "exp" (%i, %j) {
+    %a = graph.at %w[%i, %j] : tensor<4x8xf32>
+    %n = math.exp %a : f32
+    graph.yield %n : f32
+  } : tensor<4x8xf32>
+  func.return %y, %u, %v : tensor<4x8xf32>, tensor<4x8xf32>, tensor<4x8xf32>
+}
+
+// CHECK-LABEL: func.func @cheap
+// CHECK-NEXT:    %y = graph.compute "cast where"
+// CHECK:         %u = graph.compute "cast neg"
+// CHECK:           graph.at %h
+// CHECK:         %v = graph.compute "cast exp"
+// CHECK:           graph.at %h

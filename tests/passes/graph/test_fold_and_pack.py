@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tests.helpers.graphs import Graph, assert_same_values, operators, random, run_passes
-from treadle.dialects.graph import BinaryOp, BroadcastOp, MatmulOp, TransposeOp, UnaryOp
+from treadle.dialects.graph import BinaryOp, BroadcastOp, GatherOp, MatmulOp, TransposeOp, UnaryOp
+from treadle.passes.graph import graph_fold_constants
 from treadle.passes.graph.graph_fold_constants import GraphFoldConstantsPass
 from treadle.passes.graph.graph_pack_weights import GraphPackWeightsPass, packed
 
@@ -18,6 +19,29 @@ def test_folding_keeps_values() -> None:
     product = graph.add(MatmulOp(graph[0], weights))
     module = assert_same_values(graph, [product], [GraphFoldConstantsPass()], tolerance=0)
     assert operators(module) == ["constant", "matmul"]
+
+
+@pytest.mark.parametrize(("tied", "large", "moves"), [(True, True, 1), (True, False, 0), (False, True, 0)])
+def test_a_large_weight_that_is_read_as_it_is_stays_one_copy(
+    tied: bool, large: bool, moves: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An embedding table, transposed for the head of a language model."""
+    monkeypatch.setattr(graph_fold_constants, "LARGE", 6 * 4 * 4 if large else 6 * 4 * 4 + 1)
+    graph = Graph(np.array([1, 4], np.int64))
+    table = graph.constant(random(6, 4))
+    rows = graph.add(GatherOp(table, graph[0], 0))
+    y = graph.add(MatmulOp(rows, graph.add(TransposeOp(table, [1, 0]))))
+    module = assert_same_values(graph, [y], [GraphFoldConstantsPass(keep_tied=tied)], tolerance=0)
+    assert operators(module).count("transpose") == moves
+
+
+def test_a_constant_that_is_only_moved_is_folded() -> None:
+    graph = Graph(random(2, 4))
+    table = graph.constant(random(6, 4))
+    one, two = (graph.add(TransposeOp(table, [1, 0])) for _ in range(2))
+    y = graph.add(BinaryOp("add", *(graph.add(MatmulOp(graph[0], w)) for w in (one, two))))
+    module = assert_same_values(graph, [y], [GraphFoldConstantsPass(keep_tied=True)], tolerance=0)
+    assert "transpose" not in operators(module)
 
 
 def test_intermediate_constants_are_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from xdsl.dialects.builtin import (
+    BFloat16Type,
     Float16Type,
     Float32Type,
     Float64Type,
@@ -12,6 +13,7 @@ from xdsl.dialects.builtin import (
     IntegerType,
     MemRefType,
     VectorType,
+    bf16,
     f16,
     f32,
     f64,
@@ -33,7 +35,7 @@ LARGEST_LOCAL = 32 << 10
 """Bytes of the largest array on the stack; a larger one is static and one a thread."""
 
 _ALIGNMENT = 64
-_BYTES: dict[Attribute, int] = {f16: 2, f32: 4, f64: 8, i1: 1, i8: 1, i16: 2, i32: 4, i64: 8}
+_BYTES: dict[Attribute, int] = {bf16: 2, f16: 2, f32: 4, f64: 8, i1: 1, i8: 1, i16: 2, i32: 4, i64: 8}
 # A mask has lanes of 32 bits, as comparisons of vectors yield them.
 _VECTOR_SUFFIXES: dict[Attribute, str] = {f32: "f", i32: "i", i1: "i"}
 _INTEGER_NAMES = {"min", "max", "floordiv", "ceildiv", "abs"}
@@ -53,7 +55,7 @@ class CLanguage(Language):
     nan = "TREADLE_NAN"
     wide_suffix = "L"
     scalars: ClassVar[dict[Attribute, str]] = {
-        **{f32: "float", f64: "double", f16: "_Float16"},
+        **{f32: "float", f64: "double", f16: "_Float16", bf16: "treadle_bfloat16"},
         **{i1: "int", i8: "signed char", i16: "short", i32: "int", i64: "long"},
     }
 
@@ -61,10 +63,12 @@ class CLanguage(Language):
         return "unsigned char" if type == i1 else self.type_name(type)
 
     def widening(self, type: Attribute) -> tuple[str, str] | None:
+        if isinstance(type, BFloat16Type):
+            return "treadle_bfloat16_to_float", "treadle_float_to_bfloat16"
         return ("(float)", "(_Float16)") if isinstance(type, Float16Type) else None
 
     def has_operators(self, type: Attribute) -> bool:
-        return True
+        return not isinstance(type, BFloat16Type)
 
     def vector_type(self, type: VectorType) -> str:
         suffix = _VECTOR_SUFFIXES.get(type.element_type)

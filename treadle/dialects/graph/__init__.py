@@ -1,12 +1,13 @@
 """The graph dialect: tensors, operators, and the definition of each operator.
 
 Definition language: `compute.py`. Operators by family: `elementwise.py`, `linear.py`, `reduction.py`,
-`arg_reduction.py`, `movement.py`, `normalize.py`, `constant.py`.
+`arg_reduction.py`, `movement.py`, `normalize.py`, `attention.py`, `constant.py`.
 """
 
 from xdsl.ir import Dialect
 
 from treadle.dialects.graph.arg_reduction import ArgReductionOp
+from treadle.dialects.graph.attention import AttentionOp
 from treadle.dialects.graph.attributes import BlobAttr, DimsAttr, InlineAttr
 from treadle.dialects.graph.compute import AtOp, ComputeOp, FusedOp, ReduceOp, YieldOp
 from treadle.dialects.graph.constant import ConstantOp
@@ -25,6 +26,10 @@ from treadle.dialects.graph.movement import (
 )
 from treadle.dialects.graph.normalize import BatchNormOp, LayerNormOp, SoftmaxOp
 from treadle.dialects.graph.reduction import PoolOp, ReductionOp
+from treadle.dialects.graph.rms_norm import RmsNormOp
+
+WholeOp = AttentionOp | MatmulOp
+"""Operators that stay operators beside definitions: templates recognise them by name."""
 
 GRAPH = Dialect(
     "graph",
@@ -34,15 +39,16 @@ GRAPH = Dialect(
         BinaryOp, CastOp, UnaryOp, WhereOp,
         ConvOp, ConvTransposeOp, MatmulOp,
         BroadcastOp, ConcatOp, GatherOp, PadOp, ReshapeOp, ResizeOp, SliceOp, TransposeOp,
-        BatchNormOp, LayerNormOp, SoftmaxOp,
+        AttentionOp, BatchNormOp, LayerNormOp, RmsNormOp, SoftmaxOp,
         ArgReductionOp, PoolOp, ReductionOp,
     ],
     [BlobAttr, DimsAttr, InlineAttr],
 )  # fmt: skip
 
 __all__ = [
-    "GRAPH", "ArgReductionOp", "AtOp", "BatchNormOp", "BinaryOp", "BlobAttr", "BroadcastOp", "CastOp", "ComputeOp",
-    "ConcatOp", "ConstantOp", "ConvOp", "ConvTransposeOp", "DimsAttr", "FusedOp", "GatherOp", "InlineAttr",
-    "LayerNormOp", "MatmulOp", "Operator", "PadOp", "PoolOp", "ReduceOp", "ReductionOp", "ReshapeOp", "ResizeOp",
-    "SliceOp", "SoftmaxOp", "TransposeOp", "UnaryOp", "WhereOp", "YieldOp", "definition",
+    "GRAPH", "ArgReductionOp", "AtOp", "AttentionOp", "BatchNormOp", "BinaryOp", "BlobAttr", "BroadcastOp", "CastOp",
+    "ComputeOp", "ConcatOp", "ConstantOp", "ConvOp", "ConvTransposeOp", "DimsAttr", "FusedOp", "GatherOp",
+    "InlineAttr", "LayerNormOp", "MatmulOp", "Operator", "PadOp", "PoolOp", "ReduceOp", "ReductionOp", "ReshapeOp",
+    "ResizeOp", "RmsNormOp", "SliceOp", "SoftmaxOp", "TransposeOp", "UnaryOp", "WhereOp", "WholeOp", "YieldOp",
+    "definition",
 ]  # fmt: skip

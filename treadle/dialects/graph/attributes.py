@@ -14,7 +14,7 @@ from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.graph.dtypes import numpy_dtype
+from treadle.dialects.graph.dtypes import is_float_dtype, numpy_dtype
 
 INLINE_LIMIT = 16
 """Constants of at most this many elements are written into the IR; larger ones go to the store."""
@@ -98,7 +98,7 @@ class InlineAttr(ParametrizedAttribute):
 
 def _text_dtype(array: NDArray[np.generic]) -> np.dtype[np.generic]:
     """Floats are written as float64, whose text is exact for every narrower format."""
-    return np.dtype(np.float64) if array.dtype.kind == "f" or array.dtype.name == "bfloat16" else array.dtype
+    return np.dtype(np.float64) if is_float_dtype(array.dtype) else array.dtype
 
 
 def digest_of(array: NDArray[np.generic]) -> str:

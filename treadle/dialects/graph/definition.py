@@ -22,6 +22,7 @@ from xdsl.dialects.builtin import (
     IntegerType,
     StringAttr,
     TensorType,
+    f32,
     i64,
 )
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
@@ -30,7 +31,7 @@ from xdsl.rewriter import InsertPoint
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph.compute import AtOp, ComputeOp, ReduceOp, YieldOp
-from treadle.dialects.graph.dtypes import is_float
+from treadle.dialects.graph.dtypes import byte_width, is_float
 
 index = IndexType()
 Scalar = SSAValue
@@ -132,8 +133,12 @@ class DefinitionBuilder:
         block = Block(arg_types=[index] * len(extents))
         inner = DefinitionBuilder(block)
         value = body(inner, block.args)
-        inner._builder.insert(YieldOp(value))
-        return self.insert(ReduceOp(kind, extents, Region(block), value.type))
+        element = value.type
+        # Sums of f16 and bf16 run in f32, and are rounded once.
+        term = widened(inner, value) if kind in ("add", "mul") else value
+        inner._builder.insert(YieldOp(term))
+        total = self.insert(ReduceOp(kind, extents, Region(block), term.type))
+        return total if term is value else self.insert(arith.TruncFOp(total, element))  # pyright: ignore
 
     def delinearize(self, linear: Scalar, shape: Sequence[int]) -> list[Scalar]:
         """The row-major indices of a position that lies inside the shape."""
@@ -161,6 +166,11 @@ class DefinitionBuilder:
         shape = source.type.get_shape()
         aligned = index[len(index) - len(shape) :]
         return self.at(source, [0 if e == 1 else i for e, i in zip(shape, aligned, strict=True)])
+
+
+def widened(b: DefinitionBuilder, x: Scalar) -> Scalar:
+    """A float of at least four bytes: what sums and products of narrow floats are computed in."""
+    return b.insert(arith.ExtFOp(x, f32)) if is_float(x.type) and byte_width(x.type) < 4 else x
 
 
 class Operator(IRDLOperation):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, TensorType, i64
+from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, StringAttr, TensorType, f32, i64
 from xdsl.ir import Attribute, SSAValue
-from xdsl.irdl import irdl_op_definition, operand_def, prop_def, traits_def
+from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, prop_def, traits_def
 from xdsl.traits import Pure
 
 from treadle.dialects.graph.definition import (
@@ -17,8 +17,10 @@ from treadle.dialects.graph.definition import (
     integer,
     ints,
     require,
+    widened,
 )
 from treadle.dialects.graph.dtypes import is_float
+from treadle.dialects.graph.elementwise import convert
 
 
 @irdl_op_definition
@@ -28,13 +30,16 @@ class MatmulOp(Operator):
     ```mlir
     %c = graph.matmul %a, %b : (tensor<12x128x64xf32>, tensor<12x64x128xf32>) -> tensor<12x128x128xf32>
     ```
-    Transposes are separate operators, which fuse as index-only prologues. Rejected: rank below 2, extents of K or
-    of the batch that differ, different element types.
+    Transposes are separate operators, which fuse as index-only prologues. The sum of f16 and bf16 runs in f32 and is
+    rounded once. `precision = "tf32"` allows tensor cores to round operands of f32 to 10 bits of mantissa. Rejected:
+    rank below 2, extents of K or of the batch that differ, different element types, another precision, or one of
+    operands that are not f32.
     """
 
     name = "graph.matmul"
     a = operand_def(TensorType)
     b = operand_def(TensorType)
+    precision = opt_prop_def(StringAttr)
     traits = traits_def(Pure())
     assembly_format = "$a `,` $b attr-dict `:` `(` type($a) `,` type($b) `)` `->` type($result)"
 
@@ -50,6 +55,9 @@ class MatmulOp(Operator):
             element == types[1].get_element_type(),
             f"matmul of {types[0]} and {types[1]}: element types differ",
         )
+        precision = properties.get("precision")
+        allowed = precision is None or (precision == StringAttr("tf32") and element == f32)
+        require(allowed, f'precision {precision} of {element}: only "tf32" of f32 is known')
         require(a[-1] == b[-2], f"matmul of {types[0]} and {types[1]}: {a[-1]} columns against {b[-2]} rows")
         batch = a[:-2] or b[:-2]
         require(b[:-2] in ([], batch), f"matmul of {types[0]} and {types[1]}: batch dimensions differ")
@@ -61,9 +69,9 @@ class MatmulOp(Operator):
         def product(inner: DefinitionBuilder, k: Sequence[Scalar]) -> Scalar:
             left = inner.at(self.a, [*self._batch_of(self.a, batch), i, k[0]])
             right = inner.at(self.b, [*self._batch_of(self.b, batch), k[0], j])
-            return inner.mul(left, right)
+            return inner.mul(widened(inner, left), widened(inner, right))
 
-        return b.reduce("add", [self.reduction_extent], product)
+        return convert(b, b.reduce("add", [self.reduction_extent], product), self.type.get_element_type())
 
     @staticmethod
     def _batch_of(operand: SSAValue, batch: Sequence[Scalar]) -> Sequence[Scalar]:
@@ -167,10 +175,10 @@ class ConvOp(Operator):
             where, conditions = self.input_indices(inner, position, k[1:])
             channel = k[0] if groups == 1 else inner.add(inner.mul(group, w[1]), k[0])
             value = padded_at(inner, self.x, [n, channel, *where], conditions)
-            return inner.mul(value, inner.at(self.w, [oc, *k]))
+            return inner.mul(widened(inner, value), widened(inner, inner.at(self.w, [oc, *k])))
 
         assert len(x) == len(w)
-        return b.reduce("add", w[1:], product)
+        return convert(b, b.reduce("add", w[1:], product), self.type.get_element_type())
 
     def input_indices(
         self, b: DefinitionBuilder, position: Sequence[Scalar], offset: Sequence[Scalar]
@@ -303,6 +311,6 @@ class ConvTransposeOp(Operator):
                 conditions.append(inner.binary("lt", source, x[d + 2]))
                 where.append(source)
             value = padded_at(inner, self.x, [n, channel, *where], conditions)
-            return inner.mul(value, inner.at(self.w, [channel, within, *k[1:]]))
+            return inner.mul(widened(inner, value), widened(inner, inner.at(self.w, [channel, within, *k[1:]])))
 
-        return b.reduce("add", [x[1] // groups, *w[2:]], product)
+        return convert(b, b.reduce("add", [x[1] // groups, *w[2:]], product), self.type.get_element_type())

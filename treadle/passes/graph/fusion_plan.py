@@ -1,11 +1,11 @@
 """Which operators share a kernel: the partition that `graph-fuse` carries out, and why.
 
-Rules (Hidet, ASPLOS 2023, section 5.2): a group has one anchor, a matrix product or a definition with a
-reduction. Its *epilogues* are a chain of definitions, each bijective in the previous result and its only
-user.  Its *prologues* are injective definitions that only the group uses; one whose elements the group reads
-more than once must merely move data.  Definitions that merely move data are repeated in every group that
-reads them.  Injective definitions that no anchor takes form groups of their own, whose anchor is the last of
-them.
+Rules (Hidet, ASPLOS 2023, section 5.2): a group has one anchor, a matrix product, attention or a definition
+with a reduction. Its *epilogues* are a chain of definitions, each bijective in the previous result and its
+only user.  Its *prologues* are injective definitions that only the group uses; one whose elements the group
+reads more than once must merely move data.  Definitions that merely move data, or widen floats, are repeated
+in every group that reads them; widening ends no chain of epilogues.  Injective definitions that no anchor
+takes form groups of their own, whose anchor is the last of them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from math import prod
 
 from xdsl.ir import Operation, SSAValue
 
-from treadle.dialects.graph.compute import ComputeOp
-from treadle.dialects.graph.linear import MatmulOp
+from treadle.dialects.graph import ComputeOp, WholeOp
 from treadle.passes.graph.inline_compute import operator_names
 from treadle.passes.graph.properties import (
     defined,
@@ -28,6 +27,7 @@ from treadle.passes.graph.properties import (
     read_points,
     shape_of,
     users_of,
+    widens_data,
     worth_storing,
 )
 
@@ -103,6 +103,13 @@ class Plan:
         group.chain.append(epilogue)
         self._homes[epilogue] = [group]
 
+    def drop_tail(self, group: Group) -> None:
+        """Frees a group's last epilogue, which only widens floats: what it reads is stored, and readers widen it."""
+        widening = group.chain.pop()
+        del self._homes[widening]
+        self.decisions = [decision for decision in self.decisions if decision.consumer is not widening]
+        self.decide(group.tail, widening, False, "it only widens floats, which its readers do")
+
     def prepend(self, group: Group, prologue: ComputeOp) -> None:
         """Takes a prologue into a group."""
         group.evaluations[prologue] = group.multiplicity(prologue.result)
@@ -116,7 +123,7 @@ class Plan:
 
 def plan_fusion(ops: Sequence[Operation]) -> Plan:
     """The partition of the computes and matrix products of one block (others are left alone)."""
-    nodes = [op for op in ops if isinstance(op, ComputeOp | MatmulOp)]
+    nodes = [op for op in ops if isinstance(op, ComputeOp | WholeOp)]
     order: dict[Operation, int] = {op: n for n, op in enumerate(nodes)}
     plan = Plan()
     # Backwards: what could join two anchors' chains joins the later one's, so that it waits for no kernel.
@@ -129,8 +136,8 @@ def plan_fusion(ops: Sequence[Operation]) -> Plan:
 
 
 def is_anchor(op: Operation) -> bool:
-    """Whether an operator asks for a template: a matrix product, or a definition with a reduction."""
-    return isinstance(op, MatmulOp) or (isinstance(op, ComputeOp) and not is_injective(op))
+    """Whether an operator asks for a template: a matrix product, attention, or a definition with a reduction."""
+    return isinstance(op, WholeOp) or (isinstance(op, ComputeOp) and not is_injective(op))
 
 
 def tensors_of(op: Operation) -> Iterable[SSAValue]:
@@ -149,8 +156,16 @@ def _collect_epilogues(plan: Plan, group: Group) -> None:
             plan.decide(tail, user, not reason, reason or "as an epilogue")
         last = plan.decisions[-1] if users else None
         if last is None or not last.fused or not isinstance(last.consumer, ComputeOp):
-            return
+            break
         plan.append(group, last.consumer)
+    while len(group.chain) > 1 and _only_widens_for_kernels(group.tail):
+        plan.drop_tail(group)
+
+
+def _only_widens_for_kernels(tail: Operation) -> bool:
+    if not isinstance(tail, ComputeOp) or not widens_data(tail):
+        return False
+    return all(isinstance(user, ComputeOp | WholeOp) for user in users_of(tail.result))
 
 
 def _epilogue_obstacle(plan: Plan, result: SSAValue, user: Operation) -> str:
@@ -182,7 +197,7 @@ def _prologue_obstacle(compute: ComputeOp, users: Sequence[Operation], groups: S
     """Why an injective compute is no prologue of its users' groups; empty if it is one."""
     if not groups or any(not plan.homes(user) for user in users):
         return "the result leaves the function"
-    if moves_data(compute):
+    if moves_data(compute) or widens_data(compute):
         times = max(group.multiplicity(compute.result) for group in groups)
         return f"its predicate would be tested {float(times):g} times" if worth_storing(compute, times) else ""
     if len(groups) > 1:

@@ -21,16 +21,17 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.graph import BinaryOp, LayerNormOp, PoolOp, ReductionOp, SoftmaxOp, UnaryOp, definition
 from treadle.dialects.graph.compute import AtOp, ComputeOp, ReduceOp, YieldOp
-from treadle.dialects.graph.definition import Operator, int_list
+from treadle.dialects.graph.definition import int_list
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.graph.evaluate import evaluate_compute
+from treadle.passes.graph.decompose_rms_norm import DecomposeRmsNorm
+from treadle.passes.graph.one_kernel import is_one_kernel
 from treadle.passes.graph.rewriting import Array, constant_op, replace, shape_of, tensor
-from treadle.schedules.row_analysis import Rows, analyse_rows
 
 
 @dataclass(frozen=True)
 class GraphDecomposePass(ModulePass):
-    """Writes the reduction "mean", padded average pooling, and softmax and layer_norm as simpler operators.
+    """Writes the reduction "mean", padded average pooling, and softmax, layer_norm and rms_norm as simpler operators.
 
     ```mlir
     %y = graph.softmax %x {dim = 1 : i64} : (tensor<4x8xf32>) -> tensor<4x8xf32>
@@ -53,19 +54,10 @@ class GraphDecomposePass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         patterns: list[RewritePattern] = [
-            DecomposeSoftmax(self.rows), DecomposeLayerNorm(self.rows), DecomposeMean(), HoistWindowCount(),
+            DecomposeSoftmax(self.rows), DecomposeLayerNorm(self.rows), DecomposeRmsNorm(self.rows), DecomposeMean(),
+            HoistWindowCount(),
         ]  # fmt: skip
         PatternRewriteWalker(GreedyRewritePatternApplier(patterns)).rewrite_module(op)
-
-
-def _is_one_kernel(op: Operator) -> bool:
-    """Whether a template schedules the whole operator."""
-    if DYNAMIC_INDEX in op.shape:
-        return False
-    compute = definition(op)
-    rows = analyse_rows(compute)
-    compute.erase()
-    return isinstance(rows, Rows) and rows.worth_one_kernel
 
 
 @dataclass(frozen=True)
@@ -79,7 +71,7 @@ class DecomposeSoftmax(RewritePattern):
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: SoftmaxOp, rewriter: PatternRewriter) -> None:
-        if not self.always and _is_one_kernel(op):
+        if not self.always and is_one_kernel(op):
             return
         dims = [op.dim.value.data]
         largest = ReductionOp("max", op.x, dims, keep=True)
@@ -101,7 +93,7 @@ class DecomposeLayerNorm(RewritePattern):
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: LayerNormOp, rewriter: PatternRewriter) -> None:
-        if DYNAMIC_INDEX in op.shape or (not self.always and _is_one_kernel(op)):
+        if DYNAMIC_INDEX in op.shape or (not self.always and is_one_kernel(op)):
             return
         dims = range(op.dim.value.data, len(op.shape))
         dtype = numpy_dtype(op.type.get_element_type())

@@ -1,4 +1,4 @@
-"""graph-define: every operator but the matrix product becomes its definition."""
+"""graph-define: every operator but the matrix product and attention becomes its definition."""
 
 from __future__ import annotations
 
@@ -11,18 +11,14 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
-from treadle.dialects.graph.attributes import InlineAttr
-from treadle.dialects.graph.compute import ComputeOp
-from treadle.dialects.graph.constant import ConstantOp
-from treadle.dialects.graph.definition import Operator, definition
+from treadle.dialects.graph import ComputeOp, ConstantOp, InlineAttr, Operator, WholeOp, definition
 from treadle.dialects.graph.dtypes import is_float
-from treadle.dialects.graph.linear import MatmulOp
 from treadle.passes.graph.simplify_body import simplify_body
 
 
 @dataclass(frozen=True)
 class GraphDefinePass(ModulePass):
-    """Replaces each operator except `graph.matmul` by its `graph.compute`.
+    """Replaces each operator except `graph.matmul` and `graph.attention` by its `graph.compute`.
 
     ```mlir
     %two = graph.constant #graph.inline<"2.0"> : tensor<f32>
@@ -38,12 +34,12 @@ class GraphDefinePass(ModulePass):
     } : tensor<4x8xf32>
     ```
     Constants of one element are written into the bodies, equal reads are shared, and checks that ranges
-    decide are dropped.  The matrix product stays an operator: templates recognise it by name."""
+    decide are dropped.  These two stay operators: templates recognise them by name."""
 
     name = "graph-define"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for operator in [o for o in op.walk() if isinstance(o, Operator) and not isinstance(o, MatmulOp)]:
+        for operator in [o for o in op.walk() if isinstance(o, Operator) and not isinstance(o, WholeOp)]:
             _define(operator)
         for compute in [o for o in op.walk() if isinstance(o, ComputeOp)]:
             embed_constants(compute)

@@ -11,7 +11,7 @@ from xdsl.ir import Block, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from treadle.dialects.graph import ConstantOp, Operator
+from treadle.dialects.graph import ConstantOp, Operator, ReshapeOp, SliceOp, TransposeOp
 from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.graph.evaluate import evaluate
 from treadle.dialects.graph.store import constant_array
@@ -21,6 +21,8 @@ SMALL = 64 * 1024
 """A result of at most this many bytes is always folded."""
 GROWTH = 2
 """A larger one is folded if it has at most this many times its operands' bytes."""
+LARGE = 8 << 20
+"""Bytes from which a constant is worth keeping in one copy."""
 
 
 @dataclass(frozen=True)
@@ -37,24 +39,29 @@ class GraphFoldConstantsPass(ModulePass):
     ```
     A `graph.broadcast` of a few values to millions stays: folding never makes constants much larger (`SMALL`,
     `GROWTH`). `graph.compute` stays too: it is how a packed constant is read.
+
+    keep_tied: do not transpose, reshape or slice a large constant that something else reads as it is (an embedding
+    that is also the weight of a language model's head): it would be stored twice. As a prologue the move is free
+    where a template reads both layouts equally well.
     """
 
     name = "graph-fold-constants"
+    keep_tied: bool = False
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for function in op.body.block.ops:
             if isinstance(function, FuncOp) and function.body.blocks:
-                fold_constants(function.body.block)
+                fold_constants(function.body.block, self.keep_tied)
 
 
-def fold_constants(block: Block) -> None:
+def fold_constants(block: Block, keep_tied: bool = False) -> None:
     """Folds in one function. Only values that something else reads become constants (and blobs)."""
     known: dict[SSAValue, Array] = {}
     folded: list[Operator] = []
     for op in block.ops:
         if isinstance(op, ConstantOp):
             known[op.result] = constant_array(op)
-        elif isinstance(op, Operator) and _folds(op, known):
+        elif isinstance(op, Operator) and _folds(op, known) and not (keep_tied and _moves_tied(op, known)):
             known[op.result] = evaluate(op, known)
             folded.append(op)
     for op in reversed(folded):
@@ -75,6 +82,22 @@ def _folds(op: Operator, known: dict[SSAValue, Array]) -> bool:
         return False
     nbytes = op.type.element_count() * byte_width(op.type.get_element_type())
     return nbytes <= max(SMALL, GROWTH * sum(known[o].nbytes for o in op.operands))
+
+
+def _moves_tied(op: Operator, known: dict[SSAValue, Array]) -> bool:
+    """Whether an operator moves a large constant that another one reads together with what is not constant."""
+    if not isinstance(op, TransposeOp | ReshapeOp | SliceOp) or known[op.x].nbytes < LARGE:
+        return False
+    others = (use.operation for use in op.x.uses if use.operation is not op)
+    return any(operand not in known and not _is_constant(operand) for other in others for operand in other.operands)
+
+
+def _is_constant(value: SSAValue) -> bool:
+    """Whether a value that comes later in the block depends on constants only."""
+    op = value.owner
+    return isinstance(op, ConstantOp) or (
+        isinstance(op, Operator) and bool(op.operands) and all(map(_is_constant, op.operands))
+    )
 
 
 __all__ = ["GraphFoldConstantsPass", "fold_constants"]

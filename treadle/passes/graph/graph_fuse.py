@@ -12,9 +12,7 @@ from xdsl.ir import Block, Operation, Region
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
-from treadle.dialects.graph.compute import ComputeOp, FusedOp, YieldOp
-from treadle.dialects.graph.definition import Operator
-from treadle.dialects.graph.linear import MatmulOp
+from treadle.dialects.graph import ComputeOp, FusedOp, Operator, WholeOp, YieldOp
 from treadle.errors import TreadleError
 from treadle.passes.graph.fusion_plan import Group, plan_fusion, tensors_of
 from treadle.passes.graph.group_label import group_label
@@ -24,7 +22,7 @@ from treadle.passes.graph.properties import is_injective
 
 @dataclass(frozen=True)
 class GraphFusePass(ModulePass):
-    """Puts every `graph.compute` and `graph.matmul` into exactly one `graph.fused`.
+    """Puts every `graph.compute`, `graph.matmul` and `graph.attention` into exactly one `graph.fused`.
 
     ```mlir
     %m = graph.matmul %x, %w : ...
@@ -72,17 +70,17 @@ class GraphFusePass(ModulePass):
 
 def _check(block: Block) -> None:
     for op in block.ops:
-        if isinstance(op, Operator) and not isinstance(op, MatmulOp):
+        if isinstance(op, Operator) and not isinstance(op, WholeOp):
             raise TreadleError(
                 f"{op.name} has not been replaced by its definition",
                 op.location,
-                "graph.compute and graph.matmul; run graph-define first",
+                "graph.compute, graph.matmul and graph.attention; run graph-define first",
             )
 
 
 def _drop_unused(block: Block) -> None:
     for op in reversed(list(block.ops)):
-        if isinstance(op, ComputeOp | MatmulOp) and not op.result.uses:
+        if isinstance(op, ComputeOp | WholeOp) and not op.result.uses:
             Rewriter.erase_op(op)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import IndexType, ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
-from treadle.dialects.graph.compute import ComputeOp
-from treadle.dialects.graph.linear import MatmulOp
+from treadle.dialects.graph import AtOp, ComputeOp, WholeOp, YieldOp
 from treadle.passes.graph.inline_compute import inline_compute
 from treadle.passes.graph.properties import (
     is_bijective_in,
@@ -20,8 +20,16 @@ from treadle.passes.graph.properties import (
     moves_data,
     multiplicity,
     users_of,
+    widens_data,
     worth_storing,
 )
+
+_CHEAP = (
+    arith.CmpfOp, arith.CmpiOp, arith.SelectOp, arith.AddfOp, arith.SubfOp, arith.MulfOp, arith.NegfOp,
+    arith.AddiOp, arith.SubiOp, arith.MuliOp, arith.AndIOp, arith.OrIOp, arith.XOrIOp, arith.ExtFOp, arith.TruncFOp,
+    arith.ExtSIOp, arith.ExtUIOp, arith.TruncIOp, arith.SIToFPOp, arith.UIToFPOp,
+)  # fmt: skip
+"""Operations of which one is worth no kernel of its own."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +42,11 @@ class GraphInlinePass(ModulePass):
     ```
     becomes one compute that reads `%x[%i]` once.  Inlined are
 
-    - a compute whose only user is the reader, unless its arithmetic would be repeated (a broadcast) or would
-      go into a compute that only moves data (which must stay free to be repeated by `graph-fuse`),
+    - a compute whose only user is the reader, unless its arithmetic would be repeated (a broadcast) and is more
+      than one cheap operation (a comparison of a mask), or would go into a compute that only moves data (which must
+      stay free to be repeated by `graph-fuse`),
     - a compute that only moves data, into each of its injective readers, unless it can be the epilogue of
-      what it reads.
+      what it reads; and one that only widens floats.
     """
 
     name = "graph-inline"
@@ -52,7 +61,9 @@ def _inline_into_readers(producer: ComputeOp) -> None:
     if not is_injective(producer):
         return
     readers = users_of(producer.result)
-    if moves_data(producer):
+    if widens_data(producer):
+        pass
+    elif moves_data(producer):
         readers = [] if len(readers) > 1 and _is_epilogue(producer) else readers
     elif len(readers) != 1 or not _worth_inlining(producer, readers[0]):
         return
@@ -66,7 +77,17 @@ def _inline_into_readers(producer: ComputeOp) -> None:
 def _worth_inlining(producer: ComputeOp, reader: Operation) -> bool:
     if not isinstance(reader, ComputeOp) or not is_injective(reader) or moves_data(reader):
         return False
-    return multiplicity(reader, producer.result) <= 1
+    return multiplicity(reader, producer.result) <= 1 or _is_cheap(producer)
+
+
+def _is_cheap(producer: ComputeOp) -> bool:
+    """Whether an element costs hardly more than reading it: one read and one simple operation."""
+    work = [
+        op
+        for op in producer.body.walk()
+        if not isinstance(op, AtOp | YieldOp | arith.ConstantOp) and not isinstance(op.results[0].type, IndexType)
+    ]
+    return len(producer.reads()) == 1 and len(work) <= 1 and all(isinstance(op, _CHEAP) for op in work)
 
 
 def _is_worth_storing(mover: ComputeOp, reader: ComputeOp) -> bool:
@@ -79,6 +100,6 @@ def _is_epilogue(mover: ComputeOp) -> bool:
     producer = source.owner
     if isinstance(producer, ComputeOp) and moves_data(producer):
         return False
-    if not isinstance(producer, ComputeOp | MatmulOp) or users_of(source) != [mover]:
+    if not isinstance(producer, ComputeOp | WholeOp) or users_of(source) != [mover]:
         return False
     return is_bijective_in(mover, source)

@@ -74,6 +74,15 @@ def moves_data(compute: ComputeOp) -> bool:
     return read.otherwise is None or isinstance(read.otherwise.owner, arith.ConstantOp)
 
 
+def widens_data(compute: ComputeOp) -> bool:
+    """Whether each element is one read element in a wider float type: it is read faster than if it were stored wide."""
+    widening = yielded(compute.body).owner
+    if not isinstance(widening, arith.ExtFOp) or not isinstance(read := widening.input.owner, AtOp):
+        return False
+    constant = read.otherwise is None or isinstance(read.otherwise.owner, arith.ConstantOp)
+    return constant and is_injective(compute) and len(compute.reads()) == 1
+
+
 def index_range(value: SSAValue) -> Range | None:
     """The bounds of an index of a `graph.compute` or a `graph.reduce`; None for another value."""
     block = value.owner
@@ -217,5 +226,6 @@ __all__ = [
     "IndexBijection", "bijection", "defined", "element_index", "emit_inverse",
     "index_range",
     "index_reader", "inverse_map", "is_bijective_in", "is_injective", "moves_data", "multiplicity",
-    "operand_variables", "read_index", "read_points", "shape_of", "users_of", "worth_storing",
+    "operand_variables", "read_index", "read_points", "shape_of", "users_of", "widens_data",
+    "worth_storing",
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from treadle.dialects.graph import ComputeOp, FusedOp, MatmulOp, ReduceOp
+from treadle.dialects.graph import ComputeOp, FusedOp, ReduceOp, WholeOp
 from treadle.dialects.graph.compute import yielded
 from treadle.errors import TreadleError
 from treadle.schedules.template import Anchor
@@ -17,7 +17,7 @@ def anchor_of(fused: FusedOp) -> Anchor:
     heavy: list[Anchor] = [
         op
         for op in members
-        if isinstance(op, MatmulOp)
+        if isinstance(op, WholeOp)
         or (isinstance(op, ComputeOp) and any(isinstance(o, ReduceOp) for o in op.body.walk()))
     ]
     if len(heavy) > 1:

@@ -10,7 +10,7 @@ from typing import ClassVar
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation, SSAValue
 
-from treadle.dialects.graph import ComputeOp, MatmulOp, ReduceOp, YieldOp, definition
+from treadle.dialects.graph import ComputeOp, MatmulOp, ReduceOp, WholeOp, YieldOp, definition
 from treadle.dialects.graph.definition import Scalar
 from treadle.dialects.graph.dtypes import is_float
 from treadle.dialects.graph.reduction import identity
@@ -52,6 +52,8 @@ class ReduceCuda(Template):
             terms = 4 if min(anchor.shape[-2:]) < 8 else 32
             few = prod(anchor.shape) <= _FEW_IN_TILES and anchor.reduction_extent >= terms
             return few and is_float(anchor.type.get_element_type())
+        if isinstance(anchor, WholeOp):
+            return False
         reduce = only_reduce(anchor)
         if reduce is None or prod(reduce.shape) < 32:
             return False
@@ -68,7 +70,7 @@ class ReduceCuda(Template):
         return {"threads": wide * parts, "outputs": wide}
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
-        compute = definition(anchor) if isinstance(anchor, MatmulOp) else anchor
+        compute = definition(anchor) if isinstance(anchor, WholeOp) else anchor
         shared = _Shares(number(choices, "threads"), number(choices, "outputs"), _along_terms(compute))
         kernel = _ReduceBody(compute, shared).build(name)
         if compute is not anchor:
@@ -78,7 +80,7 @@ class ReduceCuda(Template):
 
 def _sizes(anchor: Anchor) -> tuple[int, int, bool]:
     """Elements of the result, terms of each, and whether these lie next to one another."""
-    compute = definition(anchor) if isinstance(anchor, MatmulOp) else anchor
+    compute = definition(anchor) if isinstance(anchor, WholeOp) else anchor
     reduce = only_reduce(compute)
     assert reduce is not None
     sizes = prod(compute.shape), prod(reduce.shape), _along_terms(compute)

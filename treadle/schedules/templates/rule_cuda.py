@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from xdsl.dialects.builtin import TensorType
 
-from treadle.dialects.graph import MatmulOp, ReduceOp, definition
+from treadle.dialects.graph import ReduceOp, WholeOp, definition
 from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
@@ -45,7 +45,7 @@ class RuleCuda(Template):
         return {"threads": threads, "repeats": 1, **decided}
 
     def decided(self, anchor: Anchor, target: Target) -> Choices:
-        if isinstance(anchor, MatmulOp) or any(isinstance(op, ReduceOp) for op in anchor.body.walk()):
+        if isinstance(anchor, WholeOp) or any(isinstance(op, ReduceOp) for op in anchor.body.walk()):
             return {"vector": 1}
         longest = target.vector_bytes // byte_width(anchor.type.get_element_type())
         # Half a wave of warps everywhere comes before longer vectors.
@@ -61,7 +61,7 @@ class RuleCuda(Template):
             )
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
-        compute = definition(anchor) if isinstance(anchor, MatmulOp) else anchor
+        compute = definition(anchor) if isinstance(anchor, WholeOp) else anchor
         tensors = compute.tensors()
         b = KernelBuilder([t.type for t in tensors if isinstance(t.type, TensorType)], compute.type)
         threads, repeats, vector = (number(choices, knob) for knob in ("threads", "repeats", "vector"))

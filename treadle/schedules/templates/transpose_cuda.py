@@ -10,7 +10,7 @@ from typing import ClassVar
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation, SSAValue
 
-from treadle.dialects.graph import AtOp, ComputeOp, MatmulOp, ReduceOp, YieldOp
+from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp, WholeOp, YieldOp
 from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.loop import KernelOp, Space
 from treadle.dialects.schedule import Choice
@@ -46,7 +46,7 @@ class TransposeCuda(Template):
     )
 
     def fits(self, anchor: Anchor) -> bool:
-        if isinstance(anchor, MatmulOp) or any(isinstance(op, ReduceOp) for op in anchor.body.walk()):
+        if isinstance(anchor, WholeOp) or any(isinstance(op, ReduceOp) for op in anchor.body.walk()):
             return False
         turned = turned_reads(anchor)
         return turned is not None and min(turned.extent, turned.suffix_extent) >= _SHORTEST

@@ -8,7 +8,7 @@ from typing import ClassVar
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation, SSAValue
 
-from treadle.dialects.graph import AtOp, ComputeOp, MatmulOp, YieldOp
+from treadle.dialects.graph import AtOp, ComputeOp, WholeOp, YieldOp
 from treadle.dialects.graph.definition import Scalar
 from treadle.dialects.graph.reduction import identity
 from treadle.dialects.loop import KernelOp
@@ -46,7 +46,7 @@ class WindowCuda(Template):
     )
 
     def fits(self, anchor: Anchor) -> bool:
-        if isinstance(anchor, MatmulOp) or prod(anchor.shape) <= _FEW:
+        if isinstance(anchor, WholeOp) or prod(anchor.shape) <= _FEW:
             return False
         reduce = only_reduce(anchor)
         if reduce is None or prod(reduce.shape) > _MANY_TERMS:

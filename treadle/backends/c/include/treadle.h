@@ -46,6 +46,21 @@ TREADLE_INLINE float treadle_from_bitsf(int bits) {
     return x;
 }
 
+/* A bfloat16 in memory: the upper half of a float. Sums and products run in float. */
+typedef struct {
+    unsigned short bits;
+} treadle_bfloat16;
+TREADLE_INLINE float treadle_bfloat16_to_float(treadle_bfloat16 x) {
+    return treadle_from_bitsf((int)((unsigned)x.bits << 16));
+}
+/* Rounds to nearest, ties to even; a NaN stays one. */
+TREADLE_INLINE treadle_bfloat16 treadle_float_to_bfloat16(float x) {
+    unsigned bits = (unsigned)treadle_bitsf(x);
+    unsigned rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+    treadle_bfloat16 r = {(unsigned short)(x != x ? bits >> 16 | 0x40u : rounded)};
+    return r;
+}
+
 TREADLE_INLINE float treadle_fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 TREADLE_INLINE float treadle_absf(float x) { return __builtin_fabsf(x); }
 TREADLE_INLINE float treadle_sqrtf(float x) { return __builtin_sqrtf(x); }

@@ -1,0 +1,24 @@
+// RUN: treadle-opt %s -p graph-decompose-attention | filecheck %s
+// RUN: treadle-opt %s -p graph-decompose-attention{keep=true} | filecheck %s --check-prefix WHOLE
+
+func.func @main(%q: tensor<1x4x2x8xf32>, %k: tensor<1x2x3x8xf32>, %v: tensor<1x2x3x5xf32>) -> tensor<1x4x2x5xf32> {
+  %y = graph.attention %q, %k, %v {scale = 5.000000e-01 : f64, causal = 1 : i64, guard = 0 : i64} : (tensor<1x4x2x8xf32>, tensor<1x2x3x8xf32>, tensor<1x2x3x5xf32>) -> tensor<1x4x2x5xf32>
+  func.return %y : tensor<1x4x2x5xf32>
+}
+
+// Two groups of keys and values serve four heads.
+// CHECK:      [[A:%.*]] = graph.reshape %k {shape = array<i64: 1, 2, 1, 3, 8>}
+// CHECK-NEXT: [[B:%.*]] = graph.broadcast [[A]] {shape = array<i64: 1, 2, 2, 3, 8>}
+// CHECK-NEXT: [[K:%.*]] = graph.reshape [[B]] {shape = array<i64: 1, 4, 3, 8>}
+// CHECK:      [[V:%.*]] = graph.reshape {{.*}} {shape = array<i64: 1, 4, 3, 5>}
+// CHECK-NEXT: [[T:%.*]] = graph.transpose [[K]] {perm = array<i64: 0, 1, 3, 2>}
+// CHECK-NEXT: [[S:%.*]] = graph.matmul %q, [[T]]
+// CHECK-NEXT: [[H:%.*]] = graph.constant #graph.inline<"0.5"> : tensor<f32>
+// CHECK-NEXT: [[P:%.*]] = graph.binary "mul" [[S]], [[H]]
+// CHECK-NEXT: [[C:%.*]] = graph.constant #graph.inline<"True, True, False, True, True, True"> : tensor<2x3xi1>
+// CHECK-NEXT: [[L:%.*]] = graph.constant #graph.inline<"-inf"> : tensor<f32>
+// CHECK-NEXT: [[W:%.*]] = graph.where [[C]], [[P]], [[L]]
+// CHECK-NEXT: [[X:%.*]] = graph.softmax [[W]] {dim = 3 : i64}
+// CHECK-NEXT: %y = graph.matmul [[X]], [[V]]
+
+// WHOLE: %y = graph.attention %q, %k, %v

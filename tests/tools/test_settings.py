@@ -1,0 +1,102 @@
+"""--precision and --explain-fusion, on the tools and in `compile`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import treadle
+from tests.helpers.onnx_models import WEIGHTS, linear_model
+from treadle.errors import TreadleError
+from treadle.settings import PRECISIONS, Settings, parse_precision
+from treadle.tools.oracle import tolerance
+from treadle.tools.treadle_cli import main
+from treadle.tools.treadle_opt import main as opt
+
+X = np.random.default_rng(1).standard_normal((2, 8)).astype(np.float32)
+REMARK = "remark: %m (matmul) -> %y (relu): fused, as an epilogue"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TREADLE_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    return str(linear_model(tmp_path / "m.onnx"))
+
+
+def test_every_tool_explains_fusion(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tools = [
+        ["compile", model, "-o", str(tmp_path / "whole")],
+        ["compile", model, "-o", str(tmp_path / "stage"), "--to", "schedule"],
+        ["run", model],
+        ["run", model],  # explained again, although the model is in the cache
+        ["check", model],
+        ["check", model, "--target", "sm_80"],
+    ]
+    for arguments in tools:
+        assert main([*arguments, "--explain-fusion"]) == 0
+        assert REMARK in capsys.readouterr().err
+        assert main(arguments) == 0
+        assert "remark" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["--to", "fuse"], ["--pipeline", "sm_80"], ["-p", "graph-define,graph-inline,graph-fuse"]]
+)
+def test_the_optimiser_explains_fusion(
+    arguments: list[str], model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = ["-o", str(tmp_path / "out.mlir")]
+    assert opt([model, *arguments, *output, "--explain-fusion"]) == 0
+    assert REMARK in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_precision_is_compiled_recorded_and_cached(precision: str, model: str, tmp_path: Path) -> None:
+    compiled = treadle.compile(model, precision=precision)
+    compiled.save(tmp_path / "saved")
+    assert compiled.manifest.precision == treadle.load(tmp_path / "saved").manifest.precision == precision
+    # Weights of 16 bits take half the bytes.
+    stored = {tensor.dtype for tensor in compiled.manifest.constants}
+    assert stored == {{"f16": "float16", "bf16": "bfloat16"}.get(precision, "float32")}
+    exact = np.maximum(X @ WEIGHTS, 0)
+    unit = {"f16": 2.0**-10, "bf16": 2.0**-7}.get(precision, 2.0**-22)
+    np.testing.assert_allclose(compiled(X)[0], exact, rtol=0, atol=8 * unit * np.abs(exact).max())
+    other = treadle.compile(model, precision="f16" if precision == "f32" else "f32")
+    assert other.manifest.precision != precision, "precisions are cached apart"
+
+
+@pytest.mark.parametrize("precision", ["f16", "bf16", "tf32"])
+def test_check_takes_the_tolerance_of_the_precision(
+    precision: str, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnxruntime")
+    assert main(["run", model, "--precision", precision, "--check"]) == 0
+    assert "agrees" in capsys.readouterr().out
+    plain, lowered = tolerance(Path(model), {}), tolerance(Path(model), {}, parse_precision(precision))
+    epsilon = 2.0**-23
+    assert plain * epsilon < 1e-4 < lowered * epsilon < {"f16": 0.02, "bf16": 0.1, "tf32": 0.02}[precision]
+
+
+def test_an_unknown_precision_is_named(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(TreadleError, match=r"unknown precision 'f8'; accepted: f32, f16, bf16, tf32"):
+        treadle.compile(model, precision="f8")
+    assert main(["run", model, "--precision", "f8"]) == 2
+    assert "f8" in capsys.readouterr().err
+
+
+def test_a_compiled_folder_has_its_precision_already(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    treadle.compile(model).save(tmp_path / "saved")
+    assert main(["run", str(tmp_path / "saved"), "--precision", "f16"]) == 2
+    assert "--precision needs the model itself" in capsys.readouterr().err
+
+
+def test_settings_name_what_the_pipeline_replaces() -> None:
+    assert Settings("bf16", True).words() == {"PRECISION": "bf16", "EXPLAIN": "true"}

@@ -1,0 +1,155 @@
+"""Scaled dot-product attention as one operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+
+from xdsl.dialects.builtin import FloatAttr, IntegerAttr, TensorType, f64, i64
+from xdsl.ir import Attribute, SSAValue
+from xdsl.irdl import irdl_op_definition, operand_def, opt_operand_def, prop_def, traits_def
+from xdsl.traits import Pure
+from xdsl.utils.exceptions import VerifyException
+
+from treadle.dialects.graph.definition import DefinitionBuilder, Operator, Scalar, require, widened
+from treadle.dialects.graph.dtypes import is_float
+from treadle.dialects.graph.elementwise import broadcast_shapes, convert
+
+
+@irdl_op_definition
+class AttentionOp(Operator):
+    """`softmax(Q K^T * scale + mask) V` of queries `[batch..., heads, M, D]`, keys `[batch..., groups, N, D]` and
+    values `[batch..., groups, N, E]`; the result is `[batch..., heads, M, E]`.
+
+    ```mlir
+    %y = graph.attention %q, %k, %v mask %m {scale = 1.250000e-01 : f64, causal = 0 : i64, guard = 0 : i64}
+        : (tensor<1x12x128x64xf32>, tensor<1x12x128x64xf32>, tensor<1x12x128x64xf32>, tensor<1x1x1x128xf32>)
+        -> tensor<1x12x128x64xf32>
+    ```
+    Query head `h` uses key and value head `h / (heads / groups)`: with fewer groups than heads this is grouped-query
+    attention. The mask, of any float type, is added to the scaled scores and broadcasts to `[batch..., heads, M, N]`.
+    With `causal`, row `i` sees the columns up to `i + N - M`, so that the last row sees all. A row without any finite
+    score gives NaN, as softmax does; with `guard`, a row of NaN probabilities counts as a row of zeros. Scores,
+    probabilities and sums of f16 and bf16 are f32. Source: Vaswani et al., "Attention is all you need", NeurIPS 2017,
+    section 3.2.1.
+
+    Rejected: ranks below 2 or that differ, integers, element types that differ, a head size, a number of keys or
+    batch dimensions that do not fit, heads that are no multiple of the groups, a mask of integers or one that does
+    not broadcast.
+    """
+
+    name = "graph.attention"
+    q = operand_def(TensorType)
+    k = operand_def(TensorType)
+    v = operand_def(TensorType)
+    mask = opt_operand_def(TensorType)
+    scale = prop_def(FloatAttr)
+    causal = prop_def(IntegerAttr)
+    guard = prop_def(IntegerAttr)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$q `,` $k `,` $v (`mask` $mask^)? attr-dict `:` "
+        "`(` type($q) `,` type($k) `,` type($v) (`,` type($mask)^)? `)` `->` type($result)"
+    )
+
+    def __init__(
+        self,
+        q: SSAValue,
+        k: SSAValue,
+        v: SSAValue,
+        mask: SSAValue | None = None,
+        *,
+        scale: float = 1.0,
+        causal: bool = False,
+        guard: bool = False,
+    ):
+        flags = {"causal": IntegerAttr(int(causal), i64), "guard": IntegerAttr(int(guard), i64)}
+        operands = [q, k, v] if mask is None else [q, k, v, mask]
+        super().__init__(operands, {"scale": FloatAttr(scale, f64)} | flags)
+
+    @classmethod
+    def group(cls, operands: Sequence[SSAValue]) -> Sequence[SSAValue | Sequence[SSAValue]]:
+        return [*operands[:3], operands[3:]]
+
+    @classmethod
+    def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
+        q, k, v = (type.get_shape() for type in types[:3])
+        element = types[0].get_element_type()
+        require(is_float(element), f"attention of {types[0]}: floats are needed")
+        require(all(t.get_element_type() == element for t in types[:3]), "element types differ")
+        require(len(q) == len(k) == len(v) >= 2, f"ranks {len(q)}, {len(k)}, {len(v)}: equal ones from 2 on are needed")
+        require(q[-1] == k[-1], f"queries of size {q[-1]} against keys of size {k[-1]}")
+        require(k[-2] == v[-2], f"{k[-2]} keys against {v[-2]} values")
+        require(k[:-2] == v[:-2] and q[:-3] == k[:-3], f"batches of {types[0]}, {types[1]} and {types[2]} differ")
+        if len(q) > 2:
+            require(k[-3] >= 1 and q[-3] % k[-3] == 0, f"{q[-3]} heads are not a multiple of {k[-3]} groups")
+        scores = (*q[:-1], k[-2])
+        if len(types) > 3:
+            _check_mask(types[3], scores)
+        return TensorType(element, [*q[:-1], v[-1]])
+
+    @property
+    def scores_shape(self) -> tuple[int, ...]:
+        """`[batch..., heads, M, N]`."""
+        assert isinstance(self.k.type, TensorType)
+        return (*self.shape[:-1], self.k.type.get_shape()[-2])
+
+    @property
+    def group_size(self) -> int:
+        """How many query heads share a head of keys and values."""
+        assert isinstance(self.k.type, TensorType)
+        return self.shape[-3] // self.k.type.get_shape()[-3] if len(self.shape) > 2 else 1
+
+    def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
+        *batch, i, j = index
+        keys = self.scores_shape[-1]
+        shared = [*batch[:-1], b.div(batch[-1], self.group_size)] if batch else []
+
+        def score(inner: DefinitionBuilder, n: Scalar) -> Scalar:
+            return self._score(inner, batch, shared, i, n)
+
+        largest = b.reduce("max", [keys], lambda inner, n: score(inner, n[0]))
+
+        def weight(inner: DefinitionBuilder, n: Scalar) -> Scalar:
+            return inner.math("exp", inner.binary("sub", score(inner, n), largest))
+
+        total = b.reduce("add", [keys], lambda inner, n: weight(inner, n[0]))
+
+        def product(inner: DefinitionBuilder, n: Sequence[Scalar]) -> Scalar:
+            share = inner.binary("div", weight(inner, n[0]), total)
+            return inner.mul(share, widened(inner, inner.at(self.v, [*shared, n[0], j])))
+
+        value = b.reduce("add", [keys], product)
+        if self.guard.value.data:
+            value = b.select(b.binary("ne", total, total), b.constant(0.0, value.type), value)
+        return convert(b, value, self.type.get_element_type())
+
+    def _score(
+        self, b: DefinitionBuilder, batch: Sequence[Scalar], shared: Sequence[Scalar], i: Scalar, n: Scalar
+    ) -> Scalar:
+        """The scaled and masked product of query `i` and key `n`."""
+        assert isinstance(self.q.type, TensorType)
+
+        def product(inner: DefinitionBuilder, d: Sequence[Scalar]) -> Scalar:
+            query, key = inner.at(self.q, [*batch, i, d[0]]), inner.at(self.k, [*shared, n, d[0]])
+            return inner.mul(widened(inner, query), widened(inner, key))
+
+        dot = b.reduce("add", [self.q.type.get_shape()[-1]], product)
+        score = b.mul(dot, b.constant(self.scale.value.data, dot.type))
+        if self.mask is not None:
+            score = b.add(score, convert(b, b.broadcast_at(self.mask, [*batch, i, n]), score.type))
+        if self.causal.value.data:
+            rows, keys = self.scores_shape[-2:]
+            visible = b.binary("le", n, b.binary("add", i, keys - rows))
+            score = b.select(visible, score, b.constant(-inf, score.type))
+        return score
+
+
+def _check_mask(mask: TensorType, scores: Sequence[int]) -> None:
+    shape = mask.get_shape()
+    require(is_float(mask.get_element_type()), f"a mask {mask}: floats are needed")
+    try:
+        fits = broadcast_shapes([shape, scores]) == tuple(scores)
+    except VerifyException:
+        fits = False
+    require(fits, f"a mask {mask} does not broadcast to the scores {tuple(scores)}")

@@ -1,0 +1,1 @@
+"""How graph-merge-matmuls joins parallel branches."""

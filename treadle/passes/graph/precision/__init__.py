@@ -1,0 +1,1 @@
+"""How graph-mixed-precision narrows operators."""

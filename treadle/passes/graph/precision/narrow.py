@@ -1,0 +1,140 @@
+"""Narrowing: which operators of a function work on f16 or bf16, and where values are cast."""
+
+from __future__ import annotations
+
+import numpy as np
+from xdsl.dialects.builtin import TensorType, f32
+from xdsl.dialects.func import ReturnOp
+from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from treadle.dialects.graph import (
+    AttentionOp,
+    BroadcastOp,
+    CastOp,
+    ConcatOp,
+    ConstantOp,
+    ConvOp,
+    ConvTransposeOp,
+    GatherOp,
+    MatmulOp,
+    Operator,
+    PadOp,
+    PoolOp,
+    ReshapeOp,
+    ResizeOp,
+    SliceOp,
+    TransposeOp,
+)
+from treadle.dialects.graph.dtypes import numpy_dtype
+from treadle.passes.graph.rewriting import Array, constant_of, constant_op, tensor
+
+_Heavy = MatmulOp | ConvOp | ConvTransposeOp | AttentionOp
+_Mover = ReshapeOp | TransposeOp | SliceOp | BroadcastOp | ConcatOp | PadOp | GatherOp | ResizeOp | PoolOp
+
+
+class Narrowing:
+    """Rewrites one function's operators of f32 to `element`."""
+
+    def __init__(self, block: Block, element: Attribute):
+        self.block, self.element = block, element
+        self._narrowed: dict[SSAValue, SSAValue] = {}
+        self._widened: list[CastOp] = []
+
+    def run(self) -> None:
+        """Narrows every operator that gains, in order."""
+        chosen = self._chosen()
+        for op in list(self.block.ops):
+            if isinstance(op, Operator) and op in chosen:
+                self._narrow(op)
+        for cast in self._widened:
+            if not cast.result.uses:
+                Rewriter.erase_op(cast)
+
+    def _chosen(self) -> set[Operator]:
+        """The heavy operators, and the movers before and after them."""
+        movers = [op for op in self.block.ops if isinstance(op, _Mover) and self._may_narrow(op)]
+        chosen: set[Operator] = {op for op in self.block.ops if isinstance(op, _Heavy) and self._may_narrow(op)}
+        narrow = {value for op in chosen for value in (*_operands(op), op.result)}
+        grows = True
+        while grows:
+            joining = [op for op in movers if op not in chosen and not narrow.isdisjoint((*_operands(op), op.result))]
+            chosen.update(joining)
+            narrow.update(value for op in joining for value in (*_operands(op), op.result))
+            grows = bool(joining)
+        return chosen
+
+    def _may_narrow(self, op: Operator) -> bool:
+        """Whether an operator is of f32, only selects among its operands or is heavy, and its constants fit."""
+        if op.type.get_element_type() != f32 or (isinstance(op, PoolOp) and op.kind.data != "max"):
+            return False
+        constants = (constant_of(value) for value in _operands(op))
+        return all(constant is None or self._fits(constant) for constant in constants)
+
+    def _fits(self, constant: Array) -> bool:
+        narrow = self._as_narrow(constant).astype(np.float32)
+        return bool(np.all(np.isfinite(narrow) | ~np.isfinite(constant)))
+
+    def _as_narrow(self, constant: Array) -> Array:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return constant.astype(numpy_dtype(self.element))
+
+    def _narrow(self, op: Operator) -> None:
+        mine = set(_operands(op))
+        operands = [self._narrow_value(value) if value in mine else value for value in op.operands]
+        type = TensorType(self.element, op.shape)
+        copy = op.__class__.create(operands=operands, result_types=[type], properties=op.properties)
+        copy.location, copy.results[0].name_hint = op.location, op.result.name_hint
+        wide = self._widen(copy.results[0])
+        Rewriter.insert_op([copy, wide], InsertPoint.before(op))
+        Rewriter.replace_op(op, [], [wide.result])
+
+    def _widen(self, value: SSAValue) -> CastOp:
+        cast = CastOp(value, f32)
+        self._widened.append(cast)
+        return cast
+
+    def _narrow_value(self, value: SSAValue) -> SSAValue:
+        """A value in the narrow type, rounded where it is computed."""
+        owner = value.owner
+        if isinstance(owner, CastOp) and tensor(owner.x).get_element_type() == self.element:
+            return owner.x
+        if value not in self._narrowed:
+            constant = constant_of(value)
+            self._narrowed[value] = self._rounded(value) if constant is None else self._converted(value, constant)
+        return self._narrowed[value]
+
+    def _converted(self, value: SSAValue, constant: Array) -> SSAValue:
+        op = constant_op(self._as_narrow(constant))
+        owner = value.owner
+        assert isinstance(owner, ConstantOp)
+        op.location, op.result.name_hint = owner.location, value.name_hint
+        Rewriter.insert_op(op, InsertPoint.after(owner))
+        return op.result
+
+    def _rounded(self, value: SSAValue) -> SSAValue:
+        """Casts a value once; all its readers then read what was stored."""
+        narrow = CastOp(value, self.element)
+        owner = value.owner
+        inside = isinstance(owner, Operation)
+        place = InsertPoint.after(owner) if inside else InsertPoint.at_start(self.block)
+        kept = not inside or any(isinstance(use.operation, ReturnOp) for use in value.uses)
+        wide = self._widen(narrow.result)
+        narrow.location = wide.location = owner.location if inside else narrow.location
+        Rewriter.insert_op([narrow, wide], place)
+        if not kept:
+            value.replace_uses_with_if(wide.result, lambda use: use.operation is not narrow)
+            self._narrowed[wide.result] = narrow.result
+        return narrow.result
+
+
+def _operands(op: Operator) -> list[SSAValue]:
+    """The operands whose type follows that of the result: not indices, not a mask."""
+    if isinstance(op, GatherOp):
+        return [op.data]
+    if isinstance(op, AttentionOp):
+        return [op.q, op.k, op.v]
+    return list(op.operands)
+
+
+__all__ = ["Narrowing"]

@@ -1,0 +1,37 @@
+"""What a compilation is asked for besides its target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from treadle.errors import TreadleError
+
+Precision = Literal["f32", "f16", "bf16", "tf32"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+
+EPSILON: dict[Precision, float] = {"f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7, "tf32": 2.0**-10}
+"""The distance from 1 to the next number of each precision."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Choices that change what is compiled.
+
+    precision:      of products, convolutions and attention; f32 means what the model says
+    explain_fusion: print to stderr, for each pair of neighbours, whether they share a kernel and why (not)
+    """
+
+    precision: Precision = "f32"
+    explain_fusion: bool = False
+
+    def words(self) -> dict[str, str]:
+        """What the words in capitals of the pipeline's passes stand for."""
+        return {"PRECISION": self.precision, "EXPLAIN": str(self.explain_fusion).lower()}
+
+
+def parse_precision(name: str) -> Precision:
+    """The precision of that name; TreadleError if there is none."""
+    if name not in PRECISIONS:
+        raise TreadleError(f"unknown precision '{name}'", accepted=PRECISIONS)
+    return name
