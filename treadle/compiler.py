@@ -51,7 +51,7 @@ STAGES: tuple[Stage, ...] = (
                 "graph-simplify",
                 "Batch norms and scales vanish into weights, which must be constants by now.",
             ),
-            Step("graph-decompose", "What has two reductions cannot be one definition."),
+            Step("graph-decompose", "What no template schedules whole becomes operators that one schedules."),
             Step("graph-conv-to-matmul", "After scales were folded into the filters, turned here.", only="cuda"),
             Step("graph-conv-to-matmul{pad=true}", "The same; a stored border spares predicates.", only="cpu"),
             Step("graph-fold-constants", "The filters' transposes are of constants: done now, not at run time."),
@@ -64,6 +64,7 @@ STAGES: tuple[Stage, ...] = (
         "Every operator but matmul as its definition.",
         (
             Step("graph-define", "From here on fusion asks the definition, never the operator's name."),
+            Step("graph-merge-rows", "Before definitions flow through the reshapes that keep rows apart."),
             Step("graph-inline", "Elementwise chains become one definition before groups are cut."),
         ),
     ),

@@ -20,6 +20,7 @@ from treadle.dialects.graph import (
     Operator,
     PoolOp,
     ReductionOp,
+    SoftmaxOp,
     TransposeOp,
     UnaryOp,
     definition,
@@ -187,6 +188,17 @@ def test_reductions(name: str, case: tuple[str, Shape, tuple[int, ...], str]):
     check(name, reduction(case))
 
 
+@pytest.mark.parametrize("name", ["reduce_cpu", "reduce_cuda", "rule_cpu", "rule_cuda"])
+def test_sums_of_half_precision_run_in_single(name: str):
+    """Carried in f16, 2048 + 1 is 2048."""
+    anchor = reduction(("add", (1, 3001), (1,), "float16"))
+    template = TEMPLATES[name]
+    target = GPU if template.kind == "cuda" else CPU
+    kernel = template.build(anchor, template.default(anchor, target), target, "kernel")
+    (total,) = evaluate_kernel(kernel, [np.ones((1, 3001), np.float16)])
+    assert total == np.float16(3001)
+
+
 @pytest.mark.parametrize("lanes", [16, 32, 64])
 @pytest.mark.parametrize("rows", [1, 2, 8])
 def test_knobs_of_reduce_cpu(lanes: int, rows: int):
@@ -287,6 +299,9 @@ def test_defaults_are_in_the_space(template: Any):
     anchors += [product(((m, 64), (64, n)), "float16") for m in (1, 17, 64, 1000, 4096) for n in (1, 40, 1000, 8192)]
     anchors += [reduction(("add", (rows, k), (1,), "float32")) for rows in (1, 4096) for k in (17, 300, 5000)]
     anchors += [defined(UnaryOp("exp", tensor(1, 64, n, n))) for n in (1, 7, 224)]
+    anchors += [
+        defined(SoftmaxOp(tensor(*shape), 1)) for shape in ((1, 5), (9, 1000), (2, 60000), (4096, 100), (2, 90, 49))
+    ]
     fitting = [anchor for anchor in anchors if template.fits(anchor)]
     assert fitting
     for anchor in fitting:

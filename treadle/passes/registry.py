@@ -23,6 +23,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
         "graph-conv-to-matmul",
         "graph-pack-weights",
         "graph-define",
+        "graph-merge-rows",
         "graph-inline",
         "graph-fuse",
     ),

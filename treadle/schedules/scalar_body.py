@@ -9,6 +9,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp, YieldOp
 from treadle.dialects.graph.definition import Scalar
 from treadle.dialects.graph.reduction import identity
+from treadle.schedules.accumulator import accumulator, narrowed, widened
 from treadle.schedules.kernel_builder import KernelBuilder
 
 
@@ -44,11 +45,12 @@ def emit_operation(b: KernelBuilder, op: Operation, values: dict[SSAValue, SSAVa
 
 def _emit_reduce(b: KernelBuilder, op: ReduceOp, values: dict[SSAValue, SSAValue]) -> Scalar:
     args, shape = op.body.block.args, op.shape
-    start = b.constant(identity(op.kind.data, op.result.type), op.result.type)
+    type = accumulator(op.result.type)
+    start = b.constant(identity(op.kind.data, type), type)
 
     def level(depth: int, carried: SSAValue) -> Scalar:
         if depth == len(shape):
-            return b.binary(op.kind.data, carried, emit_block(b, op.body.block, values))
+            return b.binary(op.kind.data, carried, widened(b, emit_block(b, op.body.block, values)))
 
         def body(i: SSAValue, inner: SSAValue) -> Scalar:
             values[args[depth]] = i
@@ -56,4 +58,4 @@ def _emit_reduce(b: KernelBuilder, op: ReduceOp, values: dict[SSAValue, SSAValue
 
         return b.fold(args[depth].name_hint or f"k{depth}", shape[depth], carried, body)
 
-    return level(0, start)
+    return narrowed(b, level(0, start), op.result.type)

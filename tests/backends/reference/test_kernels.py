@@ -279,6 +279,49 @@ def test_index_arithmetic_below_zero() -> None:
     np.testing.assert_array_equal(evaluate_kernel(kernel, [normal(4)]), [-1, 3, 2**62 - 1, -1])
 
 
+FOLD = """%v = loop.load %x[%t] : memref<32xf32>
+    %r = loop.warp_reduce {kind} %v over {width} : f32
+    loop.store %r, %y[%t] : memref<32xf32>"""
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("kind", ["add", "mul", "max", "min"])
+@pytest.mark.parametrize("width", [2, 4, 8, 16, 32])
+def test_lanes_fold_in_groups(kind: str, width: int, reverse: bool) -> None:
+    x = normal(32)
+    kernel = vector_kernel(FOLD.format(kind=kind, width=width), threads=32, inputs="32xf32", output="32xf32")
+    fold = {"add": np.sum, "mul": np.prod, "max": np.max, "min": np.min}[kind]
+    expected = np.repeat(fold(x.reshape(-1, width).astype(np.float64), axis=1), width)
+    actual = evaluate_kernel(kernel, [x], reverse=reverse)
+    np.testing.assert_allclose(actual, expected, rtol=32 * float(np.finfo(np.float32).eps), atol=width * 1e-7)
+    groups = actual.reshape(-1, width)
+    assert (groups == groups[:, :1]).all(), "all lanes of a group get the same bits"
+
+
+def test_warps_fold_between_barriers() -> None:
+    """Two warps leave their folds in shared memory, and every thread adds them up."""
+    kernel = vector_kernel(
+        """%c32 = arith.constant 32 : index
+    %s = loop.alloc : memref<2xf32, #shared>
+    %v = loop.load %x[%t] : memref<64xf32>
+    %r = loop.warp_reduce add %v over 32 : f32
+    %w = arith.divui %t, %c32 : index
+    loop.store %r, %s[%w] : memref<2xf32, #shared>
+    loop.barrier
+    %p = loop.load %s[%c0] : memref<2xf32, #shared>
+    %q = loop.load %s[%c1] : memref<2xf32, #shared>
+    %sum = arith.addf %p, %q : f32
+    loop.store %sum, %y[%t] : memref<64xf32>""",
+        threads=64,
+        inputs="64xf32",
+        output="64xf32",
+    )
+    x = normal(64)
+    for reverse in (False, True):
+        actual = evaluate_kernel(kernel, [x], reverse=reverse)
+        np.testing.assert_allclose(actual, np.full(64, x.sum(dtype=np.float64)), rtol=1e-5)
+
+
 COPY = "%v = loop.load %x[%t] : memref<4xf32>\n loop.store %v, %y[%t] : memref<4xf32>"
 
 
@@ -304,6 +347,17 @@ COPY = "%v = loop.load %x[%t] : memref<4xf32>\n loop.store %v, %y[%t] : memref<4
             "%half = arith.cmpi ult, %t, %c2 : index\n scf.if %half {\n loop.barrier\n }",
             4,
             r"block 0 diverges: thread 0 waits at loop.barrier \(operation 0\), thread 2 has ended",
+        ),
+        (
+            "%r = loop.warp_reduce add %zero over 2 : f32",
+            4,
+            "kernel 'k': block 0 diverges: thread 0 waits at loop.warp_reduce .*accepted: all 32 lanes of a warp",
+        ),
+        (
+            "%half = arith.cmpi ult, %t, %c2 : index\n scf.if %half {\n"
+            "%r = loop.warp_reduce add %zero over 2 : f32\n }",
+            32,
+            r"block 0 diverges: thread 0 waits at loop.warp_reduce \(operation 0\), thread 2 has ended",
         ),
         (
             "task.for (%i) in #task.map<spatial(4)>(%t) {\n}",

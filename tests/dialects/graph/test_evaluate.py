@@ -15,6 +15,7 @@ from xdsl.ir import Operation
 
 from tests.helpers.graphs import random
 from treadle.dialects.graph import (
+    ArgReductionOp,
     BinaryOp,
     CastOp,
     ConcatOp,
@@ -144,6 +145,17 @@ def test_layer_norm() -> None:
 @pytest.mark.parametrize(("kind", "fold"), [("max", np.max), ("min", np.min), ("mul", np.prod), ("mean", np.mean)])
 def test_reduction(kind: str, fold: Callable[..., Array]) -> None:
     assert_close(value(lambda x: ReductionOp(kind, x, [1, 3], True), X), fold(X, axis=(1, 3), keepdims=True))
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("kind", ["max", "min"])
+def test_arg_reduction_of_equal_elements_and_nan(kind: str, last: bool) -> None:
+    x = np.array([[3, 1, 3, 1, 2], [0, np.nan, 5, np.nan, -7], [-np.inf] * 5], np.float32)
+    got = value(lambda t: ArgReductionOp(kind, t, 1, False, last), x)
+    arg = {"max": np.argmax, "min": np.argmin}[kind]
+    expected = 4 - arg(x[:, ::-1], axis=1) if last else arg(x, axis=1)
+    assert got.dtype == np.int64
+    np.testing.assert_array_equal(got, expected)
 
 
 MOVEMENTS: list[tuple[str, Callable[..., Operation], Callable[[Array], Array]]] = [

@@ -126,6 +126,8 @@ GOOD = [
     conv_transpose("tensor<1x4x3x3xf32>", "tensor<4x2x2x2xf32>", "tensor<1x2x6x6xf32>"),
     one('reduction "mean"', "tensor<1x6x7x7xf32>", "tensor<1x6x1x1xf32>", f"{{dims = {ints(2, 3)}, keep = 1 : i64}}"),
     one('reduction "or"', "tensor<3x4xi1>", "tensor<3xi1>", f"{{dims = {ints(1)}, keep = 0 : i64}}"),
+    one('arg_reduction "min"', "tensor<3x4xf32>", "tensor<3xi64>", "{dim = 1 : i64, keep = 0 : i64, last = 1 : i64}"),
+    one('arg_reduction "max"', "tensor<3x4xi32>", "tensor<1x4xi64>", "{dim = 0 : i64, keep = 1 : i64, last = 0 : i64}"),
     pool("max"),
     pool("avg", y="tensor<1x2x4x4xf32>", pads=ints(1, 1, 1, 1)),
     one("reshape", "tensor<100xf32>", "tensor<2x50xf32>", f"{{shape = {ints(2, 50)}}}"),
@@ -220,6 +222,19 @@ REJECTED = [
     (one('reduction "and"', F, F, f"{{dims = {ints(0)}, keep = 1 : i64}}"), "and is not defined on f32"),
     (one('reduction "add"', F, F, f"{{dims = {ints(0, 0)}, keep = 1 : i64}}"), "dimensions (0, 0) name one twice"),
     (one('reduction "add"', F, F, f"{{dims = {ints(1)}, keep = 1 : i64}}"), "dimensions (1,) of a tensor of rank 1"),
+    (
+        one('arg_reduction "sum"', F, F, "{dim = 0 : i64, keep = 1 : i64, last = 0 : i64}"),
+        "unknown arg_reduction 'sum'",
+    ),
+    (one('arg_reduction "max"', F, F, "{dim = 1 : i64, keep = 1 : i64, last = 0 : i64}"), "dimension 1 of a tensor of"),
+    (
+        one('arg_reduction "max"', "tensor<0xf32>", F, "{dim = 0 : i64, keep = 1 : i64, last = 0 : i64}"),
+        "the max of no elements, along dimension 0 of tensor<0xf32>",
+    ),
+    (
+        one('arg_reduction "max"', "tensor<4xi1>", F, "{dim = 0 : i64, keep = 1 : i64, last = 0 : i64}"),
+        "arg_reduction of i1: floats or integers are needed",
+    ),
     (pool("median"), "unknown pooling 'median': expected max or avg"),
     (pool("max", x="tensor<2x6xf32>"), "rank is at least 3"),
     (pool("max", kernel=ints(2)), "(1, 2, 2, 4) entries for 2 spatial dimensions"),

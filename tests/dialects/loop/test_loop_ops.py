@@ -80,6 +80,8 @@ GOOD = [
     "%r = loop.alloc : memref<8x32xf32, #loop.space<register>>",
     "%r = loop.alloc : memref<8x32xf16, #loop.space<shared>>",
     "loop.barrier",
+    VALUES + "%r = loop.warp_reduce add %v over 32 : f32",
+    VALUES + "%r = loop.warp_reduce max %v over 2 : f32",
     VALUES + "%r = loop.lane_mask %i, %j : vector<16xi1>",
     VALUES + "%r = loop.lane_compare ogt, %w, %z : vector<16xf32>",
     VALUES + "%r = loop.lane_select %m, %w, %z : vector<16xf32>",
@@ -164,6 +166,12 @@ REJECTED = [
         VALUES + "loop.strided_store %w, %B[%i] by 2 where %short : memref<64xf32>, vector<16xf32>",
         "operand is used with type vector<16xi1>",
     ),
+    (
+        VALUES + "%r = loop.warp_reduce and %v over 32 : f32",
+        "unknown reduction 'and': expected one of add, mul, max, min",
+    ),
+    (VALUES + "%r = loop.warp_reduce add %v over 3 : f32", "groups of 3 lanes: expected 2, 4, 8, 16 or 32"),
+    (VALUES + "%r = loop.warp_reduce add %h over 32 : f16", "lanes exchange f32 and i32, not f16"),
     (
         TILES + COPY.replace("S[%i, %i, %i]", "S[%i, %i]"),
         "2 indices into memref<2x64x32xf16, #loop.space<shared>>: expected 3",

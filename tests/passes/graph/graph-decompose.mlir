@@ -1,4 +1,11 @@
-// RUN: treadle-opt %s -p graph-decompose | filecheck %s
+// RUN: treadle-opt %s -p graph-decompose | filecheck %s --check-prefix=KEPT
+// RUN: treadle-opt %s -p graph-decompose{rows=true} | filecheck %s
+
+// One template schedules the whole row; `rows` takes it apart all the same.
+// KEPT:      func.func @softmax
+// KEPT-NEXT:   %y = graph.softmax %x
+// KEPT:      func.func @mean
+// KEPT-NEXT:   graph.reduction "add" %x
 
 func.func @softmax(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
   %y = graph.softmax %x {dim = 1 : i64} : (tensor<4x8xf32>) -> tensor<4x8xf32>

@@ -34,6 +34,21 @@ loop.func @"flip 3"(%A : memref<64xf32>, %C : memref<64xf32>) grid(%b in 2) thre
 // TEXT:               treadle_barrier();
 // TEXT-NEXT:          C[at] = tile[31 - t];
 
+// Four lanes fold in two rounds.
+loop.func @fold(%A : memref<32xf32>, %C : memref<32xf32>) grid(%b in 1) threads(%t in 32) {
+  %x = memref.load %A[%t] : memref<32xf32>
+  %s = loop.warp_reduce add %x over 4 : f32
+  memref.store %s, %C[%t] : memref<32xf32>
+}
+
+// CHECK:       cuda.kernel @fold
+// CHECK:         [[TWO:%.*]] = arith.constant 2 : index
+// CHECK-NEXT:    [[A:%.*]] = cuda.shuffle xor %x, [[TWO]] : f32
+// CHECK-NEXT:    [[B:%.*]] = arith.addf %x, [[A]] : f32
+// CHECK-NEXT:    [[ONE:%.*]] = arith.constant 1 : index
+// CHECK-NEXT:    [[C:%.*]] = cuda.shuffle xor [[B]], [[ONE]] : f32
+// CHECK-NEXT:    %s = arith.addf [[B]], [[C]] : f32
+// CHECK-NEXT:    memref.store %s
 // Copies and tile products of the loop dialect have one operation each.
 loop.func @tiles(%A : memref<4096xf16>, %C : memref<64xf32>) grid(%b in 2) threads(%t in 32) {
   %tile = loop.alloc : memref<32x32xf16, #loop.space<shared>>

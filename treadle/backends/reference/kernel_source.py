@@ -19,6 +19,7 @@ from xdsl.dialects.builtin import MemRefType, NoneAttr, VectorType
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from treadle.backends.reference import kernel_tiles, kernel_vectors
+from treadle.backends.reference.kernel_folds import folder
 from treadle.backends.reference.kernel_scalars import constant, expression, function
 from treadle.backends.reference.kernel_tiles import WarpFunction, matrix_loader, multiply
 from treadle.dialects import loop, task
@@ -83,6 +84,7 @@ class _Writer:
             loop.StoreOp: self._loop_store,
             loop.AllocOp: self._alloc,
             loop.BarrierOp: self._barrier,
+            loop.WarpReduceOp: self._warp_reduce,
             loop.CopyOp: self._copy,
             loop.AsyncCopyOp: self._async_copy,
             loop.CommitOp: lambda op: self._line("flight.append([])"),
@@ -280,6 +282,9 @@ class _Writer:
     def _barrier(self, op: loop.BarrierOp) -> None:
         self.cooperates = True
         self._line(f"yield {self._number(op)}")
+
+    def _warp_reduce(self, op: loop.WarpReduceOp) -> None:
+        self._of_warp(op, folder(op), self.names[op.value])
 
     def _copy(self, op: loop.CopyOp) -> None:
         buffer, value = self.names[op.buffer], self._fresh()

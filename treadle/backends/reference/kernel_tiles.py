@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treadle.dialects import loop
+from treadle.dialects.loop import WARP
 
 Array = NDArray[Any]
 Flight: TypeAlias = list[list[tuple[list[Any], int, Any]]]
@@ -16,7 +17,7 @@ Flight: TypeAlias = list[list[tuple[list[Any], int, Any]]]
 WarpFunction: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
 """From what each lane brings to what each lane gets."""
 
-WARP = 32
+
 _TF32_MASK = np.uint32(0xFFFFE000)
 
 
@@ -76,4 +77,4 @@ def multiply(lanes: Sequence[Any]) -> Sequence[Any]:
 NAMESPACE: dict[str, object] = {"start": start, "land": land, "round_tf32": round_tf32}
 """What the generated text calls."""
 
-__all__ = ["NAMESPACE", "WARP", "WarpFunction", "matrix_loader", "multiply"]
+__all__ = ["NAMESPACE", "WarpFunction", "matrix_loader", "multiply"]

@@ -18,9 +18,9 @@ from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import Attribute
 
 from treadle.backends.reference.kernel_source import KernelSource, kernel_source
-from treadle.backends.reference.kernel_tiles import WARP
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.loop import FuncOp, KernelOp
+from treadle.dialects.loop.warp import WARP
 from treadle.errors import TreadleError
 
 Array = NDArray[Any]

@@ -1,11 +1,12 @@
 """The graph dialect: tensors, operators, and the definition of each operator.
 
-Definition language: `compute.py`. Operators by family: `elementwise.py`, `linear.py`, `reduction.py`, `movement.py`,
-`normalize.py`, `constant.py`.
+Definition language: `compute.py`. Operators by family: `elementwise.py`, `linear.py`, `reduction.py`,
+`arg_reduction.py`, `movement.py`, `normalize.py`, `constant.py`.
 """
 
 from xdsl.ir import Dialect
 
+from treadle.dialects.graph.arg_reduction import ArgReductionOp
 from treadle.dialects.graph.attributes import BlobAttr, DimsAttr, InlineAttr
 from treadle.dialects.graph.compute import AtOp, ComputeOp, FusedOp, ReduceOp, YieldOp
 from treadle.dialects.graph.constant import ConstantOp
@@ -34,14 +35,14 @@ GRAPH = Dialect(
         ConvOp, ConvTransposeOp, MatmulOp,
         BroadcastOp, ConcatOp, GatherOp, PadOp, ReshapeOp, ResizeOp, SliceOp, TransposeOp,
         BatchNormOp, LayerNormOp, SoftmaxOp,
-        PoolOp, ReductionOp,
+        ArgReductionOp, PoolOp, ReductionOp,
     ],
     [BlobAttr, DimsAttr, InlineAttr],
 )  # fmt: skip
 
 __all__ = [
-    "GRAPH", "AtOp", "BatchNormOp", "BinaryOp", "BlobAttr", "BroadcastOp", "CastOp", "ComputeOp", "ConcatOp",
-    "ConstantOp", "ConvOp", "ConvTransposeOp", "DimsAttr", "FusedOp", "GatherOp", "InlineAttr", "LayerNormOp",
-    "MatmulOp", "Operator", "PadOp", "PoolOp", "ReduceOp", "ReductionOp", "ReshapeOp", "ResizeOp", "SliceOp",
-    "SoftmaxOp", "TransposeOp", "UnaryOp", "WhereOp", "YieldOp", "definition",
+    "GRAPH", "ArgReductionOp", "AtOp", "BatchNormOp", "BinaryOp", "BlobAttr", "BroadcastOp", "CastOp", "ComputeOp",
+    "ConcatOp", "ConstantOp", "ConvOp", "ConvTransposeOp", "DimsAttr", "FusedOp", "GatherOp", "InlineAttr",
+    "LayerNormOp", "MatmulOp", "Operator", "PadOp", "PoolOp", "ReduceOp", "ReductionOp", "ReshapeOp", "ResizeOp",
+    "SliceOp", "SoftmaxOp", "TransposeOp", "UnaryOp", "WhereOp", "YieldOp", "definition",
 ]  # fmt: skip

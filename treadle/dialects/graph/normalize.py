@@ -16,7 +16,7 @@ from treadle.dialects.graph.dtypes import is_float
 
 @irdl_op_definition
 class SoftmaxOp(Operator):
-    """`exp(x - max) / sum(exp(x - max))` along a dimension.
+    """`exp(x - max) * (1 / sum(exp(x - max)))` along a dimension.
 
     ```mlir
     %y = graph.softmax %x {dim = 3 : i64} : (tensor<1x12x128x128xf32>) -> tensor<1x12x128x128xf32>
@@ -52,7 +52,8 @@ class SoftmaxOp(Operator):
             return inner.math("exp", inner.binary("sub", inner.at(self.x, where), largest))
 
         total = b.reduce("add", extents, lambda inner, k: exponential(inner, along(k)))
-        return b.binary("div", exponential(b, index), total)
+        one = b.constant(1.0, self.type.get_element_type())
+        return b.mul(exponential(b, index), b.binary("div", one, total))
 
 
 @irdl_op_definition
@@ -105,8 +106,8 @@ class LayerNormOp(Operator):
         total = b.reduce("add", extents, lambda inner, k: inner.at(self.x, [*index[:dim], *k]))
         mean = b.binary("div", total, count)
         variance = b.binary("div", b.reduce("add", extents, square), count)
-        spread = b.math("sqrt", b.add(variance, b.constant(self.epsilon.value.data, element)))
-        normal = b.binary("div", deviation(b, index), spread)
+        spread = b.math("rsqrt", b.add(variance, b.constant(self.epsilon.value.data, element)))
+        normal = b.mul(deviation(b, index), spread)
         return b.add(b.mul(normal, b.at(self.scale, index[dim:])), b.at(self.bias, index[dim:]))
 
 

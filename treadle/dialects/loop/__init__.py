@@ -2,8 +2,8 @@
 
 Kernels and launches: `kernel.py`. Loads, stores, buffers and barriers: `access.py`, of vectors with
 masks and strides: `lanes.py`; comparisons of their lanes: `lane_logic.py`. Copies to shared memory, which may be
-asynchronous: `copy.py`; products of tiles on tensor cores: `tile_product.py`. Everything else that a kernel says
-is upstream's `arith`, `math`, `scf`, and the task dialect's `task.for`.
+asynchronous: `copy.py`; products of tiles on tensor cores: `tile_product.py`; folds of a warp: `warp.py`. Everything
+else that a kernel says is upstream's `arith`, `math`, `scf`, and the task dialect's `task.for`.
 """
 
 from xdsl.ir import Dialect
@@ -25,21 +25,22 @@ from treadle.dialects.loop.lane_logic import LaneCompareOp, LaneSelectOp
 from treadle.dialects.loop.lanes import LaneMaskOp, StridedLoadOp, StridedStoreOp
 from treadle.dialects.loop.swizzle import Swizzle, swizzle_of_rows
 from treadle.dialects.loop.tile_product import LoadMatrixOp, MmaOp, RoundTf32Op
+from treadle.dialects.loop.warp import WARP, WarpReduceOp
 
 LOOP = Dialect(
     "loop",
     [
         AllocOp, AsyncCopyOp, BarrierOp, BufferOp, CommitOp, CopyOp, FuncOp, KernelOp, LaneCompareOp, LaneMaskOp,
         LaneSelectOp, LaunchOp, LoadMatrixOp, LoadOp, MmaOp, ReturnOp, RoundTf32Op, StoreOp, StridedLoadOp,
-        StridedStoreOp, WaitOp, YieldOp,
+        StridedStoreOp, WaitOp, WarpReduceOp, YieldOp,
     ],
     [SpaceAttr, SwizzleAttr],
 )  # fmt: skip
 
 __all__ = [
-    "LOOP", "AllocOp", "AsyncCopyOp", "BarrierOp", "BufferOp", "CommitOp", "CopyOp", "FuncOp", "KernelOp",
+    "LOOP", "WARP", "AllocOp", "AsyncCopyOp", "BarrierOp", "BufferOp", "CommitOp", "CopyOp", "FuncOp", "KernelOp",
     "LaneCompareOp", "LaneMaskOp", "LaneSelectOp", "LaunchOp", "LoadMatrixOp", "LoadOp", "MmaOp", "ReturnOp",
     "RoundTf32Op", "Space", "SpaceAttr", "StoreOp", "StridedLoadOp", "StridedStoreOp", "Swizzle", "SwizzleAttr",
-    "WaitOp", "YieldOp", "buffer_type", "memref_of", "swizzle_of", "swizzle_of_rows", "type_of",
+    "WaitOp", "WarpReduceOp", "YieldOp", "buffer_type", "memref_of", "swizzle_of", "swizzle_of_rows", "type_of",
     "zeros",
 ]  # fmt: skip

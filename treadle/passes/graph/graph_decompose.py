@@ -1,4 +1,4 @@
-"""graph-decompose: every operator becomes ones whose definition has at most one reduction."""
+"""graph-decompose: operators whose definition no template schedules become simpler ones."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.graph import BinaryOp, LayerNormOp, PoolOp, ReductionOp, SoftmaxOp, UnaryOp, definition
 from treadle.dialects.graph.compute import AtOp, ComputeOp, ReduceOp, YieldOp
-from treadle.dialects.graph.definition import int_list
+from treadle.dialects.graph.definition import Operator, int_list
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.graph.evaluate import evaluate_compute
 from treadle.passes.graph.rewriting import Array, constant_op, replace, shape_of, tensor
+from treadle.schedules.row_analysis import Rows, analyse_rows
 
 
 @dataclass(frozen=True)
 class GraphDecomposePass(ModulePass):
-    """Writes softmax, layer_norm, the reduction "mean" and padded average pooling as simpler operators.
+    """Writes the reduction "mean", padded average pooling, and softmax and layer_norm as simpler operators.
 
     ```mlir
     %y = graph.softmax %x {dim = 1 : i64} : (tensor<4x8xf32>) -> tensor<4x8xf32>
@@ -42,24 +43,44 @@ class GraphDecomposePass(ModulePass):
     %s = graph.reduction "add" %e {dims = array<i64: 1>, keep = 1 : i64} : (...) -> tensor<4x1xf32>
     %y = graph.binary "div" %e, %s : (tensor<4x8xf32>, tensor<4x1xf32>) -> tensor<4x8xf32>
     ```
+    Softmax and layer_norm stay if their definition is a row computation that is worth one kernel; not with `rows`.
     A padded average pooling becomes a `graph.compute` that reads the number of elements under each window
     from a constant, instead of counting them.
     """
 
     name = "graph-decompose"
+    rows: bool = False
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         patterns: list[RewritePattern] = [
-            DecomposeSoftmax(), DecomposeLayerNorm(), DecomposeMean(), HoistWindowCount(),
+            DecomposeSoftmax(self.rows), DecomposeLayerNorm(self.rows), DecomposeMean(), HoistWindowCount(),
         ]  # fmt: skip
         PatternRewriteWalker(GreedyRewritePatternApplier(patterns)).rewrite_module(op)
 
 
+def _is_one_kernel(op: Operator) -> bool:
+    """Whether a template schedules the whole operator."""
+    if DYNAMIC_INDEX in op.shape:
+        return False
+    compute = definition(op)
+    rows = analyse_rows(compute)
+    compute.erase()
+    return isinstance(rows, Rows) and rows.worth_one_kernel
+
+
+@dataclass(frozen=True)
 class DecomposeSoftmax(RewritePattern):
-    """Softmax as maximum, difference, exponential, sum, quotient."""
+    """Softmax as maximum, difference, exponential, sum, quotient.
+
+    always: even if a template schedules it whole
+    """
+
+    always: bool
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: SoftmaxOp, rewriter: PatternRewriter) -> None:
+        if not self.always and _is_one_kernel(op):
+            return
         dims = [op.dim.value.data]
         largest = ReductionOp("max", op.x, dims, keep=True)
         difference = BinaryOp("sub", op.x, largest.result)
@@ -69,12 +90,18 @@ class DecomposeSoftmax(RewritePattern):
         replace(rewriter, op, [largest, difference, exponential, total, quotient])
 
 
+@dataclass(frozen=True)
 class DecomposeLayerNorm(RewritePattern):
-    """Layer normalisation as mean, deviation, variance; a row is scaled by one reciprocal square root."""
+    """Layer normalisation as mean, deviation, variance; a row is scaled by one reciprocal square root.
+
+    always: even if a template schedules it whole
+    """
+
+    always: bool
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: LayerNormOp, rewriter: PatternRewriter) -> None:
-        if DYNAMIC_INDEX in op.shape:
+        if DYNAMIC_INDEX in op.shape or (not self.always and _is_one_kernel(op)):
             return
         dims = range(op.dim.value.data, len(op.shape))
         dtype = numpy_dtype(op.type.get_element_type())

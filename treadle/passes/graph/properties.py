@@ -33,6 +33,7 @@ from treadle.passes.graph.digits import (
     strides,
 )
 from treadle.passes.loop.emit_index import IndexEmitter, IndexReader
+from treadle.schedules.row_analysis import Rows, analyse_rows
 
 
 def shape_of(tensor: SSAValue) -> tuple[int, ...]:
@@ -175,7 +176,13 @@ def emit_inverse(
 
 
 def read_points(compute: ComputeOp, tensor: SSAValue) -> int:
-    """How many iteration points, over all elements and reductions, read an element of `tensor`."""
+    """How many iteration points, over all elements and reductions, read an element of `tensor`.
+
+    One kernel computes a row's reductions once for all of its elements, and reads most rows once.
+    """
+    rows = analyse_rows(compute)
+    if isinstance(rows, Rows):
+        return rows.read_points(tensor)
     return sum(_points(at, compute) for at in compute.reads() if at.source is tensor)
 
 

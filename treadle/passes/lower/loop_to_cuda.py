@@ -24,10 +24,11 @@ from treadle.dialects.cuda import (
 from treadle.dialects.cuda.kernel import MAX_STATIC_SHARED
 from treadle.dialects.loop import AllocOp as LoopAllocOp
 from treadle.dialects.loop import BarrierOp as LoopBarrierOp
-from treadle.dialects.loop import FuncOp
+from treadle.dialects.loop import FuncOp, WarpReduceOp
 from treadle.dialects.loop import SpaceAttr as LoopSpaceAttr
 from treadle.passes.lower.cuda_tiles import cuda_tile_operation
 from treadle.passes.lower.identifiers import rename_kernels
+from treadle.passes.lower.warp_reduce import lower_warp_reduce
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,9 @@ def _lower_body(kernel: FuncOp, first: Operation) -> None:
     for op in [inner for inner in kernel.body.walk() if isinstance(inner, LoopAllocOp)]:
         _lower_alloc(op, first)
     for op in list(kernel.body.walk()):
+        if isinstance(op, WarpReduceOp):
+            lower_warp_reduce(op)
+            continue
         new = BarrierOp() if isinstance(op, LoopBarrierOp) else cuda_tile_operation(op)
         if new is None:
             continue

@@ -6,6 +6,8 @@ from treadle.schedules.templates.matmul_mma import MatmulMma, MatmulTf32
 from treadle.schedules.templates.matmul_simt import MatmulSimt
 from treadle.schedules.templates.reduce_cpu import ReduceCpu
 from treadle.schedules.templates.reduce_cuda import ReduceCuda
+from treadle.schedules.templates.row_cpu import RowCpu
+from treadle.schedules.templates.row_cuda import RowCuda
 from treadle.schedules.templates.rule_cpu import RuleCpu
 from treadle.schedules.templates.rule_cuda import RuleCuda
 
@@ -13,8 +15,10 @@ TEMPLATES: dict[str, Template] = {
     template.name: template
     for template in (
         MatmulCpu(),
+        RowCpu(),
         ReduceCpu(),
         RuleCpu(),
+        RowCuda(),
         ReduceCuda(),
         MatmulMma(),
         MatmulSimt(),

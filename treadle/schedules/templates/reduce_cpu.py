@@ -15,6 +15,7 @@ from treadle.dialects.loop.index_expr import Expr, floordiv, mod, var
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
 from treadle.schedules.access_analysis import IndexMap, stride_along
+from treadle.schedules.accumulator import accumulator, narrowed, widened
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.scalar_body import emit_block, emit_operation
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
@@ -99,7 +100,7 @@ def _element(b: KernelBuilder, block: Block, values: dict[SSAValue, SSAValue], l
 def _operation(b: KernelBuilder, op: Operation, values: dict[SSAValue, SSAValue], lanes: int) -> SSAValue:
     if not isinstance(op, ReduceOp):
         return emit_operation(b, op, values)
-    kind, element, extent = op.kind.data, op.result.type, prod(op.shape)
+    kind, element, extent = op.kind.data, accumulator(op.result.type), prod(op.shape)
     neutral = identity(kind, element)
     part = b.alloc("part", [lanes], element)
     with b.tasks(["lane"], repeat(lanes), unroll=True, vector=True) as (lane,):
@@ -110,7 +111,8 @@ def _operation(b: KernelBuilder, op: Operation, values: dict[SSAValue, SSAValue]
     ):
         digits = b.delinearize(b.add(b.mul(k, lanes), lane), op.shape)
         inner = values | dict(zip(op.body.block.args, digits, strict=True))
-        b.store(b.binary(kind, b.load(part, [lane]), emit_block(b, op.body.block, inner)), part, [lane])
+        term = widened(b, emit_block(b, op.body.block, inner))
+        b.store(b.binary(kind, b.load(part, [lane]), term), part, [lane])
     # Every access to `part` is a vector access, so that it can stay in vector registers; the copy is read by element.
     copy = b.alloc("lanes", [lanes], element)
     with b.tasks(["lane"], repeat(lanes), unroll=True, vector=True) as (lane,):
@@ -122,11 +124,11 @@ def _operation(b: KernelBuilder, op: Operation, values: dict[SSAValue, SSAValue]
         lambda lane, acc: b.binary(kind, acc, b.load(copy, [lane])),
     )
     if extent % lanes == 0:
-        return total
+        return narrowed(b, total, op.result.type)
 
     def rest(k: SSAValue, acc: SSAValue) -> SSAValue:
         digits = b.delinearize(b.add(k, extent - extent % lanes), op.shape)
         inner = values | dict(zip(op.body.block.args, digits, strict=True))
-        return b.binary(kind, acc, emit_block(b, op.body.block, inner))
+        return b.binary(kind, acc, widened(b, emit_block(b, op.body.block, inner)))
 
-    return b.fold("k", extent % lanes, total, rest)
+    return narrowed(b, b.fold("k", extent % lanes, total, rest), op.result.type)

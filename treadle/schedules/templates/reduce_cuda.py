@@ -1,7 +1,8 @@
-"""Reductions on a GPU: the threads of a block share elements and fold in shared memory."""
+"""Reductions on a GPU: the threads of a block share elements, and fold in their warps and in shared memory."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, prod
 from typing import ClassVar
@@ -10,10 +11,13 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import ComputeOp, MatmulOp, ReduceOp, YieldOp, definition
+from treadle.dialects.graph.definition import Scalar
 from treadle.dialects.graph.dtypes import is_float
 from treadle.dialects.graph.reduction import identity
-from treadle.dialects.loop import KernelOp, Space
+from treadle.dialects.loop import KernelOp, Space, WarpReduceOp
+from treadle.dialects.loop.warp import WARP, lanes_fold
 from treadle.dialects.schedule import Choice
+from treadle.schedules.accumulator import accumulator, narrowed, widened
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.scalar_body import emit_block, emit_operation
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
@@ -28,7 +32,8 @@ _FEW_IN_THREADS = 1 << 16
 
 class ReduceCuda(Template):
     """A block computes `outputs` elements, each shared by `threads / outputs` threads: a thread folds every so
-    many terms in a register, then a tree folds the threads' results in shared memory, a barrier between rounds.
+    many terms in a register, then a tree folds the threads' results: among the lanes of a warp if these share an
+    element, else in shared memory, a barrier between rounds.
 
     Consecutive threads take consecutive terms where these lie next to one another in memory, else consecutive
     elements of the result. A product of few elements and many terms is such a reduction, too.
@@ -128,35 +133,67 @@ class _ReduceBody:
         values: dict[SSAValue, SSAValue] = dict(zip(self.tensors, b.inputs, strict=True))
         values.update(zip(compute.body.block.args, index, strict=True))
         reduce = next(op for op in compute.body.block.ops if isinstance(op, ReduceOp))
-        scratch = b.alloc("scratch", [shares.threads], reduce.result.type, Space.SHARED)
         for op in _between(compute.body.block.first_op, reduce):
             values[op.results[0]] = emit_operation(b, op, values)
-        self._fold(reduce, values, scratch, part)
+        total_of_terms = self._fold(reduce, values, part)
         last = compute.body.block.last_op
         assert isinstance(last, YieldOp)
         conditions = [b.binary("eq", part, 0)] + ([] if whole else [b.binary("lt", position, total)])
         with b.when(b.all(conditions)):
-            values[reduce.result] = b.load(scratch, [b.thread])
+            values[reduce.result] = narrowed(b, total_of_terms(), reduce.result.type)
             for op in _between(reduce.next_op, last):
                 values[op.results[0]] = emit_operation(b, op, values)
             b.store(values[last.value], b.output, index)
         grid = ceil(total / shares.outputs)
         return b.kernel(name, self.tensors, compute.type, grid, shares.threads, f"{compute.type} by reduction")
 
-    def _fold(self, reduce: ReduceOp, values: dict[SSAValue, SSAValue], scratch: SSAValue, first: SSAValue) -> None:
-        """Leaves the fold of an element's terms in the scratch of its first thread, visible to it."""
+    def _fold(self, reduce: ReduceOp, values: dict[SSAValue, SSAValue], first: SSAValue) -> Callable[[], Scalar]:
+        """Writes the fold of an element's terms; calling the result gives it where `first`, the calling thread's part,
+        is 0."""
         b, shares = self.b, self.shares
-        kind, element, extent = reduce.kind.data, reduce.result.type, prod(reduce.shape)
-        part = b.alloc("part", [1], element)
-        b.store(b.constant(identity(kind, element), element), part, [0])
+        kind, extent, type = reduce.kind.data, prod(reduce.shape), accumulator(reduce.result.type)
+        part = b.alloc("part", [1], type)
+        b.store(b.constant(identity(kind, type), type), part, [0])
         with b.loop("k", ceil(extent / shares.parts)) as k:
             position = b.add(b.mul(k, shares.parts), first)
             with b.when(b.binary("lt", position, extent) if extent % shares.parts else None):
                 digits = b.delinearize(position, reduce.shape)
                 inner = values | dict(zip(reduce.body.block.args, digits, strict=True))
-                term = emit_block(b, reduce.body.block, inner)
+                term = widened(b, emit_block(b, reduce.body.block, inner))
                 b.store(b.binary(kind, b.load(part, [0]), term), part, [0])
-        b.store(b.load(part, [0]), scratch, [b.thread])
+        value = b.load(part, [0])
+        lanes = min(shares.parts, WARP) if shares.along_terms and lanes_fold(kind, type) else 1
+        if lanes > 1:
+            value = b.insert(WarpReduceOp(kind, value, lanes))
+        if lanes == shares.parts:
+            return lambda: value
+        if lanes > 1:
+            return self._across_warps(kind, value, first)
+        return self._by_tree(kind, value, first)
+
+    def _across_warps(self, kind: str, value: Scalar, first: SSAValue) -> Callable[[], Scalar]:
+        """One value of each warp in shared memory, folded in order by an element's first thread."""
+        b, warps = self.b, self.shares.parts // WARP
+        scratch = b.alloc("scratch", [self.shares.outputs * warps], value.type, Space.SHARED)
+        with b.when(b.binary("eq", b.mod(first, WARP), 0)):
+            b.store(value, scratch, [b.div(b.thread, WARP)])
+        b.barrier()
+
+        def total() -> Scalar:
+            begin = b.div(b.thread, WARP)
+            others = b.load(scratch, [begin])
+            return b.fold(
+                "w", warps - 1, others,
+                lambda w, acc: b.binary(kind, acc, b.load(scratch, [b.add(b.add(begin, w), 1)])),
+            )  # fmt: skip
+
+        return total
+
+    def _by_tree(self, kind: str, value: Scalar, first: SSAValue) -> Callable[[], Scalar]:
+        """Halves of an element's threads fold with the other halves in shared memory, a barrier between rounds."""
+        b, shares = self.b, self.shares
+        scratch = b.alloc("scratch", [shares.threads], value.type, Space.SHARED)
+        b.store(value, scratch, [b.thread])
         b.barrier()
         width = shares.parts // 2
         while width:
@@ -166,6 +203,7 @@ class _ReduceBody:
             if width > 1:  # what the last round stores is read by the thread that stored it
                 b.barrier()
             width //= 2
+        return lambda: b.load(scratch, [b.thread])
 
 
 def _between(first: Operation | None, end: Operation) -> list[Operation]:

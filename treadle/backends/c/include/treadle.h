@@ -175,22 +175,6 @@ TREADLE_INLINE float treadle_minf(float a, float b) { return ((a < b) | (a != a)
     TREADLE_INLINE v##lanes##f treadle_abs_v##lanes##f(v##lanes##f x) {                              \
         return (v##lanes##f)((v##lanes##i)x & 0x7fffffff);                                           \
     }                                                                                                \
-    /* Reductions of all lanes, by halves: lane l meets lane l + lanes/2, and so on. */              \
-    TREADLE_INLINE float treadle_reduce_add_v##lanes##f(v##lanes##f x) {                             \
-        for (int half = lanes / 2; half; half /= 2)                                                  \
-            for (int l = 0; l < half; l++) x[l] += x[l + half];                                      \
-        return x[0];                                                                                 \
-    }                                                                                                \
-    TREADLE_INLINE float treadle_reduce_max_v##lanes##f(v##lanes##f x) {                             \
-        for (int half = lanes / 2; half; half /= 2)                                                  \
-            for (int l = 0; l < half; l++) x[l] = treadle_maxf(x[l], x[l + half]);                   \
-        return x[0];                                                                                 \
-    }                                                                                                \
-    TREADLE_INLINE float treadle_reduce_min_v##lanes##f(v##lanes##f x) {                             \
-        for (int half = lanes / 2; half; half /= 2)                                                  \
-            for (int l = 0; l < half; l++) x[l] = treadle_minf(x[l], x[l + half]);                   \
-        return x[0];                                                                                 \
-    }                                                                                                \
     TREADLE_INLINE v##lanes##f treadle_fma_v##lanes##f(v##lanes##f a, v##lanes##f b, v##lanes##f c) { \
         v##lanes##f y;                                                                               \
         for (int l = 0; l < lanes; l++) y[l] = __builtin_fmaf(a[l], b[l], c[l]);                     \
@@ -207,6 +191,29 @@ TREADLE_INLINE float treadle_minf(float a, float b) { return ((a < b) | (a != a)
 TREADLE_VECTOR_BASICS(4)
 TREADLE_VECTOR_BASICS(8)
 TREADLE_VECTOR_BASICS(16)
+
+/* Reductions of all lanes, by halves: lane l meets lane l + lanes/2, and so on. */
+#define TREADLE_REDUCE_4(name, meet)                                                                 \
+    TREADLE_INLINE float treadle_reduce_##name##_v4f(v4f x) {                                        \
+        return meet(meet(x[0], x[2]), meet(x[1], x[3]));                                             \
+    }
+#define TREADLE_REDUCE(lanes, half, name, meet)                                                      \
+    TREADLE_INLINE float treadle_reduce_##name##_v##lanes##f(v##lanes##f x) {                        \
+        v##half##f low, high;                                                                        \
+        __builtin_memcpy(&low, &x, sizeof low);                                                      \
+        __builtin_memcpy(&high, (const char *)&x + sizeof low, sizeof high);                         \
+        return treadle_reduce_##name##_v##half##f(meet(low, high));                                  \
+    }
+#define TREADLE_ADD(a, b) ((a) + (b))
+TREADLE_REDUCE_4(add, TREADLE_ADD)
+TREADLE_REDUCE_4(max, treadle_maxf)
+TREADLE_REDUCE_4(min, treadle_minf)
+TREADLE_REDUCE(8, 4, add, TREADLE_ADD)
+TREADLE_REDUCE(8, 4, max, treadle_max_v4f)
+TREADLE_REDUCE(8, 4, min, treadle_min_v4f)
+TREADLE_REDUCE(16, 8, add, TREADLE_ADD)
+TREADLE_REDUCE(16, 8, max, treadle_max_v8f)
+TREADLE_REDUCE(16, 8, min, treadle_min_v8f)
 
 /* exp, log, tanh, erf: one text, read once a type. */
 #define TREADLE_F float

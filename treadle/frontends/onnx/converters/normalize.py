@@ -48,8 +48,10 @@ def layer_norm(node: Node, g: GraphBuilder) -> list[Tensor]:
 
 
 @converts("RMSNormalization", since=23)
+@converts("SimplifiedLayerNormalization")
 def rms_norm(node: Node, g: GraphBuilder) -> Tensor:
-    """`x / sqrt(mean(x^2) + epsilon) * scale` over the dimensions from `axis` on."""
+    """`x / sqrt(mean(x^2) + epsilon) * scale` over the dimensions from `axis` on; the second is ONNX Runtime's name."""
+    node.only_output()
     node.ignore("stash_type")
     x = node.input()
     dims = range(node.axis(node.int("axis", -1), x.rank), x.rank)
@@ -90,6 +92,30 @@ def _affine(g: GraphBuilder, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     """One scale and one bias for each channel."""
     scale, bias = (g.reshape(v, (x.shape[1], *[1] * (x.rank - 2))) for v in (scale, bias))
     return g.add(g.mul(x, scale), bias)
+
+
+@converts("MeanVarianceNormalization", since=9)
+def mean_variance_norm(node: Node, g: GraphBuilder) -> Tensor:
+    """`(x - mean) / (deviation + 1e-9)` over the axes."""
+    x = node.input()
+    axes = node.ints("axes")
+    dims = node.axes([0, 2, 3] if axes is None else axes, x.rank)
+    centred = g.sub(x, g.reduce("mean", x, dims, keep=True))
+    variance = g.reduce("mean", g.mul(centred, centred), dims, keep=True)
+    return g.div(centred, g.add(g.unary("sqrt", variance), 1e-9))
+
+
+@converts("LpNormalization")
+def lp_norm(node: Node, g: GraphBuilder) -> Tensor:
+    """`x` divided by the sum of magnitudes, or by the root of the sum of squares; what is all zeros stays so."""
+    x, p = node.input(), node.int("p", 2)
+    dims = [node.axis(node.int("axis", -1), x.rank)]
+    if p not in (1, 2):
+        raise node.error(f"p is {p}", "p = 1 or p = 2")
+    size = g.reduce("add", g.unary("abs", x) if p == 1 else g.mul(x, x), dims, keep=True)
+    size = size if p == 1 else g.unary("sqrt", size)
+    zero = g.binary("eq", size, 0.0)
+    return g.div(x, g.where(zero, g.scalar(1.0, x), size))
 
 
 @converts("LRN")

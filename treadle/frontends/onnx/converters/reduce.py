@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from xdsl.dialects.builtin import i1
 
+from treadle.dialects.graph import ArgReductionOp
 from treadle.frontends.onnx.builder import GraphBuilder, Tensor
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
@@ -80,3 +81,12 @@ def reduce_by_input(node: Node, g: GraphBuilder) -> Tensor:
     noop = node.flag("noop_with_empty_axes")
     dims = node.axes(axes, x.rank) if axes or noop else list(range(x.rank))
     return _FOLDS[node.op_type](g, x, dims, node.flag("keepdims", True))
+
+
+@converts("ArgMax", "ArgMin")
+def arg_reduce(node: Node, g: GraphBuilder) -> Tensor:
+    """The first position along an axis, or with `select_last_index` the last."""
+    x = node.input()
+    kind, dim = node.op_type[3:].lower(), node.axis(node.int("axis", 0), x.rank)
+    keep, last = node.flag("keepdims", True), node.flag("select_last_index")
+    return g.emit(lambda v: ArgReductionOp(kind, v[0], dim, keep, last), x)
