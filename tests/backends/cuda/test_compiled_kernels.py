@@ -15,13 +15,14 @@ from xdsl.ir import SSAValue
 
 from tests.backends.cuda.machine_code import disassembled
 from tests.helpers.graphs import Graph, random
+from tests.schedules.tensor_cores import scheduled
 from treadle.backends.cuda.compiler import Cubin, Unit, compile_cubin
 from treadle.backends.cuda.emulator import Emulator
 from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.cuda.resources import occupancy
 from treadle.compiler import lower
 from treadle.dialects.cuda import KernelOp
-from treadle.dialects.graph import BinaryOp, MatmulOp, ReductionOp, UnaryOp
+from treadle.dialects.graph import BinaryOp, MatmulOp, ReductionOp, SoftmaxOp, UnaryOp
 from treadle.dialects.registry import treadle_context
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import TARGETS, Target
@@ -29,8 +30,8 @@ from treadle.target import TARGETS, Target
 pytest.importorskip("cuda.bindings.nvrtc", reason="needs treadle[nvrtc]")
 
 ARCHS = [name for name, target in TARGETS.items() if target.is_cuda]
-BY_HAND = "matmul_mma"
-TEXT_BY_HAND = (Path(__file__).parent / "inputs" / f"{BY_HAND}.cu").read_text()
+BY_HAND, KERNEL_BY_HAND = "by hand", "matmul_mma"
+TEXT_BY_HAND = (Path(__file__).parent / "inputs" / f"{KERNEL_BY_HAND}.cu").read_text()
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,10 @@ class Expected:
 EXPECTED = {
     "matmul_simt": Expected(frozenset({"FFMA", "LDG", "STS", "LDS.128", "BAR.SYNC"}), 8),
     "reduce_cuda": Expected(frozenset({"FADD", "LDG", "STS", "LDS", "BAR.SYNC", "STG"}), 48),
+    "row_cuda": Expected(frozenset({"MUFU.EX2", "LDG", "SHFL.BFLY", "STG"}), 16),
     "rule_cuda": Expected(frozenset({"FFMA", "LDG", "STG"}), 48),
+    "matmul_mma": Expected(frozenset({"HMMA.16816.F32", "LDGSTS.BYPASS.128", "LDSM.16.M88.4", "LDSM.16.MT88.4"}), 4),
+    "matmul_tf32": Expected(frozenset({"HMMA.1688.F32.TF32", "LDGSTS.BYPASS.128", "LDSM.16.M88.4", "LDS"}), 4),
     BY_HAND: Expected(frozenset({"HMMA.16816.F32", "LDGSTS.BYPASS.128", "LDSM.16.M88.4", "LDSM.16.MT88.2"}), 12),
 }
 
@@ -56,7 +60,10 @@ def _product(graph: Graph) -> SSAValue:
 
 GRAPHS: dict[str, tuple[Callable[[Graph], SSAValue], tuple[tuple[int, ...], ...]]] = {
     "matmul_simt": (_product, ((2048, 64), (64, 2048))),
+    "matmul_mma": (_product, ((2048, 64), (64, 2048))),
+    "matmul_tf32": (_product, ((2048, 64), (64, 2048))),
     "reduce_cuda": (lambda g: g.add(ReductionOp("add", g[0], [1], keep=False)), ((64, 1024),)),
+    "row_cuda": (lambda g: g.add(SoftmaxOp(g[0], 1)), ((4096, 1024),)),
     "rule_cuda": (lambda g: g.add(UnaryOp("exp", g.add(BinaryOp("add", g[0], g[1])))), ((64, 1000), (64, 1000))),
 }
 """A graph that becomes one kernel of the template."""
@@ -70,6 +77,7 @@ class Compiled:
     cubin: Cubin
     threads: int
     static_shared: int
+    dynamic_shared: int = 0
 
 
 @functools.cache
@@ -78,19 +86,22 @@ def compiled(template: str, arch: str) -> Compiled:
     target = Target.parse(arch)
     if template == BY_HAND:
         shared = 3 * 2 * (64 * (32 + 8) + 32 * (64 + 8))
-        return Compiled(BY_HAND, compile_cubin(Unit(BY_HAND, TEXT_BY_HAND), target), 128, shared)
+        return Compiled(KERNEL_BY_HAND, compile_cubin(Unit(KERNEL_BY_HAND, TEXT_BY_HAND), target), 128, shared)
     kernel, unit = _lowered(template, target)
-    static = kernel.shared_bytes(dynamic=False)
-    return Compiled(unit.name, compile_cubin(unit, target), math.prod(kernel.block_shape), static)
+    static, dynamic = (kernel.shared_bytes(dynamic=each) for each in (False, True))
+    return Compiled(unit.name, compile_cubin(unit, target), math.prod(kernel.block_shape), static, dynamic)
 
 
 def _lowered(template: str, target: Target) -> tuple[KernelOp, Unit]:
     build, shapes = GRAPHS[template]
-    graph = Graph(*(np.zeros(shape, np.float32) for shape in shapes))
+    graph = Graph(*(np.zeros(shape, np.float16 if template == "matmul_mma" else np.float32) for shape in shapes))
     module: ModuleOp = graph.module(build(graph))
-    lower(treadle_context(), module, target, to="schedule")
-    assert f'#schedule.use<"{template}"' in str(module)
-    lower(treadle_context(), module, target, after="schedule")
+    if template == "matmul_tf32":
+        scheduled(module, template, {}, target)
+    else:
+        lower(treadle_context(), module, target, to="schedule")
+        assert f'#schedule.use<"{template}"' in str(module)
+        lower(treadle_context(), module, target, after="schedule")
     (kernel,) = (op for op in module.walk() if isinstance(op, KernelOp))
     (unit,) = print_kernels(module)
     return kernel, unit
@@ -108,7 +119,7 @@ def test_registers_shared_memory_and_occupancy(template: str, arch: str) -> None
     assert not used.spills and used.stack_bytes == 0
     assert 0 < used.registers <= target.registers_per_thread
     assert used.shared_bytes == kernel.static_shared
-    assert occupancy(used, target, kernel.threads).warps >= EXPECTED[template].warps
+    assert occupancy(used, target, kernel.threads, kernel.dynamic_shared).warps >= EXPECTED[template].warps
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -118,7 +129,7 @@ def test_instructions(template: str, arch: str) -> None:
     sass = disassembled(kernel.cubin)[kernel.name]
     assert not sass.uses_local_memory
     assert {opcode for opcode in EXPECTED[template].opcodes if not sass.has(opcode)} == set()
-    assert sass.has_tensor_products == sass.has_async_copies == (template == BY_HAND)
+    assert sass.has_tensor_products == sass.has_async_copies == (template in ("matmul_mma", "matmul_tf32", BY_HAND))
 
 
 @pytest.mark.parametrize("shape", [(64, 64, 32), (128, 192, 160)])
@@ -126,7 +137,7 @@ def test_the_kernel_by_hand_is_right(shape: tuple[int, int, int], emulate: Calla
     m, n, k = shape
     a, b = random(m, k).astype(np.float16), random(k, n, seed=1).astype(np.float16)
     c = np.zeros((m, n), np.float32)
-    report = emulate(TEXT_BY_HAND).launch(BY_HAND, (n // 64, m // 64, 1), (128, 1, 1), [a, b, c, n, k])
+    report = emulate(TEXT_BY_HAND).launch(KERNEL_BY_HAND, (n // 64, m // 64, 1), (128, 1, 1), [a, b, c, n, k])
     assert not report.findings, str(report)
     wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
     bound = (k + 1) * 2.0**-24 * (np.abs(wide_a) @ np.abs(wide_b))

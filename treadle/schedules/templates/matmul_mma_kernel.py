@@ -13,7 +13,7 @@ from treadle.dialects.graph import MatmulOp
 from treadle.dialects.graph.definition import Scalar
 from treadle.dialects.loop import KernelOp, LoadMatrixOp, MmaOp, RoundTf32Op, Space
 from treadle.dialects.loop.tile_product import fragments
-from treadle.dialects.task import repeat, spatial
+from treadle.dialects.task import Mapping, repeat, spatial
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.templates.matmul_mma_tile import FRAGMENT, PRODUCT_M, PRODUCT_N, WARP, MmaTile, SharedTile
 
@@ -264,7 +264,7 @@ class MmaKernel:
         b.store(value, b.output, [*self.batch_index, row, column], b.all(inside))
 
 
-def _slab_tasks(slab: SharedTile):
+def _slab_tasks(slab: SharedTile) -> Mapping:
     """Rows and chunks of a warp's slab for its 32 lanes."""
     wide = slab.columns // slab.chunk
     high = WARP // wide
