@@ -127,16 +127,12 @@ STAGES: tuple[Stage, ...] = (
             Step("loop-flatten", "Whole addresses: what a reshape divided, the strides multiply back."),
             Step("loop-delinearize", "Loops over several dimensions at once split where divisions by them remain."),
             Step("loop-lower-copies", "Prologues are fused: what is only moved can be seen to be.", only="cuda"),
-            Step("loop-pack-accesses", "The same question of the loops that store tiles.", only="cuda"),
             Step("loop-simplify-index", "Fusion left divisions, remainders and predicates whose ranges are known."),
-            Step(
-                "loop-resolve-swizzles", "After every pass that reads addresses; what it adds is hoisted.", only="cuda"
-            ),
             Step("loop-hoist-invariants", "Vectorisation needs predicates and clamps out of its loops."),
             Step("loop-vectorize", "Contiguity shows only in simplified addresses.", only="cpu"),
             Step("loop-vectorize-accesses", "The same; a thread moves up to 16 bytes at once.", only="cuda"),
             Step("loop-hoist-invariants", "Masks and broadcasts leave the loops.", only="cpu"),
-            Step("loop-simplify-index", "Addresses of vectors leave the loops, too.", only="cuda"),
+            Step("loop-simplify-index", "Addresses of vectors are sums of the scalars'.", only="cuda"),
             Step("loop-unroll", "Marks short loops; after vectorisation, which shortens some."),
         ),
     ),
@@ -144,6 +140,8 @@ STAGES: tuple[Stage, ...] = (
         "lower",
         "What the printer of the target accepts.",
         (
+            Step("loop-resolve-swizzles", "After every pass that reads addresses.", only="cuda"),
+            Step("loop-hoist-invariants", "Addresses of vectors and swizzles leave the loops.", only="cuda"),
             Step("loop-lower-accesses", "Predicates become branches after every pass that reads them."),
             Step("loop-to-c", "Blocks are dealt to workers.", only="cpu"),
             Step("loop-to-cuda", "Blocks, threads and memory spaces get their CUDA names.", only="cuda"),

@@ -43,7 +43,6 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
         "loop-hoist-invariants",
         "loop-flatten",
         "loop-lower-copies",
-        "loop-pack-accesses",
         "loop-resolve-swizzles",
         "loop-vectorize",
         "loop-vectorize-accesses",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
+from treadle.schedules.space import Knob
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
 from treadle.tools.render_architecture import Excerpts, rewrite
@@ -28,11 +29,18 @@ def _table(header: list[str], rows: Iterator[list[str]]) -> str:
 def _knobs() -> str:
     """Every template's knobs."""
     rows = (
-        [f"`{template.name}`", f"`{knob.name}`", ", ".join(_value(v) for v in knob.values), knob.meaning]
+        [f"`{template.name}`", f"`{knob.name}`", _values(knob), knob.meaning]
         for template in TEMPLATES.values()
         for knob in template.knobs
     )
     return _table(["template", "knob", "values", "meaning"], rows)
+
+
+def _values(knob: Knob) -> str:
+    """What may be chosen; of a long range its ends."""
+    told = [_value(value) for value in knob.values]
+    whole = knob.values == tuple(range(1, len(told) + 1))
+    return f"{told[0]} to {told[-1]}" if whole and len(told) > 16 else ", ".join(told)
 
 
 def _value(value: object) -> str:

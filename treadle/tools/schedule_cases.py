@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.parser import Parser
@@ -19,13 +19,16 @@ from treadle.backends.cuda.compiler import compile_cubin
 from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.cuda.resources import occupancy
 from treadle.compiler import lower
+from treadle.dialects.cuda import KernelOp as CudaKernelOp
 from treadle.dialects.graph import (
     BinaryOp,
     ConvOp,
     FusedOp,
+    LayerNormOp,
     MatmulOp,
     PoolOp,
     ReductionOp,
+    SoftmaxOp,
     TransposeOp,
     UnaryOp,
 )
@@ -47,16 +50,20 @@ Operators = Callable[[Sequence[SSAValue]], Sequence[Operation]]
 
 @dataclass(frozen=True)
 class Case:
-    """One group: its operators, given its inputs, the last one of which gives the result. Inputs are f32."""
+    """One group: its operators, given its inputs, the last one of which gives the result.
+
+    dtype: NumPy's name of the inputs' type
+    """
 
     name: str
     shapes: tuple[Shape, ...]
     operators: Operators
+    dtype: str = "float32"
 
     def module(self) -> ModuleOp:
         """The group as a program, fused but without a decision. Terms of a product are not split."""
-        f32 = element_type(np.dtype(np.float32))
-        block = Block(arg_types=[TensorType(f32, shape) for shape in self.shapes])
+        element = element_type(np.dtype(self.dtype))
+        block = Block(arg_types=[TensorType(element, shape) for shape in self.shapes])
         block.add_ops(self.operators(block.args))
         assert block.last_op is not None
         result = block.last_op.results[0]
@@ -115,12 +122,14 @@ def compiled(text: str, template: str, choices: Mapping[str, Choice], target_nam
     accesses = transactions(kernel)
     blocks, threads = kernel.grid.value.data, kernel.threads.value.data
     lower(context, module, target, after="loops")
+    (lowered,) = [op for op in module.walk() if isinstance(op, CudaKernelOp)]
     (unit,) = print_kernels(module)
     resources = compile_cubin(unit, target).resources[unit.name]
-    resident = occupancy(resources, target, threads)
+    dynamic = lowered.shared_bytes(dynamic=True)
+    resident = occupancy(resources, target, threads, dynamic)
     return Compiled(
         blocks, threads, resources.registers, resources.spill_store_bytes + resources.spill_load_bytes,
-        resources.shared_bytes, resident.fraction, resident.limiter,
+        resources.shared_bytes + dynamic, resident.fraction, resident.limiter,
         sum(each.conflicts for each in accesses if each.space is Space.SHARED),
         sum(each.sectors - each.ideal_sectors for each in accesses if each.space is None),
     )  # fmt: skip
@@ -128,6 +137,12 @@ def compiled(text: str, template: str, choices: Mapping[str, Choice], target_nam
 
 def _product(x: Sequence[SSAValue]) -> Sequence[Operation]:
     return [MatmulOp(x[0], x[1])]
+
+
+def _tf32_product(x: Sequence[SSAValue]) -> Sequence[Operation]:
+    product = MatmulOp(x[0], x[1])
+    product.precision = StringAttr("tf32")
+    return [product]
 
 
 def _turned_product(x: Sequence[SSAValue]) -> Sequence[Operation]:
@@ -139,6 +154,14 @@ def _layer(x: Sequence[SSAValue]) -> Sequence[Operation]:
     product = MatmulOp(x[0], x[1])
     shifted = BinaryOp("add", product.result, x[2])
     return [product, shifted, UnaryOp("relu", shifted.result)]
+
+
+def _softmax(x: Sequence[SSAValue]) -> Sequence[Operation]:
+    return [SoftmaxOp(x[0], 1)]
+
+
+def _layer_norm(x: Sequence[SSAValue]) -> Sequence[Operation]:
+    return [LayerNormOp(x[0], x[1], x[2], 1, 1e-5)]
 
 
 def _transpose(*order: int) -> Operators:
@@ -171,6 +194,12 @@ def cases() -> Mapping[str, Case]:
         Case("matmul of transposes, 1024 x 1024 x 1024", ((1024, 1024), (1024, 1024)), _turned_product),
         Case("layer 128 x 768 x 3072", ((128, 768), (768, 3072), (3072,)), _layer),
         Case("matmul of 12 heads, 128 x 64 x 128", ((12, 128, 64), (12, 64, 128)), _product),
+        Case("f16 matmul 4096 x 4096 x 4096", ((4096, 4096), (4096, 4096)), _product, "float16"),
+        Case("f16 matmul 2039 x 2039 x 2039", ((2039, 2039), (2039, 2039)), _product, "float16"),
+        Case("f16 layer 128 x 768 x 3072", ((128, 768), (768, 3072), (3072,)), _layer, "float16"),
+        Case("tf32 matmul 4096 x 4096 x 4096", ((4096, 4096), (4096, 4096)), _tf32_product),
+        Case("softmax of 1536 rows of 128", ((1536, 128),), _softmax),
+        Case("layer norm of 128 rows of 768", ((128, 768), (768,), (768,)), _layer_norm),
         Case("sum of rows of 1024 x 1024", ((1024, 1024),), _reduction(1)),
         Case("sum of columns of 1024 x 1024", ((1024, 1024),), _reduction(0)),
         Case("channels last, 8 x 64 x 56 x 56", ((8, 64, 56, 56),), _transpose(0, 2, 3, 1)),

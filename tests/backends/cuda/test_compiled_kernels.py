@@ -22,7 +22,7 @@ from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.cuda.resources import occupancy
 from treadle.compiler import lower
 from treadle.dialects.cuda import KernelOp
-from treadle.dialects.graph import BinaryOp, MatmulOp, ReductionOp, SoftmaxOp, UnaryOp
+from treadle.dialects.graph import BinaryOp, ConvOp, MatmulOp, ReductionOp, SoftmaxOp, TransposeOp, UnaryOp
 from treadle.dialects.registry import treadle_context
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import TARGETS, Target
@@ -48,6 +48,8 @@ EXPECTED = {
     "reduce_cuda": Expected(frozenset({"FADD", "LDG", "STS", "LDS", "BAR.SYNC", "STG"}), 48),
     "row_cuda": Expected(frozenset({"MUFU.EX2", "LDG", "SHFL.BFLY", "STG"}), 16),
     "rule_cuda": Expected(frozenset({"FFMA", "LDG", "STG"}), 48),
+    "transpose_cuda": Expected(frozenset({"LDG.E.128", "STS", "LDS", "BAR.SYNC", "STG.E.128"}), 48),
+    "window_cuda": Expected(frozenset({"FFMA", "LDG", "STG"}), 32),
     "matmul_mma": Expected(frozenset({"HMMA.16816.F32", "LDGSTS.BYPASS.128", "LDSM.16.M88.4", "LDSM.16.MT88.4"}), 4),
     "matmul_tf32": Expected(frozenset({"HMMA.1688.F32.TF32", "LDGSTS.BYPASS.128", "LDSM.16.M88.4", "LDS"}), 4),
     BY_HAND: Expected(frozenset({"HMMA.16816.F32", "LDGSTS.BYPASS.128", "LDSM.16.M88.4", "LDSM.16.MT88.2"}), 12),
@@ -64,6 +66,11 @@ GRAPHS: dict[str, tuple[Callable[[Graph], SSAValue], tuple[tuple[int, ...], ...]
     "matmul_tf32": (_product, ((2048, 64), (64, 2048))),
     "reduce_cuda": (lambda g: g.add(ReductionOp("add", g[0], [1], keep=False)), ((64, 1024),)),
     "row_cuda": (lambda g: g.add(SoftmaxOp(g[0], 1)), ((4096, 1024),)),
+    "transpose_cuda": (lambda g: g.add(TransposeOp(g[0], [0, 2, 1])), ((8, 512, 1024),)),
+    "window_cuda": (
+        lambda g: g.add(ConvOp(g[0], g[1], [1, 1], [1] * 4, [1, 1], 96)),
+        ((1, 96, 56, 56), (96, 1, 3, 3)),
+    ),
     "rule_cuda": (lambda g: g.add(UnaryOp("exp", g.add(BinaryOp("add", g[0], g[1])))), ((64, 1000), (64, 1000))),
 }
 """A graph that becomes one kernel of the template."""

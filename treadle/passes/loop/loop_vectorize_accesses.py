@@ -63,10 +63,24 @@ class LoopVectorizeAccessesPass(ModulePass):
                     _LoopRewriter(kernel, loop, trips, reader, self.bytes).rewrite()
 
 
+_KNOWN = (
+    LoadOp, StoreOp, AllocOp, scf.ForOp, scf.IfOp, scf.YieldOp, vector.LoadOp, vector.StoreOp, vector.ExtractOp,
+)  # fmt: skip
+
+
 def _is_known(op: Operation) -> bool:
     """Whether an operation's effect on memory is understood."""
     return isinstance(
-        op, LoadOp | StoreOp | AllocOp | scf.ForOp | scf.IfOp | scf.YieldOp | vector.LoadOp | vector.StoreOp
+        op,
+        LoadOp
+        | StoreOp
+        | AllocOp
+        | scf.ForOp
+        | scf.IfOp
+        | scf.YieldOp
+        | vector.LoadOp
+        | vector.StoreOp
+        | vector.ExtractOp,
     ) or (op.dialect_name() in (arith.Arith.name, math.Math.name) and not op.regions)
 
 

@@ -9,18 +9,18 @@ Practices Guide 13.0, "Coalesced Access to Global Memory" and "Shared Memory and
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
 from math import prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from xdsl.dialects import vector
 from xdsl.dialects.builtin import FixedBitwidthType, MemRefType, VectorType
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
-from treadle.dialects.loop import FuncOp, LoadOp, Space, SpaceAttr, StoreOp
-from treadle.dialects.loop.index_expr import Expr, const
+from treadle.dialects.loop import AsyncCopyOp, FuncOp, LoadMatrixOp, LoadOp, Space, SpaceAttr, StoreOp, swizzle_of
+from treadle.dialects.loop.index_atom import Var
 from treadle.passes.loop.emit_index import IndexReader
 from treadle.passes.loop.kernels import id_ranges
 
@@ -28,10 +28,10 @@ SECTOR_BYTES = 32
 BANKS = 32
 BANK_BYTES = 4
 _WARP = 32
+Address: TypeAlias = Callable[[Mapping[Any, int]], int]
+"""A byte's address, for values of the thread, the block and the loops' variables."""
 _MOST_SAMPLES = 32
 """Values of blocks and loop variables at which an access is looked at: the ends of their ranges."""
-
-Access: TypeAlias = LoadOp | StoreOp | vector.LoadOp | vector.StoreOp
 
 
 @dataclass(frozen=True)
@@ -58,44 +58,77 @@ class Transactions:
 def transactions(kernel: FuncOp) -> list[Transactions]:
     """Every access of a kernel to global and shared memory whose address the block, the thread and loops decide.
 
-    Predicates are taken to hold: of a kernel for a ragged shape, the inner blocks are described.
+    Predicates are taken to hold: of a kernel for a ragged shape, the inner blocks are described. Swizzled buffers are
+    understood before `loop-resolve-swizzles`.
     """
     reader, found = IndexReader(id_ranges(kernel).get), list[Transactions]()
     for op in kernel.body.walk():
-        if isinstance(op, LoadOp | StoreOp | vector.LoadOp | vector.StoreOp):
-            cost = _cost(op, kernel, reader)
-            found += [] if cost is None else [cost]
+        costs = (_cost(access, kernel, reader) for access in _accesses(op))
+        found += [cost for cost in costs if cost is not None]
     return found
 
 
-def _cost(op: Access, kernel: FuncOp, reader: IndexReader) -> Transactions | None:
-    buffer = op.base if isinstance(op, vector.LoadOp | vector.StoreOp) else op.buffer
-    type = buffer.type
+@dataclass(frozen=True)
+class _Access:
+    """Where each lane reads or writes: `elements` from the place at `indices` on. Only the first `lanes` count."""
+
+    buffer: SSAValue
+    indices: Sequence[SSAValue]
+    elements: int
+    is_store: bool
+    lanes: int = _WARP
+
+
+def _accesses(op: Operation) -> list[_Access]:
+    if isinstance(op, LoadOp | StoreOp):
+        return [_Access(op.buffer, op.indices, 1, isinstance(op, StoreOp))]
+    if isinstance(op, vector.LoadOp):
+        return [_Access(op.base, op.indices, _count(op.result), False)]
+    if isinstance(op, vector.StoreOp):
+        return [_Access(op.base, op.indices, _count(op.vector), True)]
+    if isinstance(op, AsyncCopyOp):
+        read = _Access(op.source, op.source_indices, op.count, False)
+        return [read, _Access(op.buffer, op.indices, op.count, True)]
+    if isinstance(op, LoadMatrixOp):
+        # Eight lanes name the rows of each matrix, 16 bytes each.
+        row = 4 * op.fragment.type.get_shape()[-1]
+        return [_Access(op.buffer, op.indices, row, False, lanes=8 * op.matrices)]
+    return []
+
+
+def _cost(access: _Access, kernel: FuncOp, reader: IndexReader) -> Transactions | None:
+    type = access.buffer.type
     assert isinstance(type, MemRefType)
     space = type.memory_space.data if isinstance(type.memory_space, SpaceAttr) else None
     element = type.get_element_type()
     if space is Space.REGISTER or not isinstance(element, FixedBitwidthType):
         return None
     size = max(1, element.bitwidth // 8)
-    position = const(0)
-    for extent, index in zip(_strides(type.get_shape()), op.indices, strict=True):
-        position = position + reader.read(index) * extent
-    width = size * _lanes(op)
-    name, is_store = buffer.name_hint or "buffer", isinstance(op, StoreOp | vector.StoreOp)
-    worst = Transactions(name, is_store, space, width)
-    for addresses in _warps(position * size, kernel):
+    indices = [reader.read(index) for index in access.indices]
+    if any(None in v.range for index in indices for v in index.vars()):
+        return None
+    swizzle, strides = swizzle_of(type), _strides(type.get_shape())
+
+    def address(at: Mapping[Any, int]) -> int:
+        places = [index.evaluate(at) for index in indices]
+        if swizzle is not None:
+            places[-1] = swizzle.column(places[-2], places[-1])
+        return size * sum(place * stride for place, stride in zip(places, strides, strict=True))
+
+    width, name = size * access.elements, access.buffer.name_hint or "buffer"
+    worst = Transactions(name, access.is_store, space, width)
+    for addresses in _warps(address, [v for index in indices for v in index.vars()], kernel):
+        active = addresses[: access.lanes]
         if space is Space.SHARED:
-            each = Transactions(name, is_store, space, width, conflicts=bank_conflicts(addresses, width))
+            each = Transactions(name, access.is_store, space, width, conflicts=bank_conflicts(active, width))
         else:
-            each = Transactions(name, is_store, space, width, *sectors(addresses, width))
+            each = Transactions(name, access.is_store, space, width, *sectors(active, width))
         worst = max(worst, each, key=lambda t: (t.sectors - t.ideal_sectors, t.conflicts, t.sectors))
-    return worst if _is_decided(position, kernel) else None
+    return worst
 
 
-def _lanes(op: Access) -> int:
-    if isinstance(op, LoadOp | StoreOp):
-        return 1
-    type = op.result.type if isinstance(op, vector.LoadOp) else op.vector.type
+def _count(value: SSAValue) -> int:
+    type = value.type
     assert isinstance(type, VectorType)
     return type.element_count()
 
@@ -104,21 +137,16 @@ def _strides(shape: Sequence[int]) -> list[int]:
     return [prod(shape[n + 1 :]) for n in range(len(shape))]
 
 
-def _is_decided(position: Expr, kernel: FuncOp) -> bool:
-    return all(None not in v.range for v in position.vars())
-
-
-def _warps(address: Expr, kernel: FuncOp) -> Iterator[list[int]]:
+def _warps(
+    address: Callable[[Mapping[Any, int]], int], variables: Sequence[Var], kernel: FuncOp
+) -> Iterator[list[int]]:
     """The addresses of a warp's lanes, for each warp and at the ends of what else decides them."""
-    if not _is_decided(address, kernel):
-        return
-    others = [v for v in address.vars() if v.key is not kernel.thread_id]
-    ends = product(*((v.lo, v.hi) for v in others))
-    for values in islice(ends, _MOST_SAMPLES):
-        at: Mapping[SSAValue, int] = {v.key: value for v, value in zip(others, values, strict=True)}  # pyright: ignore
+    others: dict[Any, tuple[Any, Any]] = {v.key: v.range for v in variables if v.key is not kernel.thread_id}
+    for values in islice(product(*others.values()), _MOST_SAMPLES):
+        at: dict[Any, int] = dict(zip(others, values, strict=True))
         for first in range(0, kernel.threads.value.data, _WARP):
             last = min(first + _WARP, kernel.threads.value.data)
-            yield [address.evaluate({**at, kernel.thread_id: t}) for t in range(first, last)]
+            yield [address({**at, kernel.thread_id: t}) for t in range(first, last)]
 
 
 def sectors(addresses: Sequence[int], width: int) -> tuple[int, int]:

@@ -69,9 +69,13 @@ class RowCuda(Template):
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
         found = _rows_of(anchor)
         hold = found.columns <= MOST_HELD
-        if neighbouring_rows(found) >= _FEWEST_NEIGHBOURS and not columns_are_contiguous(found):
-            return _across_rows(found, hold, target)
-        return _along_columns(found, hold, target)
+        return _across_rows(found, hold, target) if _side_by_side(found) else _along_columns(found, hold, target)
+
+    def decided(self, anchor: Anchor, target: Target) -> Choices:
+        found = _rows_of(anchor)
+        if _side_by_side(found):
+            return {"lanes": "rows", "vector": 1}
+        return {"lanes": "columns", "vector": _widest(found, target)}
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         found, share = _rows_of(anchor), _Share.of(choices)
@@ -101,6 +105,11 @@ class RowCuda(Template):
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         return _RowKernel(_rows_of(anchor), _Share.of(choices), bool(choices["hold"])).build(name)
+
+
+def _side_by_side(found: Rows) -> bool:
+    """Whether it is rows, and not columns, that lie next to one another in memory."""
+    return neighbouring_rows(found) >= _FEWEST_NEIGHBOURS and not columns_are_contiguous(found)
 
 
 def _along_columns(found: Rows, hold: bool, target: Target) -> dict[str, Choice]:
