@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -179,10 +178,6 @@ def _pipeline(graph: Graph, result: object, knobs: Knobs) -> list[Counters]:
     return [counters for counters in found if counters is not None]
 
 
-def _loaded(counters: Counters, pattern: str) -> int:
-    return sum(each.global_read for each in counters.lines if re.search(pattern, counters.text(each.line)))
-
-
 @pytest.mark.parametrize("n", [128, 192])
 def test_the_pipelines_matrix_product(n: int, emulator_knobs: Knobs) -> None:
     graph = Graph(random(n, n, seed=1), random(n, n, seed=2))
@@ -203,4 +198,5 @@ def test_the_pipelines_softmax(emulator_knobs: Knobs) -> None:
     operations = sum(kernel.total.operations or 0 for kernel in counters)
     # Subtracting the maximum, adding up, scaling. Sums begin with zero, and all lanes of a warp add up its five rounds.
     assert 3 * rows * columns - rows <= operations <= 3 * rows * columns + 32 * 6 * rows
-    assert sum(_loaded(kernel, "treadle_max") for kernel in counters) >= 4 * rows * columns
+    # One kernel, which holds its row: every element is read once.
+    assert [kernel.total.global_read for kernel in counters] == [4 * rows * columns]
