@@ -298,36 +298,51 @@ CASES = {
 }
 
 
-def source(body: str) -> str:
+def source(body: str, name: str = "k") -> str:
     return (
         '#include "treadle_cuda.h"\n'
-        'extern "C" __global__ void k(const float *a, float *b, int off) {\n'
+        f'extern "C" __global__ void {name}(const float *a, float *b, int off) {{\n'
         "  const int t = threadIdx.x, g = blockIdx.x * blockDim.x + t;\n"
         f"  {body}\n}}\n"
     )
 
 
-def line_of(text: str, mark: str) -> int | None:
-    return next((number for number, line in enumerate(text.splitlines(), 1) if line.endswith(f"// {mark}")), None)
+def twin(case: Case) -> str:
+    assert case.edit[0] in case.body
+    return case.body.replace(*case.edit)
 
 
-def launch(emulate: Callable[..., Emulator], case: Case, text: str, checks: tuple[str, ...] = tuple(CHECKS)) -> Report:
+KERNELS = {name: f"faulty_{number}" for number, name in enumerate(CASES)}
+TWINS = {name: f"twin_{number}" for number, name in enumerate(CASES)}
+TEXT = "".join(source(case.body, KERNELS[name]) + source(twin(case), TWINS[name]) for name, case in CASES.items())
+"""All kernels: compiling each by itself would take most of the tests' time."""
+
+
+def line_of(kernel: str, mark: str) -> int | None:
+    before, _, text = TEXT.partition(f" {kernel}(")
+    first = before.count("\n") + 1
+    own = text.split("\n}\n", 1)[0].splitlines()
+    return next((number for number, line in enumerate(own, first) if line.endswith(f"// {mark}")), None)
+
+
+def launch(
+    emulate: Callable[..., Emulator], case: Case, text: str, kernel: str = "k", checks: tuple[str, ...] = tuple(CHECKS)
+) -> Report:
     a = np.arange(256, dtype=np.float32)
     b = np.zeros(128, np.float32)
-    return emulate(text, checks).launch("k", case.grid, case.block, [a, b, 1], case.shared_bytes)
+    return emulate(text, checks).launch(kernel, case.grid, case.block, [a, b, 1], case.shared_bytes)
 
 
 @pytest.mark.parametrize("name", list(CASES))
 def test_a_faulty_kernel_is_found(name: str, emulate: Callable[..., Emulator]) -> None:
-    case = CASES[name]
-    text = source(case.body)
-    report = launch(emulate, case, text)
+    case, kernel = CASES[name], KERNELS[name]
+    report = launch(emulate, case, TEXT, kernel)
     found = [each for each in report.findings if each.kind == case.kind and case.says in each.message]
     assert found, str(report)
     first = found[0]
-    assert first.kernel == "k" and first.blocks and "\n" not in str(first)
-    assert first.line == line_of(text, "HERE"), str(report)
-    if (other := line_of(text, "OTHER")) is not None:
+    assert first.kernel == kernel and first.blocks and "\n" not in str(first)
+    assert first.line == line_of(kernel, "HERE"), str(report)
+    if (other := line_of(kernel, "OTHER")) is not None:
         assert first.other_line == other, str(report)
     if case.buffer is not None:
         assert case.buffer in (first.buffer, f"{first.buffer}[{first.element}]")
@@ -335,9 +350,7 @@ def test_a_faulty_kernel_is_found(name: str, emulate: Callable[..., Emulator]) -
 
 @pytest.mark.parametrize("name", list(CASES))
 def test_the_correct_twin_stays_silent(name: str, emulate: Callable[..., Emulator]) -> None:
-    case = CASES[name]
-    assert case.edit[0] in case.body
-    report = launch(emulate, case, source(case.body.replace(*case.edit)))
+    report = launch(emulate, CASES[name], TEXT, TWINS[name])
     assert not report.findings, str(report)
 
 
@@ -345,8 +358,8 @@ def test_only_the_checks_that_were_asked_for(emulate: Callable[..., Emulator]) -
     case = CASES["missing barrier"]
     text = source(case.body)
     assert {each.kind for each in launch(emulate, case, text).findings} == {"race", "init"}
-    assert {each.kind for each in launch(emulate, case, text, ("init",)).findings} == {"init"}
-    assert not launch(emulate, case, text, ()).findings
+    assert {each.kind for each in launch(emulate, case, text, checks=("init",)).findings} == {"init"}
+    assert not launch(emulate, case, text, checks=()).findings
 
 
 def test_reports_are_the_same_every_time(emulate: Callable[..., Emulator]) -> None:

@@ -69,6 +69,19 @@ def test_static_and_dynamic_shared_memory(run: Run) -> None:
     np.testing.assert_array_equal(b, reversed_blocks * 11)
 
 
+def test_a_static_array_and_a_dynamic_one_of_one_name(emulate: Callable[..., Emulator]) -> None:
+    arrays = {"fixed": "__shared__ float s[32];", "moving": "extern __shared__ float s[];"}
+    text = "".join(
+        f'extern "C" __global__ void {name}(float *b) {{\n'
+        f"  {array}\n  s[threadIdx.x] = 3;\n  b[threadIdx.x] = s[threadIdx.x];\n}}\n"
+        for name, array in arrays.items()
+    )
+    for name, shared_bytes in (("fixed", 0), ("moving", 128)):
+        b = np.zeros(32, np.float32)
+        assert not emulate(text).launch(name, (1, 1, 1), (32, 1, 1), [b], shared_bytes).findings
+        assert (b == 3).all()
+
+
 def test_shuffles_and_votes(run: Run) -> None:
     out = np.zeros((9, 32), np.int32)
     body = """  const int t = threadIdx.x;

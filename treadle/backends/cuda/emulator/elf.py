@@ -19,6 +19,8 @@ class Variable:
     """A thread-local variable: its name in the text, its offset in the library's thread-local block, its bytes."""
 
     name: str
+    symbol: str
+    """Its name in the library, which tells variables of functions from those that all of the text shares."""
     offset: int
     bytes: int
 
@@ -38,7 +40,8 @@ def thread_local_variables(library: Path) -> list[Variable]:
             name, info, _, section, value, extent = _SYMBOL.unpack_from(data, place)
             if info & 15 == _TLS and section:
                 end = data.index(b"\0", strings + name)
-                variables.append(Variable(_plain(data[strings + name : end].decode()), value, extent))
+                symbol = data[strings + name : end].decode()
+                variables.append(Variable(_plain(symbol), symbol, value, extent))
     return sorted(variables, key=lambda variable: (variable.offset, variable.name))
 
 

@@ -98,7 +98,7 @@ class Emulator:
         self._instructions = instructions(section(path, SECTION)) if counters else ()
         self._known_lines: dict[int, int] = {}
         self._dynamic = dynamic_arrays(source)
-        self._variables = _shared_variables(thread_local_variables(path))
+        self._variables = _distinct(thread_local_variables(path))
         self._byte_cells = False
 
     def launch(
@@ -117,9 +117,12 @@ class Emulator:
         arguments = Arguments(
             kernel, [Named(name, p) for name, p in zip(signature.parameters, parameters, strict=True)], args
         )
-        anchor = next(offset for name, offset, _ in self._variables if name == _ANCHOR)
-        shared = [(name, offset, shared_bytes if name in self._dynamic else size)
-                  for name, offset, size in self._variables if name != _ANCHOR]  # fmt: skip
+        anchor = next(each.offset for each in self._variables if each.symbol == _ANCHOR)
+        shared = [
+            (each.name, each.offset, shared_bytes if each.symbol in self._dynamic else each.bytes)
+            for each in self._variables
+            if each.symbol != _ANCHOR
+        ]
         request = NativeRequest(
             entry=self._library.address(f"treadle_emu_enter_{kernel}"),
             anchor=self._library.anchor,
@@ -240,12 +243,12 @@ def check_limit(limit: object, where: str) -> None:
         raise TreadleError(f"a limit of {limit!r}", where, f"seconds, more than 0 and at most {_MAX_LIMIT:.0f}")
 
 
-def _shared_variables(variables: Sequence[Variable]) -> list[tuple[str, int, int]]:
-    """Name, offset and bytes; of several names for one place the first."""
-    found: dict[int, tuple[str, int, int]] = {}
+def _distinct(variables: Sequence[Variable]) -> list[Variable]:
+    """Of several names for one place the first."""
+    found: dict[int, Variable] = {}
     for variable in variables:
         if variable.bytes:
-            found.setdefault(variable.offset, (variable.name, variable.offset, variable.bytes))
+            found.setdefault(variable.offset, variable)
     return list(found.values())
 
 

@@ -45,7 +45,7 @@ void begin_order(Worker &w) {
   BlockOrder &order = w.order;
   w.epoch = 0;
   if (!order.used) return;
-  memset((void *)order.threads, 0, MAX_THREADS * sizeof(ThreadOrder));
+  memset((void *)order.threads, 0, w.num_threads * sizeof(ThreadOrder));
   order.used = order.active = false;
   order.known = order.seen = nullptr;
   order.published[BLOCK_SCOPE] = order.published[DEVICE_SCOPE] = nullptr;
