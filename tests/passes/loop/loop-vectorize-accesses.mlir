@@ -94,3 +94,25 @@ loop.func @stays(%X: memref<128xf32>, %Y: memref<128xf32>) grid(%b in 1) threads
 // CHECK:       loop.store %{{.*}}, %Y
 // CHECK:       loop.load %x_vector
 // CHECK:       loop.store %{{.*}}, %Y[%{{.*}}] where
+
+// What stands in for a load differs from lane to lane: that load stays, the other becomes a vector.
+loop.func @instead(%X: memref<64xf32>, %Y: memref<64xf32>, %Z: memref<64xf32>) grid(%b in 16) threads(%t in 1) {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c4 = arith.constant 4 : index
+  %c8 = arith.constant 8 : index
+  %0 = arith.muli %b, %c4 : index
+  scf.for %j = %c0 to %c4 step %c1 {
+    %i = arith.addi %0, %j : index
+    %x = loop.load %X[%i] : memref<64xf32>
+    %in = arith.cmpi slt, %b, %c8 : index
+    %y = loop.load %Y[%i] where %in else %x : memref<64xf32>
+    loop.store %y, %Z[%i] : memref<64xf32>
+  }
+}
+
+// CHECK-LABEL: loop.func @instead
+// CHECK:       vector.load %X
+// CHECK:       scf.for %j
+// CHECK:         %[[X:.*]] = loop.load %x_vector[%j]
+// CHECK:         loop.load %Y[%{{.*}}] where %in else %[[X]]

@@ -70,18 +70,7 @@ _KNOWN = (
 
 def _is_known(op: Operation) -> bool:
     """Whether an operation's effect on memory is understood."""
-    return isinstance(
-        op,
-        LoadOp
-        | StoreOp
-        | AllocOp
-        | scf.ForOp
-        | scf.IfOp
-        | scf.YieldOp
-        | vector.LoadOp
-        | vector.StoreOp
-        | vector.ExtractOp,
-    ) or (op.dialect_name() in (arith.Arith.name, math.Math.name) and not op.regions)
+    return isinstance(op, _KNOWN) or (op.dialect_name() in (arith.Arith.name, math.Math.name) and not op.regions)
 
 
 class _LoopRewriter:
@@ -90,7 +79,7 @@ class _LoopRewriter:
     def __init__(self, kernel: KernelOp | FuncOp, loop: scf.ForOp, trips: int, reader: IndexReader, most: int):
         self._kernel, self._loop, self._trips, self._most = kernel, loop, trips, most
         self._variable = loop.body.block.args[0]
-        self._wide = WideAccesses(reader, self._variable, trips, set(loop.walk()))
+        self._wide = WideAccesses(reader, loop, trips)
 
     def rewrite(self) -> None:
         """Replaces a copying loop by vectors, else stages what may be gathered in registers."""

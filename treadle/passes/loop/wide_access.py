@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.builder import Builder
-from xdsl.dialects import arith
+from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import FixedBitwidthType, IndexType, LocationAttr, MemRefType, VectorType
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint
@@ -60,11 +60,12 @@ class WideAccess:
 class WideAccesses:
     """Finds and writes the wide accesses of one loop, which counts `variable` from 0 to `trips` by 1.
 
-    inside: the operations of the loop; an index or a predicate must be computable in front of it
+    An index, a predicate and what stands in for a load must be computable in front of the loop.
     """
 
-    def __init__(self, reader: IndexReader, variable: SSAValue, trips: int, inside: set[Operation]):
-        self._reader, self._variable, self._trips, self._inside = reader, variable, trips, inside
+    def __init__(self, reader: IndexReader, loop: scf.ForOp, trips: int):
+        self._reader, self._loop, self._trips = reader, loop, trips
+        self._variable = loop.body.block.args[0]
 
     def widest(self, op: LoadOp | StoreOp, most_bytes: int) -> WideAccess | None:
         """The access with the most lanes, a power of two of them; None where there is none of two."""
@@ -105,7 +106,7 @@ class WideAccesses:
     def _is_inside(self, value: object) -> bool:
         owner = value.owner if isinstance(value, SSAValue) else None
         operation = owner if isinstance(owner, Operation) else owner.parent_op() if owner is not None else None
-        return operation in self._inside
+        return operation is not None and self._loop.is_ancestor(operation)
 
     def _is_given_before(self, value: SSAValue) -> bool:
         return isinstance(value.owner, arith.ConstantOp) or not self._is_inside(value)
