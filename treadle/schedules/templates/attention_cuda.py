@@ -18,8 +18,8 @@ from treadle.target import TARGETS, Target
 
 _ROWS = (4, 8, 16, 32, 64)
 _COLUMNS = (16, 32, 64)
-_THREADS = {4: 64, 8: 128, 16: 128, 32: 128, 64: 256}
-"""Threads of a default block with so many rows."""
+_THREADS = {8: 128, 16: 128, 32: 128, 64: 256}
+"""Threads of a default block with so many rows. Fewer would fetch no faster."""
 _LANES = 16
 """Threads that share a row by default: 64 elements of a value are a vector of each."""
 _MODEST = 16
@@ -115,7 +115,7 @@ def _default(anchor: AttentionOp, target: Target) -> dict[str, Choice] | None:
     *batch, m, n, _, _ = _extents(anchor)
     heads = prod(batch)
     columns = next((c for c in _COLUMNS if c >= n), _COLUMNS[-1])
-    needed = next((r for r in _ROWS if r >= m), _ROWS[-1])
+    needed = next((r for r in _THREADS if r >= m), _ROWS[-1])
     many = (r for r in reversed(_ROWS) if 4 * heads * ceil(m / r) >= 3 * target.multiprocessors)
     rows = min(needed, max(_MODEST, next(many, _MODEST)))
     while True:
@@ -124,7 +124,7 @@ def _default(anchor: AttentionOp, target: Target) -> dict[str, Choice] | None:
             return choices
         if columns > _COLUMNS[0]:
             columns //= 2
-        elif rows > _ROWS[0]:
+        elif rows > min(_THREADS):
             rows //= 2
         else:
             return None

@@ -69,7 +69,7 @@ class AttentionKernel:
             f"{heads} heads: softmax(Q[{self.m}, {head_size}] * K[{self.n}, {head_size}]^T) * V[{self.n}, {width}]"
         )
         grid = heads * ceil(self.m / tile.rows)
-        return b.kernel(name, list(self.anchor.operands), self.anchor.type, grid, tile.threads, comment)
+        return b.kernel(name, list(self.anchor.operands), self.anchor.type, grid, tile.threads, comment, 1)
 
     def _place(self) -> None:
         """The block's head and rows, the thread's strip and lane, and how many tiles of keys the block reads."""

@@ -101,6 +101,11 @@ class AttentionTile:
         """Elements that a thread fetches of a tile."""
         return -(-lines * extent // vector // self.threads) * vector
 
+    def _ahead(self, extent: int, vector: int) -> int:
+        """Registers for the elements that a thread fetches ahead, and for the addresses of each vector of them."""
+        elements = self.fetched(self.columns, extent, vector)
+        return elements + 2 * elements // vector
+
     @property
     def shared_bytes(self) -> int:
         """Bytes of shared memory of a block."""
@@ -111,8 +116,7 @@ class AttentionTile:
     def registers(self) -> int:
         """Registers of a thread, about: the result so far, the next keys and values, and what a product is made of."""
         result = self.rows_each * (self.vectors * self.vector + 2)
-        ahead = self.fetched(self.columns, self.depth, self.size_vector)
-        ahead += self.fetched(self.columns, self.padded_width, self.width_vector)
+        ahead = self._ahead(self.depth, self.size_vector) + self._ahead(self.padded_width, self.width_vector)
         scores = self.rows_each * self.columns_each + _VECTOR * (self.rows_each + self.columns_each)
         weighted = _VECTOR * self.rows_each + self.vectors * self.vector
         return result + ahead + max(scores, weighted) + _OTHER_REGISTERS
