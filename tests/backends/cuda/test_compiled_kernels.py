@@ -22,7 +22,7 @@ from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.cuda.resources import occupancy
 from treadle.compiler import lower
 from treadle.dialects.cuda import KernelOp
-from treadle.dialects.graph import BinaryOp, MatmulOp, ReductionOp, SoftmaxOp, UnaryOp
+from treadle.dialects.graph import AttentionOp, BinaryOp, MatmulOp, ReductionOp, SoftmaxOp, UnaryOp
 from treadle.dialects.registry import treadle_context
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import TARGETS, Target
@@ -46,6 +46,7 @@ class Expected:
 EXPECTED = {
     "matmul_simt": Expected(frozenset({"FFMA", "LDG", "STS", "LDS.128", "BAR.SYNC"}), 8),
     "reduce_cuda": Expected(frozenset({"FADD", "LDG", "STS", "LDS", "BAR.SYNC", "STG"}), 48),
+    "attention_cuda": Expected(frozenset({"FFMA", "MUFU.EX2", "LDG.128", "LDS.128", "STS.128", "SHFL.BFLY"}), 8),
     "row_cuda": Expected(frozenset({"MUFU.EX2", "LDG", "SHFL.BFLY", "STG"}), 16),
     "rule_cuda": Expected(frozenset({"FFMA", "LDG", "STG"}), 48),
     "matmul_mma": Expected(frozenset({"HMMA.16816.F32", "LDGSTS.BYPASS.128", "LDSM.16.M88.4", "LDSM.16.MT88.4"}), 4),
@@ -63,6 +64,7 @@ GRAPHS: dict[str, tuple[Callable[[Graph], SSAValue], tuple[tuple[int, ...], ...]
     "matmul_mma": (_product, ((2048, 64), (64, 2048))),
     "matmul_tf32": (_product, ((2048, 64), (64, 2048))),
     "reduce_cuda": (lambda g: g.add(ReductionOp("add", g[0], [1], keep=False)), ((64, 1024),)),
+    "attention_cuda": (lambda g: g.add(AttentionOp(g[0], g[1], g[2], causal=True)), ((12, 128, 64),) * 3),
     "row_cuda": (lambda g: g.add(SoftmaxOp(g[0], 1)), ((4096, 1024),)),
     "rule_cuda": (lambda g: g.add(UnaryOp("exp", g.add(BinaryOp("add", g[0], g[1])))), ((64, 1000), (64, 1000))),
 }
