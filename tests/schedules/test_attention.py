@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 from xdsl.dialects.builtin import DYNAMIC_INDEX
@@ -22,13 +24,18 @@ from treadle.tools.oracle import compare
 
 GPU = Target.parse("sm_80")
 TEMPLATE = TEMPLATES["attention_cuda"]
-TINY: dict[str, Choice] = {"rows": 4, "columns": 16, "threads": 32, "lanes": 8}
+TINY: dict[str, Choice] = {"rows": 4, "columns": 16, "threads": 64, "lanes": 16}
 
 
-def check(op: AttentionOp, sizes: Sizes, env: dict[SSAValue, Array] | None = None, **choices: Choice) -> Array:
+def check(
+    op: AttentionOp,
+    sizes: Sizes,
+    choices: Mapping[str, Choice] | None = None,
+    env: Mapping[SSAValue, Array] | None = None,
+) -> Array:
     """Compares the kernel with the definition, blocks and threads in both orders; the definition's result."""
     env = env or environment(op)
-    knobs = TEMPLATE.default(op, GPU) | choices
+    knobs = TEMPLATE.default(op, GPU) | dict(choices or {})
     assert TEMPLATE.fits(op)
     TEMPLATE.check(op, knobs, GPU, "here")
     kernel = TEMPLATE.build(op, knobs, GPU, "kernel")
@@ -47,8 +54,8 @@ def check(op: AttentionOp, sizes: Sizes, env: dict[SSAValue, Array] | None = Non
 def test_sizes(sizes: Sizes, dtype: str):
     mask = sizes.masks[SIZES.index(sizes) % len(sizes.masks)]
     check(attention(sizes, dtype), sizes)
-    check(attention(sizes, dtype, mask), sizes, **TINY)
-    check(attention(sizes, dtype, causal=True), sizes, **TINY)
+    check(attention(sizes, dtype, mask), sizes, TINY)
+    check(attention(sizes, dtype, causal=True), sizes, TINY)
     check(attention(sizes, dtype, mask, causal=True, guard=True), sizes)
 
 
@@ -63,7 +70,7 @@ def test_a_mask_of_another_type():
     q, k, v = (tensor(*shape, dtype="float16") for shape in SMALL.shapes)
     op = AttentionOp(q, k, v, tensor(5, 19), scale=0.5)
     env = {o: a.astype(np.float32) if o is op.mask else a for o, a in environment(op).items()}
-    check(op, SMALL, env)
+    check(op, SMALL, env=env)
 
 
 RAGGED = Sizes((), 2, 1, 9, 37, 5, 11)
@@ -72,7 +79,7 @@ SPACE = list(TEMPLATE.space(attention(RAGGED, "float32"), GPU))
 
 @pytest.mark.parametrize("choices", SPACE[::4], ids=lambda c: "-".join(map(str, c.values())))
 def test_knobs(choices: dict[str, Choice]):
-    check(attention(RAGGED, "float32", causal=True), RAGGED, **choices)
+    check(attention(RAGGED, "float32", causal=True), RAGGED, choices)
 
 
 def test_every_value_of_a_knob_is_legal_somewhere():
@@ -84,10 +91,10 @@ def test_every_value_of_a_knob_is_legal_somewhere():
 def test_rows_without_a_score(guard: bool):
     """A mask hides every key of row 0; with more rows than keys, causality those of the first rows."""
     masked = Sizes((), 1, 1, 6, 20, 3, 3)
-    expected = check(attention(masked, "float32", (6, 20), guard=guard), masked, **TINY)
+    expected = check(attention(masked, "float32", (6, 20), guard=guard), masked, TINY)
     assert (expected[0, 0] == 0).all() if guard else np.isnan(expected[0, 0]).all()
     early = Sizes((), 1, 1, 23, 3, 3, 3)
-    expected = check(attention(early, "float32", causal=True, guard=guard), early, **TINY)
+    expected = check(attention(early, "float32", causal=True, guard=guard), early, TINY)
     assert (expected[0, :20] == 0).all() if guard else np.isnan(expected[0, :20]).all()
     assert np.isfinite(expected[0, 20:]).all()
 
@@ -102,7 +109,7 @@ def test_scores_that_are_not_finite(value: float, guard: bool):
     mask = env[op.operands[3]]
     mask[1, 1], mask[2, 39] = value, value
     with np.errstate(all="ignore"):
-        check(op, sizes, env, **TINY)
+        check(op, sizes, TINY, env)
 
 
 def test_large_scores_do_not_overflow():
@@ -110,13 +117,13 @@ def test_large_scores_do_not_overflow():
     op = attention(sizes, "float32")
     env = environment(op)
     env[op.q] = env[op.q] * np.float32(1000)
-    assert np.isfinite(check(op, sizes, env, **TINY)).all()
+    assert np.isfinite(check(op, sizes, TINY, env)).all()
 
 
 def test_queries_that_are_the_keys_and_the_values():
     x = tensor(2, 9, 6)
     op = AttentionOp(x, x, x, scale=1.0)
-    check(op, Sizes((), 2, 2, 9, 9, 6, 6), {x: environment(op)[x]})
+    check(op, Sizes((), 2, 2, 9, 9, 6, 6), env={x: environment(op)[x]})
 
 
 def test_what_it_fits():
