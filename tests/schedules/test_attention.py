@@ -169,12 +169,12 @@ def rejection(sizes: Sizes, **choices: Choice) -> str:
 
 def test_more_strips_than_rows_are_rejected():
     message = rejection(SMALL, rows=4, threads=128, lanes=8)
-    assert "attention_cuda: 128 threads, 8 a row, take 16 rows at once, 12 more than a block has" in message
+    assert "attention_cuda: 128 threads, 8 a row, take 16 rows at once, 12 too many; accepted: at most the 4" in message
 
 
 def test_lanes_without_keys_are_rejected():
     message = rejection(SMALL, columns=16, lanes=32)
-    assert "attention_cuda: 32 lanes share 16 keys, 16 get none; accepted: at least one key a lane" in message
+    assert "attention_cuda: 16 keys for 32 lanes are 16 too few; accepted: at least one key a lane" in message
 
 
 def test_tiles_beyond_shared_memory_are_rejected():

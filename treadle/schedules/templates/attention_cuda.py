@@ -67,15 +67,15 @@ class AttentionCuda(Template):
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         assert isinstance(anchor, AttentionOp)
         tile = _tile(anchor, choices)
-        if tile.rows % tile.strips or tile.rows < tile.strips:
+        if tile.rows < tile.strips:
             raise TreadleError(
                 f"attention_cuda: {tile.threads} threads, {tile.lanes} a row, take {tile.strips} rows at once, "
-                f"{tile.strips - tile.rows} more than a block has",
-                accepted="at least one row for every group of lanes",
+                f"{tile.strips - tile.rows} too many",
+                accepted=f"at most the {tile.rows} rows of the block",
             )
         if tile.columns < tile.lanes:
             raise TreadleError(
-                f"attention_cuda: {tile.lanes} lanes share {tile.columns} keys, {tile.lanes - tile.columns} get none",
+                f"attention_cuda: {tile.columns} keys for {tile.lanes} lanes are {tile.lanes - tile.columns} too few",
                 accepted="at least one key a lane",
             )
         for what, used, limit in _usage(tile, target):
