@@ -24,6 +24,8 @@ class Template(ABC):
     knobs: ClassVar[tuple[Knob, ...]]
     precision: ClassVar[str] = "f32"
     """How exact products of f32 are; a template of a lower precision is a default only where that is asked for."""
+    takes_all: ClassVar[bool] = False
+    """Whether it schedules every definition, so that fitting says nothing about being a good choice."""
 
     @abstractmethod
     def fits(self, anchor: Anchor) -> bool:

@@ -21,6 +21,7 @@ from treadle.backends.cuda.resources import occupancy
 from treadle.compiler import lower
 from treadle.dialects.cuda import KernelOp as CudaKernelOp
 from treadle.dialects.graph import (
+    AttentionOp,
     BinaryOp,
     ConvOp,
     FusedOp,
@@ -185,6 +186,10 @@ def _depthwise(x: Sequence[SSAValue]) -> Sequence[Operation]:
     return [ConvOp(x[0], x[1], [1, 1], [1] * 4, [1, 1], 96)]
 
 
+def _attention(*, causal: bool) -> Operators:
+    return lambda x: [AttentionOp(*x[:3], *x[3:], scale=0.125, causal=causal)]
+
+
 @cache
 def cases() -> Mapping[str, Case]:
     """The anchors, by name."""
@@ -207,6 +212,12 @@ def cases() -> Mapping[str, Case]:
         Case("pointwise 8 x 1024 x 768", ((8, 1024, 768), (768,)), _pointwise),
         Case("max pooling 8 x 64 x 112 x 112", ((8, 64, 112, 112),), _pool),
         Case("depthwise convolution 1 x 96 x 56 x 56", ((1, 96, 56, 56), (96, 1, 3, 3)), _depthwise),
+        Case(
+            "masked attention of 12 heads, 128 x 64",
+            (*((1, 12, 128, 64),) * 3, (1, 1, 1, 128)),
+            _attention(causal=False),
+        ),
+        Case("causal attention of 16 heads, 2048 x 64", ((1, 16, 2048, 64),) * 3, _attention(causal=True)),
     )
     return {case.name: case for case in listed}
 

@@ -22,7 +22,16 @@ from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.cuda.resources import occupancy
 from treadle.compiler import lower
 from treadle.dialects.cuda import KernelOp
-from treadle.dialects.graph import BinaryOp, ConvOp, MatmulOp, ReductionOp, SoftmaxOp, TransposeOp, UnaryOp
+from treadle.dialects.graph import (
+    AttentionOp,
+    BinaryOp,
+    ConvOp,
+    MatmulOp,
+    ReductionOp,
+    SoftmaxOp,
+    TransposeOp,
+    UnaryOp,
+)
 from treadle.dialects.registry import treadle_context
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import TARGETS, Target
@@ -46,6 +55,7 @@ class Expected:
 EXPECTED = {
     "matmul_simt": Expected(frozenset({"FFMA", "LDG", "STS", "LDS.128", "BAR.SYNC"}), 8),
     "reduce_cuda": Expected(frozenset({"FADD", "LDG", "STS", "LDS", "BAR.SYNC", "STG"}), 48),
+    "attention_cuda": Expected(frozenset({"FFMA", "MUFU.EX2", "LDG.128", "LDS.128", "STS.128", "SHFL.BFLY"}), 8),
     "row_cuda": Expected(frozenset({"MUFU.EX2", "LDG", "SHFL.BFLY", "STG"}), 16),
     "rule_cuda": Expected(frozenset({"FFMA", "LDG", "STG"}), 48),
     "transpose_cuda": Expected(frozenset({"LDG.E.128", "STS", "LDS", "BAR.SYNC", "STG.E.128"}), 48),
@@ -65,6 +75,7 @@ GRAPHS: dict[str, tuple[Callable[[Graph], SSAValue], tuple[tuple[int, ...], ...]
     "matmul_mma": (_product, ((2048, 64), (64, 2048))),
     "matmul_tf32": (_product, ((2048, 64), (64, 2048))),
     "reduce_cuda": (lambda g: g.add(ReductionOp("add", g[0], [1], keep=False)), ((64, 1024),)),
+    "attention_cuda": (lambda g: g.add(AttentionOp(g[0], g[1], g[2], causal=True)), ((12, 128, 64),) * 3),
     "row_cuda": (lambda g: g.add(SoftmaxOp(g[0], 1)), ((4096, 1024),)),
     "transpose_cuda": (lambda g: g.add(TransposeOp(g[0], [0, 2, 1])), ((8, 512, 1024),)),
     "window_cuda": (

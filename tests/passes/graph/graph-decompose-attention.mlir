@@ -1,5 +1,5 @@
 // RUN: treadle-opt %s -p graph-decompose-attention | filecheck %s
-// RUN: treadle-opt %s -p graph-decompose-attention{keep=true} | filecheck %s --check-prefix WHOLE
+// RUN: treadle-opt %s -p graph-decompose-attention{target="sm_80"} | filecheck %s --check-prefix WHOLE
 
 func.func @main(%q: tensor<1x4x2x8xf32>, %k: tensor<1x2x3x8xf32>, %v: tensor<1x2x3x5xf32>) -> tensor<1x4x2x5xf32> {
   %y = graph.attention %q, %k, %v {scale = 5.000000e-01 : f64, causal = 1 : i64, guard = 0 : i64} : (tensor<1x4x2x8xf32>, tensor<1x2x3x8xf32>, tensor<1x2x3x5xf32>) -> tensor<1x4x2x5xf32>

@@ -15,14 +15,21 @@ func.func @split(%a: tensor<128x4096xf32>, %b: tensor<4096x64xf32>) -> tensor<12
 // CHECK-NEXT:    %c = graph.reduction "add" [[P]] {dims = array<i64: 0>, {{.*}} -> tensor<128x64xf32>
 // CHECK-NEXT:    %d = graph.unary "relu" %c
 
-// 24 tiles: 5 slices would do, 6 divide the terms.
+// 24 tiles: 5 slices would do, 6 divide the terms. So few are added as single operands.
 func.func @even(%a: tensor<128x768xf32>, %b: tensor<768x768xf32>) -> tensor<128x768xf32> {
   %c = graph.matmul %a, %b : (tensor<128x768xf32>, tensor<768x768xf32>) -> tensor<128x768xf32>
   func.return %c : tensor<128x768xf32>
 }
 
 // CHECK-LABEL: func.func @even
-// CHECK:         graph.matmul {{.*}} -> tensor<6x128x768xf32>
+// CHECK:         [[P:%.*]] = graph.matmul {{.*}} -> tensor<6x128x768xf32>
+// CHECK:         [[S:%.*]] = graph.slice [[P]] {starts = array<i64: 0, 0, 0>, sizes = array<i64: 1, 128, 768>
+// CHECK-NEXT:    [[X:%.*]] = graph.reshape [[S]] {{.*}} -> tensor<128x768xf32>
+// CHECK:         [[S:%.*]] = graph.slice [[P]] {starts = array<i64: 1, 0, 0>, sizes = array<i64: 1, 128, 768>
+// CHECK-NEXT:    [[Y:%.*]] = graph.reshape [[S]] {{.*}} -> tensor<128x768xf32>
+// CHECK-NEXT:    graph.binary "add" [[X]], [[Y]]
+// CHECK:         %c = graph.binary "add"
+// CHECK-NOT:     graph.reduction
 
 // A prime number of terms is filled up with zeros: 15 slices of 136.
 func.func @padded(%a: tensor<100x2039xf32>, %b: tensor<2039x64xf32>) -> tensor<100x64xf32> {

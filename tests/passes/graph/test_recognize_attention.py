@@ -200,7 +200,14 @@ def test_decomposition(groups: int, causal: bool, dtype: Any) -> None:
     assert "attention" not in operators(module)
 
 
-def test_whole_attention_is_kept_on_request() -> None:
+def test_attention_is_kept_where_a_template_takes_it() -> None:
     graph = inputs()
     y = graph.add(AttentionOp(graph[0], graph[1], graph[2]))
-    assert operators(assert_same_values(graph, [y], [GraphDecomposeAttentionPass(keep=True)])) == ["attention"]
+    assert operators(assert_same_values(graph, [y], [GraphDecomposeAttentionPass("sm_80")])) == ["attention"]
+
+
+def test_attention_without_a_template_is_written_out_for_a_gpu_too() -> None:
+    graph = Graph(*(array.astype(np.float64) for array in inputs().inputs))
+    y = graph.add(AttentionOp(graph[0], graph[1], graph[2]))
+    found = operators(assert_same_values(graph, [y], [GraphDecomposeAttentionPass("sm_80")]))
+    assert "attention" not in found and found.count("matmul") == 2

@@ -9,10 +9,10 @@ import pytest
 
 from tests.helpers.graphs import Graph, assert_same_values, operators, random
 from treadle.compiler import lower
-from treadle.dialects.graph import BinaryOp, MatmulOp, TransposeOp, UnaryOp
+from treadle.dialects.graph import BinaryOp, LayerNormOp, MatmulOp, TransposeOp, UnaryOp
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
-from treadle.passes.graph.graph_split_k import TERMS, TILE, GraphSplitKPass, slices_of
+from treadle.passes.graph.graph_split_k import ELEMENTWISE, TERMS, TILE, GraphSplitKPass, slices_of
 from treadle.target import Target
 
 Shape = tuple[int, ...]
@@ -34,7 +34,8 @@ def test_values_stay(a: Shape, b: Shape) -> None:
     result = graph.add(UnaryOp("tanh", graph.add(MatmulOp(graph[0], graph[1]))))
     # Sums of up to 1024 terms in another order: their rounding errors differ by about the root of that many ulps.
     module = assert_same_values(graph, [result], [GraphSplitKPass()], tolerance=2e-6 * a[-1] ** 0.5)
-    assert "reduction" in operators(module)
+    product = next(op for op in module.walk() if isinstance(op, MatmulOp))
+    assert ("reduction" in operators(module)) == (product.shape[-3] > ELEMENTWISE)
 
 
 def _product(a: Shape, b: Shape) -> MatmulOp:
@@ -82,4 +83,15 @@ def test_prologues_epilogues_and_slices_make_two_kernels() -> None:
     product = graph.add(MatmulOp(turned, graph[1]))
     module = graph.module(graph.add(UnaryOp("relu", graph.add(BinaryOp("add", product, graph[2])))))
     lower(treadle_context(), module, Target.parse("sm_80"), to="plan")
-    assert [op.sym_name.data for op in module.walk() if isinstance(op, FuncOp)] == ["matmul", "reduction_add_add_relu"]
+    assert [op.sym_name.data for op in module.walk() if isinstance(op, FuncOp)] == ["matmul", "add_relu"]
+
+
+def test_a_normalisation_adds_a_few_slices_up_itself() -> None:
+    """With bias and residual, which only it reads: the sum is never stored."""
+    shapes = ((128, 768), (768, 768), (768,), (128, 768), (768,), (768,))
+    graph = Graph(*(random(*shape, seed=n) for n, shape in enumerate(shapes)))
+    product = graph.add(MatmulOp(graph[0], graph[1]))
+    total = graph.add(BinaryOp("add", graph.add(BinaryOp("add", product, graph[2])), graph[3]))
+    module = graph.module(graph.add(LayerNormOp(total, graph[4], graph[5], 1, 1e-5)))
+    lower(treadle_context(), module, Target.parse("sm_80"), to="plan")
+    assert [op.sym_name.data for op in module.walk() if isinstance(op, FuncOp)] == ["matmul", "add_layer_norm"]

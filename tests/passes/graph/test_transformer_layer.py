@@ -13,6 +13,7 @@ from tests.helpers.graphs import Graph, name_arguments, random
 from treadle.backends.reference import evaluate_module
 from treadle.compiler import lower
 from treadle.dialects.graph import (
+    AttentionOp,
     BinaryOp,
     ComputeOp,
     FusedOp,
@@ -24,6 +25,7 @@ from treadle.dialects.graph import (
     TransposeOp,
     UnaryOp,
     WhereOp,
+    WholeOp,
 )
 from treadle.dialects.registry import treadle_context
 from treadle.passes.graph.properties import moves_data
@@ -113,18 +115,19 @@ def lowered(graph: Layer, precision: Precision = "f32") -> ModuleOp:
 
 def is_copy(group: FusedOp) -> bool:
     """Whether a kernel would only move data."""
-    members = [op for op in group.body.block.ops if isinstance(op, ComputeOp | MatmulOp)]
+    members = [op for op in group.body.block.ops if isinstance(op, ComputeOp | WholeOp)]
     return all(isinstance(op, ComputeOp) and moves_data(op) for op in members)
 
 
 @pytest.mark.parametrize("precision", ["f32", "f16"])
 @pytest.mark.parametrize(("write", "gelu"), [(bert, "gelu"), (gpt, "gelu_tanh")])
-def test_a_layer_is_six_products_and_no_copies(write: Callable[[], Layer], gelu: str, precision: Precision) -> None:
-    """Queries, keys and values are one product; then come scores, their product with the values, and three more."""
+def test_a_layer_is_four_products_and_attention(write: Callable[[], Layer], gelu: str, precision: Precision) -> None:
+    """Queries, keys and values are one product; after attention, whose heads are its prologues, come three more."""
     module = lowered(write(), precision)
     groups = [op for op in module.walk() if isinstance(op, FusedOp)]
     products = [g.label.data for g in groups if any(isinstance(op, MatmulOp) for op in g.walk())]
-    assert len(products) == 6
+    assert len(products) == 4
+    assert sum(isinstance(op, AttentionOp) for op in module.walk()) == 1
     assert sum(label.endswith(gelu) for label in products) == 1
     assert not [g.label.data for g in groups if is_copy(g)]
     # A residual is added by the product that ends its branch.

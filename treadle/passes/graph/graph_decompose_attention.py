@@ -26,7 +26,9 @@ from treadle.dialects.graph import (
     WhereOp,
 )
 from treadle.dialects.graph.dtypes import byte_width, numpy_dtype
+from treadle.passes.graph.one_kernel import has_template
 from treadle.passes.graph.rewriting import constant_op, replace, shape_of, tensor
+from treadle.target import Target
 
 Step = Callable[[Operation], SSAValue]
 
@@ -50,23 +52,26 @@ class GraphDecomposeAttentionPass(ModulePass):
     Heads that share keys and values read them through a broadcast. Scores of f16 and bf16 are f32 from the scale to
     the softmax.
 
-    keep: leave it whole, as an anchor for a template.
+    target: the hardware; an operator that one of its templates schedules whole stays as it is.
     """
 
     name = "graph-decompose-attention"
-    keep: bool = False
+    target: str = "cpu"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        if not self.keep:
-            PatternRewriteWalker(DecomposeAttention(), apply_recursively=False).rewrite_module(op)
+        pattern = DecomposeAttention(Target.parse(self.target))
+        PatternRewriteWalker(pattern, apply_recursively=False).rewrite_module(op)
 
 
+@dataclass(frozen=True)
 class DecomposeAttention(RewritePattern):
-    """Attention as the operators that it is made of."""
+    """Attention as the operators that it is made of, unless a template of the target schedules it whole."""
+
+    target: Target
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: AttentionOp, rewriter: PatternRewriter) -> None:
-        if DYNAMIC_INDEX in op.scores_shape:
+        if DYNAMIC_INDEX in op.scores_shape or has_template(op, self.target):
             return
         steps: list[Operation] = []
 

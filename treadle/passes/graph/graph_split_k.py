@@ -13,7 +13,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from treadle.dialects.graph import MatmulOp, PadOp, ReductionOp, ReshapeOp, TransposeOp
+from treadle.dialects.graph import BinaryOp, MatmulOp, PadOp, ReductionOp, ReshapeOp, SliceOp, TransposeOp
 from treadle.passes.graph.rewriting import constant_op, shape_of
 from treadle.target import Target
 
@@ -24,6 +24,8 @@ SMALLEST = 16
 TERMS = 128
 """Terms that a slice has at least: an element then takes 256 operations for the 8 bytes of its partial sum that are
 written and read, more than any target's operations a byte."""
+ELEMENTWISE = 8
+"""Slices that are added as single operands; more of them are a reduction."""
 _GRAIN = 8
 """Terms of which a slice's number is a multiple: a tile's extent along K, and a sector."""
 
@@ -43,7 +45,8 @@ class GraphSplitKPass(ModulePass):
     %3 = graph.matmul %1, %2 : (tensor<4x64x1024xf32>, tensor<4x1024x64xf32>) -> tensor<4x64x64xf32>
     %c = graph.reduction "add" %3 {dims = array<i64: 0>, keep = 0 : i64} : ... -> tensor<64x64xf32>
     ```
-    Reshapes and transposes only move indices and become prologues; epilogues follow the sum. Where no slicing divides
+    Reshapes and transposes only move indices and become prologues; epilogues follow the sum. Up to eight slices are
+    added elementwise, as operands of one another, and the sum may itself become a prologue. Where no slicing divides
     the terms, both operands are padded with zeros, which becomes a predicate of the loads.
 
     A product is split if its 64 x 64 tiles give at most half of the multiprocessors a block, into as many slices as
@@ -100,8 +103,26 @@ def split(op: MatmulOp, slices: int) -> None:
     turned = TransposeOp(left.result, [*range(rank), rank + 1, rank, rank + 2])
     right = ReshapeOp(b, [*batch, slices, each, n])
     product = MatmulOp(turned.result, right.result)
-    total = ReductionOp("add", product.result, [rank], keep=False)
-    _replace(op, [*new, left, turned, right, product, total])
+    _replace(op, [*new, left, turned, right, product, *_total(product)])
+
+
+def _total(product: MatmulOp) -> list[Operation]:
+    """The sum of the slices: of a few of them elementwise, so that a normalisation can take it as a prologue."""
+    *batch, slices, m, n = product.shape
+    rank = len(batch)
+    if slices > ELEMENTWISE:
+        return [ReductionOp("add", product.result, [rank], keep=False)]
+    new: list[Operation] = []
+    total: SSAValue | None = None
+    for number in range(slices):
+        sizes = [*batch, 1, m, n]
+        part = SliceOp(product.result, [*(0 for _ in batch), number, 0, 0], sizes, [1] * len(sizes))
+        flat = ReshapeOp(part.result, [*batch, m, n])
+        new += [part, flat]
+        if total is not None:
+            new.append(BinaryOp("add", total, flat.result))
+        total = new[-1].results[0]
+    return new
 
 
 def _padded(value: SSAValue, zero: SSAValue, dim: int, after: int) -> PadOp:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from xdsl.dialects.builtin import DYNAMIC_INDEX
 
-from treadle.dialects.graph import Operator, definition
+from treadle.dialects.graph import Operator, WholeOp, definition
 from treadle.schedules.row_analysis import Rows, analyse_rows
+from treadle.schedules.templates import TEMPLATES
+from treadle.target import Target
 
 
 def is_one_kernel(op: Operator) -> bool:
@@ -18,4 +20,10 @@ def is_one_kernel(op: Operator) -> bool:
     return isinstance(rows, Rows) and rows.worth_one_kernel
 
 
-__all__ = ["is_one_kernel"]
+def has_template(op: WholeOp, target: Target) -> bool:
+    """Whether a template of the target is made for such an operator, which then stays whole."""
+    kind = "cuda" if target.is_cuda else "cpu"
+    return any(t.kind == kind and not t.takes_all and t.fits(op) for t in TEMPLATES.values())
+
+
+__all__ = ["has_template", "is_one_kernel"]

@@ -1,6 +1,7 @@
 """The templates, and the order in which they are tried by default."""
 
 from treadle.schedules.template import Template
+from treadle.schedules.templates.attention_cuda import AttentionCuda
 from treadle.schedules.templates.matmul_cpu import MatmulCpu
 from treadle.schedules.templates.matmul_mma import MatmulMma, MatmulTf32
 from treadle.schedules.templates.matmul_simt import MatmulSimt
@@ -20,6 +21,7 @@ TEMPLATES: dict[str, Template] = {
         RowCpu(),
         ReduceCpu(),
         RuleCpu(),
+        AttentionCuda(),
         RowCuda(),
         WindowCuda(),
         ReduceCuda(),

@@ -26,6 +26,7 @@ class RuleCpu(Template):
 
     name: ClassVar[str] = "rule_cpu"
     kind: ClassVar[str] = "cpu"
+    takes_all: ClassVar[bool] = True
     knobs: ClassVar[tuple[Knob, ...]] = (
         Knob("run", tuple(2**n for n in range(17)), "longest innermost loop"),
         Knob("rows", tuple(2**n for n in range(17)), "innermost loops that a block runs"),

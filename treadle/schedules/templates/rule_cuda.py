@@ -28,6 +28,7 @@ class RuleCuda(Template):
 
     name: ClassVar[str] = "rule_cuda"
     kind: ClassVar[str] = "cuda"
+    takes_all: ClassVar[bool] = True
     knobs: ClassVar[tuple[Knob, ...]] = (
         Knob("threads", (32, 64, 128, 256, 512), "threads of a block"),
         Knob("repeats", (1, 2, 4, 8), "elements or vectors of a thread"),

@@ -1,0 +1,130 @@
+"""Attention through the whole pipeline: one kernel with its neighbours, clean on the emulator, without spills."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from xdsl.ir import SSAValue
+
+from tests.backends.c.toolchains import knobs
+from tests.helpers.graphs import Graph
+from tests.schedules.attention_cases import Sizes, arrays, units
+from treadle.backends.cuda.compiler import compile_cubin
+from treadle.backends.cuda.emulator import CHECKS
+from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
+from treadle.backends.cuda.printer import print_kernels
+from treadle.backends.reference import evaluate_module
+from treadle.compiler import lower
+from treadle.dialects.graph import AttentionOp, ReshapeOp, SliceOp, TransposeOp
+from treadle.dialects.loop import FuncOp
+from treadle.dialects.registry import treadle_context
+from treadle.knobs import Knobs
+from treadle.target import Target
+from treadle.tools.oracle import compare
+from treadle.tools.schedule_cases import Case, cases, compiled
+
+Build = Callable[[Graph], SSAValue]
+GPU = Target.parse("sm_80")
+
+
+@pytest.fixture(scope="session")
+def emulator_knobs(tmp_path_factory: pytest.TempPathFactory) -> Knobs:
+    """Knobs whose cache lives as long as the session."""
+    return knobs(tmp_path_factory.mktemp("emulator"))
+
+
+def whole(**properties: Any) -> Build:
+    """Attention of the first three inputs, masked by the fourth if there is one."""
+    return lambda g: g.add(AttentionOp(*g.block.args, **properties))
+
+
+def of_one_projection(heads: int, size: int) -> Build:
+    """Queries, keys and values are parts of one matrix, heads lie side by side in them and in the result."""
+
+    def build(g: Graph) -> SSAValue:
+        tokens, width = g.inputs[0].shape[1], heads * size
+
+        def part(n: int) -> SSAValue:
+            cut = g.add(SliceOp(g[0], [0, 0, n * width], [1, tokens, width], [1, 1, 1]))
+            return g.add(TransposeOp(g.add(ReshapeOp(cut, [1, tokens, heads, size])), [0, 2, 1, 3]))
+
+        y = g.add(AttentionOp(part(0), part(1), part(2), *g.block.args[1:], scale=size**-0.5, causal=True))
+        return g.add(ReshapeOp(g.add(TransposeOp(y, [0, 2, 1, 3])), [1, tokens, width]))
+
+    return build
+
+
+@dataclass(frozen=True)
+class Program:
+    """One attention with its neighbours, and what it is fed."""
+
+    sizes: Sizes
+    build: Build
+    dtype: str = "float32"
+    mask: tuple[int, ...] | None = None
+    joined: bool = False
+    """Whether queries, keys and values come as one matrix."""
+
+    def graph(self) -> Graph:
+        """The inputs, before the operators."""
+        sizes = self.sizes
+        operands = [(*sizes.batch, sizes.m, 3 * sizes.heads * sizes.d)] if self.joined else [*sizes.shapes]
+        return Graph(*arrays([*operands, *([] if self.mask is None else [self.mask])], self.dtype))
+
+
+PROGRAMS = {
+    "masked heads": Program(Sizes((1,), 3, 3, 70, 70, 64, 64), whole(scale=0.125, guard=True), mask=(1, 1, 1, 70)),
+    "causal groups of primes": Program(Sizes((2,), 4, 2, 37, 131, 13, 17), whole(scale=0.3, causal=True)),
+    "more queries than keys": Program(
+        Sizes((), 2, 1, 90, 20, 5, 3), whole(scale=0.3, causal=True, guard=True), mask=(2, 90, 20)
+    ),
+    "one query": Program(Sizes((), 5, 5, 1, 300, 40, 33), whole(scale=0.3)),
+    "half precision": Program(
+        Sizes((1,), 2, 2, 65, 65, 64, 40), whole(scale=0.125, causal=True), "float16", mask=(65, 65)
+    ),
+    "bfloat16": Program(Sizes((), 2, 2, 33, 40, 8, 8), whole(scale=0.3), "bfloat16"),
+    "parts of one projection": Program(Sizes((1,), 3, 3, 50, 50, 16, 16), of_one_projection(3, 16), joined=True),
+    "parts in half precision": Program(
+        Sizes((1,), 2, 2, 33, 33, 24, 24), of_one_projection(2, 24), "float16", mask=(1, 1, 1, 33), joined=True
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(PROGRAMS))
+def test_attention_is_one_kernel_right_and_clean(name: str, emulator_knobs: Knobs) -> None:
+    program = PROGRAMS[name]
+    graph = program.graph()
+    module = graph.module(program.build(graph))
+    (expected,) = evaluate_module(module, graph.inputs)
+    lower(treadle_context(), module, GPU, to="schedule")
+    assert '#schedule.use<"attention_cuda"' in str(module)
+    lower(treadle_context(), module, GPU, after="schedule", to="plan")
+    assert sum(isinstance(op, FuncOp) for op in module.walk()) == 1
+    lower(treadle_context(), module, GPU, after="plan")
+    (result,), reports = EmulatedProgram(module, tuple(CHECKS), knobs=emulator_knobs).run(graph.inputs)
+    verdict = compare(name, result, expected, units(program.sizes))
+    assert verdict.agrees, str(verdict)
+    assert reports and not [str(report) for report in reports if report.findings]
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("name", list(PROGRAMS))
+def test_defaults_do_not_spill(name: str, target: str) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc", reason="needs treadle[nvrtc]")
+    graph = PROGRAMS[name].graph()
+    module = graph.module(PROGRAMS[name].build(graph))
+    lower(treadle_context(), module, Target.parse(target))
+    (unit,) = print_kernels(module)
+    assert not compile_cubin(unit, Target.parse(target)).resources[unit.name].spills
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("case", [case for name, case in cases().items() if "attention" in name], ids=lambda c: c.name)
+def test_aligned_heads_meet_in_no_bank_and_waste_no_sector(case: Case, target: str) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc", reason="needs treadle[nvrtc]")
+    use = case.default(Target.parse(target))
+    found = compiled(case.text(), use.template.data, use.knobs(), target)
+    assert (found.spills, found.conflicts, found.excess_sectors) == (0, 0, 0)
