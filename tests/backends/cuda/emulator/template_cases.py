@@ -8,19 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import prod
 
 from tests.schedules import row_cases
 from tests.schedules.row_cases import Shape, tensor
 from tests.schedules.tensor_cores import SHAPES
 from treadle.dialects.graph import (
     BinaryOp,
-    ComputeOp,
     ConvOp,
     MatmulOp,
     Operator,
     PoolOp,
-    ReduceOp,
     ReductionOp,
     TransposeOp,
     UnaryOp,
@@ -34,6 +31,8 @@ AnchorOf = Callable[[str], Anchor]
 HALVES = ("float16", "bfloat16")
 FLOATS = ("float32", *HALVES, "float64")
 INTEGERS = ("int32", "int64")
+OPERATORS_ONLY = ("float64", *INTEGERS)
+"""Types of which the CUDA printer writes operators, but no function of floats: no maximum, no exponential."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +41,6 @@ class Coverage:
 
     dtypes: tuple[str, ...]
     cases: tuple[AnchorOf, ...]
-
-
-def terms_of(anchor: Anchor) -> int:
-    """The terms of an anchor's longest fold; 0 without one."""
-    if isinstance(anchor, MatmulOp):
-        return anchor.reduction_extent
-    assert isinstance(anchor, ComputeOp)
-    return max((prod(op.shape) for op in anchor.walk() if isinstance(op, ReduceOp)), default=0)
 
 
 def _operator(build: Callable[[str], Operator], dtype: str) -> Anchor:
@@ -80,6 +71,7 @@ REDUCTIONS: list[tuple[str, Shape, tuple[int, ...]]] = [
 ]
 
 SMALL_PRODUCTS: list[tuple[Shape, Shape]] = [((1, 64), (64, 37)), ((2, 2, 65), (2, 65, 3)), ((104, 26), (26, 1))]
+"""Products of few elements, which are reductions."""
 
 TRANSPOSES: list[tuple[Shape, list[int]]] = [
     *((shape, [1, 0]) for shape in ((32, 32), (31, 33), (8, 129), (64, 8), (97, 101), (100, 36), (256, 40))),
@@ -96,19 +88,22 @@ TRANSPOSES: list[tuple[Shape, list[int]]] = [
 Window = tuple[str, Shape, int, int, int]
 """What, the input's shape, window, step, padding."""
 WINDOWS: list[Window] = [
-    *((kind, (2, 4, h, w), 3, 2, 1) for kind in ("max", "avg") for h, w in ((33, 31), (34, 40), (65, 16), (40, 57))),
+    *(("max", (2, 4, h, w), 3, 2, 1) for h, w in ((33, 31), (34, 40), (65, 16), (40, 57))),
+    *(("avg", (2, 4, h, w), 3, 2, 0) for h, w in ((35, 33), (36, 42), (67, 18), (42, 59))),
     *(("max", (1, 16, h, w), 2, 2, 0) for h, w in ((24, 48), (26, 46), (23, 62), (64, 17))),
     *(("depthwise", (1, 8, h, w), 3, 1, 1) for h, w in ((16, 17), (19, 14), (31, 13), (64, 7), (18, 18), (2, 131))),
     *(("depthwise", (2, 6, h, w), 5, 2, 2) for h, w in ((40, 23), (31, 31), (64, 12), (17, 61))),
     *(("grouped", (1, 8, h, w), 3, 1, 1) for h, w in ((17, 17), (16, 32), (29, 9), (5, 97), (64, 8))),
     *(("grouped", (2, 8, h, w), 3, 3, 0) for h, w in ((67, 34), (48, 49), (40, 70))),
-    *(("max", (1, 1, h, w), 3, 1, 1) for h, w in ((1, 2053), (2053, 1), (47, 53))),
+    *(("max", (1, 1, h, w), 3, 1, 1) for h, w in ((2, 2053), (2053, 1), (47, 53))),
 ]
 
 
 def window(case: Window, dtype: str) -> Operator:
     """A pooling or a convolution by groups of one or of two channels."""
     kind, shape, size, step, pad = case
+    if kind == "max" and dtype in OPERATORS_ONLY:
+        kind = "depthwise"
     image = tensor(*shape, dtype=dtype)
     if kind in ("max", "avg"):
         return PoolOp(kind, image, [size] * 2, [step] * 2, [pad] * 4, [1, 1])
@@ -124,7 +119,7 @@ POINTWISE: list[Shape] = [
 
 
 def _unary(shape: Shape, dtype: str) -> Operator:
-    return UnaryOp("neg" if dtype in INTEGERS else "tanh", tensor(*shape, dtype=dtype))
+    return UnaryOp("neg" if dtype in OPERATORS_ONLY else "tanh", tensor(*shape, dtype=dtype))
 
 
 def _broadcast(shape: Shape, dtype: str) -> Operator:
@@ -132,20 +127,30 @@ def _broadcast(shape: Shape, dtype: str) -> Operator:
 
 
 def _reduction(kind: str, shape: Shape, dims: tuple[int, ...], dtype: str) -> Operator:
+    kind = "add" if kind in ("max", "min") and dtype in OPERATORS_ONLY else kind
     return ReductionOp(kind, tensor(*shape, dtype=dtype), dims, keep=False)
+
+
+def _row(case: row_cases.Case, dtype: str) -> Anchor:
+    name, shape, dim = case
+    return row_cases.build(("variance" if dtype in OPERATORS_ONLY else name, shape, dim), dtype)
 
 
 def _transpose(shape: Shape, permutation: list[int], dtype: str) -> Operator:
     return TransposeOp(tensor(*shape, dtype=dtype), permutation)
 
 
-_SMALL_WINDOWS: list[Window] = [("max", (2, 3, 12, 12), 3, 2, 1), ("max", (1, 2, 9, 15), 3, 2, 1)]
+def _convolution(shape: Shape, filters: Shape, dtype: str) -> Operator:
+    return ConvOp(tensor(*shape, dtype=dtype), tensor(*filters, dtype=dtype), [2, 1], [1] * 4, [1, 2], 1)
+
+
+CONVOLUTIONS: list[tuple[Shape, Shape]] = [((2, 3, 12, 12), (5, 3, 3, 3)), ((1, 2, 9, 15), (2, 2, 2, 3))]
 _RULES: list[Callable[[str], Operator]] = [
     *(partial(_unary, shape) for shape in POINTWISE),
     *(partial(_broadcast, shape) for shape in ((40, 64), (3, 7), (5, 12, 16), (1, 1), (2039, 2))),
     *(partial(_transpose, shape, [1, 0]) for shape in ((4, 64), (1, 7), (64, 5))),
     *(partial(_reduction, "add", shape, (1,)) for shape in ((300, 5), (1, 1), (7, 31))),
-    *(partial(window, case) for case in _SMALL_WINDOWS),
+    *(partial(_convolution, shape, filters) for shape, filters in CONVOLUTIONS),
 ]
 
 
@@ -162,9 +167,10 @@ COVERED: dict[str, Coverage] = {
     "matmul_simt": Coverage(FLOATS, _products(PRODUCTS)),
     "matmul_mma": Coverage(HALVES, _products(PRODUCTS)),
     "matmul_tf32": Coverage(("float32",), _products(PRODUCTS)),
-    "reduce_cuda": Coverage(FLOATS, _operators([partial(_reduction, *each) for each in REDUCTIONS])),
-    "reduce_cuda of products": Coverage(FLOATS, _products(SMALL_PRODUCTS)),
-    "row_cuda": Coverage(FLOATS, tuple(partial(row_cases.build, case) for case in row_cases.CASES)),
+    "reduce_cuda": Coverage(
+        FLOATS, (*_operators([partial(_reduction, *each) for each in REDUCTIONS]), *_products(SMALL_PRODUCTS))
+    ),
+    "row_cuda": Coverage(FLOATS, tuple(partial(_row, case) for case in row_cases.CASES)),
     "window_cuda": Coverage(FLOATS, _operators([partial(window, each) for each in WINDOWS])),
     "transpose_cuda": Coverage(FLOATS + INTEGERS, _operators([partial(_transpose, *each) for each in TRANSPOSES])),
     "rule_cuda": Coverage(FLOATS + INTEGERS, _operators(_RULES)),
