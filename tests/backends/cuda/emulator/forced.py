@@ -66,8 +66,9 @@ def _roundings(anchor: Anchor) -> tuple[int, int]:
         return anchor.reduction_extent, 1
     assert isinstance(anchor, ComputeOp)
     folded = sum(prod(op.shape) for op in anchor.walk() if isinstance(op, ReduceOp))
-    rounding = [op for op in anchor.walk() if op.dialect_name() in ("arith", "math") or isinstance(op, ReduceOp)]
-    return folded, sum(is_float(op.results[0].type) for op in rounding if not isinstance(op, arith.ConstantOp))
+    operations = [op for op in anchor.walk() if op.dialect_name() in ("arith", "math") or isinstance(op, ReduceOp)]
+    rounding = [op for op in operations if not isinstance(op, arith.ConstantOp | arith.ExtFOp | arith.NegfOp)]
+    return folded, sum(is_float(op.results[0].type) for op in rounding)
 
 
 def forced(template: str, anchors: Sequence[tuple[Anchor, Sequence[Array]]], target: Target) -> tuple[ModuleOp, Graph]:

@@ -54,6 +54,7 @@ def _operators(builds: Sequence[Callable[[str], Operator]]) -> tuple[AnchorOf, .
 PRODUCTS: list[tuple[Shape, Shape]] = [
     *SHAPES,
     *(((m, k), (k, n)) for m, k, n in ((1, 3, 4099), (65, 1, 67), (128, 16, 128), (127, 20, 36), (4100, 5, 1))),
+    ((3, 2039), (2039, 7)),
     ((70, 9), (5, 9, 20)),
 ]
 
