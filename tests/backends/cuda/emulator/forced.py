@@ -56,7 +56,7 @@ def accepted_units(template: str, anchor: Anchor) -> float:
     folded, operations = _roundings(anchor)
     if own > EPSILON["f32"]:
         return _SAFETY * sqrt(folded) * EPSILON["f32"] / own + _NARROW_SAFETY * sqrt(operations)
-    coarse = EPSILON[TEMPLATES[template].precision] / own if TEMPLATES[template].precision != "f32" else 0.0
+    coarse = EPSILON["tf32"] / own if TEMPLATES[template].precision == "tf32" else 0.0
     return _SAFETY * sqrt(folded + operations) + _NARROW_SAFETY * sqrt(2) * coarse
 
 

@@ -13,6 +13,7 @@ from tests.schedules import row_cases
 from tests.schedules.row_cases import Shape, tensor
 from tests.schedules.tensor_cores import SHAPES
 from treadle.dialects.graph import (
+    ArgReductionOp,
     BinaryOp,
     ConvOp,
     MatmulOp,
@@ -31,13 +32,16 @@ AnchorOf = Callable[[str], Anchor]
 HALVES = ("float16", "bfloat16")
 FLOATS = ("float32", *HALVES, "float64")
 INTEGERS = ("int32", "int64")
-OPERATORS_ONLY = ("float64", *INTEGERS)
-"""Types of which the CUDA printer writes operators, but no function of floats: no maximum, no exponential."""
+DTYPES = (*FLOATS, *INTEGERS)
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """What a template is tried on: each case in each dtype."""
+    """What a template is tried on: each case in each dtype, as far as the template fits.
+
+    Of f64 the CUDA printer writes operators only, no function such as a maximum, and integers have no averages: their
+    cases are others of the same shapes.
+    """
 
     dtypes: tuple[str, ...]
     cases: tuple[AnchorOf, ...]
@@ -103,7 +107,9 @@ WINDOWS: list[Window] = [
 def window(case: Window, dtype: str) -> Operator:
     """A pooling or a convolution by groups of one or of two channels."""
     kind, shape, size, step, pad = case
-    if kind == "max" and dtype in OPERATORS_ONLY:
+    if dtype in INTEGERS:
+        kind = "max"
+    elif kind == "max" and dtype == "float64":
         kind = "depthwise"
     image = tensor(*shape, dtype=dtype)
     if kind in ("max", "avg"):
@@ -120,7 +126,7 @@ POINTWISE: list[Shape] = [
 
 
 def _unary(shape: Shape, dtype: str) -> Operator:
-    return UnaryOp("neg" if dtype in OPERATORS_ONLY else "tanh", tensor(*shape, dtype=dtype))
+    return UnaryOp("tanh" if dtype in ("float32", *HALVES) else "neg", tensor(*shape, dtype=dtype))
 
 
 def _broadcast(shape: Shape, dtype: str) -> Operator:
@@ -128,30 +134,35 @@ def _broadcast(shape: Shape, dtype: str) -> Operator:
 
 
 def _reduction(kind: str, shape: Shape, dims: tuple[int, ...], dtype: str) -> Operator:
-    kind = "add" if kind in ("max", "min") and dtype in OPERATORS_ONLY else kind
+    missing = {"float64": ("max", "min"), "int32": ("mul",)}.get(dtype, ())
+    kind = "add" if kind in missing else kind
     return ReductionOp(kind, tensor(*shape, dtype=dtype), dims, keep=False)
 
 
 def _row(case: row_cases.Case, dtype: str) -> Anchor:
     name, shape, dim = case
-    return row_cases.build(("variance" if dtype in OPERATORS_ONLY else name, shape, dim), dtype)
+    if dtype in INTEGERS:
+        return definition(ArgReductionOp("max", tensor(*shape, dtype=dtype), dim, keep=False))
+    return row_cases.build(("variance" if dtype == "float64" else name, shape, dim), dtype)
 
 
 def _transpose(shape: Shape, permutation: list[int], dtype: str) -> Operator:
     return TransposeOp(tensor(*shape, dtype=dtype), permutation)
 
 
-def _convolution(shape: Shape, filters: Shape, dtype: str) -> Operator:
-    return ConvOp(tensor(*shape, dtype=dtype), tensor(*filters, dtype=dtype), [2, 1], [1] * 4, [1, 2], 1)
+RULED_PRODUCTS: list[tuple[Shape, Shape]] = [
+    ((3, 4), (4, 5)),
+    ((1, 1), (1, 1)),
+    ((5, 3), (2, 3, 4)),
+    ((17, 31), (31, 1)),
+]
+"""Products as one thread an element computes them, of integers above all."""
 
-
-CONVOLUTIONS: list[tuple[Shape, Shape]] = [((2, 3, 12, 12), (5, 3, 3, 3)), ((1, 2, 9, 15), (2, 2, 2, 3))]
 _RULES: list[Callable[[str], Operator]] = [
     *(partial(_unary, shape) for shape in POINTWISE),
     *(partial(_broadcast, shape) for shape in ((40, 64), (3, 7), (5, 12, 16), (1, 1), (2039, 2))),
     *(partial(_transpose, shape, [1, 0]) for shape in ((4, 64), (1, 7), (64, 5))),
     *(partial(_reduction, "add", shape, (1,)) for shape in ((300, 5), (1, 1), (7, 31))),
-    *(partial(_convolution, shape, filters) for shape, filters in CONVOLUTIONS),
 ]
 
 
@@ -169,10 +180,10 @@ COVERED: dict[str, Coverage] = {
     "matmul_mma": Coverage(HALVES, _products(PRODUCTS)),
     "matmul_tf32": Coverage(("float32",), _products(PRODUCTS)),
     "reduce_cuda": Coverage(
-        FLOATS, (*_operators([partial(_reduction, *each) for each in REDUCTIONS]), *_products(SMALL_PRODUCTS))
+        DTYPES, (*_operators([partial(_reduction, *each) for each in REDUCTIONS]), *_products(SMALL_PRODUCTS))
     ),
-    "row_cuda": Coverage(FLOATS, tuple(partial(_row, case) for case in row_cases.CASES)),
-    "window_cuda": Coverage(FLOATS, _operators([partial(window, each) for each in WINDOWS])),
-    "transpose_cuda": Coverage(FLOATS + INTEGERS, _operators([partial(_transpose, *each) for each in TRANSPOSES])),
-    "rule_cuda": Coverage(FLOATS + INTEGERS, _operators(_RULES)),
+    "row_cuda": Coverage(DTYPES, tuple(partial(_row, case) for case in row_cases.CASES)),
+    "window_cuda": Coverage(DTYPES, _operators([partial(window, each) for each in WINDOWS])),
+    "transpose_cuda": Coverage(DTYPES, _operators([partial(_transpose, *each) for each in TRANSPOSES])),
+    "rule_cuda": Coverage(DTYPES, (*_operators(_RULES), *_products(RULED_PRODUCTS))),
 }

@@ -14,7 +14,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 
 from tests.backends.cuda.emulator.forced import accepted_units, forced, operands_of, values_of
-from tests.backends.cuda.emulator.template_cases import COVERED, FLOATS, AnchorOf
+from tests.backends.cuda.emulator.template_cases import COVERED, DTYPES
 from tests.helpers.graphs import Graph, random
 from treadle.backends.cuda.emulator import CHECKS
 from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
@@ -25,6 +25,7 @@ from treadle.dialects.graph.evaluate import evaluate
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import UseAttr
 from treadle.knobs import Knobs
+from treadle.schedules.template import Anchor
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
 from treadle.tools.oracle import compare
@@ -35,10 +36,14 @@ FEWEST = 30
 EVERYWHERE = [(template, dtype) for template, covered in COVERED.items() for dtype in covered.dtypes]
 
 
-def check(template: str, cases: Sequence[AnchorOf], dtype: str, settings: Knobs) -> None:
+def anchors_of(template: str, dtype: str) -> list[Anchor]:
+    """What the template can schedule of its cases."""
+    anchors = [case(dtype) for case in COVERED[template].cases]
+    return [anchor for anchor in anchors if TEMPLATES[template].fits(anchor)]
+
+
+def check(template: str, anchors: Sequence[Anchor], settings: Knobs) -> None:
     """Compiles each anchor by the template, and compares what the emulator computes with its definition."""
-    anchors = [case(dtype) for case in cases]
-    assert all(TEMPLATES[template].fits(anchor) for anchor in anchors)
     types = [str(anchor.type) for anchor in anchors]
     operands = [operands_of(anchor) for anchor in anchors]
     values = [[values_of(operand, n) for n, operand in enumerate(each)] for each in operands]
@@ -51,29 +56,29 @@ def check(template: str, cases: Sequence[AnchorOf], dtype: str, settings: Knobs)
     results, reports = EmulatedProgram(module, tuple(CHECKS), knobs=settings).run(graph.inputs)
     verdicts = [compare(*each) for each in zip(types, results, expected, accepted, strict=True)]
     assert not [str(verdict) for verdict in verdicts if not verdict.agrees]
-    assert len(reports) == len(cases)
+    assert len(reports) == len(anchors)
     assert not [str(report) for report in reports if report.findings]
 
 
 @pytest.mark.parametrize(("template", "dtype"), EVERYWHERE)
 def test_a_template_on_some_of_its_shapes(template: str, dtype: str, emulator_knobs: Knobs) -> None:
-    cases = COVERED[template].cases
-    check(template, cases[:: len(cases) // 3], dtype, emulator_knobs)
+    anchors = anchors_of(template, dtype)
+    check(template, anchors[:: len(anchors) // 3], emulator_knobs)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("template", "dtype"), EVERYWHERE)
 def test_a_template_on_all_of_its_shapes(template: str, dtype: str, emulator_knobs: Knobs) -> None:
-    check(template, COVERED[template].cases, dtype, emulator_knobs)
+    check(template, anchors_of(template, dtype), emulator_knobs)
 
 
-def test_every_template_is_covered_in_every_float_that_it_claims() -> None:
+def test_every_template_is_covered_in_every_type_that_it_claims() -> None:
     assert set(COVERED) == {name for name, template in TEMPLATES.items() if template.kind == "cuda"}
     for name, covered in COVERED.items():
-        claimed = [dtype for dtype in FLOATS if any(TEMPLATES[name].fits(case(dtype)) for case in covered.cases)]
-        assert set(claimed) == set(covered.dtypes) & set(FLOATS), name
-        extents = {tuple(str(each.type) for each in operands_of(case(claimed[0]))) for case in covered.cases}
-        assert len(extents) >= FEWEST, name
+        assert {dtype for dtype in DTYPES if anchors_of(name, dtype)} == set(covered.dtypes), name
+        for dtype in covered.dtypes:
+            shapes = {tuple(str(each.type) for each in operands_of(anchor)) for anchor in anchors_of(name, dtype)}
+            assert len(shapes) >= FEWEST, (name, dtype)
 
 
 Shape = tuple[int, ...]
