@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from xdsl.dialects.builtin import ModuleOp
 
+from tests.helpers.graphs import Graph
+from tests.schedules.tensor_cores import DTYPES, scheduled
 from treadle.backends.cuda.compiler import compile_cubin
 from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.cuda.sass import Sass, disassemble
 from treadle.compiler import lower
+from treadle.dialects.graph import MatmulOp
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
+from treadle.target import TARGETS as ALL_TARGETS
 from treadle.target import Target
 from treadle.tools.schedule_cases import cases
 
@@ -64,5 +69,22 @@ def test_the_inner_loop_of_a_product_multiplies(target: str) -> None:
     assert products / len(body) > 0.85
 
 
-def test_a_prime_size_has_no_local_memory() -> None:
-    assert not machine_code("matmul 2039 x 2039 x 2039", "sm_80").uses_local_memory
+PRIME = 2039
+GPUS = [
+    pytest.param(name, marks=() if name in ("sm_80", "sm_90", "sm_120") else pytest.mark.slow)
+    for name, target in ALL_TARGETS.items()
+    if target.is_cuda
+]
+
+
+@pytest.mark.parametrize("target", GPUS)
+@pytest.mark.parametrize(
+    ("template", "dtype"), [("matmul_simt", "float32"), ("matmul_mma", "float16"), ("matmul_tf32", "float32")]
+)
+def test_a_prime_size_compiles_everywhere(template: str, dtype: str, target: str) -> None:
+    """M = N = K = 2039, on which spaces of divisors fail. Source: Hidet (ASPLOS 2023), section 3.3."""
+    graph = Graph(*(np.broadcast_to(np.zeros((), DTYPES[dtype]), (PRIME, PRIME)) for _ in range(2)))
+    module = graph.module(graph.add(MatmulOp(graph[0], graph[1])))
+    (unit,) = print_kernels(scheduled(module, template, {}, Target.parse(target)))
+    (resources,) = compile_cubin(unit, Target.parse(target)).resources.values()
+    assert resources.registers > 0 and not resources.spills

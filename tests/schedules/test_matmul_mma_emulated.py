@@ -15,7 +15,6 @@ from tests.backends.c.toolchains import knobs
 from tests.helpers.graphs import Graph, random
 from tests.schedules.tensor_cores import (
     GPU,
-    SHAPES,
     TEMPLATE,
     Array,
     Shape,
@@ -56,19 +55,6 @@ def check(shapes: tuple[Shape, Shape], dtype: str, settings: Knobs, **choices: C
     module = scheduled(graph.module(graph.add(MatmulOp(graph[0], graph[1]))), TEMPLATE[dtype], choices, GPU)
     assert all("treadle_mma_" in unit.text for unit in print_kernels(module))
     assert_product(run_clean(EmulatedProgram(module, tuple(CHECKS), knobs=settings), graph.inputs), *graph.inputs)
-
-
-@pytest.mark.parametrize("shapes", SHAPES[::5], ids=str)
-@pytest.mark.parametrize("dtype", list(TEMPLATE))
-def test_products(dtype: str, shapes: tuple[Shape, Shape], emulator_knobs: Knobs):
-    check(shapes, dtype, emulator_knobs)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", list(TEMPLATE))
-def test_products_of_every_size(dtype: str, emulator_knobs: Knobs):
-    for shapes in SHAPES:
-        check(shapes, dtype, emulator_knobs)
 
 
 @pytest.mark.parametrize("block", [((128, 128), (2, 2)), ((128, 256), (2, 4)), ((16, 128), (1, 4))])

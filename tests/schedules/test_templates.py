@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -205,6 +206,14 @@ def test_sums_of_half_precision_run_in_single(name: str):
     kernel = template.build(anchor, template.default(anchor, target), target, "kernel")
     (total,) = evaluate_kernel(kernel, [np.ones((1, 3001), np.float16)])
     assert total == np.float16(3001)
+
+
+def test_products_of_half_precision_run_in_single():
+    """Carried in bf16, 256 + 1 is 256."""
+    anchor, template = product(((1, 272), (272, 1)), "bfloat16"), TEMPLATES["matmul_simt"]
+    kernel = template.build(anchor, template.default(anchor, GPU), GPU, "kernel")
+    ones = [np.ones(shape, ml_dtypes.bfloat16) for shape in ((1, 272), (272, 1))]
+    assert evaluate_kernel(kernel, ones) == 272
 
 
 @pytest.mark.parametrize("lanes", [16, 32, 64])

@@ -17,6 +17,7 @@ from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
 from treadle.errors import TreadleError
 from treadle.schedules.access_analysis import spread, vector_width
+from treadle.schedules.accumulator import accumulator, narrowed, widened
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
 from treadle.schedules.templates.simt_tile import Filling, SimtTile
@@ -45,6 +46,7 @@ class MatmulSimt(Template):
     """The CUDA-core product of the paper: C's tile is `spatial(warps) * repeat(repeats) * spatial(4, 8) *
     repeat(thread)`, A's and B's tiles are loaded by all threads together, two of each, so that one is filled while
     the other is used. Every size is covered: loads beyond the matrices give 0, stores beyond C are left out.
+    16-bit floats are multiplied and added in f32, and C is rounded once.
 
     Source: Hidet (ASPLOS 2023), section 5.1.2 and figures 5 and 8.
     """
@@ -140,6 +142,8 @@ class _MatmulBody:
         self.m, self.n = anchor.shape[-2:]
         self.k = anchor.reduction_extent
         self.element = anchor.type.get_element_type()
+        # What threads multiply and add: products of 16-bit floats are exact in f32.
+        self.wide = accumulator(self.element)
         types = [t for t in (anchor.a.type, anchor.b.type) if isinstance(t, TensorType)]
         self.b = KernelBuilder(types, anchor.type)
 
@@ -153,9 +157,9 @@ class _MatmulBody:
         # A is kept transposed, so that a thread's neighbouring rows lie next to one another.
         self.shared_a = b.alloc("shared_a", [2, tile.depth, tile.row_of_a], self.element, Space.SHARED)
         self.shared_b = b.alloc("shared_b", [2, tile.depth, tile.row_of_b], self.element, Space.SHARED)
-        self.acc = b.alloc("acc", [tile.m * tile.n // tile.threads], self.element)
+        self.acc = b.alloc("acc", [tile.m * tile.n // tile.threads], self.wide)
         with b.tasks(["e"], repeat(tile.outputs), unroll=True) as (e,):
-            b.store(b.constant(0, self.element), self.acc, [e])
+            b.store(b.constant(0, self.wide), self.acc, [e])
         self._pipeline(ceil(self.k / tile.depth))
         self._store()
         grid = rows * columns * prod(batch)
@@ -239,13 +243,13 @@ class _MatmulBody:
         b, tile = self.b, self.tile
         rows = repeat(tile.repeats[0] * tile.thread[0])
         columns = repeat(tile.repeats[1] * tile.thread[1])
-        regs_a = b.alloc("regs_a", [rows.shape[0]], self.element)
-        regs_b = b.alloc("regs_b", [columns.shape[0]], self.element)
+        regs_a = b.alloc("regs_a", [rows.shape[0]], self.wide)
+        regs_b = b.alloc("regs_b", [columns.shape[0]], self.wide)
         with b.loop("k", tile.depth, unroll=True) as k:
             with b.tasks(["r"], rows, unroll=True) as (r,):
-                b.store(b.load(self.shared_a, [half, k, self._line(0, r)]), regs_a, [r])
+                b.store(widened(b, b.load(self.shared_a, [half, k, self._line(0, r)])), regs_a, [r])
             with b.tasks(["c"], columns, unroll=True) as (c,):
-                b.store(b.load(self.shared_b, [half, k, self._line(1, c)]), regs_b, [c])
+                b.store(widened(b, b.load(self.shared_b, [half, k, self._line(1, c)])), regs_b, [c])
             with b.tasks(["r", "c"], repeat(rows.shape[0], columns.shape[0]), unroll=True) as (r, c):
                 e = b.add(b.mul(r, columns.shape[0]), c)
                 product = b.mul(b.load(regs_a, [r]), b.load(regs_b, [c]))
@@ -268,7 +272,7 @@ class _MatmulBody:
             row, column = b.add(self.row, self._line(0, r)), b.add(self.column, self._line(1, c))
             inside = [b.binary("lt", row, self.m)] if self.m % tile.m else []
             inside += [b.binary("lt", column, self.n)] if self.n % tile.n else []
-            value = b.load(self.acc, [b.add(b.mul(r, columns), c)])
+            value = narrowed(b, b.load(self.acc, [b.add(b.mul(r, columns), c)]), self.element)
             b.store(value, b.output, [*self.batch_index, row, column], b.all(inside))
 
 
