@@ -27,13 +27,12 @@ func.func @main(%x: tensor<256x96xf16>, %w: tensor<192x96xf16>) -> tensor<256x19
 // CHECK:      loop.store %{{.*}}, %C
 
 // LOOPS-NOT:     loop.copy
-// LOOPS-NOT:     loop.swizzle
 // LOOPS-COUNT-2: loop.async_copy 8
-// LOOPS:         arith.xori
 // LOOPS:         vector.store %{{.*}}, %C[
 
 // TEXT:      __shared__ treadle_half shared_b[4][64][32];
 // TEXT:      treadle_vec<float, 4> acc[1][2][2];
+// TEXT:      {{\^}}
 // TEXT:      treadle_cp_async_16(&shared_b[
 // TEXT:      treadle_cp_async_wait<2>();
 // TEXT-NEXT: treadle_barrier();
