@@ -15,12 +15,6 @@ def accumulator(type: Attribute) -> Attribute:
     return f32 if isinstance(type, Float16Type | BFloat16Type) else type
 
 
-def widened(b: KernelBuilder, value: Scalar) -> Scalar:
-    """A term in the type of its accumulator."""
-    wide = accumulator(value.type)
-    return value if wide == value.type else b.insert(arith.ExtFOp(value, wide))  # pyright: ignore[reportArgumentType]
-
-
 def narrowed(b: KernelBuilder, value: Scalar, type: Attribute) -> Scalar:
     """A fold in the type of the definition's reduction."""
     if value.type == type:

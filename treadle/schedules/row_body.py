@@ -8,8 +8,7 @@ from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import AtOp, ReduceOp, YieldOp
 from treadle.dialects.graph.compute import yielded
-from treadle.dialects.graph.definition import Scalar
-from treadle.schedules.accumulator import widened
+from treadle.dialects.graph.definition import Scalar, widened
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.row_analysis import Rows
 

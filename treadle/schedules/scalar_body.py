@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from xdsl.ir import Block, Operation, SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp, YieldOp
-from treadle.dialects.graph.definition import Scalar
+from treadle.dialects.graph.definition import Scalar, widened
 from treadle.dialects.graph.reduction import identity
-from treadle.schedules.accumulator import accumulator, narrowed, widened
+from treadle.schedules.accumulator import accumulator, narrowed
 from treadle.schedules.kernel_builder import KernelBuilder
 
 

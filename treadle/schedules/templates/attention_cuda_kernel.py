@@ -11,10 +11,11 @@ from xdsl.dialects.builtin import TensorType, f32
 from xdsl.ir import Attribute, SSAValue
 
 from treadle.dialects.graph import AttentionOp
+from treadle.dialects.graph.definition import widened
 from treadle.dialects.graph.elementwise import convert
 from treadle.dialects.loop import KernelOp, Space, WarpReduceOp
 from treadle.dialects.task import repeat
-from treadle.schedules.accumulator import narrowed, widened
+from treadle.schedules.accumulator import narrowed
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.templates.attention_tile import AttentionTile
 

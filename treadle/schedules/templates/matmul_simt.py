@@ -11,13 +11,14 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import SSAValue
 
 from treadle.dialects.graph import ComputeOp, MatmulOp
+from treadle.dialects.graph.definition import widened
 from treadle.dialects.graph.dtypes import byte_width, is_float
 from treadle.dialects.loop import KernelOp, Space
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
 from treadle.errors import TreadleError
 from treadle.schedules.access_analysis import spread, vector_width
-from treadle.schedules.accumulator import accumulator, narrowed, widened
+from treadle.schedules.accumulator import accumulator, narrowed
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
 from treadle.schedules.templates.simt_tile import Filling, SimtTile

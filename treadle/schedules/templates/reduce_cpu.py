@@ -9,13 +9,14 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Block, Operation, SSAValue
 
 from treadle.dialects.graph import ComputeOp, ReduceOp, YieldOp
+from treadle.dialects.graph.definition import widened
 from treadle.dialects.graph.reduction import identity
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.loop.index_expr import Expr, floordiv, mod, var
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
 from treadle.schedules.access_analysis import IndexMap, stride_along
-from treadle.schedules.accumulator import accumulator, narrowed, widened
+from treadle.schedules.accumulator import accumulator, narrowed
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.scalar_body import emit_block, emit_operation
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number

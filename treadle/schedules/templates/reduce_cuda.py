@@ -11,13 +11,13 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import ComputeOp, MatmulOp, ReduceOp, WholeOp, YieldOp, definition
-from treadle.dialects.graph.definition import Scalar
+from treadle.dialects.graph.definition import Scalar, widened
 from treadle.dialects.graph.dtypes import is_float
 from treadle.dialects.graph.reduction import identity
 from treadle.dialects.loop import KernelOp, Space, WarpReduceOp
 from treadle.dialects.loop.warp import WARP, lanes_fold
 from treadle.dialects.schedule import Choice
-from treadle.schedules.accumulator import accumulator, narrowed, widened
+from treadle.schedules.accumulator import accumulator, narrowed
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.scalar_body import emit_block, emit_operation
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
