@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from xdsl.context import Context
@@ -13,13 +14,15 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 
+from treadle.dialects.loop import LOOP
 from treadle.dialects.task import ForOp, Mapping, Task, YieldOp, custom, repeat, replicate, spatial
+from treadle.errors import TreadleError
 from treadle.passes.lower.task_lower import TaskLowerPass
 
 
 def lowered(text: str) -> ModuleOp:
     ctx = Context()
-    for dialect in (Builtin, arith.Arith, func.Func, scf.Scf, test.Test, Task):
+    for dialect in (Builtin, arith.Arith, func.Func, scf.Scf, test.Test, Task, LOOP):
         ctx.load_dialect(dialect)
     module = Parser(ctx, text).parse_module()
     module.verify()
@@ -172,3 +175,48 @@ def test_lowered_loops_visit_the_mapping(composed: list[Mapping], data: st.DataO
     visited: list[tuple[int, ...]] = []
     run(entry, {entry.args[0]: worker}, visited)
     assert visited == mapping(worker)
+
+
+KERNEL = """
+loop.func @load(%A : memref<512xf32>) grid(%b in 4) threads(%t in 128) {{
+  %c32 = arith.constant 32 : index
+  %c64 = arith.constant 64 : index
+  %lane = arith.remui %t, %c32 : index
+  %few = arith.cmpi slt, %t, %c64 : index
+  {before}
+  task.for (%i) in #task.map<{mapping}> {{
+    "test.op"(%i) : (index) -> ()
+  }}
+  {after}
+}}"""
+
+
+def kernel(mapping: str, guard: str | None = None) -> str:
+    before, after = (f"scf.if {guard} {{", "}") if guard else ("", "")
+    return KERNEL.format(mapping=mapping, before=before, after=after).replace("> {", ">(%worker) {")
+
+
+@pytest.mark.parametrize(
+    ("mapping", "worker", "guard"),
+    [("spatial(128)", "%t", None), ("spatial(32)", "%lane", None), ("spatial(4)", "%b", None),
+     ("spatial(64)", "%t", "%few"), ("spatial(32)", "%lane", "%few")],
+)  # fmt: skip
+def test_workers_that_fit(mapping: str, worker: str, guard: str | None) -> None:
+    lowered(kernel(mapping, guard).replace("%worker", worker))
+
+
+@pytest.mark.parametrize(
+    ("mapping", "worker", "guard", "message"),
+    [
+        ("spatial(256)", "%t", None, "to 256 workers, but %t counts 128: nobody does the tasks of workers 128 to 255"),
+        ("spatial(64)", "%t", None, "to 64 workers, but %t counts 128: workers 64 to 127 have none; accepted: a "
+         "mapping of 128 workers, or scf.if %t < 64 around it"),
+        ("spatial(128)", "%t", "%few", "to 128 workers, but %t counts 64: nobody does the tasks of workers 64 to 127"),
+        ("spatial(16)", "%lane", None, "to 16 workers, but %lane counts 32: workers 16 to 31 have none"),
+    ],
+)  # fmt: skip
+def test_workers_that_do_not_fit(mapping: str, worker: str, guard: str | None, message: str) -> None:
+    with pytest.raises(TreadleError) as caught:
+        lowered(kernel(mapping, guard).replace("%worker", worker))
+    assert message in str(caught.value)
+    assert str(caught.value).startswith("loop.func @load: ")

@@ -14,6 +14,8 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from treadle.dialects.loop.index_expr import Expr, const, var
 from treadle.dialects.task import ForOp
 from treadle.passes.loop.emit_index import IndexEmitter
+from treadle.passes.loop.kernels import kernels_of
+from treadle.passes.lower.worker_ranges import check_workers
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,15 @@ class TaskLowerPass(ModulePass):
     ```
     Dimensions of extent 1 make no loop; what does not depend on a loop stands outside it.  `unroll` becomes
     `loop.unroll` on every loop, and the discardable attributes of the `task.for` go to its innermost loop.
+    Rejected: a mapping in a kernel whose workers are not as many as its worker's number counts.
     Source: Hidet (ASPLOS 2023), section 5.1.1.
     """
 
     name = "task-lower"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for kernel in kernels_of(op):
+            check_workers(kernel)
         for loop in [inner for inner in op.walk() if isinstance(inner, ForOp)]:
             lower_task_for(loop)
 
