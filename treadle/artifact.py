@@ -27,7 +27,7 @@ import ml_dtypes
 
 from treadle.errors import TreadleError
 
-FORMAT = 2
+FORMAT = 3
 BFLOAT16 = ml_dtypes.bfloat16.__name__
 """A dtype name beyond NumPy's own; NumPy reads it from the import of ml_dtypes on."""
 MANIFEST = "manifest.json"
@@ -65,6 +65,7 @@ class Manifest:
     outputs: tuple[Tensor, ...]
     constants: tuple[Tensor, ...]
     arena_bytes: int
+    zeroed_bytes: int = 0
     precision: str = "f32"
     machine: str = ""
     launches: tuple[Mapping[str, Any], ...] = ()
@@ -166,6 +167,7 @@ def _parse(content: object, path: Path) -> Manifest:
             outputs=_tensors(fields["outputs"]),
             constants=_tensors(fields["constants"]),
             arena_bytes=int(fields["arena_bytes"]),
+            zeroed_bytes=int(fields["zeroed_bytes"]),
             precision=str(fields["precision"]),
             machine=str(fields["machine"]),
             launches=tuple(fields["launches"]),

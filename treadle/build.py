@@ -41,6 +41,7 @@ def write_artifact(request: Request, folder: Path) -> None:
         outputs=tuple(map(_tensor, program.outputs)),
         constants=constants,
         arena_bytes=program.arena_bytes,
+        zeroed_bytes=program.zeroed_bytes,
         precision=request.settings.precision,
         machine=machine,
         launches=launches,

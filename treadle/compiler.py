@@ -72,7 +72,6 @@ STAGES: tuple[Stage, ...] = (
             Step("graph-simplify", "Reshapes and transposes around new matmuls meet older ones."),
             Step("graph-deduplicate", "Readers of one tensor are found by the tensor."),
             Step("graph-merge-matmuls", "Once convolutions are products, and before their weights are packed."),
-            Step("graph-split-k{target=TARGET}", "Before fusion: epilogues follow the sum of the slices.", only="cuda"),
             Step("graph-mixed-precision{precision=PRECISION}", "Marks the products that the last passes made."),
             Step("graph-widen-matmuls", "Vectors hold f32; other types are for memory.", only="cpu"),
             Step("graph-pack-weights", "Panels of constant right operands stay in the first cache.", only="cpu"),

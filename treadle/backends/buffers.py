@@ -8,12 +8,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-BufferKind = Literal["input", "output", "constant", "arena"]
+BufferKind = Literal["input", "output", "constant", "arena", "zeroed"]
 
 
 @dataclass(frozen=True)
 class BufferRef:
-    """A kernel's argument: the `index`-th input, output or constant, or the arena from byte `index` on."""
+    """A kernel's argument: the `index`-th input, output or constant, or the arena or the zeroed memory from byte
+    `index` on."""
 
     kind: BufferKind
     index: int

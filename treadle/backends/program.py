@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import cast
 
 import numpy as np
@@ -15,7 +16,7 @@ from xdsl.ir import Attribute, SSAValue
 from treadle.backends.buffers import BufferKind, BufferRef, TensorSpec
 from treadle.dialects.graph.attributes import BlobAttr, InlineAttr
 from treadle.dialects.graph.constant import ConstantOp
-from treadle.dialects.graph.dtypes import numpy_dtype
+from treadle.dialects.graph.dtypes import byte_width, numpy_dtype
 from treadle.dialects.graph.store import constant_array
 from treadle.dialects.loop import BufferOp, LaunchOp
 from treadle.errors import TreadleError
@@ -45,7 +46,8 @@ class ProgramLaunch:
 
 @dataclass(frozen=True)
 class Program:
-    """What the planned @main says. `arena_bytes` is the size of the memory that temporaries share."""
+    """What the planned @main says. `arena_bytes` is the size of the memory that temporaries share, `zeroed_bytes` of
+    that which has to be zero before the first launch, and is so again behind each."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -53,6 +55,7 @@ class Program:
     """In the order of their `loop.buffer` operations: a printer that numbers them so agrees with it."""
     arena_bytes: int
     launches: tuple[ProgramLaunch, ...]
+    zeroed_bytes: int = 0
 
 
 def read_program(module: ModuleOp) -> Program:
@@ -68,14 +71,18 @@ def read_program(module: ModuleOp) -> Program:
     constants: list[ProgramConstant] = []
     references: dict[SSAValue, BufferRef] = {}
     launches: list[ProgramLaunch] = []
+    zeroed_bytes = 0
     for op in main.body.block.ops:
         if isinstance(op, BufferOp):
             references[op.buffer] = _reference(op, constants)
+            if op.kind.data == "zeroed":
+                size = prod(op.type.get_shape()) * byte_width(op.type.get_element_type())
+                zeroed_bytes = max(zeroed_bytes, references[op.buffer].index + size)
         elif isinstance(op, LaunchOp):
             kernel = op.kernel.string_value()
             launches.append(ProgramLaunch(kernel, tuple(references[buffer] for buffer in op.buffers)))
     inputs, outputs = (_specs(main, kind) for kind in ("input", "output"))
-    return Program(inputs, outputs, tuple(constants), arena.value.data, tuple(launches))
+    return Program(inputs, outputs, tuple(constants), arena.value.data, tuple(launches), zeroed_bytes)
 
 
 def planned_main(module: ModuleOp) -> FuncOp:

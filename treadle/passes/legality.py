@@ -19,7 +19,7 @@ _LANES = (
 _TILES = ("loop.commit", "loop.wait", "loop.load_matrix", "loop.mma", "loop.round_tf32")
 _BODY = (
     *_SCALARS, "scf.*", "memref.*", "vector.*", "loop.load", "loop.store", "loop.alloc", "loop.barrier",
-    "loop.warp_reduce", *_LANES, *_TILES,
+    "loop.arrive",    "loop.warp_reduce", *_LANES, *_TILES,
 )  # fmt: skip
 _COPIES = ("loop.copy", "loop.yield")
 _PLAN = ("loop.buffer", "loop.launch", "loop.return")

@@ -28,7 +28,6 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
         "graph-merge-matmuls",
         "graph-widen-matmuls",
         "graph-pack-weights",
-        "graph-split-k",
         "graph-define",
         "graph-merge-rows",
         "graph-inline",

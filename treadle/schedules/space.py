@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 from typing import TypeAlias, cast
@@ -34,6 +34,7 @@ class Knob:
 class Space:
     """The product of some knobs, without the combinations that `limits` rejects by raising TreadleError.
 
+    A knob may depend on the others: the space then holds one value of it for each combination of the rest.
     It is enumerated lazily, in the order of the knobs and of their values: the last knob changes fastest. Its size
     depends on what the hardware offers, not on the divisors of an extent. Source: Hidet (ASPLOS 2023), section 4.3.
     """
@@ -42,11 +43,13 @@ class Space:
     """Whose space it is, for messages."""
     knobs: tuple[Knob, ...]
     limits: Callable[[Choices], None]
+    dependent: Mapping[str, Callable[[Choices], Choice]] = field(default_factory=dict[str, Callable[[Choices], Choice]])
+    """Knobs whose value follows from the choices for the others."""
 
     @property
     def combinations(self) -> int:
         """How many combinations there are before any is rejected."""
-        return prod(len(knob.values) for knob in self.knobs)
+        return prod(len(knob.values) for knob in self.knobs if knob.name not in self.dependent)
 
     def __iter__(self) -> Iterator[dict[str, Choice]]:
         return (choices for choices in self._product() if self.exclusion(choices) is None)
@@ -69,6 +72,10 @@ class Space:
         missing = [name for name in knobs if name not in choices]
         if missing:
             return TreadleError(f"template {self.template!r} needs a value for {', '.join(missing)}")
+        for name, follows in self.dependent.items():
+            if choices[name] != (value := follows(choices)):
+                message = f"knob {name!r} of template {self.template!r} is {choices[name]}, which the others decide"
+                return TreadleError(message, accepted=str(value))
         try:
             self.limits(choices)
         except TreadleError as error:
@@ -90,11 +97,16 @@ class Space:
         knobs = (replace(k, values=(choices[k.name],)) if k.name in choices else k for k in self.knobs)
         return replace(self, knobs=tuple(knobs))
 
+    def following(self, dependent: Mapping[str, Callable[[Choices], Choice]]) -> Space:
+        """The part of the space in which some knobs have the value that a function of the other choices gives."""
+        return replace(self, dependent={**self.dependent, **dependent})
+
     def _not_allowed(self, knob: Knob, value: Choice) -> TreadleError:
         accepted = [str(v) for v in knob.values]
         return TreadleError(f"knob {knob.name!r} of template {self.template!r} is {value}", accepted=accepted)
 
     def _product(self) -> Iterator[dict[str, Choice]]:
-        names = [knob.name for knob in self.knobs]
-        for values in product(*(knob.values for knob in self.knobs)):
-            yield dict(zip(names, values, strict=True))
+        free = [knob for knob in self.knobs if knob.name not in self.dependent]
+        for values in product(*(knob.values for knob in free)):
+            choices = dict(zip((knob.name for knob in free), values, strict=True))
+            yield choices | {name: follows(choices) for name, follows in self.dependent.items()}

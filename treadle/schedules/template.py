@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from typing import ClassVar, TypeAlias
 
 from treadle.dialects.graph import ComputeOp, WholeOp
@@ -51,9 +52,16 @@ class Template(ABC):
         del anchor, target
         return {}
 
+    def dependent(self, anchor: Anchor, target: Target) -> Mapping[str, Callable[[Choices], Choice]]:
+        """The knobs for which the other knobs' choices leave one value worth choosing, and how it follows from them;
+        none by default."""
+        del anchor, target
+        return {}
+
     def space(self, anchor: Anchor, target: Target) -> Space:
         """Every choice for an anchor on a target that is worth trying, and within the limits."""
-        return self._whole(anchor, target).pinned(**self.decided(anchor, target))
+        pinned = self._whole(anchor, target).pinned(**self.decided(anchor, target))
+        return pinned.following(self.dependent(anchor, target))
 
     def _whole(self, anchor: Anchor, target: Target) -> Space:
         return Space(self.name, self.knobs, lambda choices: self.limits(anchor, choices, target))

@@ -132,7 +132,7 @@ def compiled(text: str, template: str, choices: Mapping[str, Choice], target_nam
         blocks, threads, resources.registers, resources.spill_store_bytes + resources.spill_load_bytes,
         resources.shared_bytes + dynamic, resident.fraction, resident.limiter,
         sum(each.conflicts for each in accesses if each.space is Space.SHARED),
-        sum(each.sectors - each.ideal_sectors for each in accesses if each.space is None),
+        sum(each.sectors - each.ideal_sectors for each in accesses if each.space is not Space.SHARED),
     )  # fmt: skip
 
 

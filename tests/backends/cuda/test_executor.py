@@ -56,6 +56,22 @@ def test_a_run_leaves_nothing_for_the_next() -> None:
     np.testing.assert_array_equal(second, BIAS.reshape(2, 3))
 
 
+def count(memory: Memory, source: int, counter: int, target: int) -> None:
+    """Reads what has to be zero, and leaves it so."""
+    memory[target : target + 6] = memory[source : source + 6] + memory[counter]
+    memory[counter] = 0
+
+
+def test_what_kernels_find_zero_is_cleared_once() -> None:
+    driver = FakeDriver({"count": count})
+    launches = (launch("count", INPUT, BufferRef("zeroed", 4), OUTPUT),)
+    x = np.ones((2, 3), np.float32)
+    with CudaProgram(driver, launches, [X], [Y], zeroed_bytes=8) as program:
+        for _ in range(2):
+            (y,) = program.run([x])
+            np.testing.assert_array_equal(y, x)
+
+
 def test_an_input_that_is_not_contiguous_is_copied() -> None:
     x = np.arange(6, dtype=np.float32).reshape(3, 2).T
     with make_program(make_driver()) as program:
@@ -101,7 +117,7 @@ def test_measure_times_the_kernels_only() -> None:
 def test_close_gives_all_memory_back() -> None:
     driver = make_driver()
     program = make_program(driver)
-    assert len(driver.live) == 4
+    assert len(driver.live) == 5
     program.close()
     program.close()
     assert not driver.live
@@ -160,6 +176,7 @@ def test_a_wrong_number_of_inputs_is_refused() -> None:
         (BufferRef("output", -1), "there is no output -1"),
         (BufferRef("constant", 2), "there is no constant 2"),
         (BufferRef("arena", 512), "there is no arena 512; accepted: 0 to 511"),
+        (BufferRef("zeroed", 0), "there is no zeroed 0"),
     ],
 )
 def test_a_buffer_that_does_not_exist_is_refused(buffer: BufferRef, reason: str) -> None:

@@ -494,3 +494,69 @@ def test_rounding_to_tf32():
     expected = np.array([1.0, 1 + 2.0**-10, -1 - 2.0**-10, 1.0, np.inf], np.float32)
     np.testing.assert_array_equal(round_tf32(values), expected)
     assert np.isnan(round_tf32(np.array([np.nan], np.float32))).all()
+
+
+ARRIVALS = """
+    %zero_i = arith.constant 0 : i32
+    %sums = loop.alloc : memref<2x3x4xf32, #device>
+    %n = loop.alloc : memref<2xi32, #zeroed>
+    %tile = arith.remui %b, %c2 : index
+    %slice = arith.divui %b, %c2 : index
+    %at = arith.addi %t, %tile : index
+    %v = loop.load %x[%at] : memref<5xf32>
+    loop.store %v, %sums[%tile, %slice, %t] : memref<2x3x4xf32, #device>
+    %last = loop.arrive %n[%tile] of 3 : memref<2xi32, #zeroed>
+    scf.if %last {
+      %c3 = arith.constant 3 : index
+      %other = arith.subi %c3, %t : index
+      %p = loop.load %sums[%tile, %c0, %other] : memref<2x3x4xf32, #device>
+      %q = loop.load %sums[%tile, %c1, %other] : memref<2x3x4xf32, #device>
+      %r = loop.load %sums[%tile, %c2, %other] : memref<2x3x4xf32, #device>
+      %pq = arith.addf %p, %q : f32
+      %pqr = arith.addf %pq, %r : f32
+      loop.store %pqr, %y[%tile, %t] : memref<2x4xf32>
+    }"""
+"""Three blocks for each of two rows; the last one reads what all have stored, in the other order of threads."""
+
+
+def arrivals(old: str = "", new: str = "") -> KernelOp:
+    return vector_kernel(ARRIVALS.replace(old, new), grid=6, threads=4, inputs="5xf32", output="2x4xf32")
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_last_block_to_arrive_sees_what_all_have_stored(reverse: bool):
+    x = normal(5)
+    result = evaluate_kernel(arrivals(), [x], reverse=reverse)
+    summed = (x + x) + x
+    np.testing.assert_array_equal(result, [summed[3::-1], summed[:0:-1]])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("of 3 :", "of 2 :", "reads what nobody has stored"),
+        ("of 3 :", "of 4 :", r"element 0 of memref<2xi32, #loop.space<zeroed>> is 3 behind the launch.*; accepted: 0"),
+        ("%n[%tile]", "%n[%slice]", "loop.arrive of %n: .* at .2."),
+        (
+            "%last = loop.arrive %n[%tile]",
+            "%own = arith.remui %t, %c2 : index\n%last = loop.arrive %n[%own]",
+            "loop.arrive: threads of a block arrive at counters 0 and 1; accepted: one counter",
+        ),
+    ],
+)
+def test_what_arrivals_leave_undefined_is_an_error(old: str, new: str, message: str):
+    with pytest.raises(TreadleError, match=message):
+        evaluate_kernel(arrivals(old, new), [normal(5)])
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_memory_of_a_launch_is_planned(reverse: bool):
+    """In the program, the scratch memory is a part of the arena, and the counters are zero for every launch."""
+    kernel = arrivals()
+    x = normal(5)
+    (module,) = [op for op in [kernel.parent_op() and kernel.parent_op().parent_op()] if isinstance(op, ModuleOp)]  # pyright: ignore
+    expected = evaluate_kernel(kernel, [x])
+    MemoryPlanPass().apply(CONTEXT, module)
+    for _ in range(2):
+        (result,) = run_module(module, [x], reverse=reverse)
+        np.testing.assert_array_equal(result, expected)

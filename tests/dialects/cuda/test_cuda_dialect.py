@@ -19,7 +19,7 @@ from treadle.dialects.cuda import CUDA, KernelOp, Space, SpaceAttr, buffer_bytes
 
 EVERY_OP = """\
 builtin.module {
-  cuda.kernel @tile(%a: memref<128x768xf32>, %n: index) grid = [4, 2, 1] block = [128, 1, 1] \
+  cuda.kernel @tile(%a: memref<128x768xf32>, %n: index, %counters: memref<4xi32>) grid = [4, 2, 1] block = [128, 1, 1] \
 attributes {origin = "matmul_3"} {
     %t = cuda.thread_id x : index
     %b = cuda.block_id y : index
@@ -35,6 +35,7 @@ memref<16x128xf32, #cuda.space<shared>>
     cuda.cp_async_commit
     cuda.cp_async_wait 1
     cuda.barrier
+    %last = cuda.arrive %counters[%one] of 4 : memref<4xi32>
     %v = memref.load %a[%b, %t] : memref<128x768xf32>
     %w = cuda.shuffle xor %v, %one : f32
     %x = cuda.ldmatrix %big[%t, %one] : memref<128x40xf16, #cuda.space<shared>> -> vector<4x2xf16>
@@ -99,7 +100,7 @@ def test_padding_between_rows_counts_as_size() -> None:
 
 def test_nothing_moves_across_barriers_and_asynchronous_copies() -> None:
     ops = {op.name: op for op in parse(EVERY_OP).walk()}
-    for name in ("barrier", "cp_async", "cp_async_commit", "cp_async_wait"):
+    for name in ("barrier", "arrive", "cp_async", "cp_async_commit", "cp_async_wait"):
         effects = get_effects(ops[f"cuda.{name}"])
         assert effects is not None
         assert {effect.kind for effect in effects} == {MemoryEffectKind.READ, MemoryEffectKind.WRITE}
@@ -227,6 +228,20 @@ def test_cp_async_accepts_an_unaligned_stride_that_is_never_taken() -> None:
 
 def test_cp_async_wait_rejects_a_negative_number() -> None:
     assert "cannot leave -1 groups under way" in rejection(in_kernel("cuda.cp_async_wait -1"))
+
+
+@pytest.mark.parametrize(
+    ("counters", "indices", "blocks", "reason"),
+    [
+        ("memref<4xf32>", "%i", 2, "counters in 'memref<4xf32>', expected i32 in global memory"),
+        ("memref<4xi32, #cuda.space<shared>>", "%i", 2, "expected i32 in global memory"),
+        ("memref<4xi32>", "%i, %i", 2, "'memref<4xi32>' needs 1 indices, got 2"),
+        ("memref<4xi32>", "%i", 0, "the last of 0 blocks, expected at least one"),
+    ],
+)
+def test_arrive_rejects(counters: str, indices: str, blocks: int, reason: str) -> None:
+    body = f'%n = "test.op"() : () -> {counters}\n%l = cuda.arrive %n[{indices}] of {blocks} : {counters}'
+    assert reason in rejection(in_kernel(body))
 
 
 def test_shuffle_rejects_a_lane_outside_of_the_warp() -> None:

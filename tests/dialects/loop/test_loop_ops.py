@@ -65,6 +65,9 @@ FUNC = """loop.func @k(%A: memref<98304xf32>, %C: memref<12xf32>)
 ZEROS = "sha256:" + "0" * 64
 
 
+COUNTERS = '%n, %i = "test.op"() : () -> (memref<16xi32, #loop.space<zeroed>>, index)\n'
+
+
 def parse(text: str) -> ModuleOp:
     module = Parser(CONTEXT, text).parse_module()
     module.verify()
@@ -79,7 +82,10 @@ GOOD = [
     VALUES + "loop.store %v, %B[%i] where %p : memref<64xf32>",
     "%r = loop.alloc : memref<8x32xf32, #loop.space<register>>",
     "%r = loop.alloc : memref<8x32xf16, #loop.space<shared>>",
+    "%r = loop.alloc : memref<2x4x128x4xf32, #loop.space<device>>",
+    "%r = loop.alloc : memref<16xi32, #loop.space<zeroed>>",
     "loop.barrier",
+    COUNTERS + "%r = loop.arrive %n[%i] of 4 : memref<16xi32, #loop.space<zeroed>>",
     VALUES + "%r = loop.warp_reduce add %v over 32 : f32",
     VALUES + "%r = loop.warp_reduce max %v over 2 : f32",
     VALUES + "%r = loop.lane_mask %i, %j : vector<16xi1>",
@@ -114,6 +120,7 @@ GOOD = [
     "%r = loop.buffer input 0 : memref<1x3xf32>",
     "%r = loop.buffer output 2 : memref<1x3xf32>",
     "%r = loop.buffer arena 4096 : memref<1x3xf32>",
+    "%r = loop.buffer zeroed 0 : memref<16xi32>",
     f'%r = loop.buffer constant #graph.blob<"{ZEROS}", 12> : memref<3xf32>',
     '%r = loop.buffer constant #graph.inline<"1.0, nan"> : memref<2xf32>',
     VALUES + "loop.launch @k(%A, %B) : memref<64x8xf32>, memref<64xf32>",
@@ -139,7 +146,10 @@ REJECTED = [
     (VALUES + "%r = loop.load %B[%i] where %p else %h : memref<64xf32>", "operand is used with type f32"),
     (VALUES + "loop.store %v, %A[%i] : memref<64x8xf32>", "1 indices into memref<64x8xf32>: expected 2"),
     (VALUES + "loop.store %h, %B[%i] : memref<64xf32>", "operand is used with type f32"),
-    ("%r = loop.alloc : memref<8xf32>", "memref<8xf32> has no space: expected #loop.space<register>"),
+    (
+        "%r = loop.alloc : memref<8xf32>",
+        "memref<8xf32> has no space: expected #loop.space<register | shared | device | zeroed>",
+    ),
     ("%r = loop.alloc : memref<?xf32, #loop.space<shared>>", "a buffer of a kernel has static extents"),
     (VALUES + "%r = loop.lane_compare ult, %w, %z : vector<16xf32>", "'ult' compares no lanes: expected one of oeq, "),
     (VALUES + "%r = loop.lane_compare olt, %m, %m : vector<16xi1>", "expected two vectors of floats of one type"),
@@ -239,6 +249,18 @@ REJECTED = [
         "a tile product of (vector<2x2xf16>, vector<4x2xf16>, vector<2x2xf32>): expected (vector<4x2xf16>, ",
     ),
     (TILES + "%r = loop.round_tf32 %a : vector<4x2xf16>", "Expected attribute"),
+    (
+        COUNTERS + "%r = loop.arrive %n[%i] of 0 : memref<16xi32, #loop.space<zeroed>>",
+        "the last of 0 blocks: expected at least one",
+    ),
+    (
+        COUNTERS + "%r = loop.arrive %n[%i, %i] of 2 : memref<16xi32, #loop.space<zeroed>>",
+        "2 indices of a counter: expected 1",
+    ),
+    (
+        '%n, %i = "test.op"() : () -> (memref<16xi32>, index)\n%r = loop.arrive %n[%i] of 2 : memref<16xi32>',
+        "counters in memref<16xi32>: expected a row of i32 in #loop.space<zeroed>",
+    ),
     (KERNEL.format(grid=0, threads=8), "@k: grid and threads are at least 1"),
     (KERNEL.format(grid=4, threads=0), "@k: grid and threads are at least 1"),
     (KERNEL.format(grid=4, threads=8).replace("outs(%Y : tensor", "outs(%Y : memref"), "expected a tensor, got memref"),
@@ -250,7 +272,10 @@ REJECTED = [
         " : () -> ()",
         "@k: arguments are memrefs, then block and thread",
     ),
-    ("%r = loop.buffer heap 0 : memref<3xf32>", "unknown kind 'heap': expected input, output, arena or constant"),
+    (
+        "%r = loop.buffer heap 0 : memref<3xf32>",
+        "unknown kind 'heap': expected input, output, arena, constant or zeroed",
+    ),
     ("%r = loop.buffer constant 3 : i64 : memref<3xf32>", "expected #graph.blob or #graph.inline, got 3 : i64"),
     ("%r = loop.buffer input 0 : tensor<3xf32>", "expected a memref, got tensor<3xf32>"),
     (

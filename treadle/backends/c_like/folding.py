@@ -30,6 +30,8 @@ _OTHER_PURE = (
 )
 # All lanes of a warp take part in these: they stay in the block where they stand.
 _OF_A_WARP = ("cuda.mma", "cuda.shuffle", "cuda.ldmatrix")
+# It stays where it stands, too, and orders memory besides.
+_ARRIVAL = "cuda.arrive"
 _ALLOCATIONS = ("memref.alloca", "loop.alloc", "cuda.alloc")
 
 
@@ -60,9 +62,10 @@ def buffer_of(op: Operation) -> SSAValue | None:
 
 
 def written_buffers(block: Block) -> set[SSAValue[Attribute]]:
-    """The buffers that something below `block` stores to."""
+    """The buffers that something below `block` stores to, or counts in."""
     buffers = (buffer_of(op) for op in block.walk() if isinstance(op, _STORES))
-    return {buffer for buffer in buffers if buffer is not None}
+    counters = {op.operands[0] for op in block.walk() if op.name == _ARRIVAL}
+    return {buffer for buffer in buffers if buffer is not None} | counters
 
 
 class Folding:
@@ -129,7 +132,7 @@ class Folding:
             return False
         if always_folded(op):
             return True
-        if op.name in _OF_A_WARP:
+        if op.name in (*_OF_A_WARP, _ARRIVAL):
             return self._ends_in_its_block(op)
         if not (is_pure(op) or is_load(op) or op in self._ternaries):
             return False

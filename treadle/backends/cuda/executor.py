@@ -13,6 +13,9 @@ from treadle.backends.buffers import BufferKind, BufferRef, TensorSpec
 from treadle.backends.cuda.driver import BoundLaunch, Driver, Shape3
 from treadle.errors import TreadleError
 
+_ADDRESSED: tuple[BufferKind, ...] = ("arena", "zeroed")
+"""Kinds of which there is one block of memory, in which buffers lie at a byte."""
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -31,8 +34,9 @@ class Launch:
 class CudaProgram:
     """A model on a device: constants uploaded, kernels loaded, buffers allocated once.
 
-    `arena_bytes` is the size of the scratch memory that intermediate tensors share. One run at a time. Use
-    it in a `with` statement, or call `close`, to give the memory back; the driver stays open.
+    `arena_bytes` is the size of the scratch memory that intermediate tensors share; `zeroed_bytes` that of the memory
+    that kernels find zero and leave zero, which is cleared once. One run at a time. Use it in a `with` statement, or
+    call `close`, to give the memory back; the driver stays open.
     """
 
     def __init__(
@@ -43,6 +47,7 @@ class CudaProgram:
         outputs: Sequence[TensorSpec],
         constants: Sequence[np.ndarray] = (),
         arena_bytes: int = 0,
+        zeroed_bytes: int = 0,
     ) -> None:
         """Raises `TreadleError` for a buffer that does not exist, and when the device fails."""
         self._driver = driver
@@ -54,6 +59,7 @@ class CudaProgram:
             "output": [spec.num_bytes for spec in outputs],
             "constant": [constant.nbytes for constant in contiguous],
             "arena": [arena_bytes],
+            "zeroed": [zeroed_bytes],
         }
         for launch in launches:
             _check_buffers(launch, sizes)
@@ -63,6 +69,9 @@ class CudaProgram:
             self._addresses = {kind: [self._allocate(size) for size in each] for kind, each in sizes.items()}
             for address, constant in zip(self._addresses["constant"], contiguous, strict=True):
                 driver.upload(address, constant)
+            zeros = np.zeros(zeroed_bytes, np.uint8)
+            if zeroed_bytes:
+                driver.upload(self._addresses["zeroed"][0], zeros)
             self._launches = self._bind(launches)
             driver.synchronize()
         except BaseException:
@@ -152,15 +161,15 @@ class CudaProgram:
         return bound
 
     def _address(self, buffer: BufferRef) -> int:
-        if buffer.kind == "arena":
-            return self._addresses["arena"][0] + buffer.index
+        if buffer.kind in _ADDRESSED:
+            return self._addresses[buffer.kind][0] + buffer.index
         return self._addresses[buffer.kind][buffer.index]
 
 
 def _check_buffers(launch: Launch, sizes: Mapping[BufferKind, Sequence[int]]) -> None:
     """Raises `TreadleError` unless every buffer of `launch` exists."""
     for position, buffer in enumerate(launch.buffers):
-        limit = sizes["arena"][0] if buffer.kind == "arena" else len(sizes[buffer.kind])
+        limit = sizes[buffer.kind][0] if buffer.kind in _ADDRESSED else len(sizes[buffer.kind])
         if 0 <= buffer.index < limit:
             continue
         place = f"argument {position} of kernel '{launch.kernel}'"

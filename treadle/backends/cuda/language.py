@@ -29,6 +29,7 @@ from xdsl.ir import Attribute, Operation
 from treadle.backends.c_like.language import Language, Values
 from treadle.dialects.cuda import (
     AllocOp,
+    ArriveOp,
     BarrierOp,
     BlockIdOp,
     CpAsyncCommitOp,
@@ -144,6 +145,9 @@ class CudaLanguage(Language):
                 return f"({self.index})threadIdx.{op.dimension.data}"
             case BlockIdOp():
                 return f"({self.index})blockIdx.{op.dimension.data}"
+            case ArriveOp():
+                counter = values.element(op.counters, op.indices)
+                return f"treadle_arrive(&{counter}, {_number(op.blocks)})"
             case ShuffleOp():
                 return f"treadle_shuffle_{op.mode.data}({values.at(op.value)}, {values.at(op.lane)})"
             case LdmatrixOp():

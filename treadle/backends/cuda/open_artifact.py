@@ -32,7 +32,7 @@ def open_program(folder: Path, manifest: Manifest, driver: Driver | None = None)
         raise TreadleError(f"the manifest does not fit the folder: {error!r}", folder) from error
     inputs, outputs = ([_spec(tensor) for tensor in each] for each in (manifest.inputs, manifest.outputs))
     device = PycudaDriver() if driver is None else driver
-    return CudaProgram(device, launches, inputs, outputs, constants, manifest.arena_bytes)
+    return CudaProgram(device, launches, inputs, outputs, constants, manifest.arena_bytes, manifest.zeroed_bytes)
 
 
 def _launch(entry: Mapping[str, Any], images: Mapping[str, bytes]) -> Launch:

@@ -20,6 +20,7 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from treadle.backends.reference import kernel_tiles, kernel_vectors
 from treadle.backends.reference.kernel_folds import folder
+from treadle.backends.reference.kernel_launch import LAUNCH, arrive, fresh, is_of_launch, space_of
 from treadle.backends.reference.kernel_scalars import constant, expression, function
 from treadle.backends.reference.kernel_tiles import WarpFunction, matrix_loader, multiply
 from treadle.dialects import loop, task
@@ -33,14 +34,16 @@ _ACCEPTED = "task.for, scf.for, scf.if, arith, math, memref.load/store/alloca, v
 class KernelSource:
     """`run(block, thread, shared, *buffers)`: one thread's work, a generator if threads meet (`cooperates`).
 
-    `shared` is a dictionary of the block, empty at first, in which threads find the buffers they share. A
-    generator yields at each barrier the number of the operation, which `describe` names; for an operation of its
-    warp a pair of the number and what the lane brings, and is sent what `warp` of that number gives the lane.
+    `shared` is a dictionary of the block, in which threads find the buffers they share; under `LAUNCH` it holds one of
+    the launch for those of `of_launch`, by their operations' numbers; both are empty at first. A generator yields at
+    each barrier the number of the operation, which `describe` names; for an operation of its warp a pair of the number
+    and what the lane brings, and is sent what `warp` of that number gives the lane.
     """
 
     run: Callable[..., Any]
     cooperates: bool
     warp: Mapping[int, WarpFunction]
+    of_launch: Mapping[int, MemRefType[Attribute]]
     text: str
     describe: Callable[[int], str]
 
@@ -57,7 +60,7 @@ def kernel_source(name: str, body: Block) -> KernelSource:
     text = "\n".join([head, "  flight = [[]]", *writer.lines, ""])
     exec(compile(text, f"<kernel {name}>", "exec"), writer.namespace)
     run = cast("Callable[..., Any]", writer.namespace["run"])
-    return KernelSource(run, writer.cooperates, writer.warp, text, writer.describe)
+    return KernelSource(run, writer.cooperates, writer.warp, writer.of_launch, text, writer.describe)
 
 
 class _Writer:
@@ -67,12 +70,13 @@ class _Writer:
         self.kernel = name
         self.lines: list[str] = []
         self.names: dict[SSAValue, str] = {arg: f"v{n}" for n, arg in enumerate(body.args)}
-        self.read_only = set(body.args[:-3])
+        self.read_only = {arg for arg in body.args[:-3] if not is_of_launch(arg.type)}
         self.namespace: dict[str, object] = {"np": np, "fault": self._fault, "unset": self._unset}
-        self.namespace |= kernel_vectors.NAMESPACE | kernel_tiles.NAMESPACE
+        self.namespace |= {"arrive": arrive, "fresh": fresh} | kernel_vectors.NAMESPACE | kernel_tiles.NAMESPACE
         self.ops: list[Operation] = []
         self.cooperates = False
         self.warp: dict[int, WarpFunction] = {}
+        self.of_launch: dict[int, MemRefType[Attribute]] = {}
         self._indent = 1
         self._serial = len(self.names)
         self._handlers: dict[type[Operation], Callable[[Any], None]] = {
@@ -84,6 +88,7 @@ class _Writer:
             loop.StoreOp: self._loop_store,
             loop.AllocOp: self._alloc,
             loop.BarrierOp: self._barrier,
+            loop.ArriveOp: self._arrive,
             loop.WarpReduceOp: self._warp_reduce,
             loop.CopyOp: self._copy,
             loop.AsyncCopyOp: self._async_copy,
@@ -269,19 +274,28 @@ class _Writer:
     def _alloc(self, op: loop.AllocOp | memref.AllocaOp) -> None:
         buffer = op.results[0]
         type = cast("MemRefType[Attribute]", buffer.type)
-        fresh = f"[None] * {prod(self._shape(op, type))}"
-        name = self._name(buffer)
-        space = type.memory_space
-        if not isinstance(space, loop.SpaceAttr) or space.data is not loop.Space.SHARED:
-            self._line(f"{name} = {fresh}")
+        self._shape(op, type)
+        made, name, space = f"fresh({self._global(type)})", self._name(buffer), space_of(type)
+        if space in (None, loop.Space.REGISTER):
+            self._line(f"{name} = {made}")
             return
-        key = self._number(op)
-        self._line(f"if {key} not in shared: shared[{key}] = {fresh}")
-        self._line(f"{name} = shared[{key}]")
+        key, home = self._number(op), "shared" if space is loop.Space.SHARED else f"shared[{LAUNCH!r}]"
+        self.of_launch |= {key: type} if space is not loop.Space.SHARED else {}
+        self._line(f"if {key} not in {home}: {home}[{key}] = {made}")
+        self._line(f"{name} = {home}[{key}]")
 
     def _barrier(self, op: loop.BarrierOp) -> None:
         self.cooperates = True
         self._line(f"yield {self._number(op)}")
+
+    def _arrive(self, op: loop.ArriveOp) -> None:
+        self.cooperates = True
+        number, index = self._number(op), self._checked(op, op.counters, [op.index])
+        self._line(f"yield {number}")
+        arguments = f"shared, {number}, {self.names[op.counters]}, {index}, {op.count}"
+        self._line(f"{self._name(op.result)} = arrive({arguments})")
+        self._line(f"yield {number}")
+        self._line(f"shared.pop({number}, None)")
 
     def _warp_reduce(self, op: loop.WarpReduceOp) -> None:
         self._of_warp(op, folder(op), self.names[op.value])

@@ -3,7 +3,8 @@
 Blocks run one after another; the threads of a block take turns from barrier to barrier, the lanes of a warp from one
 operation of the warp to the next. Everything that the IR leaves undefined is an error here: an index outside a buffer,
 a read of what nobody has stored or of what is still being copied, a barrier that some threads do not reach or an
-operation of the warp that some lanes do not, an element of the result that is never stored.
+operation of the warp that some lanes do not, an element of the result that is never stored, memory that was zero and
+is left otherwise.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import Attribute
 
+from treadle.backends.reference.kernel_launch import LAUNCH, check_zeroed, fresh, is_of_launch
 from treadle.backends.reference.kernel_source import KernelSource, kernel_source
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.loop import FuncOp, KernelOp
@@ -38,20 +40,25 @@ class Kernel:
         self.source: KernelSource = kernel_source(self.name, op.body.block)
 
     def run(self, inputs: Sequence[Array], *, reverse: bool = False) -> Array:
-        """The tensor that the kernel computes from `inputs`, the contents of its other buffers in order.
+        """The tensor that the kernel computes from `inputs`, the contents of its other buffers in order, without those
+        of the launch.
 
         With `reverse`, blocks and threads run in the opposite order: a result that differs shows a race.
         TreadleError for inputs of other shapes or types, and for what the module's docstring lists.
         """
         *given, output = self.types
-        self._check(inputs, given)
-        buffers = [list(array.reshape(-1)) for array in inputs]
+        self._check(inputs, [type for type in given if not is_of_launch(type)])
+        values = iter(inputs)
+        buffers = [fresh(type) if is_of_launch(type) else list(next(values).reshape(-1)) for type in given]
+        launch: dict[int, list[Any]] = {}
         result: list[Any] = [None] * prod(output.get_shape())
         run_block = self._cooperate if self.source.cooperates else self._take_turns
         blocks, threads = range(self.grid), range(self.threads)
         with np.errstate(all="ignore"):
             for block in reversed(blocks) if reverse else blocks:
-                run_block(block, [*buffers, result], threads[::-1] if reverse else threads)
+                run_block(block, launch, [*buffers, result], threads[::-1] if reverse else threads)
+        check_zeroed(given, buffers, self._where)
+        check_zeroed([self.source.of_launch[key] for key in launch], list(launch.values()), self._where)
         missing = next((n for n, value in enumerate(result) if value is None), None)
         if missing is not None:
             index = [int(i) for i in np.unravel_index(missing, output.get_shape())]
@@ -68,14 +75,18 @@ class Kernel:
         if wanted != found:
             raise TreadleError(f"inputs {', '.join(found) or 'none'}", self._where, wanted or "no inputs")
 
-    def _take_turns(self, block: int, buffers: Sequence[list[Any]], threads: Sequence[int]) -> None:
-        shared: dict[int, list[Any]] = {}
+    def _take_turns(
+        self, block: int, launch: Mapping[int, list[Any]], buffers: Sequence[list[Any]], threads: Sequence[int]
+    ) -> None:
+        shared: dict[Any, Any] = {LAUNCH: launch}
         for thread in threads:
             self._guarded(lambda thread=thread: self.source.run(block, thread, shared, *buffers))
 
-    def _cooperate(self, block: int, buffers: Sequence[list[Any]], threads: Sequence[int]) -> None:
+    def _cooperate(
+        self, block: int, launch: Mapping[int, list[Any]], buffers: Sequence[list[Any]], threads: Sequence[int]
+    ) -> None:
         """Every thread runs to its next barrier before one of them goes on."""
-        shared: dict[int, list[Any]] = {}
+        shared: dict[Any, Any] = {LAUNCH: launch}
         workers = {thread: self.source.run(block, thread, shared, *buffers) for thread in threads}
         warps = [[t for t in threads if t // WARP == n] for n in dict.fromkeys(t // WARP for t in threads)]
         while True:

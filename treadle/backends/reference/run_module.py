@@ -12,6 +12,7 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, SSAValue
 
 from treadle.backends.program import BufferRef, TensorSpec, planned_main, read_program
+from treadle.backends.reference.kernel_launch import is_of_launch
 from treadle.backends.reference.kernels import Kernel, evaluate_kernel
 from treadle.dialects import loop
 from treadle.dialects.graph import FusedOp, YieldOp
@@ -83,8 +84,14 @@ def _run_launches(module: ModuleOp, inputs: Sequence[Array], reverse: bool) -> t
         if launch.kernel not in kernels:
             raise TreadleError(f"there is no kernel @{launch.kernel}", "@main", [f"@{name}" for name in kernels])
         kernel = kernels[launch.kernel]
-        specs = [TensorSpec(launch.kernel, t.get_shape(), numpy_dtype(t.get_element_type())) for t in kernel.types]
-        buffers = [memory(ref, spec) for ref, spec in zip(launch.buffers, specs, strict=True)]
+        buffers: list[Array] = []
+        for reference, type in zip(launch.buffers, kernel.types, strict=True):
+            spec = TensorSpec(launch.kernel, type.get_shape(), numpy_dtype(type.get_element_type()))
+            if not is_of_launch(type):
+                buffers.append(memory(reference, spec))
+            elif reference.kind == "arena":
+                # A value in use that shares bytes with the launch's scratch memory is lost, here as on a GPU.
+                memory(reference, spec).view(np.uint8)[...] = _UNSET
         buffers[-1][...] = kernel.run(buffers[:-1], reverse=reverse)
     return outputs
 

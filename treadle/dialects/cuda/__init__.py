@@ -21,12 +21,13 @@ from treadle.dialects.cuda.attributes import (
 )
 from treadle.dialects.cuda.kernel import BlockIdOp, KernelOp, ReturnOp, ThreadIdOp
 from treadle.dialects.cuda.layout import buffer_bytes, element_bytes, space_of
-from treadle.dialects.cuda.memory import AllocOp, BarrierOp, CpAsyncCommitOp, CpAsyncOp, CpAsyncWaitOp
+from treadle.dialects.cuda.memory import AllocOp, ArriveOp, BarrierOp, CpAsyncCommitOp, CpAsyncOp, CpAsyncWaitOp
 from treadle.dialects.cuda.warp import LdmatrixOp, MmaOp, RoundTf32Op, ShuffleOp
 
 __all__ = [
     "CUDA",
     "AllocOp",
+    "ArriveOp",
     "BarrierOp",
     "BlockIdOp",
     "CpAsyncCommitOp",
@@ -61,6 +62,7 @@ CUDA = Dialect(
         BlockIdOp,
         AllocOp,
         BarrierOp,
+        ArriveOp,
         ShuffleOp,
         CpAsyncOp,
         CpAsyncCommitOp,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from xdsl.dialects.builtin import IndexType, IntegerAttr, MemRefType, UnitAttr, i1, i64
+from xdsl.dialects.builtin import IndexType, IntegerAttr, MemRefType, UnitAttr, i1, i32, i64
 from xdsl.ir import Operation, SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
@@ -109,6 +109,47 @@ class BarrierOp(_OrderedOp):
 
     def __init__(self) -> None:
         super().__init__()
+
+
+@irdl_op_definition
+class ArriveOp(_OrderedOp):
+    """
+    One thread counts its block at a counter in global memory; whether it was the last of so many blocks.
+
+    A fence before and one after it: what the thread saw before, also through a barrier of its block, is seen by
+    the thread that is told that it is the last, and behind a barrier by its block. The last one sets the counter
+    to 0 again.
+
+    ```mlir
+    %last = cuda.arrive %counters[%tile] of 4 : memref<16xi32>
+    ```
+
+    Rejected: a counter that is no i32 in global memory; a wrong number of indices; less than one block.
+    """
+
+    name = "cuda.arrive"
+
+    counters = operand_def(MemRefType.constr())
+    indices = var_operand_def(IndexType())
+    blocks = prop_def(IntegerAttr.constr(i64))
+    last = result_def(i1)
+
+    irdl_options = (ParsePropInAttrDict(),)
+    assembly_format = "$counters `[` $indices `]` `of` $blocks attr-dict `:` type($counters)"
+
+    def __init__(self, counters: SSAValue | Operation, indices: Sequence[SSAValue | Operation], blocks: int) -> None:
+        super().__init__(
+            operands=[counters, indices], properties={"blocks": IntegerAttr(blocks, i64)}, result_types=[i1]
+        )
+
+    def verify_(self) -> None:
+        counters = cast(AnyMemRef, self.counters.type)
+        if not is_global(counters) or counters.element_type != i32:
+            raise VerifyException(f"counters in '{counters}', expected i32 in global memory")
+        if len(self.indices) != counters.get_num_dims():
+            raise VerifyException(f"'{counters}' needs {counters.get_num_dims()} indices, got {len(self.indices)}")
+        if self.blocks.value.data < 1:
+            raise VerifyException(f"the last of {self.blocks.value.data} blocks, expected at least one")
 
 
 @irdl_op_definition

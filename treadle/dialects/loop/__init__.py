@@ -1,14 +1,15 @@
 """The loop dialect: a scheduled tensor program, one kernel a launch.
 
-Kernels and launches: `kernel.py`. Loads, stores, buffers and barriers: `access.py`, of vectors with
-masks and strides: `lanes.py`; comparisons of their lanes: `lane_logic.py`. Copies to shared memory, which may be
-asynchronous: `copy.py`; products of tiles on tensor cores: `tile_product.py`; folds of a warp: `warp.py`. Everything
-else that a kernel says is upstream's `arith`, `math`, `scf`, and the task dialect's `task.for`.
+Kernels and launches: `kernel.py`. Loads, stores, buffers and barriers: `access.py`, between blocks: `arrive.py`; of
+vectors with masks and strides: `lanes.py`; comparisons of their lanes: `lane_logic.py`. Copies to shared memory, which
+may be asynchronous: `copy.py`; products of tiles on tensor cores: `tile_product.py`; folds of a warp: `warp.py`.
+Everything else that a kernel says is upstream's `arith`, `math`, `scf`, and the task dialect's `task.for`.
 """
 
 from xdsl.ir import Dialect
 
 from treadle.dialects.loop.access import AllocOp, BarrierOp, LoadOp, StoreOp
+from treadle.dialects.loop.arrive import ArriveOp
 from treadle.dialects.loop.attributes import (
     Space,
     SpaceAttr,
@@ -30,15 +31,16 @@ from treadle.dialects.loop.warp import WARP, WarpReduceOp
 LOOP = Dialect(
     "loop",
     [
-        AllocOp, AsyncCopyOp, BarrierOp, BufferOp, CommitOp, CopyOp, FuncOp, KernelOp, LaneCompareOp, LaneMaskOp,
-        LaneSelectOp, LaunchOp, LoadMatrixOp, LoadOp, MmaOp, ReturnOp, RoundTf32Op, StoreOp, StridedLoadOp,
-        StridedStoreOp, WaitOp, WarpReduceOp, YieldOp,
+        AllocOp, ArriveOp, AsyncCopyOp, BarrierOp, BufferOp, CommitOp, CopyOp, FuncOp, KernelOp, LaneCompareOp,
+        LaneMaskOp, LaneSelectOp, LaunchOp, LoadMatrixOp, LoadOp, MmaOp, ReturnOp, RoundTf32Op, StoreOp,
+        StridedLoadOp, StridedStoreOp, WaitOp, WarpReduceOp, YieldOp,
     ],
     [SpaceAttr, SwizzleAttr],
 )  # fmt: skip
 
 __all__ = [
-    "LOOP", "WARP", "AllocOp", "AsyncCopyOp", "BarrierOp", "BufferOp", "CommitOp", "CopyOp", "FuncOp", "KernelOp",
+    "LOOP", "WARP", "AllocOp", "ArriveOp", "AsyncCopyOp", "BarrierOp", "BufferOp", "CommitOp", "CopyOp", "FuncOp",
+    "KernelOp",
     "LaneCompareOp", "LaneMaskOp", "LaneSelectOp", "LaunchOp", "LoadMatrixOp", "LoadOp", "MmaOp", "ReturnOp",
     "RoundTf32Op", "Space", "SpaceAttr", "StoreOp", "StridedLoadOp", "StridedStoreOp", "Swizzle", "SwizzleAttr",
     "WaitOp", "WarpReduceOp", "YieldOp", "buffer_type", "memref_of", "swizzle_of", "swizzle_of_rows", "type_of",

@@ -21,7 +21,7 @@ from xdsl.printer import Printer
 from xdsl.traits import MemoryAllocEffect, MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.loop.attributes import SpaceAttr, swizzle_of
+from treadle.dialects.loop.attributes import Space, SpaceAttr, swizzle_of
 
 index = IndexType()
 
@@ -183,13 +183,15 @@ class StoreOp(IRDLOperation):
 
 @irdl_op_definition
 class AllocOp(IRDLOperation):
-    """A buffer of the kernel: private to each thread (`register`) or shared by the block (`shared`).
+    """A buffer of the kernel: private to each thread (`register`), shared by the block (`shared`), or one of the
+    launch, which all of its blocks share (`device`, `zeroed`).
 
     ```mlir
     %acc = loop.alloc : memref<8x32xf32, #loop.space<register>>
     ```
-    Its contents are undefined until stored. Rejected: a type without a space, symbolic extents, a swizzle that does
-    not fit the rows.
+    Its contents are undefined until stored; but those of a `zeroed` buffer are 0, and are 0 again when the kernel
+    ends. `memory-plan` makes buffers of the launch arguments. Rejected: a type without a space, symbolic extents, a
+    swizzle that does not fit the rows.
     """
 
     name = "loop.alloc"
@@ -204,7 +206,7 @@ class AllocOp(IRDLOperation):
         type = self.buffer.type
         assert isinstance(type, MemRefType)
         if not isinstance(type.memory_space, SpaceAttr):
-            raise VerifyException(f"{type} has no space: expected #loop.space<register> or #loop.space<shared>")
+            raise VerifyException(f"{type} has no space: expected #loop.space<{' | '.join(Space)}>")
         if DYNAMIC_INDEX in type.get_shape():
             raise VerifyException(f"{type}: a buffer of a kernel has static extents")
         swizzle = swizzle_of(type)

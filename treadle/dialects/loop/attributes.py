@@ -29,16 +29,24 @@ class Space(StrEnum):
 
     REGISTER = "register"
     SHARED = "shared"
+    DEVICE = "device"
+    ZEROED = "zeroed"
+
+    @property
+    def is_global(self) -> bool:
+        """Whether all blocks of a launch share the buffer, as they share arguments."""
+        return self in (Space.DEVICE, Space.ZEROED)
 
 
 @irdl_attr_definition
 class SpaceAttr(EnumAttribute[Space]):
-    """The memory space of a buffer that a kernel allocates: private to a thread, or shared by its block.
+    """The memory space of a buffer that a kernel allocates: private to a thread, shared by its block, or by all
+    blocks of the launch: `device` for scratch memory, `zeroed` for memory that is 0 before and behind every launch.
 
     ```mlir
     memref<64x8xf32, #loop.space<shared>>
     ```
-    Arguments of a kernel have no space: they are global.
+    Tensors of a kernel have no space: they are global.
     """
 
     name = "loop.space"

@@ -201,7 +201,8 @@ class FuncOp(IRDLOperation):
       ...
     }
     ```
-    Several launches may share it. The last buffer is written. Rejected: a grid or a number of threads below 1,
+    Several launches may share it. The last buffer is written; buffers in space `device` and `zeroed` are the launch's
+    own. Rejected: a grid or a number of threads below 1,
     arguments other than memrefs, then the numbers of block and thread.
     """
 
@@ -276,14 +277,18 @@ class FuncOp(IRDLOperation):
 
 @irdl_op_definition
 class BufferOp(IRDLOperation):
-    """A buffer of the whole program: an input, an output, a constant, or a range of the arena.
+    """A buffer of the whole program: an input, an output, a constant, a range of the arena, or of the memory that
+    is zero between launches.
 
     ```mlir
     %x = loop.buffer input 0 : memref<1x3x48x320xf32>
     %h = loop.buffer arena 4096 : memref<1x16x24x160xf32>
     %w = loop.buffer constant #graph.blob<"sha256:...", 864> : memref<216xf32>
+    %n = loop.buffer zeroed 0 : memref<16xi32>
     ```
-    Inputs and outputs are numbered, the arena is addressed in bytes. Rejected: a kind without its number or value.
+    Inputs and outputs are numbered, the arena and the zeroed memory are addressed in bytes. Launches run one after
+    another and leave zeroed memory as they found it, so that all may use the same. Rejected: a kind without its number
+    or value.
     """
 
     name = "loop.buffer"
@@ -313,8 +318,8 @@ class BufferOp(IRDLOperation):
 
     def verify_(self) -> None:
         kind = self.kind.data
-        if kind not in ("input", "output", "arena", "constant"):
-            raise VerifyException(f"unknown kind {kind!r}: expected input, output, arena or constant")
+        if kind not in ("input", "output", "arena", "constant", "zeroed"):
+            raise VerifyException(f"unknown kind {kind!r}: expected input, output, arena, constant or zeroed")
         if (self.value is None) == (kind == "constant") or (self.position is None) != (kind == "constant"):
             raise VerifyException(f"{kind} buffer: a constant has a value, the others a number")
 

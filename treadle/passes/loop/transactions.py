@@ -44,6 +44,7 @@ class Transactions:
     buffer: str
     is_store: bool
     space: Space | None
+    """None for tensors."""
     bytes: int
     sectors: int = 0
     ideal_sectors: int = 0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import MemRefType, ModuleOp
-from xdsl.ir import Block, Operation, Region
+from xdsl.ir import Attribute, Block, Operation, Region
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
@@ -23,9 +23,10 @@ from treadle.dialects.cuda import (
 )
 from treadle.dialects.cuda.kernel import MAX_STATIC_SHARED
 from treadle.dialects.loop import AllocOp as LoopAllocOp
+from treadle.dialects.loop import ArriveOp, FuncOp, WarpReduceOp
 from treadle.dialects.loop import BarrierOp as LoopBarrierOp
-from treadle.dialects.loop import FuncOp, WarpReduceOp
 from treadle.dialects.loop import SpaceAttr as LoopSpaceAttr
+from treadle.passes.lower.arrive import lower_arrive
 from treadle.passes.lower.cuda_tiles import cuda_tile_operation
 from treadle.passes.lower.identifiers import rename_kernels
 from treadle.passes.lower.warp_reduce import lower_warp_reduce
@@ -65,7 +66,7 @@ class LoopToCudaPass(ModulePass):
 
 def _lower_kernel(kernel: FuncOp) -> None:
     shape = [kernel.grid.value.data, 1, 1], [kernel.threads.value.data, 1, 1]
-    block = Block(arg_types=[buffer.type for buffer in kernel.buffers])
+    block = Block(arg_types=[_in_global_memory(buffer.type) for buffer in kernel.buffers])
     for new, old in zip(block.args, kernel.buffers, strict=True):
         new.name_hint = old.name_hint
     ids = BlockIdOp(Dimension.X), ThreadIdOp(Dimension.X)
@@ -88,8 +89,21 @@ def _lower_kernel(kernel: FuncOp) -> None:
         _make_dynamic(lowered)
 
 
+def _in_global_memory(type: Attribute) -> Attribute:
+    """The type of an argument: memory of the launch is global as tensors are."""
+    if not isinstance(type, MemRefType) or not isinstance(type.memory_space, LoopSpaceAttr):
+        return type
+    return MemRefType(type.element_type, type.shape, type.layout)
+
+
 def _lower_body(kernel: FuncOp, first: Operation) -> None:
     """Replaces the loop dialect's operations; shared buffers go before `first`."""
+    for buffer in list(kernel.buffers):
+        type = _in_global_memory(buffer.type)
+        if type != buffer.type:
+            Rewriter.replace_value_with_new_type(buffer, type)
+    for op in [inner for inner in kernel.body.walk() if isinstance(inner, ArriveOp)]:
+        lower_arrive(op, kernel.thread_id)
     for op in [inner for inner in kernel.body.walk() if isinstance(inner, LoopAllocOp)]:
         _lower_alloc(op, first)
     for op in list(kernel.body.walk()):

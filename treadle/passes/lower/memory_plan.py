@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import prod
 from typing import cast
 
@@ -19,9 +20,10 @@ from treadle.dialects.graph.dtypes import byte_width, is_supported
 from treadle.dialects.loop import BufferOp, KernelOp, LaunchOp, memref_of
 from treadle.dialects.loop import ReturnOp as EndOp
 from treadle.errors import TreadleError
-from treadle.passes.lower.arena import LiveRange, plan_arena
+from treadle.passes.lower.arena import Arena, LiveRange, plan_arena
 from treadle.passes.lower.arena_overlaps import overlaps
 from treadle.passes.lower.copy_kernel import copy_returned_values
+from treadle.passes.lower.launch_memory import LaunchMemory
 from treadle.passes.lower.outline_kernels import outline
 
 
@@ -52,8 +54,10 @@ class MemoryPlanPass(ModulePass):
     ```
     A value that is returned is written to its output's buffer; one that no kernel writes there (an argument,
     a constant, a value returned twice) is copied by a kernel of `copy_threads` threads. All other kernels'
-    results share the arena, at multiples of `alignment` bytes. Launches keep the kernels' order. Equal
-    constants are one buffer; constants are numbered by their buffers' order.
+    results share the arena, at multiples of `alignment` bytes. What a kernel allocates for all of its blocks becomes
+    arguments before that of its result: `device` buffers lie in the arena, too, during that launch alone; `zeroed`
+    ones are `loop.buffer zeroed`. Launches keep the kernels' order. Equal constants are one buffer; constants are
+    numbered by their buffers' order.
     """
 
     name = "memory-plan"
@@ -69,16 +73,25 @@ class MemoryPlanPass(ModulePass):
         main, end = _checked_main(op)
         copy_returned_values(end, self.copy_threads)
         kernels = [o for o in main.body.block.ops if isinstance(o, KernelOp)]
-        buffers, arena_bytes = _plan_buffers(main, end, kernels, self.alignment)
+        memory = LaunchMemory(kernels)
+        buffers, arena = _plan_buffers(main, end, kernels, memory, self.alignment)
+        own = memory.buffers(arena.offsets[len(arena.offsets) - len(memory.live_ranges) :])
         functions, names = outline(kernels, taken=["main"])
         launches = [
-            LaunchOp(name, [buffers[v].buffer for v in (*kernel.inputs, kernel.result)])
-            for kernel, name in zip(kernels, names, strict=True)
+            LaunchOp(
+                name,
+                [
+                    *(buffers[value].buffer for value in kernel.inputs),
+                    *(op.buffer for op in scratch),
+                    buffers[kernel.result].buffer,
+                ],
+            )
+            for kernel, name, scratch in zip(kernels, names, own, strict=True)
         ]
         for launch, kernel in zip(launches, kernels, strict=True):
             launch.location = kernel.location
-        distinct = list(dict.fromkeys(buffers.values()))
-        planned = _planned_main(main, end, [*distinct, *launches, EndOp()], arena_bytes)
+        distinct = list(dict.fromkeys([*buffers.values(), *chain.from_iterable(own)]))
+        planned = _planned_main(main, end, [*distinct, *launches, EndOp()], arena.nbytes)
         Rewriter.insert_op([*functions, planned], InsertPoint.before(main))
         Rewriter.erase_op(main)
 
@@ -121,22 +134,22 @@ def _place(op: Operation) -> str:
 
 
 def _plan_buffers(
-    main: FuncOp, end: ReturnOp, kernels: Sequence[KernelOp], alignment: int
-) -> tuple[dict[SSAValue, BufferOp], int]:
-    """The buffer of every tensor that a kernel reads or writes, and the bytes of the arena."""
+    main: FuncOp, end: ReturnOp, kernels: Sequence[KernelOp], memory: LaunchMemory, alignment: int
+) -> tuple[dict[SSAValue, BufferOp], Arena]:
+    """The buffer of every tensor that a kernel reads or writes, and the arena, with the launches' own buffers last."""
     outputs = {value: n for n, value in enumerate(end.operands)}
     temporaries = [k for k in kernels if k.result not in outputs]
-    arena = plan_arena(_live_ranges(kernels, temporaries), alignment)
+    arena = plan_arena([*_live_ranges(kernels, temporaries), *memory.live_ranges], alignment)
     buffers: dict[SSAValue, BufferOp] = {}
     for n, arg in enumerate(main.body.block.args):
         if arg.uses:
             buffers[arg] = _buffer("input", arg, n)
     buffers |= _constant_buffers(main)
-    for kernel, offset in zip(temporaries, arena.offsets, strict=True):
+    for kernel, offset in zip(temporaries, arena.offsets, strict=False):
         buffers[kernel.result] = _buffer("arena", kernel.result, offset)
     for value, n in outputs.items():
         buffers[value] = _buffer("output", value, n)
-    return buffers, arena.nbytes
+    return buffers, arena
 
 
 def _live_ranges(kernels: Sequence[KernelOp], temporaries: Sequence[KernelOp]) -> list[LiveRange]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import ceil, prod
+from collections.abc import Callable, Mapping
+from math import ceil
 from typing import ClassVar
 
 from xdsl.dialects.builtin import BFloat16Type, Float16Type, Float32Type
@@ -11,11 +12,14 @@ from treadle.dialects.graph import MatmulOp
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.errors import TreadleError
-from treadle.schedules.template import Anchor, Choices, Knob, Template
+from treadle.schedules.split_k import SLICES, first_that_fills, number_of_slices, shared_out, tiles_of
+from treadle.schedules.template import Anchor, Choices, Knob, Template, number
 from treadle.schedules.templates.matmul_mma_kernel import MmaKernel
 from treadle.schedules.templates.matmul_mma_tile import MmaTile, mma_tile
 from treadle.target import Target
 
+_TERMS = 256
+"""Terms of a slice, at least: fewer are multiplied faster than their sum is written and read."""
 _SMALLEST_WARP_TILE = 16 * 32
 _LARGEST_AHEAD = 384
 """Bytes along K of all stages: copies that start earlier take shared memory from other blocks, and win nothing."""
@@ -43,30 +47,44 @@ class MatmulMma(Template):
         Knob("depth", (32, 64), "extent of the tiles along K"),
         Knob("stages", (2, 3, 4, 5), "tiles of A and of B in shared memory"),
         Knob("group", (1, 8), "rows of blocks that run next to one another, so that they share B's columns in L2"),
+        SLICES,
     )
+    default_depth: ClassVar[int] = 32
 
     def fits(self, anchor: Anchor) -> bool:
         return isinstance(anchor, MatmulOp) and isinstance(anchor.type.get_element_type(), Float16Type | BFloat16Type)
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
         assert isinstance(anchor, MatmulOp)
-        m, n = anchor.shape[-2:]
-        batch = prod(anchor.shape[:-2])
-        choices = [((128, 128), (2, 2)), ((64, 128), (2, 2)), ((64, 64), (2, 2)), ((32, 64), (2, 2))]
-        if m <= 16:
-            choices = [((16, 128), (1, 4))]
-        # The largest tile of which every multiprocessor gets one; the smallest, if none is that small.
-        block, warps = next(
-            (each for each in choices if batch * ceil(m / each[0][0]) * ceil(n / each[0][1]) >= target.multiprocessors),
-            choices[-1],
-        )
-        rows = ceil(m / block[0])
-        return {"block": block, "warps": warps, "depth": 32, "stages": 4, "group": 8 if rows >= 8 else 1}
+        m, depth = anchor.shape[-2], self.default_depth
+        choices = [(128, 128), (64, 128), (64, 64), (32, 64)] if m > 16 else [(16, 128)]
+
+        def slices(rows: int, columns: int) -> int:
+            return _slices(anchor, rows, columns, depth, target)
+
+        block = first_that_fills(anchor, choices, slices, target.multiprocessors)
+        return {
+            "block": block,
+            "warps": (2, 2) if m > 16 else (1, 4),
+            "depth": depth,
+            "stages": 4,
+            "group": 8 if ceil(m / block[0]) >= 8 else 1,
+            "slices": slices(*block),
+        }
+
+    def dependent(self, anchor: Anchor, target: Target) -> Mapping[str, Callable[[Choices], Choice]]:
+        def slices(choices: Choices) -> Choice:
+            assert isinstance(anchor, MatmulOp)
+            tile = mma_tile(anchor, choices, anchor.type.get_element_type())
+            return _slices(anchor, tile.m, tile.n, tile.depth, target)
+
+        return {"slices": slices}
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         assert isinstance(anchor, MatmulOp)
         tile = mma_tile(anchor, choices, anchor.type.get_element_type())
         self._check_warps(tile)
+        shared_out(anchor, number(choices, "slices"), tile.depth).check(self.name)
         for what, used, limit in (
             ("threads", tile.threads, target.max_threads_per_block),
             ("bytes of shared memory", tile.shared_bytes, target.shared_per_block),
@@ -104,7 +122,8 @@ class MatmulMma(Template):
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, MatmulOp)
-        return MmaKernel(anchor, mma_tile(anchor, choices, anchor.type.get_element_type())).build(name)
+        tile = mma_tile(anchor, choices, anchor.type.get_element_type())
+        return MmaKernel(anchor, tile, number(choices, "slices")).build(name)
 
 
 class MatmulTf32(MatmulMma):
@@ -119,9 +138,13 @@ class MatmulTf32(MatmulMma):
         *(knob for knob in MatmulMma.knobs if knob.name != "depth"),
         Knob("depth", (16, 32), "extent of the tiles along K"),
     )
+    default_depth: ClassVar[int] = 16
 
     def fits(self, anchor: Anchor) -> bool:
         return isinstance(anchor, MatmulOp) and isinstance(anchor.type.get_element_type(), Float32Type)
 
-    def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
-        return super().default(anchor, target) | {"depth": 16}
+
+def _slices(anchor: MatmulOp, rows: int, columns: int, depth: int, target: Target) -> int:
+    """Into how many slices the terms of tiles of `rows` x `columns` are split."""
+    terms, blocks = anchor.reduction_extent, tiles_of(anchor, rows, columns)
+    return number_of_slices(blocks, terms, depth, _TERMS, target.multiprocessors)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import ceil, prod
 
 from xdsl.dialects import arith, vector
@@ -15,8 +15,12 @@ from treadle.dialects.loop import KernelOp, LoadMatrixOp, MmaOp, RoundTf32Op, Sp
 from treadle.dialects.loop.tile_product import fragments
 from treadle.dialects.task import Mapping, repeat, spatial
 from treadle.schedules.kernel_builder import KernelBuilder
+from treadle.schedules.partial_sums import PartialSums
+from treadle.schedules.split_k import shared_out
 from treadle.schedules.templates.matmul_mma_tile import FRAGMENT, PRODUCT_M, PRODUCT_N, WARP, MmaTile, SharedTile
 
+HELD = 4
+"""Elements of C's fragment that a lane holds."""
 PAIR = 2
 """Columns of tile products whose operand B is loaded at once."""
 
@@ -24,12 +28,14 @@ PAIR = 2
 class MmaKernel:
     """Writes the kernel of one product: a pipeline of copies, tile products between them, and the stores of C."""
 
-    def __init__(self, anchor: MatmulOp, tile: MmaTile):
+    def __init__(self, anchor: MatmulOp, tile: MmaTile, slices: int):
         self.anchor, self.tile = anchor, tile
+        self.slices = shared_out(anchor, slices, tile.depth)
         self.m, self.n = anchor.shape[-2:]
         self.k = anchor.reduction_extent
         self.element = anchor.type.get_element_type()
         self.fragments = fragments(self.element)
+        self.total: SSAValue | None = None
         types = [t for t in (anchor.a.type, anchor.b.type) if isinstance(t, TensorType)]
         self.b = KernelBuilder(types, anchor.type)
 
@@ -38,9 +44,13 @@ class MmaKernel:
         b, tile = self.b, self.tile
         rows, columns = ceil(self.m / tile.m), ceil(self.n / tile.n)
         batch = self.anchor.shape[:-2]
-        row, column = self._block_place(b.mod(b.block, rows * columns) if batch else b.block, rows, columns)
+        tiles = rows * columns * prod(batch)
+        place, slice = b.block, None
+        if self.slices.number > 1:
+            place, slice = b.mod(b.block, tiles), b.div(b.block, tiles)
+        row, column = self._block_place(b.mod(place, rows * columns) if batch else place, rows, columns)
         self.row, self.column = b.mul(row, tile.m), b.mul(column, tile.n)
-        self.batch_index = b.delinearize(b.div(b.block, rows * columns), batch) if batch else []
+        self.batch_index = b.delinearize(b.div(place, rows * columns), batch) if batch else []
         self.lane, warp = b.mod(b.thread, WARP), b.div(b.thread, WARP)
         self.warp = warp
         self.warp_row = b.mul(b.div(warp, tile.warps[1]), tile.warp[0])
@@ -50,14 +60,15 @@ class MmaKernel:
         self.acc = b.alloc("acc", products, self.fragments[2])
         with b.tasks(["r", "p", "h"], repeat(*products), unroll=True) as where:
             b.store(b.zeros(self.fragments[2]), self.acc, where)
-        self._pipeline(ceil(self.k / tile.depth))
-        if tile.staged_bytes:
-            self._store_staged()
-        else:
+        self.first = None if slice is None else b.mul(slice, self.slices.each)
+        self._pipeline(self.slices.each)
+        if slice is None:
             self._store()
+        else:
+            self._add_up(tiles, place, slice, products)
         comment = f"C[{self.m}, {self.n}] = A[{self.m}, {self.k}] * B[{self.k}, {self.n}]"
         operands = [self.anchor.a, self.anchor.b]
-        return b.kernel(name, operands, self.anchor.type, rows * columns * prod(batch), tile.threads, comment)
+        return b.kernel(name, operands, self.anchor.type, tiles * self.slices.number, tile.threads, comment)
 
     def _shared(self, name: str, shape: SharedTile) -> SSAValue:
         extents = [self.tile.stages, shape.rows, shape.columns]
@@ -102,15 +113,15 @@ class MmaKernel:
 
     def _fetch(self, step: SSAValue, stage: SSAValue) -> None:
         """Starts the copies of step's tiles of A and B, 0 beyond the matrices."""
-        first = self.b.mul(step, self.tile.depth)
+        first = self.b.mul(step if self.first is None else self.b.add(self.first, step), self.tile.depth)
 
         def element_of_a(m: SSAValue, k: SSAValue) -> Scalar:
             row, depth = self.b.add(self.row, m), self.b.add(first, k)
-            return self._guarded(0, row, self.m, self.tile.m, depth, self.k, self.tile.depth)
+            return self._guarded(0, row, self.m, self.tile.m, depth, self.k, self.slices.covered)
 
         def element_of_b(n: SSAValue, k: SSAValue) -> Scalar:
             depth, column = self.b.add(first, k), self.b.add(self.column, n)
-            return self._guarded(1, depth, self.k, self.tile.depth, column, self.n, self.tile.n)
+            return self._guarded(1, depth, self.k, self.slices.covered, column, self.n, self.tile.n)
 
         self._copy(self.tile.a, self.shared_a, stage, element_of_a)
         self._copy(self.tile.b, self.shared_b, stage, element_of_b)
@@ -212,14 +223,39 @@ class MmaKernel:
         """Operands of 32 bits lose the bits that a tile product does not read."""
         return self.b.insert(RoundTf32Op(fragment)) if self.element == f32 else fragment
 
+    def _add_up(self, tiles: int, place: SSAValue, slice: SSAValue, products: Sequence[int]) -> None:
+        """The tile's last block adds up the slices, and stores."""
+        b, tile = self.b, self.tile
+        sums = PartialSums(b, tiles, self.slices.number, tile.threads, tile.accumulators, f32)
+        assert sums.lanes == HELD, "a vector is a fragment"
+
+        def element(v: SSAValue, e: SSAValue) -> Scalar:
+            fragment = b.load(self.acc, b.delinearize(v, products))
+            return b.insert(vector.ExtractOp(fragment, [b.div(e, 2), b.mod(e, 2)], f32))
+
+        last = sums.keep(place, slice, element)
+        with b.when(last):
+            self.total = b.alloc("total", [tile.accumulators], f32)
+            sums.add_up(place, self.total)
+            self._store()
+
     def _accumulated(self, r: SSAValue, i: SSAValue, j: SSAValue) -> Scalar:
         """Element (i, j) of the r-th 16 rows of the warp's tile, which this lane must hold."""
         b = self.b
         where = [r, b.div(j, PAIR * PRODUCT_N), b.mod(b.div(j, PRODUCT_N), PAIR)]
-        fragment = b.load(self.acc, where)
-        return b.insert(vector.ExtractOp(fragment, [b.div(i, 8), b.mod(j, 2)], f32))
+        upper, odd = b.div(i, 8), b.mod(j, 2)
+        if self.total is None:
+            return b.insert(vector.ExtractOp(b.load(self.acc, where), [upper, odd], f32))
+        fragment = b.add(b.mul(r, self.tile.warp[1] // PRODUCT_N), b.div(j, PRODUCT_N))
+        return b.load(self.total, [b.add(b.mul(fragment, HELD), b.add(b.mul(upper, 2), odd))])
 
     def _store(self) -> None:
+        if self.tile.staged_bytes:
+            self._store_staged()
+        else:
+            self._store_directly()
+
+    def _store_directly(self) -> None:
         """32-bit elements: four lanes store the 32 bytes of a sector."""
         b, (height, width) = self.b, self.tile.warp
         with (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from math import ceil, gcd, prod
 from typing import ClassVar, TypeAlias
@@ -20,6 +20,8 @@ from treadle.errors import TreadleError
 from treadle.schedules.access_analysis import spread, vector_width
 from treadle.schedules.accumulator import accumulator, narrowed
 from treadle.schedules.kernel_builder import KernelBuilder
+from treadle.schedules.partial_sums import PartialSums
+from treadle.schedules.split_k import SLICES, first_that_fills, number_of_slices, shared_out, tiles_of
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
 from treadle.schedules.templates.simt_tile import Filling, SimtTile
 from treadle.target import Target
@@ -28,6 +30,11 @@ _MANY = 64
 """Accumulators of a thread from which registers, not threads, bound the blocks on a multiprocessor."""
 _SOME = 32
 """Accumulators of a thread from which the compiler is told how many blocks a multiprocessor is to hold."""
+_TERMS = 128
+"""Terms of a slice, at least: an element then takes 256 operations for the 8 bytes of its partial sum that are written
+and read, more than any target's operations a byte."""
+_DEPTH = 8
+"""Extent along K of the tiles of a default."""
 _LONGEST = 4
 """Elements of the longest vector, of 4 bytes each."""
 
@@ -64,13 +71,15 @@ class MatmulSimt(Template):
         Knob("b_order", ("n", "k"), "what consecutive threads take of B: elements along N or along K"),
         Knob("a_vector", (1, 2, 4), "consecutive elements of A that a thread loads at once, at most"),
         Knob("b_vector", (1, 2, 4), "consecutive elements of B that a thread loads at once, at most"),
+        SLICES,
     )
 
     def fits(self, anchor: Anchor) -> bool:
         return isinstance(anchor, MatmulOp) and is_float(anchor.type.get_element_type())
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
-        warps, repeats, thread = _largest_tile(anchor.shape, target.multiprocessors)
+        assert isinstance(anchor, MatmulOp)
+        rows, columns, (warps, repeats, thread) = _default_tile(anchor, target)
         decided = self.decided(anchor, target)
         # Half of the registers do for the largest tile, but not for its predicates and scalar addresses, too.
         tight = (
@@ -81,10 +90,10 @@ class MatmulSimt(Template):
             "warps": warps,
             "repeats": repeats,
             "thread": thread,
-            "depth": 8,
+            "depth": _DEPTH,
             "resident": resident,
         }
-        return tile | dict(decided)
+        return tile | dict(decided) | {"slices": _slices(anchor, rows, columns, _DEPTH, target)}
 
     def decided(self, anchor: Anchor, target: Target) -> Choices:
         assert isinstance(anchor, MatmulOp)
@@ -96,8 +105,18 @@ class MatmulSimt(Template):
             "b_vector": b_vector,
         }
 
+    def dependent(self, anchor: Anchor, target: Target) -> Mapping[str, Callable[[Choices], Choice]]:
+        def slices(choices: Choices) -> Choice:
+            assert isinstance(anchor, MatmulOp)
+            tile = SimtTile(choices)
+            return _slices(anchor, tile.m, tile.n, tile.depth, target)
+
+        return {"slices": slices}
+
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
+        assert isinstance(anchor, MatmulOp)
         tile, resident = SimtTile(choices), number(choices, "resident")
+        shared_out(anchor, number(choices, "slices"), tile.depth).check(self.name)
         shared = tile.shared_elements * byte_width(anchor.type.get_element_type())
         for what, used, limit in (
             ("threads", tile.threads, target.max_threads_per_block),
@@ -132,14 +151,15 @@ class MatmulSimt(Template):
         tile = SimtTile(choices)
         # Where nothing is said, ptxas spills a few registers for the sake of one block more.
         resident = number(choices, "resident") if tile.outputs >= _SOME else None
-        return _MatmulBody(anchor, tile).build(name, resident)
+        return _MatmulBody(anchor, tile, number(choices, "slices")).build(name, resident)
 
 
 class _MatmulBody:
     """Writes the kernel of one product."""
 
-    def __init__(self, anchor: MatmulOp, tile: SimtTile):
+    def __init__(self, anchor: MatmulOp, tile: SimtTile, slices: int):
         self.anchor, self.tile = anchor, tile
+        self.slices = shared_out(anchor, slices, tile.depth)
         self.m, self.n = anchor.shape[-2:]
         self.k = anchor.reduction_extent
         self.element = anchor.type.get_element_type()
@@ -152,33 +172,54 @@ class _MatmulBody:
         b, tile = self.b, self.tile
         rows, columns = ceil(self.m / tile.m), ceil(self.n / tile.n)
         batch = self.anchor.shape[:-2]
-        self.row = b.mul(b.mod(b.div(b.block, columns), rows), tile.m)
-        self.column = b.mul(b.mod(b.block, columns), tile.n)
-        self.batch_index = b.delinearize(b.div(b.block, rows * columns), batch) if batch else []
+        tiles = rows * columns * prod(batch)
+        place, slice = b.block, None
+        if self.slices.number > 1:
+            place, slice = b.mod(b.block, tiles), b.div(b.block, tiles)
+        self.row = b.mul(b.mod(b.div(place, columns), rows), tile.m)
+        self.column = b.mul(b.mod(place, columns), tile.n)
+        self.batch_index = b.delinearize(b.div(place, rows * columns), batch) if batch else []
         # A is kept transposed, so that a thread's neighbouring rows lie next to one another.
         self.shared_a = b.alloc("shared_a", [2, tile.depth, tile.row_of_a], self.element, Space.SHARED)
         self.shared_b = b.alloc("shared_b", [2, tile.depth, tile.row_of_b], self.element, Space.SHARED)
         self.acc = b.alloc("acc", [tile.m * tile.n // tile.threads], self.wide)
         with b.tasks(["e"], repeat(tile.outputs), unroll=True) as (e,):
             b.store(b.constant(0, self.wide), self.acc, [e])
-        self._pipeline(ceil(self.k / tile.depth))
-        self._store()
-        grid = rows * columns * prod(batch)
+        self._pipeline(None if slice is None else b.mul(slice, self.slices.each), self.slices.each)
+        if slice is None:
+            self._store()
+        else:
+            self._add_up(tiles, place, slice)
+        grid = tiles * self.slices.number
         comment = f"C[{self.m}, {self.n}] = A[{self.m}, {self.k}] * B[{self.k}, {self.n}]"
         operands = [self.anchor.a, self.anchor.b]
         return b.kernel(name, operands, self.anchor.type, grid, tile.threads, comment, resident)
 
-    def _pipeline(self, steps: int) -> None:
-        """Figure 5: while one pair of tiles is multiplied, the next is on its way through registers."""
+    def _add_up(self, tiles: int, place: SSAValue, slice: SSAValue) -> None:
+        """The tile's last block adds up the slices, and stores."""
+        b, tile = self.b, self.tile
+        sums = PartialSums(b, tiles, self.slices.number, tile.threads, tile.outputs, self.wide)
+        last = sums.keep(place, slice, lambda v, e: b.load(self.acc, [b.add(b.mul(v, sums.lanes), e)]))
+        with b.when(last):
+            sums.add_up(place, self.acc)
+            self._store()
+
+    def _pipeline(self, first: SSAValue | None, steps: int) -> None:
+        """Figure 5: while one pair of tiles is multiplied, the next is on its way through registers. `first` is the
+        step to begin with, 0 if None."""
         b = self.b
+
+        def at(step: SSAValue) -> SSAValue:
+            return step if first is None else b.add(first, step)
+
         next_a = b.alloc("next_a", [self._of("a")[0].held], self.element)
         next_b = b.alloc("next_b", [self._of("b")[0].held], self.element)
-        self._fetch(b.constant(0), next_a, next_b)
+        self._fetch(at(b.constant(0)), next_a, next_b)
         self._keep(b.constant(0), next_a, next_b)
         b.barrier()
         with b.loop("step", steps - 1) as step:
             following = b.add(step, 1)
-            self._fetch(following, next_a, next_b)
+            self._fetch(at(following), next_a, next_b)
             self._multiply(b.mod(step, 2))
             self._keep(b.mod(following, 2), next_a, next_b)
             b.barrier()
@@ -208,11 +249,11 @@ class _MatmulBody:
         b, first = self.b, self.b.mul(step, self.tile.depth)
         with self._filling("a") as (i, k, ordinal):
             row, depth = b.add(self.row, i), b.add(first, k)
-            value = self._guarded(0, row, self.m, self.tile.m, depth, self.k, self.tile.depth)
+            value = self._guarded(0, row, self.m, self.tile.m, depth, self.k, self.slices.covered)
             b.store(value, next_a, [ordinal])
         with self._filling("b") as (j, k, ordinal):
             depth, column = b.add(first, k), b.add(self.column, j)
-            value = self._guarded(1, depth, self.k, self.tile.depth, column, self.n, self.tile.n)
+            value = self._guarded(1, depth, self.k, self.slices.covered, column, self.n, self.tile.n)
             b.store(value, next_b, [ordinal])
 
     def _guarded(
@@ -277,15 +318,25 @@ class _MatmulBody:
             b.store(value, b.output, [*self.batch_index, row, column], b.all(inside))
 
 
-def _largest_tile(shape: Sequence[int], multiprocessors: int) -> tuple[Pair, Pair, Pair]:
-    """The warps, repeats and thread tile of the largest default tile of which every multiprocessor gets a block, if C
-    fills at least half of it along M and N; of the smallest one where none gives that many blocks."""
-    *batch, m, n = shape
-    filled = [(rows, columns, knobs) for rows, columns, knobs in _DEFAULTS if rows < 2 * m or rows == _DEFAULTS[-1][0]]
-    for rows, columns, knobs in filled:
-        if prod(batch) * ceil(m / rows) * ceil(n / columns) >= multiprocessors and columns < 2 * n:
-            return knobs
-    return filled[-1][2]
+def _slices(anchor: MatmulOp, rows: int, columns: int, depth: int, target: Target) -> int:
+    """Into how many slices the terms of tiles of `rows` x `columns` are split."""
+    blocks = tiles_of(anchor, rows, columns)
+    return number_of_slices(blocks, anchor.reduction_extent, depth, _TERMS, target.multiprocessors)
+
+
+def _default_tile(anchor: MatmulOp, target: Target) -> tuple[int, int, tuple[Pair, Pair, Pair]]:
+    """The largest default tile, with its rows and columns, that gives every multiprocessor a block, whole or in
+    slices, if C fills at least half of it along M and N; the smallest one where none does."""
+    m, n = anchor.shape[-2:]
+    tiles = {(rows, columns): knobs for rows, columns, knobs in _DEFAULTS}
+    *larger, smallest = tiles
+    filled = [(rows, columns) for rows, columns in larger if rows < 2 * m and columns < 2 * n]
+
+    def slices(rows: int, columns: int) -> int:
+        return _slices(anchor, rows, columns, _DEPTH, target)
+
+    rows, columns = first_that_fills(anchor, [*filled, smallest], slices, target.multiprocessors)
+    return rows, columns, tiles[rows, columns]
 
 
 def _order(anchor: MatmulOp, operand: SSAValue) -> tuple[int, int]:

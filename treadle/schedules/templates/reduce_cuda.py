@@ -26,6 +26,9 @@ from treadle.target import Target
 
 _FEW_IN_TILES = 4096
 """Elements up to which a product has too few tiles to fill a GPU, and its reduction is shared out instead."""
+_ROWS_OF_A_TILE, _TERMS_OF_SLICES = 16, 512
+"""Rows and columns that fill half of a tile, and terms of two slices or more, from which a product's tiles are split:
+their elements are then read less often than by a reduction."""
 _FEW_IN_THREADS = 1 << 16
 """Elements up to which a thread an element leaves a GPU's threads idle."""
 
@@ -51,7 +54,8 @@ class ReduceCuda(Template):
             # A row or a column wastes nearly all of any tile; of other products, a warp's worth of terms is needed.
             terms = 4 if min(anchor.shape[-2:]) < 8 else 32
             few = prod(anchor.shape) <= _FEW_IN_TILES and anchor.reduction_extent >= terms
-            return few and is_float(anchor.type.get_element_type())
+            in_slices = min(anchor.shape[-2:]) >= _ROWS_OF_A_TILE and anchor.reduction_extent >= _TERMS_OF_SLICES
+            return few and not in_slices and is_float(anchor.type.get_element_type())
         if isinstance(anchor, WholeOp):
             return False
         reduce = only_reduce(anchor)

@@ -86,6 +86,18 @@ _BARRIER = """__shared__ float s[256];
     out[n * 512 + i] = s[255 - t];
     treadle_barrier();
   }"""
+_ARRIVALS = """__shared__ int told;
+  if (t == 0) out[0] = 0;
+  for (int n = 1; n < 8; ++n) {
+    treadle_barrier();
+    if (t == 0) told = treadle_arrive(out, 3);
+    treadle_barrier();
+    out[n * 32 + t] = told * (t + 1);
+  }
+  if (t > 0) out[t] = 0;"""
+"""One block arrives seven times at a counter of three blocks: it is the last the third and the sixth time."""
+_ARRIVED = np.outer([0, 0, 0, 1, 0, 0, 1, 0], np.arange(1, 33)).astype(np.int32)
+_ARRIVED[0, 0] = 1
 _IN_BLOCKS = np.random.default_rng(0).standard_normal(512).astype(np.float32)
 _SWAPPED = _IN_BLOCKS.reshape(2, 256)[:, ::-1].ravel()
 
@@ -98,6 +110,7 @@ WARP_CASES: dict[str, Case] = {
         block=256,
         sass="BAR.SYNC",
     ),
+    "treadle_arrive": Case(_ARRIVALS, {}, _ARRIVED, sass="ATOMG.INC"),
     "treadle_shuffle_down": _shuffle("down", [np.where(_LANES + n < 32, _LANES + n, _LANES) for n in _SHIFTS]),
     "treadle_shuffle_up": _shuffle("up", [np.where(_LANES - n >= 0, _LANES - n, _LANES) for n in _SHIFTS]),
     "treadle_shuffle_xor": _shuffle("xor", [_LANES ^ n for n in _SHIFTS]),

@@ -56,7 +56,7 @@ class EmulatedProgram:
             launches.append(Launch(emulator, launch.kernel, kernel.grid_shape, kernel.block_shape, arguments, shared))
         outputs = [Output(spec.shape, spec.dtype) for spec in program.outputs]
         constants = [constant.array() for constant in program.constants]
-        self._launches = Launches(launches, outputs, constants, program.arena_bytes)
+        self._launches = Launches(launches, outputs, constants, program.arena_bytes, program.zeroed_bytes)
 
     def run(self, arrays: Sequence[Array]) -> tuple[list[Array], tuple[Report, ...]]:
         """The model's outputs for `arrays`, and the report of every launch in order.

@@ -14,6 +14,7 @@ from treadle.backends.buffers import BufferRef
 from treadle.backends.cuda.emulator.emulator import Emulator
 from treadle.backends.cuda.emulator.findings import Report
 from treadle.backends.cuda.emulator.options import Emulation
+from treadle.errors import TreadleError
 from treadle.knobs import Knobs, available_cores
 
 Array = np.ndarray[Any, Any]
@@ -61,21 +62,30 @@ class Output:
 
 
 class Launches:
-    """What a model's call launches, with its constants and the arena of its temporaries, of `arena_bytes`."""
+    """What a model's call launches, with its constants, the arena of its temporaries, of `arena_bytes`, and the memory
+    that is zero between launches, of `zeroed_bytes`."""
 
     def __init__(
-        self, launches: Sequence[Launch], outputs: Sequence[Output], constants: Sequence[Array], arena_bytes: int
+        self,
+        launches: Sequence[Launch],
+        outputs: Sequence[Output],
+        constants: Sequence[Array],
+        arena_bytes: int,
+        zeroed_bytes: int = 0,
     ):
         self._launches = tuple(launches)
         self._outputs = tuple(outputs)
         self._constants = [_copied(constant) for constant in constants]
         self._arena = _allocated(arena_bytes)
+        self._zeroed = _allocated(zeroed_bytes)
 
     def run(self, inputs: Sequence[Array]) -> tuple[list[Array], tuple[Report, ...]]:
         """The outputs for `inputs`, which must have the inputs' shapes and types, and the report of every launch.
 
-        Raises what `Emulator.launch` raises.
+        Raises TreadleError for a kernel that leaves memory other than zero where it found it zero, and what
+        `Emulator.launch` raises.
         """
+        self._zeroed.fill(0)
         memory = {
             "input": [_copied(array) for array in inputs],
             "output": [_allocated_as(output.shape, output.dtype) for output in self._outputs],
@@ -87,14 +97,20 @@ class Launches:
             args = [self._array(argument, memory) for argument in launch.arguments]
             report = launch.emulator.launch(launch.kernel, launch.grid, launch.block, args, launch.dynamic_shared)
             reports.append(report)
+            if self._zeroed.any():
+                raise TreadleError(
+                    "memory that was zero before the launch is not behind it", f"kernel '{launch.kernel}'"
+                )
         return memory["output"], tuple(reports)
 
     def _array(self, argument: Argument, memory: Mapping[str, list[Array]]) -> Array:
-        """What the kernel is given: all of a tensor, or the part of the arena that is the kernel's."""
+        """What the kernel is given: all of a tensor, or the part of the arena or the zeroed memory that is the
+        kernel's."""
         kind, index = argument.buffer.kind, argument.buffer.index
-        if kind != "arena":
+        if kind not in ("arena", "zeroed"):
             return memory[kind][index]
-        return self._arena[index : index + argument.elements * argument.dtype.itemsize].view(argument.dtype)
+        shared = self._arena if kind == "arena" else self._zeroed
+        return shared[index : index + argument.elements * argument.dtype.itemsize].view(argument.dtype)
 
 
 def compiled(texts: Mapping[str, Text], emulation: Emulation, knobs: Knobs) -> dict[str, Emulator]:

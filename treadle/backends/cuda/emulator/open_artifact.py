@@ -41,7 +41,7 @@ class EmulatedModel:
             outputs = [Output(tensor.shape, np.dtype(tensor.dtype)) for tensor in manifest.outputs]
         except (KeyError, TypeError, ValueError) as error:
             raise TreadleError(f"the manifest does not fit the folder: {error!r}", folder) from error
-        self._launches = Launches(launches, outputs, constants, manifest.arena_bytes)
+        self._launches = Launches(launches, outputs, constants, manifest.arena_bytes, manifest.zeroed_bytes)
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         """The model's outputs for `arrays`, which must have the inputs' shapes and types, in order.

@@ -111,6 +111,17 @@ template <typename V> inline void treadle_store(void *address, const V &vector) 
   *(treadle_bytes<sizeof(V)> *)address = r.bytes;
 }
 
+// ---- between blocks ------------------------------------------------------------------------------------------
+
+// One thread counts its block: whether it is the last of `blocks`, which sets the counter back to 0. The fences order
+// what the thread saw before its arrival, from its block through a barrier, before what it reads behind the last.
+inline bool treadle_arrive(int *counter, int blocks) {
+  __threadfence();
+  const bool last = atomicInc((unsigned *)counter, blocks - 1) == blocks - 1;
+  __threadfence();
+  return last;
+}
+
 #ifndef TREADLE_NO_DEVICE_BODIES
 
 // ---- scalar mathematics, accurate versions -------------------------------------------------------------------

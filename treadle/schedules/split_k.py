@@ -1,0 +1,93 @@
+"""Split-k: the terms of a product shared out to several blocks, where its tiles are too few for a GPU.
+
+Source: NVIDIA, CUTLASS documentation, "Efficient GEMM in CUDA", parallelized reductions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil, prod
+
+from treadle.dialects.graph import MatmulOp
+from treadle.errors import TreadleError
+from treadle.schedules.space import Knob
+
+SLICES = Knob("slices", tuple(range(1, 65)), "blocks that share out the terms of a tile of C; the last one adds up")
+LARGEST = 64 * 64
+"""Elements of the largest tile that a default splits. Where larger ones are too few, smaller ones may fill a GPU whole,
+and leave nothing to add up; a thread has registers for both its sums and the loop that adds them."""
+_MOST = 32
+"""Slices of a choice: the block that adds them up reads a tile for each, while the others have ended."""
+
+
+@dataclass(frozen=True)
+class Slices:
+    """The steps along K of a tile of C, shared out to `number` blocks.
+
+    steps: all of them; depth: terms of a step
+    """
+
+    number: int
+    steps: int
+    depth: int
+
+    @property
+    def each(self) -> int:
+        """Steps of a slice; the last one may have fewer, and then multiplies zeros."""
+        return ceil(self.steps / self.number)
+
+    @property
+    def covered(self) -> int:
+        """Terms that all slices together have room for."""
+        return self.number * self.each * self.depth
+
+    def check(self, template: str) -> None:
+        """TreadleError for more slices than have a step."""
+        used = ceil(self.steps / self.each)
+        if used < self.number:
+            raise TreadleError(
+                f"{template} with {self.number} slices of {self.each} of {self.steps} steps along K leaves "
+                f"{self.number - used} without any",
+                accepted=f"slices = {used}",
+            )
+
+
+def shared_out(product: MatmulOp, slices: int, depth: int) -> Slices:
+    """The terms of a product in steps of `depth`, shared out to `slices` blocks."""
+    return Slices(slices, ceil(product.reduction_extent / depth), depth)
+
+
+def tiles_of(product: MatmulOp, rows: int, columns: int) -> int:
+    """The tiles of `rows` x `columns` that cover the result."""
+    *batch, m, n = product.shape
+    return prod(batch) * ceil(m / rows) * ceil(n / columns)
+
+
+def number_of_slices(blocks: int, terms: int, depth: int, fewest: int, multiprocessors: int) -> int:
+    """The number of slices that gives every multiprocessor a block; 1 where half of them have one already.
+
+    Up to twice as many if they then divide the steps, as long as none has less than `fewest` terms.
+    """
+    most, steps = min(terms // fewest, _MOST), ceil(terms / depth)
+    if blocks > multiprocessors // 2 or most < 2:
+        return 1
+    wanted = ceil(multiprocessors / blocks)
+    even = (s for s in range(wanted, min(2 * wanted, most) + 1) if steps % s == 0)
+    each = ceil(steps / next(even, min(wanted, most)))
+    return ceil(steps / each)
+
+
+def first_that_fills(
+    product: MatmulOp, tiles: Sequence[tuple[int, int]], slices: Callable[[int, int], int], multiprocessors: int
+) -> tuple[int, int]:
+    """Of tiles in the order of preference the first of which every multiprocessor gets one, or a slice if they are
+    small enough to be split; the last one where none is that small. `slices` says how many a tile would have."""
+    for rows, columns in tiles:
+        number = slices(rows, columns) if rows * columns <= LARGEST else 1
+        if tiles_of(product, rows, columns) * number >= multiprocessors:
+            return rows, columns
+    return tiles[-1]
+
+
+__all__ = ["LARGEST", "SLICES", "Slices", "first_that_fills", "number_of_slices", "shared_out", "tiles_of"]
