@@ -12,11 +12,11 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, SSAValue
 
 from treadle.backends.program import BufferRef, TensorSpec, planned_main, read_program
-from treadle.backends.reference.kernels import Kernel, evaluate_kernel
+from treadle.backends.reference.kernels import Kernel
 from treadle.dialects import loop
 from treadle.dialects.graph import FusedOp, YieldOp
 from treadle.dialects.graph.dtypes import numpy_dtype
-from treadle.dialects.graph.evaluate import evaluate
+from treadle.dialects.graph.evaluate import evaluate_results
 from treadle.errors import TreadleError
 
 Array = NDArray[Any]
@@ -28,8 +28,8 @@ _UNSET = 0xFF
 def run_module(module: ModuleOp, inputs: Sequence[Array], *, reverse: bool = False) -> tuple[Array, ...]:
     """The results of @main for `inputs`, at any stage from the graph to planned kernels.
 
-    With `reverse`, each kernel's blocks and threads run in the opposite order, as in `Kernel.run`.
-    TreadleError if an input has another shape or type than @main says, for what `evaluate` and `Kernel.run`
+    With `reverse`, each kernel's blocks and threads run in the opposite order, as in `Kernel.results`.
+    TreadleError if an input has another shape or type than @main says, for what `evaluate` and `Kernel.results`
     reject, and for an operation that is neither a graph operator nor a kernel.
     """
     main = planned_main(module)
@@ -52,14 +52,14 @@ def _evaluate_block(block: Block, env: dict[SSAValue, Array], reverse: bool) -> 
     """Adds the value of every operation of the block to `env`."""
     for op in block.ops:
         if isinstance(op, loop.KernelOp):
-            env[op.result] = evaluate_kernel(op, [env[v] for v in op.inputs], reverse=reverse)
+            env.update(zip(op.outputs, Kernel(op).results([env[v] for v in op.inputs], reverse=reverse), strict=True))
         elif isinstance(op, FusedOp):
             _evaluate_block(op.body.block, env, reverse)
             end = op.body.block.last_op
             assert isinstance(end, YieldOp)
-            env[op.results[0]] = env[end.value]
+            env.update((result, env[value]) for result, value in zip(op.outputs, end.values, strict=True))
         elif not isinstance(op, ReturnOp | YieldOp):
-            env[op.results[0]] = evaluate(op, env)
+            env.update(zip(op.results, evaluate_results(op, env), strict=True))
 
 
 def _run_launches(module: ModuleOp, inputs: Sequence[Array], reverse: bool) -> tuple[Array, ...]:
@@ -85,7 +85,9 @@ def _run_launches(module: ModuleOp, inputs: Sequence[Array], reverse: bool) -> t
         kernel = kernels[launch.kernel]
         specs = [TensorSpec(launch.kernel, t.get_shape(), numpy_dtype(t.get_element_type())) for t in kernel.types]
         buffers = [memory(ref, spec) for ref, spec in zip(launch.buffers, specs, strict=True)]
-        buffers[-1][...] = kernel.run(buffers[:-1], reverse=reverse)
+        given, written = buffers[: -kernel.num_outputs], buffers[-kernel.num_outputs :]
+        for buffer, result in zip(written, kernel.results(given, reverse=reverse), strict=True):
+            buffer[...] = result
     return outputs
 
 

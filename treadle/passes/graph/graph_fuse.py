@@ -99,8 +99,8 @@ def _build(group: Group, label: str) -> None:
     block = following.parent_block()
     assert block is not None
     block.insert_op_before(fused, following)
-    result.replace_uses_with_if(fused.result, lambda use: use.operation is not end)
-    fused.result.name_hint, result.name_hint = result.name_hint, None
+    result.replace_uses_with_if(fused.results[0], lambda use: use.operation is not end)
+    fused.results[0].name_hint, result.name_hint = result.name_hint, None
 
 
 def _copy_prologues(group: Group) -> list[ComputeOp]:

@@ -72,7 +72,7 @@ class MemoryPlanPass(ModulePass):
         buffers, arena_bytes = _plan_buffers(main, end, kernels, self.alignment)
         functions, names = outline(kernels, taken=["main"])
         launches = [
-            LaunchOp(name, [buffers[v].buffer for v in (*kernel.inputs, kernel.result)])
+            LaunchOp(name, [buffers[v].buffer for v in (*kernel.inputs, *kernel.outputs)])
             for kernel, name in zip(kernels, names, strict=True)
         ]
         for launch, kernel in zip(launches, kernels, strict=True):
@@ -125,30 +125,31 @@ def _plan_buffers(
 ) -> tuple[dict[SSAValue, BufferOp], int]:
     """The buffer of every tensor that a kernel reads or writes, and the bytes of the arena."""
     outputs = {value: n for n, value in enumerate(end.operands)}
-    temporaries = [k for k in kernels if k.result not in outputs]
+    temporaries = [value for kernel in kernels for value in kernel.outputs if value not in outputs]
     arena = plan_arena(_live_ranges(kernels, temporaries), alignment)
     buffers: dict[SSAValue, BufferOp] = {}
     for n, arg in enumerate(main.body.block.args):
         if arg.uses:
             buffers[arg] = _buffer("input", arg, n)
     buffers |= _constant_buffers(main)
-    for kernel, offset in zip(temporaries, arena.offsets, strict=True):
-        buffers[kernel.result] = _buffer("arena", kernel.result, offset)
+    for value, offset in zip(temporaries, arena.offsets, strict=True):
+        buffers[value] = _buffer("arena", value, offset)
     for value, n in outputs.items():
         buffers[value] = _buffer("output", value, n)
     return buffers, arena.nbytes
 
 
-def _live_ranges(kernels: Sequence[KernelOp], temporaries: Sequence[KernelOp]) -> list[LiveRange]:
+def _live_ranges(kernels: Sequence[KernelOp], temporaries: Sequence[SSAValue]) -> list[LiveRange]:
     """Each temporary lives from the launch that writes it to the last that reads it.
 
-    It shares no byte with what its last reader writes, because the blocks of a launch run in any order.
+    It shares no byte with what its last reader writes, nor with another result of its own kernel, because the blocks
+    of a launch run in any order.
     """
-    first: dict[SSAValue, int] = {kernel.result: step for step, kernel in enumerate(kernels)}
+    first: dict[SSAValue, int] = {value: step for step, kernel in enumerate(kernels) for value in kernel.outputs}
     last = dict(first)
     for step, kernel in enumerate(kernels):
         last.update((value, step) for value in kernel.inputs if value in first)
-    return [LiveRange(_nbytes(k.result.type), first[k.result], last[k.result]) for k in temporaries]
+    return [LiveRange(_nbytes(value.type), first[value], last[value]) for value in temporaries]
 
 
 def _constant_buffers(main: FuncOp) -> dict[SSAValue, BufferOp]:
