@@ -36,7 +36,7 @@ class Kernel:
         self.grid, self.threads = op.grid.value.data, op.threads.value.data
         self.types = [cast("MemRefType[Attribute]", arg.type) for arg in op.body.block.args[:-2]]
         self.num_outputs = len(op.outputs) if isinstance(op, KernelOp) else op.num_outputs
-        self.source: KernelSource = kernel_source(self.name, op.body.block)
+        self.source: KernelSource = kernel_source(self.name, op.body.block, self.num_outputs)
 
     def run(self, inputs: Sequence[Array], *, reverse: bool = False) -> Array:
         """The first tensor that the kernel computes from `inputs`; see `results`."""

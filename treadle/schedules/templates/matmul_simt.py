@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from fractions import Fraction
 from math import ceil, gcd, prod
 from typing import ClassVar, TypeAlias
 
 from xdsl.dialects.builtin import TensorType
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import ComputeOp, MatmulOp
 from treadle.dialects.graph.definition import widened
@@ -20,7 +21,7 @@ from treadle.errors import TreadleError
 from treadle.schedules.access_analysis import spread, vector_width
 from treadle.schedules.accumulator import accumulator, narrowed
 from treadle.schedules.kernel_builder import KernelBuilder
-from treadle.schedules.template import Anchor, Choices, Knob, Template, number
+from treadle.schedules.template import Anchor, Choices, Knob, Template, number, shared_by_batch
 from treadle.schedules.templates.simt_tile import Filling, SimtTile
 from treadle.target import Target
 
@@ -95,6 +96,13 @@ class MatmulSimt(Template):
             "a_vector": a_vector,
             "b_vector": b_vector,
         }
+
+    def evaluations(self, anchor: Operation, operand: SSAValue, target: Target) -> Fraction | None:
+        """Each column of tiles fetches all of A, each row of tiles all of B."""
+        assert isinstance(anchor, MatmulOp)
+        tile = SimtTile(self.default(anchor, target))
+        fetches = (anchor.a, ceil(anchor.shape[-1] / tile.n)), (anchor.b, ceil(anchor.shape[-2] / tile.m))
+        return sum((shared_by_batch(anchor, x) * times for x, times in fetches if x is operand), start=Fraction(0))
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         tile, resident = SimtTile(choices), number(choices, "resident")
