@@ -89,7 +89,12 @@ STAGES: tuple[Stage, ...] = (
     Stage(
         "fuse",
         "Groups of one anchor with its prologues and epilogues.",
-        (Step("graph-fuse{explain=EXPLAIN}", "Needs definitions: injective and bijective are computed from them."),),
+        (
+            Step(
+                "graph-fuse{target=TARGET explain=EXPLAIN}",
+                "Needs definitions: injective and bijective are computed from them.",
+            ),
+        ),
     ),
     Stage(
         "schedule",

@@ -136,6 +136,6 @@ def in_one_group(graph: Graph, build: Callable[[Graph], SSAValue]) -> tuple[Modu
     inside = [op for op in members if op not in constants]
     fused = FusedOp("group", Region(Block([*inside, YieldOp(result)])))
     end.erase()
-    block.add_ops([*constants, fused, ReturnOp(fused.result)])
+    block.add_ops([*constants, fused, ReturnOp(fused.results[0])])
     module.verify()
     return module, expected

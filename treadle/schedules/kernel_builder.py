@@ -65,7 +65,7 @@ class KernelBuilder(DefinitionBuilder):
         resident: int | None = None,
     ) -> KernelOp:
         """The finished kernel."""
-        return KernelOp(name, operands, result, grid, threads, Region(self.body), comment, resident)
+        return KernelOp(name, operands, [result], grid, threads, Region(self.body), comment, resident)
 
     def value(self, i: Index) -> SSAValue:
         return self.constant(i) if isinstance(i, int) else i

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from fractions import Fraction
+from math import prod
 from typing import ClassVar, TypeAlias
 
-from treadle.dialects.graph import ComputeOp, WholeOp
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Operation, SSAValue
+
+from treadle.dialects.graph import ComputeOp, MatmulOp, WholeOp
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.errors import TreadleError
@@ -28,6 +33,9 @@ class Template(ABC):
     takes_all: ClassVar[bool] = False
     """Whether it schedules every definition, so that fitting says nothing about being a good choice."""
 
+    copies_ahead: ClassVar[bool] = False
+    """Whether operands come by asynchronous copies, which a prologue that computes would make wait."""
+
     @abstractmethod
     def fits(self, anchor: Anchor) -> bool:
         """Whether the template can schedule this anchor."""
@@ -46,6 +54,14 @@ class Template(ABC):
         A template without limits of its own inherits this one, which accepts everything.
         """
         del anchor, choices, target
+
+    def evaluations(self, anchor: Operation, operand: SSAValue, target: Target) -> Fraction | None:
+        """How often the kernel of the default choices computes an element of an operand, by which prologues are judged.
+
+        None, unless overridden, where that is as often as the definition reads it.
+        """
+        del anchor, operand, target
+        return None
 
     def decided(self, anchor: Anchor, target: Target) -> Choices:
         """The knobs that the anchor itself decides, with the only value worth choosing; none by default."""
@@ -77,6 +93,12 @@ class Template(ABC):
             raise TreadleError(error.message, where, error.accepted) from error
 
 
+def shared_by_batch(anchor: MatmulOp, operand: SSAValue) -> Fraction:
+    """How many products of a batch read the same operand, on average."""
+    assert isinstance(operand.type, TensorType)
+    return Fraction(prod(anchor.shape[:-2]), prod(operand.type.get_shape()[:-2]) or 1)
+
+
 def number(choices: Choices, name: str) -> int:
     """The value of a numeric knob."""
     value = choices[name]
@@ -84,4 +106,4 @@ def number(choices: Choices, name: str) -> int:
     return value
 
 
-__all__ = ["Anchor", "Choices", "Knob", "Space", "Template", "number"]
+__all__ = ["Anchor", "Choices", "Knob", "Space", "Template", "number", "shared_by_batch"]

@@ -331,7 +331,7 @@ def test_the_body_of_a_kernel_takes_the_buffers_of_its_operands():
     x = Block(arg_types=[TensorType(f32, [4])]).args[0]
     index = IndexType()
     body = Block(arg_types=[MemRefType(f32, [5]), memref_of(TensorType(f32, [4])), index, index])
-    kernel = KernelOp("k", [x], TensorType(f32, [4]), 1, 1, Region(body))
+    kernel = KernelOp("k", [x], [TensorType(f32, [4])], 1, 1, Region(body))
     with pytest.raises(VerifyException, match=r"expected \(memref<4xf32>, memref<4xf32>, index, index\)"):
         kernel.verify()
 

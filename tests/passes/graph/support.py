@@ -18,7 +18,7 @@ from xdsl.passes import ModulePass
 
 from treadle.dialects.graph import GRAPH, FusedOp
 from treadle.dialects.graph.dtypes import is_float, numpy_dtype
-from treadle.dialects.graph.evaluate import evaluate
+from treadle.dialects.graph.evaluate import evaluate_results
 
 
 def context() -> Context:
@@ -73,7 +73,7 @@ def outputs(module: ModuleOp, inputs: Sequence[NDArray[Any]]) -> list[NDArray[An
     for op in block.ops:
         if isinstance(op, ReturnOp):
             return [env[value] for value in op.operands]
-        env[op.results[0]] = evaluate(op, env)
+        env.update(zip(op.results, evaluate_results(op, env), strict=True))
     raise AssertionError("the function returns nothing")
 
 

@@ -12,7 +12,7 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from treadle.dialects.graph.dtypes import numpy_dtype
-from treadle.dialects.graph.evaluate import evaluate
+from treadle.dialects.graph.evaluate import evaluate_results
 from treadle.errors import TreadleError
 
 Array = NDArray[Any]
@@ -30,7 +30,7 @@ def evaluate_module(module: ModuleOp, inputs: Sequence[Array], function: str = "
     for op in block.ops:
         if isinstance(op, ReturnOp):
             return tuple(np.ascontiguousarray(env[v]).reshape(env[v].shape) for v in op.operands)
-        env[op.results[0]] = evaluate(op, env)
+        env.update(zip(op.results, evaluate_results(op, env), strict=True))
         for value in last_uses.get(op, ()):
             del env[value]
     raise TreadleError(f"@{function} does not return", accepted="a func.return at its end")

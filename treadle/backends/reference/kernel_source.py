@@ -48,12 +48,12 @@ class KernelSource:
     describe: Callable[[int], str]
 
 
-def kernel_source(name: str, body: Block) -> KernelSource:
-    """Compiles a kernel's body, whose arguments are buffers (the last one written), block and thread.
+def kernel_source(name: str, body: Block, outputs: int = 1) -> KernelSource:
+    """Compiles a kernel's body, whose arguments are buffers (the last `outputs` of them written), block and thread.
 
     TreadleError naming an operation that kernels do not hold, and a store to a buffer that is only read.
     """
-    writer = _Writer(name, body)
+    writer = _Writer(name, body, outputs)
     writer.write_block(body, [])
     *buffers, block, thread = (writer.names[arg] for arg in body.args)
     head = f"def run({', '.join([block, thread, 'shared', *buffers])}):"
@@ -66,11 +66,11 @@ def kernel_source(name: str, body: Block) -> KernelSource:
 class _Writer:
     """Writes statements for operations. All names in the text are made here; none comes from the IR."""
 
-    def __init__(self, name: str, body: Block):
+    def __init__(self, name: str, body: Block, outputs: int):
         self.kernel = name
         self.lines: list[str] = []
         self.names: dict[SSAValue, str] = {arg: f"v{n}" for n, arg in enumerate(body.args)}
-        self.read_only = {arg for arg in body.args[:-3] if not is_of_launch(arg.type)}
+        self.read_only = {arg for arg in body.args[: -2 - outputs] if not is_of_launch(arg.type)}
         self.namespace: dict[str, object] = {"np": np, "fault": self._fault, "unset": self._unset}
         self.namespace |= {"arrive": arrive, "fresh": fresh} | kernel_vectors.NAMESPACE | kernel_tiles.NAMESPACE
         self.ops: list[Operation] = []

@@ -37,33 +37,45 @@ class Kernel:
         self.name = op.sym_name.data
         self.grid, self.threads = op.grid.value.data, op.threads.value.data
         self.types = [cast("MemRefType[Attribute]", arg.type) for arg in op.body.block.args[:-2]]
-        self.source: KernelSource = kernel_source(self.name, op.body.block)
+        self.num_outputs = len(op.outputs) if isinstance(op, KernelOp) else op.num_outputs
+        self.source: KernelSource = kernel_source(self.name, op.body.block, self.num_outputs)
 
     def run(self, inputs: Sequence[Array], *, reverse: bool = False) -> Array:
-        """The tensor that the kernel computes from `inputs`, the contents of its other buffers in order, without those
+        """The first tensor that the kernel computes from `inputs`; see `results`."""
+        return self.results(inputs, reverse=reverse)[0]
+
+    def results(self, inputs: Sequence[Array], *, reverse: bool = False) -> tuple[Array, ...]:
+        """The tensors that the kernel computes from `inputs`, the contents of its other buffers in order, without those
         of the launch.
 
         With `reverse`, blocks and threads run in the opposite order: a result that differs shows a race.
         TreadleError for inputs of other shapes or types, and for what the module's docstring lists.
         """
-        *given, output = self.types
+        given, computed = self.types[: -self.num_outputs], self.types[-self.num_outputs :]
         self._check(inputs, [type for type in given if not is_of_launch(type)])
         values = iter(inputs)
         buffers = [fresh(type) if is_of_launch(type) else list(next(values).reshape(-1)) for type in given]
         launch: dict[int, list[Any]] = {}
-        result: list[Any] = [None] * prod(output.get_shape())
+        stored: list[list[Any]] = [[None] * prod(type.get_shape()) for type in computed]
         run_block = self._cooperate if self.source.cooperates else self._take_turns
         blocks, threads = range(self.grid), range(self.threads)
         with np.errstate(all="ignore"):
             for block in reversed(blocks) if reverse else blocks:
-                run_block(block, launch, [*buffers, result], threads[::-1] if reverse else threads)
+                run_block(block, launch, [*buffers, *stored], threads[::-1] if reverse else threads)
         check_zeroed(given, buffers, self._where)
         check_zeroed([self.source.of_launch[key] for key in launch], list(launch.values()), self._where)
-        missing = next((n for n, value in enumerate(result) if value is None), None)
+        results = enumerate(zip(stored, computed, strict=True))
+        return tuple(self._tensor(n, values, type) for n, (values, type) in results)
+
+    def _tensor(self, number: int, values: Sequence[Any], type: MemRefType[Attribute]) -> Array:
+        """The tensor of a result's elements, after making sure that there are all of them."""
+        shape = type.get_shape()
+        missing = next((n for n, value in enumerate(values) if value is None), None)
         if missing is not None:
-            index = [int(i) for i in np.unravel_index(missing, output.get_shape())]
-            raise TreadleError(f"element {index} of the result is never stored", self._where)
-        return np.array(result, numpy_dtype(output.get_element_type())).reshape(output.get_shape())
+            index = [int(i) for i in np.unravel_index(missing, shape)]
+            which = "the result" if self.num_outputs == 1 else f"result {number}"
+            raise TreadleError(f"element {index} of {which} is never stored", self._where)
+        return np.array(values, numpy_dtype(type.get_element_type())).reshape(shape)
 
     @property
     def _where(self) -> str:
@@ -141,7 +153,7 @@ def _resume(worker: Any, value: Any) -> tuple[int | None, Any]:
 
 
 def evaluate_kernel(op: KernelOp | FuncOp, inputs: Sequence[Array], *, reverse: bool = False) -> Array:
-    """The tensor that one kernel computes; see `Kernel.run`."""
+    """The first tensor that one kernel computes; see `Kernel.results`."""
     return Kernel(op).run(inputs, reverse=reverse)
 
 

@@ -13,11 +13,11 @@ from xdsl.ir import Attribute, Block, SSAValue
 
 from treadle.backends.program import BufferRef, TensorSpec, planned_main, read_program
 from treadle.backends.reference.kernel_launch import is_of_launch
-from treadle.backends.reference.kernels import Kernel, evaluate_kernel
+from treadle.backends.reference.kernels import Kernel
 from treadle.dialects import loop
 from treadle.dialects.graph import FusedOp, YieldOp
 from treadle.dialects.graph.dtypes import numpy_dtype
-from treadle.dialects.graph.evaluate import evaluate
+from treadle.dialects.graph.evaluate import evaluate_results
 from treadle.errors import TreadleError
 
 Array = NDArray[Any]
@@ -29,8 +29,8 @@ _UNSET = 0xFF
 def run_module(module: ModuleOp, inputs: Sequence[Array], *, reverse: bool = False) -> tuple[Array, ...]:
     """The results of @main for `inputs`, at any stage from the graph to planned kernels.
 
-    With `reverse`, each kernel's blocks and threads run in the opposite order, as in `Kernel.run`.
-    TreadleError if an input has another shape or type than @main says, for what `evaluate` and `Kernel.run`
+    With `reverse`, each kernel's blocks and threads run in the opposite order, as in `Kernel.results`.
+    TreadleError if an input has another shape or type than @main says, for what `evaluate` and `Kernel.results`
     reject, and for an operation that is neither a graph operator nor a kernel.
     """
     main = planned_main(module)
@@ -53,14 +53,14 @@ def _evaluate_block(block: Block, env: dict[SSAValue, Array], reverse: bool) -> 
     """Adds the value of every operation of the block to `env`."""
     for op in block.ops:
         if isinstance(op, loop.KernelOp):
-            env[op.result] = evaluate_kernel(op, [env[v] for v in op.inputs], reverse=reverse)
+            env.update(zip(op.outputs, Kernel(op).results([env[v] for v in op.inputs], reverse=reverse), strict=True))
         elif isinstance(op, FusedOp):
             _evaluate_block(op.body.block, env, reverse)
             end = op.body.block.last_op
             assert isinstance(end, YieldOp)
-            env[op.results[0]] = env[end.value]
+            env.update((result, env[value]) for result, value in zip(op.outputs, end.values, strict=True))
         elif not isinstance(op, ReturnOp | YieldOp):
-            env[op.results[0]] = evaluate(op, env)
+            env.update(zip(op.results, evaluate_results(op, env), strict=True))
 
 
 def _run_launches(module: ModuleOp, inputs: Sequence[Array], reverse: bool) -> tuple[Array, ...]:
@@ -92,7 +92,9 @@ def _run_launches(module: ModuleOp, inputs: Sequence[Array], reverse: bool) -> t
             elif reference.kind == "arena":
                 # A value in use that shares bytes with the launch's scratch memory is lost, here as on a GPU.
                 memory(reference, spec).view(np.uint8)[...] = _UNSET
-        buffers[-1][...] = kernel.run(buffers[:-1], reverse=reverse)
+        given, written = buffers[: -kernel.num_outputs], buffers[-kernel.num_outputs :]
+        for buffer, result in zip(written, kernel.results(given, reverse=reverse), strict=True):
+            buffer[...] = result
     return outputs
 
 

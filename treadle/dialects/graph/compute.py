@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from xdsl.dialects.builtin import DenseArrayBase, IndexType, StringAttr, TensorType, i1, i64
 from xdsl.ir import Attribute, Operation, Region, SSAValue
@@ -22,6 +22,7 @@ from xdsl.irdl import (
     result_def,
     traits_def,
     var_operand_def,
+    var_result_def,
 )
 from xdsl.parser import Parser
 from xdsl.printer import Printer
@@ -38,7 +39,7 @@ index = IndexType()
 
 @irdl_op_definition
 class YieldOp(IRDLOperation):
-    """Ends a region of the graph dialect and gives its value.
+    """Ends a region of the graph dialect and gives its value; a group may give several.
 
     ```mlir
     graph.yield %p : f32
@@ -46,12 +47,17 @@ class YieldOp(IRDLOperation):
     """
 
     name = "graph.yield"
-    value = operand_def()
+    values = var_operand_def()
     traits = traits_def(IsTerminator(), Pure())
-    assembly_format = "$value attr-dict `:` type($value)"
+    assembly_format = "$values attr-dict `:` type($values)"
 
-    def __init__(self, value: SSAValue):
-        super().__init__(operands=[value])
+    def __init__(self, *values: SSAValue):
+        super().__init__(operands=[values])
+
+    @property
+    def value(self) -> SSAValue:
+        """The one value of a definition or a reduction, the first of a group."""
+        return self.values[0]
 
 
 @irdl_op_definition
@@ -297,25 +303,31 @@ class FusedOp(IRDLOperation):
     } schedule #schedule.use<"matmul_cpu", {tile = [8, 32]}> : tensor<64x64xf32>
     ```
 
-    Tensors from outside are captured. Rejected: a result type that is not the yielded one.
+    Tensors from outside are captured. A group whose intermediate result others read, too, gives several tensors:
+    `%m, %y = graph.fused ... { ... graph.yield %m, %r : ... } : tensor<64x64xf32>, tensor<64x64xf32>`. Rejected:
+    result types that are not the yielded ones, and a group without any.
     """
 
     name = "graph.fused"
     label = prop_def(StringAttr)
     body = region_def("single_block")
     schedule = opt_prop_def(UseAttr)
-    result = result_def()
+    outputs = var_result_def()
     traits = traits_def(RecursiveMemoryEffect())
 
     def __init__(self, label: str, body: Region, schedule: UseAttr | None = None):
         properties: dict[str, Attribute] = {"label": StringAttr(label)}
         if schedule is not None:
             properties["schedule"] = schedule
-        super().__init__(regions=[body], result_types=[yielded(body).type], properties=properties)
+        types = [value.type for value in yielded_values(body)]
+        super().__init__(regions=[body], result_types=[types], properties=properties)
 
     def verify_(self) -> None:
-        if yielded(self.body).type != self.result.type:
-            raise VerifyException(f"yields {yielded(self.body).type}, result is {self.result.type}")
+        yields = [value.type for value in yielded_values(self.body)]
+        if not yields:
+            raise VerifyException("yields nothing: expected at least one tensor")
+        if yields != list(self.outputs.types):
+            raise VerifyException(f"yields {_listed(yields)}, result is {_listed(self.outputs.types)}")
 
     def print(self, printer: Printer) -> None:
         printer.print_string(" ")
@@ -326,7 +338,7 @@ class FusedOp(IRDLOperation):
             printer.print_string(" schedule ")
             printer.print_attribute(self.schedule)
         printer.print_string(" : ")
-        printer.print_attribute(self.result.type)
+        printer.print_list(self.outputs.types, printer.print_attribute)
 
     @classmethod
     def parse(cls, parser: Parser) -> FusedOp:
@@ -340,18 +352,31 @@ class FusedOp(IRDLOperation):
                 parser.raise_error(f"expected #schedule.use<...>, got {schedule}", position)
         parser.parse_punctuation(":")
         position = parser.pos
-        type = parser.parse_type()
-        if type != yielded(body).type:
-            parser.raise_error(f"yields {yielded(body).type}, result is {type}", position)
+        types = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_type)
+        yields = [value.type for value in yielded_values(body)]
+        if types != yields:
+            parser.raise_error(f"yields {_listed(yields)}, result is {_listed(types)}", position)
         return cls(label, body, schedule)
 
 
+def _listed(types: Iterable[Attribute]) -> str:
+    return ", ".join(map(str, types)) or "nothing"
+
+
 def yielded(region: Region) -> SSAValue:
-    """The value that a region of the graph dialect ends with; VerifyException if it ends otherwise."""
+    """The one value that a definition or a reduction ends with; VerifyException if it ends otherwise."""
+    values = yielded_values(region)
+    if len(values) != 1:
+        raise VerifyException(f"graph.yield gives {len(values)} values: expected one")
+    return values[0]
+
+
+def yielded_values(region: Region) -> Sequence[SSAValue]:
+    """The values that a region of the graph dialect ends with; VerifyException if it ends otherwise."""
     last = region.block.last_op
     if not isinstance(last, YieldOp):
         raise VerifyException("the region does not end with graph.yield")
-    return last.value
+    return last.values
 
 
 def enclosing_compute(op: Operation) -> Operation:

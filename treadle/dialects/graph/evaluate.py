@@ -16,7 +16,7 @@ from xdsl.dialects import arith
 from xdsl.dialects.builtin import DYNAMIC_INDEX, IndexType
 from xdsl.ir import Block, Operation, SSAValue
 
-from treadle.dialects.graph.compute import AtOp, ComputeOp, FusedOp, ReduceOp, YieldOp, yielded
+from treadle.dialects.graph.compute import AtOp, ComputeOp, FusedOp, ReduceOp, YieldOp, yielded, yielded_values
 from treadle.dialects.graph.constant import ConstantOp
 from treadle.dialects.graph.definition import Operator, definition
 from treadle.dialects.graph.dtypes import is_float_dtype, numpy_dtype
@@ -41,7 +41,7 @@ _COMBINE: Mapping[str, Any] = {
 
 
 def evaluate(op: Operation, env: Env) -> Array:
-    """The value of a tensor operation (an Operator, `graph.constant`, `graph.compute`, `graph.fused`).
+    """The value of a tensor operation (an Operator, `graph.constant`, `graph.compute`), the first of a `graph.fused`.
 
     `env` gives the arrays of all tensors that it reads; the result may be a view of one of them. TreadleError
     for any other operation, for a symbolic dimension, and for a read outside a tensor.
@@ -61,17 +61,20 @@ def evaluate(op: Operation, env: Env) -> Array:
     if isinstance(op, ComputeOp):
         return evaluate_compute(op, env)
     if isinstance(op, FusedOp):
-        return _evaluate_fused(op, env)
+        return evaluate_results(op, env)[0]
     accepted = "an operator of the graph dialect, graph.constant, graph.compute, graph.fused"
     raise TreadleError(f"{op.name} cannot be evaluated", op.location, accepted)
 
 
-def _evaluate_fused(op: FusedOp, env: Env) -> Array:
+def evaluate_results(op: Operation, env: Env) -> tuple[Array, ...]:
+    """The values of all results of a tensor operation; errors as `evaluate`."""
+    if not isinstance(op, FusedOp):
+        return (evaluate(op, env),)
     inner = dict(env)
     for child in op.body.block.ops:
         if not isinstance(child, YieldOp):
             inner[child.results[0]] = evaluate(child, inner)
-    return inner[yielded(op.body)]
+    return tuple(inner[value] for value in yielded_values(op.body))
 
 
 def evaluate_compute(compute: ComputeOp, env: Env) -> Array:

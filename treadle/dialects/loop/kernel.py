@@ -25,6 +25,7 @@ from xdsl.irdl import (
     result_def,
     traits_def,
     var_operand_def,
+    var_result_def,
 )
 from xdsl.parser import Parser
 from xdsl.printer import Printer
@@ -53,7 +54,7 @@ def _parse_range(parser: Parser, word: str) -> tuple[Parser.Argument, int]:
 
 @irdl_op_definition
 class KernelOp(IRDLOperation):
-    """A scheduled tensor program that computes one tensor in one launch.
+    """A scheduled tensor program that computes one tensor, or several, in one launch.
 
     ```mlir
     %c = loop.kernel @matmul ins(%A = %x : tensor<128x768xf32>, %B = %w : tensor<768x3072xf32>)
@@ -62,10 +63,11 @@ class KernelOp(IRDLOperation):
     }
     ```
     Outside it takes and gives tensors; inside, its arguments are the buffers that hold them, the number of the block
-    and the number of the thread in its block. Blocks are independent and run in any order; every element of the result
-    is stored. An optional `comment` names the operators that it computes; `resident 2`, after the threads, asks for
+    and the number of the thread in its block. Blocks are independent and run in any order; every element of each
+    result is stored. Several results are `outs(%C : tensor<4xf32>, %D : tensor<4xf16>)`, and `%c, %d = ` gives them
+    names. An optional `comment` names the operators that it computes; `resident 2`, after the threads, asks for
     registers so few that two blocks find room on a multiprocessor. The body captures nothing.
-    Rejected: arguments of other types than the operands', a grid or a number of threads below 1.
+    Rejected: arguments of other types than the operands', no result, a grid or a number of threads below 1.
     """
 
     name = "loop.kernel"
@@ -76,14 +78,14 @@ class KernelOp(IRDLOperation):
     resident = opt_prop_def(IntegerAttr)
     comment = opt_prop_def(StringAttr)
     body = region_def("single_block")
-    result = result_def(TensorType)
+    outputs = var_result_def(TensorType)
     traits = traits_def(NoTerminator(), IsolatedFromAbove())
 
     def __init__(
         self,
         name: str,
         inputs: Sequence[SSAValue],
-        result_type: TensorType,
+        result_types: Sequence[TensorType],
         grid: int,
         threads: int,
         body: Region,
@@ -99,15 +101,15 @@ class KernelOp(IRDLOperation):
             properties["comment"] = StringAttr(comment)
         if resident is not None:
             properties["resident"] = IntegerAttr(resident, i64)
-        super().__init__(operands=[inputs], result_types=[result_type], properties=properties, regions=[body])
+        super().__init__(operands=[inputs], result_types=[result_types], properties=properties, regions=[body])
 
     @property
     def input_buffers(self) -> Sequence[BlockArgument]:
         return self.body.block.args[: len(self.inputs)]
 
     @property
-    def output_buffer(self) -> BlockArgument:
-        return self.body.block.args[len(self.inputs)]
+    def output_buffers(self) -> Sequence[BlockArgument]:
+        return self.body.block.args[len(self.inputs) : -2]
 
     @property
     def block_id(self) -> BlockArgument:
@@ -120,7 +122,9 @@ class KernelOp(IRDLOperation):
     def verify_(self) -> None:
         if self.grid.value.data < 1 or self.threads.value.data < 1:
             raise VerifyException(f"@{self.sym_name.data}: grid and threads are at least 1")
-        tensors = [cast(TensorType, t) for t in (*self.inputs.types, self.result.type)]
+        if not self.outputs:
+            raise VerifyException(f"@{self.sym_name.data}: a kernel gives at least one tensor")
+        tensors = [cast(TensorType, t) for t in (*self.inputs.types, *self.outputs.types)]
         expected = [*(memref_of(t) for t in tensors), index, index]
         actual = [arg.type for arg in self.body.block.args]
         if actual != expected:
@@ -136,9 +140,8 @@ class KernelOp(IRDLOperation):
         pairs = list(zip(self.input_buffers, self.inputs, strict=True))
         printer.print_list(pairs, lambda pair: self._print_input(printer, *pair))
         printer.print_string(") outs(")
-        printer.print_ssa_value(self.output_buffer)
-        printer.print_string(" : ")
-        printer.print_attribute(self.result.type)
+        written = list(zip(self.output_buffers, self.outputs, strict=True))
+        printer.print_list(written, lambda pair: self._print_output(printer, *pair))
         printer.print_string(")")
         _print_range(printer, "grid", self.block_id, self.grid.value.data)
         _print_range(printer, "threads", self.thread_id, self.threads.value.data)
@@ -158,6 +161,12 @@ class KernelOp(IRDLOperation):
         printer.print_string(" : ")
         printer.print_attribute(tensor.type)
 
+    @staticmethod
+    def _print_output(printer: Printer, buffer: SSAValue, tensor: SSAValue) -> None:
+        printer.print_ssa_value(buffer)
+        printer.print_string(" : ")
+        printer.print_attribute(tensor.type)
+
     @classmethod
     def parse(cls, parser: Parser) -> KernelOp:
         name = parser.parse_symbol_name().data
@@ -171,16 +180,21 @@ class KernelOp(IRDLOperation):
             return arg.resolve(memref_of(type)), parser.resolve_operand(operand, type)
 
         inputs = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parse_input)
-        parser.parse_keyword("outs")
-        with parser.in_parens():
-            out = parser.parse_argument(expect_type=False)
+
+        def parse_output() -> tuple[Parser.Argument, TensorType]:
+            arg = parser.parse_argument(expect_type=False)
             type = _parse_tensor(parser)
+            return arg.resolve(memref_of(type)), type
+
+        parser.parse_keyword("outs")
+        outputs = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parse_output)
         block, grid = _parse_range(parser, "grid")
         thread, threads = _parse_range(parser, "threads")
         resident = parser.parse_integer() if parser.parse_optional_keyword("resident") else None
         comment = parser.parse_str_literal() if parser.parse_optional_keyword("comment") else None
-        body = parser.parse_region([*(arg for arg, _ in inputs), out.resolve(memref_of(type)), block, thread])
-        return cls(name, [value for _, value in inputs], type, grid, threads, body, comment, resident)
+        body = parser.parse_region([*(arg for arg, _ in inputs), *(arg for arg, _ in outputs), block, thread])
+        operands, types = [value for _, value in inputs], [type for _, type in outputs]
+        return cls(name, operands, types, grid, threads, body, comment, resident)
 
 
 def _parse_tensor(parser: Parser) -> TensorType:
@@ -201,9 +215,10 @@ class FuncOp(IRDLOperation):
       ...
     }
     ```
-    Several launches may share it. The last buffer is written; buffers in space `device` and `zeroed` are the launch's
-    own. Rejected: a grid or a number of threads below 1,
-    arguments other than memrefs, then the numbers of block and thread.
+    Several launches may share it. The last buffer is written; with `outputs 2`, after the buffers, the last two are.
+    Buffers in space `device` and `zeroed` are the launch's own. Rejected: a grid or a number of threads below 1,
+    arguments other than memrefs, then the numbers of block and thread, a number of outputs that is not between 1 and
+    that of the buffers.
     """
 
     name = "loop.func"
@@ -211,12 +226,20 @@ class FuncOp(IRDLOperation):
     grid = prop_def(IntegerAttr)
     threads = prop_def(IntegerAttr)
     resident = opt_prop_def(IntegerAttr)
+    outputs = opt_prop_def(IntegerAttr)
     comment = opt_prop_def(StringAttr)
     body = region_def("single_block")
     traits = traits_def(NoTerminator(), IsolatedFromAbove(), SymbolOpInterface())
 
     def __init__(
-        self, name: str, grid: int, threads: int, body: Region, comment: str | None = None, resident: int | None = None
+        self,
+        name: str,
+        grid: int,
+        threads: int,
+        body: Region,
+        comment: str | None = None,
+        resident: int | None = None,
+        outputs: int = 1,
     ):
         properties: dict[str, Attribute] = {
             "sym_name": StringAttr(name),
@@ -227,11 +250,18 @@ class FuncOp(IRDLOperation):
             properties["comment"] = StringAttr(comment)
         if resident is not None:
             properties["resident"] = IntegerAttr(resident, i64)
+        if outputs != 1:
+            properties["outputs"] = IntegerAttr(outputs, i64)
         super().__init__(properties=properties, regions=[body])
 
     @property
     def buffers(self) -> Sequence[BlockArgument]:
         return self.body.block.args[:-2]
+
+    @property
+    def num_outputs(self) -> int:
+        """How many of the buffers, the last ones, are written."""
+        return 1 if self.outputs is None else self.outputs.value.data
 
     @property
     def block_id(self) -> BlockArgument:
@@ -247,12 +277,17 @@ class FuncOp(IRDLOperation):
         types = [arg.type for arg in self.body.block.args]
         if types[-2:] != [index, index] or not all(isinstance(t, MemRefType) for t in types[:-2]):
             raise VerifyException(f"@{self.sym_name.data}: arguments are memrefs, then block and thread")
+        if self.outputs is not None and not 1 <= self.num_outputs <= len(self.buffers):
+            count = len(self.buffers)
+            raise VerifyException(f"@{self.sym_name.data}: {self.num_outputs} outputs: expected 1 to {count}")
 
     def print(self, printer: Printer) -> None:
         printer.print_string(" ")
         printer.print_symbol_name(self.sym_name.data)
         with printer.in_parens():
             printer.print_list(self.buffers, printer.print_block_argument)
+        if self.num_outputs != 1:
+            printer.print_string(f" outputs {self.num_outputs}")
         _print_range(printer, "grid", self.block_id, self.grid.value.data)
         _print_range(printer, "threads", self.thread_id, self.threads.value.data)
         if self.resident is not None:
@@ -267,12 +302,13 @@ class FuncOp(IRDLOperation):
     def parse(cls, parser: Parser) -> FuncOp:
         name = parser.parse_symbol_name().data
         buffers = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_argument)
+        outputs = parser.parse_integer() if parser.parse_optional_keyword("outputs") else 1
         block, grid = _parse_range(parser, "grid")
         thread, threads = _parse_range(parser, "threads")
         resident = parser.parse_integer() if parser.parse_optional_keyword("resident") else None
         comment = parser.parse_str_literal() if parser.parse_optional_keyword("comment") else None
         body = parser.parse_region([*buffers, block, thread])
-        return cls(name, grid, threads, body, comment, resident)
+        return cls(name, grid, threads, body, comment, resident, outputs)
 
 
 @irdl_op_definition

@@ -14,10 +14,11 @@ from xdsl.rewriter import Rewriter
 
 from treadle.dialects.graph import ComputeOp, FusedOp, Operator, WholeOp, YieldOp
 from treadle.errors import TreadleError
-from treadle.passes.graph.fusion_plan import Group, plan_fusion, tensors_of
+from treadle.passes.graph.fusion_plan import Group, nodes_of, plan_fusion, tensors_of
 from treadle.passes.graph.group_label import group_label
 from treadle.passes.graph.inline_compute import inline_compute, operator_names
 from treadle.passes.graph.properties import is_injective
+from treadle.target import Target
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,13 @@ class GraphFusePass(ModulePass):
     prologues are inlined into each other and into epilogues, so that what remains is: computes that the
     anchor reads, the anchor, the chain of epilogues.
 
+    target: the hardware, `cpu` or `sm_80` and so on, by whose memory and templates prologues are judged
     explain: print every decision and its reason to stderr.
     Errors: an operator that still has no definition (`graph-define` runs before).
     """
 
     name = "graph-fuse"
+    target: str = "cpu"
     explain: bool = False
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
@@ -55,9 +58,10 @@ class GraphFusePass(ModulePass):
     def _fuse(self, block: Block, taken: set[str]) -> None:
         _drop_unused(block)
         _check(block)
-        plan = plan_fusion(list(block.ops))
+        ops = list(block.ops)
+        plan = plan_fusion(ops, Target.parse(self.target))
         if self.explain:
-            for decision in plan.decisions:
+            for decision in plan.decisions(nodes_of(ops)):
                 print(f"remark: {decision}", file=sys.stderr)
         order = {op: n for n, op in enumerate(block.ops)}
         for group in plan.groups:
@@ -66,6 +70,7 @@ class GraphFusePass(ModulePass):
             taken.add(label)
             _build(group, label)
         _drop_unused(block)
+        _put_in_order(block)
 
 
 def _check(block: Block) -> None:
@@ -86,21 +91,50 @@ def _drop_unused(block: Block) -> None:
 
 def _build(group: Group, label: str) -> None:
     """Moves the chain and copies the prologues into a `graph.fused` in the place of the chain's end."""
-    tail, result = group.tail, group.tail.results[0]
+    tail, results = group.tail, group.results()
     following = tail.next_op
     assert following is not None
     copies = _copy_prologues(group)
     for op in group.chain:
         op.detach()
-    end = YieldOp(result)
+    end = YieldOp(*results)
     end.location = tail.location
     fused = FusedOp(label, Region(Block([*copies, *group.chain, end])))
     fused.location = group.anchor.location
     block = following.parent_block()
     assert block is not None
     block.insert_op_before(fused, following)
-    result.replace_uses_with_if(fused.result, lambda use: use.operation is not end)
-    fused.result.name_hint, result.name_hint = result.name_hint, None
+    inside = {id(op) for op in fused.walk()}
+    for result, outer in zip(results, fused.outputs, strict=True):
+        result.replace_uses_with_if(outer, lambda use: id(use.operation) not in inside)
+        outer.name_hint, result.name_hint = result.name_hint, None
+
+
+def _put_in_order(block: Block) -> None:
+    """Moves what an operation reads in front of it: the reader of a group's first result may stand before its last."""
+    done: set[Operation] = set()
+    for op in list(block.ops):
+        waiting = [op]
+        while waiting:
+            current = waiting[-1]
+            missing = [source for source in _sources(current, block) if source not in done]
+            if missing:
+                waiting += missing
+                continue
+            waiting.pop()
+            if current in done:
+                continue
+            done.add(current)
+            if current is not op:
+                current.detach()
+                block.insert_op_before(current, op)
+
+
+def _sources(op: Operation, block: Block) -> list[Operation]:
+    """The operations of the block that give what `op`, or something inside it, reads."""
+    owners = [operand.owner for inner in op.walk() for operand in inner.operands]
+    found = [owner for owner in owners if isinstance(owner, Operation) and owner.parent is block]
+    return list(dict.fromkeys(found))
 
 
 def _copy_prologues(group: Group) -> list[ComputeOp]:

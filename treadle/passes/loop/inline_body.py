@@ -112,16 +112,20 @@ class KernelArguments:
         del self.operands[position]
         self.block.erase_arg(self.block.args[position])
 
-    def rebuild(self, result_type: TensorType) -> KernelOp:
-        """The kernel with the new operands, in the old one's place; the old one's result is replaced."""
+    def rebuild(self, result_types: Sequence[TensorType] | None = None) -> KernelOp:
+        """The kernel with the new operands, in the old one's place, which is left without a body.
+
+        Without new types it gives what the old one gave, and replaces it.
+        """
         old = self.kernel
         body = Region()
         old.body.move_blocks(body)
         comment = old.comment.data if old.comment is not None else None
+        types = list(old.outputs.types) if result_types is None else result_types
         new = KernelOp(
             old.sym_name.data,
             self.operands,
-            result_type,
+            types,
             old.grid.value.data,
             old.threads.value.data,
             body,
@@ -129,7 +133,9 @@ class KernelArguments:
             None if old.resident is None else old.resident.value.data,
         )
         new.location = old.location
-        new.result.name_hint = old.result.name_hint
         Rewriter.insert_op(new, InsertPoint.before(old))
-        Rewriter.replace_op(old, [], [new.result])
+        if result_types is None:
+            for result, replaced in zip(new.outputs, old.outputs, strict=True):
+                result.name_hint = replaced.name_hint
+            Rewriter.replace_op(old, [], new.results)
         return new

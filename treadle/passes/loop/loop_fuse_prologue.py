@@ -12,6 +12,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.graph import ComputeOp, FusedOp
+from treadle.dialects.graph.compute import yielded_values
 from treadle.dialects.loop import KernelOp, LoadOp
 from treadle.errors import TreadleError
 from treadle.passes.graph.properties import is_injective
@@ -72,8 +73,7 @@ def inline_prologue(kernel: KernelOp, tensor: SSAValue, producer: ComputeOp) -> 
             )
         _inline_at(load, producer, arguments)
     arguments.remove(tensor)
-    type = kernel.result.type
-    arguments.rebuild(type)  # pyright: ignore[reportArgumentType]
+    arguments.rebuild()
     if not list(producer.result.uses):
         Rewriter.erase_op(producer)
 
@@ -94,8 +94,11 @@ def dissolve(fused: FusedOp) -> None:
     members = list(fused.body.block.ops)
     if len(members) != 2 or not isinstance(members[0], KernelOp):
         return
-    kernel = members[0]
+    kernel, given = members[0], list(yielded_values(fused.body))
+    if any(value.owner is not kernel for value in given):
+        return
     kernel.detach()
     Rewriter.insert_op(kernel, InsertPoint.before(fused))
-    kernel.result.name_hint = fused.result.name_hint
-    Rewriter.replace_op(fused, [], [kernel.result])
+    for value, result in zip(given, fused.outputs, strict=True):
+        value.name_hint = result.name_hint
+    Rewriter.replace_op(fused, [], given)

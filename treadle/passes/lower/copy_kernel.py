@@ -33,7 +33,7 @@ def copy_returned_values(end: ReturnOp, threads: int) -> None:
             continue
         copy = copy_kernel(value, f"copy_{n}", threads)
         Rewriter.insert_op(copy, InsertPoint.before(end))
-        end.operands[n] = copy.result
+        end.operands[n] = copy.results[0]
 
 
 def copy_kernel(value: SSAValue, name: str, threads: int) -> KernelOp:
@@ -51,8 +51,8 @@ def copy_kernel(value: SSAValue, name: str, threads: int) -> KernelOp:
     for arg, hint in zip(body.args, ("x", "y", "b", "t"), strict=True):
         arg.name_hint = hint
     _emit_copy(body, type, count, grid, threads)
-    kernel = KernelOp(name, [value], type, grid, threads, Region(body), comment="copies a tensor")
-    kernel.result.name_hint = value.name_hint
+    kernel = KernelOp(name, [value], [type], grid, threads, Region(body), comment="copies a tensor")
+    kernel.results[0].name_hint = value.name_hint
     return kernel
 
 

@@ -83,7 +83,7 @@ class MemoryPlanPass(ModulePass):
                 [
                     *(buffers[value].buffer for value in kernel.inputs),
                     *(op.buffer for op in scratch),
-                    buffers[kernel.result].buffer,
+                    *(buffers[value].buffer for value in kernel.outputs),
                 ],
             )
             for kernel, name, scratch in zip(kernels, names, own, strict=True)
@@ -138,30 +138,31 @@ def _plan_buffers(
 ) -> tuple[dict[SSAValue, BufferOp], Arena]:
     """The buffer of every tensor that a kernel reads or writes, and the arena, with the launches' own buffers last."""
     outputs = {value: n for n, value in enumerate(end.operands)}
-    temporaries = [k for k in kernels if k.result not in outputs]
+    temporaries = [value for kernel in kernels for value in kernel.outputs if value not in outputs]
     arena = plan_arena([*_live_ranges(kernels, temporaries), *memory.live_ranges], alignment)
     buffers: dict[SSAValue, BufferOp] = {}
     for n, arg in enumerate(main.body.block.args):
         if arg.uses:
             buffers[arg] = _buffer("input", arg, n)
     buffers |= _constant_buffers(main)
-    for kernel, offset in zip(temporaries, arena.offsets, strict=False):
-        buffers[kernel.result] = _buffer("arena", kernel.result, offset)
+    for value, offset in zip(temporaries, arena.offsets, strict=False):
+        buffers[value] = _buffer("arena", value, offset)
     for value, n in outputs.items():
         buffers[value] = _buffer("output", value, n)
     return buffers, arena
 
 
-def _live_ranges(kernels: Sequence[KernelOp], temporaries: Sequence[KernelOp]) -> list[LiveRange]:
+def _live_ranges(kernels: Sequence[KernelOp], temporaries: Sequence[SSAValue]) -> list[LiveRange]:
     """Each temporary lives from the launch that writes it to the last that reads it.
 
-    It shares no byte with what its last reader writes, because the blocks of a launch run in any order.
+    It shares no byte with what its last reader writes, nor with another result of its own kernel, because the blocks
+    of a launch run in any order.
     """
-    first: dict[SSAValue, int] = {kernel.result: step for step, kernel in enumerate(kernels)}
+    first: dict[SSAValue, int] = {value: step for step, kernel in enumerate(kernels) for value in kernel.outputs}
     last = dict(first)
     for step, kernel in enumerate(kernels):
         last.update((value, step) for value in kernel.inputs if value in first)
-    return [LiveRange(_nbytes(k.result.type), first[k.result], last[k.result]) for k in temporaries]
+    return [LiveRange(_nbytes(value.type), first[value], last[value]) for value in temporaries]
 
 
 def _constant_buffers(main: FuncOp) -> dict[SSAValue, BufferOp]:

@@ -37,7 +37,8 @@ def outline(kernels: Sequence[KernelOp], taken: Iterable[str] = ()) -> tuple[lis
 
 def kernel_key(kernel: KernelOp) -> Key:
     """What a kernel does, without its names: equal keys, equal programs."""
-    return (kernel.grid.value.data, kernel.threads.value.data, kernel.resident, _block_key(kernel.body.block, {}))
+    shape = (kernel.grid.value.data, kernel.threads.value.data, kernel.resident, len(kernel.outputs))
+    return (*shape, _block_key(kernel.body.block, {}))
 
 
 def _block_key(block: Block, numbers: dict[SSAValue, int]) -> Key:
@@ -57,7 +58,8 @@ def _op_key(op: Operation, numbers: dict[SSAValue, int]) -> Key:
 
 
 def _function(kernel: KernelOp, name: str) -> FuncOp:
-    function = FuncOp(name, kernel.grid.value.data, kernel.threads.value.data, kernel.detach_region(0))
+    grid, threads, outputs = kernel.grid.value.data, kernel.threads.value.data, len(kernel.outputs)
+    function = FuncOp(name, grid, threads, kernel.detach_region(0), outputs=outputs)
     function.resident = kernel.resident
     function.location = kernel.location
     return function

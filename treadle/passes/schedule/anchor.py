@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from treadle.dialects.graph import ComputeOp, FusedOp, ReduceOp, WholeOp
-from treadle.dialects.graph.compute import yielded
+from treadle.dialects.graph.compute import yielded_values
 from treadle.errors import TreadleError
 from treadle.schedules.template import Anchor
 
 
 def anchor_of(fused: FusedOp) -> Anchor:
-    """The group's product or reduction, or without one the operator that gives its result.
+    """The group's product or reduction; without one the operator that gives its result, of several results the first
+    member, which the others are computed from or beside.
 
     TreadleError where the group has two candidates, or is scheduled already.
     """
@@ -26,7 +27,8 @@ def anchor_of(fused: FusedOp) -> Anchor:
         )
     if heavy:
         return heavy[0]
-    last = yielded(fused.body).owner
+    results = yielded_values(fused.body)
+    last = results[0].owner if len(results) == 1 else members[0]
     if not isinstance(last, ComputeOp):
         raise TreadleError(f"group {fused.label.data!r} gives no graph.compute, and has no matmul", fused.location)
     return last

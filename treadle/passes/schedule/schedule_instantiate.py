@@ -60,7 +60,7 @@ def instantiate(fused: FusedOp, target: Target) -> None:
     template.check(anchor, choices, target, where)
     kernel = template.build(anchor, choices, target, fused.label.data)
     kernel.location = anchor.location
-    kernel.result.name_hint = anchor.result.name_hint
+    kernel.results[0].name_hint = anchor.result.name_hint
     Rewriter.insert_op(kernel, InsertPoint.before(anchor))
-    Rewriter.replace_op(anchor, [], [kernel.result])
+    Rewriter.replace_op(anchor, [], kernel.results)
     fused.schedule = None

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from treadle.dialects.graph import FusedOp
 from treadle.dialects.schedule import UseAttr
 from treadle.errors import TreadleError
 from treadle.passes.schedule.anchor import anchor_of
-from treadle.schedules.templates import TEMPLATES
+from treadle.schedules.default_template import default_template
 from treadle.target import Target
 
 
@@ -41,15 +41,9 @@ class ScheduleSelectPass(ModulePass):
 
 
 def default_schedule(fused: FusedOp, target: Target) -> UseAttr:
-    """The first template that fits the group's anchor, with its default choices.
-
-    A template of lower precision comes first where the anchor allows that (`precision = "tf32"`), and never elsewhere.
-    """
+    """The first template that fits the group's anchor, with its default choices; TreadleError if none does."""
     anchor = anchor_of(fused)
-    kind = "cuda" if target.is_cuda else "cpu"
-    allowed = anchor.properties.get("precision")
-    for wanted in (allowed.data, "f32") if isinstance(allowed, StringAttr) else ("f32",):
-        for template in TEMPLATES.values():
-            if template.kind == kind and template.precision == wanted and template.fits(anchor):
-                return UseAttr.get(template.name, template.default(anchor, target))
+    template = default_template(anchor, target)
+    if template is not None:
+        return UseAttr.get(template.name, template.default(anchor, target))
     raise TreadleError(f"no template for {target.name} schedules {anchor.name} of {anchor.type}", anchor.location)

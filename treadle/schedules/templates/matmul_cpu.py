@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from math import ceil
 from typing import ClassVar
 
 from xdsl.dialects.builtin import TensorType
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import ComputeOp, MatmulOp
 from treadle.dialects.graph.dtypes import is_float
@@ -17,7 +18,7 @@ from treadle.dialects.task import repeat
 from treadle.errors import TreadleError
 from treadle.schedules.access_analysis import panel_strides
 from treadle.schedules.kernel_builder import KernelBuilder
-from treadle.schedules.template import Anchor, Choices, Knob, Template, number
+from treadle.schedules.template import Anchor, Choices, Knob, Template, number, shared_by_batch
 from treadle.target import Target
 
 VECTOR = 16
@@ -57,6 +58,16 @@ class MatmulCpu(Template):
         far = along_k is None or (along_k >= 768 and k >= 1024) or along_k >= 2048
         pack = m >= 16 and (along_n != 1 or (far and m >= 64))
         return {"rows": rows, "chunk": chunk, "pack": pack}
+
+    def evaluations(self, anchor: Operation, operand: SSAValue, target: Target) -> Fraction | None:
+        """A is read for every panel, one by one, which takes as long as a vector; B for every chunk, or for every tile
+        of rows if it is not packed."""
+        assert isinstance(anchor, MatmulOp)
+        m, _, n = _extents(anchor)
+        choices = self.default(anchor, target)
+        rows = number(choices, "chunk" if choices["pack"] else "rows")
+        reads = (anchor.a, ceil(n / COLUMNS) * VECTOR), (anchor.b, ceil(m / rows))
+        return sum((shared_by_batch(anchor, x) * times for x, times in reads if x is operand), start=Fraction(0))
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         rows, chunk = number(choices, "rows"), number(choices, "chunk")

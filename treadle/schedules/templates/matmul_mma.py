@@ -37,6 +37,7 @@ class MatmulMma(Template):
 
     name: ClassVar[str] = "matmul_mma"
     kind: ClassVar[str] = "cuda"
+    copies_ahead: ClassVar[bool] = True
     knobs: ClassVar[tuple[Knob, ...]] = (
         Knob(
             "block",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from fractions import Fraction
 from math import ceil, gcd, prod
 from typing import ClassVar, TypeAlias
 
 from xdsl.dialects.builtin import TensorType
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import ComputeOp, MatmulOp
 from treadle.dialects.graph.definition import widened
@@ -22,7 +23,7 @@ from treadle.schedules.accumulator import accumulator, narrowed
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.partial_sums import PartialSums
 from treadle.schedules.split_k import SLICES, first_that_fills, number_of_slices, shared_out, tiles_of
-from treadle.schedules.template import Anchor, Choices, Knob, Template, number
+from treadle.schedules.template import Anchor, Choices, Knob, Template, number, shared_by_batch
 from treadle.schedules.templates.simt_tile import Filling, SimtTile
 from treadle.target import Target
 
@@ -112,6 +113,13 @@ class MatmulSimt(Template):
             return _slices(anchor, tile.m, tile.n, tile.depth, target)
 
         return {"slices": slices}
+
+    def evaluations(self, anchor: Operation, operand: SSAValue, target: Target) -> Fraction | None:
+        """Each column of tiles fetches all of A, each row of tiles all of B."""
+        assert isinstance(anchor, MatmulOp)
+        tile = SimtTile(self.default(anchor, target))
+        fetches = (anchor.a, ceil(anchor.shape[-1] / tile.n)), (anchor.b, ceil(anchor.shape[-2] / tile.m))
+        return sum((shared_by_batch(anchor, x) * times for x, times in fetches if x is operand), start=Fraction(0))
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         assert isinstance(anchor, MatmulOp)

@@ -1,0 +1,86 @@
+"""When a definition is computed where it is read, and when it is stored once.
+
+Both ways are counted in scalar operations for each element of the definition. A byte that is read or written costs as
+many operations as the target does in the time that its memory takes for a byte.  With E evaluations, an element of
+which costs w operations, i bytes of inputs and o bytes of result:
+
+    stored       w + bytes * (i + o + E * o)
+    at each use  E * (w + bytes * i)
+
+Caches make both cheaper, by factors that nobody knows before scheduling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from math import prod
+
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import IndexType, TensorType
+from xdsl.ir import Operation
+
+from treadle.dialects.graph import AtOp, ComputeOp, YieldOp
+from treadle.dialects.graph.dtypes import byte_width
+from treadle.passes.graph.fusion_group import Group
+from treadle.passes.graph.properties import moves_data, shape_of, widens_data, worth_storing
+from treadle.schedules.row_analysis import is_costly
+from treadle.target import Target
+
+_COSTLY = 10
+"""Simple operations that a division, a root, an exponential and the like take, about."""
+
+
+def prologue_obstacle(compute: ComputeOp, groups: Sequence[Group], target: Target) -> str:
+    """Why an injective compute is no prologue of the groups that read it, all of them; empty if it is one."""
+    if moves_data(compute) or widens_data(compute):
+        times = max(group.reads(compute.result).defined for group in groups)
+        return f"its predicate would be tested {float(times):g} times" if worth_storing(compute, times) else ""
+    if any(group.only_moves_for(compute.result) for group in groups):
+        return "a prologue that computes would make asynchronous copies wait"
+    times = sum((group.reads(compute.result).scheduled for group in groups), start=Fraction(0))
+    if times <= 1 or at_each_use(compute, times, target) <= stored(compute, times, target):
+        return ""
+    kernels = f" in {len(groups)} kernels" if len(groups) > 1 else ""
+    return f"each element would be computed {float(times):g} times{kernels}, which costs more than storing it"
+
+
+def at_each_use(compute: ComputeOp, times: Fraction, target: Target) -> float:
+    """The cost of computing each element `times` times, in operations an element."""
+    return float(times) * (work(compute) + operations_per_byte(target) * bytes_read(compute))
+
+
+def stored(compute: ComputeOp, times: Fraction, target: Target) -> float:
+    """The cost of computing each element once, storing it, and reading it `times` times, in operations an element."""
+    moved = bytes_read(compute) + (1 + float(times)) * byte_width(compute.type.get_element_type())
+    return work(compute) + operations_per_byte(target) * moved
+
+
+def operations_per_byte(target: Target) -> float:
+    """Scalar operations in the time of one byte of memory traffic; of an fma, which peaks count twice, one."""
+    return target.peak_f32 / 2 / target.peak_bandwidth
+
+
+def work(compute: ComputeOp) -> int:
+    """Scalar operations of one element, its index arithmetic left out."""
+    return sum(_COSTLY if is_costly(op) else 1 for op in compute.body.walk() if _computes(op))
+
+
+def bytes_read(compute: ComputeOp) -> float:
+    """Bytes read for one element; of a small tensor that many elements share, its share."""
+    total, volume = 0.0, prod(compute.shape) or 1
+    for tensor in compute.tensors():
+        assert isinstance(tensor.type, TensorType)
+        reads = sum(at.source is tensor for at in compute.reads())
+        share = min(reads, prod(shape_of(tensor)) / volume)
+        total += byte_width(tensor.type.get_element_type()) * share
+    return total
+
+
+def _computes(op: Operation) -> bool:
+    if isinstance(op, AtOp | YieldOp | arith.ConstantOp):
+        return False
+    return not isinstance(op.results[0].type, IndexType)
+
+
+__all__ = ["at_each_use", "bytes_read", "operations_per_byte", "prologue_obstacle", "stored", "work"]

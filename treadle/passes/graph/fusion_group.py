@@ -1,0 +1,224 @@
+"""A group of operators that becomes one kernel, and the plan of all groups while it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import prod
+
+from xdsl.dialects.func import ReturnOp
+from xdsl.ir import Operation, SSAValue
+
+from treadle.dialects.graph import ComputeOp, WholeOp
+from treadle.passes.graph.epilogue_index import Alignment, aligned
+from treadle.passes.graph.inline_compute import operator_names
+from treadle.passes.graph.properties import defined, is_injective, read_points, shape_of, users_of
+from treadle.schedules.default_template import default_template
+from treadle.target import Target
+
+
+def is_anchor(op: Operation) -> bool:
+    """Whether an operator asks for a template: a matrix product, attention, or a definition with a reduction."""
+    return isinstance(op, WholeOp) or (isinstance(op, ComputeOp) and not is_injective(op))
+
+
+def tensors_of(op: Operation) -> Iterable[SSAValue]:
+    """The tensors that an operator reads."""
+    return op.tensors() if isinstance(op, ComputeOp) else op.operands
+
+
+def describe(op: Operation) -> str:
+    """An operator in a message: its name in the IR if it has one, and what it computes."""
+    hint = next((f"%{r.name_hint} " for r in op.results if r.name_hint), "")
+    return f"{hint}({' '.join(operator_names(op)) or op.name})"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether a producer was fused with a consumer, and why (not)."""
+
+    producer: Operation
+    consumer: Operation
+    fused: bool
+    reason: str
+
+    def __str__(self) -> str:
+        verb = "fused" if self.fused else "not fused"
+        return f"{describe(self.producer)} -> {describe(self.consumer)}: {verb}, {self.reason}"
+
+
+@dataclass(frozen=True)
+class Evaluations:
+    """How often an element is computed on average: as the definition of its readers says, and in their kernel."""
+
+    defined: Fraction = Fraction(1)
+    scheduled: Fraction = Fraction(1)
+
+
+@dataclass(eq=False)
+class Group:
+    """One kernel to be: `chain` is the anchor and its epilogues, in program order."""
+
+    chain: list[Operation]
+    target: Target
+    prologues: list[ComputeOp] = field(default_factory=list[ComputeOp])
+    evaluations: dict[Operation, Evaluations] = field(default_factory=dict[Operation, Evaluations])
+    """How often each prologue computes one of its elements."""
+
+    @property
+    def anchor(self) -> Operation:
+        """The operator that a template schedules."""
+        return self.chain[0]
+
+    @property
+    def tail(self) -> Operation:
+        """The last member."""
+        return self.chain[-1]
+
+    def members(self) -> list[Operation]:
+        """All members."""
+        return [*self.prologues, *self.chain]
+
+    def results(self) -> list[SSAValue]:
+        """The tensors that leave the group, in program order."""
+        inside = set(self.chain)
+        return [op.results[0] for op in self.chain if not inside.issuperset(users_of(op.results[0]))]
+
+    def alignments(self) -> dict[SSAValue, Alignment]:
+        """Which element of the anchor's result each element of the chain belongs to."""
+        found: dict[SSAValue, Alignment] = {self.anchor.results[0]: Alignment.of(self.anchor.results[0])}
+        for op in self.chain[1:]:
+            assert isinstance(op, ComputeOp)
+            alignment = aligned(op, found)
+            assert isinstance(alignment, Alignment), alignment
+            found[op.result] = alignment
+        return found
+
+    def reads(self, operand: SSAValue) -> Evaluations:
+        """How often the group reads an element of `operand` on average."""
+        by_definition = scheduled = Fraction(0)
+        volume = prod(shape_of(operand)) or 1
+        for member in self.members():
+            if operand not in tensors_of(member):
+                continue
+            with defined(member) as compute:
+                times = Fraction(read_points(compute, operand), volume)
+            own = self.evaluations.get(member, Evaluations())
+            by_definition += own.defined * times
+            scheduled += own.scheduled * (self._scheduled(operand, times) if member is self.anchor else times)
+        return Evaluations(by_definition, scheduled)
+
+    def _scheduled(self, operand: SSAValue, times: Fraction) -> Fraction:
+        """How often the anchor's kernel reads an element of its operand, which its definition reads `times` times."""
+        template = default_template(self.anchor, self.target)
+        fewer = None if template is None else template.evaluations(self.anchor, operand, self.target)
+        return times if fewer is None else min(times, fewer)
+
+    def only_moves_for(self, operand: SSAValue) -> bool:
+        """Whether what gives `operand` may only move data, since the anchor copies it asynchronously."""
+        template = default_template(self.anchor, self.target)
+        if template is None or not template.copies_ahead:
+            return False
+        feeding: set[SSAValue] = set(tensors_of(self.anchor))
+        for prologue in reversed(self.prologues):
+            if prologue.result in feeding:
+                feeding.update(prologue.tensors())
+        return operand in feeding
+
+
+@dataclass
+class Plan:
+    """The groups, and why pairs were not fused."""
+
+    target: Target
+    groups: list[Group] = field(default_factory=list[Group])
+    _homes: dict[Operation, list[Group]] = field(default_factory=dict[Operation, list[Group]])
+    _obstacles: dict[tuple[Operation, Operation], list[str]] = field(
+        default_factory=dict[tuple[Operation, Operation], list[str]]
+    )
+    _beside: list[tuple[Operation, Operation]] = field(default_factory=list[tuple[Operation, Operation]])
+
+    def homes(self, op: Operation) -> Sequence[Group]:
+        """The groups that an operator is a member of: several where it is repeated."""
+        return self._homes.get(op, [])
+
+    def open(self, anchor: Operation) -> Group:
+        """A new group of this anchor."""
+        group = Group([anchor], self.target)
+        self.groups.append(group)
+        self._homes[anchor] = [group]
+        return group
+
+    def append(self, group: Group, epilogue: ComputeOp) -> None:
+        """Takes an epilogue into a group."""
+        group.chain.append(epilogue)
+        self._homes[epilogue] = [group]
+
+    def drop_tail(self, group: Group) -> None:
+        """Frees a group's last epilogue, which only widens floats: what it reads is stored, and readers widen it."""
+        widening = group.chain.pop()
+        del self._homes[widening]
+        self.refuse(group.tail, widening, "it only widens floats, which its readers do")
+
+    def prepend(self, group: Group, prologue: ComputeOp) -> None:
+        """Takes a prologue into a group."""
+        group.evaluations[prologue] = group.reads(prologue.result)
+        group.prologues.insert(0, prologue)
+        self._homes.setdefault(prologue, []).append(group)
+
+    def join(self, group: Group, other: Group) -> None:
+        """Takes all of `other`, whose anchor becomes an epilogue, into `group`."""
+        self.groups.remove(other)
+        known = set(group.prologues)
+        group.prologues += [prologue for prologue in other.prologues if prologue not in known]
+        group.evaluations |= {op: times for op, times in other.evaluations.items() if op not in known}
+        group.chain += other.chain
+        for op in other.members():
+            kept = [home for home in self._homes[op] if home is not other]
+            self._homes[op] = kept if group in kept else [*kept, group]
+
+    def put_beside(self, group: Group, other: Group) -> None:
+        """As `join`, for a group that reads the same tensors and none of the first group's results."""
+        self._beside.append((group.anchor, other.anchor))
+        self.join(group, other)
+
+    def refuse(self, producer: Operation, consumer: Operation, reason: str) -> None:
+        """Records why a pair cannot be fused in one of the ways in which it could be."""
+        reasons = self._obstacles.setdefault((producer, consumer), [])
+        if reason not in reasons:
+            reasons.append(reason)
+
+    def decisions(self, nodes: Sequence[Operation]) -> list[Decision]:
+        """The decision on every pair of operators of which one reads the other, in program order."""
+        pairs = [(op, user) for op in nodes for user in users_of(op.results[0])]
+        beside = [
+            Decision(op, other, True, "side by side, as they read the same elements") for op, other in self._beside
+        ]
+        return [self._decision(op, user) for op, user in pairs] + beside
+
+    def _decision(self, op: Operation, user: Operation) -> Decision:
+        homes, users_homes = self.homes(op), self.homes(user)
+        shared = [group for group in homes if group in users_homes]
+        if shared and user in shared[0].chain and op in shared[0].chain:
+            stored = op.results[0] in shared[0].results()
+            return Decision(op, user, True, "as an epilogue" + (" of what is stored, too" if stored else ""))
+        if shared and len(shared) == len(users_homes):
+            return Decision(op, user, True, "as a prologue")
+        reasons = [*self._place_of(user), *self._obstacles.get((op, user), [])]
+        return Decision(op, user, False, "; ".join(dict.fromkeys(reasons)) or "no rule takes it")
+
+    def _place_of(self, user: Operation) -> list[str]:
+        """Why an operator in its place cannot take what it reads as its anchor's result."""
+        if isinstance(user, ReturnOp):
+            return ["the result leaves the function"]
+        homes = self.homes(user)
+        if not homes:
+            return ["the user is no operator that is fused"]
+        if user is homes[0].anchor:
+            return []
+        kind = "an epilogue" if user in homes[0].chain else "a prologue"
+        return [f"the user is {kind} of {describe(homes[0].anchor)}"]
+
+
+__all__ = ["Decision", "Evaluations", "Group", "Plan", "describe", "is_anchor", "tensors_of"]

@@ -1,0 +1,30 @@
+"""The template that schedules an anchor unless a search or a person chooses another one."""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import StringAttr
+from xdsl.ir import Operation
+
+from treadle.dialects.graph import ComputeOp, WholeOp
+from treadle.schedules.template import Template
+from treadle.schedules.templates import TEMPLATES
+from treadle.target import Target
+
+
+def default_template(anchor: Operation, target: Target) -> Template | None:
+    """The first template that fits the anchor; None if none does.
+
+    A template of lower precision comes first where the anchor allows that (`precision = "tf32"`), and never elsewhere.
+    """
+    if not isinstance(anchor, ComputeOp | WholeOp):
+        return None
+    kind = "cuda" if target.is_cuda else "cpu"
+    allowed = anchor.properties.get("precision")
+    for wanted in (allowed.data, "f32") if isinstance(allowed, StringAttr) else ("f32",):
+        for template in TEMPLATES.values():
+            if template.kind == kind and template.precision == wanted and template.fits(anchor):
+                return template
+    return None
+
+
+__all__ = ["default_template"]
