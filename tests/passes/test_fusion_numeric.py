@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from random import Random
 
 import numpy as np
 import pytest
@@ -14,46 +13,44 @@ from xdsl.passes import ModulePass
 
 import treadle
 from tests.helpers.graphs import Array, Graph, name_arguments, random, run_passes
+from tests.helpers.random_graphs import WHOLE_STEPS, random_graph, sharing_graph
+from treadle.backends.cuda.emulator import CHECKS
 from treadle.backends.reference import evaluate_module
 from treadle.backends.reference.run_module import run_module
 from treadle.compiler import lower
 from treadle.dialects.graph import (
     AttentionOp,
     BinaryOp,
-    BroadcastOp,
     CastOp,
-    ConcatOp,
     ConvOp,
     FusedOp,
     GatherOp,
-    LayerNormOp,
     MatmulOp,
     PadOp,
-    PoolOp,
     ReductionOp,
     ReshapeOp,
-    RmsNormOp,
     SliceOp,
-    SoftmaxOp,
     TransposeOp,
     UnaryOp,
     WhereOp,
 )
 from treadle.dialects.registry import treadle_context
+from treadle.passes.graph.fusion_group import is_anchor
 from treadle.passes.graph.graph_conv_to_matmul import GraphConvToMatmulPass
 from treadle.passes.graph.graph_define import GraphDefinePass
 from treadle.passes.graph.graph_fuse import GraphFusePass
 from treadle.passes.graph.graph_inline import GraphInlinePass
-from treadle.passes.graph.properties import shape_of
 from treadle.passes.legality import check_legal
 from treadle.passes.loop.loop_fuse_epilogue import LoopFuseEpiloguePass
 from treadle.passes.loop.loop_fuse_prologue import LoopFuseProloguePass
+from treadle.passes.lower.arena_overlaps import overlaps
 from treadle.passes.schedule.schedule_instantiate import ScheduleInstantiatePass
 from treadle.passes.schedule.schedule_select import ScheduleSelectPass
 from treadle.settings import EPSILON, Precision, Settings
 from treadle.target import Target
 
 TARGETS = ("cpu", "sm_80")
+Draw = Callable[[int], tuple[Graph, list[SSAValue]]]
 
 
 def passes_for(target: str) -> list[ModulePass]:
@@ -70,6 +67,14 @@ def passes_for(target: str) -> list[ModulePass]:
     ]
 
 
+def assert_close(actual: Sequence[Array], expected: Sequence[Array], at: str = "") -> None:
+    """Equal shapes and types, and values up to 1e-5 of the largest."""
+    for new, old in zip(actual, expected, strict=True):
+        assert (old.shape, old.dtype) == (new.shape, new.dtype)
+        limit = 1e-5 * max(1.0, float(np.abs(old, dtype=np.float64).max(initial=0)))
+        np.testing.assert_allclose(new, old, rtol=0, atol=limit, err_msg=at)
+
+
 def check(graph: Graph, target: str, *results: SSAValue) -> ModuleOp:
     """The module as kernels, after comparing what it computes before and after."""
     module = graph.module(*results)
@@ -77,168 +82,8 @@ def check(graph: Graph, target: str, *results: SSAValue) -> ModuleOp:
     run_passes(module, passes_for(target))
     check_legal(module, "kernels", "cpu" if target == "cpu" else "cuda")
     assert not [op for op in module.walk() if isinstance(op, FusedOp)]
-    for old, new in zip(before, run_module(module, graph.inputs), strict=True):
-        assert (old.shape, old.dtype) == (new.shape, new.dtype)
-        limit = 1e-5 * max(1.0, float(np.abs(old, dtype=np.float64).max(initial=0)))
-        np.testing.assert_allclose(new, old, rtol=0, atol=limit)
+    assert_close(run_module(module, graph.inputs), before)
     return module
-
-
-Step = Callable[[Random, Graph, list[SSAValue]], SSAValue | None]
-
-
-def _unary(choose: Random, graph: Graph, values: list[SSAValue]) -> SSAValue:
-    kind = choose.choice(["relu", "tanh", "sigmoid", "neg", "abs", "erf"])
-    return graph.add(UnaryOp(kind, choose.choice(values)))
-
-
-def _binary(choose: Random, graph: Graph, values: list[SSAValue]) -> SSAValue:
-    x = choose.choice(values)
-    partners = [v for v in values if shape_of(v) == shape_of(x)]
-    channel = [shape_of(x)[1], *[1] * (len(shape_of(x)) - 2)]
-    bias = graph.constant(random(*channel, seed=choose.randrange(9)))
-    return graph.add(BinaryOp(choose.choice(["add", "mul", "sub", "max"]), x, choose.choice([*partners, bias])))
-
-
-def _conv(choose: Random, graph: Graph, values: list[SSAValue]) -> SSAValue | None:
-    x = choose.choice(values)
-    shape = shape_of(x)
-    if len(shape) != 4 or min(shape[2:]) < 3:
-        return None
-    groups = choose.choice([1, 1, 1, shape[1]])
-    kernel = choose.choice([1, 3])
-    channels = shape[1] if groups > 1 else choose.choice([1, 3, 5])
-    weights = graph.constant(random(channels, shape[1] // groups, kernel, kernel) / kernel)
-    pad, stride = choose.choice([0, kernel // 2]), choose.choice([1, 2])
-    return graph.add(ConvOp(x, weights, [stride, stride], [pad] * 4, [1, 1], groups))
-
-
-def _matmul(choose: Random, graph: Graph, values: list[SSAValue]) -> SSAValue:
-    x = choose.choice(values)
-    shape = shape_of(x)
-    partners = [v for v in values if shape_of(v)[:-1] == (*shape[:-2], shape[-1]) and shape_of(v)[-1] < 40]
-    weights = graph.constant(random(shape[-1], choose.choice([1, 4, 33])) / shape[-1])
-    return graph.add(MatmulOp(x, choose.choice([*partners, weights])))
-
-
-def _pool(choose: Random, graph: Graph, values: list[SSAValue]) -> SSAValue | None:
-    x = choose.choice(values)
-    if len(shape_of(x)) != 4 or min(shape_of(x)[2:]) < 2:
-        return None
-    kind, pad = choose.choice(["max", "avg"]), choose.choice([0, 1])
-    return graph.add(PoolOp(kind, x, [2, 2], [2, 1], [pad, 0, pad, 0], [1, 1]))
-
-
-def _reduction(choose: Random, graph: Graph, values: list[SSAValue]) -> SSAValue:
-    x = choose.choice(values)
-    rank = len(shape_of(x))
-    dims = choose.choice([[rank - 1], [1], list(range(1, rank))])
-    return graph.add(ReductionOp(choose.choice(["add", "max", "mean"]), x, dims, keep=True))
-
-
-def _reshape(choose: Random, graph: Graph, values: list[SSAValue]) -> SSAValue:
-    x = choose.choice(values)
-    shape = list(shape_of(x))
-    if choose.random() < 0.5:
-        return graph.add(ReshapeOp(x, [shape[0], int(np.prod(shape[1:]))]))
-    return graph.add(ReshapeOp(x, [*shape[:-2], shape[-1], shape[-2]]))
-
-
-def _transpose(choose: Random, graph: Graph, values: list[SSAValue]) -> SSAValue:
-    x = choose.choice(values)
-    perm = list(range(len(shape_of(x))))
-    choose.shuffle(perm)
-    return graph.add(TransposeOp(x, perm))
-
-
-def _concat(choose: Random, graph: Graph, values: list[SSAValue]) -> SSAValue:
-    x = choose.choice(values)
-    partners = [v for v in values if shape_of(v) == shape_of(x)]
-    return graph.add(ConcatOp([x, choose.choice(partners)], choose.randrange(len(shape_of(x)))))
-
-
-def _pad(choose: Random, graph: Graph, values: list[SSAValue]) -> SSAValue:
-    x = choose.choice(values)
-    rank = len(shape_of(x))
-    pads = [0] * (2 * rank)
-    pads[choose.randrange(2 * rank)] = 1
-    mode = choose.choice(["constant", "edge"])
-    return graph.add(PadOp(mode, x, graph.constant(np.float32(0.5)), pads))
-
-
-def _slice(choose: Random, graph: Graph, values: list[SSAValue]) -> SSAValue:
-    x = choose.choice(values)
-    shape = list(shape_of(x))
-    starts, sizes, steps = [0] * len(shape), list(shape), [1] * len(shape)
-    d = choose.randrange(len(shape))
-    if choose.random() < 0.5:
-        starts[d], steps[d] = shape[d] - 1, -1
-    else:
-        starts[d], sizes[d] = shape[d] // 2, shape[d] - shape[d] // 2
-    return graph.add(SliceOp(x, starts, sizes, steps))
-
-
-def _broadcast(choose: Random, graph: Graph, values: list[SSAValue]) -> SSAValue | None:
-    x = choose.choice(values)
-    shape = shape_of(x)
-    return graph.add(BroadcastOp(x, [2, *shape])) if len(shape) < 4 and np.prod(shape) <= LARGEST // 2 else None
-
-
-def _softmax(choose: Random, graph: Graph, values: list[SSAValue]) -> SSAValue:
-    x = choose.choice(values)
-    return graph.add(SoftmaxOp(x, choose.randrange(len(shape_of(x)))))
-
-
-def _norm(choose: Random, graph: Graph, values: list[SSAValue]) -> SSAValue:
-    x = choose.choice(values)
-    width = shape_of(x)[-1]
-    scale, bias = (graph.constant(random(width, seed=n)) for n in range(2))
-    dim = len(shape_of(x)) - 1
-    if choose.random() < 0.5:
-        return graph.add(RmsNormOp(x, scale, dim, 1e-2))
-    return graph.add(LayerNormOp(x, scale, bias, dim, 1e-2))
-
-
-def _attention(choose: Random, graph: Graph, values: list[SSAValue]) -> SSAValue:
-    x = choose.choice(values)
-    partners = [v for v in values if shape_of(v) == shape_of(x)]
-    keys, vectors = choose.choice(partners), choose.choice(partners)
-    return graph.add(AttentionOp(x, keys, vectors, scale=0.5, causal=choose.random() < 0.5))
-
-
-def _projections(choose: Random, graph: Graph, values: list[SSAValue]) -> SSAValue:
-    """Parallel products of one value: two, added up after a product of their own."""
-    x = choose.choice(values)
-    width = shape_of(x)[-1]
-    a, b = (graph.add(MatmulOp(x, graph.constant(random(width, 4, seed=n) / width))) for n in range(2))
-    a = graph.add(BinaryOp("add", a, graph.constant(random(4))))
-    square = graph.constant(random(4, 4))
-    return graph.add(BinaryOp("add", *(graph.add(MatmulOp(v, square)) for v in (a, b))))
-
-
-STEPS: tuple[Step, ...] = (
-    _unary, _binary, _binary, _conv, _matmul, _pool, _reduction, _reshape, _transpose, _concat, _pad, _slice,
-)  # fmt: skip
-WHOLE_STEPS: tuple[Step, ...] = (
-    _unary, _binary, _matmul, _reduction, _reshape, _transpose, _concat, _pad, _slice,
-    _broadcast, _softmax, _norm, _attention, _projections,
-)  # fmt: skip
-"""Steps of the graphs that take the whole road."""
-LARGEST = 400
-"""Elements of an intermediate tensor: the interpreter is slow."""
-
-
-def random_graph(seed: int, steps: Sequence[Step] = STEPS) -> tuple[Graph, list[SSAValue]]:
-    """A graph of at most eight steps, and what it returns: everything that nothing reads."""
-    choose = Random(seed)
-    shape = choose.choice([(1, 3, 5, 6), (2, 4, 4, 4), (1, 2, 7, 3), (6, 10), (3, 4, 5)])
-    graph = Graph(random(*shape), random(*shape, seed=1))
-    values = [graph[0], graph[1]]
-    for _ in range(8):
-        added = choose.choice(steps)(choose, graph, values)
-        if added is not None and np.prod(shape_of(added)) <= LARGEST:
-            values.append(added)
-    return graph, [v for v in values[2:] if not list(v.uses)]
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -248,22 +93,44 @@ def test_random_graphs(seed: int, target: str):
     check(graph, target, *results)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("seed", range(12))
-def test_random_graphs_on_the_whole_road(seed: int, target: str):
-    """What the compiler makes of a graph, at the stages whose IR can be evaluated."""
-    graph, results = random_graph(seed, WHOLE_STEPS)
+def check_stages(graph: Graph, results: Sequence[SSAValue], target: str) -> ModuleOp:
+    """What the compiler makes of a graph, compared at the stages whose IR can be evaluated; the planned module."""
     module = graph.module(*results)
     before = evaluate_module(module, graph.inputs)
     name_arguments(module, len(graph.inputs), len(results))
     done: str | None = None
-    for stage in ("graph", "define", "fuse", "kernels"):
+    for stage in ("graph", "define", "fuse", "kernels", "plan"):
         lower(treadle_context(), module, Target.parse(target), after=done, to=stage)
         done = stage
-        evaluated = (run_module if stage == "kernels" else evaluate_module)(module, graph.inputs)
-        for old, new in zip(before, evaluated, strict=True):
-            limit = 1e-5 * max(1.0, float(np.abs(old, dtype=np.float64).max(initial=0)))
-            np.testing.assert_allclose(new, old, rtol=0, atol=limit, err_msg=f"after stage {stage}")
+        evaluated = (run_module if stage in ("kernels", "plan") else evaluate_module)(module, graph.inputs)
+        assert_close(evaluated, before, f"after stage {stage}")
+    assert not overlaps(module)
+    return module
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("seed", range(12))
+def test_random_graphs_on_the_whole_road(seed: int, target: str):
+    check_stages(*random_graph(seed, WHOLE_STEPS), target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("seed", range(16))
+def test_graphs_of_shared_results_on_the_whole_road(seed: int, target: str):
+    check_stages(*sharing_graph(seed), target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_kernels_of_several_results_come_up(target: str):
+    """The graphs above are of use: many of their kernels store more than one tensor, of anchors of every kind."""
+    several: set[bool] = set()
+    for seed in range(40):
+        graph, results = sharing_graph(seed)
+        module = graph.module(*results)
+        lower(treadle_context(), module, Target.parse(target), to="fuse")
+        groups = [op for op in module.walk() if isinstance(op, FusedOp) and len(op.outputs) > 1]
+        several.update(is_anchor(op.body.block.ops.first) for op in groups if op.body.block.ops.first)
+    assert several == {False, True}
 
 
 @pytest.mark.parametrize("precision", ["f16", "bf16"])
@@ -282,16 +149,30 @@ def test_random_graphs_of_a_lower_precision(seed: int, precision: Precision):
         np.testing.assert_allclose(new, old, rtol=0, atol=limit)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_random_graphs_compiled_for_the_cpu(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("TREADLE_CACHE_DIR", str(tmp_path))
-    graph, results = random_graph(100 + seed, WHOLE_STEPS)
+def check_compiled(graph: Graph, results: Sequence[SSAValue], on_gpu: bool) -> None:
+    """What compiled code gives, compared; a GPU's runs on the emulator with every check."""
     module = graph.module(*results)
     expected = evaluate_module(module, graph.inputs)
     name_arguments(module, len(graph.inputs), len(results))
-    for old, new in zip(expected, treadle.compile(module, threads=1)(*graph.inputs), strict=True):
-        limit = 1e-5 * max(1.0, float(np.abs(old, dtype=np.float64).max(initial=0)))
-        np.testing.assert_allclose(new, old, rtol=0, atol=limit)
+    if on_gpu:
+        model = treadle.compile(module, target="sm_80", device="emulator", checks=list(CHECKS))
+    else:
+        model = treadle.compile(module, threads=1)
+    assert_close(model(*graph.inputs), expected)
+    assert not [finding for report in model.reports for finding in report.findings]
+
+
+@pytest.mark.parametrize("draw", [lambda n: random_graph(n, WHOLE_STEPS), sharing_graph], ids=["chains", "sharing"])
+@pytest.mark.parametrize("seed", range(100, 106))
+def test_random_graphs_compiled_for_the_cpu(draw: Draw, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TREADLE_CACHE_DIR", str(tmp_path))
+    check_compiled(*draw(seed), on_gpu=False)
+
+
+@pytest.mark.parametrize("seed", [100, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(101, 109))])
+def test_graphs_of_shared_results_on_the_emulator(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TREADLE_CACHE_DIR", str(tmp_path))
+    check_compiled(*sharing_graph(seed), on_gpu=True)
 
 
 def kernel_count(module: ModuleOp) -> int:

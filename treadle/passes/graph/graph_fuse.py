@@ -113,18 +113,22 @@ def _build(group: Group, label: str) -> None:
 def _put_in_order(block: Block) -> None:
     """Moves what an operation reads in front of it: the reader of a group's first result may stand before its last."""
     done: set[Operation] = set()
+    opened: set[Operation] = set()
     for op in list(block.ops):
         waiting = [op]
         while waiting:
             current = waiting[-1]
             missing = [source for source in _sources(current, block) if source not in done]
             if missing:
+                assert opened.isdisjoint(missing), "the plan has no groups that wait for each other"
+                opened.add(current)
                 waiting += missing
                 continue
             waiting.pop()
             if current in done:
                 continue
             done.add(current)
+            opened.discard(current)
             if current is not op:
                 current.detach()
                 block.insert_op_before(current, op)
