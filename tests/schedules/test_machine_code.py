@@ -59,6 +59,21 @@ def test_movement_is_in_vectors(case: str, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("case", ["matmul 64 x 4096 x 64", "f16 matmul 64 x 4096 x 64", "tf32 layer 128 x 3072 x 768"])
+def test_partial_sums_are_moved_in_vectors_and_never_from_a_stale_cache(case: str, target: str) -> None:
+    code = machine_code(case, target)
+    assert code.has("ATOMG.INC") and code.has("MEMBAR")
+    arrival = next(n for n, each in enumerate(code.instructions) if each.opcode.startswith("ATOMG"))
+    before, behind = code.instructions[:arrival], code.instructions[arrival:]
+    stored = [each.opcode for each in before if each.opcode.startswith("STG")]
+    assert stored and all(opcode.startswith("STG.E.128") for opcode in stored)
+    loaded = [each.opcode for each in behind if each.opcode.startswith("LDG.E.128")]
+    # What the launch itself wrote is not read through the cache of constant data.
+    assert loaded and not any("CONSTANT" in opcode for opcode in loaded)
+    assert not code.uses_local_memory
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_the_inner_loop_of_a_product_multiplies(target: str) -> None:
     """Between two barriers stands one pass of the loop: 8 x 64 multiplications, and what feeds them."""
     instructions = machine_code("matmul 4096 x 4096 x 4096", target).instructions

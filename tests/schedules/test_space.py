@@ -51,6 +51,30 @@ def test_membership_and_its_reason(choices: Choices, reason: str | None) -> None
     assert (choices in SPACE) == (reason is None)
 
 
+def _half(choices: Choices) -> int:
+    threads = choices["threads"]
+    assert isinstance(threads, int)
+    return threads // 32
+
+
+FOLLOWING = SPACE.following({"repeats": _half})
+
+
+def test_a_knob_that_follows_from_the_others_has_one_value() -> None:
+    assert FOLLOWING.combinations == 2
+    assert list(FOLLOWING) == [{"threads": 32, "repeats": 1}, {"threads": 64, "repeats": 2}]
+    assert {"threads": 64, "repeats": 1} in SPACE and {"threads": 64, "repeats": 1} not in FOLLOWING
+    error = FOLLOWING.exclusion({"threads": 64, "repeats": 1})
+    assert str(error) == "knob 'repeats' of template 'demo' is 1, which the others decide; accepted: 2"
+
+
+def test_what_follows_may_exceed_a_limit() -> None:
+    following = SPACE.following({"repeats": lambda choices: 4})
+    assert [choices["threads"] for choices in following] == [32]
+    ((_, error),) = following.excluded()
+    assert str(error) == "256 elements, 128 too many; accepted: at most 128"
+
+
 def test_what_is_no_choice_is_in_no_space() -> None:
     assert 3 not in SPACE
 

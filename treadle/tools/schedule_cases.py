@@ -62,7 +62,7 @@ class Case:
     dtype: str = "float32"
 
     def module(self) -> ModuleOp:
-        """The group as a program, fused but without a decision. Terms of a product are not split."""
+        """The group as a program, fused but without a decision."""
         element = element_type(np.dtype(self.dtype))
         block = Block(arg_types=[TensorType(element, shape) for shape in self.shapes])
         block.add_ops(self.operators(block.args))
@@ -157,6 +157,13 @@ def _layer(x: Sequence[SSAValue]) -> Sequence[Operation]:
     return [product, shifted, UnaryOp("relu", shifted.result)]
 
 
+def _tf32_layer(x: Sequence[SSAValue]) -> Sequence[Operation]:
+    product, *rest = _layer(x)
+    assert isinstance(product, MatmulOp)
+    product.precision = StringAttr("tf32")
+    return [product, *rest]
+
+
 def _softmax(x: Sequence[SSAValue]) -> Sequence[Operation]:
     return [SoftmaxOp(x[0], 1)]
 
@@ -203,6 +210,9 @@ def cases() -> Mapping[str, Case]:
         Case("f16 matmul 2039 x 2039 x 2039", ((2039, 2039), (2039, 2039)), _product, "float16"),
         Case("f16 layer 128 x 768 x 3072", ((128, 768), (768, 3072), (3072,)), _layer, "float16"),
         Case("tf32 matmul 4096 x 4096 x 4096", ((4096, 4096), (4096, 4096)), _tf32_product),
+        Case("matmul 64 x 4096 x 64", ((64, 4096), (4096, 64)), _product),
+        Case("f16 matmul 64 x 4096 x 64", ((64, 4096), (4096, 64)), _product, "float16"),
+        Case("tf32 layer 128 x 3072 x 768", ((128, 3072), (3072, 768), (768,)), _tf32_layer),
         Case("softmax of 1536 rows of 128", ((1536, 128),), _softmax),
         Case("layer norm of 128 rows of 768", ((128, 768), (768,), (768,)), _layer_norm),
         Case("sum of rows of 1024 x 1024", ((1024, 1024),), _reduction(1)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 from xdsl.ir import SSAValue
 
 from tests.helpers.graphs import Graph, random
@@ -35,6 +36,13 @@ def product(graph: Graph) -> SSAValue:
     terms = graph[0].type.get_shape()[1]  # pyright: ignore[reportAttributeAccessIssue]
     scores = graph.add(MatmulOp(graph[0], graph.constant(random(terms, 2 * terms + 1))))
     return graph.add(UnaryOp("relu", graph.add(BinaryOp("add", scores, graph.constant(random(2 * terms + 1))))))
+
+
+def slices(graph: Graph) -> SSAValue:
+    """Terms that several blocks share out, if there are many of them; an epilogue behind their sum."""
+    terms = graph[0].type.get_shape()[1]  # pyright: ignore[reportAttributeAccessIssue]
+    scores = graph.add(MatmulOp(graph[0], graph.constant(random(terms, 26))))
+    return graph.add(UnaryOp("tanh", graph.add(BinaryOp("mul", scores, graph.constant(np.float32(1 / terms))))))
 
 
 def convolution(graph: Graph) -> SSAValue:
@@ -69,6 +77,7 @@ def joined(graph: Graph) -> SSAValue:
 
 CASES = {
     "product": Case(product, (9, 11), (67, 37)),
+    "slices": Case(slices, (5, 40), (37, 1031)),
     "convolution": Case(convolution, (1, 3, 5, 7), (1, 3, 19, 23)),
     "depthwise": Case(depthwise, (1, 3, 4, 6), (1, 3, 14, 10)),
     "attention": Case(attention, (2, 5, 3), (2, 33, 20)),

@@ -87,3 +87,36 @@ loop.func @tiles(%A : memref<4096xf16>, %C : memref<64xf32>) grid(%b in 2) threa
 // TEXT:         const treadle_vec<float, 4> x = treadle_as_float(treadle_ldmatrix_x4(&floats[t][0]));
 // TEXT:         treadle_mma_m16n8k8_tf32(treadle_round_tf32(x), y, d);
 // TEXT:         C[t] = f.v[t * 2 + 1];
+
+// One thread counts its block, between barriers; shared memory tells the others. Counters are global memory.
+loop.func @arrive(%A : memref<32xf32>, %n : memref<4xi32, #loop.space<zeroed>>, %C : memref<32xf32>)
+    grid(%b in 8) threads(%t in 32) {
+  %c4 = arith.constant 4 : index
+  %tile = arith.remui %b, %c4 : index
+  %last = loop.arrive %n[%tile] of 2 : memref<4xi32, #loop.space<zeroed>>
+  scf.if %last {
+    %x = memref.load %A[%t] : memref<32xf32>
+    memref.store %x, %C[%t] : memref<32xf32>
+  }
+}
+
+// CHECK:       cuda.kernel @arrive(%A: memref<32xf32>, %n: memref<4xi32>, %C: memref<32xf32>)
+// CHECK-NEXT:    %last_told = cuda.alloc : memref<1xi32, #cuda.space<shared>>
+// CHECK:         cuda.barrier
+// CHECK-NEXT:    scf.if
+// CHECK-NEXT:      %last = cuda.arrive %n[%tile] of 2 : memref<4xi32>
+// CHECK-NEXT:      [[W:%.*]] = arith.extui %last : i1 to i32
+// CHECK-NEXT:      memref.store [[W]], %last_told
+// CHECK:         cuda.barrier
+// CHECK-NEXT:    [[T:%.*]] = memref.load %last_told
+// CHECK-NEXT:    [[L:%.*]] = arith.cmpi ne, [[T]], {{.*}} : i32
+// CHECK-NEXT:    scf.if [[L]] {
+
+// TEXT-LABEL: arrive(const float *__restrict__ A, int *__restrict__ n, float *__restrict__ C) {
+// TEXT:         treadle_barrier();
+// TEXT-NEXT:    if (t == 0) {
+// TEXT-NEXT:        const bool last = treadle_arrive(&n[(int)blockIdx.x % 4], 2);
+// TEXT-NEXT:        last_told[0] = (int)last;
+// TEXT-NEXT:    }
+// TEXT-NEXT:    treadle_barrier();
+// TEXT-NEXT:    if (last_told[0] != 0) {

@@ -30,7 +30,6 @@ _OTHER_PURE = (
 )
 # All lanes of a warp take part in these: they stay in the block where they stand.
 _OF_A_WARP = ("cuda.mma", "cuda.shuffle", "cuda.ldmatrix")
-# It stays where it stands, too, and orders memory besides.
 _ARRIVAL = "cuda.arrive"
 _ALLOCATIONS = ("memref.alloca", "loop.alloc", "cuda.alloc")
 
@@ -132,7 +131,7 @@ class Folding:
             return False
         if always_folded(op):
             return True
-        if op.name in (*_OF_A_WARP, _ARRIVAL):
+        if op.name in _OF_A_WARP:
             return self._ends_in_its_block(op)
         if not (is_pure(op) or is_load(op) or op in self._ternaries):
             return False

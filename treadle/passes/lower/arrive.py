@@ -40,6 +40,7 @@ def lower_arrive(op: loop.ArriveOp, thread: SSAValue) -> None:
     zero, nothing = b.constant(0), b.constant(0, i32)
     is_first = b.binary("eq", first, zero)
     arrive = cuda.ArriveOp(counters, [index], op.count)
+    arrive.last.name_hint = op.result.name_hint
     word = arith.ExtUIOp(arrive.last, i32)
     store = memref.StoreOp.get(word.result, told.buffer, [zero])
     inside = Block([arrive, word, store, scf.YieldOp()])

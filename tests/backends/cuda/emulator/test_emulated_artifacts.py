@@ -63,6 +63,29 @@ def test_an_artifact_computes_what_its_graph_says(name: str, target: str, tmp_pa
     assert all(offset % 256 == 0 for kind, offset in buffers if kind == "arena")
 
 
+def test_an_artifact_knows_the_memory_that_has_to_be_zero(tmp_path: Path) -> None:
+    graph = Graph(random(*CASES["slices"].large))
+    module = graph.module(CASES["slices"].build(graph))
+    treadle.compile(module, "sm_80").save(tmp_path / "saved")
+    loaded = treadle.load(tmp_path / "saved", device="emulator", checks=tuple(CHECKS))
+    kinds = [kind for launch in loaded.manifest.launches for kind, _ in launch["buffers"]]
+    assert loaded.manifest.zeroed_bytes > 0 and "zeroed" in kinds
+    first, second = (loaded(*graph.inputs)[0] for _ in range(2))
+    assert first.tobytes() == second.tobytes()
+    assert not [str(report) for report in loaded.reports if report.findings]
+
+
+def test_a_kernel_that_leaves_zeroed_memory_otherwise_is_named(tmp_path: Path) -> None:
+    graph = Graph(random(*CASES["slices"].large))
+    folder = tmp_path / "saved"
+    treadle.compile(graph.module(CASES["slices"].build(graph)), "sm_80").save(folder)
+    (text,) = (folder / "kernels").glob("*.cu")
+    text.write_text(text.read_text().replace("treadle_arrive(&", "atomicAdd(&"))
+    _edit_manifest(folder, lambda content: content["files"].update({f"kernels/{text.name}": file_digest(text)}))
+    with pytest.raises(TreadleError, match=r"kernel '.*': memory that was zero before the launch is not behind it"):
+        treadle.load(folder, device="emulator")(*graph.inputs)
+
+
 def test_a_saved_model_is_checked(folder: Path) -> None:
     loaded = treadle.load(folder, device="emulator", checks=["bounds", "races"])
     np.testing.assert_allclose(loaded(X)[0], Y, rtol=1e-5, atol=1e-6)

@@ -165,7 +165,16 @@ def scalars_are_passed_by_their_types() -> None:
 
 def a_whole_model_agrees_with_numpy() -> None:
     """A compiled graph, run twice and measured."""
-    case = GRAPHS["attention"]
+    _check_graph("attention")
+
+
+def slices_of_a_product_find_their_counters_zero() -> None:
+    """What the first run leaves in the counters, the second and those that are measured begin with."""
+    _check_graph("slices")
+
+
+def _check_graph(name: str) -> None:
+    case = GRAPHS[name]
     graph = Graph(random(*case.large))
     module = graph.module(case.build(graph))
     (expected,) = evaluate_module(module, graph.inputs)
@@ -174,7 +183,8 @@ def a_whole_model_agrees_with_numpy() -> None:
         planned = read_program(module)
         launches = compiled(module, planned)
         constants = [constant.array() for constant in planned.constants]
-        with CudaProgram(driver, launches, planned.inputs, planned.outputs, constants, planned.arena_bytes) as model:
+        sizes = planned.arena_bytes, planned.zeroed_bytes
+        with CudaProgram(driver, launches, planned.inputs, planned.outputs, constants, *sizes) as model:
             for _ in range(2):
                 np.testing.assert_allclose(model.run(graph.inputs)[0], expected, rtol=1e-5, atol=1e-5)
             seconds = model.measure(graph.inputs, repeats=3)

@@ -12,6 +12,7 @@ from xdsl.dialects.builtin import MemRefType
 
 from treadle.backends.cuda.emulator.signature import kernels
 from treadle.backends.cuda.printer import print_kernel
+from treadle.backends.program import read_program
 from treadle.dialects.cuda import KernelOp
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.request import Request, lowered_module
@@ -24,7 +25,10 @@ _COMMENT = re.compile(r"//.*")
 
 @dataclass(frozen=True)
 class SharedKernel:
-    """A kernel's text, its launch, and of each of its buffers the number of elements and the NumPy dtype's name."""
+    """A kernel's text, its launch, and of each of its buffers the number of elements and the NumPy dtype's name.
+
+    zeroed: the numbers of the buffers that are zero before and behind every launch
+    """
 
     origin: str
     name: str
@@ -33,6 +37,7 @@ class SharedKernel:
     block: Extents
     shared_bytes: int
     buffers: tuple[tuple[int, str], ...]
+    zeroed: tuple[int, ...] = ()
 
     @property
     def family(self) -> str:
@@ -60,7 +65,11 @@ class SharedKernel:
 def kernels_of(origin: str, path: Path, shapes: Mapping[str, Sequence[int]]) -> list[SharedKernel]:
     """The kernels of a model that use shared memory, printed for sm_80."""
     module = lowered_module(Request(path, Target.parse("sm_80"), shapes))
-    made = (_kernel(origin, op) for op in module.walk() if isinstance(op, KernelOp))
+    zeroed = {
+        launch.kernel: tuple(n for n, buffer in enumerate(launch.buffers) if buffer.kind == "zeroed")
+        for launch in read_program(module).launches
+    }
+    made = (_kernel(origin, op, zeroed[op.sym_name.data]) for op in module.walk() if isinstance(op, KernelOp))
     return [kernel for kernel in made if "__shared__" in kernel.text]
 
 
@@ -74,7 +83,7 @@ def distinct(found: Iterable[SharedKernel], key: Callable[[SharedKernel], Hashab
     return list(chosen.values())
 
 
-def _kernel(origin: str, op: KernelOp) -> SharedKernel:
+def _kernel(origin: str, op: KernelOp, zeroed: tuple[int, ...]) -> SharedKernel:
     types = [argument.type for argument in op.body.block.args]
     buffers = tuple(
         (prod(type.get_shape()), numpy_dtype(type.element_type).name) for type in types if isinstance(type, MemRefType)
@@ -87,4 +96,5 @@ def _kernel(origin: str, op: KernelOp) -> SharedKernel:
         block=op.block_shape,
         shared_bytes=op.shared_bytes(dynamic=True),
         buffers=buffers,
+        zeroed=zeroed,
     )

@@ -41,8 +41,8 @@ class Bench:
         parameters = head.split(f" {kernel.name}(")[1].split(",")
         self._constant = tuple(parameter.strip().startswith("const ") for parameter in parameters)
         self._inputs = [
-            _drawn(rng, size, np.dtype(name)) if constant else None
-            for (size, name), constant in zip(kernel.buffers, self._constant, strict=True)
+            _drawn(rng, size, np.dtype(name)) if constant else np.zeros(size) if n in kernel.zeroed else None
+            for n, ((size, name), constant) in enumerate(zip(kernel.buffers, self._constant, strict=True))
         ]
 
     @property

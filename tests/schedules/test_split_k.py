@@ -1,0 +1,145 @@
+"""Into how many slices the terms of products are split, and what the interpreter makes of such kernels."""
+
+from __future__ import annotations
+
+from math import ceil, prod
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.helpers.graphs import Graph, random
+from tests.schedules.tensor_cores import GPU, Shape, assert_product, product, sample
+from treadle.backends.reference.kernels import evaluate_kernel
+from treadle.dialects.graph import MatmulOp
+from treadle.dialects.loop import AllocOp, ArriveOp, type_of
+from treadle.dialects.schedule import Choice
+from treadle.errors import TreadleError
+from treadle.schedules.split_k import LARGEST, Slices, number_of_slices, shared_out
+from treadle.schedules.template import number
+from treadle.schedules.templates import TEMPLATES
+from treadle.target import Target
+
+MATMULS = [("matmul_simt", "float32", 128), ("matmul_mma", "float16", 256), ("matmul_tf32", "float32", 256)]
+"""Templates, a type, and the terms of a slice at least."""
+
+
+@given(
+    blocks=st.integers(1, 300), terms=st.integers(1, 30000), depth=st.sampled_from([8, 16, 32]),
+    multiprocessors=st.sampled_from([68, 108, 132]),
+)  # fmt: skip
+def test_slices_fill_the_device_and_are_long_enough(blocks: int, terms: int, depth: int, multiprocessors: int) -> None:
+    slices = number_of_slices(blocks, terms, depth, 128, multiprocessors)
+    shared = Slices(slices, ceil(terms / depth), depth)
+    shared.check("here")
+    if 2 * blocks > multiprocessors:
+        assert slices == 1
+        return
+    most = max(1, min(terms // 128, 32))
+    assert slices <= most and (slices == 1 or shared.each * depth >= 128)
+    assert slices <= 2 * ceil(multiprocessors / blocks)
+    # Fewer than wanted only where they would be too short, or where the last of so many would be empty.
+    wanted = min(ceil(multiprocessors / blocks), most)
+    assert slices >= wanted or shared.each == ceil(shared.steps / wanted)
+
+
+@pytest.mark.parametrize(("template", "dtype", "fewest"), MATMULS)
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_120"])
+@pytest.mark.parametrize("m", [1, 16, 64, 197, 512, 2048])
+@pytest.mark.parametrize("k", [64, 300, 768, 2039, 4096, 25088])
+def test_defaults_give_every_multiprocessor_a_block(
+    template: str, dtype: str, fewest: int, target: str, m: int, k: int
+) -> None:
+    on, anchor = Target.parse(target), product(((m, k), (k, 384)), dtype)
+    choices = TEMPLATES[template].default(anchor, on)
+    TEMPLATES[template].check(anchor, choices, on, "here")
+    slices, kernel = number(choices, "slices"), TEMPLATES[template].build(anchor, choices, on, "kernel")
+    blocks = kernel.grid.value.data
+    assert slices == 1 or shared_out(anchor, slices, number(choices, "depth")).each * number(choices, "depth") >= fewest
+    assert (slices > 1) == any(isinstance(op, ArriveOp) for op in kernel.walk())
+    allocs = [op for op in kernel.walk() if isinstance(op, AllocOp) and op.buffer.name_hint == "partial_sums"]
+    sums = [type_of(op.buffer).get_shape() for op in allocs]
+    assert slices == 1 or (sums[0][0] * slices == blocks and prod(sums[0][2:]) <= LARGEST)
+    if blocks < on.multiprocessors:
+        # The smallest tile, in slices of which none could be shorter.
+        assert slices == 1 or slices == 32 or k // (slices + 1) < 2 * fewest
+
+
+@pytest.mark.parametrize(("template", "dtype", "fewest"), MATMULS)
+def test_the_space_has_one_number_of_slices_for_a_tile(template: str, dtype: str, fewest: int) -> None:
+    anchor = product(((64, 4096), (4096, 64)), dtype)
+    space = TEMPLATES[template].space(anchor, GPU)
+    tiles: dict[tuple[object, ...], set[int]] = {}
+    for choices in space:
+        tiles.setdefault(tuple(value for name, value in choices.items() if name != "slices"), set()).add(
+            number(choices, "slices")
+        )
+    assert 100 < len(space) < 200 and all(len(each) == 1 for each in tiles.values())
+    assert max(max(each) for each in tiles.values()) == 4096 // fewest
+    assert TEMPLATES[template].default(anchor, GPU) in space
+
+
+def test_a_decision_by_hand_may_have_any_number_of_slices() -> None:
+    template, anchor = TEMPLATES["matmul_simt"], product(((64, 4096), (4096, 64)), "float32")
+    by_hand = template.default(anchor, GPU) | {"slices": 7}
+    assert by_hand not in template.space(anchor, GPU)
+    template.check(anchor, by_hand, GPU, "here")
+
+
+@pytest.mark.parametrize(
+    ("template", "dtype", "slices", "message"),
+    [
+        (
+            "matmul_simt",
+            "float32",
+            8,
+            "here: matmul_simt with 8 slices of 2 of 13 steps along K leaves 1 without any; accepted: slices = 7",
+        ),
+        (
+            "matmul_mma",
+            "float16",
+            6,
+            "here: matmul_mma with 6 slices of 1 of 4 steps along K leaves 2 without any; accepted: slices = 4",
+        ),
+        ("matmul_tf32", "float32", 65, "here: knob 'slices' of template 'matmul_tf32' is 65; accepted: 1, 2, "),
+        ("matmul_simt", "float32", 0, "here: knob 'slices' of template 'matmul_simt' is 0; accepted: 1, 2, "),
+    ],
+)
+def test_slices_without_a_step_are_rejected(template: str, dtype: str, slices: int, message: str) -> None:
+    anchor = product(((40, 100), (100, 40)), dtype)
+    with pytest.raises(TreadleError) as caught:
+        TEMPLATES[template].check(anchor, TEMPLATES[template].default(anchor, GPU) | {"slices": slices}, GPU, "here")
+    assert str(caught.value).startswith(message)
+
+
+SMALL: dict[str, dict[str, Choice]] = {
+    "matmul_simt": {"warps": (1, 1), "repeats": (1, 1), "thread": (2, 2), "resident": 1},
+    "matmul_mma": {"block": (32, 64), "warps": (2, 2), "stages": 2},
+    "matmul_tf32": {"block": (32, 64), "warps": (2, 2), "stages": 2},
+}
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    ("template", "dtype"),
+    [*(each[:2] for each in MATMULS), ("matmul_simt", "float16"), ("matmul_mma", "bfloat16")],
+)
+def test_the_interpreter_agrees_in_any_order(template: str, dtype: str, reverse: bool) -> None:
+    shapes: tuple[Shape, Shape] = ((2, 9, 90), (90, 11))
+    anchor = product(shapes, dtype)
+    choices = TEMPLATES[template].default(anchor, GPU) | SMALL[template] | {"slices": 3}
+    TEMPLATES[template].check(anchor, choices, GPU, "here")
+    kernel = TEMPLATES[template].build(anchor, choices, GPU, "kernel")
+    kernel.verify()
+    a, b = (sample(shape, dtype, seed) for seed, shape in enumerate(shapes))
+    assert_product(evaluate_kernel(kernel, [a, b], reverse=reverse), a, b)
+
+
+def test_doubles_are_added_up_as_doubles() -> None:
+    a, b = (random(*shape, seed=n).astype(np.float64) for n, shape in enumerate(((9, 70), (70, 11))))
+    graph = Graph(a, b)
+    anchor = MatmulOp(graph[0], graph[1])
+    choices = TEMPLATES["matmul_simt"].default(anchor, GPU) | SMALL["matmul_simt"] | {"slices": 3}
+    kernel = TEMPLATES["matmul_simt"].build(anchor, choices, GPU, "kernel")
+    np.testing.assert_allclose(evaluate_kernel(kernel, [a, b]), a @ b, rtol=0, atol=70 * 2.0**-52 * 70)
