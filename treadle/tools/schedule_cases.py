@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.parser import Parser
@@ -38,7 +38,9 @@ from treadle.dialects.loop import FuncOp as LoopFuncOp
 from treadle.dialects.loop import Space
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice, UseAttr
-from treadle.passes.loop.transactions import transactions
+from treadle.passes.loop.accesses import SECTOR_BYTES
+from treadle.passes.loop.fetched_sectors import Fetched, fetched_sectors
+from treadle.passes.loop.transactions import Transactions, transactions
 from treadle.passes.schedule.anchor import anchor_of
 from treadle.passes.schedule.schedule_select import default_schedule
 from treadle.schedules.space import Space as ScheduleSpace
@@ -46,6 +48,8 @@ from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
 
 Shape = tuple[int, ...]
+_REGISTERS_AT_ONCE = 8
+"""A thread's registers are given out in eights."""
 Operators = Callable[[Sequence[SSAValue]], Sequence[Operation]]
 
 
@@ -93,18 +97,28 @@ class Case:
 class Compiled:
     """What a schedule of a group compiles to. Bytes, except for registers of a thread; occupancy is a fraction.
 
-    conflicts, excess_sectors: of the worst warp of each access, summed over the accesses in the kernel's text
+    register_limit: what a thread may have of them, as many blocks held at once as the schedule asks for
+    conflicts, excess_requests: of the worst warp of each access, summed over the accesses in the kernel's text
+    excess_sectors: what stores, and loads whose sectors do not stay in the L1 cache, ask for in vain, and what the
+        worst block loads in vain of other buffers
     """
 
     blocks: int
     threads: int
     registers: int
+    register_limit: int
     spills: int
     shared: int
     occupancy: float
     limiter: str
     conflicts: int
+    excess_requests: int
     excess_sectors: int
+
+    @property
+    def lacks_registers(self) -> bool:
+        """Whether it spills since there are no more registers; below the limit, ptxas spills for one block more."""
+        return self.spills > 0 and self.registers + _REGISTERS_AT_ONCE > self.register_limit
 
 
 def group_of(module: ModuleOp) -> FusedOp:
@@ -121,6 +135,8 @@ def compiled(text: str, template: str, choices: Mapping[str, Choice], target_nam
     lower(context, module, target, after="schedule", to="loops")
     (kernel,) = [op for op in module.walk() if isinstance(op, LoopFuncOp)]
     accesses = transactions(kernel)
+    again = {each.buffer for each in accesses if each.space is None and not each.is_store and each.excess}
+    fetched = fetched_sectors(kernel, again)
     blocks, threads = kernel.grid.value.data, kernel.threads.value.data
     lower(context, module, target, after="loops")
     (lowered,) = [op for op in module.walk() if isinstance(op, CudaKernelOp)]
@@ -129,11 +145,34 @@ def compiled(text: str, template: str, choices: Mapping[str, Choice], target_nam
     dynamic = lowered.shared_bytes(dynamic=True)
     resident = occupancy(resources, target, threads, dynamic)
     return Compiled(
-        blocks, threads, resources.registers, resources.spill_store_bytes + resources.spill_load_bytes,
+        blocks, threads, resources.registers, _register_limit(lowered, target),
+        resources.spill_store_bytes + resources.spill_load_bytes,
         resources.shared_bytes + dynamic, resident.fraction, resident.limiter,
         sum(each.conflicts for each in accesses if each.space is Space.SHARED),
-        sum(each.sectors - each.ideal_sectors for each in accesses if each.space is None),
+        sum(each.excess for each in accesses if each.space is None),
+        _excess_sectors(accesses, fetched, target.shared_per_multiprocessor // resident.blocks - dynamic),
     )  # fmt: skip
+
+
+def _register_limit(kernel: CudaKernelOp, target: Target) -> int:
+    """Registers that a thread of a kernel may have."""
+    resident = kernel.attributes.get("resident")
+    blocks = resident.value.data if isinstance(resident, IntegerAttr) else 1
+    warps = blocks * -(-kernel.threads // target.warp_size)
+    shared_out = target.registers_per_multiprocessor // (warps * target.warp_size)
+    return min(target.registers_per_thread, shared_out // _REGISTERS_AT_ONCE * _REGISTERS_AT_ONCE)
+
+
+def _excess_sectors(accesses: Sequence[Transactions], fetched: Sequence[Fetched], cache_bytes: int) -> int:
+    """Sectors moved in vain, given a block's part of the L1 cache.
+
+    What a block loads again comes from the cache if all that is fetched of the buffers in question fits.
+    """
+    fits = SECTOR_BYTES * sum(each.sectors for each in fetched) <= cache_bytes
+    held: Sequence[Fetched] = fetched if fits else ()
+    cached = {each.buffer for each in held}
+    asked = (each for each in accesses if each.space is None and (each.is_store or each.buffer not in cached))
+    return sum(each.excess for each in asked) + sum(each.excess for each in held)
 
 
 def _product(x: Sequence[SSAValue]) -> Sequence[Operation]:
