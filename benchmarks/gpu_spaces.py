@@ -3,9 +3,10 @@
     python benchmarks/run.py --gpu-spaces [--case NAME ...] [--seconds 600] [--rounds 20]
 
 The anchors are those of `docs/schedules.md`. Each space is compiled by processes, then its kernels take turns on the
-device, timed by its events: *cold* after the L2 cache was overwritten, *warm* in a row. The table says where the default
-stands; the numbers of every schedule go to `benchmarks/results/`, anchor by anchor, so that a run that is stopped, or
-limited by `--seconds`, goes on where it was as long as the commit is the same. Without a GPU there is one line.
+device, timed by its events: *cold* after the L2 cache was overwritten, *warm* in a row. The table says where the
+default stands; the numbers of every schedule go to `benchmarks/results/`, anchor by anchor, so that a run that is
+stopped, or limited by `--seconds`, goes on where it was as long as the commit is the same. Without a GPU there is one
+line.
 """
 
 from __future__ import annotations

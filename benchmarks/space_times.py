@@ -159,8 +159,13 @@ def time_kernels(
         if kernel.error is not None:
             failed.append(kernel)
             continue
-        launch = bench.bind(kernel)
-        result = bench.result(launch)
+        try:
+            launch = bench.bind(kernel)
+            result = bench.result(launch)
+        except TreadleError as error:
+            # After a launch that failed nothing can be done on the device: which one was it?
+            where = f"{error.where}, kernel '{kernel.name}' of {dict(kernel.choices)}"
+            raise TreadleError(error.message, where, error.accepted) from error
         expected = result if expected is None else expected
         timed.append(Timed(kernel, relative_error([result], [expected])))
         launches.append(launch)

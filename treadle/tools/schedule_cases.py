@@ -18,6 +18,7 @@ from xdsl.parser import Parser
 from treadle.backends.cuda.compiler import compile_cubin
 from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.cuda.resources import occupancy
+from treadle.backends.cuda.sass import disassemble
 from treadle.compiler import lower
 from treadle.dialects.cuda import KernelOp as CudaKernelOp
 from treadle.dialects.graph import (
@@ -38,6 +39,7 @@ from treadle.dialects.loop import FuncOp as LoopFuncOp
 from treadle.dialects.loop import Space
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice, UseAttr
+from treadle.errors import TreadleError
 from treadle.passes.loop.accesses import SECTOR_BYTES
 from treadle.passes.loop.fetched_sectors import Fetched, fetched_sectors
 from treadle.passes.loop.transactions import Transactions, transactions
@@ -50,6 +52,10 @@ from treadle.target import Target
 Shape = tuple[int, ...]
 _REGISTERS_AT_ONCE = 8
 """A thread's registers are given out in eights."""
+TENSOR_CORES = ("matmul_mma", "matmul_tf32")
+"""Templates whose schedules compute on tensor cores."""
+TELLING = ("HMMA", "LDGSTS")
+"""A product on tensor cores, and an asynchronous copy from global to shared memory."""
 Operators = Callable[[Sequence[SSAValue]], Sequence[Operation]]
 
 
@@ -101,6 +107,7 @@ class Compiled:
     conflicts, excess_requests: of the worst warp of each access, summed over the accesses in the kernel's text
     excess_sectors: what stores, and loads whose sectors do not stay in the L1 cache, ask for in vain, and what the
         worst block loads in vain of other buffers
+    instructions: those of `TELLING` that tensor core templates compile to; none where no disassembler is installed
     """
 
     blocks: int
@@ -114,6 +121,7 @@ class Compiled:
     conflicts: int
     excess_requests: int
     excess_sectors: int
+    instructions: tuple[str, ...] = ()
 
     @property
     def lacks_registers(self) -> bool:
@@ -141,7 +149,8 @@ def compiled(text: str, template: str, choices: Mapping[str, Choice], target_nam
     lower(context, module, target, after="loops")
     (lowered,) = [op for op in module.walk() if isinstance(op, CudaKernelOp)]
     (unit,) = print_kernels(module)
-    resources = compile_cubin(unit, target).resources[unit.name]
+    cubin = compile_cubin(unit, target)
+    resources = cubin.resources[unit.name]
     dynamic = lowered.shared_bytes(dynamic=True)
     resident = occupancy(resources, target, threads, dynamic)
     return Compiled(
@@ -151,7 +160,19 @@ def compiled(text: str, template: str, choices: Mapping[str, Choice], target_nam
         sum(each.conflicts for each in accesses if each.space is Space.SHARED),
         sum(each.excess for each in accesses if each.space is None),
         _excess_sectors(accesses, fetched, target.shared_per_multiprocessor // resident.blocks - dynamic),
+        _instructions(cubin.image) if template in TENSOR_CORES else (),
     )  # fmt: skip
+
+
+def _instructions(image: bytes) -> tuple[str, ...]:
+    """Which of the telling instructions a cubin's one kernel has."""
+    try:
+        (code,) = disassemble(image).values()
+    except TreadleError as error:
+        if "not installed" not in error.message:
+            raise
+        return ()
+    return tuple(opcode for opcode in TELLING if code.has(opcode))
 
 
 def _register_limit(kernel: CudaKernelOp, target: Target) -> int:

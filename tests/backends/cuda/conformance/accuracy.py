@@ -54,7 +54,7 @@ def assert_agrees(result: Array, expected: Array, ulps: int = 0, absolute: Array
     assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
     if result.dtype == np.float16:
         result, expected = result.astype(np.float32), expected.astype(np.float32)
-    if result.dtype not in (np.float32, np.float64):
+    if result.dtype.name not in ("float32", "float64"):
         np.testing.assert_array_equal(result, expected)
     elif absolute is None:
         error = largest_error(result, expected)
