@@ -12,6 +12,8 @@ GPU := $(VENV)/.stamp-gpu
 
 # Arguments for one run, for example: make pytest ARGS="-k fuse -x"
 ARGS ?=
+# Those of the second half of gpu-bench, which times schedules: make gpu-bench SPACES="--seconds 600"
+SPACES ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test lint format pytest lit slow-test gpu-test gpu-test-here gpu-bench gpu-bench-here bless docs \
@@ -67,11 +69,12 @@ docs: $(PACKAGES) ## regenerate the parts of the documentation that show code an
 bench: $(MODELS) ## measure the models against ONNX Runtime on this machine
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
-gpu-bench: ## measure models and operators on an NVIDIA GPU against whatever else is installed; one line without one
+gpu-bench: ## measure models, operators and schedules on an NVIDIA GPU against whatever else is installed; one line without one
 	$(on-gpu)
 
 gpu-bench-here: $(MODELS) $(GPU)
 	$(BIN)/python benchmarks/run.py --gpu $(ARGS)
+	$(BIN)/python benchmarks/run.py --gpu-spaces $(SPACES)
 
 clean: ## remove the environment and everything generated
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -28,6 +28,7 @@ from benchmarks.gpu_workloads import WORKLOADS, Workload
 from benchmarks.interleave import Times, interleave
 from benchmarks.machine import describe_gpu, describe_run
 from treadle.backends.cuda.gpu_probe import why_no_gpu
+from treadle.errors import TreadleError
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Measured:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measures, prints and writes; 0 where there is no GPU, too."""
+    """Measures, prints and writes; 0 where there is no GPU, too, and 1 where Treadle fails on a workload."""
     args = _arguments(argv)
     reason = why_no_gpu()
     if reason is not None:
@@ -54,25 +55,41 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = {"rounds": args.rounds, "batch_ms": args.batch_ms}
     makers = {name: MAKERS[name] for name in (TREADLE, *(name for name in args.peers if name != TREADLE))}
     chosen = track(args.workloads, "measuring", console=console, transient=True, disable=not console.is_terminal)
-    measured = [measure(WORKLOADS[name], makers, args.rounds, args.batch_ms * 1e-3) for name in chosen]
-    device = str(circumstances["gpu"])
+    device, measured = str(circumstances["gpu"]), list[Measured]()
+    path: Path | None = None
+    for name in chosen:
+        measured.append(_measure_or_say_why(WORKLOADS[name], makers, args.rounds, args.batch_ms * 1e-3))
+        # What was measured stays, whatever becomes of the next.
+        rows = [row(each) for each in measured]
+        path = write_results(f"gpu-{slug(device)}", circumstances | settings, rows, args.output)
     for line in notices(measured):
         console.print(line, highlight=False, soft_wrap=True)
     console.print(table(measured, device))
-    path = write_results(f"gpu-{slug(device)}", circumstances | settings, [row(each) for each in measured], args.output)
     console.print(f"written to {path}")
-    return 0
+    return int(any(TREADLE in each.missing for each in measured))
+
+
+def _measure_or_say_why(workload: Workload, makers: Mapping[str, Maker], rounds: int, batch_seconds: float) -> Measured:
+    """`measure`; a workload that Treadle fails on is left out with the reason."""
+    try:
+        return measure(workload, makers, rounds, batch_seconds)
+    except TreadleError as error:
+        return Measured(workload, {}, {}, {}, {TREADLE: f"{workload.name}: {error}"})
 
 
 def measure(workload: Workload, makers: Mapping[str, Maker], rounds: int, batch_seconds: float) -> Measured:
     """Makes every side that there is ready and lets them take turns.
 
-    Raises what Treadle raises; another side that cannot take part is left out.
+    Raises what Treadle raises; another side that cannot take part is left out, and so is a model that nothing here can
+    write.
     """
     peers: dict[str, Peer] = {}
     missing: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="treadle-bench-") as scratch:
-        path = workload.write(Path(scratch))
+        try:
+            path = workload.write(Path(scratch))
+        except ImportError as error:
+            return Measured(workload, {}, {}, {}, {workload.name: str(error)})
         try:
             for name, make in makers.items():
                 try:
@@ -108,6 +125,8 @@ def table(measured: Sequence[Measured], device: str) -> Table:
     for name in others:
         result.add_column(f"/ {name}", justify="right")
     for each in measured:
+        if TREADLE not in each.times:
+            continue
         ours = each.times[TREADLE]
         low, middle, high = (1e6 * seconds for seconds in ours.quartiles)
         ratios = [_ratio(ours, each.times.get(name)) for name in others]
@@ -124,8 +143,13 @@ def _ratio(ours: Times, theirs: Times | None) -> str:
 
 def row(each: Measured) -> dict[str, object]:
     """A workload's numbers for JSON, times in microseconds."""
+    sides = _sides(each) if each.times else {}
+    return {"workload": each.workload.name, "kind": each.workload.kind, "sides": sides, "missing": dict(each.missing)}
+
+
+def _sides(each: Measured) -> dict[str, object]:
     ours = each.times[TREADLE]
-    sides = {
+    return {
         name: {
             "median_us": round(times.median * 1e6, 3),
             "quartiles_us": [round(seconds * 1e6, 3) for seconds in times.quartiles],
@@ -137,7 +161,6 @@ def row(each: Measured) -> dict[str, object]:
         }
         for name, times in each.times.items()
     }
-    return {"workload": each.workload.name, "kind": each.workload.kind, "sides": sides, "missing": dict(each.missing)}
 
 
 def slug(device: str) -> str:

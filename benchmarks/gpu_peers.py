@@ -88,12 +88,7 @@ class TorchPeer:
     def __init__(self, workload: Workload, path: Path, compiled: bool) -> None:
         del path
         self._torch = torch = _torch()
-        if workload.torch is None:
-            raise PeerMissing(f"nobody has written {workload.name} in PyTorch")
-        try:
-            function = workload.torch(torch)
-        except ImportError as error:
-            raise PeerMissing(f"{workload.name}: {error}") from error
+        function = self._function_of(workload)
         if compiled:
             function = torch.compile(function, mode="max-autotune")
         self._inputs = [torch.from_numpy(array).cuda() for array in workload.inputs.values()]
@@ -104,7 +99,16 @@ class TorchPeer:
         except RuntimeError as error:
             raise PeerMissing(f"{workload.name}: {str(error).splitlines()[0]}") from error
         self.graphed = True
-        self.outputs = [results.cpu().numpy()] if workload.same_weights else None
+        self.outputs = _arrays(results) if workload.same_weights else None
+
+    def _function_of(self, workload: Workload) -> Callable[..., Any]:
+        """What computes the workload on tensors of the device; `PeerMissing` where there is nothing."""
+        if workload.torch is None:
+            raise PeerMissing(f"nobody has written {workload.name} in PyTorch")
+        try:
+            return workload.torch(self._torch)
+        except ImportError as error:
+            raise PeerMissing(f"{workload.name}: {error}") from error
 
     def _warm_up(self) -> Any:
         """Calls the function on a stream of its own, as recording wants it."""
@@ -137,6 +141,21 @@ class TorchPeer:
         """See `Peer`."""
         self._graph, self._inputs = None, []
         self._torch.cuda.empty_cache()
+
+
+class TritonPeer(TorchPeer):
+    """Single operators as Triton's own tutorials write them, tuned by its autotuner before they are recorded."""
+
+    def __init__(self, workload: Workload, path: Path) -> None:
+        super().__init__(workload, path, compiled=False)
+
+    def _function_of(self, workload: Workload) -> Callable[..., Any]:
+        if workload.triton is None:
+            raise PeerMissing(f"nobody has written {workload.name} in Triton")
+        try:
+            return getattr(importlib.import_module("benchmarks.triton_kernels"), workload.triton)
+        except ImportError:
+            raise PeerMissing("Triton is not installed; pip install triton") from None
 
 
 class OnnxRuntimePeer:
@@ -183,6 +202,11 @@ class OnnxRuntimePeer:
         del self._binding, self._session
 
 
+def _arrays(results: Any) -> list[Array]:
+    """A tensor, or several, on the host."""
+    return [each.cpu().numpy() for each in (results if isinstance(results, tuple) else (results,))]
+
+
 def _torch() -> Any:
     """PyTorch with a GPU, set to float32 as it is; `PeerMissing` without."""
     try:
@@ -217,6 +241,7 @@ MAKERS: Mapping[str, Maker] = {
     TREADLE: TreadlePeer,
     "torch eager": lambda workload, path: TorchPeer(workload, path, compiled=False),
     "torch.compile": lambda workload, path: TorchPeer(workload, path, compiled=True),
+    "Triton": TritonPeer,
     "ONNX Runtime": OnnxRuntimePeer,
 }
 """Every side by its name in the table. A candidate of a schedule space is one more maker."""

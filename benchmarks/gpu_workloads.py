@@ -1,4 +1,5 @@
-"""What is measured on a GPU: models of the tests' catalog, and single operators as ONNX models of one node."""
+"""What is measured on a GPU: the models of Hidet's paper and of the tests' catalog, and single operators as ONNX models
+of one node."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from benchmarks.paper_models import PAPER_MODELS
 from tests.helpers.random_weights import with_random_weights
 from tests.models.catalog import MODELS
 
@@ -27,8 +29,9 @@ OPSET = 17
 class Workload:
     """One computation.
 
-    write:        writes or finds the ONNX model, given a folder for it
+    write:        writes or finds the ONNX model, given a folder for it; ImportError where a library is missing for it
     torch:        the same in PyTorch; None where nobody has written it
+    triton:       the function of `benchmarks.triton_kernels` that computes it; None where nobody has written one
     same_weights: whether `torch` computes the same values, so that its results can be compared
     """
 
@@ -38,6 +41,7 @@ class Workload:
     inputs: Mapping[str, Array]
     torch: TorchModel | None = None
     same_weights: bool = True
+    triton: str | None = None
 
 
 def _normal(*shape: int) -> Array:
@@ -57,7 +61,7 @@ def _operator(
         onnx.save(model, path)
         return path
 
-    return Workload(name, "operator", write, inputs, torch)
+    return Workload(name, "operator", write, inputs, torch, triton=name.rsplit("_", 1)[0])
 
 
 def _matmul(n: int) -> Workload:
@@ -97,7 +101,17 @@ def _model(name: str, torch: TorchModel | None = None, random_weights: bool = Fa
     return Workload(name, "model", write, entry.sample_inputs(), torch, same_weights=False)
 
 
-def _resnet50(torch: Any) -> Callable[..., Any]:
+def _paper_model(name: str) -> Workload:
+    model = PAPER_MODELS[name]
+
+    def build(torch: Any) -> Callable[..., Any]:
+        del torch
+        return model.module().cuda()
+
+    return Workload(name, "model", lambda folder: model.write(folder / f"{name}.onnx"), model.inputs, build)
+
+
+def _light_resnet50(torch: Any) -> Callable[..., Any]:
     """The same architecture, its weights drawn by torchvision."""
     del torch
     return importlib.import_module("torchvision.models").resnet50().eval().cuda()
@@ -116,10 +130,11 @@ def _minilm(torch: Any) -> Callable[..., Any]:
 WORKLOADS: Mapping[str, Workload] = {
     each.name: each
     for each in (
+        *map(_paper_model, PAPER_MODELS),
         _model("ppocrv4_rec"),
         _model("ppocr_cls"),
         _model("minilm", _minilm),
-        _model("light_resnet50", _resnet50, random_weights=True),
+        _model("light_resnet50", _light_resnet50, random_weights=True),
         *(_matmul(n) for n in (128, 256, 512, 1024, 2048, 4096)),
         _softmax(4096, 1024),
         _softmax(128, 8192),

@@ -1,6 +1,7 @@
 """`make bench` and `make gpu-bench`: runs the measurements.
 
-The arguments are those of `benchmarks/cpu_models.py`, or after `--gpu` those of `benchmarks/gpu.py`.
+The arguments are those of `benchmarks/cpu_models.py`, after `--gpu` those of `benchmarks/gpu.py`, and after
+`--gpu-spaces` those of `benchmarks/gpu_spaces.py`.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+ON_GPU = {"--gpu": "benchmarks.gpu", "--gpu-spaces": "benchmarks.gpu_spaces"}
 
 if __name__ == "__main__":
     # Run as a file, Python knows this folder but not the one above it, where the catalog of models lies.
     sys.path.insert(0, str(ROOT))
-    on_gpu = sys.argv[1:2] == ["--gpu"]
-    module = importlib.import_module("benchmarks.gpu" if on_gpu else "benchmarks.cpu_models")
-    sys.exit(module.main(sys.argv[1 + on_gpu :]))
+    chosen = ON_GPU.get(" ".join(sys.argv[1:2]))
+    module = importlib.import_module(chosen or "benchmarks.cpu_models")
+    sys.exit(module.main(sys.argv[1 + (chosen is not None) :]))

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from types import ModuleType
@@ -23,11 +25,13 @@ import treadle
 from benchmarks import gpu, gpu_peers
 from benchmarks.cpu_models import write_results
 from benchmarks.gpu import Measured, main, measure, notices, row, slug, table
-from benchmarks.gpu_peers import CUDA_PROVIDER, MAKERS, TREADLE, OnnxRuntimePeer, PeerMissing, TorchPeer
+from benchmarks.gpu_peers import CUDA_PROVIDER, MAKERS, TREADLE, OnnxRuntimePeer, PeerMissing, TorchPeer, TritonPeer
 from benchmarks.gpu_workloads import WORKLOADS, Workload
 from benchmarks.interleave import Times, interleave
 from benchmarks.machine import describe_run, installed, nvidia_driver
 from benchmarks.measure import onnx_runtime_session, relative_error
+from benchmarks.paper_models import PAPER_MODELS
+from treadle.errors import TreadleError
 
 Array = NDArray[Any]
 HERE = Path("model.onnx")
@@ -107,6 +111,51 @@ def test_sides_are_closed_when_one_fails() -> None:
     with pytest.raises(RuntimeError, match="out of order"):
         measure(WORKLOAD, {TREADLE: lambda *_: ours, "other": broken}, 1, 0.0)
     assert ours.closed
+
+
+def test_a_model_that_cannot_be_written_here_is_left_out() -> None:
+    def write(folder: Path) -> Path:
+        raise ImportError("No module named 'torch'")
+
+    found = measure(replace(WORKLOAD, write=write), {TREADLE: lambda *_: FakePeer(1.0)}, 1, 0.0)
+    assert (found.times, found.missing) == ({}, {"softmax_128x8192": "No module named 'torch'"})
+    assert row(found)["sides"] == {}
+    screen = StringIO()
+    Console(file=screen, width=120).print(table([measured(), found], "Some GPU"))
+    assert screen.getvalue().count("softmax") == 1
+
+
+def test_a_workload_that_fails_does_not_end_the_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail_first(workload: Workload, path: Path) -> FakePeer:
+        if workload.name == "matmul_128":
+            raise TreadleError("too few registers", where="launching a kernel")
+        return FakePeer(1.0)
+
+    monkeypatch.setattr(gpu, "why_no_gpu", lambda: None)
+    monkeypatch.setattr(gpu, "describe_gpu", lambda: {"gpu": "Some GPU"})
+    monkeypatch.setattr(gpu, "MAKERS", {TREADLE: fail_first})
+    options = ["--workloads", "matmul_128", "matmul_256", "--rounds", "1", "--batch-ms", "1", "--output", str(tmp_path)]
+    assert main([*options, "--peers", TREADLE]) == 1
+    assert "treadle is left out: matmul_128: launching a kernel: too few registers" in capsys.readouterr().out
+    (path,) = tmp_path.glob("gpu-some-gpu-*.json")
+    assert [list(each["sides"]) for each in json.loads(path.read_text())["results"]] == [[], [TREADLE]]
+
+
+def test_the_paper_s_models_say_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    importing(monkeypatch, {})
+    assert list(PAPER_MODELS) == ["resnet50", "inception_v3", "mobilenet_v2", "bert_base", "gpt2"]
+    for name, model in PAPER_MODELS.items():
+        assert WORKLOADS[name].inputs.keys() == {model.input}
+        with pytest.raises(ImportError, match="No module named 'torch'"):
+            WORKLOADS[name].write(tmp_path)
+
+
+def test_several_results_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = MagicMock(), MagicMock()
+    assert gpu_peers._arrays((one, two)) == [one.cpu().numpy(), two.cpu().numpy()]
+    assert gpu_peers._arrays(one) == [one.cpu().numpy()]
 
 
 def test_the_table_has_a_ratio_for_every_side() -> None:
@@ -222,6 +271,28 @@ def test_torch_replays_what_it_recorded_in_float32(monkeypatch: pytest.MonkeyPat
     assert torch.cuda.CUDAGraph().replay.call_count == 5 and torch.softmax.call_count == 4
     assert torch.backends.cuda.matmul.allow_tf32 is torch.backends.cudnn.allow_tf32 is False
     peer.close()
+
+
+def test_triton_s_kernels_are_recorded_like_torch_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch, kernels = MagicMock(), MagicMock()
+    importing(monkeypatch, {"torch": torch, "benchmarks.triton_kernels": kernels})
+    TritonPeer(WORKLOAD, HERE).run(5)
+    assert kernels.softmax.call_count == 4 and torch.cuda.CUDAGraph().replay.call_count == 5
+    with pytest.raises(PeerMissing, match="nobody has written ppocr_cls in Triton"):
+        TritonPeer(WORKLOADS["ppocr_cls"], HERE)
+
+
+def test_triton_is_left_out_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    importing(monkeypatch, {"torch": MagicMock()})
+    monkeypatch.setitem(sys.modules, "benchmarks.triton_kernels", None)
+    with pytest.raises(PeerMissing, match="Triton is not installed; pip install triton"):
+        TritonPeer(WORKLOAD, HERE)
+
+
+def test_every_operator_has_a_function_in_triton() -> None:
+    text = (Path(gpu.__file__).parent / "triton_kernels.py").read_text()
+    written = {f"def {each.triton}(" in text for each in WORKLOADS.values() if each.kind == "operator"}
+    assert written == {True}
 
 
 def test_compiled_torch_makes_its_own_graphs(monkeypatch: pytest.MonkeyPatch) -> None:

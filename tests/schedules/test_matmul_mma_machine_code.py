@@ -84,5 +84,5 @@ def test_every_choice_of_the_space_compiles_to_tensor_cores(dtype: str, arch: st
     for choices in space(dtype, arch):
         sass, resources = machine_code(ALIGNED, dtype, arch, **choices)
         assert sass.has("HMMA") and sass.has("LDGSTS.128"), choices
-        # A few spare words at the compiler's own limit of registers, never part of a tile.
-        assert resources.spill_store_bytes + resources.spill_load_bytes <= 64, choices
+        # Where there are registers left, ptxas has spilled for the sake of one block more.
+        assert not resources.spills or resources.registers < Target.parse(arch).registers_per_thread, choices

@@ -397,6 +397,25 @@ def test_a_tile_that_the_threads_do_not_share_is_rejected():
     assert "A's tile of 128 elements is not shared out evenly by 256 threads" in message
 
 
+@pytest.mark.parametrize(
+    ("anchor", "choices", "why"),
+    [
+        (product(((256, 64), (64, 320))), {}, "predicates of tiles that overhang by 64"),
+        (product(((256, 64), (64, 256))), {"depth": 16}, "tiles of 16 rows on their way"),
+        (product(((256, 64), (64, 256))), {"a_vector": 2}, "addresses of vectors of 2 and 4"),
+        (product(((256, 64), (64, 256))), {"a_order": "m", "b_order": "k"}, "two operands that are both transposed"),
+        (product(((256, 64), (64, 256)), "float64"), {}, "their other halves"),
+    ],
+)
+def test_blocks_for_which_registers_do_not_reach_are_rejected(
+    anchor: Anchor, choices: dict[str, Choice], why: str
+) -> None:
+    tile: dict[str, Choice] = {"warps": (4, 2), "repeats": (2, 2), "thread": (4, 4), "depth": 8, "resident": 2}
+    message = rejection("matmul_simt", anchor, GPU, **(tile | choices))
+    assert "matmul_simt: 128 registers a thread, of 2 blocks of 256, are too few for 64 accumulators" in message
+    assert f"and {why}; accepted: resident = 1" in message
+
+
 def test_room_for_blocks_that_there_is_anyway_is_rejected():
     message = rejection("matmul_simt", product(ODD), GPU, resident=2)
     assert "matmul_simt with 4 accumulators a thread leaves room for 2 blocks anyway, 60 fewer than" in message

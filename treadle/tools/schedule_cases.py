@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.parser import Parser
@@ -18,6 +18,7 @@ from xdsl.parser import Parser
 from treadle.backends.cuda.compiler import compile_cubin
 from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.cuda.resources import occupancy
+from treadle.backends.cuda.sass import disassemble
 from treadle.compiler import lower
 from treadle.dialects.cuda import KernelOp as CudaKernelOp
 from treadle.dialects.graph import (
@@ -38,7 +39,10 @@ from treadle.dialects.loop import FuncOp as LoopFuncOp
 from treadle.dialects.loop import Space
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice, UseAttr
-from treadle.passes.loop.transactions import transactions
+from treadle.errors import TreadleError
+from treadle.passes.loop.accesses import SECTOR_BYTES
+from treadle.passes.loop.fetched_sectors import Fetched, fetched_sectors
+from treadle.passes.loop.transactions import Transactions, transactions
 from treadle.passes.schedule.anchor import anchor_of
 from treadle.passes.schedule.schedule_select import default_schedule
 from treadle.schedules.space import Space as ScheduleSpace
@@ -46,6 +50,12 @@ from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
 
 Shape = tuple[int, ...]
+_REGISTERS_AT_ONCE = 8
+"""A thread's registers are given out in eights."""
+TENSOR_CORES = ("matmul_mma", "matmul_tf32")
+"""Templates whose schedules compute on tensor cores."""
+TELLING = ("HMMA", "LDGSTS")
+"""A product on tensor cores, and an asynchronous copy from global to shared memory."""
 Operators = Callable[[Sequence[SSAValue]], Sequence[Operation]]
 
 
@@ -93,18 +103,30 @@ class Case:
 class Compiled:
     """What a schedule of a group compiles to. Bytes, except for registers of a thread; occupancy is a fraction.
 
-    conflicts, excess_sectors: of the worst warp of each access, summed over the accesses in the kernel's text
+    register_limit: what a thread may have of them, as many blocks held at once as the schedule asks for
+    conflicts, excess_requests: of the worst warp of each access, summed over the accesses in the kernel's text
+    excess_sectors: what stores, and loads whose sectors do not stay in the L1 cache, ask for in vain, and what the
+        worst block loads in vain of other buffers
+    instructions: those of `TELLING` that tensor core templates compile to; none where no disassembler is installed
     """
 
     blocks: int
     threads: int
     registers: int
+    register_limit: int
     spills: int
     shared: int
     occupancy: float
     limiter: str
     conflicts: int
+    excess_requests: int
     excess_sectors: int
+    instructions: tuple[str, ...] = ()
+
+    @property
+    def lacks_registers(self) -> bool:
+        """Whether it spills since there are no more registers; below the limit, ptxas spills for one block more."""
+        return self.spills > 0 and self.registers + _REGISTERS_AT_ONCE > self.register_limit
 
 
 def group_of(module: ModuleOp) -> FusedOp:
@@ -121,19 +143,57 @@ def compiled(text: str, template: str, choices: Mapping[str, Choice], target_nam
     lower(context, module, target, after="schedule", to="loops")
     (kernel,) = [op for op in module.walk() if isinstance(op, LoopFuncOp)]
     accesses = transactions(kernel)
+    again = {each.buffer for each in accesses if each.is_global and not each.is_store and each.excess}
+    fetched = fetched_sectors(kernel, again)
     blocks, threads = kernel.grid.value.data, kernel.threads.value.data
     lower(context, module, target, after="loops")
     (lowered,) = [op for op in module.walk() if isinstance(op, CudaKernelOp)]
     (unit,) = print_kernels(module)
-    resources = compile_cubin(unit, target).resources[unit.name]
+    cubin = compile_cubin(unit, target)
+    resources = cubin.resources[unit.name]
     dynamic = lowered.shared_bytes(dynamic=True)
     resident = occupancy(resources, target, threads, dynamic)
     return Compiled(
-        blocks, threads, resources.registers, resources.spill_store_bytes + resources.spill_load_bytes,
+        blocks, threads, resources.registers, _register_limit(lowered, target),
+        resources.spill_store_bytes + resources.spill_load_bytes,
         resources.shared_bytes + dynamic, resident.fraction, resident.limiter,
         sum(each.conflicts for each in accesses if each.space is Space.SHARED),
-        sum(each.sectors - each.ideal_sectors for each in accesses if each.space is not Space.SHARED),
+        sum(each.excess for each in accesses if each.is_global),
+        _excess_sectors(accesses, fetched, target.shared_per_multiprocessor // resident.blocks - dynamic),
+        _instructions(cubin.image) if template in TENSOR_CORES else (),
     )  # fmt: skip
+
+
+def _instructions(image: bytes) -> tuple[str, ...]:
+    """Which of the telling instructions a cubin's one kernel has."""
+    try:
+        (code,) = disassemble(image).values()
+    except TreadleError as error:
+        if "not installed" not in error.message:
+            raise
+        return ()
+    return tuple(opcode for opcode in TELLING if code.has(opcode))
+
+
+def _register_limit(kernel: CudaKernelOp, target: Target) -> int:
+    """Registers that a thread of a kernel may have."""
+    resident = kernel.attributes.get("resident")
+    blocks = resident.value.data if isinstance(resident, IntegerAttr) else 1
+    warps = blocks * -(-kernel.threads // target.warp_size)
+    shared_out = target.registers_per_multiprocessor // (warps * target.warp_size)
+    return min(target.registers_per_thread, shared_out // _REGISTERS_AT_ONCE * _REGISTERS_AT_ONCE)
+
+
+def _excess_sectors(accesses: Sequence[Transactions], fetched: Sequence[Fetched], cache_bytes: int) -> int:
+    """Sectors moved in vain, given a block's part of the L1 cache.
+
+    What a block loads again comes from the cache if all that is fetched of the buffers in question fits.
+    """
+    fits = SECTOR_BYTES * sum(each.sectors for each in fetched) <= cache_bytes
+    held: Sequence[Fetched] = fetched if fits else ()
+    cached = {each.buffer for each in held}
+    asked = (each for each in accesses if each.is_global and (each.is_store or each.buffer not in cached))
+    return sum(each.excess for each in asked) + sum(each.excess for each in held)
 
 
 def _product(x: Sequence[SSAValue]) -> Sequence[Operation]:

@@ -269,8 +269,32 @@ def test_reserved_kernel_names_are_rejected() -> None:
         print_kernels(parsed(kernel("").replace("@k(", "@while(")))
 
 
-def test_functions_without_a_double_version_are_rejected() -> None:
-    text = kernel("%x = memref.load %A[%t] : memref<64xf64>\n%e = math.exp %x : f64\n"
-                  "memref.store %e, %A[%t] : memref<64xf64>", "%A : memref<64xf64>")  # fmt: skip
-    with pytest.raises(TreadleError, match="exp on f64"):
+def test_doubles_have_functions_of_their_own() -> None:
+    """An infinity is a float in the text, so that overloads would not tell which function is meant."""
+    text = kernel(
+        """
+  %x = memref.load %A[%t] : memref<64xf64>
+  %e = math.exp %x : f64
+  %i = arith.constant 0xFFF0000000000000 : f64
+  %m = arith.maximumf %e, %i : f64
+  %s = cuda.shuffle xor %m, %t : f64
+  memref.store %s, %A[%t] : memref<64xf64>
+  %h = arith.truncf %x : f64 to f16
+  memref.store %h, %C[%t] : memref<64xf16>
+  %b = arith.truncf %x : f64 to bf16
+  memref.store %b, %D[%t] : memref<64xbf16>""",
+        "%A : memref<64xf64>, %C : memref<64xf16>, %D : memref<64xbf16>",
+    )
+    assert inner(text).splitlines()[-3:] == [
+        "A[t] = treadle_shuffle_xor(treadle_max_double(treadle_exp_double(x), -INFINITY), t);",
+        "C[t] = treadle_double_to_half(x);",
+        "D[t] = treadle_double_to_bfloat16(x);",
+    ]
+    resources(one_unit(text))
+
+
+def test_functions_of_vectors_are_rejected() -> None:
+    text = kernel("%x = vector.load %A[%t] : memref<64xf64>, vector<2xf64>\n%e = math.exp %x : vector<2xf64>\n"
+                  "vector.store %e, %A[%t] : memref<64xf64>, vector<2xf64>", "%A : memref<64xf64>")  # fmt: skip
+    with pytest.raises(TreadleError, match="exp on vector<2xf64>"):
         print_kernels(parsed(text))

@@ -251,7 +251,7 @@ def test_shuffle_rejects_a_lane_outside_of_the_warp() -> None:
 
 def test_shuffle_rejects_other_types() -> None:
     body = '%h = "test.op"() : () -> f16\n%w = cuda.shuffle down %h, %i : f16'
-    assert "cannot shuffle f16, only f32 and i32" in rejection(in_kernel(body))
+    assert "cannot shuffle f16, only f32, f64 and i32" in rejection(in_kernel(body))
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ REJECTED = [
         "unknown reduction 'and': expected one of add, mul, max, min",
     ),
     (VALUES + "%r = loop.warp_reduce add %v over 3 : f32", "groups of 3 lanes: expected 2, 4, 8, 16 or 32"),
-    (VALUES + "%r = loop.warp_reduce add %h over 32 : f16", "lanes exchange f32 and i32, not f16"),
+    (VALUES + "%r = loop.warp_reduce add %h over 32 : f16", "lanes exchange f32, f64, i32, not f16"),
     (
         TILES + COPY.replace("S[%i, %i, %i]", "S[%i, %i]"),
         "2 indices into memref<2x64x32xf16, #loop.space<shared>>: expected 3",

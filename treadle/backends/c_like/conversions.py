@@ -27,9 +27,9 @@ class Conversions:
         if widening is not None and not self._language.has_operators(source.type):
             text = f"{widening[0]}({self._values.at(source)})"
             return Text(text) if isinstance(op, arith.ExtFOp) else self._cast(target, Text(text))
-        narrowing = self._language.widening(target)
+        narrowing = self._language.narrowing(source.type, target)
         if narrowing is not None and not self._language.has_operators(target):
-            return Text(f"{narrowing[1]}({self._values.at(source)})")
+            return Text(f"{narrowing}({self._values.at(source)})")
         one_bit = source.type == IntegerType(1)
         if target == IntegerType(1):
             return Text(f"{self._values.at(source, Level.UNARY)} & 1", Level.AND_BITS)

@@ -80,6 +80,12 @@ class Language(ABC):
         """How a float of 16 bits becomes a float and is made from one; None for other types."""
         return None
 
+    def narrowing(self, source: Attribute, target: Attribute) -> str | None:
+        """The function that makes a float of 16 bits of a number of another type; None for other targets."""
+        del source
+        pair = self.widening(target)
+        return None if pair is None else pair[1]
+
     @abstractmethod
     def has_operators(self, type: Attribute) -> bool:
         """Whether + - * / and comparisons apply to values of the type."""

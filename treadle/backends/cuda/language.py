@@ -9,6 +9,7 @@ from xdsl.dialects.builtin import (
     BFloat16Type,
     Float16Type,
     Float32Type,
+    Float64Type,
     IndexType,
     IntegerAttr,
     IntegerType,
@@ -48,6 +49,8 @@ from treadle.errors import TreadleError
 
 _INTEGER_NAMES = {"min", "max", "floordiv", "ceildiv", "abs"}
 _BITS = {"bits": "__float_as_int", "from_bits": "__int_as_float"}
+_WIDE_BITS = {"bits": "__double_as_longlong", "from_bits": "__longlong_as_double"}
+_FROM_DOUBLE: dict[Attribute, str] = {f16: "treadle_double_to_half", bf16: "treadle_double_to_bfloat16"}
 _MMA_KINDS: dict[Attribute, str] = {f16: "f16", bf16: "bf16", f32: "tf32"}
 _ALIGNMENT = 16
 
@@ -78,6 +81,10 @@ class CudaLanguage(Language):
             return "treadle_bfloat16_to_float", "treadle_float_to_bfloat16"
         return None
 
+    def narrowing(self, source: Attribute, target: Attribute) -> str | None:
+        # By way of a float it would be rounded twice.
+        return _FROM_DOUBLE.get(target) if isinstance(source, Float64Type) else super().narrowing(source, target)
+
     def has_operators(self, type: Attribute) -> bool:
         element = type.element_type if isinstance(type, VectorType) else type
         return not isinstance(element, Float16Type | BFloat16Type)
@@ -94,12 +101,14 @@ class CudaLanguage(Language):
         if isinstance(type, VectorType) and name == "store":
             return "treadle_store"
         if isinstance(type, VectorType):
-            raise TreadleError(f"{name} on {type}", "CUDA printer", "scalars of f32")
+            raise TreadleError(f"{name} on {type}", "CUDA printer", "scalars of f32 and f64")
         if isinstance(type, Float32Type):
             return _BITS.get(name, f"treadle_{name}")
+        if isinstance(type, Float64Type):
+            return _WIDE_BITS.get(name, f"treadle_{name}_double")
         if isinstance(type, IndexType | IntegerType) and name in _INTEGER_NAMES:
             return f"treadle_{name}_integer"
-        raise TreadleError(f"{name} on {type}", "CUDA printer", "f32, and f16 or bf16 through f32")
+        raise TreadleError(f"{name} on {type}", "CUDA printer", "f32 and f64, and f16 or bf16 through f32")
 
     def splat(self, type: VectorType, scalar: str, zero: bool) -> str:
         name = self.vector_type(type)

@@ -25,6 +25,7 @@ from xdsl.dialects.builtin import (
     bf16,
     f16,
     f32,
+    f64,
     i32,
 )
 from xdsl.ir import Attribute, Operation, SSAValue
@@ -64,7 +65,7 @@ class ShuffleOp(IRDLOperation):
     %other = cuda.shuffle xor %sum, %n : f32
     ```
 
-    Rejected: a type other than f32 and i32; a constant lane that is not within 0 and 31.
+    Rejected: a type other than f32, f64 and i32; a constant lane that is not within 0 and 31.
     """
 
     name = "cuda.shuffle"
@@ -85,8 +86,8 @@ class ShuffleOp(IRDLOperation):
         super().__init__(operands=[value, lane], properties={"mode": ShuffleModeAttr(mode)}, result_types=[value.type])
 
     def verify_(self) -> None:
-        if self.value.type not in (f32, i32):
-            raise VerifyException(f"cannot shuffle {self.value.type}, only f32 and i32")
+        if self.value.type not in (f32, f64, i32):
+            raise VerifyException(f"cannot shuffle {self.value.type}, only f32, f64 and i32")
         constant = self.lane.owner
         if not isinstance(constant, ConstantOp) or not isinstance(constant.value, IntegerAttr):
             return

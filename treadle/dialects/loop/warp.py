@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from xdsl.dialects.builtin import IntegerAttr, StringAttr, f32, i32, i64
+from xdsl.dialects.builtin import IntegerAttr, StringAttr, f32, f64, i32, i64
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import (
     AnyAttr,
@@ -23,7 +23,7 @@ from xdsl.utils.exceptions import VerifyException
 
 WARP = 32
 """Lanes of a warp: the threads `32 w` to `32 w + 31` of a block."""
-EXCHANGED: tuple[Attribute, ...] = (f32, i32)
+EXCHANGED: tuple[Attribute, ...] = (f32, f64, i32)
 """The types of values that lanes exchange."""
 KINDS = ("add", "mul", "max", "min")
 
@@ -42,7 +42,7 @@ class WarpReduceOp(IRDLOperation):
     ```
     All lanes of the warp reach it together. The fold is a tree: lanes fold with those `width / 2` away, then with those
     `width / 4` away, down to their neighbours, and all of them get the same bits. Rejected: a kind other than add, mul,
-    max, min; a width other than 2, 4, 8, 16, 32; a type other than f32 and i32.
+    max, min; a width other than 2, 4, 8, 16, 32; a type other than f32, f64 and i32.
     """
 
     name = "loop.warp_reduce"
@@ -69,7 +69,7 @@ class WarpReduceOp(IRDLOperation):
         if self.lanes not in (2, 4, 8, 16, 32):
             raise VerifyException(f"groups of {self.lanes} lanes: expected 2, 4, 8, 16 or 32")
         if self.value.type not in EXCHANGED:
-            raise VerifyException(f"lanes exchange {' and '.join(map(str, EXCHANGED))}, not {self.value.type}")
+            raise VerifyException(f"lanes exchange {', '.join(map(str, EXCHANGED))}, not {self.value.type}")
 
     def print(self, printer: Printer) -> None:
         printer.print_string(f" {self.kind.data} ")

@@ -12,22 +12,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
-from math import prod
 from typing import Any, TypeAlias
 
-from xdsl.dialects import vector
-from xdsl.dialects.builtin import FixedBitwidthType, MemRefType, VectorType
-from xdsl.ir import Operation, SSAValue
-
-from treadle.dialects.loop import AsyncCopyOp, FuncOp, LoadMatrixOp, LoadOp, Space, SpaceAttr, StoreOp, swizzle_of
+from treadle.dialects.loop import FuncOp, Space, swizzle_of
 from treadle.dialects.loop.index_atom import Var
+from treadle.passes.loop.accesses import SECTOR_BYTES, WARP, Access, accesses, name_of
 from treadle.passes.loop.emit_index import IndexReader
 from treadle.passes.loop.kernels import id_ranges
 
-SECTOR_BYTES = 32
 BANKS = 32
 BANK_BYTES = 4
-_WARP = 32
 Address: TypeAlias = Callable[[Mapping[Any, int]], int]
 """A byte's address, for values of the thread, the block and the loops' variables."""
 _MOST_SAMPLES = 32
@@ -51,9 +45,19 @@ class Transactions:
     conflicts: int = 0
 
     @property
+    def is_global(self) -> bool:
+        """Whether it reaches the memory that all blocks share; registers are not accessed."""
+        return self.space is not Space.SHARED
+
+    @property
+    def excess(self) -> int:
+        """Sectors that are asked for in vain."""
+        return self.sectors - self.ideal_sectors
+
+    @property
     def is_ideal(self) -> bool:
         """Whether no sector is moved in vain and no lane waits."""
-        return self.sectors == self.ideal_sectors and not self.conflicts
+        return not self.excess and not self.conflicts
 
 
 def transactions(kernel: FuncOp) -> list[Transactions]:
@@ -64,51 +68,19 @@ def transactions(kernel: FuncOp) -> list[Transactions]:
     """
     reader, found = IndexReader(id_ranges(kernel).get), list[Transactions]()
     for op in kernel.body.walk():
-        costs = (_cost(access, kernel, reader) for access in _accesses(op))
+        costs = (_cost(access, kernel, reader) for access in accesses(op))
         found += [cost for cost in costs if cost is not None]
     return found
 
 
-@dataclass(frozen=True)
-class _Access:
-    """Where each lane reads or writes: `elements` from the place at `indices` on. Only the first `lanes` count."""
-
-    buffer: SSAValue
-    indices: Sequence[SSAValue]
-    elements: int
-    is_store: bool
-    lanes: int = _WARP
-
-
-def _accesses(op: Operation) -> list[_Access]:
-    if isinstance(op, LoadOp | StoreOp):
-        return [_Access(op.buffer, op.indices, 1, isinstance(op, StoreOp))]
-    if isinstance(op, vector.LoadOp):
-        return [_Access(op.base, op.indices, _count(op.result), False)]
-    if isinstance(op, vector.StoreOp):
-        return [_Access(op.base, op.indices, _count(op.vector), True)]
-    if isinstance(op, AsyncCopyOp):
-        read = _Access(op.source, op.source_indices, op.count, False)
-        return [read, _Access(op.buffer, op.indices, op.count, True)]
-    if isinstance(op, LoadMatrixOp):
-        # Eight lanes name the rows of each matrix, 16 bytes each.
-        row = 4 * op.fragment.type.get_shape()[-1]
-        return [_Access(op.buffer, op.indices, row, False, lanes=8 * op.matrices)]
-    return []
-
-
-def _cost(access: _Access, kernel: FuncOp, reader: IndexReader) -> Transactions | None:
-    type = access.buffer.type
-    assert isinstance(type, MemRefType)
-    space = type.memory_space.data if isinstance(type.memory_space, SpaceAttr) else None
-    element = type.get_element_type()
-    if space is Space.REGISTER or not isinstance(element, FixedBitwidthType):
+def _cost(access: Access, kernel: FuncOp, reader: IndexReader) -> Transactions | None:
+    space, size = access.space, access.element_bytes
+    if space is Space.REGISTER or size is None:
         return None
-    size = max(1, element.bitwidth // 8)
     indices = [reader.read(index) for index in access.indices]
     if any(None in v.range for index in indices for v in index.vars()):
         return None
-    swizzle, strides = swizzle_of(type), _strides(type.get_shape())
+    swizzle, strides = swizzle_of(access.type), access.strides
 
     def address(at: Mapping[Any, int]) -> int:
         places = [index.evaluate(at) for index in indices]
@@ -116,7 +88,7 @@ def _cost(access: _Access, kernel: FuncOp, reader: IndexReader) -> Transactions 
             places[-1] = swizzle.column(places[-2], places[-1])
         return size * sum(place * stride for place, stride in zip(places, strides, strict=True))
 
-    width, name = size * access.elements, access.buffer.name_hint or "buffer"
+    width, name = size * access.elements, name_of(access.buffer)
     worst = Transactions(name, access.is_store, space, width)
     for addresses in _warps(address, [v for index in indices for v in index.vars()], kernel):
         active = addresses[: access.lanes]
@@ -124,18 +96,8 @@ def _cost(access: _Access, kernel: FuncOp, reader: IndexReader) -> Transactions 
             each = Transactions(name, access.is_store, space, width, conflicts=bank_conflicts(active, width))
         else:
             each = Transactions(name, access.is_store, space, width, *sectors(active, width))
-        worst = max(worst, each, key=lambda t: (t.sectors - t.ideal_sectors, t.conflicts, t.sectors))
+        worst = max(worst, each, key=lambda t: (t.excess, t.conflicts, t.sectors))
     return worst
-
-
-def _count(value: SSAValue) -> int:
-    type = value.type
-    assert isinstance(type, VectorType)
-    return type.element_count()
-
-
-def _strides(shape: Sequence[int]) -> list[int]:
-    return [prod(shape[n + 1 :]) for n in range(len(shape))]
 
 
 def _warps(
@@ -145,8 +107,8 @@ def _warps(
     others: dict[Any, tuple[Any, Any]] = {v.key: v.range for v in variables if v.key is not kernel.thread_id}
     for values in islice(product(*others.values()), _MOST_SAMPLES):
         at: dict[Any, int] = dict(zip(others, values, strict=True))
-        for first in range(0, kernel.threads.value.data, _WARP):
-            last = min(first + _WARP, kernel.threads.value.data)
+        for first in range(0, kernel.threads.value.data, WARP):
+            last = min(first + WARP, kernel.threads.value.data)
             yield [address({**at, kernel.thread_id: t}) for t in range(first, last)]
 
 
@@ -158,7 +120,7 @@ def sectors(addresses: Sequence[int], width: int) -> tuple[int, int]:
 
 def bank_conflicts(addresses: Sequence[int], width: int) -> int:
     """How often a wave of a warp is repeated because lanes want different words of one bank."""
-    lanes = _WARP * BANK_BYTES // max(width, BANK_BYTES)
+    lanes = WARP * BANK_BYTES // max(width, BANK_BYTES)
     conflicts = 0
     for first in range(0, len(addresses), lanes):
         words: dict[int, set[int]] = defaultdict(set)

@@ -82,11 +82,9 @@ class MatmulSimt(Template):
         assert isinstance(anchor, MatmulOp)
         rows, columns, (warps, repeats, thread) = _default_tile(anchor, target)
         decided = self.decided(anchor, target)
-        # Half of the registers do for the largest tile, but not for its predicates and scalar addresses, too.
-        tight = (
-            anchor.shape[-2] % 128 == anchor.shape[-1] % 128 == 0 and decided["a_vector"] == decided["b_vector"] == 4
-        )
-        resident = 2 if tight and (warps, repeats) == _DEFAULTS[0][2][:2] else 1
+        m, n = anchor.shape[-2:]
+        largest = (warps, repeats) == _DEFAULTS[0][2][:2]
+        resident = 2 if largest and not _needs_more(anchor, decided, 8, m % 128 or n % 128) else 1
         tile: dict[str, Choice] = {
             "warps": warps,
             "repeats": repeats,
@@ -145,6 +143,15 @@ class MatmulSimt(Template):
                 f"{_MANY - tile.outputs} fewer than where registers get scarce",
                 accepted="resident = 1",
             )
+        left = target.registers_per_multiprocessor // (resident * tile.threads)
+        overhang = anchor.shape[-2] % tile.m or anchor.shape[-1] % tile.n
+        needs_more = _needs_more(anchor, choices, tile.depth, overhang) if left <= 2 * tile.outputs else None
+        if needs_more is not None:
+            raise TreadleError(
+                f"matmul_simt: {left} registers a thread, of {resident} blocks of {tile.threads}, are too few for "
+                f"{tile.outputs} accumulators and {needs_more}",
+                accepted="resident = 1",
+            )
         fillings = ("A", tile.m * tile.depth, tile.a_filling), ("B", tile.depth * tile.n, tile.b_filling)
         for operand, elements, filling in fillings:
             if filling is None:
@@ -160,6 +167,24 @@ class MatmulSimt(Template):
         # Where nothing is said, ptxas spills a few registers for the sake of one block more.
         resident = number(choices, "resident") if tile.outputs >= _SOME else None
         return _MatmulBody(anchor, tile, number(choices, "slices")).build(name, resident)
+
+
+def _needs_more(anchor: Anchor, choices: Choices, depth: int, overhang: int) -> str | None:
+    """What asks for more registers than twice as many as there are accumulators; None for nothing.
+
+    A bound with a margin: each of these alone makes some shape spill on some GPU (NVRTC 13.0).
+    """
+    if byte_width(accumulator(anchor.type.get_element_type())) > 4:
+        return "their other halves"
+    if overhang:
+        return f"predicates of tiles that overhang by {overhang}"
+    if depth > 8:
+        return f"tiles of {depth} rows on their way"
+    if choices["a_vector"] != _LONGEST or choices["b_vector"] != _LONGEST:
+        return f"addresses of vectors of {choices['a_vector']} and {choices['b_vector']}"
+    if choices["a_order"] == "m" and choices["b_order"] == "k":
+        return "two operands that are both transposed"
+    return None
 
 
 class _MatmulBody:

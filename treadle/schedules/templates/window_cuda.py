@@ -10,6 +10,7 @@ from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp, WholeOp, YieldOp
 from treadle.dialects.graph.definition import Scalar
+from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.graph.reduction import identity
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
@@ -27,12 +28,18 @@ _MANY_TERMS = 512
 _WIDEST = 16
 """Places of a window up to which several windows' places fit into registers."""
 
+_SECTOR_BYTES = 32
+"""What global memory moves at once."""
+
 Values = dict[SSAValue, SSAValue]
 
 
 class WindowCuda(Template):
     """Consecutive threads compute elements that are consecutive along the result's last dimension, so that reads and
     writes are coalesced; a thread computes `windows` neighbours along another one, whose windows overlap.
+
+    Rows that begin at sectors are not cut among blocks, if a block has room for one: the windows of a row share what
+    lies between them, and neither of two blocks would need all of the sector at the cut.
 
     The places under its windows are read once, into registers, and so are terms that do not depend on the window, such
     as weights: a 3x3 depthwise convolution reads 6.75 instead of 18 values an element with four windows a thread.
@@ -41,7 +48,7 @@ class WindowCuda(Template):
     name: ClassVar[str] = "window_cuda"
     kind: ClassVar[str] = "cuda"
     knobs: ClassVar[tuple[Knob, ...]] = (
-        Knob("threads", (64, 128, 256), "threads of a block"),
+        Knob("threads", (64, 128, 256), "threads of a block, at most: whole rows that begin at sectors are taken"),
         Knob("windows", (1, 2, 4, 8), "neighbouring windows of a thread"),
     )
 
@@ -60,12 +67,14 @@ class WindowCuda(Template):
         # Four warps everywhere come before longer columns.
         most = max(1, min(extent, total // (4 * target.warp_size * target.multiprocessors)))
         chosen = next(n for n in (4, 2, 1) if n <= most)
-        return {"threads": 128, "windows": chosen}
+        # Of two sizes the one whose warps have more busy lanes.
+        threads = max((128, 256), key=lambda n: _busy(_block_threads(anchor, n), target.warp_size))
+        return {"threads": threads, "windows": chosen}
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, ComputeOp)
         body = _WindowBody(anchor, _windows(anchor), number(choices, "windows"))
-        return body.build(name, number(choices, "threads"))
+        return body.build(name, _block_threads(anchor, number(choices, "threads")))
 
 
 def _windows(anchor: Anchor) -> Windows:
@@ -74,6 +83,18 @@ def _windows(anchor: Anchor) -> Windows:
     windows = None if reduce is None else windows_of(anchor, reduce)
     assert windows is not None, "fits rejects definitions without windows"
     return windows
+
+
+def _block_threads(anchor: Anchor, most: int) -> int:
+    """Threads of a block: as many whole rows of the result as there is room for, if rows begin at sectors."""
+    row = anchor.shape[-1]
+    begins_at_sectors = row * byte_width(anchor.type.get_element_type()) % _SECTOR_BYTES == 0
+    return most // row * row if begins_at_sectors and row <= most else most
+
+
+def _busy(threads: int, warp: int) -> float:
+    """The part of a block's lanes that have a thread."""
+    return threads / (ceil(threads / warp) * warp)
 
 
 class _WindowBody:

@@ -17,25 +17,31 @@ MAX_ULPS: Mapping[str, int] = {
     **{"tanh": 2, "erf": 2},
     "pow": 4,
     **{"mod": 0, "fma": 0},
+    **{"exp_double": 1, "expm1_double": 1, "log_double": 1, "log1p_double": 1},
+    **{"sqrt_double": 0, "rsqrt_double": 1},
+    **{"sin_double": 2, "cos_double": 2, "tan_double": 2},
+    **{"tanh_double": 1, "erf_double": 2},
+    "pow_double": 2,
+    **{"mod_double": 0, "fma_double": 0},
 }
 """By how many floats a function of CUDA's library may miss the correctly rounded result, over the full range.
 
-Source: CUDA C++ Programming Guide, appendix "Mathematical Functions", table of single-precision functions with their
-maximum error in ulp, as of CUDA 11 and later; sqrt as compiled with `-prec-sqrt=true`, NVRTC's default. What the table
-leaves out is exact: rounding to whole numbers, absolute values, signs, minima and maxima.
+Source: CUDA C++ Programming Guide, appendix "Mathematical Functions", tables of single- and double-precision functions
+with their maximum error in ulp, as of CUDA 11 and later; sqrt as compiled with `-prec-sqrt=true`, NVRTC's default. What
+the tables leave out is exact: rounding to whole numbers, absolute values, signs, minima and maxima.
 """
 
 
 def largest_error(result: Array, expected: Array) -> int:
-    """The largest distance in floats between `result` and `expected`, both float32.
+    """The largest distance in floats between `result` and `expected`, both float32 or both float64.
 
-    A NaN where there should be none, or none where there should be, and a zero of the wrong sign are 2**32 away.
+    A NaN where there should be none, or none where there should be, and a zero of the wrong sign are 2**64 away.
     """
     distance = np.abs(_position(result) - _position(expected))
     nan, other = np.isnan(expected), np.isnan(result)
     distance[nan & other] = 0
     zero_signs = (result == 0) & (expected == 0) & (np.signbit(result) != np.signbit(expected))
-    distance[(nan != other) | zero_signs] = 2**32
+    distance[(nan != other) | zero_signs] = 2**64
     return int(distance.max(initial=0))
 
 
@@ -48,7 +54,7 @@ def assert_agrees(result: Array, expected: Array, ulps: int = 0, absolute: Array
     assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
     if result.dtype == np.float16:
         result, expected = result.astype(np.float32), expected.astype(np.float32)
-    if result.dtype != np.float32:
+    if result.dtype.name not in ("float32", "float64"):
         np.testing.assert_array_equal(result, expected)
     elif absolute is None:
         error = largest_error(result, expected)
@@ -62,8 +68,10 @@ def assert_agrees(result: Array, expected: Array, ulps: int = 0, absolute: Array
 
 def _position(floats: Array) -> Array:
     """The number of floats between 0 and each float, negative below 0."""
-    bits = np.ascontiguousarray(floats).view(np.int32).astype(np.int64)
-    return np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
+    integer = np.int32 if floats.dtype == np.float32 else np.int64
+    bits = np.ascontiguousarray(floats).view(integer)
+    # Distances of float64 do not fit into 64 bits.
+    return np.where(bits < 0, -(bits & np.iinfo(integer).max), bits).astype(object)
 
 
 def _worst(result: Array, expected: Array) -> str:

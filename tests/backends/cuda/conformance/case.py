@@ -17,12 +17,15 @@ BLOCK = 256
 
 _C_TYPES = {
     "float32": "float",
+    "float64": "double",
     "float16": "treadle_half",
     "int32": "int",
     "int64": "long long",
     "uint16": "unsigned short",
     "uint32": "unsigned",
 }
+
+_WIDER: Mapping[str, type[np.generic]] = {"float32": np.float64, "float64": np.longdouble}
 
 
 @dataclass(frozen=True)
@@ -63,12 +66,12 @@ def elementwise(
 ) -> Case:
     """A case of one call an element: `expression` reads `x`, `y` and `z`, which are elements of the inputs.
 
-    `reference` is given the inputs, floats as float64 unless the result has to be exact, in which case NumPy computes
-    in the type at hand; what it returns is rounded to `result`.
+    `reference` is given the inputs, floats in a wider type unless the result has to be exact, in which case NumPy
+    computes in the type at hand; what it returns is rounded to `result`.
     """
     names = dict(zip("xyz", inputs, strict=False))
     with np.errstate(all="ignore"):
-        wide = [array.astype(np.float64) if ulps else array for array in inputs]
+        wide = [array.astype(_WIDER[array.dtype.name]) if ulps else array for array in inputs]
         expected = np.asarray(reference(*wide)).astype(result)
     count = prod(expected.shape)
     values = " ".join(f"const auto {name} = {name}_[i];" for name in names)

@@ -16,7 +16,7 @@ from tests.backends.cuda.conformance.samples import pairs, reals, triples
 Array = NDArray[Any]
 
 
-def _larger(x: Array, y: Array) -> Array:
+def larger(x: Array, y: Array) -> Array:
     """The maximum without NaN, +0 being larger than -0."""
     return np.where((x > y) | ((x == y) & np.signbit(y)), x, y)
 
@@ -56,10 +56,10 @@ _FUNCTIONS: dict[str, tuple[Callable[..., Array], tuple[Array, ...]]] = {
     "trunc": (np.trunc, (reals(18),)),
     "roundeven": (np.rint, (reals(19),)),
     "copysign": (np.copysign, pairs(20)),
-    "max": (lambda x, y: np.where(np.isnan(x) | np.isnan(y), np.nan, _larger(x, y)), pairs(21)),
-    "min": (lambda x, y: np.where(np.isnan(x) | np.isnan(y), np.nan, -_larger(-x, -y)), pairs(22)),
-    "maxnum": (lambda x, y: np.where(np.isnan(x), y, np.where(np.isnan(y), x, _larger(x, y))), pairs(23)),
-    "minnum": (lambda x, y: np.where(np.isnan(x), y, np.where(np.isnan(y), x, -_larger(-x, -y))), pairs(24)),
+    "max": (lambda x, y: np.where(np.isnan(x) | np.isnan(y), np.nan, larger(x, y)), pairs(21)),
+    "min": (lambda x, y: np.where(np.isnan(x) | np.isnan(y), np.nan, -larger(-x, -y)), pairs(22)),
+    "maxnum": (lambda x, y: np.where(np.isnan(x), y, np.where(np.isnan(y), x, larger(x, y))), pairs(23)),
+    "minnum": (lambda x, y: np.where(np.isnan(x), y, np.where(np.isnan(y), x, -larger(-x, -y))), pairs(24)),
 }
 _SASS = {"fma": "FFMA", "max": "FMNMX.NAN", "min": "FMNMX.NAN", "maxnum": "FMNMX", "minnum": "FMNMX"}
 

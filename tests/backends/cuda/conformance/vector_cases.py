@@ -22,6 +22,7 @@ _OPERATORS: dict[str, Callable[[Array, Array], Array]] = {
 }
 _COUNT = 256
 _X, _Y = (array[-4 * _COUNT :].reshape(_COUNT, 4) for array in pairs(40))
+_BYTES = np.random.default_rng(42).integers(-128, 128, 2 * _COUNT, np.int8)
 _LOAD = """const auto a = treadle_load<treadle_vec<float, 4>>(x + 4 * i);
   const auto b = treadle_load<treadle_vec<float, 4>>(y + 4 * i);
   """
@@ -84,10 +85,14 @@ VECTOR_CASES: dict[str, Case] = {
     "treadle_load": Case(
         """const auto four = treadle_load<treadle_vec<float, 4>>(x + 4 * i);
   const auto two = treadle_load<treadle_vec<int, 2>>(y + 2 * i);
-  for (int n = 0; n < 4; ++n) out[6 * i + n] = four.v[3 - n];
-  for (int n = 0; n < 2; ++n) out[6 * i + 4 + n] = two.v[n];""",
-        {"x": _X, "y": np.arange(2 * _COUNT, dtype=np.int32)},
-        np.concatenate([_X[:, ::-1], np.arange(2 * _COUNT, dtype=np.float32).reshape(_COUNT, 2)], 1),
+  const auto bytes = treadle_load<treadle_vec<signed char, 2>>(z + i);
+  for (int n = 0; n < 4; ++n) out[8 * i + n] = four.v[3 - n];
+  for (int n = 0; n < 2; ++n) out[8 * i + 4 + n] = two.v[n];
+  for (int n = 0; n < 2; ++n) out[8 * i + 6 + n] = bytes.v[n];""",
+        {"x": _X, "y": np.arange(2 * _COUNT, dtype=np.int32), "z": _BYTES.view(np.uint16)},
+        np.concatenate(
+            [_X[:, ::-1], np.arange(2 * _COUNT, dtype=np.float32).reshape(_COUNT, 2), _BYTES.reshape(_COUNT, 2)], 1
+        ).astype(np.float32),
         block=_COUNT,
         sass="LDG.128",
     ),

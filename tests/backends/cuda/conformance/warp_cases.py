@@ -16,10 +16,12 @@ _SHIFTS = (0, 1, 5, 16, 31)
 _FLOATS = np.arange(64, dtype=np.float32) + np.float32(0.25)
 _WHOLE = np.arange(64, dtype=np.int32) * 3 - (1 << 25) - 1
 """Whole numbers that no float holds."""
+_DOUBLES = np.arange(64) / 3
+"""Doubles both of whose words matter."""
 
 
 def _shuffle(mode: str, sources: list[Array]) -> Case:
-    """Both types, in two warps; `sources` are the lanes that are read for each of `_SHIFTS`.
+    """All types, in two warps; `sources` are the lanes that are read for each of `_SHIFTS`.
 
     With `idx` the lane that is read differs from lane to lane, as the others' cannot.
     """
@@ -28,12 +30,15 @@ def _shuffle(mode: str, sources: list[Array]) -> Case:
     body = f"""const int shifts[] = {{{shifts}}};
   for (int n = 0; n < {len(_SHIFTS)}; ++n) {{
     const int shift = shifts[n];
-    out[n * 128 + i] = __float_as_int(treadle_shuffle_{mode}(x[i], {lane}));
-    out[n * 128 + 64 + i] = treadle_shuffle_{mode}(y[i], {lane});
+    out[n * 192 + i] = __float_as_int(treadle_shuffle_{mode}(x[i], {lane}));
+    out[n * 192 + 64 + i] = treadle_shuffle_{mode}(y[i], {lane});
+    out[n * 192 + 128 + i] = __double_as_longlong(treadle_shuffle_{mode}(z[i], {lane}));
   }}"""
     of_both_warps = [np.concatenate([source, source + 32]) for source in sources]
-    expected = np.stack([np.stack([_FLOATS.view(np.int32)[of], _WHOLE[of]]) for of in of_both_warps])
-    return Case(body, {"x": _FLOATS, "y": _WHOLE}, expected, block=64, sass="SHFL")
+    inputs = {"x": _FLOATS, "y": _WHOLE, "z": _DOUBLES}
+    bits = _FLOATS.view(np.int32).astype(np.int64), _WHOLE.astype(np.int64), _DOUBLES.view(np.int64)
+    expected = np.stack([np.stack([each[of] for each in bits]) for of in of_both_warps])
+    return Case(body, inputs, expected, block=64, sass="SHFL")
 
 
 def _copy(bytes: int, sass: str) -> Case:

@@ -35,10 +35,12 @@ def operands_of(anchor: Anchor) -> list[SSAValue]:
 
 
 def values_of(tensor: SSAValue, seed: int) -> Array:
-    """Random numbers of a tensor's type: floats normally distributed, integers below 10."""
+    """Random numbers of a tensor's type: floats normally distributed, integers below 10, truths one of two."""
     type = tensor.type
     assert isinstance(type, TensorType)
     shape, dtype = type.get_shape(), numpy_dtype(type.get_element_type())
+    if dtype.kind == "b":
+        return random(*shape, seed=seed) > 0
     if dtype.kind == "i":
         return np.random.default_rng([seed, *shape]).integers(-9, 9, shape).astype(dtype)
     return random(*shape, seed=seed).astype(dtype)

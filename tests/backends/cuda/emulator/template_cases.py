@@ -31,16 +31,17 @@ AnchorOf = Callable[[str], Anchor]
 
 HALVES = ("float16", "bfloat16")
 FLOATS = ("float32", *HALVES, "float64")
-INTEGERS = ("int32", "int64")
+INTEGERS = ("int8", "int16", "int32", "int64")
 DTYPES = (*FLOATS, *INTEGERS)
+TRUTHS = "bool"
+"""Of these there are movements and elementwise operators only."""
 
 
 @dataclass(frozen=True)
 class Coverage:
     """What a template is tried on: each case in each dtype, as far as the template fits.
 
-    Of f64 the CUDA printer writes operators only, no function such as a maximum, and integers have no averages: their
-    cases are others of the same shapes.
+    Integers have no averages and no functions: their cases are others of the same shapes.
     """
 
     dtypes: tuple[str, ...]
@@ -113,8 +114,6 @@ def window(case: Window, dtype: str) -> Operator:
     kind, shape, size, step, pad = case
     if dtype in INTEGERS:
         kind = "max"
-    elif kind == "max" and dtype == "float64":
-        kind = "depthwise"
     image = tensor(*shape, dtype=dtype)
     if kind in ("max", "avg"):
         return PoolOp(kind, image, [size] * 2, [step] * 2, [pad] * 4, [1, 1])
@@ -130,16 +129,16 @@ POINTWISE: list[Shape] = [
 
 
 def _unary(shape: Shape, dtype: str) -> Operator:
-    return UnaryOp("tanh" if dtype in ("float32", *HALVES) else "neg", tensor(*shape, dtype=dtype))
+    kind = "tanh" if dtype in FLOATS else "not" if dtype == TRUTHS else "neg"
+    return UnaryOp(kind, tensor(*shape, dtype=dtype))
 
 
 def _broadcast(shape: Shape, dtype: str) -> Operator:
-    return BinaryOp("mul", tensor(*shape, dtype=dtype), tensor(*shape[-1:], dtype=dtype))
+    return BinaryOp("and" if dtype == TRUTHS else "mul", tensor(*shape, dtype=dtype), tensor(*shape[-1:], dtype=dtype))
 
 
 def _reduction(kind: str, shape: Shape, dims: tuple[int, ...], dtype: str) -> Operator:
-    missing = {"float64": ("max", "min"), "int32": ("mul",)}.get(dtype, ())
-    kind = "add" if kind in missing else kind
+    kind = "add" if kind == "mul" and dtype in INTEGERS else kind
     return ReductionOp(kind, tensor(*shape, dtype=dtype), dims, keep=False)
 
 
@@ -147,7 +146,12 @@ def _row(case: row_cases.Case, dtype: str) -> Anchor:
     name, shape, dim = case
     if dtype in INTEGERS:
         return definition(ArgReductionOp("max", tensor(*shape, dtype=dtype), dim, keep=False))
-    return row_cases.build(("variance" if dtype == "float64" else name, shape, dim), dtype)
+    return row_cases.build((name, shape, dim), dtype)
+
+
+def _few_terms(shape: Shape, dtype: str) -> Operator:
+    """Sums of a few elements; of truths there are none."""
+    return _unary(shape, dtype) if dtype == TRUTHS else _reduction("add", shape, (1,), dtype)
 
 
 def _transpose(shape: Shape, permutation: list[int], dtype: str) -> Operator:
@@ -166,12 +170,14 @@ _RULES: list[Callable[[str], Operator]] = [
     *(partial(_unary, shape) for shape in POINTWISE),
     *(partial(_broadcast, shape) for shape in ((40, 64), (3, 7), (5, 12, 16), (1, 1), (2039, 2))),
     *(partial(_transpose, shape, [1, 0]) for shape in ((4, 64), (1, 7), (64, 5))),
-    *(partial(_reduction, "add", shape, (1,)) for shape in ((300, 5), (1, 1), (7, 31))),
+    *(partial(_few_terms, shape) for shape in ((300, 5), (1, 1), (7, 31))),
 ]
 
 
 def _product(shapes: tuple[Shape, Shape], dtype: str) -> Anchor:
     a, b = shapes
+    if dtype == TRUTHS:
+        return definition(_unary(a, dtype))
     return MatmulOp(tensor(*a, dtype=dtype), tensor(*b, dtype=dtype))
 
 
@@ -188,6 +194,6 @@ COVERED: dict[str, Coverage] = {
     ),
     "row_cuda": Coverage(DTYPES, tuple(partial(_row, case) for case in row_cases.CASES)),
     "window_cuda": Coverage(DTYPES, _operators([partial(window, each) for each in WINDOWS])),
-    "transpose_cuda": Coverage(DTYPES, _operators([partial(_transpose, *each) for each in TRANSPOSES])),
-    "rule_cuda": Coverage(DTYPES, (*_operators(_RULES), *_products(RULED_PRODUCTS))),
+    "transpose_cuda": Coverage((*DTYPES, TRUTHS), _operators([partial(_transpose, *each) for each in TRANSPOSES])),
+    "rule_cuda": Coverage((*DTYPES, TRUTHS), (*_operators(_RULES), *_products(RULED_PRODUCTS))),
 }

@@ -297,6 +297,7 @@ CASES: dict[str, Callable[[], None]] = {
         runner_cases.functions_of_the_header_run_as_on_a_gpu,
         runner_cases.a_program_becomes_a_graph,
         runner_cases.the_benchmark_measures_and_writes,
+        runner_cases.schedules_are_timed_and_a_second_run_measures_nothing,
         out_of_memory_is_told_and_leaks_nothing,
         a_kernel_that_is_not_in_the_image,
         images_that_are_none,

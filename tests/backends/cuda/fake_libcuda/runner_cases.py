@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks import gpu_spaces, space_kernels
 from benchmarks.cuda_graph import ProgramGraph
 from benchmarks.gpu import main as gpu_bench
 from tests.backends.cuda.conformance.accuracy import assert_agrees
@@ -23,6 +24,7 @@ from treadle.backends.cuda.emulator.signature import kernels
 from treadle.backends.cuda.executor import Launch
 from treadle.backends.cuda.resources import Resources
 from treadle.target import Target
+from treadle.tools.schedule_cases import Case, cases
 
 
 def functions_of_the_header_run_as_on_a_gpu() -> None:
@@ -70,6 +72,26 @@ def the_benchmark_measures_and_writes() -> None:
     assert row["workload"] == "matmul_128" and list(row["missing"]) == ["ONNX Runtime"]
     assert side["cuda_graph"] and side["difference"] == 0 and len(side["rounds_us"]) == 3
     assert 0 < side["quartiles_us"][0] <= side["median_us"]
+
+
+def schedules_are_timed_and_a_second_run_measures_nothing() -> None:
+    """The two schedules of a transposition; they agree, and what was measured is not measured again."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        small = Case("small", ((2, 16, 3, 11),), cases()["channels last, 8 x 64 x 56 x 56"].operators)
+        patch.setattr(gpu_spaces, "cases", lambda: {"small": small})
+        patch.setattr(gpu_spaces, "describe_run", lambda: {"date": "2030-01-02", "commit": "abc"})
+        for module in (gpu_spaces, space_kernels):
+            patch.setattr(module, "compile_cubin", lambda unit, target: _emulated([unit], target)[0])
+        options = ["--workers", "0", "--rounds", "3", "--flush-mib", "0", "--output", folder]
+        assert gpu_spaces.main(options) == 0
+        (path,) = Path(folder).glob("gpu-spaces-treadle-emulator-2030-01-02.json")
+        content = json.loads(path.read_text())
+        patch.setattr(gpu_spaces, "measured", None)
+        assert gpu_spaces.main(options) == 0
+    (row,) = content["results"]
+    assert (row["case"], row["template"], row["target"], row["size"]) == ("small", "transpose_cuda", "sm_80", 2)
+    assert [each["difference"] for each in row["schedules"]] == [0.0, 0.0]
+    assert all(each["cold_us"] > 0 and each["warm_us"] > 0 and each["rounds"] == 3 for each in row["schedules"])
 
 
 def _emulated(units: Sequence[Unit], target: Target, **_: object) -> list[Cubin]:

@@ -95,7 +95,11 @@ template <int BYTES>
 struct alignas(BYTES) treadle_bytes {
   unsigned words[BYTES / 4];
 };
-// A vector at an address that is a multiple of its size: 8 or 16 bytes at once.
+template <>
+struct alignas(2) treadle_bytes<2> {
+  unsigned short halfword;
+};
+// A vector at an address that is a multiple of its size: 2 to 16 bytes at once.
 template <typename V> inline V treadle_load(const void *address) {
   union {
     treadle_bytes<sizeof(V)> bytes;
@@ -163,6 +167,42 @@ inline float treadle_min(float x, float y) {
 inline float treadle_maxnum(float x, float y) { return fmaxf(x, y); }
 inline float treadle_minnum(float x, float y) { return fminf(x, y); }
 
+// The same of doubles.
+inline double treadle_exp_double(double x) { return exp(x); }
+inline double treadle_log_double(double x) { return log(x); }
+inline double treadle_log1p_double(double x) { return log1p(x); }
+inline double treadle_expm1_double(double x) { return expm1(x); }
+inline double treadle_sqrt_double(double x) { return sqrt(x); }
+inline double treadle_rsqrt_double(double x) { return rsqrt(x); }
+inline double treadle_tanh_double(double x) { return tanh(x); }
+inline double treadle_erf_double(double x) { return erf(x); }
+inline double treadle_sin_double(double x) { return sin(x); }
+inline double treadle_cos_double(double x) { return cos(x); }
+inline double treadle_tan_double(double x) { return tan(x); }
+inline double treadle_pow_double(double x, double y) { return pow(x, y); }
+inline double treadle_mod_double(double x, double y) { return fmod(x, y); }
+inline double treadle_abs_double(double x) { return fabs(x); }
+inline double treadle_floor_double(double x) { return floor(x); }
+inline double treadle_ceil_double(double x) { return ceil(x); }
+inline double treadle_trunc_double(double x) { return trunc(x); }
+inline double treadle_roundeven_double(double x) { return rint(x); }
+inline double treadle_copysign_double(double x, double y) { return copysign(x, y); }
+inline double treadle_fma_double(double x, double y, double z) { return fma(x, y, z); }
+
+// There is no instruction for these. Equal numbers have equal bits, but for zeros, whose signs are combined.
+inline double treadle_max_double(double x, double y) {
+  if (x != x || y != y) return x + y;
+  if (x == y) return __longlong_as_double(__double_as_longlong(x) & __double_as_longlong(y));
+  return x > y ? x : y;
+}
+inline double treadle_min_double(double x, double y) {
+  if (x != x || y != y) return x + y;
+  if (x == y) return __longlong_as_double(__double_as_longlong(x) | __double_as_longlong(y));
+  return x < y ? x : y;
+}
+inline double treadle_maxnum_double(double x, double y) { return x != x ? y : y != y ? x : treadle_max_double(x, y); }
+inline double treadle_minnum_double(double x, double y) { return x != x ? y : y != y ? x : treadle_min_double(x, y); }
+
 // ---- conversions ---------------------------------------------------------------------------------------------
 
 inline float treadle_half_to_float(treadle_half x) {
@@ -184,6 +224,16 @@ inline treadle_bfloat16 treadle_float_to_bfloat16(float x) {
   treadle_bfloat16 r;
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
   return r;
+}
+// To a float whose last bit says whether anything was cut off, so that rounding it again is rounding once.
+// Source: Boldo and Melquiond, "When double rounding is odd", 2005.
+inline float treadle_double_to_odd(double x) {
+  const float cut = __double2float_rz(x);
+  return (double)cut == x || x != x ? cut : __uint_as_float(__float_as_uint(cut) | 1u);
+}
+inline treadle_half treadle_double_to_half(double x) { return treadle_float_to_half(treadle_double_to_odd(x)); }
+inline treadle_bfloat16 treadle_double_to_bfloat16(double x) {
+  return treadle_float_to_bfloat16(treadle_double_to_odd(x));
 }
 // Rounds to the 10 bits of mantissa that the tensor cores read of a tf32 operand, ties away from 0.
 inline float treadle_float_to_tf32(float x) {
@@ -207,6 +257,10 @@ inline float treadle_shuffle_down(float x, int lane) { return __shfl_down_sync(0
 inline float treadle_shuffle_up(float x, int lane) { return __shfl_up_sync(0xffffffffu, x, lane); }
 inline float treadle_shuffle_xor(float x, int lane) { return __shfl_xor_sync(0xffffffffu, x, lane); }
 inline float treadle_shuffle_idx(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+inline double treadle_shuffle_down(double x, int lane) { return __shfl_down_sync(0xffffffffu, x, lane); }
+inline double treadle_shuffle_up(double x, int lane) { return __shfl_up_sync(0xffffffffu, x, lane); }
+inline double treadle_shuffle_xor(double x, int lane) { return __shfl_xor_sync(0xffffffffu, x, lane); }
+inline double treadle_shuffle_idx(double x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 inline int treadle_shuffle_down(int x, int lane) { return __shfl_down_sync(0xffffffffu, x, lane); }
 inline int treadle_shuffle_up(int x, int lane) { return __shfl_up_sync(0xffffffffu, x, lane); }
 inline int treadle_shuffle_xor(int x, int lane) { return __shfl_xor_sync(0xffffffffu, x, lane); }

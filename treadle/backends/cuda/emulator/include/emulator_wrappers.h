@@ -30,17 +30,46 @@ TREADLE_EMU_INLINE float treadle_roundeven(float x) { return __builtin_rintf(x);
 TREADLE_EMU_INLINE float treadle_copysign(float x, float y) { return __builtin_copysignf(x, y); }
 TREADLE_EMU_INLINE float treadle_fma(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
 
+TREADLE_EMU_INLINE double treadle_exp_double(double x) { return __builtin_exp(x); }
+TREADLE_EMU_INLINE double treadle_log_double(double x) { return __builtin_log(x); }
+TREADLE_EMU_INLINE double treadle_log1p_double(double x) { return __builtin_log1p(x); }
+TREADLE_EMU_INLINE double treadle_expm1_double(double x) { return __builtin_expm1(x); }
+TREADLE_EMU_INLINE double treadle_sqrt_double(double x) { return __builtin_sqrt(x); }
+TREADLE_EMU_INLINE double treadle_tanh_double(double x) { return __builtin_tanh(x); }
+TREADLE_EMU_INLINE double treadle_erf_double(double x) { return __builtin_erf(x); }
+TREADLE_EMU_INLINE double treadle_sin_double(double x) { return __builtin_sin(x); }
+TREADLE_EMU_INLINE double treadle_cos_double(double x) { return __builtin_cos(x); }
+TREADLE_EMU_INLINE double treadle_tan_double(double x) { return __builtin_tan(x); }
+TREADLE_EMU_INLINE double treadle_rsqrt_double(double x) { return 1.0 / __builtin_sqrt(x); }
+TREADLE_EMU_INLINE double treadle_pow_double(double x, double y) { return __builtin_pow(x, y); }
+TREADLE_EMU_INLINE double treadle_mod_double(double x, double y) { return __builtin_fmod(x, y); }
+TREADLE_EMU_INLINE double treadle_abs_double(double x) { return __builtin_fabs(x); }
+TREADLE_EMU_INLINE double treadle_floor_double(double x) { return __builtin_floor(x); }
+TREADLE_EMU_INLINE double treadle_ceil_double(double x) { return __builtin_ceil(x); }
+TREADLE_EMU_INLINE double treadle_trunc_double(double x) { return __builtin_trunc(x); }
+TREADLE_EMU_INLINE double treadle_roundeven_double(double x) { return __builtin_rint(x); }
+TREADLE_EMU_INLINE double treadle_copysign_double(double x, double y) { return __builtin_copysign(x, y); }
+TREADLE_EMU_INLINE double treadle_fma_double(double x, double y, double z) { return __builtin_fma(x, y, z); }
+
 // Not a number stays the one it is, so that memory never written can be told by what was made of it.
-TREADLE_EMU_INLINE float treadle_max(float x, float y) {
-  if (x != x || y != y) return x != x ? x : y;
-  return x == y ? (__builtin_signbit(x) ? y : x) : x > y ? x : y;
-}
-TREADLE_EMU_INLINE float treadle_min(float x, float y) {
-  if (x != x || y != y) return x != x ? x : y;
-  return x == y ? (__builtin_signbit(x) ? x : y) : x < y ? x : y;
-}
-TREADLE_EMU_INLINE float treadle_maxnum(float x, float y) { return x != x ? y : y != y ? x : treadle_max(x, y); }
-TREADLE_EMU_INLINE float treadle_minnum(float x, float y) { return x != x ? y : y != y ? x : treadle_min(x, y); }
+#define TREADLE_EMU_EXTREMES(T, SUFFIX)                                                                          \
+  TREADLE_EMU_INLINE T treadle_max##SUFFIX(T x, T y) {                                                           \
+    if (x != x || y != y) return x != x ? x : y;                                                                 \
+    return x == y ? (__builtin_signbit(x) ? y : x) : x > y ? x : y;                                              \
+  }                                                                                                              \
+  TREADLE_EMU_INLINE T treadle_min##SUFFIX(T x, T y) {                                                           \
+    if (x != x || y != y) return x != x ? x : y;                                                                 \
+    return x == y ? (__builtin_signbit(x) ? x : y) : x < y ? x : y;                                              \
+  }                                                                                                              \
+  TREADLE_EMU_INLINE T treadle_maxnum##SUFFIX(T x, T y) {                                                        \
+    return x != x ? y : y != y ? x : treadle_max##SUFFIX(x, y);                                                  \
+  }                                                                                                              \
+  TREADLE_EMU_INLINE T treadle_minnum##SUFFIX(T x, T y) {                                                        \
+    return x != x ? y : y != y ? x : treadle_min##SUFFIX(x, y);                                                  \
+  }
+TREADLE_EMU_EXTREMES(float, )
+TREADLE_EMU_EXTREMES(double, _double)
+#undef TREADLE_EMU_EXTREMES
 
 TREADLE_EMU_INLINE float treadle_half_to_float(treadle_half h) {
   unsigned sign = (h.bits & 0x8000u) << 16, exponent = h.bits >> 10 & 31, mantissa = h.bits & 1023u;
@@ -75,6 +104,20 @@ TREADLE_EMU_INLINE treadle_bfloat16 treadle_float_to_bfloat16(float x) {
   unsigned bits = __float_as_uint(x);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return {(unsigned short)(treadle_emu_unwritten(bits) ? 0xfffb : 0x7fff)};
   return {(unsigned short)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16)};
+}
+// The last bit says whether anything was cut off.
+TREADLE_EMU_INLINE float treadle_double_to_odd(double x) {
+  const unsigned nearest = __float_as_uint((float)x);
+  if ((double)(float)x == x || x != x) return (float)x;
+  // Rounding away from zero went one too far; an infinity comes back as the largest float, which is odd.
+  const unsigned cut = __builtin_fabs((double)(float)x) > __builtin_fabs(x) ? nearest - 1 : nearest;
+  return __uint_as_float(cut | 1u);
+}
+TREADLE_EMU_INLINE treadle_half treadle_double_to_half(double x) {
+  return treadle_float_to_half(treadle_double_to_odd(x));
+}
+TREADLE_EMU_INLINE treadle_bfloat16 treadle_double_to_bfloat16(double x) {
+  return treadle_float_to_bfloat16(treadle_double_to_odd(x));
 }
 // Ties go away from zero, as cvt.rna does.
 TREADLE_EMU_INLINE float treadle_float_to_tf32(float x) {

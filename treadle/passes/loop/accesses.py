@@ -1,0 +1,86 @@
+"""The accesses of a kernel to its buffers, as far as what they cost depends on them: places, widths, predicates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from xdsl.dialects import vector
+from xdsl.dialects.builtin import FixedBitwidthType, MemRefType, VectorType
+from xdsl.ir import Operation, SSAValue
+
+from treadle.dialects.loop import AsyncCopyOp, LoadMatrixOp, LoadOp, Space, SpaceAttr, StoreOp
+
+WARP = 32
+SECTOR_BYTES = 32
+"""What global memory and the caches in front of it move at once."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """Where each lane reads or writes: `elements` from the place at `indices` on. Only the first `lanes` count."""
+
+    buffer: SSAValue
+    indices: Sequence[SSAValue]
+    elements: int
+    is_store: bool
+    lanes: int = WARP
+    predicate: SSAValue | None = None
+
+    @property
+    def type(self) -> MemRefType:
+        """The buffer's."""
+        type = self.buffer.type
+        assert isinstance(type, MemRefType)
+        return type
+
+    @property
+    def space(self) -> Space | None:
+        """Where the buffer lies; None in global memory."""
+        memory = self.type.memory_space
+        return memory.data if isinstance(memory, SpaceAttr) else None
+
+    @property
+    def element_bytes(self) -> int | None:
+        """Bytes of one element; None where its type has no width."""
+        element = self.type.get_element_type()
+        return max(1, element.bitwidth // 8) if isinstance(element, FixedBitwidthType) else None
+
+    @property
+    def strides(self) -> list[int]:
+        """Elements from one place to the next, along each dimension of the buffer."""
+        shape = self.type.get_shape()
+        return [prod(shape[n + 1 :]) for n in range(len(shape))]
+
+
+def accesses(op: Operation) -> list[Access]:
+    """What an operation reads and writes; nothing for other operations."""
+    if isinstance(op, LoadOp | StoreOp):
+        return [Access(op.buffer, op.indices, 1, isinstance(op, StoreOp), predicate=op.predicate)]
+    if isinstance(op, vector.LoadOp):
+        return [Access(op.base, op.indices, _count(op.result), False)]
+    if isinstance(op, vector.StoreOp):
+        return [Access(op.base, op.indices, _count(op.vector), True)]
+    if isinstance(op, AsyncCopyOp):
+        read = Access(op.source, op.source_indices, op.count, False, predicate=op.predicate)
+        return [read, Access(op.buffer, op.indices, op.count, True)]
+    if isinstance(op, LoadMatrixOp):
+        # Eight lanes name the rows of each matrix, 16 bytes each.
+        row = 4 * op.fragment.type.get_shape()[-1]
+        return [Access(op.buffer, op.indices, row, False, lanes=8 * op.matrices)]
+    return []
+
+
+def name_of(buffer: SSAValue) -> str:
+    """What a buffer is called in reports."""
+    return buffer.name_hint or "buffer"
+
+
+def _count(value: SSAValue) -> int:
+    type = value.type
+    assert isinstance(type, VectorType)
+    return type.element_count()
+
+
+__all__ = ["SECTOR_BYTES", "WARP", "Access", "accesses", "name_of"]
