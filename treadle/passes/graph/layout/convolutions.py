@@ -1,0 +1,100 @@
+"""Convolutions of images `[N, spatial..., C]`: as matrix products where tensor cores would take them, else as their
+definition.
+
+Rows of a product are pixels of all images, columns output channels, and its terms `(kernel..., C)`: neighbouring terms
+are neighbouring channels, which one access reads. Source: Chetlur et al., "cuDNN: Efficient primitives for deep
+learning", 2014, section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Operation, SSAValue
+
+from treadle.dialects.graph import ConvOp, ConvTransposeOp, MatmulOp, ReshapeOp, TransposeOp
+from treadle.dialects.graph.compute import ComputeOp
+from treadle.dialects.graph.definition import DefinitionBuilder, Scalar, compute_of, int_list
+from treadle.dialects.graph.linear import padded_at
+from treadle.passes.graph.layout.permutations import permuted_definition, to_last
+from treadle.passes.graph.rewriting import shape_of, tensor
+
+
+def convolution(op: ConvOp, x: SSAValue) -> list[Operation]:
+    """The operations of which the last gives the convolution of `x`, `[N, spatial..., C]`, in the same order of
+    dimensions."""
+    if op.groups.value.data > 1:
+        return _by_definition(op, x)
+    n, oc, *spatial = op.shape
+    pixels, terms = n * prod(spatial), prod(shape_of(op.w)[1:])
+    rows = ReshapeOp(x, [pixels, terms]) if is_pointwise(op) else im2col_last(op, x)
+    rank = len(spatial)
+    turned = TransposeOp(op.w, [*range(2, 2 + rank), 1, 0])
+    filters = ReshapeOp(turned.result, [terms, oc])
+    product = MatmulOp(rows.result, filters.result)
+    return [rows, turned, filters, product, ReshapeOp(product.result, [n, *spatial, oc])]
+
+
+def transposed_convolution(op: ConvTransposeOp, x: SSAValue) -> list[Operation]:
+    """The same of a transposed convolution. One without overlap is a product whose columns are shuffled into pixels."""
+    if not has_no_overlap(op):
+        return _by_definition(op, x)
+    n, ic, *source = shape_of(op.x)
+    _, oc, *kernel = shape_of(op.w)
+    rank = len(kernel)
+    rows = ReshapeOp(x, [n * prod(source), ic])
+    turned = TransposeOp(op.w, [0, *range(2, 2 + rank), 1])
+    filters = ReshapeOp(turned.result, [ic, prod(kernel) * oc])
+    product = MatmulOp(rows.result, filters.result)
+    apart = ReshapeOp(product.result, [n, *source, *kernel, oc])
+    pairs = [axis for d in range(rank) for axis in (1 + d, 1 + rank + d)]
+    shuffled = TransposeOp(apart.result, [0, *pairs, 1 + 2 * rank])
+    image = ReshapeOp(shuffled.result, [n, *op.shape[2:], oc])
+    return [rows, turned, filters, product, apart, shuffled, image]
+
+
+def im2col_last(op: ConvOp, x: SSAValue) -> ComputeOp:
+    """The windows of `x`, `[N, spatial..., C]`, as rows `[N * pixels, kernel... * C]`."""
+    n, _, *spatial = op.shape
+    _, channels, *kernel = shape_of(op.w)
+
+    def element(b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
+        image, *position = b.delinearize(index[0], [n, *spatial])
+        *offset, channel = b.delinearize(index[1], [*kernel, channels])
+        where, conditions = op.input_indices(b, position, offset)
+        return padded_at(b, x, [image, *where, channel], conditions)
+
+    type = TensorType(tensor(op.x).get_element_type(), [n * prod(spatial), prod(kernel) * channels])
+    return compute_of(type, element, "im2col")
+
+
+def has_no_overlap(op: ConvTransposeOp) -> bool:
+    """Whether each output pixel of a transposed convolution of one group comes from one input pixel."""
+    strides, pads, dilations, extra = (
+        int_list(op.properties, name) for name in ("strides", "pads", "dilations", "output_padding")
+    )
+    kernel = shape_of(op.w)[2:]
+    plain = not any(pads) and not any(extra) and set(dilations) == {1} and op.groups.value.data == 1
+    return plain and strides == tuple(kernel)
+
+
+def is_pointwise(op: ConvOp) -> bool:
+    """Whether each output pixel of a convolution comes from the input pixel at its place."""
+    strides, pads = int_list(op.properties, "strides"), int_list(op.properties, "pads")
+    return prod(shape_of(op.w)[2:]) == 1 and set(strides) == {1} and set(pads) == {0}
+
+
+def _by_definition(op: ConvOp | ConvTransposeOp, x: SSAValue) -> list[Operation]:
+    """The convolution's own definition; neighbouring channels' weights become neighbours, too."""
+    rank = len(op.shape)
+    channels_last = to_last(rank)
+    # [OC, C / groups, kernel...], or [C, OC / groups, kernel...], to [kernel..., the second, the first].
+    order = (*range(2, rank), 1, 0)
+    turned = TransposeOp(op.w, order)
+    operands = {op.x: (x, channels_last), op.w: (turned.result, order)}
+    return [turned, permuted_definition(op, channels_last, operands)]
+
+
+__all__ = ["convolution", "has_no_overlap", "im2col_last", "is_pointwise", "transposed_convolution"]
