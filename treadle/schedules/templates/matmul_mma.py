@@ -16,6 +16,10 @@ from treadle.schedules.templates.matmul_mma_kernel import MmaKernel
 from treadle.schedules.templates.matmul_mma_tile import MmaTile, mma_tile
 from treadle.target import Target
 
+_BLOCKS = (
+    (16, 128), (32, 64), (64, 32), (64, 64), (64, 128), (128, 16), (128, 32), (128, 64), (128, 128), (128, 256),
+    (256, 128),
+)  # fmt: skip
 _SMALLEST_WARP_TILE = 16 * 32
 _LARGEST_AHEAD = 384
 """Bytes along K of all stages: copies that start earlier take shared memory from other blocks, and win nothing."""
@@ -34,12 +38,8 @@ class MatmulMma(Template):
     name: ClassVar[str] = "matmul_mma"
     kind: ClassVar[str] = "cuda"
     knobs: ClassVar[tuple[Knob, ...]] = (
-        Knob(
-            "block",
-            ((16, 128), (32, 64), (64, 64), (64, 128), (128, 64), (128, 128), (128, 256), (256, 128)),
-            "rows and columns of a block's tile of C",
-        ),
-        Knob("warps", ((1, 4), (2, 2), (2, 4), (4, 2)), "warps of a block along M and N"),
+        Knob("block", _BLOCKS, "rows and columns of a block's tile of C"),
+        Knob("warps", ((1, 4), (2, 2), (2, 4), (4, 1), (4, 2)), "warps of a block along M and N"),
         Knob("depth", (32, 64), "extent of the tiles along K"),
         Knob("stages", (2, 3, 4, 5), "tiles of A and of B in shared memory"),
         Knob("group", (1, 8), "rows of blocks that run next to one another, so that they share B's columns in L2"),
@@ -55,6 +55,10 @@ class MatmulMma(Template):
         choices = [((128, 128), (2, 2)), ((64, 128), (2, 2)), ((64, 64), (2, 2)), ((32, 64), (2, 2))]
         if m <= 16:
             choices = [((16, 128), (1, 4))]
+        elif n <= 16:
+            choices = [((128, 16), (4, 1))]
+        elif n <= 32:
+            choices = [((128, 32), (4, 1)), ((64, 32), (2, 2))]
         # The largest tile of which every multiprocessor gets one; the smallest, if none is that small.
         block, warps = next(
             (each for each in choices if batch * ceil(m / each[0][0]) * ceil(n / each[0][1]) >= target.multiprocessors),

@@ -37,10 +37,14 @@ _DEFAULTS: tuple[tuple[int, int, tuple[Pair, Pair, Pair]], ...] = (
     (128, 128, ((4, 2), (2, 2), (4, 4))),
     (64, 64, ((2, 2), (2, 1), (4, 4))),
     (32, 64, ((2, 2), (1, 1), (4, 4))),
+    (64, 32, ((2, 1), (2, 1), (4, 4))),
     (16, 32, ((2, 2), (1, 1), (2, 2))),
+    (32, 16, ((2, 1), (2, 1), (2, 2))),
     (8, 32, ((1, 2), (1, 1), (2, 2))),
 )
 """Rows and columns of the tiles that a default chooses from, with their warps, repeats and thread tile."""
+_SMALLEST = ((8, 32), (32, 16))
+"""Those of which one is taken where none gives every multiprocessor a block."""
 
 
 class MatmulSimt(Template):
@@ -279,13 +283,21 @@ class _MatmulBody:
 
 def _largest_tile(shape: Sequence[int], multiprocessors: int) -> tuple[Pair, Pair, Pair]:
     """The warps, repeats and thread tile of the largest default tile of which every multiprocessor gets a block, if C
-    fills at least half of it along M and N; of the smallest one where none gives that many blocks."""
+    fills at least half of it along M and N, else of one of the smallest; of equally large ones, of that which C fills
+    best."""
     *batch, m, n = shape
-    filled = [(rows, columns, knobs) for rows, columns, knobs in _DEFAULTS if rows < 2 * m or rows == _DEFAULTS[-1][0]]
-    for rows, columns, knobs in filled:
-        if prod(batch) * ceil(m / rows) * ceil(n / columns) >= multiprocessors and columns < 2 * n:
-            return knobs
-    return filled[-1][2]
+
+    def covered(rows: int, columns: int) -> int:
+        return prod(batch) * ceil(m / rows) * rows * ceil(n / columns) * columns
+
+    filled = [
+        (rows * columns, covered(rows, columns), knobs)
+        for rows, columns, knobs in _DEFAULTS
+        if rows < 2 * m and columns < 2 * n and covered(rows, columns) >= multiprocessors * rows * columns
+    ]
+    last = [(-1, covered(rows, columns), knobs) for rows, columns, knobs in _DEFAULTS if (rows, columns) in _SMALLEST]
+    # The order of the table, (8, 32) first, decides between equals.
+    return min(filled or last[::-1], key=lambda tile: (-tile[0], tile[1]))[2]
 
 
 def _order(anchor: MatmulOp, operand: SSAValue) -> tuple[int, int]:
