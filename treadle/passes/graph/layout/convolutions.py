@@ -11,30 +11,63 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+import numpy as np
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation, SSAValue
 
-from treadle.dialects.graph import ConvOp, ConvTransposeOp, MatmulOp, ReshapeOp, TransposeOp
+from treadle.dialects.graph import CastOp, ConvOp, ConvTransposeOp, MatmulOp, PadOp, ReshapeOp, TransposeOp
 from treadle.dialects.graph.compute import ComputeOp
 from treadle.dialects.graph.definition import DefinitionBuilder, Scalar, compute_of, int_list
+from treadle.dialects.graph.dtypes import byte_width, numpy_dtype
 from treadle.dialects.graph.linear import padded_at
 from treadle.passes.graph.layout.permutations import permuted_definition, to_last
-from treadle.passes.graph.rewriting import shape_of, tensor
+from treadle.passes.graph.rewriting import constant_op, shape_of, tensor
+
+_TOGETHER = 4
+"""Neighbouring channels of 2 bytes that the smallest but one asynchronous copy moves."""
 
 
 def convolution(op: ConvOp, x: SSAValue) -> list[Operation]:
     """The operations of which the last gives the convolution of `x`, `[N, spatial..., C]`, in the same order of
-    dimensions."""
+    dimensions. `x` may have more channels than the filters, all of them 0."""
     if op.groups.value.data > 1:
         return _by_definition(op, x)
     n, oc, *spatial = op.shape
-    pixels, terms = n * prod(spatial), prod(shape_of(op.w)[1:])
-    rows = ReshapeOp(x, [pixels, terms]) if is_pointwise(op) else im2col_last(op, x)
-    rank = len(spatial)
+    pixels, rank = n * prod(spatial), len(spatial)
+    channels = shape_of(x)[-1]
     turned = TransposeOp(op.w, [*range(2, 2 + rank), 1, 0])
-    filters = ReshapeOp(turned.result, [terms, oc])
-    product = MatmulOp(rows.result, filters.result)
-    return [rows, turned, filters, product, ReshapeOp(product.result, [n, *spatial, oc])]
+    filters = [turned, *_extended(turned.result, rank, channels)]
+    terms = prod(shape_of(op.w)[2:]) * channels
+    rows = ReshapeOp(x, [pixels, terms]) if is_pointwise(op) else im2col_last(op, x)
+    columns = ReshapeOp(filters[-1].results[0], [terms, oc])
+    product = MatmulOp(rows.result, columns.result)
+    return [rows, *filters, columns, product, ReshapeOp(product.result, [n, *spatial, oc])]
+
+
+def image_with_more_channels(op: ConvOp) -> list[Operation]:
+    """The operations that write an image of 3 channels with 4 where it is narrowed for the convolution anyway; none
+    elsewhere. The last gives `[N, spatial..., C]`, whose pixels copies may then take whole."""
+    cast, channels = op.x.owner, shape_of(op.x)[1]
+    more = -(-channels // _TOGETHER) * _TOGETHER
+    narrow = byte_width(tensor(op.x).get_element_type()) == 2
+    if not isinstance(cast, CastOp) or not narrow or len(list(op.x.uses)) > 1 or op.groups.value.data > 1:
+        return []
+    if more == channels or 3 * more > 4 * channels:
+        return []
+    turned = TransposeOp(cast.x, to_last(len(op.shape)))
+    extended = _extended(turned.result, len(op.shape) - 1, more)
+    return [turned, *extended, CastOp(extended[-1].results[0], cast.to)]
+
+
+def _extended(x: SSAValue, dim: int, extent: int) -> list[Operation]:
+    """Zeros after the end of a dimension up to an extent."""
+    shape = shape_of(x)
+    missing = extent - shape[dim]
+    if not missing:
+        return []
+    zero = constant_op(np.zeros((), numpy_dtype(tensor(x).get_element_type())))
+    after = [missing if d == dim else 0 for d in range(len(shape))]
+    return [zero, PadOp("constant", x, zero.result, [*[0] * len(shape), *after])]
 
 
 def transposed_convolution(op: ConvTransposeOp, x: SSAValue) -> list[Operation]:
@@ -58,7 +91,7 @@ def transposed_convolution(op: ConvTransposeOp, x: SSAValue) -> list[Operation]:
 def im2col_last(op: ConvOp, x: SSAValue) -> ComputeOp:
     """The windows of `x`, `[N, spatial..., C]`, as rows `[N * pixels, kernel... * C]`."""
     n, _, *spatial = op.shape
-    _, channels, *kernel = shape_of(op.w)
+    kernel, channels = shape_of(op.w)[2:], shape_of(x)[-1]
 
     def element(b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
         image, *position = b.delinearize(index[0], [n, *spatial])
@@ -97,4 +130,11 @@ def _by_definition(op: ConvOp | ConvTransposeOp, x: SSAValue) -> list[Operation]
     return [turned, permuted_definition(op, channels_last, operands)]
 
 
-__all__ = ["convolution", "has_no_overlap", "im2col_last", "is_pointwise", "transposed_convolution"]
+__all__ = [
+    "convolution",
+    "has_no_overlap",
+    "im2col_last",
+    "image_with_more_channels",
+    "is_pointwise",
+    "transposed_convolution",
+]

@@ -32,7 +32,7 @@ from treadle.dialects.graph import (
     WhereOp,
 )
 from treadle.dialects.graph.definition import int_list
-from treadle.passes.graph.layout.convolutions import convolution, transposed_convolution
+from treadle.passes.graph.layout.convolutions import convolution, image_with_more_channels, transposed_convolution
 from treadle.passes.graph.layout.permutations import permuted, permuted_definition, to_last
 from treadle.passes.graph.rewriting import shape_of
 
@@ -46,7 +46,8 @@ def channels_last(op: Operator | ComputeOp, last: Last, has_form: Callable[[SSAV
     has_form: whether a value's form is known; others are transposed if the operator asks for them with `last`
     """
     if isinstance(op, ConvOp):
-        return convolution(op, last(op.x))
+        image = image_with_more_channels(op)
+        return [*image, *convolution(op, image[-1].results[0] if image else last(op.x))]
     if isinstance(op, ConvTransposeOp):
         return transposed_convolution(op, last(op.x))
     if isinstance(op, ComputeOp):
