@@ -20,6 +20,7 @@ from treadle.dialects.graph import (
     ConcatOp,
     ConvOp,
     ConvTransposeOp,
+    MatmulOp,
     PadOp,
     PoolOp,
     ReductionOp,
@@ -59,7 +60,7 @@ def convolutions(draw: st.DrawFn) -> Case:
     def each(low: int, high: int, count: int = rank) -> tuple[int, ...]:
         return tuple(draw(st.integers(low, high)) for _ in range(count))
 
-    groups, channels, out = draw(st.sampled_from([1, 2, 3, 7])), draw(st.integers(1, 5)), draw(st.integers(1, 4))
+    groups, channels, out = draw(st.sampled_from([1, 2, 3, 7])), draw(st.integers(1, 9)), draw(st.integers(1, 11))
     kernel, dilations = each(1, 4), each(1, 2)
     spatial = tuple(d * (k - 1) + 1 + draw(st.integers(0, 6)) for k, d in zip(kernel, dilations, strict=True))
     batch = draw(st.integers(1, 3))
@@ -79,7 +80,39 @@ def test_every_convolution_keeps_its_values(case: Case) -> None:
     weights = graph.constant(random(*case.w))
     y = graph.add(ConvOp(graph[0], weights, case.strides, case.pads, case.dilations, case.groups))
     left = operators(assert_same_values(graph, [y], PASSES, tolerance=1e-5))
-    assert "conv" not in left and ("matmul" in left) == (case.groups == 1)
+    wide = min(case.w[1], case.w[0] // case.groups) >= 8
+    assert "conv" not in left and ("matmul" in left) == (case.groups == 1 or wide)
+
+
+@pytest.mark.parametrize(("channels", "out"), [(8, 8), (16, 11)])
+def test_wide_groups_are_a_batch_of_products(channels: int, out: int) -> None:
+    graph = Graph(random(2, 3 * channels, 7, 5))
+    weights = graph.constant(random(3 * out, channels, 3, 2))
+    y = graph.add(ConvOp(graph[0], weights, [2, 1], [1, 0, 2, 1], [1, 2], 3))
+    module = assert_same_values(graph, [y], PASSES, tolerance=1e-5)
+    (product,) = [op for op in module.walk() if isinstance(op, MatmulOp)]
+    assert product.shape[0] == 3 and product.shape[-1] == out
+
+
+@pytest.mark.parametrize(("channels", "copied"), [(3, 4), (6, 8), (4, 4), (5, 5), (1, 1)])
+def test_a_narrowed_image_gets_channels_that_copies_take_whole(channels: int, copied: int) -> None:
+    graph = Graph(random(1, channels, 9, 8))
+    narrow = graph.add(CastOp(graph[0], f16))
+    weights = graph.constant(random(8, channels, 3, 3).astype(np.float16))
+    y = graph.add(ConvOp(narrow, weights, [2, 2], [1] * 4, [1, 1], 1))
+    module = assert_same_values(graph, [y], PASSES, tolerance=1e-3)
+    (product,) = [op for op in module.walk() if isinstance(op, MatmulOp)]
+    assert product.reduction_extent == 9 * copied
+
+
+def test_a_narrowed_image_with_another_reader_stays_as_it_is() -> None:
+    graph = Graph(random(1, 3, 9, 8))
+    narrow = graph.add(CastOp(graph[0], f16))
+    weights = graph.constant(random(8, 3, 3, 3).astype(np.float16))
+    y = graph.add(ConvOp(narrow, weights, [2, 2], [1] * 4, [1, 1], 1))
+    other = graph.add(UnaryOp("relu", narrow))
+    module = assert_same_values(graph, [y, other], PASSES, tolerance=1e-3)
+    assert operators(module).count("cast") == 1
 
 
 @pytest.mark.parametrize("batch", [1, 2])

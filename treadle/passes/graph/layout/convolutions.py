@@ -26,12 +26,15 @@ from treadle.passes.graph.rewriting import constant_op, shape_of, tensor
 _TOGETHER = 4
 """Neighbouring channels of 2 bytes that the smallest but one asynchronous copy moves."""
 
+_WIDE = 8
+"""Channels of a group from which it is a product: half of the narrowest tile's columns, and of 2 bytes one copy."""
+
 
 def convolution(op: ConvOp, x: SSAValue) -> list[Operation]:
     """The operations of which the last gives the convolution of `x`, `[N, spatial..., C]`, in the same order of
     dimensions. `x` may have more channels than the filters, all of them 0."""
     if op.groups.value.data > 1:
-        return _by_definition(op, x)
+        return _grouped(op, x) if _has_wide_groups(op) else _by_definition(op, x)
     n, oc, *spatial = op.shape
     pixels, rank = n * prod(spatial), len(spatial)
     channels = shape_of(x)[-1]
@@ -42,6 +45,26 @@ def convolution(op: ConvOp, x: SSAValue) -> list[Operation]:
     columns = ReshapeOp(filters[-1].results[0], [terms, oc])
     product = MatmulOp(rows.result, columns.result)
     return [rows, *filters, columns, product, ReshapeOp(product.result, [n, *spatial, oc])]
+
+
+def _has_wide_groups(op: ConvOp) -> bool:
+    """Whether a group's channels, in and out, are enough for a tile of a product."""
+    oc, channels, *_ = shape_of(op.w)
+    return min(channels, oc // op.groups.value.data) >= _WIDE
+
+
+def _grouped(op: ConvOp, x: SSAValue) -> list[Operation]:
+    """A batch of products, one of each group."""
+    n, oc, *spatial = op.shape
+    groups, channels, kernel = op.groups.value.data, shape_of(op.w)[1], shape_of(op.w)[2:]
+    rank, terms = len(spatial), prod(kernel) * channels
+    rows = im2col_last(op, x)
+    apart = ReshapeOp(op.w, [groups, oc // groups, channels, *kernel])
+    turned = TransposeOp(apart.result, [0, *range(3, 3 + rank), 2, 1])
+    filters = ReshapeOp(turned.result, [groups, terms, oc // groups])
+    product = MatmulOp(rows.result, filters.result)
+    together = TransposeOp(product.result, [1, 0, 2])
+    return [rows, apart, turned, filters, product, together, ReshapeOp(together.result, [n, *spatial, oc])]
 
 
 def image_with_more_channels(op: ConvOp) -> list[Operation]:
@@ -89,17 +112,22 @@ def transposed_convolution(op: ConvTransposeOp, x: SSAValue) -> list[Operation]:
 
 
 def im2col_last(op: ConvOp, x: SSAValue) -> ComputeOp:
-    """The windows of `x`, `[N, spatial..., C]`, as rows `[N * pixels, kernel... * C]`."""
+    """The windows of `x`, `[N, spatial..., C]`, as rows `[N * pixels, kernel... * C]`; with groups,
+    `[groups, N * pixels, kernel... * C / groups]`."""
     n, _, *spatial = op.shape
-    kernel, channels = shape_of(op.w)[2:], shape_of(x)[-1]
+    groups, kernel = op.groups.value.data, shape_of(op.w)[2:]
+    channels = shape_of(x)[-1] // groups
 
     def element(b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
-        image, *position = b.delinearize(index[0], [n, *spatial])
-        *offset, channel = b.delinearize(index[1], [*kernel, channels])
+        image, *position = b.delinearize(index[-2], [n, *spatial])
+        *offset, channel = b.delinearize(index[-1], [*kernel, channels])
         where, conditions = op.input_indices(b, position, offset)
+        if groups > 1:
+            channel = b.add(b.mul(index[0], channels), channel)
         return padded_at(b, x, [image, *where, channel], conditions)
 
-    type = TensorType(tensor(op.x).get_element_type(), [n * prod(spatial), prod(kernel) * channels])
+    shape = [n * prod(spatial), prod(kernel) * channels]
+    type = TensorType(tensor(op.x).get_element_type(), [groups, *shape] if groups > 1 else shape)
     return compute_of(type, element, "im2col")
 
 
