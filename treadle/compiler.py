@@ -61,7 +61,7 @@ STAGES: tuple[Stage, ...] = (
             Step("graph-mixed-precision{precision=PRECISION}", "Asked for; whole operators know what is sensitive."),
             Step("graph-decompose-attention{target=TARGET}", "Where no template schedules it whole."),
             Step("graph-decompose", "What no template schedules whole becomes operators that one schedules."),
-            Step("graph-conv-to-matmul{filters-first=true}", "After scales went into the filters.", only="cuda"),
+            Step("graph-channels-last", "After scales went into the filters: copies take 16 bytes.", only="cuda"),
             Step("graph-conv-to-matmul{pad=true}", "The same; a stored border spares predicates.", only="cpu"),
             Step(
                 "graph-fold-constants",

@@ -57,7 +57,10 @@ def check(shapes: tuple[Shape, Shape], dtype: str, settings: Knobs, **choices: C
     assert_product(run_clean(EmulatedProgram(module, tuple(CHECKS), knobs=settings), graph.inputs), *graph.inputs)
 
 
-@pytest.mark.parametrize("block", [((128, 128), (2, 2)), ((128, 256), (2, 4)), ((16, 128), (1, 4))])
+@pytest.mark.parametrize(
+    "block",
+    [((128, 128), (2, 2)), ((128, 256), (2, 4)), ((16, 128), (1, 4)), ((128, 16), (4, 1)), ((128, 32), (4, 1))],
+)
 def test_tiles(block: tuple[tuple[int, int], tuple[int, int]], emulator_knobs: Knobs):
     extents, warps = block
     check(((130, 72), (72, 264)), "float16", emulator_knobs, block=extents, warps=warps, depth=64, stages=3)

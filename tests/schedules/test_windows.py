@@ -5,10 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tests.schedules.test_templates import check, defined, product, reduction, tensor
-from treadle.dialects.graph import ConvOp, Operator, PoolOp
+from treadle.dialects.graph import ComputeOp, ConvOp, Operator, PoolOp
+from treadle.errors import TreadleError
+from treadle.passes.graph.layout.permutations import permuted_definition, to_last
+from treadle.passes.graph.rewriting import shape_of
+from treadle.passes.graph.simplify_body import simplify_body
 from treadle.schedules.templates import TEMPLATES
 from treadle.schedules.templates.reduce_cpu import only_reduce
 from treadle.schedules.window_reads import windows_of
+from treadle.target import Target
 
 
 def conv(shape: tuple[int, ...], weights: tuple[int, ...], step: int, groups: int, dilation: int = 1) -> ConvOp:
@@ -22,6 +27,46 @@ WINDOWS: list[Operator] = [
     conv((1, 8, 17, 19), (8, 1, 3, 3), 1, 8),
     conv((1, 8, 12, 24), (8, 2, 3, 3), 1, 4),
 ]
+
+
+def last(operator: Operator) -> ComputeOp:
+    """The definition with channels last."""
+    order = to_last(len(operator.shape))
+    weights = {operator.operands[1]: (tensor(3, 3, 1, 16), (2, 3, 1, 0))} if isinstance(operator, ConvOp) else {}
+    n, c, h, w = shape_of(operator.operands[0])
+    images = {operator.operands[0]: (tensor(n, h, w, c), order)}
+    compute = permuted_definition(operator, order, images | weights)
+    simplify_body(compute)
+    return compute
+
+
+LAST = [
+    conv((2, 16, 13, 11), (16, 1, 3, 3), 1, 16),
+    conv((1, 16, 31, 23), (16, 1, 3, 3), 2, 16),
+    PoolOp("max", tensor(1, 24, 21, 17), [3, 3], [2, 2], [1] * 4, [1, 1], ceil=True),
+]
+
+
+@pytest.mark.parametrize("operator", LAST, ids=lambda op: f"{op.name} {op.type}")
+@pytest.mark.parametrize(("windows", "vector"), [(1, 1), (1, 8), (2, 4), (4, 2), (8, 8)])
+def test_neighbouring_channels_of_a_thread(operator: Operator, windows: int, vector: int) -> None:
+    check("window_cuda", last(operator), {"windows": windows, "vector": vector, "threads": 64})
+
+
+def test_a_vector_of_channels_divides_them() -> None:
+    anchor = defined(conv((1, 8, 17, 19), (8, 1, 3, 3), 1, 8))
+    template, target = TEMPLATES["window_cuda"], Target.parse("sm_80")
+    with pytest.raises(TreadleError, match="rows of 19 elements are not a multiple of 2, 1 remain"):
+        template.check(anchor, {"windows": 1, "vector": 2, "threads": 64}, target, "here")
+
+
+def test_how_many_channels_a_thread_takes_by_default() -> None:
+    """16 bytes where a GPU is busy anyway, one element where neighbours are not side by side or threads are few."""
+    template, target = TEMPLATES["window_cuda"], Target.parse("sm_80")
+    many, few = (conv((1, 16, extent, extent), (16, 1, 3, 3), 1, 16) for extent in (224, 28))
+    assert template.default(last(many), target)["vector"] == 4
+    assert template.default(last(few), target)["vector"] == 1
+    assert template.default(defined(many), target)["vector"] == 1
 
 
 @pytest.mark.parametrize("operator", WINDOWS, ids=lambda op: f"{op.name} {op.type}")

@@ -23,6 +23,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
         "graph-mixed-precision",
         "graph-decompose-attention",
         "graph-decompose",
+        "graph-channels-last",
         "graph-conv-to-matmul",
         "graph-deduplicate",
         "graph-merge-matmuls",

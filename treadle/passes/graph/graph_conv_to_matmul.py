@@ -24,6 +24,7 @@ from treadle.dialects.graph.compute import ComputeOp
 from treadle.dialects.graph.definition import DefinitionBuilder, Scalar, compute_of, int_list
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.graph.linear import padded_at
+from treadle.passes.graph.layout.convolutions import has_no_overlap, is_pointwise
 from treadle.passes.graph.rewriting import constant_op, replace, shape_of, tensor
 
 WIDE_FROM = 196
@@ -51,24 +52,18 @@ class GraphConvToMatmulPass(ModulePass):
     %1 = graph.matmul %0, %w_transposed : (tensor<196x576xf32>, tensor<576x64xf32>) -> tensor<196x64xf32>
     %y = transpose, reshape of %1
     ```
-    With `filters-first`, every convolution multiplies from the left, so that neighbouring columns, and threads, are
-    neighbouring pixels, whose image is written without a transpose (a GPU).
     With `pad`, a padded input is first written out with its border of zeros: windows are then read without a
     predicate, which pays where one thread tests it for every product (a CPU).
     A transposed convolution whose stride is its kernel is a matmul whose columns are shuffled into pixels.
+    On a GPU `graph-channels-last` has made products of all of them before.
     Source: Chetlur et al., "cuDNN: Efficient primitives for deep learning", 2014, section 3.
     """
 
     name = "graph-conv-to-matmul"
     pad: bool = False
-    filters_first: bool = False
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        patterns: list[RewritePattern] = [
-            PointwiseConvolution(0 if self.filters_first else WIDE_FROM),
-            Convolution(self.filters_first),
-            PixelShuffle(),
-        ]
+        patterns: list[RewritePattern] = [PointwiseConvolution(), Convolution(), PixelShuffle()]
         if self.pad:
             patterns.insert(0, PaddedConvolution())
         PatternRewriteWalker(GreedyRewritePatternApplier(patterns)).rewrite_module(op)
@@ -90,24 +85,18 @@ class PaddedConvolution(RewritePattern):
         replace(rewriter, op, [zero, padded, conv])
 
 
-@dataclass(frozen=True)
 class PointwiseConvolution(RewritePattern):
-    """A 1x1 convolution as `W[OC, IC] x X[N, IC, pixels]`, for few pixels `X[N, pixels, IC] x W[IC, OC]`.
-
-    wide_from: pixels that are not few
-    """
-
-    wide_from: int = WIDE_FROM
+    """A 1x1 convolution as `W[OC, IC] x X[N, IC, pixels]`, for few pixels `X[N, pixels, IC] x W[IC, OC]`."""
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: ConvOp, rewriter: PatternRewriter) -> None:
-        if not _is_dense(op) or not _is_pointwise(op):
+        if not _is_dense(op) or not is_pointwise(op):
             return
         n, oc, *spatial = op.shape
         ic, pixels = shape_of(op.x)[1], prod(spatial)
         weights = ReshapeOp(op.w, [oc, ic])
         columns = ReshapeOp(op.x, [*_batch(n), ic, pixels])
-        if pixels >= self.wide_from:
+        if pixels >= WIDE_FROM:
             product = MatmulOp(weights.result, columns.result)
             replace(rewriter, op, [weights, columns, product, ReshapeOp(product.result, op.shape)])
             return
@@ -116,12 +105,8 @@ class PointwiseConvolution(RewritePattern):
         replace(rewriter, op, [weights, turned, columns, rows, product, *_as_image(product.result, op.shape)])
 
 
-@dataclass(frozen=True)
 class Convolution(RewritePattern):
-    """Any other convolution of one group as `im2col(X)[N, pixels, K] x W[K, OC]`, or with its filters first as
-    `W[OC, K] x im2col(X)[N, K, pixels]`."""
-
-    filters_first: bool = False
+    """Any other convolution of one group as `im2col(X)[N, pixels, K] x W[K, OC]`."""
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: ConvOp, rewriter: PatternRewriter) -> None:
@@ -129,15 +114,9 @@ class Convolution(RewritePattern):
             return
         oc = op.shape[1]
         weights = ReshapeOp(op.w, [oc, prod(shape_of(op.w)[1:])])
-        rows = im2col(op)
-        if self.filters_first:
-            columns = _swapped(rows.result)
-            product = MatmulOp(weights.result, columns.result)
-            replace(rewriter, op, [weights, rows, columns, product, ReshapeOp(product.result, op.shape)])
-            return
-        turned = _swapped(weights.result)
+        rows, turned = im2col(op), _swapped(weights.result)
         product = MatmulOp(rows.result, turned.result)
-        replace(rewriter, op, [weights, turned, rows, product, *_as_image(product.result, op.shape)])
+        replace(rewriter, op, [weights, rows, turned, product, *_as_image(product.result, op.shape)])
 
 
 class PixelShuffle(RewritePattern):
@@ -145,7 +124,7 @@ class PixelShuffle(RewritePattern):
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: ConvTransposeOp, rewriter: PatternRewriter) -> None:
-        if not _has_no_overlap(op):
+        if not has_no_overlap(op) or DYNAMIC_INDEX in op.shape:
             return
         n, ic, *source = shape_of(op.x)
         _, oc, *kernel = shape_of(op.w)
@@ -180,20 +159,6 @@ def im2col(op: ConvOp) -> ComputeOp:
 def _is_dense(op: ConvOp) -> bool:
     shapes = (op.shape, shape_of(op.x), shape_of(op.w))
     return op.groups.value.data == 1 and not any(DYNAMIC_INDEX in shape for shape in shapes)
-
-
-def _is_pointwise(op: ConvOp) -> bool:
-    strides, pads = int_list(op.properties, "strides"), int_list(op.properties, "pads")
-    return prod(shape_of(op.w)[2:]) == 1 and set(strides) == {1} and set(pads) == {0}
-
-
-def _has_no_overlap(op: ConvTransposeOp) -> bool:
-    strides, pads, dilations, extra = (
-        int_list(op.properties, name) for name in ("strides", "pads", "dilations", "output_padding")
-    )
-    kernel = shape_of(op.w)[2:]
-    plain = not any(pads) and not any(extra) and set(dilations) == {1} and op.groups.value.data == 1
-    return plain and strides == tuple(kernel) and DYNAMIC_INDEX not in op.shape
 
 
 def _batch(n: int) -> list[int]:

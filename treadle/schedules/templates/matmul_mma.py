@@ -20,6 +20,10 @@ from treadle.target import Target
 
 _TERMS = 256
 """Terms of a slice, at least: fewer are multiplied faster than their sum is written and read."""
+_BLOCKS = (
+    (16, 128), (32, 64), (64, 32), (64, 64), (64, 128), (128, 16), (128, 32), (128, 64), (128, 128), (128, 256),
+    (256, 128),
+)  # fmt: skip
 _SMALLEST_WARP_TILE = 16 * 32
 _LARGEST_AHEAD = 384
 """Bytes along K of all stages: copies that start earlier take shared memory from other blocks, and win nothing."""
@@ -39,12 +43,8 @@ class MatmulMma(Template):
     kind: ClassVar[str] = "cuda"
     copies_ahead: ClassVar[bool] = True
     knobs: ClassVar[tuple[Knob, ...]] = (
-        Knob(
-            "block",
-            ((16, 128), (32, 64), (64, 64), (64, 128), (128, 64), (128, 128), (128, 256), (256, 128)),
-            "rows and columns of a block's tile of C",
-        ),
-        Knob("warps", ((1, 4), (2, 2), (2, 4), (4, 2)), "warps of a block along M and N"),
+        Knob("block", _BLOCKS, "rows and columns of a block's tile of C"),
+        Knob("warps", ((1, 4), (2, 2), (2, 4), (4, 1), (4, 2)), "warps of a block along M and N"),
         Knob("depth", (32, 64), "extent of the tiles along K"),
         Knob("stages", (2, 3, 4, 5), "tiles of A and of B in shared memory"),
         Knob("group", (1, 8), "rows of blocks that run next to one another, so that they share B's columns in L2"),
@@ -57,16 +57,22 @@ class MatmulMma(Template):
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
         assert isinstance(anchor, MatmulOp)
-        m, depth = anchor.shape[-2], self.default_depth
-        choices = [(128, 128), (64, 128), (64, 64), (32, 64)] if m > 16 else [(16, 128)]
+        (m, n), depth = anchor.shape[-2:], self.default_depth
+        choices = {(128, 128): (2, 2), (64, 128): (2, 2), (64, 64): (2, 2), (32, 64): (2, 2)}
+        if m <= 16:
+            choices = {(16, 128): (1, 4)}
+        elif n <= 16:
+            choices = {(128, 16): (4, 1)}
+        elif n <= 32:
+            choices = {(128, 32): (4, 1), (64, 32): (2, 2)}
 
         def slices(rows: int, columns: int) -> int:
             return _slices(anchor, rows, columns, depth, target)
 
-        block = first_that_fills(anchor, choices, slices, target.multiprocessors)
+        block = first_that_fills(anchor, list(choices), slices, target.multiprocessors)
         return {
             "block": block,
-            "warps": (2, 2) if m > 16 else (1, 4),
+            "warps": choices[block],
             "depth": depth,
             "stages": 4,
             "group": 8 if ceil(m / block[0]) >= 8 else 1,

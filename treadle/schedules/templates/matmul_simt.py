@@ -45,10 +45,14 @@ _DEFAULTS: tuple[tuple[int, int, tuple[Pair, Pair, Pair]], ...] = (
     (128, 128, ((4, 2), (2, 2), (4, 4))),
     (64, 64, ((2, 2), (2, 1), (4, 4))),
     (32, 64, ((2, 2), (1, 1), (4, 4))),
+    (64, 32, ((2, 1), (2, 1), (4, 4))),
     (16, 32, ((2, 2), (1, 1), (2, 2))),
+    (32, 16, ((2, 1), (2, 1), (2, 2))),
     (8, 32, ((1, 2), (1, 1), (2, 2))),
 )
 """Rows and columns of the tiles that a default chooses from, with their warps, repeats and thread tile."""
+_SMALLEST = ((8, 32), (32, 16))
+"""Those of which one is taken where none gives every multiprocessor a block."""
 
 
 class MatmulSimt(Template):
@@ -359,17 +363,24 @@ def _slices(anchor: MatmulOp, rows: int, columns: int, depth: int, target: Targe
 
 def _default_tile(anchor: MatmulOp, target: Target) -> tuple[int, int, tuple[Pair, Pair, Pair]]:
     """The largest default tile, with its rows and columns, that gives every multiprocessor a block, whole or in
-    slices, if C fills at least half of it along M and N; the smallest one where none does."""
+    slices, if C fills at least half of it along M and N; one of the smallest where none does. Of equally large ones,
+    that which C fills best."""
     m, n = anchor.shape[-2:]
-    tiles = {(rows, columns): knobs for rows, columns, knobs in _DEFAULTS}
-    *larger, smallest = tiles
-    filled = [(rows, columns) for rows, columns in larger if rows < 2 * m and columns < 2 * n]
+    knobs = {(rows, columns): each for rows, columns, each in _DEFAULTS}
+
+    def covered(tile: Pair) -> int:
+        return tiles_of(anchor, *tile) * prod(tile)
 
     def slices(rows: int, columns: int) -> int:
         return _slices(anchor, rows, columns, _DEPTH, target)
 
-    rows, columns = first_that_fills(anchor, [*filled, smallest], slices, target.multiprocessors)
-    return rows, columns, tiles[rows, columns]
+    filled = sorted(
+        (tile for tile in knobs if tile[0] < 2 * m and tile[1] < 2 * n),
+        key=lambda tile: (-prod(tile), covered(tile)),
+    )
+    tiles = [*filled, min(_SMALLEST, key=covered)]
+    rows, columns = first_that_fills(anchor, tiles, slices, target.multiprocessors)
+    return rows, columns, knobs[rows, columns]
 
 
 def _order(anchor: MatmulOp, operand: SSAValue) -> tuple[int, int]:

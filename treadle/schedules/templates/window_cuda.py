@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from math import ceil, prod
 from typing import ClassVar
 
@@ -14,6 +16,8 @@ from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.graph.reduction import identity
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
+from treadle.errors import TreadleError
+from treadle.schedules.access_analysis import vector_width
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.scalar_body import emit_operation
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
@@ -30,6 +34,10 @@ _WIDEST = 16
 
 _SECTOR_BYTES = 32
 """What global memory moves at once."""
+_LONGEST_BYTES = 16
+"""What a thread moves at once, at most."""
+_HELD = 128
+"""Places, shared terms and accumulators that a thread may hold."""
 
 Values = dict[SSAValue, SSAValue]
 
@@ -43,6 +51,7 @@ class WindowCuda(Template):
 
     The places under its windows are read once, into registers, and so are terms that do not depend on the window, such
     as weights: a 3x3 depthwise convolution reads 6.75 instead of 18 values an element with four windows a thread.
+    With channels last, a thread computes `vector` neighbouring channels, which one access reads.
     """
 
     name: ClassVar[str] = "window_cuda"
@@ -50,6 +59,7 @@ class WindowCuda(Template):
     knobs: ClassVar[tuple[Knob, ...]] = (
         Knob("threads", (64, 128, 256), "threads of a block, at most: whole rows that begin at sectors are taken"),
         Knob("windows", (1, 2, 4, 8), "neighbouring windows of a thread"),
+        Knob("vector", (1, 2, 4, 8), "consecutive elements of a window's place that a thread takes"),
     )
 
     def fits(self, anchor: Anchor) -> bool:
@@ -62,19 +72,30 @@ class WindowCuda(Template):
         return windows is not None and windows.width <= _WIDEST
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
-        windows = _windows(anchor)
-        extent, total = windows.extent, prod(anchor.shape)
-        # Four warps everywhere come before longer columns.
-        most = max(1, min(extent, total // (4 * target.warp_size * target.multiprocessors)))
-        chosen = next(n for n in (4, 2, 1) if n <= most)
+        assert isinstance(anchor, ComputeOp)
+        windows, size = _windows(anchor), byte_width(anchor.type.get_element_type())
+        # Four warps everywhere come before more elements a thread. Windows save reads, vectors only instructions.
+        most = prod(anchor.shape) // (4 * target.warp_size * target.multiprocessors)
+        count = next(n for n in (4, 2, 1) if n <= max(1, min(most, windows.extent)))
+        widest = min(vector_width(anchor, anchor.body.block.args[-1], max(1, _LONGEST_BYTES // size)), most // count)
+        vector = next(n for n in (8, 4, 2, 1) if n == 1 or (n <= widest and _held(windows, count, n) <= _HELD))
         # Of two sizes the one whose warps have more busy lanes.
-        threads = max((128, 256), key=lambda n: _busy(_block_threads(anchor, n), target.warp_size))
-        return {"threads": threads, "windows": chosen}
+        threads = max((128, 256), key=lambda n: _busy(_block_threads(anchor, n, vector), target.warp_size))
+        return {"threads": threads, "windows": count, "vector": vector}
+
+    def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
+        row, vector = anchor.shape[-1], number(choices, "vector")
+        if row % vector:
+            raise TreadleError(
+                f"{self.name}: rows of {row} elements are not a multiple of {vector}, {row % vector} remain",
+                accepted="a vector that divides the last dimension",
+            )
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, ComputeOp)
-        body = _WindowBody(anchor, _windows(anchor), number(choices, "windows"))
-        return body.build(name, _block_threads(anchor, number(choices, "threads")))
+        vector = number(choices, "vector")
+        body = _WindowBody(anchor, _windows(anchor), number(choices, "windows"), vector)
+        return body.build(name, _block_threads(anchor, number(choices, "threads"), vector))
 
 
 def _windows(anchor: Anchor) -> Windows:
@@ -85,10 +106,12 @@ def _windows(anchor: Anchor) -> Windows:
     return windows
 
 
-def _block_threads(anchor: Anchor, most: int) -> int:
-    """Threads of a block: as many whole rows of the result as there is room for, if rows begin at sectors."""
-    row = anchor.shape[-1]
-    begins_at_sectors = row * byte_width(anchor.type.get_element_type()) % _SECTOR_BYTES == 0
+def _block_threads(anchor: Anchor, most: int, vector: int) -> int:
+    """Threads of a block, each with a vector of elements: as many whole rows of the result as there is room for, if
+    rows begin at sectors."""
+    elements = anchor.shape[-1]
+    row = elements // vector
+    begins_at_sectors = elements * byte_width(anchor.type.get_element_type()) % _SECTOR_BYTES == 0
     return most // row * row if begins_at_sectors and row <= most else most
 
 
@@ -97,11 +120,17 @@ def _busy(threads: int, warp: int) -> float:
     return threads / (ceil(threads / warp) * warp)
 
 
+def _held(windows: Windows, count: int, vector: int) -> int:
+    """Values that a thread of `count` windows of `vector` elements each keeps in registers."""
+    places = (count - 1) * windows.step + windows.width
+    return vector * (places * len(windows.sliding) + windows.width * len(windows.shared) + count)
+
+
 class _WindowBody:
     """Writes the kernel of one definition."""
 
-    def __init__(self, compute: ComputeOp, windows: Windows, count: int):
-        self.compute, self.windows, self.count = compute, windows, count
+    def __init__(self, compute: ComputeOp, windows: Windows, count: int, vector: int):
+        self.compute, self.windows, self.count, self.vector = compute, windows, count, vector
         self.reduce = windows.reduce
         self.tensors = compute.tensors()
         self.b = KernelBuilder([t.type for t in self.tensors if isinstance(t.type, TensorType)], compute.type)
@@ -111,11 +140,13 @@ class _WindowBody:
         b, dim = self.b, self.windows.dim
         shape = list(self.compute.shape)
         shape[dim] = ceil(shape[dim] / self.count)
+        shape[-1] //= self.vector
         total = prod(shape)
         position = b.add(b.mul(b.block, threads), b.thread)
         with b.when(b.binary("lt", position, total) if total % threads else None):
             index = b.delinearize(position, shape)
             index[dim] = b.mul(index[dim], self.count)
+            index[-1] = b.mul(index[-1], self.vector)
             self._column(index)
         operators = self.compute.operators.data if self.compute.operators is not None else "windows"
         comment = f"{operators} to {self.compute.type}"
@@ -126,19 +157,26 @@ class _WindowBody:
         b, kind, element = self.b, self.reduce.kind.data, self.reduce.result.type
         values: Values = dict(zip(self.tensors, b.inputs, strict=True))
         values.update(zip(self.compute.body.block.args, index, strict=True))
-        acc = b.alloc("acc", [self.count], element)
-        with b.loop("r", self.count, unroll=True) as r:
-            b.store(b.constant(identity(kind, element), element), acc, [r])
+        acc = b.alloc("acc", [self.count, self.vector], element)
+        with b.loop("r", self.count, unroll=True) as r, self._elements(values) as (e, _):
+            b.store(b.constant(identity(kind, element), element), acc, [r, e])
         self._terms(0, values, acc)
         with b.loop("r", self.count, unroll=True) as r:
             along = b.add(index[self.windows.dim], r)
             inside = b.binary("lt", along, self.windows.extent) if self.windows.extent % self.count else None
-            with b.when(inside):
+            with b.when(inside), self._elements(values) as (e, own):
                 end = self.compute.body.block.last_op
                 assert isinstance(end, YieldOp)
-                own = self._of_window(values, along) | {self.reduce.result: b.load(acc, [r])}
-                at = [along if n == self.windows.dim else i for n, i in enumerate(index)]
+                own = self._of_window(own, along) | {self.reduce.result: b.load(acc, [r, e])}
+                at = [own[i] for i in self.compute.body.block.args]
                 b.store(self._emit(end.value, own), b.output, at)
+
+    @contextmanager
+    def _elements(self, values: Values) -> Generator[tuple[SSAValue, Values]]:
+        """A loop over the calling thread's elements along the last dimension: its variable, and the values for it."""
+        last = self.compute.body.block.args[-1]
+        with self.b.loop("e", self.vector, unroll=True, vector=True) as e:
+            yield e, values | {last: self.b.add(values[last], e)}
 
     def _of_window(self, values: Values, along: SSAValue) -> Values:
         return values | {self.compute.body.block.args[self.windows.dim]: along}
@@ -159,24 +197,28 @@ class _WindowBody:
         """Reads the places and the shared terms once, and folds them into every window."""
         b, windows = self.b, self.windows
         k = self.reduce.body.block.args[windows.term]
-        held = {at: b.alloc("places", [self.places], at.result.type) for at in windows.sliding}
+        held = {at: b.alloc("places", [self.places, self.vector], at.result.type) for at in windows.sliding}
         for at, buffer in held.items():
-            with b.loop("p", self.places, unroll=True) as p:
-                b.store(self._place(at, values, p), buffer, [p])
-        shared = {at: b.alloc("shared", [windows.width], at.result.type) for at in windows.shared}
+            with b.loop("p", self.places, unroll=True) as p, self._elements(values) as (e, own):
+                b.store(self._place(at, own, p), buffer, [p, e])
+        shared = {at: b.alloc("shared", [windows.width, self.vector], at.result.type) for at in windows.shared}
         for at, buffer in shared.items():
-            with b.loop("k", windows.width, unroll=True) as each:
-                b.store(self._emit(at.result, values | {k: each}), buffer, [each])
-        with b.loop("r", self.count, unroll=True) as r, b.loop("k", windows.width, unroll=True) as each:
+            with b.loop("k", windows.width, unroll=True) as each, self._elements(values) as (e, own):
+                b.store(self._emit(at.result, own | {k: each}), buffer, [each, e])
+        with (
+            b.loop("r", self.count, unroll=True) as r,
+            b.loop("k", windows.width, unroll=True) as each,
+            self._elements(values) as (e, own),
+        ):
             along = b.add(values[self.compute.body.block.args[windows.dim]], r)
-            own = self._of_window(values, along) | {k: each}
+            own = self._of_window(own, along) | {k: each}
             place = b.add(b.mul(r, windows.step), each)
-            own |= {at.result: b.load(buffer, [place]) for at, buffer in held.items()}
-            own |= {at.result: b.load(buffer, [each]) for at, buffer in shared.items()}
+            own |= {at.result: b.load(buffer, [place, e]) for at, buffer in held.items()}
+            own |= {at.result: b.load(buffer, [each, e]) for at, buffer in shared.items()}
             end = self.reduce.body.block.last_op
             assert isinstance(end, YieldOp)
-            total = b.binary(self.reduce.kind.data, b.load(acc, [r]), self._emit(end.value, own))
-            b.store(total, acc, [r])
+            total = b.binary(self.reduce.kind.data, b.load(acc, [r, e]), self._emit(end.value, own))
+            b.store(total, acc, [r, e])
 
     def _place(self, at: AtOp, values: Values, place: SSAValue) -> Scalar:
         """What a sliding read gives `place` places after the first one of the thread's first window."""

@@ -1,0 +1,1 @@
+"""How operators are written for images whose channels lie next to one another."""
