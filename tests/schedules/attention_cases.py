@@ -92,7 +92,12 @@ def environment(op: AttentionOp) -> dict[SSAValue, Array]:
     return dict(zip(op.operands, arrays(shapes, numpy_dtype(op.type.get_element_type()).name), strict=True))
 
 
+def terms(op: AttentionOp) -> int:
+    """Roundings of an element in f32: the terms of a score, of the sum and of the result, and a few more."""
+    d, n = op.q.type.get_shape()[-1], op.scores_shape[-1]  # pyright: ignore
+    return d + 2 * n + 8
+
+
 def units(sizes: Sizes) -> float:
-    """The accepted error in units of the type's epsilon, as for whole models (`treadle/tools/oracle.py`): of a score
-    `d` terms, of the sum and of the result `n` each, and a few roundings more."""
+    """The accepted error in units of the type's epsilon, as for whole models (`treadle/tools/oracle.py`)."""
     return 16 * (sizes.d + 2 * sizes.n + 8) ** 0.5

@@ -104,8 +104,8 @@ class AttentionKernel:
             name: str, buffer: SSAValue, head: Sequence[SSAValue], total: int, lines: int, sizes: tuple[int, int, int]
         ) -> _Operand:
             size, extent, vector = sizes
-            stride = tile.key_stride if sizes is by_size else extent
-            shared = b.alloc(name, [lines, stride], f32, Space.SHARED)
+            stride, swizzle = (tile.key_stride, tile.key_swizzle) if sizes is by_size else (extent, None)
+            shared = b.alloc(name, [lines, stride], f32, Space.SHARED, swizzle)
             return _Operand(buffer, head, total, size, lines, extent, vector, shared)
 
         return (

@@ -13,8 +13,9 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.ir import Block, Region, SSAValue
 
 from tests.helpers.graphs import Graph, random
+from tests.schedules import attention_cases
 from treadle.compiler import lower
-from treadle.dialects.graph import ComputeOp, FusedOp, MatmulOp, ReduceOp, YieldOp
+from treadle.dialects.graph import AttentionOp, ComputeOp, FusedOp, MatmulOp, ReduceOp, YieldOp
 from treadle.dialects.graph.dtypes import epsilon, is_float, numpy_dtype
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import UseAttr
@@ -34,7 +35,14 @@ def operands_of(anchor: Anchor) -> list[SSAValue]:
     return list(anchor.tensors() if isinstance(anchor, ComputeOp) else dict.fromkeys(anchor.operands))
 
 
-def values_of(tensor: SSAValue, seed: int) -> Array:
+def values_of(anchor: Anchor) -> list[Array]:
+    """Random numbers for each of `operands_of(anchor)`; masks of attention hide some keys."""
+    if isinstance(anchor, AttentionOp):
+        return list(attention_cases.environment(anchor).values())
+    return [_random_of(operand, n) for n, operand in enumerate(operands_of(anchor))]
+
+
+def _random_of(tensor: SSAValue, seed: int) -> Array:
     """Random numbers of a tensor's type: floats normally distributed, integers below 10."""
     type = tensor.type
     assert isinstance(type, TensorType)
@@ -64,6 +72,8 @@ def _roundings(anchor: Anchor) -> tuple[int, int]:
     """Terms of all folds, and operations of each element."""
     if isinstance(anchor, MatmulOp):
         return anchor.reduction_extent, 1
+    if isinstance(anchor, AttentionOp):
+        return attention_cases.terms(anchor), 1
     assert isinstance(anchor, ComputeOp)
     folded = sum(prod(op.shape) for op in anchor.walk() if isinstance(op, ReduceOp))
     operations = [op for op in anchor.walk() if op.dialect_name() in ("arith", "math") or isinstance(op, ReduceOp)]
