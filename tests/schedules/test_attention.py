@@ -49,7 +49,7 @@ def check(
     runner = Kernel(kernel)
     for reverse in (False, True):
         actual = runner.run([env[operand] for operand in kernel.inputs], reverse=reverse)
-        verdict = compare(str(sizes), actual, expected, units(sizes))
+        verdict = compare(str(sizes), actual, expected, units(sizes, str(expected.dtype)))
         assert verdict.agrees, str(verdict)
     return expected
 

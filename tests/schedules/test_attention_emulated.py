@@ -11,7 +11,7 @@ from xdsl.ir import SSAValue
 
 from tests.backends.c.toolchains import knobs
 from tests.helpers.graphs import Graph
-from tests.schedules.attention_cases import Sizes, arrays, units
+from tests.schedules.attention_cases import Sizes, arrays, units, weights_units
 from treadle.backends.cuda.compiler import compile_cubin
 from treadle.backends.cuda.emulator import CHECKS
 from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
@@ -68,6 +68,11 @@ class Program:
     joined: bool = False
     """Whether queries, keys and values come as one matrix."""
 
+    @property
+    def template(self) -> str:
+        """Which one schedules it by default."""
+        return "attention_cuda" if self.dtype == "float32" else "attention_mma"
+
     def graph(self) -> Graph:
         """The inputs, before the operators."""
         sizes = self.sizes
@@ -100,12 +105,15 @@ def test_attention_is_one_kernel_right_and_clean(name: str, emulator_knobs: Knob
     module = graph.module(program.build(graph))
     (expected,) = evaluate_module(module, graph.inputs)
     lower(treadle_context(), module, GPU, to="schedule")
-    assert '#schedule.use<"attention_cuda"' in str(module)
+    assert f'#schedule.use<"{program.template}"' in str(module)
     lower(treadle_context(), module, GPU, after="schedule", to="plan")
     assert sum(isinstance(op, FuncOp) for op in module.walk()) == 1
     lower(treadle_context(), module, GPU, after="plan")
     (result,), reports = EmulatedProgram(module, tuple(CHECKS), knobs=emulator_knobs).run(graph.inputs)
-    verdict = compare(name, result, expected, units(program.sizes))
+    accepted = units(program.sizes, program.dtype)
+    if program.template == "attention_mma":
+        accepted += weights_units(graph.inputs[0 if program.joined else 2], program.sizes.n, expected)
+    verdict = compare(name, result, expected, accepted)
     assert verdict.agrees, str(verdict)
     assert reports and not [str(report) for report in reports if report.findings]
 

@@ -52,11 +52,17 @@ def _random_of(tensor: SSAValue, seed: int) -> Array:
     return random(*shape, seed=seed).astype(dtype)
 
 
-def accepted_units(template: str, anchor: Anchor) -> float:
+def accepted_units(template: str, anchor: Anchor, given: Sequence[Array], expected: Array) -> float:
     """The accepted error in units of the epsilon of the anchor's type, by the rules of `treadle/tools/oracle.py`.
 
     Each operation and each term rounds once; folds of 16-bit floats are carried in f32, and rounded once at the end.
+    Attention on tensor cores rounds its weights, too.
     """
+    if template == "attention_mma":
+        keys, values = given[2].shape[-2], given[2]
+        return accepted_units("attention_cuda", anchor, given, expected) + attention_cases.weights_units(
+            values, keys, expected
+        )
     element = anchor.type.get_element_type()
     if not is_float(element):
         return 0.0

@@ -190,6 +190,7 @@ def _products(shapes: Sequence[tuple[Shape, Shape]]) -> tuple[AnchorOf, ...]:
 
 COVERED: dict[str, Coverage] = {
     "attention_cuda": Coverage(("float32", *HALVES), ATTENTIONS),
+    "attention_mma": Coverage(HALVES, ATTENTIONS),
     "matmul_simt": Coverage(FLOATS, _products(PRODUCTS)),
     "matmul_mma": Coverage(HALVES, _products(PRODUCTS)),
     "matmul_tf32": Coverage(("float32",), _products(PRODUCTS)),

@@ -51,7 +51,7 @@ def check(template: str, anchors: Sequence[Anchor], settings: Knobs) -> None:
         evaluate(anchor, dict(zip(read, given, strict=True)))
         for anchor, read, given in zip(anchors, operands, values, strict=True)
     ]
-    accepted = [accepted_units(template, anchor) for anchor in anchors]
+    accepted = [accepted_units(template, *case) for case in zip(anchors, values, expected, strict=True)]
     module, graph = forced(template, list(zip(anchors, values, strict=True)), TARGET)
     results, reports = EmulatedProgram(module, tuple(CHECKS), knobs=settings).run(graph.inputs)
     verdicts = [compare(*each) for each in zip(types, results, expected, accepted, strict=True)]
