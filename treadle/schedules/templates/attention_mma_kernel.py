@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import ceil, inf, prod
+from math import ceil, inf, log2, prod
+from math import e as euler
 
 from xdsl.dialects import vector
 from xdsl.dialects.builtin import TensorType, VectorType, f32
@@ -58,6 +59,14 @@ class AttentionMmaKernel:
         self.b = KernelBuilder([t for o in anchor.operands if isinstance(t := o.type, TensorType)], anchor.type)
         for buffer, hint in zip(self.b.inputs, ("Q", "K", "V", "M"), strict=False):
             buffer.name_hint = hint
+
+    @property
+    def _scale(self) -> tuple[float, float]:
+        """The factor of products, and that of what is exponentiated base 2: together scale times log2 e. One would do,
+        but where it overflows: masks reach the end of f32's range, and products, for a factor above 1."""
+        scale = self.anchor.scale.value.data
+        whole = scale * log2(euler)
+        return (whole, 1) if self.anchor.mask is None and abs(whole) <= 1 else (scale, log2(euler))
 
     def build(self, name: str) -> KernelOp:
         """The kernel; to be called once."""
@@ -182,10 +191,14 @@ class AttentionMmaKernel:
         return self.b.add(self._slab(r), self.b.add(self.b.mul(h, PRODUCT_M // _HALVES), self.b.div(self.lane, _QUAD)))
 
     def _column(self, p: SSAValue, q: SSAValue, c: SSAValue) -> SSAValue:
-        """The lane's column of tile product (p, q)."""
+        """The lane's column of neighbour c in tile product (p, q)."""
         b = self.b
-        within = b.add(b.mul(b.mod(self.lane, _QUAD), 2), c)
-        return b.add(b.add(b.mul(p, STEP), b.mul(q, PRODUCT_N)), within)
+        return b.add(b.add(b.mul(p, STEP), b.mul(q, PRODUCT_N)), b.add(self._lane_column, c))
+
+    @property
+    def _lane_column(self) -> SSAValue:
+        """The first column of a tile product of which the lane holds elements."""
+        return self.b.mul(self.b.mod(self.lane, _QUAD), 2)
 
     def _products(self, step: SSAValue, stage: SSAValue, held: SSAValue) -> SSAValue:
         """Tile products of the warp's queries with the stage's keys."""
@@ -218,7 +231,7 @@ class AttentionMmaKernel:
         added = self._masked(step)
         products = self._products(step, stage, held)
         scores = b.alloc("scores", extents, f32)
-        scale = self.anchor.scale.value.data
+        scale, _ = self._scale
         with b.tasks(["r", "p", "q", "h", "c"], repeat(*extents), unroll=True) as where:
             r, p, q, h, c = where
             score = b.insert(vector.ExtractOp(b.load(products, [r, p, q]), [h, c], f32))
@@ -226,7 +239,7 @@ class AttentionMmaKernel:
             if added is not None:
                 score = b.add(score, convert(b, b.load(added, where), f32))
             b.store(score, scores, where)
-        self._hide(step, scores, extents)
+        self._hide(step, scores)
         return scores
 
     def _masked(self, step: SSAValue) -> SSAValue | None:
@@ -248,7 +261,7 @@ class AttentionMmaKernel:
                 b.store(value, added, [r, p, q, h, c])
         return added
 
-    def _hide(self, step: SSAValue, scores: SSAValue, extents: Sequence[int]) -> None:
+    def _hide(self, step: SSAValue, scores: SSAValue) -> None:
         """Makes scores of keys that a row does not see -inf, in the tiles in which there are any."""
         b, tile = self.b, self.tile
         first_key = b.mul(step, tile.columns)
@@ -260,17 +273,15 @@ class AttentionMmaKernel:
         if ragged:
             last = b.binary("eq", step, self.place.most_tiles - 1)
             needed = last if needed is None else b.binary("or", needed, last)
-        with (
-            b.when(needed),
-            b.tasks(["r", "p", "q", "h", "c"], repeat(*extents), unroll=True) as where,
-        ):
-            r, p, q, h, c = where
-            key = b.add(first_key, self._column(p, q, c))
-            seen = [b.binary("lt", key, self.n)] if ragged else []
-            seen += [b.binary("le", key, b.add(reach, self._row(r, h)))] if causal else []
-            visible = b.all(seen)
-            assert visible is not None
-            b.store(b.select(visible, b.load(scores, where), b.constant(-inf, f32)), scores, where)
+        with b.when(needed), b.tasks(["r", "h"], repeat(tile.slabs, _HALVES), unroll=True) as (r, h):
+            last_seen = b.add(reach, self._row(r, h)) if causal else b.constant(self.n - 1)
+            last_seen = b.least(last_seen, self.n - 1) if causal and ragged else last_seen
+            # What lanes differ in is on one side, so that the other side of all comparisons is a constant.
+            limit = b.binary("sub", last_seen, b.add(first_key, self._lane_column))
+            with b.tasks(["p", "q", "c"], repeat(tile.columns // STEP, _PAIR, 2), unroll=True) as (p, q, c):
+                place = [r, p, q, h, c]
+                visible = b.binary("le", b.add(b.add(b.mul(p, STEP), b.mul(q, PRODUCT_N)), c), limit)
+                b.store(b.select(visible, b.load(scores, place), b.constant(-inf, f32)), scores, place)
 
     def _weigh(self, scores: SSAValue) -> None:
         """Scores become weights, relative to the largest so far; sums and results so far are scaled down to it."""
@@ -287,11 +298,11 @@ class AttentionMmaKernel:
             b.store(new, self.largest, [r, h])
             # Before the first visible key, -inf - -inf would be NaN, and stay it.
             base = b.select(b.binary("eq", new, b.constant(-inf, f32)), b.constant(0, f32), new)
-            factor = b.math("exp", b.binary("sub", old, base))
+            factor = self._weight(old, base)
             b.store(factor, shrink, [r, h])
             b.store(b.mul(b.load(self.total, [r, h]), factor), self.total, [r, h])
             with b.tasks(["p", "q", "c"], columns, unroll=True) as (p, q, c):
-                weight = b.math("exp", b.binary("sub", b.load(scores, [r, p, q, h, c]), base))
+                weight = self._weight(b.load(scores, [r, p, q, h, c]), base)
                 b.store(b.add(b.load(self.total, [r, h]), weight), self.total, [r, h])
                 b.store(weight, scores, [r, p, q, h, c])
         with b.tasks(["r", "p", "q"], repeat(tile.slabs, tile.padded_width // STEP, _PAIR), unroll=True) as where:
@@ -300,6 +311,12 @@ class AttentionMmaKernel:
                 value = b.insert(vector.ExtractOp(b.load(self.acc, where), [h, c], f32))
                 b.store(b.mul(value, b.load(shrink, [where[0], h])), scaled, [h, c])
             b.store(self._whole(scaled, self.fragments[2]), self.acc, where)
+
+    def _weight(self, score: Scalar, base: Scalar) -> Scalar:
+        """The weight of a score relative to another one."""
+        b, (_, unit) = self.b, self._scale
+        power = b.binary("sub", score, base)
+        return b.math("exp2", power if unit == 1 else b.mul(power, b.constant(unit, f32)))
 
     def _whole(self, buffer: SSAValue, type: VectorType) -> SSAValue:
         """All of a register buffer, as a vector."""

@@ -116,6 +116,7 @@ template <typename V> inline void treadle_store(void *address, const V &vector) 
 // ---- scalar mathematics, accurate versions -------------------------------------------------------------------
 
 inline float treadle_exp(float x) { return expf(x); }
+inline float treadle_exp2(float x) { return exp2f(x); }
 inline float treadle_log(float x) { return logf(x); }
 inline float treadle_log1p(float x) { return log1pf(x); }
 inline float treadle_expm1(float x) { return expm1f(x); }
