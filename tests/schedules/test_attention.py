@@ -12,15 +12,20 @@ from xdsl.ir import SSAValue
 from tests.schedules.attention_cases import SIZES, SMALL, Array, Sizes, attention, environment, units
 from tests.schedules.row_cases import tensor
 from treadle.backends.reference.kernels import Kernel
+from treadle.compiler import lower
 from treadle.dialects.graph import AttentionOp, MatmulOp
 from treadle.dialects.graph.evaluate import evaluate
+from treadle.dialects.loop import FuncOp, Space
+from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice
 from treadle.errors import TreadleError
 from treadle.passes.graph.one_kernel import has_template
+from treadle.passes.loop.transactions import transactions
 from treadle.schedules.templates import TEMPLATES
 from treadle.schedules.templates.attention_tile import AttentionTile
 from treadle.target import TARGETS, Target
 from treadle.tools.oracle import compare
+from treadle.tools.schedule_cases import Case
 
 GPU = Target.parse("sm_80")
 TEMPLATE = TEMPLATES["attention_cuda"]
@@ -44,7 +49,7 @@ def check(
     runner = Kernel(kernel)
     for reverse in (False, True):
         actual = runner.run([env[operand] for operand in kernel.inputs], reverse=reverse)
-        verdict = compare(str(sizes), actual, expected, units(sizes))
+        verdict = compare(str(sizes), actual, expected, units(sizes, str(expected.dtype)))
         assert verdict.agrees, str(verdict)
     return expected
 
@@ -160,6 +165,17 @@ def test_defaults_fill_the_multiprocessors():
     assert rows(24, 128) == 32
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("size", [5, 8, 13, 24, 40, 48, 64, 72, 80, 96, 97, 128, 200])
+def test_defaults_meet_in_no_bank_whatever_the_size_of_heads(size: int, dtype: str):
+    case = Case("heads", ((1, 12, 128, size),) * 3, lambda x: [AttentionOp(*x[:3], scale=size**-0.5)], dtype)
+    module = case.module()
+    lower(treadle_context(), module, GPU, after="fuse", to="loops")
+    (kernel,) = [op for op in module.walk() if isinstance(op, FuncOp)]
+    accesses = [access for access in transactions(kernel) if access.space is Space.SHARED]
+    assert len(accesses) > 5 and not [access for access in accesses if access.conflicts]
+
+
 def rejection(sizes: Sizes, **choices: Choice) -> str:
     with pytest.raises(TreadleError) as caught:
         op = attention(sizes, "float32")
@@ -192,6 +208,8 @@ def test_strides_and_vectors_of_tiles():
     def tile(size: int, width: int) -> AttentionTile:
         return AttentionTile(16, 64, 128, 16, size, width)
 
-    assert [tile(n, 1).key_stride for n in (1, 4, 5, 8, 64, 97)] == [4, 4, 12, 12, 68, 100]
+    assert [tile(n, 1).key_stride for n in (1, 4, 5, 8, 64, 97)] == [4, 4, 8, 8, 68, 100]
+    phases = [swizzle.phases if (swizzle := tile(n, 1).key_swizzle) else 1 for n in (4, 8, 16, 40, 64, 80, 97)]
+    assert phases == [1, 2, 4, 2, 1, 4, 1]
     assert [tile(1, n).vector for n in (1, 16, 17, 32, 64, 80, 97, 128)] == [1, 1, 2, 2, 4, 2, 4, 4]
     assert [tile(1, n).padded_width for n in (1, 17, 64, 80, 97)] == [16, 32, 64, 96, 128]

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 from xdsl.ir import SSAValue
 
 from tests.backends.c.toolchains import knobs
 from tests.helpers.graphs import Graph
-from tests.schedules.attention_cases import Sizes, arrays, units
+from tests.schedules.attention_cases import Sizes, arrays, units, weights_units
+from tests.schedules.test_matmul_mma_emulated import copied_asynchronously
 from treadle.backends.cuda.compiler import compile_cubin
 from treadle.backends.cuda.emulator import CHECKS
 from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
 from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.reference import evaluate_module
 from treadle.compiler import lower
-from treadle.dialects.graph import AttentionOp, ReshapeOp, SliceOp, TransposeOp
+from treadle.dialects.graph import AttentionOp, BinaryOp, ReshapeOp, SliceOp, TransposeOp, WhereOp
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
 from treadle.knobs import Knobs
@@ -57,6 +60,17 @@ def of_one_projection(heads: int, size: int) -> Build:
     return build
 
 
+def hidden_where_negative(**properties: Any) -> Build:
+    """Attention of the first three inputs, from which truth values that the fourth gives hide some keys."""
+
+    def build(g: Graph) -> SSAValue:
+        zero, hidden = (g.constant(np.array(value, g.inputs[3].dtype)) for value in (0, -np.inf))
+        seen = g.add(BinaryOp("ge", g[3], zero))
+        return g.add(AttentionOp(g[0], g[1], g[2], g.add(WhereOp(seen, zero, hidden)), **properties))
+
+    return build
+
+
 @dataclass(frozen=True)
 class Program:
     """One attention with its neighbours, and what it is fed."""
@@ -67,6 +81,13 @@ class Program:
     mask: tuple[int, ...] | None = None
     joined: bool = False
     """Whether queries, keys and values come as one matrix."""
+    kernels: int = 1
+    """The mask has one of its own where it is computed, since many heads and rows of blocks read it."""
+
+    @property
+    def template(self) -> str:
+        """Which one schedules it by default."""
+        return "attention_cuda" if self.dtype == "float32" else "attention_mma"
 
     def graph(self) -> Graph:
         """The inputs, before the operators."""
@@ -81,10 +102,17 @@ PROGRAMS = {
     "more queries than keys": Program(
         Sizes((), 2, 1, 90, 20, 5, 3), whole(scale=0.3, causal=True, guard=True), mask=(2, 90, 20)
     ),
+    "truth values": Program(
+        Sizes((1,), 2, 2, 20, 70, 16, 16), hidden_where_negative(scale=0.25, guard=True), mask=(1, 1, 20, 70), kernels=2
+    ),
+    "truth values in half precision": Program(
+        Sizes((1,), 2, 2, 20, 70, 16, 16), hidden_where_negative(scale=0.25), "float16", mask=(1, 1, 20, 70), kernels=2
+    ),
     "one query": Program(Sizes((), 5, 5, 1, 300, 40, 33), whole(scale=0.3)),
     "half precision": Program(
         Sizes((1,), 2, 2, 65, 65, 64, 40), whole(scale=0.125, causal=True), "float16", mask=(65, 65)
     ),
+    "causal groups in bfloat16": Program(Sizes((2,), 4, 2, 37, 131, 13, 17), whole(scale=0.3, causal=True), "bfloat16"),
     "bfloat16": Program(Sizes((), 2, 2, 33, 40, 8, 8), whole(scale=0.3), "bfloat16"),
     "parts of one projection": Program(Sizes((1,), 3, 3, 50, 50, 16, 16), of_one_projection(3, 16), joined=True),
     "parts in half precision": Program(
@@ -100,25 +128,39 @@ def test_attention_is_one_kernel_right_and_clean(name: str, emulator_knobs: Knob
     module = graph.module(program.build(graph))
     (expected,) = evaluate_module(module, graph.inputs)
     lower(treadle_context(), module, GPU, to="schedule")
-    assert '#schedule.use<"attention_cuda"' in str(module)
+    assert f'#schedule.use<"{program.template}"' in str(module)
     lower(treadle_context(), module, GPU, after="schedule", to="plan")
-    assert sum(isinstance(op, FuncOp) for op in module.walk()) == 1
+    assert sum(isinstance(op, FuncOp) for op in module.walk()) == program.kernels
     lower(treadle_context(), module, GPU, after="plan")
     (result,), reports = EmulatedProgram(module, tuple(CHECKS), knobs=emulator_knobs).run(graph.inputs)
-    verdict = compare(name, result, expected, units(program.sizes))
+    accepted = units(program.sizes, program.dtype)
+    if program.template == "attention_mma":
+        accepted += weights_units(graph.inputs[0 if program.joined else 2], program.sizes.n, expected)
+    verdict = compare(name, result, expected, accepted)
     assert verdict.agrees, str(verdict)
     assert reports and not [str(report) for report in reports if report.findings]
 
 
-@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+def test_parts_of_one_projection_ride_the_asynchronous_copies() -> None:
+    graph = PROGRAMS["parts in half precision"].graph()
+    module = graph.module(PROGRAMS["parts in half precision"].build(graph))
+    lower(treadle_context(), module, GPU)
+    (unit,) = print_kernels(module)
+    assert copied_asynchronously(unit.text) == {"lines", "keys", "values"}
+    assert "treadle_cp_async_16(" in unit.text and not re.search(r"treadle_cp_async_[48]\(", unit.text)
+
+
+@pytest.mark.parametrize("target", ["sm_80", pytest.param("sm_90", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", list(PROGRAMS))
 def test_defaults_do_not_spill(name: str, target: str) -> None:
     pytest.importorskip("cuda.bindings.nvrtc", reason="needs treadle[nvrtc]")
     graph = PROGRAMS[name].graph()
     module = graph.module(PROGRAMS[name].build(graph))
     lower(treadle_context(), module, Target.parse(target))
-    (unit,) = print_kernels(module)
-    assert not compile_cubin(unit, Target.parse(target)).resources[unit.name].spills
+    printed = print_kernels(module)
+    assert len(printed) == PROGRAMS[name].kernels
+    for unit in printed:
+        assert not compile_cubin(unit, Target.parse(target)).resources[unit.name].spills
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])

@@ -288,6 +288,21 @@ def cases() -> Mapping[str, Case]:
             _attention(causal=False),
         ),
         Case("causal attention of 16 heads, 2048 x 64", ((1, 16, 2048, 64),) * 3, _attention(causal=True)),
+        Case(
+            "f16 masked attention of 12 heads, 128 x 64",
+            (*((1, 12, 128, 64),) * 3, (1, 1, 1, 128)),
+            _attention(causal=False),
+            "float16",
+        ),
+        Case(
+            "f16 causal attention of 16 heads, 2048 x 64", ((1, 16, 2048, 64),) * 3, _attention(causal=True), "float16"
+        ),
+        Case(
+            "f16 causal attention of 16 heads, 2048 x 128",
+            ((1, 16, 2048, 128),) * 3,
+            _attention(causal=True),
+            "float16",
+        ),
     )
     return {case.name: case for case in listed}
 

@@ -56,6 +56,10 @@ EXPECTED = {
     "matmul_simt": Expected(frozenset({"FFMA", "LDG", "STS", "LDS.128", "BAR.SYNC"}), 8),
     "reduce_cuda": Expected(frozenset({"FADD", "LDG", "STS", "LDS", "BAR.SYNC", "STG"}), 48),
     "attention_cuda": Expected(frozenset({"FFMA", "MUFU.EX2", "LDG.128", "LDS.128", "STS.128", "SHFL.BFLY"}), 8),
+    "attention_mma": Expected(
+        frozenset({"HMMA.16816.F32", "LDGSTS.BYPASS.128", "LDSM.16.M88.4", "LDSM.16.MT88.4", "MUFU.EX2", "SHFL.BFLY"}),
+        8,
+    ),
     "row_cuda": Expected(frozenset({"MUFU.EX2", "LDG", "SHFL.BFLY", "STG"}), 16),
     "rule_cuda": Expected(frozenset({"FFMA", "LDG", "STG"}), 48),
     "transpose_cuda": Expected(frozenset({"LDG.E.128", "STS", "LDS", "BAR.SYNC", "STG.E.128"}), 48),
@@ -76,6 +80,7 @@ GRAPHS: dict[str, tuple[Callable[[Graph], SSAValue], tuple[tuple[int, ...], ...]
     "matmul_tf32": (_product, ((2048, 64), (64, 2048))),
     "reduce_cuda": (lambda g: g.add(ReductionOp("add", g[0], [1], keep=False)), ((64, 1024),)),
     "attention_cuda": (lambda g: g.add(AttentionOp(g[0], g[1], g[2], causal=True)), ((12, 128, 64),) * 3),
+    "attention_mma": (lambda g: g.add(AttentionOp(g[0], g[1], g[2], causal=True)), ((16, 2048, 64),) * 3),
     "row_cuda": (lambda g: g.add(SoftmaxOp(g[0], 1)), ((4096, 1024),)),
     "transpose_cuda": (lambda g: g.add(TransposeOp(g[0], [0, 2, 1])), ((8, 512, 1024),)),
     "window_cuda": (
@@ -85,6 +90,8 @@ GRAPHS: dict[str, tuple[Callable[[Graph], SSAValue], tuple[tuple[int, ...], ...]
     "rule_cuda": (lambda g: g.add(UnaryOp("exp", g.add(BinaryOp("add", g[0], g[1])))), ((64, 1000), (64, 1000))),
 }
 """A graph that becomes one kernel of the template."""
+HALVES = ("matmul_mma", "attention_mma")
+"""Templates of 16-bit floats."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +119,7 @@ def compiled(template: str, arch: str) -> Compiled:
 
 def _lowered(template: str, target: Target) -> tuple[KernelOp, Unit]:
     build, shapes = GRAPHS[template]
-    graph = Graph(*(np.zeros(shape, np.float16 if template == "matmul_mma" else np.float32) for shape in shapes))
+    graph = Graph(*(np.zeros(shape, np.float16 if template in HALVES else np.float32) for shape in shapes))
     module: ModuleOp = graph.module(build(graph))
     if template == "matmul_tf32":
         scheduled(module, template, {}, target)
@@ -147,7 +154,7 @@ def test_instructions(template: str, arch: str) -> None:
     sass = disassembled(kernel.cubin)[kernel.name]
     assert not sass.uses_local_memory
     assert {opcode for opcode in EXPECTED[template].opcodes if not sass.has(opcode)} == set()
-    assert sass.has_tensor_products == sass.has_async_copies == (template in ("matmul_mma", "matmul_tf32", BY_HAND))
+    assert sass.has_tensor_products == sass.has_async_copies == (template in (*HALVES, "matmul_tf32", BY_HAND))
 
 
 @pytest.mark.parametrize("shape", [(64, 64, 32), (128, 192, 160)])

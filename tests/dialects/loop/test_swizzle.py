@@ -11,7 +11,7 @@ from treadle.errors import TreadleError
 
 LINE = 128
 """Bytes of all banks."""
-ROWS = (32, 64, 128, 256, 512)
+ROWS = (16, 32, 48, 64, 80, 96, 128, 144, 160, 192, 256, 400, 512)
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -56,9 +56,13 @@ def test_rows_as_wide_as_the_banks_have_eight_phases():
     assert str(swizzle_of_rows(1024, 4)) == "swizzle<4, 1, 8>"
 
 
-@pytest.mark.parametrize(("row", "chunk"), [(48, 16), (40, 16), (192, 16), (96, 32)])
+def test_rows_of_an_odd_number_of_chunks_stay_as_they_are():
+    assert swizzle_of_rows(48, 2).phases == swizzle_of_rows(400, 2).phases == swizzle_of_rows(96, 4, 32).phases == 1
+
+
+@pytest.mark.parametrize(("row", "chunk"), [(40, 16), (8, 16), (48, 32)])
 def test_other_rows_have_none(row: int, chunk: int):
     with pytest.raises(
-        TreadleError, match=rf"rows of {row} bytes in chunks of {chunk} have no swizzle; accepted: a power"
+        TreadleError, match=rf"rows of {row} bytes in chunks of {chunk} have no swizzle; accepted: a multiple"
     ):
         swizzle_of_rows(row, 2, chunk)

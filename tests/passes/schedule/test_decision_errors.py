@@ -74,7 +74,11 @@ def run(body: str, passes: str) -> ModuleOp:
 
 
 CASES = [
-    (decided('"gemm"'), INSTANTIATE, "group 'product': unknown template 'gemm'; accepted: attention_cuda, matmul_cpu"),
+    (
+        decided('"gemm"'),
+        INSTANTIATE,
+        "group 'product': unknown template 'gemm'; accepted: attention_cuda, attention_mma",
+    ),
     (decided('"rule_cpu", {run = 1, rows = 1}'), INSTANTIATE, "template 'rule_cpu' does not schedule graph.matmul"),
     (decided('"matmul_simt"'), INSTANTIATE, "template 'matmul_simt' is for cuda targets, not cpu"),
     (decided('"matmul_cpu", {rows = 8, tile = 8}'), INSTANTIATE, "template 'matmul_cpu' has no knob 'tile'"),

@@ -30,8 +30,8 @@ class AttentionOp(Operator):
     attention. The mask, of any float type, is added to the scaled scores and broadcasts to `[batch..., heads, M, N]`.
     With `causal`, row `i` sees the columns up to `i + N - M`, so that the last row sees all. A row without any finite
     score gives NaN, as softmax does; with `guard`, a row of NaN probabilities counts as a row of zeros. Scores,
-    probabilities and sums of f16 and bf16 are f32. Source: Vaswani et al., "Attention is all you need", NeurIPS 2017,
-    section 3.2.1.
+    probabilities and sums of f16 and bf16 are f32; a kernel may round probabilities to that type where it multiplies
+    them. Source: Vaswani et al., "Attention is all you need", NeurIPS 2017, section 3.2.1.
 
     Rejected: ranks below 2 or that differ, integers, element types that differ, a head size, a number of keys or
     batch dimensions that do not fit, heads that are no multiple of the groups, a mask of integers or one that does

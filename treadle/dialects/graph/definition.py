@@ -49,7 +49,7 @@ _COMPARE_INT = {"eq": "eq", "ne": "ne", "lt": "slt", "le": "sle", "gt": "sgt", "
 _MATH: dict[str, type[Operation]] = {
     "exp": math.ExpOp, "log": math.LogOp, "sqrt": math.SqrtOp, "rsqrt": math.RsqrtOp, "tanh": math.TanhOp,
     "erf": math.ErfOp, "abs": math.AbsFOp, "floor": math.FloorOp, "ceil": math.CeilOp, "sin": math.SinOp,
-    "cos": math.CosOp, "round": math.RoundEvenOp, "tan": math.TanOp,
+    "cos": math.CosOp, "round": math.RoundEvenOp, "tan": math.TanOp, "exp2": math.Exp2Op,
 }  # fmt: skip
 
 

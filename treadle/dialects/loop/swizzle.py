@@ -13,6 +13,7 @@ Two rows of 64 bytes fill the 128 bytes of all banks, hence two rows with the sa
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 from treadle.errors import TreadleError
 
@@ -55,14 +56,15 @@ class Swizzle:
 def swizzle_of_rows(row_bytes: int, element_bytes: int, chunk_bytes: int = 16) -> Swizzle:
     """The swizzle under which a column of chunks meets every bank as rarely as possible.
 
-    TreadleError for rows that are no power of two of chunks, nor a multiple of 128 bytes.
+    Rows of an odd number of chunks need none: their columns of chunks meet in no bank as they lie.
+    TreadleError for rows that are no multiple of a chunk.
     """
-    chunks = row_bytes // chunk_bytes
-    across = min(row_bytes, LINE_BYTES)
-    phases = across // chunk_bytes
-    if row_bytes % chunk_bytes or chunks % phases or phases & (phases - 1):
+    chunks, places = row_bytes // chunk_bytes, LINE_BYTES // chunk_bytes
+    if row_bytes % chunk_bytes:
         raise TreadleError(
             f"rows of {row_bytes} bytes in chunks of {chunk_bytes} have no swizzle",
-            accepted=f"a power of two of chunks, or a multiple of {LINE_BYTES} bytes",
+            accepted=f"a multiple of {chunk_bytes} bytes",
         )
-    return Swizzle(chunk_bytes // element_bytes, LINE_BYTES // across, phases)
+    # Row r begins at place chunks * r, which takes the same value again after `places / phases` rows.
+    phases = gcd(chunks, places)
+    return Swizzle(chunk_bytes // element_bytes, places // phases, phases)

@@ -2,6 +2,7 @@
 
 from treadle.schedules.template import Template
 from treadle.schedules.templates.attention_cuda import AttentionCuda
+from treadle.schedules.templates.attention_mma import AttentionMma
 from treadle.schedules.templates.matmul_cpu import MatmulCpu
 from treadle.schedules.templates.matmul_mma import MatmulMma, MatmulTf32
 from treadle.schedules.templates.matmul_simt import MatmulSimt
@@ -21,6 +22,7 @@ TEMPLATES: dict[str, Template] = {
         RowCpu(),
         ReduceCpu(),
         RuleCpu(),
+        AttentionMma(),
         AttentionCuda(),
         RowCuda(),
         WindowCuda(),

@@ -17,6 +17,7 @@ from treadle.dialects.loop import KernelOp, Space, WarpReduceOp
 from treadle.dialects.task import repeat
 from treadle.schedules.accumulator import narrowed
 from treadle.schedules.kernel_builder import KernelBuilder
+from treadle.schedules.templates.attention_blocks import block_place, blocks_of, mask_element
 from treadle.schedules.templates.attention_tile import AttentionTile
 
 _VECTOR = 4
@@ -69,32 +70,20 @@ class AttentionKernel:
         comment = (
             f"{heads} heads: softmax(Q[{self.m}, {head_size}] * K[{self.n}, {head_size}]^T) * V[{self.n}, {width}]"
         )
-        grid = heads * ceil(self.m / tile.rows)
+        grid = blocks_of(self.anchor, tile.rows)
         return b.kernel(name, list(self.anchor.operands), self.anchor.type, grid, tile.threads, comment, 1)
 
     def _place(self) -> None:
-        """The block's head and rows, the thread's strip and lane, and how many tiles of keys the block reads."""
+        """The block's place, the thread's strip and lane."""
         b, tile = self.b, self.tile
-        tiles = ceil(self.m / tile.rows)
-        part = b.mod(b.block, tiles)
-        causal = bool(self.anchor.causal.value.data)
-        # Causal blocks with many keys begin first, so that short ones fill the gaps at the end.
-        part = b.binary("sub", tiles - 1, part) if causal else part
-        self.first_row = b.mul(part, tile.rows)
-        batch = self.anchor.shape[:-2]
-        self.head = b.delinearize(b.div(b.block, tiles), batch) if batch else []
+        place = block_place(b, self.anchor, tile.rows, tile.columns)
+        self.first_row, self.head, self.shared_head = place.first_row, place.head, place.shared_head
+        self.tiles, self.most_tiles = place.tiles, place.most_tiles
         self.strip, self.lane = b.div(b.thread, tile.lanes), b.mod(b.thread, tile.lanes)
-        self.most_tiles = ceil(self.n / tile.columns)
-        self.tiles = b.constant(self.most_tiles)
-        if causal:
-            seen = b.add(self.first_row, tile.rows + self.n - self.m)
-            seen = b.binary("max", seen, 0) if self.m > self.n else seen
-            self.tiles = b.least(b.div(b.add(seen, tile.columns - 1), tile.columns), self.most_tiles)
 
     def _operands(self) -> tuple[_Operand, _Operand, _Operand]:
         b, tile = self.b, self.tile
         q, k, v, *_ = b.inputs
-        shared_head = [*self.head[:-1], b.div(self.head[-1], self.anchor.group_size)] if self.head else []
         by_size, by_width = (
             (tile.size, tile.depth, tile.size_vector),
             (tile.width, tile.padded_width, tile.width_vector),
@@ -104,14 +93,14 @@ class AttentionKernel:
             name: str, buffer: SSAValue, head: Sequence[SSAValue], total: int, lines: int, sizes: tuple[int, int, int]
         ) -> _Operand:
             size, extent, vector = sizes
-            stride = tile.key_stride if sizes is by_size else extent
-            shared = b.alloc(name, [lines, stride], f32, Space.SHARED)
+            stride, swizzle = (tile.key_stride, tile.key_swizzle) if sizes is by_size else (extent, None)
+            shared = b.alloc(name, [lines, stride], f32, Space.SHARED, swizzle)
             return _Operand(buffer, head, total, size, lines, extent, vector, shared)
 
         return (
             operand("queries", q, self.head, self.m, tile.rows, by_size),
-            operand("keys", k, shared_head, self.n, tile.columns, by_size),
-            operand("values", v, shared_head, self.n, tile.columns, by_width),
+            operand("keys", k, self.shared_head, self.n, tile.columns, by_size),
+            operand("values", v, self.shared_head, self.n, tile.columns, by_width),
         )
 
     def _registers(self, name: str, count: int, initial: float | None = None, type: Attribute = f32) -> SSAValue:
@@ -239,19 +228,11 @@ class AttentionKernel:
             return None
         type = self.anchor.mask.type
         assert isinstance(type, TensorType)
-        shape = type.get_shape()
-        along_rows, along_columns = (len(shape) >= d and shape[-d] != 1 for d in (2, 1))
         added = b.alloc("added", [tile.rows_each * tile.columns_each], type.get_element_type())
+        ragged = (self.m % tile.rows > 0, self.n % tile.columns > 0)
         with b.tasks(["i", "j"], repeat(tile.rows_each, tile.columns_each), unroll=True) as (i, j):
             row, column = b.add(self.first_row, self._row(i)), self._key(step, j)
-            index = [*self.head, row, column]
-            place = [
-                x if e != 1 else b.constant(0) for e, x in zip(shape, index[len(index) - len(shape) :], strict=True)
-            ]
-            inside = [b.binary("lt", row, self.m)] if along_rows and self.m % tile.rows else []
-            inside += [b.binary("lt", column, self.n)] if along_columns and self.n % tile.columns else []
-            zero = b.constant(0, type.get_element_type()) if inside else None
-            value = b.load(b.inputs[3], place, b.all(inside), zero)
+            value = mask_element(b, self.anchor, self.head, row, column, ragged)
             b.store(value, added, [b.add(b.mul(i, tile.columns_each), j)])
         return added
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 
+from treadle.dialects.loop import Swizzle, swizzle_of_rows
 from treadle.schedules.template import Choices, number
 
 _VECTOR = 4
@@ -59,9 +60,16 @@ class AttentionTile:
 
     @property
     def key_stride(self) -> int:
-        """Elements from one query or key to the next: an odd multiple of a vector, so that lanes that read vectors of
-        neighbouring keys meet in no bank."""
-        return self.depth + (_VECTOR if self.depth // _VECTOR % 2 == 0 else 0)
+        """Elements from one query or key to the next. Lanes that read vectors of neighbouring keys meet in no bank if
+        these are an odd number of vectors apart: rows that fill all banks once or more are padded, others swizzled."""
+        return self.depth + (0 if self.depth % _BANKS else _VECTOR)
+
+    @property
+    def key_swizzle(self) -> Swizzle | None:
+        """How the vectors of queries and keys are permuted where padding does not do: lanes that write the end of one
+        key and the begin of the next would meet across it."""
+        swizzle = swizzle_of_rows(4 * self.key_stride, 4, 4 * _VECTOR)
+        return swizzle if swizzle.phases > 1 else None
 
     @property
     def weight_stride(self) -> int:

@@ -37,6 +37,7 @@ def _fma(x: Array, y: Array, z: Array) -> Array:
 
 _FUNCTIONS: dict[str, tuple[Callable[..., Array], tuple[Array, ...]]] = {
     "exp": (np.exp, (reals(1, 40),)),
+    "exp2": (np.exp2, (reals(27, 40),)),
     "expm1": (np.expm1, (reals(2),)),
     "log": (np.log, (reals(3),)),
     "log1p": (np.log1p, (reals(4, 0.5),)),

@@ -13,8 +13,9 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.ir import Block, Region, SSAValue
 
 from tests.helpers.graphs import Graph, random
+from tests.schedules import attention_cases
 from treadle.compiler import lower
-from treadle.dialects.graph import ComputeOp, FusedOp, MatmulOp, ReduceOp, YieldOp
+from treadle.dialects.graph import AttentionOp, ComputeOp, FusedOp, MatmulOp, ReduceOp, YieldOp
 from treadle.dialects.graph.dtypes import epsilon, is_float, numpy_dtype
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import UseAttr
@@ -34,7 +35,14 @@ def operands_of(anchor: Anchor) -> list[SSAValue]:
     return list(anchor.tensors() if isinstance(anchor, ComputeOp) else dict.fromkeys(anchor.operands))
 
 
-def values_of(tensor: SSAValue, seed: int) -> Array:
+def values_of(anchor: Anchor) -> list[Array]:
+    """Random numbers for each of `operands_of(anchor)`; masks of attention hide some keys."""
+    if isinstance(anchor, AttentionOp):
+        return list(attention_cases.environment(anchor).values())
+    return [_random_of(operand, n) for n, operand in enumerate(operands_of(anchor))]
+
+
+def _random_of(tensor: SSAValue, seed: int) -> Array:
     """Random numbers of a tensor's type: floats normally distributed, integers below 10, truths one of two."""
     type = tensor.type
     assert isinstance(type, TensorType)
@@ -46,11 +54,17 @@ def values_of(tensor: SSAValue, seed: int) -> Array:
     return random(*shape, seed=seed).astype(dtype)
 
 
-def accepted_units(template: str, anchor: Anchor) -> float:
+def accepted_units(template: str, anchor: Anchor, given: Sequence[Array], expected: Array) -> float:
     """The accepted error in units of the epsilon of the anchor's type, by the rules of `treadle/tools/oracle.py`.
 
     Each operation and each term rounds once; folds of 16-bit floats are carried in f32, and rounded once at the end.
+    Attention on tensor cores rounds its weights, too.
     """
+    if template == "attention_mma":
+        keys, values = given[2].shape[-2], given[2]
+        return accepted_units("attention_cuda", anchor, given, expected) + attention_cases.weights_units(
+            values, keys, expected
+        )
     element = anchor.type.get_element_type()
     if not is_float(element):
         return 0.0
@@ -66,6 +80,8 @@ def _roundings(anchor: Anchor) -> tuple[int, int]:
     """Terms of all folds, and operations of each element."""
     if isinstance(anchor, MatmulOp):
         return anchor.reduction_extent, 1
+    if isinstance(anchor, AttentionOp):
+        return attention_cases.terms(anchor), 1
     assert isinstance(anchor, ComputeOp)
     folded = sum(prod(op.shape) for op in anchor.walk() if isinstance(op, ReduceOp))
     operations = [op for op in anchor.walk() if op.dialect_name() in ("arith", "math") or isinstance(op, ReduceOp)]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from tests.schedules import row_cases
+from tests.schedules import attention_cases, row_cases
 from tests.schedules.row_cases import Shape, tensor
 from tests.schedules.tensor_cores import SHAPES
 from treadle.dialects.graph import (
@@ -174,6 +174,19 @@ _RULES: list[Callable[[str], Operator]] = [
 ]
 
 
+def _attention(n: int, dtype: str) -> Anchor:
+    """The n-th sizes. Masks of every broadcast, none, causality and a guard take turns. Of integers there is no
+    attention, but something that its templates must leave alone."""
+    if dtype in INTEGERS:
+        return _product(((1, 1), (1, 1)), dtype)
+    sizes = attention_cases.SIZES[n]
+    mask = (*sizes.masks, None)[n % 9]
+    return attention_cases.attention(sizes, dtype, mask, causal=n % 3 == 1, guard=n % 4 == 0)
+
+
+ATTENTIONS: tuple[AnchorOf, ...] = tuple(partial(_attention, n) for n in range(len(attention_cases.SIZES)))
+
+
 def _product(shapes: tuple[Shape, Shape], dtype: str) -> Anchor:
     a, b = shapes
     if dtype == TRUTHS:
@@ -186,6 +199,8 @@ def _products(shapes: Sequence[tuple[Shape, Shape]]) -> tuple[AnchorOf, ...]:
 
 
 COVERED: dict[str, Coverage] = {
+    "attention_cuda": Coverage(("float32", *HALVES), ATTENTIONS),
+    "attention_mma": Coverage(HALVES, ATTENTIONS),
     "matmul_simt": Coverage(FLOATS, _products(PRODUCTS)),
     "matmul_mma": Coverage(HALVES, _products(PRODUCTS)),
     "matmul_tf32": Coverage(("float32",), _products(PRODUCTS)),

@@ -131,6 +131,7 @@ inline bool treadle_arrive(int *counter, int blocks) {
 // ---- scalar mathematics, accurate versions -------------------------------------------------------------------
 
 inline float treadle_exp(float x) { return expf(x); }
+inline float treadle_exp2(float x) { return exp2f(x); }
 inline float treadle_log(float x) { return logf(x); }
 inline float treadle_log1p(float x) { return log1pf(x); }
 inline float treadle_expm1(float x) { return expm1f(x); }

@@ -10,6 +10,7 @@ void treadle_emu_mma(int32_t kind, const uint32_t *a, const uint32_t *b, const f
 }
 
 TREADLE_EMU_INLINE float treadle_exp(float x) { return __builtin_expf(x); }
+TREADLE_EMU_INLINE float treadle_exp2(float x) { return __builtin_exp2f(x); }
 TREADLE_EMU_INLINE float treadle_log(float x) { return __builtin_logf(x); }
 TREADLE_EMU_INLINE float treadle_log1p(float x) { return __builtin_log1pf(x); }
 TREADLE_EMU_INLINE float treadle_expm1(float x) { return __builtin_expm1f(x); }

@@ -1,0 +1,83 @@
+"""What the compiler makes of attention on tensor cores: instructions, registers, spills."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from treadle.backends.cuda.compiler import compile_cubin
+from treadle.backends.cuda.printer import print_kernels
+from treadle.backends.cuda.resources import Resources
+from treadle.backends.cuda.sass import Sass, disassemble
+from treadle.compiler import lower
+from treadle.dialects.graph import AttentionOp
+from treadle.dialects.registry import treadle_context
+from treadle.dialects.schedule import Choice, UseAttr
+from treadle.errors import TreadleError
+from treadle.schedules.templates import TEMPLATES
+from treadle.target import Target
+from treadle.tools.schedule_cases import Case, Shape, group_of
+
+pytest.importorskip("cuda.bindings.nvrtc", reason="needs treadle[nvrtc]")
+
+ARCHS = ["sm_80", "sm_90"]
+TEMPLATE = TEMPLATES["attention_mma"]
+
+
+def heads(size: int, dtype: str, mask: Shape | None = None, m: int = 1024, **properties: Any) -> Case:
+    """Attention of many heads of a size."""
+    shapes = ((1, 16, m, size),) * 3 + (() if mask is None else (mask,))
+    return Case("heads", shapes, lambda x: [AttentionOp(*x[:3], *x[3:], scale=size**-0.5, **properties)], dtype)
+
+
+def machine_code(case: Case, arch: str, **choices: Choice) -> tuple[Sass, Resources]:
+    """The instructions of a case's kernel, and what it uses: the default with some choices replaced."""
+    target, module = Target.parse(arch), case.module()
+    use = case.default(target)
+    assert use.template.data == TEMPLATE.name
+    group_of(module).schedule = UseAttr.get(TEMPLATE.name, use.knobs() | choices)
+    lower(treadle_context(), module, target, after="schedule")
+    (unit,) = print_kernels(module)
+    cubin = compile_cubin(unit, target)
+    try:
+        (sass,) = disassemble(cubin.image).values()
+    except TreadleError as error:
+        if "not installed" not in error.message:
+            raise
+        pytest.skip(str(error))
+    (resources,) = cubin.resources.values()
+    return sass, resources
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("size", [64, 128])
+def test_the_default_uses_tensor_cores_and_wide_asynchronous_copies(size: int, dtype: str, arch: str):
+    sass, resources = machine_code(heads(size, dtype, causal=True), arch)
+    assert sass.has("HMMA") and sass.has("LDGSTS.128") and sass.has("LDSM.4")
+    assert not sass.has("LDG") and sass.count("LDGSTS") == sass.count("LDGSTS.128")
+    assert sass.count("LDSM") == sass.count("LDSM.4")
+    assert sass.count("STG") == sass.count("STG.128") > 0
+    assert not resources.spills and not sass.uses_local_memory
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("size", [80, *(pytest.param(size, marks=pytest.mark.slow) for size in (8, 13, 40, 160))])
+def test_the_default_spills_nothing_whatever_the_size(size: int, arch: str):
+    for case in (heads(size, "float16", (1, 16, 999, 999), m=999), heads(size, "bfloat16", m=1000, causal=True)):
+        sass, resources = machine_code(case, arch)
+        assert sass.has("HMMA") and not resources.spills and not sass.uses_local_memory
+        # Lines of an odd number of halves begin at no multiple of 4 bytes, which is the least that can be copied so.
+        assert sass.has("LDGSTS") == (size % 2 == 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ARCHS)
+def test_every_choice_of_the_space_compiles_to_tensor_cores(arch: str):
+    case = heads(64, "float16", causal=True)
+    for choices in case.space(Target.parse(arch)):
+        sass, resources = machine_code(case, arch, **choices)
+        assert sass.has("HMMA") and sass.has("LDGSTS.128"), choices
+        # A few spare words at the compiler's own limit of registers, never part of a tile.
+        assert resources.spill_store_bytes + resources.spill_load_bytes <= 64, choices

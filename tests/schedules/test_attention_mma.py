@@ -1,0 +1,203 @@
+"""The template of attention on tensor cores: masks, knobs, special values, and what it rejects.
+
+Its shapes are tried on the emulator (`tests/backends/cuda/emulator/test_template_shapes.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from xdsl.dialects.builtin import DYNAMIC_INDEX
+from xdsl.ir import SSAValue
+
+from tests.schedules.attention_cases import SMALL, Array, Sizes, attention, environment, units, weights_units
+from tests.schedules.row_cases import tensor
+from treadle.backends.reference.kernels import Kernel
+from treadle.compiler import lower
+from treadle.dialects.graph import AttentionOp, MatmulOp
+from treadle.dialects.graph.evaluate import evaluate
+from treadle.dialects.loop import FuncOp, Space
+from treadle.dialects.registry import treadle_context
+from treadle.dialects.schedule import Choice
+from treadle.errors import TreadleError
+from treadle.passes.loop.transactions import transactions
+from treadle.schedules.templates import TEMPLATES
+from treadle.schedules.templates.attention_mma_tile import AttentionMmaTile
+from treadle.target import TARGETS, Target
+from treadle.tools.oracle import compare
+from treadle.tools.schedule_cases import Case
+
+GPU = Target.parse("sm_80")
+TEMPLATE = TEMPLATES["attention_mma"]
+TINY: dict[str, Choice] = {"rows": 16, "columns": 16, "warps": 1, "stages": 2}
+MANY_TILES = Sizes((), 1, 1, 19, 70, 9, 20)
+
+
+def check(
+    op: AttentionOp,
+    choices: Mapping[str, Choice] | None = None,
+    env: Mapping[SSAValue, Array] | None = None,
+) -> Array:
+    """Compares the kernel with the definition, blocks and threads in both orders; the definition's result."""
+    env = env or environment(op)
+    knobs = TEMPLATE.default(op, GPU) | dict(choices or {})
+    TEMPLATE.check(op, knobs, GPU, "here")
+    kernel = TEMPLATE.build(op, knobs, GPU, "kernel")
+    kernel.verify()
+    expected = evaluate(op, env)
+    (m, n), values = op.scores_shape[-2:], env[op.v]
+    sizes = Sizes((), 0, 0, m, n, env[op.q].shape[-1], values.shape[-1])
+    accepted = units(sizes, values.dtype.name) + weights_units(values, n, expected)
+    runner = Kernel(kernel)
+    for reverse in (False, True):
+        actual = runner.run([env[operand] for operand in kernel.inputs], reverse=reverse)
+        verdict = compare(str(op.type), actual, expected, accepted)
+        assert verdict.agrees, str(verdict)
+    return expected
+
+
+@pytest.mark.parametrize("mask", range(8))
+def test_masks_of_every_broadcast(mask: int):
+    check(attention(SMALL, "float16", SMALL.masks[mask], causal=mask % 2 == 0))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_tiles_beyond_the_diagonal_are_hidden(dtype: str):
+    check(attention(MANY_TILES, dtype, causal=True), TINY)
+    check(attention(Sizes((), 1, 1, 50, 50, 8, 8), dtype, causal=True), TINY)
+
+
+def test_a_mask_of_another_type():
+    q, k, v = (tensor(*shape, dtype="float16") for shape in SMALL.shapes)
+    op = AttentionOp(q, k, v, tensor(5, 19), scale=0.5)
+    check(op, env={o: a.astype(np.float32) if o is op.mask else a for o, a in environment(op).items()})
+
+
+RAGGED = attention(Sizes((), 1, 1, 70, 37, 20, 11), "float16", causal=True)
+SPACE = list(TEMPLATE.space(RAGGED, GPU))
+
+
+@pytest.mark.parametrize("choices", SPACE[::5], ids=lambda c: "-".join(map(str, c.values())))
+def test_knobs(choices: dict[str, Choice]):
+    check(RAGGED, choices)
+
+
+def test_every_value_of_a_knob_is_legal_somewhere():
+    for knob in TEMPLATE.knobs:
+        assert {choices[knob.name] for choices in SPACE} == set(knob.values)
+
+
+@pytest.mark.parametrize("guard", [False, True])
+def test_rows_without_a_score(guard: bool):
+    """A mask hides every key of row 0; with more rows than keys, causality those of the first rows."""
+    expected = check(attention(Sizes((), 1, 1, 6, 20, 3, 3), "float16", (6, 20), guard=guard), TINY)
+    assert (expected[0, 0] == 0).all() if guard else np.isnan(expected[0, 0]).all()
+    early = attention(Sizes((), 1, 1, 23, 3, 3, 3), "float16", causal=True, guard=guard)
+    expected = check(early, TINY)
+    assert (expected[0, :20] == 0).all() if guard else np.isnan(expected[0, :20]).all()
+    assert np.isfinite(expected[0, 20:]).all()
+
+
+@pytest.mark.parametrize("guard", [False, True])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_scores_that_are_not_finite(value: float, guard: bool):
+    """Of rows 1 and 2 and of a late key: what comes after a row's NaN does not heal it."""
+    op = attention(Sizes((), 1, 1, 5, 40, 2, 3), "float16", (5, 40), guard=guard)
+    env = environment(op)
+    mask = env[op.operands[3]]
+    mask[1, 1], mask[2, 39] = value, value
+    with np.errstate(all="ignore"):
+        check(op, TINY, env)
+
+
+@pytest.mark.parametrize("largest", [60000.0, -60000.0, float(np.finfo(np.float32).min)])
+def test_scores_near_the_end_of_their_range(largest: float):
+    """All keys of a row are hidden by a large finite number, as exporters write it: they count alike."""
+    q, k, v = (tensor(*shape, dtype="float16") for shape in SMALL.shapes)
+    op = AttentionOp(q, k, v, tensor(5, 19), scale=0.5)
+    env = {o: a.astype(np.float32) if o is op.mask else a for o, a in environment(op).items()}
+    env[op.operands[3]] = np.full((5, 19), largest, np.float32)
+    assert np.isfinite(check(op, TINY, env)).all()
+
+
+def test_queries_that_are_the_keys_and_the_values():
+    x = tensor(2, 9, 6, dtype="float16")
+    op = AttentionOp(x, x, x, scale=1.0)
+    check(op, env={x: environment(op)[x]})
+
+
+def test_what_it_fits():
+    assert TEMPLATE.fits(attention(SMALL, "float16")) and TEMPLATE.fits(attention(SMALL, "bfloat16"))
+    assert not TEMPLATE.fits(attention(SMALL, "float32"))
+    assert not TEMPLATE.fits(attention(Sizes((), 1, 1, 5, 0, 4, 4), "float16"))
+    assert not TEMPLATE.fits(attention(Sizes((), 1, 1, DYNAMIC_INDEX, 4, 4, 4), "float16"))
+    assert not TEMPLATE.fits(attention(Sizes((), 1, 1, 4, 4, 257, 4), "float16"))
+    assert not TEMPLATE.fits(attention(Sizes((), 1, 1, 4, 4, 240, 240), "float16"))
+    assert not TEMPLATE.fits(MatmulOp(tensor(3, 4, dtype="float16"), tensor(4, 5, dtype="float16")))
+
+
+def test_it_comes_before_the_template_without_tensor_cores():
+    assert list(TEMPLATES).index("attention_mma") < list(TEMPLATES).index("attention_cuda")
+
+
+@pytest.mark.parametrize("target", [t for t in TARGETS.values() if t.is_cuda], ids=lambda t: t.name)
+@pytest.mark.parametrize("size", [1, 7, 64, 97, 128, 160, 176])
+def test_defaults_are_legal(size: int, target: Target):
+    for m, n, heads in ((1, 1000, 1), (128, 128, 12), (5, 3, 2), (4096, 4096, 32)):
+        op = attention(Sizes((), heads, heads, m, n, size, size), "float16")
+        TEMPLATE.check(op, TEMPLATE.default(op, target), target, "here")
+
+
+def test_defaults_fill_the_multiprocessors():
+    def default(heads: int, m: int, n: int, size: int) -> tuple[Choice, ...]:
+        op = attention(Sizes((), heads, heads, m, n, size, size), "float16")
+        return tuple(TEMPLATE.default(op, GPU).values())
+
+    assert default(12, 128, 128, 64) == (16, 64, 1, 2)
+    assert default(12, 512, 512, 64) == (64, 64, 4, 2)
+    assert default(16, 2048, 2048, 64) == (128, 64, 4, 2)
+    assert default(16, 2048, 2048, 128) == (64, 64, 4, 2)
+    assert default(16, 1, 20, 64) == (16, 32, 1, 2)
+
+
+@pytest.mark.parametrize("size", [8, 13, 24, 40, 48, 64, 72, 80, 96, 112, 128, 160])
+def test_defaults_meet_in_no_bank_whatever_the_size_of_heads(size: int):
+    case = Case("heads", ((1, 12, 128, size),) * 3, lambda x: [AttentionOp(*x[:3], scale=size**-0.5)], "float16")
+    module = case.module()
+    lower(treadle_context(), module, GPU, after="fuse", to="loops")
+    (kernel,) = [op for op in module.walk() if isinstance(op, FuncOp)]
+    accesses = [access for access in transactions(kernel) if access.space is Space.SHARED]
+    assert len(accesses) > 5 and not [access for access in accesses if access.conflicts]
+
+
+def rejection(size: int, **choices: Choice) -> str:
+    with pytest.raises(TreadleError) as caught:
+        op = attention(Sizes((), 1, 1, 64, 64, size, size), "float16")
+        TEMPLATE.check(op, TEMPLATE.default(op, GPU) | choices, GPU, "group 'g'")
+    return str(caught.value)
+
+
+def test_too_few_and_too_many_rows_of_a_warp_are_rejected():
+    message = rejection(64, rows=64, warps=8)
+    assert "attention_mma: 64 rows for 8 warps are 8 each, 8 too few; accepted: 16 to 32 rows a warp" in message
+    assert "64 rows for 1 warps are 64 each, 32 too many" in rejection(64, rows=64, warps=1)
+
+
+def test_tiles_beyond_shared_memory_are_rejected():
+    message = rejection(160, rows=64, columns=128, warps=4, stages=3)
+    assert "64 queries of 160 elements and 128 values of 160 in 3 stages takes 266240 bytes of shared memory" in message
+    assert "99328 too many; accepted: at most 166912 on sm_80" in message
+
+
+def test_tiles_beyond_the_registers_are_rejected():
+    message = rejection(128, rows=128, columns=64, warps=4)
+    assert "takes 350 registers a thread, 95 too many; accepted: at most 255 on sm_80" in message
+
+
+def test_extents_of_tiles():
+    tile = AttentionMmaTile(64, 32, 4, 2, 13, 40)
+    assert (tile.depth, tile.padded_width, tile.slabs, tile.threads) == (16, 48, 1, 128)
+    assert tile.shared_bytes == 2 * (64 * 48 + 2 * 32 * (16 + 48))
+    assert [tile.values.chunks, tile.values.lines_at_once(128), tile.keys.lines_at_once(128)] == [6, 21, 32]

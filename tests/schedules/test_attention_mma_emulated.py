@@ -1,0 +1,52 @@
+"""Tiles, warps and stages of attention on tensor cores on the emulator, with every check."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.backends.c.toolchains import knobs
+from tests.helpers.graphs import Graph
+from tests.schedules.attention_cases import Sizes, arrays, units, weights_units
+from treadle.backends.cuda.emulator import CHECKS
+from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
+from treadle.backends.reference import evaluate_module
+from treadle.compiler import lower
+from treadle.dialects.graph import AttentionOp, FusedOp
+from treadle.dialects.registry import treadle_context
+from treadle.dialects.schedule import Choice, UseAttr
+from treadle.knobs import Knobs
+from treadle.schedules.templates import TEMPLATES
+from treadle.target import Target
+from treadle.tools.oracle import compare
+
+TEMPLATE = TEMPLATES["attention_mma"]
+SIZES = Sizes((), 2, 1, 150, 170, 40, 24)
+CHOICES: list[dict[str, Choice]] = [
+    {"rows": 128, "columns": 32, "warps": 8, "stages": 3},
+    {"rows": 64, "columns": 64, "warps": 2, "stages": 3},
+    {"rows": 32, "columns": 16, "warps": 1, "stages": 2},
+    {"rows": 16, "columns": 128, "warps": 1, "stages": 2},
+]
+
+
+@pytest.fixture(scope="session")
+def emulator_knobs(tmp_path_factory: pytest.TempPathFactory) -> Knobs:
+    """Knobs whose cache lives as long as the session."""
+    return knobs(tmp_path_factory.mktemp("emulator"))
+
+
+@pytest.mark.parametrize("causal", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("choices", CHOICES, ids=lambda c: "-".join(map(str, c.values())))
+def test_choices(choices: dict[str, Choice], causal: bool, emulator_knobs: Knobs) -> None:
+    graph = Graph(*arrays(SIZES.shapes, "float16"))
+    module = graph.module(graph.add(AttentionOp(graph[0], graph[1], graph[2], scale=0.15, causal=causal)))
+    (expected,) = evaluate_module(module, graph.inputs)
+    lower(treadle_context(), module, Target.parse("sm_80"), to="schedule")
+    (group,) = [op for op in module.walk() if isinstance(op, FusedOp)]
+    group.schedule = UseAttr.get(TEMPLATE.name, choices)
+    lower(treadle_context(), module, Target.parse("sm_80"), after="schedule")
+    (result,), reports = EmulatedProgram(module, tuple(CHECKS), knobs=emulator_knobs).run(graph.inputs)
+    accepted = units(SIZES, "float16") + weights_units(graph.inputs[2], SIZES.n, expected)
+    verdict = compare(str(SIZES), result, expected, accepted)
+    assert verdict.agrees, str(verdict)
+    assert reports and not [str(report) for report in reports if report.findings]

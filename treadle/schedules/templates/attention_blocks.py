@@ -1,0 +1,88 @@
+"""What the kernels of attention share: which rows of which head a block takes, and which elements of a mask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, prod
+
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import SSAValue
+
+from treadle.dialects.graph import AttentionOp
+from treadle.dialects.graph.definition import Scalar
+from treadle.schedules.kernel_builder import KernelBuilder
+
+
+@dataclass(frozen=True)
+class BlockPlace:
+    """A block's part of the result, and the keys that it reads.
+
+    first_row: of the block; head: of queries and result; shared_head: of keys and values; tiles: of keys that the
+    block reads; most_tiles: that any block reads
+    """
+
+    first_row: SSAValue
+    head: Sequence[SSAValue]
+    shared_head: Sequence[SSAValue]
+    tiles: SSAValue
+    most_tiles: int
+
+
+def blocks_of(anchor: AttentionOp, rows: int) -> int:
+    """How many blocks of so many rows there are."""
+    return prod(anchor.shape[:-2]) * ceil(anchor.shape[-2] / rows)
+
+
+def block_place(b: KernelBuilder, anchor: AttentionOp, rows: int, columns: int) -> BlockPlace:
+    """The place of the calling thread's block, of tiles of `rows` queries and `columns` keys."""
+    m, n = anchor.scores_shape[-2:]
+    parts = ceil(m / rows)
+    part = b.mod(b.block, parts)
+    causal = bool(anchor.causal.value.data)
+    # Causal blocks with many keys begin first, so that short ones fill the gaps at the end.
+    part = b.binary("sub", parts - 1, part) if causal else part
+    first_row = b.mul(part, rows)
+    batch = anchor.shape[:-2]
+    head = b.delinearize(b.div(b.block, parts), batch) if batch else []
+    shared_head = [*head[:-1], b.div(head[-1], anchor.group_size)] if head else []
+    most_tiles = ceil(n / columns)
+    tiles = b.constant(most_tiles)
+    if causal:
+        seen = b.add(first_row, rows + n - m)
+        seen = b.binary("max", seen, 0) if m > n else seen
+        tiles = b.least(b.div(b.add(seen, columns - 1), columns), most_tiles)
+    return BlockPlace(first_row, head, shared_head, tiles, most_tiles)
+
+
+def mask_varies(mask: TensorType) -> tuple[bool, bool]:
+    """Whether a mask has an element of its own for each row, and for each key."""
+    shape = mask.get_shape()
+    return len(shape) >= 2 and shape[-2] != 1, len(shape) >= 1 and shape[-1] != 1
+
+
+def mask_element(
+    b: KernelBuilder,
+    anchor: AttentionOp,
+    head: Sequence[SSAValue],
+    row: SSAValue,
+    column: SSAValue,
+    ragged: tuple[bool, bool],
+) -> Scalar:
+    """The mask's element for a score; 0 beyond the end of rows or keys, which are `ragged` if tiles reach that far."""
+    assert anchor.mask is not None and isinstance(anchor.mask.type, TensorType)
+    type = anchor.mask.type
+    shape, index = type.get_shape(), [*head, row, column]
+    place = [x if e != 1 else b.constant(0) for e, x in zip(shape, index[len(index) - len(shape) :], strict=True)]
+    inside = [
+        b.binary("lt", at, end)
+        for varies, overhangs, at, end in zip(
+            mask_varies(type), ragged, (row, column), anchor.scores_shape[-2:], strict=True
+        )
+        if varies and overhangs
+    ]
+    zero = b.constant(0, type.get_element_type()) if inside else None
+    return b.load(b.inputs[3], place, b.all(inside), zero)
+
+
+__all__ = ["BlockPlace", "block_place", "blocks_of", "mask_element", "mask_varies"]

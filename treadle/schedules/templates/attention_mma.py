@@ -1,0 +1,145 @@
+"""Attention on tensor cores: scores and weights never leave the registers."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import ceil, prod
+from typing import ClassVar
+
+from xdsl.dialects.builtin import DYNAMIC_INDEX, BFloat16Type, Float16Type, TensorType
+
+from treadle.dialects.graph import AttentionOp
+from treadle.dialects.loop import KernelOp
+from treadle.dialects.schedule import Choice
+from treadle.errors import TreadleError
+from treadle.schedules.template import Anchor, Choices, Knob, Template
+from treadle.schedules.templates.attention_blocks import mask_varies
+from treadle.schedules.templates.attention_mma_kernel import AttentionMmaKernel
+from treadle.schedules.templates.attention_mma_tile import AttentionMmaTile
+from treadle.schedules.templates.matmul_mma_tile import PRODUCT_M
+from treadle.target import TARGETS, Target
+
+_COLUMNS = (16, 32, 64, 128)
+_LARGEST_SIZE = 256
+"""Elements of a head: a warp copies a line of so many at once."""
+_MOST_SLABS = 2
+"""Tile products of a warp below one another: what is loaded of keys and values serves so many."""
+_OTHER_REGISTERS = 78
+"""What statistics, predicates, copies and fragments in flight take beside matrices; generous, since a spill costs more
+than it saves."""
+_DEFAULTS = ((128, 4), (64, 4), (32, 2), (16, 1))
+"""Rows and warps of default blocks."""
+_DEFAULT_COLUMNS = 64
+_EVERY = tuple(target for target in TARGETS.values() if target.is_cuda)
+
+
+class AttentionMma(Template):
+    """A block computes `rows` rows of one head, each warp its own. Tiles of `columns` keys and values travel to
+    swizzled shared memory by asynchronous copies, `stages` at a time. A warp keeps in registers its queries, as
+    operands of tile products; the scores of a tile, which become the weights and then, as they lie, operands of the
+    second product; and the largest score so far, the sum of the weights relative to it, and the result so far, which
+    are scaled down when a larger score appears.
+
+    Scores, weights and sums are f32; weights are rounded once more where they are multiplied with values.
+    Every size is covered: what is fetched beyond the end is 0, keys beyond the end weigh nothing, rows beyond the end
+    are not stored. Tiles of keys that causality hides from all rows of a block are skipped; a hidden value that is
+    not finite makes rows NaN only where its tile is not skipped.
+
+    Source: Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", ICLR 2024,
+    algorithm 1 and section 3.3; Milakov and Gimelshein (arXiv 1805.02867), algorithm 3, for the running sum.
+    """
+
+    name: ClassVar[str] = "attention_mma"
+    kind: ClassVar[str] = "cuda"
+    knobs: ClassVar[tuple[Knob, ...]] = (
+        Knob("rows", (16, 32, 64, 128), "queries of a block"),
+        Knob("columns", _COLUMNS, "keys and values of a tile in shared memory"),
+        Knob("warps", (1, 2, 4, 8), "warps of a block, each with rows of its own"),
+        Knob("stages", (2, 3), "tiles of keys and of values in shared memory"),
+    )
+
+    def fits(self, anchor: Anchor) -> bool:
+        if not isinstance(anchor, AttentionOp) or DYNAMIC_INDEX in (*anchor.scores_shape, *anchor.shape):
+            return False
+        extents = _extents(anchor)
+        if not isinstance(anchor.type.get_element_type(), Float16Type | BFloat16Type) or not prod(extents):
+            return False
+        if max(extents[-2:]) > _LARGEST_SIZE:
+            return False
+        return all(_default(anchor, target) is not None for target in _EVERY)
+
+    def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
+        assert isinstance(anchor, AttentionOp)
+        found = _default(anchor, target)
+        assert found is not None, "an anchor that fits has a default for every target"
+        return found
+
+    def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
+        assert isinstance(anchor, AttentionOp)
+        tile = _tile(anchor, choices)
+        least, most, each = PRODUCT_M, _MOST_SLABS * PRODUCT_M, tile.rows // tile.warps
+        if not least <= each <= most:
+            margin = f"{least - each} too few" if each < least else f"{each - most} too many"
+            raise TreadleError(
+                f"attention_mma: {tile.rows} rows for {tile.warps} warps are {each} each, {margin}",
+                accepted=f"{least} to {most} rows a warp",
+            )
+        for what, used, limit in _usage(anchor, tile, target):
+            if used > limit:
+                raise TreadleError(
+                    f"attention_mma with {tile.rows} queries of {tile.size} elements and {tile.columns} values of "
+                    f"{tile.width} in {tile.stages} stages takes {used} {what}, {used - limit} too many",
+                    accepted=f"at most {limit} on {target.name}",
+                )
+
+    def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
+        assert isinstance(anchor, AttentionOp)
+        return AttentionMmaKernel(anchor, _tile(anchor, choices)).build(name)
+
+
+def _usage(anchor: AttentionOp, tile: AttentionMmaTile, target: Target) -> tuple[tuple[str, int, int], ...]:
+    """What a tile takes of the resources that bound it, and how much there is."""
+    registers = tile.registers + _mask_registers(anchor, tile) + _OTHER_REGISTERS
+    return (
+        ("bytes of shared memory", tile.shared_bytes, target.shared_per_block),
+        ("registers a thread", registers, target.registers_per_thread),
+    )
+
+
+def _mask_registers(anchor: AttentionOp, tile: AttentionMmaTile) -> int:
+    """Registers for the mask's elements of a thread's scores, which are there before these are."""
+    if anchor.mask is None:
+        return 0
+    assert isinstance(anchor.mask.type, TensorType)
+    along_rows, along_keys = mask_varies(anchor.mask.type)
+    return (2 * tile.slabs if along_rows else 1) * (tile.columns // 4 if along_keys else 1)
+
+
+def _extents(anchor: AttentionOp) -> tuple[int, ...]:
+    """Every extent of the operator: batch, heads, queries and keys, the sizes of queries and values."""
+    assert isinstance(anchor.q.type, TensorType)
+    return (*anchor.scores_shape, anchor.q.type.get_shape()[-1], anchor.shape[-1])
+
+
+def _tile(anchor: AttentionOp, choices: Choices) -> AttentionMmaTile:
+    return AttentionMmaTile.of(choices, *_extents(anchor)[-2:])
+
+
+def _default(anchor: AttentionOp, target: Target) -> dict[str, Choice] | None:
+    """64 keys, or as many as there are, and the most rows, no more than there are, of which three quarters of the
+    multiprocessors get a block; fewer rows, then keys, while the target has no room. None where it has none."""
+    *batch, m, n, _, _ = _extents(anchor)
+    heads = prod(batch)
+    columns = min(_DEFAULT_COLUMNS, next((c for c in _COLUMNS if c >= n), _COLUMNS[-1]))
+    useful = [each for each in _DEFAULTS if each[0] < 2 * m] or [_DEFAULTS[-1]]
+    busy = [each for each in useful if 4 * heads * ceil(m / each[0]) >= 3 * target.multiprocessors] or useful[-1:]
+    smaller = [each for each in _DEFAULTS if each[0] < busy[-1][0]]
+    fewer = [c for c in reversed(_COLUMNS) if c <= columns]
+    for (rows, warps), keys in sorted(product([*busy, *smaller], fewer), key=lambda each: -each[1]):
+        choices: dict[str, Choice] = {"rows": rows, "columns": keys, "warps": warps, "stages": 2}
+        if all(used <= limit for _, used, limit in _usage(anchor, _tile(anchor, choices), target)):
+            return choices
+    return None
+
+
+__all__ = ["AttentionMma"]

@@ -1,0 +1,376 @@
+"""The kernel of attention on tensor cores, written for given tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import ceil, inf, log2, prod
+from math import e as euler
+
+from xdsl.dialects import vector
+from xdsl.dialects.builtin import TensorType, VectorType, f32
+from xdsl.ir import SSAValue
+
+from treadle.dialects.graph import AttentionOp
+from treadle.dialects.graph.definition import Scalar
+from treadle.dialects.graph.elementwise import convert
+from treadle.dialects.loop import KernelOp, LoadMatrixOp, MmaOp, Space, WarpReduceOp
+from treadle.dialects.loop.tile_product import fragments
+from treadle.dialects.task import repeat
+from treadle.schedules.accumulator import narrowed
+from treadle.schedules.kernel_builder import KernelBuilder
+from treadle.schedules.templates.attention_blocks import block_place, blocks_of, mask_element
+from treadle.schedules.templates.attention_mma_tile import CHUNK, STEP, AttentionMmaTile, HeadTile
+from treadle.schedules.templates.matmul_mma_tile import PRODUCT_M, PRODUCT_N, WARP
+
+_PAIR = STEP // PRODUCT_N
+"""Tile products side by side whose operand B is loaded at once, and whose result is an operand A."""
+_HALVES = 2
+"""Rows of a tile product's result that a lane holds, 8 apart; of each, two neighbours."""
+_QUAD = 4
+"""Neighbouring lanes that hold a row of a tile product's result."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Operand:
+    """Queries, keys or values, and where a tile of them lies in shared memory; total: lines of a head."""
+
+    buffer: SSAValue
+    head: Sequence[SSAValue]
+    total: int
+    tile: HeadTile
+    shared: SSAValue
+
+
+class AttentionMmaKernel:
+    """Writes the kernel of one attention: see `AttentionMma`.
+
+    Buffers of registers are indexed by slab r (16 rows of the warp), then by two indices p and q of neighbouring tile
+    products, which make up 16 columns, then by half h (the lane's row of the slab, and the one 8 below it), then by
+    the neighbour c of two.
+    """
+
+    def __init__(self, anchor: AttentionOp, tile: AttentionMmaTile):
+        self.anchor, self.tile = anchor, tile
+        self.m, self.n = anchor.scores_shape[-2:]
+        self.element = anchor.type.get_element_type()
+        self.fragments = fragments(self.element)
+        self.b = KernelBuilder([t for o in anchor.operands if isinstance(t := o.type, TensorType)], anchor.type)
+        for buffer, hint in zip(self.b.inputs, ("Q", "K", "V", "M"), strict=False):
+            buffer.name_hint = hint
+
+    @property
+    def _scale(self) -> tuple[float, float]:
+        """The factor of products, and that of what is exponentiated base 2: together scale times log2 e. One would do,
+        but where it overflows: masks reach the end of f32's range, and products, for a factor above 1."""
+        scale = self.anchor.scale.value.data
+        whole = scale * log2(euler)
+        return (whole, 1) if self.anchor.mask is None and abs(whole) <= 1 else (scale, log2(euler))
+
+    def build(self, name: str) -> KernelOp:
+        """The kernel; to be called once."""
+        b, tile = self.b, self.tile
+        self.place = block_place(b, self.anchor, tile.rows, tile.columns)
+        self.warp, self.lane = b.div(b.thread, WARP), b.mod(b.thread, WARP)
+        self.warp_row = b.mul(self.warp, tile.slabs * PRODUCT_M)
+        self.queries, self.keys, self.values = self._operands()
+        self.acc = b.alloc("acc", [tile.slabs, tile.padded_width // STEP, _PAIR], self.fragments[2])
+        self._clear(self.acc, tile.padded_width)
+        self.largest, self.total = self._statistics("largest", -inf), self._statistics("total", 0)
+        self._pipeline()
+        self._store()
+        heads, size, width = prod(self.anchor.shape[:-2]), tile.size, tile.width
+        comment = f"{heads} heads: softmax(Q[{self.m}, {size}] * K[{self.n}, {size}]^T) * V[{self.n}, {width}]"
+        grid = blocks_of(self.anchor, tile.rows)
+        return b.kernel(name, list(self.anchor.operands), self.anchor.type, grid, tile.threads, comment, 1)
+
+    def _operands(self) -> tuple[_Operand, _Operand, _Operand]:
+        """Queries have a place that is the result's in the end, keys and values one a stage."""
+        b, tile, place = self.b, self.tile, self.place
+        q, k, v, *_ = b.inputs
+        outer = max(tile.queries, tile.result, key=lambda t: t.extent)
+        lines = b.alloc("lines", [tile.rows, outer.extent], self.element, Space.SHARED, outer.swizzle)
+
+        def staged(name: str, of: HeadTile) -> SSAValue:
+            return b.alloc(name, [tile.stages, of.lines, of.extent], self.element, Space.SHARED, of.swizzle)
+
+        return (
+            _Operand(q, place.head, self.m, tile.queries, lines),
+            _Operand(k, place.shared_head, self.n, tile.keys, staged("keys", tile.keys)),
+            _Operand(v, place.shared_head, self.n, tile.values, staged("values", tile.values)),
+        )
+
+    def _statistics(self, name: str, initial: float) -> SSAValue:
+        """A register for each row of the lane."""
+        b = self.b
+        buffer = b.alloc(name, [self.tile.slabs, _HALVES], f32)
+        with b.tasks(["r", "h"], repeat(self.tile.slabs, _HALVES), unroll=True) as (r, h):
+            b.store(b.constant(initial, f32), buffer, [r, h])
+        return buffer
+
+    def _clear(self, products: SSAValue, columns: int) -> None:
+        b = self.b
+        with b.tasks(["r", "p", "q"], repeat(self.tile.slabs, columns // STEP, _PAIR), unroll=True) as where:
+            b.store(b.zeros(self.fragments[2]), products, where)
+
+    @contextmanager
+    def _chunks(self, tile: HeadTile, worker: SSAValue, workers: int) -> Generator[tuple[SSAValue, SSAValue]]:
+        """A loop over a worker's chunks of a tile: line, first column. Neighbours take neighbouring chunks."""
+        b, high, wide = self.b, tile.lines_at_once(workers), tile.chunks
+        busy = b.binary("lt", worker, high * wide) if high * wide < workers else None
+        with b.when(busy), b.loop("u", ceil(tile.lines / high), unroll=True) as u:
+            line = b.add(b.mul(u, high), b.div(worker, wide))
+            with b.when(b.binary("lt", line, tile.lines) if tile.lines % high else None):
+                yield line, b.mul(b.mod(worker, wide), CHUNK)
+
+    def _fetch(self, operand: _Operand, first: SSAValue, stage: Sequence[SSAValue]) -> None:
+        """Starts the copies of the tile that begins with line `first`, 0 beyond the end."""
+        b, tile = self.b, operand.tile
+        with self._chunks(tile, b.thread, self.tile.threads) as (line, column):
+            index = b.add(first, line)
+
+            def value(e: SSAValue) -> Scalar:
+                at = b.add(column, e)
+                inside = [b.binary("lt", index, operand.total)] if operand.total % tile.lines else []
+                inside += [b.binary("lt", at, tile.size)] if tile.size < tile.extent else []
+                place = [*operand.head, index, at]
+                if not inside:
+                    return b.load(operand.buffer, place)
+                return b.load(operand.buffer, place, b.all(inside), b.constant(0, self.element))
+
+            b.copy(operand.shared, [*stage, line, column], CHUNK, value)
+
+    def _fetch_step(self, step: SSAValue, stage: SSAValue) -> None:
+        """Starts the copies of a step's keys and values, if there are any."""
+        b = self.b
+        with b.when(b.binary("lt", step, self.place.tiles)):
+            for operand in (self.keys, self.values):
+                self._fetch(operand, b.mul(step, self.tile.columns), [stage])
+
+    def _pipeline(self) -> None:
+        """`stages` tiles of keys and values in shared memory: one is used while the others are on their way."""
+        b, stages = self.b, self.tile.stages
+        self._fetch(self.queries, self.place.first_row, [])
+        b.commit()
+        with b.loop("s", stages - 1) as s:
+            self._fetch_step(s, s)
+            b.commit()
+        b.wait(stages - 1)
+        b.barrier()
+        held = self._held_queries()
+        with b.loop("step", self.place.tiles) as step:
+            b.wait(stages - 2)
+            # Behind it every thread sees this step's tiles, and has used those that are overwritten next.
+            b.barrier()
+            following = b.add(step, stages - 1)
+            self._fetch_step(following, b.mod(following, stages))
+            b.commit()
+            stage = b.mod(step, stages)
+            scores = self._scores(step, stage, held)
+            self._weigh(scores)
+            self._accumulate(stage, scores)
+
+    def _held_queries(self) -> SSAValue:
+        """The warp's queries as operands A, which stay in registers."""
+        b, tile = self.b, self.tile
+        type = self.fragments[0]
+        held = b.alloc("held", [tile.slabs, tile.depth // STEP], type)
+        with b.tasks(["r", "k"], repeat(tile.slabs, tile.depth // STEP), unroll=True) as (r, k):
+            row = b.add(self._slab(r), b.mod(self.lane, STEP))
+            column = b.add(b.mul(k, STEP), b.mul(b.div(self.lane, STEP), PRODUCT_N))
+            b.store(b.insert(LoadMatrixOp(self.queries.shared, [row, column], type)), held, [r, k])
+        return held
+
+    def _slab(self, r: SSAValue) -> SSAValue:
+        """The first row of the warp's r-th slab, in the block's tile."""
+        return self.b.add(self.warp_row, self.b.mul(r, PRODUCT_M))
+
+    def _row(self, r: SSAValue, h: SSAValue) -> SSAValue:
+        """The lane's row of half h of slab r, in the block's tile."""
+        return self.b.add(self._slab(r), self.b.add(self.b.mul(h, PRODUCT_M // _HALVES), self.b.div(self.lane, _QUAD)))
+
+    def _column(self, p: SSAValue, q: SSAValue, c: SSAValue) -> SSAValue:
+        """The lane's column of neighbour c in tile product (p, q)."""
+        b = self.b
+        return b.add(b.add(b.mul(p, STEP), b.mul(q, PRODUCT_N)), b.add(self._lane_column, c))
+
+    @property
+    def _lane_column(self) -> SSAValue:
+        """The first column of a tile product of which the lane holds elements."""
+        return self.b.mul(self.b.mod(self.lane, _QUAD), 2)
+
+    def _products(self, step: SSAValue, stage: SSAValue, held: SSAValue) -> SSAValue:
+        """Tile products of the warp's queries with the stage's keys."""
+        b, tile = self.b, self.tile
+        products = b.alloc("products", [tile.slabs, tile.columns // STEP, _PAIR], self.fragments[2])
+        self._clear(products, tile.columns)
+        type = VectorType(self.element, [_PAIR, *self.fragments[1].get_shape()])
+        with (
+            b.loop("k", tile.depth // STEP, unroll=True) as k,
+            b.loop("p", tile.columns // STEP, unroll=True) as p,
+        ):
+            line = b.add(b.mul(b.div(self.lane, STEP), PRODUCT_N), b.mod(self.lane, PRODUCT_N))
+            half = b.mul(b.mod(b.div(self.lane, PRODUCT_N), 2), PRODUCT_N)
+            place = [stage, b.add(b.mul(p, STEP), line), b.add(b.mul(k, STEP), half)]
+            keys = b.insert(LoadMatrixOp(self.keys.shared, place, type))
+            with b.tasks(["r", "q"], repeat(tile.slabs, _PAIR), unroll=True) as (r, q):
+                self._multiply(b.load(held, [r, k]), keys, products, [r, p, q])
+        return products
+
+    def _multiply(self, a: SSAValue, pair: SSAValue, sums: SSAValue, where: Sequence[SSAValue]) -> None:
+        """Adds the product of `a` and of one of a pair of operands B to a sum."""
+        b = self.b
+        right = b.insert(vector.ExtractOp(pair, [where[-1]], self.fragments[1]))
+        b.store(b.insert(MmaOp(a, right, b.load(sums, where))), sums, where)
+
+    def _scores(self, step: SSAValue, stage: SSAValue, held: SSAValue) -> SSAValue:
+        """Scaled and masked products of the lane's rows and the stage's keys, -inf where a row does not see a key."""
+        b, tile = self.b, self.tile
+        extents = [tile.slabs, tile.columns // STEP, _PAIR, _HALVES, 2]
+        added = self._masked(step)
+        products = self._products(step, stage, held)
+        scores = b.alloc("scores", extents, f32)
+        scale, _ = self._scale
+        with b.tasks(["r", "p", "q", "h", "c"], repeat(*extents), unroll=True) as where:
+            r, p, q, h, c = where
+            score = b.insert(vector.ExtractOp(b.load(products, [r, p, q]), [h, c], f32))
+            score = score if scale == 1 else b.mul(score, b.constant(scale, f32))
+            if added is not None:
+                score = b.add(score, convert(b, b.load(added, where), f32))
+            b.store(score, scores, where)
+        self._hide(step, scores)
+        return scores
+
+    def _masked(self, step: SSAValue) -> SSAValue | None:
+        """The mask's elements for the lane's scores, in registers: asked for before the products, so that they are
+        there after them."""
+        b, tile = self.b, self.tile
+        if self.anchor.mask is None:
+            return None
+        type = self.anchor.mask.type
+        assert isinstance(type, TensorType)
+        extents = [tile.slabs, tile.columns // STEP, _PAIR, _HALVES, 2]
+        added = b.alloc("added", extents, type.get_element_type())
+        ragged = (self.m % tile.rows > 0, self.n % tile.columns > 0)
+        with b.tasks(["r", "p", "q", "h"], repeat(*extents[:-1]), unroll=True) as (r, p, q, h):
+            row = b.add(self.place.first_row, self._row(r, h))
+            with b.loop("c", 2, unroll=True, vector=True) as c:
+                column = b.add(b.mul(step, tile.columns), self._column(p, q, c))
+                value = mask_element(b, self.anchor, self.place.head, row, column, ragged)
+                b.store(value, added, [r, p, q, h, c])
+        return added
+
+    def _hide(self, step: SSAValue, scores: SSAValue) -> None:
+        """Makes scores of keys that a row does not see -inf, in the tiles in which there are any."""
+        b, tile = self.b, self.tile
+        first_key = b.mul(step, tile.columns)
+        ragged, causal = self.n % tile.columns > 0, bool(self.anchor.causal.value.data)
+        if not ragged and not causal:
+            return
+        reach = b.add(self.place.first_row, self.n - self.m)
+        needed = b.binary("gt", b.add(first_key, tile.columns - 1), b.add(reach, self.warp_row)) if causal else None
+        if ragged:
+            last = b.binary("eq", step, self.place.most_tiles - 1)
+            needed = last if needed is None else b.binary("or", needed, last)
+        with b.when(needed), b.tasks(["r", "h"], repeat(tile.slabs, _HALVES), unroll=True) as (r, h):
+            last_seen = b.add(reach, self._row(r, h)) if causal else b.constant(self.n - 1)
+            last_seen = b.least(last_seen, self.n - 1) if causal and ragged else last_seen
+            # What lanes differ in is on one side, so that the other side of all comparisons is a constant.
+            limit = b.binary("sub", last_seen, b.add(first_key, self._lane_column))
+            with b.tasks(["p", "q", "c"], repeat(tile.columns // STEP, _PAIR, 2), unroll=True) as (p, q, c):
+                place = [r, p, q, h, c]
+                visible = b.binary("le", b.add(b.add(b.mul(p, STEP), b.mul(q, PRODUCT_N)), c), limit)
+                b.store(b.select(visible, b.load(scores, place), b.constant(-inf, f32)), scores, place)
+
+    def _weigh(self, scores: SSAValue) -> None:
+        """Scores become weights, relative to the largest so far; sums and results so far are scaled down to it."""
+        b, tile = self.b, self.tile
+        shrink = b.alloc("shrink", [tile.slabs, _HALVES], f32)
+        columns = repeat(tile.columns // STEP, _PAIR, 2)
+        with b.tasks(["r", "h"], repeat(tile.slabs, _HALVES), unroll=True) as (r, h):
+            peak = b.alloc("peak", [1], f32)
+            old = b.load(self.largest, [r, h])
+            b.store(old, peak, [0])
+            with b.tasks(["p", "q", "c"], columns, unroll=True) as (p, q, c):
+                b.store(b.binary("max", b.load(peak, [0]), b.load(scores, [r, p, q, h, c])), peak, [0])
+            new = b.insert(WarpReduceOp("max", b.load(peak, [0]), _QUAD))
+            b.store(new, self.largest, [r, h])
+            # Before the first visible key, -inf - -inf would be NaN, and stay it.
+            base = b.select(b.binary("eq", new, b.constant(-inf, f32)), b.constant(0, f32), new)
+            factor = self._weight(old, base)
+            b.store(factor, shrink, [r, h])
+            b.store(b.mul(b.load(self.total, [r, h]), factor), self.total, [r, h])
+            with b.tasks(["p", "q", "c"], columns, unroll=True) as (p, q, c):
+                weight = self._weight(b.load(scores, [r, p, q, h, c]), base)
+                b.store(b.add(b.load(self.total, [r, h]), weight), self.total, [r, h])
+                b.store(weight, scores, [r, p, q, h, c])
+        with b.tasks(["r", "p", "q"], repeat(tile.slabs, tile.padded_width // STEP, _PAIR), unroll=True) as where:
+            scaled = b.alloc("scaled", self.fragments[2].get_shape(), f32)
+            with b.tasks(["h", "c"], repeat(_HALVES, 2), unroll=True) as (h, c):
+                value = b.insert(vector.ExtractOp(b.load(self.acc, where), [h, c], f32))
+                b.store(b.mul(value, b.load(shrink, [where[0], h])), scaled, [h, c])
+            b.store(self._whole(scaled, self.fragments[2]), self.acc, where)
+
+    def _weight(self, score: Scalar, base: Scalar) -> Scalar:
+        """The weight of a score relative to another one."""
+        b, (_, unit) = self.b, self._scale
+        power = b.binary("sub", score, base)
+        return b.math("exp2", power if unit == 1 else b.mul(power, b.constant(unit, f32)))
+
+    def _whole(self, buffer: SSAValue, type: VectorType) -> SSAValue:
+        """All of a register buffer, as a vector."""
+        return self.b.insert(vector.LoadOp(buffer, [self.b.constant(0)] * type.get_num_dims(), type))
+
+    def _accumulate(self, stage: SSAValue, weights: SSAValue) -> None:
+        """Adds the stage's values, each times its weight, to the warp's part of the result. Rounded, the weights of 16
+        keys are an operand A as they lie: two results of tile products side by side."""
+        b, tile = self.b, self.tile
+        type = VectorType(self.element, [_PAIR, *self.fragments[1].get_shape()])
+        with b.loop("k", tile.columns // STEP, unroll=True) as k:
+            left = b.alloc("left", [tile.slabs], self.fragments[0])
+            with b.loop("r", tile.slabs, unroll=True) as r:
+                rounded = b.alloc("rounded", self.fragments[0].get_shape(), self.element)
+                with b.tasks(["q", "h", "c"], repeat(_PAIR, _HALVES, 2), unroll=True) as (q, h, c):
+                    weight = narrowed(b, b.load(weights, [r, k, q, h, c]), self.element)
+                    b.store(weight, rounded, [b.add(b.mul(q, _HALVES), h), c])
+                b.store(self._whole(rounded, self.fragments[0]), left, [r])
+            with b.loop("p", tile.padded_width // STEP, unroll=True) as p:
+                line = b.add(b.mul(k, STEP), b.mod(self.lane, STEP))
+                column = b.add(b.mul(p, STEP), b.mul(b.div(self.lane, STEP), PRODUCT_N))
+                values = b.insert(LoadMatrixOp(self.values.shared, [stage, line, column], type, transpose=True))
+                with b.tasks(["r", "q"], repeat(tile.slabs, _PAIR), unroll=True) as (r, q):
+                    self._multiply(b.load(left, [r]), values, self.acc, [r, p, q])
+
+    def _store(self) -> None:
+        """The result, divided by the sums and rounded, through the place of the queries in shared memory to lanes that
+        store 16 bytes of a row each."""
+        b, tile = self.b, self.tile
+        staged = self.queries.shared
+        b.barrier()
+        with b.tasks(["r", "h"], repeat(tile.slabs, _HALVES), unroll=True) as (r, h):
+            total = b.insert(WarpReduceOp("add", b.load(self.total, [r, h]), _QUAD))
+            share = b.binary("div", b.constant(1, f32), total)
+            # The largest score weighs 1, if there is one: a sum that is not positive belongs to a row without scores.
+            counts = b.binary("gt", total, b.constant(0, f32)) if self.anchor.guard.value.data else None
+            with (
+                b.tasks(["p", "q"], repeat(tile.padded_width // STEP, _PAIR), unroll=True) as (p, q),
+                b.loop("c", 2, unroll=True, vector=True) as c,
+            ):
+                value = b.mul(b.insert(vector.ExtractOp(b.load(self.acc, [r, p, q]), [h, c], f32)), share)
+                if counts is not None:
+                    value = b.select(counts, value, b.constant(0, f32))
+                b.store(narrowed(b, value, self.element), staged, [self._row(r, h), self._column(p, q, c)])
+        b.barrier()
+        with (
+            self._chunks(tile.result, b.thread, tile.threads) as (line, first),
+            b.tasks(["e"], repeat(CHUNK), unroll=True, vector=True) as (e,),
+        ):
+            row, column = b.add(self.place.first_row, line), b.add(first, e)
+            inside = [b.binary("lt", row, self.m)] if self.m % tile.rows else []
+            inside += [b.binary("lt", column, tile.width)] if tile.width < tile.padded_width else []
+            value = b.load(staged, [line, column])
+            b.store(value, b.output, [*self.place.head, row, column], b.all(inside))
+
+
+__all__ = ["AttentionMmaKernel"]
