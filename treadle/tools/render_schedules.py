@@ -70,11 +70,11 @@ def _defaults() -> str:
                 yield [
                     case.name, name, f"{made.blocks} x {made.threads}", str(made.registers), str(made.spills),
                     str(made.shared), f"{made.occupancy:.0%} ({made.limiter})", str(made.conflicts),
-                    str(made.excess_sectors),
+                    str(made.excess_requests), str(made.excess_sectors),
                 ]  # fmt: skip
 
     header = ["anchor", "target", "blocks x threads", "registers", "spilled", "shared", "occupancy"]
-    return _table([*header, "bank conflicts", "excess sectors"], rows())
+    return _table([*header, "bank conflicts", "excess requests", "excess sectors"], rows())
 
 
 EXCERPTS: Excerpts = {"knobs": _knobs, "spaces": _spaces, "defaults": _defaults}

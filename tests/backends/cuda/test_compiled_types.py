@@ -1,0 +1,47 @@
+"""Every template's kernels compile for GPUs in every type that the template claims, and spill nothing by default."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.backends.cuda.emulator.forced import forced, operands_of, values_of
+from tests.backends.cuda.emulator.template_cases import COVERED
+from tests.helpers.graphs import Graph
+from tests.schedules.tensor_cores import scheduled
+from treadle.backends.cuda.compiler import Cubin, compile_cubin
+from treadle.backends.cuda.printer import print_kernels
+from treadle.dialects.graph import MatmulOp
+from treadle.schedules.templates import TEMPLATES
+from treadle.target import Target
+
+pytest.importorskip("cuda.bindings.nvrtc", reason="needs treadle[nvrtc]")
+
+TARGET = Target.parse("sm_90")
+
+
+def spilling(cubins: list[Cubin]) -> list[str]:
+    return [name for cubin in cubins for name, used in cubin.resources.items() if used.spills]
+
+
+@pytest.mark.parametrize("template", COVERED)
+def test_every_type_compiles(template: str) -> None:
+    """The largest of the cases in each type; other shapes run in the emulator."""
+    chosen = []
+    for dtype in COVERED[template].dtypes:
+        fitting = [a for a in (case(dtype) for case in COVERED[template].cases) if TEMPLATES[template].fits(a)]
+        chosen.append(max(fitting, key=lambda anchor: int(np.prod(anchor.shape))))
+    anchors = [(anchor, [values_of(each, n) for n, each in enumerate(operands_of(anchor))]) for anchor in chosen]
+    module, _ = forced(template, anchors, TARGET)
+    cubins = [compile_cubin(unit, TARGET) for unit in print_kernels(module)]
+    assert len(cubins) == len(chosen) and not spilling(cubins)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize(("m", "n", "k"), [(2048, 2048, 256), (2039, 2039, 67), (128, 3072, 768)])
+def test_products_of_doubles_spill_nothing(m: int, n: int, k: int, arch: str) -> None:
+    """An accumulator takes two registers."""
+    graph = Graph(*(np.broadcast_to(np.zeros(()), shape) for shape in ((m, k), (k, n))))
+    module = graph.module(graph.add(MatmulOp(graph[0], graph[1])))
+    (unit,) = print_kernels(scheduled(module, "matmul_simt", {}, Target.parse(arch)))
+    assert not spilling([compile_cubin(unit, Target.parse(arch))])
