@@ -15,7 +15,7 @@ from typing import Any, NoReturn, cast
 
 import numpy as np
 from xdsl.dialects import arith, math, memref, scf, vector
-from xdsl.dialects.builtin import MemRefType, NoneAttr, VectorType
+from xdsl.dialects.builtin import MemRefType, NoneAttr
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from treadle.backends.reference import kernel_tiles, kernel_vectors
@@ -23,6 +23,7 @@ from treadle.backends.reference.kernel_folds import folder
 from treadle.backends.reference.kernel_launch import LAUNCH, arrive, fresh, is_of_launch, space_of
 from treadle.backends.reference.kernel_scalars import constant, expression, function
 from treadle.backends.reference.kernel_tiles import WarpFunction, matrix_loader, multiply
+from treadle.backends.reference.kernel_vectors import lanes_of
 from treadle.dialects import loop, task
 from treadle.dialects.graph.numpy_scalars import scalar_dtype
 from treadle.errors import TreadleError
@@ -212,7 +213,7 @@ class _Writer:
 
     def _vector_store(self, op: vector.StoreOp) -> None:
         self._check_writable(op, op.base)
-        offset = self._checked(op, op.base, op.indices, str(_lanes(op.vector.type)))
+        offset = self._checked(op, op.base, op.indices, str(lanes_of(op.vector.type)))
         self._line(f"store_lanes({self.names[op.base]}, {offset}, {self.names[op.vector]})")
 
     def _masked_load(self, op: vector.MaskedLoadOp) -> None:
@@ -233,8 +234,8 @@ class _Writer:
         return active, self._checked_lanes(op, buffer, indices, active)
 
     def _strided_load(self, op: loop.StridedLoadOp) -> None:
-        active, offset = self._strided(op, op.buffer, op.indices, op.mask, _lanes(op.result.type))
-        otherwise = f"np.empty({_lanes(op.result.type)}, {kernel_vectors.dtype_name(op.result.type)})"
+        active, offset = self._strided(op, op.buffer, op.indices, op.mask, lanes_of(op.result.type))
+        otherwise = f"np.empty({lanes_of(op.result.type)}, {kernel_vectors.dtype_name(op.result.type)})"
         otherwise = otherwise if op.otherwise is None else self.names[op.otherwise]
         where = f"{self.names[op.buffer]}, {offset}, {active}, {otherwise}, {op.stride.value.data}"
         self._line(f"{self._name(op.result)} = load_active({where})")
@@ -242,7 +243,7 @@ class _Writer:
 
     def _strided_store(self, op: loop.StridedStoreOp) -> None:
         self._check_writable(op, op.buffer)
-        active, offset = self._strided(op, op.buffer, op.indices, op.mask, _lanes(op.value.type))
+        active, offset = self._strided(op, op.buffer, op.indices, op.mask, lanes_of(op.value.type))
         where = f"{self.names[op.buffer]}, {offset}, {active}, {self.names[op.value]}, {op.stride.value.data}"
         self._line(f"store_active({where})")
 
@@ -406,13 +407,6 @@ def _offset(names: Sequence[str], shape: Sequence[int]) -> str:
     """The flat offset of an element of a row-major buffer."""
     strides = [prod(shape[n + 1 :]) for n in range(len(shape))]
     return " + ".join(f"{i} * {s}" for i, s in zip(names, strides, strict=True)) or "0"
-
-
-def _lanes(type: Attribute) -> int:
-    shape = cast("VectorType[Attribute]", type).get_shape()
-    if len(shape) != 1:
-        raise TreadleError(f"{type} in a kernel", accepted="vectors of rank 1")
-    return shape[0]
 
 
 __all__ = ["KernelSource", "kernel_source"]

@@ -31,11 +31,11 @@ _COMPARISONS = {"oeq": "==", "ogt": ">", "oge": ">=", "olt": "<", "ole": "<=", "
 def expression(op: Operation) -> str | None:
     """A template of the operation's value over its operands' names; None for an operation of another kind."""
     if isinstance(op, vector.BroadcastOp):
-        return f"np.full({_lanes(op.vector.type)}, {{0}}, {dtype_name(op.vector.type)})"
+        return f"np.full({lanes_of(op.vector.type)}, {{0}}, {dtype_name(op.vector.type)})"
     if isinstance(op, vector.CreateMaskOp):
-        return f"np.arange({_lanes(op.mask_vector.type)}) < {{0}}"
+        return f"np.arange({lanes_of(op.mask_vector.type)}) < {{0}}"
     if isinstance(op, LaneMaskOp):
-        lane = f"np.arange({_lanes(op.mask.type)})"
+        lane = f"np.arange({lanes_of(op.mask.type)})"
         return f"({{0}} <= {lane}) & ({lane} < {{1}})"
     if isinstance(op, LaneCompareOp):
         return f"{{0}} {_COMPARISONS[op.kind.data]} {{1}}"
@@ -108,9 +108,12 @@ def fma(a: Array, b: Array, c: Array) -> Array:
     return (a.astype(wide) * b + c).astype(a.dtype)
 
 
-def _lanes(type: Attribute) -> int:
-    (lanes,) = cast("VectorType[Attribute]", type).get_shape()
-    return lanes
+def lanes_of(type: Attribute) -> int:
+    """The lanes of a vector; TreadleError for one of another rank than 1."""
+    shape = cast("VectorType[Attribute]", type).get_shape()
+    if len(shape) != 1:
+        raise TreadleError(f"{type} in a kernel", accepted="vectors of rank 1")
+    return shape[0]
 
 
 NAMESPACE: dict[str, object] = {
@@ -119,4 +122,4 @@ NAMESPACE: dict[str, object] = {
 }  # fmt: skip
 """What the generated text calls."""
 
-__all__ = ["NAMESPACE", "dtype_name", "expression", "loaded_shape"]
+__all__ = ["NAMESPACE", "dtype_name", "expression", "lanes_of", "loaded_shape"]
