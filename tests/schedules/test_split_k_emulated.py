@@ -129,6 +129,15 @@ def test_the_result_does_not_depend_on_which_block_is_last(emulator_knobs: Knobs
     assert results[0][1:] == results[1][1:] == (0, [])
 
 
+def test_only_what_blocks_hand_on_may_change_behind_a_barrier():
+    """A compiler may keep what a `__restrict__` pointer gave it across a barrier: nobody else writes there."""
+    module, _ = _module("matmul_simt", SIMT, (16, 128), (128, 32))
+    (unit,) = print_kernels(module)
+    (head,) = [line for line in unit.text.splitlines() if "__global__" in line]
+    assert "const float *__restrict__ A, const float *__restrict__ B, float *partial_sums, int *counters, " in head
+    assert head.endswith("float *__restrict__ C) {")
+
+
 FAULTS: dict[str, tuple[Callable[[str], str], str]] = {
     "no fence": (lambda text: _with_arrival(text, "{ return atomicInc((unsigned *)c, n - 1) == n - 1; }"), "race"),
     "a fence behind the counter alone": (

@@ -483,6 +483,12 @@ small[1] = x;"""
     )
 
 
+def test_the_host_program_has_no_zeroed_memory() -> None:
+    module = lowered("func.func @main() {\n  %n = loop.buffer zeroed 0 : memref<4xi32>\n  loop.return\n}")
+    with pytest.raises(TreadleError, match="C printer: the host program has no memory that is zero between launches"):
+        print_host(module)
+
+
 def test_the_host_program_launches_in_order() -> None:
     module = lowered(
         kernel("").replace("in 2", "in 1").replace("@k(", "@small(")

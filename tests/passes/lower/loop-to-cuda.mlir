@@ -112,7 +112,7 @@ loop.func @arrive(%A : memref<32xf32>, %n : memref<4xi32, #loop.space<zeroed>>, 
 // CHECK-NEXT:    [[L:%.*]] = arith.cmpi ne, [[T]], {{.*}} : i32
 // CHECK-NEXT:    scf.if [[L]] {
 
-// TEXT-LABEL: arrive(const float *__restrict__ A, int *__restrict__ n, float *__restrict__ C) {
+// TEXT-LABEL: arrive(const float *__restrict__ A, int *n, float *__restrict__ C) {
 // TEXT:         treadle_barrier();
 // TEXT-NEXT:    if (t == 0) {
 // TEXT-NEXT:        const bool last = treadle_arrive(&n[(int)blockIdx.x % 4], 2);

@@ -107,6 +107,9 @@ def _buffer_texts(main: Operation) -> dict[SSAValue, str]:
                 constants += 1
             case "arena":
                 texts[op.buffer] = f"arena + {position}"
+            case "zeroed":
+                message = "the host program has no memory that is zero between launches"
+                raise TreadleError(message, "C printer", "a GPU's kernels, whose blocks arrive at counters")
             case kind:
                 texts[op.buffer] = f"{kind}s[{position}]"
     return texts

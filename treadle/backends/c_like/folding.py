@@ -63,8 +63,17 @@ def buffer_of(op: Operation) -> SSAValue | None:
 def written_buffers(block: Block) -> set[SSAValue[Attribute]]:
     """The buffers that something below `block` stores to, or counts in."""
     buffers = (buffer_of(op) for op in block.walk() if isinstance(op, _STORES))
-    counters = {op.operands[0] for op in block.walk() if op.name == _ARRIVAL}
-    return {buffer for buffer in buffers if buffer is not None} | counters
+    return {buffer for buffer in buffers if buffer is not None} | _counters(block)
+
+
+def read_buffers(block: Block) -> set[SSAValue[Attribute]]:
+    """The buffers that something below `block` loads from, or counts in."""
+    buffers = (buffer_of(op) for op in block.walk() if is_load(op))
+    return {buffer for buffer in buffers if buffer is not None} | _counters(block)
+
+
+def _counters(block: Block) -> set[SSAValue[Attribute]]:
+    return {op.operands[0] for op in block.walk() if op.name == _ARRIVAL}
 
 
 class Folding:

@@ -7,7 +7,7 @@ import math
 from xdsl.dialects.builtin import IntegerAttr, MemRefType, ModuleOp, StringAttr
 
 from treadle.backends.c_like import Names, StatementPrinter, comment_text
-from treadle.backends.c_like.folding import written_buffers
+from treadle.backends.c_like.folding import read_buffers, written_buffers
 from treadle.backends.cuda.compiler import HEADER_NAME, Unit
 from treadle.backends.cuda.language import CudaLanguage
 from treadle.dialects.cuda import KernelOp
@@ -34,6 +34,7 @@ def print_kernel(kernel: KernelOp) -> str:
     block = kernel.body.block
     printer = StatementPrinter(CudaLanguage(_needs_wide_index(kernel)), Names(), block)
     written = written_buffers(block)
+    handed_on = written & read_buffers(block)
     parameters: list[str] = []
     for argument in block.args:
         type = argument.type
@@ -41,8 +42,10 @@ def print_kernel(kernel: KernelOp) -> str:
             parameters.append(f"{printer.language.type_name(type)} {printer.parameter(argument, 'n')}")
             continue
         const = "" if argument in written else "const "
+        # What other blocks write may change behind every barrier, which `__restrict__` would deny.
+        restrict = "" if argument in handed_on else "__restrict__ "
         element = printer.language.memory_type(type.element_type)
-        parameters.append(f"{const}{element} *__restrict__ {printer.parameter(argument, 'buffer')}")
+        parameters.append(f"{const}{element} *{restrict}{printer.parameter(argument, 'buffer')}")
     signature = f'extern "C" __global__ void __launch_bounds__({_bounds(kernel)}) {name}('
     lines = [f'#include "{HEADER_NAME}"', "", *_comment(kernel), f"{signature}{', '.join(parameters)}) {{"]
     return "\n".join([*lines, *printer.print_body(), "}", ""])
