@@ -203,8 +203,9 @@ class OnnxRuntimePeer:
 
 
 def _arrays(results: Any) -> list[Array]:
-    """A tensor, or several, on the host."""
-    return [each.cpu().numpy() for each in (results if isinstance(results, tuple) else (results,))]
+    """A tensor, several, or those of a record as transformers return it, on the host."""
+    tensors = results.to_tuple() if hasattr(results, "to_tuple") else results
+    return [each.cpu().numpy() for each in (tensors if isinstance(tensors, tuple) else (tensors,))]
 
 
 def _torch() -> Any:

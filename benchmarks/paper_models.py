@@ -82,12 +82,12 @@ def _mobilenet_v2() -> Any:
 
 def _bert() -> Any:
     library = importlib.import_module("transformers")
-    return library.BertModel(library.BertConfig(return_dict=False), add_pooling_layer=False)
+    return library.BertModel(library.BertConfig(), add_pooling_layer=False)
 
 
 def _gpt2() -> Any:
     library = importlib.import_module("transformers")
-    return library.GPT2LMHeadModel(library.GPT2Config(use_cache=False, return_dict=False))
+    return library.GPT2LMHeadModel(library.GPT2Config(use_cache=False))
 
 
 PAPER_MODELS: Mapping[str, PaperModel] = {

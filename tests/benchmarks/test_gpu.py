@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -153,7 +153,8 @@ def test_the_paper_s_models_say_what_is_missing(tmp_path: Path, monkeypatch: pyt
 
 
 def test_several_results_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two = MagicMock(), MagicMock()
+    one, two = MagicMock(spec=["cpu"]), MagicMock(spec=["cpu"])
+    assert gpu_peers._arrays(SimpleNamespace(to_tuple=lambda: (one, two))) == [one.cpu().numpy(), two.cpu().numpy()]
     assert gpu_peers._arrays((one, two)) == [one.cpu().numpy(), two.cpu().numpy()]
     assert gpu_peers._arrays(one) == [one.cpu().numpy()]
 

@@ -188,6 +188,14 @@ def test_a_long_row_is_not_held():
         assert TEMPLATES[name].default(compute, target_of(name))["hold"] is False
 
 
+@pytest.mark.parametrize(("dtype", "held"), [("float16", True), ("float32", True), ("float64", False)])
+def test_the_default_holds_what_its_registers_hold(dtype: str, held: bool) -> None:
+    """16 columns a thread, two values of each, by 1024 threads: 32 registers of the 64 of each, or twice as many."""
+    compute = softmax((64, 16384), 1, dtype)
+    choices = TEMPLATES["row_cuda"].default(compute, target_of("row_cuda"))
+    assert (choices["parts"], choices["hold"]) == (1024, held)
+
+
 def rejection(name: str, compute: ComputeOp, **choices: Choice) -> str:
     template, target = TEMPLATES[name], target_of(name)
     with pytest.raises(TreadleError) as caught:
@@ -204,6 +212,11 @@ def test_too_many_threads_are_rejected():
 def test_too_many_held_columns_are_rejected():
     message = rejection("row_cuda", softmax((2, 4000), 1, "float32"), parts=32, rows=1, vector=1, hold=True)
     assert "takes 250 registers a thread to hold columns, 186 too many; accepted: at most 64" in message
+    # Of 1024 threads each has 64 registers, half of them for columns.
+    message = rejection("row_cuda", softmax((64, 320), 1, "float32"), parts=16, rows=64, vector=1, hold=True)
+    assert "takes 40 registers a thread to hold columns, 8 too many; accepted: at most 32" in message
+    message = rejection("row_cuda", softmax((64, 320), 1, "float64"), parts=16, rows=32, vector=1, hold=True)
+    assert "takes 80 registers a thread to hold columns, 16 too many; accepted: at most 64" in message
     message = rejection("row_cpu", softmax((2, 40000), 1, "float32"), hold=True)
     assert "row_cpu holds 40000 elements of each value, 23552 too many; accepted: at most 16448" in message
 

@@ -28,7 +28,7 @@ from treadle.schedules.template import Anchor, Choices, Knob, Template, number
 from treadle.target import Target
 
 _MOST_REGISTERS = 64
-"""Held values a thread: the rest of its 255 registers are for addresses and arithmetic in flight."""
+"""Of a thread's 255, those that hold columns: the rest is for addresses and arithmetic in flight."""
 _FEWEST_NEIGHBOURS = 4
 """Rows side by side in memory from which on lanes that take them are better than lanes that take columns."""
 _FEWEST_AT_ONCE = 8
@@ -79,10 +79,10 @@ class RowCuda(Template):
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         found, share = _rows_of(anchor), _Share.of(choices)
-        held = share.chunks(found) * share.vector * len(found.held) if choices["hold"] else 0
+        held = _held_registers(found, share.chunks(found) * share.vector) if choices["hold"] else 0
         for what, used, limit in (
             ("threads", share.threads, target.max_threads_per_block),
-            ("registers a thread to hold columns", held, _MOST_REGISTERS),
+            ("registers a thread to hold columns", held, _most_held(share.threads, target)),
         ):
             if used > limit:
                 raise TreadleError(
@@ -107,6 +107,20 @@ class RowCuda(Template):
         return _RowKernel(_rows_of(anchor), _Share.of(choices), bool(choices["hold"])).build(name)
 
 
+def _held_registers(found: Rows, columns: int) -> int:
+    """Registers that hold so many columns of a row."""
+    words = max(1, byte_width(accumulator(found.compute.type.get_element_type())) // 4)
+    return columns * len(found.held) * words
+
+
+def _most_held(threads: int, target: Target) -> int:
+    """Of a thread's registers, where blocks of so many threads share a multiprocessor's, those that may hold columns.
+
+    The other half is for addresses and arithmetic in flight, which do not grow with the columns.
+    """
+    return min(_MOST_REGISTERS, target.registers_per_multiprocessor // threads // 2)
+
+
 def _side_by_side(found: Rows) -> bool:
     """Whether it is rows, and not columns, that lie next to one another in memory."""
     return neighbouring_rows(found) >= _FEWEST_NEIGHBOURS and not columns_are_contiguous(found)
@@ -126,7 +140,7 @@ def _along_columns(found: Rows, hold: bool, target: Target) -> dict[str, Choice]
     rows = max(1, _SMALL_BLOCK // parts)
     while rows > 1 and rows * parts > WARP and found.rows < rows * target.multiprocessors:
         rows //= 2
-    hold = hold and ceil(units / parts) * vector * len(found.held) <= _MOST_REGISTERS
+    hold = hold and _held_registers(found, ceil(units / parts) * vector) <= _most_held(parts * rows, target)
     return {"parts": parts, "rows": rows, "lanes": "columns", "vector": vector, "hold": hold}
 
 
@@ -150,7 +164,7 @@ def _across_rows(found: Rows, hold: bool, target: Target) -> dict[str, Choice]:
     rows = max(WARP, _SMALL_BLOCK // parts)
     while rows > _FEWEST_AT_ONCE and rows * parts > WARP and found.rows < rows * target.multiprocessors:
         rows //= 2
-    hold = hold and ceil(found.columns / parts) * len(found.held) <= _MOST_REGISTERS
+    hold = hold and _held_registers(found, ceil(found.columns / parts)) <= _most_held(parts * rows, target)
     return {"parts": parts, "rows": rows, "lanes": "rows", "vector": 1, "hold": hold}
 
 
