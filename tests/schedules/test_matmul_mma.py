@@ -109,7 +109,27 @@ def test_the_space_is_small_and_holds_the_default(size: int, dtype: str, target:
     assert 100 < len(space) < 200
 
 
-@pytest.mark.parametrize(("m", "n", "block"), [(4096, 4096, (128, 128)), (512, 1024, (64, 64)), (8, 4096, (16, 128))])
+@pytest.mark.parametrize(
+    ("columns", "block", "message"),
+    [
+        (24, (64, 128), "tiles of 128 columns for a product of 24 columns are too wide by 64"),
+        (72, (64, 32), "tiles of 32 columns for a product of 72 columns are too narrow by 1"),
+    ],
+)
+def test_narrow_tiles_are_for_narrow_products(columns: int, block: tuple[int, int], message: str):
+    anchor, template = product(((512, 64), (64, columns))), TEMPLATES["matmul_mma"]
+    choices = template.default(anchor, GPU) | {"block": block, "warps": (2, 2)}
+    with pytest.raises(TreadleError, match=message):
+        template.check(anchor, choices, GPU, "here")
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "block"),
+    [
+        (4096, 4096, (128, 128)), (512, 1024, (64, 64)), (8, 4096, (16, 128)), (65536, 16, (128, 32)),
+        (784, 32, (64, 32)),
+    ],
+)  # fmt: skip
 def test_the_default_gives_every_multiprocessor_a_block(m: int, n: int, block: tuple[int, int]):
     anchor = product(((m, 256), (256, n)))
     assert TEMPLATES["matmul_mma"].default(anchor, GPU)["block"] == block

@@ -21,9 +21,10 @@ from treadle.target import Target
 _TERMS = 256
 """Terms of a slice, at least: fewer are multiplied faster than their sum is written and read."""
 _BLOCKS = (
-    (16, 128), (32, 64), (64, 32), (64, 64), (64, 128), (128, 16), (128, 32), (128, 64), (128, 128), (128, 256),
-    (256, 128),
+    (16, 128), (32, 64), (64, 32), (64, 64), (64, 128), (128, 32), (128, 64), (128, 128), (128, 256), (256, 128),
 )  # fmt: skip
+_NARROW = 32
+"""Columns of the narrowest tiles: those of products that have no more, such as convolutions to few channels."""
 _SMALLEST_WARP_TILE = 16 * 32
 _LARGEST_AHEAD = 384
 """Bytes along K of all stages: copies that start earlier take shared memory from other blocks, and win nothing."""
@@ -44,7 +45,7 @@ class MatmulMma(Template):
     copies_ahead: ClassVar[bool] = True
     knobs: ClassVar[tuple[Knob, ...]] = (
         Knob("block", _BLOCKS, "rows and columns of a block's tile of C"),
-        Knob("warps", ((1, 4), (2, 2), (2, 4), (4, 1), (4, 2)), "warps of a block along M and N"),
+        Knob("warps", ((1, 4), (2, 2), (2, 4), (4, 2)), "warps of a block along M and N"),
         Knob("depth", (32, 64), "extent of the tiles along K"),
         Knob("stages", (2, 3, 4, 5), "tiles of A and of B in shared memory"),
         Knob("group", (1, 8), "rows of blocks that run next to one another, so that they share B's columns in L2"),
@@ -58,21 +59,19 @@ class MatmulMma(Template):
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
         assert isinstance(anchor, MatmulOp)
         (m, n), depth = anchor.shape[-2:], self.default_depth
-        choices = {(128, 128): (2, 2), (64, 128): (2, 2), (64, 64): (2, 2), (32, 64): (2, 2)}
-        if m <= 16:
-            choices = {(16, 128): (1, 4)}
-        elif n <= 16:
-            choices = {(128, 16): (4, 1)}
-        elif n <= 32:
-            choices = {(128, 32): (4, 1), (64, 32): (2, 2)}
+        warps = {(128, 128): (2, 2), (64, 128): (2, 2), (64, 64): (2, 2), (32, 64): (2, 2)}
+        if n <= _NARROW:
+            warps = {(128, _NARROW): (4, 2), (64, _NARROW): (2, 2)}
+        elif m <= 16:
+            warps = {(16, 128): (1, 4)}
 
         def slices(rows: int, columns: int) -> int:
             return _slices(anchor, rows, columns, depth, target)
 
-        block = first_that_fills(anchor, list(choices), slices, target.multiprocessors)
+        block = first_that_fills(anchor, list(warps), slices, target.multiprocessors)
         return {
             "block": block,
-            "warps": choices[block],
+            "warps": warps[block],
             "depth": depth,
             "stages": 4,
             "group": 8 if ceil(m / block[0]) >= 8 else 1,
@@ -92,6 +91,7 @@ class MatmulMma(Template):
         tile = mma_tile(anchor, choices, anchor.type.get_element_type())
         self._check_warps(tile)
         shared_out(anchor, number(choices, "slices"), tile.depth).check(self.name)
+        self._check_columns(tile, anchor.shape[-1])
         for what, used, limit in (
             ("threads", tile.threads, target.max_threads_per_block),
             ("bytes of shared memory", tile.shared_bytes, target.shared_per_block),
@@ -126,6 +126,18 @@ class MatmulMma(Template):
                 f"{columns}, {max(0, _SMALLEST_WARP_TILE - rows * columns)} elements too few for a warp",
                 accepted=f"multiples of 16, at least {_SMALLEST_WARP_TILE} elements, one side at most twice the other",
             )
+
+    def _check_columns(self, tile: MmaTile, columns: int) -> None:
+        """TreadleError for narrow tiles of wide products, which would load A too often, and the other way round."""
+        narrow = columns <= _NARROW
+        if narrow == (tile.n <= _NARROW) or (narrow and tile.n <= 2 * _NARROW):
+            return
+        distance = tile.n - 2 * _NARROW if narrow else _NARROW + 1 - tile.n
+        raise TreadleError(
+            f"{self.name}: tiles of {tile.n} columns for a product of {columns} columns are too "
+            f"{'wide' if narrow else 'narrow'} by {distance}",
+            accepted=f"at most {2 * _NARROW} columns for products of at most {_NARROW}, else more than {_NARROW}",
+        )
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, MatmulOp)
