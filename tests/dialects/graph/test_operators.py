@@ -337,6 +337,8 @@ REJECTED = [
         "yields f32, result is f16",
     ),
     (f"%y = {FUSED} : tensor<5xf32>", "yields tensor<4xf32>, result is tensor<5xf32>"),
+    ('graph.fused "g" {\n"graph.yield"() : () -> ()\n} : ', "expected"),
+    (compute(READ.replace("graph.yield %a : f32", "graph.yield %a, %a : f32, f32")), "graph.yield gives 2 values"),
     (f"%y = {FUSED} schedule [] : tensor<4xf32>", "expected #schedule.use<...>, got"),
 ]
 

@@ -266,6 +266,10 @@ REJECTED = [
     (KERNEL.format(grid=4, threads=8).replace("outs(%Y : tensor", "outs(%Y : memref"), "expected a tensor, got memref"),
     (FUNC.format(grid=0, threads=1), "@k: grid and threads are at least 1"),
     (FUNC.format(grid=1, threads=0), "@k: grid and threads are at least 1"),
+    (
+        FUNC.format(grid=1, threads=1).replace(" grid(", " outputs 9 grid("),
+        "9 outputs: expected 1 to ",
+    ),
     ("loop.func @k(%A: f32) grid(%b in 1) threads(%t in 1) {\n}", "@k: arguments are memrefs, then block and thread"),
     (
         '"loop.func"() <{sym_name = "k", grid = 1 : i64, threads = 1 : i64}> ({\n^bb0(%b: index):\nloop.barrier\n})'
@@ -325,6 +329,12 @@ def test_operations_built_without_text_are_verified_too():
     for op, message in cases:
         with pytest.raises(VerifyException, match="(?s).*" + message.split("(")[0]):
             op.verify()
+
+
+def test_a_kernel_gives_at_least_one_tensor():
+    kernel = KernelOp("k", [], [], 1, 1, Region(Block(arg_types=[IndexType(), IndexType()])))
+    with pytest.raises(VerifyException, match="@k: a kernel gives at least one tensor"):
+        kernel.verify()
 
 
 def test_the_body_of_a_kernel_takes_the_buffers_of_its_operands():

@@ -50,6 +50,29 @@ REPEATING_EPILOGUE = f"""%y = graph.fused "rows" {{
   }} : tensor<8x8xf32>
   graph.yield %r : tensor<8x8xf32>
 }} : tensor<8x8xf32>"""
+TWO_PLACES = f"""%y = graph.fused "rows" {{
+  {KERNEL.replace("SOURCE", "%x")}
+  %t = graph.compute (%i, %j) {{
+    %a = graph.at %k[%j, %i] : tensor<8x8xf32>
+    graph.yield %a : f32
+  }} : tensor<8x8xf32>
+  %r = graph.compute (%i, %j) {{
+    %a = graph.at %k[%i, %j] : tensor<8x8xf32>
+    %b = graph.at %t[%i, %j] : tensor<8x8xf32>
+    %s = arith.addf %a, %b : f32
+    graph.yield %s : f32
+  }} : tensor<8x8xf32>
+  graph.yield %r : tensor<8x8xf32>
+}} : tensor<8x8xf32>"""
+OTHER_SHAPE = f"""%y, %z = graph.fused "rows" {{
+  {KERNEL.replace("SOURCE", "%x")}
+  %r = graph.compute (%i) {{
+    %zero = arith.constant 0 : index
+    %a = graph.at %x[%zero, %zero] : tensor<8x8xf32>
+    graph.yield %a : f32
+  }} : tensor<64xf32>
+  graph.yield %k, %r : tensor<8x8xf32>, tensor<64xf32>
+}} : tensor<8x8xf32>, tensor<64xf32>"""
 BARE_WRITE = REPEATING_EPILOGUE.replace(
     "loop.store %v, %C[%b, %t] : memref<8x8xf32>", "memref.store %v, %C[%b, %t] : memref<8x8xf32>"
 )
@@ -98,6 +121,8 @@ CASES = [
         "loop-fuse-epilogue",
         "exactly one of its own; accepted: a graph.compute that is bijective in it",
     ),
+    (TWO_PLACES, "loop-fuse-epilogue", "the user also reads elements of the group that are not at hand there"),
+    (OTHER_SHAPE, "loop-fuse-epilogue", "the shapes [64] and [8, 8] differ"),
     (BARE_WRITE, "loop-fuse-epilogue", "memref.store uses the result of @k; accepted: loop.store"),
 ]
 

@@ -52,6 +52,33 @@ def _parse_range(parser: Parser, word: str) -> tuple[Parser.Argument, int]:
         return arg, parser.parse_integer(allow_negative=False, allow_boolean=False)
 
 
+def _properties(name: str, grid: int, threads: int, comment: str | None, resident: int | None) -> dict[str, Attribute]:
+    """What a kernel says beside its arguments and its body."""
+    properties: dict[str, Attribute] = {
+        "sym_name": StringAttr(name),
+        "grid": IntegerAttr(grid, i64),
+        "threads": IntegerAttr(threads, i64),
+    }
+    if comment is not None:
+        properties["comment"] = StringAttr(comment)
+    if resident is not None:
+        properties["resident"] = IntegerAttr(resident, i64)
+    return properties
+
+
+def _print_shape(printer: Printer, kernel: KernelOp | FuncOp) -> None:
+    """Grid, threads, what else is said, and the body."""
+    _print_range(printer, "grid", kernel.block_id, kernel.grid.value.data)
+    _print_range(printer, "threads", kernel.thread_id, kernel.threads.value.data)
+    if kernel.resident is not None:
+        printer.print_string(f" resident {kernel.resident.value.data}")
+    if kernel.comment is not None:
+        printer.print_string(" comment ")
+        printer.print_string_literal(kernel.comment.data)
+    printer.print_string(" ")
+    printer.print_region(kernel.body, print_entry_block_args=False, print_empty_block=False)
+
+
 @irdl_op_definition
 class KernelOp(IRDLOperation):
     """A scheduled tensor program that computes one tensor, or several, in one launch.
@@ -92,15 +119,7 @@ class KernelOp(IRDLOperation):
         comment: str | None = None,
         resident: int | None = None,
     ):
-        properties: dict[str, Attribute] = {
-            "sym_name": StringAttr(name),
-            "grid": IntegerAttr(grid, i64),
-            "threads": IntegerAttr(threads, i64),
-        }
-        if comment is not None:
-            properties["comment"] = StringAttr(comment)
-        if resident is not None:
-            properties["resident"] = IntegerAttr(resident, i64)
+        properties = _properties(name, grid, threads, comment, resident)
         super().__init__(operands=[inputs], result_types=[result_types], properties=properties, regions=[body])
 
     @property
@@ -138,34 +157,12 @@ class KernelOp(IRDLOperation):
         printer.print_symbol_name(self.sym_name.data)
         printer.print_string(" ins(")
         pairs = list(zip(self.input_buffers, self.inputs, strict=True))
-        printer.print_list(pairs, lambda pair: self._print_input(printer, *pair))
+        printer.print_list(pairs, lambda pair: _print_input(printer, *pair))
         printer.print_string(") outs(")
         written = list(zip(self.output_buffers, self.outputs, strict=True))
-        printer.print_list(written, lambda pair: self._print_output(printer, *pair))
+        printer.print_list(written, lambda pair: _print_output(printer, *pair))
         printer.print_string(")")
-        _print_range(printer, "grid", self.block_id, self.grid.value.data)
-        _print_range(printer, "threads", self.thread_id, self.threads.value.data)
-        if self.resident is not None:
-            printer.print_string(f" resident {self.resident.value.data}")
-        if self.comment is not None:
-            printer.print_string(" comment ")
-            printer.print_string_literal(self.comment.data)
-        printer.print_string(" ")
-        printer.print_region(self.body, print_entry_block_args=False, print_empty_block=False)
-
-    @staticmethod
-    def _print_input(printer: Printer, buffer: SSAValue, tensor: SSAValue) -> None:
-        printer.print_ssa_value(buffer)
-        printer.print_string(" = ")
-        printer.print_ssa_value(tensor)
-        printer.print_string(" : ")
-        printer.print_attribute(tensor.type)
-
-    @staticmethod
-    def _print_output(printer: Printer, buffer: SSAValue, tensor: SSAValue) -> None:
-        printer.print_ssa_value(buffer)
-        printer.print_string(" : ")
-        printer.print_attribute(tensor.type)
+        _print_shape(printer, self)
 
     @classmethod
     def parse(cls, parser: Parser) -> KernelOp:
@@ -188,13 +185,29 @@ class KernelOp(IRDLOperation):
 
         parser.parse_keyword("outs")
         outputs = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parse_output)
-        block, grid = _parse_range(parser, "grid")
-        thread, threads = _parse_range(parser, "threads")
-        resident = parser.parse_integer() if parser.parse_optional_keyword("resident") else None
-        comment = parser.parse_str_literal() if parser.parse_optional_keyword("comment") else None
-        body = parser.parse_region([*(arg for arg, _ in inputs), *(arg for arg, _ in outputs), block, thread])
-        operands, types = [value for _, value in inputs], [type for _, type in outputs]
-        return cls(name, operands, types, grid, threads, body, comment, resident)
+        shape = _parse_shape(parser, [*(arg for arg, _ in inputs), *(arg for arg, _ in outputs)])
+        return cls(name, [value for _, value in inputs], [type for _, type in outputs], *shape)
+
+
+def _parse_shape(parser: Parser, buffers: Sequence[Parser.Argument]) -> tuple[int, int, Region, str | None, int | None]:
+    """What `_print_shape` prints: grid, threads, body, comment, resident blocks."""
+    block, grid = _parse_range(parser, "grid")
+    thread, threads = _parse_range(parser, "threads")
+    resident = parser.parse_integer() if parser.parse_optional_keyword("resident") else None
+    comment = parser.parse_str_literal() if parser.parse_optional_keyword("comment") else None
+    return grid, threads, parser.parse_region([*buffers, block, thread]), comment, resident
+
+
+def _print_input(printer: Printer, buffer: SSAValue, tensor: SSAValue) -> None:
+    printer.print_ssa_value(buffer)
+    printer.print_string(" = ")
+    _print_output(printer, tensor, tensor)
+
+
+def _print_output(printer: Printer, value: SSAValue, tensor: SSAValue) -> None:
+    printer.print_ssa_value(value)
+    printer.print_string(" : ")
+    printer.print_attribute(tensor.type)
 
 
 def _parse_tensor(parser: Parser) -> TensorType:
@@ -241,15 +254,7 @@ class FuncOp(IRDLOperation):
         resident: int | None = None,
         outputs: int = 1,
     ):
-        properties: dict[str, Attribute] = {
-            "sym_name": StringAttr(name),
-            "grid": IntegerAttr(grid, i64),
-            "threads": IntegerAttr(threads, i64),
-        }
-        if comment is not None:
-            properties["comment"] = StringAttr(comment)
-        if resident is not None:
-            properties["resident"] = IntegerAttr(resident, i64)
+        properties = _properties(name, grid, threads, comment, resident)
         if outputs != 1:
             properties["outputs"] = IntegerAttr(outputs, i64)
         super().__init__(properties=properties, regions=[body])
@@ -288,27 +293,14 @@ class FuncOp(IRDLOperation):
             printer.print_list(self.buffers, printer.print_block_argument)
         if self.num_outputs != 1:
             printer.print_string(f" outputs {self.num_outputs}")
-        _print_range(printer, "grid", self.block_id, self.grid.value.data)
-        _print_range(printer, "threads", self.thread_id, self.threads.value.data)
-        if self.resident is not None:
-            printer.print_string(f" resident {self.resident.value.data}")
-        if self.comment is not None:
-            printer.print_string(" comment ")
-            printer.print_string_literal(self.comment.data)
-        printer.print_string(" ")
-        printer.print_region(self.body, print_entry_block_args=False, print_empty_block=False)
+        _print_shape(printer, self)
 
     @classmethod
     def parse(cls, parser: Parser) -> FuncOp:
         name = parser.parse_symbol_name().data
         buffers = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_argument)
         outputs = parser.parse_integer() if parser.parse_optional_keyword("outputs") else 1
-        block, grid = _parse_range(parser, "grid")
-        thread, threads = _parse_range(parser, "threads")
-        resident = parser.parse_integer() if parser.parse_optional_keyword("resident") else None
-        comment = parser.parse_str_literal() if parser.parse_optional_keyword("comment") else None
-        body = parser.parse_region([*buffers, block, thread])
-        return cls(name, grid, threads, body, comment, resident, outputs)
+        return cls(name, *_parse_shape(parser, buffers), outputs)
 
 
 @irdl_op_definition

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from math import prod
 
-from xdsl.dialects import arith
+from xdsl.dialects import arith, math
 from xdsl.dialects.builtin import IndexType, TensorType
 from xdsl.ir import Operation
 
@@ -29,6 +29,10 @@ from treadle.target import Target
 
 _COSTLY = 10
 """Simple operations that a division, a root, an exponential and the like take, about."""
+_POLYNOMIAL = 25
+"""Those of the functions that are polynomials of several pieces, or two of the others."""
+_GUARDED = 4
+"""Those of a read under a predicate, of which a concatenation has one for each part: its address, a mask, a branch."""
 
 
 def prologue_obstacle(compute: ComputeOp, groups: Sequence[Group], target: Target) -> str:
@@ -62,8 +66,15 @@ def operations_per_byte(target: Target) -> float:
 
 
 def work(compute: ComputeOp) -> int:
-    """Scalar operations of one element, its index arithmetic left out."""
-    return sum(_COSTLY if is_costly(op) else 1 for op in compute.body.walk() if _computes(op))
+    """Scalar operations of one element; of its index arithmetic only what reads under a predicate need."""
+    guarded = sum(at.predicate is not None for at in compute.reads())
+    return _GUARDED * guarded + sum(_operations(op) for op in compute.body.walk() if _computes(op))
+
+
+def _operations(op: Operation) -> int:
+    if isinstance(op, math.TanhOp | math.ErfOp | math.PowFOp | math.TanOp):
+        return _POLYNOMIAL
+    return _COSTLY if is_costly(op) else 1
 
 
 def bytes_read(compute: ComputeOp) -> float:
