@@ -31,7 +31,7 @@ from treadle.tools.schedule_cases import Case
 
 GPU = Target.parse("sm_80")
 TEMPLATE = TEMPLATES["attention_mma"]
-TINY: dict[str, Choice] = {"rows": 16, "columns": 16, "warps": 1, "stages": 2}
+TINY: dict[str, Choice] = {"rows": 16, "columns": 16, "warps": 1, "parts": 1, "stages": 2}
 MANY_TILES = Sizes((), 1, 1, 19, 70, 9, 20)
 
 
@@ -155,11 +155,11 @@ def test_defaults_fill_the_multiprocessors():
         op = attention(Sizes((), heads, heads, m, n, size, size), "float16")
         return tuple(TEMPLATE.default(op, GPU).values())
 
-    assert default(12, 128, 128, 64) == (16, 64, 1, 2)
-    assert default(12, 512, 512, 64) == (64, 64, 4, 2)
-    assert default(16, 2048, 2048, 64) == (128, 64, 4, 2)
-    assert default(16, 2048, 2048, 128) == (64, 64, 4, 2)
-    assert default(16, 1, 20, 64) == (16, 32, 1, 2)
+    assert default(12, 128, 128, 64) == (16, 64, 1, 4, 2)
+    assert default(12, 512, 512, 64) == (64, 64, 4, 2, 2)
+    assert default(16, 2048, 2048, 64) == (128, 64, 4, 1, 2)
+    assert default(16, 2048, 2048, 128) == (64, 64, 4, 1, 2)
+    assert default(16, 1, 20, 64) == (16, 32, 1, 2, 2)
 
 
 @pytest.mark.parametrize("size", [8, 13, 24, 40, 48, 64, 72, 80, 96, 112, 128, 160])
@@ -185,19 +185,32 @@ def test_too_few_and_too_many_rows_of_a_warp_are_rejected():
     assert "64 rows for 1 warps are 64 each, 32 too many" in rejection(64, rows=64, warps=1)
 
 
+def test_parts_of_too_few_keys_are_rejected():
+    message = rejection(64, columns=32, parts=4)
+    assert "attention_mma: 32 keys in 4 parts are 8 each, 8 too few; accepted: at least 16 keys a warp" in message
+
+
+def test_more_warps_than_have_room_are_rejected():
+    message = rejection(64, rows=128, warps=8, parts=2)
+    assert "takes 512 threads, 256 too many; accepted: at most 256 on sm_80" in message
+
+
 def test_tiles_beyond_shared_memory_are_rejected():
-    message = rejection(160, rows=64, columns=128, warps=4, stages=3)
+    message = rejection(160, rows=64, columns=128, warps=4, parts=1, stages=3)
     assert "64 queries of 160 elements and 128 values of 160 in 3 stages takes 266240 bytes of shared memory" in message
     assert "99328 too many; accepted: at most 166912 on sm_80" in message
 
 
 def test_tiles_beyond_the_registers_are_rejected():
-    message = rejection(128, rows=128, columns=64, warps=4)
+    message = rejection(128, rows=128, columns=64, warps=4, parts=1)
     assert "takes 350 registers a thread, 95 too many; accepted: at most 255 on sm_80" in message
 
 
 def test_extents_of_tiles():
-    tile = AttentionMmaTile(64, 32, 4, 2, 13, 40)
+    tile = AttentionMmaTile(64, 32, 4, 1, 2, 13, 40)
     assert (tile.depth, tile.padded_width, tile.slabs, tile.threads) == (16, 48, 1, 128)
     assert tile.shared_bytes == 2 * (64 * 48 + 2 * 32 * (16 + 48))
+    shared = AttentionMmaTile(16, 64, 1, 4, 2, 64, 64)
+    assert (shared.own_columns, shared.threads) == (16, 128)
+    assert shared.shared_bytes == 2 * (16 + 4 * 64) * 64 + 4 * 16 * (3 * 64 + 2 * 4 * 4)
     assert [tile.values.chunks, tile.values.lines_at_once(128), tile.keys.lines_at_once(128)] == [6, 21, 32]

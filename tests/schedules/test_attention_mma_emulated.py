@@ -22,10 +22,10 @@ from treadle.tools.oracle import compare
 TEMPLATE = TEMPLATES["attention_mma"]
 SIZES = Sizes((), 2, 1, 150, 170, 40, 24)
 CHOICES: list[dict[str, Choice]] = [
-    {"rows": 128, "columns": 32, "warps": 8, "stages": 3},
-    {"rows": 64, "columns": 64, "warps": 2, "stages": 3},
-    {"rows": 32, "columns": 16, "warps": 1, "stages": 2},
-    {"rows": 16, "columns": 128, "warps": 1, "stages": 2},
+    {"rows": 128, "columns": 32, "warps": 8, "parts": 1, "stages": 3},
+    {"rows": 64, "columns": 64, "warps": 2, "parts": 4, "stages": 3},
+    {"rows": 32, "columns": 16, "warps": 1, "parts": 1, "stages": 2},
+    {"rows": 16, "columns": 128, "warps": 1, "parts": 2, "stages": 2},
 ]
 
 

@@ -15,11 +15,12 @@ from treadle.errors import TreadleError
 from treadle.schedules.template import Anchor, Choices, Knob, Template
 from treadle.schedules.templates.attention_blocks import mask_varies
 from treadle.schedules.templates.attention_mma_kernel import AttentionMmaKernel
-from treadle.schedules.templates.attention_mma_tile import AttentionMmaTile
-from treadle.schedules.templates.matmul_mma_tile import PRODUCT_M
+from treadle.schedules.templates.attention_mma_tile import STEP, AttentionMmaTile
+from treadle.schedules.templates.matmul_mma_tile import PRODUCT_M, WARP
 from treadle.target import TARGETS, Target
 
 _COLUMNS = (16, 32, 64, 128)
+_PARTS = (1, 2, 4)
 _LARGEST_SIZE = 256
 """Elements of a head: a warp copies a line of so many at once."""
 _MOST_SLABS = 2
@@ -27,9 +28,13 @@ _MOST_SLABS = 2
 _OTHER_REGISTERS = 78
 """What statistics, predicates, copies and fragments in flight take beside matrices; generous, since a spill costs more
 than it saves."""
+_MOST_THREADS = 256
+"""Of a block: more could not have as many registers each."""
 _DEFAULTS = ((128, 4), (64, 4), (32, 2), (16, 1))
 """Rows and warps of default blocks."""
 _DEFAULT_COLUMNS = 64
+_SCHEDULERS = 4
+"""Warps that a multiprocessor runs at a time."""
 _EVERY = tuple(target for target in TARGETS.values() if target.is_cuda)
 
 
@@ -38,7 +43,8 @@ class AttentionMma(Template):
     swizzled shared memory by asynchronous copies, `stages` at a time. A warp keeps in registers its queries, as
     operands of tile products; the scores of a tile, which become the weights and then, as they lie, operands of the
     second product; and the largest score so far, the sum of the weights relative to it, and the result so far, which
-    are scaled down when a larger score appears.
+    are scaled down when a larger score appears. `parts` warps may share rows: each takes some keys of every tile, and
+    in the end they add up their sums, scaled down to the largest score of all.
 
     Scores, weights and sums are f32; weights are rounded once more where they are multiplied with values.
     Every size is covered: what is fetched beyond the end is 0, keys beyond the end weigh nothing, rows beyond the end
@@ -54,7 +60,8 @@ class AttentionMma(Template):
     knobs: ClassVar[tuple[Knob, ...]] = (
         Knob("rows", (16, 32, 64, 128), "queries of a block"),
         Knob("columns", _COLUMNS, "keys and values of a tile in shared memory"),
-        Knob("warps", (1, 2, 4, 8), "warps of a block, each with rows of its own"),
+        Knob("warps", (1, 2, 4, 8), "warps along the rows of a block"),
+        Knob("parts", _PARTS, "warps that share rows, each with a part of a tile's keys"),
         Knob("stages", (2, 3), "tiles of keys and of values in shared memory"),
     )
 
@@ -84,6 +91,12 @@ class AttentionMma(Template):
                 f"attention_mma: {tile.rows} rows for {tile.warps} warps are {each} each, {margin}",
                 accepted=f"{least} to {most} rows a warp",
             )
+        if tile.own_columns < STEP:
+            raise TreadleError(
+                f"attention_mma: {tile.columns} keys in {tile.parts} parts are {tile.own_columns} each, "
+                f"{STEP - tile.own_columns} too few",
+                accepted=f"at least {STEP} keys a warp",
+            )
         for what, used, limit in _usage(anchor, tile, target):
             if used > limit:
                 raise TreadleError(
@@ -101,6 +114,7 @@ def _usage(anchor: AttentionOp, tile: AttentionMmaTile, target: Target) -> tuple
     """What a tile takes of the resources that bound it, and how much there is."""
     registers = tile.registers + _mask_registers(anchor, tile) + _OTHER_REGISTERS
     return (
+        ("threads", tile.threads, _MOST_THREADS),
         ("bytes of shared memory", tile.shared_bytes, target.shared_per_block),
         ("registers a thread", registers, target.registers_per_thread),
     )
@@ -112,7 +126,7 @@ def _mask_registers(anchor: AttentionOp, tile: AttentionMmaTile) -> int:
         return 0
     assert isinstance(anchor.mask.type, TensorType)
     along_rows, along_keys = mask_varies(anchor.mask.type)
-    return (2 * tile.slabs if along_rows else 1) * (tile.columns // 4 if along_keys else 1)
+    return (2 * tile.slabs if along_rows else 1) * (tile.own_columns // 4 if along_keys else 1)
 
 
 def _extents(anchor: AttentionOp) -> tuple[int, ...]:
@@ -127,7 +141,8 @@ def _tile(anchor: AttentionOp, choices: Choices) -> AttentionMmaTile:
 
 def _default(anchor: AttentionOp, target: Target) -> dict[str, Choice] | None:
     """64 keys, or as many as there are, and the most rows, no more than there are, of which three quarters of the
-    multiprocessors get a block; fewer rows, then keys, while the target has no room. None where it has none."""
+    multiprocessors get a block; fewer rows, then keys, while the target has no room. None where it has none. Warps
+    share rows where there are too few of them."""
     *batch, m, n, _, _ = _extents(anchor)
     heads = prod(batch)
     columns = min(_DEFAULT_COLUMNS, next((c for c in _COLUMNS if c >= n), _COLUMNS[-1]))
@@ -136,10 +151,18 @@ def _default(anchor: AttentionOp, target: Target) -> dict[str, Choice] | None:
     smaller = [each for each in _DEFAULTS if each[0] < busy[-1][0]]
     fewer = [c for c in reversed(_COLUMNS) if c <= columns]
     for (rows, warps), keys in sorted(product([*busy, *smaller], fewer), key=lambda each: -each[1]):
-        choices: dict[str, Choice] = {"rows": rows, "columns": keys, "warps": warps, "stages": 2}
+        parts = _parts(heads * ceil(m / rows) * warps, warps, keys, target)
+        choices: dict[str, Choice] = {"rows": rows, "columns": keys, "warps": warps, "parts": parts, "stages": 2}
         if all(used <= limit for _, used, limit in _usage(anchor, _tile(anchor, choices), target)):
             return choices
     return None
+
+
+def _parts(total: int, warps: int, columns: int, target: Target) -> int:
+    """How many warps share rows, where one of them each gives so many in `total` and `warps` a block: as few as give
+    every scheduler a warp, as far as keys and threads suffice."""
+    wanted = next((p for p in _PARTS if p * total >= _SCHEDULERS * target.multiprocessors), _PARTS[-1])
+    return min(wanted, columns // STEP, _MOST_THREADS // WARP // warps)
 
 
 __all__ = ["AttentionMma"]

@@ -21,6 +21,7 @@ from treadle.dialects.task import repeat
 from treadle.schedules.accumulator import narrowed
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.templates.attention_blocks import block_place, blocks_of, mask_element
+from treadle.schedules.templates.attention_mma_merge import Sums, finite, merge, scale
 from treadle.schedules.templates.attention_mma_tile import CHUNK, STEP, AttentionMmaTile, HeadTile
 from treadle.schedules.templates.matmul_mma_tile import PRODUCT_M, PRODUCT_N, WARP
 
@@ -72,13 +73,17 @@ class AttentionMmaKernel:
         """The kernel; to be called once."""
         b, tile = self.b, self.tile
         self.place = block_place(b, self.anchor, tile.rows, tile.columns)
-        self.warp, self.lane = b.div(b.thread, WARP), b.mod(b.thread, WARP)
-        self.warp_row = b.mul(self.warp, tile.slabs * PRODUCT_M)
+        warp, self.lane = b.div(b.thread, WARP), b.mod(b.thread, WARP)
+        self.warp_row = b.mul(b.mod(warp, tile.warps), tile.slabs * PRODUCT_M)
+        self.part = b.div(warp, tile.warps)
+        self.first_column = b.mul(self.part, tile.own_columns)
         self.queries, self.keys, self.values = self._operands()
         self.acc = b.alloc("acc", [tile.slabs, tile.padded_width // STEP, _PAIR], self.fragments[2])
         self._clear(self.acc, tile.padded_width)
         self.largest, self.total = self._statistics("largest", -inf), self._statistics("total", 0)
         self._pipeline()
+        if tile.parts > 1:
+            merge(b, tile, self.part, Sums(self.acc, self.largest, self.total), self.fragments[2], self._weight)
         self._store()
         heads, size, width = prod(self.anchor.shape[:-2]), tile.size, tile.width
         comment = f"{heads} heads: softmax(Q[{self.m}, {size}] * K[{self.n}, {size}]^T) * V[{self.n}, {width}]"
@@ -203,16 +208,17 @@ class AttentionMmaKernel:
     def _products(self, step: SSAValue, stage: SSAValue, held: SSAValue) -> SSAValue:
         """Tile products of the warp's queries with the stage's keys."""
         b, tile = self.b, self.tile
-        products = b.alloc("products", [tile.slabs, tile.columns // STEP, _PAIR], self.fragments[2])
-        self._clear(products, tile.columns)
+        products = b.alloc("products", [tile.slabs, tile.own_columns // STEP, _PAIR], self.fragments[2])
+        self._clear(products, tile.own_columns)
         type = VectorType(self.element, [_PAIR, *self.fragments[1].get_shape()])
         with (
             b.loop("k", tile.depth // STEP, unroll=True) as k,
-            b.loop("p", tile.columns // STEP, unroll=True) as p,
+            b.loop("p", tile.own_columns // STEP, unroll=True) as p,
         ):
             line = b.add(b.mul(b.div(self.lane, STEP), PRODUCT_N), b.mod(self.lane, PRODUCT_N))
             half = b.mul(b.mod(b.div(self.lane, PRODUCT_N), 2), PRODUCT_N)
-            place = [stage, b.add(b.mul(p, STEP), line), b.add(b.mul(k, STEP), half)]
+            key = b.add(self.first_column, b.add(b.mul(p, STEP), line))
+            place = [stage, key, b.add(b.mul(k, STEP), half)]
             keys = b.insert(LoadMatrixOp(self.keys.shared, place, type))
             with b.tasks(["r", "q"], repeat(tile.slabs, _PAIR), unroll=True) as (r, q):
                 self._multiply(b.load(held, [r, k]), keys, products, [r, p, q])
@@ -227,7 +233,7 @@ class AttentionMmaKernel:
     def _scores(self, step: SSAValue, stage: SSAValue, held: SSAValue) -> SSAValue:
         """Scaled and masked products of the lane's rows and the stage's keys, -inf where a row does not see a key."""
         b, tile = self.b, self.tile
-        extents = [tile.slabs, tile.columns // STEP, _PAIR, _HALVES, 2]
+        extents = [tile.slabs, tile.own_columns // STEP, _PAIR, _HALVES, 2]
         added = self._masked(step)
         products = self._products(step, stage, held)
         scores = b.alloc("scores", extents, f32)
@@ -250,26 +256,30 @@ class AttentionMmaKernel:
             return None
         type = self.anchor.mask.type
         assert isinstance(type, TensorType)
-        extents = [tile.slabs, tile.columns // STEP, _PAIR, _HALVES, 2]
+        extents = [tile.slabs, tile.own_columns // STEP, _PAIR, _HALVES, 2]
         added = b.alloc("added", extents, type.get_element_type())
         ragged = (self.m % tile.rows > 0, self.n % tile.columns > 0)
         with b.tasks(["r", "p", "q", "h"], repeat(*extents[:-1]), unroll=True) as (r, p, q, h):
             row = b.add(self.place.first_row, self._row(r, h))
             with b.loop("c", 2, unroll=True, vector=True) as c:
-                column = b.add(b.mul(step, tile.columns), self._column(p, q, c))
+                column = b.add(self._first_key(step), self._column(p, q, c))
                 value = mask_element(b, self.anchor, self.place.head, row, column, ragged)
                 b.store(value, added, [r, p, q, h, c])
         return added
 
+    def _first_key(self, step: SSAValue) -> SSAValue:
+        """The first key of a step's tile that is the warp's."""
+        return self.b.add(self.b.mul(step, self.tile.columns), self.first_column)
+
     def _hide(self, step: SSAValue, scores: SSAValue) -> None:
         """Makes scores of keys that a row does not see -inf, in the tiles in which there are any."""
         b, tile = self.b, self.tile
-        first_key = b.mul(step, tile.columns)
+        first_key = self._first_key(step)
         ragged, causal = self.n % tile.columns > 0, bool(self.anchor.causal.value.data)
         if not ragged and not causal:
             return
         reach = b.add(self.place.first_row, self.n - self.m)
-        needed = b.binary("gt", b.add(first_key, tile.columns - 1), b.add(reach, self.warp_row)) if causal else None
+        needed = b.binary("gt", b.add(first_key, tile.own_columns - 1), b.add(reach, self.warp_row)) if causal else None
         if ragged:
             last = b.binary("eq", step, self.place.most_tiles - 1)
             needed = last if needed is None else b.binary("or", needed, last)
@@ -278,7 +288,7 @@ class AttentionMmaKernel:
             last_seen = b.least(last_seen, self.n - 1) if causal and ragged else last_seen
             # What lanes differ in is on one side, so that the other side of all comparisons is a constant.
             limit = b.binary("sub", last_seen, b.add(first_key, self._lane_column))
-            with b.tasks(["p", "q", "c"], repeat(tile.columns // STEP, _PAIR, 2), unroll=True) as (p, q, c):
+            with b.tasks(["p", "q", "c"], repeat(tile.own_columns // STEP, _PAIR, 2), unroll=True) as (p, q, c):
                 place = [r, p, q, h, c]
                 visible = b.binary("le", b.add(b.add(b.mul(p, STEP), b.mul(q, PRODUCT_N)), c), limit)
                 b.store(b.select(visible, b.load(scores, place), b.constant(-inf, f32)), scores, place)
@@ -287,7 +297,7 @@ class AttentionMmaKernel:
         """Scores become weights, relative to the largest so far; sums and results so far are scaled down to it."""
         b, tile = self.b, self.tile
         shrink = b.alloc("shrink", [tile.slabs, _HALVES], f32)
-        columns = repeat(tile.columns // STEP, _PAIR, 2)
+        columns = repeat(tile.own_columns // STEP, _PAIR, 2)
         with b.tasks(["r", "h"], repeat(tile.slabs, _HALVES), unroll=True) as (r, h):
             peak = b.alloc("peak", [1], f32)
             old = b.load(self.largest, [r, h])
@@ -296,8 +306,7 @@ class AttentionMmaKernel:
                 b.store(b.binary("max", b.load(peak, [0]), b.load(scores, [r, p, q, h, c])), peak, [0])
             new = b.insert(WarpReduceOp("max", b.load(peak, [0]), _QUAD))
             b.store(new, self.largest, [r, h])
-            # Before the first visible key, -inf - -inf would be NaN, and stay it.
-            base = b.select(b.binary("eq", new, b.constant(-inf, f32)), b.constant(0, f32), new)
+            base = finite(b, new)
             factor = self._weight(old, base)
             b.store(factor, shrink, [r, h])
             b.store(b.mul(b.load(self.total, [r, h]), factor), self.total, [r, h])
@@ -305,12 +314,7 @@ class AttentionMmaKernel:
                 weight = self._weight(b.load(scores, [r, p, q, h, c]), base)
                 b.store(b.add(b.load(self.total, [r, h]), weight), self.total, [r, h])
                 b.store(weight, scores, [r, p, q, h, c])
-        with b.tasks(["r", "p", "q"], repeat(tile.slabs, tile.padded_width // STEP, _PAIR), unroll=True) as where:
-            scaled = b.alloc("scaled", self.fragments[2].get_shape(), f32)
-            with b.tasks(["h", "c"], repeat(_HALVES, 2), unroll=True) as (h, c):
-                value = b.insert(vector.ExtractOp(b.load(self.acc, where), [h, c], f32))
-                b.store(b.mul(value, b.load(shrink, [where[0], h])), scaled, [h, c])
-            b.store(self._whole(scaled, self.fragments[2]), self.acc, where)
+        scale(b, self.acc, self.fragments[2], (tile.slabs, tile.padded_width // STEP, _PAIR), shrink)
 
     def _weight(self, score: Scalar, base: Scalar) -> Scalar:
         """The weight of a score relative to another one."""
@@ -327,7 +331,7 @@ class AttentionMmaKernel:
         keys are an operand A as they lie: two results of tile products side by side."""
         b, tile = self.b, self.tile
         type = VectorType(self.element, [_PAIR, *self.fragments[1].get_shape()])
-        with b.loop("k", tile.columns // STEP, unroll=True) as k:
+        with b.loop("k", tile.own_columns // STEP, unroll=True) as k:
             left = b.alloc("left", [tile.slabs], self.fragments[0])
             with b.loop("r", tile.slabs, unroll=True) as r:
                 rounded = b.alloc("rounded", self.fragments[0].get_shape(), self.element)
@@ -336,18 +340,32 @@ class AttentionMmaKernel:
                     b.store(weight, rounded, [b.add(b.mul(q, _HALVES), h), c])
                 b.store(self._whole(rounded, self.fragments[0]), left, [r])
             with b.loop("p", tile.padded_width // STEP, unroll=True) as p:
-                line = b.add(b.mul(k, STEP), b.mod(self.lane, STEP))
+                line = b.add(self.first_column, b.add(b.mul(k, STEP), b.mod(self.lane, STEP)))
                 column = b.add(b.mul(p, STEP), b.mul(b.div(self.lane, STEP), PRODUCT_N))
                 values = b.insert(LoadMatrixOp(self.values.shared, [stage, line, column], type, transpose=True))
                 with b.tasks(["r", "q"], repeat(tile.slabs, _PAIR), unroll=True) as (r, q):
                     self._multiply(b.load(left, [r]), values, self.acc, [r, p, q])
 
     def _store(self) -> None:
-        """The result, divided by the sums and rounded, through the place of the queries in shared memory to lanes that
-        store 16 bytes of a row each."""
+        """The result through shared memory to lanes that store 16 bytes of a row each."""
         b, tile = self.b, self.tile
-        staged = self.queries.shared
         b.barrier()
+        with b.when(b.binary("eq", self.part, 0) if tile.parts > 1 else None):
+            self._stage()
+        b.barrier()
+        with (
+            self._chunks(tile.result, b.thread, tile.threads) as (line, first),
+            b.tasks(["e"], repeat(CHUNK), unroll=True, vector=True) as (e,),
+        ):
+            row, column = b.add(self.place.first_row, line), b.add(first, e)
+            inside = [b.binary("lt", row, self.m)] if self.m % tile.rows else []
+            inside += [b.binary("lt", column, tile.width)] if tile.width < tile.padded_width else []
+            value = b.load(self.queries.shared, [line, column])
+            b.store(value, b.output, [*self.place.head, row, column], b.all(inside))
+
+    def _stage(self) -> None:
+        """The warp's rows of the result, divided by the sums and rounded, to the place of its queries."""
+        b, tile = self.b, self.tile
         with b.tasks(["r", "h"], repeat(tile.slabs, _HALVES), unroll=True) as (r, h):
             total = b.insert(WarpReduceOp("add", b.load(self.total, [r, h]), _QUAD))
             share = b.binary("div", b.constant(1, f32), total)
@@ -360,17 +378,8 @@ class AttentionMmaKernel:
                 value = b.mul(b.insert(vector.ExtractOp(b.load(self.acc, [r, p, q]), [h, c], f32)), share)
                 if counts is not None:
                     value = b.select(counts, value, b.constant(0, f32))
-                b.store(narrowed(b, value, self.element), staged, [self._row(r, h), self._column(p, q, c)])
-        b.barrier()
-        with (
-            self._chunks(tile.result, b.thread, tile.threads) as (line, first),
-            b.tasks(["e"], repeat(CHUNK), unroll=True, vector=True) as (e,),
-        ):
-            row, column = b.add(self.place.first_row, line), b.add(first, e)
-            inside = [b.binary("lt", row, self.m)] if self.m % tile.rows else []
-            inside += [b.binary("lt", column, tile.width)] if tile.width < tile.padded_width else []
-            value = b.load(staged, [line, column])
-            b.store(value, b.output, [*self.place.head, row, column], b.all(inside))
+                place = [self._row(r, h), self._column(p, q, c)]
+                b.store(narrowed(b, value, self.element), self.queries.shared, place)
 
 
 __all__ = ["AttentionMmaKernel"]

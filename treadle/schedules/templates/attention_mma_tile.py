@@ -49,7 +49,7 @@ class HeadTile:
 @dataclass(frozen=True)
 class AttentionMmaTile:
     """A block's tiles: `rows` queries, of which each warp takes a part of its own, and `stages` times `columns` keys
-    with their values.
+    with their values. `parts` warps share rows, each with a part of a tile's keys.
 
     size: of a query and a key (D); width: of a value (E)
     """
@@ -57,6 +57,7 @@ class AttentionMmaTile:
     rows: int
     columns: int
     warps: int
+    parts: int
     stages: int
     size: int
     width: int
@@ -64,13 +65,19 @@ class AttentionMmaTile:
     @staticmethod
     def of(choices: Choices, size: int, width: int) -> AttentionMmaTile:
         """The tiles that a choice of knobs means."""
-        rows, columns, warps, stages = (number(choices, knob) for knob in ("rows", "columns", "warps", "stages"))
-        return AttentionMmaTile(rows, columns, warps, stages, size, width)
+        names = ("rows", "columns", "warps", "parts", "stages")
+        rows, columns, warps, parts, stages = (number(choices, name) for name in names)
+        return AttentionMmaTile(rows, columns, warps, parts, stages, size, width)
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return WARP * self.warps
+        return WARP * self.warps * self.parts
+
+    @property
+    def own_columns(self) -> int:
+        """Keys of a tile that a warp takes."""
+        return self.columns // self.parts
 
     @property
     def slabs(self) -> int:
@@ -109,15 +116,17 @@ class AttentionMmaTile:
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory of a block. The result takes the place of the queries."""
+        """Bytes of shared memory of a block. The result takes the place of the queries; parts of it and of its sums are
+        added up beside it."""
         outer = max(self.queries.bytes, self.result.bytes)
-        return outer + self.stages * (self.keys.bytes + self.values.bytes)
+        parts = (self.parts - 1) * self.padded_width + 8 * self.parts if self.parts > 1 else 0
+        return outer + self.stages * (self.keys.bytes + self.values.bytes) + 4 * self.rows * parts
 
     @property
     def registers(self) -> int:
         """Registers of a thread that hold matrices: its queries, its part of the result, and scores; and where the
         swizzled fragments of each 16 columns of keys and of values begin."""
-        matrices = self.slabs * (self.depth // 4 + self.padded_width // 2 + self.columns // 2)
+        matrices = self.slabs * (self.depth // 4 + self.padded_width // 2 + self.own_columns // 2)
         return matrices + (self.depth + self.padded_width) // STEP
 
 
