@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.backends.cuda.emulator.forced import forced, operands_of, values_of
+from tests.backends.cuda.emulator.forced import forced, values_of
 from tests.backends.cuda.emulator.template_cases import COVERED
 from tests.helpers.graphs import Graph
 from tests.schedules.tensor_cores import scheduled
@@ -31,7 +31,7 @@ def test_every_type_compiles(template: str) -> None:
     for dtype in COVERED[template].dtypes:
         fitting = [a for a in (case(dtype) for case in COVERED[template].cases) if TEMPLATES[template].fits(a)]
         chosen.append(max(fitting, key=lambda anchor: int(np.prod(anchor.shape))))
-    anchors = [(anchor, [values_of(each, n) for n, each in enumerate(operands_of(anchor))]) for anchor in chosen]
+    anchors = [(anchor, values_of(anchor)) for anchor in chosen]
     module, _ = forced(template, anchors, TARGET)
     cubins = [compile_cubin(unit, TARGET) for unit in print_kernels(module)]
     assert len(cubins) == len(chosen) and not spilling(cubins)
