@@ -45,9 +45,9 @@ def test_slices_fill_the_device_and_are_long_enough(blocks: int, terms: int, dep
 
 
 @pytest.mark.parametrize(("template", "dtype", "fewest"), MATMULS)
-@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_120"])
-@pytest.mark.parametrize("m", [1, 16, 64, 197, 512, 2048])
-@pytest.mark.parametrize("k", [64, 300, 768, 2039, 4096, 25088])
+@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("m", [1, 64, 197, 2048])
+@pytest.mark.parametrize("k", [300, 768, 2039, 25088])
 def test_defaults_give_every_multiprocessor_a_block(
     template: str, dtype: str, fewest: int, target: str, m: int, k: int
 ) -> None:
