@@ -48,16 +48,23 @@ LAST = [
 
 
 @pytest.mark.parametrize("operator", LAST, ids=lambda op: f"{op.name} {op.type}")
-@pytest.mark.parametrize(("windows", "vector"), [(1, 1), (1, 8), (2, 4), (4, 2), (8, 8)])
+@pytest.mark.parametrize(("windows", "vector"), [(1, 1), (1, 4), (2, 4), (4, 2), (8, 4)])
 def test_neighbouring_channels_of_a_thread(operator: Operator, windows: int, vector: int) -> None:
     check("window_cuda", last(operator), {"windows": windows, "vector": vector, "threads": 64})
 
 
-def test_a_vector_of_channels_divides_them() -> None:
-    anchor = defined(conv((1, 8, 17, 19), (8, 1, 3, 3), 1, 8))
+@pytest.mark.parametrize(
+    ("anchor", "vector", "message"),
+    [
+        (defined(conv((1, 8, 17, 16), (8, 1, 3, 3), 1, 8)), 2, "2 consecutive elements .* 1 too many"),
+        (last(conv((1, 16, 28, 28), (16, 1, 3, 3), 1, 16)), 8, "8 consecutive elements .* 4 too many"),
+    ],
+    ids=["pixels", "more than 16 bytes"],
+)
+def test_a_vector_is_one_access(anchor: ComputeOp, vector: int, message: str) -> None:
     template, target = TEMPLATES["window_cuda"], Target.parse("sm_80")
-    with pytest.raises(TreadleError, match="rows of 19 elements are not a multiple of 2, 1 remain"):
-        template.check(anchor, {"windows": 1, "vector": 2, "threads": 64}, target, "here")
+    with pytest.raises(TreadleError, match=message):
+        template.check(anchor, {"windows": 1, "vector": vector, "threads": 64}, target, "here")
 
 
 def test_how_many_channels_a_thread_takes_by_default() -> None:

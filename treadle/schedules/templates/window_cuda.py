@@ -72,23 +72,22 @@ class WindowCuda(Template):
         return windows is not None and windows.width <= _WIDEST
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
-        assert isinstance(anchor, ComputeOp)
-        windows, size = _windows(anchor), byte_width(anchor.type.get_element_type())
+        windows = _windows(anchor)
         # Four warps everywhere come before more elements a thread. Windows save reads, vectors only instructions.
         most = prod(anchor.shape) // (4 * target.warp_size * target.multiprocessors)
         count = next(n for n in (4, 2, 1) if n <= max(1, min(most, windows.extent)))
-        widest = min(vector_width(anchor, anchor.body.block.args[-1], max(1, _LONGEST_BYTES // size)), most // count)
+        widest = min(_widest_vector(anchor), most // count)
         vector = next(n for n in (8, 4, 2, 1) if n == 1 or (n <= widest and _held(windows, count, n) <= _HELD))
         # Of two sizes the one whose warps have more busy lanes.
         threads = max((128, 256), key=lambda n: _busy(_block_threads(anchor, n, vector), target.warp_size))
         return {"threads": threads, "windows": count, "vector": vector}
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
-        row, vector = anchor.shape[-1], number(choices, "vector")
-        if row % vector:
+        vector, widest = number(choices, "vector"), _widest_vector(anchor)
+        if vector > widest:
             raise TreadleError(
-                f"{self.name}: rows of {row} elements are not a multiple of {vector}, {row % vector} remain",
-                accepted="a vector that divides the last dimension",
+                f"{self.name}: {vector} consecutive elements of reads are not one access, {vector - widest} too many",
+                accepted=f"vector = {widest} or less for {anchor.type}",
             )
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
@@ -118,6 +117,13 @@ def _block_threads(anchor: Anchor, most: int, vector: int) -> int:
 def _busy(threads: int, warp: int) -> float:
     """The part of a block's lanes that have a thread."""
     return threads / (ceil(threads / warp) * warp)
+
+
+def _widest_vector(anchor: Anchor) -> int:
+    """Consecutive elements along the last dimension that one access of each read takes."""
+    assert isinstance(anchor, ComputeOp)
+    most = max(1, _LONGEST_BYTES // byte_width(anchor.type.get_element_type()))
+    return vector_width(anchor, anchor.body.block.args[-1], most)
 
 
 def _held(windows: Windows, count: int, vector: int) -> int:
