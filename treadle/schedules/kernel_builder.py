@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
 from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import IndexType, TensorType, UnitAttr, VectorType
+from xdsl.dialects.builtin import IndexType, IntegerAttr, TensorType, UnitAttr, VectorType, i64
 from xdsl.ir import Attribute, Block, BlockArgument, Region, SSAValue
 from xdsl.rewriter import InsertPoint
 
@@ -87,14 +87,17 @@ class KernelBuilder(DefinitionBuilder):
         step: int = 1,
         unroll: bool = False,
         vector: bool = False,
+        at_once: int | None = None,
     ) -> Generator[BlockArgument]:
-        """`for name in range(begin, end, step)`."""
+        """`for name in range(begin, end, step)`; `at_once` iterations are unrolled, and no more, if it is given."""
         block = Block(arg_types=[index])
         block.args[0].name_hint = name
         op = scf.ForOp(self.value(begin), self.value(end), self.value(step), [], Region(block))
         for flag, wanted in (("loop.unroll", unroll), ("loop.vector", vector)):
             if wanted:
                 op.attributes[flag] = UnitAttr()
+        if at_once is not None:
+            op.attributes["loop.unroll"] = IntegerAttr(at_once, i64)
         self._builder.insert(op)
         with self._inside(block):
             yield block.args[0]

@@ -11,7 +11,9 @@ from tests.helpers.graphs import Graph
 from tests.schedules.tensor_cores import scheduled
 from treadle.backends.cuda.compiler import Cubin, compile_cubin
 from treadle.backends.cuda.printer import print_kernels
-from treadle.dialects.graph import MatmulOp
+from treadle.compiler import lower
+from treadle.dialects.graph import LayerNormOp, MatmulOp
+from treadle.dialects.registry import treadle_context
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
 
@@ -35,6 +37,19 @@ def test_every_type_compiles(template: str) -> None:
     module, _ = forced(template, anchors, TARGET)
     cubins = [compile_cubin(unit, TARGET) for unit in print_kernels(module)]
     assert len(cubins) == len(chosen) and not spilling(cubins)
+
+
+@pytest.mark.parametrize("columns", [20480, 65536])
+def test_rows_too_long_to_be_held_spill_nothing(columns: int) -> None:
+    """Left to itself, the compiler keeps all columns of a thread in flight, of which 64 registers have no room."""
+    graph = Graph(
+        *(np.broadcast_to(np.zeros((), np.float32), each) for each in ((64, columns), (columns,), (columns,)))
+    )
+    module = graph.module(graph.add(LayerNormOp(graph[0], graph[1], graph[2], 1, 1e-5)))
+    lower(treadle_context(), module, TARGET)
+    (unit,) = print_kernels(module)
+    assert "#pragma unroll 4" in unit.text and "#pragma unroll\n" in unit.text
+    assert not spilling([compile_cubin(unit, TARGET)])
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])

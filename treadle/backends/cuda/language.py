@@ -146,7 +146,10 @@ class CudaLanguage(Language):
         return [cast] if start else [declared, cast]
 
     def loop_pragma(self, op: Operation, trips: int | None) -> str | None:
-        return "#pragma unroll" if "loop.unroll" in op.attributes else None
+        wanted = op.attributes.get("loop.unroll")
+        if isinstance(wanted, IntegerAttr):
+            return f"#pragma unroll {wanted.value.data}"
+        return None if wanted is None else "#pragma unroll"
 
     def expression(self, op: Operation, values: Values) -> str | None:
         match op:

@@ -29,6 +29,8 @@ from treadle.target import Target
 
 _MOST_REGISTERS = 64
 """Of a thread's 255, those that hold columns: the rest is for addresses and arithmetic in flight."""
+_AT_ONCE = 4
+"""Columns, or vectors of them, that a thread which does not hold its row has on their way."""
 _FEWEST_NEIGHBOURS = 4
 """Rows side by side in memory from which on lanes that take them are better than lanes that take columns."""
 _FEWEST_AT_ONCE = 8
@@ -261,7 +263,9 @@ class _RowKernel:
         """A loop over the calling thread's columns: the index of each, and where what it holds lies."""
         b, found, share = self.b, self.found, self.share
         units = found.columns // share.vector
-        with b.loop("c", self.chunks, unroll=bool(self.held)) as c:
+        # Of a long loop the compiler would keep more values in flight than there are registers.
+        at_once = None if self.held or self.chunks <= _AT_ONCE else _AT_ONCE
+        with b.loop("c", self.chunks, unroll=bool(self.held), at_once=at_once) as c:
             unit = b.add(b.mul(c, share.parts), self.part)
             with b.when(b.binary("lt", unit, units) if units % share.parts else None):
                 if share.vector == 1:
