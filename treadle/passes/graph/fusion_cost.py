@@ -1,13 +1,14 @@
 """When a definition is computed where it is read, and when it is stored once.
 
 Both ways are counted in scalar operations for each element of the definition. A byte that is read or written costs as
-many operations as the target does in the time that its memory takes for a byte.  With E evaluations, an element of
-which costs w operations, i bytes of inputs and o bytes of result:
+many operations as the target does in the time that its memory takes for a byte.  With E evaluations in all kernels,
+of which each costs w operations, i bytes of inputs and o bytes of result:
 
-    stored       w + bytes * (i + o + E * o)
-    at each use  E * (w + bytes * i)
+    stored       w + bytes * (i + o + reads * o)
+    at each use  E * w + bytes * reads * i
 
-Caches make both cheaper, by factors that nobody knows before scheduling.
+What a kernel reads again is mostly found in a cache, at an eighth of the price: of e evaluations in one kernel, reads
+are 1 + (e - 1) / 8.
 """
 
 from __future__ import annotations
@@ -42,22 +43,29 @@ def prologue_obstacle(compute: ComputeOp, groups: Sequence[Group], target: Targe
         return f"its predicate would be tested {float(times):g} times" if worth_storing(compute, times) else ""
     if any(group.only_moves_for(compute.result) for group in groups):
         return "a prologue that computes would make asynchronous copies wait"
-    times = sum((group.reads(compute.result).scheduled for group in groups), start=Fraction(0))
-    if times <= 1 or at_each_use(compute, times, target) <= stored(compute, times, target):
+    each = [group.reads(compute.result).scheduled for group in groups]
+    times = sum(each, start=Fraction(0))
+    if times <= 1 or at_each_use(compute, each, target) <= stored(compute, each, target):
         return ""
     kernels = f" in {len(groups)} kernels" if len(groups) > 1 else ""
     return f"each element would be computed {float(times):g} times{kernels}, which costs more than storing it"
 
 
-def at_each_use(compute: ComputeOp, times: Fraction, target: Target) -> float:
-    """The cost of computing each element `times` times, in operations an element."""
-    return float(times) * (work(compute) + operations_per_byte(target) * bytes_read(compute))
+def at_each_use(compute: ComputeOp, times: Sequence[Fraction], target: Target) -> float:
+    """The cost of computing each element so many times in each kernel, in operations an element."""
+    moved = _reads(times) * bytes_read(compute)
+    return float(sum(times)) * work(compute) + operations_per_byte(target) * moved
 
 
-def stored(compute: ComputeOp, times: Fraction, target: Target) -> float:
-    """The cost of computing each element once, storing it, and reading it `times` times, in operations an element."""
-    moved = bytes_read(compute) + (1 + float(times)) * byte_width(compute.type.get_element_type())
+def stored(compute: ComputeOp, times: Sequence[Fraction], target: Target) -> float:
+    """The cost of computing each element once, storing it, and reading it so many times in each kernel, likewise."""
+    moved = bytes_read(compute) + (1 + _reads(times)) * byte_width(compute.type.get_element_type())
     return work(compute) + operations_per_byte(target) * moved
+
+
+def _reads(times: Sequence[Fraction]) -> float:
+    """How many reads from memory cost as much as reading an element so many times in each kernel."""
+    return sum(1 + (float(each) - 1) / 8 if each > 1 else float(each) for each in times)
 
 
 def operations_per_byte(target: Target) -> float:
