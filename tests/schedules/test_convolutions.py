@@ -18,8 +18,9 @@ from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.cuda.sass import Sass, disassemble
 from treadle.backends.reference import evaluate_module
 from treadle.compiler import lower
-from treadle.dialects.graph import ConvOp, TransposeOp
+from treadle.dialects.graph import ConvOp, FusedOp, TransposeOp
 from treadle.dialects.registry import treadle_context
+from treadle.dialects.schedule import UseAttr
 from treadle.errors import TreadleError
 from treadle.knobs import Knobs
 from treadle.settings import Settings
@@ -56,20 +57,33 @@ class Layer:
         return graph.module(graph.add(TransposeOp(y, [0, 2, 3, 1]))), image
 
 
-def lowered(layer: Layer, precision: str, target: Target = GPU) -> tuple[ModuleOp, Array, Array]:
-    """The layer's kernel, an image, and what it computes of it."""
+def lowered(
+    layer: Layer, precision: str, target: Target = GPU, *, whole: bool = False
+) -> tuple[ModuleOp, Array, Array]:
+    """The layer's kernel, an image, and what it computes of it; with `whole`, the product is not split."""
     module, image = layer.module(precision)
     (expected,) = evaluate_module(module, [image])
     settings = Settings("tf32" if precision == "tf32" else "f32")
-    lower(treadle_context(), module, target, settings=settings)
+    lower(treadle_context(), module, target, to="schedule", settings=settings)
+    if whole:
+        _leave_whole(module)
+    lower(treadle_context(), module, target, after="schedule", settings=settings)
     return module, image, expected
 
 
+def _leave_whole(module: ModuleOp) -> None:
+    """Keeps products from being split, so that their kernels load nothing but operands."""
+    for group in [op for op in module.walk() if isinstance(op, FusedOp)]:
+        assert isinstance(group.schedule, UseAttr)
+        if "slices" in group.schedule.knobs():
+            group.schedule = UseAttr.get(group.schedule.template.data, group.schedule.knobs() | {"slices": 1})
+
+
 def machine_code(layer: Layer, precision: str, arch: str) -> Sass:
-    """The instructions of the layer's kernel, which spills nothing; a sum of slices may follow it."""
+    """The instructions of the layer's kernel, which is not split and spills nothing."""
     pytest.importorskip("cuda.bindings.nvrtc", reason="needs treadle[nvrtc]")
     target = Target.parse(arch)
-    unit, *_ = print_kernels(lowered(layer, precision, target)[0])
+    (unit,) = print_kernels(lowered(layer, precision, target, whole=True)[0])
     cubin = compile_cubin(unit, target)
     try:
         (sass,) = disassemble(cubin.image).values()
@@ -88,9 +102,9 @@ def emulator_knobs(tmp_path_factory: pytest.TempPathFactory) -> Knobs:
 
 
 def counted(layer: Layer, precision: str, settings: Knobs) -> LineCounters:
-    """What the layer's kernel did on the emulator; a sum of slices may follow it."""
+    """What the layer's kernel did on the emulator."""
     module, image, _ = lowered(layer, precision)
-    _, (report, *_) = EmulatedProgram(module, (), counters=True, knobs=settings).run([image])
+    _, (report,) = EmulatedProgram(module, (), counters=True, knobs=settings).run([image])
     assert report.counters is not None
     return report.counters.total
 

@@ -331,7 +331,10 @@ def test_defaults_are_in_the_space(template: Any):
     ]
     anchors += [defined(PoolOp("max", tensor(1, 8, n, n), [3, 3], [1, 1], [1] * 4, [1, 1])) for n in (17, 224)]
     anchors += [defined(TransposeOp(tensor(m, n), [1, 0])) for m in (8, 100, 1024) for n in (31, 256)]
-    anchors += [AttentionOp(*(tensor(12, n, d) for _ in range(3))) for n in (1, 128, 2048) for d in (7, 64, 128)]
+    anchors += [
+        AttentionOp(*(tensor(12, n, d, dtype=dtype) for _ in range(3)))
+        for dtype in ("float32", "float16") for n in (1, 128, 2048) for d in (7, 64, 128)
+    ]  # fmt: skip
     fitting = [anchor for anchor in anchors if template.fits(anchor)]
     assert fitting
     for anchor in fitting:

@@ -22,9 +22,9 @@ Shape = tuple[int, ...]
 def kernel_of(graph: Graph, operator: Operator, windows: int = 1, threads: int = 64) -> FuncOp:
     """The kernel of a pooling or convolution by window_cuda, as it is when accesses are counted."""
     context, module = treadle_context(), graph.module(graph.add(operator))
-    lower(context, module, TARGET, to="fuse")
+    lower(context, module, TARGET, after="graph", to="fuse")
     for fused in [op for op in module.walk() if isinstance(op, FusedOp)]:
-        fused.schedule = UseAttr.get("window_cuda", {"threads": threads, "windows": windows})
+        fused.schedule = UseAttr.get("window_cuda", {"threads": threads, "windows": windows, "vector": 1})
     lower(context, module, TARGET, after="schedule", to="loops")
     (kernel,) = [op for op in module.walk() if isinstance(op, FuncOp)]
     return kernel
