@@ -44,7 +44,7 @@ format: $(PACKAGES) ## rewrite the sources in the project's format
 	$(BIN)/ruff format .
 
 pytest: $(MODELS) ## unit, pass and model tests (ARGS="-k NAME" chooses some)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(ARGS)
 
 lit: $(PACKAGES) ## tests of the command-line tools, as a user calls them
 	$(BIN)/lit -sv --no-progress-bar tests/filecheck

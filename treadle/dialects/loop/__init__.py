@@ -21,9 +21,10 @@ from treadle.dialects.loop.attributes import (
     zeros,
 )
 from treadle.dialects.loop.copy import AsyncCopyOp, CommitOp, CopyOp, WaitOp, YieldOp
-from treadle.dialects.loop.kernel import BufferOp, FuncOp, KernelOp, LaunchOp, ReturnOp
+from treadle.dialects.loop.kernel import FuncOp, KernelOp
 from treadle.dialects.loop.lane_logic import LaneCompareOp, LaneSelectOp
 from treadle.dialects.loop.lanes import LaneMaskOp, StridedLoadOp, StridedStoreOp
+from treadle.dialects.loop.program import BufferOp, LaunchOp, ReturnOp
 from treadle.dialects.loop.swizzle import Swizzle, swizzle_of_rows
 from treadle.dialects.loop.tile_product import LoadMatrixOp, MmaOp, RoundTf32Op
 from treadle.dialects.loop.warp import WARP, WarpReduceOp

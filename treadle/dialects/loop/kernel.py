@@ -1,4 +1,4 @@
-"""One launch: `loop.kernel` on tensors, and after memory planning `loop.func`, `loop.launch`, `loop.buffer`."""
+"""One launch: `loop.kernel` on tensors, and after memory planning `loop.func`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from xdsl.dialects.builtin import (
     MemRefType,
     StringAttr,
     SymbolNameConstraint,
-    SymbolRefAttr,
     TensorType,
     i64,
 )
@@ -22,17 +21,15 @@ from xdsl.irdl import (
     opt_prop_def,
     prop_def,
     region_def,
-    result_def,
     traits_def,
     var_operand_def,
     var_result_def,
 )
 from xdsl.parser import Parser
 from xdsl.printer import Printer
-from xdsl.traits import IsolatedFromAbove, IsTerminator, MemoryWriteEffect, NoTerminator, SymbolOpInterface
+from xdsl.traits import IsolatedFromAbove, NoTerminator, SymbolOpInterface
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.graph.attributes import BlobAttr, InlineAttr
 from treadle.dialects.loop.attributes import memref_of
 
 index = IndexType()
@@ -301,113 +298,3 @@ class FuncOp(IRDLOperation):
         buffers = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_argument)
         outputs = parser.parse_integer() if parser.parse_optional_keyword("outputs") else 1
         return cls(name, *_parse_shape(parser, buffers), outputs)
-
-
-@irdl_op_definition
-class BufferOp(IRDLOperation):
-    """A buffer of the whole program: an input, an output, a constant, a range of the arena, or of the memory that
-    is zero between launches.
-
-    ```mlir
-    %x = loop.buffer input 0 : memref<1x3x48x320xf32>
-    %h = loop.buffer arena 4096 : memref<1x16x24x160xf32>
-    %w = loop.buffer constant #graph.blob<"sha256:...", 864> : memref<216xf32>
-    %n = loop.buffer zeroed 0 : memref<16xi32>
-    ```
-    Inputs and outputs are numbered, the arena and the zeroed memory are addressed in bytes. Launches run one after
-    another and leave zeroed memory as they found it, so that all may use the same. Rejected: a kind without its number
-    or value.
-    """
-
-    name = "loop.buffer"
-    kind = prop_def(StringAttr)
-    position = opt_prop_def(IntegerAttr)
-    value = opt_prop_def(BlobAttr | InlineAttr)
-    buffer = result_def(MemRefType)
-    traits = traits_def()
-
-    def __init__(
-        self,
-        kind: str,
-        type: MemRefType,
-        position: int | None = None,
-        value: BlobAttr | InlineAttr | None = None,
-    ):
-        properties: dict[str, Attribute] = {"kind": StringAttr(kind)}
-        if position is not None:
-            properties["position"] = IntegerAttr(position, i64)
-        if value is not None:
-            properties["value"] = value
-        super().__init__(properties=properties, result_types=[type])
-
-    @property
-    def type(self) -> MemRefType:
-        return self.buffer.type
-
-    def verify_(self) -> None:
-        kind = self.kind.data
-        if kind not in ("input", "output", "arena", "constant", "zeroed"):
-            raise VerifyException(f"unknown kind {kind!r}: expected input, output, arena, constant or zeroed")
-        if (self.value is None) == (kind == "constant") or (self.position is None) != (kind == "constant"):
-            raise VerifyException(f"{kind} buffer: a constant has a value, the others a number")
-
-    def print(self, printer: Printer) -> None:
-        printer.print_string(f" {self.kind.data} ")
-        if self.value is not None:
-            printer.print_attribute(self.value)
-        elif self.position is not None:
-            printer.print_string(str(self.position.value.data))
-        printer.print_string(" : ")
-        printer.print_attribute(self.buffer.type)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> BufferOp:
-        kind = parser.parse_identifier()
-        position = value = None
-        if kind == "constant":
-            value = parser.parse_attribute()
-            if not isinstance(value, BlobAttr | InlineAttr):
-                parser.raise_error(f"expected #graph.blob or #graph.inline, got {value}")
-        else:
-            position = parser.parse_integer(allow_negative=False)
-        parser.parse_punctuation(":")
-        type = parser.parse_type()
-        if not isinstance(type, MemRefType):
-            parser.raise_error(f"expected a memref, got {type}")
-        return cls(kind, type, position, value)
-
-
-@irdl_op_definition
-class LaunchOp(IRDLOperation):
-    """Runs a kernel on buffers; launches run in program order.
-
-    ```mlir
-    loop.launch @matmul(%x, %w, %h) : memref<98304xf32>, memref<589824xf32>, memref<393216xf32>
-    ```
-    """
-
-    name = "loop.launch"
-    kernel = prop_def(SymbolRefAttr)
-    buffers = var_operand_def(MemRefType)
-    traits = traits_def(MemoryWriteEffect())
-    assembly_format = "$kernel `(` $buffers `)` attr-dict `:` type($buffers)"
-
-    def __init__(self, kernel: str, buffers: Sequence[SSAValue]):
-        super().__init__(properties={"kernel": SymbolRefAttr(kernel)}, operands=[buffers])
-
-
-@irdl_op_definition
-class ReturnOp(IRDLOperation):
-    """Ends the planned program.
-
-    ```mlir
-    loop.return
-    ```
-    """
-
-    name = "loop.return"
-    traits = traits_def(IsTerminator())
-    assembly_format = "attr-dict"
-
-    def __init__(self) -> None:
-        super().__init__()
