@@ -6,5 +6,5 @@ func.func @main(%x: tensor<4x8xf32>, %w: tensor<8x4xf32>) -> tensor<4x4xf32> att
   func.return %y : tensor<4x4xf32>
 }
 
-// CHECK: remark: %y (matmul) -> (func.return): not fused, the result leaves the function
 // CHECK: remark: %m (matmul) -> %y (matmul): not fused, the user is an anchor itself
+// CHECK: remark: %y (matmul) -> (func.return): not fused, the result leaves the function
