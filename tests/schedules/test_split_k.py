@@ -113,6 +113,15 @@ def test_slices_without_a_step_are_rejected(template: str, dtype: str, slices: i
     assert str(caught.value).startswith(message)
 
 
+def test_more_accumulators_than_can_be_added_up_are_not_split() -> None:
+    """The space leaves such tiles whole; by hand it is rejected."""
+    anchor, template = product(((128, 4096), (4096, 256)), "float16"), TEMPLATES["matmul_mma"]
+    large = {"block": (128, 256), "warps": (2, 4), "depth": 32, "stages": 2, "group": 1}
+    assert large | {"slices": 1} in list(template.space(anchor, GPU))
+    with pytest.raises(TreadleError, match=r"2 slices and 128 accumulators a thread has 64 too many .* or slices = 1"):
+        template.check(anchor, large | {"slices": 2}, GPU, "here")
+
+
 SMALL: dict[str, dict[str, Choice]] = {
     "matmul_simt": {"warps": (1, 1), "repeats": (1, 1), "thread": (2, 2), "resident": 1},
     "matmul_mma": {"block": (32, 64), "warps": (2, 2), "stages": 2},

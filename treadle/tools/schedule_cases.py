@@ -52,7 +52,7 @@ from treadle.target import Target
 Shape = tuple[int, ...]
 _REGISTERS_AT_ONCE = 8
 """A thread's registers are given out in eights."""
-TENSOR_CORES = ("matmul_mma", "matmul_tf32")
+TENSOR_CORES = ("matmul_mma", "matmul_tf32", "attention_mma")
 """Templates whose schedules compute on tensor cores."""
 TELLING = ("HMMA", "LDGSTS")
 """A product on tensor cores, and an asynchronous copy from global to shared memory."""

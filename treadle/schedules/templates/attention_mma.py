@@ -25,7 +25,7 @@ _LARGEST_SIZE = 256
 """Elements of a head: a warp copies a line of so many at once."""
 _MOST_SLABS = 2
 """Tile products of a warp below one another: what is loaded of keys and values serves so many."""
-_OTHER_REGISTERS = 78
+_OTHER_REGISTERS = 80
 """What statistics, predicates, copies and fragments in flight take beside matrices; generous, since a spill costs more
 than it saves."""
 _MOST_THREADS = 256

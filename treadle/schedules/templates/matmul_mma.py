@@ -12,7 +12,7 @@ from treadle.dialects.graph import MatmulOp
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.errors import TreadleError
-from treadle.schedules.split_k import SLICES, first_that_fills, number_of_slices, shared_out, tiles_of
+from treadle.schedules.split_k import SLICES, Slices, first_that_fills, number_of_slices, shared_out, tiles_of
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
 from treadle.schedules.templates.matmul_mma_kernel import MmaKernel
 from treadle.schedules.templates.matmul_mma_tile import MmaTile, mma_tile
@@ -25,6 +25,8 @@ _BLOCKS = (
 )  # fmt: skip
 _NARROW = 32
 """Columns of the narrowest tiles: those of products that have no more, such as convolutions to few channels."""
+_MOST_SPLIT = 64
+"""Accumulators of a thread up to which there are registers for them and for what adds slices up."""
 _SMALLEST_WARP_TILE = 16 * 32
 _LARGEST_AHEAD = 384
 """Bytes along K of all stages: copies that start earlier take shared memory from other blocks, and win nothing."""
@@ -82,7 +84,8 @@ class MatmulMma(Template):
         def slices(choices: Choices) -> Choice:
             assert isinstance(anchor, MatmulOp)
             tile = mma_tile(anchor, choices, anchor.type.get_element_type())
-            return _slices(anchor, tile.m, tile.n, tile.depth, target)
+            splits = tile.accumulators <= _MOST_SPLIT
+            return _slices(anchor, tile.m, tile.n, tile.depth, target) if splits else 1
 
         return {"slices": slices}
 
@@ -90,7 +93,7 @@ class MatmulMma(Template):
         assert isinstance(anchor, MatmulOp)
         tile = mma_tile(anchor, choices, anchor.type.get_element_type())
         self._check_warps(tile)
-        shared_out(anchor, number(choices, "slices"), tile.depth).check(self.name)
+        self._check_slices(tile, shared_out(anchor, number(choices, "slices"), tile.depth))
         self._check_columns(tile, anchor.shape[-1])
         for what, used, limit in (
             ("threads", tile.threads, target.max_threads_per_block),
@@ -125,6 +128,16 @@ class MatmulMma(Template):
                 f"{self.name}: {tile.warps[0]} x {tile.warps[1]} warps share {tile.m} x {tile.n} tiles as {rows} x "
                 f"{columns}, {max(0, _SMALLEST_WARP_TILE - rows * columns)} elements too few for a warp",
                 accepted=f"multiples of 16, at least {_SMALLEST_WARP_TILE} elements, one side at most twice the other",
+            )
+
+    def _check_slices(self, tile: MmaTile, slices: Slices) -> None:
+        """TreadleError for slices without terms, and for more accumulators than can be added up in registers."""
+        slices.check(self.name)
+        if slices.number > 1 and tile.accumulators > _MOST_SPLIT:
+            raise TreadleError(
+                f"{self.name} with {slices.number} slices and {tile.accumulators} accumulators a thread has "
+                f"{tile.accumulators - _MOST_SPLIT} too many to add them up in registers",
+                accepted=f"at most {_MOST_SPLIT} accumulators a thread, or slices = 1",
             )
 
     def _check_columns(self, tile: MmaTile, columns: int) -> None:
