@@ -152,3 +152,22 @@ def test_doubles_are_added_up_as_doubles() -> None:
     choices = TEMPLATES["matmul_simt"].default(anchor, GPU) | SMALL["matmul_simt"] | {"slices": 3}
     kernel = TEMPLATES["matmul_simt"].build(anchor, choices, GPU, "kernel")
     np.testing.assert_allclose(evaluate_kernel(kernel, [a, b]), a @ b, rtol=0, atol=70 * 2.0**-52 * 70)
+
+
+def test_registers_of_two_blocks_do_not_hold_slices_too() -> None:
+    anchor, template = product(((128, 768), (768, 3072)), "float32"), TEMPLATES["matmul_simt"]
+    large = template.default(product(((4096, 4096), (4096, 4096)), "float32"), GPU)
+    assert large["resident"] == 2
+    template.check(anchor, large | {"slices": 1}, GPU, "here")
+    with pytest.raises(TreadleError, match="the slices that are added to them; accepted: resident = 1"):
+        template.check(anchor, large | {"slices": 6}, GPU, "here")
+
+
+def test_deep_tiles_of_tf32_do_not_overhang_with_many_accumulators() -> None:
+    template = TEMPLATES["matmul_tf32"]
+    large = {"block": (256, 128), "warps": (4, 2), "depth": 32, "stages": 2, "group": 1, "slices": 1}
+    template.check(product(((256, 3072), (3072, 768)), "float32"), large, GPU, "here")
+    with pytest.raises(
+        TreadleError, match="depth 32, 16 too many, in tiles that overhang by 128; accepted: depth = 16"
+    ):
+        template.check(product(((128, 3072), (3072, 768)), "float32"), large, GPU, "here")

@@ -175,6 +175,20 @@ class MatmulTf32(MatmulMma):
     def fits(self, anchor: Anchor) -> bool:
         return isinstance(anchor, MatmulOp) and isinstance(anchor.type.get_element_type(), Float32Type)
 
+    def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
+        super().limits(anchor, choices, target)
+        assert isinstance(anchor, MatmulOp)
+        tile = mma_tile(anchor, choices, anchor.type.get_element_type())
+        overhang = anchor.shape[-2] % tile.m or anchor.shape[-1] % tile.n
+        # Found by compiling: copies of twice as many bytes as f16 take an address and a predicate each.
+        if overhang and tile.accumulators > _MOST_SPLIT and tile.depth > self.default_depth:
+            raise TreadleError(
+                f"{self.name}: {tile.accumulators} accumulators a thread leave no registers for the predicates of "
+                f"copies of depth {tile.depth}, {tile.depth - self.default_depth} too many, in tiles that overhang by "
+                f"{overhang}",
+                accepted=f"depth = {self.default_depth}, or at most {_MOST_SPLIT} accumulators a thread",
+            )
+
 
 def _slices(anchor: MatmulOp, rows: int, columns: int, depth: int, target: Target) -> int:
     """Into how many slices the terms of tiles of `rows` x `columns` are split."""

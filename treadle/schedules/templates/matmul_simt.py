@@ -188,6 +188,8 @@ def _needs_more(anchor: Anchor, choices: Choices, depth: int, overhang: int) -> 
         return f"addresses of vectors of {choices['a_vector']} and {choices['b_vector']}"
     if choices["a_order"] == "m" and choices["b_order"] == "k":
         return "two operands that are both transposed"
+    if choices.get("slices", 1) != 1:
+        return "the slices that are added to them"
     return None
 
 
