@@ -7,9 +7,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import settings
 
 from tests.helpers.mlir_collector import MlirFile, is_ir_test
 from treadle.backends.cuda.gpu_probe import why_no_gpu
+
+# Speed is measured by benchmarks: a busy machine fails no test. The same commit draws the same cases.
+settings.register_profile("treadle", deadline=None, derandomize=True)
+settings.load_profile("treadle")
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:

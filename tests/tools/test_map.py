@@ -125,7 +125,7 @@ def test_the_layout_is_the_mapping(text: str) -> None:
     assert shown.left_out == ""
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(
         st.builds(

@@ -160,7 +160,7 @@ def values() -> st.SearchStrategy[dict[str, int]]:
     return st.fixed_dictionaries({k: st.integers(lo, hi) for k, (lo, hi) in RANGES.items()})
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(trees(), st.lists(values(), min_size=1, max_size=8))
 def test_simplified_value_is_the_value(tree: Tree, points: list[dict[str, int]]) -> None:
     e = simplify(tree)
@@ -188,7 +188,7 @@ ADDRESSES = st.sampled_from(
 RADICES = st.lists(st.sampled_from([2, 3, 4, 7, 8, 9, 28, 32]), min_size=1, max_size=4)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(ADDRESSES, RADICES, st.permutations(range(5)))
 def test_digits_of_any_radix_recombine(e: Expr, radices: list[int], order: list[int]) -> None:
     """Splitting an address into digits and flattening it again, in any order of the sum, is the identity."""
@@ -204,7 +204,7 @@ def test_digits_of_any_radix_recombine(e: Expr, radices: list[int], order: list[
     assert total == e
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(trees(), trees(), values())
 def test_substitution_commutes_with_evaluation(tree: Tree, inner: Tree, point: dict[str, int]) -> None:
     """Substituting an expression for an unbounded variable, then evaluating, is evaluating twice."""

@@ -80,7 +80,7 @@ def test_cuda_core_matmul_of_section_5_1_2() -> None:
     assert prove_cover(m) is None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(TRIPLES)
 def test_composition_is_associative(fs: tuple[Mapping, Mapping, Mapping]) -> None:
     f, g, h = fs
@@ -89,7 +89,7 @@ def test_composition_is_associative(fs: tuple[Mapping, Mapping, Mapping]) -> Non
     assert all(left(w) == right(w) for w in range(left.workers))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(PAIRS)
 def test_composition_follows_the_formula(pair: tuple[Mapping, Mapping]) -> None:
     f, g = pair
@@ -105,7 +105,7 @@ def test_composition_follows_the_formula(pair: tuple[Mapping, Mapping]) -> None:
         assert m(w) == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(RANKED)
 def test_covers_cover(m: Mapping) -> None:
     assert prove_cover(m) is None
@@ -114,7 +114,7 @@ def test_covers_cover(m: Mapping) -> None:
     assert set(done) == set(itertools.product(*map(range, m.shape)))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(RANKED, st.integers(0, 3))
 def test_text_round_trip(m: Mapping, replicas: int) -> None:
     m = m * replicate(replicas) if replicas else m

@@ -214,13 +214,13 @@ def _mover(draw: st.DrawFn, value: SSAValue) -> Operator:
     )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(chains())
 def test_chains_against_brute_force(chain: tuple[ComputeOp, SSAValue]):
     check_against_brute_force(*chain)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.data())
 def test_a_reshape_a_transpose_and_a_reversal_are_always_proved(data: st.DataObject):
     shape = data.draw(splits(24))

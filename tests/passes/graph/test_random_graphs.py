@@ -95,7 +95,7 @@ def _grow(draw: st.DrawFn, w: Writer) -> None:
         w.add("transpose", [x], (shape[1], shape[0]), f"{{perm = {dense([1, 0])}}}")
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(functions())
 def test_random_graphs_keep_their_values(text: str):
     module = check_same(text, GraphDefinePass(), GraphInlinePass(), GraphFusePass())

@@ -57,7 +57,7 @@ def expressions(block: Block) -> st.SearchStrategy[Expr]:
     return st.recursive(leaves, grow, max_leaves=8)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_written_operations_compute_the_expression(data: st.DataObject) -> None:
     block = Block(arg_types=[IndexType()] * len(RANGES))

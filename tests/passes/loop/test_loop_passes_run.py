@@ -160,7 +160,7 @@ def _kernel_over_digits(trips: int, lo: int, uses: Sequence[tuple[str, int, bool
     ])  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(trips=st.sampled_from([1, 2, 6, 9, 12, 16, 36]), lo=st.sampled_from([0, 0, 0, 3]), uses=digits)
 def test_split_loops_run_in_the_same_order(trips: int, lo: int, uses: list[tuple[str, int, bool]]) -> None:
     module = parse(_kernel_over_digits(trips, lo, uses))

@@ -20,7 +20,7 @@ def live_ranges() -> st.SearchStrategy[list[LiveRange]]:
     return st.lists(one, max_size=30)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(live_ranges(), st.sampled_from([1, 16, 64, 48]))
 def test_no_two_live_ranges_share_a_byte(ranges: list[LiveRange], alignment: int) -> None:
     arena = plan_arena(ranges, alignment)

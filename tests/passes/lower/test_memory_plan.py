@@ -90,7 +90,7 @@ def programs(draw: st.DrawFn) -> Drawn:
     return Drawn(main(body, *returned))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(programs(), st.sampled_from([4, 64]))
 def test_a_planned_program_computes_the_same_and_shares_no_live_byte(program: Drawn, alignment: int) -> None:
     x = np.arange(5, dtype=np.float32)

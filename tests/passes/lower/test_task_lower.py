@@ -156,7 +156,7 @@ def parts() -> st.SearchStrategy[Mapping]:
     return st.one_of(grid, swizzle, st.integers(1, 3).map(lambda n: replicate(n) * repeat(1, 1)))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(parts(), min_size=1, max_size=4), st.data())
 def test_lowered_loops_visit_the_mapping(composed: list[Mapping], data: st.DataObject) -> None:
     mapping = composed[0]
