@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, ParseError
 
@@ -17,13 +19,14 @@ INTERRUPTED = 130
 def run_reporting(tool: str, action: Callable[[], int]) -> int:
     """The status of `action`, or after a failure that a user can repair 2, after Ctrl-C 130."""
     try:
-        return action()
+        status = action()
+        sys.stdout.flush()
+        return status
     except KeyboardInterrupt:
         print(f"{tool}: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has left (`| head`). Python would complain once more when it closes stdout.
-        sys.stderr.close()
+        _discard_stdout()
         return REJECTED
     except (TreadleError, ParseError, DiagnosticException, ArgSpecParseError) as error:
         print(f"{tool}: {one_line(error)}", file=sys.stderr)
@@ -33,6 +36,14 @@ def run_reporting(tool: str, action: Callable[[], int]) -> int:
         where = f"{error.filename}: " if error.filename else ""
         print(f"{tool}: {where}cannot read or write: {error.strerror or error}", file=sys.stderr)
         return REJECTED
+
+
+def _discard_stdout() -> None:
+    """After its reader left (`| head`): what stdout still buffers goes nowhere, or Python would complain at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    with suppress(OSError):  # of a stdout without a file
+        os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def one_line(error: BaseException) -> str:

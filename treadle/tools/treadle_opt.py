@@ -27,6 +27,7 @@ from treadle.settings import PRECISIONS, Settings
 from treadle.target import Target
 from treadle.tools.arguments import parse_shapes
 from treadle.tools.located_parser import LocatedParser
+from treadle.tools.process_state import xdsl_switches_restored
 from treadle.tools.reporting import run_reporting
 
 ImportModel = Callable[[str, dict[str, tuple[int, ...]]], ModuleOp]
@@ -205,7 +206,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the tool on `argv` (default: the process's arguments); its exit status."""
 
     def action() -> int:
-        TreadleOptMain(argv).run()
+        with xdsl_switches_restored():
+            TreadleOptMain(argv).run()
         return 0
 
     return run_reporting("treadle-opt", action)
