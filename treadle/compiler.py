@@ -47,6 +47,7 @@ STAGES: tuple[Stage, ...] = (
         "graph",
         "Fewer and simpler operators.",
         (
+            Step("graph-drop-empty", "First: no other pass, and no template, has to think of extents of 0."),
             Step(
                 "graph-fold-constants",
                 "Exporters leave shape arithmetic that no later pass should meet.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from xdsl.dialects.builtin import FileLineColLoc, ModuleOp, NameLoc, StringAttr
+from xdsl.dialects.builtin import FileLineColLoc, ModuleOp, NameLoc, StringAttr, TensorType
 from xdsl.ir import Operation
 
 from treadle.errors import TreadleError
@@ -38,6 +38,10 @@ LEGAL: Mapping[str, Sequence[str]] = {
 }
 """Operation names, `dialect.*` for a whole dialect, that may remain after each stage (and kind of target)."""
 
+_WITH_ELEMENTS = ("graph", "define", "fuse", "schedule", "kernels")
+"""Stages after which an empty tensor is only handed through: templates and index ranges know no extent of 0."""
+_EMPTY_ALLOWED = ("builtin.module", "func.func", "func.return", "graph.constant")
+
 
 def check_legal(module: ModuleOp, stage: str, kind: str) -> None:
     """Raises TreadleError naming the first operation that may not remain after `stage` for targets of `kind`."""
@@ -45,6 +49,16 @@ def check_legal(module: ModuleOp, stage: str, kind: str) -> None:
     for op in module.walk():
         if not _is_allowed(op, allowed):
             raise TreadleError(f"'{op.name}' may not remain after stage '{stage}'", place_of(op) or stage, allowed)
+        if stage in _WITH_ELEMENTS and op.name not in _EMPTY_ALLOWED and _touches_empty(op):
+            message = f"'{op.name}' reads or gives a tensor without elements after stage '{stage}'"
+            raise TreadleError(
+                message, place_of(op) or stage, "extents from 1 upwards: graph-drop-empty removes others"
+            )
+
+
+def _touches_empty(op: Operation) -> bool:
+    types = (value.type for value in (*op.operands, *op.results))
+    return any(isinstance(type, TensorType) and 0 in type.get_shape() for type in types)
 
 
 def place_of(op: Operation) -> str | None:

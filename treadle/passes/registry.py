@@ -17,6 +17,7 @@ from treadle.errors import TreadleError
 
 _GROUPS: Mapping[str, tuple[str, ...]] = {
     "graph": (
+        "graph-drop-empty",
         "graph-fold-constants",
         "graph-simplify",
         "graph-recognize",

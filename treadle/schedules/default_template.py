@@ -6,17 +6,17 @@ from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Operation
 
 from treadle.dialects.graph import ComputeOp, WholeOp
-from treadle.schedules.template import Template
+from treadle.schedules.template import Template, has_elements
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
 
 
 def default_template(anchor: Operation, target: Target) -> Template | None:
-    """The first template that fits the anchor; None if none does.
+    """The first template that fits the anchor; None if none does, as for tensors without elements.
 
     A template of lower precision comes first where the anchor allows that (`precision = "tf32"`), and never elsewhere.
     """
-    if not isinstance(anchor, ComputeOp | WholeOp):
+    if not isinstance(anchor, ComputeOp | WholeOp) or not has_elements(anchor):
         return None
     kind = "cuda" if target.is_cuda else "cpu"
     allowed = anchor.properties.get("precision")

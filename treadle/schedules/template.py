@@ -11,7 +11,7 @@ from typing import ClassVar, TypeAlias
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation, SSAValue
 
-from treadle.dialects.graph import ComputeOp, MatmulOp, WholeOp
+from treadle.dialects.graph import ComputeOp, MatmulOp, ReduceOp, WholeOp
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.errors import TreadleError
@@ -86,11 +86,21 @@ class Template(ABC):
         """TreadleError unless the choices are in the space and within the target's limits."""
         if self.kind != ("cuda" if target.is_cuda else "cpu"):
             raise TreadleError(f"template {self.name!r} is for {self.kind} targets, not {target.name}", where)
+        if not has_elements(anchor):
+            raise TreadleError(f"template {self.name!r} schedules no empty tensor", where, "extents from 1 upwards")
         if not self.fits(anchor):
             raise TreadleError(f"template {self.name!r} does not schedule {anchor.name}", where)
         error = self._whole(anchor, target).exclusion(choices)
         if error is not None:
             raise TreadleError(error.message, where, error.accepted) from error
+
+
+def has_elements(anchor: Anchor) -> bool:
+    """Whether neither the result, nor what is read, nor a folded range is empty: no template knows an extent of 0."""
+    tensors = [value.type for op in anchor.walk() for value in (*op.operands, *op.results)]
+    shapes = [type.get_shape() for type in tensors if isinstance(type, TensorType)]
+    folded = [op.shape for op in anchor.walk() if isinstance(op, ReduceOp)]
+    return not any(0 in shape for shape in (*shapes, *folded))
 
 
 def shared_by_batch(anchor: MatmulOp, operand: SSAValue) -> Fraction:
@@ -106,4 +116,4 @@ def number(choices: Choices, name: str) -> int:
     return value
 
 
-__all__ = ["Anchor", "Choices", "Knob", "Space", "Template", "number", "shared_by_batch"]
+__all__ = ["Anchor", "Choices", "Knob", "Space", "Template", "has_elements", "number", "shared_by_batch"]

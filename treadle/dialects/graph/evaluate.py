@@ -52,6 +52,8 @@ def evaluate(op: Operation, env: Env) -> Array:
         # Its definition divides and multiplies every index, slowly, to say this.
         return env[op.x].reshape(op.shape)
     if isinstance(op, Operator):
+        if 0 in op.shape:
+            return np.empty(op.shape, numpy_dtype(op.type.get_element_type()))
         compute = definition(op)
         try:
             return evaluate_compute(compute, env)

@@ -259,8 +259,12 @@ class PadOp(Operator):
         require(same, f"the padding value is {types[1]}: expected a scalar of {types[0].get_element_type()}")
         before, after = pads[: len(shape)], pads[len(shape) :]
         for d, extent in enumerate(shape):
-            fits = mode != "reflect" or max(before[d], after[d]) < extent
-            require(fits, f"dimension {d}: a reflection of {max(before[d], after[d])} in {extent} elements")
+            widest = max(before[d], after[d])
+            require(
+                mode != "reflect" or widest < max(extent, 1),
+                f"dimension {d}: a reflection of {widest} in {extent} elements",
+            )
+            require(mode != "edge" or widest == 0 or extent != 0, f"dimension {d}: the border of no elements")
         return TensorType(
             types[0].get_element_type(), [p + e + q for p, e, q in zip(before, shape, after, strict=True)]
         )
@@ -297,8 +301,9 @@ class GatherOp(Operator):
     ```mlir
     %y = graph.gather %data, %ids {dim = 0 : i64} : (tensor<30522x384xf32>, tensor<1x128xi64>) -> tensor<1x128x384xf32>
     ```
-    Rejected: indices that are no integers, a dimension that the data has not. An index out of range is clamped to the
-    nearest element, so that no input can make a kernel read out of bounds.
+    Rejected: indices that are no integers, a dimension that the data has not, or one without elements from which some
+    are to be chosen. An index out of range is clamped to the nearest element, so that no input can make a kernel read
+    out of bounds.
     """
 
     name = "graph.gather"
@@ -317,7 +322,9 @@ class GatherOp(Operator):
         kind = types[1].get_element_type()
         require(not is_float(kind) and kind != i1, f"indices of {kind}: integers are needed")
         require(0 <= dim < len(data), f"dimension {dim} of {types[0]}")
-        return TensorType(types[0].get_element_type(), [*data[:dim], *types[1].get_shape(), *data[dim + 1 :]])
+        shape = [*data[:dim], *types[1].get_shape(), *data[dim + 1 :]]
+        require(data[dim] != 0 or 0 in shape, f"dimension {dim} of {types[0]} has no elements to choose from")
+        return TensorType(types[0].get_element_type(), shape)
 
     def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
         dim, rank, extent = (
@@ -338,7 +345,8 @@ class ResizeOp(Operator):
     ```mlir
     %y = graph.resize %x {shape = array<i64: 1, 8, 26, 26>} : (tensor<1x8x13x13xf32>) -> tensor<1x8x26x26xf32>
     ```
-    (ONNX's Resize with nearest, asymmetric, floor.) Rejected: a shape of another rank, an extent below 1.
+    (ONNX's Resize with nearest, asymmetric, floor.) Rejected: a shape of another rank, an
+    extent below 0, elements made of none.
     """
 
     name = "graph.resize"
@@ -353,7 +361,9 @@ class ResizeOp(Operator):
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
         shape = int_list(properties, "shape")
-        fits = len(shape) == types[0].get_num_dims() and min(shape, default=1) >= 1
+        source = types[0].get_shape()
+        pairs = zip(source, shape, strict=False)
+        fits = len(shape) == len(source) and all(to >= 0 and (extent != 0 or to == 0) for extent, to in pairs)
         require(fits, f"{types[0]} does not resize to {shape}")
         return TensorType(types[0].get_element_type(), shape)
 
