@@ -87,6 +87,7 @@ def compile(
         shapes=dict(shapes or {}),
         trace_dir=trace,
         settings=settings,
+        content=None if path is None else content,
         **options,
     )
     store_artifact(folder, partial(_late("treadle.build:write_artifact"), request))

@@ -27,7 +27,7 @@ import ml_dtypes
 
 from treadle.errors import TreadleError
 
-FORMAT = 3
+FORMAT = 4
 BFLOAT16 = ml_dtypes.bfloat16.__name__
 """A dtype name beyond NumPy's own; NumPy reads it from the import of ml_dtypes on."""
 MANIFEST = "manifest.json"
@@ -48,6 +48,20 @@ class Tensor:
 
 
 @dataclass(frozen=True)
+class Source:
+    """A part of an external-data file that a model was compiled from.
+
+    location: the file's path relative to the model, as the model has it
+    sha256:   digest (hex) of the `nbytes` bytes from `offset` on
+    """
+
+    location: str
+    offset: int
+    nbytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
 class Manifest:
     """All that is needed to run the folder's kernels.
 
@@ -55,7 +69,7 @@ class Manifest:
     precision: of products, convolutions and attention: what the model was compiled with
     machine:  digest of the processor that `model.so` was compiled for; empty on cuda
     launches: cuda only; the kernels in order, as plain values that the backend reads
-    sources:  sha256 of each external-data file, by its path relative to the model
+    sources:  the external data that was read
     files:    sha256 of each other file of the folder
     """
 
@@ -70,7 +84,7 @@ class Manifest:
     machine: str = ""
     launches: tuple[Mapping[str, Any], ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
-    sources: Mapping[str, str] = field(default_factory=dict[str, str])
+    sources: tuple[Source, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -172,7 +186,7 @@ def _parse(content: object, path: Path) -> Manifest:
             machine=str(fields["machine"]),
             launches=tuple(fields["launches"]),
             metadata=dict(fields["metadata"]),
-            sources=dict(fields["sources"]),
+            sources=tuple(Source(**entry) for entry in fields["sources"]),
             files=dict(fields["files"]),
         )
     except (KeyError, TypeError, ValueError) as error:

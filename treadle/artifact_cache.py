@@ -8,12 +8,14 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from treadle.artifact import Manifest, file_digest, publish, read_manifest
+from treadle.artifact import Manifest, Source, publish, read_manifest
+from treadle.confined_files import Confinement
 from treadle.errors import TreadleError
 
 _PACKAGE = Path(__file__).parent
 _SOURCES = (".py", ".c", ".h")
 _DEPENDENCIES = ("xdsl", "onnx", "numpy")
+_CHUNK = 1 << 20
 
 
 def artifact_key(
@@ -65,12 +67,25 @@ def _version(name: str) -> str:
         return "absent"
 
 
-def _same_sources(sources: Mapping[str, str], model_folder: Path | None) -> bool:
+def _same_sources(sources: Sequence[Source], model_folder: Path | None) -> bool:
+    """Whether the model's external data is what it was; what may not be opened for a model is not opened here."""
     if not sources:
         return True
     if model_folder is None:
         return False
+    confinement = Confinement(model_folder, "the model's folder", "external data")
     try:
-        return all(file_digest(model_folder / name) == digest for name, digest in sources.items())
-    except OSError:
+        return all(_digest_of_part(confinement, source) == source.sha256 for source in sources)
+    except (OSError, TreadleError):
         return False
+
+
+def _digest_of_part(confinement: Confinement, source: Source) -> str:
+    hasher = hashlib.sha256()
+    left = source.nbytes
+    with confinement.open(source.location, source.location) as file:
+        file.seek(source.offset)
+        while left > 0 and (chunk := file.read(min(left, _CHUNK))):
+            hasher.update(chunk)
+            left -= len(chunk)
+    return hasher.hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,19 +12,21 @@ from safetensors import numpy as safetensors
 from xdsl.dialects.builtin import BytesAttr, DictionaryAttr, ModuleOp, StringAttr
 from xdsl.ir import Attribute
 
-from treadle.artifact import Manifest, Tensor, file_digest, write_manifest
+from treadle.artifact import Manifest, Tensor, write_manifest
 from treadle.backends.c.write_artifact import write_kernels as write_c
 from treadle.backends.cuda.write_artifact import write_kernels as write_cuda
 from treadle.backends.program import Program, TensorSpec, planned_main, read_program
 from treadle.dialects.graph.attributes import digest_of
-from treadle.frontends.onnx.external import external_files
+from treadle.frontends.onnx.loader import LoadedModel, load_model
 from treadle.passes.instruments import ir_text
 from treadle.request import LOWERING, Request, Tell, lowered_module
 
 
 def write_artifact(request: Request, folder: Path) -> None:
     """Compiles the request into an empty folder; raises what import, passes, printers and compilers raise."""
-    module = lowered_module(request)
+    model = request.model
+    loaded = load_model(model, request.content) if isinstance(model, Path) else model
+    module = lowered_module(replace(request, model=loaded))
     program = read_program(module)
     target = request.target
     (folder / "module.mlir").write_text(ir_text(module))
@@ -46,7 +49,7 @@ def write_artifact(request: Request, folder: Path) -> None:
         machine=machine,
         launches=launches,
         metadata=_metadata(module),
-        sources={} if isinstance(request.model, ModuleOp) else _sources(request.model),
+        sources=loaded.files.sources() if isinstance(loaded, LoadedModel) else (),
     )
     write_manifest(folder, manifest)
 
@@ -87,7 +90,3 @@ def _text(value: Attribute) -> str:
     if isinstance(value, BytesAttr):
         return value.data.decode()
     return value.data if isinstance(value, StringAttr) else str(value)
-
-
-def _sources(model: Path) -> dict[str, str]:
-    return {name: file_digest(model.parent / name) for name in external_files(model)}

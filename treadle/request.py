@@ -10,7 +10,8 @@ from xdsl.dialects.builtin import ModuleOp
 
 from treadle.compiler import lower, passes_of, stages_between
 from treadle.dialects.registry import treadle_context
-from treadle.frontends.onnx import import_model
+from treadle.frontends.onnx.importer import import_loaded
+from treadle.frontends.onnx.loader import LoadedModel, load_model
 from treadle.passes.instruments import Announce, Instrument, Trace, Verify, verify
 from treadle.settings import Settings
 from treadle.target import Target
@@ -26,20 +27,22 @@ LOWERING = 0.6
 class Request:
     """What is to be compiled.
 
-    model:     path of an .onnx file, or a module of graph operators (which is changed)
+    model:     path of an .onnx file, what `load_model` read, or a module of graph operators (which is changed)
+    content:   the bytes of that file, if they were read already
     shapes:    a shape for each input that the file leaves dynamic
     trace_dir: where the numbered IR after each pass is written
     check:     verify the IR after each pass
     settings:  precision, and what is explained
     """
 
-    model: Path | ModuleOp
+    model: Path | LoadedModel | ModuleOp
     target: Target
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict[str, Sequence[int]])
     trace_dir: Path | None = None
     check: bool = False
     settings: Settings = field(default_factory=Settings)
     tell: Tell = lambda what, part: None
+    content: bytes | None = None
 
 
 def lowered_module(request: Request, to: str | None = None) -> ModuleOp:
@@ -49,7 +52,8 @@ def lowered_module(request: Request, to: str | None = None) -> ModuleOp:
         module = request.model
         verify(module, "as it was given")
     else:
-        module = import_model(request.model, dict(request.shapes))
+        loaded = load_model(request.model, request.content) if isinstance(request.model, Path) else request.model
+        module = import_loaded(loaded, dict(request.shapes))
     instruments = _instruments(request, module, to)
     lower(treadle_context(), module, request.target, to=to, instruments=instruments, settings=request.settings)
     return module

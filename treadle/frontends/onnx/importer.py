@@ -50,7 +50,11 @@ def import_model(path_or_bytes: str | Path | bytes, shapes: Shapes | None = None
 
     TreadleError: a file that cannot be read, shapes that do not fit, the first node that cannot be converted.
     """
-    model = load_model(path_or_bytes)
+    return import_loaded(load_model(path_or_bytes), shapes)
+
+
+def import_loaded(model: LoadedModel, shapes: Shapes | None = None) -> ModuleOp:
+    """As `import_model`, of a model that was read; `model.files` then knows which external data was."""
     walk = GraphWalk.start(model, shapes or {})
     for position in live_nodes(model.graph):
         walk.convert(position)
@@ -83,7 +87,7 @@ class GraphWalk:
         for initialiser in model.graph.initializer:
             if initialiser.name in read:
                 builder.location = location(initialiser.name)
-                array = to_array(initialiser, model.folder, f"initialiser '{initialiser.name}'")
+                array = to_array(initialiser, model.files, f"initialiser '{initialiser.name}'")
                 tensors[initialiser.name] = builder.constant(array)
         return cls(model, types, block, builder, tensors, read)
 
@@ -97,7 +101,7 @@ class GraphWalk:
         convert = find_converter(proto.op_type, proto.domain, self.model.opset, place)
         inputs = [self.tensors[name] if name else None for name in proto.input]
         used = [name in self.read for name in proto.output]
-        node = Node(proto, inputs, used, self.model.opset, place, self.model.folder)
+        node = Node(proto, inputs, used, self.model.opset, place, self.model.files)
         self.builder.location = location(node_label(proto, position))
         try:
             results = convert(node, self.builder)
@@ -165,4 +169,4 @@ def _erase_dead(block: Block) -> None:
             op.erase()
 
 
-__all__ = ["GraphWalk", "import_model", "live_nodes", "location", "name_hint"]
+__all__ = ["GraphWalk", "import_loaded", "import_model", "live_nodes", "location", "name_hint"]

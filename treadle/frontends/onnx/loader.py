@@ -9,6 +9,7 @@ from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, NodeProto, checker, inliner
 
 from treadle.errors import TreadleError
+from treadle.frontends.onnx.external_data import ExternalFiles
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 """The two names of ONNX's own operator domain."""
@@ -18,13 +19,13 @@ DEFAULT_DOMAINS = ("", "ai.onnx")
 class LoadedModel:
     """A model whose structure was checked.
 
-    folder: where its external data lies; None if it came as bytes
-    name:   how errors call it
-    opset:  version of ONNX's own operators
+    files: where its external data is read
+    name:  how errors call it
+    opset: version of ONNX's own operators
     """
 
     proto: ModelProto
-    folder: Path | None
+    files: ExternalFiles
     name: str
     opset: int
 
@@ -38,8 +39,8 @@ class LoadedModel:
         return {entry.key: entry.value for entry in self.proto.metadata_props}
 
 
-def load_model(source: str | Path | bytes) -> LoadedModel:
-    """Reads a model from a path or from its bytes.
+def load_model(source: str | Path | bytes, content: bytes | None = None) -> LoadedModel:
+    """Reads a model from a path or from its bytes; `content` is what the file at the path held, if it was read before.
 
     TreadleError: no such file, bytes that are no ONNX model (or a part of one), a graph whose names
     do not fit.
@@ -48,7 +49,7 @@ def load_model(source: str | Path | bytes) -> LoadedModel:
         return _checked(source, None, "the model's bytes")
     path = Path(source)
     try:
-        data = path.read_bytes()
+        data = path.read_bytes() if content is None else content
     except OSError as error:
         raise TreadleError(f"cannot read the model: {error.strerror}", path, "the path of an .onnx file") from error
     return _checked(data, path.parent, str(path))
@@ -69,7 +70,7 @@ def _checked(data: bytes, folder: Path | None, name: str) -> LoadedModel:
     _check_text(proto, name)
     opset = _opset(proto, name)
     _check_graph(proto.graph, name)
-    return LoadedModel(proto, folder, name, opset)
+    return LoadedModel(proto, ExternalFiles(folder), name, opset)
 
 
 def _inlined(proto: ModelProto, name: str) -> ModelProto:
@@ -91,7 +92,7 @@ def _check_text(proto: ModelProto, where: str) -> None:
     for node in graph.node:
         names += [node.op_type, node.domain, *node.input, *node.output]
         names += [attribute.name for attribute in node.attribute]
-    for entry in (*proto.metadata_props, *(e for t in graph.initializer for e in t.external_data)):
+    for entry in proto.metadata_props:
         names += [entry.key, entry.value]
     names += [entry.domain for entry in proto.opset_import]
     for name in names:

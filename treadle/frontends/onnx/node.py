@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -13,6 +12,7 @@ from onnx import AttributeProto, NodeProto, TensorProto
 
 from treadle.errors import TreadleError
 from treadle.frontends.onnx.builder import Tensor
+from treadle.frontends.onnx.external_data import ExternalFiles
 from treadle.frontends.onnx.tensor_data import Array, to_array
 
 MAX_BYTES = 2 << 30
@@ -36,6 +36,7 @@ class Node:
     used:   for each output, whether anything reads it
     opset:  version of ONNX's operators that the model asks for
     place:  `node 'name' (OpType, opset N)`
+    files:  where its tensors' external data is read
     """
 
     proto: NodeProto
@@ -43,7 +44,7 @@ class Node:
     used: Sequence[bool]
     opset: int
     place: str
-    folder: Path | None = None
+    files: ExternalFiles = field(default_factory=lambda: ExternalFiles(None))
     _read: set[str] = field(default_factory=set[str])
 
     @property
@@ -173,7 +174,7 @@ class Node:
 
     def tensor(self, name: str) -> Array | None:
         value = self._attribute(name, AttributeProto.TENSOR)
-        return None if value is None else to_array(cast("TensorProto", value), self.folder, self.place)
+        return None if value is None else to_array(cast("TensorProto", value), self.files, self.place)
 
     def check_attributes(self) -> None:
         """TreadleError if the node has an attribute that its converter did not look at."""

@@ -1,0 +1,102 @@
+"""Opening a file that a stranger named: it lies inside one folder and is a regular file, or it is not opened.
+
+A model names its external data, a manifest the files of its artifact. A name such as `../../etc/passwd`, a link that
+leads out, a device that never ends and a FIFO that blocks are all refused before anything is opened.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from treadle.errors import TreadleError
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+
+
+@dataclass(frozen=True)
+class Confinement:
+    """A folder whose files may be read.
+
+    root:  the folder; its own path is trusted, and may have links
+    owner: whose folder that is in messages, such as `the model's folder`
+    what:  what its files are in messages, such as `external data`
+    """
+
+    root: Path
+    owner: str
+    what: str
+
+    def open(self, name: str, where: object) -> BinaryIO:
+        """The regular file that `name` means relative to the folder, opened for reading, unbuffered.
+
+        Links are followed while they stay inside. TreadleError naming `where` for any other name, and for what is no
+        regular file.
+        """
+        parts = self._parts(name, where)
+        try:
+            return os.fdopen(_open_below(self.root, parts), "rb", buffering=0)
+        except _NotRegularError as error:
+            accepted = f"a regular file inside {self.root.resolve()}"
+            raise TreadleError(f"{self.what} file {_shortened(name)} is {error}", where, accepted) from None
+        except FileNotFoundError as error:
+            accepted = f"that file inside {self.root.resolve()}"
+            raise TreadleError(f"{self.what} file {_shortened(name)} is missing", where, accepted) from error
+        except OSError as error:
+            message = f"{self.what} file {_shortened(name)} cannot be read: {error.strerror}"
+            raise TreadleError(message, where, "a file that can be read") from error
+
+    def _parts(self, name: str, where: object) -> Sequence[str]:
+        """The way from the folder to the file without any link; TreadleError if it leads out."""
+        root = self.root.resolve()
+        try:
+            path = (root / name).resolve()
+            inside = bool(name) and not Path(name).is_absolute() and path.is_relative_to(root)
+        except (OSError, ValueError, RuntimeError):  # a name with a NUL, a name too long, links in a circle
+            inside, path = False, root
+        if not inside:
+            message = f"{self.what} path {_shortened(name)} leaves {self.owner}"
+            raise TreadleError(message, where, f"a relative path to a file inside {root}")
+        return path.relative_to(root).parts
+
+
+class _NotRegularError(Exception):
+    """What is there instead of a regular file."""
+
+
+def _open_below(root: Path, parts: Sequence[str]) -> int:
+    """A descriptor of the file; no link is followed, so that one put there since the check leads nowhere."""
+    if not parts:
+        raise _NotRegularError("a folder")
+    folder = os.open(root.resolve(), _FOLDER)
+    try:
+        for part in parts[:-1]:
+            inner = os.open(part, _FOLDER, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        _check_regular(os.stat(parts[-1], dir_fd=folder, follow_symlinks=False))
+        file = os.open(parts[-1], _FILE, dir_fd=folder)
+    finally:
+        os.close(folder)
+    try:
+        _check_regular(os.fstat(file))
+    except _NotRegularError:
+        os.close(file)
+        raise
+    return file
+
+
+def _check_regular(status: os.stat_result) -> None:
+    kinds = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket"))
+    if not stat.S_ISREG(status.st_mode):
+        raise _NotRegularError(next((kind for test, kind in kinds if test(status.st_mode)), "a device"))
+
+
+def _shortened(name: str) -> str:
+    text = repr(name)
+    return text if len(text) <= 200 else f"{text[:200]}..."
