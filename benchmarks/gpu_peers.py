@@ -66,7 +66,7 @@ class TreadlePeer:
         shapes = {name: array.shape for name, array in workload.inputs.items()}
         self._driver = PycudaDriver()
         model = treadle.compile(path, Target.for_capability(*self._driver.capability), shapes)
-        self._program = open_program(model.folder, model.manifest, self._driver)
+        self._program = open_program(model.artifact, self._driver)
         self.outputs = self._program.run([workload.inputs[spec.name] for spec in self._program.inputs])
         self._graph = ProgramGraph(self._program, self._driver)
 

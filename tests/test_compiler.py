@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -11,14 +10,12 @@ import pytest
 from xdsl.dialects.builtin import ModuleOp
 
 import treadle
-from tests.backends.cuda.fake_driver import FakeDriver
 from tests.helpers.onnx_models import WEIGHTS, external_model, linear_model
-from treadle.artifact import MANIFEST
-from treadle.backends.cuda.open_artifact import open_program
 from treadle.compiler import STAGE_NAMES, STAGES, lower, passes_of, stages_between
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
 from treadle.frontends.onnx import import_model
+from treadle.manifest import MANIFEST
 from treadle.passes.instruments import ir_text
 from treadle.passes.legality import LEGAL
 from treadle.request import Request, lowered_module
@@ -124,27 +121,6 @@ def test_save_and_load(model_path: Path, tmp_path: Path, own_cache: Path) -> Non
     assert {MANIFEST, "module.mlir", "weights.safetensors", "model.so", "kernels/treadle_run.c"} <= names
 
 
-def test_a_library_for_another_processor_is_built_anew(model_path: Path, tmp_path: Path) -> None:
-    treadle.compile(model_path).save(tmp_path / "saved")
-    manifest = json.loads((tmp_path / "saved" / MANIFEST).read_text())
-    manifest["machine"] = "another"
-    (tmp_path / "saved" / MANIFEST).write_text(json.dumps(manifest))
-    np.testing.assert_allclose(treadle.load(tmp_path / "saved")(X)[0], Y, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", ["model.so", "weights.safetensors", MANIFEST])
-@pytest.mark.parametrize("damage", ["cut", "gone"])
-def test_a_damaged_artifact_is_refused(name: str, damage: str, model_path: Path, tmp_path: Path) -> None:
-    treadle.compile(model_path).save(tmp_path / "saved")
-    path = tmp_path / "saved" / name
-    if damage == "gone":
-        path.unlink()
-    else:
-        path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(TreadleError, match=r"saved/.*; accepted: a folder that `treadle compile`"):
-        treadle.load(tmp_path / "saved")
-
-
 def test_the_second_compilation_comes_from_the_cache(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = treadle.compile(model_path)
     monkeypatch.setattr("treadle.build.write_artifact", lambda request, folder: pytest.fail("compiled twice"))
@@ -174,18 +150,5 @@ def test_a_gpu_target_gives_cuda_text_and_cubins(model_path: Path) -> None:
     kinds = {Path(name).suffix for name in model.manifest.files if name.startswith("kernels/")}
     assert {".cu", ".cubin", ".h"} == kinds
     launch = model.manifest.launches[0]
-    assert (model.folder / launch["image"]).read_bytes()[:4] == b"\x7fELF"
-    assert launch["kernel"] in (model.folder / launch["image"]).with_suffix(".cu").read_text()
-
-
-def test_a_gpu_artifact_runs_on_a_driver(model_path: Path) -> None:
-    def relu_of_product(memory: np.ndarray, x: int, weights: int, y: int) -> None:
-        product = memory[x : x + 16].reshape(2, 8) @ memory[weights : weights + 32].reshape(8, 4)
-        memory[y : y + 8] = np.maximum(product, 0).reshape(-1)
-
-    model = treadle.compile(model_path, target="sm_80")
-    (launch,) = model.manifest.launches
-    (model.folder / launch["image"]).write_text("cubin")  # the driver that is played here reads text
-    driver = FakeDriver({launch["kernel"]: relu_of_product})
-    with open_program(model.folder, model.manifest, driver) as program:
-        np.testing.assert_allclose(program.run([X])[0], Y, rtol=1e-5, atol=1e-6)
+    assert (model.folder / launch.image).read_bytes()[:4] == b"\x7fELF"
+    assert launch.kernel in (model.folder / launch.image).with_suffix(".cu").read_text()

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from treadle.artifact import read_manifest
+from treadle.artifact import Artifact
 from treadle.artifact_cache import artifact_key, find_artifact, store_artifact
 from treadle.backends.c.toolchain import find_toolchain
 from treadle.backends.cuda.compiler import nvrtc_version
@@ -76,9 +76,9 @@ def compile(
     key = artifact_key(content, shapes or {}, chosen.name, _toolchain(chosen, knobs), precision)
     folder = knobs.cache_dir / "models" / key
     if cached and trace is None and not explain_fusion:
-        manifest = find_artifact(folder, None if path is None else path.parent)
-        if manifest is not None:
-            return CompiledModel(folder, manifest, threads, device=device, emulation=emulation)
+        found = find_artifact(folder, None if path is None else path.parent)
+        if found is not None:
+            return CompiledModel(found, threads, device=device, emulation=emulation)
     # The compiler is imported only now: a model from the cache does not wait for it.
     options: dict[str, Any] = {} if tell is None else {"tell": tell}
     request = _late("treadle.request:Request")(
@@ -91,8 +91,7 @@ def compile(
         **options,
     )
     store_artifact(folder, partial(_late("treadle.build:write_artifact"), request))
-    manifest = read_manifest(folder, check_files=False)
-    return CompiledModel(folder, manifest, threads, device=device, emulation=emulation)
+    return CompiledModel(Artifact.at(folder), threads, device=device, emulation=emulation)
 
 
 def resolve_target(target: str | Target, device: Device | None = None) -> Target:

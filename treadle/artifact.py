@@ -1,91 +1,95 @@
-"""A compiled model as a folder: what its manifest says, and how a folder is checked and put in place.
+"""A compiled model as a folder: what is in it, and how its files are read.
 
 | file                  | what                                                                    |
 |-----------------------|-------------------------------------------------------------------------|
-| `manifest.json`       | this module's `Manifest`, with the sha256 of every other file           |
+| `manifest.json`       | a `Manifest`, with the sha256 of every other file                       |
 | `module.mlir`         | the lowered IR, as text                                                 |
 | `weights.safetensors` | the constants, named `0`, `1`, ...; equal ones are stored once          |
 | `kernels/`            | the text of every kernel: `.c` and `.h`, or `.cu`, `.h` and `.cubin`    |
 | `model.so`            | `cpu` only: the kernels and the thread pool, compiled                   |
 
-There is no pickle and nothing is executed before its digest was compared.
+An artifact is a program: whoever runs it runs what its author wrote. The digests find damage, not malice. A file is
+compared with its digest when it is read, and what was compared is what is used: the bytes in memory, not the file.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
 
-import ml_dtypes
-
+from treadle.confined_files import Confinement
 from treadle.errors import TreadleError
+from treadle.manifest import (
+    MANIFEST,
+    WROTE_IT,
+    Manifest,
+    manifest_text,
+    parse_manifest,
+)
 
-FORMAT = 4
-BFLOAT16 = ml_dtypes.bfloat16.__name__
-"""A dtype name beyond NumPy's own; NumPy reads it from the import of ml_dtypes on."""
-MANIFEST = "manifest.json"
-_ACCEPTED = "a folder that `treadle compile` or CompiledModel.save wrote, unchanged"
 _CHUNK = 1 << 20
+_MAX_MANIFEST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class Tensor:
-    """An input, an output or a constant: name (a constant's: its key in the weights), shape, NumPy dtype name."""
+class Artifact:
+    """A compiled model in a folder, whose manifest was read."""
 
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
+    folder: Path
+    manifest: Manifest
 
-    def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+    @classmethod
+    def at(cls, folder: Path) -> Artifact:
+        """The artifact in a folder; TreadleError if there is none, or its manifest is damaged."""
+        if not (folder / MANIFEST).exists():
+            raise TreadleError("no compiled model: No such file or directory", folder / MANIFEST, WROTE_IT)
+        with _confinement(folder).open(MANIFEST, folder / MANIFEST) as file:
+            data = file.read(_MAX_MANIFEST_BYTES + 1)
+        if len(data) > _MAX_MANIFEST_BYTES:
+            message = f"the manifest is damaged: it has more than {_MAX_MANIFEST_BYTES} bytes"
+            raise TreadleError(message, folder / MANIFEST, WROTE_IT)
+        return cls(folder, parse_manifest(data, folder / MANIFEST))
 
+    def read(self, name: str) -> bytes:
+        """The bytes of a file; TreadleError for one that the manifest does not list, that is missing, or changed."""
+        expected = self.manifest.files.get(name)
+        if expected is None:
+            raise TreadleError(f"the manifest lists no file '{name}'", self.folder, WROTE_IT)
+        with _confinement(self.folder).open(name, self.folder / name) as file:
+            data = file.readall()
+        if hashlib.sha256(data).hexdigest() != expected:
+            raise _changed(self.folder / name)
+        return data
 
-@dataclass(frozen=True)
-class Source:
-    """A part of an external-data file that a model was compiled from.
+    def read_text(self, name: str) -> str:
+        """As `read`, of a text in UTF-8."""
+        try:
+            return self.read(name).decode()
+        except UnicodeDecodeError as error:
+            raise TreadleError("the file is no text in UTF-8", self.folder / name, WROTE_IT) from error
 
-    location: the file's path relative to the model, as the model has it
-    sha256:   digest (hex) of the `nbytes` bytes from `offset` on
-    """
+    def check(self) -> None:
+        """Compares all files with their digests, and keeps none of them in memory; TreadleError as `read`."""
+        for name, expected in self.manifest.files.items():
+            hasher = hashlib.sha256()
+            with _confinement(self.folder).open(name, self.folder / name) as file:
+                while chunk := file.read(_CHUNK):
+                    hasher.update(chunk)
+            if hasher.hexdigest() != expected:
+                raise _changed(self.folder / name)
 
-    location: str
-    offset: int
-    nbytes: int
-    sha256: str
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """All that is needed to run the folder's kernels.
-
-    kind:     "cpu" or "cuda"
-    precision: of products, convolutions and attention: what the model was compiled with
-    machine:  digest of the processor that `model.so` was compiled for; empty on cuda
-    launches: cuda only; the kernels in order, as plain values that the backend reads
-    sources:  the external data that was read
-    files:    sha256 of each other file of the folder
-    """
-
-    target: str
-    kind: str
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    constants: tuple[Tensor, ...]
-    arena_bytes: int
-    zeroed_bytes: int = 0
-    precision: str = "f32"
-    machine: str = ""
-    launches: tuple[Mapping[str, Any], ...] = ()
-    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
-    sources: tuple[Source, ...] = ()
-    files: Mapping[str, str] = field(default_factory=dict[str, str])
+    def copy_to(self, folder: Path) -> None:
+        """Copies the artifact into an empty folder; TreadleError as `read`."""
+        for name in self.manifest.files:
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(self.read(name))
+        (folder / MANIFEST).write_text(manifest_text(self.manifest))
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -95,32 +99,30 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != MANIFEST
     }
-    content = {"format": FORMAT, **asdict(manifest), "files": files}
-    (folder / MANIFEST).write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
-
-
-def read_manifest(folder: Path, *, check_files: bool = True) -> Manifest:
-    """The manifest of an artifact; raises TreadleError if it is none, or a file's digest does not match."""
-    path = folder / MANIFEST
-    try:
-        content = cast("dict[str, Any]", json.loads(path.read_text()))
-    except OSError as error:
-        raise TreadleError(f"no compiled model: {error.strerror}", path, _ACCEPTED) from error
-    except ValueError as error:
-        raise TreadleError("the manifest is damaged", path, _ACCEPTED) from error
-    manifest = _parse(content, path)
-    if check_files:
-        _check_files(folder, manifest.files)
-    return manifest
+    (folder / MANIFEST).write_text(manifest_text(replace(manifest, files=files)))
 
 
 def file_digest(path: Path) -> str:
     """The sha256 (hex) of a file's bytes."""
-    hasher = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            hasher.update(chunk)
-    return hasher.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def is_artifact(folder: Path) -> bool:
+    """Whether a folder holds a manifest of this format; its files are not checked."""
+    try:
+        Artifact.at(folder)
+    except TreadleError:
+        return False
+    return True
+
+
+def _confinement(folder: Path) -> Confinement:
+    return Confinement(folder, "the artifact's folder", "the artifact's", WROTE_IT)
+
+
+def _changed(path: Path) -> TreadleError:
+    return TreadleError("the file is damaged: its digest differs from the manifest's", path, WROTE_IT)
 
 
 def publish(final: Path, write: Callable[[Path], None], *, replace: Callable[[Path], bool] | None = None) -> None:
@@ -158,57 +160,3 @@ def check_replaceable(final: Path, replace: Callable[[Path], bool] | None = None
     may_replace = is_artifact if replace is None else replace
     if final.is_dir() and any(final.iterdir()) and not may_replace(final):
         raise TreadleError("the folder holds other files", final, "a folder that is new, empty, or an earlier result")
-
-
-def is_artifact(folder: Path) -> bool:
-    """Whether a folder holds a manifest of this format; its files are not checked."""
-    try:
-        read_manifest(folder, check_files=False)
-    except TreadleError:
-        return False
-    return True
-
-
-def _parse(content: object, path: Path) -> Manifest:
-    fields = cast("dict[str, Any]", content) if isinstance(content, dict) else {}
-    if fields.get("format") != FORMAT:
-        raise TreadleError(f"format {fields.get('format')!r} is unknown", path, f"format {FORMAT}")
-    try:
-        manifest = Manifest(
-            target=str(fields["target"]),
-            kind=str(fields["kind"]),
-            inputs=_tensors(fields["inputs"]),
-            outputs=_tensors(fields["outputs"]),
-            constants=_tensors(fields["constants"]),
-            arena_bytes=int(fields["arena_bytes"]),
-            zeroed_bytes=int(fields["zeroed_bytes"]),
-            precision=str(fields["precision"]),
-            machine=str(fields["machine"]),
-            launches=tuple(fields["launches"]),
-            metadata=dict(fields["metadata"]),
-            sources=tuple(Source(**entry) for entry in fields["sources"]),
-            files=dict(fields["files"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise TreadleError(f"the manifest is damaged: {error!r}", path, _ACCEPTED) from error
-    if manifest.kind not in ("cpu", "cuda"):
-        raise TreadleError(f"kind {manifest.kind!r} is unknown", path, "cpu, cuda")
-    return manifest
-
-
-def _tensors(entries: list[dict[str, Any]]) -> tuple[Tensor, ...]:
-    return tuple(Tensor(str(e["name"]), tuple(map(int, e["shape"])), str(e["dtype"])) for e in entries)
-
-
-def _check_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Raises TreadleError for a listed file that is missing, changed, or outside of the folder."""
-    for name, expected in files.items():
-        path = folder / name
-        if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise TreadleError("the manifest names a file outside of its folder", path, _ACCEPTED)
-        try:
-            found = file_digest(path)
-        except OSError as error:
-            raise TreadleError(f"a file is missing: {error.strerror}", path, _ACCEPTED) from error
-        if found != expected:
-            raise TreadleError("the file is damaged: its digest differs from the manifest's", path, _ACCEPTED)

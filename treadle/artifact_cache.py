@@ -8,9 +8,10 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from treadle.artifact import Manifest, Source, publish, read_manifest
+from treadle.artifact import Artifact, publish
 from treadle.confined_files import Confinement
 from treadle.errors import TreadleError
+from treadle.manifest import Source
 
 _PACKAGE = Path(__file__).parent
 _SOURCES = (".py", ".c", ".h")
@@ -33,15 +34,16 @@ def artifact_key(
     return hasher.hexdigest()
 
 
-def find_artifact(folder: Path, model_folder: Path | None) -> Manifest | None:
-    """The manifest of a cached artifact; None if there is none, it is damaged, or its external data changed."""
+def find_artifact(folder: Path, model_folder: Path | None) -> Artifact | None:
+    """A cached artifact; None if there is none, it is damaged, or its external data changed."""
     if not folder.is_dir():
         return None
     try:
-        manifest = read_manifest(folder)
+        artifact = Artifact.at(folder)
+        artifact.check()
     except TreadleError:
         return None
-    return manifest if _same_sources(manifest.sources, model_folder) else None
+    return artifact if _same_sources(artifact.manifest.sources, model_folder) else None
 
 
 def store_artifact(folder: Path, write: Callable[[Path], None]) -> None:

@@ -5,21 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from safetensors import numpy as safetensors
 from xdsl.dialects.builtin import BytesAttr, DictionaryAttr, ModuleOp, StringAttr
 from xdsl.ir import Attribute
 
-from treadle.artifact import Manifest, Tensor, write_manifest
+from treadle.artifact import write_manifest
 from treadle.backends.c.write_artifact import write_kernels as write_c
 from treadle.backends.cuda.write_artifact import write_kernels as write_cuda
-from treadle.backends.program import Program, TensorSpec, planned_main, read_program
-from treadle.dialects.graph.attributes import digest_of
+from treadle.backends.interface import program_interface
+from treadle.backends.program import TensorSpec, planned_main, read_program
 from treadle.frontends.onnx.loader import LoadedModel, load_model
+from treadle.manifest import Manifest, Tensor
 from treadle.passes.instruments import ir_text
 from treadle.request import LOWERING, Request, Tell, lowered_module
+from treadle.weights import write_weights
 
 
 def write_artifact(request: Request, folder: Path) -> None:
@@ -30,18 +29,20 @@ def write_artifact(request: Request, folder: Path) -> None:
     program = read_program(module)
     target = request.target
     (folder / "module.mlir").write_text(ir_text(module))
-    constants = _write_weights(program, folder)
+    inputs, outputs = tuple(map(_tensor, program.inputs)), tuple(map(_tensor, program.outputs))
+    constants = write_weights((constant.array() for constant in program.constants), folder)
     tell = partial(_tell_second_half, request.tell)
     machine, launches = "", ()
     if target.is_cuda:
         launches = write_cuda(module, program, target, folder, tell)
     else:
-        machine = write_c(module, folder, tell)
+        interface = program_interface(inputs, outputs, constants, program.arena_bytes)
+        machine = write_c(module, interface, folder, tell)
     manifest = Manifest(
         target=target.name,
         kind=target.kind,
-        inputs=tuple(map(_tensor, program.inputs)),
-        outputs=tuple(map(_tensor, program.outputs)),
+        inputs=inputs,
+        outputs=outputs,
         constants=constants,
         arena_bytes=program.arena_bytes,
         zeroed_bytes=program.zeroed_bytes,
@@ -56,23 +57,6 @@ def write_artifact(request: Request, folder: Path) -> None:
 
 def _tell_second_half(tell: Tell, what: str, part: float) -> None:
     tell(what, LOWERING + (1 - LOWERING) * part)
-
-
-def _write_weights(program: Program, folder: Path) -> tuple[Tensor, ...]:
-    """Writes the constants' bytes, equal ones once; each constant's key, shape and type."""
-    stored: dict[str, np.ndarray[Any, Any]] = {}
-    key_of: dict[str, str] = {}
-    constants: list[Tensor] = []
-    for constant in program.constants:
-        array = np.ascontiguousarray(constant.array())
-        data = array.reshape(-1).view(np.uint8)
-        digest = digest_of(data)
-        if digest not in key_of:
-            key_of[digest] = str(len(key_of))
-            stored[key_of[digest]] = data
-        constants.append(Tensor(key_of[digest], tuple(constant.type.get_shape()), array.dtype.name))
-    safetensors.save_file(stored, folder / "weights.safetensors")
-    return tuple(constants)
 
 
 def _tensor(spec: TensorSpec) -> Tensor:

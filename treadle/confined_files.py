@@ -10,8 +10,8 @@ import os
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 from treadle.errors import TreadleError
 
@@ -26,13 +26,15 @@ class Confinement:
     root:  the folder; its own path is trusted, and may have links
     owner: whose folder that is in messages, such as `the model's folder`
     what:  what its files are in messages, such as `external data`
+    accepted: what is accepted; else each message says what of such a file
     """
 
     root: Path
     owner: str
     what: str
+    accepted: str | None = None
 
-    def open(self, name: str, where: object) -> BinaryIO:
+    def open(self, name: str, where: object) -> FileIO:
         """The regular file that `name` means relative to the folder, opened for reading, unbuffered.
 
         Links are followed while they stay inside. TreadleError naming `where` for any other name, and for what is no
@@ -42,14 +44,14 @@ class Confinement:
         try:
             return os.fdopen(_open_below(self.root, parts), "rb", buffering=0)
         except _NotRegularError as error:
-            accepted = f"a regular file inside {self.root.resolve()}"
+            accepted = self.accepted or f"a regular file inside {self.root.resolve()}"
             raise TreadleError(f"{self.what} file {_shortened(name)} is {error}", where, accepted) from None
         except FileNotFoundError as error:
-            accepted = f"that file inside {self.root.resolve()}"
+            accepted = self.accepted or f"that file inside {self.root.resolve()}"
             raise TreadleError(f"{self.what} file {_shortened(name)} is missing", where, accepted) from error
         except OSError as error:
             message = f"{self.what} file {_shortened(name)} cannot be read: {error.strerror}"
-            raise TreadleError(message, where, "a file that can be read") from error
+            raise TreadleError(message, where, self.accepted or "a file that can be read") from error
 
     def _parts(self, name: str, where: object) -> Sequence[str]:
         """The way from the folder to the file without any link; TreadleError if it leads out."""
@@ -61,7 +63,7 @@ class Confinement:
             inside, path = False, root
         if not inside:
             message = f"{self.what} path {_shortened(name)} leaves {self.owner}"
-            raise TreadleError(message, where, f"a relative path to a file inside {root}")
+            raise TreadleError(message, where, self.accepted or f"a relative path to a file inside {root}")
         return path.relative_to(root).parts
 
 

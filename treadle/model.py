@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from treadle.artifact import Manifest, Tensor, publish, read_manifest
+from treadle.artifact import Artifact, publish
 from treadle.backends.c.executor import CpuProgram
 from treadle.backends.c.open_artifact import open_program as open_cpu
 from treadle.backends.cuda.emulator import Emulation, Report
@@ -19,6 +17,7 @@ from treadle.backends.cuda.emulator.open_artifact import EmulatedModel
 from treadle.backends.cuda.executor import CudaProgram
 from treadle.backends.cuda.open_artifact import open_program as open_cuda
 from treadle.errors import TreadleError
+from treadle.manifest import Manifest, Tensor
 
 Array = NDArray[Any]
 Device = Literal["emulator"]
@@ -41,27 +40,38 @@ class CompiledModel:
 
     def __init__(
         self,
-        folder: Path,
-        manifest: Manifest,
+        artifact: Artifact,
         threads: int | None = None,
         *,
         device: Device | None = None,
         emulation: Emulation | None = None,
+        rebuild: bool = False,
     ):
-        """The artifact in `folder`.
+        """`artifact`, ready to be called.
 
-        `threads` (cpu only) is the number of threads of a call, else the knob decides. `device="emulator"` (cuda only)
+        `threads` (cpu only) is the number of threads of a call, else the knob decides. With `rebuild` the kernels are
+        compiled anew from their text, and what was compiled before is not touched. `device="emulator"` (cuda only)
         runs the kernels on the CPU, and `emulation` says what they are asked; `reports` has what they told.
         """
         self.emulation = Emulation() if emulation is None else emulation
-        check_device(device, self.emulation, manifest.target, manifest.kind)
+        check_device(device, self.emulation, artifact.manifest.target, artifact.manifest.kind)
         if threads is not None and threads < 1:
             raise TreadleError(f"threads is {threads}", "CompiledModel", "a number from 1 upwards")
-        self.folder = folder
-        self.manifest = manifest
+        self.artifact = artifact
+        self.rebuild = rebuild
         self.threads = threads
         self.device = device
         self._program: CpuProgram | CudaProgram | EmulatedModel | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Where the artifact lies."""
+        return self.artifact.folder
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the artifact says of itself."""
+        return self.artifact.manifest
 
     @property
     def target(self) -> str:
@@ -106,7 +116,7 @@ class CompiledModel:
 
         An earlier artifact or an empty folder is replaced; TreadleError for any other, or if it cannot be written.
         """
-        publish(Path(path), partial(_copy_files, self.folder, self.manifest))
+        publish(Path(path), self.artifact.copy_to)
 
     def close(self) -> None:
         """Gives threads and memory back; a later call loads them again."""
@@ -118,11 +128,11 @@ class CompiledModel:
         """Loads the kernels now, which the first call would do; TreadleError when the target's device is absent."""
         if self._program is None:
             if self.device == "emulator":
-                self._program = EmulatedModel(self.folder, self.manifest, self.emulation)
+                self._program = EmulatedModel(self.artifact, self.emulation)
             elif self.manifest.kind == "cpu":
-                self._program = open_cpu(self.folder, self.manifest, self.threads)
+                self._program = open_cpu(self.artifact, self.threads, rebuild=self.rebuild)
             else:
-                self._program = open_cuda(self.folder, self.manifest)
+                self._program = open_cuda(self.artifact, rebuild=self.rebuild)
         return self._program
 
     def _ordered(self, arrays: tuple[ArrayLike, ...], named: Mapping[str, ArrayLike]) -> list[Array]:
@@ -150,14 +160,21 @@ def load(
     checks: Sequence[str] = (),
     counters: bool = False,
     limit: float | None = None,
+    rebuild: bool = False,
 ) -> CompiledModel:
-    """A model that `CompiledModel.save` or `treadle compile` wrote; TreadleError if a file is missing or damaged.
+    """A model that `CompiledModel.save` or `treadle compile` wrote.
 
-    `threads`, `device`, `checks`, `counters` and `limit` are those of `treadle.compile`.
+    An artifact is a program: load only what you would run. Its digests find damage, not malice. With `rebuild=True` its
+    kernels are compiled here, from its own text and headers, and what its author compiled is never loaded; that is for
+    another processor or system, and for whoever has read the text. Without it a library that this system cannot load is
+    built anew as well.
+
+    TreadleError if the manifest is missing or damaged. The other files are checked when they are read, at the first
+    call. `threads`, `device`, `checks`, `counters` and `limit` are those of `treadle.compile`.
     """
-    folder = Path(path)
+    artifact = Artifact.at(Path(path))
     emulation = Emulation(tuple(checks), counters, limit)
-    return CompiledModel(folder, read_manifest(folder), threads, device=device, emulation=emulation)
+    return CompiledModel(artifact, threads, device=device, emulation=emulation, rebuild=rebuild)
 
 
 def check_device(device: Device | None, emulation: Emulation, target: str, kind: str) -> None:
@@ -182,9 +199,3 @@ def _checked(tensor: Tensor, given: Mapping[str, ArrayLike]) -> Array:
         shape = ", ".join(map(str, array.shape))
         raise TreadleError(f"{array.dtype}[{shape}] given", where, str(tensor))
     return array
-
-
-def _copy_files(source: Path, manifest: Manifest, folder: Path) -> None:
-    for name in ("manifest.json", *manifest.files):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source / name, folder / name)

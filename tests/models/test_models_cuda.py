@@ -42,9 +42,9 @@ def test_every_kernel_becomes_a_cubin(name: str, target: str) -> None:
     texts = {file.removesuffix(".cu") for file in files if file.endswith(".cu")}
     assert texts and texts == {file.removesuffix(".cubin") for file in files if file.endswith(".cubin")}
     resources = resources_of(model)
-    launched = {launch["kernel"] for launch in model.manifest.launches}
+    launched = {launch.kernel for launch in model.manifest.launches}
     assert launched and launched <= resources.keys()
     assert [kernel for kernel, used in resources.items() if used.spills] == []
     for launch in model.manifest.launches:
-        threads, shared = math.prod(launch["block"]), launch["dynamic_shared"]
-        assert occupancy(resources[launch["kernel"]], Target.parse(target), threads, shared).blocks >= 1
+        threads, shared = math.prod(launch.block), launch.dynamic_shared
+        assert occupancy(resources[launch.kernel], Target.parse(target), threads, shared).blocks >= 1

@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from tests.helpers.onnx_models import linear_model
-from treadle.artifact import Tensor
 from treadle.backends.file_names import file_names
 from treadle.errors import TreadleError
+from treadle.manifest import Tensor
 from treadle.tools import progress as progress_module
 from treadle.tools.arguments import parse_shapes
 from treadle.tools.oracle import compare, tolerance

@@ -82,6 +82,17 @@ def test_run_takes_a_compiled_folder(model: str, tmp_path: Path, capsys: pytest.
     assert "y: float32[2, 4]" in capsys.readouterr().out
 
 
+def test_run_takes_only_the_text_of_a_compiled_folder(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    treadle.compile(model).save(tmp_path / "saved")
+    (tmp_path / "saved" / "model.so").unlink()
+    assert main(["run", str(tmp_path / "saved"), "--rebuild"]) == 0
+    assert "y: float32[2, 4]" in capsys.readouterr().out
+    assert main(["run", model, "--rebuild"]) == 2
+    assert "--rebuild is for a compiled model; accepted: a folder" in capsys.readouterr().err
+
+
 def test_run_checks_against_onnx_runtime(
     model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-BufferKind = Literal["input", "output", "constant", "arena", "zeroed"]
+from treadle.manifest import BufferKind
 
 
 @dataclass(frozen=True)
@@ -35,3 +35,6 @@ class TensorSpec:
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+__all__ = ["BufferKind", "BufferRef", "TensorSpec"]

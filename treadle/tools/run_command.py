@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treadle.api import compile
-from treadle.artifact import Tensor
 from treadle.backends.cuda.emulator import CHECKS, check_limit
 from treadle.errors import TreadleError
+from treadle.manifest import Tensor
 from treadle.model import DEVICES, CompiledModel, load
 from treadle.settings import parse_precision
 from treadle.tools.arguments import parse_shapes
@@ -37,6 +37,8 @@ def run_command(args: argparse.Namespace) -> int:
     for option, asked in (("--sanitize", args.sanitize), ("--profile", args.profile), ("--limit", args.limit)):
         if asked not in (None, False) and args.device is None:
             raise TreadleError(f"{option} needs the emulator", "--device", DEVICES)
+    if args.rebuild and not path.is_dir():
+        raise TreadleError("--rebuild is for a compiled model", path, "a folder that `treadle compile` wrote")
     if args.limit is not None:
         check_limit(args.limit, "--limit")
     with progress() as tell:
@@ -94,7 +96,10 @@ def _packaged(path: Path, args: argparse.Namespace) -> CompiledModel:
     for option, value in asked.items():
         if value:
             raise TreadleError(f"{option} needs the model itself, not a compiled one", path, "an .onnx file")
-    return load(path, args.threads, device=args.device, checks=_checks(args), counters=args.profile, limit=args.limit)
+    return load(
+        path, args.threads, device=args.device, checks=_checks(args), counters=args.profile, limit=args.limit,
+        rebuild=args.rebuild,
+    )  # fmt: skip
 
 
 def _compiled(shapes: Mapping[str, Sequence[int]], args: argparse.Namespace, tell: Tell) -> CompiledModel:

@@ -84,6 +84,11 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="emulator: what a kernel may take (default 60, and 600 with --sanitize or --profile)",
     )
+    parser.add_argument(
+        "--rebuild",
+        action="store_true",
+        help="compile a folder's kernels anew from its text; load no compiled code of it",
+    )
     parser.add_argument("--threads", type=int, metavar="N", help="threads of the cpu target")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="for random inputs (default 0)")
 

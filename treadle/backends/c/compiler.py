@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,24 +30,34 @@ def pool_unit() -> Unit:
     return Unit("treadle_pool", (Path(__file__).parent / "runtime" / "pool.c").read_text())
 
 
-def build_library(units: Sequence[Unit], knobs: Knobs | None = None) -> Path:
-    """Compiles the units and the thread pool and links them; the path of the shared library."""
-    return link(compile_objects([*units, pool_unit()], knobs), knobs)
+def build_library(
+    units: Sequence[Unit], knobs: Knobs | None = None, *, headers: Mapping[str, str] | None = None
+) -> Path:
+    """Compiles the units and links them; the path of the shared library.
+
+    The thread pool and the headers are this package's, unless `headers` has others, by name: then the units are all.
+    """
+    all_units = [*units, pool_unit()] if headers is None else units
+    return link(compile_objects(all_units, knobs, headers=headers), knobs)
 
 
-def compile_objects(units: Sequence[Unit], knobs: Knobs | None = None) -> list[Path]:
+def compile_objects(
+    units: Sequence[Unit], knobs: Knobs | None = None, *, headers: Mapping[str, str] | None = None
+) -> list[Path]:
     """One object file a unit, in the order of the units, at most one compiler process a core at a time.
 
-    Raises TreadleError that names the unit and the compiler's first error; the log is attached as a note.
+    `headers` stand in for this package's, by name. Raises TreadleError that names the unit and the compiler's first
+    error; the log is attached as a note.
     """
     settings = load_knobs() if knobs is None else knobs
     toolchain = find_toolchain(settings)
-    salt = digest(toolchain.identity(), *_headers())
+    found = _headers() if headers is None else [part for item in sorted(headers.items()) for part in item]
+    salt = digest(toolchain.identity(), *found)
     directory = settings.cache_dir / "objects"
 
     def compile_unit(unit: Unit) -> Path:
         key = digest(salt, unit.text)
-        return fetch(directory, key, ".o", lambda target: _compile(toolchain, unit, target))
+        return fetch(directory, key, ".o", lambda target: _compile(toolchain, unit, target, headers))
 
     with ThreadPoolExecutor(max_workers=available_cores()) as workers:
         return list(workers.map(compile_unit, units))
@@ -70,11 +80,14 @@ def _headers() -> list[bytes]:
     return [path.read_bytes() for folder in INCLUDE_DIRECTORIES for path in sorted(folder.glob("*.h"))]
 
 
-def _compile(toolchain: Toolchain, unit: Unit, target: Path) -> None:
+def _compile(toolchain: Toolchain, unit: Unit, target: Path, headers: Mapping[str, str] | None) -> None:
     stem = re.sub(r"[^A-Za-z0-9_]", "_", unit.name)[:80] or "unit"
     source = target.parent / f"{stem}.c"
     source.write_text(unit.text)
-    _run(toolchain.compile_command(source, target), unit.name)
+    for name, text in (headers or {}).items():
+        (target.parent / name).write_text(text)
+    includes = INCLUDE_DIRECTORIES if headers is None else (target.parent,)
+    _run(toolchain.compile_command(source, target, includes), unit.name)
 
 
 def _run(command: list[str], what: str) -> None:

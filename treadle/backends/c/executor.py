@@ -44,7 +44,7 @@ def aligned(array: Array) -> Array:
 class CpuProgram:
     """A shared library's `treadle_run` with its constants, its arena and its thread pool.
 
-    library:     exports treadle_run and the pool's functions (see runtime/pool.h)
+    library:     the file, or what was loaded; exports treadle_run and the pool's functions (see runtime/pool.h)
     inputs:      what run() takes, in the order of treadle_run's `inputs`
     outputs:     what run() returns, in the order of treadle_run's `outputs`
     constants:   in the order of treadle_run's `constants`; memory-mapped arrays stay mapped if aligned
@@ -56,7 +56,7 @@ class CpuProgram:
 
     def __init__(
         self,
-        library: Path,
+        library: Path | ctypes.CDLL,
         inputs: Sequence[TensorSpec],
         outputs: Sequence[TensorSpec],
         constants: Sequence[Array] = (),
@@ -126,10 +126,10 @@ def _pointers(arrays: Sequence[Array]) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * max(len(arrays), 1))(*(array.ctypes.data for array in arrays))
 
 
-def _load(library: Path) -> tuple[Any, Any, Any]:
+def _load(library: Path | ctypes.CDLL) -> tuple[Any, Any, Any]:
     """The entry, and the pool's create and destroy, with their C types."""
     try:
-        loaded = ctypes.CDLL(str(library))
+        loaded = library if isinstance(library, ctypes.CDLL) else ctypes.CDLL(str(library))
         entry, create, destroy = loaded.treadle_run, loaded.treadle_pool_create, loaded.treadle_pool_destroy
     except (OSError, AttributeError) as error:
         accepted = "a library built by treadle.backends.c.compiler"

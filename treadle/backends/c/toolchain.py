@@ -8,6 +8,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,10 +42,10 @@ class Toolchain:
     cpu: str
     """The processor that -march=native means."""
 
-    def compile_command(self, source: Path, target: Path) -> list[str]:
-        """The command line that compiles one source file to an object."""
-        includes = [f"-I{directory}" for directory in INCLUDE_DIRECTORIES]
-        return [*self.command, *self.flags, *includes, "-c", str(source), "-o", str(target)]
+    def compile_command(self, source: Path, target: Path, includes: Sequence[Path]) -> list[str]:
+        """The command line that compiles one source file to an object; `includes` are the folders of headers."""
+        folders = [f"-I{directory}" for directory in includes]
+        return [*self.command, *self.flags, *folders, "-c", str(source), "-o", str(target)]
 
     def link_command(self, objects: list[Path], target: Path) -> list[str]:
         """The command line that links objects to a shared library."""

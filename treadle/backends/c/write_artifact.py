@@ -13,6 +13,7 @@ from treadle.backends.c.open_artifact import LIBRARY, machine_digest
 from treadle.backends.c.printer import print_host, print_kernels
 from treadle.backends.c.toolchain import INCLUDE_DIRECTORIES
 from treadle.backends.file_names import file_names
+from treadle.backends.interface import c_definition
 from treadle.errors import TreadleError
 from treadle.knobs import available_cores
 
@@ -21,13 +22,16 @@ _BATCHES_PER_CORE = 4
 Tell = Callable[[str, float], None]
 
 
-def write_kernels(module: ModuleOp, folder: Path, tell: Tell) -> str:
+def write_kernels(module: ModuleOp, interface: str, folder: Path, tell: Tell) -> str:
     """Prints and compiles a lowered module into `folder`; the digest of the machine that it was compiled for.
 
-    `tell(what, part)` is called with the part (0 to 1) that is done. Raises what the printer and the compiler raise.
+    The library exports `interface`, which says what `treadle_run` expects. `tell(what, part)` is called with the part
+    (0 to 1) that is done. Raises what the printer and the compiler raise.
     """
     tell("printing C", 0.0)
-    units = [*print_kernels(module), print_host(module)]
+    host = print_host(module)
+    described = Unit(host.name, f"{host.text}\n{c_definition(interface, 'const')}\n")
+    units = [*print_kernels(module), described]
     text = folder / "kernels"
     text.mkdir()
     for unit, name in zip(units, file_names([unit.name for unit in units]), strict=True):

@@ -44,11 +44,19 @@ class Cubin:
     """By kernel name."""
 
 
-def compile_cubin(unit: Unit, target: Target, *, options: Sequence[str] = (), cache: CubinCache | None = None) -> Cubin:
+def compile_cubin(
+    unit: Unit,
+    target: Target,
+    *,
+    options: Sequence[str] = (),
+    cache: CubinCache | None = None,
+    header: str | None = None,
+) -> Cubin:
     """Compiles `unit` for `target`.
 
-    `options` are further NVRTC options. With a `cache`, a unit that was compiled before from the same text,
-    header, options, compiler and architecture is read from it.
+    `options` are further NVRTC options; `header` is the text of `treadle_cuda.h`, by default this package's. With a
+    `cache`, a unit that was compiled before from the same text, header, options, compiler and architecture is read
+    from it.
 
     Raises `TreadleError` with the compiler's first message and the line of the text that it is about; when
     `target` is no GPU; and when the NVRTC wheels are absent.
@@ -56,13 +64,14 @@ def compile_cubin(unit: Unit, target: Target, *, options: Sequence[str] = (), ca
     if not target.is_cuda:
         raise TreadleError(f"target '{target.name}' is no GPU", where=unit.name, accepted="sm_80 and the like")
     all_options = (f"--gpu-architecture={target.name}", *_OPTIONS, *options)
+    included = _header() if header is None else header
     if cache is None:
-        return _compile(unit, target.name, all_options)
-    key = CubinCache.key(nvrtc_version(), unit.text, _header(), *all_options)
+        return _compile(unit, included, target.name, all_options)
+    key = CubinCache.key(nvrtc_version(), unit.text, included, *all_options)
     stored = cache.load(key)
     if stored is not None:
         return _decode(stored)
-    cubin = _compile(unit, target.name, all_options)
+    cubin = _compile(unit, included, target.name, all_options)
     cache.store(key, _encode(cubin))
     return cubin
 
@@ -74,6 +83,7 @@ def compile_cubins(
     options: Sequence[str] = (),
     cache: CubinCache | None = None,
     workers: int | None = None,
+    header: str | None = None,
 ) -> list[Cubin]:
     """Compiles `units` on a pool of threads (NVRTC releases the interpreter's lock), in the given order.
 
@@ -82,7 +92,7 @@ def compile_cubins(
     """
 
     def compile_one(unit: Unit) -> Cubin:
-        return compile_cubin(unit, target, options=options, cache=cache)
+        return compile_cubin(unit, target, options=options, cache=cache, header=header)
 
     nvrtc_version()  # the wheels' absence is told before threads are started
     with ThreadPoolExecutor(workers, thread_name_prefix="nvrtc") as pool:
@@ -119,21 +129,19 @@ def _header() -> str:
     return HEADER.read_text()
 
 
-def _compile(unit: Unit, arch: str, options: Sequence[str]) -> Cubin:
+def _compile(unit: Unit, header: str, arch: str, options: Sequence[str]) -> Cubin:
     nvrtc_version()
     nvrtc = _nvrtc()
     file_name = f"{unit.name}.cu"
     program = _checked(
-        nvrtc.nvrtcCreateProgram(
-            unit.text.encode(), file_name.encode(), 1, [_header().encode()], [HEADER_NAME.encode()]
-        ),
+        nvrtc.nvrtcCreateProgram(unit.text.encode(), file_name.encode(), 1, [header.encode()], [HEADER_NAME.encode()]),
         unit,
     )
     try:
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
         log = _read(unit, program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).decode(errors="replace")
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise _diagnosis(unit, str(status.name), log)
+            raise _diagnosis(unit, header, str(status.name), log)
         image = _read(unit, program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
@@ -156,14 +164,14 @@ def _read(unit: Unit, program: Any, size: Any, read: Any) -> bytes:
     return buffer
 
 
-def _diagnosis(unit: Unit, status: str, log: str) -> TreadleError:
+def _diagnosis(unit: Unit, header: str, status: str, log: str) -> TreadleError:
     """NVRTC's first message, with the line of the text that it is about."""
     log = log.rstrip("\0").strip()
     found = _DIAGNOSTIC.search(log)
     if found is None:
         return TreadleError(f"NVRTC failed with {status}: {log}", where=unit.name)
     number = int(found["line"])
-    source = _header() if found["file"] == HEADER_NAME else unit.text
+    source = header if found["file"] == HEADER_NAME else unit.text
     lines = source.splitlines()
     line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
     return TreadleError(f"{found['message']} in '{line}'", where=f"{found['file']}:{number}")

@@ -3,48 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from pathlib import PurePosixPath
 
 import numpy as np
-from safetensors import numpy as safetensors
 
-from treadle.artifact import Manifest, Tensor
+from treadle.artifact import Artifact
 from treadle.backends.buffers import BufferRef, TensorSpec
+from treadle.backends.cuda.compiler import HEADER_NAME, Unit, compile_cubins
 from treadle.backends.cuda.driver import Driver, PycudaDriver
 from treadle.backends.cuda.executor import CudaProgram, Launch
-from treadle.errors import TreadleError
+from treadle.backends.interface import check_interface, kernel_interface
+from treadle.manifest import KernelLaunch, Tensor
+from treadle.target import Target
+from treadle.weights import read_weights
 
-WEIGHTS = "weights.safetensors"
 
-
-def open_program(folder: Path, manifest: Manifest, driver: Driver | None = None) -> CudaProgram:
+def open_program(artifact: Artifact, driver: Driver | None = None, *, rebuild: bool = False) -> CudaProgram:
     """The artifact's program on a device (default: the first GPU), its constants uploaded, its kernels loaded.
 
-    TreadleError if there is no GPU, or the manifest's launches do not fit the folder.
+    With `rebuild` the kernels are compiled anew from the artifact's CUDA text and its header. TreadleError if there is
+    no GPU, if a file is missing or changed, and if the manifest does not fit the kernels.
     """
-    weights = safetensors.load_file(folder / WEIGHTS) if manifest.constants else {}
-    try:
-        images = {name: (folder / name).read_bytes() for name in manifest.files if name.endswith(".cubin")}
-        launches = [_launch(entry, images) for entry in manifest.launches]
-        constants = [weights[t.name].view(t.dtype).reshape(t.shape) for t in manifest.constants]
-    except (KeyError, TypeError, ValueError) as error:
-        raise TreadleError(f"the manifest does not fit the folder: {error!r}", folder) from error
+    manifest = artifact.manifest
+    names = sorted({launch.image for launch in manifest.launches})
+    images = _rebuilt_images(artifact, names) if rebuild else {name: artifact.read(name) for name in names}
+    for launch in manifest.launches:
+        what = f"kernel '{launch.kernel}'"
+        check_interface(images[launch.image], kernel_interface(launch), what, artifact.folder / launch.image)
+    launches = [_launch(launch, images[launch.image]) for launch in manifest.launches]
     inputs, outputs = ([_spec(tensor) for tensor in each] for each in (manifest.inputs, manifest.outputs))
+    constants = read_weights(artifact)
     device = PycudaDriver() if driver is None else driver
     return CudaProgram(device, launches, inputs, outputs, constants, manifest.arena_bytes, manifest.zeroed_bytes)
 
 
-def _launch(entry: Mapping[str, Any], images: Mapping[str, bytes]) -> Launch:
-    x, y, z = map(int, entry["grid"])
-    threads_x, threads_y, threads_z = map(int, entry["block"])
+def text_of(image: str) -> str:
+    """The file of the text that a cubin was compiled from."""
+    return str(PurePosixPath(image).with_suffix(".cu"))
+
+
+def _rebuilt_images(artifact: Artifact, names: list[str]) -> Mapping[str, bytes]:
+    units = [Unit(PurePosixPath(name).stem, artifact.read_text(text_of(name))) for name in names]
+    header = artifact.read_text(f"kernels/{HEADER_NAME}")
+    cubins = compile_cubins(units, Target.parse(artifact.manifest.target), header=header)
+    return {name: cubin.image for name, cubin in zip(names, cubins, strict=True)}
+
+
+def _launch(launch: KernelLaunch, image: bytes) -> Launch:
     return Launch(
-        kernel=str(entry["kernel"]),
-        image=images[entry["image"]],
-        grid=(x, y, z),
-        block=(threads_x, threads_y, threads_z),
-        buffers=tuple(BufferRef(kind, int(index)) for kind, index in entry["buffers"]),
-        dynamic_shared=int(entry["dynamic_shared"]),
+        kernel=launch.kernel,
+        image=image,
+        grid=launch.grid,
+        block=launch.block,
+        buffers=tuple(BufferRef(kind, index) for kind, index in launch.buffers),
+        dynamic_shared=launch.dynamic_shared,
     )
 
 

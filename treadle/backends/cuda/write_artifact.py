@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any
 
 from xdsl.dialects.builtin import MemRefType, ModuleOp
 from xdsl.ir import Attribute
@@ -16,11 +15,13 @@ from treadle.backends.cuda.cache import CubinCache
 from treadle.backends.cuda.compiler import HEADER, Cubin, Unit, compile_cubins
 from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.file_names import file_names
-from treadle.backends.program import Program
+from treadle.backends.interface import c_definition, kernel_interface
+from treadle.backends.program import Program, ProgramLaunch
 from treadle.dialects.cuda import KernelOp
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.errors import TreadleError
 from treadle.knobs import load_knobs
+from treadle.manifest import KernelLaunch, Shape3
 from treadle.target import Target
 
 _BATCH = 4 * (os.cpu_count() or 1)
@@ -30,28 +31,34 @@ Tell = Callable[[str, float], None]
 
 def write_kernels(
     module: ModuleOp, program: Program, target: Target, folder: Path, tell: Tell
-) -> tuple[Mapping[str, Any], ...]:
-    """Prints and compiles a lowered module into `folder`; the launches, as `open_artifact` reads them.
+) -> tuple[KernelLaunch, ...]:
+    """Prints and compiles a lowered module into `folder`; its launches.
 
     `tell(what, part)` is called with the part (0 to 1) that is done. Raises what the printer and NVRTC raise.
     """
     tell("printing CUDA", 0.0)
-    units = print_kernels(module)
-    names = file_names([unit.name for unit in units])
+    printed = print_kernels(module)
+    names = dict(zip((unit.name for unit in printed), file_names([unit.name for unit in printed]), strict=True))
+    kernels = {op.sym_name.data: op for op in module.walk() if isinstance(op, KernelOp)}
+    launches = tuple(_launch(launch, kernels, names) for launch in program.launches)
+    units = _described(printed, launches)
     text = folder / "kernels"
     text.mkdir()
     shutil.copyfile(HEADER, text / HEADER.name)
-    for unit, name in zip(units, names, strict=True):
-        (text / f"{name}.cu").write_text(unit.text)
-    image_of: dict[str, str] = {}
-    for cubin, name in zip(_compiled(units, target, tell), names, strict=True):
-        (text / f"{name}.cubin").write_bytes(cubin.image)
-        image_of |= dict.fromkeys(cubin.resources, f"kernels/{name}.cubin")
-    kernels = {op.sym_name.data: op for op in module.walk() if isinstance(op, KernelOp)}
-    return tuple(
-        _launch(launch.kernel, kernels, image_of) | {"buffers": [[b.kind, b.index] for b in launch.buffers]}
-        for launch in program.launches
-    )
+    for unit in units:
+        (text / f"{names[unit.name]}.cu").write_text(unit.text)
+    for unit, cubin in zip(units, _compiled(units, target, tell), strict=True):
+        (text / f"{names[unit.name]}.cubin").write_bytes(cubin.image)
+    return launches
+
+
+def _described(units: Sequence[Unit], launches: Sequence[KernelLaunch]) -> list[Unit]:
+    """The units of the kernels that are launched, each with what its launch says as a text in the cubin."""
+    texts = {launch.kernel: c_definition(kernel_interface(launch), "__device__") for launch in launches}
+    return [
+        Unit(unit.name, f'{unit.text}\nextern "C" {{ {texts[unit.name]} }}\n') if unit.name in texts else unit
+        for unit in units
+    ]
 
 
 def _compiled(units: list[Unit], target: Target, tell: Tell) -> list[Cubin]:
@@ -64,22 +71,28 @@ def _compiled(units: list[Unit], target: Target, tell: Tell) -> list[Cubin]:
     return cubins
 
 
-def _launch(name: str, kernels: Mapping[str, KernelOp], image_of: Mapping[str, str]) -> dict[str, Any]:
-    kernel, image = kernels.get(name), image_of.get(name)
-    if kernel is None or image is None:
-        raise TreadleError(f"@main launches '{name}', which no unit defines", "cuda target", image_of)
-    return {
-        "kernel": name,
-        "image": image,
-        "grid": list(kernel.grid_shape),
-        "block": list(kernel.block_shape),
-        "dynamic_shared": kernel.shared_bytes(dynamic=True),
-        "types": [_type(argument.type) for argument in kernel.body.block.args],
-    }
+def _launch(launch: ProgramLaunch, kernels: Mapping[str, KernelOp], names: Mapping[str, str]) -> KernelLaunch:
+    kernel = kernels.get(launch.kernel)
+    if kernel is None:
+        raise TreadleError(f"@main launches '{launch.kernel}', which no unit defines", "cuda target", kernels)
+    return KernelLaunch(
+        kernel=launch.kernel,
+        image=f"kernels/{names[launch.kernel]}.cubin",
+        grid=_three(kernel.grid_shape),
+        block=_three(kernel.block_shape),
+        dynamic_shared=kernel.shared_bytes(dynamic=True),
+        buffers=tuple((buffer.kind, buffer.index) for buffer in launch.buffers),
+        types=tuple(_type(argument.type) for argument in kernel.body.block.args),
+    )
 
 
-def _type(type: Attribute) -> list[Any]:
+def _three(shape: Sequence[int]) -> Shape3:
+    x, y, z = shape
+    return x, y, z
+
+
+def _type(type: Attribute) -> tuple[str, int]:
     """What a kernel takes a buffer for: NumPy's name of the elements' type, and their number."""
     if not isinstance(type, MemRefType):
         raise TreadleError(f"a kernel's argument of type {type}", "cuda target", "memrefs")
-    return [numpy_dtype(type.element_type).name, prod(type.get_shape())]
+    return numpy_dtype(type.element_type).name, prod(type.get_shape())

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-from treadle.artifact import Source
 from treadle.confined_files import Confinement
 from treadle.errors import TreadleError
+from treadle.manifest import Source
 
 Bytes = NDArray[np.uint8]
 

@@ -41,7 +41,7 @@ def test_every_kernel_of_a_model_is_clean(name: str, tmp_path: Path) -> None:
     shapes = {input: array.shape for input, array in inputs.items()}
     model = treadle.compile(path, "cuda", shapes, device="emulator", checks=tuple(CHECKS))
     model.run(inputs)
-    assert {report.kernel for report in model.reports} == {entry["kernel"] for entry in model.manifest.launches}
+    assert {report.kernel for report in model.reports} == {entry.kernel for entry in model.manifest.launches}
     assert [str(report) for report in model.reports if report.findings] == []
 
 

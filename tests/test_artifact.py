@@ -1,0 +1,391 @@
+"""Artifacts as a stranger may hand them over: damaged, contradictory, for another machine, and built anew."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import treadle
+from tests.backends.cuda.fake_driver import FakeDriver
+from tests.helpers.onnx_models import WEIGHTS, linear_model
+from treadle.artifact import Artifact, file_digest
+from treadle.backends.c import shared_library
+from treadle.backends.cuda.open_artifact import open_program
+from treadle.backends.interface import kernel_interface
+from treadle.errors import TreadleError
+from treadle.manifest import MANIFEST
+
+Content = dict[str, Any]
+
+X = np.random.default_rng(1).standard_normal((2, 8)).astype(np.float32)
+Y = np.maximum(X @ WEIGHTS, 0)
+UNCHANGED = "accepted: a folder that `treadle compile` or CompiledModel.save wrote, unchanged"
+
+
+@pytest.fixture(scope="module", params=["cpu", "sm_80"])
+def original(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _saved(tmp_path_factory.mktemp("original"), request.param)
+
+
+@pytest.fixture(scope="module")
+def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _saved(tmp_path_factory.mktemp("original"), "cpu")
+
+
+@pytest.fixture(scope="module")
+def on_gpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _saved(tmp_path_factory.mktemp("original"), "sm_80")
+
+
+def _saved(folder: Path, target: str) -> Path:
+    treadle.compile(linear_model(folder / "m.onnx"), target).save(folder / "saved")
+    return folder / "saved"
+
+
+def edited(original: Path, folder: Path, edit: Callable[[Content], object]) -> Path:
+    """A copy with another manifest."""
+    shutil.copytree(original, folder)
+    content = json.loads((folder / MANIFEST).read_text())
+    edit(content)
+    (folder / MANIFEST).write_text(json.dumps(content))
+    return folder
+
+
+def with_file(original: Path, folder: Path, name: str, data: bytes) -> Path:
+    """A copy with another file, and its digest."""
+    shutil.copytree(original, folder)
+    (folder / name).write_bytes(data)
+    return edited(folder, folder.with_name("edited"), lambda m: m["files"].update({name: file_digest(folder / name)}))
+
+
+def open_anywhere(folder: Path) -> None:
+    """Reads all that running the artifact would read, on the CPU or a driver that is played."""
+    artifact = Artifact.at(folder)
+    if artifact.manifest.kind == "cpu":
+        treadle.load(folder, threads=1).open().close()
+        return
+    open_program(artifact, PatientDriver({}))
+
+
+class PatientDriver(FakeDriver):
+    """Knows every kernel, and runs none."""
+
+    def load(self, image: bytes, kernel: str, num_arguments: int, dynamic_shared: int) -> object:
+        return lambda *_: None
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(TreadleError) as caught:
+        open_anywhere(folder)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["model.so", "weights.safetensors", MANIFEST])
+@pytest.mark.parametrize("damage", ["cut", "gone", "other", "fifo", "folder", "link"])
+def test_a_damaged_file_is_refused_when_it_is_read(name: str, damage: str, on_cpu: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "saved"
+    shutil.copytree(on_cpu, folder)
+    path = folder / name
+    data = path.read_bytes()
+    path.unlink()
+    match damage:
+        case "cut":
+            path.write_bytes(data[:-3])
+        case "other":
+            path.write_bytes(data[:-1] + b"?")
+        case "fifo":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case "link":
+            (tmp_path / "elsewhere").write_bytes(data)
+            path.symlink_to("../elsewhere")
+        case _:
+            pass
+    if name != MANIFEST:
+        treadle.load(folder)  # reads no file but the manifest
+    message = refusal(folder)
+    assert message.startswith(str(path)) and "accepted: " in message
+
+
+def test_what_runs_is_what_was_checked(on_cpu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is replaced behind the check, as an attacker would in the time before it is loaded."""
+    folder = tmp_path / "saved"
+    shutil.copytree(on_cpu, folder)
+    load, loaded = shared_library.load_library, list[bytes]()
+
+    def replace_then_load(image: bytes) -> object:
+        (folder / "model.so").write_bytes(b"another program")
+        loaded.append(image)
+        return load(image)
+
+    monkeypatch.setattr("treadle.backends.c.open_artifact.load_library", replace_then_load)
+    np.testing.assert_allclose(treadle.load(folder)(X)[0], Y, rtol=1e-5, atol=1e-6)
+    assert loaded == [(on_cpu / "model.so").read_bytes()]
+
+
+@pytest.mark.parametrize("memory_files", [True, False])
+def test_two_libraries_from_memory_are_two(memory_files: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(shared_library, "_has_memory_files", lambda: memory_files)
+    before = len(os.listdir("/proc/self/fd"))
+    answers: list[int] = []
+    for answer in (1, 2, 1):
+        path = tmp_path / f"answer{answer}.c"
+        path.write_text(f"int answer_{memory_files}(void) {{ return {answer}; }}\n")
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", str(path.with_suffix(".so")), str(path)], check=True)
+        library = shared_library.load_library(path.with_suffix(".so").read_bytes())
+        answers.append(library[f"answer_{memory_files}"]())
+    assert answers == [1, 2, 1]
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_library_says_what_it_expects(on_cpu: Path) -> None:
+    library = shared_library.load_library((on_cpu / "model.so").read_bytes())
+    text = shared_library.ctypes.string_at(
+        shared_library.ctypes.addressof(shared_library.ctypes.c_char.in_dll(library, "treadle_interface"))
+    ).decode()
+    lines = text.splitlines()
+    assert lines[:3] == ["treadle interface 1", 'input "x" float32[2, 8]', 'output "y" float32[2, 4]']
+    assert lines[3].startswith("constant float32[") and lines[-2].startswith("arena ") and lines[-1] == "end"
+
+
+def _smaller_arena(content: Content) -> None:
+    content["arena_bytes"] = content["arena_bytes"] // 2 if content["arena_bytes"] else 1
+
+
+CONTRADICTIONS: dict[str, Callable[[Content], object]] = {
+    "smaller input": lambda m: m["inputs"][0].update(shape=[1, 8]),
+    "smaller output": lambda m: m["outputs"][0].update(shape=[2, 2]),
+    "narrower type": lambda m: m["outputs"][0].update(dtype="float16"),
+    "no output": lambda m: m["outputs"].clear(),
+    "no input": lambda m: m["inputs"].clear(),
+}
+
+
+@pytest.mark.parametrize("case", CONTRADICTIONS)
+def test_a_manifest_that_contradicts_the_code_is_refused(case: str, original: Path, tmp_path: Path) -> None:
+    message = refusal(edited(original, tmp_path / "saved", CONTRADICTIONS[case]))
+    assert ("does not fit the library" in message or "contradicts itself" in message) and message.endswith(UNCHANGED)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        _smaller_arena,
+        lambda m: m["inputs"][0].update(name="z"),
+        lambda m: m["constants"][0].update(shape=[1]),
+        lambda m: m["constants"].append(m["constants"][0]),
+    ],
+)
+def test_a_manifest_that_contradicts_the_library_is_refused(
+    edit: Callable[[Content], object], on_cpu: Path, tmp_path: Path
+) -> None:
+    assert "model.so: the manifest does not fit the library" in refusal(edited(on_cpu, tmp_path / "saved", edit))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda launch: launch["types"][0].__setitem__(1, 1),
+        lambda launch: launch.update(grid=[9, 1, 1]),
+        lambda launch: launch.update(block=[1, 1, 1]),
+        lambda launch: launch.update(dynamic_shared=4),
+        lambda launch: launch.update(kernel="another"),
+    ],
+)
+def test_a_manifest_that_contradicts_a_kernel_is_refused(
+    edit: Callable[[Content], object], on_gpu: Path, tmp_path: Path
+) -> None:
+    message = refusal(edited(on_gpu, tmp_path / "saved", lambda m: edit(m["launches"][0])))
+    assert "the manifest does not fit kernel '" in message
+
+
+def test_a_library_for_another_processor_is_built_anew(on_cpu: Path, tmp_path: Path) -> None:
+    folder = edited(on_cpu, tmp_path / "saved", lambda m: m.update(machine="another"))
+    np.testing.assert_allclose(treadle.load(folder)(X)[0], Y, rtol=1e-5, atol=1e-6)
+
+
+def test_a_library_that_this_system_cannot_load_is_built_anew(on_cpu: Path, tmp_path: Path) -> None:
+    """As a newer C library's symbol versions: the digest is right, and the loader refuses."""
+    data = (on_cpu / "model.so").read_bytes()
+    assert b"libc.so.6\0" in data
+    folder = with_file(on_cpu, tmp_path / "saved", "model.so", data.replace(b"libc.so.6\0", b"libc.so.7\0"))
+    np.testing.assert_allclose(treadle.load(folder)(X)[0], Y, rtol=1e-5, atol=1e-6)
+
+
+def test_nothing_but_text_and_weights_is_read_by_a_rebuild(on_cpu: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "saved"
+    shutil.copytree(on_cpu, folder)
+    (folder / "model.so").unlink()
+    os.mkfifo(folder / "model.so")
+    np.testing.assert_allclose(treadle.load(folder, rebuild=True)(X)[0], Y, rtol=1e-5, atol=1e-6)
+
+
+def test_a_rebuild_takes_the_artifacts_own_headers(on_cpu: Path, tmp_path: Path) -> None:
+    header = (on_cpu / "kernels" / "pool.h").read_bytes() + b'\n#error "the header of the artifact"\n'
+    folder = with_file(on_cpu, tmp_path / "saved", "kernels/pool.h", header)
+    treadle.load(folder).open().close()
+    with pytest.raises(TreadleError, match="the header of the artifact"):
+        treadle.load(folder, rebuild=True).open()
+
+
+@pytest.mark.parametrize("name", ["kernels/treadle_run.c", "kernels/pool.c", "kernels/treadle.h"])
+def test_changed_text_is_not_built(name: str, on_cpu: Path, tmp_path: Path) -> None:
+    shutil.copytree(on_cpu, tmp_path / "saved")
+    with (tmp_path / "saved" / name).open("a") as file:
+        file.write("/* more */\n")
+    with pytest.raises(TreadleError, match=f"{name}: the file is damaged"):
+        treadle.load(tmp_path / "saved", rebuild=True).open()
+
+
+def test_a_rebuild_compares_the_manifest_too(on_cpu: Path, tmp_path: Path) -> None:
+    folder = edited(on_cpu, tmp_path / "saved", CONTRADICTIONS["smaller output"])
+    with pytest.raises(TreadleError, match="kernels: the manifest does not fit the C text"):
+        treadle.load(folder, rebuild=True).open()
+
+
+def relu_of_product(memory: np.ndarray, x: int, weights: int, y: int) -> None:
+    product = memory[x : x + 16].reshape(2, 8) @ memory[weights : weights + 32].reshape(8, 4)
+    memory[y : y + 8] = np.maximum(product, 0).reshape(-1)
+
+
+class TextDriver(FakeDriver):
+    """Takes cubins, and notes how large they are."""
+
+    def load(self, image: bytes, kernel: str, num_arguments: int, dynamic_shared: int) -> object:
+        assert image[:4] == b"\x7fELF" and kernel.encode() in image
+        return super().load(b"cubin", kernel, num_arguments, dynamic_shared)
+
+
+@pytest.mark.parametrize("rebuild", [False, True])
+def test_a_gpu_artifact_runs_on_a_driver(rebuild: bool, on_gpu: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "saved"
+    shutil.copytree(on_gpu, folder)
+    (launch,) = Artifact.at(folder).manifest.launches
+    if rebuild:
+        (folder / launch.image).unlink()
+    driver = TextDriver({launch.kernel: relu_of_product})
+    with open_program(Artifact.at(folder), driver, rebuild=rebuild) as program:
+        np.testing.assert_allclose(program.run([X])[0], Y, rtol=1e-5, atol=1e-6)
+
+
+def test_a_cubin_says_what_its_launch_is(on_gpu: Path) -> None:
+    (launch,) = Artifact.at(on_gpu).manifest.launches
+    assert kernel_interface(launch).encode() in (on_gpu / launch.image).read_bytes()
+
+
+MALFORMED: dict[str, tuple[Callable[[Content], object], str]] = {
+    "other format": (lambda m: m.update(format=1), "format is unknown; accepted: "),
+    "no format": (lambda m: m.pop("format"), "format is missing"),
+    "dtype": (lambda m: m["inputs"][0].update(dtype="float99"), "inputs[0].dtype is 'float99'; accepted: bool, int8"),
+    "object dtype": (lambda m: m["inputs"][0].update(dtype="O"), "inputs[0].dtype is 'O'"),
+    "negative shape": (lambda m: m["outputs"][0].update(shape=[-2, 4]), "outputs[0].shape is -2; accepted: a whole"),
+    "fractional shape": (lambda m: m["outputs"][0].update(shape=[2.0, 4]), "outputs[0].shape is 2.0"),
+    "boolean shape": (lambda m: m["outputs"][0].update(shape=[True, 4]), "outputs[0].shape is True"),
+    "shape no list": (lambda m: m["outputs"][0].update(shape="24"), "outputs[0].shape is '24'; accepted: a list"),
+    "huge shape": (lambda m: m["inputs"][0].update(shape=[2**40, 2**40]), "larger than the address space"),
+    "huge empty shape": (lambda m: m["inputs"][0].update(shape=[0, 2**40, 2**40]), "larger than the address space"),
+    "many dimensions": (lambda m: m["inputs"][0].update(shape=[1] * 65), "has 65 dimensions; accepted: at most 64"),
+    "infinite arena": (lambda m: m.update(arena_bytes=float("inf")), "Infinity is no number of JSON"),
+    "arena that is no number": (lambda m: m.update(arena_bytes=float("nan")), "NaN is no number of JSON"),
+    "huge arena": (lambda m: m.update(arena_bytes=2**63), "arena_bytes is 9223372036854775808; accepted: a whole"),
+    "kind": (lambda m: m.update(kind="gpu"), "kind is 'gpu'; accepted: cpu, cuda"),
+    "no inputs": (lambda m: m.pop("inputs"), "inputs is missing"),
+    "no object": (lambda m: m["inputs"].append(3), "inputs[1] is no object"),
+    "metadata": (lambda m: m.update(metadata={"a": 1}), "metadata.a is 1; accepted: a string"),
+    "files": (lambda m: m.update(files=[]), "files is a list; accepted: an object"),
+    "surrogate": (lambda m: m["inputs"][0].update(name="\ud800"), "inputs[0].name is no Unicode text"),
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_a_malformed_manifest_is_one_error(case: str, on_cpu: Path, tmp_path: Path) -> None:
+    edit, says = MALFORMED[case]
+    message = refusal(edited(on_cpu, tmp_path / "saved", edit))
+    assert message.startswith(f"{tmp_path / 'saved' / MANIFEST}: the manifest is damaged: ") and says in message
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"", "the manifest is damaged"),
+        (b"{", "the manifest is damaged"),
+        (b"\xff\xfe\x00", "the manifest is damaged"),
+        (b"[" * 100_000, "the manifest is damaged"),
+        (b'{"a":' * 100_000, "the manifest is damaged"),
+        (b"[]", "its text is no object"),
+        (b'{"format": 5, "format": 5}', "a key appears twice"),
+        (b'{"format": ' + b"9" * 5000 + b"}", "the manifest is damaged"),
+        (b'{"format": 1e999}', "format is inf"),
+    ],
+)
+def test_a_text_that_is_no_manifest_is_one_error(text: bytes, says: str, tmp_path: Path) -> None:
+    (tmp_path / MANIFEST).write_bytes(text)
+    assert says in refusal(tmp_path)
+
+
+def test_a_huge_manifest_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / MANIFEST).open("wb") as file:
+        file.truncate(1 << 40)
+    assert "it has more than 67108864 bytes" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../model.so", "/etc/passwd", "kernels/../../model.so", "a\0b"])
+def test_a_file_outside_of_the_folder_is_not_read(name: str, on_cpu: Path, tmp_path: Path) -> None:
+    folder = edited(on_cpu, tmp_path / "saved", lambda m: m["files"].update({name: "0" * 64}))
+    with pytest.raises(TreadleError, match="leaves the artifact's folder"):
+        treadle.load(folder).save(tmp_path / "copy")
+
+
+VALUES: tuple[Any, ...] = (
+    None, True, -1, 0, 1, 3, 2**31, 2**63, 10**400, 0.5, -0.0, 1e308, "", "x", "float64", "arena", "../..", "\0",
+    "\ud800", [], [[]], [0], [-1], [2**40] * 3, {}, {"": 0},
+)  # fmt: skip
+
+
+def places(content: Any) -> Iterator[tuple[Any, Any]]:
+    """Every container of a JSON value, with each of its keys."""
+    keys = content.keys() if isinstance(content, dict) else range(len(content)) if isinstance(content, list) else ()
+    for key in list(keys):
+        yield content, key
+        yield from places(content[key])
+
+
+def mutate(content: Content, rng: np.random.Generator) -> None:
+    found = list(places(content))
+    container, key = found[rng.integers(len(found))]
+    match int(rng.integers(4)):
+        case 0:
+            del container[key]
+        case 1:
+            other, from_key = found[rng.integers(len(found))]
+            container[key] = json.loads(json.dumps(other[from_key]))
+        case _:
+            container[key] = VALUES[rng.integers(len(VALUES))]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_mutated_manifest_opens_or_is_one_error(seed: int, original: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(seed)
+    shutil.copytree(original, tmp_path / "saved")
+    text = (original / MANIFEST).read_text()
+    refused = 0
+    for _ in range(100):
+        content = json.loads(text)
+        for _ in range(rng.integers(1, 4)):
+            mutate(content, rng)
+        (tmp_path / "saved" / MANIFEST).write_text(json.dumps(content))
+        try:
+            open_anywhere(tmp_path / "saved")
+        except TreadleError as error:
+            assert "\n" not in str(error)
+            refused += 1
+    assert refused > 50

@@ -1,0 +1,66 @@
+"""What compiled code expects of its caller, as a text in the code itself: a manifest that says otherwise is refused.
+
+Code reads and writes as many bytes as it was compiled for. A manifest with smaller shapes, fewer inputs or a smaller
+arena would have it run on buffers that are too small.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from treadle.errors import TreadleError
+from treadle.manifest import WROTE_IT, KernelLaunch, Manifest, Tensor
+
+SYMBOL = "treadle_interface"
+
+
+def program_interface(
+    inputs: Sequence[Tensor], outputs: Sequence[Tensor], constants: Sequence[Tensor], arena_bytes: int
+) -> str:
+    """What `treadle_run` expects: its tensors in order, with the model's names, and the bytes of its arena."""
+    lines = ["treadle interface 1"]
+    lines += [f"input {json.dumps(each.name)} {_type(each)}" for each in inputs]
+    lines += [f"output {json.dumps(each.name)} {_type(each)}" for each in outputs]
+    lines += [f"constant {_type(each)}" for each in constants]
+    return "\n".join([*lines, f"arena {arena_bytes}", "end"])
+
+
+def manifest_interface(manifest: Manifest) -> str:
+    """What a manifest lets `treadle_run` expect."""
+    return program_interface(manifest.inputs, manifest.outputs, manifest.constants, manifest.arena_bytes)
+
+
+def kernel_interface(launch: KernelLaunch) -> str:
+    """What a GPU's kernel expects: its grid, its block, and the elements of each of its buffers."""
+    types = [f"{dtype}[{elements}]" for dtype, elements in launch.types]
+    sizes = f"grid {list(launch.grid)} block {list(launch.block)} shared {launch.dynamic_shared}"
+    return "\n".join(["treadle kernel interface 1", f"kernel {launch.kernel}", sizes, *types, "end"])
+
+
+def c_definition(text: str, specifiers: str) -> str:
+    """The definition of the text as a string in C, with `specifiers` such as `const` before its type."""
+    literals = "\n".join(f'    "{_escaped(line)}\\n"' for line in text.splitlines())
+    return f"{specifiers} char {SYMBOL}[] =\n{literals};"
+
+
+def check_interface(code: bytes, text: str, what: str, where: Path) -> None:
+    """Raises TreadleError unless the compiled code holds the text."""
+    if f"{text}\n\0".encode() not in code:
+        message = f"the manifest does not fit {what}: other inputs, outputs, constants, sizes or launches"
+        raise TreadleError(message, where, WROTE_IT)
+
+
+def _type(tensor: Tensor) -> str:
+    return f"{tensor.dtype}{list(tensor.shape)}"
+
+
+def _escaped(line: str) -> str:
+    """ASCII as it may stand between quotes in C; octal, since hexadecimal escapes have no end."""
+    return "".join(c if c.isalnum() or c in " []{}()<>=,.:;_+-*/" else f"\\{ord(c):03o}" for c in line)
+
+
+__all__ = [
+    "SYMBOL", "c_definition", "check_interface", "kernel_interface", "manifest_interface", "program_interface",
+]  # fmt: skip

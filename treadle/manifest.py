@@ -1,0 +1,233 @@
+"""What an artifact's `manifest.json` says, and how it is read: strictly, since it comes from a stranger."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from math import prod
+from typing import Any, Literal, NoReturn, get_args
+
+import ml_dtypes
+import numpy as np
+
+from treadle.errors import TreadleError
+from treadle.manifest_fields import Fields
+
+FORMAT = 5
+MANIFEST = "manifest.json"
+WROTE_IT = "a folder that `treadle compile` or CompiledModel.save wrote, unchanged"
+"""What every message about a damaged artifact accepts."""
+
+BufferKind = Literal["input", "output", "constant", "arena", "zeroed"]
+Kind = Literal["cpu", "cuda"]
+Shape3 = tuple[int, int, int]
+
+_DTYPES: dict[str, np.dtype[Any]] = {
+    np.dtype(each).name: np.dtype(each)
+    for each in (
+        np.bool_, np.int8, np.int16, np.int32, np.int64, ml_dtypes.bfloat16, np.float16, np.float32, np.float64,
+    )
+}  # fmt: skip
+_MAX_RANK = 64
+"""NumPy's."""
+_MAX_BYTES = 1 << 47
+"""The address space of a process."""
+_MAX_GRID = (1 << 31) - 1
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input, an output or a constant: name (a constant's: its key in the weights), shape, NumPy dtype name."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def num_bytes(self) -> int:
+        """Size, row-major and without padding."""
+        return prod(self.shape) * np.dtype(self.dtype).itemsize
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A part of an external-data file that a model was compiled from.
+
+    location: the file's path relative to the model, as the model has it
+    sha256:   digest (hex) of the `nbytes` bytes from `offset` on
+    """
+
+    location: str
+    offset: int
+    nbytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class KernelLaunch:
+    """One launch of a GPU's kernel.
+
+    image:          the cubin's file; the text is beside it
+    dynamic_shared: bytes of shared memory that the launch asks for
+    buffers:        for each argument, the number of an input, an output or a constant, or the byte in the arena or the
+                    zeroed memory
+    types:          for each argument, the NumPy dtype name of its elements, and how many the kernel takes it to have
+    """
+
+    kernel: str
+    image: str
+    grid: Shape3
+    block: Shape3
+    dynamic_shared: int
+    buffers: tuple[tuple[BufferKind, int], ...]
+    types: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All that is needed to run the folder's kernels.
+
+    precision: of products, convolutions and attention: what the model was compiled with
+    machine:  digest of the processor that `model.so` was compiled for; empty on cuda
+    launches: cuda only; the kernels in order
+    sources:  the external data that was read
+    files:    sha256 of each other file of the folder
+    """
+
+    target: str
+    kind: Kind
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    constants: tuple[Tensor, ...]
+    arena_bytes: int
+    zeroed_bytes: int = 0
+    precision: str = "f32"
+    machine: str = ""
+    launches: tuple[KernelLaunch, ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+    sources: tuple[Source, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def manifest_text(manifest: Manifest) -> str:
+    """The manifest as JSON."""
+    return json.dumps({"format": FORMAT, **asdict(manifest)}, indent=1, sort_keys=True) + "\n"
+
+
+def parse_manifest(data: bytes, where: object) -> Manifest:
+    """The manifest in a file's bytes; TreadleError for whatever `manifest_text` does not write.
+
+    That is another format, a key that is missing or appears twice, a value of another type or out of range, and a
+    launch whose kernel takes a buffer for larger than it is.
+    """
+    try:
+        content: object = json.loads(data, object_pairs_hook=_unique, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        message = f"the manifest is damaged: {str(error)[:200] or 'nested too deeply'}"
+        raise TreadleError(message, where, WROTE_IT) from error
+    fields = Fields(content, "", where, WROTE_IT)
+    if fields.natural("format", _MAX_BYTES) != FORMAT:
+        raise fields.error("format", "is unknown", f"{FORMAT}; compile the model again")
+    manifest = _manifest(fields)
+    for number, launch in enumerate(manifest.launches):
+        _check_buffers(manifest, launch, f"launches[{number}]", where)
+    return manifest
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        raise ValueError("a key appears twice")
+    return content
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _manifest(fields: Fields) -> Manifest:
+    return Manifest(
+        target=fields.text("target"),
+        kind=fields.choice("kind", get_args(Kind)),
+        inputs=_tensors(fields, "inputs"),
+        outputs=_tensors(fields, "outputs"),
+        constants=_tensors(fields, "constants"),
+        arena_bytes=fields.natural("arena_bytes", _MAX_BYTES),
+        zeroed_bytes=fields.natural("zeroed_bytes", _MAX_BYTES),
+        precision=fields.text("precision"),
+        machine=fields.text("machine"),
+        launches=tuple(map(_launch, fields.objects("launches"))),
+        metadata=fields.texts("metadata"),
+        sources=tuple(map(_source, fields.objects("sources"))),
+        files=fields.texts("files"),
+    )
+
+
+def _tensors(fields: Fields, key: str) -> tuple[Tensor, ...]:
+    return tuple(map(_tensor, fields.objects(key)))
+
+
+def _tensor(fields: Fields) -> Tensor:
+    dtype = fields.choice("dtype", tuple(_DTYPES))
+    shape = fields.naturals("shape", _MAX_BYTES)
+    if len(shape) > _MAX_RANK:
+        raise fields.error("shape", f"has {len(shape)} dimensions", f"at most {_MAX_RANK}")
+    # Of an empty tensor, NumPy multiplies the other extents too.
+    if prod(max(extent, 1) for extent in shape) * _DTYPES[dtype].itemsize > _MAX_BYTES:
+        raise fields.error("shape", "is larger than the address space", f"at most {_MAX_BYTES} bytes")
+    return Tensor(fields.text("name"), shape, dtype)
+
+
+def _source(fields: Fields) -> Source:
+    offset, nbytes = (fields.natural(key, 1 << 62) for key in ("offset", "nbytes"))
+    return Source(fields.text("location"), offset, nbytes, fields.text("sha256"))
+
+
+def _launch(fields: Fields) -> KernelLaunch:
+    buffers = fields.pairs("buffers", get_args(BufferKind), _MAX_BYTES)
+    types = fields.pairs("types", tuple(_DTYPES), _MAX_BYTES)
+    if len(buffers) != len(types):
+        raise fields.error("types", f"has {len(types)} entries", f"{len(buffers)}, one for each buffer")
+    return KernelLaunch(
+        kernel=fields.text("kernel"),
+        image=fields.text("image"),
+        grid=_three(fields, "grid"),
+        block=_three(fields, "block"),
+        dynamic_shared=fields.natural("dynamic_shared", _MAX_GRID),
+        buffers=buffers,
+        types=types,
+    )
+
+
+def _three(fields: Fields, key: str) -> Shape3:
+    values = fields.naturals(key, _MAX_GRID)
+    if len(values) != 3 or min(values) < 1:
+        raise fields.error(key, f"is {list(values)[:8]}", "three numbers from 1 upwards")
+    return values[0], values[1], values[2]
+
+
+def _check_buffers(manifest: Manifest, launch: KernelLaunch, place: str, where: object) -> None:
+    """Raises TreadleError unless each buffer of a launch exists and has the bytes that its kernel takes it to have."""
+    tensors = {"input": manifest.inputs, "output": manifest.outputs, "constant": manifest.constants}
+    shared = {"arena": manifest.arena_bytes, "zeroed": manifest.zeroed_bytes}
+    for number, ((kind, index), (dtype, elements)) in enumerate(zip(launch.buffers, launch.types, strict=True)):
+        needed = elements * _DTYPES[dtype].itemsize
+        if kind in shared:
+            available = shared[kind] - index
+        else:
+            available = tensors[kind][index].num_bytes if index < len(tensors[kind]) else -1
+        if needed > available:
+            message = (
+                f"{place}.buffers[{number}]: {kind} {index} has {max(available, 0)} bytes, the kernel needs {needed}"
+            )
+            raise TreadleError(f"the manifest contradicts itself: {message}", where, WROTE_IT)
+
+
+__all__ = [
+    "MANIFEST", "WROTE_IT", "BufferKind", "KernelLaunch", "Manifest", "Shape3", "Source", "Tensor", "manifest_text",
+    "parse_manifest",
+]  # fmt: skip
