@@ -142,7 +142,7 @@ def test_halves_are_computed_in_float() -> None:
     )
     assert "C[t] = treadle_float_to_half(treadle_exp(treadle_half_to_float(treadle_float_to_half(" in inner(text)
     assert "D[t] = treadle_half_to_float(x);" in inner(text)
-    assert "E[t] = (int)treadle_half_to_float(x);" in inner(text)
+    assert "E[t] = treadle_to_integer<int>(treadle_half_to_float(x));" in inner(text)
     resources(one_unit(text))
 
 

@@ -38,7 +38,7 @@ _ALIGNMENT = 64
 _BYTES: dict[Attribute, int] = {bf16: 2, f16: 2, f32: 4, f64: 8, i1: 1, i8: 1, i16: 2, i32: 4, i64: 8}
 # A mask has lanes of 32 bits, as comparisons of vectors yield them.
 _VECTOR_SUFFIXES: dict[Attribute, str] = {f32: "f", i32: "i", i1: "i"}
-_INTEGER_NAMES = {"min", "max", "floordiv", "ceildiv", "abs"}
+_INTEGER_NAMES = {"min", "max", "div", "rem", "floordiv", "ceildiv"}
 _SCALAR_ONLY = {"unordered", "differ", "bits", "from_bits"}
 _VECTOR_ONLY = {
     "load_first", "store_first", "reduce_add", "reduce_max", "reduce_min", "lanes", "load_where", "store_where",
@@ -84,8 +84,11 @@ class CLanguage(Language):
         if isinstance(type, Float32Type | Float64Type) and name not in _VECTOR_ONLY:
             return f"treadle_{name}{'f' if isinstance(type, Float32Type) else ''}"
         if isinstance(type, IndexType | IntegerType) and name in _INTEGER_NAMES:
-            return f"treadle_{name}l"
+            return f"treadle_{name}_{i64 if isinstance(type, IndexType) else type}"
         raise TreadleError(f"{name} on {type}", "C printer", "f32, f64 and vectors of f32")
+
+    def truncation(self, source: Attribute, target: Attribute) -> str:
+        return f"treadle_{f64 if source == f64 else f32}_to_{target}"
 
     def splat(self, type: VectorType, scalar: str, zero: bool) -> str:
         name = self.vector_type(type)

@@ -38,6 +38,7 @@ def print_kernel(kernel: func.FuncOp, names: Mapping[str, str] | None = None) ->
     printer = StatementPrinter(CLanguage(), Names(), block)
     for value, fixed in ((worker, "worker"), (workers, "workers")):
         printer.values.names[value] = fixed
+    printer.values.positive.add(workers)
     written = written_buffers(block)
     for position, buffer in enumerate(buffers):
         assert isinstance(buffer.type, MemRefType)

@@ -7,7 +7,7 @@ from xdsl.dialects.builtin import IntegerType
 from xdsl.ir import Attribute, Operation
 
 from treadle.backends.c_like.operators import CONVERSIONS, Level
-from treadle.backends.c_like.values import Text, Values, Writers
+from treadle.backends.c_like.values import Text, Values, Writers, float_type
 
 
 class Conversions:
@@ -25,11 +25,15 @@ class Conversions:
         source, target = op.operands[0], op.results[0].type
         widening = self._language.widening(source.type)
         if widening is not None and not self._language.has_operators(source.type):
-            text = f"{widening[0]}({self._values.at(source)})"
-            return Text(text) if isinstance(op, arith.ExtFOp) else self._cast(target, Text(text))
+            text = Text(f"{widening[0]}({self._values.at(source)})")
+            if isinstance(op, arith.FPToSIOp):
+                return self._whole(float_type(self._language), target, text)
+            return text if isinstance(op, arith.ExtFOp) else self._cast(target, text)
         narrowing = self._language.narrowing(source.type, target)
         if narrowing is not None and not self._language.has_operators(target):
             return Text(f"{narrowing}({self._values.at(source)})")
+        if isinstance(op, arith.FPToSIOp):
+            return self._whole(source.type, target, self._values.text(source))
         one_bit = source.type == IntegerType(1)
         if target == IntegerType(1):
             return Text(f"{self._values.at(source, Level.UNARY)} & 1", Level.AND_BITS)
@@ -38,6 +42,10 @@ class Conversions:
         if isinstance(op, arith.ExtUIOp | arith.UIToFPOp) and not one_bit:
             return self._cast(target, self._cast_to(self._language.unsigned(source.type), self._values.text(source)))
         return self._cast(target, self._values.text(source))
+
+    def _whole(self, source: Attribute, target: Attribute, text: Text) -> Text:
+        """A float's whole part, by a function: C leaves what does not fit undefined."""
+        return Text(f"{self._language.truncation(source, target)}({text.text})")
 
     def _cast(self, type: Attribute, text: Text) -> Text:
         return self._cast_to(self._language.type_name(type), text)

@@ -14,6 +14,7 @@ from treadle.backends.c_like.comparisons import Comparisons
 from treadle.backends.c_like.constants import constant_integer, splat_number
 from treadle.backends.c_like.conversions import Conversions
 from treadle.backends.c_like.folding import Folding
+from treadle.backends.c_like.integers import Integers
 from treadle.backends.c_like.language import Language
 from treadle.backends.c_like.operators import Level
 from treadle.backends.c_like.values import Text, Writers, number_text
@@ -27,11 +28,13 @@ class ExpressionPrinter:
         self.language = language
         self.folding = folding
         self.names: dict[SSAValue, str] = {}
+        self.positive: set[SSAValue] = set()
         self._flat: set[SSAValue] = set()
         self._vectors = Vectors(self)
         self._writers: Writers = (
             (memref.LoadOp, self._load),
             *Arithmetic(self).writers,
+            *Integers(self).writers,
             *Comparisons(self).writers,
             *Conversions(self).writers,
             *self._vectors.writers,
@@ -106,9 +109,10 @@ class ExpressionPrinter:
                 terms.append(self.at(index, Level.ADD))
             else:
                 terms.append(f"{self.at(index, Level.MULTIPLY)} * {stride}")
-        if constant > 0 or not terms:
-            terms.append(str(constant))
-        return " + ".join(terms) + (f" - {-constant}" if constant < 0 and terms else "")
+        if not terms:
+            return str(constant)
+        distance = f" {'-' if constant < 0 else '+'} {abs(constant)}" if constant else ""
+        return " + ".join(terms) + distance
 
     def _load(self, op: memref.LoadOp) -> Text:
         return Text(self.element(op.memref, op.indices))

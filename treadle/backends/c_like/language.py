@@ -15,6 +15,7 @@ from xdsl.dialects.builtin import (
     IntegerType,
     MemRefType,
     VectorType,
+    i64,
 )
 from xdsl.ir import Attribute, Operation, SSAValue
 
@@ -66,6 +67,10 @@ class Language(ABC):
         """The unsigned twin of an integer type."""
         return f"unsigned {self.type_name(type).removeprefix('signed ')}"
 
+    def modular(self, type: Attribute) -> str:
+        """The unsigned type that sums and products of an integer type are computed in: C widens narrower ones."""
+        return self.unsigned(type) if type == i64 else "unsigned"
+
     def literal(self, type: Attribute, value: float) -> str:
         """A number of a scalar type."""
         if isinstance(type, BFloat16Type):
@@ -97,6 +102,10 @@ class Language(ABC):
     @abstractmethod
     def function(self, name: str, type: Attribute) -> str:
         """The function for `exp`, `max`, ... on values of `type`; raises TreadleError if the header has none."""
+
+    @abstractmethod
+    def truncation(self, source: Attribute, target: Attribute) -> str:
+        """The function that gives the whole part of a float as an integer: the nearest one if it does not fit."""
 
     @abstractmethod
     def splat(self, type: VectorType, scalar: str, zero: bool) -> str:

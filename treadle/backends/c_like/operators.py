@@ -47,12 +47,17 @@ OPERATORS: dict[type[Operation], tuple[str, Level]] = {
     arith.MulfOp: ("*", Level.MULTIPLY),
     arith.DivfOp: ("/", Level.MULTIPLY),
 }
+FLOAT_OPERATORS = (arith.AddfOp, arith.SubfOp, arith.MulfOp, arith.DivfOp)
+WRAPPING = (arith.AddiOp, arith.SubiOp, arith.MuliOp)
+"""Operations whose result is right modulo two to the power of its bits if the operands are."""
+DIVISIONS = (arith.DivSIOp, arith.DivUIOp, arith.RemSIOp, arith.RemUIOp)
+
 COMMUTATIVE = (arith.AddiOp, arith.MuliOp, arith.AddfOp, arith.MulfOp)
 COMPOUND = (*COMMUTATIVE, arith.SubiOp, arith.SubfOp)
 """Operations of which `a = a op b` is written `a op= b`."""
 
 # Index values are not negative where these are used, so that signed division means the same.
-UNSIGNED = (arith.DivUIOp, arith.RemUIOp, arith.ShRUIOp)
+UNSIGNED = (arith.DivUIOp, arith.RemUIOp)
 
 # By the number of the predicate: the symbol, and whether it compares unsigned.
 COMPARISONS = {
@@ -65,7 +70,7 @@ NEGATED_COMPARISONS = {9: "<=", 10: "<", 11: ">=", 12: ">"}
 
 CONVERSIONS = (
     *(arith.ExtFOp, arith.TruncFOp, arith.ExtSIOp, arith.ExtUIOp, arith.TruncIOp, arith.IndexCastOp),
-    *(arith.SIToFPOp, arith.UIToFPOp, arith.FPToSIOp, arith.FPToUIOp),
+    *(arith.SIToFPOp, arith.UIToFPOp, arith.FPToSIOp),
 )
 
 FUNCTIONS: dict[type[Operation], str] = {
@@ -99,10 +104,6 @@ FUNCTIONS: dict[type[Operation], str] = {
 INTEGER_FUNCTIONS: dict[type[Operation], str] = {
     arith.FloorDivSIOp: "floordiv",
     arith.CeilDivSIOp: "ceildiv",
-    arith.CeilDivUIOp: "ceildiv",
     arith.MinSIOp: "min",
-    arith.MinUIOp: "min",
     arith.MaxSIOp: "max",
-    arith.MaxUIOp: "max",
-    math.AbsIOp: "abs",
 }

@@ -162,6 +162,8 @@ class StatementPrinter:
         op = value.owner
         if value in self.values.names or not isinstance(op, COMPOUND) or not self.language.has_operators(value.type):
             return None
+        if isinstance(value.type, IntegerType):
+            return None  # C would add what may overflow
         sides = list(op.operands) if isinstance(op, COMMUTATIVE) else [op.operands[0]]
         for side in sides:
             other = op.operands[1] if side is op.operands[0] else op.operands[0]

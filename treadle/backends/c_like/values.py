@@ -18,6 +18,8 @@ class Text:
 
     text: str
     level: Level = Level.PRIMARY
+    modular: Text | None = None
+    """Of a cast of an unsigned number: that number, which is as good where the value is only needed modulo its bits."""
 
     def at(self, level: Level) -> str:
         """The text for a place that takes operators of at least this precedence."""
@@ -32,6 +34,8 @@ class Values(Protocol):
     """Operands as expressions; `ExpressionPrinter` is one."""
 
     language: Language
+    positive: set[SSAValue]
+    """Values that are above zero though the text does not show it."""
 
     def text(self, value: SSAValue) -> Text:
         """The expression for a value."""

@@ -22,7 +22,9 @@ HEADER = Path(__file__).parent / "include" / HEADER_NAME
 
 # The hardware's limit of registers, said aloud: without it ptxas spills some for the sake of more resident blocks.
 _REGISTERS = "--maxrregcount=255"
-_OPTIONS: tuple[str, ...] = ("--std=c++17", "-default-device", "--ptxas-options=-v", _REGISTERS)
+# NVRTC's default, said aloud: a product that is added is rounded once, with the sum. docs/numerics.md says so.
+_CONTRACTION = "--fmad=true"
+_OPTIONS: tuple[str, ...] = ("--std=c++17", "-default-device", "--ptxas-options=-v", _REGISTERS, _CONTRACTION)
 _DIAGNOSTIC = re.compile(r"^(?P<file>[^\s(]+)\((?P<line>\d+)\): (?:catastrophic )?error: (?P<message>.*)$", re.M)
 
 

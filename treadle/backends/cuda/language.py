@@ -47,7 +47,7 @@ from treadle.dialects.cuda import (
 from treadle.dialects.cuda.layout import buffer_bytes
 from treadle.errors import TreadleError
 
-_INTEGER_NAMES = {"min", "max", "floordiv", "ceildiv", "abs"}
+_INTEGER_NAMES = {"min", "max", "div", "rem", "floordiv", "ceildiv"}
 _BITS = {"bits": "__float_as_int", "from_bits": "__int_as_float"}
 _WIDE_BITS = {"bits": "__double_as_longlong", "from_bits": "__longlong_as_double"}
 _FROM_DOUBLE: dict[Attribute, str] = {f16: "treadle_double_to_half", bf16: "treadle_double_to_bfloat16"}
@@ -107,8 +107,11 @@ class CudaLanguage(Language):
         if isinstance(type, Float64Type):
             return _WIDE_BITS.get(name, f"treadle_{name}_double")
         if isinstance(type, IndexType | IntegerType) and name in _INTEGER_NAMES:
-            return f"treadle_{name}_integer"
+            return f"treadle_{name}_integer<{self.type_name(type)}>"
         raise TreadleError(f"{name} on {type}", "CUDA printer", "f32 and f64, and f16 or bf16 through f32")
+
+    def truncation(self, source: Attribute, target: Attribute) -> str:
+        return f"treadle_to_integer<{self.type_name(target)}>"
 
     def splat(self, type: VectorType, scalar: str, zero: bool) -> str:
         name = self.vector_type(type)

@@ -14,7 +14,7 @@ from xdsl.dialects import arith
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, IndexType, VectorType
 from xdsl.ir import Attribute, Operation
 
-from treadle.dialects.graph.numpy_scalars import apply_scalar, constant_value, scalar_dtype
+from treadle.dialects.graph.numpy_scalars import apply_scalar, constant_value, scalar_dtype, truncated
 
 _MASK = hex(2**64 - 1)
 
@@ -56,7 +56,7 @@ _ORDERED = {1: "==", 2: ">", 3: ">=", 4: "<", 5: "<=", 13: "!="}
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 _CONVERSIONS = (
-    arith.ExtFOp, arith.TruncFOp, arith.FPToSIOp, arith.FPToUIOp, arith.SIToFPOp, arith.UIToFPOp,
+    arith.ExtFOp, arith.TruncFOp, arith.FPToSIOp, arith.SIToFPOp, arith.UIToFPOp,
     arith.ExtSIOp, arith.ExtUIOp, arith.TruncIOp, arith.IndexCastOp,
 )  # fmt: skip
 
@@ -113,7 +113,7 @@ def constant(op: arith.ConstantOp) -> Any:
 
 
 def _conversion(op: Operation) -> Callable[[Any], Any]:
-    """Widening, narrowing and casts; floats out of an integer's range give an unspecified number."""
+    """Widening, narrowing and casts."""
     source = scalar_dtype(element_of(op.operands[0].type))
     target = element_of(op.results[0].type)
     dtype = scalar_dtype(target)
@@ -125,6 +125,8 @@ def _conversion(op: Operation) -> Callable[[Any], Any]:
         return lambda a: np.asarray(a).view(_UNSIGNED[source.itemsize]).astype(dtype)[()]
     if isinstance(op, arith.TruncIOp) and dtype == np.bool_:
         return lambda a: (a & 1) != 0
+    if isinstance(op, arith.FPToSIOp):
+        return lambda a: truncated(np.asarray(a), dtype)[()]
     return lambda a: np.asarray(a).astype(dtype)[()]
 
 

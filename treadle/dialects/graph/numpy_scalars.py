@@ -33,7 +33,7 @@ def _unsigned(a: Array) -> Array:
 
 
 def _divide(a: Array, b: Array) -> Array:
-    """Signed division that truncates; the quotient by zero, undefined, is 0."""
+    """Signed division that truncates. As all of NumPy's: by 0 it is 0, and the lowest number by -1 is itself."""
     return np.asarray((a - np.fmod(a, b)) // b)
 
 
@@ -43,6 +43,14 @@ def _unsigned_divide(a: Array, b: Array) -> Array:
 
 def _unsigned_remainder(a: Array, b: Array) -> Array:
     return np.asarray(_unsigned(a) % _unsigned(b)).view(a.dtype)
+
+
+def truncated(a: Array, dtype: np.dtype[Any]) -> Array:
+    """The whole parts of floats as integers; the lowest or the highest one for what lies beyond, 0 for NaN."""
+    wide, limits = a.astype(np.float64), np.iinfo(dtype)
+    end = -float(limits.min)
+    whole = np.where((wide >= -end) & (wide < end), wide, 0).astype(dtype)
+    return np.where(wide >= end, limits.max, np.where(wide < -end, limits.min, whole)).astype(dtype)
 
 
 def _erf(a: Array) -> Array:
@@ -142,7 +150,9 @@ def _convert(op: Operation, a: Array) -> Array:
         return np.asarray((a & 1) != 0)
     if isinstance(op, arith.ExtSIOp) and a.dtype == np.bool_:
         return -a.astype(dtype)
+    if isinstance(op, arith.FPToSIOp):
+        return truncated(a, dtype)
     return a.astype(dtype)
 
 
-__all__ = ["Array", "apply_scalar", "constant_value", "scalar_dtype"]
+__all__ = ["Array", "apply_scalar", "constant_value", "scalar_dtype", "truncated"]

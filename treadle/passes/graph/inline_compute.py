@@ -26,8 +26,6 @@ from treadle.dialects.graph.dtypes import is_float
 from treadle.passes.graph.properties import is_injective, moves_data
 from treadle.passes.graph.simplify_body import simplify_body
 
-_DIVISIONS = (arith.DivSIOp, arith.DivUIOp, arith.RemSIOp, arith.RemUIOp)
-
 
 def inline_compute(producer: ComputeOp, consumer: ComputeOp) -> None:
     """Replaces every read of `producer` in `consumer` by its body, and simplifies the consumer.
@@ -92,12 +90,11 @@ class _Copier:
         return self._insert(AtOp(read.source, indices, guard, otherwise), read)
 
     def _unused(self, type: Attribute) -> SSAValue:
-        """A value for a read that does not happen: 0, or 1 for integers that might become divisors."""
+        """A value for a read that does not happen."""
         if is_float(type):
             return self._insert(arith.ConstantOp(FloatAttr(0.0, type)))  # pyright: ignore
         assert isinstance(type, IntegerType | IndexType)
-        divides = any(isinstance(op, _DIVISIONS) for op in self.producer.body.walk())
-        return self._insert(arith.ConstantOp(IntegerAttr(int(divides), type)))
+        return self._insert(arith.ConstantOp(IntegerAttr(0, type)))
 
     def _insert(self, op: Operation, source: Operation | None = None) -> SSAValue:
         block = self.at.parent_block()

@@ -62,7 +62,7 @@ class BodyInliner:
         """What a load gives when its value is not needed: the outer `else` if that makes a select superfluous."""
         if self._otherwise is not None and yielded(self._compute.body) is at.result:
             return self._otherwise
-        return self._insert(_placeholder(at.result.type, self._compute), at)
+        return self._insert(_placeholder(at.result.type), at)
 
     def yields_otherwise(self) -> bool:
         """Whether the inlined value is already the outer `else` where the guard fails."""
@@ -77,13 +77,12 @@ class BodyInliner:
         return op.results[0]
 
 
-def _placeholder(type: Attribute, compute: ComputeOp) -> Operation:
-    """A value for a load that does not happen: 0, or 1 for integers that might become divisors."""
+def _placeholder(type: Attribute) -> Operation:
+    """A value for a load that does not happen."""
     if is_float(type):
         return arith.ConstantOp(FloatAttr(0.0, type))  # pyright: ignore
     assert isinstance(type, IntegerType | IndexType)
-    divides = any(isinstance(op, arith.DivSIOp | arith.RemSIOp) for op in compute.body.walk())
-    return arith.ConstantOp(IntegerAttr(int(divides), type))
+    return arith.ConstantOp(IntegerAttr(0, type))
 
 
 class KernelArguments:

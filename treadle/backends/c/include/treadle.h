@@ -278,12 +278,49 @@ TREADLE_REDUCE(16, 8, min, treadle_min_v8f)
 #define TREADLE_INDEPENDENT TREADLE_PRAGMA(GCC ivdep)
 #endif
 
-/* Whole numbers. Quotients round towards minus or plus infinity; a divisor is not zero. */
-TREADLE_INLINE long treadle_floordivl(long a, long b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
-TREADLE_INLINE long treadle_ceildivl(long a, long b) { return a / b + (a % b != 0 && (a < 0) == (b < 0)); }
-TREADLE_INLINE long treadle_minl(long a, long b) { return a < b ? a : b; }
-TREADLE_INLINE long treadle_maxl(long a, long b) { return a > b ? a : b; }
-TREADLE_INLINE long treadle_absl(long a) { return a < 0 ? -a : a; }
+/* Whole numbers. Quotients round towards zero (div), minus (floordiv) or plus infinity (ceildiv). A quotient or a
+ * remainder by 0 is 0, and the lowest number divided by -1 is itself. Neither traps, as C's operators would.
+ */
+#define TREADLE_INTEGER(name, type)                                                                  \
+    TREADLE_INLINE type treadle_min_##name(type a, type b) { return a < b ? a : b; }                 \
+    TREADLE_INLINE type treadle_max_##name(type a, type b) { return a > b ? a : b; }                 \
+    TREADLE_INLINE type treadle_div_##name(type a, type b) {                                         \
+        const type quotient = (type)(a / (b == 0 || b == -1 ? 1 : b));                               \
+        return b == 0 ? 0 : b == -1 ? (type)(0ul - (unsigned long)a) : quotient;                     \
+    }                                                                                                \
+    TREADLE_INLINE type treadle_rem_##name(type a, type b) {                                         \
+        return (type)(a % (b == 0 || b == -1 ? 1 : b));                                              \
+    }                                                                                                \
+    TREADLE_INLINE type treadle_floordiv_##name(type a, type b) {                                    \
+        const type rest = treadle_rem_##name(a, b);                                                  \
+        return (type)(treadle_div_##name(a, b) - (rest != 0 && (rest < 0) != (b < 0)));              \
+    }                                                                                                \
+    TREADLE_INLINE type treadle_ceildiv_##name(type a, type b) {                                     \
+        const type rest = treadle_rem_##name(a, b);                                                  \
+        return (type)(treadle_div_##name(a, b) + (rest != 0 && (rest < 0) == (b < 0)));              \
+    }
+TREADLE_INTEGER(i8, signed char)
+TREADLE_INTEGER(i16, short)
+TREADLE_INTEGER(i32, int)
+TREADLE_INTEGER(i64, long)
+#undef TREADLE_INTEGER
+
+/* The whole part of a float; the lowest or the highest number if it lies beyond, 0 for NaN. `end` is highest + 1. */
+#define TREADLE_TRUNCATE(from, float_type, to, type, end)                                            \
+    TREADLE_INLINE type treadle_##from##_to_##to(float_type x) {                                     \
+        const type highest = (type)(~0ul >> (65 - 8 * sizeof(type))), lowest = (type)(-highest - 1); \
+        const type whole = (type)(x >= -(end) && x < (end) ? x : 0);                                 \
+        return x >= (end) ? highest : x < -(end) ? lowest : whole;                                   \
+    }
+#define TREADLE_TRUNCATIONS(from, float_type)                                                        \
+    TREADLE_TRUNCATE(from, float_type, i8, signed char, (float_type)0x1p7)                           \
+    TREADLE_TRUNCATE(from, float_type, i16, short, (float_type)0x1p15)                               \
+    TREADLE_TRUNCATE(from, float_type, i32, int, (float_type)0x1p31)                                 \
+    TREADLE_TRUNCATE(from, float_type, i64, long, (float_type)0x1p63)
+TREADLE_TRUNCATIONS(f32, float)
+TREADLE_TRUNCATIONS(f64, double)
+#undef TREADLE_TRUNCATIONS
+#undef TREADLE_TRUNCATE
 
 /* The C library's functions that have no version of their own here: one lane at a time. */
 #define TREADLE_LIBRARY1(name, function)                                                             \

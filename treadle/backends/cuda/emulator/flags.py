@@ -12,9 +12,10 @@ RUNTIME = ("-O3", "-march=native", "-fno-threadsafe-statics", "-ftls-model=initi
 # What a text calls and does not define is an error of the link, not of the load.
 LINK = (NO_UBSAN, "-Wl,-z,defs")
 
-# The reinterpretations of CUDA programs are no undefined behaviour here, and endless loops stay endless.
+# The reinterpretations of CUDA programs are no undefined behaviour here, and endless loops stay endless. The overflow
+# of signed integers is undefined as in NVRTC, so that a text that relies on it shows; contraction is what --fmad is.
 _KERNEL = (
-    "-w", "-fno-strict-aliasing", "-fwrapv", "-fno-math-errno", "-fno-trapping-math", "-fno-finite-loops",
+    "-w", "-fno-strict-aliasing", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fno-finite-loops",
     "-fno-stack-protector",
 )  # fmt: skip
 _FAST = ("-O3", "-march=native", "-g1", NO_UBSAN)

@@ -1,0 +1,174 @@
+"""Integers of every type and every extreme as compiled C and on the emulator, against Python's unbounded integers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.helpers.compiled import RUNNERS
+from tests.helpers.graphs import Graph
+from tests.helpers.integer_arithmetic import (
+    ARITHMETIC,
+    BOOL,
+    COMPARISONS,
+    INTEGERS,
+    LIMITS,
+    UNARY,
+    Expressions,
+    array,
+    binary,
+    converted,
+    extremes,
+    unary,
+)
+from treadle.backends.reference import evaluate_module
+from treadle.dialects.graph import BinaryOp, CastOp, ReductionOp, UnaryOp
+from treadle.dialects.graph.dtypes import element_type
+from treadle.passes.graph.graph_fold_constants import GraphFoldConstantsPass
+
+Array = NDArray[Any]
+POINTS = 211
+TARGETS = [*RUNNERS, "evaluator"]
+
+
+def run(target: str, graph: Graph, results: list[Any]) -> list[Array]:
+    """What a target gives for the graph's results."""
+    module = graph.module(*results)
+    if target == "evaluator":
+        return [np.asarray(each) for each in evaluate_module(module, graph.inputs)]
+    return RUNNERS[target](module, graph.inputs)
+
+
+def pairs(dtype: np.dtype[Any]) -> tuple[Array, Array]:
+    """Every pair of extremes."""
+    values = [False, True] if dtype == BOOL else extremes(dtype)
+    a, b = (grid.ravel() for grid in np.meshgrid(array(values, dtype), array(values, dtype)))
+    return a, b
+
+
+def assert_all_equal(names: list[str], actual: list[Array], expected: list[Array]) -> None:
+    """Compares outputs; the message names those that differ."""
+    wrong = [
+        f"{name}: {x[x != y][:3]} instead of {y[x != y][:3]}"
+        for name, x, y in zip(names, actual, expected, strict=True)
+        if x.dtype != y.dtype or not np.array_equal(x, y)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_operation_on_extremes(target: str) -> None:
+    data = [column for dtype in (*INTEGERS, BOOL) for column in pairs(dtype)]
+    graph, names, results, expected = Graph(*data), list[str](), list[Any](), list[Array]()
+    for n, dtype in enumerate((*INTEGERS, BOOL)):
+        a, b = data[2 * n : 2 * n + 2]
+        kinds = [*ARITHMETIC, *COMPARISONS] if dtype != BOOL else ["and", "or", "xor", "eq", "ne"]
+        for kind in kinds:
+            names.append(f"{kind} of {dtype}")
+            results.append(graph.add(BinaryOp(kind, graph[2 * n], graph[2 * n + 1])))
+            expected.append(binary(kind, a, b))
+        for kind in UNARY if dtype != BOOL else ["not"]:
+            names.append(f"{kind} of {dtype}")
+            results.append(graph.add(UnaryOp(kind, graph[2 * n])))
+            expected.append(unary(kind, a))
+        for to in (*INTEGERS, BOOL):
+            if to != dtype:
+                names.append(f"{dtype} to {to}")
+                results.append(graph.add(CastOp(graph[2 * n], element_type(to))))
+                expected.append(converted(a, to))
+    assert_all_equal(names, run(target, graph, results), expected)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_values_that_are_used_once_wrap_before_they_are_used(target: str) -> None:
+    """Inside a C expression an integer of 8 or 16 bits is an int, and one of 32 or 64 bits must not overflow."""
+    data = [column for dtype in INTEGERS for column in pairs(dtype)]
+    graph, names, results, expected = Graph(*data), list[str](), list[Any](), list[Array]()
+    for n, dtype in enumerate(INTEGERS):
+        (a, b), (x, y) = data[2 * n : 2 * n + 2], (graph[2 * n], graph[2 * n + 1])
+        for inner in ("add", "sub", "mul", "div"):
+            first = binary(inner, a, b)
+            for outer in ("gt", "div", "mod", "max", "mul"):
+                names.append(f"{outer}({inner}) of {dtype}")
+                results.append(graph.add(BinaryOp(outer, graph.add(BinaryOp(inner, x, y)), y)))
+                expected.append(binary(outer, first, b))
+            for to in (*INTEGERS, np.dtype(np.float64)):
+                names.append(f"{to}({inner}) of {dtype}")
+                results.append(graph.add(CastOp(graph.add(BinaryOp(inner, x, y)), element_type(to))))
+                expected.append(converted(first, to))
+    assert_all_equal(names, run(target, graph, results), expected)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_constant_divisors(target: str) -> None:
+    data = [array(extremes(dtype), dtype) for dtype in INTEGERS]
+    graph, names, results, expected = Graph(*data), list[str](), list[Any](), list[Array]()
+    for n, (dtype, a) in enumerate(zip(INTEGERS, data, strict=True)):
+        for divisor in (0, -1, 1, 7, -8, int(np.iinfo(dtype).min)):
+            for kind in ("div", "mod"):
+                constant = graph.constant(np.array(divisor, dtype))
+                names.append(f"{kind} by {divisor} of {dtype}")
+                results.append(graph.add(BinaryOp(kind, graph[n], constant)))
+                expected.append(binary(kind, a, np.full_like(a, divisor)))
+    assert_all_equal(names, run(target, graph, results), expected)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_floats_beyond_an_integer_type_give_its_limits(target: str) -> None:
+    special = [*LIMITS, *(float(np.nextafter(x, 0)) for x in LIMITS), np.inf, -np.inf, np.nan, 0.0, -0.0, 3.25, -7.75]
+    types = [np.dtype(t) for t in (np.float16, np.float32, np.float64)]
+    with np.errstate(all="ignore"):
+        data = [np.array(special).astype(t) for t in types]
+    graph, names, results, expected = Graph(*data), list[str](), list[Any](), list[Array]()
+    for n, a in enumerate(data):
+        for to in INTEGERS:
+            names.append(f"{a.dtype} to {to}")
+            results.append(graph.add(CastOp(graph[n], element_type(to))))
+            expected.append(converted(a, to))
+    assert_all_equal(names, run(target, graph, results), expected)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_sums_and_products_of_many_wrap(target: str) -> None:
+    rng = np.random.default_rng(5)
+    data = [rng.choice(extremes(dtype), (5, 301)).astype(dtype) for dtype in INTEGERS]
+    graph, names, results, expected = Graph(*data), list[str](), list[Any](), list[Array]()
+    for n, x in enumerate(data):
+        for kind in ("add", "mul", "max", "min"):
+            names.append(f"{kind} of {x.dtype}")
+            results.append(graph.add(ReductionOp(kind, graph[n], [1], keep=False)))
+            rows = x[:, 0]
+            for column in x.T[1:]:
+                rows = binary(kind, rows, column)
+            expected.append(rows)
+    assert_all_equal(names, run(target, graph, results), expected)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_random_expressions(target: str) -> None:
+    drawn = Expressions(7, POINTS)
+    types = [*INTEGERS, BOOL] * 8
+    roots = [drawn.draw(dtype, 5) for dtype in types]
+    actual = run(target, drawn.graph, [root.value for root in roots])
+    assert_all_equal([f"{n}: {t}" for n, t in enumerate(types)], actual, [root.expected for root in roots])
+
+
+def test_constants_fold_to_the_same() -> None:
+    graph, results, expected = Graph(), list[Any](), list[Array]()
+    for dtype in INTEGERS:
+        a, b = pairs(dtype)
+        for kind in ("add", "mul", "div", "mod"):
+            results.append(graph.add(BinaryOp(kind, graph.constant(a), graph.constant(b))))
+            expected.append(binary(kind, a, b))
+    for to in INTEGERS:
+        values = np.array([*LIMITS, np.inf, -np.inf, np.nan])
+        results.append(graph.add(CastOp(graph.constant(values), element_type(to))))
+        expected.append(converted(values, to))
+    module = graph.module(*results)
+    GraphFoldConstantsPass().apply(None, module)  # pyright: ignore[reportArgumentType]
+    assert not [op for op in module.walk() if isinstance(op, BinaryOp | CastOp)]
+    for x, y in zip(evaluate_module(module, []), expected, strict=True):
+        np.testing.assert_array_equal(x, y)
