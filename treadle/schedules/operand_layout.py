@@ -5,8 +5,9 @@ from __future__ import annotations
 from xdsl.ir import SSAValue
 
 from treadle.dialects.graph import ComputeOp, MatmulOp
-from treadle.dialects.loop.index_expr import var
-from treadle.schedules.access_analysis import IndexMap, stride_along
+from treadle.index.expr import var
+from treadle.index.linear import stride_along
+from treadle.schedules.access_analysis import DefinitionAccesses
 
 
 def has_contiguous_rows(anchor: MatmulOp, operand: SSAValue) -> bool:
@@ -17,5 +18,5 @@ def has_contiguous_rows(anchor: MatmulOp, operand: SSAValue) -> bool:
         return True
     reads, last = producer.reads(), producer.body.block.args[-1]
     pair = var("pair", 0, max(producer.shape[-1] - 1, 0) // 2) * 2 + var("within", 0, 1)
-    index_map = IndexMap(producer, {last: pair})
-    return not reads or any(stride_along(index_map.position(at), "within") == 1 for at in reads)
+    accesses = DefinitionAccesses(producer, {last: pair})
+    return not reads or any(stride_along(accesses.position(at), "within") == 1 for at in reads)

@@ -7,8 +7,9 @@ from math import prod
 
 from xdsl.ir import SSAValue
 
-from treadle.dialects.loop.index_expr import Expr, const, floordiv, mod, var
-from treadle.schedules.access_analysis import IndexMap, stride_along
+from treadle.index.expr import Expr, const, floordiv, mod, var
+from treadle.index.linear import stride_along
+from treadle.schedules.access_analysis import DefinitionAccesses
 from treadle.schedules.row_analysis import Rows
 
 _KEY = "walked"
@@ -49,9 +50,10 @@ def _digits(extents: Sequence[int]) -> list[Expr]:
 def _strides(rows: Rows, overrides: Mapping[SSAValue, Expr]) -> list[int | None]:
     """How far apart each access of neighbouring positions is; of the result, too."""
     compute = rows.compute
-    index_map = IndexMap(compute, dict(overrides))
+    accesses = DefinitionAccesses(compute, overrides)
     result = const(0)
     for d, arg in enumerate(compute.body.block.args):
-        result = result + index_map.read(arg) * prod(compute.shape[d + 1 :])
-    positions = [*(index_map.position(at) for at in compute.reads()), *index_map.conditions(), result]
+        result = result + accesses.index(arg) * prod(compute.shape[d + 1 :])
+    differences = [comparison.difference for comparison in accesses.conditions()]
+    positions = [*map(accesses.position, compute.reads()), *differences, result]
     return [stride_along(position, _KEY) for position in positions]

@@ -9,14 +9,13 @@ from math import prod
 from xdsl.ir import SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp
+from treadle.index.contiguity import moves_as_vectors, widest
+from treadle.index.linear import stride_along
 from treadle.schedules.access_analysis import (
     INNER,
-    IndexMap,
+    DefinitionAccesses,
     collapsed,
-    collapsed_in_vectors,
-    stays_in_vectors,
-    stride_along,
-    widest,
+    collapsed_in_lanes,
 )
 
 
@@ -69,8 +68,8 @@ class Turned:
         return widest(most, lambda n: self.suffix_extent % n == 0 and self._walks_in_vectors(others, self._suffix, n))
 
     def _walks_in_vectors(self, reads: Sequence[AtOp], dims: slice, lanes: int) -> bool:
-        index_map = IndexMap(self.compute, collapsed_in_vectors(self.compute, dims, lanes))
-        return stays_in_vectors([index_map.position(at) for at in reads], index_map.conditions(), lanes)
+        accesses = DefinitionAccesses(self.compute, collapsed_in_lanes(self.compute, dims, lanes))
+        return moves_as_vectors(map(accesses.position, reads), accesses.conditions(), lanes)
 
     @property
     def _group(self) -> slice:
@@ -87,13 +86,13 @@ def turned_reads(compute: ComputeOp) -> Turned | None:
     rank = len(compute.shape)
     if not rank:
         return None
-    index_map = IndexMap(compute)
+    accesses = DefinitionAccesses(compute)
     reads = [at for at in compute.reads() if at.parent_block() is compute.body.block]
-    scattered = [at for at in reads if stride_along(index_map.position(at), _innermost(compute)) not in (0, 1)]
+    scattered = [at for at in reads if stride_along(accesses.position(at), _innermost(compute)) not in (0, 1)]
     best: Turned | None = None
     for end in range(1, rank):
         for first in range(end):
-            of_group = IndexMap(compute, collapsed(compute, slice(first, end)))
+            of_group = DefinitionAccesses(compute, collapsed(compute, slice(first, end)))
             found = tuple(at for at in scattered if stride_along(of_group.position(at), INNER) == 1)
             candidate = Turned(compute, found, first, end)
             if found and (best is None or candidate.balance > best.balance):

@@ -10,8 +10,8 @@ from xdsl.dialects.builtin import IndexType
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp
-from treadle.dialects.loop.index_expr import var
-from treadle.schedules.access_analysis import IndexMap
+from treadle.index.expr import var
+from treadle.schedules.access_analysis import DefinitionAccesses
 
 _SLIDE = "slide"
 _STEPS = (1, 2, 3, 4)
@@ -64,7 +64,7 @@ def _along(
     compute: ComputeOp, reduce: ReduceOp, i: BlockArgument, k: BlockArgument
 ) -> tuple[int, tuple[AtOp, ...], tuple[AtOp, ...]] | None:
     """The step between windows, the reads that slide and those that all windows share; None where others are left."""
-    plain = IndexMap(compute)
+    plain = DefinitionAccesses(compute)
     sliding: list[AtOp] = []
     shared: list[AtOp] = []
     steps: set[int] = set()
@@ -87,21 +87,21 @@ def _step(compute: ComputeOp, used: Sequence[SSAValue], i: BlockArgument, k: Blo
     """s where everything that is used depends on i and k through s * i + k alone."""
     for step in _STEPS:
         place = var(_SLIDE, None, None)
-        keys = _keys(IndexMap(compute, {k: place - var(i, 0, compute.shape[i.index] - 1) * step}), used)
+        keys = _keys(DefinitionAccesses(compute, {k: place - var(i, 0, compute.shape[i.index] - 1) * step}), used)
         if i not in keys and _SLIDE in keys:
             return step
     return None
 
 
-def _keys(index_map: IndexMap, values: Sequence[SSAValue]) -> set[object]:
+def _keys(accesses: DefinitionAccesses, values: Sequence[SSAValue]) -> set[object]:
     """The variables that indices, and comparisons of indices, are computed from."""
     keys: set[object] = set()
     for value in values:
         op = value.owner
         if isinstance(value.type, IndexType):
-            keys |= {v.key for v in index_map.read(value).vars()}
+            keys |= {v.key for v in accesses.index(value).vars()}
         elif isinstance(op, arith.CmpiOp) and isinstance(op.lhs.type, IndexType):
-            keys |= {v.key for v in (index_map.read(op.lhs) - index_map.read(op.rhs)).vars()}
+            keys |= {v.key for comparison in accesses.comparisons(op) for v in comparison.difference.vars()}
         elif isinstance(op, Operation):
-            keys |= _keys(index_map, op.operands)
+            keys |= _keys(accesses, op.operands)
     return keys

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from xdsl.dialects.builtin import DenseArrayBase, IndexType, StringAttr, TensorType, i1, i64
-from xdsl.ir import Attribute, Operation, Region, SSAValue
+from xdsl.ir import Attribute, BlockArgument, Operation, Region, SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
     IRDLOperation,
@@ -30,6 +30,8 @@ from xdsl.traits import IsTerminator, Pure, RecursiveMemoryEffect
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.schedule.attributes import UseAttr
+from treadle.index.interface import HasIndexRanges
+from treadle.index.ranges import Range
 
 REDUCTIONS = ("add", "mul", "max", "min", "and", "or")
 """The monoids that a reduction folds with."""
@@ -151,8 +153,16 @@ def _print_indices(printer: Printer, region: Region, extents: Sequence[int] | No
                 printer.print_string(f" in {extents[n]}")
 
 
+def _extent_range(op: ReduceOp | ComputeOp, value: SSAValue) -> Range | None:
+    """The bounds of an index of a definition; nothing is said of one that takes no value."""
+    if not isinstance(value, BlockArgument):
+        return None
+    extent = op.shape[value.index]
+    return (0, extent - 1) if extent > 0 else None
+
+
 @irdl_op_definition
-class ReduceOp(IRDLOperation):
+class ReduceOp(IRDLOperation, HasIndexRanges):
     """Folds a scalar expression over a range of indices, from the identity of its monoid.
 
     ```mlir
@@ -182,6 +192,9 @@ class ReduceOp(IRDLOperation):
     @property
     def shape(self) -> tuple[int, ...]:
         return self.extents.get_values()
+
+    def index_range(self, value: SSAValue) -> Range | None:
+        return _extent_range(self, value)
 
     def verify_(self) -> None:
         if self.kind.data not in REDUCTIONS:
@@ -217,7 +230,7 @@ class ReduceOp(IRDLOperation):
 
 
 @irdl_op_definition
-class ComputeOp(IRDLOperation):
+class ComputeOp(IRDLOperation, HasIndexRanges):
     """Defines every element of a tensor by one scalar expression of its indices.
 
     ```mlir
@@ -250,6 +263,9 @@ class ComputeOp(IRDLOperation):
     @property
     def shape(self) -> tuple[int, ...]:
         return self.type.get_shape()
+
+    def index_range(self, value: SSAValue) -> Range | None:
+        return _extent_range(self, value)
 
     def reads(self) -> list[AtOp]:
         """Every element read in the body, in program order."""

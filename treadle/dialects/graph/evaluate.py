@@ -21,7 +21,7 @@ from treadle.dialects.graph.constant import ConstantOp
 from treadle.dialects.graph.definition import Operator, definition
 from treadle.dialects.graph.dtypes import is_float_dtype, numpy_dtype
 from treadle.dialects.graph.movement import ReshapeOp
-from treadle.dialects.graph.numpy_reads import Affine, contract, read
+from treadle.dialects.graph.numpy_reads import AFFINE_OPERATORS, Affine, contract, read
 from treadle.dialects.graph.numpy_scalars import Array, apply_scalar, scalar_dtype
 from treadle.dialects.graph.store import constant_array
 from treadle.errors import TreadleError
@@ -134,22 +134,17 @@ class _Space:
         return apply_scalar(op, [self.array(o) for o in op.operands])
 
     def _affine(self, op: Operation) -> Affine | None:
-        """The result of index arithmetic as an affine index, if it is one."""
+        """The value of an index operation without an array of it, where its operands have none either.
+
+        The evaluator is the oracle of index algebra, too: it computes with values, and reads no expressions.
+        """
         if isinstance(op, arith.ConstantOp):
             return Affine(int(apply_scalar(op, [])), {})
         operands = [self.values[o] for o in op.operands]
-        if not isinstance(op, arith.AddiOp | arith.SubiOp | arith.MuliOp):
+        combine = AFFINE_OPERATORS.get(type(op))
+        if combine is None or not all(isinstance(operand, Affine) for operand in operands):
             return None
-        a, b = operands
-        if not isinstance(a, Affine) or not isinstance(b, Affine):
-            return None
-        if isinstance(op, arith.AddiOp):
-            return a.plus(b)
-        if isinstance(op, arith.SubiOp):
-            return a.plus(b.scaled(-1))
-        if not b.steps:
-            return a.scaled(b.start)
-        return b.scaled(a.start) if not a.steps else None
+        return combine(*operands)
 
     def _read(self, op: AtOp) -> Array:
         predicate = None if op.predicate is None else self.array(op.predicate)

@@ -7,13 +7,15 @@ axis. Axes are counted from the right ("levels"): the result's dimensions are le
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
+from xdsl.dialects import arith
+from xdsl.ir import Operation
 
 from treadle.dialects.graph.numpy_scalars import Array
 from treadle.errors import TreadleError
@@ -41,6 +43,15 @@ class Affine:
             steps[level] = steps.get(level, 0) + step
         return Affine(self.start + other.start, {level: step for level, step in steps.items() if step})
 
+    def minus(self, other: Affine) -> Affine:
+        return self.plus(other.scaled(-1))
+
+    def times(self, other: Affine) -> Affine | None:
+        """The product, if one factor is a constant."""
+        if not other.steps:
+            return self.scaled(other.start)
+        return None if self.steps else other.scaled(self.start)
+
     def bounds(self, sizes: Sequence[int]) -> tuple[int, int]:
         """The least and the largest value; `sizes[level]` is the extent of an axis, none of which is 0."""
         spans = [step * (sizes[level] - 1) for level, step in self.steps.items()]
@@ -52,6 +63,12 @@ class Affine:
         for level, step in self.steps.items():
             result = result + along(np.arange(sizes[level], dtype=np.int64) * step, level)
         return np.asarray(result)
+
+
+AFFINE_OPERATORS: Mapping[type[Operation], Callable[..., Affine | None]] = {
+    arith.AddiOp: Affine.plus, arith.SubiOp: Affine.minus, arith.MuliOp: Affine.times,
+}  # fmt: skip
+"""What index arithmetic does to affine indices; None where the result is not one."""
 
 
 def along(values: Array, level: int) -> Array:
@@ -174,4 +191,4 @@ def _matrices(x: Array, batch: Sequence[int], rows: Sequence[int], columns: Sequ
     return x.transpose([*used, *rest]).reshape(shape)
 
 
-__all__ = ["Affine", "along", "contract", "read"]
+__all__ = ["AFFINE_OPERATORS", "Affine", "along", "contract", "read"]

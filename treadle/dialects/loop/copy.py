@@ -35,6 +35,8 @@ from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.loop.access import checked_buffer, parse_indices, parse_memref, print_address
 from treadle.dialects.loop.attributes import Space, SpaceAttr
+from treadle.index.interface import HasIndexRanges
+from treadle.index.ranges import Range
 
 index = IndexType()
 
@@ -58,7 +60,7 @@ def _is_shared(type: MemRefType) -> bool:
 
 
 @irdl_op_definition
-class CopyOp(IRDLOperation):
+class CopyOp(IRDLOperation, HasIndexRanges):
     """The calling thread fills `extent` consecutive places of a shared buffer's row with the region's values.
 
     ```mlir
@@ -108,6 +110,9 @@ class CopyOp(IRDLOperation):
     def element(self) -> BlockArgument:
         """The element's number inside the region."""
         return self.body.block.args[0]
+
+    def index_range(self, value: SSAValue) -> Range | None:
+        return (0, self.count - 1) if value is self.element else None
 
     @property
     def value(self) -> SSAValue:

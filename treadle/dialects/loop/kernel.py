@@ -31,6 +31,8 @@ from xdsl.traits import IsolatedFromAbove, NoTerminator, SymbolOpInterface
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.loop.attributes import memref_of
+from treadle.index.interface import HasIndexRanges
+from treadle.index.ranges import Range
 
 index = IndexType()
 
@@ -63,6 +65,13 @@ def _properties(name: str, grid: int, threads: int, comment: str | None, residen
     return properties
 
 
+def _id_range(kernel: KernelOp | FuncOp, value: SSAValue) -> Range | None:
+    """The bounds of the number of a block or a thread."""
+    if value is kernel.block_id:
+        return 0, kernel.grid.value.data - 1
+    return (0, kernel.threads.value.data - 1) if value is kernel.thread_id else None
+
+
 def _print_shape(printer: Printer, kernel: KernelOp | FuncOp) -> None:
     """Grid, threads, what else is said, and the body."""
     _print_range(printer, "grid", kernel.block_id, kernel.grid.value.data)
@@ -77,7 +86,7 @@ def _print_shape(printer: Printer, kernel: KernelOp | FuncOp) -> None:
 
 
 @irdl_op_definition
-class KernelOp(IRDLOperation):
+class KernelOp(IRDLOperation, HasIndexRanges):
     """A scheduled tensor program that computes one tensor, or several, in one launch.
 
     ```mlir
@@ -134,6 +143,9 @@ class KernelOp(IRDLOperation):
     @property
     def thread_id(self) -> BlockArgument:
         return self.body.block.args[-1]
+
+    def index_range(self, value: SSAValue) -> Range | None:
+        return _id_range(self, value)
 
     def verify_(self) -> None:
         if self.grid.value.data < 1 or self.threads.value.data < 1:
@@ -217,7 +229,7 @@ def _parse_tensor(parser: Parser) -> TensorType:
 
 
 @irdl_op_definition
-class FuncOp(IRDLOperation):
+class FuncOp(IRDLOperation, HasIndexRanges):
     """A kernel by itself: what `loop.kernel` becomes once buffers are planned.
 
     ```mlir
@@ -272,6 +284,9 @@ class FuncOp(IRDLOperation):
     @property
     def thread_id(self) -> BlockArgument:
         return self.body.block.args[-1]
+
+    def index_range(self, value: SSAValue) -> Range | None:
+        return _id_range(self, value)
 
     def verify_(self) -> None:
         if self.grid.value.data < 1 or self.threads.value.data < 1:

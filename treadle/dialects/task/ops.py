@@ -7,7 +7,7 @@ from typing import Self
 
 from xdsl.dialects.builtin import IndexType, UnitAttr, UnknownLoc
 from xdsl.dialects.utils import AbstractYieldOperation
-from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     irdl_op_definition,
@@ -32,6 +32,8 @@ from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.task.attributes import MapAttr
 from treadle.dialects.task.mapping import Mapping, prove_cover
+from treadle.index.interface import HasIndexRanges
+from treadle.index.ranges import Range
 
 
 @irdl_op_definition
@@ -46,7 +48,7 @@ class YieldOp(AbstractYieldOperation[Attribute]):
 
 
 @irdl_op_definition
-class ForOp(IRDLOperation):
+class ForOp(IRDLOperation, HasIndexRanges):
     """Runs the body once for each task that the mapping gives to this worker, in the mapping's order.
 
     The operand is the worker's number, which must lie in [0, workers); it may be left out where there is one
@@ -90,6 +92,9 @@ class ForOp(IRDLOperation):
             properties={"mapping": attribute, "unroll": UnitAttr() if unroll else None},
             regions=[body],
         )
+
+    def index_range(self, value: SSAValue) -> Range | None:
+        return (0, self.mapping.data.shape[value.index] - 1) if isinstance(value, BlockArgument) else None
 
     def verify_(self) -> None:
         problem = _problem(self.mapping.data, self.body.block.arg_types, self.worker is not None)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from xdsl.ir import SSAValue
 
 from treadle.dialects.graph import ComputeOp
-from treadle.dialects.loop.index_expr import Expr, const
-from treadle.passes.graph.digits import DigitSum, digits_of, index_digits, strides
+from treadle.index.digits import DigitSum, digits_of, index_digits, strides
+from treadle.index.expr import Expr, const
 from treadle.passes.graph.properties import (
     element_index,
     is_bijective_in,

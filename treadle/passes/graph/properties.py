@@ -15,24 +15,17 @@ from fractions import Fraction
 from math import prod
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import IndexType, TensorType
-from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint
 
 from treadle.dialects.graph.compute import AtOp, ComputeOp, ReduceOp, enclosing_compute, yielded
 from treadle.dialects.graph.definition import Operator, definition
-from treadle.dialects.loop.index_expr import Expr, const, var
-from treadle.dialects.loop.index_range import Range
-from treadle.passes.graph.digits import (
-    DigitSum,
-    Placed,
-    as_permutation,
-    digits_of,
-    index_digits,
-    inverted,
-    strides,
-)
-from treadle.passes.loop.emit_index import IndexEmitter, IndexReader
+from treadle.index.digits import DigitSum, Placed, as_permutation, digits_of, index_digits, inverted, strides
+from treadle.index.emitter import IndexEmitter
+from treadle.index.expr import Expr, const, var
+from treadle.index.ranges import Range
+from treadle.index.reader import IndexReader
 from treadle.schedules.row_analysis import Rows, analyse_rows
 
 
@@ -85,19 +78,13 @@ def widens_data(compute: ComputeOp) -> bool:
 
 def index_range(value: SSAValue) -> Range | None:
     """The bounds of an index of a `graph.compute` or a `graph.reduce`; None for another value."""
-    block = value.owner
-    if not isinstance(block, Block) or not isinstance(value, BlockArgument):
-        return None
-    parent = block.parent_op()
-    if not isinstance(parent, ComputeOp | ReduceOp) or not isinstance(value.type, IndexType):
-        return None
-    extent = parent.shape[value.index]
-    return (0, extent - 1) if extent > 0 else (0, None)
+    parent = value.owner.parent_op() if isinstance(value.owner, Block) else None
+    return parent.index_range(value) if isinstance(parent, ComputeOp | ReduceOp) else None
 
 
 def index_reader() -> IndexReader:
     """Reads the index arithmetic of definitions, with the extents as bounds."""
-    return IndexReader(index_range)
+    return IndexReader()
 
 
 def read_index(reader: IndexReader, value: SSAValue) -> Expr:

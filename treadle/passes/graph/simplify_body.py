@@ -15,9 +15,11 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.rewriter import InsertPoint
 
 from treadle.dialects.graph.compute import AtOp, ComputeOp, ReduceOp, YieldOp
-from treadle.dialects.loop.index_expr import Expr, always_less
+from treadle.index.emitter import IndexEmitter
+from treadle.index.expr import Expr
+from treadle.index.linear import always_less
+from treadle.index.reader import IndexReader
 from treadle.passes.graph.properties import index_range, index_reader, read_index
-from treadle.passes.loop.emit_index import IndexEmitter, IndexReader
 
 _Scope = dict[Hashable, SSAValue]
 

@@ -9,10 +9,9 @@ from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.loop import FuncOp, KernelOp
-from treadle.dialects.loop.index_atom import Atom, Div, Mod, Var
-from treadle.dialects.loop.index_expr import Expr
-from treadle.passes.loop.emit_index import IndexReader
-from treadle.passes.loop.kernels import id_ranges
+from treadle.index.atom import Atom, Div, Mod, Var
+from treadle.index.expr import Expr
+from treadle.index.reader import IndexReader
 
 DIVISIONS = (arith.DivUIOp, arith.RemUIOp, arith.FloorDivSIOp, arith.DivSIOp, arith.RemSIOp)
 _ARITHMETIC = (*DIVISIONS, arith.AddiOp, arith.SubiOp, arith.MuliOp, arith.ConstantOp)
@@ -28,7 +27,7 @@ def digit_cuts(kernel: KernelOp | FuncOp) -> dict[SSAValue, set[int]]:
     if not any(isinstance(op, DIVISIONS) for op in operations):
         return {}
     collector = _Collector()
-    reader = IndexReader(id_ranges(kernel).get)
+    reader = IndexReader()
     for operand in _used_indices(operations):
         collector.visit(reader.read(operand))
     return collector.cuts

@@ -23,11 +23,11 @@ from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, Operation, SSAValue
 
 from treadle.dialects.loop import FuncOp
-from treadle.dialects.loop.index_atom import Var
+from treadle.index.atom import Var
+from treadle.index.reader import IndexReader
 from treadle.passes.loop.accesses import SECTOR_BYTES, Access, accesses, name_of
 from treadle.passes.loop.counted_loops import trip_count
-from treadle.passes.loop.emit_index import IndexReader
-from treadle.passes.loop.kernels import constant_index, id_ranges
+from treadle.passes.loop.kernels import constant_index
 
 Lanes: TypeAlias = "NDArray[Any]"
 """One value for each thread of a block."""
@@ -85,7 +85,7 @@ class _Block:
     """Follows the loads of one block through its loops, all threads at once."""
 
     def __init__(self, kernel: FuncOp):
-        self._kernel, self._reader = kernel, IndexReader(id_ranges(kernel).get)
+        self._kernel, self._reader = kernel, IndexReader()
         self._threads = np.arange(kernel.threads.value.data)
 
     def fetched(self, buffer: SSAValue, loads: Sequence[tuple[Operation, Access]], block: int) -> Fetched | None:

@@ -1,4 +1,4 @@
-"""What the loop passes share: the kernels of a module, the ranges of their indices, dead code."""
+"""What the loop passes share: the kernels of a module, dead code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.traits import IsTerminator, Pure
 
 from treadle.dialects.loop import FuncOp, KernelOp
-from treadle.dialects.loop.index_range import Range
 
 _DIVISIONS = (arith.DivUIOp, arith.RemUIOp, arith.DivSIOp, arith.RemSIOp, arith.FloorDivSIOp)
 
@@ -20,14 +19,6 @@ def kernels_of(module: ModuleOp) -> Iterator[KernelOp | FuncOp]:
     for op in list(module.walk()):
         if isinstance(op, KernelOp | FuncOp):
             yield op
-
-
-def id_ranges(kernel: KernelOp | FuncOp) -> dict[SSAValue, Range]:
-    """The ranges of the block's and the thread's number."""
-    return {
-        kernel.block_id: (0, kernel.grid.value.data - 1),
-        kernel.thread_id: (0, kernel.threads.value.data - 1),
-    }
 
 
 def constant_index(value: SSAValue) -> int | None:

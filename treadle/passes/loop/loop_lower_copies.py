@@ -21,10 +21,10 @@ from xdsl.ir import Attribute, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from treadle.dialects.loop import AsyncCopyOp, CopyOp, FuncOp, KernelOp, LoadOp, SpaceAttr, StoreOp, YieldOp, type_of
-from treadle.passes.loop.access_groups import Elements
-from treadle.passes.loop.emit_index import IndexReader
-from treadle.passes.loop.kernels import id_ranges, is_pure, kernels_of
+from treadle.dialects.loop import AsyncCopyOp, CopyOp, LoadOp, SpaceAttr, StoreOp, YieldOp, type_of
+from treadle.index.reader import IndexReader
+from treadle.passes.loop.copy_groups import Elements
+from treadle.passes.loop.kernels import is_pure, kernels_of
 
 _LARGEST, _SMALLEST = 16, 4
 """Bytes that one asynchronous copy moves; 8 are possible, too."""
@@ -59,13 +59,9 @@ class LoopLowerCopiesPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in kernels_of(op):
-            reader = _reader(kernel)
+            reader = IndexReader()
             for copy in [inner for inner in kernel.body.walk() if isinstance(inner, CopyOp)]:
                 lower_copy(copy, reader)
-
-
-def _reader(kernel: KernelOp | FuncOp) -> IndexReader:
-    return IndexReader(id_ranges(kernel).get)
 
 
 def lower_copy(copy: CopyOp, reader: IndexReader) -> None:

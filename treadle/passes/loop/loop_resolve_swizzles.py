@@ -12,10 +12,11 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.loop import AllocOp, AsyncCopyOp, LoadMatrixOp, LoadOp, StoreOp, Swizzle, swizzle_of
-from treadle.dialects.loop.index_expr import Expr
 from treadle.errors import TreadleError
-from treadle.passes.loop.emit_index import IndexEmitter, IndexReader
-from treadle.passes.loop.kernels import id_ranges, kernels_of
+from treadle.index.emitter import IndexEmitter
+from treadle.index.expr import Expr, var
+from treadle.index.reader import IndexReader
+from treadle.passes.loop.kernels import kernels_of
 
 _ACCESSES = (LoadOp, StoreOp, vector.LoadOp, vector.StoreOp, AsyncCopyOp, LoadMatrixOp)
 
@@ -46,7 +47,7 @@ class LoopResolveSwizzlesPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in kernels_of(op):
-            reader = IndexReader(id_ranges(kernel).get)
+            reader = IndexReader()
             for alloc in [inner for inner in kernel.body.walk() if isinstance(inner, AllocOp)]:
                 type = alloc.buffer.type
                 assert isinstance(type, MemRefType)
@@ -83,8 +84,7 @@ def _place(access: Operation, swizzle: Swizzle, row: Expr, column: Expr, known: 
         exclusive.location = access.location
         Rewriter.insert_op(exclusive, InsertPoint.before(access))
         place = exclusive.result
-        reader = IndexReader(lambda value: (0, None))
-        return emitter.emit(reader.read(place) * swizzle.chunk + column % swizzle.chunk)
+        return emitter.emit(var(place, 0, None) * swizzle.chunk + column % swizzle.chunk)
     return emitter.emit(phase * swizzle.chunk + column % swizzle.chunk)
 
 

@@ -13,9 +13,10 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.loop import AsyncCopyOp, FuncOp, KernelOp, LoadOp, StoreOp
-from treadle.dialects.loop.index_expr import Expr
-from treadle.passes.loop.emit_index import IndexEmitter, IndexReader
-from treadle.passes.loop.kernels import erase_dead, id_ranges, kernels_of
+from treadle.index.comparison import truth_of
+from treadle.index.emitter import IndexEmitter
+from treadle.index.reader import IndexReader
+from treadle.passes.loop.kernels import erase_dead, kernels_of
 
 _INDEX_ARITHMETIC = (
     arith.AddiOp, arith.SubiOp, arith.MuliOp, arith.DivUIOp, arith.RemUIOp, arith.FloorDivSIOp, arith.ConstantOp,
@@ -50,12 +51,11 @@ class LoopSimplifyIndexPass(ModulePass):
 
 def simplify_kernel(kernel: KernelOp | FuncOp) -> None:
     """Simplifies one kernel in place."""
-    ranges = id_ranges(kernel)
     block = kernel.body.block
     first = block.first_op
     if first is None:
         return
-    simplifier = _Simplifier(IndexReader(ranges.get))
+    simplifier = _Simplifier(IndexReader())
     simplifier.block(block, IndexEmitter(InsertPoint.before(first)))
     erase_dead(block)
 
@@ -134,12 +134,12 @@ class _Simplifier:
         return new
 
     def _comparison(self, op: arith.CmpiOp, emitter: IndexEmitter) -> None:
-        lhs, rhs = self._reader.read(op.lhs), self._reader.read(op.rhs)
-        truth = _decide(op, lhs, rhs)
+        truth = truth_of(self._reader.comparisons(op))
         if truth is not None:
             self._truth[op.result] = truth
             return
-        op.operands[0], op.operands[1] = emitter.emit(lhs), emitter.emit(rhs)
+        for n, side in enumerate((op.lhs, op.rhs)):
+            op.operands[n] = emitter.emit(self._reader.read(side))
 
     def _connective(self, op: arith.AndIOp | arith.OrIOp) -> None:
         neutral = isinstance(op, arith.AndIOp)
@@ -173,19 +173,3 @@ class _Simplifier:
             new = StoreOp(op.value, op.buffer, op.indices)
         new.location = op.location
         Rewriter.replace_op(op, new)
-
-
-def _decide(op: arith.CmpiOp, lhs: Expr, rhs: Expr) -> bool | None:
-    """The truth of a comparison, if the ranges of its sides tell."""
-    kind = arith.CMPI_COMPARISON_OPERATIONS[op.predicate.value.data]
-    lo, hi = (lhs - rhs).range()
-    if kind in ("slt", "sge"):
-        below = True if hi is not None and hi < 0 else False if lo is not None and lo >= 0 else None
-        return below if kind == "slt" or below is None else not below
-    if kind in ("sle", "sgt"):
-        below = True if hi is not None and hi <= 0 else False if lo is not None and lo > 0 else None
-        return below if kind == "sle" or below is None else not below
-    if kind in ("eq", "ne"):
-        equal = True if lo == hi == 0 else False if (lo is not None and lo > 0) or (hi is not None and hi < 0) else None
-        return equal if kind == "eq" or equal is None else not equal
-    return None

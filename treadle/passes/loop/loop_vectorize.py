@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
-from treadle.passes.loop.kernels import id_ranges, kernels_of
+from treadle.passes.loop.kernels import kernels_of
 from treadle.passes.loop.vector_body import Unsupported, vectorize_loop
 from treadle.passes.loop.vector_buffers import hold_vectors
 
@@ -49,7 +49,6 @@ class LoopVectorizePass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in kernels_of(op):
-            ranges = id_ranges(kernel)
             marked = [o for o in kernel.body.walk() if isinstance(o, scf.ForOp) and "loop.vector" in o.attributes]
             gone: set[Operation] = set()
             for loop in marked:
@@ -57,7 +56,7 @@ class LoopVectorizePass(ModulePass):
                     continue
                 inside = set(loop.walk())
                 try:
-                    vectorize_loop(loop, self.lanes, ranges)
+                    vectorize_loop(loop, self.lanes)
                 except Unsupported:
                     continue
                 gone |= inside

@@ -12,9 +12,9 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.loop import AllocOp, FuncOp, KernelOp, LoadOp, Space, SpaceAttr, StoreOp, buffer_type
+from treadle.index.reader import IndexReader
 from treadle.passes.loop.counted_loops import loops_in, trip_count
-from treadle.passes.loop.emit_index import IndexReader
-from treadle.passes.loop.kernels import constant_index, id_ranges, is_pure, kernels_of
+from treadle.passes.loop.kernels import constant_index, is_pure, kernels_of
 from treadle.passes.loop.wide_access import WideAccess, WideAccesses, Writer
 
 
@@ -55,7 +55,7 @@ class LoopVectorizeAccessesPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in kernels_of(op):
-            reader = IndexReader(id_ranges(kernel).get)
+            reader = IndexReader()
             for loop in list(loops_in(kernel.body.block)):
                 trips = trip_count(loop) or 0
                 counts = constant_index(loop.lb) == 0 and constant_index(loop.step) == 1

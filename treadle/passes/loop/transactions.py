@@ -15,10 +15,9 @@ from itertools import islice, product
 from typing import Any, TypeAlias
 
 from treadle.dialects.loop import FuncOp, Space, swizzle_of
-from treadle.dialects.loop.index_atom import Var
+from treadle.index.atom import Var
+from treadle.index.reader import IndexReader
 from treadle.passes.loop.accesses import SECTOR_BYTES, WARP, Access, accesses, name_of
-from treadle.passes.loop.emit_index import IndexReader
-from treadle.passes.loop.kernels import id_ranges
 
 BANKS = 32
 BANK_BYTES = 4
@@ -66,7 +65,7 @@ def transactions(kernel: FuncOp) -> list[Transactions]:
     Predicates are taken to hold: of a kernel for a ragged shape, the inner blocks are described. Swizzled buffers are
     understood before `loop-resolve-swizzles`.
     """
-    reader, found = IndexReader(id_ranges(kernel).get), list[Transactions]()
+    reader, found = IndexReader(), list[Transactions]()
     for op in kernel.body.walk():
         costs = (_cost(access, kernel, reader) for access in accesses(op))
         found += [cost for cost in costs if cost is not None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from xdsl.builder import Builder
 from xdsl.dialects import arith, scf, vector
@@ -11,18 +11,18 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.rewriter import InsertPoint
 
 from treadle.dialects.loop import LaneMaskOp, LoadOp, StoreOp, StridedLoadOp, StridedStoreOp
-from treadle.dialects.loop.index_expr import Expr, alignment, const, floordiv, split_linear, var
-from treadle.dialects.loop.index_range import Range
-from treadle.passes.loop.emit_index import IndexEmitter, IndexReader
+from treadle.index.comparison import Comparison
+from treadle.index.contiguity import LANE, varies
+from treadle.index.emitter import IndexEmitter
+from treadle.index.expr import Expr, const, floordiv, var
+from treadle.index.linear import alignment, split_linear
+from treadle.index.reader import IndexReader
 from treadle.passes.loop.kernels import constant_index
 from treadle.passes.loop.vector_elementwise import is_elementwise, vector_form
 from treadle.passes.loop.vector_mask import (
-    LANE,
     Agreed,
-    Comparison,
     Condition,
     Unsupported,
-    comparisons_of,
     depends_on_lane,
     lanes_where,
 )
@@ -35,13 +35,13 @@ _INDEX_ARITHMETIC = (
 __all__ = ["Unsupported", "vectorize_loop"]
 
 
-def vectorize_loop(loop: scf.ForOp, lanes: int, ranges: Mapping[SSAValue, Range]) -> None:
+def vectorize_loop(loop: scf.ForOp, lanes: int) -> None:
     """Replaces a loop by its vector form; Unsupported, with the loop untouched, where it has none."""
     if constant_index(loop.lb) != 0 or constant_index(loop.step) != 1 or loop.iter_args:
         raise Unsupported("a loop that does not count up from 0 by 1")
     block = loop.parent_block()
     assert block is not None
-    writer = _VectorWriter(lanes, IndexReader(ranges.get))
+    writer = _VectorWriter(lanes, IndexReader())
     outer = _Level(block, InsertPoint.before(loop), IndexEmitter(InsertPoint.before(loop)))
     end = writer.reader.read(loop.ub)
     trips = floordiv(end + (lanes - 1), lanes)
@@ -133,8 +133,10 @@ class _VectorWriter:
         if isinstance(op, _INDEX_ARITHMETIC) and isinstance(op.results[0].type, IndexType):
             return
         if isinstance(op, arith.CmpiOp) and isinstance(op.lhs.type, IndexType):
-            kind = arith.CMPI_COMPARISON_OPERATIONS[op.predicate.value.data]
-            self._conditions[op.result] = comparisons_of(kind, self._expr(op.lhs), self._expr(op.rhs))
+            found = self.reader.comparisons(op, self._substitution)
+            if found is None:
+                raise Unsupported("an unsigned comparison of numbers that may be negative")
+            self._conditions[op.result] = found
         elif isinstance(op, arith.AndIOp) and (op.lhs in self._conditions or op.rhs in self._conditions):
             self._conditions[op.result] = self._condition(op.lhs) + self._condition(op.rhs)
         elif isinstance(op, LoadOp):
@@ -153,7 +155,7 @@ class _VectorWriter:
 
     def _is_uniform(self, value: SSAValue) -> bool:
         if isinstance(value.type, IndexType):
-            return all(v.key != LANE for v in self._expr(value).vars())
+            return not varies(self._expr(value))
         return value not in self._vectors and not any(map(depends_on_lane, self._conditions.get(value, ())))
 
     def _condition(self, value: SSAValue) -> tuple[Condition, ...]:
@@ -246,7 +248,7 @@ class _VectorWriter:
     def _address(self, op: LoadOp | StoreOp) -> tuple[list[Expr], int]:
         """The index of lane 0, and the stride of the lanes along the last dimension."""
         exprs = [self._expr(i) for i in op.indices]
-        if any(v.key == LANE for e in exprs[:-1] for v in e.vars()):
+        if any(map(varies, exprs[:-1])):
             raise Unsupported("lanes along an outer dimension of a buffer")
         if not exprs:
             return [], 0

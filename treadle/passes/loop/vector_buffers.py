@@ -8,16 +8,17 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.loop import AllocOp, FuncOp, KernelOp
-from treadle.dialects.loop.index_expr import alignment, floordiv
-from treadle.passes.loop.emit_index import IndexEmitter, IndexReader
-from treadle.passes.loop.kernels import id_ranges
+from treadle.index.emitter import IndexEmitter
+from treadle.index.expr import floordiv
+from treadle.index.linear import alignment
+from treadle.index.reader import IndexReader
 
 index = IndexType()
 
 
 def hold_vectors(kernel: KernelOp | FuncOp, lanes: int) -> None:
     """Turns `memref<8x32xf32, register>` into `memref<8x2xvector<16xf32>, register>` where every access allows it."""
-    reader = IndexReader(id_ranges(kernel).get)
+    reader = IndexReader()
     for op in [op for op in kernel.body.walk() if isinstance(op, AllocOp)]:
         if _only_whole_vectors(op, lanes, reader):
             _retype(op, lanes, reader)

@@ -8,22 +8,14 @@ from typing import TypeAlias
 
 from xdsl.ir import SSAValue
 
-from treadle.dialects.loop.index_expr import Expr, floordiv, split_linear
-
-LANE = "lane"
-"""The key of the variable that numbers the lanes."""
+from treadle.index.comparison import Comparison
+from treadle.index.contiguity import LANE, varies
+from treadle.index.expr import Expr, floordiv
+from treadle.index.linear import split_linear
 
 
 class Unsupported(Exception):
     """The loop has something that has no vector form."""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """`difference kind 0` for a kind of `slt sle sgt sge eq ne`."""
-
-    kind: str
-    difference: Expr
 
 
 @dataclass(frozen=True)
@@ -38,24 +30,7 @@ Condition: TypeAlias = Comparison | Agreed
 
 def depends_on_lane(condition: Condition) -> bool:
     """Whether a condition may hold in some lanes and not in others."""
-    return isinstance(condition, Comparison) and any(v.key == LANE for v in condition.difference.vars())
-
-
-def comparisons_of(kind: str, lhs: Expr, rhs: Expr) -> tuple[Comparison, ...]:
-    """The conditions that `lhs kind rhs` stands for; Unsupported where an unsigned one has no signed form."""
-    if not kind.startswith("u"):
-        return (Comparison(kind, lhs - rhs),)
-    signed = Comparison(f"s{kind[1:]}", lhs - rhs)
-    if _is_natural(lhs) and _is_natural(rhs):
-        return (signed,)
-    if kind in ("ult", "ule") and _is_natural(rhs):
-        return (Comparison("sge", lhs), signed)
-    raise Unsupported(f"'{kind}' of numbers that may be negative")
-
-
-def _is_natural(expr: Expr) -> bool:
-    lo, _ = expr.range()
-    return lo is not None and lo >= 0
+    return isinstance(condition, Comparison) and varies(condition.difference)
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,10 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint
 
 from treadle.dialects.loop import LoadOp, StoreOp
-from treadle.dialects.loop.index_expr import Expr, alignment, const, floordiv, split_linear, var
-from treadle.passes.loop.emit_index import IndexEmitter, IndexReader
-
-_LANE = "lane"
-_GROUP = "group"
+from treadle.index.contiguity import Lanes
+from treadle.index.emitter import IndexEmitter
+from treadle.index.expr import Expr, const
+from treadle.index.reader import IndexReader
 
 
 class Writer:
@@ -81,27 +80,23 @@ class WideAccesses:
         counts = [2**n for n in range(5, 0, -1) if 2**n * element.bitwidth <= 8 * most_bytes]
         return [n for n in counts if self._trips % n == 0 and self._allows(op, n)]
 
-    def _allows(self, op: LoadOp | StoreOp, lanes: int) -> bool:
+    def _allows(self, op: LoadOp | StoreOp, count: int) -> bool:
         type = op.buffer.type
         assert isinstance(type, MemRefType)
-        *outer, last = (self._in_lanes(i, lanes) for i in op.indices) if op.indices else (const(0),)
-        split = split_linear(last, _LANE)
-        if split is None or split[0].as_int() != 1 or not all(map(self._is_known_before, (last, *outer))):
+        lanes = Lanes(self._reader, self._variable, self._trips, count)
+        if not lanes.is_run(op.indices) or not all(map(self._is_known_before, op.indices)):
             return False
-        if any(map(_differs, outer)) or alignment(split[1]) % lanes or (outer and type.get_shape()[-1] % lanes):
+        if len(op.indices) > 1 and type.get_shape()[-1] % count:
             return False
         if isinstance(op, LoadOp) and op.otherwise is not None and not self._is_given_before(op.otherwise):
             return False
-        return op.predicate is None or self._agree(op.predicate, lanes)
+        if op.predicate is None:
+            return True
+        return self._is_computed_before(op.predicate) and lanes.agree(op.predicate, self._is_inside)
 
-    def _in_lanes(self, index: SSAValue, lanes: int) -> Expr:
-        group = var(_GROUP, 0, self._trips // lanes - 1) if self._trips > lanes else const(0)
-        position = group * lanes + var(_LANE, 0, lanes - 1)
-        return self._reader.read(index).substitute({self._variable: position})
-
-    def _is_known_before(self, expr: Expr) -> bool:
-        keys = [v.key for v in expr.vars()]
-        return all(key in (_LANE, _GROUP) or not self._is_inside(key) for key in keys)
+    def _is_known_before(self, index: SSAValue) -> bool:
+        """Whether an index is an expression of the loop's variable and of what is defined outside."""
+        return all(v.key is self._variable or not self._is_inside(v.key) for v in self._reader.read(index).vars())
 
     def _is_inside(self, value: object) -> bool:
         owner = value.owner if isinstance(value, SSAValue) else None
@@ -111,17 +106,16 @@ class WideAccesses:
     def _is_given_before(self, value: SSAValue) -> bool:
         return isinstance(value.owner, arith.ConstantOp) or not self._is_inside(value)
 
-    def _agree(self, predicate: SSAValue, lanes: int) -> bool:
-        """Whether the predicate holds in all lanes of a vector or in none, and can be computed before the loop."""
+    def _is_computed_before(self, predicate: SSAValue) -> bool:
+        """Whether `write_predicate` can write a predicate in front of the loop."""
         op = predicate.owner
         if self._is_given_before(predicate):
             return True
         if isinstance(op, arith.AndIOp | arith.OrIOp):
-            return self._agree(op.lhs, lanes) and self._agree(op.rhs, lanes)
+            return self._is_computed_before(op.lhs) and self._is_computed_before(op.rhs)
         if not isinstance(op, arith.CmpiOp) or not isinstance(op.lhs.type, IndexType):
             return False
-        lhs, rhs = self._in_lanes(op.lhs, lanes), self._in_lanes(op.rhs, lanes)
-        return self._is_known_before(lhs - rhs) and lanes_agree(op, lhs, rhs, lanes)
+        return all(map(self._is_known_before, (op.lhs, op.rhs)))
 
     def write_indices(self, access: WideAccess, start: int, at: Writer) -> list[SSAValue]:
         """The indices of the vector that begins with iteration `start`."""
@@ -148,27 +142,3 @@ class WideAccesses:
 
     def _from(self, index: SSAValue, start: int) -> Expr:
         return self._reader.read(index).substitute({self._variable: const(start)})
-
-
-def lanes_agree(op: arith.CmpiOp, lhs: Expr, rhs: Expr, lanes: int) -> bool:
-    """Whether a comparison gives the same in all lanes of a vector: its difference has one sign in them."""
-    kind = arith.CMPI_COMPARISON_OPERATIONS[op.predicate.value.data]
-    difference = lhs - rhs
-    if not _differs(difference):
-        return True
-    if kind.startswith("u"):
-        if not (_is_natural(lhs) and _is_natural(rhs)):
-            return False
-        kind = f"s{kind[1:]}"
-    if kind in ("sle", "sgt"):
-        difference = difference - 1
-    return kind not in ("eq", "ne") and not _differs(floordiv(difference, lanes))
-
-
-def _differs(expr: Expr) -> bool:
-    return any(v.key == _LANE for v in expr.vars())
-
-
-def _is_natural(expr: Expr) -> bool:
-    lo, _ = expr.range()
-    return lo is not None and lo >= 0

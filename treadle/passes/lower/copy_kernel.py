@@ -11,8 +11,8 @@ from xdsl.ir import Attribute, Block, Region, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.loop import KernelOp, LoadOp, StoreOp, memref_of
-from treadle.dialects.loop.index_expr import Expr, const, floordiv, mod, var
-from treadle.passes.loop.emit_index import IndexEmitter
+from treadle.index.emitter import IndexEmitter
+from treadle.index.expr import Expr, const, floordiv, mod, var
 
 ELEMENTS_PER_BLOCK = 4096
 """Elements that one block copies: enough to be worth a worker's turn, few enough to share a large copy."""

@@ -11,9 +11,9 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from treadle.dialects.loop.index_expr import Expr, const, var
 from treadle.dialects.task import ForOp
-from treadle.passes.loop.emit_index import IndexEmitter
+from treadle.index.emitter import IndexEmitter
+from treadle.index.expr import Expr, const, var
 from treadle.passes.loop.kernels import kernels_of
 from treadle.passes.lower.worker_ranges import check_workers
 

@@ -11,8 +11,7 @@ from xdsl.ir import Operation, SSAValue
 from treadle.dialects.loop import FuncOp, KernelOp
 from treadle.dialects.task import ForOp
 from treadle.errors import TreadleError
-from treadle.passes.loop.emit_index import IndexReader
-from treadle.passes.loop.kernels import id_ranges
+from treadle.index.reader import IndexReader
 
 _BELOW = {"slt": 1, "ult": 1, "sle": 0, "ule": 0}
 """Comparisons that bound their left side from above, and how far below the right side it stays."""
@@ -25,7 +24,7 @@ def check_workers(kernel: KernelOp | FuncOp) -> None:
     A worker's number is bounded by the kernel's threads and blocks, by loops, and by an enclosing `scf.if` that
     compares it with a constant. Where no upper bound is known, nothing is checked.
     """
-    reader = IndexReader(id_ranges(kernel).get)
+    reader = IndexReader()
     for loop in [op for op in kernel.walk() if isinstance(op, ForOp)]:
         if loop.worker is None:
             continue

@@ -12,10 +12,11 @@ from treadle.dialects.graph import ComputeOp, ReduceOp, YieldOp
 from treadle.dialects.graph.definition import widened
 from treadle.dialects.graph.reduction import identity
 from treadle.dialects.loop import KernelOp
-from treadle.dialects.loop.index_expr import Expr, floordiv, mod, var
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
-from treadle.schedules.access_analysis import IndexMap, stride_along
+from treadle.index.expr import Expr, floordiv, mod, var
+from treadle.index.linear import stride_along
+from treadle.schedules.access_analysis import DefinitionAccesses
 from treadle.schedules.accumulator import accumulator, narrowed
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.scalar_body import emit_block, emit_operation
@@ -37,10 +38,10 @@ def walks_contiguously(compute: ComputeOp, reduce: ReduceOp) -> bool:
     for n, arg in enumerate(args):
         digit = floordiv(inner, prod(shape[n + 1 :]))
         digits[arg] = digit if n == 0 else mod(digit, shape[n])
-    index_map = IndexMap(compute, digits)
+    accesses = DefinitionAccesses(compute, digits)
     inside = [at for at in compute.reads() if at.parent_op() is reduce]
-    strides = [stride_along(index_map.position(at), "reduced") for at in inside]
-    conditions = [stride_along(difference, "reduced") for difference in index_map.conditions()]
+    strides = [stride_along(accesses.position(at), "reduced") for at in inside]
+    conditions = [stride_along(comparison.difference, "reduced") for comparison in accesses.conditions()]
     return 1 in strides and all(s in (0, 1) for s in strides) and None not in conditions
 
 

@@ -11,10 +11,10 @@ import weakref
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, TypeAlias
 
-from treadle.dialects.loop.index_range import Range
+from treadle.index.ranges import Range
 
 if TYPE_CHECKING:
-    from treadle.dialects.loop.index_expr import Expr
+    from treadle.index.expr import Expr
 
 _serial = itertools.count()
 _interning = threading.RLock()

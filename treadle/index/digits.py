@@ -13,8 +13,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from treadle.dialects.loop.index_atom import Atom, Div, Mod, Var
-from treadle.dialects.loop.index_expr import Expr, const
+from treadle.index.atom import Atom, Div, Mod, Var
+from treadle.index.expr import Expr, const
 
 
 @dataclass(frozen=True, order=True)

@@ -29,5 +29,28 @@ def range_product(a: Range, b: Range) -> Range:
     return None, None
 
 
+def range_min(a: Range, b: Range) -> Range:
+    """Bounds of min(x, y) for x in a, y in b."""
+    return _lowest(a[0], b[0]), min((x for x in (a[1], b[1]) if x is not None), default=None)
+
+
+def range_max(a: Range, b: Range) -> Range:
+    """Bounds of max(x, y) for x in a, y in b."""
+    return max((x for x in (a[0], b[0]) if x is not None), default=None), _highest(a[1], b[1])
+
+
+def range_union(a: Range, b: Range) -> Range:
+    """Bounds of what is in a or in b."""
+    return _lowest(a[0], b[0]), _highest(a[1], b[1])
+
+
+def _lowest(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else min(a, b)
+
+
+def _highest(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else max(a, b)
+
+
 def _negated(a: Range) -> Range:
     return None if a[1] is None else -a[1], None if a[0] is None else -a[0]

@@ -20,8 +20,8 @@ from collections.abc import Hashable, Iterator, Mapping
 from math import gcd
 from typing import Any
 
-from treadle.dialects.loop.index_atom import Atom, Div, Mod, Monomial, Var, atom_order, intern
-from treadle.dialects.loop.index_range import Range, range_product
+from treadle.index.atom import Atom, Div, Mod, Monomial, Var, atom_order, intern
+from treadle.index.ranges import Range, range_product
 
 
 class Expr:
@@ -55,7 +55,7 @@ class Expr:
         terms = dict(self.terms)
         for monomial, coefficient in other.terms:
             terms[monomial] = terms.get(monomial, 0) + coefficient
-        return _build(terms, self.constant + other.constant)
+        return sum_of(terms, self.constant + other.constant)
 
     def __mul__(self, other: Expr | int) -> Expr:
         other = _expr(other)
@@ -69,7 +69,7 @@ class Expr:
             monomial = tuple(sorted(left + right, key=atom_order))
             terms[monomial] = terms.get(monomial, 0) + a * b
         constant = terms.pop((), 0)
-        return _build(terms, constant)
+        return sum_of(terms, constant)
 
     def __sub__(self, other: Expr | int) -> Expr:
         return self + _expr(other) * -1
@@ -164,8 +164,8 @@ def floordiv(e: Expr, c: int) -> Expr:
         return const(known)
     out = Expr(tuple((m, k // c) for m, k in e.terms if k % c == 0), e.constant // c)
     rest = Expr(tuple(t for t in e.terms if t[1] % c), e.constant % c)
-    quotient = _divide_reduced(_build(dict(rest.terms), rest.constant), c)
-    return _build(dict(out.terms), out.constant) + quotient
+    quotient = _divide_reduced(sum_of(dict(rest.terms), rest.constant), c)
+    return sum_of(dict(out.terms), out.constant) + quotient
 
 
 def mod(e: Expr, c: int) -> Expr:
@@ -173,7 +173,7 @@ def mod(e: Expr, c: int) -> Expr:
     _check_divisor(c)
     if (known := _known_quotient(e, c)) is not None:
         return e - known * c
-    rest = _build({m: k for m, k in e.terms if k % c}, e.constant % c)
+    rest = sum_of({m: k for m, k in e.terms if k % c}, e.constant % c)
     if (known := _known_quotient(rest, c)) is not None:
         return rest - known * c
     inner = rest.as_atom()
@@ -183,35 +183,6 @@ def mod(e: Expr, c: int) -> Expr:
         g, high, low = split
         return mod(high, c // g) * g + low
     return _of_atom(intern(Mod, rest, c))
-
-
-def split_linear(e: Expr, key: Hashable) -> tuple[Expr, Expr] | None:
-    """(coefficient, rest) with e = coefficient * key + rest, or None where e is not affine in key."""
-    coefficient: dict[Monomial, int] = {}
-    rest: dict[Monomial, int] = {}
-    for monomial, k in e.terms:
-        holders = [a for a in monomial if any(v.key == key for v in _atom_leaves(a))]
-        if len(holders) > 1 or (holders and not isinstance(holders[0], Var)):
-            return None
-        if holders:
-            coefficient[_without(monomial, holders[0])] = k
-        else:
-            rest[monomial] = k
-    constant = coefficient.pop((), 0)
-    return _build(coefficient, constant), _build(rest, e.constant)
-
-
-def alignment(e: Expr) -> int:
-    """The largest known divisor of e: the gcd of its coefficients; 0 for the constant 0."""
-    return gcd(e.constant, *(k for _, k in e.terms))
-
-
-def always_less(a: Expr | int, b: Expr | int) -> bool | None:
-    """Whether a < b for all values in range; None where the ranges do not tell."""
-    lo, hi = (_expr(a) - b).range()
-    if hi is not None and hi < 0:
-        return True
-    return False if lo is not None and lo >= 0 else None
 
 
 def _expr(value: Expr | int) -> Expr:
@@ -261,17 +232,18 @@ def _split_digit(e: Expr, c: int) -> tuple[int, Expr, Expr] | None:
         shift = _known_quotient(low, g)
         if shift is not None:
             high = {m: k // g for m, k in e.terms if k % g == 0}
-            return g, _build(high, shift), low - shift * g
+            return g, sum_of(high, shift), low - shift * g
     return None
 
 
-def _without(monomial: Monomial, atom: Atom) -> Monomial:
+def without(monomial: Monomial, atom: Atom) -> Monomial:
+    """The monomial divided by one of its atoms."""
     at = monomial.index(atom)
     return monomial[:at] + monomial[at + 1 :]
 
 
-def _build(terms: dict[Monomial, int], constant: int) -> Expr:
-    """Drops zero terms, recombines quotients with remainders, sorts."""
+def sum_of(terms: dict[Monomial, int], constant: int) -> Expr:
+    """The canonical sum: drops zero terms, recombines quotients with remainders, sorts."""
     items = [(m, k) for m, k in terms.items() if k]
     items.sort(key=lambda term: [atom.serial for atom in term[0]])
     plain = Expr(tuple(items), constant)
@@ -289,7 +261,7 @@ def _fold_atom(e: Expr, monomial: Monomial, k: int, atom: Atom) -> Expr | None:
     """e with the term k * monomial recombined through `atom`, one of the monomial's factors."""
     if isinstance(atom, Var):
         return None
-    cofactor = _without(monomial, atom)
+    cofactor = without(monomial, atom)
     scale = Expr(((cofactor, k),), 0) if cofactor else const(k)
     if isinstance(atom, Mod):
         return _fold_mod(e, monomial, scale, atom)
@@ -309,12 +281,12 @@ def _fold_mod(e: Expr, monomial: Monomial, scale: Expr, atom: Mod) -> Expr | Non
         if coefficient != k * b:
             continue
         digit = next((a for a in other if isinstance(a, Mod)), None)
-        if digit is None or _without(other, digit) != cofactor:
+        if digit is None or without(other, digit) != cofactor:
             continue
         offset = _remove(digit.arg, quotient)
         if offset is not None:
             del held[other], held[monomial]
-            return _build(held, e.constant) + scale * mod(y + offset * b, b * digit.divisor)
+            return sum_of(held, e.constant) + scale * mod(y + offset * b, b * digit.divisor)
     return None
 
 
@@ -341,7 +313,7 @@ def _remove(e: Expr, part: Expr) -> Expr | None:
         spelling = spelled.pop(_flat(wanted), None)
         if spelling is None or held.pop(spelling) != coefficient:
             return None
-    return _build(held, e.constant - part.constant) if part.terms else None
+    return sum_of(held, e.constant - part.constant) if part.terms else None
 
 
 def _flat(monomial: Monomial) -> Monomial:
@@ -366,7 +338,8 @@ def _flat_quotient(atom: Div) -> Atom:
     return atom.flat
 
 
-def _atom_leaves(atom: Atom) -> Iterator[Var]:
+def variables_of(atom: Atom) -> Iterator[Var]:
+    """The variables inside an atom, some several times."""
     if isinstance(atom, Var):
         yield atom
     if isinstance(atom, Div | Mod):
@@ -376,7 +349,7 @@ def _atom_leaves(atom: Atom) -> Iterator[Var]:
 def _leaves(e: Expr) -> Iterator[Var]:
     for monomial, _ in e.terms:
         for atom in monomial:
-            yield from _atom_leaves(atom)
+            yield from variables_of(atom)
 
 
 def _substitute_atom(atom: Atom, replacement: Mapping[Any, Expr]) -> Expr:

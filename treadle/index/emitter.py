@@ -1,119 +1,17 @@
-"""Between index arithmetic in the IR (`arith` on `index`) and symbolic expressions.
-
-`IndexReader` (or `expr_of`) reads the operations that compute a value; `IndexEmitter` writes operations that
-compute an expression.  A variable's key is the SSA value that it stands for.
-"""
+"""Symbolic expressions written as index arithmetic: `arith` on `index`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import gcd
-from typing import TypeAlias
 
 from xdsl.builder import Builder
-from xdsl.dialects import arith, scf
+from xdsl.dialects import arith
 from xdsl.dialects.builtin import IndexType, IntegerAttr, LocationAttr
-from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint
 
-from treadle.dialects.loop.copy import CopyOp
-from treadle.dialects.loop.index_atom import Div, Mod, Monomial, Var
-from treadle.dialects.loop.index_expr import Expr, const, floordiv, mod, var
-from treadle.dialects.loop.index_range import Range
-
-RangeOf: TypeAlias = Callable[[SSAValue], "Range | None"]
-"""What is known of a value that is not read through; None where nothing is."""
-
-
-class IndexReader:
-    """Reads index arithmetic into expressions; every value is read once.
-
-    ranges: bounds of block arguments and of results it does not read through.  Where it knows none, loop
-    variables are bounded by their loop, minima and maxima by their operands, and other index values are
-    taken as non-negative (casts from integers and the remaining arith operations: unbounded).
-
-    Unsigned division and remainder are read as floor division: their operands are non-negative by contract.
-    """
-
-    def __init__(self, ranges: RangeOf | None = None) -> None:
-        self._ranges = ranges
-        self._read: dict[SSAValue, Expr] = {}
-
-    def read(self, value: SSAValue) -> Expr:
-        """The expression that computes `value`, an index."""
-        expr = self._read.get(value)
-        if expr is None:
-            expr = self._read[value] = self._through(value)
-        return expr
-
-    def _through(self, value: SSAValue) -> Expr:
-        op = value.owner
-        if not isinstance(value.type, IndexType) or isinstance(op, Block):
-            return self._opaque(value)
-        if isinstance(op, arith.ConstantOp) and isinstance(op.value, IntegerAttr):
-            return const(op.value.value.data)
-        if isinstance(op, arith.AddiOp):
-            return self.read(op.lhs) + self.read(op.rhs)
-        if isinstance(op, arith.SubiOp):
-            return self.read(op.lhs) - self.read(op.rhs)
-        if isinstance(op, arith.MuliOp):
-            return self.read(op.lhs) * self.read(op.rhs)
-        if isinstance(op, arith.DivUIOp | arith.FloorDivSIOp | arith.DivSIOp | arith.RemUIOp | arith.RemSIOp):
-            return self._quotient(op, value)
-        return self._opaque(value)
-
-    def _quotient(
-        self,
-        op: arith.DivUIOp | arith.FloorDivSIOp | arith.DivSIOp | arith.RemUIOp | arith.RemSIOp,
-        value: SSAValue,
-    ) -> Expr:
-        dividend, divisor = self.read(op.lhs), self.read(op.rhs).as_int()
-        if divisor is None or divisor <= 0:
-            return self._opaque(value)
-        lo, _ = dividend.range()
-        if isinstance(op, arith.DivSIOp | arith.RemSIOp) and (lo is None or lo < 0):
-            return self._opaque(value)
-        if isinstance(op, arith.RemUIOp | arith.RemSIOp):
-            return mod(dividend, divisor)
-        return floordiv(dividend, divisor)
-
-    def _opaque(self, value: SSAValue) -> Expr:
-        known = self._ranges(value) if self._ranges is not None else None
-        lo, hi = known or self._default_range(value)
-        return const(lo) if lo is not None and lo == hi else var(value, lo, hi)
-
-    def _default_range(self, value: SSAValue) -> Range:
-        op = value.owner
-        if isinstance(op, Block):
-            return self._loop_range(value, op)
-        if isinstance(op, arith.MinUIOp | arith.MinSIOp):
-            return _combined(self.read(op.lhs).range(), self.read(op.rhs).range(), _min_lo, _min_hi)
-        if isinstance(op, arith.MaxUIOp | arith.MaxSIOp):
-            return _combined(self.read(op.lhs).range(), self.read(op.rhs).range(), _max_lo, _max_hi)
-        if isinstance(op, arith.SelectOp):
-            return _combined(self.read(op.lhs).range(), self.read(op.rhs).range(), _min_lo, _max_hi)
-        if op.name.startswith("arith.") or not isinstance(value.type, IndexType):
-            return None, None
-        return 0, None
-
-    def _loop_range(self, value: SSAValue, block: Block) -> Range:
-        loop = block.parent_op()
-        if isinstance(loop, CopyOp):
-            return 0, loop.count - 1
-        if not isinstance(value, BlockArgument) or not isinstance(loop, scf.ForOp):
-            return 0, None
-        if value.index > 0 or not isinstance(value.type, IndexType):
-            return None, None
-        (lo, first), (_, end) = self.read(loop.lb).range(), self.read(loop.ub).range()
-        step = self.read(loop.step).as_int()
-        if end is not None and step is not None and lo == first and lo is not None and end > lo and step > 0:
-            return lo, lo + (end - 1 - lo) // step * step
-        return lo, None if end is None else end - 1
-
-
-def expr_of(value: SSAValue, ranges: RangeOf | None = None) -> Expr:
-    """The expression that computes one value; `IndexReader` reads several and shares the work."""
-    return IndexReader(ranges).read(value)
+from treadle.index.atom import Div, Mod, Monomial, Var
+from treadle.index.expr import Expr, const
 
 
 class IndexEmitter:
@@ -250,28 +148,3 @@ class IndexEmitter:
                 return True
             owner = owner.parent_op()
         return False
-
-
-def _combined(
-    a: Range,
-    b: Range,
-    lower: Callable[[int | None, int | None], int | None],
-    upper: Callable[[int | None, int | None], int | None],
-) -> Range:
-    return lower(a[0], b[0]), upper(a[1], b[1])
-
-
-def _min_lo(a: int | None, b: int | None) -> int | None:
-    return None if a is None or b is None else min(a, b)
-
-
-def _max_hi(a: int | None, b: int | None) -> int | None:
-    return None if a is None or b is None else max(a, b)
-
-
-def _min_hi(a: int | None, b: int | None) -> int | None:
-    return min((x for x in (a, b) if x is not None), default=None)
-
-
-def _max_lo(a: int | None, b: int | None) -> int | None:
-    return max((x for x in (a, b) if x is not None), default=None)

@@ -12,9 +12,10 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.parser import Parser
 from xdsl.rewriter import InsertPoint
 
-from treadle.dialects.loop.index_expr import Expr, const, mod, var
-from treadle.dialects.loop.index_range import Range
-from treadle.passes.loop.emit_index import IndexEmitter, IndexReader, expr_of
+from treadle.index.emitter import IndexEmitter
+from treadle.index.expr import Expr, const, mod, var
+from treadle.index.ranges import Range
+from treadle.index.reader import IndexReader
 
 RANGES: list[Range] = [(0, 127), (0, 3), (-9, 30), (None, None)]
 
@@ -71,7 +72,7 @@ def test_written_operations_compute_the_expression(data: st.DataObject) -> None:
     evaluate(block, values)
     assert values[value] == expected
     known: dict[SSAValue, Range] = dict(zip(block.args, RANGES, strict=True))
-    again = expr_of(value, known.get)
+    again = IndexReader({v: var(v, *r) for v, r in known.items()}).read(value)
     assert again.evaluate(values) == expected
 
 
@@ -99,7 +100,7 @@ def test_reading_recombines_a_split() -> None:
     split, whole = operands_of_last(ops)
     reader = IndexReader()
     assert reader.read(split) == reader.read(whole)
-    assert expr_of(split, lambda _: (0, 7)).range() == (0, 7)
+    assert IndexReader({whole: var(whole, 0, 7)}).read(split).range() == (0, 7)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def test_ranges(computed: str, expected: Range) -> None:
           "test.op"(%v) : (index) -> ()
         }}
     """)
-    assert expr_of(operands_of_last(ops)[0]).range() == expected
+    assert IndexReader().read(operands_of_last(ops)[0]).range() == expected
 
 
 def test_invariant_arithmetic_leaves_the_loop() -> None:

@@ -1,0 +1,104 @@
+"""Runs and agreement, against every value of small loops."""
+
+from __future__ import annotations
+
+import operator
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from treadle.index.comparison import Comparison
+from treadle.index.contiguity import agree, in_lanes, is_run, lane_stride, moves_as_vectors, varies, widest
+from treadle.index.expr import Expr, const, var
+
+BASE = var("base", 0, 5)
+COMPARE = {
+    "slt": operator.lt, "sle": operator.le, "sgt": operator.gt,
+    "sge": operator.ge, "eq": operator.eq, "ne": operator.ne,
+}  # fmt: skip
+
+
+def addresses(extent: int) -> list[Expr]:
+    i = var("i", 0, extent - 1)
+    return [
+        i,
+        i + 4,
+        i + 3,
+        2 * i,
+        i * 0 + 5,
+        BASE * 8 + i,
+        BASE * 6 + i,
+        i // 4,
+        i % 4,
+        i % 3,
+        (i + BASE * 4) % 8,
+        11 - i,
+    ]
+
+
+def vectors(e: Expr, extent: int, lanes: int) -> list[list[int]]:
+    """The values that each vector takes, for each value of the base."""
+    return [
+        [e.evaluate({"base": base, "i": start + lane}) for lane in range(lanes)]
+        for base in range(6)
+        for start in range(0, extent, lanes)
+    ]
+
+
+CASES = [
+    (e, extent, lanes) for extent in (4, 8, 24) for e in addresses(extent) for lanes in (2, 4) if extent % lanes == 0
+]
+
+
+@pytest.mark.parametrize(("e", "extent", "lanes"), CASES, ids=str)
+def test_what_counts_as_a_run_is_one(e: Expr, extent: int, lanes: int) -> None:
+    taken = vectors(e, extent, lanes)
+    in_vectors = e.substitute({"i": in_lanes(extent, lanes)})
+    truly = all(v == list(range(v[0], v[0] + lanes)) and v[0] % lanes == 0 for v in taken)
+    assert is_run(in_vectors, lanes) <= truly
+    if not varies(in_vectors):
+        assert all(len(set(v)) == 1 for v in taken)
+    stride = lane_stride(in_vectors)
+    if stride is not None:
+        assert all(b - a == stride for v in taken for a, b in pairwise(v))
+
+
+@pytest.mark.parametrize(("e", "expected"), [(BASE * 8 + var("i", 0, 7), True), (BASE * 6 + var("i", 0, 7), False)])
+def test_a_run_begins_at_a_multiple_of_the_lanes(e: Expr, expected: bool) -> None:
+    assert is_run(e.substitute({"i": in_lanes(8, 4)}), 4) is expected
+
+
+@given(
+    st.sampled_from(list(COMPARE)),
+    st.sampled_from(range(len(addresses(24)))),
+    st.integers(-3, 30),
+    st.sampled_from((2, 4)),
+)
+def test_lanes_agree_only_where_they_do(kind: str, which: int, limit: int, lanes: int) -> None:
+    e = addresses(24)[which] - limit
+    if agree(Comparison(kind, e.substitute({"i": in_lanes(24, lanes)})), lanes):
+        assert all(len({COMPARE[kind](value, 0) for value in v}) == 1 for v in vectors(e, 24, lanes))
+
+
+@pytest.mark.parametrize("kind", ["slt", "sge"])
+@pytest.mark.parametrize(("limit", "expected"), [(8, True), (7, False)])
+def test_lanes_agree_on_a_limit_between_vectors(kind: str, limit: int, expected: bool) -> None:
+    i = in_lanes(24, 4)
+    assert agree(Comparison(kind, i - limit), 4) is expected
+    inclusive = {"slt": "sle", "sge": "sgt"}[kind]
+    assert agree(Comparison(inclusive, i - (limit - 1)), 4) is expected
+
+
+def test_vectors_may_share_an_element_but_not_scatter() -> None:
+    i = in_lanes(24, 4)
+    assert moves_as_vectors([i, i // 4, const(3)], [Comparison("slt", i - 8)], 4)
+    assert not moves_as_vectors([i * 2], [], 4)
+    assert not moves_as_vectors([i], [Comparison("slt", i - 7)], 4)
+
+
+def test_widest_is_a_power_of_two_up_to_the_most() -> None:
+    assert widest(16, lambda n: n <= 4) == 4
+    assert widest(3, lambda n: True) == 2
+    assert widest(8, lambda n: False) == 1

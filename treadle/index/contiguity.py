@@ -1,0 +1,106 @@
+"""Consecutive elements: what `lanes` neighbouring values of a variable do to addresses and conditions.
+
+The variable is written as `lanes * group + lane`; a vector takes the lanes of one group. An address is a *run* if
+each lane takes the element after the last lane's, and lane 0 one at a multiple of `lanes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import IndexType
+from xdsl.ir import SSAValue
+
+from treadle.index.comparison import Comparison
+from treadle.index.expr import Expr, const, floordiv, var
+from treadle.index.linear import alignment, depends_on, split_linear, stride_along
+from treadle.index.reader import IndexReader
+
+LANE = "lane"
+"""The key of the variable that numbers the lanes of a vector."""
+GROUP = "group"
+"""The key of the variable that numbers the vectors."""
+
+_CONNECTIVES = (arith.AndIOp, arith.OrIOp, arith.XOrIOp)
+
+
+def in_lanes(extent: int, lanes: int) -> Expr:
+    """A variable of `extent` values, which the vectors of `lanes` cover, as its vector and its lane."""
+    groups = -(-extent // lanes)
+    group = var(GROUP, 0, groups - 1) if groups > 1 else const(0)
+    return group * lanes + var(LANE, 0, lanes - 1)
+
+
+def varies(e: Expr) -> bool:
+    """Whether the lanes of one vector may have different values."""
+    return depends_on(e, LANE)
+
+
+def lane_stride(e: Expr) -> int | None:
+    """How far one lane's value is from the last lane's; None where that is not one number."""
+    return stride_along(e, LANE)
+
+
+def is_run(position: Expr, lanes: int) -> bool:
+    """Whether the lanes take neighbours, the first at a multiple of their number."""
+    split = split_linear(position, LANE)
+    return split is not None and split[0] == 1 and alignment(split[1]) % lanes == 0
+
+
+def agree(comparison: Comparison, lanes: int) -> bool:
+    """Whether a comparison holds in all lanes of each vector or in none: its difference has one sign in them."""
+    kind, difference = comparison.kind, comparison.difference
+    if not varies(difference):
+        return True
+    if kind in ("sle", "sgt"):
+        difference = difference - 1
+    return kind not in ("eq", "ne") and not varies(floordiv(difference, lanes))
+
+
+def moves_as_vectors(positions: Iterable[Expr], conditions: Iterable[Comparison], lanes: int) -> bool:
+    """Whether every position is one for all lanes or a run, under conditions on which the lanes agree."""
+    return all(not varies(p) or is_run(p, lanes) for p in positions) and all(agree(c, lanes) for c in conditions)
+
+
+def widest(most: int, allows: Callable[[int], bool]) -> int:
+    """The largest power of two up to `most` that is allowed; 1 always is."""
+    return next((2**e for e in range(most.bit_length() - 1, 0, -1) if allows(2**e)), 1)
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """`count` values of a loop's variable at a time, in the loop's index arithmetic.
+
+    reader: of the loop's indices; variable: counts from 0 to extent - 1; count: divides the extent
+    """
+
+    reader: IndexReader
+    variable: SSAValue
+    extent: int
+    count: int
+
+    def read(self, index: SSAValue) -> Expr:
+        """The expression of an index, over group and lane in place of the variable."""
+        return self.reader.read(index).substitute({self.variable: in_lanes(self.extent, self.count)})
+
+    def is_run(self, indices: Sequence[SSAValue]) -> bool:
+        """Whether an access takes neighbours along the last dimension, at one place in the others."""
+        if not indices:
+            return False
+        *outer, last = map(self.read, indices)
+        return not any(map(varies, outer)) and is_run(last, self.count)
+
+    def agree(self, predicate: SSAValue, is_inside: Callable[[SSAValue], bool]) -> bool:
+        """Whether a predicate holds in all lanes of each vector or in none; what is outside the loop does."""
+        op = predicate.owner
+        if isinstance(op, arith.ConstantOp) or not is_inside(predicate):
+            return True
+        if isinstance(op, _CONNECTIVES):
+            return all(self.agree(side, is_inside) for side in op.operands)
+        if not isinstance(op, arith.CmpiOp) or not isinstance(op.lhs.type, IndexType):
+            return False
+        lanes = in_lanes(self.extent, self.count)
+        comparisons = self.reader.comparisons(op, {self.variable: lanes})
+        return comparisons is not None and all(agree(c, self.count) for c in comparisons)

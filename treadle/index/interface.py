@@ -1,0 +1,20 @@
+"""What an operation says of the indices that it defines."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from xdsl.ir import Operation, SSAValue
+
+from treadle.index.ranges import Range
+
+
+class HasIndexRanges(Operation, ABC):
+    """An operation that bounds indices: arguments of its blocks, or its results.
+
+    Index algebra asks every operation in this way, and knows no dialect beyond `arith` and `scf`.
+    """
+
+    @abstractmethod
+    def index_range(self, value: SSAValue) -> Range | None:
+        """The inclusive bounds of a block argument or a result; None where it is no index that this bounds."""

@@ -1,0 +1,120 @@
+"""Index arithmetic (`arith` on `index`) read into expressions. A variable's key is the SSA value that it stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from xdsl.dialects import arith, scf
+from xdsl.dialects.builtin import IndexType, IntegerAttr, TensorType
+from xdsl.ir import Block, BlockArgument, SSAValue
+
+from treadle.index.comparison import Comparison, comparisons_of
+from treadle.index.expr import Expr, const, floordiv, mod, var
+from treadle.index.interface import HasIndexRanges
+from treadle.index.linear import function_of
+from treadle.index.ranges import Range, range_max, range_min, range_union
+
+
+class IndexReader:
+    """Reads index arithmetic into expressions; every value is read once.
+
+    A value that is no arithmetic becomes a variable. Its bounds are those that its operation gives (`HasIndexRanges`);
+    else loop variables are bounded by their loop, minima and maxima by their operands, and other index values are taken
+    as non-negative (casts from integers and the remaining arith operations: unbounded).
+
+    known: expressions for given values, for example digits of one variable
+    functions: a value that is no arithmetic is an unknown function of the indices that it is computed from, and so
+        advances along none of them by one stride; without, it is a variable by itself
+
+    Unsigned division and remainder are read as floor division: their operands are non-negative by contract.
+    """
+
+    def __init__(self, known: Mapping[SSAValue, Expr] | None = None, functions: bool = False) -> None:
+        self._functions = functions
+        self._read: dict[SSAValue, Expr] = dict(known or {})
+
+    def read(self, value: SSAValue) -> Expr:
+        """The expression that computes `value`, an index."""
+        expr = self._read.get(value)
+        if expr is None:
+            expr = self._read[value] = self._through(value)
+        return expr
+
+    def comparisons(
+        self, op: arith.CmpiOp, replacement: Mapping[SSAValue, Expr] | None = None
+    ) -> tuple[Comparison, ...] | None:
+        """What has to hold together for a comparison of indices, with variables replaced; None where it is unsigned
+        and has no signed form."""
+        lhs, rhs = self.read(op.lhs), self.read(op.rhs)
+        if replacement:
+            lhs, rhs = lhs.substitute(replacement), rhs.substitute(replacement)
+        return comparisons_of(arith.CMPI_COMPARISON_OPERATIONS[op.predicate.value.data], lhs, rhs)
+
+    def _through(self, value: SSAValue) -> Expr:
+        op = value.owner
+        if not isinstance(value.type, IndexType) or isinstance(op, Block):
+            return self._opaque(value)
+        if isinstance(op, arith.ConstantOp) and isinstance(op.value, IntegerAttr):
+            return const(op.value.value.data)
+        if isinstance(op, arith.AddiOp):
+            return self.read(op.lhs) + self.read(op.rhs)
+        if isinstance(op, arith.SubiOp):
+            return self.read(op.lhs) - self.read(op.rhs)
+        if isinstance(op, arith.MuliOp):
+            return self.read(op.lhs) * self.read(op.rhs)
+        if isinstance(op, arith.DivUIOp | arith.FloorDivSIOp | arith.DivSIOp | arith.RemUIOp | arith.RemSIOp):
+            return self._quotient(op, value)
+        return self._opaque(value)
+
+    def _quotient(
+        self,
+        op: arith.DivUIOp | arith.FloorDivSIOp | arith.DivSIOp | arith.RemUIOp | arith.RemSIOp,
+        value: SSAValue,
+    ) -> Expr:
+        dividend, divisor = self.read(op.lhs), self.read(op.rhs).as_int()
+        if divisor is None or divisor <= 0:
+            return self._opaque(value)
+        lo, _ = dividend.range()
+        if isinstance(op, arith.DivSIOp | arith.RemSIOp) and (lo is None or lo < 0):
+            return self._opaque(value)
+        if isinstance(op, arith.RemUIOp | arith.RemSIOp):
+            return mod(dividend, divisor)
+        return floordiv(dividend, divisor)
+
+    def _opaque(self, value: SSAValue) -> Expr:
+        op = value.owner
+        if self._functions and not isinstance(op, Block):
+            inside = [i for i in op.operands if isinstance(i.type, IndexType) or not isinstance(i.owner, Block)]
+            return function_of(value, [self.read(i) for i in inside if not isinstance(i.type, TensorType)])
+        lo, hi = self._range(value)
+        return const(lo) if lo is not None and lo == hi else var(value, lo, hi)
+
+    def _range(self, value: SSAValue) -> Range:
+        op = value.owner
+        definer = op.parent_op() if isinstance(op, Block) else op
+        given = definer.index_range(value) if isinstance(definer, HasIndexRanges) else None
+        if given is not None:
+            return given
+        if isinstance(op, Block):
+            return self._loop_range(value, op)
+        if isinstance(op, arith.MinUIOp | arith.MinSIOp):
+            return range_min(self.read(op.lhs).range(), self.read(op.rhs).range())
+        if isinstance(op, arith.MaxUIOp | arith.MaxSIOp):
+            return range_max(self.read(op.lhs).range(), self.read(op.rhs).range())
+        if isinstance(op, arith.SelectOp):
+            return range_union(self.read(op.lhs).range(), self.read(op.rhs).range())
+        if op.name.startswith("arith.") or not isinstance(value.type, IndexType):
+            return None, None
+        return 0, None
+
+    def _loop_range(self, value: SSAValue, block: Block) -> Range:
+        loop = block.parent_op()
+        if not isinstance(value, BlockArgument) or not isinstance(loop, scf.ForOp):
+            return 0, None
+        if value.index > 0 or not isinstance(value.type, IndexType):
+            return None, None
+        (lo, first), (_, end) = self.read(loop.lb).range(), self.read(loop.ub).range()
+        step = self.read(loop.step).as_int()
+        if end is not None and step is not None and lo == first and lo is not None and end > lo and step > 0:
+            return lo, lo + (end - 1 - lo) // step * step
+        return lo, None if end is None else end - 1
