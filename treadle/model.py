@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from treadle.artifact import Artifact, publish
 from treadle.backends.c.executor import CpuProgram
 from treadle.backends.c.open_artifact import open_program as open_cpu
+from treadle.backends.call_lock import CallLock
 from treadle.backends.cuda.emulator import Emulation, Report
 from treadle.backends.cuda.emulator.open_artifact import EmulatedModel
 from treadle.backends.cuda.executor import CudaProgram
@@ -20,6 +21,7 @@ from treadle.errors import TreadleError
 from treadle.manifest import Manifest, Tensor
 
 Array = NDArray[Any]
+Program = CpuProgram | CudaProgram | EmulatedModel
 Device = Literal["emulator"]
 """What runs a model in place of the hardware that it was compiled for: its CUDA kernels on the CPU."""
 
@@ -35,7 +37,10 @@ class CompiledModel:
     m.save("m.treadle")
     ```
     `target` is the name of what it was compiled for, `inputs` and `outputs` say names, shapes and types in the model's
-    order, `metadata` is what the model's exporter attached. Calls from several threads take turns.
+    order, `metadata` is what the model's exporter attached.
+
+    Threads may share a model: its memory is one call's at a time, so calls, `open` and `close` take turns. On the CPU
+    and on the emulator a forked child may call its copy; on a GPU it may not, which is CUDA's rule.
     """
 
     def __init__(
@@ -61,7 +66,8 @@ class CompiledModel:
         self.rebuild = rebuild
         self.threads = threads
         self.device = device
-        self._program: CpuProgram | CudaProgram | EmulatedModel | None = None
+        self._program: Program | None = None
+        self._calls = CallLock("CompiledModel")
 
     @property
     def folder(self) -> Path:
@@ -104,11 +110,11 @@ class CompiledModel:
         Shapes and types must match exactly; a TreadleError names the input and what is accepted. Raises it, too,
         when the target's device is absent.
         """
-        return tuple(self.open().run(self._ordered(arrays, named)))
+        return tuple(self._run(self._ordered(arrays, named)))
 
     def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
         """As a call, with any input names, and the outputs by name."""
-        results = self.open().run(self._ordered((), inputs))
+        results = self._run(self._ordered((), inputs))
         return {tensor.name: array for tensor, array in zip(self.outputs, results, strict=True)}
 
     def save(self, path: str | Path) -> None:
@@ -119,13 +125,23 @@ class CompiledModel:
         publish(Path(path), self.artifact.copy_to)
 
     def close(self) -> None:
-        """Gives threads and memory back; a later call loads them again."""
-        if self._program is not None:
-            self._program.close()
-            self._program = None
+        """Gives threads and memory back, after a call that is under way; a later call loads them again."""
+        with self._calls.turn():
+            if self._program is not None:
+                self._program.close()
+                self._program = None
 
-    def open(self) -> CpuProgram | CudaProgram | EmulatedModel:
+    def open(self) -> Program:
         """Loads the kernels now, which the first call would do; TreadleError when the target's device is absent."""
+        with self._calls.turn():
+            return self._opened()
+
+    def _run(self, arrays: Sequence[Array]) -> list[Array]:
+        with self._calls.turn():
+            return self._opened().run(arrays)
+
+    def _opened(self) -> Program:
+        """The program; the lock is held."""
         if self._program is None:
             if self.device == "emulator":
                 self._program = EmulatedModel(self.artifact, self.emulation)

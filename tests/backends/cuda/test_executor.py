@@ -1,11 +1,14 @@
 """The executor's logic on a device in numpy."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.backends.cuda.fake_driver import FakeDriver, Memory
+from treadle.backends import call_lock
 from treadle.backends.cuda.executor import BufferRef, CudaProgram, Launch, TensorSpec
 from treadle.errors import TreadleError
 
@@ -70,6 +73,92 @@ def test_what_kernels_find_zero_is_cleared_once() -> None:
         for _ in range(2):
             (y,) = program.run([x])
             np.testing.assert_array_equal(y, x)
+
+
+class Split:
+    """Two blocks that each compute a part of a sum; the last to arrive adds both. A fault ends the kernel after one."""
+
+    def __init__(self) -> None:
+        self.faults: list[BaseException] = []
+
+    def __call__(self, memory: Memory, source: int, parts: int, counter: int, target: int) -> None:
+        for part in (parts, parts + 6):
+            memory[part : part + 6] = memory[source : source + 6] / 2
+            memory[counter] += 1
+            if self.faults:
+                raise self.faults.pop()
+            if memory[counter] == 2:
+                memory[target : target + 6] = memory[parts : parts + 6] + memory[parts + 6 : parts + 12]
+                memory[counter] = 0
+
+
+@pytest.mark.parametrize("fault", [TreadleError("the GPU failed"), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("aborted", ["run", "measure", "launch"])
+def test_a_run_after_launches_that_were_aborted(aborted: str, fault: BaseException) -> None:
+    split = Split()
+    driver = FakeDriver({"split": split})
+    launches = (launch("split", INPUT, SCRATCH, BufferRef("zeroed", 4), OUTPUT),)
+    x = np.ones((2, 3), np.float32)
+    with CudaProgram(driver, launches, [X], [Y], arena_bytes=512, zeroed_bytes=8) as program:
+        program.run([x])
+        split.faults.append(fault)
+        with pytest.raises(type(fault)):
+            if aborted == "measure":
+                program.measure([x], repeats=2)
+            else:
+                program.launch() if aborted == "launch" else None
+                program.run([x])
+        for factor in (2, 3):
+            (y,) = program.run([x * factor])
+            np.testing.assert_array_equal(y, x * factor)
+        uploads = driver.calls.count("upload")
+        program.run([x])
+        assert driver.calls.count("upload") == uploads + 1, "zeros again, though nothing failed"
+
+
+def test_runs_of_several_threads_take_turns() -> None:
+    def slow(memory: Memory, source: int, target: int) -> None:
+        values = 2 * memory[source : source + 6]
+        time.sleep(0.001)
+        memory[target : target + 6] = values
+
+    driver = FakeDriver({"double": slow, "add": add})
+    with make_program(driver) as program, ThreadPoolExecutor(5) as pool:
+
+        def run(value: int) -> list[np.ndarray]:
+            return [program.run([np.full((2, 3), value, np.float32)])[0] for _ in range(5)]
+
+        for value, results in enumerate(pool.map(run, range(5))):
+            for y in results:
+                np.testing.assert_array_equal(y, 2 * value + BIAS.reshape(2, 3))
+
+
+def test_a_run_inside_a_run_is_refused() -> None:
+    again = [True]
+
+    def nested(memory: Memory, source: int, target: int) -> None:
+        double(memory, source, target)
+        if again:
+            again.pop()
+            program.run([np.ones((2, 3), np.float32)])
+
+    program = make_program(FakeDriver({"double": nested, "add": add}))
+    with pytest.raises(TreadleError, match="CudaProgram: called while a call of the same thread runs"):
+        program.run([np.zeros((2, 3), np.float32)])
+    (y,) = program.run([np.ones((2, 3), np.float32)])
+    np.testing.assert_array_equal(y, 2 + BIAS.reshape(2, 3))
+
+
+def test_a_forked_child_cannot_use_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = make_driver()
+    program = make_program(driver)
+    monkeypatch.setattr(call_lock, "_forks", call_lock.forks() + 1)
+    with pytest.raises(TreadleError, match="opened before the process was forked; accepted: a process that is started"):
+        program.run([np.zeros((2, 3), np.float32)])
+    with pytest.raises(TreadleError, match="launch: the program was opened before the process was forked"):
+        program.launch()
+    program.close()
+    assert len(driver.live) == 5, "memory of the parent was given back"
 
 
 def test_an_input_that_is_not_contiguous_is_copied() -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from treadle.backends.buffers import TensorSpec
+from treadle.backends.call_lock import CallLock
 from treadle.errors import TreadleError
 from treadle.knobs import load_knobs
 
@@ -41,6 +41,22 @@ def aligned(array: Array) -> Array:
     return copy
 
 
+class _Pool:
+    """A thread pool, and the lock of the calls that use it: what outlives a program until its last run has ended."""
+
+    def __init__(self, address: int, destroy: Callable[[int], None]) -> None:
+        self.address: int | None = address
+        self.calls = CallLock("CpuProgram")
+        self._destroy = destroy
+
+    def destroy(self) -> None:
+        """Ends the threads, once no run is under way; a second call does nothing."""
+        with self.calls.turn():
+            if self.address is not None:
+                self._destroy(self.address)
+                self.address = None
+
+
 class CpuProgram:
     """A shared library's `treadle_run` with its constants, its arena and its thread pool.
 
@@ -51,7 +67,8 @@ class CpuProgram:
     arena_bytes: scratch memory, allocated once
     threads:     workers of the pool, the calling thread included; default: the knob TREADLE_NUM_THREADS
 
-    Calls of run() from several threads take turns. close(), leaving a `with`, or collection ends its threads.
+    Calls of run() from several threads take turns. close(), leaving a `with`, collection or the interpreter's end ends
+    its threads, after a run that is under way. A forked child has threads of its own from its first run on.
     """
 
     def __init__(
@@ -71,13 +88,13 @@ class CpuProgram:
         self._constants = [aligned(array) for array in constants]
         self._constant_pointers = _pointers(self._constants)
         self._arena = aligned_empty((max(arena_bytes, ALIGNMENT),), np.uint8)
-        self._lock = threading.Lock()
         self._entry, create, destroy = _load(library)
-        self._pool: int | None = create(self.threads)
-        if not self._pool:
+        address = create(self.threads)
+        if not address:
             accepted = "a smaller TREADLE_NUM_THREADS"
             raise TreadleError(f"cannot start {self.threads} threads", library, accepted)
-        self._release = weakref.finalize(self, destroy, self._pool)
+        self._pool = _Pool(address, destroy)
+        weakref.finalize(self, self._pool.destroy)
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """The model's outputs for `inputs`, freshly allocated.
@@ -86,18 +103,17 @@ class CpuProgram:
         """
         buffers = self._checked(inputs)
         results = [aligned_empty(spec.shape, spec.dtype) for spec in self.outputs]
-        with self._lock:
-            if self._pool is None:
+        with self._pool.calls.turn():
+            if self._pool.address is None:
                 raise TreadleError("run() after close()", "CpuProgram", "an open program")
             arena = self._arena.ctypes.data
-            self._entry(self._pool, _pointers(buffers), _pointers(results), self._constant_pointers, arena)
+            self._entry(self._pool.address, _pointers(buffers), _pointers(results), self._constant_pointers, arena)
         return results
 
     def close(self) -> None:
         """Ends the pool's threads and frees the constants and the arena; a second call does nothing."""
-        with self._lock:
-            self._pool = None
-            self._release()
+        self._pool.destroy()
+        with self._pool.calls.turn():
             self._constants = []
             self._constant_pointers = _pointers([])
             self._arena = aligned_empty((ALIGNMENT,), np.uint8)

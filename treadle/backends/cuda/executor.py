@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from types import TracebackType
@@ -10,6 +11,7 @@ from types import TracebackType
 import numpy as np
 
 from treadle.backends.buffers import BufferKind, BufferRef, TensorSpec
+from treadle.backends.call_lock import CallLock, forks
 from treadle.backends.cuda.driver import BoundLaunch, Driver, Shape3
 from treadle.errors import TreadleError
 
@@ -35,7 +37,8 @@ class CudaProgram:
     """A model on a device: constants uploaded, kernels loaded, buffers allocated once.
 
     `arena_bytes` is the size of the scratch memory that intermediate tensors share; `zeroed_bytes` that of the memory
-    that kernels find zero and leave zero, which is cleared once. One run at a time. Use it in a `with` statement, or
+    that kernels find zero and leave zero: it is cleared at first, and after launches that failed. Runs of several
+    threads take turns. A forked child cannot run it, since CUDA does not work there. Use it in a `with` statement, or
     call `close`, to give the memory back; the driver stays open.
     """
 
@@ -65,13 +68,15 @@ class CudaProgram:
             _check_buffers(launch, sizes)
         self._owned: list[int] = []
         self._launches: list[BoundLaunch] = []
+        self._calls = CallLock("CudaProgram")
+        self._forks = forks()
+        self._zeros = np.zeros(zeroed_bytes, np.uint8)
+        self._is_cleared = False
         try:
             self._addresses = {kind: [self._allocate(size) for size in each] for kind, each in sizes.items()}
             for address, constant in zip(self._addresses["constant"], contiguous, strict=True):
                 driver.upload(address, constant)
-            zeros = np.zeros(zeroed_bytes, np.uint8)
-            if zeroed_bytes:
-                driver.upload(self._addresses["zeroed"][0], zeros)
+            self._clear()
             self._launches = self._bind(launches)
             driver.synchronize()
         except BaseException:
@@ -91,44 +96,78 @@ class CudaProgram:
 
         Raises `TreadleError` for an array that does not, and when the device fails.
         """
-        staged = self._upload(arrays)
-        self._driver.launch(self._launches)
-        results = [np.empty(spec.shape, spec.dtype) for spec in self.outputs]
-        for result, address in zip(results, self._addresses["output"], strict=True):
-            self._driver.download(result, address)
-        self._driver.synchronize()
-        del staged
+        with self._calls.turn():
+            staged = self._upload(arrays)
+            results = [np.empty(spec.shape, spec.dtype) for spec in self.outputs]
+            with self._launching():
+                self._driver.launch(self._launches)
+                for result, address in zip(results, self._addresses["output"], strict=True):
+                    self._driver.download(result, address)
+                self._driver.synchronize()
+            del staged
         return results
 
     def launch(self) -> None:
         """Queues the kernels on the inputs of the last `run`, without copies and without waiting."""
-        if not self._owned:
-            raise TreadleError("the program was closed", where="launch")
-        self._driver.launch(self._launches)
+        with self._calls.turn():
+            self._check_open("launch")
+            with self._launching():
+                self._driver.launch(self._launches)
 
     def measure(self, arrays: Sequence[np.ndarray], repeats: int, warmup: int = 1) -> list[float]:
         """Seconds of device time that each of `repeats` runs of the kernels takes, without the copies."""
-        staged = self._upload(arrays)
-        for _ in range(warmup):
-            self._driver.launch(self._launches)
-        marks = [self._driver.record()]
-        for _ in range(repeats):
-            self._driver.launch(self._launches)
-            marks.append(self._driver.record())
-        self._driver.synchronize()
-        del staged
-        return [self._driver.seconds_between(start, end) for start, end in pairwise(marks)]
+        with self._calls.turn():
+            staged = self._upload(arrays)
+            with self._launching():
+                for _ in range(warmup):
+                    self._driver.launch(self._launches)
+                marks = [self._driver.record()]
+                for _ in range(repeats):
+                    self._driver.launch(self._launches)
+                    marks.append(self._driver.record())
+                self._driver.synchronize()
+            del staged
+            return [self._driver.seconds_between(start, end) for start, end in pairwise(marks)]
 
     def close(self) -> None:
-        """Gives the device memory back. The program cannot run afterwards."""
-        while self._owned:
-            self._driver.free(self._owned.pop())
-        self._launches = []
+        """Gives the device memory back, after a run that is under way. The program cannot run afterwards."""
+        with self._calls.turn():
+            if self._forks != forks():
+                self._owned.clear()  # the parent's
+            while self._owned:
+                self._driver.free(self._owned.pop())
+            self._launches = []
+
+    @contextmanager
+    def _launching(self) -> Generator[None]:
+        """Around launches. One that fails may leave kernels that ended in the middle, and copies under way."""
+        if not self._is_cleared:
+            self._clear()
+        self._is_cleared = False
+        try:
+            yield
+        except BaseException:
+            with suppress(TreadleError):
+                self._driver.synchronize()
+            raise
+        self._is_cleared = True
+
+    def _clear(self) -> None:
+        """Queues zeros for the memory that kernels find zero."""
+        if self._zeros.size:
+            self._driver.upload(self._addresses["zeroed"][0], self._zeros)
+        self._is_cleared = True
+
+    def _check_open(self, where: str) -> None:
+        if self._forks != forks():
+            accepted = "a process that is started, not forked ('spawn' or 'forkserver' of multiprocessing)"
+            raise TreadleError("the program was opened before the process was forked", where, accepted)
+        if not self._owned:
+            raise TreadleError("the program was closed", where=where)
 
     def _upload(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Queues the copies of the inputs; what it returns must live until the device is synchronized."""
-        if not self._owned:
-            raise TreadleError("the program was closed", where="run")
+        self._check_open("run")
         if len(arrays) != len(self.inputs):
             accepted = ", ".join(spec.name for spec in self.inputs)
             raise TreadleError(f"got {len(arrays)} inputs, expected {len(self.inputs)}", "run", accepted)

@@ -17,10 +17,10 @@ enum { SHARES = 4, MOST_WORKERS = 0xffff / SHARES };
 #define SHARES_OF(turn) ((long)((turn) >> 16 & 0xffff))
 #define SHARE_OF(turn) ((long)((turn) & 0xffff))
 
-/* One run: the caller writes kernel and args, publishes a new `turn`, takes shares itself, and waits until all of them
- * are `done`. Kernel and args do not change while a share is left to take, so a thread that takes one has read the right
- * ones. */
-struct treadle_pool {
+/* The threads of a pool, and what they share. One run: the caller writes kernel and args, publishes a new `turn`, takes
+ * shares itself, and waits until all of them are `done`. Kernel and args do not change while a share is left to take, so
+ * a thread that takes one has read the right ones. */
+struct crew {
     long workers;
     _Atomic(treadle_kernel) kernel;
     _Atomic(void *const *) args;
@@ -32,6 +32,22 @@ struct treadle_pool {
     pthread_cond_t wake;
     pthread_t threads[];
 };
+
+struct treadle_pool {
+    long workers;
+    unsigned forks;    /* of the process that started the crew */
+    struct crew *crew; /* NULL if no threads could be started after a fork */
+};
+
+/* fork() copies the calling thread only, so a crew is of use only to the process that started it. This counts the forks
+ * between the process that loaded the library and this one; it differs from the count of every ancestor. */
+static unsigned forks;
+static int counting;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void count_fork(void) { forks++; }
+
+static void count_forks(void) { counting = !pthread_atfork(NULL, NULL, count_fork); }
 
 static inline void cpu_relax(void) {
 #if defined(__x86_64__) || defined(__i386__)
@@ -50,113 +66,141 @@ static inline void spin_once(long spin) {
 }
 
 /* Takes shares of the run at hand until there are none; returns that run's number. */
-static unsigned long long take_shares(struct treadle_pool *pool) {
-    unsigned long long turn = atomic_load_explicit(&pool->turn, memory_order_acquire);
+static unsigned long long take_shares(struct crew *crew) {
+    unsigned long long turn = atomic_load_explicit(&crew->turn, memory_order_acquire);
     for (;;) {
-        treadle_kernel kernel = atomic_load_explicit(&pool->kernel, memory_order_relaxed);
-        void *const *args = atomic_load_explicit(&pool->args, memory_order_relaxed);
+        treadle_kernel kernel = atomic_load_explicit(&crew->kernel, memory_order_relaxed);
+        void *const *args = atomic_load_explicit(&crew->args, memory_order_relaxed);
         if (SHARE_OF(turn) >= SHARES_OF(turn)) return RUN_OF(turn);
         /* Success means that this share was still there to take when kernel and args were read. */
-        if (!atomic_compare_exchange_weak_explicit(&pool->turn, &turn, turn + 1, memory_order_acq_rel,
+        if (!atomic_compare_exchange_weak_explicit(&crew->turn, &turn, turn + 1, memory_order_acq_rel,
                                                    memory_order_acquire))
             continue;
         kernel(args, SHARE_OF(turn), SHARES_OF(turn));
-        atomic_fetch_add_explicit(&pool->done, 1, memory_order_release);
-        turn = atomic_load_explicit(&pool->turn, memory_order_acquire);
+        atomic_fetch_add_explicit(&crew->done, 1, memory_order_release);
+        turn = atomic_load_explicit(&crew->turn, memory_order_acquire);
     }
 }
 
-static void wait_for_run_after(struct treadle_pool *pool, unsigned long long seen) {
+static void wait_for_run_after(struct crew *crew, unsigned long long seen) {
     for (long spin = 0; spin < SPINS; spin++) {
-        if (RUN_OF(atomic_load_explicit(&pool->turn, memory_order_acquire)) != seen) return;
+        if (RUN_OF(atomic_load_explicit(&crew->turn, memory_order_acquire)) != seen) return;
         spin_once(spin);
     }
     /* `sleepers` is raised before the turn is read again, and publish reads it after changing the turn: one of the two
      * sees the other, so no wake-up is lost. */
-    pthread_mutex_lock(&pool->mutex);
-    atomic_fetch_add(&pool->sleepers, 1);
-    while (RUN_OF(atomic_load(&pool->turn)) == seen) pthread_cond_wait(&pool->wake, &pool->mutex);
-    atomic_fetch_sub(&pool->sleepers, 1);
-    pthread_mutex_unlock(&pool->mutex);
+    pthread_mutex_lock(&crew->mutex);
+    atomic_fetch_add(&crew->sleepers, 1);
+    while (RUN_OF(atomic_load(&crew->turn)) == seen) pthread_cond_wait(&crew->wake, &crew->mutex);
+    atomic_fetch_sub(&crew->sleepers, 1);
+    pthread_mutex_unlock(&crew->mutex);
 }
 
 /* Begins the next run. */
-static void publish(struct treadle_pool *pool, long shares) {
-    unsigned long long run = RUN_OF(atomic_load_explicit(&pool->turn, memory_order_relaxed)) + 1;
-    atomic_store(&pool->turn, TURN(run, shares));
-    if (atomic_load(&pool->sleepers) == 0) return;
-    pthread_mutex_lock(&pool->mutex);
-    pthread_cond_broadcast(&pool->wake);
-    pthread_mutex_unlock(&pool->mutex);
+static void publish(struct crew *crew, long shares) {
+    unsigned long long run = RUN_OF(atomic_load_explicit(&crew->turn, memory_order_relaxed)) + 1;
+    atomic_store(&crew->turn, TURN(run, shares));
+    if (atomic_load(&crew->sleepers) == 0) return;
+    pthread_mutex_lock(&crew->mutex);
+    pthread_cond_broadcast(&crew->wake);
+    pthread_mutex_unlock(&crew->mutex);
 }
 
 static void *thread_main(void *argument) {
-    struct treadle_pool *pool = argument;
+    struct crew *crew = argument;
     for (unsigned long long seen = 0;;) {
-        wait_for_run_after(pool, seen);
-        if (atomic_load_explicit(&pool->stop, memory_order_relaxed)) return NULL;
-        seen = take_shares(pool);
+        wait_for_run_after(crew, seen);
+        if (atomic_load_explicit(&crew->stop, memory_order_relaxed)) return NULL;
+        seen = take_shares(crew);
     }
 }
 
 /* Starts all threads but the caller's; returns how many there are then, the caller's included. */
-static long start_threads(struct treadle_pool *pool) {
+static long start_threads(struct crew *crew) {
     pthread_attr_t attributes;
     if (pthread_attr_init(&attributes)) return 1;
     pthread_attr_setstacksize(&attributes, STACK_BYTES);
     long started = 1;
-    while (started < pool->workers && !pthread_create(&pool->threads[started - 1], &attributes, thread_main, pool))
+    while (started < crew->workers && !pthread_create(&crew->threads[started - 1], &attributes, thread_main, crew))
         started++;
     pthread_attr_destroy(&attributes);
     return started;
 }
 
-static void stop_threads(struct treadle_pool *pool, long started) {
-    atomic_store(&pool->stop, 1);
-    publish(pool, 0);
-    for (long i = 1; i < started; i++) pthread_join(pool->threads[i - 1], NULL);
-    pthread_cond_destroy(&pool->wake);
-    pthread_mutex_destroy(&pool->mutex);
-    free(pool);
+static void stop_crew(struct crew *crew, long started) {
+    atomic_store(&crew->stop, 1);
+    publish(crew, 0);
+    for (long i = 1; i < started; i++) pthread_join(crew->threads[i - 1], NULL);
+    pthread_cond_destroy(&crew->wake);
+    pthread_mutex_destroy(&crew->mutex);
+    free(crew);
+}
+
+/* NULL if threads or memory run out. */
+static struct crew *start_crew(long workers) {
+    size_t bytes = sizeof(struct crew) + (size_t)(workers - 1) * sizeof(pthread_t);
+    bytes = (bytes + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
+    struct crew *crew = aligned_alloc(CACHE_LINE, bytes);
+    if (!crew) return NULL;
+    crew->workers = workers;
+    atomic_init(&crew->kernel, NULL);
+    atomic_init(&crew->args, NULL);
+    atomic_init(&crew->turn, 0);
+    atomic_init(&crew->done, 0);
+    atomic_init(&crew->sleepers, 0);
+    atomic_init(&crew->stop, 0);
+    pthread_mutex_init(&crew->mutex, NULL);
+    pthread_cond_init(&crew->wake, NULL);
+    long started = start_threads(crew);
+    if (started == workers) return crew;
+    stop_crew(crew, started);
+    return NULL;
+}
+
+/* The pool's threads in this process. Those of the parent do not exist here and leave nothing but memory; their mutex
+ * and condition may be in use for ever, so they are not destroyed. */
+static struct crew *crew_of(struct treadle_pool *pool) {
+    if (pool->forks == forks) return pool->crew;
+    free(pool->crew);
+    pool->forks = forks;
+    return pool->crew = start_crew(pool->workers);
 }
 
 struct treadle_pool *treadle_pool_create(long workers) {
     if (workers < 1 || workers > MOST_WORKERS) return NULL;
-    size_t bytes = sizeof(struct treadle_pool) + (size_t)(workers - 1) * sizeof(pthread_t);
-    bytes = (bytes + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
-    struct treadle_pool *pool = aligned_alloc(CACHE_LINE, bytes);
+    if (pthread_once(&once, count_forks) || !counting) return NULL;
+    struct treadle_pool *pool = malloc(sizeof *pool);
     if (!pool) return NULL;
     pool->workers = workers;
-    atomic_init(&pool->kernel, NULL);
-    atomic_init(&pool->args, NULL);
-    atomic_init(&pool->turn, 0);
-    atomic_init(&pool->done, 0);
-    atomic_init(&pool->sleepers, 0);
-    atomic_init(&pool->stop, 0);
-    pthread_mutex_init(&pool->mutex, NULL);
-    pthread_cond_init(&pool->wake, NULL);
-    long started = start_threads(pool);
-    if (started == workers) return pool;
-    stop_threads(pool, started);
+    pool->forks = forks;
+    pool->crew = start_crew(workers);
+    if (pool->crew) return pool;
+    free(pool);
     return NULL;
 }
 
 void treadle_pool_run(struct treadle_pool *pool, treadle_kernel kernel, void *const *args, long blocks) {
-    if (pool->workers == 1 || blocks <= 1) {
+    struct crew *crew = pool->workers == 1 || blocks <= 1 ? NULL : crew_of(pool);
+    if (!crew) {
         kernel(args, 0, 1);
         return;
     }
-    long shares = blocks < SHARES * pool->workers ? blocks : SHARES * pool->workers;
-    atomic_store_explicit(&pool->kernel, kernel, memory_order_relaxed);
-    atomic_store_explicit(&pool->args, args, memory_order_relaxed);
-    atomic_store_explicit(&pool->done, 0, memory_order_relaxed);
-    publish(pool, shares);
-    take_shares(pool);
-    for (long spin = 0; atomic_load_explicit(&pool->done, memory_order_acquire) < shares; spin++) spin_once(spin);
+    long shares = blocks < SHARES * crew->workers ? blocks : SHARES * crew->workers;
+    atomic_store_explicit(&crew->kernel, kernel, memory_order_relaxed);
+    atomic_store_explicit(&crew->args, args, memory_order_relaxed);
+    atomic_store_explicit(&crew->done, 0, memory_order_relaxed);
+    publish(crew, shares);
+    take_shares(crew);
+    for (long spin = 0; atomic_load_explicit(&crew->done, memory_order_acquire) < shares; spin++) spin_once(spin);
 }
 
 long treadle_pool_workers(const struct treadle_pool *pool) { return pool->workers; }
 
 void treadle_pool_destroy(struct treadle_pool *pool) {
-    if (pool) stop_threads(pool, pool->workers);
+    if (!pool) return;
+    if (pool->crew && pool->forks == forks)
+        stop_crew(pool->crew, pool->workers);
+    else
+        free(pool->crew);
+    free(pool);
 }

@@ -13,7 +13,10 @@ struct treadle_pool;
 
 /* A pool of `workers` threads (at least 1), of which the caller of treadle_pool_run is one. Each other has a 64 MiB stack,
  * since kernels keep packed panels in local arrays; the caller's is usually 8 MiB, so a kernel's local arrays stay below
- * 4 MiB. NULL if threads or memory run out. */
+ * 4 MiB. NULL if threads or memory run out.
+ *
+ * The child of a fork() may run and destroy its copy of a pool, even if a run was under way in another thread. Its first
+ * run starts threads of its own; if that fails, kernels run on the caller alone. */
 struct treadle_pool *treadle_pool_create(long workers);
 
 /* Runs a kernel of `blocks` blocks in shares that the threads take one after another, so that a thread which the system

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from treadle.backends.buffers import BufferRef
+from treadle.backends.call_lock import CallLock
 from treadle.backends.cuda.emulator.emulator import Emulator
 from treadle.backends.cuda.emulator.findings import Report
 from treadle.backends.cuda.emulator.options import Emulation
@@ -63,7 +64,7 @@ class Output:
 
 class Launches:
     """What a model's call launches, with its constants, the arena of its temporaries, of `arena_bytes`, and the memory
-    that is zero between launches, of `zeroed_bytes`."""
+    that is zero between launches, of `zeroed_bytes`. Runs of several threads take turns."""
 
     def __init__(
         self,
@@ -78,6 +79,7 @@ class Launches:
         self._constants = [_copied(constant) for constant in constants]
         self._arena = _allocated(arena_bytes)
         self._zeroed = _allocated(zeroed_bytes)
+        self._calls = CallLock("emulator")
 
     def run(self, inputs: Sequence[Array]) -> tuple[list[Array], tuple[Report, ...]]:
         """The outputs for `inputs`, which must have the inputs' shapes and types, and the report of every launch.
@@ -85,6 +87,10 @@ class Launches:
         Raises TreadleError for a kernel that leaves memory other than zero where it found it zero, and what
         `Emulator.launch` raises.
         """
+        with self._calls.turn():
+            return self._run(inputs)
+
+    def _run(self, inputs: Sequence[Array]) -> tuple[list[Array], tuple[Report, ...]]:
         self._zeroed.fill(0)
         memory = {
             "input": [_copied(array) for array in inputs],

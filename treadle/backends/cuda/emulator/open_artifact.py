@@ -15,6 +15,7 @@ from treadle.backends.cuda.emulator.findings import Report
 from treadle.backends.cuda.emulator.launches import Argument, Launch, Launches, Output, Text, compiled
 from treadle.backends.cuda.emulator.options import Emulation
 from treadle.backends.cuda.open_artifact import text_of
+from treadle.errors import TreadleError
 from treadle.knobs import load_knobs
 from treadle.manifest import KernelLaunch
 from treadle.weights import read_weights
@@ -38,19 +39,23 @@ class EmulatedModel:
         launches = [_launch(launch, emulators[launch.image]) for launch in manifest.launches]
         outputs = [Output(tensor.shape, np.dtype(tensor.dtype)) for tensor in manifest.outputs]
         constants = read_weights(artifact)
-        self._launches = Launches(launches, outputs, constants, manifest.arena_bytes, manifest.zeroed_bytes)
+        sizes = manifest.arena_bytes, manifest.zeroed_bytes
+        self._launches: Launches | None = Launches(launches, outputs, constants, *sizes)
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         """The model's outputs for `arrays`, which must have the inputs' shapes and types, in order.
 
-        Raises what `Emulator.launch` raises.
+        Raises TreadleError after close(), and what `Emulator.launch` raises.
         """
-        outputs, self.reports = self._launches.run(arrays)
+        launches = self._launches
+        if launches is None:
+            raise TreadleError("the program was closed", where="run")
+        outputs, self.reports = launches.run(arrays)
         return outputs
 
     def close(self) -> None:
-        """Gives the memory back; the model cannot run afterwards."""
-        self._launches = Launches((), (), (), 0)
+        """Gives the memory back, once no run needs it; the model cannot run afterwards."""
+        self._launches = None
 
 
 def _launch(launch: KernelLaunch, emulator: Emulator) -> Launch:

@@ -13,8 +13,13 @@
 namespace emu {
 namespace {
 
-// One launch at a time; the mutex also guards the pool of stacks.
+// One launch at a time; the mutex also guards the pool of stacks. A fork waits for the launch under way: its child then
+// has no thread to miss, no mutex that is locked for ever, and the signal handlers of its own.
 pthread_mutex_t one_launch = PTHREAD_MUTEX_INITIALIZER;
+void hold_launches() { pthread_mutex_lock(&one_launch); }
+void go_on() { pthread_mutex_unlock(&one_launch); }
+[[maybe_unused]] const int at_fork = pthread_atfork(hold_launches, go_on, go_on);
+
 pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t changed;
 Worker *pool;           // workers of earlier launches, with their stacks
