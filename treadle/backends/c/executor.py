@@ -20,6 +20,9 @@ from treadle.knobs import load_knobs
 ALIGNMENT = 64
 """Bytes: every buffer that a kernel sees begins at a multiple of it (a cache line, and a 512-bit vector)."""
 
+ENTRY = "treadle_run"
+"""The function of a library that runs its program."""
+
 Array = npt.NDArray[Any]
 
 
@@ -60,12 +63,13 @@ class _Pool:
 class CpuProgram:
     """A shared library's `treadle_run` with its constants, its arena and its thread pool.
 
-    library:     the file, or what was loaded; exports treadle_run and the pool's functions (see runtime/pool.h)
-    inputs:      what run() takes, in the order of treadle_run's `inputs`
-    outputs:     what run() returns, in the order of treadle_run's `outputs`
-    constants:   in the order of treadle_run's `constants`; memory-mapped arrays stay mapped if aligned
+    library:     the file, or what was loaded; exports the entry and the pool's functions (see runtime/pool.h)
+    inputs:      what run() takes, in the order of the entry's `inputs`
+    outputs:     what run() returns, in the order of the entry's `outputs`
+    constants:   in the order of the entry's `constants`; memory-mapped arrays stay mapped if aligned
     arena_bytes: scratch memory, allocated once
     threads:     workers of the pool, the calling thread included; default: the knob TREADLE_NUM_THREADS
+    entry:       the name of the program's function, in a library that holds several
 
     Calls of run() from several threads take turns. close(), leaving a `with`, collection or the interpreter's end ends
     its threads, after a run that is under way. A forked child has threads of its own from its first run on.
@@ -79,6 +83,7 @@ class CpuProgram:
         constants: Sequence[Array] = (),
         arena_bytes: int = 0,
         threads: int | None = None,
+        entry: str = ENTRY,
     ):
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
@@ -88,7 +93,7 @@ class CpuProgram:
         self._constants = [aligned(array) for array in constants]
         self._constant_pointers = _pointers(self._constants)
         self._arena = aligned_empty((max(arena_bytes, ALIGNMENT),), np.uint8)
-        self._entry, create, destroy = _load(library)
+        self._entry, create, destroy = _load(library, entry)
         address = create(self.threads)
         if not address:
             accepted = "a smaller TREADLE_NUM_THREADS"
@@ -142,11 +147,11 @@ def _pointers(arrays: Sequence[Array]) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * max(len(arrays), 1))(*(array.ctypes.data for array in arrays))
 
 
-def _load(library: Path | ctypes.CDLL) -> tuple[Any, Any, Any]:
+def _load(library: Path | ctypes.CDLL, symbol: str) -> tuple[Any, Any, Any]:
     """The entry, and the pool's create and destroy, with their C types."""
     try:
         loaded = library if isinstance(library, ctypes.CDLL) else ctypes.CDLL(str(library))
-        entry, create, destroy = loaded.treadle_run, loaded.treadle_pool_create, loaded.treadle_pool_destroy
+        entry, create, destroy = loaded[symbol], loaded.treadle_pool_create, loaded.treadle_pool_destroy
     except (OSError, AttributeError) as error:
         accepted = "a library built by treadle.backends.c.compiler"
         raise TreadleError(f"cannot load: {error}", library, accepted) from error

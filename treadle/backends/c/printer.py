@@ -9,6 +9,7 @@ from xdsl.dialects.builtin import IndexType, IntegerAttr, MemRefType, ModuleOp, 
 from xdsl.ir import Operation, SSAValue
 
 from treadle.backends.c.compiler import Unit
+from treadle.backends.c.executor import ENTRY
 from treadle.backends.c.language import CLanguage
 from treadle.backends.c_like import Names, StatementPrinter, comment_text
 from treadle.backends.c_like.folding import written_buffers
@@ -16,7 +17,6 @@ from treadle.dialects.loop import BufferOp, LaunchOp
 from treadle.errors import TreadleError
 from treadle.passes.lower.identifiers import kernel_identifier
 
-HOST_NAME = "treadle_run"
 _HOST_SIGNATURE = (
     "void treadle_run(struct treadle_pool *pool, void *const *inputs, void *const *outputs,\n"
     "                 void *const *constants, char *arena)"
@@ -82,7 +82,7 @@ def print_host(module: ModuleOp) -> Unit:
             else f"treadle_pool_run(pool, {names[symbol]}, {args}, {blocks});"
         )
         lines.append(f"    {call}")
-    return Unit(HOST_NAME, "\n".join([*lines, "}", ""]))
+    return Unit(ENTRY, "\n".join([*lines, "}", ""]))
 
 
 def has_host(module: ModuleOp) -> bool:

@@ -1,0 +1,120 @@
+"""ONNX's own node tests, sorted: those that Treadle compiles, those that it refuses, and those out of its scope.
+
+Taken are the cases whose operators all have a converter and whose inputs and outputs have supported element
+types. The ones among them that are known not to work are listed with the error that they have to give.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatch
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, TensorProto, numpy_helper
+from onnx.backend.test.case.test_case import TestCase
+from onnx.backend.test.loader import load_model_tests
+
+from tests.frontends.onnx.backend import with_compile_time_inputs
+from treadle.frontends.onnx import supported_operators
+from treadle.frontends.onnx.tensor_data import DTYPES
+
+UNSUPPORTED: dict[str, Sequence[str]] = {
+    "training_mode": ("test_batchnorm_*training_mode", "test_training_dropout*"),
+    "depends on the model's input data": (
+        "test_blackmanwindow*_expanded",
+        "test_hammingwindow*_expanded",
+        "test_hannwindow*_expanded",
+        "test_center_crop_pad_*_expanded",
+    ),
+    "output 1 .* is used": ("test_maxpool_with_argmax_2d_*",),
+    "fmod = 0 of floats": ("test_mod_float*fmod_0*",),
+    "'mode' is 'wrap'": ("test_wrap_pad",),
+    "mode (linear|cubic)": (
+        "test_resize_upsample_scales_linear",
+        "test_resize_upsample_scales_linear_align_corners",
+        "test_resize_downsample_sizes_linear_antialias",
+        "test_resize_downsample_sizes_linear_pytorch_half_pixel",
+        "test_resize_downsample_scales_cubic*",
+        "test_resize_upsample_scales_cubic*",
+        "test_resize_*_sizes_cubic*",
+        "test_resize_tf_crop_and_resize*",
+    ),
+    "mode nearest": (
+        "test_resize_*_sizes_nearest",
+        "test_resize_upsample_sizes_nearest_axes_*",
+        "test_resize_upsample_sizes_nearest_floor_align_corners",
+        "test_resize_upsample_sizes_nearest_round_prefer_ceil_asymmetric",
+        "test_resize_upsample_sizes_nearest_ceil_half_pixel",
+    ),
+    "leaves no whole extent": (
+        "test_resize_downsample_scales_nearest",
+        "test_resize_downsample_scales_linear*",
+        "test_resize_downsample_scales_cubic_antialias",
+        "test_resize_upsample_scales_linear_half_pixel_symmetric",
+    ),
+    "keep_aspect_ratio_policy": ("test_resize_*_not_larger", "test_resize_*_not_smaller"),
+}
+"""Cases by what their error says; names as shell patterns, the last reason that fits a name counts."""
+
+
+def _load() -> list[TestCase]:
+    # The suite computes its own expectations, some of them with overflows.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return load_model_tests(kind="node")
+
+
+def _element_types(model: ModelProto) -> set[int | None]:
+    values = [*model.graph.input, *model.graph.output]
+    return {v.type.tensor_type.elem_type if v.type.HasField("tensor_type") else None for v in values}
+
+
+def _is_in_scope(model: ModelProto) -> bool:
+    known = set(supported_operators())
+    nodes = all(node.domain in ("", "ai.onnx") and node.op_type in known for node in model.graph.node)
+    return nodes and _element_types(model) <= set(DTYPES)
+
+
+def reason_of(name: str) -> str | None:
+    """What the error of an unsupported case says; None if the case is supported."""
+    fitting = [r for r, patterns in UNSUPPORTED.items() if any(fnmatch(name, p) for p in patterns)]
+    return fitting[-1] if fitting else None
+
+
+def array_of(value: Any) -> NDArray[Any]:
+    """A case's input or output."""
+    return numpy_helper.to_array(value) if isinstance(value, TensorProto) else np.asarray(value)
+
+
+def model_of(case: TestCase) -> ModelProto:
+    """A case's model."""
+    assert case.model is not None
+    return case.model
+
+
+def data_of(case: TestCase) -> Iterator[tuple[ModelProto, list[NDArray[Any]], list[NDArray[Any]]]]:
+    """For each data set the model for it, its inputs and the outputs that ONNX expects."""
+    assert case.data_sets
+    for inputs, outputs in case.data_sets:
+        model, left = with_compile_time_inputs(model_of(case), [array_of(value) for value in inputs])
+        yield model, left, [array_of(value) for value in outputs]
+
+
+def assert_expected(
+    case: TestCase, results: Sequence[NDArray[Any]], expected: Sequence[NDArray[Any]], *, half_units: int = 0
+) -> None:
+    """Shapes, types, and values within the case's own tolerance, but for float16 at least `half_units` last places."""
+    for result, wanted in zip(results, expected, strict=True):
+        assert (result.shape, result.dtype) == (wanted.shape, wanted.dtype)
+        least = half_units * float(np.finfo(np.float16).eps) if wanted.dtype == np.float16 else 0.0
+        np.testing.assert_allclose(result, wanted, rtol=max(case.rtol, least), atol=case.atol)
+
+
+CASES = _load()
+IN_SCOPE = [case for case in CASES if _is_in_scope(model_of(case))]
+SUPPORTED = [case for case in IN_SCOPE if reason_of(case.name) is None]
+REFUSED = [case for case in IN_SCOPE if reason_of(case.name) is not None]
+OUT_OF_SCOPE = [case for case in CASES if not _is_in_scope(model_of(case))]
