@@ -6,6 +6,7 @@ Each stage is a list of ordinary passes, each with the reason for its place. At 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -158,6 +159,7 @@ STAGES: tuple[Stage, ...] = (
 STAGE_NAMES: tuple[str, ...] = tuple(stage.name for stage in STAGES)
 
 
+@functools.cache
 def passes_of(stage: Stage, target: Target, settings: Settings | None = None) -> tuple[ModulePass, ...]:
     """The passes of a stage for a target (with default settings unless some are given), ready to run."""
     # A target's name is quoted: the pass pipeline's syntax has no words with digits and underscores.
