@@ -2,7 +2,6 @@
 user's cache is left alone.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,6 +16,18 @@ settings.register_profile("treadle", deadline=None, derandomize=True)
 settings.load_profile("treadle")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Sets a cache folder for the whole run, gone after it: processes of pytest-xdist inherit it and share what they
+    compile. A test that needs an empty cache sets its own.
+    """
+    if hasattr(config, "workerinput"):
+        return
+    folder, patch = TemporaryDirectory(prefix="treadle-cache-"), pytest.MonkeyPatch()
+    patch.setenv("TREADLE_CACHE_DIR", folder.name)
+    config.add_cleanup(folder.cleanup)
+    config.add_cleanup(patch.undo)
+
+
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """Collects the IR tests; see `tests/helpers/run_lines.py` for what a RUN line may say."""
     if not is_ir_test(file_path):
@@ -28,11 +39,3 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skips what needs a GPU where there is none: from one place, so that pytest reports it in one line."""
     if item.get_closest_marker("gpu") is not None and (reason := why_no_gpu()) is not None:
         pytest.skip(reason)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def session_cache() -> Iterator[Path]:
-    """A cache folder for the whole run, gone after it; a test that needs an empty one sets its own."""
-    with TemporaryDirectory(prefix="treadle-cache-") as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TREADLE_CACHE_DIR", folder)
-        yield Path(folder)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -164,14 +163,12 @@ def check_compiled(graph: Graph, results: Sequence[SSAValue], on_gpu: bool) -> N
 
 @pytest.mark.parametrize("draw", [lambda n: random_graph(n, WHOLE_STEPS), sharing_graph], ids=["chains", "sharing"])
 @pytest.mark.parametrize("seed", range(100, 106))
-def test_random_graphs_compiled_for_the_cpu(draw: Draw, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("TREADLE_CACHE_DIR", str(tmp_path))
+def test_random_graphs_compiled_for_the_cpu(draw: Draw, seed: int):
     check_compiled(*draw(seed), on_gpu=False)
 
 
 @pytest.mark.parametrize("seed", [100, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(101, 109))])
-def test_graphs_of_shared_results_on_the_emulator(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("TREADLE_CACHE_DIR", str(tmp_path))
+def test_graphs_of_shared_results_on_the_emulator(seed: int):
     check_compiled(*sharing_graph(seed), on_gpu=True)
 
 

@@ -545,8 +545,3 @@ def test_symbolic_extents_are_rejected() -> None:
 def test_several_threads_are_rejected() -> None:
     with pytest.raises(TreadleError, match="kernel of 32 threads a block"):
         lowered(kernel("").replace("%t in 1", "%t in 32"))
-
-
-@pytest.fixture(autouse=True)
-def _private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TREADLE_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "printer"))

@@ -9,14 +9,13 @@ from tests.backends.c.toolchains import knobs
 from tests.backends.cuda.fake_libcuda.build import COMPILER, build_fake_libcuda
 from treadle.backends.cuda.driver import PycudaDriver
 from treadle.backends.cuda.emulator import CHECKS, Emulator
-from treadle.knobs import Knobs
+from treadle.knobs import Knobs, load_knobs
 
 
 @pytest.fixture(scope="session")
-def emulator_knobs(tmp_path_factory: pytest.TempPathFactory) -> Knobs:
-    """Knobs whose cache lives as long as the session."""
-    folder: Path = tmp_path_factory.mktemp("emulator")
-    return knobs(folder)
+def emulator_knobs() -> Knobs:
+    """Knobs without flags of the caller's, and with the cache of the whole run."""
+    return knobs(load_knobs().cache_dir)
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,11 +15,8 @@ from treadle.settings import EPSILON, Precision
 
 
 @pytest.mark.parametrize(("write", "precision"), [(bert, "f16"), (gpt, "bf16")])
-def test_a_layer(
-    write: Callable[[], Layer], precision: Precision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_layer(write: Callable[[], Layer], precision: Precision) -> None:
     """About twenty values on the longest way through the layer are rounded; their errors partly cancel."""
-    monkeypatch.setenv("TREADLE_CACHE_DIR", str(tmp_path))
     layer = write()
     module = layer.module(*layer.results)
     expected = evaluate_module(module, layer.inputs)[0]
