@@ -14,11 +14,10 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 import treadle
-from benchmarks.cuda_graph import ProgramGraph
 from benchmarks.gpu_workloads import Workload
 from benchmarks.measure import relative_error
-from treadle.backends.cuda.driver import PycudaDriver
 from treadle.backends.cuda.open_artifact import open_program
+from treadle.backends.cuda.open_driver import open_driver
 from treadle.target import Target
 
 Array = NDArray[Any]
@@ -64,11 +63,11 @@ class TreadlePeer:
 
     def __init__(self, workload: Workload, path: Path) -> None:
         shapes = {name: array.shape for name, array in workload.inputs.items()}
-        self._driver = PycudaDriver()
+        self._driver = open_driver()
         model = treadle.compile(path, Target.for_capability(*self._driver.capability), shapes)
         self._program = open_program(model.artifact, self._driver)
         self.outputs = self._program.run([workload.inputs[spec.name] for spec in self._program.inputs])
-        self._graph = ProgramGraph(self._program, self._driver)
+        self._graph = self._program.capture()
 
     def run(self, times: int) -> None:
         """See `Peer`."""

@@ -30,8 +30,9 @@ from benchmarks.machine import describe_gpu, describe_run
 from benchmarks.space_kernels import space_kernels
 from benchmarks.space_times import FLUSH, Bench, Timed, time_kernels
 from treadle.backends.cuda.compiler import compile_cubin
-from treadle.backends.cuda.driver import PycudaDriver
+from treadle.backends.cuda.driver import Driver
 from treadle.backends.cuda.gpu_probe import why_no_gpu
+from treadle.backends.cuda.open_driver import open_driver
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.knobs import available_cores
 from treadle.target import Target
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     what = f"gpu-spaces-{slug(str(circumstances['gpu']))}"
     done = {} if args.fresh else rows_of(args.output, what, str(circumstances["commit"]))
     rows = {name: done[name] for name in args.case if name in done}
-    driver = PycudaDriver()
+    driver = open_driver()
     try:
         target = Target.for_capability(*driver.capability)
         flush = compile_cubin(FLUSH, target).image
@@ -152,7 +153,7 @@ def _each(names: Sequence[str], measure: Callable[[str], None], deadline: float)
     return []
 
 
-def _bench(driver: PycudaDriver, case: Case, flush: bytes, flush_bytes: int) -> Bench:
+def _bench(driver: Driver, case: Case, flush: bytes, flush_bytes: int) -> Bench:
     """The case's operands, normally distributed, on the device."""
     inputs = [
         np.random.default_rng([n, *shape]).standard_normal(shape, np.float32).astype(case.dtype)

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from treadle.backends.c.toolchain import find_toolchain
-from treadle.backends.cuda.driver import PycudaDriver
+from treadle.backends.cuda.open_driver import open_driver
 from treadle.knobs import available_cores, load_knobs
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,15 +37,18 @@ def describe_run() -> dict[str, object]:
 
 def describe_gpu(driver_version: Path = Path("/proc/driver/nvidia/version")) -> dict[str, object]:
     """The GPU at hand, its driver and what may run on it, ready for JSON; TreadleError without one."""
-    device = PycudaDriver()
+    device = open_driver()
     try:
         name, (major, minor) = device.device_name, device.capability
+        cuda, binding = ".".join(map(str, device.cuda_version)), type(device).__name__
     finally:
         device.close()
     return {
         "gpu": name,
         "capability": f"{major}.{minor}",
         "driver": nvidia_driver(driver_version),
+        "driver_cuda": cuda,
+        "binding": binding,
         "gpu_versions": {name: found for name in GPU_PACKAGES if (found := installed(name)) is not None},
     }
 

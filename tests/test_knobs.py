@@ -25,6 +25,7 @@ def test_every_variable_is_read() -> None:
             "TREADLE_CFLAGS": "-g -O1",
             "TREADLE_NUM_THREADS": "3",
             "TREADLE_TRACE_DIR": "/t",
+            "TREADLE_CUDA_DRIVER": "pycuda",
         }
     )
     assert knobs.cache_dir == Path("/c")
@@ -32,6 +33,12 @@ def test_every_variable_is_read() -> None:
     assert knobs.c_flags == ("-g", "-O1")
     assert knobs.num_threads == 3
     assert knobs.trace_dir == Path("/t")
+    assert knobs.cuda_driver == "pycuda"
+
+
+def test_an_unknown_driver_is_named() -> None:
+    with pytest.raises(TreadleError, match="TREADLE_CUDA_DRIVER: 'cupy' is unknown; accepted: bindings, pycuda"):
+        load_knobs({"TREADLE_CUDA_DRIVER": "cupy"})
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "two", "1.5", "²"])

@@ -12,8 +12,8 @@ from treadle.artifact import Artifact
 from treadle.artifact_cache import artifact_key, find_artifact, store_artifact
 from treadle.backends.c.toolchain import find_toolchain
 from treadle.backends.cuda.compiler import nvrtc_version
-from treadle.backends.cuda.driver import PycudaDriver
 from treadle.backends.cuda.emulator import Emulation
+from treadle.backends.cuda.open_driver import open_driver
 from treadle.errors import TreadleError
 from treadle.knobs import Knobs, load_knobs
 from treadle.model import CompiledModel, Device, check_device
@@ -105,7 +105,7 @@ def resolve_target(target: str | Target, device: Device | None = None) -> Target
         return Target.parse(target)
     if device == "emulator":
         return Target.parse(EMULATED)
-    driver = PycudaDriver()
+    driver = open_driver()
     try:
         return Target.for_capability(*driver.capability)
     finally:

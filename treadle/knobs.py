@@ -9,6 +9,7 @@ test or a notebook may change a variable between two compilations; what it retur
 | TREADLE_CC, CC      | c_compiler    | C compiler command, arguments allowed; TREADLE_CC wins               |
 | TREADLE_CFLAGS      | c_flags       | more flags for the C compiler, after Treadle's own                   |
 | TREADLE_NUM_THREADS | num_threads   | CPU threads a program uses (default: the cores this process may use) |
+| TREADLE_CUDA_DRIVER | cuda_driver   | `bindings` or `pycuda` (default: cuda-bindings where installed)      |
 | TREADLE_TRACE_DIR   | trace_dir     | where the IR after each stage is written (default: nowhere)          |
 """
 
@@ -35,6 +36,8 @@ class Knobs:
     c_flags: tuple[str, ...]
     num_threads: int
     trace_dir: Path | None
+    cuda_driver: str | None = None
+    """Which binding to the GPU's driver; None means: what is installed."""
 
 
 def load_knobs(environment: Mapping[str, str] | None = None) -> Knobs:
@@ -47,6 +50,7 @@ def load_knobs(environment: Mapping[str, str] | None = None) -> Knobs:
         c_flags=_words(env, "TREADLE_CFLAGS"),
         num_threads=_positive_int(env, "TREADLE_NUM_THREADS", available_cores()),
         trace_dir=None if trace_dir is None else Path(trace_dir).expanduser(),
+        cuda_driver=_one_of(env, "TREADLE_CUDA_DRIVER", ("bindings", "pycuda")),
     )
 
 
@@ -60,6 +64,13 @@ def available_cores() -> int:
 def _text(env: Mapping[str, str], name: str) -> str | None:
     value = env.get(name, "").strip()
     return value or None
+
+
+def _one_of(env: Mapping[str, str], name: str, accepted: tuple[str, ...]) -> str | None:
+    value = _text(env, name)
+    if value is not None and value not in accepted:
+        raise TreadleError(f"{value!r} is unknown", name, accepted)
+    return value
 
 
 def _cache_dir(env: Mapping[str, str]) -> Path:

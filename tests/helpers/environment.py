@@ -1,6 +1,7 @@
 """The environment variables that only the tests read, in one place."""
 
 import os
+from collections.abc import Mapping
 
 
 def _is_set(name: str) -> bool:
@@ -15,3 +16,8 @@ def blessing() -> bool:
 def models_are_required() -> bool:
     """TREADLE_REQUIRE_MODELS=1: a missing model file is a failure, not a skip (CI)."""
     return _is_set("TREADLE_REQUIRE_MODELS")
+
+
+def environment_with(settings: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment for a child, with further variables."""
+    return os.environ | settings

@@ -7,8 +7,9 @@ import pytest
 
 from tests.backends.c.toolchains import knobs
 from tests.backends.cuda.fake_libcuda.build import COMPILER, build_fake_libcuda
-from treadle.backends.cuda.driver import PycudaDriver
+from treadle.backends.cuda.driver import Device
 from treadle.backends.cuda.emulator import CHECKS, Emulator
+from treadle.backends.cuda.open_driver import open_driver
 from treadle.knobs import Knobs, load_knobs
 
 
@@ -37,8 +38,8 @@ def fake_driver_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def driver() -> Iterator[PycudaDriver]:
+def driver() -> Iterator[Device]:
     """The GPU of this machine, for tests marked `gpu`, which are skipped where there is none."""
-    driver = PycudaDriver()
+    driver = open_driver()
     yield driver
     driver.close()

@@ -65,6 +65,10 @@ class FakeDriver:
             self.calls.append(f"launch {each.grid} {each.block} {each.dynamic_shared}")
             self._queue.append(lambda each=each: self._run(each))
 
+    def capture(self, launches: Sequence[BoundLaunch]) -> "FakeGraph":
+        """See `Driver`."""
+        return FakeGraph(self, launches)
+
     def record(self) -> object:
         """See `Driver`."""
         self._clock += 1
@@ -92,6 +96,21 @@ class FakeDriver:
 
     def _bytes(self, address: int, num_bytes: int) -> np.ndarray:
         return self._memory.view(np.uint8)[address : address + num_bytes]
+
+
+class FakeGraph:
+    """Launches that are kept, and queued whenever the graph is launched."""
+
+    def __init__(self, driver: FakeDriver, launches: Sequence[BoundLaunch]) -> None:
+        self._driver, self._launches = driver, tuple(launches)
+
+    def launch(self, times: int = 1) -> None:
+        """See `LaunchGraph`."""
+        for _ in range(times):
+            self._driver.launch(self._launches)
+
+    def close(self) -> None:
+        """See `LaunchGraph`."""
 
 
 def _raw(array: np.ndarray) -> np.ndarray:

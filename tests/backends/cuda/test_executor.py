@@ -212,15 +212,18 @@ def test_close_gives_all_memory_back() -> None:
     assert not driver.live
     with pytest.raises(TreadleError, match="the program was closed"):
         program.run([np.zeros((2, 3), np.float32)])
-    with pytest.raises(TreadleError, match="launch: the program was closed"):
-        program.launch()
+    with pytest.raises(TreadleError, match="capturing a graph: the program was closed"):
+        program.capture()
 
 
-def test_launches_are_queued_without_copies() -> None:
+def test_a_graph_launches_all_kernels_without_copies() -> None:
     driver = make_driver()
     with make_program(driver) as program:
         driver.calls.clear()
-        program.launch()
+        graph = program.capture()
+        assert not driver.calls
+        graph.launch()
+        graph.close()
     assert len(driver.calls) == len(LAUNCHES) and all(call.startswith("launch") for call in driver.calls)
 
 

@@ -11,7 +11,7 @@ from tests.backends.cuda.conformance.cases import all_kernels
 from tests.backends.cuda.gpu_graphs import CASES
 from tests.helpers.graphs import Graph, random
 from treadle.backends.cuda.compiler import Unit, compile_cubin
-from treadle.backends.cuda.driver import PycudaDriver
+from treadle.backends.cuda.driver import Device
 from treadle.backends.cuda.executor import BufferRef, CudaProgram, Launch, TensorSpec
 from treadle.backends.cuda.resources import occupancy
 from treadle.backends.reference import evaluate_module
@@ -24,7 +24,7 @@ F32 = np.dtype(np.float32)
 SIZE = 256
 
 
-def test_two_kernels_pass_a_tensor_through_the_arena(driver: PycudaDriver) -> None:
+def test_two_kernels_pass_a_tensor_through_the_arena(driver: Device) -> None:
     text = """extern "C" __global__ void add(const float *a, const float *b, float *c) {
   c[threadIdx.x] = a[threadIdx.x] + b[threadIdx.x];
 }"""
@@ -43,7 +43,7 @@ def test_two_kernels_pass_a_tensor_through_the_arena(driver: PycudaDriver) -> No
     np.testing.assert_array_equal(result, values + constant + values)
 
 
-def test_dynamic_shared_memory_beyond_48_kib(driver: PycudaDriver) -> None:
+def test_dynamic_shared_memory_beyond_48_kib(driver: Device) -> None:
     text = """#include "treadle_cuda.h"
 extern "C" __global__ void turn(const float *x, float *y) {
   extern __shared__ float s[];
@@ -71,29 +71,26 @@ def test_an_artifact_computes_what_its_graph_says(name: str) -> None:
     np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-5 * float(np.abs(expected).max()))
 
 
-def test_the_target_has_the_limits_that_the_device_tells(driver: PycudaDriver) -> None:
+def test_the_target_has_the_limits_that_the_device_tells(driver: Device) -> None:
     major, minor = driver.capability
     target = Target.for_capability(major, minor)
     if target.capability != 10 * major + minor:
         pytest.skip(f"{target.name} stands in for capability {major}.{minor}, whose limits may be others")
-    told: Any = driver._cuda.device_attribute
     limits = {
-        told.WARP_SIZE: target.warp_size,
-        told.MAX_THREADS_PER_BLOCK: target.max_threads_per_block,
-        told.MAX_THREADS_PER_MULTIPROCESSOR: target.max_warps_per_multiprocessor * target.warp_size,
-        told.MAX_BLOCKS_PER_MULTIPROCESSOR: target.max_blocks_per_multiprocessor,
-        told.MAX_REGISTERS_PER_MULTIPROCESSOR: target.registers_per_multiprocessor,
-        told.MAX_SHARED_MEMORY_PER_BLOCK: target.shared_per_block_static,
-        told.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: target.shared_per_block,
-        told.MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: target.shared_per_multiprocessor,
+        "WARP_SIZE": target.warp_size,
+        "MAX_THREADS_PER_BLOCK": target.max_threads_per_block,
+        "MAX_THREADS_PER_MULTIPROCESSOR": target.max_warps_per_multiprocessor * target.warp_size,
+        "MAX_BLOCKS_PER_MULTIPROCESSOR": target.max_blocks_per_multiprocessor,
+        "MAX_REGISTERS_PER_MULTIPROCESSOR": target.registers_per_multiprocessor,
+        "MAX_SHARED_MEMORY_PER_BLOCK": target.shared_per_block_static,
+        "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": target.shared_per_block,
+        "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": target.shared_per_multiprocessor,
     }
-    assert {str(name): driver._device.get_attribute(name) for name in limits} == {
-        str(name): limit for name, limit in limits.items()
-    }
+    assert {name: driver.attribute(name) for name in limits} == limits
 
 
 @pytest.mark.parametrize("registers", [32, 64, 100, 168, 176, 255])
-def test_occupancy_is_what_the_driver_computes(registers: int, driver: PycudaDriver) -> None:
+def test_occupancy_is_what_the_driver_computes(registers: int, driver: Device) -> None:
     target = Target.for_capability(*driver.capability)
     # Of two limits the compiler obeys the last.
     unit = Unit("kernels", f"{all_kernels()}{_greedy(registers)}")

@@ -1,15 +1,11 @@
-"""The GPU's driver: what the executor asks of it, and the one module that loads pycuda."""
+"""What the executor, the tests and the benchmarks ask of a GPU's driver."""
 
 from __future__ import annotations
 
-import ctypes
-import importlib
-import importlib.util
-import warnings
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -28,6 +24,18 @@ class BoundLaunch:
     arguments: tuple[int, ...]
     dynamic_shared: int = 0
     """Bytes."""
+
+
+class LaunchGraph(Protocol):
+    """Launches that are queued as one. Close it before the driver."""
+
+    def launch(self, times: int = 1) -> None:
+        """Queues all launches, `times` times in a row."""
+        ...
+
+    def close(self) -> None:
+        """Gives the graph back; it cannot be launched afterwards."""
+        ...
 
 
 class Driver(Protocol):
@@ -60,6 +68,10 @@ class Driver(Protocol):
         """Queues launches."""
         ...
 
+    def capture(self, launches: Sequence[BoundLaunch]) -> LaunchGraph:
+        """The launches recorded as one CUDA graph; nothing runs until it is launched."""
+        ...
+
     def record(self) -> object:
         """Queues an event."""
         ...
@@ -77,152 +89,52 @@ class Driver(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class _Function:
-    """A prepared pycuda function; the module must live as long."""
-
-    module: Any
-    function: Any
-
-
-class PycudaDriver:
-    """A `Driver` on pycuda. It shares the device's primary context, which is current only during a call.
-
-    Raises `TreadleError` when pycuda, the NVIDIA driver or the device is absent.
-    """
-
-    def __init__(self, device: int = 0) -> None:
-        self._cuda = _pycuda_driver()
-        try:
-            self._cuda.init()
-            if not 0 <= device < self._cuda.Device.count():
-                message, accepted = f"no GPU number {device}", f"0 to {self._cuda.Device.count() - 1}"
-                raise TreadleError(message, where="cuda driver", accepted=accepted)
-            self._device = self._cuda.Device(device)
-            self._context = self._device.retain_primary_context()
-        except self._cuda.Error as error:
-            raise TreadleError(f"no GPU can be used: {error}", where="cuda driver") from error
-        self._allocations: dict[int, Any] = {}
-        with self.current("creating a stream"):
-            self._stream: Any = self._cuda.Stream()
+class Device(Driver, Protocol):
+    """A `Driver` of a real GPU, and what else can be asked of one."""
 
     @property
     def capability(self) -> tuple[int, int]:
-        """The device's compute capability, as `Target.for_capability` takes it."""
-        major, minor = self._device.compute_capability()
-        return int(major), int(minor)
+        """The compute capability, as `Target.for_capability` takes it."""
+        ...
 
     @property
     def device_name(self) -> str:
-        """The product's name, as the driver says it."""
-        return str(self._device.name())
+        """The product's name."""
+        ...
+
+    @property
+    def cuda_version(self) -> tuple[int, int]:
+        """The newest CUDA version (major, minor) whose cubins the installed driver loads."""
+        ...
 
     @property
     def stream_handle(self) -> int:
-        """The stream on which all work is queued, for other bindings to the driver."""
-        return int(self._stream.handle)
+        """The `CUstream` on which all work is queued, for other bindings to the driver."""
+        ...
 
-    def allocate(self, num_bytes: int) -> int:
-        """See `Driver`."""
-        with self.current(f"allocating {num_bytes} bytes"):
-            allocation = self._cuda.mem_alloc(max(1, num_bytes))
-        address = int(allocation)
-        self._allocations[address] = allocation
-        return address
+    def attribute(self, name: str) -> int:
+        """A limit of the device by its name in `CUdevice_attribute` without the prefix: `"WARP_SIZE"`."""
+        ...
 
-    def free(self, address: int) -> None:
-        """See `Driver`."""
-        with self.current("freeing memory"):
-            self._allocations.pop(address).free()
+    def memory(self) -> tuple[int, int]:
+        """Free and total bytes of device memory."""
+        ...
 
-    def upload(self, address: int, array: np.ndarray) -> None:
-        """See `Driver`."""
-        if array.nbytes == 0:
-            return
-        with self.current(f"copying {array.nbytes} bytes to the device"):
-            self._cuda.memcpy_htod_async(address, array, self._stream)
-
-    def download(self, array: np.ndarray, address: int) -> None:
-        """See `Driver`."""
-        if array.nbytes == 0:
-            return
-        with self.current(f"copying {array.nbytes} bytes from the device"):
-            self._cuda.memcpy_dtoh_async(array, address, self._stream)
-
-    def load(self, image: bytes, kernel: str, num_arguments: int, dynamic_shared: int) -> object:
-        """See `Driver`."""
-        with self.current(f"loading kernel '{kernel}'"):
-            module = self._cuda.module_from_buffer(image)
-            function = module.get_function(kernel)
-            attribute = self._cuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
-            function.set_attribute(attribute, dynamic_shared)
-            function.prepare("P" * num_arguments)
-        return _Function(module, function)
-
-    def launch(self, launches: Sequence[BoundLaunch]) -> None:
-        """See `Driver`."""
-        with self.current("launching a kernel"):
-            for each in launches:
-                prepared: Any = each.function
-                prepared.function.prepared_async_call(
-                    each.grid, each.block, self._stream, *each.arguments, shared_size=each.dynamic_shared
-                )
-
-    def record(self) -> object:
-        """See `Driver`."""
-        with self.current("recording an event"):
-            event = self._cuda.Event()
-            event.record(self._stream)
-        return event
-
-    def seconds_between(self, start: Any, end: Any) -> float:
-        """See `Driver`."""
-        with self.current("waiting for an event"):
-            end.synchronize()
-            return float(start.time_till(end)) * 1e-3
-
-    def synchronize(self) -> None:
-        """See `Driver`."""
-        with self.current("waiting for the device"):
-            self._stream.synchronize()
-
-    def close(self) -> None:
-        """See `Driver`."""
-        if self._context is None:
-            return
-        with self.current("closing"):
-            for allocation in self._allocations.values():
-                allocation.free()
-            self._allocations.clear()
-            self._stream = None
-        self._context.detach()
-        self._context = None
-
-    @contextmanager
-    def current(self, doing: str) -> Generator[None]:
-        """Makes the context current on this thread, and pycuda's errors Treadle's, which say what was being done."""
-        if self._context is None:
-            raise TreadleError("the driver was closed", where=doing)
-        self._context.push()
-        try:
-            yield
-        except self._cuda.Error as error:
-            raise TreadleError(f"the GPU failed: {error}", where=doing) from error
-        finally:
-            self._cuda.Context.pop()
+    def current(self, doing: str) -> AbstractContextManager[object]:
+        """Makes the device's context current on this thread; `doing` is what an error names as its place."""
+        ...
 
 
-def _pycuda_driver() -> Any:
-    """pycuda's driver module, which cannot even be imported where there is no libcuda."""
-    if importlib.util.find_spec("pycuda") is None:
-        raise TreadleError("pycuda is not installed", where="cuda driver", accepted="pip install treadle[cuda]")
-    try:
-        # Some builds of pycuda are not linked to the driver's library: it has to be there before them.
-        with suppress(OSError):
-            ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_GLOBAL)
-        # For some unusable drivers pycuda warns before it raises; the error says it all, in one line.
-        with warnings.catch_warnings(action="ignore"):
-            return importlib.import_module("pycuda.driver")
-    except ImportError as error:
-        message = f"the NVIDIA driver cannot be loaded ({error})"
-        raise TreadleError(message, where="cuda driver", accepted="a machine with libcuda.so.1") from error
+def check_toolkit(device: Device, toolkit: str) -> None:
+    """Raises `TreadleError` where the device's driver is too old for cubins of NVRTC `toolkit`, such as `"13.0"`.
+
+    Cubins of one major version of CUDA load on every driver of that version (CUDA Compatibility, minor versions).
+    """
+    newest, (major, _, minor) = device.cuda_version, toolkit.partition(".")
+    if newest[0] >= int(major):
+        return
+    raise TreadleError(
+        f"the installed driver loads cubins of CUDA {newest[0]}.{newest[1]} and older, NVRTC {toolkit} makes newer",
+        where=f"GPU {device.device_name}",
+        accepted=f"a driver for CUDA {major}.{minor} (the 580 branch for 13.0), or NVRTC {newest[0]}.x",
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from types import TracebackType
@@ -12,7 +12,7 @@ import numpy as np
 
 from treadle.backends.buffers import BufferKind, BufferRef, TensorSpec
 from treadle.backends.call_lock import CallLock, forks
-from treadle.backends.cuda.driver import BoundLaunch, Driver, Shape3
+from treadle.backends.cuda.driver import BoundLaunch, Driver, LaunchGraph, Shape3
 from treadle.errors import TreadleError
 
 _ADDRESSED: tuple[BufferKind, ...] = ("arena", "zeroed")
@@ -107,23 +107,24 @@ class CudaProgram:
             del staged
         return results
 
-    def launch(self) -> None:
-        """Queues the kernels on the inputs of the last `run`, without copies and without waiting."""
+    def capture(self) -> LaunchGraph:
+        """The kernels as one CUDA graph, on the inputs of the last `run`; close it before the program."""
         with self._calls.turn():
-            self._check_open("launch")
-            with self._launching():
-                self._driver.launch(self._launches)
+            self._check_open("capturing a graph")
+            return self._driver.capture(self._launches)
 
     def measure(self, arrays: Sequence[np.ndarray], repeats: int, warmup: int = 1) -> list[float]:
-        """Seconds of device time that each of `repeats` runs of the kernels takes, without the copies."""
+        """Seconds of device time that each of `repeats` runs of the kernels takes, without the copies.
+
+        A run is one launch of a CUDA graph: of small kernels queued one by one, the events would time the queueing.
+        """
         with self._calls.turn():
             staged = self._upload(arrays)
-            with self._launching():
-                for _ in range(warmup):
-                    self._driver.launch(self._launches)
+            with self._launching(), closing(self._driver.capture(self._launches)) as graph:
+                graph.launch(warmup)
                 marks = [self._driver.record()]
                 for _ in range(repeats):
-                    self._driver.launch(self._launches)
+                    graph.launch()
                     marks.append(self._driver.record())
                 self._driver.synchronize()
             del staged

@@ -10,8 +10,9 @@ import numpy as np
 from treadle.artifact import Artifact
 from treadle.backends.buffers import BufferRef, TensorSpec
 from treadle.backends.cuda.compiler import HEADER_NAME, Unit, compile_cubins
-from treadle.backends.cuda.driver import Driver, PycudaDriver
+from treadle.backends.cuda.driver import Driver
 from treadle.backends.cuda.executor import CudaProgram, Launch
+from treadle.backends.cuda.open_driver import open_driver
 from treadle.backends.interface import check_interface, kernel_interface
 from treadle.manifest import KernelLaunch, Tensor
 from treadle.target import Target
@@ -33,7 +34,7 @@ def open_program(artifact: Artifact, driver: Driver | None = None, *, rebuild: b
     launches = [_launch(launch, images[launch.image]) for launch in manifest.launches]
     inputs, outputs = ([_spec(tensor) for tensor in each] for each in (manifest.inputs, manifest.outputs))
     constants = read_weights(artifact)
-    device = PycudaDriver() if driver is None else driver
+    device = open_driver() if driver is None else driver
     return CudaProgram(device, launches, inputs, outputs, constants, manifest.arena_bytes, manifest.zeroed_bytes)
 
 

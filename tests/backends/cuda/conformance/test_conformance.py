@@ -13,7 +13,7 @@ from tests.backends.cuda.conformance.header import functions_of, functions_of_he
 from tests.backends.cuda.conformance.runners import on_device, on_emulator
 from tests.backends.cuda.machine_code import disassembled
 from treadle.backends.cuda.compiler import Unit, compile_cubin
-from treadle.backends.cuda.driver import PycudaDriver
+from treadle.backends.cuda.driver import Device
 from treadle.backends.cuda.emulator import CHECKS, Emulator
 from treadle.target import TARGETS, Target
 
@@ -33,7 +33,7 @@ def unchecked(emulate: Callable[..., Emulator]) -> Emulator:
 
 
 @pytest.fixture(scope="module")
-def image(driver: PycudaDriver) -> bytes:
+def image(driver: Device) -> bytes:
     """All kernels compiled for the GPU at hand."""
     return compile_cubin(Unit("conformance", all_kernels()), Target.for_capability(*driver.capability)).image
 
@@ -50,9 +50,7 @@ def test_on_the_emulator(function: str, emulator: Emulator) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("function", CASES)
-def test_on_the_gpu_and_like_the_emulator(
-    function: str, driver: PycudaDriver, image: bytes, unchecked: Emulator
-) -> None:
+def test_on_the_gpu_and_like_the_emulator(function: str, driver: Device, image: bytes, unchecked: Emulator) -> None:
     case = CASES[function]
     result = on_device(function, driver, image)
     assert_agrees(result, case.expected, case.ulps, case.absolute)

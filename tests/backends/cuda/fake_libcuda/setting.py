@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from xdsl.dialects.builtin import ModuleOp
 
-from treadle.backends.cuda.driver import PycudaDriver
+from treadle.backends.cuda.driver import Device
 from treadle.backends.cuda.emulator.build import build_text
 from treadle.backends.cuda.executor import BufferRef, CudaProgram, Launch, TensorSpec
+from treadle.backends.cuda.open_driver import open_driver
 from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.program import Program
 from treadle.dialects.cuda import KernelOp
@@ -53,7 +54,7 @@ def launch(body: str, threads: int = SIZE, shared: int = 0) -> Launch:
     return Launch("k", kernel(body), (1, 1, 1), (threads, 1, 1), (INPUT, OUTPUT), shared)
 
 
-def program(driver: PycudaDriver, *launches: Launch) -> CudaProgram:
+def program(driver: Device, *launches: Launch) -> CudaProgram:
     """A model of one input and one output of `SIZE` elements."""
     return CudaProgram(driver, launches, [SPEC], [SPEC])
 
@@ -78,19 +79,18 @@ def shape3(extents: Sequence[int]) -> tuple[int, int, int]:
 
 
 @contextmanager
-def opened() -> Generator[PycudaDriver]:
-    """A driver, closed afterwards."""
-    driver = PycudaDriver()
+def opened() -> Generator[Device]:
+    """The driver that TREADLE_CUDA_DRIVER names, closed afterwards."""
+    driver = open_driver()
     try:
         yield driver
     finally:
         driver.close()
 
 
-def free_bytes(driver: PycudaDriver) -> int:
+def free_bytes(driver: Device) -> int:
     """What the device says about its memory."""
-    with driver.current("asking"):
-        return int(driver._cuda.mem_get_info()[0])
+    return driver.memory()[0]
 
 
 def fails(expected: str) -> Any:

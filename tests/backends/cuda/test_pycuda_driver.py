@@ -1,4 +1,4 @@
-"""The driver's module: what is said without pycuda or a GPU, and how pycuda is called."""
+"""The driver on pycuda: what is said without pycuda or a GPU, and how pycuda is called."""
 
 import importlib
 import importlib.util
@@ -9,7 +9,8 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 
-from treadle.backends.cuda.driver import BoundLaunch, PycudaDriver
+from treadle.backends.cuda.driver import BoundLaunch
+from treadle.backends.cuda.pycuda_driver import PycudaDriver
 from treadle.errors import TreadleError
 
 
@@ -38,7 +39,9 @@ def test_absent_pycuda_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(TreadleError) as caught:
         PycudaDriver()
-    assert str(caught.value) == "cuda driver: pycuda is not installed; accepted: pip install treadle[cuda]"
+    assert str(caught.value) == (
+        "cuda driver: pycuda is not installed; accepted: pip install pycuda, where CUDA's headers are"
+    )
 
 
 def test_an_absent_nvidia_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,210 @@
+"""The GPU's driver through cuda-bindings, which come as wheels and are there for NVRTC anyway."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from treadle.backends.cuda.bindings import PLACE, call, load
+from treadle.backends.cuda.driver import BoundLaunch
+from treadle.backends.cuda.launch_graph import CapturedGraph
+from treadle.errors import TreadleError
+
+_NON_BLOCKING = 1
+"""CU_STREAM_NON_BLOCKING: the stream does not wait for the default one."""
+_END, _BUFFER_POINTER, _BUFFER_SIZE = 0, 1, 2
+"""CU_LAUNCH_PARAM_*: of the two ways to pass parameters, the driver checks the size of this one."""
+
+
+class _Function:
+    """A kernel whose parameters are addresses, and the memory from which a launch takes them."""
+
+    def __init__(self, function: Any, num_arguments: int) -> None:
+        self.function = function
+        self.values = (ctypes.c_uint64 * num_arguments)()
+        self._size = ctypes.c_size_t(ctypes.sizeof(self.values))
+        self._extra = (ctypes.c_void_p * 5)(
+            _BUFFER_POINTER, ctypes.addressof(self.values), _BUFFER_SIZE, ctypes.addressof(self._size), _END
+        )
+        self.extra = ctypes.addressof(self._extra)
+
+
+class BindingsDriver:
+    """A `Device` on cuda-bindings. It shares the GPU's primary context, which is current only during a call.
+
+    Raises `TreadleError` when cuda-bindings, the NVIDIA driver or the device is absent.
+    """
+
+    def __init__(self, device: int = 0) -> None:
+        self._cuda = load()
+        self._context: Any = None
+        call(PLACE, self._cuda.cuInit, 0)
+        count = call(PLACE, self._cuda.cuDeviceGetCount)
+        if not 0 <= device < count:
+            raise TreadleError(f"no GPU number {device}", where=PLACE, accepted=f"0 to {count - 1}")
+        self._device = call(PLACE, self._cuda.cuDeviceGet, device)
+        self._context = call(PLACE, self._cuda.cuDevicePrimaryCtxRetain, self._device)
+        self._allocations: set[int] = set()
+        self._modules: list[Any] = []
+        doing = "creating a stream"
+        with self.current(doing):
+            self._stream = call(doing, self._cuda.cuStreamCreate, _NON_BLOCKING)
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """See `Device`."""
+        return self.attribute("COMPUTE_CAPABILITY_MAJOR"), self.attribute("COMPUTE_CAPABILITY_MINOR")
+
+    @property
+    def device_name(self) -> str:
+        """See `Device`."""
+        name: bytes = call(PLACE, self._cuda.cuDeviceGetName, 128, self._device)
+        return name.split(b"\0")[0].decode()
+
+    @property
+    def cuda_version(self) -> tuple[int, int]:
+        """See `Device`."""
+        version = int(call(PLACE, self._cuda.cuDriverGetVersion))
+        return version // 1000, version % 1000 // 10
+
+    @property
+    def stream_handle(self) -> int:
+        """See `Device`."""
+        return int(self._stream)
+
+    def attribute(self, name: str) -> int:
+        """See `Device`."""
+        which = getattr(self._cuda.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(call(PLACE, self._cuda.cuDeviceGetAttribute, which, self._device))
+
+    def memory(self) -> tuple[int, int]:
+        """See `Device`."""
+        with self.current("asking for memory"):
+            free, total = call("asking for memory", self._cuda.cuMemGetInfo)
+        return int(free), int(total)
+
+    def allocate(self, num_bytes: int) -> int:
+        """See `Driver`."""
+        doing = f"allocating {num_bytes} bytes"
+        with self.current(doing):
+            address = int(call(doing, self._cuda.cuMemAlloc, max(1, num_bytes)))
+        self._allocations.add(address)
+        return address
+
+    def free(self, address: int) -> None:
+        """See `Driver`. In a context that a kernel has broken the memory is gone, which is no further error."""
+        self._allocations.remove(address)
+        with self.current("freeing memory"):
+            self._cuda.cuMemFree(address)
+
+    def upload(self, address: int, array: np.ndarray) -> None:
+        """See `Driver`."""
+        doing = f"copying {array.nbytes} bytes to the device"
+        if array.nbytes:
+            with self.current(doing):
+                call(doing, self._cuda.cuMemcpyHtoDAsync, address, array.ctypes.data, array.nbytes, self._stream)
+
+    def download(self, array: np.ndarray, address: int) -> None:
+        """See `Driver`."""
+        doing = f"copying {array.nbytes} bytes from the device"
+        if array.nbytes:
+            with self.current(doing):
+                call(doing, self._cuda.cuMemcpyDtoHAsync, array.ctypes.data, address, array.nbytes, self._stream)
+
+    def load(self, image: bytes, kernel: str, num_arguments: int, dynamic_shared: int) -> object:
+        """See `Driver`."""
+        doing = f"loading kernel '{kernel}'"
+        with self.current(doing):
+            module = call(doing, self._cuda.cuModuleLoadData, image)
+            self._modules.append(module)
+            function = call(doing, self._cuda.cuModuleGetFunction, module, kernel.encode())
+            attribute = self._cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            call(doing, self._cuda.cuFuncSetAttribute, function, attribute, dynamic_shared)
+        return _Function(function, num_arguments)
+
+    def launch(self, launches: Sequence[BoundLaunch]) -> None:
+        """See `Driver`."""
+        doing = "launching a kernel"
+        with self.current(doing):
+            for each in launches:
+                function: Any = each.function
+                # The driver copies the values before the call returns.
+                function.values[:] = each.arguments
+                call(
+                    doing, self._cuda.cuLaunchKernel, function.function, *each.grid, *each.block,
+                    each.dynamic_shared, self._stream, 0, function.extra,
+                )  # fmt: skip
+
+    def capture(self, launches: Sequence[BoundLaunch]) -> CapturedGraph:
+        """See `Driver`."""
+        return CapturedGraph(self, lambda: self.launch(launches))
+
+    def record(self) -> object:
+        """See `Driver`."""
+        doing = "recording an event"
+        with self.current(doing):
+            event = call(doing, self._cuda.cuEventCreate, 0)
+            call(doing, self._cuda.cuEventRecord, event, self._stream)
+        return _Event(event, self)
+
+    def seconds_between(self, start: Any, end: Any) -> float:
+        """See `Driver`."""
+        doing = "waiting for an event"
+        with self.current(doing):
+            call(doing, self._cuda.cuEventSynchronize, end.event)
+            return float(call(doing, self._cuda.cuEventElapsedTime, start.event, end.event)) * 1e-3
+
+    def synchronize(self) -> None:
+        """See `Driver`."""
+        doing = "waiting for the device"
+        with self.current(doing):
+            call(doing, self._cuda.cuStreamSynchronize, self._stream)
+
+    def close(self) -> None:
+        """See `Driver`. Gives back as much as a context that a kernel has broken still allows."""
+        if self._context is None:
+            return
+        context, self._context = self._context, None
+        self._cuda.cuCtxPushCurrent(context)
+        for address in self._allocations:
+            self._cuda.cuMemFree(address)
+        for module in self._modules:
+            self._cuda.cuModuleUnload(module)
+        self._cuda.cuStreamDestroy(self._stream)
+        self._cuda.cuCtxPopCurrent()
+        self._allocations.clear()
+        self._modules.clear()
+        call("closing", self._cuda.cuDevicePrimaryCtxRelease, self._device)
+
+    @contextmanager
+    def current(self, doing: str) -> Generator[None]:
+        """See `Device`."""
+        if self._context is None:
+            raise TreadleError("the driver was closed", where=doing)
+        call(doing, self._cuda.cuCtxPushCurrent, self._context)
+        try:
+            yield
+        finally:
+            self._cuda.cuCtxPopCurrent()
+
+    def destroy(self, event: object) -> None:
+        """Gives an event back, if the driver is still open."""
+        if self._context is None:
+            return
+        with self.current("giving an event back"):
+            self._cuda.cuEventDestroy(event)
+
+
+class _Event:
+    """An event that goes back to the driver with its last reference: a benchmark records thousands."""
+
+    def __init__(self, event: object, driver: BindingsDriver) -> None:
+        self.event = event
+        self._driver = driver
+
+    def __del__(self) -> None:
+        self._driver.destroy(self.event)
