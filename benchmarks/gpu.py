@@ -1,6 +1,6 @@
 """Models and single operators on a GPU, against whatever else is installed there.
 
-    make gpu-bench ARGS="--workloads matmul_1024 minilm --rounds 50"
+    make gpu-bench ARGS="--workloads matmul_1024 minilm --precision f32 f16 --rounds 50"
     python benchmarks/run.py --gpu --workloads softmax_4096x1024
 
 All sides of a workload take turns within one run, a batch of runs each, on the same inputs, which stay on the device.
@@ -29,6 +29,7 @@ from benchmarks.interleave import Times, interleave
 from benchmarks.machine import describe_gpu, describe_run
 from treadle.backends.cuda.gpu_probe import why_no_gpu
 from treadle.errors import TreadleError
+from treadle.settings import PRECISIONS
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Measured:
     differences: Mapping[str, float | None]
     """Of a side's results from Treadle's."""
     missing: Mapping[str, str] = field(default_factory=dict[str, str])
+    precision: str = "f32"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,12 +55,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console()
     circumstances = describe_run() | describe_gpu()
     settings = {"rounds": args.rounds, "batch_ms": args.batch_ms}
+    pairs = [(name, precision) for precision in args.precision for name in args.workloads]
     makers = {name: MAKERS[name] for name in (TREADLE, *(name for name in args.peers if name != TREADLE))}
-    chosen = track(args.workloads, "measuring", console=console, transient=True, disable=not console.is_terminal)
+    chosen = track(pairs, "measuring", console=console, transient=True, disable=not console.is_terminal)
     device, measured = str(circumstances["gpu"]), list[Measured]()
     path: Path | None = None
-    for name in chosen:
-        measured.append(_measure_or_say_why(WORKLOADS[name], makers, args.rounds, args.batch_ms * 1e-3))
+    for name, precision in chosen:
+        measured.append(_measure_or_say_why(WORKLOADS[name], makers, args.rounds, args.batch_ms * 1e-3, precision))
         # What was measured stays, whatever becomes of the next.
         rows = [row(each) for each in measured]
         path = write_results(f"gpu-{slug(device)}", circumstances | settings, rows, args.output)
@@ -69,15 +72,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(any(TREADLE in each.missing for each in measured))
 
 
-def _measure_or_say_why(workload: Workload, makers: Mapping[str, Maker], rounds: int, batch_seconds: float) -> Measured:
-    """`measure`; a workload that Treadle fails on is left out with the reason."""
+def _measure_or_say_why(
+    workload: Workload, makers: Mapping[str, Maker], rounds: int, batch_seconds: float, precision: str
+) -> Measured:
+    """`measure`; a workload that fails, in whatever way, is left out with the reason, and the others are measured."""
     try:
-        return measure(workload, makers, rounds, batch_seconds)
-    except TreadleError as error:
-        return Measured(workload, {}, {}, {}, {TREADLE: f"{workload.name}: {error}"})
+        return measure(workload, makers, rounds, batch_seconds, precision)
+    except Exception as error:  # the other sides raise what they like
+        said = str(error) if isinstance(error, TreadleError) else f"{type(error).__name__}: {error}"
+        return Measured(workload, {}, {}, {}, {TREADLE: f"{workload.name}: {said}"}, precision)
 
 
-def measure(workload: Workload, makers: Mapping[str, Maker], rounds: int, batch_seconds: float) -> Measured:
+def measure(
+    workload: Workload, makers: Mapping[str, Maker], rounds: int, batch_seconds: float, precision: str = "f32"
+) -> Measured:
     """Makes every side that there is ready and lets them take turns.
 
     Raises what Treadle raises; another side that cannot take part is left out, and so is a model that nothing here can
@@ -89,11 +97,11 @@ def measure(workload: Workload, makers: Mapping[str, Maker], rounds: int, batch_
         try:
             path = workload.write(Path(scratch))
         except ImportError as error:
-            return Measured(workload, {}, {}, {}, {workload.name: str(error)})
+            return Measured(workload, {}, {}, {}, {workload.name: str(error)}, precision)
         try:
             for name, make in makers.items():
                 try:
-                    peers[name] = make(workload, path)
+                    peers[name] = make(workload, path, precision)
                 except PeerMissing as reason:
                     missing[name] = str(reason)
             times = interleave({name: peer.run for name, peer in peers.items()}, rounds, batch_seconds)
@@ -103,6 +111,7 @@ def measure(workload: Workload, makers: Mapping[str, Maker], rounds: int, batch_
                 {name: peer.graphed for name, peer in peers.items()},
                 {name: difference(peer.outputs, peers[TREADLE].outputs) for name, peer in peers.items()},
                 missing,
+                precision,
             )
         finally:
             for peer in peers.values():
@@ -117,8 +126,9 @@ def notices(measured: Sequence[Measured]) -> list[str]:
 
 def table(measured: Sequence[Measured], device: str) -> Table:
     """One line a workload: microseconds, and ratios of time."""
-    result = Table(title=f"Median time on {device}, float32, batch 1; below 1: Treadle is faster")
+    result = Table(title=f"Median time on {device}, batch 1; below 1: Treadle is faster")
     result.add_column("workload", no_wrap=True)
+    result.add_column("precision")
     result.add_column("Treadle µs", justify="right")
     result.add_column("quartiles", justify="right")
     others = list(dict.fromkeys(name for each in measured for name in each.times if name != TREADLE))
@@ -130,7 +140,7 @@ def table(measured: Sequence[Measured], device: str) -> Table:
         ours = each.times[TREADLE]
         low, middle, high = (1e6 * seconds for seconds in ours.quartiles)
         ratios = [_ratio(ours, each.times.get(name)) for name in others]
-        result.add_row(each.workload.name, f"{middle:.1f}", f"{low:.1f} - {high:.1f}", *ratios)
+        result.add_row(each.workload.name, each.precision, f"{middle:.1f}", f"{low:.1f} - {high:.1f}", *ratios)
     return result
 
 
@@ -144,7 +154,8 @@ def _ratio(ours: Times, theirs: Times | None) -> str:
 def row(each: Measured) -> dict[str, object]:
     """A workload's numbers for JSON, times in microseconds."""
     sides = _sides(each) if each.times else {}
-    return {"workload": each.workload.name, "kind": each.workload.kind, "sides": sides, "missing": dict(each.missing)}
+    about: dict[str, object] = {"workload": each.workload.name, "kind": each.workload.kind, "precision": each.precision}
+    return about | {"sides": sides, "missing": dict(each.missing)}
 
 
 def _sides(each: Measured) -> dict[str, object]:
@@ -175,6 +186,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--peers", nargs="+", choices=tuple(MAKERS), default=tuple(MAKERS), metavar="NAME", help=", ".join(MAKERS)
+    )
+    parser.add_argument(
+        "--precision", nargs="+", choices=PRECISIONS, default=("f32",), metavar="P", help=", ".join(PRECISIONS)
     )
     parser.add_argument("--rounds", type=_positive, default=30, metavar="N", help="batches of each side (default 30)")
     parser.add_argument(

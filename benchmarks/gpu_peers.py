@@ -1,7 +1,9 @@
 """The sides of a measurement on a GPU: Treadle, and whatever else is installed.
 
-Every side computes in float32 without TF32, keeps its inputs and outputs on the device, and launches a CUDA graph
-where it can. All that differs is what the kernels do.
+Every side computes in one precision, keeps its inputs and outputs on the device, and launches a CUDA graph where it
+can. All that differs is what the kernels do. Precisions are those of `treadle compile --precision`: f32 is float32
+without TF32, tf32 lets products round their operands to it; in f16 and bf16 Treadle narrows products, convolutions and
+attention, and PyTorch and Triton get weights and inputs of that type.
 """
 
 from __future__ import annotations
@@ -52,8 +54,8 @@ class Peer(Protocol):
         ...
 
 
-Maker = Callable[[Workload, Path], Peer]
-"""A peer for a workload whose ONNX model lies at the path; raises `PeerMissing`."""
+Maker = Callable[[Workload, Path, str], Peer]
+"""A peer for a workload whose ONNX model lies at the path, in a precision; raises `PeerMissing`."""
 
 
 class TreadlePeer:
@@ -61,10 +63,10 @@ class TreadlePeer:
 
     graphed = True
 
-    def __init__(self, workload: Workload, path: Path) -> None:
+    def __init__(self, workload: Workload, path: Path, precision: str) -> None:
         shapes = {name: array.shape for name, array in workload.inputs.items()}
         self._driver = open_driver()
-        model = treadle.compile(path, Target.for_capability(*self._driver.capability), shapes)
+        model = treadle.compile(path, Target.for_capability(*self._driver.capability), shapes, precision=precision)
         self._program = open_program(model.artifact, self._driver)
         self.outputs = self._program.run([workload.inputs[spec.name] for spec in self._program.inputs])
         self._graph = self._program.capture()
@@ -84,13 +86,15 @@ class TreadlePeer:
 class TorchPeer:
     """PyTorch, eager in a CUDA graph, or `torch.compile` with `mode="max-autotune"`, which makes its own graphs."""
 
-    def __init__(self, workload: Workload, path: Path, compiled: bool) -> None:
+    def __init__(self, workload: Workload, path: Path, precision: str, compiled: bool) -> None:
         del path
-        self._torch = torch = _torch()
+        self._torch = torch = _torch(precision)
         function = self._function_of(workload)
+        if hasattr(function, "parameters"):
+            function = _narrowed(torch, function, precision)
         if compiled:
             function = torch.compile(function, mode="max-autotune")
-        self._inputs = [torch.from_numpy(array).cuda() for array in workload.inputs.values()]
+        self._inputs = [_narrowed(torch, torch.from_numpy(x).cuda(), precision) for x in workload.inputs.values()]
         self._function: Callable[..., Any] = function
         try:
             results = self._warm_up()
@@ -145,8 +149,10 @@ class TorchPeer:
 class TritonPeer(TorchPeer):
     """Single operators as Triton's own tutorials write them, tuned by its autotuner before they are recorded."""
 
-    def __init__(self, workload: Workload, path: Path) -> None:
-        super().__init__(workload, path, compiled=False)
+    def __init__(self, workload: Workload, path: Path, precision: str) -> None:
+        if precision == "tf32":
+            raise PeerMissing("nobody has written the operators in Triton with TF32")
+        super().__init__(workload, path, precision, compiled=False)
 
     def _function_of(self, workload: Workload) -> Callable[..., Any]:
         if workload.triton is None:
@@ -160,7 +166,10 @@ class TritonPeer(TorchPeer):
 class OnnxRuntimePeer:
     """ONNX Runtime's CUDA provider, inputs and outputs bound on the device, as a CUDA graph if it can be one."""
 
-    def __init__(self, workload: Workload, path: Path) -> None:
+    def __init__(self, workload: Workload, path: Path, precision: str) -> None:
+        if precision not in ("f32", "tf32"):
+            raise PeerMissing(f"ONNX Runtime computes float32 models in float32: no {precision}")
+        self._tf32 = str(int(precision == "tf32"))
         self._runtime = runtime = _onnxruntime()
         self.graphed = True
         errors = _runtime_errors(runtime)
@@ -179,7 +188,7 @@ class OnnxRuntimePeer:
         runtime = self._runtime
         options = runtime.SessionOptions()
         options.log_severity_level = 3
-        provider = {"enable_cuda_graph": str(int(self.graphed)), "use_tf32": "0"}
+        provider = {"enable_cuda_graph": str(int(self.graphed)), "use_tf32": self._tf32}
         self._session: Any = runtime.InferenceSession(str(path), options, providers=[(CUDA_PROVIDER, provider)])
         if CUDA_PROVIDER not in self._session.get_providers():
             raise PeerMissing("ONNX Runtime's CUDA provider does not load; it needs cuDNN and CUDA's libraries")
@@ -204,19 +213,27 @@ class OnnxRuntimePeer:
 def _arrays(results: Any) -> list[Array]:
     """A tensor, several, or those of a record as transformers return it, on the host."""
     tensors = results.to_tuple() if hasattr(results, "to_tuple") else results
-    return [each.cpu().numpy() for each in (tensors if isinstance(tensors, tuple) else (tensors,))]
+    # NumPy has no bfloat16; doubles hold every other type's values.
+    return [each.double().cpu().numpy() for each in (tensors if isinstance(tensors, tuple) else (tensors,))]
 
 
-def _torch() -> Any:
-    """PyTorch with a GPU, set to float32 as it is; `PeerMissing` without."""
+def _narrowed(torch: Any, what: Any, precision: str) -> Any:
+    """A module or a tensor of floats in the type that the precision names; indices stay what they are."""
+    name = {"f16": "float16", "bf16": "bfloat16"}.get(precision)
+    is_index = hasattr(what, "is_floating_point") and not what.is_floating_point()
+    return what if name is None or is_index else what.to(getattr(torch, name))
+
+
+def _torch(precision: str) -> Any:
+    """PyTorch with a GPU, in which products of float32 round their operands only for tf32; `PeerMissing` without."""
     try:
         torch: Any = importlib.import_module("torch")
     except ImportError:
         raise PeerMissing("PyTorch is not installed; pip install torch torchvision transformers") from None
     if not torch.cuda.is_available():
         raise PeerMissing("the installed PyTorch uses no GPU")
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
     return torch
 
 
@@ -239,8 +256,8 @@ def _runtime_errors(runtime: Any) -> tuple[type[Exception], ...]:
 
 MAKERS: Mapping[str, Maker] = {
     TREADLE: TreadlePeer,
-    "torch eager": lambda workload, path: TorchPeer(workload, path, compiled=False),
-    "torch.compile": lambda workload, path: TorchPeer(workload, path, compiled=True),
+    "torch eager": lambda workload, path, precision: TorchPeer(workload, path, precision, compiled=False),
+    "torch.compile": lambda workload, path, precision: TorchPeer(workload, path, precision, compiled=True),
     "Triton": TritonPeer,
     "ONNX Runtime": OnnxRuntimePeer,
 }

@@ -15,6 +15,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from treadle.backends.cuda.driver import Driver
 from treadle.backends.cuda.gpu_probe import why_no_gpu
 from treadle.backends.cuda.open_driver import open_driver
 from treadle.dialects.graph.dtypes import numpy_dtype
+from treadle.errors import TreadleError
 from treadle.knobs import available_cores
 from treadle.target import Target
 from treadle.tools.schedule_cases import Case, cases, group_of
@@ -44,7 +46,7 @@ _MIB = 1 << 20
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measures, prints and writes; 0 where there is no GPU, too."""
+    """Measures, prints and writes; 0 where there is no GPU, too, and 1 where the device failed on a case."""
     args = _arguments(argv)
     reason = why_no_gpu()
     if reason is not None:
@@ -56,27 +58,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     what = f"gpu-spaces-{slug(str(circumstances['gpu']))}"
     done = {} if args.fresh else rows_of(args.output, what, str(circumstances["commit"]))
     rows = {name: done[name] for name in args.case if name in done}
-    driver = open_driver()
-    try:
-        target = Target.for_capability(*driver.capability)
-        flush = compile_cubin(FLUSH, target).image
-        deadline = time.monotonic() + args.seconds
+    flush: bytes | None = None
+    deadline = time.monotonic() + args.seconds
 
-        def measure(name: str) -> None:
-            budget = (deadline - time.monotonic()) / (len(args.case) - len(rows))
-            with _bench(driver, cases()[name], flush, args.flush_mib * _MIB) as bench:
-                rows[name] = measured(cases()[name], target, bench, args.workers, args.rounds, budget)
-            write_results(what, circumstances, [rows[each] for each in args.case if each in rows], args.output)
+    def measure(name: str) -> None:
+        nonlocal flush
+        budget = (deadline - time.monotonic()) / (len(args.case) - len(rows))
+        # A context of its own: the next case works, whatever a kernel of this one has broken.
+        with closing(open_driver()) as driver:
+            target = Target.for_capability(*driver.capability)
+            flush = flush or compile_cubin(FLUSH, target).image
+            rows[name] = _row(cases()[name], target, driver, flush, args, budget)
+        write_results(what, circumstances, [rows[each] for each in args.case if each in rows], args.output)
 
-        left = _each([name for name in args.case if name not in rows], measure, deadline)
-    finally:
-        driver.close()
+    left = _each([name for name in args.case if name not in rows], measure, deadline)
     console.print(table([rows[name] for name in args.case if name in rows], str(circumstances["gpu"])))
+    for name, row in rows.items():
+        if "error" in row:
+            console.print(f"{name}: {row['error']}", soft_wrap=True, highlight=False)
     if left:
         console.print(
             f"not measured within {args.seconds:g} s: {', '.join(left)}; run it again to go on", soft_wrap=True
         )
-    return 0
+    return int(any("error" in row for row in rows.values()))
+
+
+def _row(case: Case, target: Target, driver: Driver, flush: bytes, args: argparse.Namespace, seconds: float) -> Row:
+    """The numbers of one space; where the device failed, the error instead."""
+    try:
+        with _bench(driver, case, flush, args.flush_mib * _MIB) as bench:
+            return measured(case, target, bench, args.workers, args.rounds, seconds)
+    except TreadleError as error:
+        empty: Row = {"case": case.name, "template": case.default(target).template.data, "target": target.name}
+        return empty | {"size": 0, "schedules": [], "failed": [], "error": str(error)}
 
 
 def measured(case: Case, target: Target, bench: Bench, workers: int, rounds: int, seconds: float) -> Row:
@@ -123,7 +137,8 @@ def table(rows: Sequence[Row], device: str) -> Table:
         result.add_column(heading, justify="right")
     for row in rows:
         if not row["schedules"]:
-            result.add_row(row["case"], row["template"], f"none of {row['size']} compiles")
+            why = "failed" if "error" in row else f"none of {row['size']} compiles"
+            result.add_row(row["case"], row["template"], why)
             continue
         cells: list[str] = []
         for kind in ("cold_us", "warm_us"):

@@ -1,7 +1,7 @@
-"""`make bench` and `make gpu-bench`: runs the measurements.
+"""`make bench`, `make gpu-bench` and `make gpu-first`: runs the measurements.
 
 The arguments are those of `benchmarks/cpu_models.py`, after `--gpu` those of `benchmarks/gpu.py`, and after
-`--gpu-spaces` those of `benchmarks/gpu_spaces.py`.
+`--gpu-spaces` those of `benchmarks/gpu_spaces.py`, after `--gpu-first` those of `benchmarks/gpu_first.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,11 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-ON_GPU = {"--gpu": "benchmarks.gpu", "--gpu-spaces": "benchmarks.gpu_spaces"}
+ON_GPU = {
+    "--gpu": "benchmarks.gpu",
+    "--gpu-spaces": "benchmarks.gpu_spaces",
+    "--gpu-first": "benchmarks.gpu_first",
+}
 
 if __name__ == "__main__":
     # Run as a file, Python knows this folder but not the one above it, where the catalog of models lies.

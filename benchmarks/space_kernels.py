@@ -28,7 +28,8 @@ from treadle.tools.schedule_cases import Case, group_of
 class SpaceKernel:
     """One schedule: its choices, its cubin, how it is launched. Bytes; registers of a thread.
 
-    buffers: in the order of the kernel's arguments; error: why there is no kernel, in which case nothing else counts
+    buffers: in the order of the kernel's arguments; arena, zeroed: bytes of the memory that they may lie in
+    error: why there is no kernel, in which case nothing else counts
     """
 
     choices: Mapping[str, Choice]
@@ -40,6 +41,8 @@ class SpaceKernel:
     dynamic_shared: int = 0
     registers: int = 0
     spills: int = 0
+    arena: int = 0
+    zeroed: int = 0
     error: str | None = None
 
 
@@ -51,7 +54,8 @@ def kernel_of(text: str, template: str, target_name: str, choices: Mapping[str, 
     try:
         lower(context, module, target, after="schedule")
         (kernel,) = [op for op in module.walk() if isinstance(op, KernelOp)]
-        (unit,), (planned,) = print_kernels(module), read_program(module).launches
+        program = read_program(module)
+        (unit,), (planned,) = print_kernels(module), program.launches
         cubin = compile_cubin(unit, target)
     except TreadleError as error:
         return SpaceKernel(choices, error=str(error))
@@ -59,6 +63,7 @@ def kernel_of(text: str, template: str, target_name: str, choices: Mapping[str, 
     return SpaceKernel(
         choices, cubin.image, unit.name, _shape(kernel.grid_shape), _shape(kernel.block_shape), planned.buffers,
         kernel.shared_bytes(dynamic=True), used.registers, used.spill_store_bytes + used.spill_load_bytes,
+        program.arena_bytes, program.zeroed_bytes,
     )  # fmt: skip
 
 

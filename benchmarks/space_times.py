@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from benchmarks.measure import relative_error
 from benchmarks.space_kernels import SpaceKernel
+from treadle.backends.buffers import BufferRef
 from treadle.backends.cuda.compiler import Unit
 from treadle.backends.cuda.driver import BoundLaunch, Driver
 from treadle.errors import TreadleError
@@ -69,6 +70,7 @@ class Bench:
         """output: what the result is like; flush_image: `FLUSH`, compiled."""
         self._driver, self._output = driver, output
         self._owned: list[int] = []
+        self._shared: dict[str, tuple[int, int]] = {}
         try:
             contiguous = [np.ascontiguousarray(each) for each in inputs]
             self._inputs = [self._allocate(each.nbytes) for each in contiguous]
@@ -93,14 +95,35 @@ class Bench:
             self._driver.free(self._owned.pop())
 
     def bind(self, kernel: SpaceKernel) -> BoundLaunch:
-        """The kernel, loaded, with its arguments."""
+        """The kernel, loaded, with its arguments; partial sums lie in an arena, their counters in zeroed memory."""
         function = self._driver.load(kernel.image, kernel.name, len(kernel.buffers), kernel.dynamic_shared)
-        places = {"input": self._inputs, "output": [self._result]}
-        for buffer in kernel.buffers:
-            if buffer.kind not in places:
-                raise TreadleError(f"kernel '{kernel.name}' reads {buffer.kind} memory", "gpu_spaces", list(places))
-        arguments = tuple(places[buffer.kind][buffer.index] for buffer in kernel.buffers)
+        arena, zeroed = self._scratch("arena", kernel.arena), self._scratch("zeroed", kernel.zeroed)
+        arguments = tuple(self._address(buffer, arena, zeroed) for buffer in kernel.buffers)
         return BoundLaunch(function, kernel.grid, kernel.block, arguments, kernel.dynamic_shared)
+
+    def _address(self, buffer: BufferRef, arena: int, zeroed: int) -> int:
+        if buffer.kind == "arena":
+            return arena + buffer.index
+        if buffer.kind == "zeroed":
+            return zeroed + buffer.index
+        if buffer.kind == "input":
+            return self._inputs[buffer.index]
+        if buffer.kind == "output":
+            return self._result
+        raise TreadleError(f"a kernel reads {buffer.kind} memory", "gpu_spaces", "input, output, arena, zeroed")
+
+    def _scratch(self, kind: str, num_bytes: int) -> int:
+        """Memory that all kernels of the space share, at least so large; zeroed memory is left as it was found."""
+        address, size = self._shared.get(kind, (0, 0))
+        if size >= num_bytes:
+            return address
+        address = self._allocate(num_bytes)
+        self._shared[kind] = address, num_bytes
+        if kind == "zeroed":
+            zeros = np.zeros(num_bytes, np.uint8)
+            self._driver.upload(address, zeros)
+            self._driver.synchronize()
+        return address
 
     def result(self, launch: BoundLaunch) -> Array:
         """What the kernel computes."""
@@ -124,11 +147,18 @@ class Bench:
         return self._driver.seconds_between(start, self._driver.record())
 
     def warm(self, launch: BoundLaunch) -> float:
-        """Seconds of one of several launches in a row, which find in L2 what the one before has left there."""
-        self._driver.launch([*[self._flush] * 4, launch])
-        start = self._driver.record()
-        self._driver.launch([launch] * _AGAIN)
-        return self._driver.seconds_between(start, self._driver.record()) / _AGAIN
+        """Seconds of one of several launches in a row, which find in L2 what the one before has left there.
+
+        They are one CUDA graph: queued one by one, launches of a few microseconds would be timed by the queueing.
+        """
+        graph = self._driver.capture([launch] * _AGAIN)
+        try:
+            self._driver.launch([*[self._flush] * 4, launch])
+            start = self._driver.record()
+            graph.launch()
+            return self._driver.seconds_between(start, self._driver.record()) / _AGAIN
+        finally:
+            graph.close()
 
     def _allocate(self, num_bytes: int) -> int:
         self._owned.append(self._driver.allocate(num_bytes))
@@ -145,7 +175,9 @@ def time_kernels(
     bench: Bench, kernels: Iterable[SpaceKernel], rounds: int, seconds: float, clock: Clock = time.perf_counter
 ) -> tuple[list[Timed], list[SpaceKernel]]:
     """The times of all kernels that there are, of which the first is what others are compared with; and those that
-    could not be compiled.
+    could not be compiled or loaded, each with its error.
+
+    Raises TreadleError that names a kernel after whose launch the device is of no use.
 
     The kernels take turns, one launch each, so that what slows the device for a while slows all of them alike; every
     round begins with another one. There are at most `rounds`, fewer where they would take longer than `seconds`, and
@@ -161,6 +193,10 @@ def time_kernels(
             continue
         try:
             launch = bench.bind(kernel)
+        except TreadleError as error:
+            failed.append(replace(kernel, error=str(error)))
+            continue
+        try:
             result = bench.result(launch)
         except TreadleError as error:
             # After a launch that failed nothing can be done on the device: which one was it?

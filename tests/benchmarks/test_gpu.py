@@ -55,7 +55,7 @@ class FakePeer:
         self.closed = True
 
 
-def absent(workload: Workload, path: Path) -> FakePeer:
+def absent(workload: Workload, path: Path, precision: str) -> FakePeer:
     raise PeerMissing(f"nobody has {workload.name}")
 
 
@@ -105,7 +105,7 @@ def test_other_weights_are_not_compared() -> None:
 def test_sides_are_closed_when_one_fails() -> None:
     ours = FakePeer(1.0)
 
-    def broken(workload: Workload, path: Path) -> FakePeer:
+    def broken(workload: Workload, path: Path, precision: str) -> FakePeer:
         raise RuntimeError("out of order")
 
     with pytest.raises(RuntimeError, match="out of order"):
@@ -128,7 +128,7 @@ def test_a_model_that_cannot_be_written_here_is_left_out() -> None:
 def test_a_workload_that_fails_does_not_end_the_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail_first(workload: Workload, path: Path) -> FakePeer:
+    def fail_first(workload: Workload, path: Path, precision: str) -> FakePeer:
         if workload.name == "matmul_128":
             raise TreadleError("too few registers", where="launching a kernel")
         return FakePeer(1.0)
@@ -153,10 +153,11 @@ def test_the_paper_s_models_say_what_is_missing(tmp_path: Path, monkeypatch: pyt
 
 
 def test_several_results_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two = MagicMock(spec=["cpu"]), MagicMock(spec=["cpu"])
-    assert gpu_peers._arrays(SimpleNamespace(to_tuple=lambda: (one, two))) == [one.cpu().numpy(), two.cpu().numpy()]
-    assert gpu_peers._arrays((one, two)) == [one.cpu().numpy(), two.cpu().numpy()]
-    assert gpu_peers._arrays(one) == [one.cpu().numpy()]
+    one, two = MagicMock(spec=["double"]), MagicMock(spec=["double"])
+    first, second = (each.double().cpu().numpy() for each in (one, two))
+    assert gpu_peers._arrays(SimpleNamespace(to_tuple=lambda: (one, two))) == [first, second]
+    assert gpu_peers._arrays((one, two)) == [first, second]
+    assert gpu_peers._arrays(one) == [first]
 
 
 def test_the_table_has_a_ratio_for_every_side() -> None:
@@ -240,7 +241,7 @@ def importing(monkeypatch: pytest.MonkeyPatch, modules: dict[str, object]) -> No
 def test_a_side_that_is_not_installed_is_named_in_one_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     importing(monkeypatch, {})
     with pytest.raises(PeerMissing, match=r"not installed; pip install") as caught:
-        MAKERS[name](WORKLOAD, HERE)
+        MAKERS[name](WORKLOAD, HERE, "f32")
     assert "\n" not in str(caught.value)
 
 
@@ -250,23 +251,23 @@ def test_sides_that_use_no_gpu_are_left_out(monkeypatch: pytest.MonkeyPatch) -> 
     runtime.get_available_providers.return_value = ["CPUExecutionProvider"]
     importing(monkeypatch, {"torch": torch, "onnxruntime": runtime})
     with pytest.raises(PeerMissing, match="the installed PyTorch uses no GPU"):
-        TorchPeer(WORKLOAD, HERE, compiled=False)
+        TorchPeer(WORKLOAD, HERE, "f32", compiled=False)
     with pytest.raises(PeerMissing, match="the installed ONNX Runtime has no CUDA provider"):
-        OnnxRuntimePeer(WORKLOAD, HERE)
+        OnnxRuntimePeer(WORKLOAD, HERE, "f32")
 
 
 def test_torch_is_left_out_where_nobody_has_written_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     importing(monkeypatch, {"torch": MagicMock()})
     with pytest.raises(PeerMissing, match="nobody has written ppocr_cls in PyTorch"):
-        TorchPeer(WORKLOADS["ppocr_cls"], HERE, compiled=False)
+        TorchPeer(WORKLOADS["ppocr_cls"], HERE, "f32", compiled=False)
     with pytest.raises(PeerMissing, match="minilm: No module named 'transformers'"):
-        TorchPeer(WORKLOADS["minilm"], HERE, compiled=False)
+        TorchPeer(WORKLOADS["minilm"], HERE, "f32", compiled=False)
 
 
 def test_torch_replays_what_it_recorded_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = MagicMock()
     importing(monkeypatch, {"torch": torch})
-    peer = TorchPeer(WORKLOAD, HERE, compiled=False)
+    peer = TorchPeer(WORKLOAD, HERE, "f32", compiled=False)
     assert torch.softmax.call_count == 4  # three to warm up, one that is recorded
     peer.run(5)
     assert torch.cuda.CUDAGraph().replay.call_count == 5 and torch.softmax.call_count == 4
@@ -274,20 +275,68 @@ def test_torch_replays_what_it_recorded_in_float32(monkeypatch: pytest.MonkeyPat
     peer.close()
 
 
+def test_torch_gets_weights_and_inputs_of_the_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch, floats, indices = MagicMock(), MagicMock(), MagicMock()
+    floats.is_floating_point.return_value, indices.is_floating_point.return_value = True, False
+    assert gpu_peers._narrowed(torch, floats, "bf16") is floats.to(torch.bfloat16)
+    assert gpu_peers._narrowed(torch, indices, "bf16") is indices
+    assert gpu_peers._narrowed(torch, floats, "tf32") is gpu_peers._narrowed(torch, floats, "f32") is floats
+    floats.to.assert_called_with(torch.bfloat16)
+    torch.from_numpy().cuda().is_floating_point.return_value = True
+    importing(monkeypatch, {"torch": torch})
+    TorchPeer(WORKLOAD, HERE, "f16", compiled=False)
+    torch.softmax.assert_called_with(torch.from_numpy().cuda().to(torch.float16), -1)
+    TorchPeer(WORKLOAD, HERE, "tf32", compiled=False)
+    assert torch.backends.cuda.matmul.allow_tf32 is torch.backends.cudnn.allow_tf32 is True
+
+
+def test_sides_without_a_precision_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    importing(monkeypatch, {"torch": MagicMock(), "onnxruntime": MagicMock()})
+    with pytest.raises(PeerMissing, match="float32 models in float32: no bf16"):
+        OnnxRuntimePeer(WORKLOAD, HERE, "bf16")
+    with pytest.raises(PeerMissing, match="in Triton with TF32"):
+        TritonPeer(WORKLOAD, HERE, "tf32")
+
+
+def test_every_precision_is_a_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def make(workload: Workload, path: Path, precision: str) -> FakePeer:
+        asked.append((workload.name, precision))
+        if precision == "f16":
+            raise ZeroDivisionError("a fault of the benchmark")
+        return FakePeer(1.0)
+
+    monkeypatch.setattr(gpu, "why_no_gpu", lambda: None)
+    monkeypatch.setattr(gpu, "describe_gpu", lambda: {"gpu": "Some GPU"})
+    monkeypatch.setattr(gpu, "MAKERS", {TREADLE: make})
+    options = ["--workloads", "matmul_128", "--peers", TREADLE, "--rounds", "1", "--batch-ms", "1"]
+    assert main([*options, "--precision", "f32", "f16", "tf32", "--output", str(tmp_path)]) == 1
+    assert asked == [("matmul_128", precision) for precision in ("f32", "f16", "tf32")]
+    (path,) = tmp_path.glob("*.json")
+    rows = json.loads(path.read_text())["results"]
+    assert [(each["precision"], bool(each["sides"])) for each in rows] == [
+        ("f32", True),
+        ("f16", False),
+        ("tf32", True),
+    ]
+    assert rows[1]["missing"] == {TREADLE: "matmul_128: ZeroDivisionError: a fault of the benchmark"}
+
+
 def test_triton_s_kernels_are_recorded_like_torch_s(monkeypatch: pytest.MonkeyPatch) -> None:
     torch, kernels = MagicMock(), MagicMock()
     importing(monkeypatch, {"torch": torch, "benchmarks.triton_kernels": kernels})
-    TritonPeer(WORKLOAD, HERE).run(5)
+    TritonPeer(WORKLOAD, HERE, "f32").run(5)
     assert kernels.softmax.call_count == 4 and torch.cuda.CUDAGraph().replay.call_count == 5
     with pytest.raises(PeerMissing, match="nobody has written ppocr_cls in Triton"):
-        TritonPeer(WORKLOADS["ppocr_cls"], HERE)
+        TritonPeer(WORKLOADS["ppocr_cls"], HERE, "f32")
 
 
 def test_triton_is_left_out_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     importing(monkeypatch, {"torch": MagicMock()})
     monkeypatch.setitem(sys.modules, "benchmarks.triton_kernels", None)
     with pytest.raises(PeerMissing, match="Triton is not installed; pip install triton"):
-        TritonPeer(WORKLOAD, HERE)
+        TritonPeer(WORKLOAD, HERE, "f32")
 
 
 def test_every_operator_has_a_function_in_triton() -> None:
@@ -299,7 +348,7 @@ def test_every_operator_has_a_function_in_triton() -> None:
 def test_compiled_torch_makes_its_own_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = MagicMock()
     importing(monkeypatch, {"torch": torch})
-    peer = TorchPeer(WORKLOAD, HERE, compiled=True)
+    peer = TorchPeer(WORKLOAD, HERE, "f32", compiled=True)
     peer.run(5)
     assert torch.compile.call_args.kwargs == {"mode": "max-autotune"}
     assert torch.compile().call_count == 3 + 5 and not torch.cuda.CUDAGraph.called
@@ -321,7 +370,7 @@ def test_onnx_runtime_tries_without_a_graph_what_cannot_be_one(monkeypatch: pyte
 
     runtime.InferenceSession = session
     importing(monkeypatch, {"onnxruntime": runtime})
-    peer = OnnxRuntimePeer(WORKLOAD, HERE)
+    peer = OnnxRuntimePeer(WORKLOAD, HERE, "f32")
     assert not peer.graphed and [each["use_tf32"] for each in options] == ["0", "0"]
     peer.run(4)
     assert peer._session.run_with_iobinding.call_count == 3 + 4

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -83,6 +84,24 @@ def test_l2_is_overwritten_before_each_measurement(bench: Bench, driver: FakeDri
     assert driver.calls == [flushing] * 4 + [own] * 5
 
 
+def test_partial_sums_and_counters_get_memory_that_schedules_share(bench: Bench, driver: FakeDriver) -> None:
+    """Split-k: a kernel adds what it finds in the arena, counts in memory that is zero, and leaves it zero."""
+
+    def split(memory: Memory, x: int, y: int, partial: int, counter: int) -> None:
+        assert memory[counter : counter + 2].tolist() == [0.0, 0.0]
+        memory[partial : partial + SIZE] = memory[x : x + SIZE]
+        memory[y : y + SIZE] = 2 * memory[partial : partial + SIZE]
+
+    driver.kernels = {**driver.kernels, "split": split}
+    scratch = (*BUFFERS, BufferRef("arena", 256), BufferRef("zeroed", 8))
+    some = [
+        SpaceKernel({"split_k": n}, b"cubin", "split", buffers=scratch, arena=256 + 4 * SIZE, zeroed=16) for n in (2, 3)
+    ]
+    timed, failed = time_kernels(bench, [kernel("doubled"), *some], 3, 1e9)
+    assert not failed and [each.difference for each in timed] == [0.0, 0.0, 0.0]
+    assert len(driver.live) == 3 + 2  # input, output, what is flushed; one arena and one block of counters for both
+
+
 @pytest.mark.parametrize(("seconds", "rounds"), [(0.0, 3), (8.0, 8), (100.0, 10)])
 def test_rounds_end_with_the_time(bench: Bench, driver: FakeDriver, seconds: float, rounds: int) -> None:
     # Four events are a round, and a second.
@@ -91,9 +110,21 @@ def test_rounds_end_with_the_time(bench: Bench, driver: FakeDriver, seconds: flo
 
 
 def test_a_kernel_that_fails_is_named_with_its_choices(bench: Bench) -> None:
-    odd = SpaceKernel({"threads": 3}, b"cubin", "doubled", buffers=(*BUFFERS, BufferRef("arena", 0)))
-    with pytest.raises(TreadleError, match=r"kernel 'doubled' of \{'threads': 3\}.*arena memory.*input, output"):
-        time_kernels(bench, [odd], 1, 1.0)
+    def breaks(memory: Memory, x: int, y: int) -> None:
+        raise TreadleError("the GPU failed: an illegal memory access", where="waiting for the device")
+
+    bench._driver.kernels = {"breaks": breaks}  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(TreadleError, match=r"kernel 'breaks' of \{'threads': 3\}: the GPU failed: an illegal"):
+        time_kernels(bench, [kernel("breaks", threads=3)], 1, 1.0)
+
+
+def test_a_kernel_that_cannot_be_loaded_is_left_out(bench: Bench) -> None:
+    odd = SpaceKernel({"threads": 3}, b"cubin", "doubled", buffers=(*BUFFERS, BufferRef("constant", 0)))
+    timed, failed = time_kernels(bench, [kernel("doubled"), odd], 1, 1.0)
+    assert [each.kernel.name for each in timed] == ["doubled"]
+    assert [each.error for each in failed] == [
+        "gpu_spaces: a kernel reads constant memory; accepted: input, output, arena, zeroed"
+    ]
 
 
 def row(*times: float) -> dict[str, Any]:
@@ -153,6 +184,36 @@ def test_without_a_gpu_there_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.setattr(gpu_spaces, "why_no_gpu", lambda: "no GPU: none was built in")
     assert main([]) == 0
     assert capsys.readouterr().out == "gpu-spaces skipped: no GPU: none was built in\n"
+
+
+def test_a_case_that_breaks_the_device_is_written_down_and_the_next_is_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened: list[MagicMock] = []
+
+    def open_driver() -> MagicMock:
+        opened.append(MagicMock(capability=(8, 0)))
+        return opened[-1]
+
+    def bench(driver: object, case: Case, *_: object) -> MagicMock:
+        if len(opened) == 1:
+            raise TreadleError("the GPU failed: an illegal memory access", where="waiting for the device")
+        return MagicMock()
+
+    monkeypatch.setattr(gpu_spaces, "why_no_gpu", lambda: None)
+    monkeypatch.setattr(gpu_spaces, "describe_run", lambda: {"date": "2030-01-02", "commit": "abc"})
+    monkeypatch.setattr(gpu_spaces, "describe_gpu", lambda: {"gpu": "Some GPU"})
+    monkeypatch.setattr(gpu_spaces, "open_driver", open_driver)
+    monkeypatch.setattr(gpu_spaces, "compile_cubin", lambda *_: MagicMock(image=b""))
+    monkeypatch.setattr(gpu_spaces, "cases", lambda: {"broken": SMALL, "next": SMALL})
+    monkeypatch.setattr(gpu_spaces, "_bench", bench)
+    monkeypatch.setattr(gpu_spaces, "measured", lambda *_: row(3.0))
+    assert main(["--output", str(tmp_path)]) == 1
+    assert "broken: waiting for the device: the GPU failed: an illegal memory access" in capsys.readouterr().out
+    (path,) = tmp_path.glob("*.json")
+    first, second = json.loads(path.read_text())["results"]
+    assert "illegal" in first["error"] and second == row(3.0)
+    assert [driver.close.called for driver in opened] == [True, True]
 
 
 def test_anchors_without_time_are_left_for_the_next_run(tmp_path: Path) -> None:

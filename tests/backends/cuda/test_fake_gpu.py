@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.cuda.fake_libcuda.cases import ALONE, CASES, ONLY_PYCUDA
+from tests.backends.cuda.fake_libcuda.cases import ALONE, CASES, ONLY_PYCUDA, SLOW
 from tests.backends.cuda.fake_libcuda.setting import CAPACITY
 from tests.helpers.environment import environment_with
 
@@ -38,7 +38,7 @@ def run(fake_driver_folder: Path) -> Run:
         command = [sys.executable, "-W", "error", "-m", MODULE, *names]
         environment = environment_with(settings)
         done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1800, check=False
         )
         found: dict[str, str | None] = dict.fromkeys(names, f"did not run: {done.stderr}")
         return found | dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
@@ -52,7 +52,12 @@ def _can_run(binding: str, name: str) -> bool:
 
 @pytest.mark.parametrize(
     ("binding", "name"),
-    [(binding, name) for binding in ("bindings", "pycuda") for name in CASES if _can_run(binding, name)],
+    [
+        pytest.param(binding, name, marks=[pytest.mark.slow] if name in SLOW else [])
+        for binding in ("bindings", "pycuda")
+        for name in CASES
+        if _can_run(binding, name)
+    ],
 )
 def test_on_the_fake_driver(binding: str, name: str, run: Run) -> None:
     if importlib.util.find_spec({"bindings": "cuda", "pycuda": "pycuda"}[binding]) is None:

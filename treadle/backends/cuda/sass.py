@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -113,13 +114,14 @@ def _matches(opcode: str, wanted: str) -> bool:
 
 
 def _nvdisasm() -> str:
-    """The path of the wheel's program."""
+    """The path of the wheel's program; without the wheel that of a CUDA toolkit's in PATH."""
     try:
         files = metadata.files(_DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
         files = []
     program = next((file for file in files if file.name in ("nvdisasm", "nvdisasm.exe")), None)
-    if program is None:
-        message = "nvdisasm is not installed"
-        raise TreadleError(message, where="disassembler", accepted=f"pip install {_DISTRIBUTION}")
-    return str(program.locate())
+    found = shutil.which("nvdisasm") if program is None else str(program.locate())
+    if found is None:
+        accepted = f"pip install {_DISTRIBUTION}, or nvdisasm in PATH"
+        raise TreadleError("nvdisasm is not installed", where="disassembler", accepted=accepted)
+    return found

@@ -327,6 +327,7 @@ CASES: dict[str, Callable[[], None]] = {
         runner_cases.functions_of_the_header_run_as_on_a_gpu,
         runner_cases.a_program_becomes_a_graph,
         runner_cases.the_benchmark_measures_and_writes,
+        runner_cases.the_first_minutes_are_rehearsed,
         runner_cases.schedules_are_timed_and_a_second_run_measures_nothing,
         out_of_memory_is_told_and_leaks_nothing,
         a_kernel_that_is_not_in_the_image,
@@ -343,8 +344,9 @@ ONLY_PYCUDA = (streams_are_asked_and_waited_for.__name__, scalars_are_passed_by_
 """Cases of the fake driver itself that are written in pycuda's words."""
 
 
-ALONE = (a_kernel_that_never_ends.__name__, no_device.__name__)
-"""Cases that want another device than the rest, so a process each."""
+SLOW = (runner_cases.the_first_minutes_are_rehearsed.__name__,)
+ALONE = (a_kernel_that_never_ends.__name__, no_device.__name__, *SLOW)
+"""Cases that want another device than the rest, or minutes: a process each."""
 
 
 def main(names: Sequence[str]) -> None:

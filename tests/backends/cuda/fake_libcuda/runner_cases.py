@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,18 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import gpu_spaces, space_kernels
+from benchmarks import gpu_first, gpu_spaces, space_kernels
 from benchmarks.gpu import main as gpu_bench
 from tests.backends.cuda.conformance.accuracy import assert_agrees
 from tests.backends.cuda.conformance.cases import CASES as FUNCTIONS
 from tests.backends.cuda.conformance.cases import all_kernels
 from tests.backends.cuda.conformance.runners import on_device
+from tests.backends.cuda.fake_libcuda.as_python import emulated
 from tests.backends.cuda.fake_libcuda.setting import ONE, OUTPUT, SIZE, X, fails, image, kernel, launch, opened, program
 from treadle.backends.cuda import write_artifact
 from treadle.backends.cuda.compiler import Cubin, Unit
-from treadle.backends.cuda.emulator.signature import kernels
 from treadle.backends.cuda.executor import Launch
-from treadle.backends.cuda.resources import Resources
 from treadle.target import Target
 from treadle.tools.schedule_cases import Case, cases
 
@@ -93,8 +93,25 @@ def schedules_are_timed_and_a_second_run_measures_nothing() -> None:
     assert all(each["cold_us"] > 0 and each["warm_us"] > 0 and each["rounds"] == 3 for each in row["schedules"])
 
 
+def the_first_minutes_are_rehearsed() -> None:
+    """Every step of `make gpu-first` on its smallest case: each ends with a result, and all are in one folder."""
+    python = (sys.executable, "-m", "tests.backends.cuda.fake_libcuda.as_python")
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TREADLE_CACHE_DIR", f"{folder}/cache")
+        results = Path(folder, "results")
+        ended = gpu_first.main(["--rehearse", "--seconds", "1500", "--output", str(results)], python)
+        content = json.loads((results / "steps.json").read_text())
+        written = {str(path.relative_to(results)).rsplit("-", 3)[0] for path in results.rglob("*-*.json")}
+    steps = {step["step"]: step for step in content["steps"]}
+    assert {name: step["ended"] for name, step in steps.items()} == dict.fromkeys(
+        [step.name for step in gpu_first.STEPS], "passed"
+    ), steps
+    assert ended == 0 and content["gpu"] == "Treadle emulator"
+    assert len(steps["conformance"]["tests"]) >= len(FUNCTIONS)
+    assert set(steps["kernels"]["tests"].values()) == {"passed"}
+    own = {f"{name}/gpu-treadle-emulator" for name in ("operators", "models")}
+    assert written == own | {"gpu-spaces-treadle-emulator"}
+
+
 def _emulated(units: Sequence[Unit], target: Target, **_: object) -> list[Cubin]:
-    return [
-        Cubin(image(unit.text), target.name, dict.fromkeys(kernels(unit.text), Resources(registers=32)))
-        for unit in units
-    ]
+    return [emulated(unit, target.name) for unit in units]
