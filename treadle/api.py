@@ -12,6 +12,7 @@ from treadle.artifact import Artifact
 from treadle.artifact_cache import artifact_key, find_artifact, store_artifact
 from treadle.backends.c.toolchain import find_toolchain
 from treadle.backends.cuda.compiler import nvrtc_version
+from treadle.backends.cuda.driver import check_toolkit
 from treadle.backends.cuda.emulator import Emulation
 from treadle.backends.cuda.open_driver import open_driver
 from treadle.errors import TreadleError
@@ -97,7 +98,7 @@ def compile(
 def resolve_target(target: str | Target, device: Device | None = None) -> Target:
     """The target of a name; "cuda" is the GPU at hand, or what the emulator plays.
 
-    TreadleError for an unknown name, or if there is no GPU.
+    TreadleError for an unknown name, if there is no GPU, or if its driver is too old for what NVRTC makes.
     """
     if isinstance(target, Target):
         return target
@@ -107,6 +108,7 @@ def resolve_target(target: str | Target, device: Device | None = None) -> Target
         return Target.parse(EMULATED)
     driver = open_driver()
     try:
+        check_toolkit(driver, nvrtc_version())
         return Target.for_capability(*driver.capability)
     finally:
         driver.close()
