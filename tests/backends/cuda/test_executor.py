@@ -93,7 +93,7 @@ class Split:
 
 
 @pytest.mark.parametrize("fault", [TreadleError("the GPU failed"), KeyboardInterrupt()], ids=repr)
-@pytest.mark.parametrize("aborted", ["run", "measure", "launch"])
+@pytest.mark.parametrize("aborted", ["run", "measure", "graph"])
 def test_a_run_after_launches_that_were_aborted(aborted: str, fault: BaseException) -> None:
     split = Split()
     driver = FakeDriver({"split": split})
@@ -105,8 +105,10 @@ def test_a_run_after_launches_that_were_aborted(aborted: str, fault: BaseExcepti
         with pytest.raises(type(fault)):
             if aborted == "measure":
                 program.measure([x], repeats=2)
+            elif aborted == "graph":
+                program.capture().launch()
+                driver.synchronize()
             else:
-                program.launch() if aborted == "launch" else None
                 program.run([x])
         for factor in (2, 3):
             (y,) = program.run([x * factor])
@@ -155,8 +157,8 @@ def test_a_forked_child_cannot_use_the_device(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(call_lock, "_forks", call_lock.forks() + 1)
     with pytest.raises(TreadleError, match="opened before the process was forked; accepted: a process that is started"):
         program.run([np.zeros((2, 3), np.float32)])
-    with pytest.raises(TreadleError, match="launch: the program was opened before the process was forked"):
-        program.launch()
+    with pytest.raises(TreadleError, match="capturing a graph: the program was opened before the process was forked"):
+        program.capture()
     program.close()
     assert len(driver.live) == 5, "memory of the parent was given back"
 

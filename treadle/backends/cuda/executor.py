@@ -111,6 +111,9 @@ class CudaProgram:
         """The kernels as one CUDA graph, on the inputs of the last `run`; close it before the program."""
         with self._calls.turn():
             self._check_open("capturing a graph")
+            if not self._is_cleared:
+                self._clear()
+            self._is_cleared = False  # nobody tells whether the graph's launches will have ended well
             return self._driver.capture(self._launches)
 
     def measure(self, arrays: Sequence[np.ndarray], repeats: int, warmup: int = 1) -> list[float]:
