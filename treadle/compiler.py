@@ -19,6 +19,7 @@ from treadle.errors import TreadleError
 from treadle.passes.instruments import Instrument
 from treadle.passes.legality import check_legal
 from treadle.passes.registry import parse_passes, unknown
+from treadle.passes.tensor_sizes import check_sizes
 from treadle.settings import Settings
 from treadle.target import Target, TargetKind
 
@@ -81,7 +82,7 @@ STAGES: tuple[Stage, ...] = (
     ),
     Stage(
         "define",
-        "Every operator but matmul as its definition.",
+        "Every operator but matmul of floats and attention as its definition.",
         (
             Step("graph-define", "From here on fusion asks the definition, never the operator's name."),
             Step("graph-merge-rows", "Before definitions flow through the reshapes that keep rows apart."),
@@ -196,7 +197,9 @@ def lower(
 
     Raises TreadleError where a pass fails or leaves what may not remain, naming the pass and the operation.
     """
-    if after is not None:
+    if after is None:
+        check_sizes(module)
+    else:
         check_legal(module, after, target.kind)
     for stage in stages_between(after, to):
         for step in passes_of(stage, target, settings):

@@ -244,7 +244,9 @@ def compute_of(
 
 
 def ints(values: Sequence[int]) -> DenseArrayBase:
-    """A list of integers as a property."""
+    """A list of integers as a property; VerifyException for one beyond 64 bits."""
+    for value in values:
+        require(-(1 << 63) <= value < 1 << 63, f"{value} does not fit 64 bits")
     return DenseArrayBase.from_list(i64, list(values))
 
 

@@ -14,6 +14,7 @@ from math import prod
 import numpy as np
 from xdsl.dialects.builtin import LocationAttr, TensorType, UnknownLoc
 from xdsl.ir import Attribute, Block, SSAValue
+from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph import (
     BinaryOp,
@@ -33,6 +34,7 @@ from treadle.dialects.graph import (
 )
 from treadle.dialects.graph.dtypes import element_type, is_float, numpy_dtype
 from treadle.dialects.graph.evaluate import evaluate
+from treadle.dialects.graph.limits import TensorSizes, check_rank
 from treadle.dialects.graph.store import constant_attribute
 from treadle.frontends.onnx.tensor_data import Array
 
@@ -79,14 +81,23 @@ class GraphBuilder:
     def __init__(self, block: Block):
         self._block = block
         self.location: LocationAttr = UnknownLoc()
+        self._sizes = TensorSizes()
 
     def constant(self, array: Array) -> Tensor:
-        """A tensor of known elements; it is written into the IR only when an operator reads it."""
+        """A tensor of known elements; it is written into the IR only when an operator reads it.
+
+        VerifyException for too many dimensions.
+        """
+        check_rank(array.shape)
         return Tensor(TensorType(element_type(array.dtype), array.shape), array, None, self.location)
 
     def scalar(self, value: float, like: Tensor) -> Tensor:
-        """A tensor of rank 0 of the element type of `like`."""
-        return self.constant(np.array(value, like.dtype))
+        """A tensor of rank 0 of the element type of `like`; VerifyException for a number that is none of its values."""
+        try:
+            with np.errstate(over="ignore"):
+                return self.constant(np.array(value, like.dtype))
+        except (ValueError, OverflowError) as error:
+            raise VerifyException(f"{value} is no value of {like.element}") from error
 
     def value(self, tensor: Tensor) -> SSAValue:
         """The tensor as an SSA value; a known one becomes a `graph.constant` at its first use."""
@@ -99,11 +110,13 @@ class GraphBuilder:
         return tensor.ssa
 
     def emit(self, build: Build, *operands: Tensor) -> Tensor:
-        """The operator that `build` makes of SSA values; VerifyException if the operands do not fit it."""
+        """The operator that `build` makes of SSA values; VerifyException if the operands do not fit it, or if the
+        result is too large."""
         folded = self._fold(build, operands)
         if folded is not None:
             return folded
         op = build([self.value(operand) for operand in operands])
+        self._sizes.add(op.type)
         op.location = self.location
         self._block.add_op(op)
         return Tensor(op.type, None, op.result)
@@ -114,6 +127,7 @@ class GraphBuilder:
             return None
         scratch = Block(arg_types=[operand.type for operand in operands])
         op = build(scratch.args)
+        check_rank(op.shape)
         if prod(op.shape) > FOLD_LIMIT:
             return None
         return self.constant(np.asarray(evaluate(op, dict(zip(scratch.args, arrays, strict=True)))))
@@ -145,6 +159,7 @@ class GraphBuilder:
         return x if x.element == to else self.emit(lambda v: CastOp(v[0], to), x)
 
     def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+        check_rank(shape)
         if x.shape == tuple(shape):
             return x
         if x.array is not None and prod(shape) == prod(x.shape):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from onnx import GraphProto, NodeProto
@@ -27,7 +27,7 @@ from treadle.frontends.onnx.builder import GraphBuilder, Tensor
 from treadle.frontends.onnx.converters import find_converter
 from treadle.frontends.onnx.inputs import Shapes, input_types
 from treadle.frontends.onnx.loader import LoadedModel, load_model, node_label, node_place
-from treadle.frontends.onnx.node import Node
+from treadle.frontends.onnx.node import Bytes, Node
 from treadle.frontends.onnx.tensor_data import to_array
 
 
@@ -71,6 +71,7 @@ class GraphWalk:
     builder: GraphBuilder
     tensors: dict[str, Tensor]
     read: frozenset[str]
+    made: Bytes = field(default_factory=Bytes)
 
     @classmethod
     def start(cls, model: LoadedModel, shapes: Shapes) -> GraphWalk:
@@ -101,7 +102,7 @@ class GraphWalk:
         convert = find_converter(proto.op_type, proto.domain, self.model.opset, place)
         inputs = [self.tensors[name] if name else None for name in proto.input]
         used = [name in self.read for name in proto.output]
-        node = Node(proto, inputs, used, self.model.opset, place, self.model.files)
+        node = Node(proto, inputs, used, self.model.opset, place, self.model.files, self.made)
         self.builder.location = location(node_label(proto, position))
         try:
             results = convert(node, self.builder)

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from onnx import GraphProto, ValueInfoProto
 from xdsl.dialects.builtin import TensorType
+from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph.dtypes import element_type
+from treadle.dialects.graph.limits import TensorSizes
 from treadle.errors import TreadleError
 from treadle.frontends.onnx.tensor_data import dtype_of
 
@@ -26,7 +28,14 @@ def input_types(graph: GraphProto, shapes: Shapes) -> dict[str, TensorType]:
     for name in shapes:
         if name not in names:
             raise TreadleError(f"a shape is given for '{name}', which is no input", "shapes", names)
-    return {entry.name: _input_type(entry, shapes.get(entry.name)) for entry in inputs}
+    types = {entry.name: _input_type(entry, shapes.get(entry.name)) for entry in inputs}
+    sizes = TensorSizes()
+    for name, type in types.items():
+        try:
+            sizes.add(type)
+        except VerifyException as error:
+            raise TreadleError(str(error), f"input '{name}'") from error
+    return types
 
 
 def _input_type(entry: ValueInfoProto, given: Sequence[int] | None) -> TensorType:

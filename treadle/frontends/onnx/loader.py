@@ -9,6 +9,7 @@ from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, NodeProto, checker, inliner
 
 from treadle.errors import TreadleError
+from treadle.frontends.onnx.expansion import check_expansion
 from treadle.frontends.onnx.external_data import ExternalFiles
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
@@ -77,6 +78,7 @@ def _inlined(proto: ModelProto, name: str) -> ModelProto:
     """The model with the calls of its own functions replaced by their bodies."""
     if not proto.functions:
         return proto
+    check_expansion(proto, name)
     try:
         return inliner.inline_local_functions(proto)
     except (RuntimeError, ValueError, checker.ValidationError) as error:

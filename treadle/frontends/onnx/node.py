@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from math import prod
+from math import floor, isfinite, prod
 from typing import cast
 
 import numpy as np
 from onnx import AttributeProto, NodeProto, TensorProto
 
+from treadle.dialects.graph.limits import check_rank
 from treadle.errors import TreadleError
 from treadle.frontends.onnx.builder import Tensor
 from treadle.frontends.onnx.external_data import ExternalFiles
 from treadle.frontends.onnx.tensor_data import Array, to_array
 
 MAX_BYTES = 2 << 30
-"""The largest constant that a node may make, which is also the largest that a model file can hold."""
+"""The most that a model's nodes may make of constants, which is also the largest that a model file can hold."""
 
 _KINDS = {
     AttributeProto.INT: "i",
@@ -29,6 +30,16 @@ _KINDS = {
 
 
 @dataclass
+class Bytes:
+    """A sum of sizes."""
+
+    total: int = 0
+
+    def add(self, size: int) -> None:
+        self.total += size
+
+
+@dataclass
 class Node:
     """One node during its conversion.
 
@@ -37,6 +48,7 @@ class Node:
     opset:  version of ONNX's operators that the model asks for
     place:  `node 'name' (OpType, opset N)`
     files:  where its tensors' external data is read
+    made:   the bytes of the constants that the model's nodes made so far
     """
 
     proto: NodeProto
@@ -45,6 +57,7 @@ class Node:
     opset: int
     place: str
     files: ExternalFiles = field(default_factory=lambda: ExternalFiles(None))
+    made: Bytes = field(default_factory=Bytes)
     _read: set[str] = field(default_factory=set[str])
 
     @property
@@ -88,6 +101,20 @@ class Node:
             raise self.error(f"{what} has elements of {array.dtype}", "int64")
         return [int(v) for v in array.reshape(-1)]
 
+    def known_scalar(self, index: int, what: str) -> int | float:
+        """As `known`, of one element: a Python number."""
+        array = self.known(index, what)
+        if array.size != 1:
+            raise self.error(f"{what} has {array.size} elements", "one element")
+        return cast("int | float", array.reshape(-1)[0].item())
+
+    def known_int(self, index: int, what: str) -> int:
+        """As `known_scalar`, a whole number."""
+        value = self.known_scalar(index, what)
+        if not isfinite(value) or value != floor(value):
+            raise self.error(f"{what} is {value}", "a whole number")
+        return int(value)
+
     def only_output(self, index: int = 0) -> None:
         """TreadleError if an output after `index` is read."""
         for n, used in enumerate(self.used):
@@ -106,10 +133,19 @@ class Node:
             raise self.error(f"axes {list(values)} name one twice", "each axis once")
         return axes
 
+    def reserve(self, shape: Sequence[int], dtype: np.dtype[np.generic]) -> None:
+        """TreadleError unless a constant of this shape may be made beside those that the model's nodes made so far."""
+        self.check_volume(shape, dtype)
+        self.made.add(prod(shape) * dtype.itemsize)
+        if self.made.total > MAX_BYTES:
+            message = f"with one of shape {tuple(shape)}, the constants that nodes make take {self.made.total} bytes"
+            raise self.error(message, f"at most {MAX_BYTES} bytes")
+
     def check_volume(self, shape: Sequence[int], dtype: np.dtype[np.generic]) -> None:
-        """TreadleError unless a constant of this shape may be made."""
+        """TreadleError unless an array of this shape may be made for a while."""
         if any(extent < 0 for extent in shape):
             raise self.error(f"shape {tuple(shape)} has a negative extent", "extents from 0 upwards")
+        check_rank(shape)
         if prod(shape) * dtype.itemsize > MAX_BYTES:
             message = f"a constant of shape {tuple(shape)} takes too much memory"
             raise self.error(message, f"at most {MAX_BYTES} bytes")
@@ -183,9 +219,4 @@ class Node:
                 raise self.error(f"attribute '{attribute.name}' is not supported", self._read or "no attribute")
 
 
-def as_scalar(array: Array) -> np.generic:
-    """The only element of an array."""
-    return array.reshape(-1)[0]
-
-
-__all__ = ["MAX_BYTES", "Node", "as_scalar"]
+__all__ = ["MAX_BYTES", "Bytes", "Node"]

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
+from treadle.dialects.graph.limits import MAX_RANK
 from treadle.errors import TreadleError
 from treadle.frontends.onnx.external_data import ExternalFiles
 
@@ -59,6 +60,8 @@ def to_array(tensor: TensorProto, files: ExternalFiles, where: str) -> Array:
     shape = tuple(tensor.dims)
     if any(extent < 0 for extent in shape):
         raise TreadleError(f"shape {shape} has a negative extent", where, "extents from 0 upwards")
+    if len(shape) > MAX_RANK:
+        raise TreadleError(f"the tensor has {len(shape)} dimensions", where, f"at most {MAX_RANK}")
     if tensor.HasField("segment"):
         raise TreadleError("the tensor is split into segments", where, "a tensor in one piece")
     nbytes = prod(shape) * dtype.itemsize

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from math import ceil, prod
+from math import ceil, isfinite, prod
 
 import numpy as np
 
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.frontends.onnx.builder import GraphBuilder, Tensor
-from treadle.frontends.onnx.node import Node, as_scalar
+from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
 from treadle.frontends.onnx.tensor_data import dtype_of
 
@@ -39,7 +39,7 @@ def constant_of_shape(node: Node, g: GraphBuilder) -> Tensor:
     value = np.zeros(1, np.float32) if value is None else value
     if value.size != 1:
         raise node.error(f"attribute 'value' has {value.size} elements", "one element")
-    node.check_volume(shape, value.dtype)
+    node.reserve(shape, value.dtype)
     return g.constant(np.broadcast_to(value.reshape(()), shape))
 
 
@@ -61,13 +61,26 @@ def size_of(node: Node, g: GraphBuilder) -> Tensor:
 @converts("Range", since=11)
 def range_of(node: Node, g: GraphBuilder) -> Tensor:
     """`start + n * delta` below `limit`."""
-    start, limit, delta = (as_scalar(node.known(n, w)) for n, w in enumerate(("start", "limit", "delta")))
-    if delta == 0:
-        raise node.error("delta is 0", "another delta")
-    count = max(ceil((limit.item() - start.item()) / delta.item()), 0)
-    node.check_volume((count,), start.dtype)
-    steps = np.arange(count, dtype=start.dtype)  # pyright: ignore[reportUnknownVariableType]
-    return g.constant(np.asarray(start + steps * delta, start.dtype))
+    start, limit, delta = (node.known_scalar(n, w) for n, w in enumerate(("start", "limit", "delta")))
+    dtype = node.input(0).dtype
+    count = _range_length(node, start, limit, delta)
+    node.reserve((count,), dtype)
+    with np.errstate(all="ignore"):
+        # Integers wrap in between, and back.
+        steps = np.arange(count, dtype=dtype if isinstance(start, float) else np.int64)
+        values = np.asarray(np.asarray(delta, steps.dtype) * steps + np.asarray(start, steps.dtype))
+        return g.constant(values.astype(dtype))
+
+
+def _range_length(node: Node, start: float, limit: float, delta: float) -> int:
+    if not all(map(isfinite, (start, limit, delta))) or delta == 0:
+        raise node.error(f"start {start}, limit {limit}, delta {delta}", "finite numbers, a delta other than 0")
+    if isinstance(start, int) and isinstance(limit, int) and isinstance(delta, int):
+        return max(-((start - limit) // delta), 0)
+    quotient = (limit - start) / delta
+    if not isfinite(quotient):
+        raise node.error(f"start {start}, limit {limit}, delta {delta}", "fewer steps")
+    return max(ceil(quotient), 0)
 
 
 @converts("EyeLike", since=9)
@@ -78,5 +91,5 @@ def eye_like(node: Node, g: GraphBuilder) -> Tensor:
         raise node.error(f"an input of rank {x.rank}", "rank 2")
     dtype = dtype_of(node.int("dtype", 0), node.place) if node.has("dtype") else numpy_dtype(x.element)
     rows, columns = x.shape
-    node.check_volume((rows, columns), dtype)
+    node.reserve((rows, columns), dtype)
     return g.constant(np.eye(rows, columns, node.int("k", 0), dtype=dtype))

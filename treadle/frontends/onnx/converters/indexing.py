@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from math import prod
 
 import numpy as np
+from xdsl.dialects.builtin import i64
 
 from treadle.frontends.onnx.builder import GraphBuilder, Tensor
-from treadle.frontends.onnx.node import Node, as_scalar
+from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
 
 
@@ -45,7 +46,6 @@ def _sliced(
     axes: Sequence[int] | None,
     steps: Sequence[int] | None,
 ) -> Tensor:
-    """Python's slice along each axis: bounds beyond the ends are clamped."""
     x = node.input()
     axes = node.axes(list(range(len(starts))) if axes is None else axes, x.rank)
     steps = [1] * len(starts) if steps is None else steps
@@ -56,11 +56,22 @@ def _sliced(
         raise node.error("a step is 0", "another step")
     chosen_starts, sizes, chosen_steps = [0] * x.rank, list(x.shape), [1] * x.rank
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        # Python's own rule for bounds; only an end before the front, walking backwards, is None in Python.
-        chosen = range(x.shape[axis])[start : end if end >= -x.shape[axis] else None if step < 0 else 0 : step]
+        chosen = slice_range(x.shape[axis], start, end, step)
         chosen_starts[axis] = chosen.start if len(chosen) else 0
-        sizes[axis], chosen_steps[axis] = len(chosen), step
+        # The step of at most one element may be larger than any index.
+        sizes[axis], chosen_steps[axis] = len(chosen), step if len(chosen) > 1 else 1
     return g.slice(x, chosen_starts, sizes, chosen_steps)
+
+
+def slice_range(extent: int, start: int, end: int, step: int) -> range:
+    """The indices that ONNX's Slice takes of a dimension; bounds count from the end if they are negative.
+
+    Unlike Python's slice, a start before the front, walking backwards, is the first element (`range(0, -1, -1)`).
+    """
+    start, end = (bound + extent if bound < 0 else bound for bound in (start, end))
+    if step < 0:
+        return range(min(max(start, 0), extent - 1), min(max(end, -1), extent - 1), step)
+    return range(min(max(start, 0), extent), min(max(end, 0), extent), step)
 
 
 @converts("Split", since=2)
@@ -72,7 +83,9 @@ def split_attribute(node: Node, g: GraphBuilder) -> list[Tensor]:
 @converts("Split", since=13)
 def split_input(node: Node, g: GraphBuilder) -> list[Tensor]:
     """Sizes as an input; without it, equal parts, since opset 18 with a smaller last one."""
-    node.ignore("num_outputs")
+    count = len(node.proto.output)
+    if node.int("num_outputs", count) != count:
+        raise node.error(f"num_outputs is {node.int('num_outputs', count)}, but there are {count}", str(count))
     sizes = node.known_ints(1, "split") if node.optional(1) is not None else None
     return _split(node, g, sizes, equal=node.opset < 18)
 
@@ -105,19 +118,34 @@ def gather_elements(node: Node, g: GraphBuilder) -> Tensor:
     axis = node.axis(node.int("axis", 0), data.rank)
     if indices.rank != data.rank:
         raise node.error(f"indices of rank {indices.rank} into data of rank {data.rank}", "equal ranks")
+    indices = _wide_enough(g, indices, data)
     strides = [prod(data.shape[d + 1 :]) for d in range(data.rank)]
-    node.check_volume(indices.shape, np.dtype(np.int64))
+    node.reserve(indices.shape, np.dtype(np.int64))
     base = np.zeros(indices.shape, np.int64)
     for d in set(range(data.rank)) - {axis}:
         steps = np.arange(indices.shape[d]) * strides[d]
         base += steps.reshape([-1 if n == d else 1 for n in range(data.rank)])
-    along = g.mul(_counted_from_front(g, indices, data.shape[axis]), strides[axis])
+    along = g.mul(_inside(g, indices, data.shape[axis]), strides[axis])
     linear = g.add(along, g.constant(base.astype(indices.dtype)))
     return g.gather(g.reshape(data, (prod(data.shape),)), linear, 0)
 
 
 def _counted_from_front(g: GraphBuilder, indices: Tensor, extent: int) -> Tensor:
     return g.where(g.binary("lt", indices, 0), g.add(indices, extent), indices)
+
+
+def _inside(g: GraphBuilder, indices: Tensor, extent: int) -> Tensor:
+    """Indices of one dimension as `graph.gather` takes them: negative ones from the end, clamped to the nearest."""
+    return g.binary("max", g.binary("min", _counted_from_front(g, indices, extent), extent - 1), 0)
+
+
+def _largest(indices: Tensor) -> int:
+    return (1 << (8 * indices.dtype.itemsize - 1)) - 1
+
+
+def _wide_enough(g: GraphBuilder, indices: Tensor, data: Tensor) -> Tensor:
+    """Indices in a type that holds every linear position in the data."""
+    return indices if prod(data.shape) <= _largest(indices) else g.cast(indices, i64)
 
 
 @converts("GatherND", since=11)
@@ -128,16 +156,17 @@ def gather_nd(node: Node, g: GraphBuilder) -> Tensor:
     if not 0 <= batch < min(data.rank, indices.rank) or not 1 <= width <= data.rank - batch:
         shapes = f"batch_dims {batch}, indices of shape {indices.shape} into data of shape {data.shape}"
         raise node.error(shapes, "tuples no longer than the data's rank, after the batch dimensions")
+    indices = _wide_enough(g, indices, data)
     lead = data.shape[batch : batch + width]
     count = prod(data.shape[:batch])
     linear: Tensor | None = None
     for n, extent in enumerate(lead):
         index = g.narrow(indices, indices.rank - 1, n, 1)
-        index = _counted_from_front(g, g.reshape(index, indices.shape[:-1]), extent)
+        index = _inside(g, g.reshape(index, indices.shape[:-1]), extent)
         linear = index if linear is None else g.add(g.mul(linear, extent), index)
     assert linear is not None
     if batch:
-        node.check_volume((count,), np.dtype(np.int64))
+        node.reserve((count,), np.dtype(np.int64))
         offsets = (np.arange(count) * prod(lead)).reshape(data.shape[:batch] + (1,) * (linear.rank - batch))
         linear = g.add(linear, g.constant(offsets.astype(indices.dtype)))
     return g.gather(g.reshape(data, (count * prod(lead), *data.shape[batch + width :])), linear, 0)
@@ -147,11 +176,12 @@ def gather_nd(node: Node, g: GraphBuilder) -> Tensor:
 def trilu(node: Node, g: GraphBuilder) -> Tensor:
     """The triangle above or below a diagonal that is known, zero elsewhere."""
     x = node.input()
-    k = int(as_scalar(node.known(1, "k"))) if node.optional(1) is not None else 0
+    k = node.known_int(1, "k") if node.optional(1) is not None else 0
     if x.rank < 2:
         raise node.error(f"an input of rank {x.rank}", "rank 2 and more")
-    node.check_volume(x.shape[-2:], np.dtype(np.bool_))
+    node.reserve(x.shape[-2:], np.dtype(np.bool_))
     rows, columns = np.arange(x.shape[-2])[:, None], np.arange(x.shape[-1])
+    k = min(max(k, -x.shape[-2]), x.shape[-1])
     mask = columns >= rows + k if node.flag("upper", True) else columns <= rows + k
     return g.where(g.constant(mask), x, g.scalar(0, x))
 
@@ -160,11 +190,13 @@ def trilu(node: Node, g: GraphBuilder) -> Tensor:
 def one_hot(node: Node, g: GraphBuilder) -> Tensor:
     """`values[1]` where the new axis' position is the index, else `values[0]`."""
     indices, values = node.input(0), node.input(2)
-    depth = int(as_scalar(node.known(1, "depth")))
+    depth = node.known_int(1, "depth")
     if values.shape != (2,):
         raise node.error(f"values of shape {values.shape}", "two values: off and on")
     axis = node.axis(node.int("axis", -1), indices.rank + 1)
-    node.check_volume((depth,), np.dtype(np.int64))
+    node.reserve((depth,), np.dtype(np.int64))
+    if not indices.is_float and depth > _largest(indices):
+        indices = g.cast(indices, i64)
     chosen = _counted_from_front(g, indices, depth)
     chosen = g.reshape(chosen, (*indices.shape[:axis], 1, *indices.shape[axis:]))
     positions = np.arange(depth).astype(indices.dtype).reshape([depth] + [1] * (indices.rank - axis))

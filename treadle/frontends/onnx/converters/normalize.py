@@ -9,6 +9,7 @@ import numpy as np
 
 from treadle.dialects.graph import BatchNormOp, LayerNormOp, PoolOp
 from treadle.frontends.onnx.builder import GraphBuilder, Tensor
+from treadle.frontends.onnx.converters.window import LARGEST
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
 
@@ -125,8 +126,8 @@ def local_response_norm(node: Node, g: GraphBuilder) -> Tensor:
     The sum is an average pool along the channels whose padding counts as zeros.
     """
     x, size = node.input(), node.int("size", 0)
-    if size < 1 or x.rank < 3:
-        raise node.error(f"size {size} for an input of rank {x.rank}", "size from 1 upwards and rank 3 or more")
+    if not 1 <= size <= LARGEST or x.rank < 3:
+        raise node.error(f"size {size} for an input of rank {x.rank}", f"size from 1 to {LARGEST} and rank 3 or more")
     planes = g.reshape(g.mul(x, x), (x.shape[0], 1, x.shape[1], prod(x.shape[2:])))
     before = (size - 1) // 2
     pads = (before, 0, size - 1 - before, 0)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import floor
+from math import floor, inf
 
 import numpy as np
 
 from treadle.dialects.graph import ResizeOp
 from treadle.frontends.onnx.builder import GraphBuilder, Tensor
-from treadle.frontends.onnx.node import Node, as_scalar
+from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
 from treadle.frontends.onnx.tensor_data import Array
 
@@ -86,7 +86,7 @@ def _word(node: Node, name: str, default: str) -> str:
 
 
 def _floats(array: Array) -> list[float]:
-    return [float(as_scalar(v)) for v in array.reshape(-1, 1)]
+    return [float(v.item()) for v in array.reshape(-1)]
 
 
 def _replaced(node: Node, x: Tensor, axes: Sequence[int], values: Sequence[int]) -> list[int]:
@@ -98,11 +98,11 @@ def _replaced(node: Node, x: Tensor, axes: Sequence[int], values: Sequence[int])
 
 def _scaled_extents(node: Node, x: Tensor, axes: Sequence[int], scales: Sequence[float]) -> list[int]:
     """Extents by scales; the scale itself, not the extents, chooses the elements: both have to agree."""
-    if len(scales) != len(axes) or min(scales, default=1.0) <= 0:
-        raise node.error(f"scales {list(scales)} for {len(axes)} axes", f"{len(axes)} numbers above 0")
+    if len(scales) != len(axes) or not all(0 < scale < inf for scale in scales):
+        raise node.error(f"scales {list(scales)} for {len(axes)} axes", f"{len(axes)} finite numbers above 0")
     extents = [x.shape[axis] for axis in axes]
     sizes = [floor(e * s) for e, s in zip(extents, scales, strict=True)]
-    node.check_volume(sizes, np.dtype(np.float64))
+    node.check_volume((max(sizes, default=0),), np.dtype(np.float64))
     for axis, extent, size, scale in zip(axes, extents, sizes, scales, strict=True):
         positions = np.arange(size)
         if not np.array_equal(np.floor(positions / scale), positions * extent // max(size, 1)):

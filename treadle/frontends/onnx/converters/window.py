@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from treadle.frontends.onnx.node import Node
 
+LARGEST = (1 << 31) - 1
+"""The largest number in a window's attributes: products with extents stay within 64 bits."""
 AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 
 
@@ -35,6 +37,9 @@ def read_window(node: Node, shape: Sequence[int], kernel: Sequence[int], transpo
     auto_pad = node.string("auto_pad", "NOTSET", AUTO_PADS)
     if min(strides) < 1 or min(dilations) < 1 or min(kernel) < 1:
         raise node.error(f"strides {strides}, dilations {dilations}, kernel {list(kernel)}", "numbers from 1 upwards")
+    largest = max(*strides, *dilations, *kernel, *map(abs, pads))
+    if largest > LARGEST:
+        raise node.error(f"a window with an attribute of {largest}", f"at most {LARGEST}")
     if auto_pad == "VALID":
         pads = [0] * (2 * rank)
     elif auto_pad != "NOTSET" and not transposed:
@@ -61,4 +66,4 @@ def _same_pads(
     return before + after
 
 
-__all__ = ["AUTO_PADS", "Window", "read_window"]
+__all__ = ["AUTO_PADS", "LARGEST", "Window", "read_window"]

@@ -1,0 +1,45 @@
+"""How large tensors may be: a shape is a few bytes of text, and what it asks for is allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from xdsl.dialects.builtin import TensorType
+from xdsl.utils.exceptions import VerifyException
+
+from treadle.dialects.graph.dtypes import byte_width
+
+MAX_RANK = 32
+"""Dimensions of a tensor; NumPy's arrays have at most twice as many, and a reduction lays its own beside them."""
+MAX_TENSOR_BYTES = 1 << 36
+MAX_MODULE_BYTES = 1 << 40
+
+
+class TensorSizes:
+    """The bytes of a module's tensors so far."""
+
+    def __init__(self) -> None:
+        self._total = 0
+
+    def add(self, type: TensorType) -> None:
+        """Counts a tensor; VerifyException if it, or all together, are too large to be computed."""
+        shape = type.get_shape()
+        check_rank(shape)
+        # A symbolic extent counts as none.
+        size = byte_width(type.get_element_type()) * prod(max(extent, 0) for extent in shape)
+        if size > MAX_TENSOR_BYTES:
+            raise VerifyException(f"{type} takes {size} bytes: at most {MAX_TENSOR_BYTES} are accepted")
+        self._total += size
+        if self._total > MAX_MODULE_BYTES:
+            limit = f"at most {MAX_MODULE_BYTES} are accepted"
+            raise VerifyException(f"with {type} the tensors take {self._total} bytes together: {limit}")
+
+
+def check_rank(shape: Sequence[int]) -> None:
+    """VerifyException if a shape has too many dimensions."""
+    if len(shape) > MAX_RANK:
+        raise VerifyException(f"{len(shape)} dimensions: at most {MAX_RANK} are accepted")
+
+
+__all__ = ["MAX_MODULE_BYTES", "MAX_RANK", "MAX_TENSOR_BYTES", "TensorSizes", "check_rank"]

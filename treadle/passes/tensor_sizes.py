@@ -1,0 +1,32 @@
+"""Whether the tensors of a module fit a machine, asked before any pass works on their elements."""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.ir import Operation
+from xdsl.utils.exceptions import VerifyException
+
+from treadle.dialects.graph.dtypes import is_supported
+from treadle.dialects.graph.limits import TensorSizes
+from treadle.errors import TreadleError
+from treadle.passes.legality import place_of
+
+
+def check_sizes(module: ModuleOp) -> None:
+    """TreadleError naming the first tensor that is too large, or with which all together are."""
+    sizes = TensorSizes()
+    for op in module.walk():
+        values = [*op.results, *(arg for region in op.regions for block in region.blocks for arg in block.args)]
+        for type in (value.type for value in values):
+            if isinstance(type, TensorType) and is_supported(type.get_element_type()):
+                _add(sizes, type, op)
+
+
+def _add(sizes: TensorSizes, type: TensorType, op: Operation) -> None:
+    try:
+        sizes.add(type)
+    except VerifyException as error:
+        raise TreadleError(str(error), place_of(op)) from error
+
+
+__all__ = ["check_sizes"]
