@@ -12,6 +12,7 @@ from xdsl.dialects import get_all_dialects
 from xdsl.ir import Dialect
 
 _DIALECTS: Mapping[str, str] = {
+    "scalar": "treadle.dialects.scalar:SCALAR",
     "graph": "treadle.dialects.graph:GRAPH",
     "task": "treadle.dialects.task:Task",
     "loop": "treadle.dialects.loop:LOOP",

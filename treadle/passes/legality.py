@@ -10,7 +10,7 @@ from xdsl.ir import Operation
 from treadle.errors import TreadleError
 
 _FRAME = ("builtin.module", "func.func", "func.return")
-_SCALARS = ("arith.*", "math.*")
+_SCALARS = ("arith.*", "math.*", "scalar.*")
 _DEFINITIONS = (*_FRAME, *_SCALARS, "graph.compute", "graph.at", "graph.reduce", "graph.yield")
 _DEFINED = (*_DEFINITIONS, "graph.matmul", "graph.attention", "graph.constant")
 _LANES = (

@@ -16,7 +16,7 @@ Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 
 UNARY = ("exp", "log", "tanh", "erf", "sqrt", "rsqrt", "floor", "ceil", "round", "abs", "sin", "cos")
-BINARY = ("max", "min", "pow")
+BINARY = ("max", "min", "mod", "pow")
 WIDTHS = (4, 8, 16)
 
 SPECIAL = np.array(
@@ -148,6 +148,19 @@ def test_an_odd_function_keeps_the_sign_of_zero(library: ctypes.CDLL, name: str,
 def test_maximum_and_minimum_pass_nan_on(library: ctypes.CDLL, name: str, reference: np.ufunc, form: str) -> None:
     x, z = (np.ascontiguousarray(side.ravel()[:192]) for side in np.meshgrid(SPECIAL, SPECIAL))
     np.testing.assert_array_equal(call(library, f"{form}_{name}", x, z), reference(x, z))
+
+
+@pytest.mark.parametrize("form", ["s", *(f"v{lanes}" for lanes in WIDTHS)])
+def test_a_remainder_is_exact(library: ctypes.CDLL, form: str) -> None:
+    rng = np.random.default_rng(5)
+    pairs = [side.ravel()[:192] for side in np.meshgrid(SPECIAL, SPECIAL)]
+    x, z = (np.concatenate([p, rng.permutation(samples())[: 1 << 12]]) for p in pairs)
+    with np.errstate(all="ignore"):
+        exact = np.fmod(x, z)
+    y = call(library, f"{form}_mod", x, z)
+    np.testing.assert_array_equal(y, exact)
+    known = ~np.isnan(exact)
+    np.testing.assert_array_equal(np.signbit(y[known]), np.signbit(exact[known]))
 
 
 @pytest.mark.parametrize("form", ["s", "v16"])

@@ -207,7 +207,7 @@ REJECTED = [
     (one('unary "not"', F, F), "not is not defined on f32"),
     (one('unary "exp"', F, "tensor<5xf32>"), "the result is tensor<5xf32>, the operands give tensor<4xf32>"),
     (two('binary "plus"', F, F, F), "unknown binary operator 'plus': expected one of add"),
-    (two('binary "mod"', F, F, F), "mod is not defined on f32"),
+    (two('binary "xor"', F, F, F), "xor is not defined on f32"),
     (two('binary "add"', B, B, B), "add is not defined on i1"),
     (two('binary "pow"', N, N, N), "pow is not defined on i32"),
     (two('binary "add"', F, N, F), "add of f32 and i32: element types differ"),

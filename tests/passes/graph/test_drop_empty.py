@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 from xdsl.ir import SSAValue
 
-import treadle
-from tests.helpers.graphs import Graph, name_arguments
+from tests.helpers.compiled import RUNNERS
+from tests.helpers.graphs import Graph
 from treadle.compiler import lower
 from treadle.dialects.graph import (
     ArgReductionOp,
@@ -125,16 +125,14 @@ def movement(g: Cases) -> None:
     g.case(GatherOp(g.tall, g.nowhere, 1), 0, 0, 0, 2)
 
 
-@pytest.mark.parametrize(("target", "device"), [("cpu", None), ("sm_80", "emulator")])
-def test_compiled(target: str, device: Any) -> None:
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_compiled(runner: str) -> None:
     g = Cases()
     for family in (products, windows, reductions, movement):
         family(g)
-    # Each empty result is a kernel that copies nothing: on the emulator the last has to do for all.
-    shown = [n for n, value in enumerate(g.expected) if value.size or device is None or n == len(g.expected) - 1]
-    module = g.module(*(g.results[n] for n in shown))
-    name_arguments(module, len(g.inputs), len(shown))
-    results = treadle.compile(module, target, device=device, cached=False)(*g.inputs)
+    # Each empty result is a kernel that copies nothing: one has to do for all.
+    shown = [n for n, value in enumerate(g.expected) if value.size or n == len(g.expected) - 1]
+    results = RUNNERS[runner](g.module(*(g.results[n] for n in shown)), g.inputs)
     for n, actual in zip(shown, results, strict=True):
         expected = g.expected[n]
         assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype), g.results[n]

@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from xdsl.dialects.builtin import f16, f32, f64
+from xdsl.dialects.builtin import f16, f32, f64, i16, i32, i64
 from xdsl.ir import SSAValue
 
+from tests.helpers.compiled import run_as_c
 from tests.helpers.graphs import Array, Graph, assert_same_values, operators, random
 from treadle.dialects.graph import (
     BatchNormOp,
@@ -140,6 +141,17 @@ def test_what_is_not_exact_stays() -> None:
     before = str(module)
     SIMPLIFY[0].apply(None, module)  # pyright: ignore[reportArgumentType]
     assert str(module) == before
+
+
+def test_casts_that_do_not_come_back_stay() -> None:
+    """2^53 + 1 is no double, 2^24 + 1 no float, 2049 no half: compiled, the ways back give other numbers."""
+    ways = [(np.int64, f64, i64, 2**53 + 1), (np.int32, f32, i32, 2**24 + 1), (np.int16, f16, i16, 2049)]
+    inputs = [np.array([value, -value, 7], dtype) for dtype, _, _, value in ways]
+    graph = Graph(*inputs)
+    back = [graph.add(CastOp(graph.add(CastOp(graph[n], through)), own)) for n, (_, through, own, _) in enumerate(ways)]
+    results = run_as_c(graph.module(*back), inputs)
+    for result, (_, _, _, value) in zip(results, ways, strict=True):
+        assert result.tolist() == [value - 1, -(value - 1), 7]
 
 
 def test_a_division_by_a_power_of_two_is_a_product() -> None:

@@ -12,6 +12,7 @@ from xdsl.dialects import arith, memref, scf, vector
 from xdsl.ir import Attribute, Block, Operation, SSAValue, Use
 
 from treadle.dialects.loop import StridedLoadOp, StridedStoreOp
+from treadle.dialects.scalar import is_arithmetic
 
 LARGEST_EXPRESSION = 16
 """Operations that one expression may hold; beyond it, an intermediate value gets a name."""
@@ -19,7 +20,6 @@ LARGEST_EXPRESSION = 16
 _LOADS = (memref.LoadOp, vector.LoadOp, vector.MaskedLoadOp, StridedLoadOp)
 _STORES = (memref.StoreOp, vector.StoreOp, vector.MaskedStoreOp, StridedStoreOp)
 _TRANSPARENT = (vector.BroadcastOp, vector.CreateMaskOp)
-_PURE_DIALECTS = ("arith", "math", "vector")
 _OTHER_PURE = (
     "loop.lane_mask",
     "loop.lane_compare",
@@ -43,7 +43,7 @@ def is_pure(op: Operation) -> bool:
     """Whether the operation only computes, and may be written anywhere its operands are known."""
     if is_load(op) or isinstance(op, _STORES):
         return False
-    return op.dialect_name() in _PURE_DIALECTS or op.name in _OTHER_PURE
+    return is_arithmetic(op) or op.dialect_name() == vector.Vector.name or op.name in _OTHER_PURE
 
 
 def always_folded(op: Operation) -> bool:

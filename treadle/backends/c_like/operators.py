@@ -7,6 +7,8 @@ from enum import IntEnum
 from xdsl.dialects import arith, math, vector
 from xdsl.ir import Operation
 
+from treadle.dialects.scalar import FmodOp
+
 
 class Level(IntEnum):
     """C's precedence, loosest first."""
@@ -99,6 +101,7 @@ FUNCTIONS: dict[type[Operation], str] = {
     math.TanhOp: "tanh",
     math.TruncOp: "trunc",
     vector.FMAOp: "fma",
+    FmodOp: "mod",
 }
 
 INTEGER_FUNCTIONS: dict[type[Operation], str] = {

@@ -14,7 +14,7 @@ from math import prod
 from typing import Any, NoReturn, cast
 
 import numpy as np
-from xdsl.dialects import arith, math, memref, scf, vector
+from xdsl.dialects import arith, memref, scf, vector
 from xdsl.dialects.builtin import MemRefType, NoneAttr
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
@@ -26,6 +26,7 @@ from treadle.backends.reference.kernel_tiles import WarpFunction, matrix_loader,
 from treadle.backends.reference.kernel_vectors import lanes_of
 from treadle.dialects import loop, task
 from treadle.dialects.graph.numpy_scalars import scalar_dtype
+from treadle.dialects.scalar import is_arithmetic
 from treadle.errors import TreadleError
 
 _ACCEPTED = "task.for, scf.for, scf.if, arith, math, memref.load/store/alloca, vector, the loop dialect's accesses"
@@ -134,7 +135,7 @@ class _Writer:
             return
         operands = [self.names[v] for v in op.operands]
         text = kernel_vectors.expression(op)
-        if text is None and op.dialect_name() in (arith.Arith.name, math.Math.name):
+        if text is None and is_arithmetic(op):
             text = expression(op) or self._call(op, len(operands))
         if text is None:
             raise TreadleError(f"{op.name} has no meaning in a kernel", f"kernel '{self.kernel}'", _ACCEPTED)

@@ -32,13 +32,14 @@ from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph.compute import AtOp, ComputeOp, ReduceOp, YieldOp
 from treadle.dialects.graph.dtypes import byte_width, is_float
+from treadle.dialects.scalar import FmodOp
 
 index = IndexType()
 Scalar = SSAValue
 
 _FLOAT_BINARY: dict[str, type[Operation]] = {
     "add": arith.AddfOp, "sub": arith.SubfOp, "mul": arith.MulfOp, "div": arith.DivfOp,
-    "max": arith.MaximumfOp, "min": arith.MinimumfOp, "pow": math.PowFOp,
+    "max": arith.MaximumfOp, "min": arith.MinimumfOp, "pow": math.PowFOp, "mod": FmodOp,
 }  # fmt: skip
 _INT_BINARY: dict[str, type[Operation]] = {
     "add": arith.AddiOp, "sub": arith.SubiOp, "mul": arith.MuliOp, "div": arith.DivSIOp, "mod": arith.RemSIOp,

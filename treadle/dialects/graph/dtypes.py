@@ -74,6 +74,30 @@ def epsilon(dtype: np.dtype[np.generic]) -> float:
     return float(cast("float", ml_dtypes.finfo(dtype).eps))
 
 
+def represents(wide: Attribute, narrow: Attribute) -> bool:
+    """Whether every value of the element type `narrow` is a value of `wide`, so that a cast loses nothing."""
+    if wide == narrow or narrow == i1:
+        return True
+    if wide == i1 or (is_float(narrow) and not is_float(wide)):
+        return False
+    if not is_float(wide):
+        return byte_width(wide) >= byte_width(narrow)
+    digits, largest, smallest = _float_format(wide)
+    if not is_float(narrow):
+        # The lowest number, a power of two, needs one bit only.
+        bits = 8 * byte_width(narrow) - 1
+        return digits >= bits and largest > bits
+    needed, high, low = _float_format(narrow)
+    return digits >= needed and largest >= high and smallest <= low
+
+
+def _float_format(type: Attribute) -> tuple[int, int, int]:
+    """Binary digits of a float type, the hidden one too; exponents: above its largest number, of its smallest."""
+    dtype = numpy_dtype(type)
+    digits = cast("int", ml_dtypes.finfo(dtype).nmant) + 1
+    return digits, cast("int", ml_dtypes.finfo(dtype).maxexp), cast("int", ml_dtypes.finfo(dtype).minexp)
+
+
 def byte_width(type: Attribute) -> int:
     """Bytes that one element takes in memory (a bool takes one)."""
     return numpy_dtype(type).itemsize

@@ -88,7 +88,7 @@ UNARY: dict[str, Body] = {
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 BINARY = ("add", "sub", "mul", "div", "mod", "max", "min", "pow", "and", "or", "xor", *COMPARISONS)
 _FOR_BOOLS = ("and", "or", "xor", "eq", "ne")
-_FOR_FLOATS = ("add", "sub", "mul", "div", "max", "min", "pow", *COMPARISONS)
+_FOR_FLOATS = ("add", "sub", "mul", "div", "mod", "max", "min", "pow", *COMPARISONS)
 _FOR_INTS = ("add", "sub", "mul", "div", "mod", "max", "min", "and", "or", "xor", *COMPARISONS)
 _FLOATS_TO_BOOL = ("isnan", "isinf")
 _FOR_INTS_UNARY = ("neg", "abs", "sign", "relu")
@@ -146,7 +146,8 @@ class BinaryOp(Operator):
     ```mlir
     %y = graph.binary "add" %a, %b : (tensor<4x8xf32>, tensor<8xf32>) -> tensor<4x8xf32>
     ```
-    Comparisons give `i1`; integer division truncates. Rejected: shapes that do not broadcast, element types that
+    Comparisons give `i1`; integer division truncates, and `mod` has the sign of the dividend, as C's `%` and `fmod`.
+    Rejected: shapes that do not broadcast, element types that
     differ, a kind that the element type has not.
     """
 
@@ -210,6 +211,9 @@ class WhereOp(Operator):
 @irdl_op_definition
 class CastOp(Operator):
     """Converts elements: floats to integers truncate towards zero, numbers to `i1` test for non-zero.
+
+    A float beyond the integers of the type becomes the nearest of them, and NaN becomes 0; an integer keeps its low
+    bits.
 
     ```mlir
     %y = graph.cast %x : (tensor<4xi64>) -> tensor<4xf32>

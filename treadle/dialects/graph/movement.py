@@ -332,7 +332,12 @@ class GatherOp(Operator):
             len(_shape(self.indices)),
             _shape(self.data)[self.dim.value.data],
         )
-        chosen = b.insert(arith.IndexCastOp(b.at(self.indices, index[dim : dim + rank]), IndexType()))
+        given = b.at(self.indices, index[dim : dim + rank])
+        if given.type == i64:
+            # A GPU's index may have 32 bits: what is outside has to stay outside when it is cut off.
+            given = b.binary("min", given, b.constant(extent - 1, i64))
+            given = b.binary("max", given, b.constant(-extent, i64))
+        chosen = b.insert(arith.IndexCastOp(given, IndexType()))
         chosen = b.select(b.binary("lt", chosen, 0), b.add(chosen, extent), chosen)
         chosen = b.binary("max", b.binary("min", chosen, extent - 1), 0)
         return b.at(self.data, [*index[:dim], chosen, *index[dim + rank :]])

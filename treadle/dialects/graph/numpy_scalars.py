@@ -16,6 +16,7 @@ from xdsl.dialects.builtin import FloatAttr, IndexType, IntegerAttr
 from xdsl.ir import Attribute, Operation
 
 from treadle.dialects.graph.dtypes import is_float_dtype, numpy_dtype
+from treadle.dialects.scalar import FmodOp
 from treadle.errors import TreadleError
 
 Array = NDArray[Any]
@@ -80,7 +81,7 @@ _FUNCTIONS: dict[type[Operation], Callable[..., Any]] = {
     math.ExpOp: np.exp, math.Exp2Op: np.exp2, math.LogOp: np.log, math.SqrtOp: np.sqrt, math.RsqrtOp: _rsqrt,
     math.TanhOp: np.tanh, math.ErfOp: _erf, math.AbsFOp: np.abs, math.FloorOp: np.floor, math.CeilOp: np.ceil,
     math.SinOp: np.sin, math.CosOp: np.cos, math.TanOp: np.tan, math.RoundEvenOp: np.rint,
-    math.PowFOp: np.power, math.FmaOp: _fma,
+    math.PowFOp: np.power, math.FmaOp: _fma, FmodOp: np.fmod,
 }  # fmt: skip
 
 _CONVERSIONS = (

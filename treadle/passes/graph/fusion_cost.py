@@ -23,6 +23,7 @@ from xdsl.ir import Operation
 
 from treadle.dialects.graph import AtOp, ComputeOp, YieldOp
 from treadle.dialects.graph.dtypes import byte_width
+from treadle.dialects.scalar import FmodOp
 from treadle.passes.graph.fusion_group import Group
 from treadle.passes.graph.properties import moves_data, shape_of, widens_data, worth_storing
 from treadle.schedules.row_analysis import is_costly
@@ -80,7 +81,7 @@ def work(compute: ComputeOp) -> int:
 
 
 def _operations(op: Operation) -> int:
-    if isinstance(op, math.TanhOp | math.ErfOp | math.PowFOp | math.TanOp):
+    if isinstance(op, math.TanhOp | math.ErfOp | math.PowFOp | math.TanOp | FmodOp):
         return _POLYNOMIAL
     return _COSTLY if is_costly(op) else 1
 

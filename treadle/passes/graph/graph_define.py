@@ -1,4 +1,4 @@
-"""graph-define: every operator but the matrix product and attention becomes its definition."""
+"""graph-define: every operator but the matrix product of floats and attention becomes its definition."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from treadle.passes.graph.simplify_body import simplify_body
 
 @dataclass(frozen=True)
 class GraphDefinePass(ModulePass):
-    """Replaces each operator except `graph.matmul` and `graph.attention` by its `graph.compute`.
+    """Replaces each operator except `graph.matmul` of floats and `graph.attention` by its `graph.compute`.
 
     ```mlir
     %two = graph.constant #graph.inline<"2.0"> : tensor<f32>
@@ -33,13 +33,15 @@ class GraphDefinePass(ModulePass):
       graph.yield %m : f32
     } : tensor<4x8xf32>
     ```
-    Constants of one element are written into the bodies, equal reads are shared, and checks that ranges
-    decide are dropped.  These two stay operators: templates recognise them by name."""
+    Constants of one element are written into the bodies, equal reads are shared, and checks that ranges decide are
+    dropped. These two stay operators: templates recognise them by name. A product of integers has no template of its
+    own, and is scheduled as any other definition.
+    """
 
     name = "graph-define"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for operator in [o for o in op.walk() if isinstance(o, Operator) and not isinstance(o, WholeOp)]:
+        for operator in [o for o in op.walk() if isinstance(o, Operator) and not _stays_whole(o)]:
             _define(operator)
         for compute in [o for o in op.walk() if isinstance(o, ComputeOp)]:
             embed_constants(compute)
@@ -47,6 +49,10 @@ class GraphDefinePass(ModulePass):
         for constant in [o for o in op.walk() if isinstance(o, ConstantOp)]:
             if not constant.result.uses:
                 Rewriter.erase_op(constant)
+
+
+def _stays_whole(operator: Operator) -> bool:
+    return isinstance(operator, WholeOp) and is_float(operator.type.get_element_type())
 
 
 def _define(operator: Operator) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects import arith, math, scf, vector
+from xdsl.dialects import scf, vector
 from xdsl.dialects.builtin import MemRefType, ModuleOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.loop import AllocOp, FuncOp, KernelOp, LoadOp, Space, SpaceAttr, StoreOp, buffer_type
+from treadle.dialects.scalar import is_arithmetic
 from treadle.index.reader import IndexReader
 from treadle.passes.loop.counted_loops import loops_in, trip_count
 from treadle.passes.loop.kernels import constant_index, is_pure, kernels_of
@@ -70,7 +71,7 @@ _KNOWN = (
 
 def _is_known(op: Operation) -> bool:
     """Whether an operation's effect on memory is understood."""
-    return isinstance(op, _KNOWN) or (op.dialect_name() in (arith.Arith.name, math.Math.name) and not op.regions)
+    return isinstance(op, _KNOWN) or (is_arithmetic(op) and not op.regions)
 
 
 class _LoopRewriter:

@@ -340,6 +340,8 @@ TREADLE_LIBRARY1(roundeven, rint)
 TREADLE_LIBRARY1(tan, tan)
 TREADLE_LIBRARY1(trunc, trunc)
 TREADLE_LIBRARY2(copysign, copysign)
+/* Exact; the sign of x. */
+TREADLE_LIBRARY2(mod, fmod)
 /* The other operand if one is NaN. */
 TREADLE_LIBRARY2(maxnum, fmax)
 TREADLE_LIBRARY2(minnum, fmin)
@@ -374,6 +376,7 @@ TREADLE_DOUBLE1(trunc, trunc)
 TREADLE_DOUBLE2(copysign, copysign)
 TREADLE_DOUBLE2(maxnum, fmax)
 TREADLE_DOUBLE2(minnum, fmin)
+TREADLE_DOUBLE2(mod, fmod)
 TREADLE_DOUBLE2(pow, pow)
 TREADLE_INLINE double treadle_fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
 TREADLE_INLINE double treadle_max(double a, double b) { return ((a > b) | (a != a)) ? a : b; }

@@ -74,17 +74,11 @@ def modulo(node: Node, g: GraphBuilder) -> Tensor:
     if a.is_float and not as_in_c:
         raise node.error("fmod = 0 of floats", "fmod = 1, or integers")
     if as_in_c:
-        return _float_remainder(g, a, b) if a.is_float else g.binary("mod", a, b)
+        return g.binary("mod", a, b)
     remainder = g.binary("mod", a, b)
     signs_differ = g.binary("lt", g.binary("xor", remainder, b), 0)
     wraps = g.binary("and", signs_differ, g.binary("ne", remainder, 0))
     return g.where(wraps, g.add(remainder, b), remainder)
-
-
-def _float_remainder(g: GraphBuilder, a: Tensor, b: Tensor) -> Tensor:
-    quotient = g.div(a, b)
-    whole = g.where(g.binary("lt", quotient, 0), g.unary("ceil", quotient), g.unary("floor", quotient))
-    return g.sub(a, g.mul(whole, b))
 
 
 def _chain(kind: str) -> Callable[[Node, GraphBuilder], Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 
 from xdsl.dialects.builtin import i1
 
@@ -39,12 +40,14 @@ def _log_sum(g: GraphBuilder, x: Tensor, dims: Sequence[int], keep: bool) -> Ten
 
 
 def _log_sum_exp(g: GraphBuilder, x: Tensor, dims: Sequence[int], keep: bool) -> Tensor:
-    """The largest element is taken out, so that no power overflows."""
+    """The largest element is taken out, so that no power overflows; not if it is infinite, as `inf - inf` is NaN."""
     if any(x.shape[d] == 0 for d in dims):
         return _log_sum(g, g.unary("exp", x), dims, keep)
     largest = g.reduce("max", x, dims, True)
-    total = _log_sum(g, g.unary("exp", g.sub(x, largest)), dims, keep)
-    return g.add(total, g.reshape(largest, total.shape))
+    finite = g.binary("lt", g.unary("abs", largest), inf)
+    shift = g.where(finite, largest, g.scalar(0, x))
+    total = _log_sum(g, g.unary("exp", g.sub(x, shift)), dims, keep)
+    return g.add(total, g.reshape(shift, total.shape))
 
 
 _FOLDS: dict[str, Fold] = {

@@ -8,7 +8,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern, op_type_rewrite_pattern
 
 from treadle.dialects.graph import BinaryOp, BroadcastOp, CastOp, WhereOp
-from treadle.dialects.graph.dtypes import numpy_dtype
+from treadle.dialects.graph.dtypes import represents
 from treadle.passes.graph.rewriting import (
     Array,
     constant_of,
@@ -81,7 +81,8 @@ def _has_exact_reciprocal(array: Array) -> bool:
 
 
 class CastToOwnType(RewritePattern):
-    """A cast to the type that a tensor has already gives it; so does a way to a wider type and back."""
+    """A cast to the type that a tensor has already gives it; so does a way and back through one that
+    holds all its values."""
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: CastOp, rewriter: PatternRewriter) -> None:
@@ -91,8 +92,8 @@ class CastToOwnType(RewritePattern):
         inner = op.x.owner
         if not isinstance(inner, CastOp) or inner.x.type != op.result.type:
             return
-        narrow, wide = (numpy_dtype(tensor(v).get_element_type()) for v in (inner.x, inner.result))
-        if np.can_cast(narrow, wide, "safe"):
+        narrow, wide = (tensor(v).get_element_type() for v in (inner.x, inner.result))
+        if represents(wide, narrow):
             replace(rewriter, op, inner.x)
 
 

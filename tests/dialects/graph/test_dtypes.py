@@ -1,0 +1,49 @@
+"""Which element types hold all values of which others."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from treadle.dialects.graph.dtypes import element_type, represents
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+FLOATS = [BFLOAT16, *map(np.dtype, (np.float16, np.float32, np.float64))]
+DTYPES = [*FLOATS, *map(np.dtype, (np.bool_, np.int8, np.int16, np.int32, np.int64))]
+
+
+def hard_values(dtype: np.dtype[Any]) -> NDArray[Any]:
+    """All values of up to 16 bits; of wider types those with the longest digits and the extreme exponents."""
+    if dtype == np.bool_:
+        return np.array([False, True])
+    if dtype.itemsize <= 2:
+        bits = np.arange(1 << 8 * dtype.itemsize, dtype=np.uint32).astype(f"u{dtype.itemsize}")
+        return bits.view(dtype)
+    if dtype.kind == "i":
+        ends = np.iinfo(dtype)
+        return np.array([ends.min, ends.min + 1, ends.max, ends.max - 1, 0, -1, 65505], dtype)
+    ends = np.finfo(dtype)
+    return np.array([ends.max, -ends.max, ends.tiny, ends.smallest_subnormal, 1 + ends.eps, 0.5, np.inf, np.nan], dtype)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two scalars are one number; Python compares integers with floats exactly."""
+    x, y = (float(v) if np.dtype(v.dtype) in FLOATS else int(v) for v in (a, b))
+    return x == y or (math.isnan(x) and math.isnan(y))
+
+
+@pytest.mark.parametrize("wide", DTYPES, ids=str)
+@pytest.mark.parametrize("narrow", DTYPES, ids=str)
+def test_against_numpy(narrow: np.dtype[Any], wide: np.dtype[Any]) -> None:
+    values = hard_values(narrow)
+    with np.errstate(all="ignore"):
+        cast = values.astype(wide)
+    kept = wide != np.bool_ or narrow == np.bool_
+    kept = kept and not (narrow in FLOATS and wide not in FLOATS)
+    kept = kept and all(same(a, b) for a, b in zip(values, cast, strict=True))
+    assert represents(element_type(wide), element_type(narrow)) == kept
