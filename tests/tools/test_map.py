@@ -343,7 +343,7 @@ def test_an_interrupted_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest
     def full(source: object, target: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("treadle.tools.map_command.os.replace", full)
+    monkeypatch.setattr("os.replace", full)
     assert main(["map", "repeat(2)", "-o", str(final)]) == 2
     assert final.read_text() == "old" and list(tmp_path.iterdir()) == [final]
 

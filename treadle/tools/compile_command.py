@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import pkgutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +14,18 @@ from treadle.artifact import check_replaceable, publish
 from treadle.errors import TreadleError
 from treadle.settings import Settings
 from treadle.tools.arguments import parse_shapes
+from treadle.tools.output import STDOUT
 from treadle.tools.progress import progress
 
 
 def compile_command(args: argparse.Namespace) -> int:
-    """Writes the folder of `-o` in one step; raises TreadleError before any work where it cannot be written."""
-    output = Path(args.output)
+    """Writes the folder of `-o` in one step; raises TreadleError before any work where it cannot be written.
+
+    A link to a folder is followed. `-o -` prints the IR of `--to` on stdout.
+    """
+    if args.output == STDOUT and args.to is None:
+        raise TreadleError("a compiled model is a folder", "-o -", "a folder; '-' (stdout) takes the IR of --to STAGE")
+    output = Path(os.path.realpath(args.output))
     shapes = parse_shapes(args.shape)
     trace = None if args.trace is None else Path(args.trace)
     if trace is not None and trace.resolve().is_relative_to(output.resolve()):
@@ -34,12 +41,14 @@ def compile_command(args: argparse.Namespace) -> int:
     model.save(output)
     kernels = [name for name in model.manifest.files if name.endswith((".c", ".cu"))]
     size = sum((output / name).stat().st_size for name in model.manifest.files)
-    print(f"{output}: {len(kernels)} units of {model.target} code, {size / 1e6:.1f} MB")
+    print(f"{args.output}: {len(kernels)} units of {model.target} code, {size / 1e6:.1f} MB")
     return 0
 
 
 def _write_stage(args: argparse.Namespace, output: Path, shapes: dict[str, tuple[int, ...]], trace: Path | None) -> int:
-    check_replaceable(output, _holds_only_ir)
+    printed = args.output == STDOUT
+    if not printed:
+        check_replaceable(output, _holds_only_ir)
     pkgutil.resolve_name("treadle.compiler:stages_between")(None, args.to)
     target = resolve_target(args.target or "cpu")
     with progress() as tell:
@@ -47,8 +56,11 @@ def _write_stage(args: argparse.Namespace, output: Path, shapes: dict[str, tuple
         request = _request("Request")(Path(args.model), target, shapes, trace, settings=settings, tell=tell)
         module = _request("lowered_module")(request, args.to)
     text = _instrument("ir_text")(module)
+    if printed:
+        print(text, end="")
+        return 0
     publish(output, lambda folder: _write(folder / f"{args.to}.mlir", text), replace=_holds_only_ir)
-    print(f"{output / args.to}.mlir: the IR after stage {args.to}")
+    print(f"{Path(args.output) / args.to}.mlir: the IR after stage {args.to}")
     return 0
 
 

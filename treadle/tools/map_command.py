@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
-import tempfile
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from treadle.tools.located_parser import LocatedParser
 from treadle.tools.map_picture import Picture, picture
 from treadle.tools.map_svg import draw_svg
 from treadle.tools.map_text import columns_within, draw_text
+from treadle.tools.output import is_regular, output_stream
 
 Draw = Callable[[int | None], Picture]
 """Makes a picture of at most so many columns."""
@@ -28,11 +28,11 @@ _MAPPING_FORM = "a mapping such as 'spatial(4, 2) * repeat(2, 2)', or an .mlir f
 
 
 def map_command(args: argparse.Namespace) -> int:
-    """Prints text, or writes the SVG of `-o` in one step; raises TreadleError before anything is drawn."""
+    """Prints text, or writes the SVG of `-o`; raises TreadleError before anything is drawn."""
     if args.limit < 1:
         raise TreadleError(f"{args.limit} is not a number of tasks", "--limit", "1 upwards")
-    output = None if args.output is None else Path(args.output)
-    if output is not None and output.suffix != ".svg":
+    output: str | None = args.output
+    if output is not None and is_regular(output) and not output.endswith(".svg"):
         raise TreadleError("unknown format of a picture", output, "a name that ends in .svg")
     try:
         draws = list(_draws(args.mapping, args.limit))
@@ -41,13 +41,8 @@ def map_command(args: argparse.Namespace) -> int:
         raise TreadleError("nested too deeply", "the mapping", "a shorter expression") from None
     if output is None:
         _print(draws, pictures)
-    else:
-        _write(output, draw_svg(pictures))
-        count = "1 picture" if len(pictures) == 1 else f"{len(pictures)} pictures"
-        print(f"{output}: {count}")
-        for drawn in pictures:
-            if drawn.left_out:
-                print(f"{drawn.title or drawn.facts}: {drawn.left_out}")
+        return 0
+    _write(output, pictures)
     return 0
 
 
@@ -69,6 +64,17 @@ def _print(draws: list[Draw], pictures: list[Picture]) -> None:
         fitting = columns_within(drawn, console.width) if console.is_terminal else len(drawn.slices[0].rows[0])
         fits = fitting >= len(drawn.slices[0].rows[0])
         console.print("" if number == 0 else "\n", draw_text(drawn if fits else draw(fitting)), sep="", end="")
+
+
+def _write(output: str, pictures: list[Picture]) -> None:
+    """Writes the SVG and says what it shows: on stdout, unless the picture itself may be there."""
+    with output_stream(output) as stream:
+        stream.write(draw_svg(pictures))
+    says = sys.stdout if is_regular(output) else sys.stderr
+    print(f"{output}: {'1 picture' if len(pictures) == 1 else f'{len(pictures)} pictures'}", file=says)
+    for drawn in pictures:
+        if drawn.left_out:
+            print(f"{drawn.title or drawn.facts}: {drawn.left_out}", file=says)
 
 
 def _task_loops(path: Path) -> list[ForOp]:
@@ -101,20 +107,3 @@ def _title(loop: ForOp) -> str:
             return f"@{symbol.data} at {place}"
         enclosing = enclosing.parent_op()
     return str(place)
-
-
-def _write(path: Path, text: str) -> None:
-    """Writes a file that appears under its name only when it is complete."""
-    scratch: str | None = None
-    try:
-        handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        Path(scratch).chmod(0o644)
-        os.replace(scratch, path)
-        scratch = None
-    except OSError as error:
-        raise TreadleError(f"cannot write: {error.strerror}", path, "a file in a folder that can be written") from error
-    finally:
-        if scratch is not None:
-            Path(scratch).unlink(missing_ok=True)

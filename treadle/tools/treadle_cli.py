@@ -53,7 +53,9 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
     _add_settings(parser)
     parser.add_argument("--to", metavar="STAGE", help="write the IR after STAGE instead of code")
     parser.add_argument("--trace", metavar="DIR", help="write the numbered IR after every pass")
-    parser.add_argument("-o", "--output", metavar="DIR", required=True, help="the folder to write")
+    parser.add_argument(
+        "-o", "--output", metavar="DIR", required=True, help="the folder to write; - prints the IR of --to"
+    )
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
@@ -108,7 +110,7 @@ def _add_map(parser: argparse.ArgumentParser) -> None:
         metavar="MAPPING|FILE.mlir",
         help="a mapping such as 'spatial(4, 2) * repeat(2, 2)', or IR whose every task.for is drawn",
     )
-    parser.add_argument("-o", "--output", metavar="FILE.svg", help="write a picture instead of text")
+    parser.add_argument("-o", "--output", metavar="FILE.svg", help="write a picture instead of text; - prints it")
     parser.add_argument(
         "--limit",
         type=int,

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import pkgutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from io import BytesIO, TextIOWrapper
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import IO, NoReturn, cast
 
@@ -27,6 +25,7 @@ from treadle.settings import PRECISIONS, Settings
 from treadle.target import Target
 from treadle.tools.arguments import parse_shapes
 from treadle.tools.located_parser import LocatedParser
+from treadle.tools.output import output_stream
 from treadle.tools.process_state import xdsl_switches_restored
 from treadle.tools.reporting import run_reporting
 
@@ -37,7 +36,7 @@ class TreadleOptMain(xDSLOptMain):
     """xDSL's driver with ONNX as an input format, stages as pipelines, and errors of one line."""
 
     version_format = "treadle-opt built from xdsl version {xdsl_version}"
-    _unfinished: Path | None = None
+    _output: IO[str]
 
     def __init__(self, args: Sequence[str] | None = None):
         super().__init__("Runs Treadle's and xDSL's passes on IR text or an ONNX model", args)
@@ -90,15 +89,10 @@ class TreadleOptMain(xDSLOptMain):
         stages_between(self.args.after, self.args.to)
 
     def run(self) -> None:
-        """Reads, runs, prints; an output file appears under its name only when it is complete."""
-        try:
+        """Reads, runs, prints; an output file changes only when all went well."""
+        with output_stream(self.args.output_file) as output:
+            self._output = output
             super().run()
-            if self._unfinished is not None:
-                os.replace(self._unfinished, self.args.output_file)
-                self._unfinished = None
-        finally:
-            if self._unfinished is not None:
-                self._unfinished.unlink(missing_ok=True)
 
     def get_input_stream(self) -> tuple[IO[bytes], str]:
         """The input as a whole, and its extension; TreadleError if it cannot be read."""
@@ -116,19 +110,8 @@ class TreadleOptMain(xDSLOptMain):
             raise TreadleError(f"cannot read: {error.strerror}", path, accepted) from error
 
     def prepare_output(self) -> IO[str]:
-        """stdout, or a file beside the final one."""
-        if self.args.output_file is None:
-            return sys.stdout
-        final = Path(self.args.output_file)
-        try:
-            handle, name = tempfile.mkstemp(dir=final.parent, prefix=f".{final.name}-")
-        except OSError as error:
-            raise TreadleError(
-                f"cannot write: {error.strerror}", final, "a file in a folder that can be written"
-            ) from error
-        self._unfinished = Path(name)
-        os.fchmod(handle, 0o666 & ~_umask())
-        return TextIOWrapper(os.fdopen(handle, "wb"), "utf-8")
+        """stdout, or a text that xDSL may close when it is done."""
+        return self._output if self._output is sys.stdout else _Text(self._output)
 
     def apply_passes(self, prog: ModuleOp) -> None:
         """The stages that were asked for, then the passes of -p."""
@@ -171,6 +154,20 @@ class TreadleOptMain(xDSLOptMain):
         return import_model(self.args.input_file, parse_shapes(self.args.shape))
 
 
+class _Text(StringIO):
+    """Hands its text on when it is closed."""
+
+    def __init__(self, output: IO[str]):
+        super().__init__()
+        self._output = output
+
+    def close(self) -> None:
+        """Writes the text; a second call does nothing."""
+        if not self.closed:
+            self._output.write(self.getvalue())
+        super().close()
+
+
 def _between_passes(
     args: argparse.Namespace,
 ) -> Callable[[ModulePass | None, ModuleOp, ModulePass | None], None]:
@@ -193,13 +190,6 @@ def _between_passes(
 def _refuse(message: str) -> NoReturn:
     """In place of argparse's two lines."""
     raise TreadleError(message, "arguments", "what `treadle-opt --help` lists")
-
-
-def _umask() -> int:
-    """The process's umask, which can only be read by setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def main(argv: Sequence[str] | None = None) -> int:

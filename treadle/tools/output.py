@@ -1,0 +1,120 @@
+"""`-o`: where a command writes its text, and how a file changes only when the text is complete."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from io import StringIO
+from pathlib import Path
+from typing import TextIO
+
+from treadle.errors import TreadleError
+
+STDOUT = "-"
+"""The name that stands for stdout."""
+
+_ACCEPTED = "a file in a folder that can be written"
+
+
+@contextmanager
+def output_stream(name: str | None) -> Generator[TextIO]:
+    """A stream whose text goes to the file `name`; None and `-` are stdout.
+
+    Links are followed. A regular file is replaced in one step when the block ends, and keeps its permissions; a block
+    that fails leaves everything as it was. What is no regular file (a device, a FIFO, what stdout itself goes to) is
+    opened first and written at the end. Raises TreadleError where `name` cannot be written.
+    """
+    if name is None or name == STDOUT:
+        yield sys.stdout
+        return
+    text = StringIO()
+    with _beside(name) if is_regular(name) else _in_place(name) as descriptor:
+        yield text
+        with _reported(name), open(descriptor, "w", encoding="utf-8", closefd=False) as stream:
+            stream.write(text.getvalue())
+
+
+def is_regular(name: str) -> bool:
+    """Whether `name` is a regular file, or would be a new one; TreadleError if it can be no file."""
+    if name == STDOUT:
+        return False
+    found = _status(name)
+    return found is None or (stat.S_ISREG(found.st_mode) and _standard(found) is None)
+
+
+def _status(name: str) -> os.stat_result | None:
+    """What `name` leads to; None if nothing is there."""
+    if not os.path.basename(name):
+        raise TreadleError("cannot write: not the name of a file", repr(name), _ACCEPTED)
+    with _reported(name), suppress(FileNotFoundError):
+        found = os.stat(name)
+        if stat.S_ISDIR(found.st_mode):
+            raise TreadleError("cannot write: Is a directory", name, _ACCEPTED)
+        return found
+    return None
+
+
+def _standard(found: os.stat_result) -> int | None:
+    """stdout or stderr if it goes to that very file, as `/dev/stdout` does behind `> file`."""
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(descriptor), found):
+                return descriptor
+    return None
+
+
+@contextmanager
+def _in_place(name: str) -> Generator[int]:
+    """A descriptor of what is there, neither created nor truncated.
+
+    It is closed after a failure, too: a reader that waits at a FIFO comes to an end.
+    """
+    with _reported(name):
+        sys.stdout.flush()
+        standard = _standard(os.stat(name))
+        flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY
+        descriptor = os.open(name, flags) if standard is None else os.dup(standard)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _beside(name: str) -> Generator[int]:
+    """A descriptor of a new file, which takes the place of the final one at the end."""
+    final = Path(os.path.realpath(name))
+    scratch = final.with_name(f".treadle-{secrets.token_hex(8)}")
+    existing = _status(name)
+    if existing is not None and not os.access(final, os.W_OK):
+        raise TreadleError("cannot write: Permission denied", name, _ACCEPTED)
+    with _reported(name):
+        descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        yield descriptor
+        with _reported(name):
+            if existing is not None:
+                _take_permissions(descriptor, existing)
+            os.replace(scratch, final)
+    finally:
+        os.close(descriptor)
+        scratch.unlink(missing_ok=True)
+
+
+def _take_permissions(descriptor: int, existing: os.stat_result) -> None:
+    """Owner and group where this user may set them; the mode last, since a change of owner clears bits of it."""
+    with suppress(OSError):
+        os.fchown(descriptor, existing.st_uid, existing.st_gid)
+    os.fchmod(descriptor, stat.S_IMODE(existing.st_mode))
+
+
+@contextmanager
+def _reported(name: str) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise TreadleError(f"cannot write: {error.strerror or error}", name, _ACCEPTED) from error
