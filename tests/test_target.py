@@ -1,10 +1,15 @@
 """Targets: names, limits, and which one a device gets."""
 
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from treadle.compiler import STAGES, passes_of
 from treadle.errors import TreadleError
+from treadle.passes.registry import parse_passes
 from treadle.target import KIB, TARGETS, Target, native_vector_bytes
 
 
@@ -23,6 +28,97 @@ def test_unknown_name_lists_what_is_accepted() -> None:
 def test_cuda_is_left_to_the_caller() -> None:
     with pytest.raises(TreadleError, match="must be resolved first"):
         Target.parse("cuda")
+
+
+NUMBERS = {each.name: each for each in fields(Target) if each.type in ("int", "float") and each.name != "warp_size"}
+
+
+@st.composite
+def changed(draw: st.DrawFn) -> Target:
+    """A target of the table with other values in some fields."""
+    values: dict[str, object] = {}
+    for name in draw(st.sets(st.sampled_from(sorted(NUMBERS)), max_size=5)):
+        if name == "vector_bytes":
+            values[name] = 2 ** draw(st.integers(0, 8))
+        elif NUMBERS[name].type == "float":
+            values[name] = draw(st.floats(1, allow_infinity=False) | st.integers(1, 10**15))
+        else:
+            values[name] = draw(st.integers(1, 2**40))
+    if draw(st.booleans()):
+        values["device"] = draw(st.text(st.characters(exclude_categories=("C",), exclude_characters="'\"\\\\{}")))
+    return replace(draw(st.sampled_from(list(TARGETS.values()))), **values)  # pyright: ignore[reportArgumentType]
+
+
+@given(changed())
+def test_the_text_of_a_target_says_all_of_it(target: Target) -> None:
+    assert Target.parse(str(target)) == target
+    assert (str(target) in TARGETS) == (target in TARGETS.values())
+
+
+@given(changed(), changed())
+def test_equal_targets_have_one_text(one: Target, other: Target) -> None:
+    assert (str(one) == str(other)) == (one == other)
+    assert str(Target.parse(str(one))) == str(one)
+
+
+@settings(max_examples=20)
+@given(changed())
+def test_the_text_of_a_target_is_an_option_of_a_pass(target: Target) -> None:
+    for stage in STAGES:
+        for each in passes_of(stage, target):
+            assert Target.parse(getattr(each, "target", str(target))) == target
+            assert parse_passes(str(each)) == (each,)
+
+
+def test_a_target_that_is_not_in_the_table() -> None:
+    orin = Target("sm_87", "cuda", "Orin", 5e12, 2e11, warp_size=32, multiprocessors=16)
+    assert str(orin) == (
+        "sm_87{kind=cuda device='Orin' peak_f32=5000000000000.0 peak_bandwidth=200000000000.0 warp_size=32 "
+        "multiprocessors=16}"
+    )
+    assert Target.parse(str(orin)) == orin and orin.capability == 87
+    assert Target.parse("zen4{kind=cpu device='Zen 4' peak_f32=1 peak_bandwidth=1}").vector_bytes == 16
+
+
+UNREADABLE = {
+    "sm_80{": "cannot read the target 'sm_80{'; accepted: NAME, or NAME{field=value ...} such as",
+    "": "cannot read the target ''",
+    "sm_80 sm_86": "cannot read the target",
+    "sm_80{multiprocessors}": "cannot read 'multiprocessors'; accepted: NAME, or",
+    "sm_80{device='A}": 'cannot read "device=\'A"',
+    "sm_80{device='A'multiprocessors=1}": "cannot read \"device='A'multiprocessors=1\"",
+    "sm_80{cores=4}": "there is no field 'cores'; accepted: kind, device, peak_f32",
+    "sm_80{name=sm_86}": "there is no field 'name'",
+    "sm_80{multiprocessors=1 multiprocessors=2}": "field 'multiprocessors' is given twice; accepted: each field once",
+    "sm_80{multiprocessors=1.5}": "multiprocessors is '1.5'; accepted: a whole number",
+    "sm_80{peak_f32=fast}": "peak_f32 is 'fast'; accepted: a number",
+    "sm_87{multiprocessors=16}": "target 'sm_87' has no kind and no device and no peak_f32 and no peak_bandwidth",
+    "gpu": "unknown target 'gpu'; accepted: cpu, sm_80",
+    "sm_80{multiprocessors=0}": "target 'sm_80': multiprocessors is 0; accepted: a whole number from 1 to",
+    "sm_80{multiprocessors=9999999999999}": "accepted: a whole number from 1 to 1099511627776",
+    "sm_80{peak_f32=nan}": "peak_f32 is nan; accepted: a number from 1",
+    "sm_80{peak_f32=inf}": "peak_f32 is inf; accepted: a number from 1",
+    "sm_80{peak_f16_tensor=-1}": "peak_f16_tensor is -1.0; accepted: a number from 0",
+    "cpu{vector_bytes=24}": "vector_bytes is 24; accepted: a power of 2",
+    "sm_80{warp_size=64}": "warp_size is 64; accepted: 32 on a GPU, else 1",
+    "cpu{kind=cuda}": "'cpu' is no GPU to compile for; accepted: sm_80 and later architectures",
+    "sm_75{kind=cuda device=T4 peak_f32=1 peak_bandwidth=1}": "'sm_75' is no GPU to compile for; accepted: sm_80",
+    "sm_80{kind=cpu}": "'sm_80' is no name of a processor; accepted: small letters, digits and _",
+    "sm_80{kind=tpu}": "kind is 'tpu'; accepted: cpu, cuda",
+}
+
+
+@pytest.mark.parametrize(("text", "reason"), UNREADABLE.items())
+def test_what_is_no_text_of_a_target(text: str, reason: str) -> None:
+    with pytest.raises(TreadleError) as caught:
+        Target.parse(text)
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize("device", ["a 'quoted' one", 'a "quoted" one', "{}", "\\", "two\nlines"])
+def test_a_device_that_a_text_cannot_hold(device: str) -> None:
+    with pytest.raises(TreadleError, match="accepted: text without quotes, braces and backslashes"):
+        replace(TARGETS["sm_80"], device=device)
 
 
 def test_limits_of_ampere_differ_by_chip() -> None:

@@ -49,7 +49,8 @@ def compile(
     """Compiles a model, or takes it from the cache.
 
     model:     path of an .onnx file, or a module whose @main is of graph operators (left as it is)
-    target:    "cpu", "sm_80" and the like, or "cuda" for the GPU at hand (the emulator's: sm_80)
+    target:    "cpu", "sm_80" and the like, a `Target` or its text for other hardware ("sm_80{multiprocessors=56}"), or
+               "cuda" for the GPU at hand (the emulator's: sm_80)
     shapes:    a shape for each input that the file leaves dynamic, such as `{"x": (1, 3, 48, 320)}`
     precision: "f16" or "bf16" for the operands and results of products, convolutions and attention (weights take half
                the memory; sums, norms and functions stay f32), "tf32" for their tensor-core arithmetic only
@@ -74,7 +75,7 @@ def compile(
     settings = Settings(parse_precision(precision), explain_fusion)
     path = Path(model) if isinstance(model, str | Path) else None
     content = _read(path) if path is not None else str(model).encode()
-    key = artifact_key(content, shapes or {}, chosen.name, _toolchain(chosen, knobs), precision)
+    key = artifact_key(content, shapes or {}, str(chosen), _toolchain(chosen, knobs), precision)
     folder = knobs.cache_dir / "models" / key
     if cached and trace is None and not explain_fusion:
         found = find_artifact(folder, None if path is None else path.parent)

@@ -26,7 +26,7 @@ from treadle.target import Target, TargetKind
 
 @dataclass(frozen=True)
 class Step:
-    """One pass of a stage; TARGET in `spec` stands for the target's name, PRECISION and EXPLAIN for settings."""
+    """One pass of a stage; TARGET in `spec` stands for the target's text, PRECISION and EXPLAIN for settings."""
 
     spec: str
     why: str
@@ -163,8 +163,8 @@ STAGE_NAMES: tuple[str, ...] = tuple(stage.name for stage in STAGES)
 @functools.cache
 def passes_of(stage: Stage, target: Target, settings: Settings | None = None) -> tuple[ModulePass, ...]:
     """The passes of a stage for a target (with default settings unless some are given), ready to run."""
-    # A target's name is quoted: the pass pipeline's syntax has no words with digits and underscores.
-    words = (settings or Settings()).words() | {"TARGET": f'"{target.name}"'}
+    # A string, since the text of a target has braces. It is put in last: it may hold any word.
+    words = (settings or Settings()).words() | {"TARGET": f'"{target}"'}
     specs = ",".join(step.spec for step in stage.steps if step.only in (None, target.kind))
     for word, meaning in words.items():
         specs = specs.replace(word, meaning)

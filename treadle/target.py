@@ -3,20 +3,37 @@
 A `Target` is a pure value. Schedules read its limits to reject an illegal tile before anything is built, cost
 models read its peaks, and the compilers read its name. Nothing here asks the machine at hand, except
 `native_vector_bytes`, which a caller may use to replace the default vector width of the `cpu` target.
+
+The text of a target says all of it, so that a pass takes it as an option and a cache as a part of its key: the name of
+a target of the table, then what differs from that in braces, such as `sm_86{device='RTX A6000' multiprocessors=84}`.
 """
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, Field, dataclass, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, cast
 
 from treadle.errors import TreadleError
 
 TargetKind = Literal["cpu", "cuda"]
+KINDS: tuple[TargetKind, ...] = ("cpu", "cuda")
 
 KIB = 1024
+
+_TEXT = re.compile(r"\s*(?P<name>[^{}\s]+)\s*(?:\{(?P<fields>[^{}]*)\})?\s*")
+_FIELD = re.compile(r"\s*(?P<name>\w+)=(?:'(?P<string>[^']*)'|(?P<word>[^\s']+))(?=\s|$)")
+_FORM = "NAME, or NAME{field=value ...} such as sm_80{multiprocessors=56 device='half an A100'}"
+_CPU_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_GPU_NAME = re.compile(r"sm_(?P<capability>[0-9]{2,3})[a-z]?")
+_DEVICE = re.compile(r"[^'\"\\{}\x00-\x1f\x7f]*")
+_LEAST_CAPABILITY = 80
+_WARP = 32
+"""What templates and the cuda dialect are written for."""
+_LARGEST = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -28,9 +45,12 @@ class Target:
 
     Units: bytes, registers of 32 bits, floating point operations per second (an fma counts as two), bytes per
     second. Peaks are those of `device`, without sparsity and at its boost clock.
+
+    `str(target)` is its text, which `Target.parse` reads. Raises `TreadleError` for a value that no hardware has.
     """
 
     name: str
+    """On a GPU the architecture that its code is compiled for."""
     kind: TargetKind
     device: str
     """The product that the number of multiprocessors and the peaks describe."""
@@ -59,6 +79,23 @@ class Target:
     """Shared memory that a kernel may use after opting in (dynamic shared memory)."""
     shared_per_multiprocessor: int = 0
 
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise TreadleError(f"kind is {self.kind!r}", "target", KINDS)
+        gpu = _GPU_NAME.fullmatch(self.name) if self.is_cuda else None
+        if self.is_cuda and (gpu is None or int(gpu["capability"]) < _LEAST_CAPABILITY):
+            accepted = f"sm_{_LEAST_CAPABILITY} and later architectures"
+            raise TreadleError(f"{self.name!r} is no GPU to compile for", "target", accepted)
+        if not self.is_cuda and (self.name.startswith("sm_") or not _CPU_NAME.fullmatch(self.name)):
+            raise TreadleError(f"{self.name!r} is no name of a processor", "target", "small letters, digits and _")
+        if self.warp_size != (_WARP if self.is_cuda else 1):
+            raise TreadleError(f"warp_size is {self.warp_size}", f"target '{self.name}'", f"{_WARP} on a GPU, else 1")
+        for each in fields(self):
+            _check_field(self, each)
+
+    def __str__(self) -> str:
+        return _text_of(self)
+
     @property
     def is_cuda(self) -> bool:
         """Whether kernels for this target are CUDA C++."""
@@ -67,17 +104,27 @@ class Target:
     @property
     def capability(self) -> int:
         """Compute capability as one number, 90 for `sm_90a`; 0 on `cpu`."""
-        return int(self.name.removeprefix("sm_").rstrip("a")) if self.is_cuda else 0
+        gpu = _GPU_NAME.fullmatch(self.name) if self.is_cuda else None
+        return 0 if gpu is None else int(gpu["capability"])
 
     @staticmethod
-    def parse(name: str) -> Target:
-        """The target called `name`, such as `cpu` or `sm_80`.
+    def parse(text: str) -> Target:
+        """The target of a text: `cpu`, `sm_80`, or one with other values, such as `sm_80{multiprocessors=56}`.
 
+        A name that is not in the table needs every field without a default: `sm_87{kind=cuda device='Orin' ...}`.
         `cuda` (the GPU of the machine at hand) is an alias that the caller resolves, since this module asks
-        no device. Raises `TreadleError` with the accepted names.
+        no device. Raises `TreadleError` with what is accepted.
         """
+        if text in TARGETS:
+            return TARGETS[text]
+        found = _TEXT.fullmatch(text)
+        if found is None:
+            raise TreadleError(f"cannot read the target {text!r}", where="target", accepted=_FORM)
+        name, given = found["name"], _read_fields(found["fields"] or "")
         if name in TARGETS:
-            return TARGETS[name]
+            return replace(TARGETS[name], **cast("dict[str, Any]", given))
+        if given:
+            return _of_fields(name, given)
         hint = "; 'cuda' stands for the GPU at hand and must be resolved first" if name == "cuda" else ""
         raise TreadleError(f"unknown target '{name}'{hint}", where="target", accepted=", ".join(TARGETS))
 
@@ -96,6 +143,77 @@ class Target:
             message = f"no target for a GPU of compute capability {major}.{minor}"
             raise TreadleError(message, where="target", accepted=accepted)
         return max(candidates, key=lambda t: (t.capability, t.name))
+
+
+def _check_field(target: Target, each: Field[object]) -> None:
+    """TreadleError for a value that is of another type than its field, or out of range."""
+    value: object = getattr(target, each.name)
+    where = f"target '{target.name}'"
+    if each.name == "device" and not (isinstance(value, str) and _DEVICE.fullmatch(value)):
+        raise TreadleError(f"device is {value!r}", where, "text without quotes, braces and backslashes")
+    if each.type not in ("int", "float"):
+        return
+    whole = each.type == "int"
+    least, most = 0 if each.default == 0 else 1, _LARGEST if whole else sys.float_info.max
+    number = value if isinstance(value, int if whole else int | float) and not isinstance(value, bool) else None
+    if not isinstance(number, int | float) or not least <= number <= most:
+        what = "a whole number" if whole else "a number"
+        raise TreadleError(f"{each.name} is {value!r}", where, f"{what} from {least} to {most}")
+    if each.name == "vector_bytes" and target.vector_bytes.bit_count() != 1:
+        raise TreadleError(f"vector_bytes is {value}", where, "a power of 2")
+
+
+def _text_of(target: Target) -> str:
+    """See the module: the name, and what differs from the table's target of that name, or else from the defaults."""
+    known = TARGETS.get(target.name)
+    changed: list[str] = []
+    for each in fields(target):
+        value: object = getattr(target, each.name)
+        if each.name == "name" or value == (each.default if known is None else getattr(known, each.name)):
+            continue
+        if each.type == "float":
+            value = float(cast("float", value))
+        changed.append(f"{each.name}='{value}'" if each.name == "device" else f"{each.name}={value}")
+    return f"{target.name}{{{' '.join(changed)}}}" if changed else target.name
+
+
+def _read_fields(text: str) -> dict[str, str | int | float]:
+    """`a=1 b='two'` as values of the fields' types; TreadleError for anything else."""
+    types = {each.name: each.type for each in fields(Target) if each.name != "name"}
+    values: dict[str, str | int | float] = {}
+    position = 0
+    while text[position:].strip():
+        found = _FIELD.match(text, position)
+        if found is None:
+            raise TreadleError(f"cannot read {text[position:].strip()!r}", "target", _FORM)
+        name, position = found["name"], found.end()
+        if name not in types:
+            raise TreadleError(f"there is no field '{name}'", "target", types)
+        if name in values:
+            raise TreadleError(f"field '{name}' is given twice", "target", "each field once")
+        quoted, word = found["string"], found["word"]
+        values[name] = quoted if quoted is not None else _read_value(name, word, types[name])
+    return values
+
+
+def _read_value(name: str, word: str, type: object) -> str | int | float:
+    if type not in ("int", "float"):
+        return word
+    try:
+        return int(word) if type == "int" else float(word)
+    except ValueError:
+        what = "a whole number" if type == "int" else "a number"
+        raise TreadleError(f"{name} is {word!r}", "target", what) from None
+
+
+def _of_fields(name: str, given: Mapping[str, str | int | float]) -> Target:
+    """A target that is not in the table."""
+    needed = [each.name for each in fields(Target) if each.default is MISSING and each.name != "name"]
+    missing = [each for each in needed if each not in given]
+    if missing:
+        accepted = f"a name of the table ({', '.join(TARGETS)}), or all of {', '.join(needed)}"
+        raise TreadleError(f"target '{name}' has no {' and no '.join(missing)}", "target", accepted)
+    return Target(name, **cast("dict[str, Any]", given))
 
 
 def native_vector_bytes(cpuinfo: Path = Path("/proc/cpuinfo")) -> int:
@@ -129,7 +247,7 @@ def _gpu(
         peak_f16_tensor=f16 * 1e12,
         peak_tf32_tensor=tf32 * 1e12,
         peak_bandwidth=bandwidth_gb * 1e9,
-        warp_size=32,
+        warp_size=_WARP,
         multiprocessors=multiprocessors,
         max_threads_per_block=1024,
         max_warps_per_multiprocessor=warps,

@@ -12,7 +12,8 @@ from treadle.target import Target
 
 
 def default_template(anchor: Operation, target: Target) -> Template | None:
-    """The first template that fits the anchor; None if none does, as for tensors without elements.
+    """The first template that fits the anchor and has a default for the target; None for tensors without elements, and
+    if none does.
 
     A template of lower precision comes first where the anchor allows that (`precision = "tf32"`), and never elsewhere.
     """
@@ -22,7 +23,9 @@ def default_template(anchor: Operation, target: Target) -> Template | None:
     allowed = anchor.properties.get("precision")
     for wanted in (allowed.data, "f32") if isinstance(allowed, StringAttr) else ("f32",):
         for template in TEMPLATES.values():
-            if template.kind == kind and template.precision == wanted and template.fits(anchor):
+            if template.kind != kind or template.precision != wanted:
+                continue
+            if template.fits(anchor) and template.has_default(anchor, target):
                 return template
     return None
 

@@ -44,6 +44,11 @@ class Template(ABC):
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
         """The choice made without a search."""
 
+    def has_default(self, anchor: Anchor, target: Target) -> bool:
+        """Whether the target has room for a default of an anchor that fits; if not, another template is tried."""
+        del anchor, target
+        return True
+
     @abstractmethod
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         """The scheduled kernel of the anchor alone, taking the anchor's operands."""

@@ -128,7 +128,11 @@ def _add_model(parser: argparse.ArgumentParser, what: str) -> None:
 def _add_target(parser: argparse.ArgumentParser) -> None:
     names = ", ".join(TARGETS)
     # No default here: `run` has to know whether a target was asked for.
-    parser.add_argument("--target", metavar="NAME", help=f"{names}, or cuda (the GPU at hand); default cpu")
+    parser.add_argument(
+        "--target",
+        metavar="NAME",
+        help=f"{names}, with other values as sm_80{{multiprocessors=56}}, or cuda (the GPU at hand); default cpu",
+    )
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:

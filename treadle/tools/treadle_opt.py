@@ -51,7 +51,7 @@ class TreadleOptMain(xDSLOptMain):
         group.add_argument(
             "--pipeline",
             metavar="TARGET",
-            help="run the stages of the compiler for TARGET (cpu, sm_80, ...), before the passes of -p",
+            help="run the stages of the compiler for TARGET (cpu, sm_80, 'sm_80{multiprocessors=56}', ...), before -p",
         )
         group.add_argument("--to", metavar="STAGE", help=f"the last stage to run; one of {', '.join(STAGE_NAMES)}")
         group.add_argument("--from", dest="after", metavar="STAGE", help="the input is what STAGE left")

@@ -41,7 +41,7 @@ class GraphFusePass(ModulePass):
     prologues are inlined into each other and into epilogues, so that what remains is: computes that the
     anchor reads, the anchor, the chain of epilogues.
 
-    target: the hardware, `cpu` or `sm_80` and so on, by whose memory and templates prologues are judged
+    target: the text of a target, `cpu` or `sm_80` and so on, by whose memory and templates prologues are judged
     explain: print every decision and its reason to stderr.
     Errors: an operator that still has no definition (`graph-define` runs before).
     """

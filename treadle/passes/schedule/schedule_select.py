@@ -27,7 +27,7 @@ class ScheduleSelectPass(ModulePass):
     ```mlir
     %y = graph.fused "matmul" { ... } schedule #schedule.use<"matmul_cpu", {rows = 8, chunk = 64, pack = false}> : ...
     ```
-    target: the hardware, `cpu` or `sm_80` and so on.
+    target: the text of a target, `cpu` or `sm_80` and so on.
     """
 
     name = "schedule-select"

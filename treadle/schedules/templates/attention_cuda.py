@@ -58,10 +58,13 @@ class AttentionCuda(Template):
             return False
         return all(_default(anchor, target) is not None for target in _EVERY)
 
+    def has_default(self, anchor: Anchor, target: Target) -> bool:
+        return isinstance(anchor, AttentionOp) and _default(anchor, target) is not None
+
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
         assert isinstance(anchor, AttentionOp)
         found = _default(anchor, target)
-        assert found is not None, "an anchor that fits has a default for every target"
+        assert found is not None, "asked for without has_default"
         return found
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
