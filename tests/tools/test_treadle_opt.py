@@ -71,7 +71,7 @@ def test_a_trace_holds_the_ir_after_every_pass(tmp_path: Path, capsys: pytest.Ca
     model = str(linear_model(tmp_path / "m.onnx"))
     assert main([model, "--to", "fuse", "--trace", str(tmp_path / "trace")]) == 0
     names = sorted(path.name for path in (tmp_path / "trace").iterdir())
-    assert names[:2] == ["00-import.mlir", "01-graph-fold-constants.mlir"]
+    assert names[:2] == ["00-import.mlir", "01-graph-drop-empty.mlir"]
     assert names[-1].endswith("-graph-fuse.mlir")
     assert (tmp_path / "trace" / names[-1]).read_text().strip() == capsys.readouterr().out.strip()
 
@@ -104,7 +104,7 @@ def test_text_that_is_not_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[str
     ("arguments", "words"),
     [
         (["-p", "task-lowr"], ("unknown pass 'task-lowr'", "task-lower")),
-        (["-p", "no-such-pass"], ("unknown pass 'no-such-pass'", "accepted: graph-fold-constants, ")),
+        (["-p", "no-such-pass"], ("unknown pass 'no-such-pass'", "accepted: graph-drop-empty, ")),
         (["-p", "schedule-select{colour=red}"], ("pass 'schedule-select'", "accepted: the options target")),
         (["-p", "task-lower{"], ("passes: cannot read", "accepted: names like")),
         (["-t", "fortran"], ("invalid choice: 'fortran'", "accepted: what `treadle-opt --help` lists")),
