@@ -30,7 +30,6 @@ UNSUPPORTED: dict[str, Sequence[str]] = {
         "test_center_crop_pad_*_expanded",
     ),
     "output 1 .* is used": ("test_maxpool_with_argmax_2d_*",),
-    "fmod = 0 of floats": ("test_mod_float*fmod_0*",),
     "'mode' is 'wrap'": ("test_wrap_pad",),
     "mode (linear|cubic)": (
         "test_resize_upsample_scales_linear",

@@ -195,6 +195,7 @@ def test_a_model_without_opset() -> None:
         (node("Cast", "x", "y", to=int(TensorProto.UINT8)), "element type uint8 is not supported"),
         (node("MaxPool", "x", "y", kernel_shape=[2]), "a window (2,) over an input of shape (2, 8)"),
         (node("Dropout", "x _ t", "y"), "input 't' is not defined"),
+        (node("Mod", "x x", "y"), "fmod = 0 of floats; accepted: fmod = 1, integers, or opset 28"),
     ],
 )
 def test_nodes(broken: NodeProto, says: str) -> None:

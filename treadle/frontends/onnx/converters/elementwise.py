@@ -71,14 +71,25 @@ def modulo(node: Node, g: GraphBuilder) -> Tensor:
     """With `fmod` the sign is the dividend's, as in C; else the divisor's, as in Python."""
     a, b = node.input(0), node.input(1)
     as_in_c = node.flag("fmod")
-    if a.is_float and not as_in_c:
-        raise node.error("fmod = 0 of floats", "fmod = 1, or integers")
+    if a.is_float and not as_in_c and node.opset < 28:
+        raise node.error("fmod = 0 of floats", "fmod = 1, integers, or opset 28")
     if as_in_c:
         return g.binary("mod", a, b)
     remainder = g.binary("mod", a, b)
+    if a.is_float:
+        return _with_sign_of(g, remainder, b)
     signs_differ = g.binary("lt", g.binary("xor", remainder, b), 0)
     wraps = g.binary("and", signs_differ, g.binary("ne", remainder, 0))
     return g.where(wraps, g.add(remainder, b), remainder)
+
+
+def _with_sign_of(g: GraphBuilder, remainder: Tensor, b: Tensor) -> Tensor:
+    """C's remainder of a division by `b` as Python's: the other one, of the sign of `b`, and so is a zero."""
+    negative = g.binary("lt", b, 0)
+    other = g.binary("xor", g.binary("lt", remainder, 0), negative)
+    zero = g.where(negative, g.scalar(-0.0, b), g.scalar(0.0, b))
+    signed = g.where(other, g.add(remainder, b), remainder)
+    return g.where(g.binary("eq", remainder, 0), zero, signed)
 
 
 def _chain(kind: str) -> Callable[[Node, GraphBuilder], Tensor]:
