@@ -13,28 +13,19 @@ are 1 + (e - 1) / 8.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
 from math import prod
 
-from xdsl.dialects import arith, math
-from xdsl.dialects.builtin import IndexType, TensorType
-from xdsl.ir import Operation
+from xdsl.dialects.builtin import TensorType
 
-from treadle.dialects.graph import AtOp, ComputeOp, YieldOp
+from treadle.dialects.graph import ComputeOp
 from treadle.dialects.graph.dtypes import byte_width
-from treadle.dialects.scalar import FmodOp
+from treadle.passes.graph.definition_size import work
 from treadle.passes.graph.fusion_group import Group
 from treadle.passes.graph.properties import moves_data, shape_of, widens_data, worth_storing
-from treadle.schedules.row_analysis import is_costly
 from treadle.target import Target
-
-_COSTLY = 10
-"""Simple operations that a division, a root, an exponential and the like take, about."""
-_POLYNOMIAL = 25
-"""Those of the functions that are polynomials of several pieces, or two of the others."""
-_GUARDED = 4
-"""Those of a read under a predicate, of which a concatenation has one for each part: its address, a mask, a branch."""
 
 
 def prologue_obstacle(compute: ComputeOp, groups: Sequence[Group], target: Target) -> str:
@@ -74,33 +65,14 @@ def operations_per_byte(target: Target) -> float:
     return target.peak_f32 / 2 / target.peak_bandwidth
 
 
-def work(compute: ComputeOp) -> int:
-    """Scalar operations of one element; of its index arithmetic only what reads under a predicate need."""
-    guarded = sum(at.predicate is not None for at in compute.reads())
-    return _GUARDED * guarded + sum(_operations(op) for op in compute.body.walk() if _computes(op))
-
-
-def _operations(op: Operation) -> int:
-    if isinstance(op, math.TanhOp | math.ErfOp | math.PowFOp | math.TanOp | FmodOp):
-        return _POLYNOMIAL
-    return _COSTLY if is_costly(op) else 1
-
-
 def bytes_read(compute: ComputeOp) -> float:
     """Bytes read for one element; of a small tensor that many elements share, its share."""
     total, volume = 0.0, prod(compute.shape) or 1
-    for tensor in compute.tensors():
+    for tensor, reads in Counter(at.source for at in compute.reads()).items():
         assert isinstance(tensor.type, TensorType)
-        reads = sum(at.source is tensor for at in compute.reads())
         share = min(reads, prod(shape_of(tensor)) / volume)
         total += byte_width(tensor.type.get_element_type()) * share
     return total
 
 
-def _computes(op: Operation) -> bool:
-    if isinstance(op, AtOp | YieldOp | arith.ConstantOp):
-        return False
-    return not isinstance(op.results[0].type, IndexType)
-
-
-__all__ = ["at_each_use", "bytes_read", "operations_per_byte", "prologue_obstacle", "stored", "work"]
+__all__ = ["at_each_use", "bytes_read", "operations_per_byte", "prologue_obstacle", "stored"]

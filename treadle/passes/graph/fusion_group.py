@@ -11,6 +11,7 @@ from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import ComputeOp, WholeOp
+from treadle.passes.graph.definition_size import is_too_large, size
 from treadle.passes.graph.epilogue_index import Alignment, aligned
 from treadle.passes.graph.inline_compute import operator_names
 from treadle.passes.graph.properties import defined, is_injective, read_points, shape_of, users_of
@@ -65,6 +66,9 @@ class Group:
     prologues: list[ComputeOp] = field(default_factory=list[ComputeOp])
     evaluations: dict[Operation, Evaluations] = field(default_factory=dict[Operation, Evaluations])
     """How often each prologue computes one of its elements."""
+    size: int = 0
+    """Of all members' definitions; see `definition_size.py`."""
+    _alignments: dict[SSAValue, Alignment] = field(default_factory=dict[SSAValue, Alignment])
 
     @property
     def anchor(self) -> Operation:
@@ -87,8 +91,9 @@ class Group:
 
     def alignments(self) -> dict[SSAValue, Alignment]:
         """Which element of the anchor's result each element of the chain belongs to."""
-        found: dict[SSAValue, Alignment] = {self.anchor.results[0]: Alignment.of(self.anchor.results[0])}
-        for op in self.chain[1:]:
+        found = self._alignments
+        found.setdefault(self.anchor.results[0], Alignment.of(self.anchor.results[0]))
+        for op in self.chain[len(found) :]:
             assert isinstance(op, ComputeOp)
             alignment = aligned(op, found)
             assert isinstance(alignment, Alignment), alignment
@@ -132,32 +137,45 @@ class Plan:
     """The groups, and why pairs were not fused."""
 
     target: Target
-    groups: list[Group] = field(default_factory=list[Group])
-    _homes: dict[Operation, list[Group]] = field(default_factory=dict[Operation, list[Group]])
+    _groups: dict[Group, None] = field(default_factory=dict[Group, None])
+    _homes: dict[Operation, dict[Group, None]] = field(default_factory=dict[Operation, dict[Group, None]])
+    _sizes: dict[Operation, int] = field(default_factory=dict[Operation, int])
     _obstacles: dict[tuple[Operation, Operation], list[str]] = field(
         default_factory=dict[tuple[Operation, Operation], list[str]]
     )
     _beside: list[tuple[Operation, Operation]] = field(default_factory=list[tuple[Operation, Operation]])
 
+    @property
+    def groups(self) -> list[Group]:
+        """In the order in which they were opened."""
+        return list(self._groups)
+
     def homes(self, op: Operation) -> Sequence[Group]:
         """The groups that an operator is a member of: several where it is repeated."""
-        return self._homes.get(op, [])
+        return list(self._homes.get(op, ()))
+
+    def chain_home(self, op: Operation) -> Group | None:
+        """The group that computes an operator as its anchor or as an epilogue; None where there is none."""
+        home = next(iter(self._homes.get(op, ())), None)
+        return home if home is not None and op not in home.evaluations else None
 
     def open(self, anchor: Operation) -> Group:
         """A new group of this anchor."""
-        group = Group([anchor], self.target)
-        self.groups.append(group)
-        self._homes[anchor] = [group]
+        group = Group([anchor], self.target, size=self.size(anchor))
+        self._groups[group] = None
+        self._homes[anchor] = {group: None}
         return group
 
     def append(self, group: Group, epilogue: ComputeOp) -> None:
         """Takes an epilogue into a group."""
         group.chain.append(epilogue)
-        self._homes[epilogue] = [group]
+        group.size += self.size(epilogue)
+        self._homes[epilogue] = {group: None}
 
     def drop_tail(self, group: Group) -> None:
         """Frees a group's last epilogue, which only widens floats: what it reads is stored, and readers widen it."""
         widening = group.chain.pop()
+        group.size -= self.size(widening)
         del self._homes[widening]
         self.refuse(group.tail, widening, "it only widens floats, which its readers do")
 
@@ -165,23 +183,43 @@ class Plan:
         """Takes a prologue into a group."""
         group.evaluations[prologue] = group.reads(prologue.result)
         group.prologues.insert(0, prologue)
-        self._homes.setdefault(prologue, []).append(group)
+        group.size += self.size_inlined(prologue)
+        self._homes.setdefault(prologue, {})[group] = None
 
     def join(self, group: Group, other: Group) -> None:
         """Takes all of `other`, whose anchor becomes an epilogue, into `group`."""
-        self.groups.remove(other)
+        del self._groups[other]
         known = set(group.prologues)
-        group.prologues += [prologue for prologue in other.prologues if prologue not in known]
+        new = [prologue for prologue in other.prologues if prologue not in known]
+        group.prologues += new
         group.evaluations |= {op: times for op, times in other.evaluations.items() if op not in known}
         group.chain += other.chain
+        group.size += sum(map(self.size, other.chain)) + sum(map(self.size_inlined, new))
         for op in other.members():
-            kept = [home for home in self._homes[op] if home is not other]
-            self._homes[op] = kept if group in kept else [*kept, group]
+            del self._homes[op][other]
+            self._homes[op][group] = None
 
     def put_beside(self, group: Group, other: Group) -> None:
         """As `join`, for a group that reads the same tensors and none of the first group's results."""
         self._beside.append((group.anchor, other.anchor))
         self.join(group, other)
+
+    def size(self, op: Operation) -> int:
+        """Of an operator's definition; 0 of one that is scheduled whole."""
+        if op not in self._sizes:
+            self._sizes[op] = size(op) if isinstance(op, ComputeOp) else 0
+        return self._sizes[op]
+
+    def size_inlined(self, prologue: ComputeOp) -> int:
+        """What a prologue adds to its reader: all but the store, and the read that it replaces."""
+        return max(0, self.size(prologue) - 2)
+
+    def size_obstacle(self, group: Group, added: int) -> str:
+        """Why a kernel would be too large with so much more; empty if it is not."""
+        total = group.size + added
+        if added == 0 or not is_too_large(total):
+            return ""
+        return f"the kernel would be too large, with {total} operations an element"
 
     def refuse(self, producer: Operation, consumer: Operation, reason: str) -> None:
         """Records why a pair cannot be fused in one of the ways in which it could be."""
@@ -198,7 +236,7 @@ class Plan:
         return [self._decision(op, user) for op, user in pairs] + beside
 
     def _decision(self, op: Operation, user: Operation) -> Decision:
-        homes, users_homes = self.homes(op), self.homes(user)
+        homes, users_homes = self.homes(op), self._homes.get(user, {})
         shared = [group for group in homes if group in users_homes]
         if shared and user in shared[0].chain and op in shared[0].chain:
             stored = op.results[0] in shared[0].results()

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Operation
 
 from treadle.dialects.graph import ComputeOp, WholeOp
 from treadle.passes.graph.fusion_cost import prologue_obstacle
@@ -44,9 +44,7 @@ def plan_fusion(ops: Sequence[Operation], target: Target) -> Plan:
         _collect_epilogues(plan, plan.open(anchor))
     for compute in (op for op in reversed(nodes) if isinstance(op, ComputeOp) and not plan.homes(op)):
         _place(plan, compute)
-    order = {op: n for n, op in enumerate(nodes)}
-    join_groups(plan, order)
-    plan.groups.sort(key=lambda group: order[group.tail])
+    join_groups(plan, {op: n for n, op in enumerate(ops)})
     return plan
 
 
@@ -56,7 +54,7 @@ def _collect_epilogues(plan: Plan, group: Group) -> None:
         tail = group.tail
         users = users_of(tail.results[0])
         for user in users:
-            reason = _epilogue_obstacle(plan, tail.results[0], user)
+            reason = _epilogue_obstacle(plan, group, user)
             if reason:
                 plan.refuse(tail, user, reason)
             elif len(users) == 1 and isinstance(user, ComputeOp):
@@ -73,15 +71,17 @@ def _only_widens_for_kernels(tail: Operation) -> bool:
     return all(isinstance(user, ComputeOp | WholeOp) for user in users_of(tail.result))
 
 
-def _epilogue_obstacle(plan: Plan, result: SSAValue, user: Operation) -> str:
-    """Why `user`, if it is the only user of `result`, is no epilogue; empty if it is one."""
+def _epilogue_obstacle(plan: Plan, group: Group, user: Operation) -> str:
+    """Why `user`, if it is the only user of the group's result, is no epilogue; empty if it is one."""
     if not isinstance(user, ComputeOp | WholeOp):
         return "the result leaves the function"
     if is_anchor(user) or not isinstance(user, ComputeOp):
         return "the user is an anchor itself"
-    if plan.homes(user):
-        return f"the user is an epilogue of {describe(plan.homes(user)[0].anchor)}"
-    return "" if is_bijective_in(user, result) else "the user is not bijective in it"
+    if (home := plan.chain_home(user)) is not None:
+        return f"the user is an epilogue of {describe(home.anchor)}"
+    if not is_bijective_in(user, group.tail.results[0]):
+        return "the user is not bijective in it"
+    return plan.size_obstacle(group, plan.size(user))
 
 
 def _place(plan: Plan, compute: ComputeOp) -> None:
@@ -90,7 +90,8 @@ def _place(plan: Plan, compute: ComputeOp) -> None:
     groups = list(dict.fromkeys(group for user in users for group in plan.homes(user)))
     reason = "it is stored anyway, as it leaves the function"
     if groups and all(plan.homes(user) for user in users):
-        reason = prologue_obstacle(compute, groups, plan.target)
+        too_large = (plan.size_obstacle(group, plan.size_inlined(compute)) for group in groups)
+        reason = next(filter(None, too_large), "") or prologue_obstacle(compute, groups, plan.target)
     if not reason:
         for group in groups:
             plan.prepend(group, compute)

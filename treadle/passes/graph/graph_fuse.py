@@ -14,10 +14,10 @@ from xdsl.rewriter import Rewriter
 
 from treadle.dialects.graph import ComputeOp, FusedOp, Operator, WholeOp, YieldOp
 from treadle.errors import TreadleError
-from treadle.passes.graph.fusion_plan import Group, nodes_of, plan_fusion, tensors_of
-from treadle.passes.graph.group_label import group_label
-from treadle.passes.graph.inline_compute import inline_compute, operator_names
-from treadle.passes.graph.properties import is_injective
+from treadle.passes.graph.fusion_plan import Group, nodes_of, plan_fusion
+from treadle.passes.graph.group_label import GroupLabels
+from treadle.passes.graph.inline_compute import GrowingBodies, operator_names
+from treadle.passes.graph.properties import is_injective, reads_by_user
 from treadle.target import Target
 
 
@@ -51,11 +51,11 @@ class GraphFusePass(ModulePass):
     explain: bool = False
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        taken = {fused.label.data for fused in op.walk() if isinstance(fused, FusedOp)}
+        labels = GroupLabels(fused.label.data for fused in op.walk() if isinstance(fused, FusedOp))
         for function in [f for f in op.body.block.ops if isinstance(f, FuncOp) and f.body.blocks]:
-            self._fuse(function.body.block, taken)
+            self._fuse(function.body.block, labels)
 
-    def _fuse(self, block: Block, taken: set[str]) -> None:
+    def _fuse(self, block: Block, labels: GroupLabels) -> None:
         _drop_unused(block)
         _check(block)
         ops = list(block.ops)
@@ -64,11 +64,9 @@ class GraphFusePass(ModulePass):
             for decision in plan.decisions(nodes_of(ops)):
                 print(f"remark: {decision}", file=sys.stderr)
         order = {op: n for n, op in enumerate(block.ops)}
-        for group in plan.groups:
+        for group in sorted(plan.groups, key=lambda group: order[group.tail]):
             members = sorted(group.members(), key=order.__getitem__)
-            label = group_label([word for op in members for word in operator_names(op)], taken)
-            taken.add(label)
-            _build(group, label)
+            _build(group, labels.label([word for op in members for word in operator_names(op)]))
         _drop_unused(block)
         _put_in_order(block)
 
@@ -147,19 +145,21 @@ def _copy_prologues(group: Group) -> list[ComputeOp]:
     `group.prologues` is in program order: walking it backwards, every reader is done before what it reads.
     """
     copies: list[ComputeOp] = []
-    members: list[Operation] = list(group.chain)
+    members: set[Operation] = set(group.chain)
+    bodies = GrowingBodies()
     for prologue in reversed(group.prologues):
-        readers = [m for m in members if prologue.result in tensors_of(m)]
-        for reader in readers:
+        reads = {op: ats for op, ats in reads_by_user(prologue.result).items() if op in members}
+        for reader, ats in list(reads.items()):
             if isinstance(reader, ComputeOp) and is_injective(reader):
-                inline_compute(prologue, reader)
-        readers = [m for m in readers if prologue.result in tensors_of(m)]
-        if not readers:
+                bodies.inline(prologue, reader, ats)
+                del reads[reader]
+        if not reads:
             continue
         copy = prologue.clone()
         copy.result.name_hint = prologue.result.name_hint
-        inside = {id(op) for reader in readers for op in reader.walk()}
+        inside = {id(op) for reader in reads for op in reader.walk()}
         prologue.result.replace_uses_with_if(copy.result, lambda use, inside=inside: id(use.operation) in inside)
-        copies.insert(0, copy)
-        members.append(copy)
-    return copies
+        copies.append(copy)
+        members.add(copy)
+    bodies.simplify_all()
+    return copies[::-1]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from math import prod
+from typing import TypeAlias
 
 from xdsl.context import Context
 from xdsl.dialects import arith
@@ -13,16 +17,21 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from treadle.dialects.graph import AtOp, ComputeOp, WholeOp, YieldOp
-from treadle.passes.graph.inline_compute import inline_compute
+from treadle.dialects.graph.compute import yielded
+from treadle.passes.graph.definition_size import is_too_large, size
+from treadle.passes.graph.inline_compute import GrowingBodies, reads_of
 from treadle.passes.graph.properties import (
+    has_only_users,
     is_bijective_in,
     is_injective,
     moves_data,
-    multiplicity,
-    users_of,
+    reads_by_user,
     widens_data,
     worth_storing,
 )
+
+_Reads: TypeAlias = dict[Operation, list[AtOp]]
+"""The reads of one tensor by their tensor-level operation."""
 
 _CHEAP = (
     arith.CmpfOp, arith.CmpiOp, arith.SelectOp, arith.AddfOp, arith.SubfOp, arith.MulfOp, arith.NegfOp,
@@ -53,31 +62,82 @@ class GraphInlinePass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for function in [f for f in op.body.block.ops if isinstance(f, FuncOp) and f.body.blocks]:
-            for compute in reversed([c for c in function.body.block.ops if isinstance(c, ComputeOp)]):
-                _inline_into_readers(compute)
+            _Inliner([c for c in function.body.block.ops if isinstance(c, ComputeOp)]).run()
 
 
-def _inline_into_readers(producer: ComputeOp) -> None:
-    if not is_injective(producer):
-        return
-    readers = users_of(producer.result)
-    if widens_data(producer):
-        pass
-    elif moves_data(producer):
-        readers = [] if len(readers) > 1 and _is_epilogue(producer) else readers
-    elif len(readers) != 1 or not _worth_inlining(producer, readers[0]):
-        return
-    for reader in readers:
-        if isinstance(reader, ComputeOp) and is_injective(reader) and not _is_worth_storing(producer, reader):
-            inline_compute(producer, reader)
-    if not producer.result.uses and readers:
-        Rewriter.erase_op(producer)
+class _Inliner:
+    """Inlines backwards, so that a producer is as it was written when it goes into what its readers have become."""
 
+    def __init__(self, computes: Sequence[ComputeOp]):
+        self._computes = computes
+        self._injective = {compute for compute in computes if is_injective(compute)}
+        self._bodies = GrowingBodies()
+        self._sizes: dict[ComputeOp, int] = {}
+        """How large bodies are at most; less once they are simplified."""
 
-def _worth_inlining(producer: ComputeOp, reader: Operation) -> bool:
-    if not isinstance(reader, ComputeOp) or not is_injective(reader) or moves_data(reader):
-        return False
-    return multiplicity(reader, producer.result) <= 1 or _is_cheap(producer)
+    def run(self) -> None:
+        """Inlines what may be inlined, and erases what is no longer read."""
+        for producer in reversed(self._computes):
+            if producer in self._injective:
+                self._inline_into_readers(producer)
+        self._bodies.simplify_all()
+
+    def _inline_into_readers(self, producer: ComputeOp) -> None:
+        reads = reads_by_user(producer.result)
+        if widens_data(producer):
+            pass
+        elif moves_data(producer):
+            reads = {} if len(reads) > 1 and _is_epilogue(producer) else reads
+        elif len(reads) != 1 or not self._worth_inlining(producer, reads):
+            return
+        for reader in list(reads):
+            if isinstance(reader, ComputeOp) and reader in self._injective:
+                self._inline(producer, reader, reads)
+        if reads and not producer.result.uses:
+            Rewriter.erase_op(producer)
+
+    def _worth_inlining(self, producer: ComputeOp, reads: _Reads) -> bool:
+        reader = next(iter(reads))
+        if not isinstance(reader, ComputeOp) or reader not in self._injective or moves_data(reader):
+            return False
+        return self._times(producer, reader, reads) <= 1 or _is_cheap(producer)
+
+    def _inline(self, producer: ComputeOp, reader: ComputeOp, reads: _Reads) -> None:
+        if worth_storing(producer, self._times(producer, reader, reads)):
+            return
+        if not self._has_room(producer, reader, reads):
+            return
+        self._bodies.inline(producer, reader, reads[reader])
+        if isinstance(yielded(reader.body).owner, AtOp):
+            self._simplify(reader)  # what only moves data is told by a simple body
+
+    def _times(self, producer: ComputeOp, reader: ComputeOp, reads: _Reads) -> Fraction:
+        """How often an element of the producer is read on average."""
+        volume = prod(producer.shape)
+        if len(reads[reader]) * prod(reader.shape) > volume and self._simplify(reader):
+            reads[reader] = reads_of(producer, reader)
+        return Fraction(len(reads[reader]) * prod(reader.shape), volume) if volume else Fraction(0)
+
+    def _has_room(self, producer: ComputeOp, reader: ComputeOp, reads: _Reads) -> bool:
+        """Whether the reader is still small enough with the producer inlined, whose size it then has, too."""
+        each = size(producer) - 2  # less the store, and the read that it replaces
+        if reader not in self._sizes:
+            self._sizes[reader] = size(reader)
+        grown = self._sizes[reader] + len(reads[reader]) * each
+        if each > 0 and is_too_large(grown) and self._simplify(reader):
+            reads[reader] = reads_of(producer, reader)
+            grown = self._sizes[reader] + len(reads[reader]) * each
+        if each > 0 and is_too_large(grown):
+            return False
+        self._sizes[reader] = grown
+        return True
+
+    def _simplify(self, reader: ComputeOp) -> bool:
+        """Simplifies a body that has grown; whether it had, so that its reads are others now."""
+        if not self._bodies.simplify(reader):
+            return False
+        self._sizes[reader] = size(reader)
+        return True
 
 
 def _is_cheap(producer: ComputeOp) -> bool:
@@ -90,16 +150,12 @@ def _is_cheap(producer: ComputeOp) -> bool:
     return len(producer.reads()) == 1 and len(work) <= 1 and all(isinstance(op, _CHEAP) for op in work)
 
 
-def _is_worth_storing(mover: ComputeOp, reader: ComputeOp) -> bool:
-    return worth_storing(mover, multiplicity(reader, mover.result))
-
-
 def _is_epilogue(mover: ComputeOp) -> bool:
     """Whether a mover is the only reader of a computed tensor that would be stored otherwise."""
     source = mover.tensors()[0]
     producer = source.owner
     if isinstance(producer, ComputeOp) and moves_data(producer):
         return False
-    if not isinstance(producer, ComputeOp | WholeOp) or users_of(source) != [mover]:
+    if not isinstance(producer, ComputeOp | WholeOp) or not has_only_users(source, (mover,)):
         return False
     return is_bijective_in(mover, source)

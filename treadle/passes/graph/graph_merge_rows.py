@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -13,14 +13,12 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.graph.compute import ComputeOp, ReduceOp, YieldOp
-from treadle.passes.graph.inline_compute import inline_at, operator_names, set_operator_names
-from treadle.passes.graph.properties import is_injective, users_of
+from treadle.passes.graph.definition_size import is_too_large, size
+from treadle.passes.graph.inline_compute import GrowingBodies, reads_of
+from treadle.passes.graph.merge.reduction_distance import MOST_MERGED, ReductionDistance
+from treadle.passes.graph.properties import has_only_users
 from treadle.passes.graph.simplify_body import simplify_body
 from treadle.schedules.row_analysis import Rows, analyse_rows
-
-MOST_MERGED = 32
-"""Definitions that one row computation may have been written as: a layer normalisation takes ten to fourteen. The bound
-keeps the search linear in long chains."""
 
 
 @dataclass(frozen=True)
@@ -46,103 +44,129 @@ class GraphMergeRowsPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for function in [f for f in op.body.block.ops if isinstance(f, FuncOp) and f.body.blocks]:
+            computes = [c for c in function.body.block.ops if isinstance(c, ComputeOp)]
+            reductions = ReductionDistance(computes)
             gone: set[Operation] = set()
-            for compute in reversed([c for c in function.body.block.ops if isinstance(c, ComputeOp)]):
+            for compute in reversed(computes):
                 if compute not in gone:
-                    gone |= _merge_into(compute)
+                    gone |= _merge_into(compute, reductions)
 
 
-def _merge_into(root: ComputeOp) -> set[Operation]:
+def _merge_into(root: ComputeOp, reductions: ReductionDistance) -> set[Operation]:
     """Replaces a definition by one with its producers inlined; the producers that are gone."""
-    search = _Search(root)
-    chosen = search.run()
-    if not chosen:
+    search = _Search(root, reductions)
+    merged = search.run()
+    if merged is None:
         return set()
-    merged = _inlined(root, chosen)
     merged.location, merged.result.name_hint = root.location, root.result.name_hint
     Rewriter.insert_op(merged, InsertPoint.before(root))
     Rewriter.replace_op(root, [], [merged.result])
-    for producer in chosen:
+    for producer in search.taken:
         Rewriter.erase_op(producer)
-    return set(chosen)
+    return set(search.taken)
 
 
-@dataclass
 class _Search:
-    """Which producers to inline into `root`, in order: those before the last reduction that fits, and such as read
+    """Inlines producers into a copy of `root`: in order, those before the last reduction that fits, and such as read
     nothing else than the definition does then."""
 
-    root: ComputeOp
-    taken: list[ComputeOp] = field(default_factory=list[ComputeOp])
-    rejected: set[ComputeOp] = field(default_factory=set[ComputeOp])
+    def __init__(self, root: ComputeOp, reductions: ReductionDistance):
+        self._root = root
+        self._reductions = reductions
+        self._rejected: set[ComputeOp] = set()
+        self._bodies = GrowingBodies(_simplify_rows)
+        self._copies: set[Operation] = set()
+        """Of `root`, detached; they read what it reads, and what was inlined."""
+        self.taken: list[ComputeOp] = []
+        """What was inlined, in order."""
 
-    def run(self) -> list[ComputeOp]:
-        fitting = 0
+    def run(self) -> ComputeOp | None:
+        """The copy, or None if nothing fits."""
+        fitting = self._with_reductions()
+        if fitting is None:
+            return None
+        while len(self.taken) < MOST_MERGED and (producer := self._of_the_same_tensors()) is not None:
+            if is_too_large(size(fitting) + len(reads_of(producer, fitting)) * size(producer)):
+                break
+            self._inline(producer, fitting)
+        self._bodies.simplify(fitting)
+        return fitting
+
+    def _with_reductions(self) -> ComputeOp | None:
+        """A copy with reductions, and what leads to them, inlined; None if no reduction fits."""
+        fitting: ComputeOp | None = None
+        count, copy = 0, None
         while len(self.taken) < MOST_MERGED and (producer := self._next()) is not None:
-            reduces = not is_injective(producer)
-            if reduces and not self._fits(producer):
-                self.rejected.add(producer)
+            copy = copy or self._copy(self._root)
+            if self._reductions.is_injective(producer):
+                self._inline(producer, copy)
+                if self._is_too_large(copy):
+                    break
                 continue
-            self.taken.append(producer)
-            fitting = len(self.taken) if reduces else fitting
-        del self.taken[fitting:]
-        while self.taken and len(self.taken) < MOST_MERGED and (producer := self._of_the_same_tensors()) is not None:
-            self.taken.append(producer)
-        return self.taken
+            trial = self._with_reduction(producer, copy)
+            if trial is None:
+                self._rejected.add(producer)
+                continue
+            copy.erase()
+            if fitting is not None:
+                fitting.erase()
+            fitting, copy, count = trial, self._copy(trial), len(self.taken)
+        if copy is not None:
+            copy.erase()
+        del self.taken[count:]
+        return fitting
+
+    def _with_reduction(self, producer: ComputeOp, copy: ComputeOp) -> ComputeOp | None:
+        """A copy of the copy with a reduction inlined; None unless it is a row computation."""
+        if any(at.predicate is not None for at in reads_of(producer, copy)):
+            return None
+        trial = self._copy(copy)
+        self._inline(producer, trial)
+        self._bodies.simplify(trial)
+        rows = analyse_rows(trial)
+        if isinstance(rows, Rows) and rows.worth_one_kernel and not self._is_too_large(trial):
+            return trial
+        self.taken.pop()
+        trial.erase()
+        return None
+
+    def _copy(self, body: ComputeOp) -> ComputeOp:
+        copy = body.clone()
+        self._copies.add(copy)
+        return copy
+
+    def _inline(self, producer: ComputeOp, body: ComputeOp) -> None:
+        self._bodies.inline(producer, body, reads_of(producer, body))
+        self.taken.append(producer)
+
+    def _is_too_large(self, body: ComputeOp) -> bool:
+        return is_too_large(size(body)) and not (self._bodies.simplify(body) and not is_too_large(size(body)))
 
     def _next(self) -> ComputeOp | None:
         """A producer that only the definition to be would use: a reduction if there is one, or what leads to one."""
         found = self._candidates()
-        reducing = [op for op in found if not is_injective(op)]
-        return next(iter([*reducing, *(op for op in found if self._leads_to_reduction(op))]), None)
+        reducing = (op for op in found if not self._reductions.is_injective(op))
+        leading = (op for op in found if self._reductions.leads_to_one(op, self._rejected))
+        return next(chain(reducing, leading), None)
 
     def _of_the_same_tensors(self) -> ComputeOp | None:
         """An elementwise producer of what is read anyway: the squares of a row that is read for its result, too."""
-        read = {tensor for member in (self.root, *self.taken) for tensor in member.tensors()}
-        elementwise = [op for op in self._candidates() if is_injective(op)]
+        read = {tensor for member in (self._root, *self.taken) for tensor in member.tensors()}
+        elementwise = [op for op in self._candidates() if self._reductions.is_injective(op)]
         return next((op for op in elementwise if set(op.tensors()) <= read), None)
 
     def _candidates(self) -> list[ComputeOp]:
         """The producers that nothing else reads."""
-        inside: list[ComputeOp] = [self.root, *self.taken]
+        inside = {self._root: None, **dict.fromkeys(self.taken)}
         read = dict.fromkeys(tensor.owner for member in inside for tensor in member.tensors())
-        found = [op for op in read if isinstance(op, ComputeOp) and op not in inside and op not in self.rejected]
-        return [op for op in found if all(user in inside for user in users_of(op.result))]
-
-    def _leads_to_reduction(self, compute: ComputeOp) -> bool:
-        """Whether a definition reads one with a reduction, by way of a few definitions only."""
-        waiting, seen = [compute], {compute}
-        while waiting and len(seen) < MOST_MERGED:
-            producers = [t.owner for t in waiting.pop(0).tensors() if isinstance(t.owner, ComputeOp)]
-            new = [p for p in producers if p not in self.rejected and p not in seen]
-            if any(not is_injective(p) for p in new):
-                return True
-            waiting.extend(new)
-            seen.update(new)
-        return False
-
-    def _fits(self, producer: ComputeOp) -> bool:
-        """Whether the definition would be a row computation with this reduction inlined."""
-        readers: list[ComputeOp] = [self.root, *self.taken]
-        if any(at.source is producer.result and at.predicate is not None for r in readers for at in r.reads()):
-            return False
-        trial = _inlined(self.root, [*self.taken, producer])
-        rows = analyse_rows(trial)
-        trial.erase()
-        return isinstance(rows, Rows) and rows.worth_one_kernel
+        found = [op for op in read if isinstance(op, ComputeOp) and op not in inside and op not in self._rejected]
+        return [op for op in found if has_only_users(op.result, inside.keys() | self._copies)]
 
 
-def _inlined(root: ComputeOp, producers: Sequence[ComputeOp]) -> ComputeOp:
-    """A copy of a definition with producers inlined, each before what it reads."""
-    merged = root.clone()
-    for producer in producers:
-        for at in [at for at in merged.reads() if at.source is producer.result]:
-            inline_at(at, producer)
-        set_operator_names(merged, [*operator_names(producer), *operator_names(merged)])
-    _hoist(merged.body)
-    simplify_body(merged)
-    _share_reductions(merged)
-    return merged
+def _simplify_rows(body: ComputeOp) -> None:
+    _hoist(body.body)
+    simplify_body(body)
+    _share_reductions(body)
 
 
 def _hoist(body: Region) -> None:

@@ -19,21 +19,39 @@ _TAKEN = frozenset((
 """Single words that C, C++ or their libraries use."""
 
 
-def group_label(words: Sequence[str], taken: Iterable[str] = ()) -> str:
-    """A C identifier like `matmul_add_relu`, not in `taken`, of at most 60 characters.
+class GroupLabels:
+    """Gives out labels, each once.
 
-    Repeated words and words for pure data movement are left out, the latter where others remain.
+    taken: what is a label already
     """
-    unique = list(dict.fromkeys(words))
-    kept = [w for w in unique if w not in _MOVERS] or unique or ["copy"]
-    text = re.sub(r"[^A-Za-z0-9_]", "_", "_".join(kept))
-    text = f"k{text}" if text[0].isdigit() or text[0] == "_" else text
-    base = _shortened(f"{text}_kernel" if text in _TAKEN else text, LIMIT)
-    label, number, known = base, 1, set(taken)
-    while label in known:
-        number += 1
-        label = f"{_shortened(base, LIMIT - len(str(number)) - 1)}_{number}"
-    return label
+
+    def __init__(self, taken: Iterable[str] = ()):
+        self._known = set(taken)
+        self._numbers: dict[str, int] = {}
+        """The last number that was tried behind each label."""
+
+    def label(self, words: Sequence[str]) -> str:
+        """A C identifier like `matmul_add_relu`, not given before, of at most 60 characters.
+
+        Repeated words and words for pure data movement are left out, the latter where others remain.
+        """
+        unique = list(dict.fromkeys(words))
+        kept = [w for w in unique if w not in _MOVERS] or unique or ["copy"]
+        text = re.sub(r"[^A-Za-z0-9_]", "_", "_".join(kept))
+        text = f"k{text}" if text[0].isdigit() or text[0] == "_" else text
+        base = _shortened(f"{text}_kernel" if text in _TAKEN else text, LIMIT)
+        label, number = base, self._numbers.get(base, 1)
+        while label in self._known:
+            number += 1
+            label = f"{_shortened(base, LIMIT - len(str(number)) - 1)}_{number}"
+        self._known.add(label)
+        self._numbers[base] = max(number - 1, 1)
+        return label
+
+
+def group_label(words: Sequence[str], taken: Iterable[str] = ()) -> str:
+    """One label; see `GroupLabels`."""
+    return GroupLabels(taken).label(words)
 
 
 def _shortened(text: str, limit: int) -> str:

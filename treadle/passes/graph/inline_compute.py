@@ -15,6 +15,7 @@ its own `else` is the same constant: the predicates are joined.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from xdsl.dialects import arith
@@ -33,11 +34,54 @@ def inline_compute(producer: ComputeOp, consumer: ComputeOp) -> None:
     The producer is injective, and everything that it captures dominates the consumer.  It stays where it is.
     """
     assert is_injective(producer)
-    for at in [at for at in consumer.reads() if at.source is producer.result]:
-        inline_at(at, producer)
-    names = [*operator_names(producer), *operator_names(consumer)]
-    set_operator_names(consumer, names)
-    simplify_body(consumer)
+    growing = GrowingBodies()
+    growing.inline(producer, consumer, reads_of(producer, consumer))
+    growing.simplify(consumer)
+
+
+def reads_of(producer: ComputeOp, consumer: ComputeOp) -> list[AtOp]:
+    """Every read of `producer` in `consumer`."""
+    return [at for at in consumer.reads() if at.source is producer.result]
+
+
+class GrowingBodies:
+    """Definitions into which producers are inlined, one after the other, in linear time.
+
+    To simplify a body takes as long as the body is. It is done when a body has doubled, and when it is asked for: often
+    enough that reads of one element, which would be copied once each, do not multiply.
+    """
+
+    def __init__(self, simplify: Callable[[ComputeOp], None] = simplify_body) -> None:
+        self._simplify = simplify
+        self._added: dict[ComputeOp, int] = {}
+        """Operations that each body has gained since it was simplified."""
+        self._before: dict[ComputeOp, int] = {}
+        """Operations that it had then."""
+
+    def inline(self, producer: ComputeOp, consumer: ComputeOp, reads: Sequence[AtOp]) -> None:
+        """Replaces the reads that are given, which are all of this producer; the consumer is simplified later."""
+        for at in reads:
+            inline_at(at, producer)
+        names = [*operator_names(producer), *operator_names(consumer)]
+        set_operator_names(consumer, names)
+        if consumer not in self._before:
+            self._before[consumer] = sum(1 for _ in consumer.body.walk())
+        self._added[consumer] = self._added.get(consumer, 0) + len(reads) * sum(1 for _ in producer.body.walk())
+        if self._added[consumer] > self._before[consumer]:
+            self.simplify(consumer)
+
+    def simplify(self, consumer: ComputeOp) -> bool:
+        """Simplifies a body that has grown since it was simplified; whether it had."""
+        if not self._added.pop(consumer, 0):
+            return False
+        self._simplify(consumer)
+        self._before[consumer] = sum(1 for _ in consumer.body.walk())
+        return True
+
+    def simplify_all(self) -> None:
+        """Simplifies every body that has grown."""
+        for consumer in list(self._added):
+            self.simplify(consumer)
 
 
 def inline_at(at: AtOp, producer: ComputeOp) -> None:

@@ -8,7 +8,7 @@ not bijective. Source: Hidet (ASPLOS 2023), section 5.2.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Hashable, Sequence
+from collections.abc import Container, Generator, Hashable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -38,6 +38,21 @@ def shape_of(tensor: SSAValue) -> tuple[int, ...]:
 def users_of(value: SSAValue) -> list[Operation]:
     """The tensor-level operations that use a value (a read counts for its compute), each once."""
     return list(dict.fromkeys(enclosing_compute(use.operation) for use in value.uses))
+
+
+def has_only_users(value: SSAValue, allowed: Container[Operation]) -> bool:
+    """Whether all that use the value, tensor-level operations, are allowed. Stops at the first that is not."""
+    return all(enclosing_compute(use.operation) in allowed for use in value.uses)
+
+
+def reads_by_user(value: SSAValue) -> dict[Operation, list[AtOp]]:
+    """The tensor-level operations that use the value, as `users_of`, with the reads by which each does."""
+    reads: dict[Operation, list[AtOp]] = {}
+    for use in value.uses:
+        of_user = reads.setdefault(enclosing_compute(use.operation), [])
+        if isinstance(use.operation, AtOp):
+            of_user.append(use.operation)
+    return reads
 
 
 @contextmanager
@@ -210,9 +225,9 @@ def _points(at: AtOp, compute: ComputeOp) -> int:
 
 
 __all__ = [
-    "IndexBijection", "bijection", "defined", "element_index", "emit_inverse",
+    "IndexBijection", "bijection", "defined", "element_index", "emit_inverse", "has_only_users",
     "index_range",
     "index_reader", "inverse_map", "is_bijective_in", "is_injective", "moves_data", "multiplicity",
-    "operand_variables", "read_index", "read_points", "shape_of", "users_of", "widens_data",
+    "operand_variables", "read_index", "read_points", "reads_by_user", "shape_of", "users_of", "widens_data",
     "worth_storing",
 ]  # fmt: skip

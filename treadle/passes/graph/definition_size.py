@@ -1,0 +1,59 @@
+"""How large definitions are, and how large merging may make them.
+
+Each scalar operation of a definition is one unit; a division, a root or an exponential is several, and so is a read
+under a predicate. That is what an element costs, and about what a compiler has to translate.
+"""
+
+from __future__ import annotations
+
+from xdsl.dialects import arith, math
+from xdsl.dialects.builtin import IndexType
+from xdsl.ir import Operation
+
+from treadle.dialects.graph import AtOp, ComputeOp, YieldOp
+from treadle.dialects.scalar import FmodOp
+from treadle.schedules.row_analysis import is_costly
+
+MOST_WORK = 512
+"""Units up to which definitions are merged, in one definition and in one kernel.
+
+A definition of 512 units computes for longer than its element takes through memory (some ten units a byte on a CPU, six
+on a GPU), so that a kernel more costs little, and compilers need more than linear time for larger ones: gcc 12 takes
+4.2 ms a unit-weighted node for a chain of 128 nodes (a quarter of them tanh: 900 units), 5.4 for 256, 9 for 500, and 18
+for 1000. Without a bound a chain of 4000 nodes is one function.
+"""
+
+_COSTLY = 10
+"""Simple operations that a division, a root, an exponential and the like take, about."""
+_POLYNOMIAL = 25
+"""Those of the functions that are polynomials of several pieces, or two of the others."""
+_GUARDED = 4
+"""Those of a read under a predicate, of which a concatenation has one for each part: its address, a mask, a branch."""
+
+
+def work(compute: ComputeOp) -> int:
+    """Scalar operations of one element; of its index arithmetic only what reads under a predicate need."""
+    return sum(map(_operations, compute.body.walk()))
+
+
+def size(compute: ComputeOp) -> int:
+    """`work`, and one for each read and for the store."""
+    return 1 + sum(isinstance(op, AtOp) + _operations(op) for op in compute.body.walk())
+
+
+def _operations(op: Operation) -> int:
+    if isinstance(op, AtOp):
+        return 0 if op.predicate is None else _GUARDED
+    if isinstance(op, YieldOp | arith.ConstantOp) or isinstance(op.results[0].type, IndexType):
+        return 0
+    if isinstance(op, math.TanhOp | math.ErfOp | math.PowFOp | math.TanOp | FmodOp):
+        return _POLYNOMIAL
+    return _COSTLY if is_costly(op) else 1
+
+
+def is_too_large(size: int) -> bool:
+    """Whether merging may not make a definition or a kernel of this size."""
+    return size > MOST_WORK
+
+
+__all__ = ["is_too_large", "size", "work"]
