@@ -8,6 +8,7 @@ from xdsl.dialects.builtin import FileLineColLoc, ModuleOp, NameLoc, StringAttr,
 from xdsl.ir import Operation
 
 from treadle.errors import TreadleError
+from treadle.passes.scalar_forms import missing_form
 
 _FRAME = ("builtin.module", "func.func", "func.return")
 _SCALARS = ("arith.*", "math.*", "scalar.*")
@@ -44,11 +45,18 @@ _EMPTY_ALLOWED = ("builtin.module", "func.func", "func.return", "graph.constant"
 
 
 def check_legal(module: ModuleOp, stage: str, kind: str) -> None:
-    """Raises TreadleError naming the first operation that may not remain after `stage` for targets of `kind`."""
+    """Raises TreadleError naming the first operation that may not remain after `stage` for targets of `kind`.
+
+    An operation on scalars or vectors also has to have element types for which the target's printer has a form.
+    """
     allowed = LEGAL.get(f"{stage} {kind}") or LEGAL[stage]
     for op in module.walk():
         if not _is_allowed(op, allowed):
             raise TreadleError(f"'{op.name}' may not remain after stage '{stage}'", place_of(op) or stage, allowed)
+        missing = missing_form(op, kind)
+        if missing is not None:
+            what, accepted = missing
+            raise TreadleError(f"{what} has no form on a {kind} target", place_of(op) or stage, accepted)
         if stage in _WITH_ELEMENTS and op.name not in _EMPTY_ALLOWED and _touches_empty(op):
             message = f"'{op.name}' reads or gives a tensor without elements after stage '{stage}'"
             raise TreadleError(

@@ -61,3 +61,21 @@ func.func @main(%x: tensor<8xf32>) -> tensor<1xf32> {
 // CHECK:         %scale = math.exp %zero : f32
 // CHECK-NEXT:    %sum = scf.for %i
 // CHECK-NEXT:      %double = arith.addf %s, %s : f32
+
+// A quotient of elements exists whatever the divisor is, one of indices only where the divisor is not 0.
+loop.func @quotients(%A: memref<64xi32>, %C: memref<64xi32>) grid(%b in 1) threads(%t in 1) {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c8 = arith.constant 8 : index
+  %x = loop.load %A[%c0] : memref<64xi32>
+  scf.for %i = %c0 to %c8 step %c1 {
+    %quotient = arith.divsi %x, %x : i32
+    %place = arith.floordivsi %c8, %b : index
+    loop.store %quotient, %C[%place] : memref<64xi32>
+  }
+}
+
+// CHECK-LABEL: loop.func @quotients
+// CHECK:         %quotient = arith.divsi %x, %x : i32
+// CHECK-NEXT:    scf.for %i
+// CHECK-NEXT:      %place = arith.floordivsi %c8, %b : index

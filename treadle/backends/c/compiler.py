@@ -15,6 +15,7 @@ from treadle.errors import TreadleError
 from treadle.knobs import Knobs, available_cores, load_knobs
 
 _LOG_LINES = 40
+_ACCEPTED = "C11 with GNU extensions that calls the functions of treadle/backends/c/include/treadle.h"
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def _run(command: list[str], what: str) -> None:
         return
     lines = done.stderr.splitlines() or [f"exit status {done.returncode}"]
     first = next((line for line in lines if "error" in line), lines[0])
-    error = TreadleError(f"{command[0]} failed: {first.strip()}", what, "C that this compiler takes")
+    error = TreadleError(f"{command[0]} failed: {first.strip()}", what, _ACCEPTED)
     error.add_note(" ".join(command))
     error.add_note("\n".join(lines[:_LOG_LINES]))
     raise error

@@ -30,7 +30,7 @@ _ACCEPTED = (
 # unsigned numbers, and an index never overflows. docs/numerics.md says both.
 _FLAGS = (
     "-std=gnu11", "-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fPIC",
-    "-Wno-psabi",
+    "-Wno-psabi", "-Werror=implicit-function-declaration",
 )  # fmt: skip
 
 

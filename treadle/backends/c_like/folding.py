@@ -11,39 +11,21 @@ from collections.abc import Iterator
 from xdsl.dialects import arith, memref, scf, vector
 from xdsl.ir import Attribute, Block, Operation, SSAValue, Use
 
-from treadle.dialects.loop import StridedLoadOp, StridedStoreOp
-from treadle.dialects.scalar import is_arithmetic
+from treadle.dialects.effects import (
+    Convergent,
+    accesses,
+    buffers_read,
+    buffers_written,
+    is_allocation,
+    is_load,
+    may_write,
+    only_computes,
+)
 
 LARGEST_EXPRESSION = 16
 """Operations that one expression may hold; beyond it, an intermediate value gets a name."""
 
-_LOADS = (memref.LoadOp, vector.LoadOp, vector.MaskedLoadOp, StridedLoadOp)
-_STORES = (memref.StoreOp, vector.StoreOp, vector.MaskedStoreOp, StridedStoreOp)
 _TRANSPARENT = (vector.BroadcastOp, vector.CreateMaskOp)
-_OTHER_PURE = (
-    "loop.lane_mask",
-    "loop.lane_compare",
-    "loop.lane_select",
-    "cuda.thread_id",
-    "cuda.block_id",
-    "cuda.round_tf32",
-)
-# All lanes of a warp take part in these: they stay in the block where they stand.
-_OF_A_WARP = ("cuda.mma", "cuda.shuffle", "cuda.ldmatrix")
-_ARRIVAL = "cuda.arrive"
-_ALLOCATIONS = ("memref.alloca", "loop.alloc", "cuda.alloc")
-
-
-def is_load(op: Operation) -> bool:
-    """Whether the operation does nothing but read memory."""
-    return isinstance(op, _LOADS)
-
-
-def is_pure(op: Operation) -> bool:
-    """Whether the operation only computes, and may be written anywhere its operands are known."""
-    if is_load(op) or isinstance(op, _STORES):
-        return False
-    return is_arithmetic(op) or op.dialect_name() == vector.Vector.name or op.name in _OTHER_PURE
 
 
 def always_folded(op: Operation) -> bool:
@@ -51,29 +33,14 @@ def always_folded(op: Operation) -> bool:
     return isinstance(op, (arith.ConstantOp, *_TRANSPARENT))
 
 
-def buffer_of(op: Operation) -> SSAValue | None:
-    """The buffer that a load or a store accesses."""
-    if isinstance(op, memref.LoadOp | memref.StoreOp):
-        return op.memref
-    if isinstance(op, vector.LoadOp | vector.StoreOp | vector.MaskedLoadOp | vector.MaskedStoreOp):
-        return op.base
-    return op.buffer if isinstance(op, StridedLoadOp | StridedStoreOp) else None
-
-
 def written_buffers(block: Block) -> set[SSAValue[Attribute]]:
     """The buffers that something below `block` stores to, or counts in."""
-    buffers = (buffer_of(op) for op in block.walk() if isinstance(op, _STORES))
-    return {buffer for buffer in buffers if buffer is not None} | _counters(block)
+    return set[SSAValue[Attribute]]().union(*map(buffers_written, block.ops))
 
 
 def read_buffers(block: Block) -> set[SSAValue[Attribute]]:
     """The buffers that something below `block` loads from, or counts in."""
-    buffers = (buffer_of(op) for op in block.walk() if is_load(op))
-    return {buffer for buffer in buffers if buffer is not None} | _counters(block)
-
-
-def _counters(block: Block) -> set[SSAValue[Attribute]]:
-    return {op.operands[0] for op in block.walk() if op.name == _ARRIVAL}
+    return set[SSAValue[Attribute]]().union(*map(buffers_read, block.ops))
 
 
 class Folding:
@@ -105,7 +72,7 @@ class Folding:
                     self._analyse(inner)
 
     def _is_dead(self, op: Operation) -> bool:
-        if not (is_pure(op) or is_load(op) or op.name in _ALLOCATIONS):
+        if not (only_computes(op) or is_load(op) or is_allocation(op)):
             return False
         return all(use.operation in self.dead for result in op.results for use in result.uses)
 
@@ -129,7 +96,7 @@ class Folding:
         for op in block.ops:
             if isinstance(op, scf.YieldOp) or always_folded(op):
                 continue
-            if not (is_pure(op) or is_load(op) or (isinstance(op, scf.IfOp) and self._could_be_ternary(op))):
+            if not (only_computes(op) or is_load(op) or (isinstance(op, scf.IfOp) and self._could_be_ternary(op))):
                 return False
             if sum(1 for _ in self._live_uses(op.results[0])) > 1:
                 return False
@@ -140,16 +107,16 @@ class Folding:
             return False
         if always_folded(op):
             return True
-        if op.name in _OF_A_WARP:
+        if op.has_trait(Convergent):
             return self._ends_in_its_block(op)
-        if not (is_pure(op) or is_load(op) or op in self._ternaries):
+        if not (only_computes(op) or is_load(op) or op in self._ternaries):
             return False
         uses = list(self._live_uses(op.results[0]))
         if len(uses) != 1:
             return False
         if self._in_ternary(op):
             return True
-        reads = _buffers_read(op)
+        reads = buffers_read(op)
         user = uses[0].operation
         place = self._place(user)
         if reads and isinstance(place, scf.ForOp):
@@ -159,7 +126,7 @@ class Folding:
     def _ends_in_its_block(self, op: Operation) -> bool:
         """Whether the only user is a store or the block's end: then it is evaluated exactly where it would be alone."""
         users = [use.operation for use in op.results[0].uses if use.operation not in self.dead]
-        if op.name == "cuda.ldmatrix" or len(users) != 1 or users[0].parent_block() is not op.parent_block():
+        if accesses(op) != [] or len(users) != 1 or users[0].parent_block() is not op.parent_block():
             return False
         return isinstance(users[0], scf.YieldOp | memref.StoreOp)
 
@@ -182,7 +149,7 @@ class Folding:
         """Whether `op` may be written at `place`: no loop around `place` alone, no write to `reads` between them."""
         home = op.parent_block()
         while place.parent_block() is not home:
-            if reads and any(_writes(before, reads) for before in _from_block_start(place)):
+            if reads and any(may_write(before, reads) for before in _from_block_start(place)):
                 return False
             parent = place.parent_op()
             if parent is None or isinstance(parent, scf.ForOp):
@@ -190,7 +157,7 @@ class Folding:
             place = parent
         between = op.next_op
         while reads and between is not None and between is not place:
-            if _writes(between, reads):
+            if may_write(between, reads):
                 return False
             between = between.next_op
         return True
@@ -213,26 +180,3 @@ def _from_block_start(place: Operation) -> Iterator[Operation]:
     while before is not None:
         yield before
         before = before.prev_op
-
-
-def _buffers_read(op: Operation) -> set[SSAValue[Attribute]]:
-    buffers = (buffer_of(inner) for inner in op.walk() if is_load(inner))
-    return {buffer for buffer in buffers if buffer is not None}
-
-
-def _writes(op: Operation, buffers: set[SSAValue[Attribute]]) -> bool:
-    """Whether the operation may change one of `buffers`. Different buffers of a kernel never overlap."""
-    for inner in op.walk():
-        if isinstance(inner, _STORES):
-            if buffer_of(inner) in buffers:
-                return True
-        elif not _is_harmless(inner):
-            return True
-    return False
-
-
-def _is_harmless(op: Operation) -> bool:
-    """Whether the operation by itself, without its regions, writes no memory."""
-    if is_pure(op) or is_load(op) or op.dialect_name() == "scf":
-        return True
-    return op.name in _ALLOCATIONS or op.name in _OF_A_WARP

@@ -23,6 +23,8 @@ from treadle.backends.c_like.literals import float_literal, int_literal
 from treadle.backends.c_like.operators import Level
 from treadle.errors import TreadleError
 
+_ACCEPTED = "scf, memref, vector, and what the tables of treadle/backends/c_like/operators.py have"
+
 
 class Values(Protocol):
     """What a language may ask of the expression printer."""
@@ -146,7 +148,7 @@ class Language(ABC):
     def reject(self, op: Operation, what: str | None = None, accepted: str | None = None) -> NoReturn:
         """Raises TreadleError for an operation that cannot be printed."""
         where = f"{self.name} printer, {kernel_name(op)}"
-        raise TreadleError(what or f"cannot print {op.name}", where, accepted or "arith, math, scf, memref and vector")
+        raise TreadleError(what or f"cannot print {op.name}", where, accepted or _ACCEPTED)
 
 
 def kernel_name(op: Operation) -> str:

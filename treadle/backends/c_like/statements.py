@@ -9,18 +9,18 @@ from typing import cast
 from xdsl.dialects import arith, memref, scf, vector
 from xdsl.dialects.builtin import FloatAttr, IndexType, IntegerType, MemRefType, NoneAttr, VectorType
 from xdsl.ir import Block, Operation, SSAValue
+from xdsl.traits import IsTerminator
 
 from treadle.backends.c_like.constants import constant_integer
 from treadle.backends.c_like.expressions import ExpressionPrinter
-from treadle.backends.c_like.folding import Folding, is_load
+from treadle.backends.c_like.folding import Folding
 from treadle.backends.c_like.language import Language
 from treadle.backends.c_like.names import Names
 from treadle.backends.c_like.operators import COMMUTATIVE, COMPOUND, OPERATORS, Level
+from treadle.dialects.effects import is_allocation, is_load
 from treadle.dialects.loop import StridedStoreOp
 
 _COUNTERS = "ijklmn"
-_ALLOCATIONS = ("memref.alloca", "loop.alloc", "cuda.alloc")
-_TERMINATORS = ("scf.yield", "func.return", "cuda.return", "loop.return")
 INDENT = "    "
 
 
@@ -61,13 +61,13 @@ class StatementPrinter:
 
     def _block(self, block: Block) -> None:
         for op in block.ops:
-            if op not in self._folding.dead and op.name not in _TERMINATORS:
+            if op not in self._folding.dead and not op.has_trait(IsTerminator):
                 self._statement(op)
 
     def _statement(self, op: Operation) -> None:
         if len(op.results) == 1 and op.results[0] in self._folding.folded:
             return
-        if op.name in _ALLOCATIONS:
+        if is_allocation(op):
             self._allocate(op)
         elif isinstance(op, scf.ForOp):
             self._for(op)
@@ -182,7 +182,7 @@ class StatementPrinter:
         self.line("}")
 
     def _is_empty(self, block: Block) -> bool:
-        return all(op.name in _TERMINATORS or op in self._folding.dead for op in block.ops)
+        return all(op.has_trait(IsTerminator) or op in self._folding.dead for op in block.ops)
 
     def _branch(self, op: scf.IfOp, block: Block) -> None:
         self._open()

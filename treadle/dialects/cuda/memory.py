@@ -32,6 +32,7 @@ from treadle.dialects.cuda.layout import (
     row_misalignment,
     space_of,
 )
+from treadle.dialects.effects import Convergent, CopyEffect, OrdersMemory
 
 CP_ASYNC_BYTES: tuple[int, ...] = (4, 8, 16)
 
@@ -83,14 +84,8 @@ class AllocOp(IRDLOperation):
             raise VerifyException("only shared memory can be dynamic")
 
 
-class _OrderedOp(IRDLOperation):
-    """An op that orders memory accesses: it reads and writes all memory, so that nothing moves across it."""
-
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
-
-
 @irdl_op_definition
-class BarrierOp(_OrderedOp):
+class BarrierOp(IRDLOperation):
     """
     Waits until every thread of the block is here; their earlier accesses to memory are then seen by all of
     them.
@@ -105,6 +100,7 @@ class BarrierOp(_OrderedOp):
 
     name = "cuda.barrier"
 
+    traits = traits_def(OrdersMemory(), Convergent())
     assembly_format = "attr-dict"
 
     def __init__(self) -> None:
@@ -112,7 +108,7 @@ class BarrierOp(_OrderedOp):
 
 
 @irdl_op_definition
-class ArriveOp(_OrderedOp):
+class ArriveOp(IRDLOperation):
     """
     One thread counts its block at a counter in global memory; whether it was the last of so many blocks.
 
@@ -134,6 +130,7 @@ class ArriveOp(_OrderedOp):
     blocks = prop_def(IntegerAttr.constr(i64))
     last = result_def(i1)
 
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect(), OrdersMemory())
     irdl_options = (ParsePropInAttrDict(),)
     assembly_format = "$counters `[` $indices `]` `of` $blocks attr-dict `:` type($counters)"
 
@@ -153,7 +150,7 @@ class ArriveOp(_OrderedOp):
 
 
 @irdl_op_definition
-class CpAsyncOp(_OrderedOp):
+class CpAsyncOp(IRDLOperation):
     """
     Starts a copy of 4, 8 or 16 bytes from global to shared memory, without passing through registers.
 
@@ -179,6 +176,7 @@ class CpAsyncOp(_OrderedOp):
     predicate = opt_operand_def(i1)
     bytes = prop_def(IntegerAttr.constr(i64))
 
+    traits = traits_def(CopyEffect())
     irdl_options = (AttrSizedOperandSegments(as_property=True), ParsePropInAttrDict())
     assembly_format = (
         "$source `[` $source_indices `]` `,` $destination `[` $destination_indices `]` `bytes` $bytes"
@@ -230,7 +228,7 @@ class CpAsyncOp(_OrderedOp):
 
 
 @irdl_op_definition
-class CpAsyncCommitOp(_OrderedOp):
+class CpAsyncCommitOp(IRDLOperation):
     """
     Ends a group: all copies that this thread started since the last commit belong to it. It may be empty.
 
@@ -241,6 +239,7 @@ class CpAsyncCommitOp(_OrderedOp):
 
     name = "cuda.cp_async_commit"
 
+    traits = traits_def(OrdersMemory())
     assembly_format = "attr-dict"
 
     def __init__(self) -> None:
@@ -248,7 +247,7 @@ class CpAsyncCommitOp(_OrderedOp):
 
 
 @irdl_op_definition
-class CpAsyncWaitOp(_OrderedOp):
+class CpAsyncWaitOp(IRDLOperation):
     """
     Waits until at most `pending` of this thread's newest groups are still under way.
 
@@ -261,6 +260,7 @@ class CpAsyncWaitOp(_OrderedOp):
 
     name = "cuda.cp_async_wait"
 
+    traits = traits_def(OrdersMemory())
     pending = prop_def(IntegerAttr.constr(i64))
 
     irdl_options = (ParsePropInAttrDict(),)

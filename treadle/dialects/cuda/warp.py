@@ -47,6 +47,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.cuda.attributes import MmaShape, MmaShapeAttr, ShuffleMode, ShuffleModeAttr, Space
 from treadle.dialects.cuda.layout import AnyMemRef, row_misalignment, space_of
+from treadle.dialects.effects import Convergent
 
 WARP_SIZE = 32
 
@@ -79,7 +80,7 @@ class ShuffleOp(IRDLOperation):
 
     assembly_format = "$mode $value `,` $lane attr-dict `:` type($value)"
 
-    traits = traits_def(NoMemoryEffect())
+    traits = traits_def(NoMemoryEffect(), Convergent())
 
     def __init__(self, mode: ShuffleMode, value: SSAValue | Operation, lane: SSAValue | Operation) -> None:
         value = SSAValue.get(value)
@@ -132,7 +133,7 @@ class LdmatrixOp(IRDLOperation):
         "(`transpose` $transpose^)? $source `[` $indices `]` attr-dict `:` type($source) `->` type($fragment)"
     )
 
-    traits = traits_def(MemoryReadEffect())
+    traits = traits_def(MemoryReadEffect(), Convergent())
 
     def __init__(
         self,
@@ -259,7 +260,7 @@ class MmaOp(IRDLOperation):
 
     assembly_format = "$shape $a `,` $b `,` $c attr-dict `:` type($a) `,` type($b) `,` type($c)"
 
-    traits = traits_def(NoMemoryEffect())
+    traits = traits_def(NoMemoryEffect(), Convergent())
 
     def __init__(
         self, shape: MmaShape, a: SSAValue | Operation, b: SSAValue | Operation, c: SSAValue | Operation

@@ -141,7 +141,7 @@ def apply_scalar(op: Operation, operands: list[Array]) -> Array:
         return _compare_floats(op, *operands)
     if isinstance(op, _CONVERSIONS):
         return _convert(op, operands[0])
-    accepted = "arith and math operations on scalars, graph.at, graph.reduce"
+    accepted = "an operation of _FUNCTIONS in treadle/dialects/graph/numpy_scalars.py, graph.at, graph.reduce"
     raise TreadleError(f"{op.name} has no value in a definition", op.location, accepted)
 
 

@@ -21,6 +21,7 @@ from xdsl.printer import Printer
 from xdsl.traits import MemoryAllocEffect, MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
+from treadle.dialects.effects import Convergent, OrdersMemory
 from treadle.dialects.loop.attributes import Space, SpaceAttr, swizzle_of
 
 index = IndexType()
@@ -226,7 +227,7 @@ class BarrierOp(IRDLOperation):
     """
 
     name = "loop.barrier"
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    traits = traits_def(OrdersMemory(), Convergent())
     assembly_format = "attr-dict"
 
     def __init__(self) -> None:

@@ -10,6 +10,7 @@ from xdsl.printer import Printer
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
+from treadle.dialects.effects import Convergent, OrdersMemory
 from treadle.dialects.loop.access import parse_indices, parse_memref, print_address
 from treadle.dialects.loop.attributes import Space, SpaceAttr, type_of
 
@@ -32,7 +33,7 @@ class ArriveOp(IRDLOperation):
     index = operand_def(IndexType())
     blocks = prop_def(IntegerAttr)
     result = result_def(i1)
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect(), OrdersMemory(), Convergent())
 
     def __init__(self, counters: SSAValue, index: SSAValue, blocks: int):
         super().__init__(operands=[counters, index], properties={"blocks": IntegerAttr(blocks, i64)}, result_types=[i1])

@@ -26,13 +26,13 @@ from xdsl.printer import Printer
 from xdsl.traits import (
     HasParent,
     IsTerminator,
-    MemoryReadEffect,
     MemoryWriteEffect,
     Pure,
     RecursiveMemoryEffect,
 )
 from xdsl.utils.exceptions import VerifyException
 
+from treadle.dialects.effects import CopyEffect, OrdersMemory
 from treadle.dialects.loop.access import checked_buffer, parse_indices, parse_memref, print_address
 from treadle.dialects.loop.attributes import Space, SpaceAttr
 from treadle.index.interface import HasIndexRanges
@@ -180,7 +180,7 @@ class AsyncCopyOp(IRDLOperation):
     predicate = opt_operand_def(i1)
     extent = prop_def(IntegerAttr)
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    traits = traits_def(CopyEffect())
 
     def __init__(
         self,
@@ -252,7 +252,7 @@ class CommitOp(IRDLOperation):
     """
 
     name = "loop.commit"
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    traits = traits_def(OrdersMemory())
     assembly_format = "attr-dict"
 
     def __init__(self) -> None:
@@ -272,7 +272,7 @@ class WaitOp(IRDLOperation):
     name = "loop.wait"
     pending = prop_def(IntegerAttr.constr(i64))
     irdl_options = (ParsePropInAttrDict(),)
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    traits = traits_def(OrdersMemory())
     assembly_format = "$pending attr-dict"
 
     def __init__(self, pending: int):

@@ -27,6 +27,7 @@ from xdsl.printer import Printer
 from xdsl.traits import MemoryReadEffect, NoMemoryEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
+from treadle.dialects.effects import Convergent
 from treadle.dialects.loop.access import checked_buffer, parse_indices, parse_memref, print_address
 from treadle.dialects.loop.attributes import Space, SpaceAttr
 
@@ -60,7 +61,7 @@ class LoadMatrixOp(IRDLOperation):
     indices = var_operand_def(IndexType)
     transpose = opt_prop_def(UnitAttr)
     fragment = result_def(VectorType)
-    traits = traits_def(MemoryReadEffect())
+    traits = traits_def(MemoryReadEffect(), Convergent())
 
     def __init__(self, buffer: SSAValue, indices: Sequence[SSAValue], type: VectorType, *, transpose: bool = False):
         super().__init__(
@@ -152,7 +153,7 @@ class MmaOp(IRDLOperation):
     b = operand_def(VectorType.constr())
     c = operand_def(T)
     result = result_def(T)
-    traits = traits_def(NoMemoryEffect())
+    traits = traits_def(NoMemoryEffect(), Convergent())
     assembly_format = "$a `,` $b `,` $c attr-dict `:` type($a) `,` type($b) `,` type($c)"
 
     def __init__(self, a: SSAValue, b: SSAValue, c: SSAValue):

@@ -21,6 +21,8 @@ from xdsl.printer import Printer
 from xdsl.traits import NoMemoryEffect
 from xdsl.utils.exceptions import VerifyException
 
+from treadle.dialects.effects import Convergent
+
 WARP = 32
 """Lanes of a warp: the threads `32 w` to `32 w + 31` of a block."""
 EXCHANGED: tuple[Attribute, ...] = (f32, f64, i32)
@@ -51,8 +53,7 @@ class WarpReduceOp(IRDLOperation):
     width = prop_def(IntegerAttr)
     value = operand_def(T)
     result = result_def(T)
-    # Not Pure: hoisting it out of a condition or sinking it into one would change the lanes that take part.
-    traits = traits_def(NoMemoryEffect())
+    traits = traits_def(NoMemoryEffect(), Convergent())
 
     def __init__(self, kind: str, value: SSAValue, width: int):
         properties = {"kind": StringAttr(kind), "width": IntegerAttr(width, i64)}

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
+from treadle.dialects.effects import is_pure
 from treadle.index.contiguity import Lanes
 from treadle.index.reader import IndexReader
-from treadle.passes.loop.kernels import is_pure
 
 
 @dataclass(frozen=True)

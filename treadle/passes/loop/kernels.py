@@ -6,12 +6,10 @@ from collections.abc import Iterator
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp
-from xdsl.ir import Block, Operation, SSAValue
-from xdsl.traits import IsTerminator, Pure
+from xdsl.ir import Block, SSAValue
 
+from treadle.dialects.effects import is_pure
 from treadle.dialects.loop import FuncOp, KernelOp
-
-_DIVISIONS = (arith.DivUIOp, arith.RemUIOp, arith.DivSIOp, arith.RemSIOp, arith.FloorDivSIOp)
 
 
 def kernels_of(module: ModuleOp) -> Iterator[KernelOp | FuncOp]:
@@ -27,15 +25,6 @@ def constant_index(value: SSAValue) -> int | None:
     if isinstance(op, arith.ConstantOp) and isinstance(op.value, IntegerAttr):
         return op.value.value.data
     return None
-
-
-def is_pure(op: Operation) -> bool:
-    """Whether an operation only computes its results from its operands, and cannot trap."""
-    if op.regions or op.has_trait(IsTerminator):
-        return False
-    if isinstance(op, _DIVISIONS):
-        return bool(constant_index(op.rhs))
-    return op.has_trait(Pure) or isinstance(op, arith.ExtSIOp | arith.ExtUIOp | arith.TruncIOp)
 
 
 def erase_dead(block: Block) -> None:

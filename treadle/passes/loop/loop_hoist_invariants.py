@@ -10,7 +10,8 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation
 from xdsl.passes import ModulePass
 
-from treadle.passes.loop.kernels import erase_dead, is_pure, kernels_of
+from treadle.dialects.effects import is_pure
+from treadle.passes.loop.kernels import erase_dead, kernels_of
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,11 @@ from xdsl.ir import Attribute, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
+from treadle.dialects.effects import is_pure
 from treadle.dialects.loop import AsyncCopyOp, CopyOp, LoadOp, SpaceAttr, StoreOp, YieldOp, type_of
 from treadle.index.reader import IndexReader
 from treadle.passes.loop.copy_groups import Elements
-from treadle.passes.loop.kernels import is_pure, kernels_of
+from treadle.passes.loop.kernels import kernels_of
 
 _LARGEST, _SMALLEST = 16, 4
 """Bytes that one asynchronous copy moves; 8 are possible, too."""

@@ -11,9 +11,10 @@ from xdsl.dialects.builtin import IndexType, ModuleOp, UnitAttr, VectorType
 from xdsl.ir import Block, SSAValue
 from xdsl.passes import ModulePass
 
+from treadle.dialects.effects import is_pure
 from treadle.dialects.loop import AllocOp, FuncOp, KernelOp, Space, SpaceAttr
 from treadle.passes.loop.counted_loops import loops_in, trip_count
-from treadle.passes.loop.kernels import is_pure, kernels_of
+from treadle.passes.loop.kernels import kernels_of
 
 REGISTER_ELEMENTS = 512
 """Floats in the largest register file (32 vectors of 16): unrolling keeps no larger buffer in registers."""

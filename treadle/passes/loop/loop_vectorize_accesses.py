@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects import scf, vector
 from xdsl.dialects.builtin import MemRefType, ModuleOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
+from treadle.dialects.effects import accesses_are_known, buffers_written, is_pure
 from treadle.dialects.loop import AllocOp, FuncOp, KernelOp, LoadOp, Space, SpaceAttr, StoreOp, buffer_type
-from treadle.dialects.scalar import is_arithmetic
 from treadle.index.reader import IndexReader
 from treadle.passes.loop.counted_loops import loops_in, trip_count
-from treadle.passes.loop.kernels import constant_index, is_pure, kernels_of
+from treadle.passes.loop.kernels import constant_index, kernels_of
 from treadle.passes.loop.wide_access import WideAccess, WideAccesses, Writer
 
 
@@ -60,18 +60,8 @@ class LoopVectorizeAccessesPass(ModulePass):
             for loop in list(loops_in(kernel.body.block)):
                 trips = trip_count(loop) or 0
                 counts = constant_index(loop.lb) == 0 and constant_index(loop.step) == 1
-                if counts and 1 < trips <= self.elements and all(map(_is_known, loop.body.block.walk())):
+                if counts and 1 < trips <= self.elements and accesses_are_known(loop):
                     _LoopRewriter(kernel, loop, trips, reader, self.bytes).rewrite()
-
-
-_KNOWN = (
-    LoadOp, StoreOp, AllocOp, scf.ForOp, scf.IfOp, scf.YieldOp, vector.LoadOp, vector.StoreOp, vector.ExtractOp,
-)  # fmt: skip
-
-
-def _is_known(op: Operation) -> bool:
-    """Whether an operation's effect on memory is understood."""
-    return isinstance(op, _KNOWN) or (is_arithmetic(op) and not op.regions)
 
 
 class _LoopRewriter:
@@ -119,7 +109,7 @@ class _LoopRewriter:
         others = [o for o in self._loop.body.block.walk() if o is not op and op.buffer in o.operands]
         if isinstance(op, StoreOp):
             return not others
-        return not any(isinstance(o, StoreOp | vector.StoreOp) for o in others)
+        return not any(op.buffer in buffers_written(o) for o in others)
 
     def _stage(self, access: WideAccess) -> None:
         """Moves the vectors between memory and registers outside the loop, which keeps to the registers."""

@@ -8,9 +8,9 @@ from xdsl.dialects import arith
 from xdsl.dialects.builtin import VectorType, f32, i1
 from xdsl.ir import Attribute, Operation, SSAValue
 
+from treadle.dialects.effects import only_computes
 from treadle.dialects.loop import LaneCompareOp, LaneSelectOp
 from treadle.dialects.loop.lane_logic import LANE_COMPARISONS
-from treadle.dialects.scalar import is_arithmetic
 from treadle.passes.loop.vector_mask import Unsupported
 
 _LOGIC = (arith.AndIOp, arith.OrIOp, arith.XOrIOp)
@@ -18,7 +18,7 @@ _LOGIC = (arith.AndIOp, arith.OrIOp, arith.XOrIOp)
 
 def is_elementwise(op: Operation) -> bool:
     """Whether an operation computes one value from its operands alone: it reads no memory and makes no buffer."""
-    return is_arithmetic(op) and len(op.results) == 1
+    return only_computes(op) and len(op.results) == 1
 
 
 def vector_form(op: Operation, operands: Sequence[SSAValue]) -> Operation:

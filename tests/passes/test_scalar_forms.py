@@ -1,0 +1,182 @@
+"""The table of what may be printed is what is printed and compiles, for each target, operation and element type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pytest
+from xdsl.dialects import arith, func, math, memref, vector
+from xdsl.dialects.builtin import (
+    FloatAttr,
+    IndexType,
+    IntegerAttr,
+    IntegerType,
+    MemRefType,
+    ModuleOp,
+    VectorType,
+    bf16,
+    f16,
+    f32,
+    f64,
+    i1,
+    i8,
+    i16,
+    i32,
+    i64,
+)
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+
+from treadle.backends.c.compiler import Unit, compile_objects
+from treadle.backends.c.printer import print_kernel as print_c
+from treadle.backends.c_like.operators import CONVERSIONS, FUNCTIONS, INTEGER_FUNCTIONS, OPERATORS
+from treadle.backends.cuda.emulator.emulator import Emulator
+from treadle.backends.cuda.printer import print_kernel as print_cuda
+from treadle.dialects.cuda import KernelOp, ReturnOp
+from treadle.dialects.graph.dtypes import is_float
+from treadle.errors import TreadleError
+from treadle.passes.legality import check_legal
+from treadle.passes.scalar_forms import SCALAR_FORMS, VECTOR_FORMS, Form
+
+TYPES: tuple[Attribute, ...] = (i1, i8, i16, i32, i64, IndexType(), bf16, f16, f32, f64)
+KINDS: dict[str, type[Operation]] = {kind.name: kind for d in (arith.Arith, math.Math) for kind in d.operations}
+OPERANDS = {"math.fma": 3, "arith.select": 3, "arith.negf": 1, "arith.bitcast": 1, "math.powf": 2, "math.copysign": 2}
+SHIFTS = ("arith.shli", "arith.shrsi", "arith.shrui")
+
+
+def rank_zero(type: Attribute) -> MemRefType[Attribute]:
+    """A buffer of a few elements."""
+    return MemRefType(type, [64])
+
+
+def widens(name: str, source: Attribute, target: Attribute) -> bool:
+    """Whether an operation may convert one type to another; others keep the type."""
+    if name == "arith.bitcast":
+        return source != target
+    if KINDS[name] not in CONVERSIONS:
+        return source == target or name in ("arith.cmpi", "arith.cmpf")
+    if name in ("arith.extf", "arith.extsi", "arith.extui"):
+        return bits(source) < bits(target)
+    if name in ("arith.truncf", "arith.trunci"):
+        return bits(source) > bits(target)
+    return name != "arith.index_cast" or (isinstance(source, IndexType) != isinstance(target, IndexType))
+
+
+def bits(type: Attribute) -> int:
+    """The size of an element type."""
+    return type.width.data if isinstance(type, IntegerType) else type.bitwidth if is_float(type) else 64  # pyright: ignore
+
+
+def instances(forms: dict[str, Form]) -> Iterator[tuple[str, Attribute, Attribute]]:
+    """Each operation that the table has, with each type of its operands and of its result."""
+    for name, (operands, results) in forms.items():
+        for source in operands or results:
+            for target in results:
+                if name == "arith.constant" or widens(name, source, target):
+                    yield name, source, target
+
+
+def operation(name: str, values: Sequence[SSAValue], flag: SSAValue, result: Attribute) -> Operation:
+    """The operation on values of one type."""
+    if name == "arith.constant":
+        return arith.ConstantOp(FloatAttr(2.5, result) if is_float(result) else IntegerAttr(1, result))  # pyright: ignore
+    count = OPERANDS.get(name, 1 if KINDS[name] in CONVERSIONS or name.startswith("math.") else 2)
+    operands = [flag, *values[:2]] if name == "arith.select" else [*values, values[0]][:count]
+    predicate = {"predicate": IntegerAttr(2, i64)} if name in ("arith.cmpi", "arith.cmpf") else {}
+    return KINDS[name].create(operands=operands, result_types=[result], properties=predicate)
+
+
+def statements(forms: dict[str, Form], buffers: Mapping[Attribute, SSAValue], at: SSAValue) -> Iterator[Operation]:
+    """Loads of two elements of each type, and each operation with a store of its result."""
+    values: dict[Attribute, list[SSAValue]] = {}
+    for type, buffer in buffers.items():
+        loads = [memref.LoadOp.get(buffer, [at]) for _ in range(2)]
+        values[type] = [load.res for load in loads]
+        yield from loads
+    for name, source, target in instances(forms):
+        taken = values[source]
+        if name in SHIFTS:
+            three = arith.ConstantOp(IntegerAttr(3, source))  # pyright: ignore
+            yield three
+            taken = [taken[0], three.result]
+        op = operation(name, taken, values[i1][0], target)
+        yield op
+        yield memref.StoreOp.get(op.results[0], buffers[target], [at])
+
+
+def scalar_block(kind: str, extra: Sequence[Attribute]) -> Block:
+    block = Block(arg_types=[*map(rank_zero, TYPES), *extra])
+    zero = arith.ConstantOp(IntegerAttr(0, IndexType()))
+    block.add_op(zero)
+    buffers = dict(zip(TYPES, block.args, strict=False))
+    block.add_ops(list(statements(dict(SCALAR_FORMS[kind]), buffers, zero.result)))
+    return block
+
+
+def test_every_form_of_the_cpu_compiles() -> None:
+    ids = [IndexType(), IndexType()]
+    block = scalar_block("cpu", ids)
+    block.add_op(func.ReturnOp())
+    scalars = func.FuncOp("scalars", ([*map(rank_zero, TYPES), *ids], []), Region(block))
+    assert compile_objects([Unit("scalars", print_c(scalars)), Unit("vectors", print_c(vectors()))])
+
+
+def vectors() -> func.FuncOp:
+    """Each operation that the table has for vectors, on 16 floats or on the masks that comparing them gives."""
+    of_floats, of_masks = VectorType(f32, [16]), VectorType(i1, [16])
+    types = [rank_zero(f32), rank_zero(i1), IndexType(), IndexType()]
+    block = Block(arg_types=types)
+    zero, one = (arith.ConstantOp(IntegerAttr(n, IndexType())) for n in (0, 1))
+    loads = [vector.LoadOp(block.args[0], [zero.result], of_floats) for _ in range(2)]
+    flag = memref.LoadOp.get(block.args[1], [zero.result])
+    masks = [vector.CreateMaskOp([n.result], of_masks) for n in (zero, one)]
+    block.add_ops([zero, one, *loads, flag, *masks])
+    for name, (_, results) in VECTOR_FORMS["cpu"].items():
+        if name == "arith.constant" or results != (f32,):
+            continue
+        op = operation(name, [load.result for load in loads], flag.res, of_floats)
+        block.add_ops([op, vector.StoreOp(op.results[0], block.args[0], [zero.result])])
+    block.add_op(func.ReturnOp())
+    return func.FuncOp("vectors", (types, []), Region(block))
+
+
+def test_every_form_of_a_gpu_compiles() -> None:
+    block = scalar_block("cuda", [])
+    block.add_op(ReturnOp())
+    kernel = KernelOp("scalars", (1, 1, 1), (1, 1, 1), Region(block))
+    Emulator(print_cuda(kernel), ())
+
+
+def test_the_table_has_what_the_printers_have() -> None:
+    printed = {kind.name for table in (OPERATORS, FUNCTIONS, INTEGER_FUNCTIONS) for kind in table}
+    printed |= {kind.name for kind in CONVERSIONS}
+    printed |= {"arith.constant", "arith.select", "arith.cmpi", "arith.cmpf", "arith.andi", "arith.ori", "arith.xori"}
+    printed |= {"arith.negf", "arith.bitcast"}
+    printed -= {"vector.fma"}
+    for kind in ("cpu", "cuda"):
+        assert set(SCALAR_FORMS[kind]) == printed
+        assert set(VECTOR_FORMS[kind]) <= printed
+
+
+@pytest.mark.parametrize(
+    ("kind", "op", "type", "message"),
+    [
+        ("cpu", math.AtanOp, f32, "math.atan has no form on a cpu target; accepted: an operation of SCALAR_FORMS"),
+        ("cuda", math.Exp2Op, f64, "math.exp2 with a f64 has no form on a cuda target; accepted: bf16, f16, f32"),
+        ("cpu", arith.AddiOp, i1, "arith.addi with a i1 has no form on a cpu target; accepted: index, i8, i16"),
+        ("cpu", arith.DivUIOp, i32, "arith.divui with a i32 has no form on a cpu target; accepted: index "),
+        ("cpu", arith.AddiOp, VectorType(i32, [16]), "arith.addi of vectors has no form on a cpu target"),
+        ("cuda", math.ExpOp, VectorType(f32, [4]), "math.exp of vectors has no form on a cuda target"),
+        ("cpu", math.ExpOp, VectorType(f64, [4]), r"math.exp with a vector<4xf64> has no form on a cpu target"),
+    ],
+)
+def test_what_has_no_form_is_named_with_its_place_and_the_table(
+    kind: str, op: type[Operation], type: Attribute, message: str
+) -> None:
+    block = Block(arg_types=[type])
+    count = 2 if op.name.startswith("arith.") else 1
+    block.add_op(op.create(operands=[block.args[0]] * count, result_types=[type]))
+    block.add_op(func.ReturnOp())
+    module = ModuleOp([func.FuncOp("k", ([type], []), Region(block))])
+    with pytest.raises(TreadleError, match=message) as caught:
+        check_legal(module, "lower", kind)
+    assert "func.func @k" in str(caught.value) and "treadle/passes/scalar_forms.py" in str(caught.value)

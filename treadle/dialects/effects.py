@@ -1,0 +1,180 @@
+"""What an operation does beside computing its results, read from its traits.
+
+Folding, hoisting, vectorising and printing ask here whether an operation may be computed earlier, later, twice or not
+at all. An operation of Treadle's own declares its effects where it is defined; `UNDECLARED` has those of xDSL's
+operations that declare none, and is the only such list. Buffers never overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+
+from xdsl.dialects import arith, vector
+from xdsl.dialects.builtin import IndexType, IntegerAttr, MemRefType
+from xdsl.ir import Operation, SSAValue
+from xdsl.traits import (
+    AlwaysSpeculatable,
+    EffectInstance,
+    IsTerminator,
+    MemoryEffect,
+    MemoryEffectKind,
+    MemoryReadEffect,
+    MemoryWriteEffect,
+    OpTrait,
+    Pure,
+    RecursiveMemoryEffect,
+)
+
+UNDECLARED: Mapping[type[Operation], MemoryEffect] = {
+    arith.RemUIOp: Pure(),
+    arith.ExtSIOp: Pure(),
+    vector.BitcastOp: Pure(),
+    vector.CreateMaskOp: Pure(),
+    vector.ReductionOp: Pure(),
+    vector.ShuffleOp: Pure(),
+    vector.LoadOp: MemoryReadEffect(),
+    vector.MaskedLoadOp: MemoryReadEffect(),
+    vector.StoreOp: MemoryWriteEffect(),
+    vector.MaskedStoreOp: MemoryWriteEffect(),
+}
+"""Effects of the operations of xDSL 0.74 that declare none."""
+
+_DIVISIONS = (
+    arith.DivSIOp, arith.DivUIOp, arith.RemSIOp, arith.RemUIOp,
+    arith.FloorDivSIOp, arith.CeilDivSIOp, arith.CeilDivUIOp,
+)  # fmt: skip
+"""What xDSL says of these is not what Treadle defines: see `_has_result`."""
+
+Access = tuple[MemoryEffectKind, SSAValue | None]
+"""An effect, and the buffer that it is on; None is all memory."""
+
+
+class Convergent(OpTrait):
+    """All lanes of a warp or threads of a block take part: the operation stays under the conditions it stands under."""
+
+
+class OrdersMemory(MemoryEffect):
+    """No access to memory moves across the operation, whatever buffers it names."""
+
+    @classmethod
+    def get_effects(cls, op: Operation) -> Set[EffectInstance]:
+        del op
+        return {EffectInstance(MemoryEffectKind.READ), EffectInstance(MemoryEffectKind.WRITE)}
+
+
+class CopyEffect(MemoryEffect):
+    """Reads the buffer that is the first operand, and writes the other one."""
+
+    @classmethod
+    def get_effects(cls, op: Operation) -> Set[EffectInstance]:
+        source, destination = _memrefs(op)
+        return {EffectInstance(MemoryEffectKind.READ, source), EffectInstance(MemoryEffectKind.WRITE, destination)}
+
+
+def accesses(op: Operation) -> Sequence[Access] | None:
+    """What an operation and those in its regions do to memory; None if that is unknown."""
+    known = UNDECLARED.get(type(op))
+    declared = op.get_traits_of_type(MemoryEffect) if known is None else [known]
+    if not declared:
+        return () if op.has_trait(IsTerminator) else None
+    found: list[Access] = []
+    for trait in declared:
+        own = _of_regions(op) if isinstance(trait, RecursiveMemoryEffect) else _own(op, trait)
+        if own is None:
+            return None
+        found += own
+    return found
+
+
+def _of_regions(op: Operation) -> Sequence[Access] | None:
+    found: list[Access] = []
+    for inner in (inner for region in op.regions for block in region.blocks for inner in block.ops):
+        own = accesses(inner)
+        if own is None:
+            return None
+        found += own
+    return found
+
+
+def _own(op: Operation, trait: MemoryEffect) -> Sequence[Access] | None:
+    effects = trait.get_effects(op)
+    if effects is None:
+        return None
+    found: list[Access] = []
+    for effect in effects:
+        if isinstance(effect.value, SSAValue):
+            found.append((effect.kind, effect.value))
+            continue
+        named = [] if isinstance(trait, OrdersMemory) else [*_memrefs(op)]
+        found += [(effect.kind, buffer) for buffer in named or [None]]
+    return found
+
+
+def only_computes(op: Operation) -> bool:
+    """Whether an operation without regions does nothing but compute: it may be computed later, or never."""
+    if op.regions or op.has_trait(IsTerminator) or op.has_trait(Convergent):
+        return False
+    return accesses(op) == []
+
+
+def is_pure(op: Operation) -> bool:
+    """Whether an operation only computes and always has a result: it may be computed earlier, too, however often."""
+    if not only_computes(op):
+        return False
+    if isinstance(op, _DIVISIONS):
+        return _has_result(op)
+    return op.has_trait(AlwaysSpeculatable) or type(op) in UNDECLARED
+
+
+def is_load(op: Operation) -> bool:
+    """Whether an operation without regions does nothing but read buffers, for one thread."""
+    return not op.regions and not op.has_trait(Convergent) and _only(op, MemoryEffectKind.READ)
+
+
+def is_allocation(op: Operation) -> bool:
+    """Whether an operation does nothing but make a buffer."""
+    return not op.regions and _only(op, MemoryEffectKind.ALLOC)
+
+
+def buffers_read(op: Operation) -> set[SSAValue]:
+    """The buffers that an operation, or one in its regions, reads."""
+    return {buffer for kind, buffer in accesses(op) or () if kind is MemoryEffectKind.READ and buffer is not None}
+
+
+def buffers_written(op: Operation) -> set[SSAValue]:
+    """The buffers that an operation, or one in its regions, writes."""
+    return {buffer for kind, buffer in accesses(op) or () if kind is MemoryEffectKind.WRITE and buffer is not None}
+
+
+def may_write(op: Operation, buffers: Set[SSAValue]) -> bool:
+    """Whether an operation may change one of some buffers: it writes one, orders all of memory, or is unknown."""
+    found = accesses(op)
+    if found is None:
+        return True
+    return any(kind is MemoryEffectKind.WRITE and (on is None or on in buffers) for kind, on in found)
+
+
+def accesses_are_known(op: Operation) -> bool:
+    """Whether an operation and those in its regions touch no memory but certain buffers."""
+    found = accesses(op)
+    return found is not None and all(kind is MemoryEffectKind.ALLOC or on is not None for kind, on in found)
+
+
+def _only(op: Operation, kind: MemoryEffectKind) -> bool:
+    found = accesses(op)
+    return bool(found) and all(each is kind for each, _ in found or ())
+
+
+def _memrefs(op: Operation) -> Iterator[SSAValue]:
+    return (operand for operand in op.operands if isinstance(operand.type, MemRefType))
+
+
+def _has_result(op: Operation) -> bool:
+    """Whether a division has a result: one of elements always has (docs/numerics.md), one of indices not by 0."""
+    divisor = op.operands[1]
+    if not isinstance(divisor.type, IndexType):
+        return True
+    constant = divisor.owner
+    if not isinstance(constant, arith.ConstantOp) or not isinstance(constant.value, IntegerAttr):
+        return False
+    return constant.value.value.data != 0

@@ -1,0 +1,112 @@
+"""Which operations on scalars and vectors the printers of each kind of target have, by element type.
+
+A pair gives the types of the operands' elements and those of the results'. What is absent is rejected at the border of
+a stage, where the operation still knows where it comes from, and not by a printer or a compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from xdsl.dialects.builtin import IndexType, VectorType, bf16, f16, f32, f64, i1, i8, i16, i32, i64
+from xdsl.ir import Attribute, Operation
+
+from treadle.dialects.scalar import is_arithmetic
+
+Types = tuple[Attribute, ...]
+Form = tuple[Types, Types]
+"""Element types of the operands, and of the results."""
+
+_FLOATS: Types = (bf16, f16, f32, f64)
+_INTEGERS: Types = (i8, i16, i32, i64)
+_INDEX: Types = (IndexType(),)
+_WHOLE: Types = (*_INDEX, *_INTEGERS)
+_ALL: Types = (i1, *_WHOLE, *_FLOATS)
+
+_FLOAT_ARITHMETIC = ("addf", "subf", "mulf", "divf", "negf", "maximumf", "minimumf", "maxnumf", "minnumf")
+_INTEGER_ARITHMETIC = (
+    "addi", "subi", "muli", "divsi", "remsi", "floordivsi", "ceildivsi", "minsi", "maxsi", "shli", "shrsi", "shrui",
+)  # fmt: skip
+_MATH = (
+    "absf", "ceil", "copysign", "cos", "erf", "exp", "exp2", "expm1", "floor", "fma", "log", "log1p", "powf",
+    "roundeven", "rsqrt", "sin", "sqrt", "tan", "tanh", "trunc",
+)  # fmt: skip
+
+
+def _of(names: Sequence[str], types: Types) -> dict[str, Form]:
+    return {name: (types, types) for name in names}
+
+
+def _named(dialect: str, names: Sequence[str]) -> list[str]:
+    return [f"{dialect}.{name}" for name in names]
+
+
+_SCALARS: Mapping[str, Form] = {
+    "arith.constant": ((), _ALL),
+    "arith.select": (_ALL, _ALL),
+    "arith.cmpf": (_FLOATS, (i1,)),
+    "arith.cmpi": ((i1, *_WHOLE), (i1,)),
+    **_of(_named("arith", _FLOAT_ARITHMETIC), _FLOATS),
+    **_of(_named("math", _MATH), _FLOATS),
+    "scalar.fmod": (_FLOATS, _FLOATS),
+    **_of(_named("arith", _INTEGER_ARITHMETIC), _WHOLE),
+    **_of(_named("arith", ("divui", "remui")), _INDEX),
+    **_of(_named("arith", ("andi", "ori", "xori")), (i1, *_WHOLE)),
+    "arith.extf": (_FLOATS, _FLOATS),
+    "arith.truncf": (_FLOATS, _FLOATS),
+    "arith.sitofp": ((i1, *_INTEGERS), _FLOATS),
+    "arith.uitofp": ((i1, *_INTEGERS), _FLOATS),
+    "arith.fptosi": (_FLOATS, _INTEGERS),
+    "arith.extsi": ((i1, *_INTEGERS), _INTEGERS),
+    "arith.extui": ((i1, *_INTEGERS), _INTEGERS),
+    "arith.trunci": (_INTEGERS, (i1, *_INTEGERS)),
+    "arith.index_cast": ((i1, *_WHOLE), _WHOLE),
+    "arith.bitcast": ((f32, i32), (f32, i32)),
+}
+
+SCALAR_FORMS: Mapping[str, Mapping[str, Form]] = {
+    "cpu": _SCALARS,
+    "cuda": {**_SCALARS, "math.exp2": ((bf16, f16, f32), (bf16, f16, f32))},
+}
+"""By kind of target and name of the operation."""
+
+VECTOR_FORMS: Mapping[str, Mapping[str, Form]] = {
+    "cpu": {
+        "arith.constant": ((), (f32, i1)),
+        "arith.select": ((i1, f32), (f32,)),
+        **_of(_named("arith", _FLOAT_ARITHMETIC), (f32,)),
+        **_of(_named("math", _MATH), (f32,)),
+        "scalar.fmod": ((f32,), (f32,)),
+        **_of(_named("arith", ("andi", "ori", "xori")), (i1,)),
+    },
+    "cuda": {
+        "arith.constant": ((), _FLOATS),
+        **_of(_named("arith", ("addf", "subf", "mulf", "divf")), (f32, f64)),
+    },
+}
+"""The same where a result is a vector."""
+
+
+def missing_form(op: Operation, kind: str) -> tuple[str, str] | None:
+    """What of an operation on numbers a target's printer lacks, and what it has; None if it lacks nothing."""
+    if not is_arithmetic(op):
+        return None
+    vector = any(isinstance(result.type, VectorType) for result in op.results)
+    forms, table = (VECTOR_FORMS, "VECTOR_FORMS") if vector else (SCALAR_FORMS, "SCALAR_FORMS")
+    where = f"{table} of treadle/passes/scalar_forms.py"
+    form = forms[kind].get(op.name)
+    if form is None:
+        return f"{op.name}{' of vectors' if vector else ''}", f"an operation of {where}"
+    for values, types in zip((op.operands, op.results), form, strict=True):
+        for value in values:
+            if _element(value.type) not in types:
+                accepted = ", ".join(map(str, types))
+                return f"{op.name} with a {value.type}", f"{accepted} ({where})"
+    return None
+
+
+def _element(type: Attribute) -> Attribute:
+    return type.element_type if isinstance(type, VectorType) else type
+
+
+__all__ = ["SCALAR_FORMS", "VECTOR_FORMS", "Form", "missing_form"]
