@@ -29,16 +29,20 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from treadle.backends.c.compiler import Unit, compile_objects
 from treadle.backends.c.printer import print_kernel as print_c
 from treadle.backends.c_like.operators import CONVERSIONS, FUNCTIONS, INTEGER_FUNCTIONS, OPERATORS
+from treadle.backends.cuda.compiler import Unit as CudaUnit
+from treadle.backends.cuda.compiler import compile_cubin
 from treadle.backends.cuda.emulator.emulator import Emulator
 from treadle.backends.cuda.printer import print_kernel as print_cuda
 from treadle.dialects.cuda import KernelOp, ReturnOp
 from treadle.dialects.graph.dtypes import is_float
+from treadle.dialects.scalar import SCALAR
 from treadle.errors import TreadleError
 from treadle.passes.legality import check_legal
 from treadle.passes.scalar_forms import SCALAR_FORMS, VECTOR_FORMS, Form
+from treadle.target import Target
 
 TYPES: tuple[Attribute, ...] = (i1, i8, i16, i32, i64, IndexType(), bf16, f16, f32, f64)
-KINDS: dict[str, type[Operation]] = {kind.name: kind for d in (arith.Arith, math.Math) for kind in d.operations}
+KINDS: dict[str, type[Operation]] = {kind.name: kind for d in (arith.Arith, math.Math, SCALAR) for kind in d.operations}
 OPERANDS = {"math.fma": 3, "arith.select": 3, "arith.negf": 1, "arith.bitcast": 1, "math.powf": 2, "math.copysign": 2}
 SHIFTS = ("arith.shli", "arith.shrsi", "arith.shrui")
 
@@ -144,6 +148,14 @@ def test_every_form_of_a_gpu_compiles() -> None:
     block.add_op(ReturnOp())
     kernel = KernelOp("scalars", (1, 1, 1), (1, 1, 1), Region(block))
     Emulator(print_cuda(kernel), ())
+
+
+def test_every_form_of_a_gpu_compiles_with_nvrtc() -> None:
+    pytest.importorskip("cuda.bindings.nvrtc", reason="needs treadle[nvrtc]")
+    block = scalar_block("cuda", [])
+    block.add_op(ReturnOp())
+    text = print_cuda(KernelOp("scalars", (1, 1, 1), (1, 1, 1), Region(block)))
+    assert compile_cubin(CudaUnit("scalars", text), Target.parse("sm_80")).image
 
 
 def test_the_table_has_what_the_printers_have() -> None:

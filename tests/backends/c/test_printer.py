@@ -527,11 +527,18 @@ def test_a_long_chain_is_cut_into_named_values() -> None:
         ("%x = math.cbrt %f : f32\nloop.store %x, %C[%c0] : memref<64xf32>", "cannot print math.cbrt"),
         ("%v = vector.broadcast %f : f32 to vector<3xf32>\nvector.store %v, %C[%c0] : memref<64xf32>, vector<3xf32>",
          "a value of type vector<3xf32>"),
+        ("%p = arith.cmpf olt, %f, %f : f32\n%q = arith.addi %p, %p : i1\nloop.store %q, %D[%c0] : memref<64xi1>",
+         "arith.addi of i1"),
+        ("%n = arith.fptosi %f : f32 to i32\n%m = arith.divui %n, %n : i32\nloop.store %m, %E[%c0] : memref<64xi32>",
+         "arith.divui of i32"),
+        ("%n = arith.fptosi %f : f32 to i32\n%m = arith.shli %n, %n : i32\nloop.store %m, %E[%c0] : memref<64xi32>",
+         "arith.shli by a variable"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_printed_is_named(body: str, message: str) -> None:
+    arguments = "%A : memref<64xf32>, %C : memref<64xf32>, %D : memref<64xi1>, %E : memref<64xi32>"
     with pytest.raises(TreadleError) as caught:
-        printed("%f = loop.load %A[%c0] : memref<64xf32>\n" + body)
+        printed("%f = loop.load %A[%c0] : memref<64xf32>\n" + body, arguments=arguments)
     assert caught.value.message == message
     assert caught.value.accepted is not None
 

@@ -93,7 +93,9 @@ class Integers:
         amount = constant_integer(op.operands[1])
         bits = type.width.data if isinstance(type, IntegerType) else 64
         if amount is None or not 0 <= amount < bits:
-            self._language.reject(op, f"{op.name} by {amount or 'a variable'}", f"a constant from 0 to {bits - 1}")
+            self._language.reject(
+                op, f"{op.name} by {'a variable' if amount is None else amount}", f"a constant from 0 to {bits - 1}"
+            )
         lhs = self._values.text(op.operands[0])
         if isinstance(type, IndexType) or isinstance(op, arith.ShRSIOp):
             return Text(f"{lhs.at(Level.UNARY)} {symbol} {amount}", level)

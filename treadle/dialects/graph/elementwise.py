@@ -146,7 +146,8 @@ class BinaryOp(Operator):
     ```mlir
     %y = graph.binary "add" %a, %b : (tensor<4x8xf32>, tensor<8xf32>) -> tensor<4x8xf32>
     ```
-    Comparisons give `i1`; integer division truncates, and `mod` has the sign of the dividend, as C's `%` and `fmod`.
+    Comparisons give `i1`; integers wrap, their division truncates, by 0 it is 0 (docs/numerics.md), and `mod` has the
+    sign of the dividend, as C's `%` and `fmod`.
     Rejected: shapes that do not broadcast, element types that
     differ, a kind that the element type has not.
     """
