@@ -10,41 +10,32 @@ import numpy as np
 from numpy.typing import NDArray
 from xdsl.dialects.builtin import MemRefType, ModuleOp
 
-from treadle.backends.c.compiler import Unit, build_library
-from treadle.backends.c.executor import CpuProgram
-from treadle.backends.c.printer import print_host
-from treadle.backends.c.printer import print_kernels as print_c
+from tests.helpers.program_batch import compile_programs, print_program
 from treadle.backends.cuda.emulator.emulator import Emulator
 from treadle.backends.cuda.emulator.launches import Argument, Launch, Launches, Output
-from treadle.backends.cuda.printer import print_kernels as print_cuda
+from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.program import read_program
 from treadle.compiler import lower
 from treadle.dialects.cuda import KernelOp
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.registry import treadle_context
-from treadle.knobs import Knobs
 from treadle.target import Target
 
 Array = NDArray[Any]
 
 
-def run_as_c(module: ModuleOp, inputs: Sequence[Array], knobs: Knobs | None = None) -> list[Array]:
+def run_as_c(module: ModuleOp, inputs: Sequence[Array]) -> list[Array]:
     """The outputs of a module of graph operators, lowered in place and compiled for this machine."""
-    lower(treadle_context(), module, Target.parse("cpu"))
-    program = read_program(module)
-    text = "\n".join(unit.text for unit in (*print_c(module), print_host(module)))
-    library = build_library([Unit("kernels", text)], knobs)
-    constants = [constant.array() for constant in program.constants]
-    with CpuProgram(library, program.inputs, program.outputs, constants, program.arena_bytes, 1) as running:
-        return [result.copy() for result in running.run(list(inputs))]
+    program = print_program("program", module)
+    return compile_programs([program])[program.name].run(list(inputs))
 
 
-def run_emulated(module: ModuleOp, inputs: Sequence[Array], knobs: Knobs | None = None) -> list[Array]:
+def run_emulated(module: ModuleOp, inputs: Sequence[Array]) -> list[Array]:
     """The outputs of a module of graph operators, lowered in place for a GPU and run by the emulator unchecked."""
     lower(treadle_context(), module, Target.parse("sm_80"))
     program = read_program(module)
     kernels = {op.sym_name.data: op for op in module.walk() if isinstance(op, KernelOp)}
-    emulator = Emulator("\n".join(unit.text for unit in print_cuda(module)), (), knobs=knobs)
+    emulator = Emulator("\n".join(unit.text for unit in print_kernels(module)), ())
     launches: list[Launch] = []
     for launch in program.launches:
         kernel = kernels[launch.kernel]
