@@ -77,6 +77,7 @@ bless: $(MODELS) ## rewrite the recorded expectations; read the diff before comm
 docs: $(PACKAGES) ## regenerate the parts of the documentation that show code and schedules
 	$(BIN)/python -m treadle.tools.render_architecture
 	$(BIN)/python -m treadle.tools.render_schedules
+	$(BIN)/python -m treadle.tools.render_operations
 
 bench: $(MODELS) ## measure the models against ONNX Runtime on this machine
 	$(BIN)/python benchmarks/run.py $(ARGS)

@@ -40,6 +40,11 @@ from treadle.index.ranges import Range
 class YieldOp(AbstractYieldOperation[Attribute]):
     """Ends the body of a `task.for`; hidden in its syntax.
 
+    ```mlir
+    task.for (%i) in #task.map<repeat(4)> {
+      "task.yield"() : () -> ()
+    }
+    ```
     Rejected: operands, a parent other than `task.for`.
     """
 
