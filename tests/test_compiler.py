@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from xdsl.dialects.builtin import ModuleOp
 
@@ -152,3 +153,19 @@ def test_a_gpu_target_gives_cuda_text_and_cubins(model_path: Path) -> None:
     launch = model.manifest.launches[0]
     assert (model.folder / launch.image).read_bytes()[:4] == b"\x7fELF"
     assert launch.kernel in (model.folder / launch.image).with_suffix(".cu").read_text()
+
+
+def test_a_model_in_memory_compiles_as_its_file_does(tmp_path: Path) -> None:
+    path = linear_model(tmp_path / "m.onnx", rows="batch")
+    with treadle.compile(onnx.load(path), shapes={"batch": 2}) as model:
+        np.testing.assert_allclose(model(X)[0], Y, rtol=1e-5, atol=1e-6)
+        assert repr(model).startswith("CompiledModel(cpu: x: float32[2, 8] -> y: float32[2, 4]; ")
+        program = model.open()
+    with pytest.raises(TreadleError, match=r"run\(\) after close\(\)"):
+        program.run([X])
+    assert treadle.compile(onnx.load(path), shapes={"batch": 2}).folder == model.folder  # from the cache
+
+
+def test_what_is_no_model_is_named() -> None:
+    with pytest.raises(TreadleError, match=r"compile: the model is a dict; accepted: the path of an \.onnx file, an"):
+        treadle.compile({})  # pyright: ignore[reportArgumentType]

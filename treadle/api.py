@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -19,9 +19,11 @@ from treadle.errors import TreadleError
 from treadle.knobs import Knobs, load_knobs
 from treadle.model import CompiledModel, Device, check_device
 from treadle.settings import Settings, parse_precision
+from treadle.shapes import Shapes, normalized
 from treadle.target import Target
 
 if TYPE_CHECKING:
+    from onnx import ModelProto
     from xdsl.dialects.builtin import ModuleOp
 
 Tell = Callable[[str, float], None]
@@ -31,9 +33,9 @@ EMULATED = "sm_80"
 
 
 def compile(
-    model: str | Path | ModuleOp,
+    model: str | Path | ModelProto | ModuleOp,
     target: str | Target = "cpu",
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Shapes | None = None,
     *,
     precision: str = "f32",
     threads: int | None = None,
@@ -48,10 +50,12 @@ def compile(
 ) -> CompiledModel:
     """Compiles a model, or takes it from the cache.
 
-    model:     path of an .onnx file, or a module whose @main is of graph operators (left as it is)
+    model:     path of an .onnx file, an onnx.ModelProto that holds its weights, or a module whose @main is of graph
+               operators (left as it is)
     target:    "cpu", "sm_80" and the like, a `Target` or its text for other hardware ("sm_80{multiprocessors=56}"), or
                "cuda" for the GPU at hand (the emulator's: sm_80)
-    shapes:    a shape for each input that the file leaves dynamic, such as `{"x": (1, 3, 48, 320)}`
+    shapes:    a shape for each input that the file leaves dynamic, such as `{"x": (1, 3, 48, 320)}`, or an extent for
+               each dynamic dimension by its name, `{"batch": 1}`
     precision: "f16" or "bf16" for the operands and results of products, convolutions and attention (weights take half
                the memory; sums, norms and functions stay f32), "tf32" for their tensor-core arithmetic only
     threads:   cpu: threads of a call; default: the knob TREADLE_NUM_THREADS
@@ -74,8 +78,9 @@ def compile(
     check_device(device, emulation, chosen.name, chosen.kind)
     settings = Settings(parse_precision(precision), explain_fusion)
     path = Path(model) if isinstance(model, str | Path) else None
-    content = _read(path) if path is not None else str(model).encode()
-    key = artifact_key(content, shapes or {}, str(chosen), _toolchain(chosen, knobs), precision)
+    content = _content(model, path)
+    extents = normalized(shapes)
+    key = artifact_key(content, extents, str(chosen), _toolchain(chosen, knobs), precision)
     folder = knobs.cache_dir / "models" / key
     if cached and trace is None and not explain_fusion:
         found = find_artifact(folder, None if path is None else path.parent)
@@ -84,9 +89,9 @@ def compile(
     # The compiler is imported only now: a model from the cache does not wait for it.
     options: dict[str, Any] = {} if tell is None else {"tell": tell}
     request = _late("treadle.request:Request")(
-        model=path if path is not None else cast("ModuleOp", model).clone(),
+        model=_requested(model, path, content),
         target=chosen,
-        shapes=dict(shapes or {}),
+        shapes=extents,
         trace_dir=trace,
         settings=settings,
         content=None if path is None else content,
@@ -113,6 +118,30 @@ def resolve_target(target: str | Target, device: Device | None = None) -> Target
         return Target.for_capability(*driver.capability)
     finally:
         driver.close()
+
+
+def _is_module(model: object) -> bool:
+    """Whether it is IR; xDSL is not imported to ask."""
+    return any(kind.__name__ == "ModuleOp" for kind in type(model).__mro__)
+
+
+def _content(model: object, path: Path | None) -> bytes:
+    """What identifies a model: a file's bytes, a message's, or the text of a module."""
+    if path is not None:
+        return _read(path)
+    if hasattr(model, "SerializeToString"):
+        return cast("ModelProto", model).SerializeToString(deterministic=True)
+    if _is_module(model):
+        return str(model).encode()
+    accepted = "the path of an .onnx file, an onnx.ModelProto, or a module of graph operators"
+    raise TreadleError(f"the model is a {type(model).__name__}", "compile", accepted)
+
+
+def _requested(model: object, path: Path | None, content: bytes) -> Any:
+    """What `Request` takes for the model."""
+    if path is not None:
+        return path
+    return cast("ModuleOp", model).clone() if _is_module(model) else _late("treadle.request:load_model")(content)
 
 
 def _read(path: Path) -> bytes:

@@ -36,6 +36,7 @@ class CompiledModel:
     (y,) = m(x)          # or m(x=x)
     m.save("m.treadle")
     ```
+    In a `with` statement it gives its threads and memory back at the end, as `close` does.
     `target` is the name of what it was compiled for, `inputs` and `outputs` say names, shapes and types in the model's
     order, `metadata` is what the model's exporter attached.
 
@@ -68,6 +69,16 @@ class CompiledModel:
         self.device = device
         self._program: Program | None = None
         self._calls = CallLock("CompiledModel")
+
+    def __repr__(self) -> str:
+        signature = f"{', '.join(map(str, self.inputs))} -> {', '.join(map(str, self.outputs))}"
+        return f"CompiledModel({self.target}: {signature}; {self.folder})"
+
+    def __enter__(self) -> CompiledModel:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     @property
     def folder(self) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from treadle.frontends.onnx.importer import import_loaded
 from treadle.frontends.onnx.loader import LoadedModel, load_model
 from treadle.passes.instruments import Announce, Instrument, Trace, Verify, verify
 from treadle.settings import Settings
+from treadle.shapes import Shapes
 from treadle.target import Target
 
 Tell = Callable[[str, float], None]
@@ -29,7 +30,7 @@ class Request:
 
     model:     path of an .onnx file, what `load_model` read, or a module of graph operators (which is changed)
     content:   the bytes of that file, if they were read already
-    shapes:    a shape for each input that the file leaves dynamic
+    shapes:    what the file leaves dynamic
     trace_dir: where the numbered IR after each pass is written
     check:     verify the IR after each pass
     settings:  precision, and what is explained
@@ -37,7 +38,7 @@ class Request:
 
     model: Path | LoadedModel | ModuleOp
     target: Target
-    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict[str, Sequence[int]])
+    shapes: Shapes = field(default_factory=dict[str, Sequence[int]])
     trace_dir: Path | None = None
     check: bool = False
     settings: Settings = field(default_factory=Settings)

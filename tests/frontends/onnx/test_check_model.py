@@ -7,7 +7,7 @@ from onnx import TensorProto, helper
 
 from tests.frontends.onnx.models import model, node
 from treadle.errors import TreadleError
-from treadle.frontends.onnx import check_model
+from treadle.frontends.onnx import check_model, look_up_nodes
 
 
 def test_every_obstacle_is_reported() -> None:
@@ -43,3 +43,10 @@ def test_shapes_are_needed_here_too() -> None:
     proto = model([node("Relu", "x", "y")], {"x": ["n"]})
     with pytest.raises(TreadleError, match="without a value"):
         check_model(proto.SerializeToString())
+
+
+def test_nodes_are_looked_up_without_shapes() -> None:
+    proto = model([node("Relu", "x", "a", "relu"), node("Hardmax", "a", "y", "hard")], {"x": ["n"]})
+    reports = look_up_nodes(proto.SerializeToString())
+    assert [(r.name, r.verdict) for r in reports] == [("relu", "supported"), ("hard", "unsupported")]
+    assert reports[1].reason is not None and "(Hardmax, opset" in reports[1].reason

@@ -1,7 +1,15 @@
 """The ONNX frontend: a model file becomes a module of graph operators."""
 
-from treadle.frontends.onnx.check import NodeReport, check_model
+from treadle.frontends.onnx.check import NodeReport, check_model, look_up_nodes
 from treadle.frontends.onnx.importer import import_model
+from treadle.frontends.onnx.inputs import MissingExtents
 from treadle.frontends.onnx.registry import supported_operators
 
-__all__ = ["NodeReport", "check_model", "import_model", "supported_operators"]
+__all__ = [
+    "MissingExtents",
+    "NodeReport",
+    "check_model",
+    "import_model",
+    "look_up_nodes",
+    "supported_operators",
+]

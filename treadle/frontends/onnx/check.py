@@ -17,7 +17,7 @@ from treadle.frontends.onnx.builder import Tensor
 from treadle.frontends.onnx.converters import find_converter
 from treadle.frontends.onnx.importer import GraphWalk, live_nodes
 from treadle.frontends.onnx.inputs import Shapes
-from treadle.frontends.onnx.loader import LoadedModel, load_model, node_label
+from treadle.frontends.onnx.loader import LoadedModel, load_model, node_label, node_place
 from treadle.frontends.onnx.tensor_data import DTYPES
 
 Verdict = Literal["supported", "unsupported", "unknown"]
@@ -60,6 +60,22 @@ def check_model(path_or_bytes: str | Path | bytes, shapes: Shapes | None = None)
     return reports
 
 
+def look_up_nodes(path_or_bytes: str | Path | bytes) -> list[NodeReport]:
+    """A report on every node that needs no shapes: whether there is a converter for its operator and version."""
+    model = load_model(path_or_bytes)
+    return [_look_up(model, position) for position in live_nodes(model.graph)]
+
+
+def _look_up(model: LoadedModel, position: int) -> NodeReport:
+    proto = model.graph.node[position]
+    name = node_label(proto, position)
+    try:
+        find_converter(proto.op_type, proto.domain, model.opset, node_place(proto, position, model.opset))
+    except TreadleError as error:
+        return NodeReport(name, proto.op_type, "unsupported", str(error))
+    return NodeReport(name, proto.op_type, "supported")
+
+
 def _check_node(walk: GraphWalk, position: int) -> NodeReport:
     proto: NodeProto = walk.model.graph.node[position]
     name = node_label(proto, position)
@@ -97,4 +113,4 @@ def _declared_types(model: LoadedModel) -> dict[str, TensorType]:
     return types
 
 
-__all__ = ["NodeReport", "Verdict", "check_model"]
+__all__ = ["NodeReport", "Verdict", "check_model", "look_up_nodes"]

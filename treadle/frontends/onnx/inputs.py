@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from onnx import GraphProto, ValueInfoProto
 from xdsl.dialects.builtin import TensorType
@@ -12,23 +12,33 @@ from treadle.dialects.graph.dtypes import element_type
 from treadle.dialects.graph.limits import TensorSizes
 from treadle.errors import TreadleError
 from treadle.frontends.onnx.tensor_data import dtype_of
+from treadle.shapes import Shapes, normalized
 
-Shapes = Mapping[str, Sequence[int]]
+
+class MissingExtents(TreadleError):
+    """An input has dimensions without a value."""
 
 
 def input_types(graph: GraphProto, shapes: Shapes) -> dict[str, TensorType]:
     """The static type of each input that is no initialiser, in the file's order.
 
-    TreadleError: an unknown name in `shapes`, a shape that contradicts the file, a dimension without a value,
-    an element type that is unsupported.
+    A name in `shapes` is that of an input, or that of a dynamic dimension, which gets the extent in every input.
+    TreadleError: an unknown name in `shapes`, a shape that contradicts the file or an extent, a dimension without a
+    value, an element type that is unsupported.
     """
-    initialisers = {entry.name for entry in graph.initializer}
-    inputs = [entry for entry in graph.input if entry.name not in initialisers]
-    names = [entry.name for entry in inputs]
-    for name in shapes:
-        if name not in names:
-            raise TreadleError(f"a shape is given for '{name}', which is no input", "shapes", names)
-    types = {entry.name: _input_type(entry, shapes.get(entry.name)) for entry in inputs}
+    inputs = free_inputs(graph)
+    names, dimensions = [entry.name for entry in inputs], dynamic_dimensions(inputs)
+    given = normalized(shapes)
+    extents: dict[str, int] = {}
+    for name, shape in given.items():
+        if name in names:
+            continue
+        if name not in dimensions:
+            raise TreadleError(f"'{name}' is no input and no dynamic dimension", "shapes", [*names, *dimensions])
+        if len(shape) != 1:
+            raise TreadleError(f"'{name}' is a dimension, and {shape} is a shape", "shapes", "one extent")
+        extents[name] = shape[0]
+    types = {entry.name: _input_type(entry, given.get(entry.name), extents) for entry in inputs}
     sizes = TensorSizes()
     for name, type in types.items():
         try:
@@ -38,27 +48,41 @@ def input_types(graph: GraphProto, shapes: Shapes) -> dict[str, TensorType]:
     return types
 
 
-def _input_type(entry: ValueInfoProto, given: Sequence[int] | None) -> TensorType:
+def free_inputs(graph: GraphProto) -> list[ValueInfoProto]:
+    """The inputs that are no initialisers: old files list those, too."""
+    initialisers = {entry.name for entry in graph.initializer}
+    return [entry for entry in graph.input if entry.name not in initialisers]
+
+
+def dynamic_dimensions(inputs: Iterable[ValueInfoProto]) -> list[str]:
+    """The names of the dimensions that inputs leave dynamic, each once."""
+    dims = (dim for entry in inputs for dim in entry.type.tensor_type.shape.dim)
+    return list(dict.fromkeys(dim.dim_param for dim in dims if dim.dim_param))
+
+
+def _input_type(entry: ValueInfoProto, given: Sequence[int] | None, extents: Mapping[str, int]) -> TensorType:
     where = f"input '{entry.name}'"
     if entry.type.WhichOneof("value") != "tensor_type":
         kind = entry.type.WhichOneof("value") or "value without a type"
         raise TreadleError(f"the input is a {kind}", where, "a tensor")
     tensor = entry.type.tensor_type
     element = element_type(dtype_of(tensor.elem_type, where))
-    declared = [_Dimension.of(d) for d in tensor.shape.dim] if tensor.HasField("shape") else None
+    dims = [_Dimension.of(d) for d in tensor.shape.dim]
+    bound = [_Dimension(d.extent if d.extent is not None else extents.get(d.label), d.label) for d in dims]
+    declared = bound if tensor.HasField("shape") else None
     if given is not None:
         return TensorType(element, _agreed(entry.name, declared, [int(extent) for extent in given]))
     if declared is None:
-        raise TreadleError("the model does not say the input's shape", where, f"--shape {entry.name}=<d0>,<d1>,...")
+        raise MissingExtents("the model does not say the input's shape", where, f"--shape {entry.name}=<d0>,<d1>,...")
     missing = [n for n, dimension in enumerate(declared) if dimension.extent is None]
     if missing:
         listed = ", ".join(f"{n} ({declared[n].label!r})" for n in missing)
         text = ",".join(_placeholder(n, d) for n, d in enumerate(declared))
         plural = "dimensions" if len(missing) > 1 else "dimension"
-        raise TreadleError(
+        raise MissingExtents(
             f"{plural} {listed} without a value",
             where,
-            f"--shape {entry.name}={text}",
+            f"--shape {entry.name}={text}" + _by_name(declared[n] for n in missing),
         )
     return TensorType(element, [d.extent for d in declared if d.extent is not None])
 
@@ -84,10 +108,14 @@ def _placeholder(n: int, dimension: _Dimension) -> str:
     return f"<{dimension.label if dimension.label.isidentifier() else f'd{n}'}>"
 
 
+def _by_name(dimensions: Iterable[_Dimension]) -> str:
+    """The other way to say it, for dimensions with names."""
+    names = list(dict.fromkeys(d.label for d in dimensions))
+    return "" if "?" in names else f", or {' '.join(f'--shape {name}=<n>' for name in names)}"
+
+
 def _agreed(name: str, declared: list[_Dimension] | None, given: list[int]) -> list[int]:
     where = f"input '{name}'"
-    if any(extent < 0 for extent in given):
-        raise TreadleError(f"shape {tuple(given)} has a negative extent", where, "extents from 0 upwards")
     if declared is None:
         return given
     text = ",".join(_placeholder(n, d) for n, d in enumerate(declared))
@@ -100,4 +128,4 @@ def _agreed(name: str, declared: list[_Dimension] | None, given: list[int]) -> l
     return given
 
 
-__all__ = ["Shapes", "input_types"]
+__all__ = ["MissingExtents", "Shapes", "dynamic_dimensions", "free_inputs", "input_types"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from treadle.errors import TreadleError
 from treadle.frontends.onnx.builder import GraphBuilder, Tensor
@@ -52,11 +53,18 @@ def find_converter(op_type: str, domain: str, opset: int, where: str) -> Convert
         raise TreadleError(f"operators of domain '{domain}' are not supported", where, "operators of ONNX's own domain")
     entries = _REGISTRY.get(op_type)
     if entries is None:
-        raise TreadleError(f"operator {op_type} is not supported", where, supported_operators())
+        raise TreadleError(f"operator {op_type} is not supported", where, _accepted(op_type))
     if opset > MAX_OPSET or opset < entries[0].since:
         message = f"{op_type} of opset {opset} is not supported"
         raise TreadleError(message, where, f"{op_type} of opset {entries[0].since} to {MAX_OPSET}")
     return next(entry.convert for entry in reversed(entries) if entry.since <= opset)
+
+
+def _accepted(op_type: str) -> str:
+    """Operators of similar names; all of them would fill a screen, once for each node."""
+    similar = get_close_matches(op_type, _REGISTRY, n=3)
+    others = f"{', '.join(similar)}, and " if similar else ""
+    return f"{others}{len(_REGISTRY) - len(similar)} other operators (`treadle check --operators` lists them)"
 
 
 __all__ = ["MAX_OPSET", "Converter", "converts", "find_converter", "supported_operators"]
