@@ -12,6 +12,8 @@ GPU := $(VENV)/.stamp-gpu
 
 # Arguments for one run, for example: make pytest ARGS="-k fuse -x"
 ARGS ?=
+# What `make quick` runs.
+QUICK := tests/dialects tests/index tests/passes tests/backends/c_like
 # Those of the second half of gpu-bench, which times schedules: make gpu-bench SPACES="--seconds 600"
 SPACES ?=
 
@@ -28,7 +30,7 @@ READY = $(VENV)/.stamp-wheels
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format pytest lit slow-test gpu-test gpu-test-here gpu-bench gpu-bench-here gpu-first gpu-first-here bless docs \
+.PHONY: help venv demo test lint format pytest quick lit slow-test gpu-test gpu-test-here gpu-bench gpu-bench-here gpu-first gpu-first-here bless docs \
 	bench clean
 
 # Asked before anything is installed: without a GPU pycuda does not even build.
@@ -57,6 +59,9 @@ format: $(PACKAGES) ## rewrite the sources in the project's format
 
 pytest: $(MODELS) ## unit, pass and model tests (ARGS="-k NAME" chooses some)
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(ARGS)
+
+quick: $(PACKAGES) ## the tests of dialects, index arithmetic, passes and printing, in under two minutes
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(ARGS) $(QUICK)
 
 lit: $(PACKAGES) ## tests of the command-line tools, as a user calls them
 	$(BIN)/lit -sv --no-progress-bar tests/filecheck

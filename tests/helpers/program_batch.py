@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from numpy.typing import NDArray
 from xdsl.dialects.builtin import ModuleOp
@@ -63,7 +63,31 @@ class CompiledProgram:
             return ready.run(inputs)
 
 
-class ProgramBatch:
+class Named(Protocol):
+    """Whatever knows its name."""
+
+    @property
+    def name(self) -> str:
+        """The program's."""
+        ...
+
+
+P = TypeVar("P", bound=Named)
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Backend(Generic[P, R]):
+    """How a module becomes text, in place, and how texts become what can be run, by name, in one call of a compiler.
+
+    `printed` raises what passes and printers raise, `compiled` a TreadleError if the compiler rejects any text.
+    """
+
+    printed: Callable[[str, ModuleOp], P]
+    compiled: Callable[[Sequence[P]], Mapping[str, R]]
+
+
+class ProgramBatch(Generic[P, R]):
     """Programs by name, compiled in batches at the first use of one of each.
 
     `makers` gives for each name the function that makes its module, which may raise. What making, lowering, printing
@@ -71,33 +95,40 @@ class ProgramBatch:
     batch that does not compile are compiled one by one.
     """
 
-    def __init__(self, makers: Mapping[str, Maker], size: int = BATCH):
+    def __init__(self, makers: Mapping[str, Maker], backend: Backend[P, R], size: int = BATCH):
         self._makers = makers
+        self._backend = backend
         names = list(makers)
         self._batches = [names[start : start + size] for start in range(0, len(names), size)]
         self._batch_of = {name: batch for batch in self._batches for name in batch}
-        self._done: dict[str, CompiledProgram | Exception] = {}
+        self._ready: dict[str, R] = {}
+        self._failed: dict[str, Exception] = {}
 
-    def __getitem__(self, name: str) -> CompiledProgram:
-        if name not in self._done:
+    def __getitem__(self, name: str) -> R:
+        if name not in self._ready and name not in self._failed:
             self._compile(self._batch_of[name])
-        done = self._done[name]
-        if isinstance(done, Exception):
-            raise done
-        return done
+        if name in self._failed:
+            raise self._failed[name]
+        return self._ready[name]
 
     def _compile(self, names: Sequence[str]) -> None:
-        printed: list[PrintedProgram] = []
+        printed: list[P] = []
         for name in names:
             try:
-                printed.append(print_program(name, self._makers[name]()))
+                printed.append(self._backend.printed(name, self._makers[name]()))
             except Exception as error:
-                self._done[name] = error
+                self._failed[name] = error
         try:
-            compiled = compile_programs(printed)
+            self._ready.update(self._backend.compiled(printed))
         except TreadleError:
-            compiled = {program.name: _alone(program) for program in printed}
-        self._done.update(compiled)
+            self._compile_singly(printed)
+
+    def _compile_singly(self, programs: Sequence[P]) -> None:
+        for program in programs:
+            try:
+                self._ready.update(self._backend.compiled([program]))
+            except TreadleError as error:
+                self._failed[program.name] = error
 
 
 def print_program(name: str, module: ModuleOp) -> PrintedProgram:
@@ -122,13 +153,6 @@ def compile_programs(programs: Sequence[PrintedProgram]) -> dict[str, CompiledPr
     return {p.name: CompiledProgram(library, _entry(n), p.program) for n, p in enumerate(programs)}
 
 
-def _alone(program: PrintedProgram) -> CompiledProgram | Exception:
-    try:
-        return compile_programs([program])[program.name]
-    except TreadleError as error:
-        return error
-
-
 def _entry(position: int) -> str:
     return f"{ENTRY}_{position}"
 
@@ -139,3 +163,7 @@ def _renamed(unit: Unit, symbols: Mapping[str, str], program: str) -> str:
     define = [f"#define {name} {unique}" for name, unique in symbols.items()]
     undefine = [f"#undef {name}" for name in symbols]
     return "\n".join([*define, f'#line 1 "{place}"', unit.text, *undefine])
+
+
+C: Backend[PrintedProgram, CompiledProgram] = Backend(print_program, compile_programs)
+"""What ships for the CPU."""
