@@ -68,7 +68,7 @@ def with_file(original: Path, folder: Path, name: str, data: bytes) -> Path:
 
 def open_anywhere(folder: Path) -> None:
     """Reads all that running the artifact would read, on the CPU or a driver that is played."""
-    artifact = Artifact.at(folder)
+    artifact = Artifact(folder)
     if artifact.manifest.kind == "cpu":
         treadle.load(folder, threads=1).open().close()
         return
@@ -88,12 +88,12 @@ def refusal(folder: Path) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["model.so", "weights.safetensors", MANIFEST])
+@pytest.mark.parametrize("name", ["model.so", "weights", MANIFEST])
 @pytest.mark.parametrize("damage", ["cut", "gone", "other", "fifo", "folder", "link"])
 def test_a_damaged_file_is_refused_when_it_is_read(name: str, damage: str, on_cpu: Path, tmp_path: Path) -> None:
     folder = tmp_path / "saved"
     shutil.copytree(on_cpu, folder)
-    path = folder / name
+    path = next((folder / name).iterdir()) if name == "weights" else folder / name
     data = path.read_bytes()
     path.unlink()
     match damage:
@@ -107,7 +107,7 @@ def test_a_damaged_file_is_refused_when_it_is_read(name: str, damage: str, on_cp
             path.mkdir()
         case "link":
             (tmp_path / "elsewhere").write_bytes(data)
-            path.symlink_to("../elsewhere")
+            path.symlink_to(tmp_path / "elsewhere")
         case _:
             pass
     if name != MANIFEST:
@@ -144,7 +144,7 @@ def test_two_libraries_from_memory_are_two(memory_files: bool, monkeypatch: pyte
         library = shared_library.load_library(path.with_suffix(".so").read_bytes())
         answers.append(library[f"answer_{memory_files}"]())
     assert answers == [1, 2, 1]
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_the_library_says_what_it_expects(on_cpu: Path) -> None:
@@ -269,16 +269,16 @@ class TextDriver(FakeDriver):
 def test_a_gpu_artifact_runs_on_a_driver(rebuild: bool, on_gpu: Path, tmp_path: Path) -> None:
     folder = tmp_path / "saved"
     shutil.copytree(on_gpu, folder)
-    (launch,) = Artifact.at(folder).manifest.launches
+    (launch,) = Artifact(folder).manifest.launches
     if rebuild:
         (folder / launch.image).unlink()
     driver = TextDriver({launch.kernel: relu_of_product})
-    with open_program(Artifact.at(folder), driver, rebuild=rebuild) as program:
+    with open_program(Artifact(folder), driver, rebuild=rebuild) as program:
         np.testing.assert_allclose(program.run([X])[0], Y, rtol=1e-5, atol=1e-6)
 
 
 def test_a_cubin_says_what_its_launch_is(on_gpu: Path) -> None:
-    (launch,) = Artifact.at(on_gpu).manifest.launches
+    (launch,) = Artifact(on_gpu).manifest.launches
     assert kernel_interface(launch).encode() in (on_gpu / launch.image).read_bytes()
 
 

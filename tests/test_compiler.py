@@ -119,7 +119,7 @@ def test_save_and_load(model_path: Path, tmp_path: Path, own_cache: Path) -> Non
     loaded = treadle.load(tmp_path / "saved", threads=1)
     np.testing.assert_allclose(loaded(X)[0], Y, rtol=1e-5, atol=1e-6)
     names = {path.relative_to(tmp_path / "saved").as_posix() for path in (tmp_path / "saved").rglob("*")}
-    assert {MANIFEST, "module.mlir", "weights.safetensors", "model.so", "kernels/treadle_run.c"} <= names
+    assert {MANIFEST, "module.mlir", "weights", "model.so", "kernels/treadle_run.c"} <= names
 
 
 def test_the_second_compilation_comes_from_the_cache(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

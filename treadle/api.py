@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from treadle.artifact import Artifact
 from treadle.artifact_cache import artifact_key, find_artifact, store_artifact
 from treadle.backends.c.toolchain import find_toolchain
 from treadle.backends.cuda.compiler import nvrtc_version
@@ -20,6 +19,7 @@ from treadle.knobs import Knobs, load_knobs
 from treadle.model import CompiledModel, Device, check_device
 from treadle.settings import Settings, parse_precision
 from treadle.shapes import Shapes, normalized
+from treadle.store import store_of
 from treadle.target import Target
 
 if TYPE_CHECKING:
@@ -81,9 +81,9 @@ def compile(
     content = _content(model, path)
     extents = normalized(shapes)
     key = artifact_key(content, extents, str(chosen), _toolchain(chosen, knobs), precision)
-    folder = knobs.cache_dir / "models" / key
+    store = store_of(knobs)
     if cached and trace is None and not explain_fusion:
-        found = find_artifact(folder, None if path is None else path.parent)
+        found = find_artifact(store, key, None if path is None else path.parent)
         if found is not None:
             return CompiledModel(found, threads, device=device, emulation=emulation)
     # The compiler is imported only now: a model from the cache does not wait for it.
@@ -97,8 +97,8 @@ def compile(
         content=None if path is None else content,
         **options,
     )
-    store_artifact(folder, partial(_late("treadle.build:write_artifact"), request))
-    return CompiledModel(Artifact.at(folder), threads, device=device, emulation=emulation)
+    artifact = store_artifact(store, key, partial(_late("treadle.build:write_artifact"), request))
+    return CompiledModel(artifact, threads, device=device, emulation=emulation)
 
 
 def resolve_target(target: str | Target, device: Device | None = None) -> Target:

@@ -8,15 +8,17 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from treadle.artifact import Artifact, publish
+from treadle.artifact import Artifact
 from treadle.confined_files import Confinement
 from treadle.errors import TreadleError
 from treadle.manifest import Source
+from treadle.store import Store
 
 _PACKAGE = Path(__file__).parent
 _SOURCES = (".py", ".c", ".h")
 _DEPENDENCIES = ("xdsl", "onnx", "numpy")
 _CHUNK = 1 << 20
+_KIND = "models"
 
 
 def artifact_key(
@@ -34,21 +36,25 @@ def artifact_key(
     return hasher.hexdigest()
 
 
-def find_artifact(folder: Path, model_folder: Path | None) -> Artifact | None:
-    """A cached artifact; None if there is none, it is damaged, or its external data changed."""
-    if not folder.is_dir():
-        return None
-    try:
-        artifact = Artifact.at(folder)
-        artifact.check()
-    except TreadleError:
-        return None
-    return artifact if _same_sources(artifact.manifest.sources, model_folder) else None
+def find_artifact(store: Store, key: str, model_folder: Path | None) -> Artifact | None:
+    """A cached artifact whose external data is what it was; None if there is none. A damaged one is removed."""
+    for folder in store.folders(_KIND, key):
+        try:
+            artifact = Artifact(folder)
+            artifact.check()
+        except TreadleError:
+            store.discard(folder)
+            continue
+        if _same_sources(artifact.manifest.sources, model_folder):
+            store.use(folder)
+            return artifact
+    return None
 
 
-def store_artifact(folder: Path, write: Callable[[Path], None]) -> None:
-    """Makes a cached artifact, in place of a damaged or outdated one."""
-    publish(folder, write, replace=lambda _: True)
+def store_artifact(store: Store, key: str, write: Callable[[Path], str]) -> Artifact:
+    """Caches the artifact that `write(folder)` makes; it returns the digest of its manifest."""
+    with store.writing():  # until it is opened, nobody evicts it
+        return Artifact(store.add_folder(_KIND, key, write))
 
 
 @cache

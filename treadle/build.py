@@ -6,6 +6,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from xdsl.dialects.builtin import BytesAttr, DictionaryAttr, ModuleOp, StringAttr
 from xdsl.ir import Attribute
 
@@ -13,7 +15,9 @@ from treadle.artifact import write_manifest
 from treadle.backends.c.write_artifact import write_kernels as write_c
 from treadle.backends.cuda.write_artifact import write_kernels as write_cuda
 from treadle.backends.interface import program_interface
-from treadle.backends.program import TensorSpec, planned_main, read_program
+from treadle.backends.program import ProgramConstant, TensorSpec, planned_main, read_program
+from treadle.dialects.graph.attributes import BlobAttr
+from treadle.dialects.graph.store import default_store
 from treadle.frontends.onnx.loader import LoadedModel, load_model
 from treadle.manifest import Manifest, Tensor
 from treadle.passes.instruments import ir_text
@@ -21,8 +25,11 @@ from treadle.request import LOWERING, Request, Tell, lowered_module
 from treadle.weights import write_weights
 
 
-def write_artifact(request: Request, folder: Path) -> None:
-    """Compiles the request into an empty folder; raises what import, passes, printers and compilers raise."""
+def write_artifact(request: Request, folder: Path) -> str:
+    """Compiles the request into an empty folder; the sha256 (hex) of its manifest.
+
+    Raises what import, passes, printers and compilers raise.
+    """
     model = request.model
     loaded = load_model(model, request.content) if isinstance(model, Path) else model
     module = lowered_module(replace(request, model=loaded))
@@ -30,7 +37,7 @@ def write_artifact(request: Request, folder: Path) -> None:
     target = request.target
     (folder / "module.mlir").write_text(ir_text(module))
     inputs, outputs = tuple(map(_tensor, program.inputs)), tuple(map(_tensor, program.outputs))
-    constants = write_weights((constant.array() for constant in program.constants), folder)
+    constants = write_weights(map(_stored, program.constants), folder)
     tell = partial(_tell_second_half, request.tell)
     machine, launches = "", ()
     if target.is_cuda:
@@ -52,11 +59,17 @@ def write_artifact(request: Request, folder: Path) -> None:
         metadata=_metadata(module),
         sources=loaded.files.sources() if isinstance(loaded, LoadedModel) else (),
     )
-    write_manifest(folder, manifest)
+    return write_manifest(folder, manifest)
 
 
 def _tell_second_half(tell: Tell, what: str, part: float) -> None:
     tell(what, LOWERING + (1 - LOWERING) * part)
+
+
+def _stored(constant: ProgramConstant) -> tuple[NDArray[np.generic], Path | None]:
+    """A constant's values, and the file of the store that has them."""
+    value = constant.value
+    return constant.array(), default_store().path(value.digest.data) if isinstance(value, BlobAttr) else None
 
 
 def _tensor(spec: TensorSpec) -> Tensor:

@@ -27,12 +27,14 @@ class Confinement:
     owner: whose folder that is in messages, such as `the model's folder`
     what:  what its files are in messages, such as `external data`
     accepted: what is accepted; else each message says what of such a file
+    descriptor: of the folder, opened: then names are taken as they stand, and no link is followed
     """
 
     root: Path
     owner: str
     what: str
     accepted: str | None = None
+    descriptor: int | None = None
 
     def open(self, name: str, where: object) -> FileIO:
         """The regular file that `name` means relative to the folder, opened for reading, unbuffered.
@@ -42,7 +44,8 @@ class Confinement:
         """
         parts = self._parts(name, where)
         try:
-            return os.fdopen(_open_below(self.root, parts), "rb", buffering=0)
+            root = os.open(self.root.resolve(), _FOLDER) if self.descriptor is None else os.dup(self.descriptor)
+            return os.fdopen(_open_below(root, parts), "rb", buffering=0)
         except _NotRegularError as error:
             accepted = self.accepted or f"a regular file inside {self.root.resolve()}"
             raise TreadleError(f"{self.what} file {_shortened(name)} is {error}", where, accepted) from None
@@ -56,6 +59,8 @@ class Confinement:
     def _parts(self, name: str, where: object) -> Sequence[str]:
         """The way from the folder to the file without any link; TreadleError if it leads out."""
         root = self.root.resolve()
+        if self.descriptor is not None and "\0" not in name and not {"", ".", ".."} & set(name.split("/")):
+            return name.split("/")
         try:
             path = (root / name).resolve()
             inside = bool(name) and not Path(name).is_absolute() and path.is_relative_to(root)
@@ -71,12 +76,14 @@ class _NotRegularError(Exception):
     """What is there instead of a regular file."""
 
 
-def _open_below(root: Path, parts: Sequence[str]) -> int:
-    """A descriptor of the file; no link is followed, so that one put there since the check leads nowhere."""
-    if not parts:
-        raise _NotRegularError("a folder")
-    folder = os.open(root.resolve(), _FOLDER)
+def _open_below(folder: int, parts: Sequence[str]) -> int:
+    """A descriptor of the file below a folder's, which is closed.
+
+    No link is followed: one that was put there since the check leads nowhere.
+    """
     try:
+        if not parts:
+            raise _NotRegularError("a folder")
         for part in parts[:-1]:
             inner = os.open(part, _FOLDER, dir_fd=folder)
             os.close(folder)
@@ -94,7 +101,12 @@ def _open_below(root: Path, parts: Sequence[str]) -> int:
 
 
 def _check_regular(status: os.stat_result) -> None:
-    kinds = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket"))
+    kinds = (
+        (stat.S_ISDIR, "a folder"),
+        (stat.S_ISLNK, "a link"),
+        (stat.S_ISFIFO, "a FIFO"),
+        (stat.S_ISSOCK, "a socket"),
+    )
     if not stat.S_ISREG(status.st_mode):
         raise _NotRegularError(next((kind for test, kind in kinds if test(status.st_mode)), "a device"))
 

@@ -5,7 +5,8 @@ test or a notebook may change a variable between two compilations; what it retur
 
 | variable            | field         | meaning                                                             |
 |---------------------|---------------|---------------------------------------------------------------------|
-| TREADLE_CACHE_DIR   | cache_dir     | compiled objects, tuned schedules (default: the user's cache folder) |
+| TREADLE_CACHE_DIR   | cache_dir     | compiled objects, constants, models (default: the user's cache folder) |
+| TREADLE_CACHE_LIMIT | cache_limit   | bytes that it may take, such as 500MB or 20GB (default: 20GB)        |
 | TREADLE_CC, CC      | c_compiler    | C compiler command, arguments allowed; TREADLE_CC wins               |
 | TREADLE_CFLAGS      | c_flags       | more flags for the C compiler, after Treadle's own                   |
 | TREADLE_NUM_THREADS | num_threads   | CPU threads a program uses (default: the cores this process may use) |
@@ -16,6 +17,7 @@ test or a notebook may change a variable between two compilations; what it retur
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +26,16 @@ from pathlib import Path
 import platformdirs
 
 from treadle.errors import TreadleError
+
+DEFAULT_CACHE_LIMIT = 20 * 10**9
+"""Bytes: room for one model of several billion parameters, whose constants are kept as imported and as packed, or for
+some hundred small models; and little of the disk of a machine that runs such models."""
+
+_UNITS = {"": 1, "B": 1} | {
+    f"{prefix}{suffix}": base ** (power + 1)
+    for base, suffix in ((1000, "B"), (1024, "iB"))
+    for power, prefix in enumerate("KMGT")
+}
 
 
 @dataclass(frozen=True)
@@ -36,6 +48,8 @@ class Knobs:
     c_flags: tuple[str, ...]
     num_threads: int
     trace_dir: Path | None
+    cache_limit: int
+    """Bytes. What was not used for longest goes first."""
     cuda_driver: str | None = None
     """Which binding to the GPU's driver; None means: what is installed."""
 
@@ -50,6 +64,7 @@ def load_knobs(environment: Mapping[str, str] | None = None) -> Knobs:
         c_flags=_words(env, "TREADLE_CFLAGS"),
         num_threads=_positive_int(env, "TREADLE_NUM_THREADS", available_cores()),
         trace_dir=None if trace_dir is None else Path(trace_dir).expanduser(),
+        cache_limit=_bytes(env, "TREADLE_CACHE_LIMIT", DEFAULT_CACHE_LIMIT),
         cuda_driver=_one_of(env, "TREADLE_CUDA_DRIVER", ("bindings", "pycuda")),
     )
 
@@ -88,6 +103,17 @@ def _words(env: Mapping[str, str], name: str) -> tuple[str, ...]:
         return tuple(shlex.split(value))
     except ValueError as error:
         raise TreadleError(f"cannot split {value!r} into words: {error}", name, "shell words") from error
+
+
+def _bytes(env: Mapping[str, str], name: str, default: int) -> int:
+    value = _text(env, name)
+    if value is None:
+        return default
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)\s*([A-Za-z]*)", value, re.ASCII)
+    units = {unit.lower(): factor for unit, factor in _UNITS.items()}
+    if found is None or found[2].lower() not in units:
+        raise TreadleError(f"{value!r} is not a number of bytes", name, "such as 500MB, 20GB, 1.5TB, or 2GiB")
+    return int(float(found[1]) * units[found[2].lower()])
 
 
 def _positive_int(env: Mapping[str, str], name: str, default: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from treadle.artifact import Artifact, publish
+from treadle.artifact import Artifact, is_artifact
 from treadle.backends.c.executor import CpuProgram
 from treadle.backends.c.open_artifact import open_program as open_cpu
 from treadle.backends.call_lock import CallLock
@@ -19,6 +19,7 @@ from treadle.backends.cuda.executor import CudaProgram
 from treadle.backends.cuda.open_artifact import open_program as open_cuda
 from treadle.errors import TreadleError
 from treadle.manifest import Manifest, Tensor
+from treadle.publishing import publish
 
 Array = NDArray[Any]
 Program = CpuProgram | CudaProgram | EmulatedModel
@@ -131,9 +132,10 @@ class CompiledModel:
     def save(self, path: str | Path) -> None:
         """Writes the model as a folder that `treadle.load` reads, in one step.
 
-        An earlier artifact or an empty folder is replaced; TreadleError for any other, or if it cannot be written.
+        An earlier artifact or an empty folder is replaced, and models that were loaded from it go on to work;
+        TreadleError for any other, or if it cannot be written.
         """
-        publish(Path(path), self.artifact.copy_to)
+        publish(Path(path), self.artifact.copy_to, replace=is_artifact)
 
     def close(self) -> None:
         """Gives threads and memory back, after a call that is under way; a later call loads them again."""
@@ -199,7 +201,7 @@ def load(
     TreadleError if the manifest is missing or damaged. The other files are checked when they are read, at the first
     call. `threads`, `device`, `checks`, `counters` and `limit` are those of `treadle.compile`.
     """
-    artifact = Artifact.at(Path(path))
+    artifact = Artifact(Path(path))
     emulation = Emulation(tuple(checks), counters, limit)
     return CompiledModel(artifact, threads, device=device, emulation=emulation, rebuild=rebuild)
 

@@ -1,55 +1,72 @@
-"""The constants of an artifact: written once each, read back as arrays."""
+"""The constants of an artifact: a file each, of nothing but their bytes, named by their sha256."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors import numpy as safetensors
 
 from treadle.artifact import Artifact
 from treadle.errors import TreadleError
 from treadle.manifest import WROTE_IT, Tensor
 
-WEIGHTS = "weights.safetensors"
+FOLDER = "weights"
+ALIGNMENT = 64
+"""Bytes: constants are read to a multiple of it, where the kernels want them, so that they are not copied again."""
 
 Array = np.ndarray[Any, Any]
 
 
-def write_weights(arrays: Iterable[Array], folder: Path) -> tuple[Tensor, ...]:
-    """Writes the constants' bytes, equal ones once; each constant's key, shape and type."""
-    stored: dict[str, Array] = {}
-    key_of: dict[str, str] = {}
-    constants: list[Tensor] = []
-    for array in arrays:
-        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        digest = hashlib.sha256(data.data).hexdigest()
-        if digest not in key_of:
-            key_of[digest] = str(len(key_of))
-            stored[key_of[digest]] = data
-        constants.append(Tensor(key_of[digest], array.shape, array.dtype.name))
-    safetensors.save_file(stored, folder / WEIGHTS)
-    return tuple(constants)
+def write_weights(constants: Iterable[tuple[Array, Path | None]], folder: Path) -> tuple[Tensor, ...]:
+    """Writes the constants' bytes, equal ones once; each constant's key, shape and type.
+
+    Beside an array stands a file of the same disk that has its bytes, if there is one: then it gets a second name
+    instead of a copy.
+    """
+    (folder / FOLDER).mkdir()
+    return tuple(_write(array, stored, folder / FOLDER) for array, stored in constants)
 
 
 def read_weights(artifact: Artifact) -> list[Array]:
-    """The constants in the manifest's order; TreadleError for one that is missing or of another size."""
-    if not artifact.manifest.constants:
-        return []
-    where = artifact.folder / WEIGHTS
+    """The constants in the manifest's order; TreadleError for one that is missing, changed, or of another size."""
+    read: dict[str, Array] = {}
+    for tensor in artifact.manifest.constants:
+        if tensor.name not in read:
+            read[tensor.name] = _read(artifact, tensor)
+        if read[tensor.name].nbytes != tensor.num_bytes:
+            message = f"constant {tensor} has {read[tensor.name].nbytes} bytes"
+            raise TreadleError(message, artifact.folder / FOLDER / tensor.name, WROTE_IT)
+    return [read[t.name].view(t.dtype).reshape(t.shape) for t in artifact.manifest.constants]
+
+
+def _write(array: Array, stored: Path | None, folder: Path) -> Tensor:
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    name = stored.name if stored is not None else hashlib.sha256(data.data).hexdigest()
+    path = folder / name
+    if not path.exists() and (stored is None or not _linked(stored, path)):
+        path.write_bytes(data.data)
+    return Tensor(name, array.shape, array.dtype.name)
+
+
+def _linked(stored: Path, path: Path) -> bool:
+    """Whether a file got a second name; some file systems have no such links, or limit their number."""
     try:
-        stored = safetensors.load(artifact.read(WEIGHTS))
-    except (SafetensorError, KeyError, ValueError) as error:
-        raise TreadleError(f"the weights cannot be read: {error}", where, WROTE_IT) from error
-    return [_constant(stored, tensor, where) for tensor in artifact.manifest.constants]
+        os.link(stored, path)
+    except OSError:
+        return False
+    return True
 
 
-def _constant(stored: dict[str, Array], tensor: Tensor, where: Path) -> Array:
-    array = stored.get(tensor.name)
-    if array is None or array.nbytes != tensor.num_bytes:
-        raise TreadleError(f"constant {tensor} is missing or has another size", where, WROTE_IT)
-    return array.reshape(-1).view(tensor.dtype).reshape(tensor.shape)
+def _read(artifact: Artifact, tensor: Tensor) -> Array:
+    storage = np.empty(tensor.num_bytes + ALIGNMENT, np.uint8)
+    start = -storage.ctypes.data % ALIGNMENT
+    array = storage[start : start + tensor.num_bytes]
+    artifact.read_into(f"{FOLDER}/{tensor.name}", array.data)
+    return array
+
+
+__all__ = ["FOLDER", "read_weights", "write_weights"]

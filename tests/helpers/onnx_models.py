@@ -36,14 +36,17 @@ def value(name: str, shape: Sequence[int | str], dtype: int = TensorProto.FLOAT)
     return helper.make_tensor_value_info(name, dtype, list(shape))
 
 
-def linear_model(path: Path, rows: int | str = 2, name: str = "x", opset: int = OPSET) -> Path:
-    """relu(x @ WEIGHTS) for x of shape [rows, 8]."""
+def linear_model(
+    path: Path, rows: int | str = 2, name: str = "x", opset: int = OPSET, weights: NDArray[Any] = WEIGHTS
+) -> Path:
+    """relu(x @ weights) for x of shape [rows, weights' rows]."""
     nodes = [
         helper.make_node("MatMul", [name, "w"], ["m"], name="product"),
         helper.make_node("Relu", ["m"], ["y"], name="clamp"),
     ]
-    weights = numpy_helper.from_array(WEIGHTS, "w")
-    return save_model(path, nodes, [value(name, (rows, 8))], [value("y", (rows, 4))], [weights], opset)
+    rows_in, columns = weights.shape
+    inputs, outputs = [value(name, (rows, rows_in))], [value("y", (rows, columns))]
+    return save_model(path, nodes, inputs, outputs, [numpy_helper.from_array(weights, "w")], opset)
 
 
 def single_node_model(path: Path, operator: str) -> Path:

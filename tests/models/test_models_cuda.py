@@ -9,11 +9,11 @@ import pytest
 import treadle
 from tests.models.agreement import NAMES
 from tests.models.catalog import require_model
-from treadle.backends.cuda.cache import CubinCache
 from treadle.backends.cuda.compiler import Unit, compile_cubins
 from treadle.backends.cuda.resources import Resources, occupancy
 from treadle.knobs import load_knobs
 from treadle.model import CompiledModel
+from treadle.store import store_of
 from treadle.target import Target
 
 QUICK = {("ppocr_cls", "sm_80"), ("minilm", "sm_80")}
@@ -30,7 +30,7 @@ def resources_of(model: CompiledModel) -> dict[str, Resources]:
     """What ptxas said of each kernel; the units come from the cache, where the model's compilation put them."""
     texts = [model.folder / name for name in sorted(model.manifest.files) if name.endswith(".cu")]
     units = [Unit(path.stem, path.read_text()) for path in texts]
-    cubins = compile_cubins(units, Target.parse(model.target), cache=CubinCache(load_knobs().cache_dir / "cubins"))
+    cubins = compile_cubins(units, Target.parse(model.target), cache=store_of(load_knobs()))
     return {name: each for cubin in cubins for name, each in cubin.resources.items()}
 
 

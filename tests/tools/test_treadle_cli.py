@@ -113,6 +113,15 @@ def test_check_lists_what_is_supported(nodes: list[str], model: str, capsys: pyt
     assert ("product" in text) == bool(nodes)
 
 
+def test_the_cache_is_listed_and_cleared(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    treadle.compile(model)
+    for option, models in ([], "1"), (["--clear"], "0"):
+        assert main(["cache", *option]) == 0
+        first, *lines = capsys.readouterr().out.splitlines()
+        assert first.endswith("cache: at most 20000.0 MB (TREADLE_CACHE_LIMIT)")
+        assert dict(line.split()[:2] for line in lines)["models"] == models
+
+
 def test_ctrl_c(model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupt(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from treadle.api import compile, resolve_target
-from treadle.artifact import check_replaceable, publish
+from treadle.artifact import is_artifact
 from treadle.errors import TreadleError
+from treadle.publishing import check_replaceable, publish
 from treadle.settings import Settings
 from treadle.tools.arguments import parse_shapes
 from treadle.tools.output import STDOUT
@@ -32,7 +33,7 @@ def compile_command(args: argparse.Namespace) -> int:
         raise TreadleError("the trace's folder lies in that of -o, which is replaced", trace, "another folder")
     if args.to is not None:
         return _write_stage(args, output, shapes, trace)
-    check_replaceable(output)
+    check_replaceable(output, is_artifact)
     with progress() as tell:
         model = compile(
             args.model, args.target or "cpu", shapes, precision=args.precision or "f32", trace_dir=trace,

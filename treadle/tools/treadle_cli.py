@@ -1,4 +1,4 @@
-"""`treadle`: compiles, runs and checks ONNX models, and draws task mappings."""
+"""`treadle`: compiles, runs and checks ONNX models, draws task mappings, and empties its cache."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from treadle.model import DEVICES
 from treadle.settings import PRECISIONS
 from treadle.target import TARGETS
+from treadle.tools.cache_command import cache_command
 from treadle.tools.check_command import check_command
 from treadle.tools.compile_command import compile_command
 from treadle.tools.map_command import map_command
@@ -38,11 +39,12 @@ def _dispatch(argv: Sequence[str] | None) -> int:
 def _parser() -> Parser:
     parser = Parser(prog="treadle", description="A deep-learning compiler: ONNX models to C and CUDA C++.")
     parser.add_argument("--version", action="version", version=f"treadle {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="compile | run | check | map")
+    commands = parser.add_subparsers(required=True, metavar="compile | run | check | map | cache")
     _add_compile(commands.add_parser("compile", help="write a model as C or CUDA text, compiled"))
     _add_run(commands.add_parser("run", help="compile a model and run it"))
     _add_check(commands.add_parser("check", help="say which nodes of a model are supported"))
     _add_map(commands.add_parser("map", help="draw task mappings: who does which task, and when"))
+    _add_cache(commands.add_parser("cache", help="say what the cache holds"))
     return parser
 
 
@@ -101,6 +103,11 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nodes", action="store_true", help="list every node, not every kind of operator")
     _add_target(parser)
     _add_settings(parser)
+
+
+def _add_cache(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(command=cache_command)
+    parser.add_argument("--clear", action="store_true", help="remove everything that is not in use")
 
 
 def _add_map(parser: argparse.ArgumentParser) -> None:

@@ -51,11 +51,10 @@ def test_another_header_makes_another_object(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("damage", [b"", b"short"])
-@pytest.mark.parametrize("suffix", [".o", ".o.sha256"])
-def test_a_damaged_entry_is_compiled_anew(tmp_path: Path, suffix: str, damage: bytes) -> None:
+def test_a_damaged_entry_is_compiled_anew(tmp_path: Path, damage: bytes) -> None:
     (made,) = compile_objects([unit()], knobs(tmp_path))
     intact = made.read_bytes()
-    made.with_suffix(suffix).write_bytes(damage)
+    made.write_bytes(damage)
     assert compile_objects([unit()], knobs(tmp_path)) == [made]
     assert made.read_bytes() == intact
 
@@ -65,7 +64,7 @@ def test_a_wrong_line_is_named_with_its_unit(tmp_path: Path) -> None:
         compile_objects([unit(), Unit("matmul_3", "int f(void) { return unknown_name; }")], knobs(tmp_path))
     assert caught.value.where == "matmul_3"
     assert any("-O3" in note for note in caught.value.__notes__)
-    assert not list(tmp_path.rglob(".new-*"))
+    assert not list((tmp_path / "scratch").iterdir())
 
 
 def test_an_unwritable_cache_is_named(tmp_path: Path) -> None:

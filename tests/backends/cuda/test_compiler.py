@@ -8,9 +8,9 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from treadle.backends.cuda import compiler
-from treadle.backends.cuda.cache import CubinCache
 from treadle.backends.cuda.compiler import Unit, compile_cubin, compile_cubins
 from treadle.errors import TreadleError
+from treadle.store import Store
 from treadle.target import TARGETS, Target
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="needs treadle[nvrtc]")
@@ -91,7 +91,7 @@ def test_the_same_text_compiles_to_the_same_bytes() -> None:
 
 
 def test_a_cached_unit_is_not_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = CubinCache(tmp_path)
+    cache = Store(tmp_path, 1 << 30)
     first = compile_cubin(unit(), SM_80, cache=cache)
 
     def compile_again(*_: object) -> None:
@@ -103,7 +103,7 @@ def test_a_cached_unit_is_not_compiled_again(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("change", ["text", "target", "options"])
 def test_whatever_changes_the_result_changes_the_entry(tmp_path: Path, change: str) -> None:
-    cache = CubinCache(tmp_path)
+    cache = Store(tmp_path, 1 << 30)
     compile_cubin(unit(), SM_80, cache=cache)
     compile_cubin(
         unit(factor=3 if change == "text" else 2),
@@ -116,7 +116,7 @@ def test_whatever_changes_the_result_changes_the_entry(tmp_path: Path, change: s
 
 @pytest.mark.parametrize("damage", [b"", b"short", b"\0" * 4096])
 def test_a_damaged_entry_is_compiled_anew(tmp_path: Path, damage: bytes) -> None:
-    cache = CubinCache(tmp_path)
+    cache = Store(tmp_path, 1 << 30)
     first = compile_cubin(unit(), SM_80, cache=cache)
     (entry,) = tmp_path.rglob("*.cubin")
     intact = entry.read_bytes()

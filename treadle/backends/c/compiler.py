@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from treadle.backends.c.cache import digest, fetch
 from treadle.backends.c.toolchain import INCLUDE_DIRECTORIES, Toolchain, find_toolchain
 from treadle.errors import TreadleError
 from treadle.knobs import Knobs, available_cores, load_knobs
+from treadle.store import digest, store_of
 
 _LOG_LINES = 40
 _ACCEPTED = "C11 with GNU extensions that calls the functions of treadle/backends/c/include/treadle.h"
@@ -39,7 +39,9 @@ def build_library(
     The thread pool and the headers are this package's, unless `headers` has others, by name: then the units are all.
     """
     all_units = [*units, pool_unit()] if headers is None else units
-    return link(compile_objects(all_units, knobs, headers=headers), knobs)
+    settings = load_knobs() if knobs is None else knobs
+    with store_of(settings).writing():  # until the objects are linked, nobody evicts them
+        return link(compile_objects(all_units, settings, headers=headers), settings)
 
 
 def compile_objects(
@@ -54,11 +56,11 @@ def compile_objects(
     toolchain = find_toolchain(settings)
     found = _headers() if headers is None else [part for item in sorted(headers.items()) for part in item]
     salt = digest(toolchain.identity(), *found)
-    directory = settings.cache_dir / "objects"
+    store = store_of(settings)
 
     def compile_unit(unit: Unit) -> Path:
         key = digest(salt, unit.text)
-        return fetch(directory, key, ".o", lambda target: _compile(toolchain, unit, target, headers))
+        return store.fetch("objects", key, ".o", lambda target: _compile(toolchain, unit, target, headers))
 
     with ThreadPoolExecutor(max_workers=available_cores()) as workers:
         return list(workers.map(compile_unit, units))
@@ -74,7 +76,7 @@ def link(objects: Sequence[Path], knobs: Knobs | None = None) -> Path:
     def produce(target: Path) -> None:
         _run(toolchain.link_command(paths, target), "link")
 
-    return fetch(settings.cache_dir / "libraries", key, ".so", produce)
+    return store_of(settings).fetch("libraries", key, ".so", produce)
 
 
 def _headers() -> list[bytes]:

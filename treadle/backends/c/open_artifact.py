@@ -9,7 +9,6 @@ import numpy as np
 
 from treadle.artifact import Artifact
 from treadle.backends.buffers import TensorSpec
-from treadle.backends.c.cache import digest
 from treadle.backends.c.compiler import Unit, build_library
 from treadle.backends.c.executor import CpuProgram
 from treadle.backends.c.shared_library import load_library
@@ -17,6 +16,7 @@ from treadle.backends.c.toolchain import cpu_identity
 from treadle.backends.interface import check_interface, manifest_interface
 from treadle.errors import TreadleError
 from treadle.manifest import WROTE_IT, Tensor
+from treadle.store import digest
 from treadle.weights import read_weights
 
 LIBRARY = "model.so"

@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from treadle.backends.cuda.cache import CubinCache
 from treadle.backends.cuda.resources import Resources, parse_resources
 from treadle.errors import TreadleError
+from treadle.store import Store, digest
 from treadle.target import Target
 
 HEADER_NAME = "treadle_cuda.h"
@@ -51,7 +51,7 @@ def compile_cubin(
     target: Target,
     *,
     options: Sequence[str] = (),
-    cache: CubinCache | None = None,
+    cache: Store | None = None,
     header: str | None = None,
 ) -> Cubin:
     """Compiles `unit` for `target`.
@@ -69,13 +69,11 @@ def compile_cubin(
     included = _header() if header is None else header
     if cache is None:
         return _compile(unit, included, target.name, all_options)
-    key = CubinCache.key(nvrtc_version(), unit.text, included, *all_options)
-    stored = cache.load(key)
-    if stored is not None:
-        return _decode(stored)
-    cubin = _compile(unit, included, target.name, all_options)
-    cache.store(key, _encode(cubin))
-    return cubin
+    key = digest(nvrtc_version(), unit.text, included, *all_options)
+    stored = cache.fetch(
+        "cubins", key, ".cubin", lambda path: _write(path, _compile(unit, included, target.name, all_options))
+    )
+    return _decode(stored.read_bytes())
 
 
 def compile_cubins(
@@ -83,7 +81,7 @@ def compile_cubins(
     target: Target,
     *,
     options: Sequence[str] = (),
-    cache: CubinCache | None = None,
+    cache: Store | None = None,
     workers: int | None = None,
     header: str | None = None,
 ) -> list[Cubin]:
@@ -179,10 +177,10 @@ def _diagnosis(unit: Unit, header: str, status: str, log: str) -> TreadleError:
     return TreadleError(f"{found['message']} in '{line}'", where=f"{found['file']}:{number}")
 
 
-def _encode(cubin: Cubin) -> bytes:
-    """One line of JSON, then the image."""
+def _write(path: Path, cubin: Cubin) -> None:
+    """Writes one line of JSON, then the image."""
     about = {"arch": cubin.arch, "resources": {name: asdict(each) for name, each in cubin.resources.items()}}
-    return json.dumps(about, sort_keys=True).encode() + b"\n" + cubin.image
+    path.write_bytes(json.dumps(about, sort_keys=True).encode() + b"\n" + cubin.image)
 
 
 def _decode(stored: bytes) -> Cubin:

@@ -11,7 +11,6 @@ from pathlib import Path
 from xdsl.dialects.builtin import MemRefType, ModuleOp
 from xdsl.ir import Attribute
 
-from treadle.backends.cuda.cache import CubinCache
 from treadle.backends.cuda.compiler import HEADER, Cubin, Unit, compile_cubins
 from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.file_names import file_names
@@ -22,6 +21,7 @@ from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.errors import TreadleError
 from treadle.knobs import load_knobs
 from treadle.manifest import KernelLaunch, Shape3
+from treadle.store import store_of
 from treadle.target import Target
 
 _BATCH = 4 * (os.cpu_count() or 1)
@@ -63,7 +63,7 @@ def _described(units: Sequence[Unit], launches: Sequence[KernelLaunch]) -> list[
 
 def _compiled(units: list[Unit], target: Target, tell: Tell) -> list[Cubin]:
     """The units' cubins, compiled in batches so that progress can be told between them."""
-    cache = CubinCache(load_knobs().cache_dir / "cubins")
+    cache = store_of(load_knobs())
     cubins: list[Cubin] = []
     for start in range(0, len(units), _BATCH):
         tell(f"compiling CUDA ({start} of {len(units)} kernels)", start / len(units))

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
 
-from treadle.backends.c.cache import digest, fetch
 from treadle.backends.c.toolchain import Toolchain, find_toolchain
 from treadle.backends.cuda.compiler import HEADER
 from treadle.backends.cuda.emulator.flags import COMMON, LINK, NO_UBSAN, RUNTIME, text_flags
@@ -19,6 +18,7 @@ from treadle.backends.cuda.emulator.signature import dynamic_arrays, kernels
 from treadle.backends.cuda.emulator.unwritten import PATTERN, with_unwritten_pattern
 from treadle.errors import TreadleError
 from treadle.knobs import Knobs, available_cores
+from treadle.store import digest, store_of
 
 MAX_DYNAMIC_BYTES = 227 * 1024
 """The largest dynamic shared memory of any target."""
@@ -75,7 +75,7 @@ def build_text(text: str, name: str, checked: bool, knobs: Knobs, counted: bool 
             _compile([*toolchain.command, *flags, "-c", str(source), "-o", str(made)], check, alone, text, name)
         _run([*toolchain.link_command([*objects, runtime], target), *LINK], text, name)
 
-    return fetch(knobs.cache_dir / "emulator", key, ".so", produce)
+    return store_of(knobs).fetch("emulator", key, ".so", produce)
 
 
 def _trailer(text: str) -> str:
@@ -101,7 +101,7 @@ def _build_border(toolchain: Toolchain, knobs: Knobs) -> Path:
         source.write_text(text)
         _run([*toolchain.command, "-c", str(source), "-o", str(target)], text, "emulator border")
 
-    return fetch(knobs.cache_dir / "emulator", digest(toolchain.identity(), text), ".o", produce)
+    return store_of(knobs).fetch("emulator", digest(toolchain.identity(), text), ".o", produce)
 
 
 def _build_runtime(toolchain: Toolchain, knobs: Knobs) -> Path:
@@ -121,7 +121,7 @@ def _build_runtime(toolchain: Toolchain, knobs: Knobs) -> Path:
             list(pool.map(compile_one, range(len(sources))))
         _run([*toolchain.link_command(objects, target), "-ldl", NO_UBSAN], "", "emulator runtime")
 
-    return fetch(knobs.cache_dir / "emulator", key, ".so", produce)
+    return store_of(knobs).fetch("emulator", key, ".so", produce)
 
 
 def _sources(folders: Sequence[Path]) -> list[bytes]:

@@ -1,0 +1,67 @@
+"""Locks on folders, by which processes know what others use. They end with their process, however it ends.
+
+A reader shares the lock of the folder that it reads; whoever makes a folder, or removes one, has it alone. Locks are
+advice (`flock` of the folder itself, no file is written) and follow a folder that is renamed. Some file systems,
+such as NFS, have none for folders: there, a folder that nobody changed or used for a day is taken for unused.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+import weakref
+from pathlib import Path
+
+_DAY = 24 * 60 * 60
+
+
+class FolderLock:
+    """A lock that is kept until `release`, or until the object is collected. `descriptor` is the open folder."""
+
+    def __init__(self, descriptor: int):
+        self.descriptor = descriptor
+        self.release = weakref.finalize(self, os.close, descriptor)
+
+
+def share(folder: Path) -> FolderLock | None:
+    """The folder's lock, shared; None if someone has it alone, to remove the folder. OSError if there is none."""
+    return _lock(folder, fcntl.LOCK_SH, unlocked=True)
+
+
+def hold(folder: Path) -> FolderLock | None:
+    """The lock of a folder that was just made, alone; None if someone is about to remove it. OSError as `share`."""
+    return _lock(folder, fcntl.LOCK_EX, unlocked=True)
+
+
+def take(folder: Path) -> FolderLock | None:
+    """The lock of a folder that is to be removed, alone; None if anyone else has it. OSError as `share`."""
+    return _lock(folder, fcntl.LOCK_EX, unlocked=False)
+
+
+def _lock(folder: Path, kind: int, *, unlocked: bool) -> FolderLock | None:
+    """`unlocked`: whether a folder that was in use lately will do where the file system has no locks."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    lock = FolderLock(descriptor)
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        is_free = _is_at(folder, descriptor)
+    except BlockingIOError:
+        is_free = False
+    except OSError:
+        is_free = unlocked or time.time() - os.fstat(descriptor).st_mtime > _DAY
+    if is_free:
+        return lock
+    lock.release()
+    return None
+
+
+def _is_at(folder: Path, descriptor: int) -> bool:
+    """Whether the folder still has its name: it may have been removed while the lock was waited for."""
+    try:
+        return os.path.samestat(os.stat(folder), os.fstat(descriptor))
+    except OSError:
+        return False
+
+
+__all__ = ["FolderLock", "hold", "share", "take"]

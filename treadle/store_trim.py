@@ -1,0 +1,140 @@
+"""Which entries of the store go when it outgrows its limit: those that were not used for longest.
+
+| what                                  | why it may go                                                           |
+|---------------------------------------|-------------------------------------------------------------------------|
+| an entry                              | the store has more bytes than its limit                                 |
+| ... but not: a folder that is read    | its reader shares its lock                                              |
+| ... but not: what was used since the  | the process may be about to read it                                     |
+| oldest process that is writing began  |                                                                         |
+| a scratch folder whose lock is free   | the process that made it is gone                                        |
+| a discarded folder whose lock is free | its last reader is gone                                                 |
+
+A file that has several names, as a constant of several models, counts once, and is freed with its last one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from treadle.folder_lock import take
+from treadle.publishing import remove_unused, sweep
+
+SCRATCH = "scratch"
+DISCARDED = "discarded"
+
+_TRIMMED_TO = 0.9
+"""The part of its limit to which a store is trimmed: not every write is to trim it again."""
+
+
+@dataclass(frozen=True)
+class _Entry:
+    path: Path
+    used: int
+    """When, in nanoseconds since 1970."""
+    files: dict[tuple[int, int], int]
+    """Bytes of each of its files, by device and inode."""
+
+
+def trim(root: Path, kinds: Sequence[str], limit: int) -> int:
+    """Removes entries until the store has at most nine tenths of `limit`, if it has more than `limit` bytes.
+
+    Returns the bytes that are left.
+    """
+    entries = sorted((entry for kind in kinds for entry in _entries(root / kind)), key=lambda entry: entry.used)
+    names = Counter(file for entry in entries for file in entry.files)
+    left = sum({file: size for entry in entries for file, size in entry.files.items()}.values())
+    if left <= limit:
+        return left
+    since = _oldest_writer(root)
+    for entry in entries:
+        if left <= limit * _TRIMMED_TO or entry.used >= since:
+            break
+        if not _remove(root, entry.path):
+            continue
+        names.subtract(entry.files.keys())
+        left -= sum(size for file, size in entry.files.items() if names[file] == 0)
+    return left
+
+
+def kind_bytes(root: Path, kind: str) -> tuple[int, int]:
+    """How many entries there are of a kind, and the bytes of their files."""
+    entries = list(_entries(root / kind))
+    return len(entries), sum({file: size for entry in entries for file, size in entry.files.items()}.values())
+
+
+def sweep_store(root: Path) -> None:
+    """Removes what killed processes left, and what was discarded while it was read."""
+    sweep(root / SCRATCH, "")
+    sweep(root / DISCARDED, "")
+
+
+def discard(root: Path, path: Path) -> None:
+    """Takes an entry's name away, and removes it; a folder that is read goes in a later sweep."""
+    with contextlib.suppress(OSError):
+        if not path.is_dir() or path.is_symlink():
+            path.unlink()
+            return
+        (root / DISCARDED).mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(dir=root / DISCARDED))
+        os.rename(path, aside)
+        remove_unused(aside)
+
+
+def directory_bytes(path: Path) -> int:
+    """The bytes of a file, or of the files of a folder."""
+    return sum(_files(path).values())
+
+
+def _remove(root: Path, path: Path) -> bool:
+    """Whether an entry went; a folder that is read stays."""
+    if not path.is_dir():
+        discard(root, path)
+        return not path.exists()
+    with contextlib.suppress(OSError):
+        lock = take(path)
+        if lock is None:
+            return False
+        lock.release()
+    discard(root, path)
+    return not path.exists()
+
+
+def _oldest_writer(root: Path) -> int:
+    """When the oldest process that is writing began, in nanoseconds since 1970; scratch folders are named after it."""
+    starts = [path.name.partition("-")[0] for path in _children(root / SCRATCH)]
+    return min((int(start) for start in starts if start.isdigit()), default=1 << 63)
+
+
+def _entries(folder: Path) -> Iterator[_Entry]:
+    """The entries of a kind. What lies there under another name, as of an earlier version, is one as well."""
+    for child in _children(folder):
+        is_shard = len(child.name) == 2 and child.is_dir()
+        for path in _children(child) if is_shard else [child]:
+            with contextlib.suppress(OSError):
+                yield _Entry(path, path.lstat().st_mtime_ns, _files(path))
+
+
+def _children(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _files(path: Path) -> dict[tuple[int, int], int]:
+    paths = [Path(folder) / name for folder, _, names in os.walk(path) for name in names] if path.is_dir() else [path]
+    found: dict[tuple[int, int], int] = {}
+    for each in paths:
+        with contextlib.suppress(OSError):
+            status = each.lstat()
+            found[status.st_dev, status.st_ino] = status.st_size
+    return found
+
+
+__all__ = ["DISCARDED", "SCRATCH", "directory_bytes", "discard", "kind_bytes", "sweep_store", "trim"]

@@ -1,0 +1,25 @@
+"""`treadle cache`: what the cache holds, and how to empty it."""
+
+from __future__ import annotations
+
+import argparse
+
+from treadle.knobs import load_knobs
+from treadle.store import KINDS, store_of
+from treadle.store_trim import kind_bytes
+
+
+def cache_command(args: argparse.Namespace) -> int:
+    """Prints a line for each kind of entry, with its number and its size; with `--clear`, after removing them."""
+    knobs = load_knobs()
+    if args.clear:
+        store_of(knobs).clear()
+    print(f"{knobs.cache_dir}: at most {_megabytes(knobs.cache_limit)} (TREADLE_CACHE_LIMIT)")
+    for kind in KINDS:
+        count, size = kind_bytes(knobs.cache_dir, kind)
+        print(f"{kind:<10} {count:>7} {_megabytes(size):>12}")
+    return 0
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"
