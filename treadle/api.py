@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from treadle.backends.cuda.emulator import Emulation
 from treadle.backends.cuda.open_driver import open_driver
 from treadle.errors import TreadleError
 from treadle.knobs import Knobs, load_knobs
+from treadle.lazy import lazy_module
 from treadle.model import CompiledModel, Device, check_device
 from treadle.settings import Settings, parse_precision
 from treadle.shapes import Shapes, normalized
@@ -25,6 +25,13 @@ from treadle.target import Target
 if TYPE_CHECKING:
     from onnx import ModelProto
     from xdsl.dialects.builtin import ModuleOp
+
+    from treadle import build, request
+    from treadle.frontends.onnx import loader
+    from treadle.frontends.onnx.loader import LoadedModel
+else:  # a model from the cache does not wait for the compiler
+    build, request = lazy_module("treadle.build"), lazy_module("treadle.request")
+    loader = lazy_module("treadle.frontends.onnx.loader")
 
 Tell = Callable[[str, float], None]
 
@@ -86,9 +93,8 @@ def compile(
         found = find_artifact(store, key, None if path is None else path.parent)
         if found is not None:
             return CompiledModel(found, threads, device=device, emulation=emulation)
-    # The compiler is imported only now: a model from the cache does not wait for it.
     options: dict[str, Any] = {} if tell is None else {"tell": tell}
-    request = _late("treadle.request:Request")(
+    asked = request.Request(
         model=_requested(model, path, content),
         target=chosen,
         shapes=extents,
@@ -97,7 +103,7 @@ def compile(
         content=None if path is None else content,
         **options,
     )
-    artifact = store_artifact(store, key, partial(_late("treadle.build:write_artifact"), request))
+    artifact = store_artifact(store, key, partial(build.write_artifact, asked))
     return CompiledModel(artifact, threads, device=device, emulation=emulation)
 
 
@@ -137,11 +143,11 @@ def _content(model: object, path: Path | None) -> bytes:
     raise TreadleError(f"the model is a {type(model).__name__}", "compile", accepted)
 
 
-def _requested(model: object, path: Path | None, content: bytes) -> Any:
+def _requested(model: object, path: Path | None, content: bytes) -> Path | ModuleOp | LoadedModel:
     """What `Request` takes for the model."""
     if path is not None:
         return path
-    return cast("ModuleOp", model).clone() if _is_module(model) else _late("treadle.request:load_model")(content)
+    return cast("ModuleOp", model).clone() if _is_module(model) else loader.load_model(content)
 
 
 def _read(path: Path) -> bytes:
@@ -154,7 +160,3 @@ def _read(path: Path) -> bytes:
 def _toolchain(target: Target, knobs: Knobs) -> str:
     """What compiles the printed text; TreadleError if there is none, before any work is done."""
     return f"nvrtc {nvrtc_version()}" if target.is_cuda else find_toolchain(knobs).identity()
-
-
-def _late(place: str) -> Any:
-    return pkgutil.resolve_name(place)

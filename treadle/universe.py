@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import cast
 
 from xdsl.universe import Universe
 from xdsl.utils.target import Target
 
 from treadle.dialects.registry import dialect_factories
+from treadle.lazy import resolve_class
 from treadle.passes.registry import pass_factories
 
 _TARGETS: Mapping[str, str] = {
@@ -19,12 +18,8 @@ _TARGETS: Mapping[str, str] = {
 }
 
 
-def _resolve(place: str) -> type[Target]:
-    return cast("type[Target]", pkgutil.resolve_name(place))
-
-
 def _target_factories() -> dict[str, Callable[[], type[Target]]]:
-    return {name: partial(_resolve, place) for name, place in _TARGETS.items()}
+    return {name: partial(resolve_class, place, Target) for name, place in _TARGETS.items()}
 
 
 TREADLE_UNIVERSE = Universe(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import cast
 
 from xdsl.context import Context
 from xdsl.dialects import get_all_dialects
 from xdsl.ir import Dialect
+
+from treadle.lazy import resolve_value
 
 _DIALECTS: Mapping[str, str] = {
     "scalar": "treadle.dialects.scalar:SCALAR",
@@ -26,7 +26,7 @@ DialectFactory = Callable[[], Dialect]
 
 def dialect_factories() -> dict[str, DialectFactory]:
     """Treadle's own dialects by name; a factory imports its dialect when it is called."""
-    return {name: partial(_resolve, place) for name, place in _DIALECTS.items()}
+    return {name: partial(resolve_value, place, Dialect) for name, place in _DIALECTS.items()}
 
 
 def treadle_context() -> Context:
@@ -38,7 +38,3 @@ def treadle_context() -> Context:
     for name, factory in dialect_factories().items():
         context.register_dialect(name, factory)
     return context
-
-
-def _resolve(place: str) -> Dialect:
-    return cast(Dialect, pkgutil.resolve_name(place))

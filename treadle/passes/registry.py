@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import cast
 
 from xdsl.passes import ModulePass
 from xdsl.utils.arg_spec import parse_pipeline
 from xdsl.utils.exceptions import ArgSpecParseError
 
 from treadle.errors import TreadleError
+from treadle.lazy import resolve_class
 
 _GROUPS: Mapping[str, tuple[str, ...]] = {
     "graph": (
@@ -67,7 +66,7 @@ PASSES: Mapping[str, str] = {name: pass_place(name, group) for group, names in _
 
 def pass_factories() -> dict[str, PassFactory]:
     """Treadle's passes by name; a factory imports its pass when it is called."""
-    return {name: partial(_resolve, place) for name, place in PASSES.items()}
+    return {name: partial(resolve_class, place, ModulePass) for name, place in PASSES.items()}
 
 
 def parse_passes(spec: str, available: Mapping[str, PassFactory] | None = None) -> tuple[ModulePass, ...]:
@@ -109,7 +108,3 @@ def _own_first(names: list[str]) -> list[str]:
 def _options(kind: type[ModulePass]) -> str:
     names = [option.name for option in dataclasses.fields(kind)]
     return "the options " + ", ".join(names) if names else "no options"
-
-
-def _resolve(place: str) -> type[ModulePass]:
-    return cast("type[ModulePass]", pkgutil.resolve_name(place))

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import argparse
-import pkgutil
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from treadle.lazy import lazy_module
 from treadle.settings import Settings
 from treadle.tools.arguments import parse_shapes
 
 if TYPE_CHECKING:
+    from treadle import api, request
+    from treadle.frontends import onnx
     from treadle.frontends.onnx import NodeReport
-
-CheckModel = Callable[[str, dict[str, tuple[int, ...]]], "list[NodeReport]"]
+else:
+    api, request = lazy_module("treadle.api"), lazy_module("treadle.request")
+    onnx = lazy_module("treadle.frontends.onnx")
 
 
 def check_command(args: argparse.Namespace) -> int:
     """Prints a table; 1 if any node is not supported."""
-    check_model = cast(CheckModel, pkgutil.resolve_name("treadle.frontends.onnx:check_model"))
-    reports = check_model(args.model, parse_shapes(args.shape))
+    reports = onnx.check_model(args.model, parse_shapes(args.shape))
     missing = [report for report in reports if not report.supported]
     console = Console(highlight=False, soft_wrap=True)
     console.print(_nodes(reports) if args.nodes else _operators(reports))
@@ -40,11 +42,10 @@ def check_command(args: argparse.Namespace) -> int:
 
 def _explain(args: argparse.Namespace) -> None:
     """Runs the pipeline up to the fusion, which prints its decisions."""
-    target = pkgutil.resolve_name("treadle.api:resolve_target")(args.target or "cpu")
+    target = api.resolve_target(args.target or "cpu")
     settings = Settings(args.precision or "f32", explain_fusion=True)
     shapes = parse_shapes(args.shape)
-    request = pkgutil.resolve_name("treadle.request:Request")(Path(args.model), target, shapes, settings=settings)
-    pkgutil.resolve_name("treadle.request:lowered_module")(request, "fuse")
+    request.lowered_module(request.Request(Path(args.model), target, shapes, settings=settings), "fuse")
 
 
 def _operators(reports: Sequence[NodeReport]) -> Table:

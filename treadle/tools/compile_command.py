@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import argparse
 import os
-import pkgutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from treadle.api import compile, resolve_target
 from treadle.artifact import is_artifact
 from treadle.errors import TreadleError
+from treadle.lazy import lazy_module
 from treadle.publishing import check_replaceable, publish
 from treadle.settings import Settings
 from treadle.tools.arguments import parse_shapes
 from treadle.tools.output import STDOUT
 from treadle.tools.progress import progress
+
+if TYPE_CHECKING:
+    from treadle import compiler, request
+    from treadle.passes import instruments
+else:  # a model from the cache does not wait for the compiler
+    compiler, request = lazy_module("treadle.compiler"), lazy_module("treadle.request")
+    instruments = lazy_module("treadle.passes.instruments")
 
 
 def compile_command(args: argparse.Namespace) -> int:
@@ -50,13 +56,13 @@ def _write_stage(args: argparse.Namespace, output: Path, shapes: dict[str, tuple
     printed = args.output == STDOUT
     if not printed:
         check_replaceable(output, _holds_only_ir)
-    pkgutil.resolve_name("treadle.compiler:stages_between")(None, args.to)
+    compiler.stages_between(None, args.to)
     target = resolve_target(args.target or "cpu")
     with progress() as tell:
         settings = Settings(args.precision or "f32", args.explain_fusion)
-        request = _request("Request")(Path(args.model), target, shapes, trace, settings=settings, tell=tell)
-        module = _request("lowered_module")(request, args.to)
-    text = _instrument("ir_text")(module)
+        asked = request.Request(Path(args.model), target, shapes, trace, settings=settings, tell=tell)
+        module = request.lowered_module(asked, args.to)
+    text = instruments.ir_text(module)
     if printed:
         print(text, end="")
         return 0
@@ -71,12 +77,3 @@ def _holds_only_ir(folder: Path) -> bool:
 
 def _write(path: Path, text: str) -> None:
     path.write_text(text)
-
-
-# The compiler is imported where it is needed: a model from the cache does not wait for it.
-def _request(name: str) -> Callable[..., Any]:
-    return pkgutil.resolve_name(f"treadle.request:{name}")
-
-
-def _instrument(name: str) -> Callable[..., Any]:
-    return pkgutil.resolve_name(f"treadle.passes.instruments:{name}")

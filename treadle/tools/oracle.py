@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import importlib
 import math
-import pkgutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from treadle.dialects.graph.dtypes import epsilon, is_float_dtype
 from treadle.errors import TreadleError
+from treadle.lazy import lazy_module
 from treadle.settings import EPSILON, Precision, Settings
 from treadle.target import Target
+
+if TYPE_CHECKING:
+    from treadle import request
+else:
+    request = lazy_module("treadle.request")
 
 Array = NDArray[Any]
 
@@ -102,8 +107,8 @@ def tolerance(path: Path, shapes: Mapping[str, Sequence[int]], precision: Precis
     With a lower precision, so do its roundings: each conversion to it, and each operand of a product in tf32.
     """
     settings = Settings(precision)
-    request = pkgutil.resolve_name("treadle.request:Request")(path, Target.parse("cpu"), shapes, settings=settings)
-    module = pkgutil.resolve_name("treadle.request:lowered_module")(request, "define")
+    asked = request.Request(path, Target.parse("cpu"), shapes, settings=settings)
+    module: Any = request.lowered_module(asked, "define")
     terms = coarse = 0
     for op in module.walk():
         if op.name == "graph.reduce":

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import pkgutil
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from io import BytesIO, StringIO
 from pathlib import Path
-from typing import IO, NoReturn, cast
+from typing import IO, TYPE_CHECKING, NoReturn
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass, PassPipeline
@@ -19,6 +18,7 @@ from xdsl.xdsl_opt_main import xDSLOptMain
 
 from treadle.compiler import STAGE_NAMES, lower, stages_between
 from treadle.errors import TreadleError
+from treadle.lazy import lazy_module
 from treadle.passes.instruments import Instrument, Trace, Verify, verify
 from treadle.passes.registry import parse_passes
 from treadle.settings import PRECISIONS, Settings
@@ -29,7 +29,10 @@ from treadle.tools.output import output_stream
 from treadle.tools.process_state import xdsl_switches_restored
 from treadle.tools.reporting import run_reporting
 
-ImportModel = Callable[[str, dict[str, tuple[int, ...]]], ModuleOp]
+if TYPE_CHECKING:
+    from treadle.frontends import onnx
+else:  # IR text does not wait for the ONNX package
+    onnx = lazy_module("treadle.frontends.onnx")
 
 
 class TreadleOptMain(xDSLOptMain):
@@ -150,8 +153,7 @@ class TreadleOptMain(xDSLOptMain):
         """The model of the input file; its path is needed to find external data."""
         if self.args.input_file is None:
             raise TreadleError("an ONNX model cannot come from stdin", "stdin", "a path to an .onnx file")
-        import_model = cast(ImportModel, pkgutil.resolve_name("treadle.frontends.onnx:import_model"))
-        return import_model(self.args.input_file, parse_shapes(self.args.shape))
+        return onnx.import_model(self.args.input_file, parse_shapes(self.args.shape))
 
 
 class _Text(StringIO):

@@ -1,0 +1,114 @@
+"""Late imports: each is the import that the type checker sees, and a cached model does not wait for the compiler."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from xdsl.ir import Dialect
+from xdsl.passes import ModulePass
+
+import treadle
+from tests.helpers.environment import environment_with
+from tests.helpers.onnx_models import linear_model
+from treadle.dialects.registry import dialect_factories
+from treadle.lazy import lazy_module, resolve_class, resolve_value
+from treadle.passes.registry import pass_factories
+from treadle.universe import TREADLE_UNIVERSE
+
+PACKAGE = Path(treadle.__file__).parent
+ALLOWED = {"lazy.py"}
+"""Files that may import by a string of their own package's."""
+
+
+def lazy_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Variable and module of every `variable = lazy_module("module")`."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Assign):
+            continue
+        targets, values = ([node.targets[0]], [node.value])
+        if isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple):
+            targets, values = node.targets[0].elts, node.value.elts
+        for target, value in zip(targets, values, strict=True):
+            if isinstance(value, ast.Call) and ast.unparse(value.func) == "lazy_module":
+                (name,) = value.args
+                assert isinstance(target, ast.Name) and isinstance(name, ast.Constant)
+                yield target.id, str(name.value)
+
+
+def typed_names(tree: ast.Module) -> dict[str, str]:
+    """What the names that are imported for the type checker mean."""
+    return {
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def sources() -> list[Path]:
+    return sorted(path for path in PACKAGE.rglob("*.py") if path.name not in ALLOWED)
+
+
+def test_late_imports_are_the_ones_that_are_checked() -> None:
+    found = 0
+    for path in sources():
+        tree = ast.parse(path.read_text())
+        typed = typed_names(tree)
+        for variable, module in lazy_names(tree):
+            assert typed.get(variable) == module, f"{path}: {variable}"
+            importlib.import_module(module)
+            found += 1
+    assert found >= 5
+
+
+def test_nothing_of_the_package_is_imported_by_a_bare_string() -> None:
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call):
+                continue
+            called = ast.unparse(node.func)
+            by_name = called.endswith(("resolve_name", "import_module", "__import__"))
+            assert not (by_name and "treadle" in ast.unparse(node)), f"{path}:{node.lineno}"
+
+
+def test_the_tables_hold_what_they_say() -> None:
+    assert all(isinstance(factory(), Dialect) for factory in dialect_factories().values())
+    assert all(issubclass(factory(), ModulePass) for factory in pass_factories().values())
+    assert {"c", "cuda"} <= TREADLE_UNIVERSE.all_targets.keys()
+    assert all(factory() for factory in TREADLE_UNIVERSE.all_targets.values())
+
+
+def test_an_entry_of_another_type_is_named() -> None:
+    with pytest.raises(TypeError, match=r"treadle\.settings:PRECISIONS is a tuple, not a Dialect"):
+        resolve_value("treadle.settings:PRECISIONS", Dialect)
+    with pytest.raises(TypeError, match=r"treadle\.settings:Settings is no ModulePass"):
+        resolve_class("treadle.settings:Settings", ModulePass)
+
+
+def test_a_lazy_module_shows_the_module_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = lazy_module("treadle.settings")
+    monkeypatch.setattr("treadle.settings.PRECISIONS", ("f8",))
+    assert module.PRECISIONS == ("f8",)
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = module.nothing
+
+
+CACHED = """
+import sys
+import treadle
+model = treadle.compile(sys.argv[1])
+assert [name for name in sys.modules if name.startswith(("xdsl", "onnx", "treadle.compiler", "treadle.passes"))] == []
+"""
+
+
+def test_a_cached_model_does_not_wait_for_the_compiler(tmp_path: Path) -> None:
+    path = linear_model(tmp_path / "m.onnx")
+    treadle.compile(path)
+    done = subprocess.run([sys.executable, "-c", CACHED, str(path)], env=environment_with({}), check=False)
+    assert done.returncode == 0

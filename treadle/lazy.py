@@ -1,0 +1,52 @@
+"""Imports that wait for their first use: the compiler takes a second to import, and a cached model needs none of it.
+
+A module is named twice: for the type checker and the import rules, which see an ordinary import, and for its use.
+
+```python
+if TYPE_CHECKING:
+    from treadle import build
+else:
+    build = lazy_module("treadle.build")
+
+build.write_artifact(...)  # imports it
+```
+A table whose entries are imported one by one says `"module:name"`, and of what type the entry is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from types import ModuleType
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class _LazyModule(ModuleType):
+    def __getattr__(self, name: str) -> object:
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+def lazy_module(name: str) -> ModuleType:
+    """A module that is imported when an attribute of it is first read; each read sees the module as it is then."""
+    return _LazyModule(name)
+
+
+def resolve_value(place: str, kind: type[T]) -> T:
+    """The value at `module:name`; TypeError if it is not of that kind."""
+    value = pkgutil.resolve_name(place)
+    if not isinstance(value, kind):
+        raise TypeError(f"{place} is a {type(value).__name__}, not a {kind.__name__}")
+    return value
+
+
+def resolve_class(place: str, base: type[T]) -> type[T]:
+    """The class at `module:name`; TypeError if it does not derive from `base`."""
+    value = resolve_value(place, type)
+    if not issubclass(value, base):
+        raise TypeError(f"{place} is no {base.__name__}")
+    return value
+
+
+__all__ = ["lazy_module", "resolve_class", "resolve_value"]
