@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
-from xdsl.dialects import arith, scf
+from xdsl.dialects import arith, scf, vector
 from xdsl.dialects.builtin import IndexType, IntegerAttr, TensorType, UnitAttr, VectorType, i64
-from xdsl.ir import Attribute, Block, BlockArgument, Region, SSAValue
+from xdsl.ir import Attribute, Block, Region, SSAValue
 from xdsl.rewriter import InsertPoint
 
 from treadle.dialects.graph.definition import DefinitionBuilder, Scalar
@@ -17,6 +17,7 @@ from treadle.dialects.loop import (
     CommitOp,
     CopyOp,
     KernelOp,
+    LoadMatrixOp,
     LoadOp,
     Space,
     StoreOp,
@@ -28,9 +29,9 @@ from treadle.dialects.loop import (
 )
 from treadle.dialects.loop import YieldOp as CopyYieldOp
 from treadle.dialects.task import ForOp, Mapping, YieldOp
+from treadle.schedules.index_value import Index, IndexLike, Predicate
 
 index = IndexType()
-Index = SSAValue | int
 
 
 class KernelBuilder(DefinitionBuilder):
@@ -44,8 +45,9 @@ class KernelBuilder(DefinitionBuilder):
         types = [*map(memref_of, inputs), memref_of(output), index, index]
         self.body = Block(arg_types=types)
         super().__init__(self.body)
-        *self.inputs, self.output, self.block, self.thread = self.body.args
-        self.block.name_hint, self.thread.name_hint = "block", "thread"
+        *self.inputs, self.output, block, thread = self.body.args
+        block.name_hint, thread.name_hint = "block", "thread"
+        self.block, self.thread = Index(block, self), Index(thread, self)
         self._name_buffers()
 
     def _name_buffers(self) -> None:
@@ -67,8 +69,17 @@ class KernelBuilder(DefinitionBuilder):
         """The finished kernel."""
         return KernelOp(name, operands, [result], grid, threads, Region(self.body), comment, resident)
 
-    def value(self, i: Index) -> SSAValue:
+    def index(self, i: SSAValue | int) -> Index:
+        """A constant, or a value of type `index`, with operators."""
+        return Index(self._ssa(i), self)
+
+    def _ssa(self, i: IndexLike) -> SSAValue:
+        if isinstance(i, Index):
+            return i.value
         return self.constant(i) if isinstance(i, int) else i
+
+    def _all_ssa(self, indices: Sequence[IndexLike]) -> list[SSAValue]:
+        return [self._ssa(i) for i in indices]
 
     @contextmanager
     def _inside(self, block: Block) -> Generator[None]:
@@ -81,18 +92,18 @@ class KernelBuilder(DefinitionBuilder):
     def loop(
         self,
         name: str,
-        end: Index,
+        end: IndexLike,
         *,
-        begin: Index = 0,
+        begin: IndexLike = 0,
         step: int = 1,
         unroll: bool = False,
         vector: bool = False,
         at_once: int | None = None,
-    ) -> Generator[BlockArgument]:
+    ) -> Generator[Index]:
         """`for name in range(begin, end, step)`; `at_once` iterations are unrolled, and no more, if it is given."""
         block = Block(arg_types=[index])
         block.args[0].name_hint = name
-        op = scf.ForOp(self.value(begin), self.value(end), self.value(step), [], Region(block))
+        op = scf.ForOp(self._ssa(begin), self._ssa(end), self._ssa(step), [], Region(block))
         for flag, wanted in (("loop.unroll", unroll), ("loop.vector", vector)):
             if wanted:
                 op.attributes[flag] = UnitAttr()
@@ -100,29 +111,30 @@ class KernelBuilder(DefinitionBuilder):
             op.attributes["loop.unroll"] = IntegerAttr(at_once, i64)
         self._builder.insert(op)
         with self._inside(block):
-            yield block.args[0]
+            yield Index(block.args[0], self)
         block.add_op(scf.YieldOp())
 
-    def fold(self, name: str, extent: int, initial: Scalar, body: Callable[[SSAValue, SSAValue], Scalar]) -> Scalar:
+    def fold(self, name: str, extent: int, initial: Scalar, body: Callable[[Index, SSAValue], Scalar]) -> Scalar:
         """A loop that carries a value: `body(index, carried)` gives the next."""
         block = Block(arg_types=[index, initial.type])
         block.args[0].name_hint, block.args[1].name_hint = name, "acc"
-        op = scf.ForOp(self.value(0), self.value(extent), self.value(1), [initial], Region(block))
+        op = scf.ForOp(self._ssa(0), self._ssa(extent), self._ssa(1), [initial], Region(block))
         self._builder.insert(op)
         with self._inside(block):
-            result = body(block.args[0], block.args[1])
+            result = body(Index(block.args[0], self), block.args[1])
         block.add_op(scf.YieldOp(result))
         op.results[0].name_hint = "acc"
         return op.results[0]
 
     @contextmanager
-    def when(self, condition: SSAValue | None) -> Generator[None]:
+    def when(self, condition: Predicate | SSAValue | None) -> Generator[None]:
         """`if condition`; nothing around the body without one."""
         if condition is None:
             yield
             return
         block = Block()
-        self._builder.insert(scf.IfOp(condition, [], Region(block)))
+        plain = condition.value if isinstance(condition, Predicate) else condition
+        self._builder.insert(scf.IfOp(plain, [], Region(block)))
         with self._inside(block):
             yield
         block.add_op(scf.YieldOp())
@@ -132,20 +144,20 @@ class KernelBuilder(DefinitionBuilder):
         self,
         names: Sequence[str],
         mapping: Mapping,
-        worker: SSAValue | None = None,
+        worker: Index | None = None,
         *,
         unroll: bool = False,
         vector: bool = False,
-    ) -> Generator[Sequence[BlockArgument]]:
+    ) -> Generator[Sequence[Index]]:
         """`for names in mapping(worker)`."""
-        op = ForOp(mapping, worker, unroll=unroll)
+        op = ForOp(mapping, None if worker is None else worker.value, unroll=unroll)
         if vector:
             op.attributes["loop.vector"] = UnitAttr()
         for arg, name in zip(op.body.block.args, names, strict=True):
             arg.name_hint = name
         self._builder.insert(op)
         with self._inside(op.body.block):
-            yield op.body.block.args
+            yield [Index(arg, self) for arg in op.body.block.args]
         op.body.block.add_op(YieldOp())
 
     def alloc(
@@ -163,25 +175,48 @@ class KernelBuilder(DefinitionBuilder):
     def load(
         self,
         buffer: SSAValue,
-        indices: Sequence[Index],
-        where: SSAValue | None = None,
+        indices: Sequence[IndexLike],
+        where: Predicate | SSAValue | None = None,
         otherwise: SSAValue | None = None,
     ) -> Scalar:
-        return self.insert(LoadOp(buffer, [self.value(i) for i in indices], where, otherwise))
+        return self.insert(LoadOp(buffer, self._all_ssa(indices), _plain(where), otherwise))
 
-    def store(self, value: Scalar, buffer: SSAValue, indices: Sequence[Index], where: SSAValue | None = None) -> None:
-        self._builder.insert(StoreOp(value, buffer, [self.value(i) for i in indices], where))
+    def load_vector(self, buffer: SSAValue, type: VectorType) -> SSAValue:
+        """All of a register buffer, or its beginning, as a vector."""
+        return self.insert(vector.LoadOp(buffer, [self.constant(0)] * type.get_num_dims(), type))
+
+    def load_matrix(
+        self, buffer: SSAValue, indices: Sequence[IndexLike], type: VectorType, *, transpose: bool = False
+    ) -> SSAValue:
+        """A warp's fragments of matrices in shared memory: see `loop.load_matrix`."""
+        return self.insert(LoadMatrixOp(buffer, self._all_ssa(indices), type, transpose=transpose))
+
+    def extract(self, source: SSAValue, indices: Sequence[IndexLike], type: Attribute) -> SSAValue:
+        """An element of a vector, or a vector of one of more dimensions."""
+        return self.insert(vector.ExtractOp(source, self._all_ssa(indices), type))
+
+    def store(
+        self,
+        value: Scalar,
+        buffer: SSAValue,
+        indices: Sequence[IndexLike],
+        where: Predicate | SSAValue | None = None,
+    ) -> None:
+        self._builder.insert(StoreOp(value, buffer, self._all_ssa(indices), _plain(where)))
 
     def copy(
-        self, buffer: SSAValue, indices: Sequence[Index], extent: int, value: Callable[[SSAValue], Scalar]
+        self, buffer: SSAValue, indices: Sequence[IndexLike], extent: int, value: Callable[[Index], Scalar]
     ) -> None:
         """An asynchronous copy of `extent` elements; `value` gives that of element e."""
-        op = CopyOp(buffer, [self.value(i) for i in indices], extent, is_async=True)
+        op = CopyOp(buffer, self._all_ssa(indices), extent, is_async=True)
         op.element.name_hint = "e"
         self._builder.insert(op)
         with self._inside(op.body.block):
-            result = value(op.element)
+            result = value(Index(op.element, self))
         op.body.block.add_op(CopyYieldOp(result))
+
+    def select(self, condition: Predicate | Scalar, a: Scalar, b: Scalar) -> Scalar:
+        return super().select(condition.value if isinstance(condition, Predicate) else condition, a, b)
 
     def commit(self) -> None:
         """Ends a group of copies."""
@@ -198,5 +233,6 @@ class KernelBuilder(DefinitionBuilder):
         """A vector of zeros."""
         return self.insert(arith.ConstantOp(zeros(type)))
 
-    def least(self, a: Index, b: Index) -> SSAValue:
-        return self.insert(arith.MinSIOp(self.value(a), self.value(b)))
+
+def _plain(condition: Predicate | SSAValue | None) -> SSAValue | None:
+    return condition.value if isinstance(condition, Predicate) else condition

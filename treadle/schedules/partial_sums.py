@@ -11,6 +11,7 @@ from treadle.dialects.graph.definition import Scalar
 from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.loop import ArriveOp, Space
 from treadle.dialects.task import repeat
+from treadle.schedules.index_value import Index
 from treadle.schedules.kernel_builder import KernelBuilder
 
 _VECTOR_BYTES = 16
@@ -32,7 +33,7 @@ class PartialSums:
         self._sums = b.alloc("partial_sums", shape, element, Space.DEVICE)
         self._counters = b.alloc("counters", [tiles], i32, Space.ZEROED)
 
-    def keep(self, tile: SSAValue, slice: SSAValue, held: Callable[[SSAValue, SSAValue], Scalar]) -> SSAValue:
+    def keep(self, tile: Index, slice: Index, held: Callable[[Index, Index], Scalar]) -> SSAValue:
         """Stores the calling thread's elements, given vector and lane; whether its block is the tile's last."""
         b = self._b
         with (
@@ -40,11 +41,11 @@ class PartialSums:
             b.tasks(["e"], repeat(self.lanes), unroll=True, vector=True) as (e,),
         ):
             b.store(held(v, e), self._sums, [tile, slice, v, b.thread, e])
-        last = ArriveOp(self._counters, tile, self._slices)
+        last = ArriveOp(self._counters, tile.value, self._slices)
         last.result.name_hint = "last"
         return b.insert(last)
 
-    def add_up(self, tile: SSAValue, total: SSAValue) -> None:
+    def add_up(self, tile: Index, total: SSAValue) -> None:
         """Sets the elements of a register buffer to the sums over all slices, always in the slices' order."""
         b = self._b
         with b.tasks(["n"], repeat(self._vectors * self.lanes), unroll=True) as (n,):
@@ -54,7 +55,7 @@ class PartialSums:
             b.tasks(["v"], repeat(self._vectors), unroll=True) as (v,),
             b.tasks(["e"], repeat(self.lanes), unroll=True, vector=True) as (e,),
         ):
-            n = b.add(b.mul(v, self.lanes), e)
+            n = v * self.lanes + e
             part = b.load(self._sums, [tile, slice, v, b.thread, e])
             b.store(b.add(b.load(total, [n]), part), total, [n])
 

@@ -9,10 +9,11 @@ from xdsl.ir import Operation, SSAValue
 from treadle.dialects.graph import AtOp, ReduceOp, YieldOp
 from treadle.dialects.graph.compute import yielded
 from treadle.dialects.graph.definition import Scalar, widened
+from treadle.schedules.index_value import Index, Predicate
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.row_analysis import Rows
 
-Slot = Sequence[SSAValue]
+Slot = Sequence[Index]
 """Where the held values of a column are kept: the indices into each value's buffer."""
 
 
@@ -32,14 +33,14 @@ class RowBody:
         self._fresh: set[int] = set()
         self._row: dict[int, SSAValue] = {}
         self._kept: dict[int, SSAValue] = {}
-        self.lane: SSAValue | None = None
+        self.lane: Index | None = None
         tensors = rows.compute.tensors()
         self._buffers = dict(zip(tensors, b.inputs, strict=True))
 
-    def begin_row(self, index: Sequence[SSAValue]) -> None:
+    def begin_row(self, index: Sequence[Index]) -> None:
         """Sets the row whose values are written from here on; `index` along the outer dimensions."""
         args = self.rows.compute.body.block.args
-        self._row = {self.numbers.number(args[d]): i for d, i in zip(self.rows.outer, index, strict=True)}
+        self._row = {self.numbers.number(args[d]): i.value for d, i in zip(self.rows.outer, index, strict=True)}
 
     def run(self, fold: Callable[[ReduceOp], Scalar]) -> SSAValue:
         """Writes the row's own scalars here and its reductions by `fold`; what is left is the definition's result."""
@@ -74,7 +75,7 @@ class RowBody:
         """A scalar of the row, written here."""
         return self.demand(value, dict(self._row), None)
 
-    def column(self, index: Sequence[SSAValue], slot: Slot, inside: SSAValue | None = None) -> Column:
+    def column(self, index: Sequence[Index], slot: Slot, inside: Predicate | None = None) -> Column:
         """The column at `index` (along the columns' extents), whose held values lie at `slot`.
 
         Without an index, only what is the same in all columns has a value.
@@ -83,7 +84,7 @@ class RowBody:
         values = dict(self._row)
         if index:
             for arg, position in self.rows.column_arguments():
-                values[self.numbers.number(arg)] = index[position]
+                values[self.numbers.number(arg)] = index[position].value
         return Column(self, values, slot, inside)
 
     def _emit(self, op: Operation, known: dict[int, SSAValue], column: Column | None) -> Scalar:
@@ -98,7 +99,7 @@ class RowBody:
         indices = [operand(i) for i in op.indices]
         where = [] if op.predicate is None else [operand(op.predicate)]
         if column is not None and column.inside is not None:
-            where.append(column.inside)
+            where.append(column.inside.value)
         otherwise = None if op.otherwise is None else operand(op.otherwise)
         if where and otherwise is None:
             otherwise = b.constant(0, op.result.type)
@@ -130,7 +131,7 @@ class RowBody:
 class Column:
     """The values of one column in one phase."""
 
-    def __init__(self, body: RowBody, values: dict[int, SSAValue], slot: Slot, inside: SSAValue | None):
+    def __init__(self, body: RowBody, values: dict[int, SSAValue], slot: Slot, inside: Predicate | None):
         self._body, self._values, self.slot, self.inside = body, values, slot, inside
 
     def value(self, value: SSAValue) -> Scalar:

@@ -10,15 +10,16 @@ from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp, YieldOp
 from treadle.dialects.graph.definition import Scalar, widened
 from treadle.dialects.graph.reduction import identity
 from treadle.schedules.accumulator import accumulator, narrowed
+from treadle.schedules.index_value import Index, ssa_values
 from treadle.schedules.kernel_builder import KernelBuilder
 
 
 def emit_element(
-    b: KernelBuilder, compute: ComputeOp, index: Sequence[SSAValue], buffers: Mapping[SSAValue, SSAValue]
+    b: KernelBuilder, compute: ComputeOp, index: Sequence[Index], buffers: Mapping[SSAValue, SSAValue]
 ) -> Scalar:
     """Writes the value of the element at `index`; `buffers` holds the tensors that the definition reads."""
     values: dict[SSAValue, SSAValue] = dict(buffers)
-    values.update(zip(compute.body.block.args, index, strict=True))
+    values.update(zip(compute.body.block.args, ssa_values(index), strict=True))
     return emit_block(b, compute.body.block, values)
 
 
@@ -52,8 +53,8 @@ def _emit_reduce(b: KernelBuilder, op: ReduceOp, values: dict[SSAValue, SSAValue
         if depth == len(shape):
             return b.binary(op.kind.data, carried, widened(b, emit_block(b, op.body.block, values)))
 
-        def body(i: SSAValue, inner: SSAValue) -> Scalar:
-            values[args[depth]] = i
+        def body(i: Index, inner: SSAValue) -> Scalar:
+            values[args[depth]] = i.value
             return level(depth + 1, inner)
 
         return b.fold(args[depth].name_hint or f"k{depth}", shape[depth], carried, body)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from xdsl.dialects.builtin import TensorType
-from xdsl.ir import SSAValue
 
 from treadle.dialects.graph import AttentionOp
 from treadle.dialects.graph.definition import Scalar
+from treadle.schedules.index_value import Index, all_of
 from treadle.schedules.kernel_builder import KernelBuilder
 
 
@@ -22,10 +22,10 @@ class BlockPlace:
     block reads; most_tiles: that any block reads
     """
 
-    first_row: SSAValue
-    head: Sequence[SSAValue]
-    shared_head: Sequence[SSAValue]
-    tiles: SSAValue
+    first_row: Index
+    head: Sequence[Index]
+    shared_head: Sequence[Index]
+    tiles: Index
     most_tiles: int
 
 
@@ -38,20 +38,20 @@ def block_place(b: KernelBuilder, anchor: AttentionOp, rows: int, columns: int) 
     """The place of the calling thread's block, of tiles of `rows` queries and `columns` keys."""
     m, n = anchor.scores_shape[-2:]
     parts = ceil(m / rows)
-    part = b.mod(b.block, parts)
+    part = b.block % parts
     causal = bool(anchor.causal.value.data)
     # Causal blocks with many keys begin first, so that short ones fill the gaps at the end.
-    part = b.binary("sub", parts - 1, part) if causal else part
-    first_row = b.mul(part, rows)
+    part = parts - 1 - part if causal else part
+    first_row = part * rows
     batch = anchor.shape[:-2]
-    head = b.delinearize(b.div(b.block, parts), batch) if batch else []
-    shared_head = [*head[:-1], b.div(head[-1], anchor.group_size)] if head else []
+    head = (b.block // parts).delinearize(batch) if batch else []
+    shared_head = [*head[:-1], head[-1] // anchor.group_size] if head else []
     most_tiles = ceil(n / columns)
-    tiles = b.constant(most_tiles)
+    tiles = b.index(most_tiles)
     if causal:
-        seen = b.add(first_row, rows + n - m)
-        seen = b.binary("max", seen, 0) if m > n else seen
-        tiles = b.least(b.div(b.add(seen, columns - 1), columns), most_tiles)
+        seen = first_row + (rows + n - m)
+        seen = seen.max(0) if m > n else seen
+        tiles = ((seen + (columns - 1)) // columns).min(most_tiles)
     return BlockPlace(first_row, head, shared_head, tiles, most_tiles)
 
 
@@ -64,9 +64,9 @@ def mask_varies(mask: TensorType) -> tuple[bool, bool]:
 def mask_element(
     b: KernelBuilder,
     anchor: AttentionOp,
-    head: Sequence[SSAValue],
-    row: SSAValue,
-    column: SSAValue,
+    head: Sequence[Index],
+    row: Index,
+    column: Index,
     ragged: tuple[bool, bool],
 ) -> Scalar:
     """The mask's element for a score; 0 beyond the end of rows or keys, which are `ragged` if tiles reach that far."""
@@ -75,14 +75,14 @@ def mask_element(
     shape, index = type.get_shape(), [*head, row, column]
     place = [x if e != 1 else b.constant(0) for e, x in zip(shape, index[len(index) - len(shape) :], strict=True)]
     inside = [
-        b.binary("lt", at, end)
+        at < end
         for varies, overhangs, at, end in zip(
             mask_varies(type), ragged, (row, column), anchor.scores_shape[-2:], strict=True
         )
         if varies and overhangs
     ]
     zero = b.constant(0, type.get_element_type()) if inside else None
-    return b.load(b.inputs[3], place, b.all(inside), zero)
+    return b.load(b.inputs[3], place, all_of(inside), zero)
 
 
 __all__ = ["BlockPlace", "block_place", "blocks_of", "mask_element", "mask_varies"]

@@ -16,6 +16,7 @@ from treadle.dialects.graph.elementwise import convert
 from treadle.dialects.loop import KernelOp, Space, WarpReduceOp
 from treadle.dialects.task import repeat
 from treadle.schedules.accumulator import narrowed
+from treadle.schedules.index_value import Index, all_of
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.templates.attention_blocks import block_place, blocks_of, mask_element
 from treadle.schedules.templates.attention_tile import AttentionTile
@@ -32,7 +33,7 @@ class _Operand:
     """
 
     buffer: SSAValue
-    head: Sequence[SSAValue]
+    head: Sequence[Index]
     total: int
     size: int
     lines: int
@@ -79,7 +80,7 @@ class AttentionKernel:
         place = block_place(b, self.anchor, tile.rows, tile.columns)
         self.first_row, self.head, self.shared_head = place.first_row, place.head, place.shared_head
         self.tiles, self.most_tiles = place.tiles, place.most_tiles
-        self.strip, self.lane = b.div(b.thread, tile.lanes), b.mod(b.thread, tile.lanes)
+        self.strip, self.lane = b.thread // tile.lanes, b.thread % tile.lanes
 
     def _operands(self) -> tuple[_Operand, _Operand, _Operand]:
         b, tile = self.b, self.tile
@@ -90,7 +91,7 @@ class AttentionKernel:
         )
 
         def operand(
-            name: str, buffer: SSAValue, head: Sequence[SSAValue], total: int, lines: int, sizes: tuple[int, int, int]
+            name: str, buffer: SSAValue, head: Sequence[Index], total: int, lines: int, sizes: tuple[int, int, int]
         ) -> _Operand:
             size, extent, vector = sizes
             stride, swizzle = (tile.key_stride, tile.key_swizzle) if sizes is by_size else (extent, None)
@@ -113,31 +114,31 @@ class AttentionKernel:
         return buffer
 
     @contextmanager
-    def _shares(self, operand: _Operand) -> Generator[tuple[SSAValue, SSAValue, SSAValue]]:
+    def _shares(self, operand: _Operand) -> Generator[tuple[Index, Index, Index]]:
         """A loop over the thread's elements of an operand's tile: line, column, ordinal."""
         b, vector, threads = self.b, operand.vector, self.tile.threads
         each = operand.extent // vector
         vectors = operand.lines * each
         with b.loop("u", ceil(vectors / threads), unroll=True) as u:
-            position = b.add(b.mul(u, threads), b.thread)
-            inside = b.binary("lt", position, vectors) if vectors % threads else None
+            position = u * threads + b.thread
+            inside = position < vectors if vectors % threads else None
             with b.when(inside), b.loop("e", vector, unroll=True) as e:
-                column = b.add(b.mul(b.mod(position, each), vector), e)
-                yield b.div(position, each), column, b.add(b.mul(u, vector), e)
+                column = (position % each) * vector + e
+                yield position // each, column, u * vector + e
 
-    def _fetched(self, operand: _Operand, first: SSAValue, line: SSAValue, column: SSAValue) -> SSAValue:
+    def _fetched(self, operand: _Operand, first: Index, line: Index, column: Index) -> SSAValue:
         """An element of the tile that begins with line `first`, 0 beyond the end."""
-        b, index = self.b, self.b.add(first, line)
-        inside = [b.binary("lt", index, operand.total)] if operand.total % operand.lines else []
-        inside += [b.binary("lt", column, operand.size)] if operand.size < operand.extent else []
+        b, index = self.b, first + line
+        inside = [index < operand.total] if operand.total % operand.lines else []
+        inside += [column < operand.size] if operand.size < operand.extent else []
         place = [*operand.head, index, column]
         if not inside:
             return b.load(operand.buffer, place)
-        return b.load(operand.buffer, place, b.all(inside), b.constant(0, self.element))
+        return b.load(operand.buffer, place, all_of(inside), b.constant(0, self.element))
 
-    def _fetch(self, operand: _Operand, step: SSAValue, registers: SSAValue) -> None:
+    def _fetch(self, operand: _Operand, step: Index, registers: SSAValue) -> None:
         """Global memory to registers."""
-        first = self.b.mul(step, operand.lines)
+        first = step * operand.lines
         with self._shares(operand) as (line, column, ordinal):
             self.b.store(self._fetched(operand, first, line, column), registers, [ordinal])
 
@@ -158,13 +159,13 @@ class AttentionKernel:
             for name, operand in (("next_keys", self.keys), ("next_values", self.values))
         }
         for operand, registers in held.items():
-            self._fetch(operand, b.constant(0), registers)
+            self._fetch(operand, b.index(0), registers)
         for operand, registers in held.items():
             self._keep(operand, registers)
         b.barrier()
         with b.loop("step", self.tiles) as step:
-            following = b.add(step, 1)
-            more = b.binary("lt", following, self.tiles)
+            following = step + 1
+            more = following < self.tiles
             several = self.most_tiles > 1
             if several:
                 with b.when(more):
@@ -181,15 +182,15 @@ class AttentionKernel:
                 with b.when(more):
                     self._keep(self.values, held[self.values])
 
-    def _row(self, i: SSAValue) -> SSAValue:
+    def _row(self, i: Index) -> Index:
         """The thread's i-th row of the tile."""
-        return self.b.add(self.b.mul(i, self.tile.strips), self.strip)
+        return i * self.tile.strips + self.strip
 
-    def _column(self, j: SSAValue) -> SSAValue:
+    def _column(self, j: Index) -> Index:
         """The thread's j-th key of the tile."""
-        return self.b.add(self.b.mul(j, self.tile.lanes), self.lane)
+        return j * self.tile.lanes + self.lane
 
-    def _weigh(self, step: SSAValue) -> None:
+    def _weigh(self, step: Index) -> None:
         """Scores of the thread's rows and keys, and the weights that they give, relative to the largest so far."""
         b, tile = self.b, self.tile
         added = self._masked(step)
@@ -200,7 +201,7 @@ class AttentionKernel:
             old = b.load(self.largest, [i])
             b.store(old, peak, [0])
             with b.tasks(["j"], repeat(tile.columns_each), unroll=True) as (j,):
-                place = b.add(b.mul(i, tile.columns_each), j)
+                place = i * tile.columns_each + j
                 score = self._score(b.load(scores, [place]), step, i, j, added)
                 b.store(score, scores, [place])
                 b.store(b.binary("max", b.load(peak, [0]), score), peak, [0])
@@ -211,16 +212,16 @@ class AttentionKernel:
             shrink = b.math("exp", b.binary("sub", old, base))
             b.store(b.mul(b.load(self.total, [i]), shrink), self.total, [i])
             with b.tasks(["j"], repeat(tile.columns_each), unroll=True) as (j,):
-                score = b.load(scores, [b.add(b.mul(i, tile.columns_each), j)])
+                score = b.load(scores, [i * tile.columns_each + j])
                 weight = b.math("exp", b.binary("sub", score, base))
                 b.store(b.add(b.load(self.total, [i]), weight), self.total, [i])
                 b.store(weight, self.weights, [self._row(i), self._column(j)])
             outputs = tile.vectors * tile.vector
             with b.tasks(["e"], repeat(outputs), unroll=True) as (e,):
-                place = b.add(b.mul(i, outputs), e)
+                place = i * outputs + e
                 b.store(b.mul(b.load(self.acc, [place]), shrink), self.acc, [place])
 
-    def _masked(self, step: SSAValue) -> SSAValue | None:
+    def _masked(self, step: Index) -> SSAValue | None:
         """The mask's elements for the thread's rows and keys, in registers: asked for before the product, so that
         they are there after it."""
         b, tile = self.b, self.tile
@@ -231,51 +232,51 @@ class AttentionKernel:
         added = b.alloc("added", [tile.rows_each * tile.columns_each], type.get_element_type())
         ragged = (self.m % tile.rows > 0, self.n % tile.columns > 0)
         with b.tasks(["i", "j"], repeat(tile.rows_each, tile.columns_each), unroll=True) as (i, j):
-            row, column = b.add(self.first_row, self._row(i)), self._key(step, j)
+            row, column = self.first_row + self._row(i), self._key(step, j)
             value = mask_element(b, self.anchor, self.head, row, column, ragged)
-            b.store(value, added, [b.add(b.mul(i, tile.columns_each), j)])
+            b.store(value, added, [i * tile.columns_each + j])
         return added
 
-    def _key(self, step: SSAValue, j: SSAValue) -> SSAValue:
+    def _key(self, step: Index, j: Index) -> Index:
         """The number of the thread's j-th key of a tile."""
-        return self.b.add(self.b.mul(step, self.tile.columns), self._column(j))
+        return step * self.tile.columns + self._column(j)
 
-    def _score(self, product: SSAValue, step: SSAValue, i: SSAValue, j: SSAValue, added: SSAValue | None) -> SSAValue:
+    def _score(self, product: SSAValue, step: Index, i: Index, j: Index, added: SSAValue | None) -> SSAValue:
         """The scaled and masked product of a row and a key, -inf where the row does not see the key."""
         b, tile = self.b, self.tile
         scale = self.anchor.scale.value.data
         score = product if scale == 1 else b.mul(product, b.constant(scale, f32))
         if added is not None:
-            score = b.add(score, convert(b, b.load(added, [b.add(b.mul(i, tile.columns_each), j)]), f32))
+            score = b.add(score, convert(b, b.load(added, [i * tile.columns_each + j]), f32))
         column = self._key(step, j)
-        seen = [b.binary("lt", column, self.n)] if self.n % tile.columns else []
+        seen = [column < self.n] if self.n % tile.columns else []
         if self.anchor.causal.value.data:
-            row = b.add(self.first_row, self._row(i))
-            seen.append(b.binary("le", column, b.add(row, self.n - self.m)))
-        visible = b.all(seen)
+            row = self.first_row + self._row(i)
+            seen.append(column <= row + (self.n - self.m))
+        visible = all_of(seen)
         return score if visible is None else b.select(visible, score, b.constant(-inf, f32))
 
     def _multiply(self, scores: SSAValue) -> None:
         """Adds the products of the thread's queries and keys to `scores`."""
         b, tile = self.b, self.tile
         with b.loop("d", tile.depth // _VECTOR) as d:
-            first = b.mul(d, _VECTOR)
+            first = d * _VECTOR
             of_row = self._vectors("of_row", tile.rows_each, self.queries.shared, self._row, first)
             of_key = self._vectors("of_key", tile.columns_each, self.keys.shared, self._column, first)
             with b.tasks(["i", "j", "e"], repeat(tile.rows_each, tile.columns_each, _VECTOR), unroll=True) as (i, j, e):
-                place = b.add(b.mul(i, tile.columns_each), j)
-                left, right = (b.load(x, [b.add(b.mul(n, _VECTOR), e)]) for x, n in ((of_row, i), (of_key, j)))
+                place = i * tile.columns_each + j
+                left, right = (b.load(x, [n * _VECTOR + e]) for x, n in ((of_row, i), (of_key, j)))
                 b.store(b.add(b.load(scores, [place]), b.mul(left, right)), scores, [place])
 
     def _vectors(
-        self, name: str, count: int, shared: SSAValue, line: Callable[[SSAValue], SSAValue], first: SSAValue
+        self, name: str, count: int, shared: SSAValue, line: Callable[[Index], Index], first: Index
     ) -> SSAValue:
         """Vectors of `count` lines of a shared buffer from element `first` on, in registers."""
         b = self.b
         registers = b.alloc(name, [count * _VECTOR], f32)
         with b.loop("n", count, unroll=True) as n, b.loop("e", _VECTOR, unroll=True) as e:
-            value = b.load(shared, [line(n), b.add(first, e)])
-            b.store(value, registers, [b.add(b.mul(n, _VECTOR), e)])
+            value = b.load(shared, [line(n), first + e])
+            b.store(value, registers, [n * _VECTOR + e])
         return registers
 
     def _accumulate(self) -> None:
@@ -283,40 +284,40 @@ class AttentionKernel:
         b, tile = self.b, self.tile
         outputs = tile.vectors * tile.vector
         with b.loop("k", tile.columns // _VECTOR) as k:
-            first = b.mul(k, _VECTOR)
+            first = k * _VECTOR
             weight = self._vectors("weight", tile.rows_each, self.weights, self._row, first)
             with b.loop("t", _VECTOR, unroll=True) as t:
                 value = b.alloc("value", [outputs], f32)
                 with b.loop("g", tile.vectors, unroll=True) as g, b.loop("e", tile.vector, unroll=True) as e:
-                    element = b.load(self.values.shared, [b.add(first, t), self._output(g, e)])
-                    b.store(element, value, [b.add(b.mul(g, tile.vector), e)])
+                    element = b.load(self.values.shared, [first + t, self._output(g, e)])
+                    b.store(element, value, [g * tile.vector + e])
                 with b.tasks(["i", "e"], repeat(tile.rows_each, outputs), unroll=True) as (i, e):
-                    place = b.add(b.mul(i, outputs), e)
-                    product = b.mul(b.load(weight, [b.add(b.mul(i, _VECTOR), t)]), b.load(value, [e]))
+                    place = i * outputs + e
+                    product = b.mul(b.load(weight, [i * _VECTOR + t]), b.load(value, [e]))
                     b.store(b.add(b.load(self.acc, [place]), product), self.acc, [place])
 
-    def _output(self, g: SSAValue, e: SSAValue) -> SSAValue:
+    def _output(self, g: Index, e: Index) -> Index:
         """Which element of a row of the result the e-th of the thread's g-th vector is."""
-        b, tile = self.b, self.tile
-        return b.add(b.mul(b.add(b.mul(g, tile.lanes), self.lane), tile.vector), e)
+        tile = self.tile
+        return (g * tile.lanes + self.lane) * tile.vector + e
 
     def _store(self) -> None:
         b, tile = self.b, self.tile
         with b.tasks(["i"], repeat(tile.rows_each), unroll=True) as (i,):
             total = b.insert(WarpReduceOp("add", b.load(self.total, [i]), tile.lanes))
-            row = b.add(self.first_row, self._row(i))
+            row = self.first_row + self._row(i)
             share = b.binary("div", b.constant(1, f32), total)
             # The largest score weighs 1, if there is one: a sum that is not positive belongs to a row without scores.
             counts = b.binary("gt", total, b.constant(0, f32)) if self.anchor.guard.value.data else None
-            exists = [b.binary("lt", row, self.m)] if self.m % tile.rows else []
+            exists = [row < self.m] if self.m % tile.rows else []
             with b.loop("g", tile.vectors, unroll=True) as g, b.loop("e", tile.vector, unroll=True) as e:
                 column = self._output(g, e)
-                place = b.add(b.mul(b.add(b.mul(i, tile.vectors), g), tile.vector), e)
+                place = (i * tile.vectors + g) * tile.vector + e
                 value = b.mul(b.load(self.acc, [place]), share)
                 if counts is not None:
                     value = b.select(counts, value, b.constant(0, f32))
-                within = [b.binary("lt", column, tile.width)] if tile.width < tile.padded_width else []
-                where = b.all([*exists, *within])
+                within = [column < tile.width] if tile.width < tile.padded_width else []
+                where = all_of([*exists, *within])
                 b.store(narrowed(b, value, self.element), b.output, [*self.head, row, column], where)
 
 

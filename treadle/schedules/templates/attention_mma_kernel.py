@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from math import ceil, inf, log2, prod
 from math import e as euler
 
-from xdsl.dialects import vector
 from xdsl.dialects.builtin import TensorType, VectorType, f32
 from xdsl.ir import SSAValue
 
 from treadle.dialects.graph import AttentionOp
 from treadle.dialects.graph.definition import Scalar
 from treadle.dialects.graph.elementwise import convert
-from treadle.dialects.loop import KernelOp, LoadMatrixOp, MmaOp, Space, WarpReduceOp
+from treadle.dialects.loop import KernelOp, MmaOp, Space, WarpReduceOp
 from treadle.dialects.loop.tile_product import fragments
 from treadle.dialects.task import repeat
 from treadle.schedules.accumulator import narrowed
+from treadle.schedules.index_value import Index, all_of
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.templates.attention_blocks import block_place, blocks_of, mask_element
 from treadle.schedules.templates.attention_mma_merge import Sums, finite, merge, scale
@@ -38,7 +38,7 @@ class _Operand:
     """Queries, keys or values, and where a tile of them lies in shared memory; total: lines of a head."""
 
     buffer: SSAValue
-    head: Sequence[SSAValue]
+    head: Sequence[Index]
     total: int
     tile: HeadTile
     shared: SSAValue
@@ -73,10 +73,10 @@ class AttentionMmaKernel:
         """The kernel; to be called once."""
         b, tile = self.b, self.tile
         self.place = block_place(b, self.anchor, tile.rows, tile.columns)
-        warp, self.lane = b.div(b.thread, WARP), b.mod(b.thread, WARP)
-        self.warp_row = b.mul(b.mod(warp, tile.warps), tile.slabs * PRODUCT_M)
-        self.part = b.div(warp, tile.warps)
-        self.first_column = b.mul(self.part, tile.own_columns)
+        warp, self.lane = b.thread // WARP, b.thread % WARP
+        self.warp_row = (warp % tile.warps) * (tile.slabs * PRODUCT_M)
+        self.part = warp // tile.warps
+        self.first_column = self.part * tile.own_columns
         self.queries, self.keys, self.values = self._operands()
         self.acc = b.alloc("acc", [tile.slabs, tile.padded_width // STEP, _PAIR], self.fragments[2])
         self._clear(self.acc, tile.padded_width)
@@ -120,38 +120,38 @@ class AttentionMmaKernel:
             b.store(b.zeros(self.fragments[2]), products, where)
 
     @contextmanager
-    def _chunks(self, tile: HeadTile, worker: SSAValue, workers: int) -> Generator[tuple[SSAValue, SSAValue]]:
+    def _chunks(self, tile: HeadTile, worker: Index, workers: int) -> Generator[tuple[Index, Index]]:
         """A loop over a worker's chunks of a tile: line, first column. Neighbours take neighbouring chunks."""
         b, high, wide = self.b, tile.lines_at_once(workers), tile.chunks
-        busy = b.binary("lt", worker, high * wide) if high * wide < workers else None
+        busy = worker < high * wide if high * wide < workers else None
         with b.when(busy), b.loop("u", ceil(tile.lines / high), unroll=True) as u:
-            line = b.add(b.mul(u, high), b.div(worker, wide))
-            with b.when(b.binary("lt", line, tile.lines) if tile.lines % high else None):
-                yield line, b.mul(b.mod(worker, wide), CHUNK)
+            line = u * high + worker // wide
+            with b.when(line < tile.lines if tile.lines % high else None):
+                yield line, (worker % wide) * CHUNK
 
-    def _fetch(self, operand: _Operand, first: SSAValue, stage: Sequence[SSAValue]) -> None:
+    def _fetch(self, operand: _Operand, first: Index, stage: Sequence[Index]) -> None:
         """Starts the copies of the tile that begins with line `first`, 0 beyond the end."""
         b, tile = self.b, operand.tile
         with self._chunks(tile, b.thread, self.tile.threads) as (line, column):
-            index = b.add(first, line)
+            index = first + line
 
-            def value(e: SSAValue) -> Scalar:
-                at = b.add(column, e)
-                inside = [b.binary("lt", index, operand.total)] if operand.total % tile.lines else []
-                inside += [b.binary("lt", at, tile.size)] if tile.size < tile.extent else []
+            def value(e: Index) -> Scalar:
+                at = column + e
+                inside = [index < operand.total] if operand.total % tile.lines else []
+                inside += [at < tile.size] if tile.size < tile.extent else []
                 place = [*operand.head, index, at]
                 if not inside:
                     return b.load(operand.buffer, place)
-                return b.load(operand.buffer, place, b.all(inside), b.constant(0, self.element))
+                return b.load(operand.buffer, place, all_of(inside), b.constant(0, self.element))
 
             b.copy(operand.shared, [*stage, line, column], CHUNK, value)
 
-    def _fetch_step(self, step: SSAValue, stage: SSAValue) -> None:
+    def _fetch_step(self, step: Index, stage: Index) -> None:
         """Starts the copies of a step's keys and values, if there are any."""
         b = self.b
-        with b.when(b.binary("lt", step, self.place.tiles)):
+        with b.when(step < self.place.tiles):
             for operand in (self.keys, self.values):
-                self._fetch(operand, b.mul(step, self.tile.columns), [stage])
+                self._fetch(operand, step * self.tile.columns, [stage])
 
     def _pipeline(self) -> None:
         """`stages` tiles of keys and values in shared memory: one is used while the others are on their way."""
@@ -168,10 +168,10 @@ class AttentionMmaKernel:
             b.wait(stages - 2)
             # Behind it every thread sees this step's tiles, and has used those that are overwritten next.
             b.barrier()
-            following = b.add(step, stages - 1)
-            self._fetch_step(following, b.mod(following, stages))
+            following = step + (stages - 1)
+            self._fetch_step(following, following % stages)
             b.commit()
-            stage = b.mod(step, stages)
+            stage = step % stages
             scores = self._scores(step, stage, held)
             self._weigh(scores)
             self._accumulate(stage, scores)
@@ -182,30 +182,29 @@ class AttentionMmaKernel:
         type = self.fragments[0]
         held = b.alloc("held", [tile.slabs, tile.depth // STEP], type)
         with b.tasks(["r", "k"], repeat(tile.slabs, tile.depth // STEP), unroll=True) as (r, k):
-            row = b.add(self._slab(r), b.mod(self.lane, STEP))
-            column = b.add(b.mul(k, STEP), b.mul(b.div(self.lane, STEP), PRODUCT_N))
-            b.store(b.insert(LoadMatrixOp(self.queries.shared, [row, column], type)), held, [r, k])
+            row = self._slab(r) + self.lane % STEP
+            column = k * STEP + (self.lane // STEP) * PRODUCT_N
+            b.store(b.load_matrix(self.queries.shared, [row, column], type), held, [r, k])
         return held
 
-    def _slab(self, r: SSAValue) -> SSAValue:
+    def _slab(self, r: Index) -> Index:
         """The first row of the warp's r-th slab, in the block's tile."""
-        return self.b.add(self.warp_row, self.b.mul(r, PRODUCT_M))
+        return self.warp_row + r * PRODUCT_M
 
-    def _row(self, r: SSAValue, h: SSAValue) -> SSAValue:
+    def _row(self, r: Index, h: Index) -> Index:
         """The lane's row of half h of slab r, in the block's tile."""
-        return self.b.add(self._slab(r), self.b.add(self.b.mul(h, PRODUCT_M // _HALVES), self.b.div(self.lane, _QUAD)))
+        return self._slab(r) + (h * (PRODUCT_M // _HALVES) + self.lane // _QUAD)
 
-    def _column(self, p: SSAValue, q: SSAValue, c: SSAValue) -> SSAValue:
+    def _column(self, p: Index, q: Index, c: Index) -> Index:
         """The lane's column of neighbour c in tile product (p, q)."""
-        b = self.b
-        return b.add(b.add(b.mul(p, STEP), b.mul(q, PRODUCT_N)), b.add(self._lane_column, c))
+        return p * STEP + q * PRODUCT_N + (self._lane_column + c)
 
     @property
-    def _lane_column(self) -> SSAValue:
+    def _lane_column(self) -> Index:
         """The first column of a tile product of which the lane holds elements."""
-        return self.b.mul(self.b.mod(self.lane, _QUAD), 2)
+        return (self.lane % _QUAD) * 2
 
-    def _products(self, step: SSAValue, stage: SSAValue, held: SSAValue) -> SSAValue:
+    def _products(self, step: Index, stage: Index, held: SSAValue) -> SSAValue:
         """Tile products of the warp's queries with the stage's keys."""
         b, tile = self.b, self.tile
         products = b.alloc("products", [tile.slabs, tile.own_columns // STEP, _PAIR], self.fragments[2])
@@ -215,22 +214,22 @@ class AttentionMmaKernel:
             b.loop("k", tile.depth // STEP, unroll=True) as k,
             b.loop("p", tile.own_columns // STEP, unroll=True) as p,
         ):
-            line = b.add(b.mul(b.div(self.lane, STEP), PRODUCT_N), b.mod(self.lane, PRODUCT_N))
-            half = b.mul(b.mod(b.div(self.lane, PRODUCT_N), 2), PRODUCT_N)
-            key = b.add(self.first_column, b.add(b.mul(p, STEP), line))
-            place = [stage, key, b.add(b.mul(k, STEP), half)]
-            keys = b.insert(LoadMatrixOp(self.keys.shared, place, type))
+            line = (self.lane // STEP) * PRODUCT_N + self.lane % PRODUCT_N
+            half = ((self.lane // PRODUCT_N) % 2) * PRODUCT_N
+            key = self.first_column + (p * STEP + line)
+            place = [stage, key, k * STEP + half]
+            keys = b.load_matrix(self.keys.shared, place, type)
             with b.tasks(["r", "q"], repeat(tile.slabs, _PAIR), unroll=True) as (r, q):
                 self._multiply(b.load(held, [r, k]), keys, products, [r, p, q])
         return products
 
-    def _multiply(self, a: SSAValue, pair: SSAValue, sums: SSAValue, where: Sequence[SSAValue]) -> None:
+    def _multiply(self, a: SSAValue, pair: SSAValue, sums: SSAValue, where: Sequence[Index]) -> None:
         """Adds the product of `a` and of one of a pair of operands B to a sum."""
         b = self.b
-        right = b.insert(vector.ExtractOp(pair, [where[-1]], self.fragments[1]))
+        right = b.extract(pair, [where[-1]], self.fragments[1])
         b.store(b.insert(MmaOp(a, right, b.load(sums, where))), sums, where)
 
-    def _scores(self, step: SSAValue, stage: SSAValue, held: SSAValue) -> SSAValue:
+    def _scores(self, step: Index, stage: Index, held: SSAValue) -> SSAValue:
         """Scaled and masked products of the lane's rows and the stage's keys, -inf where a row does not see a key."""
         b, tile = self.b, self.tile
         extents = [tile.slabs, tile.own_columns // STEP, _PAIR, _HALVES, 2]
@@ -240,7 +239,7 @@ class AttentionMmaKernel:
         scale, _ = self._scale
         with b.tasks(["r", "p", "q", "h", "c"], repeat(*extents), unroll=True) as where:
             r, p, q, h, c = where
-            score = b.insert(vector.ExtractOp(b.load(products, [r, p, q]), [h, c], f32))
+            score = b.extract(b.load(products, [r, p, q]), [h, c], f32)
             score = score if scale == 1 else b.mul(score, b.constant(scale, f32))
             if added is not None:
                 score = b.add(score, convert(b, b.load(added, where), f32))
@@ -248,7 +247,7 @@ class AttentionMmaKernel:
         self._hide(step, scores)
         return scores
 
-    def _masked(self, step: SSAValue) -> SSAValue | None:
+    def _masked(self, step: Index) -> SSAValue | None:
         """The mask's elements for the lane's scores, in registers: asked for before the products, so that they are
         there after them."""
         b, tile = self.b, self.tile
@@ -260,37 +259,37 @@ class AttentionMmaKernel:
         added = b.alloc("added", extents, type.get_element_type())
         ragged = (self.m % tile.rows > 0, self.n % tile.columns > 0)
         with b.tasks(["r", "p", "q", "h"], repeat(*extents[:-1]), unroll=True) as (r, p, q, h):
-            row = b.add(self.place.first_row, self._row(r, h))
+            row = self.place.first_row + self._row(r, h)
             with b.loop("c", 2, unroll=True, vector=True) as c:
-                column = b.add(self._first_key(step), self._column(p, q, c))
+                column = self._first_key(step) + self._column(p, q, c)
                 value = mask_element(b, self.anchor, self.place.head, row, column, ragged)
                 b.store(value, added, [r, p, q, h, c])
         return added
 
-    def _first_key(self, step: SSAValue) -> SSAValue:
+    def _first_key(self, step: Index) -> Index:
         """The first key of a step's tile that is the warp's."""
-        return self.b.add(self.b.mul(step, self.tile.columns), self.first_column)
+        return step * self.tile.columns + self.first_column
 
-    def _hide(self, step: SSAValue, scores: SSAValue) -> None:
+    def _hide(self, step: Index, scores: SSAValue) -> None:
         """Makes scores of keys that a row does not see -inf, in the tiles in which there are any."""
         b, tile = self.b, self.tile
         first_key = self._first_key(step)
         ragged, causal = self.n % tile.columns > 0, bool(self.anchor.causal.value.data)
         if not ragged and not causal:
             return
-        reach = b.add(self.place.first_row, self.n - self.m)
-        needed = b.binary("gt", b.add(first_key, tile.own_columns - 1), b.add(reach, self.warp_row)) if causal else None
+        reach = self.place.first_row + (self.n - self.m)
+        needed = first_key + (tile.own_columns - 1) > reach + self.warp_row if causal else None
         if ragged:
-            last = b.binary("eq", step, self.place.most_tiles - 1)
-            needed = last if needed is None else b.binary("or", needed, last)
+            last = step.equals(self.place.most_tiles - 1)
+            needed = last if needed is None else needed | last
         with b.when(needed), b.tasks(["r", "h"], repeat(tile.slabs, _HALVES), unroll=True) as (r, h):
-            last_seen = b.add(reach, self._row(r, h)) if causal else b.constant(self.n - 1)
-            last_seen = b.least(last_seen, self.n - 1) if causal and ragged else last_seen
+            last_seen = reach + self._row(r, h) if causal else b.index(self.n - 1)
+            last_seen = last_seen.min(self.n - 1) if causal and ragged else last_seen
             # What lanes differ in is on one side, so that the other side of all comparisons is a constant.
-            limit = b.binary("sub", last_seen, b.add(first_key, self._lane_column))
+            limit = last_seen - (first_key + self._lane_column)
             with b.tasks(["p", "q", "c"], repeat(tile.own_columns // STEP, _PAIR, 2), unroll=True) as (p, q, c):
                 place = [r, p, q, h, c]
-                visible = b.binary("le", b.add(b.add(b.mul(p, STEP), b.mul(q, PRODUCT_N)), c), limit)
+                visible = p * STEP + q * PRODUCT_N + c <= limit
                 b.store(b.select(visible, b.load(scores, place), b.constant(-inf, f32)), scores, place)
 
     def _weigh(self, scores: SSAValue) -> None:
@@ -322,11 +321,7 @@ class AttentionMmaKernel:
         power = b.binary("sub", score, base)
         return b.math("exp2", power if unit == 1 else b.mul(power, b.constant(unit, f32)))
 
-    def _whole(self, buffer: SSAValue, type: VectorType) -> SSAValue:
-        """All of a register buffer, as a vector."""
-        return self.b.insert(vector.LoadOp(buffer, [self.b.constant(0)] * type.get_num_dims(), type))
-
-    def _accumulate(self, stage: SSAValue, weights: SSAValue) -> None:
+    def _accumulate(self, stage: Index, weights: SSAValue) -> None:
         """Adds the stage's values, each times its weight, to the warp's part of the result. Rounded, the weights of 16
         keys are an operand A as they lie: two results of tile products side by side."""
         b, tile = self.b, self.tile
@@ -337,12 +332,12 @@ class AttentionMmaKernel:
                 rounded = b.alloc("rounded", self.fragments[0].get_shape(), self.element)
                 with b.tasks(["q", "h", "c"], repeat(_PAIR, _HALVES, 2), unroll=True) as (q, h, c):
                     weight = narrowed(b, b.load(weights, [r, k, q, h, c]), self.element)
-                    b.store(weight, rounded, [b.add(b.mul(q, _HALVES), h), c])
-                b.store(self._whole(rounded, self.fragments[0]), left, [r])
+                    b.store(weight, rounded, [q * _HALVES + h, c])
+                b.store(b.load_vector(rounded, self.fragments[0]), left, [r])
             with b.loop("p", tile.padded_width // STEP, unroll=True) as p:
-                line = b.add(self.first_column, b.add(b.mul(k, STEP), b.mod(self.lane, STEP)))
-                column = b.add(b.mul(p, STEP), b.mul(b.div(self.lane, STEP), PRODUCT_N))
-                values = b.insert(LoadMatrixOp(self.values.shared, [stage, line, column], type, transpose=True))
+                line = self.first_column + (k * STEP + self.lane % STEP)
+                column = p * STEP + (self.lane // STEP) * PRODUCT_N
+                values = b.load_matrix(self.values.shared, [stage, line, column], type, transpose=True)
                 with b.tasks(["r", "q"], repeat(tile.slabs, _PAIR), unroll=True) as (r, q):
                     self._multiply(b.load(left, [r]), values, self.acc, [r, p, q])
 
@@ -350,18 +345,18 @@ class AttentionMmaKernel:
         """The result through shared memory to lanes that store 16 bytes of a row each."""
         b, tile = self.b, self.tile
         b.barrier()
-        with b.when(b.binary("eq", self.part, 0) if tile.parts > 1 else None):
+        with b.when(self.part.equals(0) if tile.parts > 1 else None):
             self._stage()
         b.barrier()
         with (
             self._chunks(tile.result, b.thread, tile.threads) as (line, first),
             b.tasks(["e"], repeat(CHUNK), unroll=True, vector=True) as (e,),
         ):
-            row, column = b.add(self.place.first_row, line), b.add(first, e)
-            inside = [b.binary("lt", row, self.m)] if self.m % tile.rows else []
-            inside += [b.binary("lt", column, tile.width)] if tile.width < tile.padded_width else []
+            row, column = self.place.first_row + line, first + e
+            inside = [row < self.m] if self.m % tile.rows else []
+            inside += [column < tile.width] if tile.width < tile.padded_width else []
             value = b.load(self.queries.shared, [line, column])
-            b.store(value, b.output, [*self.place.head, row, column], b.all(inside))
+            b.store(value, b.output, [*self.place.head, row, column], all_of(inside))
 
     def _stage(self) -> None:
         """The warp's rows of the result, divided by the sums and rounded, to the place of its queries."""
@@ -375,7 +370,7 @@ class AttentionMmaKernel:
                 b.tasks(["p", "q"], repeat(tile.padded_width // STEP, _PAIR), unroll=True) as (p, q),
                 b.loop("c", 2, unroll=True, vector=True) as c,
             ):
-                value = b.mul(b.insert(vector.ExtractOp(b.load(self.acc, [r, p, q]), [h, c], f32)), share)
+                value = b.mul(b.extract(b.load(self.acc, [r, p, q]), [h, c], f32), share)
                 if counts is not None:
                     value = b.select(counts, value, b.constant(0, f32))
                 place = [self._row(r, h), self._column(p, q, c)]

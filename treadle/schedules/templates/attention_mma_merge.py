@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
-from xdsl.dialects import vector
 from xdsl.dialects.builtin import VectorType, f32
 from xdsl.ir import SSAValue
 
 from treadle.dialects.graph.definition import Scalar
 from treadle.dialects.loop import Space
 from treadle.dialects.task import repeat
+from treadle.schedules.index_value import Index
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.templates.attention_mma_tile import AttentionMmaTile
 from treadle.schedules.templates.matmul_mma_tile import WARP
@@ -41,19 +41,17 @@ def scale(b: KernelBuilder, acc: SSAValue, type: VectorType, extents: tuple[int,
     with b.tasks(["r", "p", "q"], repeat(*extents), unroll=True) as where:
         scaled = b.alloc("scaled", type.get_shape(), f32)
         with b.tasks(["h", "c"], repeat(*type.get_shape()), unroll=True) as (h, c):
-            value = b.insert(vector.ExtractOp(b.load(acc, where), [h, c], f32))
+            value = b.extract(b.load(acc, where), [h, c], f32)
             b.store(b.mul(value, b.load(factors, [where[0], h])), scaled, [h, c])
-        b.store(b.insert(vector.LoadOp(scaled, [b.constant(0)] * 2, type)), acc, where)
+        b.store(b.load_vector(scaled, type), acc, where)
 
 
-def merge(
-    b: KernelBuilder, tile: AttentionMmaTile, part: SSAValue, sums: Sums, type: VectorType, weight: Weight
-) -> None:
+def merge(b: KernelBuilder, tile: AttentionMmaTile, part: Index, sums: Sums, type: VectorType, weight: Weight) -> None:
     """Gives the first of the warps that share rows the sums of all of them.
 
     Lanes at the same place hold the same elements, so that each writes and reads words of its own.
     """
-    lane = b.mod(b.thread, WARP * tile.warps)
+    lane = b.thread % (WARP * tile.warps)
     rows, lanes = (tile.slabs, type.get_shape()[0]), WARP * tile.warps
     largest, total = (b.alloc(name, [tile.parts, *rows, lanes], f32, Space.SHARED) for name in ("peaks", "totals"))
     with b.tasks(["r", "h"], repeat(*rows), unroll=True) as (r, h):
@@ -80,8 +78,8 @@ def merge(
 def _add_up(
     b: KernelBuilder,
     tile: AttentionMmaTile,
-    part: SSAValue,
-    lane: SSAValue,
+    part: Index,
+    lane: Index,
     acc: SSAValue,
     type: VectorType,
     extents: tuple[int, ...],
@@ -91,22 +89,22 @@ def _add_up(
     shape = [tile.parts - 1, *extents, height, WARP * tile.warps, width]
     partial = b.alloc("partial", shape, f32, Space.SHARED)
     with (
-        b.when(b.binary("gt", part, 0)),
+        b.when(part > 0),
         b.tasks(["r", "p", "q", "h"], repeat(*extents, height), unroll=True) as (r, p, q, h),
         b.loop("c", width, unroll=True, vector=True) as c,
     ):
-        value = b.insert(vector.ExtractOp(b.load(acc, [r, p, q]), [h, c], f32))
-        b.store(value, partial, [b.binary("sub", part, 1), r, p, q, h, lane, c])
+        value = b.extract(b.load(acc, [r, p, q]), [h, c], f32)
+        b.store(value, partial, [part - 1, r, p, q, h, lane, c])
     b.barrier()
     with (
-        b.when(b.binary("eq", part, 0)),
+        b.when(part.equals(0)),
         b.tasks(["s", "r", "p", "q"], repeat(tile.parts - 1, *extents), unroll=True) as (s, *where),
     ):
         added = b.alloc("sum", type.get_shape(), f32)
         with b.loop("h", height, unroll=True) as h, b.loop("c", width, unroll=True, vector=True) as c:
-            value = b.insert(vector.ExtractOp(b.load(acc, where), [h, c], f32))
+            value = b.extract(b.load(acc, where), [h, c], f32)
             b.store(b.add(value, b.load(partial, [s, *where, h, lane, c])), added, [h, c])
-        b.store(b.insert(vector.LoadOp(added, [b.constant(0)] * 2, type)), acc, where)
+        b.store(b.load_vector(added, type), acc, where)
 
 
 __all__ = ["Sums", "finite", "merge", "scale"]

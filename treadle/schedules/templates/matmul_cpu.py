@@ -17,6 +17,7 @@ from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
 from treadle.errors import TreadleError
 from treadle.schedules.access_analysis import panel_strides
+from treadle.schedules.index_value import Index, Predicate, all_of
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number, shared_by_batch
 from treadle.target import Target
@@ -98,13 +99,13 @@ def _right_strides(anchor: Anchor) -> tuple[int | None, int | None]:
 class _Columns:
     """The columns of a panel: from `first` on `used` of them exist, and `lanes` are computed."""
 
-    first: SSAValue
+    first: Index
     lanes: int
     used: int
 
-    def inside(self, b: KernelBuilder, n: SSAValue) -> list[SSAValue]:
+    def inside(self, b: KernelBuilder, n: Index) -> list[Predicate]:
         """When column n of the panel exists; nothing where all do."""
-        return [b.binary("lt", n, self.used)] if self.used < self.lanes else []
+        return [n < self.used] if self.used < self.lanes else []
 
 
 class _MatmulBody:
@@ -126,30 +127,30 @@ class _MatmulBody:
         batches = 1
         for extent in self.batch:
             batches *= extent
-        panel = b.mod(b.block, panels)
-        rest = b.div(b.block, panels)
-        first_row = b.mul(b.mod(rest, chunks), self.chunk)
-        self.batch_index = b.delinearize(b.div(rest, chunks), self.batch) if self.batch else []
+        panel = b.block % panels
+        rest = b.block // panels
+        first_row = (rest % chunks) * self.chunk
+        self.batch_index = (rest // chunks).delinearize(self.batch) if self.batch else []
         whole, rest_columns = divmod(self.n, COLUMNS)
         # Whole panels need no predicates; the last, narrower one gets code of its own.
         if whole:
-            with b.when(b.binary("lt", panel, whole) if rest_columns else None):
-                self._panel(first_row, _Columns(b.mul(panel, COLUMNS), COLUMNS, COLUMNS))
+            with b.when(panel < whole if rest_columns else None):
+                self._panel(first_row, _Columns(panel * COLUMNS, COLUMNS, COLUMNS))
         if rest_columns:
             lanes = min(COLUMNS, ceil(rest_columns / VECTOR) * VECTOR)
-            with b.when(b.binary("ge", panel, whole) if whole else None):
-                self._panel(first_row, _Columns(b.constant(whole * COLUMNS), lanes, rest_columns))
+            with b.when(panel >= whole if whole else None):
+                self._panel(first_row, _Columns(b.index(whole * COLUMNS), lanes, rest_columns))
         comment = f"C[{self.m}, {self.n}] = A[{self.m}, {self.k}] * B[{self.k}, {self.n}]"
         return b.kernel(name, [self.anchor.a, self.anchor.b], self.anchor.type, panels * chunks * batches, 1, comment)
 
-    def _panel(self, first_row: SSAValue, columns: _Columns) -> None:
+    def _panel(self, first_row: Index, columns: _Columns) -> None:
         """The block's rows of one panel."""
         b = self.b
         source = self._packed(columns) if self.pack else None
         with b.loop("m", self.chunk, step=self.rows) as m:
-            row = b.add(first_row, m)
+            row = first_row + m
             covered = self.m % self.chunk == 0
-            with b.when(None if covered else b.binary("lt", row, self.m)):
+            with b.when(None if covered else row < self.m):
                 self._tile(row, columns, source)
 
     def _packed(self, columns: _Columns) -> SSAValue:
@@ -159,35 +160,35 @@ class _MatmulBody:
             b.store(self._right(columns, k, n), panel, [k, n])
         return panel
 
-    def _tile(self, row: SSAValue, columns: _Columns, panel: SSAValue | None) -> None:
+    def _tile(self, row: Index, columns: _Columns, panel: SSAValue | None) -> None:
         b, tile = self.b, repeat(self.rows, columns.lanes)
         acc = b.alloc("acc", [self.rows, columns.lanes], self.element)
         with b.tasks(["r", "n"], tile, unroll=True, vector=True) as (r, n):
             b.store(b.constant(0, self.element), acc, [r, n])
         with b.loop("k", self.k) as k, b.tasks(["r", "n"], tile, unroll=True, vector=True) as (r, n):
-            left = b.load(b.inputs[0], [*self._batch_of(0), self._clamped(b.add(row, r)), k])
+            left = b.load(b.inputs[0], [*self._batch_of(0), self._clamped(row + r), k])
             right = self._right(columns, k, n) if panel is None else b.load(panel, [k, n])
             b.store(b.add(b.load(acc, [r, n]), b.mul(left, right)), acc, [r, n])
         with b.tasks(["r", "n"], tile, unroll=True, vector=True) as (r, n):
-            line = b.add(row, r)
-            inside = [b.binary("lt", line, self.m)] if self.m % self.rows else []
+            line = row + r
+            inside = [line < self.m] if self.m % self.rows else []
             inside += columns.inside(b, n)
-            b.store(b.load(acc, [r, n]), b.output, [*self.batch_index, line, b.add(columns.first, n)], b.all(inside))
+            b.store(b.load(acc, [r, n]), b.output, [*self.batch_index, line, columns.first + n], all_of(inside))
 
-    def _right(self, columns: _Columns, k: SSAValue, n: SSAValue) -> SSAValue:
+    def _right(self, columns: _Columns, k: Index, n: Index) -> SSAValue:
         """B[k, first + n], 0 beyond the last column."""
         b = self.b
-        indices = [*self._batch_of(1), k, b.add(columns.first, n)]
-        inside = b.all(columns.inside(b, n))
+        indices = [*self._batch_of(1), k, columns.first + n]
+        inside = all_of(columns.inside(b, n))
         if inside is None:
             return b.load(b.inputs[1], indices)
         return b.load(b.inputs[1], indices, inside, b.constant(0, self.element))
 
-    def _clamped(self, row: SSAValue) -> SSAValue:
+    def _clamped(self, row: Index) -> Index:
         """The row, or the last one: a tile that reaches beyond the matrix computes rows that are not stored."""
-        return row if self.m % self.rows == 0 else self.b.least(row, self.m - 1)
+        return row if self.m % self.rows == 0 else row.min(self.m - 1)
 
-    def _batch_of(self, operand: int) -> list[SSAValue]:
+    def _batch_of(self, operand: int) -> list[Index]:
         type = (self.anchor.a, self.anchor.b)[operand].type
         assert isinstance(type, TensorType)
         return self.batch_index if type.get_num_dims() > 2 else []

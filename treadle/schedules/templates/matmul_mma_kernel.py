@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import ceil, prod
 
-from xdsl.dialects import arith, vector
+from xdsl.dialects import arith
 from xdsl.dialects.builtin import TensorType, VectorType, f32
 from xdsl.ir import SSAValue
 
 from treadle.dialects.graph import MatmulOp
 from treadle.dialects.graph.definition import Scalar
-from treadle.dialects.loop import KernelOp, LoadMatrixOp, MmaOp, RoundTf32Op, Space
+from treadle.dialects.loop import KernelOp, MmaOp, RoundTf32Op, Space
 from treadle.dialects.loop.tile_product import fragments
 from treadle.dialects.task import Mapping, repeat, spatial
+from treadle.schedules.index_value import Index, all_of
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.partial_sums import PartialSums
 from treadle.schedules.split_k import shared_out
@@ -47,20 +48,20 @@ class MmaKernel:
         tiles = rows * columns * prod(batch)
         place, slice = b.block, None
         if self.slices.number > 1:
-            place, slice = b.mod(b.block, tiles), b.div(b.block, tiles)
-        row, column = self._block_place(b.mod(place, rows * columns) if batch else place, rows, columns)
-        self.row, self.column = b.mul(row, tile.m), b.mul(column, tile.n)
-        self.batch_index = b.delinearize(b.div(place, rows * columns), batch) if batch else []
-        self.lane, warp = b.mod(b.thread, WARP), b.div(b.thread, WARP)
+            place, slice = b.block % tiles, b.block // tiles
+        row, column = self._block_place(place % (rows * columns) if batch else place, rows, columns)
+        self.row, self.column = row * tile.m, column * tile.n
+        self.batch_index = (place // (rows * columns)).delinearize(batch) if batch else []
+        self.lane, warp = b.thread % WARP, b.thread // WARP
         self.warp = warp
-        self.warp_row = b.mul(b.div(warp, tile.warps[1]), tile.warp[0])
-        self.warp_column = b.mul(b.mod(warp, tile.warps[1]), tile.warp[1])
+        self.warp_row = (warp // tile.warps[1]) * tile.warp[0]
+        self.warp_column = (warp % tile.warps[1]) * tile.warp[1]
         self.shared_a, self.shared_b = (self._shared(x, shape) for x, shape in (("a", tile.a), ("b", tile.b)))
         products = [tile.warp[0] // PRODUCT_M, tile.warp[1] // PRODUCT_N // PAIR, PAIR]
         self.acc = b.alloc("acc", products, self.fragments[2])
         with b.tasks(["r", "p", "h"], repeat(*products), unroll=True) as where:
             b.store(b.zeros(self.fragments[2]), self.acc, where)
-        self.first = None if slice is None else b.mul(slice, self.slices.each)
+        self.first = None if slice is None else slice * self.slices.each
         self._pipeline(self.slices.each)
         if slice is None:
             self._store()
@@ -74,24 +75,24 @@ class MmaKernel:
         extents = [self.tile.stages, shape.rows, shape.columns]
         return self.b.alloc(f"shared_{name}", extents, self.element, Space.SHARED, shape.swizzle)
 
-    def _block_place(self, block: SSAValue, rows: int, columns: int) -> tuple[SSAValue, SSAValue]:
+    def _block_place(self, block: Index, rows: int, columns: int) -> tuple[Index, Index]:
         """The block's row and column in the grid. Consecutive blocks go down `group` rows before they go right, so
         that those that run together share the tiles that they read; the last group may have fewer rows."""
-        b, group = self.b, min(self.tile.group, rows)
+        group = min(self.tile.group, rows)
         if group == 1:
-            return b.div(block, columns), b.mod(block, columns)
+            return block // columns, block % columns
 
-        def inside(position: SSAValue, height: int, first: Scalar | int) -> tuple[SSAValue, SSAValue]:
-            return b.add(b.mod(position, height), first), b.div(position, height)
+        def inside(position: Index, height: int, first: Index | int) -> tuple[Index, Index]:
+            return position % height + first, position // height
 
         width, last = group * columns, rows % group
-        inner = b.mod(block, width)
-        row, column = inside(inner, group, b.mul(b.div(block, width), group))
+        inner = block % width
+        row, column = inside(inner, group, (block // width) * group)
         if not last:
             return row, column
-        full = b.binary("lt", block, (rows - last) * columns)
+        full = block < (rows - last) * columns
         last_row, last_column = inside(inner, last, rows - last)
-        return b.select(full, row, last_row), b.select(full, column, last_column)
+        return full.select(row, last_row), full.select(column, last_column)
 
     def _pipeline(self, steps: int) -> None:
         """`stages` tiles in shared memory: one is multiplied while the others are on their way."""
@@ -105,59 +106,57 @@ class MmaKernel:
             b.wait(ahead - 1)
             # Behind it every thread sees this step's tile, and has multiplied the one that is overwritten next.
             b.barrier()
-            following = b.add(step, ahead)
-            with b.when(b.binary("lt", following, steps)):
-                self._fetch(following, b.mod(following, self.tile.stages))
+            following = step + ahead
+            with b.when(following < steps):
+                self._fetch(following, following % self.tile.stages)
             b.commit()
-            self._multiply(b.mod(step, self.tile.stages))
+            self._multiply(step % self.tile.stages)
 
-    def _fetch(self, step: SSAValue, stage: SSAValue) -> None:
+    def _fetch(self, step: Index, stage: Index) -> None:
         """Starts the copies of step's tiles of A and B, 0 beyond the matrices."""
-        first = self.b.mul(step if self.first is None else self.b.add(self.first, step), self.tile.depth)
+        first = (step if self.first is None else self.first + step) * self.tile.depth
 
-        def element_of_a(m: SSAValue, k: SSAValue) -> Scalar:
-            row, depth = self.b.add(self.row, m), self.b.add(first, k)
+        def element_of_a(m: Index, k: Index) -> Scalar:
+            row, depth = self.row + m, first + k
             return self._guarded(0, row, self.m, self.tile.m, depth, self.k, self.slices.covered)
 
-        def element_of_b(n: SSAValue, k: SSAValue) -> Scalar:
-            depth, column = self.b.add(first, k), self.b.add(self.column, n)
+        def element_of_b(n: Index, k: Index) -> Scalar:
+            depth, column = first + k, self.column + n
             return self._guarded(1, depth, self.k, self.slices.covered, column, self.n, self.tile.n)
 
         self._copy(self.tile.a, self.shared_a, stage, element_of_a)
         self._copy(self.tile.b, self.shared_b, stage, element_of_b)
 
     def _copy(
-        self, tile: SharedTile, buffer: SSAValue, stage: SSAValue, element: Callable[[SSAValue, SSAValue], Scalar]
+        self, tile: SharedTile, buffer: SSAValue, stage: Index, element: Callable[[Index, Index], Scalar]
     ) -> None:
         """Copies one operand's tile; `element` takes the place across K, then along it."""
         b, mapping = self.b, tile.tasks(self.tile.threads)
         idle = mapping.workers < self.tile.threads
         with (
-            b.when(b.binary("lt", b.thread, mapping.workers) if idle else None),
+            b.when(b.thread < mapping.workers if idle else None),
             b.tasks(["i", "c"], mapping, b.thread, unroll=True) as (i, c),
         ):
-            column = b.mul(c, tile.chunk)
+            column = c * tile.chunk
 
-            def value(e: SSAValue) -> Scalar:
-                at = b.add(column, e)
+            def value(e: Index) -> Scalar:
+                at = column + e
                 return element(i, at) if tile.along_k else element(at, i)
 
             b.copy(buffer, [stage, i, column], tile.chunk, value)
 
-    def _guarded(
-        self, operand: int, i: SSAValue, i_end: int, i_tile: int, j: SSAValue, j_end: int, j_tile: int
-    ) -> Scalar:
+    def _guarded(self, operand: int, i: Index, i_end: int, i_tile: int, j: Index, j_end: int, j_tile: int) -> Scalar:
         b = self.b
-        inside = [b.binary("lt", i, i_end)] if i_end % i_tile else []
-        inside += [b.binary("lt", j, j_end)] if j_end % j_tile else []
+        inside = [i < i_end] if i_end % i_tile else []
+        inside += [j < j_end] if j_end % j_tile else []
         type = (self.anchor.a, self.anchor.b)[operand].type
         assert isinstance(type, TensorType)
         indices = [*(self.batch_index if type.get_num_dims() > 2 else []), i, j]
         if not inside:
             return b.load(b.inputs[operand], indices)
-        return b.load(b.inputs[operand], indices, b.all(inside), b.constant(0, self.element))
+        return b.load(b.inputs[operand], indices, all_of(inside), b.constant(0, self.element))
 
-    def _multiply(self, stage: SSAValue) -> None:
+    def _multiply(self, stage: Index) -> None:
         """One tile of A times one of B, added to the accumulators."""
         b, tile = self.b, self.tile
         rows, pairs = tile.warp[0] // PRODUCT_M, tile.warp[1] // PRODUCT_N // PAIR
@@ -166,46 +165,46 @@ class MmaKernel:
         regs_a = b.alloc("regs_a", [rows], a_type)
         regs_b = b.alloc("regs_b", [pairs], pair_type)
         with b.loop("kk", tile.depth // tile.product_depth, unroll=True) as kk:
-            k = b.mul(kk, tile.product_depth)
+            k = kk * tile.product_depth
             with b.tasks(["r"], repeat(rows), unroll=True) as (r,):
                 b.store(self._rounded(self._fragment_of_a(stage, r, k, a_type)), regs_a, [r])
             with b.tasks(["p"], repeat(pairs), unroll=True) as (p,):
                 b.store(self._rounded(self._fragments_of_b(stage, p, k, pair_type)), regs_b, [p])
             with b.tasks(["r", "p", "h"], repeat(rows, pairs, PAIR), unroll=True) as (r, p, h):
-                right = b.insert(vector.ExtractOp(b.load(regs_b, [p]), [h], b_type))
+                right = b.extract(b.load(regs_b, [p]), [h], b_type)
                 product = b.insert(MmaOp(b.load(regs_a, [r]), right, b.load(self.acc, [r, p, h])))
                 b.store(product, self.acc, [r, p, h])
 
-    def _fragment_of_a(self, stage: SSAValue, r: SSAValue, k: SSAValue, type: VectorType) -> SSAValue:
+    def _fragment_of_a(self, stage: Index, r: Index, k: Index, type: VectorType) -> SSAValue:
         """16 rows of A: matrices of the upper and the lower rows, first those of the lower half of K."""
         b, half = self.b, self.tile.product_depth // 2
-        row = b.add(self.warp_row, b.mul(r, PRODUCT_M))
+        row = self.warp_row + r * PRODUCT_M
         if not self.tile.a.loads_matrices:
             return self._by_lanes(self.shared_a, stage, row, k, type, columns_first=True)
         if self.tile.a.along_k:
-            place = [b.add(row, b.mod(self.lane, 16)), b.add(k, b.mul(b.div(self.lane, 16), half))]
+            place = [row + self.lane % 16, k + (self.lane // 16) * half]
         else:
-            matrix = b.mod(b.div(self.lane, 8), 2)
-            depth = b.add(b.mod(self.lane, 8), b.mul(b.div(self.lane, 16), half))
-            place = [b.add(k, depth), b.add(row, b.mul(matrix, 8))]
-        return b.insert(LoadMatrixOp(self.shared_a, [stage, *place], type, transpose=not self.tile.a.along_k))
+            matrix = (self.lane // 8) % 2
+            depth = self.lane % 8 + (self.lane // 16) * half
+            place = [k + depth, row + matrix * 8]
+        return b.load_matrix(self.shared_a, [stage, *place], type, transpose=not self.tile.a.along_k)
 
-    def _fragments_of_b(self, stage: SSAValue, p: SSAValue, k: SSAValue, type: VectorType) -> SSAValue:
+    def _fragments_of_b(self, stage: Index, p: Index, k: Index, type: VectorType) -> SSAValue:
         """Two times 8 columns of B: of each, matrices of the lower and the upper half of K."""
         b, half = self.b, self.tile.product_depth // 2
-        column = b.add(self.warp_column, b.mul(p, PAIR * PRODUCT_N))
-        second = b.mul(b.div(self.lane, 16), PRODUCT_N)
+        column = self.warp_column + p * (PAIR * PRODUCT_N)
+        second = (self.lane // 16) * PRODUCT_N
         if not self.tile.b.loads_matrices:
             return self._by_lanes(self.shared_b, stage, column, k, type, columns_first=False)
         if self.tile.b.along_k:
-            depth = b.mul(b.mod(b.div(self.lane, 8), 2), half)
-            place = [b.add(column, b.add(second, b.mod(self.lane, 8))), b.add(k, depth)]
+            depth = ((self.lane // 8) % 2) * half
+            place = [column + (second + self.lane % 8), k + depth]
         else:
-            place = [b.add(k, b.mod(self.lane, 16)), b.add(column, second)]
-        return b.insert(LoadMatrixOp(self.shared_b, [stage, *place], type, transpose=not self.tile.b.along_k))
+            place = [k + self.lane % 16, column + second]
+        return b.load_matrix(self.shared_b, [stage, *place], type, transpose=not self.tile.b.along_k)
 
     def _by_lanes(
-        self, buffer: SSAValue, stage: SSAValue, first: SSAValue, k: SSAValue, type: VectorType, *, columns_first: bool
+        self, buffer: SSAValue, stage: Index, first: Index, k: Index, type: VectorType, *, columns_first: bool
     ) -> SSAValue:
         """What `loop.load_matrix` would give of two times two transposed matrices of 32-bit elements: each lane loads
         its element of each, of the next 8 columns before or after those of the next 4 rows."""
@@ -213,25 +212,25 @@ class MmaKernel:
         held = b.alloc("elements", type.get_shape(), self.element)
         with b.tasks(["u", "v"], repeat(2, 2), unroll=True) as (u, v):
             block, half = (v, u) if columns_first else (u, v)
-            row = b.add(k, b.add(b.mul(half, 4), b.mod(self.lane, 4)))
-            column = b.add(first, b.add(b.mul(block, 8), b.div(self.lane, 4)))
-            place = [u, v, 0] if len(type.get_shape()) == 3 else [b.add(b.mul(u, 2), v), 0]
+            row = k + (half * 4 + self.lane % 4)
+            column = first + (block * 8 + self.lane // 4)
+            place = [u, v, 0] if len(type.get_shape()) == 3 else [u * 2 + v, 0]
             b.store(b.load(buffer, [stage, row, column]), held, place)
-        return b.insert(vector.LoadOp(held, [b.constant(0)] * len(type.get_shape()), type))
+        return b.load_vector(held, type)
 
     def _rounded(self, fragment: SSAValue) -> SSAValue:
         """Operands of 32 bits lose the bits that a tile product does not read."""
         return self.b.insert(RoundTf32Op(fragment)) if self.element == f32 else fragment
 
-    def _add_up(self, tiles: int, place: SSAValue, slice: SSAValue, products: Sequence[int]) -> None:
+    def _add_up(self, tiles: int, place: Index, slice: Index, products: Sequence[int]) -> None:
         """The tile's last block adds up the slices, and stores."""
         b, tile = self.b, self.tile
         sums = PartialSums(b, tiles, self.slices.number, tile.threads, tile.accumulators, f32)
         assert sums.lanes == HELD, "a vector is a fragment"
 
-        def element(v: SSAValue, e: SSAValue) -> Scalar:
-            fragment = b.load(self.acc, b.delinearize(v, products))
-            return b.insert(vector.ExtractOp(fragment, [b.div(e, 2), b.mod(e, 2)], f32))
+        def element(v: Index, e: Index) -> Scalar:
+            fragment = b.load(self.acc, v.delinearize(products))
+            return b.extract(fragment, [e // 2, e % 2], f32)
 
         last = sums.keep(place, slice, element)
         with b.when(last):
@@ -239,15 +238,15 @@ class MmaKernel:
             sums.add_up(place, self.total)
             self._store()
 
-    def _accumulated(self, r: SSAValue, i: SSAValue, j: SSAValue) -> Scalar:
+    def _accumulated(self, r: Index, i: Index, j: Index) -> Scalar:
         """Element (i, j) of the r-th 16 rows of the warp's tile, which this lane must hold."""
         b = self.b
-        where = [r, b.div(j, PAIR * PRODUCT_N), b.mod(b.div(j, PRODUCT_N), PAIR)]
-        upper, odd = b.div(i, 8), b.mod(j, 2)
+        where = [r, j // (PAIR * PRODUCT_N), (j // PRODUCT_N) % PAIR]
+        upper, odd = i // 8, j % 2
         if self.total is None:
-            return b.insert(vector.ExtractOp(b.load(self.acc, where), [upper, odd], f32))
-        fragment = b.add(b.mul(r, self.tile.warp[1] // PRODUCT_N), b.div(j, PRODUCT_N))
-        return b.load(self.total, [b.add(b.mul(fragment, HELD), b.add(b.mul(upper, 2), odd))])
+            return b.extract(b.load(self.acc, where), [upper, odd], f32)
+        fragment = r * (self.tile.warp[1] // PRODUCT_N) + j // PRODUCT_N
+        return b.load(self.total, [fragment * HELD + (upper * 2 + odd)])
 
     def _store(self) -> None:
         if self.tile.staged_bytes:
@@ -287,17 +286,17 @@ class MmaKernel:
                 b.tasks(["i", "c"], _slab_tasks(slab), self.lane, unroll=True) as (i, c),
                 b.tasks(["e"], repeat(chunk), unroll=True, vector=True) as (e,),
             ):
-                j = b.add(b.mul(c, chunk), e)
+                j = c * chunk + e
                 self._store_element(b.load(staged, [self.warp, i, j]), r, i, j)
 
-    def _store_element(self, value: Scalar, r: SSAValue, i: SSAValue, j: SSAValue) -> None:
+    def _store_element(self, value: Scalar, r: Index, i: Index, j: Index) -> None:
         """Stores element (i, j) of the r-th 16 rows of the warp's tile, if C has it."""
         b, tile = self.b, self.tile
-        row = b.add(self.row, b.add(self.warp_row, b.add(b.mul(r, PRODUCT_M), i)))
-        column = b.add(self.column, b.add(self.warp_column, j))
-        inside = [b.binary("lt", row, self.m)] if self.m % tile.m else []
-        inside += [b.binary("lt", column, self.n)] if self.n % tile.n else []
-        b.store(value, b.output, [*self.batch_index, row, column], b.all(inside))
+        row = self.row + (self.warp_row + (r * PRODUCT_M + i))
+        column = self.column + (self.warp_column + j)
+        inside = [row < self.m] if self.m % tile.m else []
+        inside += [column < self.n] if self.n % tile.n else []
+        b.store(value, b.output, [*self.batch_index, row, column], all_of(inside))
 
 
 def _slab_tasks(slab: SharedTile) -> Mapping:

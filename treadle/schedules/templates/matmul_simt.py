@@ -20,6 +20,7 @@ from treadle.dialects.task import repeat
 from treadle.errors import TreadleError
 from treadle.schedules.access_analysis import spread, vector_width
 from treadle.schedules.accumulator import accumulator, narrowed
+from treadle.schedules.index_value import Index, all_of
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.partial_sums import PartialSums
 from treadle.schedules.split_k import SLICES, first_that_fills, number_of_slices, shared_out, tiles_of
@@ -214,17 +215,17 @@ class _MatmulBody:
         tiles = rows * columns * prod(batch)
         place, slice = b.block, None
         if self.slices.number > 1:
-            place, slice = b.mod(b.block, tiles), b.div(b.block, tiles)
-        self.row = b.mul(b.mod(b.div(place, columns), rows), tile.m)
-        self.column = b.mul(b.mod(place, columns), tile.n)
-        self.batch_index = b.delinearize(b.div(place, rows * columns), batch) if batch else []
+            place, slice = b.block % tiles, b.block // tiles
+        self.row = ((place // columns) % rows) * tile.m
+        self.column = (place % columns) * tile.n
+        self.batch_index = (place // (rows * columns)).delinearize(batch) if batch else []
         # A is kept transposed, so that a thread's neighbouring rows lie next to one another.
         self.shared_a = b.alloc("shared_a", [2, tile.depth, tile.row_of_a], self.element, Space.SHARED)
         self.shared_b = b.alloc("shared_b", [2, tile.depth, tile.row_of_b], self.element, Space.SHARED)
         self.acc = b.alloc("acc", [tile.m * tile.n // tile.threads], self.wide)
         with b.tasks(["e"], repeat(tile.outputs), unroll=True) as (e,):
             b.store(b.constant(0, self.wide), self.acc, [e])
-        self._pipeline(None if slice is None else b.mul(slice, self.slices.each), self.slices.each)
+        self._pipeline(None if slice is None else slice * self.slices.each, self.slices.each)
         if slice is None:
             self._store()
         else:
@@ -234,35 +235,35 @@ class _MatmulBody:
         operands = [self.anchor.a, self.anchor.b]
         return b.kernel(name, operands, self.anchor.type, grid, tile.threads, comment, resident)
 
-    def _add_up(self, tiles: int, place: SSAValue, slice: SSAValue) -> None:
+    def _add_up(self, tiles: int, place: Index, slice: Index) -> None:
         """The tile's last block adds up the slices, and stores."""
         b, tile = self.b, self.tile
         sums = PartialSums(b, tiles, self.slices.number, tile.threads, tile.outputs, self.wide)
-        last = sums.keep(place, slice, lambda v, e: b.load(self.acc, [b.add(b.mul(v, sums.lanes), e)]))
+        last = sums.keep(place, slice, lambda v, e: b.load(self.acc, [v * sums.lanes + e]))
         with b.when(last):
             sums.add_up(place, self.acc)
             self._store()
 
-    def _pipeline(self, first: SSAValue | None, steps: int) -> None:
+    def _pipeline(self, first: Index | None, steps: int) -> None:
         """Figure 5: while one pair of tiles is multiplied, the next is on its way through registers. `first` is the
         step to begin with, 0 if None."""
         b = self.b
 
-        def at(step: SSAValue) -> SSAValue:
-            return step if first is None else b.add(first, step)
+        def at(step: Index) -> Index:
+            return step if first is None else first + step
 
         next_a = b.alloc("next_a", [self._of("a")[0].held], self.element)
         next_b = b.alloc("next_b", [self._of("b")[0].held], self.element)
-        self._fetch(at(b.constant(0)), next_a, next_b)
-        self._keep(b.constant(0), next_a, next_b)
+        self._fetch(at(b.index(0)), next_a, next_b)
+        self._keep(b.index(0), next_a, next_b)
         b.barrier()
         with b.loop("step", steps - 1) as step:
-            following = b.add(step, 1)
+            following = step + 1
             self._fetch(at(following), next_a, next_b)
-            self._multiply(b.mod(step, 2))
-            self._keep(b.mod(following, 2), next_a, next_b)
+            self._multiply(step % 2)
+            self._keep(following % 2, next_a, next_b)
             b.barrier()
-        self._multiply(b.constant((steps - 1) % 2))
+        self._multiply(b.index((steps - 1) % 2))
 
     def _of(self, operand: str) -> tuple[Filling, bool]:
         """How an operand's tile is filled, and whether its lines are along K."""
@@ -272,46 +273,44 @@ class _MatmulBody:
         return filling, turned
 
     @contextmanager
-    def _filling(self, operand: str) -> Generator[tuple[SSAValue, SSAValue, SSAValue]]:
+    def _filling(self, operand: str) -> Generator[tuple[Index, Index, Index]]:
         """A loop over the calling thread's elements of a tile: place along M or N, along K, the element's ordinal."""
         b, (filling, turned) = self.b, self._of(operand)
         other = "i" if operand == "a" else "j"
         names = [other, "k"] if turned else ["k", other]
         with b.tasks(names, filling.mapping, b.thread, unroll=True) as (line, element):
             lines_apart, apart, vectors = filling.strides
-            vector = b.add(b.mul(b.div(line, lines_apart), vectors), b.div(element, apart))
-            ordinal = b.add(b.mul(vector, filling.vector), b.mod(element, filling.vector))
+            vector = (line // lines_apart) * vectors + element // apart
+            ordinal = vector * filling.vector + element % filling.vector
             yield (line, element, ordinal) if turned else (element, line, ordinal)
 
-    def _fetch(self, step: SSAValue, next_a: SSAValue, next_b: SSAValue) -> None:
+    def _fetch(self, step: Index, next_a: SSAValue, next_b: SSAValue) -> None:
         """Global memory to registers: step's tiles of A and B, 0 beyond the matrices."""
-        b, first = self.b, self.b.mul(step, self.tile.depth)
+        b, first = self.b, step * self.tile.depth
         with self._filling("a") as (i, k, ordinal):
-            row, depth = b.add(self.row, i), b.add(first, k)
+            row, depth = self.row + i, first + k
             value = self._guarded(0, row, self.m, self.tile.m, depth, self.k, self.slices.covered)
             b.store(value, next_a, [ordinal])
         with self._filling("b") as (j, k, ordinal):
-            depth, column = b.add(first, k), b.add(self.column, j)
+            depth, column = first + k, self.column + j
             value = self._guarded(1, depth, self.k, self.slices.covered, column, self.n, self.tile.n)
             b.store(value, next_b, [ordinal])
 
-    def _guarded(
-        self, operand: int, i: SSAValue, i_end: int, i_tile: int, j: SSAValue, j_end: int, j_tile: int
-    ) -> SSAValue:
+    def _guarded(self, operand: int, i: Index, i_end: int, i_tile: int, j: Index, j_end: int, j_tile: int) -> SSAValue:
         b = self.b
-        inside = [b.binary("lt", i, i_end)] if i_end % i_tile else []
-        inside += [b.binary("lt", j, j_end)] if j_end % j_tile else []
+        inside = [i < i_end] if i_end % i_tile else []
+        inside += [j < j_end] if j_end % j_tile else []
         indices = [*self._batch_of(operand), i, j]
         if not inside:
             return b.load(b.inputs[operand], indices)
-        return b.load(b.inputs[operand], indices, b.all(inside), b.constant(0, self.element))
+        return b.load(b.inputs[operand], indices, all_of(inside), b.constant(0, self.element))
 
-    def _batch_of(self, operand: int) -> list[SSAValue]:
+    def _batch_of(self, operand: int) -> list[Index]:
         type = (self.anchor.a, self.anchor.b)[operand].type
         assert isinstance(type, TensorType)
         return self.batch_index if type.get_num_dims() > 2 else []
 
-    def _keep(self, half: SSAValue, next_a: SSAValue, next_b: SSAValue) -> None:
+    def _keep(self, half: Index, next_a: SSAValue, next_b: SSAValue) -> None:
         """Registers to shared memory."""
         b = self.b
         with self._filling("a") as (i, k, ordinal):
@@ -319,7 +318,7 @@ class _MatmulBody:
         with self._filling("b") as (j, k, ordinal):
             b.store(b.load(next_b, [ordinal]), self.shared_b, [half, k, j])
 
-    def _multiply(self, half: SSAValue) -> None:
+    def _multiply(self, half: Index) -> None:
         """One tile of A times one of B, added to the accumulators."""
         b, tile = self.b, self.tile
         rows = repeat(tile.repeats[0] * tile.thread[0])
@@ -332,29 +331,29 @@ class _MatmulBody:
             with b.tasks(["c"], columns, unroll=True) as (c,):
                 b.store(widened(b, b.load(self.shared_b, [half, k, self._line(1, c)])), regs_b, [c])
             with b.tasks(["r", "c"], repeat(rows.shape[0], columns.shape[0]), unroll=True) as (r, c):
-                e = b.add(b.mul(r, columns.shape[0]), c)
+                e = r * columns.shape[0] + c
                 product = b.mul(b.load(regs_a, [r]), b.load(regs_b, [c]))
                 b.store(b.add(b.load(self.acc, [e]), product), self.acc, [e])
 
-    def _line(self, axis: int, r: SSAValue) -> SSAValue:
+    def _line(self, axis: int, r: Index) -> Index:
         """The row or column of the block's tile that this thread's r-th one is."""
         b, tile = self.b, self.tile
-        lane, warp = b.mod(b.thread, 32), b.div(b.thread, 32)
-        mine = b.div(lane, tile.lanes[1]) if axis == 0 else b.mod(lane, tile.lanes[1])
-        of_warp = b.div(warp, tile.warps[1]) if axis == 0 else b.mod(warp, tile.warps[1])
+        lane, warp = b.thread % 32, b.thread // 32
+        mine = lane // tile.lanes[1] if axis == 0 else lane % tile.lanes[1]
+        of_warp = warp // tile.warps[1] if axis == 0 else warp % tile.warps[1]
         thread = tile.thread[axis]
-        outer = b.add(b.mul(of_warp, tile.repeats[axis]), b.div(r, thread))
-        return b.add(b.mul(b.add(b.mul(outer, tile.lanes[axis]), mine), thread), b.mod(r, thread))
+        outer = of_warp * tile.repeats[axis] + r // thread
+        return (outer * tile.lanes[axis] + mine) * thread + r % thread
 
     def _store(self) -> None:
         b, tile = self.b, self.tile
         rows, columns = tile.repeats[0] * tile.thread[0], tile.repeats[1] * tile.thread[1]
         with b.tasks(["r", "c"], repeat(rows, columns), unroll=True) as (r, c):
-            row, column = b.add(self.row, self._line(0, r)), b.add(self.column, self._line(1, c))
-            inside = [b.binary("lt", row, self.m)] if self.m % tile.m else []
-            inside += [b.binary("lt", column, self.n)] if self.n % tile.n else []
-            value = narrowed(b, b.load(self.acc, [b.add(b.mul(r, columns), c)]), self.element)
-            b.store(value, b.output, [*self.batch_index, row, column], b.all(inside))
+            row, column = self.row + self._line(0, r), self.column + self._line(1, c)
+            inside = [row < self.m] if self.m % tile.m else []
+            inside += [column < self.n] if self.n % tile.n else []
+            value = narrowed(b, b.load(self.acc, [r * columns + c]), self.element)
+            b.store(value, b.output, [*self.batch_index, row, column], all_of(inside))
 
 
 def _slices(anchor: MatmulOp, rows: int, columns: int, depth: int, target: Target) -> int:

@@ -18,6 +18,7 @@ from treadle.index.expr import Expr, floordiv, mod, var
 from treadle.index.linear import stride_along
 from treadle.schedules.access_analysis import DefinitionAccesses
 from treadle.schedules.accumulator import accumulator, narrowed
+from treadle.schedules.index_value import Index, ssa_values
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.scalar_body import emit_block, emit_operation
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
@@ -81,11 +82,11 @@ class ReduceCpu(Template):
         b = KernelBuilder([t.type for t in tensors if isinstance(t.type, TensorType)], anchor.type)
         rows, total = number(choices, "rows"), prod(anchor.shape)
         with b.loop("row", rows) as row:
-            position = b.add(b.mul(b.block, rows), row)
-            with b.when(b.binary("lt", position, total) if total % rows else None):
-                index = b.delinearize(position, anchor.shape)
+            position = b.block * rows + row
+            with b.when(position < total if total % rows else None):
+                index = position.delinearize(anchor.shape)
                 values: dict[SSAValue, SSAValue] = dict(zip(tensors, b.inputs, strict=True))
-                values.update(zip(anchor.body.block.args, index, strict=True))
+                values.update(zip(anchor.body.block.args, ssa_values(index), strict=True))
                 value = _element(b, anchor.body.block, values, number(choices, "lanes"))
                 b.store(value, b.output, index)
         return b.kernel(name, tensors, anchor.type, ceil(total / rows), 1, f"{anchor.type} by reduction")
@@ -111,8 +112,8 @@ def _operation(b: KernelBuilder, op: Operation, values: dict[SSAValue, SSAValue]
         b.loop("k", extent // lanes) as k,
         b.tasks(["lane"], repeat(lanes), unroll=True, vector=True) as (lane,),
     ):
-        digits = b.delinearize(b.add(b.mul(k, lanes), lane), op.shape)
-        inner = values | dict(zip(op.body.block.args, digits, strict=True))
+        digits = (k * lanes + lane).delinearize(op.shape)
+        inner = values | dict(zip(op.body.block.args, ssa_values(digits), strict=True))
         term = widened(b, emit_block(b, op.body.block, inner))
         b.store(b.binary(kind, b.load(part, [lane]), term), part, [lane])
     # Every access to `part` is a vector access, so that it can stay in vector registers; the copy is read by element.
@@ -128,9 +129,9 @@ def _operation(b: KernelBuilder, op: Operation, values: dict[SSAValue, SSAValue]
     if extent % lanes == 0:
         return narrowed(b, total, op.result.type)
 
-    def rest(k: SSAValue, acc: SSAValue) -> SSAValue:
-        digits = b.delinearize(b.add(k, extent - extent % lanes), op.shape)
-        inner = values | dict(zip(op.body.block.args, digits, strict=True))
+    def rest(k: Index, acc: SSAValue) -> SSAValue:
+        digits = (k + (extent - extent % lanes)).delinearize(op.shape)
+        inner = values | dict(zip(op.body.block.args, ssa_values(digits), strict=True))
         return b.binary(kind, acc, widened(b, emit_block(b, op.body.block, inner)))
 
     return narrowed(b, b.fold("k", extent % lanes, total, rest), op.result.type)

@@ -18,6 +18,7 @@ from treadle.dialects.loop import KernelOp, Space, WarpReduceOp
 from treadle.dialects.loop.warp import WARP, lanes_fold
 from treadle.dialects.schedule import Choice
 from treadle.schedules.accumulator import accumulator, narrowed
+from treadle.schedules.index_value import Index, all_of, ssa_values
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.scalar_body import emit_block, emit_operation
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
@@ -110,11 +111,11 @@ class _Shares:
     def parts(self) -> int:
         return self.threads // self.outputs
 
-    def split(self, b: KernelBuilder) -> tuple[SSAValue, SSAValue]:
+    def split(self, b: KernelBuilder) -> tuple[Index, Index]:
         """The calling thread's element of the block, and its part of that element's terms."""
         if self.along_terms:
-            return b.div(b.thread, self.parts), b.mod(b.thread, self.parts)
-        return b.mod(b.thread, self.outputs), b.div(b.thread, self.outputs)
+            return b.thread // self.parts, b.thread % self.parts
+        return b.thread % self.outputs, b.thread // self.outputs
 
     @property
     def distance(self) -> int:
@@ -134,20 +135,20 @@ class _ReduceBody:
         b, compute, shares = self.b, self.compute, self.shares
         total = prod(compute.shape)
         element, part = shares.split(b)
-        position = b.add(b.mul(b.block, shares.outputs), element)
+        position = b.block * shares.outputs + element
         whole = total % shares.outputs == 0
         # A thread beyond the result repeats the last element, so that all of them reach the barriers.
-        index = b.delinearize(position if whole else b.least(position, total - 1), compute.shape)
+        index = (position if whole else position.min(total - 1)).delinearize(compute.shape)
         values: dict[SSAValue, SSAValue] = dict(zip(self.tensors, b.inputs, strict=True))
-        values.update(zip(compute.body.block.args, index, strict=True))
+        values.update(zip(compute.body.block.args, ssa_values(index), strict=True))
         reduce = next(op for op in compute.body.block.ops if isinstance(op, ReduceOp))
         for op in _between(compute.body.block.first_op, reduce):
             values[op.results[0]] = emit_operation(b, op, values)
         total_of_terms = self._fold(reduce, values, part)
         last = compute.body.block.last_op
         assert isinstance(last, YieldOp)
-        conditions = [b.binary("eq", part, 0)] + ([] if whole else [b.binary("lt", position, total)])
-        with b.when(b.all(conditions)):
+        conditions = [part.equals(0)] + ([] if whole else [position < total])
+        with b.when(all_of(conditions)):
             values[reduce.result] = narrowed(b, total_of_terms(), reduce.result.type)
             for op in _between(reduce.next_op, last):
                 values[op.results[0]] = emit_operation(b, op, values)
@@ -155,7 +156,7 @@ class _ReduceBody:
         grid = ceil(total / shares.outputs)
         return b.kernel(name, self.tensors, compute.type, grid, shares.threads, f"{compute.type} by reduction")
 
-    def _fold(self, reduce: ReduceOp, values: dict[SSAValue, SSAValue], first: SSAValue) -> Callable[[], Scalar]:
+    def _fold(self, reduce: ReduceOp, values: dict[SSAValue, SSAValue], first: Index) -> Callable[[], Scalar]:
         """Writes the fold of an element's terms; calling the result gives it where `first`, the calling thread's part,
         is 0."""
         b, shares = self.b, self.shares
@@ -163,10 +164,10 @@ class _ReduceBody:
         part = b.alloc("part", [1], type)
         b.store(b.constant(identity(kind, type), type), part, [0])
         with b.loop("k", ceil(extent / shares.parts)) as k:
-            position = b.add(b.mul(k, shares.parts), first)
-            with b.when(b.binary("lt", position, extent) if extent % shares.parts else None):
-                digits = b.delinearize(position, reduce.shape)
-                inner = values | dict(zip(reduce.body.block.args, digits, strict=True))
+            position = k * shares.parts + first
+            with b.when(position < extent if extent % shares.parts else None):
+                digits = position.delinearize(reduce.shape)
+                inner = values | dict(zip(reduce.body.block.args, ssa_values(digits), strict=True))
                 term = widened(b, emit_block(b, reduce.body.block, inner))
                 b.store(b.binary(kind, b.load(part, [0]), term), part, [0])
         value = b.load(part, [0])
@@ -179,25 +180,25 @@ class _ReduceBody:
             return self._across_warps(kind, value, first)
         return self._by_tree(kind, value, first)
 
-    def _across_warps(self, kind: str, value: Scalar, first: SSAValue) -> Callable[[], Scalar]:
+    def _across_warps(self, kind: str, value: Scalar, first: Index) -> Callable[[], Scalar]:
         """One value of each warp in shared memory, folded in order by an element's first thread."""
         b, warps = self.b, self.shares.parts // WARP
         scratch = b.alloc("scratch", [self.shares.outputs * warps], value.type, Space.SHARED)
-        with b.when(b.binary("eq", b.mod(first, WARP), 0)):
-            b.store(value, scratch, [b.div(b.thread, WARP)])
+        with b.when((first % WARP).equals(0)):
+            b.store(value, scratch, [b.thread // WARP])
         b.barrier()
 
         def total() -> Scalar:
-            begin = b.div(b.thread, WARP)
+            begin = b.thread // WARP
             others = b.load(scratch, [begin])
             return b.fold(
                 "w", warps - 1, others,
-                lambda w, acc: b.binary(kind, acc, b.load(scratch, [b.add(b.add(begin, w), 1)])),
+                lambda w, acc: b.binary(kind, acc, b.load(scratch, [begin + w + 1])),
             )  # fmt: skip
 
         return total
 
-    def _by_tree(self, kind: str, value: Scalar, first: SSAValue) -> Callable[[], Scalar]:
+    def _by_tree(self, kind: str, value: Scalar, first: Index) -> Callable[[], Scalar]:
         """Halves of an element's threads fold with the other halves in shared memory, a barrier between rounds."""
         b, shares = self.b, self.shares
         scratch = b.alloc("scratch", [shares.threads], value.type, Space.SHARED)
@@ -205,8 +206,8 @@ class _ReduceBody:
         b.barrier()
         width = shares.parts // 2
         while width:
-            with b.when(b.binary("lt", first, width)):
-                other = b.load(scratch, [b.add(b.thread, width * shares.distance)])
+            with b.when(first < width):
+                other = b.load(scratch, [b.thread + width * shares.distance])
                 b.store(b.binary(kind, b.load(scratch, [b.thread]), other), scratch, [b.thread])
             if width > 1:  # what the last round stores is read by the thread that stored it
                 b.barrier()

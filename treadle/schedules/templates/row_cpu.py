@@ -22,6 +22,7 @@ from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
 from treadle.errors import TreadleError
 from treadle.schedules.accumulator import accumulator, narrowed
+from treadle.schedules.index_value import Index, Predicate
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.row_analysis import MOST_HELD, Rows, analyse_rows, is_costly
 from treadle.schedules.row_body import Column, RowBody
@@ -127,7 +128,7 @@ class _RowKernel:
         comment = f"{words} to {compute.type}, {self.found.rows} rows of {self.found.columns}"
         return self.b.kernel(name, self.tensors, compute.type, ceil(tasks / self.rows), 1, comment)
 
-    def _place(self, row: Sequence[SSAValue], column: Sequence[SSAValue]) -> list[SSAValue]:
+    def _place(self, row: Sequence[Index], column: Sequence[Index]) -> list[Index]:
         """The result's index at a column of a row."""
         place = dict(zip(self.found.outer, row, strict=True))
         place.update(zip(self.found.inner, column, strict=True))
@@ -155,28 +156,28 @@ class _AlongColumns(_RowKernel):
     def build(self, name: str) -> KernelOp:
         b, found = self.b, self.found
         with b.loop("row", self.rows) as row:
-            position = b.add(b.mul(b.block, self.rows), row)
-            with b.when(b.binary("lt", position, found.rows) if found.rows % self.rows else None):
-                self.index = b.delinearize(position, found.outer_extents)
+            position = b.block * self.rows + row
+            with b.when(position < found.rows if found.rows % self.rows else None):
+                self.index = position.delinearize(found.outer_extents)
                 self.body.begin_row(self.index)
                 self._finish(self.body.run(self._fold))
         return self._kernel(name, found.rows)
 
-    def _columns(self, write: Callable[[SSAValue, SSAValue, SSAValue | None], None]) -> None:
+    def _columns(self, write: Callable[[Index, Index, Predicate | None], None]) -> None:
         """Writes `write(lane, position, inside)` for all columns: chunks of whole vectors, then what remains."""
         b, columns = self.b, self.found.columns
         whole, rest = columns // self.lanes, columns % self.lanes
         if whole:
             with b.loop("k", whole) as k, b.tasks(["lane"], repeat(self.lanes), unroll=True, vector=True) as (lane,):
-                write(lane, b.add(b.mul(k, self.lanes), lane), None)
+                write(lane, k * self.lanes + lane, None)
         if rest:
             tail = repeat(_padded(rest, self.lanes))
             with b.tasks(["lane"], tail, unroll=True, vector=True) as (lane,):
-                position = b.add(lane, whole * self.lanes)
-                write(lane, position, b.binary("lt", position, columns) if rest % _VECTOR else None)
+                position = lane + whole * self.lanes
+                write(lane, position, position < columns if rest % _VECTOR else None)
 
-    def _column(self, position: SSAValue, inside: SSAValue | None) -> tuple[list[SSAValue], Column]:
-        index = self.b.delinearize(position, self.found.extents)
+    def _column(self, position: Index, inside: Predicate | None) -> tuple[list[Index], Column]:
+        index = position.delinearize(self.found.extents)
         return index, self.body.column(index, [position], inside)
 
     def _fold(self, reduce: ReduceOp) -> Scalar:
@@ -187,7 +188,7 @@ class _AlongColumns(_RowKernel):
         with b.tasks(["lane"], repeat(width), unroll=True, vector=True) as (lane,):
             b.store(b.constant(identity(kind, type), type), part, [lane])
 
-        def write(lane: SSAValue, position: SSAValue, inside: SSAValue | None) -> None:
+        def write(lane: Index, position: Index, inside: Predicate | None) -> None:
             _, column = self._column(position, inside)
             before = b.load(part, [lane])
             after = b.binary(kind, before, column.term(reduce))
@@ -202,14 +203,14 @@ class _AlongColumns(_RowKernel):
         while width > _VECTOR:
             half = ceil(width / _VECTOR / 2) * _VECTOR
             with b.tasks(["lane"], repeat(width - half), unroll=True, vector=True) as (lane,):
-                pair = b.load(part, [lane]), b.load(part, [b.add(lane, half)])
+                pair = b.load(part, [lane]), b.load(part, [lane + half])
                 b.store(b.binary(kind, *pair), part, [lane])
             width = half
         type = part.type
         assert isinstance(type, MemRefType)
         element = type.get_element_type()
         if element == f32 and kind in _VECTOR_FOLDS:
-            last = b.insert(vector.LoadOp(part, [b.constant(0)], VectorType(f32, [_VECTOR])))
+            last = b.load_vector(part, VectorType(f32, [_VECTOR]))
             return b.insert(_folded(last, _VECTOR_FOLDS[kind]))
         values = [b.load(part, [n]) for n in range(_VECTOR)]
         while len(values) > 1:
@@ -223,7 +224,7 @@ class _AlongColumns(_RowKernel):
             b.store(self.body.column([], []).value(result), b.output, self.index)
             return
 
-        def write(lane: SSAValue, position: SSAValue, inside: SSAValue | None) -> None:
+        def write(lane: Index, position: Index, inside: Predicate | None) -> None:
             index, column = self._column(position, inside)
             b.store(column.value(result), b.output, self._place(self.index, index), inside)
 
@@ -243,11 +244,11 @@ class _AcrossRows(_RowKernel):
         pieces = ceil(self.side / self.lanes)
         total = found.rows // self.side * pieces
         with b.loop("group", self.rows) as group:
-            position = b.add(b.mul(b.block, self.rows), group)
-            with b.when(b.binary("lt", position, total) if total % self.rows else None):
-                self.first = b.mul(b.mod(position, pieces), self.lanes)
+            position = b.block * self.rows + group
+            with b.when(position < total if total % self.rows else None):
+                self.first = (position % pieces) * self.lanes
                 others = [found.compute.shape[d] for d in found.outer if d not in self.dims]
-                self.others = b.delinearize(b.div(position, pieces), others)
+                self.others = (position // pieces).delinearize(others)
                 self._groups()
         return self._kernel(name, total)
 
@@ -261,19 +262,19 @@ class _AcrossRows(_RowKernel):
             self.body.end_phase()
         self._finish(yielded(self.found.compute.body))
 
-    def _begin(self, lane: SSAValue) -> tuple[list[SSAValue], SSAValue | None]:
+    def _begin(self, lane: Index) -> tuple[list[Index], Predicate | None]:
         """Sets the row that a lane works on: its index, and whether it exists."""
-        b, found = self.b, self.found
-        position = b.add(self.first, lane)
-        inside = b.binary("lt", position, self.side) if self.side % self.lanes else None
-        digits = dict(zip(self.dims, b.delinearize(position, [found.compute.shape[d] for d in self.dims]), strict=True))
+        found = self.found
+        position = self.first + lane
+        inside = position < self.side if self.side % self.lanes else None
+        digits = dict(zip(self.dims, position.delinearize([found.compute.shape[d] for d in self.dims]), strict=True))
         others = iter(self.others)
         index = [digits[d] if d in digits else next(others) for d in found.outer]
         self.body.begin_row(index)
         self.body.lane = lane
         return index, inside
 
-    def _lanes(self) -> AbstractContextManager[Sequence[SSAValue]]:
+    def _lanes(self) -> AbstractContextManager[Sequence[Index]]:
         return self.b.tasks(["lane"], repeat(self.lanes), unroll=True, vector=True)
 
     def _fold(self, reduce: ReduceOp) -> None:
@@ -284,7 +285,7 @@ class _AcrossRows(_RowKernel):
             b.store(b.constant(identity(kind, type), type), part, [lane])
         with b.loop("k", self.found.columns) as k, self._lanes() as (lane,):
             _, inside = self._begin(lane)
-            column = self.body.column(b.delinearize(k, self.found.extents), [k, lane], inside)
+            column = self.body.column(k.delinearize(self.found.extents), [k, lane], inside)
             b.store(b.binary(kind, b.load(part, [lane]), column.term(reduce)), part, [lane])
         if type != reduce.result.type:
             narrow = b.alloc("fold", [self.lanes], reduce.result.type)
@@ -309,6 +310,6 @@ class _AcrossRows(_RowKernel):
             return
         with b.loop("k", found.columns) as k, self._lanes() as (lane,):
             row, inside = self._begin(lane)
-            index = b.delinearize(k, found.extents)
+            index = k.delinearize(found.extents)
             value = self.body.column(index, [k, lane], inside).value(result)
             b.store(value, b.output, self._place(row, index), inside)

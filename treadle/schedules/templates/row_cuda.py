@@ -20,6 +20,7 @@ from treadle.dialects.loop.warp import WARP, lanes_fold
 from treadle.dialects.schedule import Choice
 from treadle.errors import TreadleError
 from treadle.schedules.accumulator import accumulator, narrowed
+from treadle.schedules.index_value import Index, all_of
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.row_analysis import MOST_HELD, Rows, analyse_rows
 from treadle.schedules.row_body import RowBody, Slot
@@ -210,11 +211,11 @@ class _Share:
         """Vectors of a thread."""
         return ceil(found.columns / self.vector / self.parts)
 
-    def split(self, b: KernelBuilder) -> tuple[SSAValue, SSAValue]:
+    def split(self, b: KernelBuilder) -> tuple[Index, Index]:
         """The calling thread's row of the block, and its part of that row."""
         if self.along_columns:
-            return b.div(b.thread, self.parts), b.mod(b.thread, self.parts)
-        return b.mod(b.thread, self.rows), b.div(b.thread, self.rows)
+            return b.thread // self.parts, b.thread % self.parts
+        return b.thread % self.rows, b.thread // self.rows
 
 
 class _RowKernel:
@@ -235,11 +236,11 @@ class _RowKernel:
     def build(self, name: str) -> KernelOp:
         b, found, share = self.b, self.found, self.share
         self.row, self.part = share.split(b)
-        position = b.add(b.mul(b.block, share.rows), self.row)
+        position = b.block * share.rows + self.row
         whole = found.rows % share.rows == 0
-        self.exists = None if whole else b.binary("lt", position, found.rows)
+        self.exists = None if whole else position < found.rows
         # A thread beyond the last row repeats it, so that all of them reach the folds.
-        self.index = b.delinearize(position if whole else b.least(position, found.rows - 1), found.outer_extents)
+        self.index = (position if whole else position.min(found.rows - 1)).delinearize(found.outer_extents)
         self.body.begin_row(self.index)
         self._finish(self.body.run(self._fold))
         compute = found.compute
@@ -259,34 +260,34 @@ class _RowKernel:
         return narrowed(b, value, reduce.result.type)
 
     @contextmanager
-    def _columns(self) -> Generator[tuple[Sequence[SSAValue], Slot]]:
+    def _columns(self) -> Generator[tuple[Sequence[Index], Slot]]:
         """A loop over the calling thread's columns: the index of each, and where what it holds lies."""
         b, found, share = self.b, self.found, self.share
         units = found.columns // share.vector
         # Of a long loop the compiler would keep more values in flight than there are registers.
         at_once = None if self.held or self.chunks <= _AT_ONCE else _AT_ONCE
         with b.loop("c", self.chunks, unroll=bool(self.held), at_once=at_once) as c:
-            unit = b.add(b.mul(c, share.parts), self.part)
-            with b.when(b.binary("lt", unit, units) if units % share.parts else None):
+            unit = c * share.parts + self.part
+            with b.when(unit < units if units % share.parts else None):
                 if share.vector == 1:
-                    yield b.delinearize(unit, found.extents), [c]
+                    yield unit.delinearize(found.extents), [c]
                     return
                 with b.loop("lane", share.vector, unroll=True) as lane:
-                    position = b.add(b.mul(unit, share.vector), lane)
-                    yield b.delinearize(position, found.extents), [b.add(b.mul(c, share.vector), lane)]
+                    position = unit * share.vector + lane
+                    yield position.delinearize(found.extents), [c * share.vector + lane]
 
     def _finish(self, result: SSAValue) -> None:
         b, found = self.b, self.found
         if not found.inner:
-            mine = b.binary("eq", self.part, 0) if self.share.parts > 1 else None
+            mine = self.part.equals(0) if self.share.parts > 1 else None
             conditions = [c for c in (mine, self.exists) if c is not None]
-            b.store(self.body.column([], []).value(result), b.output, self.index, b.all(conditions))
+            b.store(self.body.column([], []).value(result), b.output, self.index, all_of(conditions))
             return
         with self._columns() as (index, slot):
             value = self.body.column(index, slot).value(result)
             b.store(value, b.output, self._place(index), self.exists)
 
-    def _place(self, index: Sequence[SSAValue]) -> list[SSAValue]:
+    def _place(self, index: Sequence[Index]) -> list[Index]:
         """The result's index at a column of the thread's row."""
         place = dict(zip(self.found.outer, self.index, strict=True))
         place.update(zip(self.found.inner, index, strict=True))
@@ -309,10 +310,8 @@ class _RowKernel:
         """
         b, share = self.b, self.share
         scratch = b.alloc("scratch", [share.rows, groups], value.type, Space.SHARED)
-        with b.when(b.binary("eq", b.mod(self.part, lanes), 0) if lanes > 1 else None):
-            b.store(value, scratch, [self.row, b.div(self.part, lanes)])
+        with b.when((self.part % lanes).equals(0) if lanes > 1 else None):
+            b.store(value, scratch, [self.row, self.part // lanes])
         b.barrier()
-        first = b.load(scratch, [self.row, b.constant(0)])
-        return b.fold(
-            "g", groups - 1, first, lambda g, acc: b.binary(kind, acc, b.load(scratch, [self.row, b.add(g, 1)]))
-        )
+        first = b.load(scratch, [self.row, 0])
+        return b.fold("g", groups - 1, first, lambda g, acc: b.binary(kind, acc, b.load(scratch, [self.row, g + 1])))

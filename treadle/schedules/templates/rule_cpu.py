@@ -57,13 +57,13 @@ class RuleCpu(Template):
         pieces = ceil(length / run)
         total = prod(outer) * pieces
         with b.loop("row", rows) as row:
-            position = b.add(b.mul(b.block, rows), row)
-            with b.when(b.binary("lt", position, total) if total % rows else None):
-                index = b.delinearize(b.div(position, pieces), outer)
-                begin = b.mul(b.mod(position, pieces), run)
-                end = run if length % run == 0 else b.least(b.binary("sub", length, begin), run)
+            position = b.block * rows + row
+            with b.when(position < total if total % rows else None):
+                index = (position // pieces).delinearize(outer)
+                begin = (position % pieces) * run
+                end = run if length % run == 0 else (length - begin).min(run)
                 with b.loop("i", end, vector=True) as i:
-                    where = [*index, *b.delinearize(b.add(begin, i), inner)]
+                    where = [*index, *(begin + i).delinearize(inner)]
                     value = emit_element(b, anchor, where, dict(zip(tensors, b.inputs, strict=True)))
                     b.store(value, b.output, where)
         operators = anchor.operators.data if anchor.operators is not None else "compute"

@@ -68,10 +68,10 @@ class RuleCuda(Template):
         threads, repeats, vector = (number(choices, knob) for knob in ("threads", "repeats", "vector"))
         total, tile = prod(compute.shape) // vector, threads * repeats
         with b.tasks(["i"], repeat(repeats) * spatial(threads), b.thread) as (i,):
-            position = b.add(b.mul(b.block, tile), i)
-            inside = b.binary("lt", position, total) if total % tile else None
+            position = b.block * tile + i
+            inside = position < total if total % tile else None
             with b.when(inside), b.loop("lane", vector, unroll=True) as lane:
-                index = b.delinearize(b.add(b.mul(position, vector), lane), compute.shape)
+                index = (position * vector + lane).delinearize(compute.shape)
                 value = emit_element(b, compute, index, dict(zip(tensors, b.inputs, strict=True)))
                 b.store(value, b.output, index)
         operators = compute.operators.data if compute.operators is not None else "compute"

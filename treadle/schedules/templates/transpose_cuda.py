@@ -16,6 +16,7 @@ from treadle.dialects.loop import KernelOp, Space
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import Mapping, repeat, spatial
 from treadle.errors import TreadleError
+from treadle.schedules.index_value import Index, Predicate, all_of, ssa_values
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.scalar_body import emit_operation
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
@@ -113,9 +114,9 @@ class _TransposeBody:
     def build(self, name: str) -> KernelOp:
         b, turned = self.b, self.turned
         rows, columns = ceil(turned.extent / _TILE), ceil(turned.suffix_extent / _TILE)
-        self.first_in = b.mul(b.mod(b.div(b.block, columns), rows), _TILE)
-        self.first_out = b.mul(b.mod(b.block, columns), _TILE)
-        self.others = b.delinearize(b.div(b.block, rows * columns), turned.other_shape) if turned.other_shape else []
+        self.first_in = ((b.block // columns) % rows) * _TILE
+        self.first_out = (b.block % columns) * _TILE
+        self.others = (b.block // (rows * columns)).delinearize(turned.other_shape) if turned.other_shape else []
         # A bank more than a line, so that neighbours of a column lie in neighbouring banks.
         tiles = {at: self._tile(at) for at in turned.reads}
         self._read(tiles)
@@ -130,23 +131,22 @@ class _TransposeBody:
         line = _TILE + max(1, 4 // byte_width(at.result.type))
         return self.b.alloc("tile", [_TILE, line], at.result.type, Space.SHARED)
 
-    def _index(self, along: SSAValue, suffix: SSAValue) -> list[SSAValue]:
+    def _index(self, along: Index, suffix: Index) -> list[Index]:
         """The index of the result, from positions along the operand's and the result's consecutive dimensions."""
-        turned, b = self.turned, self.b
-        group, last = b.delinearize(along, turned.group_shape), b.delinearize(suffix, turned.suffix_shape)
+        turned = self.turned
+        group, last = along.delinearize(turned.group_shape), suffix.delinearize(turned.suffix_shape)
         return [*self.others, *group, *last]
 
     def _read(self, tiles: dict[AtOp, SSAValue]) -> None:
         """Operands to the tiles, along the operands."""
         b, vector = self.b, number(self.shape.choices, "read_vector")
         with b.tasks(["o", "i"], self.shape.mapping(vector), b.thread, unroll=True) as (o, v):
-            suffix, first = b.add(self.first_out, o), b.mul(v, vector)
-            with b.when(self._inside(b.add(self.first_in, first), suffix)), b.loop("e", vector, unroll=True) as e:
-                i = b.add(first, e)
+            suffix, first = self.first_out + o, v * vector
+            with b.when(self._inside(self.first_in + first, suffix)), b.loop("e", vector, unroll=True) as e:
+                i = first + e
                 values = dict(self.values)
-                values.update(
-                    zip(self.compute.body.block.args, self._index(b.add(self.first_in, i), suffix), strict=True)
-                )
+                index = self._index(self.first_in + i, suffix)
+                values.update(zip(self.compute.body.block.args, ssa_values(index), strict=True))
                 for at, tile in tiles.items():
                     for op in _needed(at):
                         values[op.results[0]] = emit_operation(b, op, values)
@@ -157,15 +157,15 @@ class _TransposeBody:
         b = self.b
         vector = number(self.shape.choices, "write_vector")
         with b.tasks(["i", "o"], self.shape.mapping(vector), b.thread, unroll=True) as (i, v):
-            along, first = b.add(self.first_in, i), b.mul(v, vector)
-            with b.when(self._inside(along, b.add(self.first_out, first))), b.loop("e", vector, unroll=True) as e:
-                o = b.add(first, e)
-                index = self._index(along, b.add(self.first_out, o))
+            along, first = self.first_in + i, v * vector
+            with b.when(self._inside(along, self.first_out + first)), b.loop("e", vector, unroll=True) as e:
+                o = first + e
+                index = self._index(along, self.first_out + o)
                 values = dict(self.values)
-                values.update(zip(self.compute.body.block.args, index, strict=True))
+                values.update(zip(self.compute.body.block.args, ssa_values(index), strict=True))
                 self._element({at: b.load(tile, [o, i]) for at, tile in tiles.items()}, values, index)
 
-    def _element(self, held: dict[AtOp, SSAValue], values: dict[SSAValue, SSAValue], index: Sequence[SSAValue]) -> None:
+    def _element(self, held: dict[AtOp, SSAValue], values: dict[SSAValue, SSAValue], index: Sequence[Index]) -> None:
         b = self.b
         for op in self.compute.body.block.ops:
             if isinstance(op, YieldOp):
@@ -175,12 +175,12 @@ class _TransposeBody:
             else:
                 values[op.results[0]] = emit_operation(b, op, values)
 
-    def _inside(self, along: SSAValue, suffix: SSAValue) -> SSAValue | None:
+    def _inside(self, along: Index, suffix: Index) -> Predicate | None:
         """Whether a position is in the result; None where every one is."""
-        b, turned = self.b, self.turned
-        conditions = [b.binary("lt", along, turned.extent)] if turned.extent % _TILE else []
-        conditions += [b.binary("lt", suffix, turned.suffix_extent)] if turned.suffix_extent % _TILE else []
-        return b.all(conditions)
+        turned = self.turned
+        conditions = [along < turned.extent] if turned.extent % _TILE else []
+        conditions += [suffix < turned.suffix_extent] if turned.suffix_extent % _TILE else []
+        return all_of(conditions)
 
 
 def _needed(at: AtOp) -> list[Operation]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from math import ceil, prod
 from typing import ClassVar
@@ -18,6 +18,7 @@ from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.errors import TreadleError
 from treadle.schedules.access_analysis import vector_width
+from treadle.schedules.index_value import Index, ssa_values
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.scalar_body import emit_operation
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
@@ -148,28 +149,28 @@ class _WindowBody:
         shape[dim] = ceil(shape[dim] / self.count)
         shape[-1] //= self.vector
         total = prod(shape)
-        position = b.add(b.mul(b.block, threads), b.thread)
-        with b.when(b.binary("lt", position, total) if total % threads else None):
-            index = b.delinearize(position, shape)
-            index[dim] = b.mul(index[dim], self.count)
-            index[-1] = b.mul(index[-1], self.vector)
+        position = b.block * threads + b.thread
+        with b.when(position < total if total % threads else None):
+            index = position.delinearize(shape)
+            index[dim] = index[dim] * self.count
+            index[-1] = index[-1] * self.vector
             self._column(index)
         operators = self.compute.operators.data if self.compute.operators is not None else "windows"
         comment = f"{operators} to {self.compute.type}"
         return b.kernel(name, self.tensors, self.compute.type, ceil(total / threads), threads, comment)
 
-    def _column(self, index: list[SSAValue]) -> None:
+    def _column(self, index: Sequence[Index]) -> None:
         """The calling thread's windows, of which the first gives the element at `index`."""
         b, kind, element = self.b, self.reduce.kind.data, self.reduce.result.type
         values: Values = dict(zip(self.tensors, b.inputs, strict=True))
-        values.update(zip(self.compute.body.block.args, index, strict=True))
+        values.update(zip(self.compute.body.block.args, ssa_values(index), strict=True))
         acc = b.alloc("acc", [self.count, self.vector], element)
         with b.loop("r", self.count, unroll=True) as r, self._elements(values) as (e, _):
             b.store(b.constant(identity(kind, element), element), acc, [r, e])
         self._terms(0, values, acc)
         with b.loop("r", self.count, unroll=True) as r:
-            along = b.add(index[self.windows.dim], r)
-            inside = b.binary("lt", along, self.windows.extent) if self.windows.extent % self.count else None
+            along = index[self.windows.dim] + r
+            inside = along < self.windows.extent if self.windows.extent % self.count else None
             with b.when(inside), self._elements(values) as (e, own):
                 end = self.compute.body.block.last_op
                 assert isinstance(end, YieldOp)
@@ -178,14 +179,14 @@ class _WindowBody:
                 b.store(self._emit(end.value, own), b.output, at)
 
     @contextmanager
-    def _elements(self, values: Values) -> Generator[tuple[SSAValue, Values]]:
+    def _elements(self, values: Values) -> Generator[tuple[Index, Values]]:
         """A loop over the calling thread's elements along the last dimension: its variable, and the values for it."""
         last = self.compute.body.block.args[-1]
         with self.b.loop("e", self.vector, unroll=True, vector=True) as e:
-            yield e, values | {last: self.b.add(values[last], e)}
+            yield e, values | {last: (self.b.index(values[last]) + e).value}
 
-    def _of_window(self, values: Values, along: SSAValue) -> Values:
-        return values | {self.compute.body.block.args[self.windows.dim]: along}
+    def _of_window(self, values: Values, along: Index) -> Values:
+        return values | {self.compute.body.block.args[self.windows.dim]: along.value}
 
     def _terms(self, depth: int, values: Values, acc: SSAValue) -> None:
         """Loops over the reduction's dimensions but the one along which windows slide, then all windows."""
@@ -197,7 +198,7 @@ class _WindowBody:
             self._terms(depth + 1, values, acc)
             return
         with self.b.loop(args[depth].name_hint or "k", self.reduce.shape[depth]) as k:
-            self._terms(depth + 1, values | {args[depth]: k}, acc)
+            self._terms(depth + 1, values | {args[depth]: k.value}, acc)
 
     def _slide(self, values: Values, acc: SSAValue) -> None:
         """Reads the places and the shared terms once, and folds them into every window."""
@@ -210,15 +211,15 @@ class _WindowBody:
         shared = {at: b.alloc("shared", [windows.width, self.vector], at.result.type) for at in windows.shared}
         for at, buffer in shared.items():
             with b.loop("k", windows.width, unroll=True) as each, self._elements(values) as (e, own):
-                b.store(self._emit(at.result, own | {k: each}), buffer, [each, e])
+                b.store(self._emit(at.result, own | {k: each.value}), buffer, [each, e])
         with (
             b.loop("r", self.count, unroll=True) as r,
             b.loop("k", windows.width, unroll=True) as each,
             self._elements(values) as (e, own),
         ):
-            along = b.add(values[self.compute.body.block.args[windows.dim]], r)
-            own = self._of_window(own, along) | {k: each}
-            place = b.add(b.mul(r, windows.step), each)
+            along = b.index(values[self.compute.body.block.args[windows.dim]]) + r
+            own = self._of_window(own, along) | {k: each.value}
+            place = r * windows.step + each
             own |= {at.result: b.load(buffer, [place, e]) for at, buffer in held.items()}
             own |= {at.result: b.load(buffer, [each, e]) for at, buffer in shared.items()}
             end = self.reduce.body.block.last_op
@@ -226,17 +227,17 @@ class _WindowBody:
             total = b.binary(self.reduce.kind.data, b.load(acc, [r, e]), self._emit(end.value, own))
             b.store(total, acc, [r, e])
 
-    def _place(self, at: AtOp, values: Values, place: SSAValue) -> Scalar:
+    def _place(self, at: AtOp, values: Values, place: Index) -> Scalar:
         """What a sliding read gives `place` places after the first one of the thread's first window."""
         b, windows = self.b, self.windows
-        own = values | {self.reduce.body.block.args[windows.term]: place}
+        own = values | {self.reduce.body.block.args[windows.term]: place.value}
         indices = [self._emit(i, own) for i in at.indices]
         conditions = [] if at.predicate is None else [self._emit(at.predicate, own)]
         if windows.extent % self.count:
             # Places that only windows beyond the result would reach need not exist.
-            first = b.mul(values[self.compute.body.block.args[windows.dim]], windows.step)
+            first = b.index(values[self.compute.body.block.args[windows.dim]]) * windows.step
             last = (windows.extent - 1) * windows.step + windows.width
-            conditions.append(b.binary("lt", b.add(first, place), last))
+            conditions.append((first + place < last).value)
         if not conditions:
             return b.load(own[at.source], indices)
         other = b.constant(0, at.result.type) if at.otherwise is None else self._emit(at.otherwise, own)
