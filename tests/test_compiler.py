@@ -17,6 +17,7 @@ from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
 from treadle.frontends.onnx import import_model
 from treadle.manifest import MANIFEST
+from treadle.passes.graph.graph_inline import GraphInlinePass
 from treadle.passes.instruments import ir_text
 from treadle.passes.legality import LEGAL
 from treadle.request import Request, lowered_module
@@ -169,3 +170,13 @@ def test_a_model_in_memory_compiles_as_its_file_does(tmp_path: Path) -> None:
 def test_what_is_no_model_is_named() -> None:
     with pytest.raises(TreadleError, match=r"compile: the model is a dict; accepted: the path of an \.onnx file, an"):
         treadle.compile({})  # pyright: ignore[reportArgumentType]
+
+
+def test_a_crash_in_a_pass_names_it(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(GraphInlinePass, "apply", crash)
+    with pytest.raises(ZeroDivisionError, match="a bug") as caught:
+        treadle.compile(model_path)
+    assert caught.value.__notes__ == ["in pass 'graph-inline' of stage 'define'"]

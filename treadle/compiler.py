@@ -214,6 +214,11 @@ def _run(context: Context, module: ModuleOp, stage: Stage, step: ModulePass, ins
         step.apply(context, module)
     except DiagnosticException as error:
         raise TreadleError(str(error).splitlines()[0], f"pass '{step.name}'") from error
+    except TreadleError:
+        raise
+    except Exception as error:
+        error.add_note(f"in pass '{step.name}' of stage '{stage.name}'")
+        raise
     for instrument in instruments:
         instrument.after(stage.name, step, module)
 

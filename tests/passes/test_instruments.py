@@ -11,7 +11,7 @@ from xdsl.context import Context
 from xdsl.dialects import func
 from xdsl.dialects import test as test_dialect
 from xdsl.dialects.arith import ConstantOp
-from xdsl.dialects.builtin import ModuleOp, i32, i64
+from xdsl.dialects.builtin import ModuleOp, StringAttr, i32, i64
 from xdsl.ir import Attribute
 from xdsl.passes import ModulePass
 
@@ -61,13 +61,17 @@ def test_a_value_used_before_it_is_defined() -> None:
 
 
 def test_the_trace_is_numbered_and_replaces_an_earlier_one(tmp_path: Path) -> None:
-    module = returning(i32, [i32])
+    """A number is the pass's place in the pipeline; a pass that changes nothing has no file."""
     for _ in range(2):
+        module = returning(i32, [i32])
         trace = Trace(tmp_path / "trace")
         trace.start(module)
         trace.after("fuse", EmptyPass(), module)
-    assert sorted(path.name for path in (tmp_path / "trace").iterdir()) == ["00-import.mlir", "01-empty.mlir"]
-    assert "func.func @main" in (tmp_path / "trace" / "01-empty.mlir").read_text()
+        module.attributes["changed"] = StringAttr("yes")
+        trace.after("fuse", EmptyPass(), module)
+    assert sorted(path.name for path in (tmp_path / "trace").iterdir()) == ["00-import.mlir", "02-empty.mlir"]
+    assert "changed" not in (tmp_path / "trace" / "00-import.mlir").read_text()
+    assert 'changed = "yes"' in (tmp_path / "trace" / "02-empty.mlir").read_text()
 
 
 def test_a_trace_that_cannot_be_written(tmp_path: Path) -> None:

@@ -91,12 +91,17 @@ def test_compile_refuses_a_model(case: str, tmp_path: Path, capsys: pytest.Captu
     assert list((tmp_path / "cache").glob("models/*")) == []
 
 
-@pytest.mark.parametrize("case", ["corrupt", "dynamic dimension", "absent"])
+@pytest.mark.parametrize("case", ["corrupt", "absent"])
 def test_check_and_treadle_opt_refuse_a_model(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make, words = REFUSED_MODELS[case]
     path = str(make(tmp_path))
     refused(capsys, main(["check", path]), *words)
     refused(capsys, opt_main([path]), words[0], "accepted:")
+
+
+def test_treadle_opt_refuses_a_dynamic_dimension(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(linear_model(tmp_path / "m.onnx", rows="batch"))
+    refused(capsys, opt_main([path]), "input 'x'", "'batch'", "accepted:")
 
 
 def test_check_names_every_unsupported_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from treadle.tools.treadle_cli import main
 from treadle.tools.treadle_opt import main as opt
 
 X = np.random.default_rng(1).standard_normal((2, 8)).astype(np.float32)
-REMARK = "remark: %m (matmul) -> %y (relu): fused, as an epilogue"
+REMARK = "remark: %m (matmul of node 'product') -> %y (relu of node 'clamp'): fused, as an epilogue"
 
 
 @pytest.fixture(autouse=True)

@@ -129,3 +129,39 @@ def test_ctrl_c(model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     monkeypatch.setattr(run_command, "compile", interrupt)
     assert main(["run", model]) == 130
     assert capsys.readouterr().err == "treadle: interrupted\n"
+
+
+def test_without_arguments_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert capsys.readouterr().out.startswith("usage: treadle")
+
+
+def test_run_saves_outputs_and_times_more_calls(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "x.npy", X)
+    folder = tmp_path / "new" / "outputs"
+    command = ["run", model, "--input", f"x={tmp_path / 'x.npy'}", "--repeat", "5", "--save", str(folder)]
+    assert main(command) == 0
+    assert "ms (median of 5 more calls; quartiles" in capsys.readouterr().out
+    np.testing.assert_allclose(np.load(folder / "y.npy"), np.maximum(X @ WEIGHTS, 0), rtol=1e-5, atol=1e-6)
+    (tmp_path / "file").touch()
+    assert main(["run", model, "--save", str(tmp_path / "file")]) == 2
+    assert "cannot write: File exists; accepted: a folder that can be written" in capsys.readouterr().err
+    assert main(["run", model, "--repeat", "-1"]) == 2
+    assert "--repeat: -1 calls; accepted: 0 upwards" in capsys.readouterr().err
+
+
+def test_check_looks_operators_up_where_shapes_are_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(linear_model(tmp_path / "m.onnx", rows="batch"))
+    assert main(["check", model]) == 0
+    text = capsys.readouterr().out
+    assert "MatMul" in text and "2 of 2 nodes are supported" in text
+    assert "operators only, no shapes: input 'x': dimension 0 ('batch') without a value; accepted: --shape" in text
+    assert main(["check", model, "--shape", "batch=2"]) == 0
+    assert "operators only" not in capsys.readouterr().out
+
+
+def test_check_lists_the_operators(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--operators"]) == 0
+    assert {"Conv", "MatMul", "Softmax"} <= set(capsys.readouterr().out.split())
+    assert main(["check"]) == 2
+    assert "no model is given; accepted: treadle check MODEL" in capsys.readouterr().err

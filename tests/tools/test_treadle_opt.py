@@ -71,7 +71,9 @@ def test_a_trace_holds_the_ir_after_every_pass(tmp_path: Path, capsys: pytest.Ca
     model = str(linear_model(tmp_path / "m.onnx"))
     assert main([model, "--to", "fuse", "--trace", str(tmp_path / "trace")]) == 0
     names = sorted(path.name for path in (tmp_path / "trace").iterdir())
-    assert names[:2] == ["00-import.mlir", "01-graph-drop-empty.mlir"]
+    assert names[0] == "00-import.mlir"
+    texts = [(tmp_path / "trace" / name).read_text() for name in names]
+    assert len(set(texts)) == len(texts) > 3, "a pass that changes nothing writes nothing"
     assert names[-1].endswith("-graph-fuse.mlir")
     assert (tmp_path / "trace" / names[-1]).read_text().strip() == capsys.readouterr().out.strip()
 
@@ -156,3 +158,18 @@ def test_printing_a_module_without_kernels_is_an_error(
     source.write_text("func.func @main() {\n  func.return\n}\n")
     assert main([str(source), "-t", target]) == 2
     assert f"accepted: a module lowered for {kind}" in capsys.readouterr().err
+
+
+def test_stages_are_timed_pass_by_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(linear_model(tmp_path / "m.onnx"))
+    assert main([model, "--to", "fuse", "--time-passes"]) == 0
+    captured = capsys.readouterr()
+    assert [line.split()[1] for line in captured.err.splitlines()][-1] == "graph-fuse"
+    assert captured.out.startswith("builtin.module")
+
+
+def test_cuda_text_comes_from_a_gpu_s_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, scheduled = str(linear_model(tmp_path / "m.onnx")), str(tmp_path / "s.mlir")
+    assert main([model, "--pipeline", "sm_80", "--to", "schedule", "-o", scheduled]) == 0
+    assert main([scheduled, "--from", "schedule", "-t", "cuda"]) == 0
+    assert "__global__" in capsys.readouterr().out

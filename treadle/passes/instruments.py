@@ -55,10 +55,11 @@ class Verify(Instrument):
 
 @dataclass
 class Trace(Instrument):
-    """Writes the IR after each pass to `directory`, numbered: `07-graph-fuse.mlir`."""
+    """Writes the IR to `directory` after each pass that changed it, numbered by pass: `07-graph-fuse.mlir`."""
 
     directory: Path
     _count: int = 0
+    _latest: str = ""
 
     def start(self, module: ModuleOp) -> None:
         """Writes the IR before the first pass, and removes an earlier trace, which would mix with this one.
@@ -70,15 +71,19 @@ class Trace(Instrument):
         self._write("import", module)
 
     def after(self, stage: str, step: ModulePass, module: ModuleOp) -> None:
-        """Writes the IR after `step`."""
+        """Writes the IR after `step`, if it is another than before."""
         self._write(step.name, module)
 
     def _write(self, name: str, module: ModuleOp) -> None:
         path = self.directory / f"{self._count:02}-{name}.mlir"
         self._count += 1
+        text = ir_text(module)
+        if text == self._latest:
+            return
+        self._latest = text
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            path.write_text(ir_text(module))
+            path.write_text(text)
         except OSError as error:
             raise TreadleError(
                 f"cannot write the trace: {error.strerror}", path, "a folder that can be written"

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from treadle.errors import TreadleError
 from treadle.lazy import lazy_module
 from treadle.settings import Settings
 from treadle.tools.arguments import parse_shapes
@@ -27,17 +28,37 @@ else:
 
 
 def check_command(args: argparse.Namespace) -> int:
-    """Prints a table; 1 if any node is not supported."""
-    reports = onnx.check_model(args.model, parse_shapes(args.shape))
+    """Prints a table; 1 if any node is not supported.
+
+    Without the shapes that a dynamic model wants, operators are looked up and a line says that no more was checked.
+    """
+    if args.operators:
+        print("\n".join(onnx.supported_operators()))
+        return 0
+    if args.model is None:
+        raise TreadleError("no model is given", "arguments", "treadle check MODEL, or treadle check --operators")
+    reports, unchecked = _reports(args)
     missing = [report for report in reports if not report.supported]
     console = Console(highlight=False, soft_wrap=True)
     console.print(_nodes(reports) if args.nodes else _operators(reports))
     for report in missing:
         console.print(Text(f"{report.verdict}: {report.reason or report.name}"))
-    if args.explain_fusion and not missing:
+    if args.explain_fusion and not missing and unchecked is None:
         _explain(args)
+    if unchecked is not None:
+        console.print(Text(f"operators only, no shapes: {unchecked}"))
     console.print(f"{len(reports) - len(missing)} of {len(reports)} nodes are supported")
     return 1 if missing else 0
+
+
+def _reports(args: argparse.Namespace) -> tuple[list[NodeReport], str | None]:
+    """What is known of each node, and which extents are missing to know more."""
+    try:
+        return onnx.check_model(args.model, parse_shapes(args.shape)), None
+    except TreadleError as error:
+        if not isinstance(error, onnx.MissingExtents):
+            raise
+        return onnx.look_up_nodes(args.model), str(error)
 
 
 def _explain(args: argparse.Namespace) -> None:

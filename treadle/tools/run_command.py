@@ -1,4 +1,4 @@
-"""`treadle run`: compiles a model, runs it once, and compares it with ONNX Runtime when asked to."""
+"""`treadle run`: compiles a model, runs it, and compares it with ONNX Runtime when asked to."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from treadle.api import compile
 from treadle.backends.cuda.emulator import CHECKS, check_limit
+from treadle.backends.file_names import file_names
 from treadle.errors import TreadleError
 from treadle.manifest import Tensor
 from treadle.model import DEVICES, CompiledModel, load
@@ -32,6 +33,8 @@ def run_command(args: argparse.Namespace) -> int:
     shapes = {name: array.shape for name, array in given.items()} | parse_shapes(args.shape)
     if args.threads is not None and args.threads < 1:
         raise TreadleError(f"{args.threads} is not a number of threads", "--threads", "1 upwards")
+    if args.repeat < 0:
+        raise TreadleError(f"{args.repeat} calls", "--repeat", "0 upwards")
     if args.seed < 0:
         raise TreadleError(f"{args.seed} is no seed", "--seed", "0 upwards")
     for option, asked in (("--sanitize", args.sanitize), ("--profile", args.profile), ("--limit", args.limit)):
@@ -51,9 +54,14 @@ def run_command(args: argparse.Namespace) -> int:
         start = time.perf_counter()
         outputs = model.run(inputs)
         seconds = time.perf_counter() - start
+        repeated = [_seconds(model, inputs) for _ in range(args.repeat)]
     _describe(outputs)
     on = "the first run, which loads the kernels" if model.device is None else f"on the {model.device}"
     print(f"{seconds * 1e3:.2f} ms ({on})")
+    if repeated:
+        print(_spread(repeated))
+    if args.save is not None:
+        _save(outputs, Path(args.save))
     if args.profile:
         print_profile(model.reports)
     statuses = [_sanitize(model) if args.sanitize else 0, _check(path, model, inputs, outputs) if args.check else 0]
@@ -129,6 +137,29 @@ def _complete(model: CompiledModel, given: dict[str, Array], seed: int) -> dict[
     generator = np.random.default_rng(seed)
     drawn = {tensor.name: sample(tensor, generator) for tensor in model.inputs}
     return drawn | given
+
+
+def _seconds(model: CompiledModel, inputs: dict[str, Array]) -> float:
+    start = time.perf_counter()
+    model.run(inputs)
+    return time.perf_counter() - start
+
+
+def _spread(seconds: Sequence[float]) -> str:
+    """The median and the quartiles of calls."""
+    low, middle, high = np.percentile(seconds, [25, 50, 75]) * 1e3
+    return f"{middle:.2f} ms (median of {len(seconds)} more calls; quartiles {low:.2f} and {high:.2f})"
+
+
+def _save(outputs: Mapping[str, Array], folder: Path) -> None:
+    """Writes `NAME.npy` for each output; TreadleError where the folder cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for stem, array in zip(file_names(list(outputs)), outputs.values(), strict=True):
+            np.save(folder / f"{stem}.npy", array, allow_pickle=False)
+    except OSError as error:
+        reason = error.strerror or error
+        raise TreadleError(f"cannot write: {reason}", folder, "a folder that can be written") from error
 
 
 def _describe(outputs: dict[str, Array]) -> None:

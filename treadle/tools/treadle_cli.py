@@ -18,7 +18,7 @@ from treadle.tools.reporting import run_reporting
 from treadle.tools.run_command import run_command
 from treadle.version import __version__
 
-_SHAPE_HELP = "the shape of an input that the model leaves dynamic; may be repeated"
+_SHAPE_HELP = "the shape of an input that the model leaves dynamic; or batch=1, a dimension by its name; repeatable"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,7 +31,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(argv: Sequence[str] | None) -> int:
-    args = _parser().parse_args(argv)
+    arguments = sys.argv[1:] if argv is None else argv
+    if not arguments:
+        _parser().print_help()
+        return 0
+    args = _parser().parse_args(arguments)
     command: Callable[[argparse.Namespace], int] = args.command
     return command(args)
 
@@ -73,6 +77,8 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         help="an input's values; without any, seeded random ones",
     )
     parser.add_argument("--check", action="store_true", help="compare the outputs with ONNX Runtime's")
+    parser.add_argument("--repeat", type=int, default=0, metavar="N", help="then time N more calls: median, quartiles")
+    parser.add_argument("--save", metavar="DIR", help="write each output as a .npy file, named after it")
     parser.add_argument(
         "--device", choices=DEVICES, help="run a GPU target's kernels on the CPU; --target cuda then means sm_80"
     )
@@ -99,7 +105,8 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 def _add_check(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(command=check_command)
-    _add_model(parser, "an .onnx file")
+    _add_model(parser, "an .onnx file", nargs="?")
+    parser.add_argument("--operators", action="store_true", help="list the supported operators instead")
     parser.add_argument("--nodes", action="store_true", help="list every node, not every kind of operator")
     _add_target(parser)
     _add_settings(parser)
@@ -127,8 +134,8 @@ def _add_map(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_model(parser: argparse.ArgumentParser, what: str) -> None:
-    parser.add_argument("model", metavar="MODEL", help=what)
+def _add_model(parser: argparse.ArgumentParser, what: str, nargs: str | None = None) -> None:
+    parser.add_argument("model", metavar="MODEL", help=what, nargs=nargs)
     parser.add_argument("--shape", action="append", default=[], metavar="x=1,3,48,320", help=_SHAPE_HELP)
 
 

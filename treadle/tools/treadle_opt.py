@@ -16,10 +16,11 @@ from xdsl.passes import ModulePass, PassPipeline
 from xdsl.utils.exceptions import UnregisteredConstructException
 from xdsl.xdsl_opt_main import xDSLOptMain
 
+from treadle.api import EMULATED
 from treadle.compiler import STAGE_NAMES, lower, stages_between
 from treadle.errors import TreadleError
 from treadle.lazy import lazy_module
-from treadle.passes.instruments import Instrument, Trace, Verify, verify
+from treadle.passes.instruments import Instrument, Timing, Trace, Verify, verify
 from treadle.passes.registry import parse_passes
 from treadle.settings import PRECISIONS, Settings
 from treadle.target import Target
@@ -54,7 +55,8 @@ class TreadleOptMain(xDSLOptMain):
         group.add_argument(
             "--pipeline",
             metavar="TARGET",
-            help="run the stages of the compiler for TARGET (cpu, sm_80, 'sm_80{multiprocessors=56}', ...), before -p",
+            help="run the stages of the compiler for TARGET (cpu, sm_80, 'sm_80{multiprocessors=56}', ...), before -p; "
+            f"where --to, --from and the like ask for stages without it: {EMULATED} for -t cuda, else cpu",
         )
         group.add_argument("--to", metavar="STAGE", help=f"the last stage to run; one of {', '.join(STAGE_NAMES)}")
         group.add_argument("--from", dest="after", metavar="STAGE", help="the input is what STAGE left")
@@ -87,7 +89,8 @@ class TreadleOptMain(xDSLOptMain):
         # Settings are of the stages, unless passes are named that they apply to.
         asked = staged or self.args.precision != "f32" or (self.args.explain_fusion and not passes)
         if self.args.pipeline is None and asked:
-            self.args.pipeline = "cpu"
+            # CUDA text wants a GPU's passes: those of the target that the emulator plays.
+            self.args.pipeline = EMULATED if self.args.target == "cuda" else "cpu"
         self._target = None if self.args.pipeline is None else Target.parse(self.args.pipeline)
         stages_between(self.args.after, self.args.to)
 
@@ -121,11 +124,15 @@ class TreadleOptMain(xDSLOptMain):
         if not self.args.disable_verify:
             verify(prog, "as it was read")
         if self._target is not None:
+            timing = Timing()
             lower(
                 self.ctx, prog, self._target,
-                after=self.args.after, to=self.args.to, instruments=self._instruments(prog),
+                after=self.args.after, to=self.args.to, instruments=[timing, *self._instruments(prog)],
                 settings=Settings(self.args.precision, self.args.explain_fusion),
             )  # fmt: skip
+            if self.args.time_passes:
+                for name, seconds in timing.seconds:
+                    print(f"Pass {name} took {seconds} seconds", file=sys.stderr)
         super().apply_passes(prog)
 
     def _instruments(self, module: ModuleOp) -> list[Instrument]:

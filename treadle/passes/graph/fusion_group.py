@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from math import prod
 
+from xdsl.dialects.builtin import NameLoc
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Operation, SSAValue
 
@@ -30,9 +31,10 @@ def tensors_of(op: Operation) -> Iterable[SSAValue]:
 
 
 def describe(op: Operation) -> str:
-    """An operator in a message: its name in the IR if it has one, and what it computes."""
+    """An operator in a message: its name in the IR if it has one, what it computes, and the model's node."""
     hint = next((f"%{r.name_hint} " for r in op.results if r.name_hint), "")
-    return f"{hint}({' '.join(operator_names(op)) or op.name})"
+    node = f" of node '{op.location.desc.data}'" if isinstance(op.location, NameLoc) else ""
+    return f"{hint}({' '.join(operator_names(op)) or op.name}{node})"
 
 
 @dataclass(frozen=True)
