@@ -11,7 +11,6 @@ what they depend on. Measure on a machine that does nothing else.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from rich.table import Table
 from benchmarks.compile_time import CompileTime, measure_compile
 from benchmarks.machine import describe_run
 from benchmarks.measure import Latencies, measure_model
+from benchmarks.result_files import RESULTS, write_results
 from tests.models.catalog import MODELS
 
 NAMES = (
@@ -34,8 +34,6 @@ NAMES = (
     "light_squeezenet",
 )
 """The models that are measured unless others of the catalog are asked for."""
-
-RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -101,16 +99,6 @@ def latency_row(each: Latencies) -> dict[str, object]:
         "error": each.error,
         "pairs": [[round(ours * 1e3, 4), round(theirs * 1e3, 4)] for ours, theirs in each.pairs],
     }
-
-
-def write_results(what: str, circumstances: dict[str, object], rows: Sequence[dict[str, object]], folder: Path) -> Path:
-    """Writes `FOLDER/WHAT-DATE.json`, one line a model, and returns its path; a run of the same day is replaced."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{what}-{str(circumstances['date'])[:10]}.json"
-    head = json.dumps(circumstances, indent=1).removesuffix("\n}")
-    body = ",\n".join(f"  {json.dumps(row)}" for row in rows)
-    path.write_text(f'{head},\n "results": [\n{body}\n ]\n}}\n')
-    return path
 
 
 def _latencies(name: str, args: argparse.Namespace) -> Latencies:

@@ -22,11 +22,11 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.cpu_models import RESULTS, write_results
 from benchmarks.gpu_peers import MAKERS, TREADLE, Maker, Peer, PeerMissing, difference
 from benchmarks.gpu_workloads import WORKLOADS, Workload
 from benchmarks.interleave import Times, interleave
 from benchmarks.machine import describe_gpu, describe_run
+from benchmarks.result_files import RESULTS, write_results
 from treadle.backends.cuda.gpu_probe import why_no_gpu
 from treadle.errors import TreadleError
 from treadle.settings import PRECISIONS

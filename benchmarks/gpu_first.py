@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from benchmarks.cpu_models import RESULTS
 from benchmarks.gpu import slug
 from benchmarks.machine import ROOT, describe_gpu, describe_run
+from benchmarks.result_files import RESULTS
 from treadle.backends.cuda.gpu_probe import why_no_gpu
 
 _PEERS = ("--peers", "treadle", "torch eager", "Triton", "ONNX Runtime")

@@ -25,9 +25,9 @@ from rich.console import Console
 from rich.table import Table
 from xdsl.dialects.builtin import TensorType
 
-from benchmarks.cpu_models import RESULTS, write_results
 from benchmarks.gpu import slug
 from benchmarks.machine import describe_gpu, describe_run
+from benchmarks.result_files import RESULTS, write_results
 from benchmarks.space_kernels import space_kernels
 from benchmarks.space_times import FLUSH, Bench, Timed, time_kernels
 from treadle.backends.cuda.compiler import compile_cubin

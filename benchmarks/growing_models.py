@@ -67,10 +67,11 @@ class GrowingModel:
 
 def _chain(nodes: int) -> GrowingModel:
     model = _start(_SMALL)
-    row, factor = model.weight(np.linspace(-1, 1, _SMALL[1])), model.weight(np.array(1.01))
-    last = "x"
+    row, last = model.weight(np.linspace(-1, 1, _SMALL[1])), "x"
     for n in range(nodes):
-        last = model.add(*(("Add", last, row), ("Relu", last), ("Mul", last, factor), ("Tanh", last))[n % 4])
+        # No two factors are equal, so that no two kernels are.
+        factor = (model.weight(np.array(1 + n / nodes)),) if n % 4 == 2 else ()
+        last = model.add(*(("Add", last, row), ("Relu", last), ("Mul", last, *factor), ("Tanh", last))[n % 4])
     return model.finish(last)
 
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.cpu_models import write_results
 from benchmarks.machine import describe_run
+from benchmarks.result_files import write_results
 from treadle.target import Target
 from treadle.tools.schedule_cases import Case, Compiled, cases, compiled
 

@@ -11,9 +11,10 @@ import pytest
 from rich.console import Console
 
 from benchmarks.compile_time import measure_compile
-from benchmarks.cpu_models import NAMES, latency_row, latency_table, main, write_results
+from benchmarks.cpu_models import NAMES, latency_row, latency_table, main
 from benchmarks.machine import cpu_model, describe_run
 from benchmarks.measure import Latencies, compare, measure_model, relative_error
+from benchmarks.result_files import write_results
 from tests.helpers.onnx_models import linear_model
 from tests.models.catalog import MODELS
 

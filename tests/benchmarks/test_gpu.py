@@ -23,7 +23,6 @@ from rich.console import Console
 
 import treadle
 from benchmarks import gpu, gpu_peers
-from benchmarks.cpu_models import write_results
 from benchmarks.gpu import Measured, main, measure, notices, row, slug, table
 from benchmarks.gpu_peers import CUDA_PROVIDER, MAKERS, TREADLE, OnnxRuntimePeer, PeerMissing, TorchPeer, TritonPeer
 from benchmarks.gpu_workloads import WORKLOADS, Workload
@@ -31,6 +30,7 @@ from benchmarks.interleave import Times, interleave
 from benchmarks.machine import describe_run, installed, nvidia_driver
 from benchmarks.measure import onnx_runtime_session, relative_error
 from benchmarks.paper_models import PAPER_MODELS
+from benchmarks.result_files import write_results
 from treadle.errors import TreadleError
 
 Array = NDArray[Any]

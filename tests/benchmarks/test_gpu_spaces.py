@@ -17,8 +17,8 @@ import pytest
 from rich.console import Console
 
 from benchmarks import gpu_spaces
-from benchmarks.cpu_models import write_results
 from benchmarks.gpu_spaces import main, measured, rows_of, standing, table
+from benchmarks.result_files import write_results
 from benchmarks.space_kernels import SpaceKernel, kernel_of, space_kernels
 from benchmarks.space_times import Bench, time_kernels
 from tests.backends.cuda.fake_driver import FakeDriver, Memory

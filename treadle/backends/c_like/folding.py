@@ -50,6 +50,7 @@ class Folding:
         self.folded: set[SSAValue[Attribute]] = set()
         self.dead: set[Operation] = set()
         self._ternaries: set[Operation] = set()
+        self._places: dict[Operation, Operation] = {}
         self._analyse(block)
         self._bound_sizes(block)
 
@@ -135,15 +136,20 @@ class Folding:
         return parent is not None and parent in self._ternaries
 
     def _place(self, op: Operation) -> Operation:
-        """The operation that is written as a statement and holds the text of `op`."""
-        while True:
-            parent = op.parent_op()
-            if parent is not None and parent in self._ternaries:
-                op = parent
-                continue
-            if len(op.results) != 1 or op.results[0] not in self.folded:
-                return op
-            op = next(iter(self._live_uses(op.results[0]))).operation
+        """The operation that is written as a statement and holds the text of `op`, which was analysed before."""
+        known = self._places.get(op)
+        if known is None:
+            known = self._places[op] = self._found_place(op)
+        return known
+
+    def _found_place(self, op: Operation) -> Operation:
+        parent = op.parent_op()
+        while parent is not None and parent in self._ternaries:
+            op, parent = parent, parent.parent_op()
+        if len(op.results) != 1 or op.results[0] not in self.folded:
+            return op
+        # Known already: users are analysed first, and ask for the places of theirs.
+        return self._place(next(iter(self._live_uses(op.results[0]))).operation)
 
     def _reaches(self, op: Operation, place: Operation, reads: set[SSAValue[Attribute]]) -> bool:
         """Whether `op` may be written at `place`: no loop around `place` alone, no write to `reads` between them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import prod
@@ -152,9 +152,9 @@ class Plan:
         """In the order in which they were opened."""
         return list(self._groups)
 
-    def homes(self, op: Operation) -> Sequence[Group]:
+    def homes(self, op: Operation) -> Collection[Group]:
         """The groups that an operator is a member of: several where it is repeated."""
-        return list(self._homes.get(op, ()))
+        return self._homes.get(op, {}).keys()
 
     def chain_home(self, op: Operation) -> Group | None:
         """The group that computes an operator as its anchor or as an epilogue; None where there is none."""
@@ -252,13 +252,13 @@ class Plan:
         """Why an operator in its place cannot take what it reads as its anchor's result."""
         if isinstance(user, ReturnOp):
             return ["the result leaves the function"]
-        homes = self.homes(user)
-        if not homes:
+        home = next(iter(self.homes(user)), None)
+        if home is None:
             return ["the user is no operator that is fused"]
-        if user is homes[0].anchor:
+        if user is home.anchor:
             return []
-        kind = "an epilogue" if user in homes[0].chain else "a prologue"
-        return [f"the user is {kind} of {describe(homes[0].anchor)}"]
+        kind = "an epilogue" if user in home.chain else "a prologue"
+        return [f"the user is {kind} of {describe(home.anchor)}"]
 
 
 __all__ = ["Decision", "Evaluations", "Group", "Plan", "describe", "is_anchor", "tensors_of"]

@@ -117,10 +117,11 @@ class _Joiner:
 
 def _type_obstacle(producer: Group, compute: ComputeOp) -> str:
     """Why the stores of two tensors would not be alike."""
-    members = [op for op in producer.chain if isinstance(op, ComputeOp | WholeOp)]
-    elements = [op.type.get_element_type() for op in members]
     element = compute.type.get_element_type()
-    if all(map(is_float, elements)) and not is_float(element):
+    if is_float(element):
+        return ""
+    members = [op for op in producer.chain if isinstance(op, ComputeOp | WholeOp)]
+    if all(is_float(op.type.get_element_type()) for op in members):
         return f"elements of {element} beside floats would not be stored in vectors"
     return ""
 

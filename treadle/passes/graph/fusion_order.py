@@ -22,6 +22,7 @@ Item: TypeAlias = "Group | Operation"
 
 MOST_STEPS = 512
 """Uses that are followed to find out whether groups wait for each other; beyond them they are taken to."""
+_TOO_LONG = "what is computed between them has too many uses to tell whether one waits for the other"
 
 
 class GroupOrder:
@@ -31,6 +32,8 @@ class GroupOrder:
         self._plan = plan
         self._rank: dict[Item, int] = {group: order[group.tail] for group in plan.groups}
         self._positions = order
+        self._moves: tuple[Group, Group, list[Item], list[Item]]
+        """The last two without an obstacle, what the second waits for between them, and what waits for the first."""
 
     def obstacle(self, first: Group, second: Group) -> str:
         """Why the two cannot be one kernel: what waits for the one while the other waits for it; empty if nothing does.
@@ -40,20 +43,21 @@ class GroupOrder:
         low, high = self._sorted(first, second)
         behind = self._between(low, high, self._successors)
         if behind is None:
-            return f"more than {MOST_STEPS} uses of what is computed between them"
+            return _TOO_LONG
         for item in behind:
             if any(following is high for following in self._successors(item)):
                 name = describe(item.anchor) if isinstance(item, Group) else describe(item)
                 return f"{name} needs the one and gives the other what it needs"
-        if behind and self._between(high, low, self._predecessors) is None:
-            return f"more than {MOST_STEPS} uses of what is computed between them"
+        before = self._between(high, low, self._predecessors) if behind else []
+        if before is None:
+            return _TOO_LONG
+        self._moves = low, high, before, behind
         return ""
 
     def join(self, first: Group, second: Group) -> None:
-        """Ranks `first` as what it is together with `second`, between which there is no obstacle."""
-        low, high = self._sorted(first, second)
-        behind = self._between(low, high, self._successors) or []
-        before = (self._between(high, low, self._predecessors) or []) if behind else []
+        """Ranks `first` as what it is together with `second`; no obstacle was just found between them."""
+        low, high, before, behind = self._moves
+        assert {low, high} == {first, second}
         ranks = sorted(self._ranked(item) for item in (low, high, *before, *behind))
         moved = [*sorted(before, key=self._ranked), first, *sorted(behind, key=self._ranked)]
         # One rank is left over: that of the first, where nothing else moves.

@@ -74,6 +74,28 @@ class _Inliner:
         self._bodies = GrowingBodies()
         self._sizes: dict[ComputeOp, int] = {}
         """How large bodies are at most; less once they are simplified."""
+        self._ends = self._ends_of_trees()
+
+    def _ends_of_trees(self) -> set[ComputeOp]:
+        """The definitions that only one other reads, and that it has no room for with all that they are computed from.
+
+        What is merged is a tree of such definitions. Where it is too large for one, its largest branches become
+        definitions of their own: few tensors are stored then. Cut off wherever a definition happens to be full, a tree
+        would lose all of its branches at one level.
+        """
+        ends: set[ComputeOp] = set()
+        trees: dict[ComputeOp, int] = {}
+        for compute in self._computes:
+            trees[compute] = size(compute)
+            owners = [t.owner for t in compute.tensors() if has_only_users(t, (compute,))]
+            branches = [b for b in owners if isinstance(b, ComputeOp) and b in self._injective]
+            for branch in sorted(branches, key=trees.__getitem__):
+                grown = trees[compute] + trees[branch] - 2
+                if trees[branch] > 2 and is_too_large(grown):
+                    ends.add(branch)
+                else:
+                    trees[compute] = grown
+        return ends
 
     def run(self) -> None:
         """Inlines what may be inlined, and erases what is no longer read."""
@@ -88,7 +110,7 @@ class _Inliner:
             pass
         elif moves_data(producer):
             reads = {} if len(reads) > 1 and _is_epilogue(producer) else reads
-        elif len(reads) != 1 or not self._worth_inlining(producer, reads):
+        elif len(reads) != 1 or producer in self._ends or not self._worth_inlining(producer, reads):
             return
         for reader in list(reads):
             if isinstance(reader, ComputeOp) and reader in self._injective:

@@ -14,9 +14,11 @@ from treadle.dialects.loop import FuncOp, KernelOp
 
 def kernels_of(module: ModuleOp) -> Iterator[KernelOp | FuncOp]:
     """Every kernel of a module, before or after memory planning."""
-    for op in list(module.walk()):
-        if isinstance(op, KernelOp | FuncOp):
+    for op in list(module.body.block.ops):
+        if isinstance(op, FuncOp):
             yield op
+        else:
+            yield from [kernel for kernel in op.walk() if isinstance(kernel, KernelOp)]
 
 
 def constant_index(value: SSAValue) -> int | None:

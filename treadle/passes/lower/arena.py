@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 @dataclass(frozen=True)
 class LiveRange:
@@ -36,24 +39,27 @@ def plan_arena(ranges: Sequence[LiveRange], alignment: int = 64) -> Arena:
     Source: Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference" (2020), "greedy by
     size".
     """
-    offsets = [0] * len(ranges)
-    placed: list[int] = []
     sizes = [_round_up(r.size, alignment) for r in ranges]
-    for n in sorted(range(len(ranges)), key=lambda n: (-sizes[n], ranges[n].first, n)):
-        taken = sorted((offsets[m], offsets[m] + sizes[m]) for m in placed if ranges[m].meets(ranges[n]))
-        offsets[n] = _best_gap(taken, sizes[n])
-        placed.append(n)
-    return Arena(tuple(offsets), max((o + s for o, s in zip(offsets, sizes, strict=True)), default=0))
+    steps = np.array([(r.first, r.last) for r in ranges], np.int64).reshape(-1, 2)
+    order = sorted(range(len(ranges)), key=lambda n: (-sizes[n], ranges[n].first, n))
+    first, last = steps[order].T
+    start, end = np.zeros((2, len(ranges)), np.int64)
+    for n, position in enumerate(order):
+        # Whole rows of numbers: of thousands of buffers, each is compared with all that were placed.
+        meets = (first[:n] <= last[n]) & (last[:n] >= first[n])
+        start[n] = _best_gap(start[:n][meets], end[:n][meets], sizes[position])
+        end[n] = start[n] + sizes[position]
+    offsets = dict(zip(order, start.tolist(), strict=True))
+    return Arena(tuple(offsets[n] for n in range(len(ranges))), int(end.max(initial=0)))
 
 
-def _best_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
-    """Where the smallest gap of at least `size` bytes begins; `taken` are [start, end), sorted by start."""
-    ends = [0]
-    for _, end in taken:
-        ends.append(max(ends[-1], end))
-    starts = [start for start, _ in taken]
-    gaps = [(start - end, end) for start, end in zip(starts, ends, strict=False) if start - end >= size]
-    return min(gaps)[1] if gaps else ends[-1]
+def _best_gap(starts: NDArray[np.int64], ends: NDArray[np.int64], size: int) -> int:
+    """Where the smallest gap of at least `size` bytes between what is taken begins, of two the first."""
+    order = np.argsort(starts)
+    below = np.maximum.accumulate(np.concatenate([[0], ends[order]]))
+    gaps = starts[order] - below[:-1]
+    fitting = np.flatnonzero(gaps >= size)
+    return int(below[fitting[np.argmin(gaps[fitting])]] if fitting.size else below[-1])
 
 
 def _round_up(size: int, alignment: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from itertools import count
 
 from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Block, Operation, SSAValue
@@ -19,14 +18,14 @@ def outline(kernels: Sequence[KernelOp], taken: Iterable[str] = ()) -> tuple[lis
     A function is named after the first kernel that becomes it, with `_2`, `_3`, ... appended where that name
     is `taken` or belongs to another body. Its comment says how many differently commented kernels share it.
     """
-    used = set(taken)
+    unique = _Names(taken).unique
     functions: dict[Key, FuncOp] = {}
     comments: dict[Key, list[str]] = {}
     names: list[str] = []
     for kernel in kernels:
         key = kernel_key(kernel)
         if key not in functions:
-            functions[key] = _function(kernel, _unique(kernel.sym_name.data, used))
+            functions[key] = _function(kernel, unique(kernel.sym_name.data))
         if kernel.comment is not None:
             comments.setdefault(key, []).append(kernel.comment.data)
         names.append(functions[key].sym_name.data)
@@ -65,11 +64,23 @@ def _function(kernel: KernelOp, name: str) -> FuncOp:
     return function
 
 
-def _unique(name: str, used: set[str]) -> str:
-    candidates = (name if n == 1 else f"{name}_{n}" for n in count(1))
-    unique = next(candidate for candidate in candidates if candidate not in used)
-    used.add(unique)
-    return unique
+class _Names:
+    """Gives out names, each once."""
+
+    def __init__(self, taken: Iterable[str]):
+        self._used = set(taken)
+        self._numbers: dict[str, int] = {}
+        """The last number that was tried behind each name."""
+
+    def unique(self, name: str) -> str:
+        """The name, with the first number behind it that makes it one of its own."""
+        number, found = self._numbers.get(name, 1), name
+        while found in self._used:
+            number += 1
+            found = f"{name}_{number}"
+        self._numbers[name] = max(1, number - 1)
+        self._used.add(found)
+        return found
 
 
 def _joined(comments: Sequence[str]) -> str:
