@@ -30,7 +30,7 @@ READY = $(VENV)/.stamp-wheels
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format pytest quick lit slow-test gpu-test gpu-test-here gpu-bench gpu-bench-here gpu-first gpu-first-here bless docs \
+.PHONY: help venv demo test lint format pytest quick lit fuzz slow-test gpu-test gpu-test-here gpu-bench gpu-bench-here gpu-first gpu-first-here bless docs \
 	bench clean
 
 # Asked before anything is installed: without a GPU pycuda does not even build.
@@ -65,6 +65,12 @@ quick: $(PACKAGES) ## the tests of dialects, index arithmetic, passes and printi
 
 lit: $(PACKAGES) ## tests of the command-line tools, as a user calls them
 	$(BIN)/lit -sv --no-progress-bar tests/filecheck
+
+# How long new models are drawn: make fuzz SECONDS=1800
+SECONDS ?= 600
+
+fuzz: $(PACKAGES) ## draw random models for SECONDS (600) and compare what they compile to with their definition
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
 
 slow-test: $(MODELS) ## every model on every target: what `make test` has no time for
 	$(BIN)/python -m pytest -m slow $(ARGS)

@@ -184,6 +184,12 @@ REMAINDERS = {
     **{f"mod of {np.dtype(t)}": floored(t) for t in (np.float16, np.float32, np.float64)},
     "mod": Case("Mod", SIGNS, np.array([1, -2, 2, -1, 0], np.int32)),
     "fmod of integers": Case("Mod", SIGNS, np.array([1, 1, -1, -1, 0], np.int32), {"fmod": 1}),
+    "shrink of integers by fractions": Case(
+        "Shrink", [longs(5, 2, 1, 0, -1, -5)], longs(3, 0, 0, 0, 0, -3), {"bias": 1.5, "lambd": 1.5}
+    ),
+    "shrink to integers that are large": Case(
+        "Shrink", [longs(2**63 - 2, -(2**63))], longs(2**63 - 4, 2 - 2**63), {"bias": 2.0, "lambd": 0.5}
+    ),
     "round": Case("Round", [floats(0.5, 1.5, 2.5, -0.5, -1.5)], floats(0, 2, 2, 0, -2)),
     "a sum in f16": Case("ReduceSum", [np.ones(4096, np.float16)], np.array(4096, np.float16), {"keepdims": 0}),
     "pow": Case("Pow", [longs(3, -2, 10), longs(33, 51, 15)], longs(3**33, -(2**51), 10**15)),

@@ -98,6 +98,16 @@ def test_a_scale_that_overflows_the_weights_stays() -> None:
     assert "binary" in operators(assert_same_values(graph, [y], SIMPLIFY))
 
 
+def test_a_batch_norm_whose_scale_overflows_stays() -> None:
+    x, one = np.array([[0.5, 2]], np.float16), np.ones(2, np.float16)
+    graph = Graph(x)
+    scale, mean = (graph.constant(np.array(v, np.float16)) for v in ([6e4, 6e4], [0.5, 2.125]))
+    bias, variance = graph.constant(one), graph.constant(one / 16)
+    module = graph.module(graph.add(BatchNormOp(graph[0], scale, bias, mean, variance, 0)))
+    (y,) = run_as_c(module, [x])
+    np.testing.assert_array_equal(y, np.array([[1, -3e4]], np.float16))
+
+
 def test_chains_of_movements() -> None:
     graph = Graph(random(2, 6, 4))
     x = graph[0]

@@ -94,10 +94,13 @@ class GraphBuilder:
     def scalar(self, value: float, like: Tensor) -> Tensor:
         """A tensor of rank 0 of the element type of `like`; VerifyException for a number that is none of its values."""
         try:
-            with np.errstate(over="ignore"):
-                return self.constant(np.array(value, like.dtype))
+            with np.errstate(over="ignore", invalid="ignore"):
+                array = np.array(value, like.dtype)
         except (ValueError, OverflowError) as error:
             raise VerifyException(f"{value} is no value of {like.element}") from error
+        if not like.is_float and array.item() != value:
+            raise VerifyException(f"{value} is no value of {like.element}")
+        return self.constant(array)
 
     def value(self, tensor: Tensor) -> SSAValue:
         """The tensor as an SSA value; a known one becomes a `graph.constant` at its first use."""

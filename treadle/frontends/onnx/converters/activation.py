@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from xdsl.dialects.builtin import f64
+
 from treadle.frontends.onnx.builder import GraphBuilder, Tensor
 from treadle.frontends.onnx.converters.elementwise import clip
 from treadle.frontends.onnx.node import Node
@@ -122,12 +124,19 @@ def swish(node: Node, g: GraphBuilder) -> Tensor:
     return g.mul(x, g.unary("sigmoid", g.mul(x, node.float("alpha", 1.0))))
 
 
+def _holds(x: Tensor, value: float) -> bool:
+    """Whether a number and its negative are elements of the type of `x`."""
+    return x.is_float or (value.is_integer() and abs(value) <= (1 << (8 * x.dtype.itemsize - 1)) - 1)
+
+
 @converts("Shrink", since=9)
 def shrink(node: Node, g: GraphBuilder) -> Tensor:
-    """`x < -lambd ? x + bias : x > lambd ? x - bias : 0`."""
+    """`x < -lambd ? x + bias : x > lambd ? x - bias : 0`; of integers, a fraction is cut off at the end."""
     x, bias, threshold = node.input(), node.float("bias", 0.0), node.float("lambd", 0.5)
-    above = g.where(g.binary("gt", x, threshold), g.sub(x, bias), g.scalar(0, x))
-    return g.where(g.binary("lt", x, -threshold), g.add(x, bias), above)
+    wide = x if _holds(x, threshold) and _holds(x, bias) else g.cast(x, f64)
+    moved = x if _holds(x, bias) else wide
+    above = g.where(g.binary("gt", wide, threshold), g.sub(moved, bias), g.scalar(0, moved))
+    return g.cast(g.where(g.binary("lt", wide, -threshold), g.add(moved, bias), above), x.element)
 
 
 __all__ = ["softplus"]

@@ -20,7 +20,7 @@ Linear = ConvOp | ConvTransposeOp | MatmulOp
 
 
 class BatchNormAsScale(RewritePattern):
-    """`batch_norm(x)` of constant parameters is `x * s + b` per channel."""
+    """`batch_norm(x)` of constant parameters is `x * s + b` per channel, if the element type holds `s` and `b`."""
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: BatchNormOp, rewriter: PatternRewriter) -> None:
@@ -32,10 +32,11 @@ class BatchNormAsScale(RewritePattern):
         with np.errstate(all="ignore"):
             factor = scale / np.sqrt(variance + op.epsilon.value.data)
             offset = bias - mean * factor
+            rounded = [v.astype(parameters[0].dtype) for v in (factor, offset) if parameters[0] is not None]
+        if not all(np.isfinite(v).all() for v in rounded):
+            return
         shape = [-1, *[1] * (len(op.shape) - 2)]
-        assert parameters[0] is not None
-        dtype = parameters[0].dtype
-        s, b = (constant_op(v.astype(dtype).reshape(shape)) for v in (factor, offset))
+        s, b = (constant_op(v.reshape(shape)) for v in rounded)
         scaled = BinaryOp("mul", op.x, s.result)
         replace(rewriter, op, [s, b, scaled, BinaryOp("add", scaled.result, b.result)])
 

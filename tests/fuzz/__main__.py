@@ -1,0 +1,85 @@
+"""`python -m tests.fuzz SEED ...` repeats models; `python -m tests.fuzz --seconds N` draws new ones until then.
+
+Each finding is printed with its seed and the smallest model that still has it, which is written to `--folder`. The exit
+status is 1 if there was one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tests.fuzz.case import Case
+from tests.fuzz.check import Checker, Finding, check_case
+from tests.fuzz.generate import case_of_seed
+from tests.fuzz.shrink import shrunk
+
+TOGETHER = 40
+"""Models that are compiled in one call."""
+EMULATED = 10
+"""Of so many models one runs on the emulator, too."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status; `arguments` are those of the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="Random ONNX models.")
+    parser.add_argument("seeds", nargs="*", type=int, help="seeds to repeat, also on the emulator")
+    parser.add_argument("--seconds", type=float, help="draw new seeds for so long")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("build/fuzz"), help="where models with findings are written"
+    )
+    chosen = parser.parse_args(arguments)
+    batches = [chosen.seeds] if chosen.seeds else _new_seeds(chosen.seconds or 60)
+    counts, found = Counter[str](), 0
+    for seeds in batches:
+        found += _check(seeds, bool(chosen.seeds), chosen.folder, counts)
+    print(f"{counts.pop('models', 0)} models, {found} with findings; not compared, by reason:")
+    for reason, count in counts.most_common():
+        print(f"{count:8} {reason}")
+    return 1 if found else 0
+
+
+def _new_seeds(seconds: float) -> Iterator[Sequence[int]]:
+    """Seeds from the clock, batch by batch."""
+    first, end = time.time_ns() // 1000 % 10**9, time.monotonic() + seconds
+    while time.monotonic() < end:
+        yield range(first, first + TOGETHER)
+        first += TOGETHER
+
+
+def _check(seeds: Sequence[int], emulated: bool, folder: Path, counts: Counter[str]) -> int:
+    cases = {str(seed): case_of_seed(seed) for seed in seeds}
+    checker = Checker(cases, {name for name in cases if emulated or int(name) % EMULATED == 0})
+    found = 0
+    for name, case in cases.items():
+        report = checker.check(name)
+        counts.update({"models": 1, "elements": report.elements, "elements that rounding decides": report.undecided})
+        counts.update(f"{runner}: {reason}" for runner, reason in report.skipped.items())
+        if report.findings:
+            found += 1
+            _report(name, case, report.findings, folder)
+    return found
+
+
+def _report(name: str, case: Case, findings: Sequence[Finding], folder: Path) -> None:
+    for finding in findings:
+        print(f"seed {name}: {finding}")
+    first = findings[0]
+    small = shrunk(case, lambda other: _same(first, check_case(other, first.runner == "emulator").findings))
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.onnx"
+    path.write_bytes(small.content())
+    print(f"{small.text()}\nwritten to {path}\n", flush=True)
+
+
+def _same(finding: Finding, others: Sequence[Finding]) -> bool:
+    """Whether one of the findings is of the same runner and the same kind."""
+    return any(o.runner == finding.runner and bool(o.output) == bool(finding.output) for o in others)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""A drawn model as compiled C, on the emulator and by ONNX Runtime, each beside what its outputs must be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from xdsl.dialects.builtin import ModuleOp
+
+from tests.fuzz.case import Case
+from tests.fuzz.definition import Expected, expected_outputs
+from tests.fuzz.freedom import REFUSED, runtime_differs
+from tests.fuzz.runtime import runtime_outputs
+from tests.helpers.emulated_batch import CUDA
+from tests.helpers.program_batch import C, ProgramBatch
+from treadle.errors import TreadleError
+from treadle.frontends.onnx import import_model
+
+Array = NDArray[Any]
+Run = Callable[[], "Sequence[Array]"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong: who gave which output, and how it differs; `output` is empty where there is none."""
+
+    runner: str
+    output: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.runner}: {self.output}{': ' if self.output else ''}{self.message}"
+
+
+@dataclass
+class Report:
+    """The findings of a case, and what was not compared, with the reason."""
+
+    findings: list[Finding] = field(default_factory=list[Finding])
+    skipped: dict[str, str] = field(default_factory=dict[str, str])
+    elements: int = 0
+    undecided: int = 0
+
+
+class Checker:
+    """Cases that are compiled together; those in `emulated` for the emulator, too."""
+
+    def __init__(self, cases: Mapping[str, Case], emulated: Collection[str] = ()):
+        self.cases, self.emulated = cases, emulated
+        makers = {name: partial(_imported, case) for name, case in cases.items()}
+        self.compiled = ProgramBatch(makers, C)
+        self.kernels = ProgramBatch({name: make for name, make in makers.items() if name in emulated}, CUDA)
+
+    def check(self, name: str) -> Report:
+        """What is wrong with one of the cases."""
+        case, report = self.cases[name], Report()
+        expected = expected_outputs(case)
+        report.elements = sum(e.value.size for e in expected.values())
+        report.undecided = sum(int(e.undecided.sum()) for e in expected.values())
+        inputs = list(case.inputs.values())
+        _judge(report, "C", case, expected, lambda: self.compiled[name].run(inputs))
+        if name in self.emulated:
+            _judge(report, "emulator", case, expected, lambda: self.kernels[name].run(inputs))
+        _judge_runtime(report, case, expected)
+        return report
+
+
+def check_case(case: Case, emulated: bool = False) -> Report:
+    """What is wrong with a case by itself."""
+    return Checker({"case": case}, ["case"] if emulated else []).check("case")
+
+
+def _imported(case: Case) -> ModuleOp:
+    return import_model(case.content())
+
+
+def _judge(report: Report, runner: str, case: Case, expected: Mapping[str, Expected], run: Run) -> None:
+    try:
+        outputs = run()
+    except TreadleError as error:
+        reason = next((reason for pattern, reason in REFUSED.items() if pattern.search(str(error))), None)
+        if reason is None:
+            report.findings.append(Finding(runner, "", f"refused: {error}"))
+        else:
+            report.skipped[runner] = reason
+        return
+    except Exception as error:
+        report.findings.append(Finding(runner, "", f"{type(error).__name__}: {error}"))
+        return
+    for name, actual in zip(case.outputs, outputs, strict=True):
+        message = difference(actual, expected[name], *case.types[name])
+        if message:
+            report.findings.append(Finding(runner, name, message))
+
+
+def _judge_runtime(report: Report, case: Case, expected: Mapping[str, Expected]) -> None:
+    outputs = runtime_outputs(case)
+    if isinstance(outputs, str):
+        report.skipped["ONNX Runtime"] = outputs
+        return
+    for name, actual in outputs.items():
+        message = difference(actual, expected[name], *case.types[name])
+        reason = runtime_differs(case, name) if message else None
+        if reason:
+            report.skipped["ONNX Runtime"] = reason
+        elif message:
+            report.findings.append(Finding("ONNX Runtime", name, message))
+
+
+def difference(actual: Array, expected: Expected, dtype: np.dtype[Any], shape: Sequence[int]) -> str:
+    """How an output differs from what it must be; empty if it does not."""
+    if actual.dtype != dtype or actual.shape != tuple(shape) or expected.value.shape != tuple(shape):
+        return f"{actual.dtype}{list(actual.shape)}, not {dtype}{list(shape)}"
+    with np.errstate(all="ignore"):
+        value, wanted = actual, expected.value
+        same = (value == wanted) | ((value != value) & (wanted != wanted))
+        if dtype.kind == "f":
+            value = actual.astype(np.float64)
+            same |= np.isfinite(value) & np.isfinite(wanted) & (np.abs(value - wanted) <= expected.limit)
+    wrong = np.argwhere(~(same | expected.undecided))
+    if not len(wrong):
+        return ""
+    first = tuple(int(i) for i in wrong[0])
+    limit = f" within {expected.limit[first]:.3g}" if dtype.kind == "f" else ""
+    return f"{len(wrong)} of {actual.size} wrong, at {list(first)} {actual[first]!r}, not {wanted[first]!r}{limit}"
+
+
+__all__ = ["Checker", "Finding", "Report", "check_case", "difference"]

@@ -1,0 +1,209 @@
+"""What a drawn model means: ONNX's reference evaluator in float64, and how far roundings may take each element.
+
+The limits are sampled (Parker, "Monte Carlo arithmetic", 1997): the model is evaluated again in its declared types, and
+several times with relative errors of a few units in the last place, up, down and random, added where an operator
+rounds. What these evaluations disagree about entirely (a NaN in some of them, another integer) is decided by rounding,
+not by ONNX.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import NodeProto, helper
+from onnx.reference import ReferenceEvaluator
+
+from tests.fuzz.case import Case
+from tests.fuzz.own_definitions import EXACTLY, OWN_SCALARS, Round
+from tests.fuzz.own_folds import OWN_FOLDS
+from tests.fuzz.own_windows import OWN_WINDOWS
+
+Array = NDArray[Any]
+
+OWN = {**OWN_SCALARS, **OWN_FOLDS, **OWN_WINDOWS}
+UNITS = 4.0
+"""Sampled errors of a rounding, in halves of an epsilon."""
+MARGIN = 2.0
+"""How much larger limits are than the largest deviation of the samples."""
+LAST_PLACES = 4.0
+SAMPLES = 4
+"""Random evaluations, beside the one with all errors up and the one with all down."""
+
+EXACT = {
+    "Abs", "And", "ArgMax", "ArgMin", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "CastLike",
+    "Ceil", "Clip", "Concat", "Constant", "ConstantOfShape", "DepthToSpace", "Dropout", "Equal", "Expand",
+    "EyeLike", "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "GlobalMaxPool", "Greater",
+    "GreaterOrEqual", "Identity", "IsInf", "IsNaN", "Less", "LessOrEqual", "Max", "MaxPool", "Min", "Neg",
+    "Not", "OneHot", "Or", "Pad", "Range", "ReduceMax", "ReduceMin", "Relu", "Reshape", "Resize", "Round",
+    "Shape", "Sign", "Size", "Slice", "SpaceToDepth", "Split", "Squeeze", "ThresholdedRelu", "Tile",
+    "Transpose", "Trilu", "Unsqueeze", "Upsample", "Where", "Xor",
+}  # fmt: skip
+"""Operators that give what their operands are, or a rounding of it that is their meaning."""
+ONCE = {
+    "Add", "Sub", "Mul", "Div", "Sqrt", "Reciprocal", "Mod", "Exp", "Log", "Sin", "Cos", "Tan", "Tanh", "Erf",
+}  # fmt: skip
+"""Operators that round once, whose operands are as they are; all others may round on the way."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """An output: its values (floats as float64), their limits, and which elements are decided by rounding."""
+
+    value: Array
+    limit: Array
+    undecided: Array
+
+
+def evaluate_node(
+    node: NodeProto, opset: int, operands: Sequence[Array | None], rounding: Round = EXACTLY
+) -> list[Array]:
+    """A node's results, in the types of the operands. Raises what ONNX's reference evaluator raises."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        own = OWN.get(node.op_type)
+        if own is not None:
+            attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+            return [np.asarray(result) for result in own(opset, attributes, list(operands), rounding)]
+        evaluator = _evaluator(node.SerializeToString(), opset)
+        given = {name: x for name, x in zip(node.input, operands, strict=True) if name and x is not None}
+        return [np.asarray(result) for result in evaluator.run(None, given)]  # pyright: ignore
+
+
+@cache
+def _evaluator(content: bytes, opset: int) -> ReferenceEvaluator:
+    node = NodeProto.FromString(content)
+    inputs = [helper.make_empty_tensor_value_info(name) for name in dict.fromkeys(filter(None, node.input))]
+    outputs = [helper.make_empty_tensor_value_info(name) for name in node.output]
+    graph = helper.make_graph([node], "node", inputs, outputs)
+    return ReferenceEvaluator(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10))
+
+
+def expected_outputs(case: Case) -> dict[str, Expected]:
+    """What each output must be."""
+    declared = _Run(case).values({})
+    types = {name: array.dtype for name, array in declared.items()}
+    exact = _Run(case, types).values({})
+    samples = [_Run(case, types, noise).values({}) for noise in _noises(case)]
+    return {
+        name: _judged(exact[name], types[name], [declared[name], *(s[name] for s in samples)]) for name in case.outputs
+    }
+
+
+def _noises(case: Case) -> list[Any]:
+    rng = np.random.default_rng(len(case.nodes))
+    one = np.ones
+    return [one, lambda shape: -one(shape), *[lambda shape: rng.uniform(-1, 1, shape) for _ in range(SAMPLES)]]
+
+
+@dataclass
+class _Run:
+    """One evaluation: without `types` in the declared types, else in float64, with `noise` where operators round."""
+
+    case: Case
+    types: Mapping[str, np.dtype[Any]] = field(default_factory=dict[str, np.dtype[Any]])
+    noise: Any = None
+
+    def values(self, env: dict[str, Array]) -> dict[str, Array]:
+        for name, array in (*self.case.inputs.items(), *self.case.constants.items()):
+            env[name] = self._wide(array)
+        for node in self.case.nodes:
+            inner = self.noise is not None and node.op_type not in EXACT and node.op_type not in ONCE
+            operands = [self._operand(env, name, inner) for name in node.input]
+            results = evaluate_node(node, self.case.opset, operands, self._rounding(node, inner))
+            for name, array in zip(node.output, results, strict=True):
+                env[name] = self._stored(array, name, node.op_type)
+        return env
+
+    def _rounding(self, node: NodeProto, inner: bool) -> Round:
+        if not self.types:
+            return _Native()
+        return (
+            _Noisy(partial(self._off, dtype=self.types[node.output[0]]), self.types[node.output[0]])
+            if inner
+            else EXACTLY
+        )
+
+    def _wide(self, array: Array) -> Array:
+        return array.astype(np.float64) if self.types and array.dtype.kind == "f" else array
+
+    def _operand(self, env: Mapping[str, Array], name: str, noisy: bool) -> Array | None:
+        if not name:
+            return None
+        return self._off(env[name], self.types[name]) if noisy else env[name]
+
+    def _stored(self, array: Array, name: str, operator: str) -> Array:
+        """A result as the tensor holds it: infinite where its type ends."""
+        if not self.types or self.types[name].kind != "f":
+            return array
+        wide = array.astype(np.float64)
+        if operator not in EXACT and self.noise is not None:
+            wide = self._off(wide, self.types[name])
+        with np.errstate(all="ignore"):
+            narrow = wide.astype(self.types[name])
+        if operator in ("Cast", "CastLike"):
+            return narrow.astype(np.float64)
+        return np.where(np.isinf(narrow), narrow.astype(np.float64), wide)
+
+    def _off(self, array: Array, dtype: np.dtype[Any]) -> Array:
+        if dtype.kind != "f":
+            return array
+        info = np.finfo(dtype)
+        with np.errstate(all="ignore"):
+            error = UNITS * float(info.eps) / 2 * np.abs(array)
+            error = np.where(array == 0, 0, error + np.where(error < info.tiny, float(info.smallest_subnormal), 0))
+            moved = array + error * self.noise(array.shape)
+        return np.where(np.isfinite(array), moved, array)
+
+
+class _Native(Round):
+    native = True
+
+
+class _Noisy(Round):
+    """Adds sampled errors to each step, which is infinite where its type ends."""
+
+    def __init__(self, off: Callable[[Array], Array], dtype: np.dtype[Any]):
+        self.off, self.dtype = off, dtype
+
+    def __call__(self, x: Any) -> Any:
+        if self.dtype.kind != "f":
+            return x
+        moved = self.off(np.asarray(x, np.float64))
+        with np.errstate(all="ignore"):
+            return np.where(np.isinf(moved.astype(self.dtype)), np.copysign(np.inf, moved), moved)
+
+    def total(self, total: Any, magnitude: Any) -> Any:
+        if self.dtype.kind != "f":
+            return total
+        largest = float(np.finfo(np.promote_types(self.dtype, np.float32)).max)
+        return np.where(magnitude > largest, np.nan, self(total))
+
+
+def _judged(exact: Array, dtype: np.dtype[Any], samples: Sequence[Array]) -> Expected:
+    samples = [np.broadcast_to(s, exact.shape) for s in samples]
+    if dtype.kind != "f":
+        undecided = np.zeros(exact.shape, np.bool_)
+        for sample in samples:
+            undecided = undecided | (sample != exact)
+        return Expected(exact, np.zeros(exact.shape), undecided)
+    info = np.finfo(dtype)
+    value, spread = exact, np.zeros(exact.shape)
+    undecided = np.zeros(exact.shape, np.bool_)
+    for sample in samples:
+        wide = sample.astype(np.float64)
+        with np.errstate(all="ignore"):
+            same = (np.isfinite(wide) & np.isfinite(value)) | (wide == value) | (np.isnan(wide) & np.isnan(value))
+            apart = np.where(np.isfinite(wide) & np.isfinite(value), np.abs(wide - value), 0)
+        undecided, spread = undecided | ~same, np.maximum(spread, apart)
+    with np.errstate(all="ignore"):
+        own = LAST_PLACES * float(info.eps) / 2 * np.abs(value) + float(info.smallest_subnormal)
+    return Expected(value, np.where(np.isfinite(value), MARGIN * spread + own, 0), undecided)
+
+
+__all__ = ["EXACT", "ONCE", "Expected", "evaluate_node", "expected_outputs"]

@@ -1,0 +1,211 @@
+"""Operators that are defined here: where `docs/numerics.md` fixes what ONNX leaves free, or its evaluator errs.
+
+A definition takes the opset, the attributes, the operands and the rounding of the evaluation, which goes around each
+step of an operator that has several. It works in the operands' own types, and in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import erf
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import helper
+
+Array = NDArray[Any]
+Attributes = Mapping[str, Any]
+
+
+class Round:
+    """The rounding of an evaluation. This one, of the exact evaluation, leaves numbers as they are."""
+
+    native = False
+    """Whether the evaluation is in the declared types."""
+
+    def __call__(self, x: Any) -> Any:
+        return x
+
+    def total(self, total: Any, magnitude: Any) -> Any:
+        """A sum; `magnitude` is that of the finite terms' magnitudes, by which partial sums may be infinite."""
+        return self(total)
+
+
+Own = Callable[[int, Attributes, "list[Any]", Round], "Sequence[Any]"]
+
+
+EXACTLY = Round()
+
+
+def _divide(_: int, __: Attributes, x: list[Array], r: Round) -> list[Array]:
+    """Division of integers truncates; by 0 it gives 0."""
+    a, b = x
+    if a.dtype.kind == "f":
+        return [np.asarray(a / b)]
+    a, b = np.broadcast_arrays(a, b)
+    safe = np.where(b == 0, np.ones((), b.dtype), b)
+    return [np.where(b == 0, 0, (a - np.fmod(a, safe)) // safe).astype(a.dtype)]
+
+
+def _modulo(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
+    a, b = x
+    function = np.fmod if attributes.get("fmod") else np.mod
+    if a.dtype.kind == "f":
+        return [np.asarray(function(a, b))]
+    a, b = np.broadcast_arrays(a, b)
+    return [np.where(b == 0, 0, function(a, np.where(b == 0, np.ones((), b.dtype), b))).astype(a.dtype)]
+
+
+def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
+    """Floats become the nearest integer that there is, NaN 0; NaN is true."""
+    if array.dtype.kind != "f" or dtype.kind != "i":
+        return array.astype(dtype)
+    ends = np.iinfo(dtype)
+    high = -float(ends.min)
+    wide = array.astype(np.float64)
+    whole = np.where((wide >= -high) & (wide < high), wide, 0).astype(dtype)
+    return np.where(wide >= high, ends.max, np.where(wide < -high, ends.min, whole)).astype(dtype)
+
+
+def _cast_node(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
+    return [_cast(x[0], np.dtype(helper.tensor_dtype_to_np_dtype(attributes["to"])))]
+
+
+def _clamped(index: Array, extent: int) -> Array:
+    """Negative indices count from the end, and what is outside then is the nearest."""
+    wide = index.astype(object)
+    wide = np.where(index < 0, wide + extent, wide)
+    return np.minimum(np.maximum(wide, 0), extent - 1).astype(np.int64)
+
+
+def _gather(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
+    data, index = x
+    axis = int(attributes.get("axis", 0))
+    return [np.take(data, _clamped(index, data.shape[axis]), axis)]
+
+
+def _gather_elements(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
+    data, index = x
+    axis = int(attributes.get("axis", 0)) % data.ndim
+    places = list(np.indices(index.shape))
+    chosen = _clamped(index, data.shape[axis])
+    return [np.asarray(data[(*places[:axis], chosen, *places[axis + 1 :])])]
+
+
+def _chain(function: Callable[..., Any]) -> Own:
+    def own(_: int, __: Attributes, x: list[Array], r: Round) -> list[Array]:
+        result = x[0]
+        for other in x[1:]:
+            result = r(function(result, other))
+        return [np.asarray(result)]
+
+    return own
+
+
+def _clip(opset: int, attributes: Attributes, x: list[Any], r: Round) -> list[Array]:
+    """The minimum of the maximum: bounds that cross give the upper one."""
+    low = attributes.get("min") if opset < 11 else x[1] if len(x) > 1 else None
+    high = attributes.get("max") if opset < 11 else x[2] if len(x) > 2 else None
+    result = x[0]
+    result = result if low is None else np.maximum(result, np.asarray(low, result.dtype))
+    return [np.asarray(result if high is None else np.minimum(result, np.asarray(high, result.dtype)))]
+
+
+def _power(_: int, __: Attributes, x: list[Array], r: Round) -> list[Array]:
+    """Integers go through float64."""
+    base, exponent = x
+    if base.dtype.kind == "f":
+        return [np.power(base, exponent.astype(base.dtype))]
+    return [_cast(np.power(base.astype(np.float64), exponent.astype(np.float64)), base.dtype)]
+
+
+def _erf(x: Array) -> Array:
+    return np.array([erf(v) for v in x.reshape(-1).tolist()], np.float64).reshape(x.shape).astype(x.dtype)
+
+
+def _number(attributes: Attributes, name: str, default: float, x: Array) -> Any:
+    return x.dtype.type(attributes.get(name, default))
+
+
+def _exp_minus_one(x: Array, r: Round) -> Array:
+    return r(r(np.exp(x)) - x.dtype.type(1))
+
+
+def _elu(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
+    return [np.where(x[0] < 0, r(_number(attributes, "alpha", 1, x[0]) * _exp_minus_one(x[0], r)), x[0])]
+
+
+def _celu(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
+    alpha = _number(attributes, "alpha", 1, x[0])
+    return [np.where(x[0] < 0, r(alpha * _exp_minus_one(r(x[0] / alpha), r)), x[0])]
+
+
+def _selu(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
+    alpha = _number(attributes, "alpha", 1.67326319217681884765625, x[0])
+    gamma = _number(attributes, "gamma", 1.05070102214813232421875, x[0])
+    return [r(gamma * np.where(x[0] > 0, x[0], r(alpha * _exp_minus_one(x[0], r))))]
+
+
+def _softplus(x: Array, r: Round) -> Array:
+    return r(np.maximum(x, x.dtype.type(0)) + r(np.log(r(r(np.exp(-np.abs(x))) + x.dtype.type(1)))))
+
+
+def _mish(_: int, __: Attributes, x: list[Array], r: Round) -> list[Array]:
+    return [r(x[0] * r(np.tanh(_softplus(x[0], r))))]
+
+
+def _shrink(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
+    """Integers beside a fraction are rounded towards zero."""
+    bias, limit = attributes.get("bias", 0.0), attributes.get("lambd", 0.5)
+    v = x[0].astype(object) if x[0].dtype.kind == "i" and float(bias).is_integer() else x[0]
+    bias = int(bias) if v.dtype.kind == "O" else bias if v.dtype.kind == "i" else v.dtype.type(bias)
+    low, high = (np.asarray(np.asarray(e, np.bool_)) for e in (x[0] < -limit, x[0] > limit))
+    wide = np.where(low, r(v + bias), np.where(high, r(v - bias), 0 * v if v.dtype.kind != "f" else v.dtype.type(0)))
+    if v.dtype.kind != "O":
+        return [wide if v.dtype.kind == "f" else _cast(wide, x[0].dtype)]
+    bits = 8 * x[0].dtype.itemsize
+    return [np.asarray(((wide + 2 ** (bits - 1)) % 2**bits) - 2 ** (bits - 1)).astype(x[0].dtype)]
+
+
+def _hard_swish(_: int, __: Attributes, x: list[Array], r: Round) -> list[Array]:
+    t = x[0].dtype.type
+    return [r(x[0] * np.minimum(np.maximum(r(r(x[0] * t(1 / 6)) + t(0.5)), t(0)), t(1)))]
+
+
+def _gelu(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
+    v, t = x[0], x[0].dtype.type
+    if attributes.get("approximate", b"none") in (b"tanh", "tanh"):
+        inner = r(t(np.sqrt(2 / np.pi)) * r(v + r(t(0.044715) * r(r(v * v) * v))))
+        return [r(r(t(0.5) * v) * r(t(1) + r(np.tanh(inner))))]
+    return [r(r(t(0.5) * v) * r(t(1) + r(_erf(r(v * t(np.sqrt(0.5)))))))]
+
+
+OWN_SCALARS: Mapping[str, Own] = {
+    "Div": _divide,
+    "Mod": _modulo,
+    "Cast": _cast_node,
+    "CastLike": lambda _, __, x, r: [_cast(x[0], x[1].dtype)],
+    "Gather": _gather,
+    "GatherElements": _gather_elements,
+    "Max": _chain(np.maximum),
+    "Min": _chain(np.minimum),
+    "Sum": _chain(np.add),
+    "Mean": lambda o, a, x, r: [r(_chain(np.add)(o, a, x, r)[0] / x[0].dtype.type(len(x)))],
+    "Clip": _clip,
+    "Pow": _power,
+    "Relu": lambda _, __, x, r: [np.maximum(x[0], np.zeros((), x[0].dtype))],
+    "Sign": lambda _, __, x, r: [np.sign(x[0])],
+    "Identity": lambda _, __, x, r: [x[0]],
+    "Erf": lambda _, __, x, r: [_erf(x[0])],
+    "Elu": _elu,
+    "Celu": _celu,
+    "Selu": _selu,
+    "Softplus": lambda _, __, x, r: [_softplus(x[0], r)],
+    "Mish": _mish,
+    "Gelu": _gelu,
+    "HardSwish": _hard_swish,
+    "Shrink": _shrink,
+}
+
+__all__ = ["EXACTLY", "OWN_SCALARS", "Array", "Attributes", "Own", "Round"]

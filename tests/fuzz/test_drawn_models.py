@@ -1,0 +1,77 @@
+"""Forty drawn models as compiled C, some on the emulator, beside ONNX Runtime and their definition in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.fuzz.case import Case
+from tests.fuzz.check import Checker, check_case
+from tests.fuzz.definition import expected_outputs
+from tests.fuzz.draw import Draw
+from tests.fuzz.generate import case_of_seed
+from tests.fuzz.recipes import RECIPES
+from tests.fuzz.shrink import shrunk
+from treadle.frontends.onnx import supported_operators
+
+SEEDS = range(40)
+EMULATED = 10
+NOT_DRAWN = {
+    "SimplifiedLayerNormalization": "ONNX Runtime's name of RMSNormalization, in no schema of ONNX",
+    "Upsample": "deprecated since opset 10; ONNX's node tests have it",
+}
+
+
+@pytest.fixture(scope="module")
+def drawn() -> Checker:
+    return Checker({str(s): case_of_seed(s) for s in SEEDS}, {str(s) for s in SEEDS if s % EMULATED == 0})
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_drawn_model(seed: int, drawn: Checker) -> None:
+    report = drawn.check(str(seed))
+    assert not report.findings, "\n".join(map(str, report.findings)) + "\n" + drawn.cases[str(seed)].text()
+
+
+def test_every_operator_is_drawn() -> None:
+    assert set(supported_operators()) - set(RECIPES) == set(NOT_DRAWN)
+    drawn = {operator for seed in range(400) for operator in case_of_seed(seed).operators}
+    assert drawn == set(RECIPES)
+
+
+def test_a_seed_alone_gives_the_model() -> None:
+    first, second = (case_of_seed(7) for _ in range(2))
+    assert first.content() == second.content()
+    for name, array in first.inputs.items():
+        np.testing.assert_array_equal(array, second.inputs[name])
+
+
+def test_most_elements_are_decided() -> None:
+    reports = [expected_outputs(case_of_seed(seed)) for seed in range(100)]
+    undecided = sum(int(e.undecided.sum()) for report in reports for e in report.values())
+    assert undecided < 0.02 * sum(e.value.size for report in reports for e in report.values())
+
+
+def _sum_of(x: np.ndarray, operator: str = "Add") -> Case:
+    draw = Draw(0)
+    draw.opset = 21
+    for name in ("a", "b"):
+        draw.values[name] = draw.inputs[name] = x
+    draw.node("Neg", ["a"])
+    draw.node(operator, ["t0_0", "b"])
+    draw.node("Abs", ["t1_0"])
+    return draw.case(["t1_0", "t2_0"])
+
+
+def test_a_wrong_element_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = _sum_of(np.array([[1, 2, np.nan], [3, 4, np.inf]], np.float32))
+    assert not check_case(case).findings
+    wrong = np.array([[0, 0, 0], [1e-6, 0, np.nan]], np.float32)
+    monkeypatch.setattr("tests.helpers.program_batch.CompiledProgram.run", lambda *_: [wrong, np.abs(wrong)])
+    assert [f.output for f in check_case(case).findings] == ["t1_0", "t2_0"]
+
+
+def test_a_case_shrinks_to_the_node_that_fails() -> None:
+    case = _sum_of(np.arange(12, dtype=np.float32).reshape(3, 4))
+    small = shrunk(case, lambda other: "Add" in other.operators)
+    assert small.operators == ["Add"] and all(array.size == 1 for array in small.inputs.values())
