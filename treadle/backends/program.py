@@ -18,7 +18,7 @@ from treadle.dialects.graph.attributes import BlobAttr, InlineAttr
 from treadle.dialects.graph.constant import ConstantOp
 from treadle.dialects.graph.dtypes import byte_width, numpy_dtype
 from treadle.dialects.graph.store import constant_array
-from treadle.dialects.loop import BufferOp, LaunchOp
+from treadle.dialects.host import BufferOp, LaunchOp
 from treadle.errors import TreadleError
 
 _PLANNED = "a module after the pass memory-plan"
@@ -52,7 +52,7 @@ class Program:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     constants: tuple[ProgramConstant, ...]
-    """In the order of their `loop.buffer` operations: a printer that numbers them so agrees with it."""
+    """In the order of their `host.buffer` operations: a printer that numbers them so agrees with it."""
     arena_bytes: int
     launches: tuple[ProgramLaunch, ...]
     zeroed_bytes: int = 0

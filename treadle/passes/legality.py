@@ -14,16 +14,18 @@ _FRAME = ("builtin.module", "func.func", "func.return")
 _SCALARS = ("arith.*", "math.*", "scalar.*")
 _DEFINITIONS = (*_FRAME, *_SCALARS, "graph.compute", "graph.at", "graph.reduce", "graph.yield")
 _DEFINED = (*_DEFINITIONS, "graph.matmul", "graph.attention", "graph.constant")
+_BODY = (*_SCALARS, "scf.*", "memref.*", "vector.*", "loop.load", "loop.store", "loop.alloc")
 _LANES = (
     "loop.lane_mask", "loop.lane_compare", "loop.lane_select", "loop.strided_load", "loop.strided_store",
 )  # fmt: skip
-_TILES = ("loop.commit", "loop.wait", "loop.load_matrix", "loop.mma", "loop.round_tf32")
-_BODY = (
-    *_SCALARS, "scf.*", "memref.*", "vector.*", "loop.load", "loop.store", "loop.alloc", "loop.barrier",
-    "loop.arrive",    "loop.warp_reduce", *_LANES, *_TILES,
+"""Vectors of the CPU: masks and strides."""
+_BLOCKS = (
+    "loop.barrier", "loop.arrive", "loop.warp_reduce", "loop.commit", "loop.wait", "loop.load_matrix", "loop.mma",
+    "loop.round_tf32",
 )  # fmt: skip
+"""What threads of a GPU's block do together: barriers, warps, copies under way, tensor cores."""
 _COPIES = ("loop.copy", "loop.yield")
-_PLAN = ("loop.buffer", "loop.launch", "loop.return")
+_HOST = ("host.buffer", "host.launch", "host.return")
 
 LEGAL: Mapping[str, Sequence[str]] = {
     "import": (*_FRAME, "graph.*"),
@@ -31,11 +33,14 @@ LEGAL: Mapping[str, Sequence[str]] = {
     "define": _DEFINED,
     "fuse": (*_DEFINED, "graph.fused"),
     "schedule": (*_DEFINED, "graph.fused"),
-    "kernels": (*_FRAME, "graph.constant", "loop.kernel", "task.*", *_BODY, *_COPIES),
-    "plan": (*_FRAME, *_PLAN, "loop.func", "task.*", *_BODY, *_COPIES),
-    "loops": (*_FRAME, *_PLAN, "loop.func", *_BODY, "loop.async_copy"),
-    "lower cpu": (*_FRAME, *_PLAN, *_SCALARS, "scf.*", "memref.*", "vector.*", *_LANES),
-    "lower cuda": (*_FRAME, *_PLAN, *_SCALARS, "scf.*", "memref.*", "vector.*", "cuda.*"),
+    "kernels cpu": (*_FRAME, "graph.constant", "loop.kernel", "task.*", *_BODY),
+    "kernels cuda": (*_FRAME, "graph.constant", "loop.kernel", "task.*", *_BODY, *_BLOCKS, *_COPIES),
+    "plan cpu": (*_FRAME, *_HOST, "loop.func", "task.*", *_BODY),
+    "plan cuda": (*_FRAME, *_HOST, "loop.func", "task.*", *_BODY, *_BLOCKS, *_COPIES),
+    "loops cpu": (*_FRAME, *_HOST, "loop.func", *_BODY, *_LANES),
+    "loops cuda": (*_FRAME, *_HOST, "loop.func", *_BODY, *_BLOCKS, "loop.async_copy"),
+    "lower cpu": (*_FRAME, *_HOST, *_SCALARS, "scf.*", "memref.*", "vector.*", *_LANES),
+    "lower cuda": (*_FRAME, *_HOST, *_SCALARS, "scf.*", "memref.*", "vector.*", "cuda.*"),
 }
 """Operation names, `dialect.*` for a whole dialect, that may remain after each stage (and kind of target)."""
 

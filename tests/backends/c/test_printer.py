@@ -53,11 +53,11 @@ def run(text: str, inputs: list[np.ndarray], outputs: list[tuple[tuple[int, ...]
     module = lowered(text)
     types = [str(t) for t in next(iter(module.ops)).function_type.inputs.data[:-2]]  # pyright: ignore
     lines = [
-        f"{name} = loop.buffer {'input' if name[1] == 'i' else 'output'} {name[2:]} : {type}"
+        f"{name} = host.buffer {'input' if name[1] == 'i' else 'output'} {name[2:]} : {type}"
         for name, type in zip(names, types, strict=True)
     ]
-    call = f"loop.launch @k({', '.join(names)}) : {', '.join(types)}"
-    module = lowered(text + "\nfunc.func @main() {\n" + "\n".join([*lines, call, "loop.return"]) + "\n}")
+    call = f"host.launch @k({', '.join(names)}) : {', '.join(types)}"
+    module = lowered(text + "\nfunc.func @main() {\n" + "\n".join([*lines, call, "host.return"]) + "\n}")
     library = build_library([*print_kernels(module), print_host(module)])
     given = [TensorSpec(n, a.shape, a.dtype) for n, a in zip(names, inputs, strict=False)]
     wanted = [TensorSpec(n, shape, dtype) for n, (shape, dtype) in zip(names[len(inputs) :], outputs, strict=True)]
@@ -484,7 +484,7 @@ small[1] = x;"""
 
 
 def test_the_host_program_has_no_zeroed_memory() -> None:
-    module = lowered("func.func @main() {\n  %n = loop.buffer zeroed 0 : memref<4xi32>\n  loop.return\n}")
+    module = lowered("func.func @main() {\n  %n = host.buffer zeroed 0 : memref<4xi32>\n  host.return\n}")
     with pytest.raises(TreadleError, match="C printer: the host program has no memory that is zero between launches"):
         print_host(module)
 
@@ -495,14 +495,14 @@ def test_the_host_program_launches_in_order() -> None:
         + kernel("")
         + """
 func.func @main() {
-  %w = loop.buffer constant #graph.inline<"1.0"> : memref<64xf32>
-  %v = loop.buffer constant #graph.inline<"2.0"> : memref<64xf32>
-  %h = loop.buffer arena 256 : memref<64xf32>
-  %y = loop.buffer output 0 : memref<64xf32>
-  loop.launch @small(%v, %h) : memref<64xf32>, memref<64xf32>
-  loop.launch @k(%h, %y) : memref<64xf32>, memref<64xf32>
-  loop.launch @k(%w, %y) : memref<64xf32>, memref<64xf32>
-  loop.return
+  %w = host.buffer constant #graph.inline<"1.0"> : memref<64xf32>
+  %v = host.buffer constant #graph.inline<"2.0"> : memref<64xf32>
+  %h = host.buffer arena 256 : memref<64xf32>
+  %y = host.buffer output 0 : memref<64xf32>
+  host.launch @small(%v, %h) : memref<64xf32>, memref<64xf32>
+  host.launch @k(%h, %y) : memref<64xf32>, memref<64xf32>
+  host.launch @k(%w, %y) : memref<64xf32>, memref<64xf32>
+  host.return
 }"""
     )
     assert print_host(module).text.endswith("""{

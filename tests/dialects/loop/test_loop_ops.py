@@ -117,14 +117,6 @@ GOOD = [
     KERNEL.format(grid=4, threads=8).replace("in 8) {", 'in 8) comment "copy" {'),
     KERNEL.format(grid=4, threads=8).replace("in 8)", "in 8) resident 2"),
     FUNC.format(grid=3, threads=12),
-    "%r = loop.buffer input 0 : memref<1x3xf32>",
-    "%r = loop.buffer output 2 : memref<1x3xf32>",
-    "%r = loop.buffer arena 4096 : memref<1x3xf32>",
-    "%r = loop.buffer zeroed 0 : memref<16xi32>",
-    f'%r = loop.buffer constant #graph.blob<"{ZEROS}", 12> : memref<3xf32>',
-    '%r = loop.buffer constant #graph.inline<"1.0, nan"> : memref<2xf32>',
-    VALUES + "loop.launch @k(%A, %B) : memref<64x8xf32>, memref<64xf32>",
-    "func.func @main() {\nloop.return\n}",
 ]
 
 
@@ -275,20 +267,6 @@ REJECTED = [
         '"loop.func"() <{sym_name = "k", grid = 1 : i64, threads = 1 : i64}> ({\n^bb0(%b: index):\nloop.barrier\n})'
         " : () -> ()",
         "@k: arguments are memrefs, then block and thread",
-    ),
-    (
-        "%r = loop.buffer heap 0 : memref<3xf32>",
-        "unknown kind 'heap': expected input, output, arena, constant or zeroed",
-    ),
-    ("%r = loop.buffer constant 3 : i64 : memref<3xf32>", "expected #graph.blob or #graph.inline, got 3 : i64"),
-    ("%r = loop.buffer input 0 : tensor<3xf32>", "expected a memref, got tensor<3xf32>"),
-    (
-        '%r = "loop.buffer"() <{kind = "input"}> : () -> memref<3xf32>',
-        "input buffer: a constant has a value, the others a number",
-    ),
-    (
-        '%r = "loop.buffer"() <{kind = "constant", position = 1 : i64}> : () -> memref<3xf32>',
-        "constant buffer: a constant has a value, the others a number",
     ),
 ]
 

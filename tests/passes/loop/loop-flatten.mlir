@@ -38,12 +38,12 @@ loop.func @corners(%s: memref<f32>, %X: memref<1x4x1xf32>, %C: memref<4xf32>) gr
 // CHECK:        loop.store %v, %C[%b] : memref<4xf32>
 
 func.func @main() {
-  %x = loop.buffer input 0 : memref<8x32xf32>
-  %y = loop.buffer output 0 : memref<32x8xf32>
-  loop.launch @transpose(%x, %y) : memref<8x32xf32>, memref<32x8xf32>
-  loop.return
+  %x = host.buffer input 0 : memref<8x32xf32>
+  %y = host.buffer output 0 : memref<32x8xf32>
+  host.launch @transpose(%x, %y) : memref<8x32xf32>, memref<32x8xf32>
+  host.return
 }
 
-// CHECK:      %x = loop.buffer input 0 : memref<256xf32>
-// CHECK-NEXT: %y = loop.buffer output 0 : memref<256xf32>
-// CHECK-NEXT: loop.launch @transpose(%x, %y) : memref<256xf32>, memref<256xf32>
+// CHECK:      %x = host.buffer input 0 : memref<256xf32>
+// CHECK-NEXT: %y = host.buffer output 0 : memref<256xf32>
+// CHECK-NEXT: host.launch @transpose(%x, %y) : memref<256xf32>, memref<256xf32>

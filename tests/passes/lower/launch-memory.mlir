@@ -34,9 +34,9 @@ func.func @main(%x : tensor<64xf32>) -> tensor<64xf32> {
 // CHECK:         %last = loop.arrive %counters[%c0] of 4 : memref<2xi32, #loop.space<zeroed>>
 // CHECK:       loop.func @other(
 // CHECK:       func.func @main() attributes {arena_bytes = 768 : i64
-// CHECK:         %h = loop.buffer arena [[H:[0-9]+]] : memref<64xf32>
-// CHECK:         %sums = loop.buffer arena 0 : memref<128xf32>
-// CHECK-NEXT:    %counters = loop.buffer zeroed 0 : memref<2xi32>
-// CHECK-NEXT:    %scratch = loop.buffer arena 0 : memref<64xf32>
-// CHECK-NEXT:    loop.launch @sum(%x, %sums, %counters, %h)
-// CHECK-NEXT:    loop.launch @other(%h, %scratch, %counters, %y)
+// CHECK:         %h = host.buffer arena [[H:[0-9]+]] : memref<64xf32>
+// CHECK:         %sums = host.buffer arena 0 : memref<128xf32>
+// CHECK-NEXT:    %counters = host.buffer zeroed 0 : memref<2xi32>
+// CHECK-NEXT:    %scratch = host.buffer arena 0 : memref<64xf32>
+// CHECK-NEXT:    host.launch @sum(%x, %sums, %counters, %h)
+// CHECK-NEXT:    host.launch @other(%h, %scratch, %counters, %y)

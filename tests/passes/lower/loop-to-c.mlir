@@ -11,10 +11,10 @@ loop.func @exp(%A : memref<64xf32>, %C : memref<64xf32>) grid(%b in 8) threads(%
 }
 
 func.func @main() {
-  %x = loop.buffer input 0 : memref<64xf32>
-  %y = loop.buffer output 0 : memref<64xf32>
-  loop.launch @exp(%x, %y) : memref<64xf32>, memref<64xf32>
-  loop.return
+  %x = host.buffer input 0 : memref<64xf32>
+  %y = host.buffer output 0 : memref<64xf32>
+  host.launch @exp(%x, %y) : memref<64xf32>, memref<64xf32>
+  host.return
 }
 
 // CHECK:       func.func @exp_kernel(%A: memref<64xf32>, %C: memref<64xf32>, %worker: index, %workers: index)
@@ -26,7 +26,7 @@ func.func @main() {
 // CHECK-NEXT:      %x = memref.load %A[%b] : memref<64xf32>
 // CHECK-NEXT:      memref.store %x, %tmp[%{{.*}}] : memref<8xf32>
 // CHECK:         func.return
-// CHECK:       loop.launch @exp_kernel(
+// CHECK:       host.launch @exp_kernel(
 
 // TEXT:       #include "treadle.h"
 // TEXT:       /* Exp /act */

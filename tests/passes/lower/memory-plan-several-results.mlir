@@ -25,7 +25,7 @@ func.func @main(%x: tensor<32xf32>) -> (tensor<32xf32>, tensor<32xf32>) {
 // CHECK:      loop.func @both(%X: memref<32xf32>, %A: memref<32xf32>, %B: memref<32xf32>) outputs 2 grid(%n in 32)
 // CHECK-NOT:  @again
 // CHECK:      arena_bytes = 384
-// CHECK:        %a = loop.buffer output 0
-// CHECK:        loop.launch @both(%x, %a, %b) : memref<32xf32>, memref<32xf32>, memref<32xf32>
-// CHECK-NEXT:   loop.launch @both(%b, %c, %d) : memref<32xf32>, memref<32xf32>, memref<32xf32>
-// CHECK-NEXT:   loop.launch @add(%c, %d, %e)
+// CHECK:        %a = host.buffer output 0
+// CHECK:        host.launch @both(%x, %a, %b) : memref<32xf32>, memref<32xf32>, memref<32xf32>
+// CHECK-NEXT:   host.launch @both(%b, %c, %d) : memref<32xf32>, memref<32xf32>, memref<32xf32>
+// CHECK-NEXT:   host.launch @add(%c, %d, %e)

@@ -26,11 +26,11 @@ func.func @main(%x : tensor<3x4xf32>) -> (tensor<3x4xf32>, tensor<3x4xf32>)
 // CHECK-NEXT:     loop.store %v, %y[%[[I]], %[[J]]] : memref<3x4xf32>
 // CHECK:      func.func @main() attributes {input_names = ["image"], output_names = ["y", "same"], arena_bytes = 64 : i64,
 // CHECK-SAME:     input_types = [tensor<3x4xf32>], output_types = [tensor<3x4xf32>, tensor<3x4xf32>]} {
-// CHECK-NEXT:   %x = loop.buffer input 0 : memref<3x4xf32>
-// CHECK-NEXT:   %h = loop.buffer arena 0 : memref<3x4xf32>
-// CHECK-NEXT:   %y = loop.buffer output 0 : memref<3x4xf32>
-// CHECK-NEXT:   %[[S:.*]] = loop.buffer output 1 : memref<3x4xf32>
-// CHECK-NEXT:   loop.launch @relu(%x, %h) : memref<3x4xf32>, memref<3x4xf32>
-// CHECK-NEXT:   loop.launch @relu(%h, %y) : memref<3x4xf32>, memref<3x4xf32>
-// CHECK-NEXT:   loop.launch @copy_1(%x, %[[S]]) : memref<3x4xf32>, memref<3x4xf32>
-// CHECK-NEXT:   loop.return
+// CHECK-NEXT:   %x = host.buffer input 0 : memref<3x4xf32>
+// CHECK-NEXT:   %h = host.buffer arena 0 : memref<3x4xf32>
+// CHECK-NEXT:   %y = host.buffer output 0 : memref<3x4xf32>
+// CHECK-NEXT:   %[[S:.*]] = host.buffer output 1 : memref<3x4xf32>
+// CHECK-NEXT:   host.launch @relu(%x, %h) : memref<3x4xf32>, memref<3x4xf32>
+// CHECK-NEXT:   host.launch @relu(%h, %y) : memref<3x4xf32>, memref<3x4xf32>
+// CHECK-NEXT:   host.launch @copy_1(%x, %[[S]]) : memref<3x4xf32>, memref<3x4xf32>
+// CHECK-NEXT:   host.return

@@ -16,13 +16,14 @@ from xdsl.parser import Parser
 from treadle.backends.program import BufferRef, read_program
 from treadle.backends.reference.run_module import run_module
 from treadle.dialects.graph import GRAPH
-from treadle.dialects.loop import LOOP, BufferOp, FuncOp
+from treadle.dialects.host import HOST, BufferOp
+from treadle.dialects.loop import LOOP, FuncOp
 from treadle.errors import TreadleError
 from treadle.passes.lower.arena_overlaps import arena_end
 from treadle.passes.lower.memory_plan import MemoryPlanPass, overlaps
 
 CONTEXT = Context()
-for dialect in (Builtin, arith.Arith, func.Func, memref.MemRef, scf.Scf, GRAPH, LOOP):
+for dialect in (Builtin, arith.Arith, func.Func, memref.MemRef, scf.Scf, GRAPH, HOST, LOOP):
     CONTEXT.load_dialect(dialect)
 
 

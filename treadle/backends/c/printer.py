@@ -13,7 +13,7 @@ from treadle.backends.c.executor import ENTRY
 from treadle.backends.c.language import CLanguage
 from treadle.backends.c_like import Names, StatementPrinter, comment_text
 from treadle.backends.c_like.folding import written_buffers
-from treadle.dialects.loop import BufferOp, LaunchOp
+from treadle.dialects.host import BufferOp, LaunchOp
 from treadle.errors import TreadleError
 from treadle.passes.lower.identifiers import kernel_identifier
 
@@ -131,7 +131,7 @@ def _host(module: ModuleOp) -> func.FuncOp:
     for op in module.ops:
         if isinstance(op, func.FuncOp) and not _is_kernel(op) and op.body.blocks:
             return op
-    raise TreadleError("no host function", "C printer", "func.func @main of loop.launch beside the kernels")
+    raise TreadleError("no host function", "C printer", "func.func @main of host.launch beside the kernels")
 
 
 def _kernel_names(module: ModuleOp) -> dict[str, str]:

@@ -14,7 +14,7 @@ from xdsl.ir import Attribute, Block, SSAValue
 from treadle.backends.program import BufferRef, TensorSpec, planned_main, read_program
 from treadle.backends.reference.kernel_launch import is_of_launch
 from treadle.backends.reference.kernels import Kernel
-from treadle.dialects import loop
+from treadle.dialects import host, loop
 from treadle.dialects.graph import FusedOp, YieldOp
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.graph.evaluate import evaluate_results
@@ -34,7 +34,7 @@ def run_module(module: ModuleOp, inputs: Sequence[Array], *, reverse: bool = Fal
     reject, and for an operation that is neither a graph operator nor a kernel.
     """
     main = planned_main(module)
-    if isinstance(main.body.block.last_op, loop.ReturnOp):
+    if isinstance(main.body.block.last_op, host.ReturnOp):
         return _run_launches(module, inputs, reverse)
     specs = [_spec(n, arg) for n, arg in enumerate(main.body.block.args)]
     _check(specs, inputs)

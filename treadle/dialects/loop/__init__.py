@@ -1,8 +1,9 @@
 """The loop dialect: a scheduled tensor program, one kernel a launch.
 
-Kernels and launches: `kernel.py`. Loads, stores, buffers and barriers: `access.py`, between blocks: `arrive.py`; of
-vectors with masks and strides: `lanes.py`; comparisons of their lanes: `lane_logic.py`. Copies to shared memory, which
-may be asynchronous: `copy.py`; products of tiles on tensor cores: `tile_product.py`; folds of a warp: `warp.py`.
+Kernels: `kernel.py`; the program that launches them is the host dialect's. Loads, stores, buffers and barriers:
+`access.py`, between blocks: `arrive.py`; of vectors with masks and strides: `lanes.py`; comparisons of their lanes:
+`lane_logic.py`. Copies to shared memory, which may be asynchronous: `copy.py`; products of tiles on tensor cores:
+`tile_product.py`; folds of a warp: `warp.py`. Which of them belong to which target says `treadle/passes/legality.py`.
 Everything else that a kernel says is upstream's `arith`, `math`, `scf`, and the task dialect's `task.for`.
 """
 
@@ -24,7 +25,6 @@ from treadle.dialects.loop.copy import AsyncCopyOp, CommitOp, CopyOp, WaitOp, Yi
 from treadle.dialects.loop.kernel import FuncOp, KernelOp
 from treadle.dialects.loop.lane_logic import LaneCompareOp, LaneSelectOp
 from treadle.dialects.loop.lanes import LaneMaskOp, StridedLoadOp, StridedStoreOp
-from treadle.dialects.loop.program import BufferOp, LaunchOp, ReturnOp
 from treadle.dialects.loop.swizzle import Swizzle, swizzle_of_rows
 from treadle.dialects.loop.tile_product import LoadMatrixOp, MmaOp, RoundTf32Op
 from treadle.dialects.loop.warp import WARP, WarpReduceOp
@@ -32,18 +32,45 @@ from treadle.dialects.loop.warp import WARP, WarpReduceOp
 LOOP = Dialect(
     "loop",
     [
-        AllocOp, ArriveOp, AsyncCopyOp, BarrierOp, BufferOp, CommitOp, CopyOp, FuncOp, KernelOp, LaneCompareOp,
-        LaneMaskOp, LaneSelectOp, LaunchOp, LoadMatrixOp, LoadOp, MmaOp, ReturnOp, RoundTf32Op, StoreOp,
+        AllocOp, ArriveOp, AsyncCopyOp, BarrierOp, CommitOp, CopyOp, FuncOp, KernelOp, LaneCompareOp,
+        LaneMaskOp, LaneSelectOp, LoadMatrixOp, LoadOp, MmaOp, RoundTf32Op, StoreOp,
         StridedLoadOp, StridedStoreOp, WaitOp, WarpReduceOp, YieldOp,
     ],
     [SpaceAttr, SwizzleAttr],
 )  # fmt: skip
 
 __all__ = [
-    "LOOP", "WARP", "AllocOp", "ArriveOp", "AsyncCopyOp", "BarrierOp", "BufferOp", "CommitOp", "CopyOp", "FuncOp",
+    "LOOP",
+    "WARP",
+    "AllocOp",
+    "ArriveOp",
+    "AsyncCopyOp",
+    "BarrierOp",
+    "CommitOp",
+    "CopyOp",
+    "FuncOp",
     "KernelOp",
-    "LaneCompareOp", "LaneMaskOp", "LaneSelectOp", "LaunchOp", "LoadMatrixOp", "LoadOp", "MmaOp", "ReturnOp",
-    "RoundTf32Op", "Space", "SpaceAttr", "StoreOp", "StridedLoadOp", "StridedStoreOp", "Swizzle", "SwizzleAttr",
-    "WaitOp", "WarpReduceOp", "YieldOp", "buffer_type", "memref_of", "swizzle_of", "swizzle_of_rows", "type_of",
+    "LaneCompareOp",
+    "LaneMaskOp",
+    "LaneSelectOp",
+    "LoadMatrixOp",
+    "LoadOp",
+    "MmaOp",
+    "RoundTf32Op",
+    "Space",
+    "SpaceAttr",
+    "StoreOp",
+    "StridedLoadOp",
+    "StridedStoreOp",
+    "Swizzle",
+    "SwizzleAttr",
+    "WaitOp",
+    "WarpReduceOp",
+    "YieldOp",
+    "buffer_type",
+    "memref_of",
+    "swizzle_of",
+    "swizzle_of_rows",
+    "type_of",
     "zeros",
-]  # fmt: skip
+]

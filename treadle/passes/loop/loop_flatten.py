@@ -14,14 +14,15 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from treadle.dialects.loop import BufferOp, FuncOp, LoadOp, StoreOp
+from treadle.dialects.host import BufferOp
+from treadle.dialects.loop import FuncOp, LoadOp, StoreOp
 from treadle.errors import TreadleError
 from treadle.passes.loop.kernels import constant_index
 
 
 @dataclass(frozen=True)
 class LoopFlattenPass(ModulePass):
-    """Makes the buffers of `loop.func` and `loop.buffer` one-dimensional; indices become row-major offsets.
+    """Makes the buffers of `loop.func` and `host.buffer` one-dimensional; indices become row-major offsets.
 
     ```mlir
     loop.func @copy(%A : memref<8x32xf32>, %C : memref<32x8xf32>) grid(%b in 8) threads(%t in 32) {

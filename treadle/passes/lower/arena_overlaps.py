@@ -8,7 +8,7 @@ from math import prod
 from xdsl.dialects.builtin import ModuleOp
 
 from treadle.dialects.graph.dtypes import byte_width
-from treadle.dialects.loop import BufferOp, LaunchOp
+from treadle.dialects.host import BufferOp, LaunchOp
 
 
 def overlaps(module: ModuleOp) -> list[tuple[BufferOp, BufferOp]]:

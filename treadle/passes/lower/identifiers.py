@@ -6,7 +6,8 @@ import re
 
 from xdsl.dialects.builtin import ModuleOp, StringAttr, SymbolRefAttr
 
-from treadle.dialects.loop import FuncOp, LaunchOp
+from treadle.dialects.host import LaunchOp
+from treadle.dialects.loop import FuncOp
 
 _KEYWORDS = """
 alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const constexpr const_cast

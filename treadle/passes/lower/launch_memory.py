@@ -9,7 +9,8 @@ from xdsl.dialects.builtin import MemRefType
 from xdsl.rewriter import Rewriter
 
 from treadle.dialects.graph.dtypes import byte_width
-from treadle.dialects.loop import AllocOp, BufferOp, KernelOp, Space, SpaceAttr, type_of
+from treadle.dialects.host import BufferOp
+from treadle.dialects.loop import AllocOp, KernelOp, Space, SpaceAttr, type_of
 from treadle.passes.lower.arena import LiveRange
 
 _ZEROED = SpaceAttr(Space.ZEROED)

@@ -17,8 +17,9 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.graph import ConstantOp
 from treadle.dialects.graph.dtypes import byte_width, is_supported
-from treadle.dialects.loop import BufferOp, KernelOp, LaunchOp, memref_of
-from treadle.dialects.loop import ReturnOp as EndOp
+from treadle.dialects.host import BufferOp, LaunchOp
+from treadle.dialects.host import ReturnOp as EndOp
+from treadle.dialects.loop import KernelOp, memref_of
 from treadle.errors import TreadleError
 from treadle.passes.lower.arena import Arena, LiveRange, plan_arena
 from treadle.passes.lower.arena_overlaps import overlaps
@@ -44,19 +45,19 @@ class MemoryPlanPass(ModulePass):
     loop.func @relu(%A : memref<4xf32>, %C : memref<4xf32>) grid(%b in 1) threads(%t in 1) {..}
     func.func @main() attributes {arena_bytes = 64 : i64, input_names = ["x"], output_names = ["y"],
                                   input_types = [tensor<4xf32>], output_types = [tensor<4xf32>]} {
-      %x = loop.buffer input 0 : memref<4xf32>
-      %h = loop.buffer arena 0 : memref<4xf32>
-      %y = loop.buffer output 0 : memref<4xf32>
-      loop.launch @relu(%x, %h) : memref<4xf32>, memref<4xf32>
-      loop.launch @relu(%h, %y) : memref<4xf32>, memref<4xf32>
-      loop.return
+      %x = host.buffer input 0 : memref<4xf32>
+      %h = host.buffer arena 0 : memref<4xf32>
+      %y = host.buffer output 0 : memref<4xf32>
+      host.launch @relu(%x, %h) : memref<4xf32>, memref<4xf32>
+      host.launch @relu(%h, %y) : memref<4xf32>, memref<4xf32>
+      host.return
     }
     ```
     A value that is returned is written to its output's buffer; one that no kernel writes there (an argument,
     a constant, a value returned twice) is copied by a kernel of `copy_threads` threads. All other kernels'
     results share the arena, at multiples of `alignment` bytes. What a kernel allocates for all of its blocks becomes
     arguments before that of its result: `device` buffers lie in the arena, too, during that launch alone; `zeroed`
-    ones are `loop.buffer zeroed`. Launches keep the kernels' order. Equal constants are one buffer; constants are
+    ones are `host.buffer zeroed`. Launches keep the kernels' order. Equal constants are one buffer; constants are
     numbered by their buffers' order.
     """
 

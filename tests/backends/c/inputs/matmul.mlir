@@ -51,9 +51,9 @@ loop.func @matmul(%A : memref<128x768xf32>, %B : memref<24x768x2xvector<16xf32>>
 }
 
 func.func @main() {
-  %x = loop.buffer input 0 : memref<128x768xf32>
-  %w = loop.buffer input 1 : memref<24x768x2xvector<16xf32>>
-  %y = loop.buffer output 0 : memref<128x768xf32>
-  loop.launch @matmul(%x, %w, %y) : memref<128x768xf32>, memref<24x768x2xvector<16xf32>>, memref<128x768xf32>
-  loop.return
+  %x = host.buffer input 0 : memref<128x768xf32>
+  %w = host.buffer input 1 : memref<24x768x2xvector<16xf32>>
+  %y = host.buffer output 0 : memref<128x768xf32>
+  host.launch @matmul(%x, %w, %y) : memref<128x768xf32>, memref<24x768x2xvector<16xf32>>, memref<128x768xf32>
+  host.return
 }

@@ -29,17 +29,17 @@ class BufferOp(IRDLOperation):
     is zero between launches.
 
     ```mlir
-    %x = loop.buffer input 0 : memref<1x3x48x320xf32>
-    %h = loop.buffer arena 4096 : memref<1x16x24x160xf32>
-    %w = loop.buffer constant #graph.blob<"sha256:...", 864> : memref<216xf32>
-    %n = loop.buffer zeroed 0 : memref<16xi32>
+    %x = host.buffer input 0 : memref<1x3x48x320xf32>
+    %h = host.buffer arena 4096 : memref<1x16x24x160xf32>
+    %w = host.buffer constant #graph.blob<"sha256:...", 864> : memref<216xf32>
+    %n = host.buffer zeroed 0 : memref<16xi32>
     ```
     Inputs and outputs are numbered, the arena and the zeroed memory are addressed in bytes. Launches run one after
     another and leave zeroed memory as they found it, so that all may use the same. Rejected: a kind without its number
     or value.
     """
 
-    name = "loop.buffer"
+    name = "host.buffer"
     kind = prop_def(StringAttr)
     position = opt_prop_def(IntegerAttr)
     value = opt_prop_def(BlobAttr | InlineAttr)
@@ -102,11 +102,11 @@ class LaunchOp(IRDLOperation):
     """Runs a kernel on buffers; launches run in program order.
 
     ```mlir
-    loop.launch @matmul(%x, %w, %h) : memref<98304xf32>, memref<589824xf32>, memref<393216xf32>
+    host.launch @matmul(%x, %w, %h) : memref<98304xf32>, memref<589824xf32>, memref<393216xf32>
     ```
     """
 
-    name = "loop.launch"
+    name = "host.launch"
     kernel = prop_def(SymbolRefAttr)
     buffers = var_operand_def(MemRefType)
     traits = traits_def(MemoryWriteEffect())
@@ -121,11 +121,11 @@ class ReturnOp(IRDLOperation):
     """Ends the planned program.
 
     ```mlir
-    loop.return
+    host.return
     ```
     """
 
-    name = "loop.return"
+    name = "host.return"
     traits = traits_def(IsTerminator())
     assembly_format = "attr-dict"
 

@@ -1,0 +1,12 @@
+"""The host dialect: the program that launches a module's kernels, in order, on planned memory.
+
+It knows buffers by kind and place, and kernels by their symbols: nothing of what a kernel computes.
+"""
+
+from xdsl.ir import Dialect
+
+from treadle.dialects.host.program import BufferOp, LaunchOp, ReturnOp
+
+HOST = Dialect("host", [BufferOp, LaunchOp, ReturnOp], [])
+
+__all__ = ["HOST", "BufferOp", "LaunchOp", "ReturnOp"]
