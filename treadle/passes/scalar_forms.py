@@ -8,28 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from xdsl.dialects.builtin import IndexType, VectorType, bf16, f16, f32, f64, i1, i8, i16, i32, i64
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import IndexType, VectorType, f32, f64, i1, i8, i16, i32, i64
 from xdsl.ir import Attribute, Operation
 
 from treadle.dialects.scalar import is_arithmetic
+from treadle.dialects.scalar_functions import FLOATS, SCALAR_FUNCTIONS, WHERE, TargetKind
 
 Types = tuple[Attribute, ...]
 Form = tuple[Types, Types]
 """Element types of the operands, and of the results."""
 
-_FLOATS: Types = (bf16, f16, f32, f64)
 _INTEGERS: Types = (i8, i16, i32, i64)
 _INDEX: Types = (IndexType(),)
 _WHOLE: Types = (*_INDEX, *_INTEGERS)
-_ALL: Types = (i1, *_WHOLE, *_FLOATS)
+_ALL: Types = (i1, *_WHOLE, *FLOATS)
 
-_FLOAT_ARITHMETIC = ("addf", "subf", "mulf", "divf", "negf", "maximumf", "minimumf", "maxnumf", "minnumf")
+_FLOAT_ARITHMETIC = ("addf", "subf", "mulf", "divf", "negf")
 _INTEGER_ARITHMETIC = (
     "addi", "subi", "muli", "divsi", "remsi", "floordivsi", "ceildivsi", "minsi", "maxsi", "shli", "shrsi", "shrui",
-)  # fmt: skip
-_MATH = (
-    "absf", "ceil", "copysign", "cos", "erf", "exp", "exp2", "expm1", "floor", "fma", "log", "log1p", "powf",
-    "roundeven", "rsqrt", "sin", "sqrt", "tan", "tanh", "trunc",
 )  # fmt: skip
 
 
@@ -41,22 +38,24 @@ def _named(dialect: str, names: Sequence[str]) -> list[str]:
     return [f"{dialect}.{name}" for name in names]
 
 
+def _functions(target: TargetKind) -> dict[str, Form]:
+    return {row.operation.name: (row.types(target), row.types(target)) for row in SCALAR_FUNCTIONS}
+
+
 _SCALARS: Mapping[str, Form] = {
     "arith.constant": ((), _ALL),
     "arith.select": (_ALL, _ALL),
-    "arith.cmpf": (_FLOATS, (i1,)),
+    "arith.cmpf": (FLOATS, (i1,)),
     "arith.cmpi": ((i1, *_WHOLE), (i1,)),
-    **_of(_named("arith", _FLOAT_ARITHMETIC), _FLOATS),
-    **_of(_named("math", _MATH), _FLOATS),
-    "scalar.fmod": (_FLOATS, _FLOATS),
+    **_of(_named("arith", _FLOAT_ARITHMETIC), FLOATS),
     **_of(_named("arith", _INTEGER_ARITHMETIC), _WHOLE),
     **_of(_named("arith", ("divui", "remui")), _INDEX),
     **_of(_named("arith", ("andi", "ori", "xori")), (i1, *_WHOLE)),
-    "arith.extf": (_FLOATS, _FLOATS),
-    "arith.truncf": (_FLOATS, _FLOATS),
-    "arith.sitofp": ((i1, *_INTEGERS), _FLOATS),
-    "arith.uitofp": ((i1, *_INTEGERS), _FLOATS),
-    "arith.fptosi": (_FLOATS, _INTEGERS),
+    "arith.extf": (FLOATS, FLOATS),
+    "arith.truncf": (FLOATS, FLOATS),
+    "arith.sitofp": ((i1, *_INTEGERS), FLOATS),
+    "arith.uitofp": ((i1, *_INTEGERS), FLOATS),
+    "arith.fptosi": (FLOATS, _INTEGERS),
     "arith.extsi": ((i1, *_INTEGERS), _INTEGERS),
     "arith.extui": ((i1, *_INTEGERS), _INTEGERS),
     "arith.trunci": (_INTEGERS, (i1, *_INTEGERS)),
@@ -65,8 +64,8 @@ _SCALARS: Mapping[str, Form] = {
 }
 
 SCALAR_FORMS: Mapping[str, Mapping[str, Form]] = {
-    "cpu": _SCALARS,
-    "cuda": {**_SCALARS, "math.exp2": ((bf16, f16, f32), (bf16, f16, f32))},
+    "cpu": {**_SCALARS, **_functions("cpu")},
+    "cuda": {**_SCALARS, **_functions("cuda")},
 }
 """By kind of target and name of the operation."""
 
@@ -75,12 +74,11 @@ VECTOR_FORMS: Mapping[str, Mapping[str, Form]] = {
         "arith.constant": ((), (f32, i1)),
         "arith.select": ((i1, f32), (f32,)),
         **_of(_named("arith", _FLOAT_ARITHMETIC), (f32,)),
-        **_of(_named("math", _MATH), (f32,)),
-        "scalar.fmod": ((f32,), (f32,)),
+        **_of([row.operation.name for row in SCALAR_FUNCTIONS], (f32,)),
         **_of(_named("arith", ("andi", "ori", "xori")), (i1,)),
     },
     "cuda": {
-        "arith.constant": ((), _FLOATS),
+        "arith.constant": ((), FLOATS),
         **_of(_named("arith", ("addf", "subf", "mulf", "divf")), (f32, f64)),
     },
 }
@@ -94,6 +92,8 @@ def missing_form(op: Operation, kind: str) -> tuple[str, str] | None:
     vector = any(isinstance(result.type, VectorType) for result in op.results)
     forms, table = (VECTOR_FORMS, "VECTOR_FORMS") if vector else (SCALAR_FORMS, "SCALAR_FORMS")
     where = f"{table} of treadle/passes/scalar_forms.py"
+    if not vector and op.dialect_name() != arith.Arith.name:
+        where = WHERE
     form = forms[kind].get(op.name)
     if form is None:
         return f"{op.name}{' of vectors' if vector else ''}", f"an operation of {where}"

@@ -18,7 +18,7 @@ from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp
 from treadle.dialects.graph.compute import yielded
-from treadle.dialects.scalar import FmodOp
+from treadle.dialects.scalar_functions import FUNCTION_OF
 
 MOST_HELD = 1 << 14
 """Columns up to which a template keeps what it has read and computed of a row: 512 threads with 32 registers each on a
@@ -205,7 +205,8 @@ def _constant(value: object, result: SSAValue) -> Hashable:
 
 def is_costly(op: Operation) -> bool:
     """Whether recomputing an operation costs more than keeping its result."""
-    return op.dialect_name() == "math" or isinstance(op, arith.DivfOp | FmodOp)
+    function = FUNCTION_OF.get(type(op))
+    return isinstance(op, arith.DivfOp) or (function is not None and function.cost > 1)
 
 
 def _held(rows: Rows) -> frozenset[int]:

@@ -87,6 +87,14 @@ class CLanguage(Language):
             return f"treadle_{name}_{i64 if isinstance(type, IndexType) else type}"
         raise TreadleError(f"{name} on {type}", "C printer", "f32, f64 and vectors of f32")
 
+    def library_call(self, name: str, type: Attribute, operands: str) -> str:
+        # The compiler knows the functions by these names without <math.h>, which treadle.h does not include.
+        if type == f64:
+            return f"__builtin_{name}({operands})"
+        if isinstance(type, VectorType):
+            return f"TREADLE_EACH_LANE({self.vector_type(type)}, __builtin_{name}f, {operands})"
+        return f"__builtin_{name}f({operands})"
+
     def truncation(self, source: Attribute, target: Attribute) -> str:
         return f"treadle_{f64 if source == f64 else f32}_to_{target}"
 

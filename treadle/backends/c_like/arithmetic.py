@@ -67,8 +67,8 @@ class Arithmetic:
         type_ = op.results[0].type
         widening = self._language.widening(type_)
         if widening is None:
-            function = self._language.function(FUNCTIONS[type(op)], type_)
-            return Text(f"{function}({', '.join(self._values.at(operand) for operand in op.operands)})")
-        function = self._language.function(FUNCTIONS[type(op)], float_type(self._language))
+            operands = [self._values.at(operand) for operand in op.operands]
+            return Text(self._language.call(FUNCTIONS[type(op)], type_, operands))
         operands = [f"{widening[0]}({self._values.at(operand)})" for operand in op.operands]
-        return Text(f"{widening[1]}({function}({', '.join(operands)}))")
+        called = self._language.call(FUNCTIONS[type(op)], float_type(self._language), operands)
+        return Text(f"{widening[1]}({called})")

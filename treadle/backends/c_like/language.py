@@ -21,6 +21,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from treadle.backends.c_like.literals import float_literal, int_literal
 from treadle.backends.c_like.operators import Level
+from treadle.dialects.scalar_functions import ScalarFunction
 from treadle.errors import TreadleError
 
 _ACCEPTED = "scf, memref, vector, and what the tables of treadle/backends/c_like/operators.py have"
@@ -104,6 +105,16 @@ class Language(ABC):
     @abstractmethod
     def function(self, name: str, type: Attribute) -> str:
         """The function for `exp`, `max`, ... on values of `type`; raises TreadleError if the header has none."""
+
+    def call(self, function: ScalarFunction, type: Attribute, operands: Sequence[str]) -> str:
+        """The call of a function on floats of `type`, or on vectors of them: the header's, or the library's own."""
+        if not function.header:
+            return self.library_call(function.name, type, ", ".join(operands))
+        return f"{self.function(function.name, type)}({', '.join(operands)})"
+
+    @abstractmethod
+    def library_call(self, name: str, type: Attribute, operands: str) -> str:
+        """The call of a function of the C library, or CUDA's, on floats or doubles; of one operand if on vectors."""
 
     @abstractmethod
     def truncation(self, source: Attribute, target: Attribute) -> str:

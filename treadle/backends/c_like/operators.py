@@ -7,7 +7,7 @@ from enum import IntEnum
 from xdsl.dialects import arith, math, vector
 from xdsl.ir import Operation
 
-from treadle.dialects.scalar import FmodOp
+from treadle.dialects.scalar_functions import FUNCTION_OF, ScalarFunction
 
 
 class Level(IntEnum):
@@ -75,34 +75,7 @@ CONVERSIONS = (
     *(arith.SIToFPOp, arith.UIToFPOp, arith.FPToSIOp),
 )
 
-FUNCTIONS: dict[type[Operation], str] = {
-    arith.MaximumfOp: "max",
-    arith.MinimumfOp: "min",
-    arith.MaxnumfOp: "maxnum",
-    arith.MinnumfOp: "minnum",
-    math.AbsFOp: "abs",
-    math.CeilOp: "ceil",
-    math.CopySignOp: "copysign",
-    math.CosOp: "cos",
-    math.ErfOp: "erf",
-    math.Exp2Op: "exp2",
-    math.ExpM1Op: "expm1",
-    math.ExpOp: "exp",
-    math.FloorOp: "floor",
-    math.FmaOp: "fma",
-    math.Log1pOp: "log1p",
-    math.LogOp: "log",
-    math.PowFOp: "pow",
-    math.RoundEvenOp: "roundeven",
-    math.RsqrtOp: "rsqrt",
-    math.SinOp: "sin",
-    math.SqrtOp: "sqrt",
-    math.TanOp: "tan",
-    math.TanhOp: "tanh",
-    math.TruncOp: "trunc",
-    vector.FMAOp: "fma",
-    FmodOp: "mod",
-}
+FUNCTIONS: dict[type[Operation], ScalarFunction] = {**FUNCTION_OF, vector.FMAOp: FUNCTION_OF[math.FmaOp]}
 
 INTEGER_FUNCTIONS: dict[type[Operation], str] = {
     arith.FloorDivSIOp: "floordiv",

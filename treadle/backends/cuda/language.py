@@ -110,6 +110,12 @@ class CudaLanguage(Language):
             return f"treadle_{name}_integer<{self.type_name(type)}>"
         raise TreadleError(f"{name} on {type}", "CUDA printer", "f32 and f64, and f16 or bf16 through f32")
 
+    def library_call(self, name: str, type: Attribute, operands: str) -> str:
+        if isinstance(type, VectorType):
+            raise TreadleError(f"{name} on {type}", "CUDA printer", "scalars of f32 and f64")
+        # A value of the kernel may have the function's name.
+        return f"::{name}{'' if type == f64 else 'f'}({operands})"
+
     def truncation(self, source: Attribute, target: Attribute) -> str:
         return f"treadle_to_integer<{self.type_name(target)}>"
 

@@ -12,7 +12,7 @@ from math import prod
 from typing import cast
 
 from xdsl.builder import Builder
-from xdsl.dialects import arith, math
+from xdsl.dialects import arith
 from xdsl.dialects.builtin import (
     DYNAMIC_INDEX,
     DenseArrayBase,
@@ -32,14 +32,14 @@ from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph.compute import AtOp, ComputeOp, ReduceOp, YieldOp
 from treadle.dialects.graph.dtypes import byte_width, is_float
-from treadle.dialects.scalar import FmodOp
+from treadle.dialects.scalar_functions import BINARY_KINDS, SCALAR_FUNCTIONS
 
 index = IndexType()
 Scalar = SSAValue
 
 _FLOAT_BINARY: dict[str, type[Operation]] = {
     "add": arith.AddfOp, "sub": arith.SubfOp, "mul": arith.MulfOp, "div": arith.DivfOp,
-    "max": arith.MaximumfOp, "min": arith.MinimumfOp, "pow": math.PowFOp, "mod": FmodOp,
+    **BINARY_KINDS,
 }  # fmt: skip
 _INT_BINARY: dict[str, type[Operation]] = {
     "add": arith.AddiOp, "sub": arith.SubiOp, "mul": arith.MuliOp, "div": arith.DivSIOp, "mod": arith.RemSIOp,
@@ -47,11 +47,7 @@ _INT_BINARY: dict[str, type[Operation]] = {
 }  # fmt: skip
 _COMPARE_FLOAT = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 _COMPARE_INT = {"eq": "eq", "ne": "ne", "lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge"}
-_MATH: dict[str, type[Operation]] = {
-    "exp": math.ExpOp, "log": math.LogOp, "sqrt": math.SqrtOp, "rsqrt": math.RsqrtOp, "tanh": math.TanhOp,
-    "erf": math.ErfOp, "abs": math.AbsFOp, "floor": math.FloorOp, "ceil": math.CeilOp, "sin": math.SinOp,
-    "cos": math.CosOp, "round": math.RoundEvenOp, "tan": math.TanOp, "exp2": math.Exp2Op,
-}  # fmt: skip
+_MATH = {function.kind or function.name: function.operation for function in SCALAR_FUNCTIONS if function.operands == 1}
 
 
 class DefinitionBuilder:

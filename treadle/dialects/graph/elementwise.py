@@ -14,6 +14,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph.definition import DefinitionBuilder, Operator, Scalar, require, word
 from treadle.dialects.graph.dtypes import byte_width, is_float, is_supported
+from treadle.dialects.scalar_functions import BINARY_KINDS, UNARY_KINDS
 
 Body = Callable[[DefinitionBuilder, Scalar], Scalar]
 
@@ -69,6 +70,7 @@ def _math(kind: str) -> Body:
 
 
 UNARY: dict[str, Body] = {
+    **{kind: _math(kind) for kind in UNARY_KINDS},
     "neg": _negate,
     "abs": _absolute,
     "sign": _sign,
@@ -80,15 +82,13 @@ UNARY: dict[str, Body] = {
     "isinf": _is_inf,
     "gelu": _gelu,
     "gelu_tanh": _gelu_tanh,
-    **{kind: _math(kind) for kind in ("exp", "log", "sqrt", "rsqrt", "tanh", "erf", "floor", "ceil", "round")},
-    **{kind: _math(kind) for kind in ("sin", "cos", "tan")},
 }
-"""Unary operators and what they compute."""
+"""Unary operators and what they compute: functions on floats (treadle/dialects/scalar_functions.py), and others."""
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
-BINARY = ("add", "sub", "mul", "div", "mod", "max", "min", "pow", "and", "or", "xor", *COMPARISONS)
+BINARY = ("add", "sub", "mul", "div", *BINARY_KINDS, "and", "or", "xor", *COMPARISONS)
 _FOR_BOOLS = ("and", "or", "xor", "eq", "ne")
-_FOR_FLOATS = ("add", "sub", "mul", "div", "mod", "max", "min", "pow", *COMPARISONS)
+_FOR_FLOATS = ("add", "sub", "mul", "div", *BINARY_KINDS, *COMPARISONS)
 _FOR_INTS = ("add", "sub", "mul", "div", "mod", "max", "min", "and", "or", "xor", *COMPARISONS)
 _FLOATS_TO_BOOL = ("isnan", "isinf")
 _FOR_INTS_UNARY = ("neg", "abs", "sign", "relu")

@@ -5,18 +5,17 @@ Operands are arrays of the operations' own types (an `index` is int64), which br
 
 from __future__ import annotations
 
-import math as pymath
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from xdsl.dialects import arith, math
+from xdsl.dialects import arith
 from xdsl.dialects.builtin import FloatAttr, IndexType, IntegerAttr
 from xdsl.ir import Attribute, Operation
 
 from treadle.dialects.graph.dtypes import is_float_dtype, numpy_dtype
-from treadle.dialects.scalar import FmodOp
+from treadle.dialects.scalar_functions import FUNCTION_OF, WHERE
 from treadle.errors import TreadleError
 
 Array = NDArray[Any]
@@ -54,34 +53,16 @@ def truncated(a: Array, dtype: np.dtype[Any]) -> Array:
     return np.where(wide >= end, limits.max, np.where(wide < -end, limits.min, whole)).astype(dtype)
 
 
-def _erf(a: Array) -> Array:
-    values = [pymath.erf(v) for v in a.reshape(-1).tolist()]
-    return np.array(values, np.float64).reshape(a.shape).astype(a.dtype)
-
-
-def _rsqrt(a: Array) -> Array:
-    return np.asarray(a.dtype.type(1) / np.sqrt(a))
-
-
-def _fma(a: Array, b: Array, c: Array) -> Array:
-    wide = np.longdouble if a.dtype == np.float64 else np.float64
-    return np.asarray(a.astype(wide) * b + c).astype(a.dtype)
-
-
 _FUNCTIONS: dict[type[Operation], Callable[..., Any]] = {
     arith.AddfOp: np.add, arith.SubfOp: np.subtract, arith.MulfOp: np.multiply, arith.DivfOp: np.divide,
-    arith.MaximumfOp: np.maximum, arith.MinimumfOp: np.minimum,
-    arith.MaxnumfOp: np.fmax, arith.MinnumfOp: np.fmin, arith.NegfOp: np.negative,
+    arith.NegfOp: np.negative,
     arith.AddiOp: np.add, arith.SubiOp: np.subtract, arith.MuliOp: np.multiply,
     arith.DivSIOp: _divide, arith.RemSIOp: np.fmod,
     arith.DivUIOp: _unsigned_divide, arith.RemUIOp: _unsigned_remainder, arith.FloorDivSIOp: np.floor_divide,
     arith.MaxSIOp: np.maximum, arith.MinSIOp: np.minimum,
     arith.AndIOp: np.bitwise_and, arith.OrIOp: np.bitwise_or, arith.XOrIOp: np.bitwise_xor,
     arith.SelectOp: np.where,
-    math.ExpOp: np.exp, math.Exp2Op: np.exp2, math.LogOp: np.log, math.SqrtOp: np.sqrt, math.RsqrtOp: _rsqrt,
-    math.TanhOp: np.tanh, math.ErfOp: _erf, math.AbsFOp: np.abs, math.FloorOp: np.floor, math.CeilOp: np.ceil,
-    math.SinOp: np.sin, math.CosOp: np.cos, math.TanOp: np.tan, math.RoundEvenOp: np.rint,
-    math.PowFOp: np.power, math.FmaOp: _fma, FmodOp: np.fmod,
+    **{operation: function.numpy for operation, function in FUNCTION_OF.items()},
 }  # fmt: skip
 
 _CONVERSIONS = (
@@ -141,7 +122,8 @@ def apply_scalar(op: Operation, operands: list[Array]) -> Array:
         return _compare_floats(op, *operands)
     if isinstance(op, _CONVERSIONS):
         return _convert(op, operands[0])
-    accepted = "an operation of _FUNCTIONS in treadle/dialects/graph/numpy_scalars.py, graph.at, graph.reduce"
+    tables = f"{WHERE}, or of _FUNCTIONS of treadle/dialects/graph/numpy_scalars.py"
+    accepted = f"an operation of {tables}, graph.at, graph.reduce"
     raise TreadleError(f"{op.name} has no value in a definition", op.location, accepted)
 
 

@@ -6,13 +6,12 @@ under a predicate. That is what an element costs, and about what a compiler has 
 
 from __future__ import annotations
 
-from xdsl.dialects import arith, math
+from xdsl.dialects import arith
 from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Operation
 
 from treadle.dialects.graph import AtOp, ComputeOp, YieldOp
-from treadle.dialects.scalar import FmodOp
-from treadle.schedules.row_analysis import is_costly
+from treadle.dialects.scalar_functions import FUNCTION_OF
 
 MOST_WORK = 512
 """Units up to which definitions are merged, in one definition and in one kernel.
@@ -23,10 +22,8 @@ on a GPU), so that a kernel more costs little, and compilers need more than line
 for 1000. Without a bound a chain of 4000 nodes is one function.
 """
 
-_COSTLY = 10
-"""Simple operations that a division, a root, an exponential and the like take, about."""
-_POLYNOMIAL = 25
-"""Those of the functions that are polynomials of several pieces, or two of the others."""
+_DIVISION = 10
+"""Simple operations that a division takes, about; those of functions are in treadle/dialects/scalar_functions.py."""
 _GUARDED = 4
 """Those of a read under a predicate, of which a concatenation has one for each part: its address, a mask, a branch."""
 
@@ -46,9 +43,10 @@ def _operations(op: Operation) -> int:
         return 0 if op.predicate is None else _GUARDED
     if isinstance(op, YieldOp | arith.ConstantOp) or isinstance(op.results[0].type, IndexType):
         return 0
-    if isinstance(op, math.TanhOp | math.ErfOp | math.PowFOp | math.TanOp | FmodOp):
-        return _POLYNOMIAL
-    return _COSTLY if is_costly(op) else 1
+    if isinstance(op, arith.DivfOp):
+        return _DIVISION
+    function = FUNCTION_OF.get(type(op))
+    return 1 if function is None else function.cost
 
 
 def is_too_large(size: int) -> bool:

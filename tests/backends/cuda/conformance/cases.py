@@ -1,4 +1,4 @@
-"""The table: every function of treadle_cuda.h by its name, with its one case."""
+"""The table: every function of treadle_cuda.h, and of CUDA that kernels call, by its name, with its one case."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from tests.backends.cuda.conformance.case import Case
 from tests.backends.cuda.conformance.conversion_cases import CONVERSION_CASES
 from tests.backends.cuda.conformance.double_cases import DOUBLE_CASES
+from tests.backends.cuda.conformance.function_cases import FUNCTION_CASES
 from tests.backends.cuda.conformance.matrix_cases import MATRIX_CASES
 from tests.backends.cuda.conformance.scalar_cases import SCALAR_CASES
 from tests.backends.cuda.conformance.vector_cases import VECTOR_CASES
 from tests.backends.cuda.conformance.warp_cases import WARP_CASES
 
 CASES: Mapping[str, Case] = {
-    **SCALAR_CASES, **DOUBLE_CASES, **CONVERSION_CASES, **VECTOR_CASES, **WARP_CASES, **MATRIX_CASES,
+    **FUNCTION_CASES, **SCALAR_CASES, **DOUBLE_CASES, **CONVERSION_CASES, **VECTOR_CASES, **WARP_CASES, **MATRIX_CASES,
 }  # fmt: skip
 
 _SIGNS = {"+": "_plus", "-": "_minus", "*": "_times", "/": "_over", "=": "_assign"}

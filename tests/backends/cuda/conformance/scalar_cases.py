@@ -1,68 +1,17 @@
-"""Scalar mathematics and whole numbers."""
+"""Whole numbers and comparisons."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.backends.cuda.conformance.accuracy import MAX_ULPS
 from tests.backends.cuda.conformance.case import Case, elementwise
-from tests.backends.cuda.conformance.samples import pairs, reals, triples
+from tests.backends.cuda.conformance.samples import pairs
 
 Array = NDArray[Any]
 
-
-def larger(x: Array, y: Array) -> Array:
-    """The maximum without NaN, +0 being larger than -0."""
-    return np.where((x > y) | ((x == y) & np.signbit(y)), x, y)
-
-
-def _fma(x: Array, y: Array, z: Array) -> Array:
-    """x * y + z rounded once: float64 holds the product; the sum is rounded to odd, then to float32.
-
-    Source: Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums", 2008.
-    """
-    product, addend = x.astype(np.float64) * y.astype(np.float64), z.astype(np.float64)
-    total = product + addend
-    part = total - product
-    rest = (product - (total - part)) + (addend - part)
-    even = total.view(np.int64) % 2 == 0
-    towards = np.nextafter(total, np.where(rest > 0, np.inf, -np.inf))
-    return np.where(np.isfinite(total) & (rest != 0) & even, towards, total)
-
-
-_FUNCTIONS: dict[str, tuple[Callable[..., Array], tuple[Array, ...]]] = {
-    "exp": (np.exp, (reals(1, 40),)),
-    "exp2": (np.exp2, (reals(27, 40),)),
-    "expm1": (np.expm1, (reals(2),)),
-    "log": (np.log, (reals(3),)),
-    "log1p": (np.log1p, (reals(4, 0.5),)),
-    "sqrt": (np.sqrt, (reals(5),)),
-    "rsqrt": (lambda x: 1 / np.sqrt(x), (reals(6),)),
-    "sin": (np.sin, (reals(7, 100),)),
-    "cos": (np.cos, (reals(8, 100),)),
-    "tan": (np.tan, (reals(9, 100),)),
-    "tanh": (np.tanh, (reals(10, 2),)),
-    "erf": (np.vectorize(math.erf), (reals(11, 2),)),
-    "pow": (np.power, pairs(12)),
-    "mod": (np.fmod, pairs(13)),
-    "fma": (_fma, triples(14)),
-    "abs": (np.abs, (reals(15),)),
-    "floor": (np.floor, (reals(16),)),
-    "ceil": (np.ceil, (reals(17),)),
-    "trunc": (np.trunc, (reals(18),)),
-    "roundeven": (np.rint, (reals(19),)),
-    "copysign": (np.copysign, pairs(20)),
-    "max": (lambda x, y: np.where(np.isnan(x) | np.isnan(y), np.nan, larger(x, y)), pairs(21)),
-    "min": (lambda x, y: np.where(np.isnan(x) | np.isnan(y), np.nan, -larger(-x, -y)), pairs(22)),
-    "maxnum": (lambda x, y: np.where(np.isnan(x), y, np.where(np.isnan(y), x, larger(x, y))), pairs(23)),
-    "minnum": (lambda x, y: np.where(np.isnan(x), y, np.where(np.isnan(y), x, -larger(-x, -y))), pairs(24)),
-}
-_SASS = {"fma": "FFMA", "max": "FMNMX.NAN", "min": "FMNMX.NAN", "maxnum": "FMNMX", "minnum": "FMNMX"}
 
 _WHOLE = np.array([*range(-9, 10), 2**31 - 1, -(2**31) + 1], np.int32)
 _A, _B = (grid.ravel() for grid in np.meshgrid(_WHOLE, _WHOLE))
@@ -79,15 +28,6 @@ def _nearest(x: Array) -> Array:
 
 
 SCALAR_CASES: dict[str, Case] = {
-    f"treadle_{name}": elementwise(
-        f"treadle_{name}({', '.join('xyz'[: len(inputs)])})",
-        reference,
-        *inputs,
-        ulps=MAX_ULPS.get(name, 0),
-        sass=_SASS.get(name),
-    )
-    for name, (reference, inputs) in _FUNCTIONS.items()
-} | {
     "treadle_div_integer": elementwise(
         "treadle_div_integer(x, (long long)y)", _towards_zero, _DIVIDEND, _B, result=np.int64
     ),

@@ -352,6 +352,16 @@ TREADLE_LIBRARY2(minnum, fmin)
 TREADLE_INLINE int treadle_unorderedf(float a, float b) { return __builtin_isunordered(a, b); }
 TREADLE_INLINE int treadle_differf(float a, float b) { return __builtin_islessgreater(a, b); }
 
+/* A function of one float, lane by lane: what has neither a version above nor a name in this file. */
+#define TREADLE_EACH_LANE(type, function, x)                                                         \
+    __extension__({                                                                                  \
+        const type treadle_lanes = (x);                                                              \
+        type treadle_results;                                                                        \
+        for (unsigned treadle_lane = 0; treadle_lane < sizeof(type) / sizeof(float); treadle_lane++) \
+            treadle_results[treadle_lane] = function(treadle_lanes[treadle_lane]);                   \
+        treadle_results;                                                                             \
+    })
+
 /* float64: the C library's functions. */
 #define TREADLE_DOUBLE1(name, function) \
     TREADLE_INLINE double treadle_##name(double x) { return __builtin_##function(x); }

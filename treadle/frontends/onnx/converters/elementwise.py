@@ -8,16 +8,16 @@ import numpy as np
 from xdsl.dialects.builtin import f64
 
 from treadle.dialects.graph.dtypes import element_type
+from treadle.dialects.scalar_functions import SCALAR_FUNCTIONS
 from treadle.frontends.onnx.builder import GraphBuilder, Tensor
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
 from treadle.frontends.onnx.tensor_data import dtype_of
 
 _UNARY = {
-    "Abs": "abs", "Ceil": "ceil", "Cos": "cos", "Erf": "erf", "Exp": "exp", "Floor": "floor",
-    "IsNaN": "isnan", "Log": "log", "Neg": "neg", "Not": "not", "Reciprocal": "reciprocal",
-    "Relu": "relu", "Round": "round", "Sigmoid": "sigmoid", "Sign": "sign", "Sin": "sin",
-    "Sqrt": "sqrt", "Tan": "tan", "Tanh": "tanh",
+    **{function.onnx: function.kind for function in SCALAR_FUNCTIONS if function.onnx and function.kind},
+    "IsNaN": "isnan", "Neg": "neg", "Not": "not", "Reciprocal": "reciprocal", "Relu": "relu", "Sigmoid": "sigmoid",
+    "Sign": "sign",
 }  # fmt: skip
 
 _BINARY = {
