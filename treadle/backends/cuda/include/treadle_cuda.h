@@ -144,9 +144,7 @@ inline bool treadle_arrive(int *counter, int blocks) {
   return last;
 }
 
-#ifndef TREADLE_NO_DEVICE_BODIES
-
-// ---- scalar mathematics, accurate versions -------------------------------------------------------------------
+// ---- scalar mathematics, accurate versions: CUDA's own, which the emulator has by the same names ----------------
 
 inline float treadle_exp(float x) { return expf(x); }
 inline float treadle_exp2(float x) { return exp2f(x); }
@@ -171,21 +169,6 @@ inline float treadle_roundeven(float x) { return rintf(x); }
 inline float treadle_copysign(float x, float y) { return copysignf(x, y); }
 inline float treadle_fma(float x, float y, float z) { return fmaf(x, y, z); }
 
-// NaN if either operand is; -0 is less than +0.
-inline float treadle_max(float x, float y) {
-  float r;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y));
-  return r;
-}
-inline float treadle_min(float x, float y) {
-  float r;
-  asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y));
-  return r;
-}
-// The other operand if one is NaN.
-inline float treadle_maxnum(float x, float y) { return fmaxf(x, y); }
-inline float treadle_minnum(float x, float y) { return fminf(x, y); }
-
 // The same of doubles.
 inline double treadle_exp_double(double x) { return exp(x); }
 inline double treadle_log_double(double x) { return log(x); }
@@ -207,6 +190,25 @@ inline double treadle_trunc_double(double x) { return trunc(x); }
 inline double treadle_roundeven_double(double x) { return rint(x); }
 inline double treadle_copysign_double(double x, double y) { return copysign(x, y); }
 inline double treadle_fma_double(double x, double y, double z) { return fma(x, y, z); }
+
+#ifndef TREADLE_NO_DEVICE_BODIES
+
+// ---- maxima and minima ---------------------------------------------------------------------------------------
+
+// NaN if either operand is; -0 is less than +0.
+inline float treadle_max(float x, float y) {
+  float r;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y));
+  return r;
+}
+inline float treadle_min(float x, float y) {
+  float r;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y));
+  return r;
+}
+// The other operand if one is NaN.
+inline float treadle_maxnum(float x, float y) { return fmaxf(x, y); }
+inline float treadle_minnum(float x, float y) { return fminf(x, y); }
 
 // There is no instruction for these. Equal numbers have equal bits, but for zeros, whose signs are combined.
 inline double treadle_max_double(double x, double y) {

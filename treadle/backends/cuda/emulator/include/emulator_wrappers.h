@@ -9,49 +9,6 @@ void treadle_emu_ldmatrix(const void *row, uint32_t *result, int32_t count, int3
 void treadle_emu_mma(int32_t kind, const uint32_t *a, const uint32_t *b, const float *c, float *d);
 }
 
-TREADLE_EMU_INLINE float treadle_exp(float x) { return __builtin_expf(x); }
-TREADLE_EMU_INLINE float treadle_exp2(float x) { return __builtin_exp2f(x); }
-TREADLE_EMU_INLINE float treadle_log(float x) { return __builtin_logf(x); }
-TREADLE_EMU_INLINE float treadle_log1p(float x) { return __builtin_log1pf(x); }
-TREADLE_EMU_INLINE float treadle_expm1(float x) { return __builtin_expm1f(x); }
-TREADLE_EMU_INLINE float treadle_sqrt(float x) { return __builtin_sqrtf(x); }
-TREADLE_EMU_INLINE float treadle_rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
-TREADLE_EMU_INLINE float treadle_tanh(float x) { return __builtin_tanhf(x); }
-TREADLE_EMU_INLINE float treadle_erf(float x) { return __builtin_erff(x); }
-TREADLE_EMU_INLINE float treadle_sin(float x) { return __builtin_sinf(x); }
-TREADLE_EMU_INLINE float treadle_cos(float x) { return __builtin_cosf(x); }
-TREADLE_EMU_INLINE float treadle_tan(float x) { return __builtin_tanf(x); }
-TREADLE_EMU_INLINE float treadle_pow(float x, float y) { return __builtin_powf(x, y); }
-TREADLE_EMU_INLINE float treadle_mod(float x, float y) { return __builtin_fmodf(x, y); }
-TREADLE_EMU_INLINE float treadle_abs(float x) { return __builtin_fabsf(x); }
-TREADLE_EMU_INLINE float treadle_floor(float x) { return __builtin_floorf(x); }
-TREADLE_EMU_INLINE float treadle_ceil(float x) { return __builtin_ceilf(x); }
-TREADLE_EMU_INLINE float treadle_trunc(float x) { return __builtin_truncf(x); }
-TREADLE_EMU_INLINE float treadle_roundeven(float x) { return __builtin_rintf(x); }
-TREADLE_EMU_INLINE float treadle_copysign(float x, float y) { return __builtin_copysignf(x, y); }
-TREADLE_EMU_INLINE float treadle_fma(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
-
-TREADLE_EMU_INLINE double treadle_exp_double(double x) { return __builtin_exp(x); }
-TREADLE_EMU_INLINE double treadle_log_double(double x) { return __builtin_log(x); }
-TREADLE_EMU_INLINE double treadle_log1p_double(double x) { return __builtin_log1p(x); }
-TREADLE_EMU_INLINE double treadle_expm1_double(double x) { return __builtin_expm1(x); }
-TREADLE_EMU_INLINE double treadle_sqrt_double(double x) { return __builtin_sqrt(x); }
-TREADLE_EMU_INLINE double treadle_tanh_double(double x) { return __builtin_tanh(x); }
-TREADLE_EMU_INLINE double treadle_erf_double(double x) { return __builtin_erf(x); }
-TREADLE_EMU_INLINE double treadle_sin_double(double x) { return __builtin_sin(x); }
-TREADLE_EMU_INLINE double treadle_cos_double(double x) { return __builtin_cos(x); }
-TREADLE_EMU_INLINE double treadle_tan_double(double x) { return __builtin_tan(x); }
-TREADLE_EMU_INLINE double treadle_rsqrt_double(double x) { return 1.0 / __builtin_sqrt(x); }
-TREADLE_EMU_INLINE double treadle_pow_double(double x, double y) { return __builtin_pow(x, y); }
-TREADLE_EMU_INLINE double treadle_mod_double(double x, double y) { return __builtin_fmod(x, y); }
-TREADLE_EMU_INLINE double treadle_abs_double(double x) { return __builtin_fabs(x); }
-TREADLE_EMU_INLINE double treadle_floor_double(double x) { return __builtin_floor(x); }
-TREADLE_EMU_INLINE double treadle_ceil_double(double x) { return __builtin_ceil(x); }
-TREADLE_EMU_INLINE double treadle_trunc_double(double x) { return __builtin_trunc(x); }
-TREADLE_EMU_INLINE double treadle_roundeven_double(double x) { return __builtin_rint(x); }
-TREADLE_EMU_INLINE double treadle_copysign_double(double x, double y) { return __builtin_copysign(x, y); }
-TREADLE_EMU_INLINE double treadle_fma_double(double x, double y, double z) { return __builtin_fma(x, y, z); }
-
 // Not a number stays the one it is, so that memory never written can be told by what was made of it.
 #define TREADLE_EMU_EXTREMES(T, SUFFIX)                                                                          \
   TREADLE_EMU_INLINE T treadle_max##SUFFIX(T x, T y) {                                                           \
