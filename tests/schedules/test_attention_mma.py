@@ -208,7 +208,7 @@ def test_tiles_beyond_the_registers_are_rejected():
 
 def test_extents_of_tiles():
     tile = AttentionMmaTile(64, 32, 4, 1, 2, 13, 40)
-    assert (tile.depth, tile.padded_width, tile.slabs, tile.threads) == (16, 48, 1, 128)
+    assert (tile.padded_size, tile.padded_width, tile.slabs, tile.threads) == (16, 48, 1, 128)
     assert tile.shared_bytes == 2 * (64 * 48 + 2 * 32 * (16 + 48))
     shared = AttentionMmaTile(16, 64, 1, 4, 2, 64, 64)
     assert (shared.own_columns, shared.threads) == (16, 128)

@@ -64,9 +64,9 @@ def test_tiles(block: tuple[int, int], warps: tuple[int, int]):
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_depths(dtype: str):
-    (depths,) = [knob.values for knob in TEMPLATES[TEMPLATE[dtype]].knobs if knob.name == "depth"]
-    for depth in depths:
-        check(((33, 100), (100, 40)), dtype, depth=depth, stages=2)
+    (extents,) = [knob.values for knob in TEMPLATES[TEMPLATE[dtype]].knobs if knob.name == "block_k"]
+    for block_k in extents:
+        check(((33, 100), (100, 40)), dtype, block_k=block_k, stages=2)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 8, 9, 17])
@@ -169,7 +169,7 @@ def test_too_many_registers_are_rejected():
 
 
 def test_more_tiles_than_are_worth_it_are_rejected():
-    assert "640 bytes along K in all stages, 256 too many; accepted: at most 384" in rejection(depth=64, stages=5)
+    assert "640 bytes along K in all stages, 256 too many; accepted: at most 384" in rejection(block_k=64, stages=5)
 
 
 def test_tiles_too_small_for_a_warp_are_rejected():

@@ -69,7 +69,7 @@ def test_tiles(block: tuple[tuple[int, int], tuple[int, int]], emulator_knobs: K
         emulator_knobs,
         block=extents,
         warps=warps,
-        depth=64,
+        block_k=64,
         stages=3,
     )
 

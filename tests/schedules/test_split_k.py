@@ -26,18 +26,20 @@ MATMULS = [("matmul_simt", "float32", 128), ("matmul_mma", "float16", 256), ("ma
 
 
 @given(
-    blocks=st.integers(1, 300), terms=st.integers(1, 30000), depth=st.sampled_from([8, 16, 32]),
+    blocks=st.integers(1, 300), terms=st.integers(1, 30000), block_k=st.sampled_from([8, 16, 32]),
     multiprocessors=st.sampled_from([68, 108, 132]),
 )  # fmt: skip
-def test_slices_fill_the_device_and_are_long_enough(blocks: int, terms: int, depth: int, multiprocessors: int) -> None:
-    slices = number_of_slices(blocks, terms, depth, 128, multiprocessors)
-    shared = Slices(slices, ceil(terms / depth), depth)
+def test_slices_fill_the_device_and_are_long_enough(
+    blocks: int, terms: int, block_k: int, multiprocessors: int
+) -> None:
+    slices = number_of_slices(blocks, terms, block_k, 128, multiprocessors)
+    shared = Slices(slices, ceil(terms / block_k), block_k)
     shared.check("here")
     if 2 * blocks > multiprocessors:
         assert slices == 1
         return
     most = max(1, min(terms // 128, 32))
-    assert slices <= most and (slices == 1 or shared.each * depth >= 128)
+    assert slices <= most and (slices == 1 or shared.each * block_k >= 128)
     assert slices <= 2 * ceil(multiprocessors / blocks)
     # Fewer than wanted only where they would be too short, or where the last of so many would be empty.
     wanted = min(ceil(multiprocessors / blocks), most)
@@ -56,7 +58,10 @@ def test_defaults_give_every_multiprocessor_a_block(
     TEMPLATES[template].check(anchor, choices, on, "here")
     slices, kernel = number(choices, "slices"), TEMPLATES[template].build(anchor, choices, on, "kernel")
     blocks = kernel.grid.value.data
-    assert slices == 1 or shared_out(anchor, slices, number(choices, "depth")).each * number(choices, "depth") >= fewest
+    assert (
+        slices == 1
+        or shared_out(anchor, slices, number(choices, "block_k")).each * number(choices, "block_k") >= fewest
+    )
     assert (slices > 1) == any(isinstance(op, ArriveOp) for op in kernel.walk())
     allocs = [op for op in kernel.walk() if isinstance(op, AllocOp) and op.buffer.name_hint == "partial_sums"]
     sums = [type_of(op.buffer).get_shape() for op in allocs]
@@ -116,7 +121,7 @@ def test_slices_without_a_step_are_rejected(template: str, dtype: str, slices: i
 def test_more_accumulators_than_can_be_added_up_are_not_split() -> None:
     """The space leaves such tiles whole; by hand it is rejected."""
     anchor, template = product(((128, 4096), (4096, 256)), "float16"), TEMPLATES["matmul_mma"]
-    large = {"block": (128, 256), "warps": (2, 4), "depth": 32, "stages": 2, "group": 1}
+    large = {"block": (128, 256), "warps": (2, 4), "block_k": 32, "stages": 2, "group": 1}
     assert large | {"slices": 1} in list(template.space(anchor, GPU))
     with pytest.raises(TreadleError, match=r"2 slices and 128 accumulators a thread has 64 too many .* or slices = 1"):
         template.check(anchor, large | {"slices": 2}, GPU, "here")
@@ -165,9 +170,9 @@ def test_registers_of_two_blocks_do_not_hold_slices_too() -> None:
 
 def test_deep_tiles_of_tf32_do_not_overhang_with_many_accumulators() -> None:
     template = TEMPLATES["matmul_tf32"]
-    large = {"block": (256, 128), "warps": (4, 2), "depth": 32, "stages": 2, "group": 1, "slices": 1}
+    large = {"block": (256, 128), "warps": (4, 2), "block_k": 32, "stages": 2, "group": 1, "slices": 1}
     template.check(product(((256, 3072), (3072, 768)), "float32"), large, GPU, "here")
     with pytest.raises(
-        TreadleError, match="depth 32, 16 too many, in tiles that overhang by 128; accepted: depth = 16"
+        TreadleError, match="block_k = 32, 16 too many, in tiles that overhang by 128; accepted: block_k = 16"
     ):
         template.check(product(((128, 3072), (3072, 768)), "float32"), large, GPU, "here")

@@ -140,7 +140,7 @@ def test_knobs_of_matmul_cpu(rows: int, chunk: int, pack: bool):
 
 
 @pytest.mark.parametrize(
-    ("warps", "repeats", "thread", "depth"),
+    ("warps", "repeats", "thread", "block_k"),
     [
         ((1, 1), (1, 1), (2, 2), 8),
         ((1, 2), (1, 2), (2, 2), 16),
@@ -150,14 +150,14 @@ def test_knobs_of_matmul_cpu(rows: int, chunk: int, pack: bool):
         ((2, 4), (2, 1), (4, 4), 16),
     ],
 )
-def test_knobs_of_matmul_simt(warps: Shape, repeats: Shape, thread: Shape, depth: int):
-    check("matmul_simt", product(ODD), {"warps": warps, "repeats": repeats, "thread": thread, "depth": depth})
+def test_knobs_of_matmul_simt(warps: Shape, repeats: Shape, thread: Shape, block_k: int):
+    check("matmul_simt", product(ODD), {"warps": warps, "repeats": repeats, "thread": thread, "block_k": block_k})
 
 
-@pytest.mark.parametrize("depth", [8, 16])
+@pytest.mark.parametrize("block_k", [8, 16])
 @pytest.mark.parametrize(("a_order", "b_order"), [("k", "k"), ("m", "n"), ("m", "k")])
-def test_orders_of_matmul_simt(a_order: str, b_order: str, depth: int):
-    check("matmul_simt", product(ODD), {"a_order": a_order, "b_order": b_order, "depth": depth})
+def test_orders_of_matmul_simt(a_order: str, b_order: str, block_k: int):
+    check("matmul_simt", product(ODD), {"a_order": a_order, "b_order": b_order, "block_k": block_k})
 
 
 @pytest.mark.parametrize(("a_vector", "b_vector"), [(1, 4), (2, 1), (4, 2)])
@@ -388,7 +388,7 @@ def test_a_chunk_that_tiles_overrun_is_rejected():
 
 def test_too_much_shared_memory_is_rejected():
     message = rejection(
-        "matmul_simt", product(ODD, "float64"), GPU, warps=(4, 2), repeats=(2, 2), thread=(4, 4), depth=16
+        "matmul_simt", product(ODD, "float64"), GPU, warps=(4, 2), repeats=(2, 2), thread=(4, 4), block_k=16
     )
     assert message.startswith("group 'g': matmul_simt with 128 x 128 tiles takes ")
     assert "bytes of shared memory" in message and "too many" in message
@@ -396,7 +396,7 @@ def test_too_much_shared_memory_is_rejected():
 
 
 def test_a_tile_that_the_threads_do_not_share_is_rejected():
-    message = rejection("matmul_simt", product(ODD), GPU, warps=(2, 4), repeats=(1, 1), thread=(2, 2), depth=8)
+    message = rejection("matmul_simt", product(ODD), GPU, warps=(2, 4), repeats=(1, 1), thread=(2, 2), block_k=8)
     assert "A's tile of 128 elements is not shared out evenly by 256 threads" in message
 
 
@@ -404,7 +404,7 @@ def test_a_tile_that_the_threads_do_not_share_is_rejected():
     ("anchor", "choices", "why"),
     [
         (product(((256, 64), (64, 320))), {}, "predicates of tiles that overhang by 64"),
-        (product(((256, 64), (64, 256))), {"depth": 16}, "tiles of 16 rows on their way"),
+        (product(((256, 64), (64, 256))), {"block_k": 16}, "the prefetch of tiles with block_k = 16"),
         (product(((256, 64), (64, 256))), {"a_vector": 2}, "addresses of vectors of 2 and 4"),
         (product(((256, 64), (64, 256))), {"a_order": "m", "b_order": "k"}, "two operands that are both transposed"),
         (product(((256, 64), (64, 256)), "float64"), {}, "their other halves"),
@@ -413,7 +413,7 @@ def test_a_tile_that_the_threads_do_not_share_is_rejected():
 def test_blocks_for_which_registers_do_not_reach_are_rejected(
     anchor: Anchor, choices: dict[str, Choice], why: str
 ) -> None:
-    tile: dict[str, Choice] = {"warps": (4, 2), "repeats": (2, 2), "thread": (4, 4), "depth": 8, "resident": 2}
+    tile: dict[str, Choice] = {"warps": (4, 2), "repeats": (2, 2), "thread": (4, 4), "block_k": 8, "resident": 2}
     message = rejection("matmul_simt", anchor, GPU, **(tile | choices))
     assert "matmul_simt: 128 registers a thread, of 2 blocks of 256, are too few for 64 accumulators" in message
     assert f"and {why}; accepted: resident = 1" in message

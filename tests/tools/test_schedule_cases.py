@@ -81,8 +81,8 @@ def test_a_sample_of_a_space_compiles() -> None:
 
 def test_an_illegal_choice_is_rejected_before_it_is_built() -> None:
     case = cases()["matmul 4096 x 4096 x 4096"]
-    choices = case.default(Target.parse("sm_80")).knobs() | {"depth": 12}
-    with pytest.raises(TreadleError, match="knob 'depth' of template 'matmul_simt' is 12; accepted: 8, 16"):
+    choices = case.default(Target.parse("sm_80")).knobs() | {"block_k": 12}
+    with pytest.raises(TreadleError, match="knob 'block_k' of template 'matmul_simt' is 12; accepted: 8, 16"):
         compiled(case.text(), "matmul_simt", choices, "sm_80")
 
 

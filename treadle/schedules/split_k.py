@@ -25,12 +25,12 @@ _MOST = 32
 class Slices:
     """The steps along K of a tile of C, shared out to `number` blocks.
 
-    steps: all of them; depth: terms of a step
+    steps: all of them; block_k: terms of a step
     """
 
     number: int
     steps: int
-    depth: int
+    block_k: int
 
     @property
     def each(self) -> int:
@@ -40,7 +40,7 @@ class Slices:
     @property
     def covered(self) -> int:
         """Terms that all slices together have room for."""
-        return self.number * self.each * self.depth
+        return self.number * self.each * self.block_k
 
     def check(self, template: str) -> None:
         """TreadleError for more slices than have a step."""
@@ -53,9 +53,9 @@ class Slices:
             )
 
 
-def shared_out(product: MatmulOp, slices: int, depth: int) -> Slices:
-    """The terms of a product in steps of `depth`, shared out to `slices` blocks."""
-    return Slices(slices, ceil(product.reduction_extent / depth), depth)
+def shared_out(product: MatmulOp, slices: int, block_k: int) -> Slices:
+    """The terms of a product in steps of `block_k`, shared out to `slices` blocks."""
+    return Slices(slices, ceil(product.reduction_extent / block_k), block_k)
 
 
 def tiles_of(product: MatmulOp, rows: int, columns: int) -> int:
@@ -64,12 +64,12 @@ def tiles_of(product: MatmulOp, rows: int, columns: int) -> int:
     return prod(batch) * ceil(m / rows) * ceil(n / columns)
 
 
-def number_of_slices(blocks: int, terms: int, depth: int, fewest: int, multiprocessors: int) -> int:
+def number_of_slices(blocks: int, terms: int, block_k: int, fewest: int, multiprocessors: int) -> int:
     """The number of slices that gives every multiprocessor a block; 1 where half of them have one already.
 
     Up to twice as many if they then divide the steps, as long as none has less than `fewest` terms.
     """
-    most, steps = min(terms // fewest, _MOST), ceil(terms / depth)
+    most, steps = min(terms // fewest, _MOST), ceil(terms / block_k)
     if blocks > multiprocessors // 2 or most < 2:
         return 1
     wanted = ceil(multiprocessors / blocks)

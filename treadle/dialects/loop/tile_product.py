@@ -31,13 +31,13 @@ from treadle.dialects.effects import Convergent
 from treadle.dialects.loop.access import checked_buffer, parse_indices, parse_memref, print_address
 from treadle.dialects.loop.attributes import Space, SpaceAttr
 
-PRODUCT_DEPTH: Mapping[Attribute, int] = {f16: 16, bf16: 16, f32: 8}
+PRODUCT_K: Mapping[Attribute, int] = {f16: 16, bf16: 16, f32: 8}
 """The extent along K of one tile product, by element type; along M it is 16, along N 8."""
 
 
 def fragments(element: Attribute) -> tuple[VectorType, VectorType, VectorType]:
-    """What a lane holds of A (16 x depth), of B (depth x 8) and of C (16 x 8) for operands of an element type."""
-    packed = PRODUCT_DEPTH[element] // 8
+    """What a lane holds of A (16 x K), of B (K x 8) and of C (16 x 8) for operands of an element type."""
+    packed = PRODUCT_K[element] // 8
     return VectorType(element, [4, packed]), VectorType(element, [2, packed]), VectorType(f32, [2, 2])
 
 
@@ -82,10 +82,10 @@ class LoadMatrixOp(IRDLOperation):
         element = type.get_element_type()
         if type.memory_space != SpaceAttr(Space.SHARED):
             raise VerifyException(f"matrices of {type}: expected a buffer in #loop.space<shared>")
-        if element not in PRODUCT_DEPTH or (self.transpose is not None and element == f32):
+        if element not in PRODUCT_K or (self.transpose is not None and element == f32):
             raise VerifyException(f"matrices of {element}: expected f16, bf16, or f32 without transpose")
         shapes = ([1], [2], [4], [2, 2])
-        accepted = [VectorType(element, [*shape, PRODUCT_DEPTH[element] // 8]) for shape in shapes]
+        accepted = [VectorType(element, [*shape, PRODUCT_K[element] // 8]) for shape in shapes]
         if self.fragment.type not in accepted:
             said = ", ".join(map(str, accepted))
             raise VerifyException(f"matrices of {type} as {self.fragment.type}: expected one of {said}")
@@ -161,7 +161,7 @@ class MmaOp(IRDLOperation):
 
     def verify_(self) -> None:
         given = (self.a.type, self.b.type, self.c.type)
-        accepted = [fragments(element) for element in PRODUCT_DEPTH]
+        accepted = [fragments(element) for element in PRODUCT_K]
         if given not in accepted:
             choices = " or ".join(f"({', '.join(map(str, each))})" for each in accepted)
             raise VerifyException(f"a tile product of ({', '.join(map(str, given))}): expected {choices}")

@@ -86,7 +86,7 @@ class AttentionKernel:
         b, tile = self.b, self.tile
         q, k, v, *_ = b.inputs
         by_size, by_width = (
-            (tile.size, tile.depth, tile.size_vector),
+            (tile.size, tile.padded_size, tile.size_vector),
             (tile.width, tile.padded_width, tile.width_vector),
         )
 
@@ -259,7 +259,7 @@ class AttentionKernel:
     def _multiply(self, scores: SSAValue) -> None:
         """Adds the products of the thread's queries and keys to `scores`."""
         b, tile = self.b, self.tile
-        with b.loop("d", tile.depth // _VECTOR) as d:
+        with b.loop("d", tile.padded_size // _VECTOR) as d:
             first = d * _VECTOR
             of_row = self._vectors("of_row", tile.rows_each, self.queries.shared, self._row, first)
             of_key = self._vectors("of_key", tile.columns_each, self.keys.shared, self._column, first)

@@ -180,8 +180,8 @@ class AttentionMmaKernel:
         """The warp's queries as operands A, which stay in registers."""
         b, tile = self.b, self.tile
         type = self.fragments[0]
-        held = b.alloc("held", [tile.slabs, tile.depth // STEP], type)
-        with b.tasks(["r", "k"], repeat(tile.slabs, tile.depth // STEP), unroll=True) as (r, k):
+        held = b.alloc("held", [tile.slabs, tile.padded_size // STEP], type)
+        with b.tasks(["r", "k"], repeat(tile.slabs, tile.padded_size // STEP), unroll=True) as (r, k):
             row = self._slab(r) + self.lane % STEP
             column = k * STEP + (self.lane // STEP) * PRODUCT_N
             b.store(b.load_matrix(self.queries.shared, [row, column], type), held, [r, k])
@@ -211,7 +211,7 @@ class AttentionMmaKernel:
         self._clear(products, tile.own_columns)
         type = VectorType(self.element, [_PAIR, *self.fragments[1].get_shape()])
         with (
-            b.loop("k", tile.depth // STEP, unroll=True) as k,
+            b.loop("k", tile.padded_size // STEP, unroll=True) as k,
             b.loop("p", tile.own_columns // STEP, unroll=True) as p,
         ):
             line = (self.lane // STEP) * PRODUCT_N + self.lane % PRODUCT_N

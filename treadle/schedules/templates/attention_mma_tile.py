@@ -85,7 +85,7 @@ class AttentionMmaTile:
         return self.rows // PRODUCT_M // self.warps
 
     @property
-    def depth(self) -> int:
+    def padded_size(self) -> int:
         """Elements of a query and a key, with zeros up to whole tile products."""
         return -(-self.size // STEP) * STEP
 
@@ -97,12 +97,12 @@ class AttentionMmaTile:
     @property
     def queries(self) -> HeadTile:
         """The block's queries."""
-        return HeadTile(self.rows, self.size, self.depth)
+        return HeadTile(self.rows, self.size, self.padded_size)
 
     @property
     def keys(self) -> HeadTile:
         """The keys of a stage."""
-        return HeadTile(self.columns, self.size, self.depth)
+        return HeadTile(self.columns, self.size, self.padded_size)
 
     @property
     def values(self) -> HeadTile:
@@ -126,8 +126,8 @@ class AttentionMmaTile:
     def registers(self) -> int:
         """Registers of a thread that hold matrices: its queries, its part of the result, and scores; and where the
         swizzled fragments of each 16 columns of keys and of values begin."""
-        matrices = self.slabs * (self.depth // 4 + self.padded_width // 2 + self.own_columns // 2)
-        return matrices + (self.depth + self.padded_width) // STEP
+        matrices = self.slabs * (self.padded_size // 4 + self.padded_width // 2 + self.own_columns // 2)
+        return matrices + (self.padded_size + self.padded_width) // STEP
 
 
 __all__ = ["CHUNK", "STEP", "AttentionMmaTile", "HeadTile"]

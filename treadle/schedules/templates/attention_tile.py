@@ -54,7 +54,7 @@ class AttentionTile:
         return self.columns // self.lanes
 
     @property
-    def depth(self) -> int:
+    def padded_size(self) -> int:
         """Elements of a query and a key, with the zeros that fill the last vector."""
         return -(-self.size // _VECTOR) * _VECTOR
 
@@ -62,7 +62,7 @@ class AttentionTile:
     def key_stride(self) -> int:
         """Elements from one query or key to the next. Lanes that read vectors of neighbouring keys meet in no bank if
         these are an odd number of vectors apart: rows that fill all banks once or more are padded, others swizzled."""
-        return self.depth + (0 if self.depth % _BANKS else _VECTOR)
+        return self.padded_size + (0 if self.padded_size % _BANKS else _VECTOR)
 
     @property
     def key_swizzle(self) -> Swizzle | None:
@@ -124,7 +124,7 @@ class AttentionTile:
     def registers(self) -> int:
         """Registers of a thread, about: the result so far, the next keys and values, and what a product is made of."""
         result = self.rows_each * (self.vectors * self.vector + 2)
-        ahead = self._ahead(self.depth, self.size_vector) + self._ahead(self.padded_width, self.width_vector)
+        ahead = self._ahead(self.padded_size, self.size_vector) + self._ahead(self.padded_width, self.width_vector)
         scores = self.rows_each * self.columns_each + _VECTOR * (self.rows_each + self.columns_each)
         weighted = _VECTOR * self.rows_each + self.vectors * self.vector
         return result + ahead + max(scores, weighted) + _OTHER_REGISTERS

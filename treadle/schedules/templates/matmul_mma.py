@@ -48,19 +48,19 @@ class MatmulMma(Template):
     knobs: ClassVar[tuple[Knob, ...]] = (
         Knob("block", _BLOCKS, "rows and columns of a block's tile of C"),
         Knob("warps", ((1, 4), (2, 2), (2, 4), (4, 2)), "warps of a block along M and N"),
-        Knob("depth", (32, 64), "extent of the tiles along K"),
+        Knob("block_k", (32, 64), "extent of the tiles along K"),
         Knob("stages", (2, 3, 4, 5), "tiles of A and of B in shared memory"),
         Knob("group", (1, 8), "rows of blocks that run next to one another, so that they share B's columns in L2"),
         SLICES,
     )
-    default_depth: ClassVar[int] = 32
+    default_block_k: ClassVar[int] = 32
 
     def fits(self, anchor: Anchor) -> bool:
         return isinstance(anchor, MatmulOp) and isinstance(anchor.type.get_element_type(), Float16Type | BFloat16Type)
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
         assert isinstance(anchor, MatmulOp)
-        (m, n), depth = anchor.shape[-2:], self.default_depth
+        (m, n), block_k = anchor.shape[-2:], self.default_block_k
         warps = {(128, 128): (2, 2), (64, 128): (2, 2), (64, 64): (2, 2), (32, 64): (2, 2)}
         if n <= _NARROW:
             warps = {(128, _NARROW): (4, 2), (64, _NARROW): (2, 2)}
@@ -68,13 +68,13 @@ class MatmulMma(Template):
             warps = {(16, 128): (1, 4)}
 
         def slices(rows: int, columns: int) -> int:
-            return _slices(anchor, rows, columns, depth, target)
+            return _slices(anchor, rows, columns, block_k, target)
 
         block = first_that_fills(anchor, list(warps), slices, target.multiprocessors)
         return {
             "block": block,
             "warps": warps[block],
-            "depth": depth,
+            "block_k": block_k,
             "stages": 4,
             "group": 8 if ceil(m / block[0]) >= 8 else 1,
             "slices": slices(*block),
@@ -85,7 +85,7 @@ class MatmulMma(Template):
             assert isinstance(anchor, MatmulOp)
             tile = mma_tile(anchor, choices, anchor.type.get_element_type())
             splits = tile.accumulators <= _MOST_SPLIT
-            return _slices(anchor, tile.m, tile.n, tile.depth, target) if splits else 1
+            return _slices(anchor, tile.m, tile.n, tile.block_k, target) if splits else 1
 
         return {"slices": slices}
 
@@ -93,17 +93,17 @@ class MatmulMma(Template):
         assert isinstance(anchor, MatmulOp)
         tile = mma_tile(anchor, choices, anchor.type.get_element_type())
         self._check_warps(tile)
-        self._check_slices(tile, shared_out(anchor, number(choices, "slices"), tile.depth))
+        self._check_slices(tile, shared_out(anchor, number(choices, "slices"), tile.block_k))
         self._check_columns(tile, anchor.shape[-1])
         for what, used, limit in (
             ("threads", tile.threads, target.max_threads_per_block),
             ("bytes of shared memory", tile.shared_bytes, target.shared_per_block),
             ("registers a thread", tile.registers + _OTHER_REGISTERS, target.registers_per_thread),
-            ("bytes along K in all stages", tile.stages * tile.depth * tile.a.element_bytes, _LARGEST_AHEAD),
+            ("bytes along K in all stages", tile.stages * tile.block_k * tile.a.element_bytes, _LARGEST_AHEAD),
         ):
             if used > limit:
                 raise TreadleError(
-                    f"{self.name} with {tile.m} x {tile.n} x {tile.depth} tiles in {tile.stages} stages takes {used} "
+                    f"{self.name} with {tile.m} x {tile.n} x {tile.block_k} tiles in {tile.stages} stages takes {used} "
                     f"{what}, {used - limit} too many",
                     accepted=f"at most {limit} on {target.name}",
                 )
@@ -167,10 +167,10 @@ class MatmulTf32(MatmulMma):
     name: ClassVar[str] = "matmul_tf32"
     precision: ClassVar[str] = "tf32"
     knobs: ClassVar[tuple[Knob, ...]] = (
-        *(knob for knob in MatmulMma.knobs if knob.name != "depth"),
-        Knob("depth", (16, 32), "extent of the tiles along K"),
+        *(knob for knob in MatmulMma.knobs if knob.name != "block_k"),
+        Knob("block_k", (16, 32), "extent of the tiles along K"),
     )
-    default_depth: ClassVar[int] = 16
+    default_block_k: ClassVar[int] = 16
 
     def fits(self, anchor: Anchor) -> bool:
         return isinstance(anchor, MatmulOp) and isinstance(anchor.type.get_element_type(), Float32Type)
@@ -181,16 +181,16 @@ class MatmulTf32(MatmulMma):
         tile = mma_tile(anchor, choices, anchor.type.get_element_type())
         overhang = anchor.shape[-2] % tile.m or anchor.shape[-1] % tile.n
         # Found by compiling: copies of twice as many bytes as f16 take an address and a predicate each.
-        if overhang and tile.accumulators > _MOST_SPLIT and tile.depth > self.default_depth:
+        if overhang and tile.accumulators > _MOST_SPLIT and tile.block_k > self.default_block_k:
             raise TreadleError(
                 f"{self.name}: {tile.accumulators} accumulators a thread leave no registers for the predicates of "
-                f"copies of depth {tile.depth}, {tile.depth - self.default_depth} too many, in tiles that overhang by "
-                f"{overhang}",
-                accepted=f"depth = {self.default_depth}, or at most {_MOST_SPLIT} accumulators a thread",
+                f"copies with block_k = {tile.block_k}, {tile.block_k - self.default_block_k} too many, in tiles that "
+                f"overhang by {overhang}",
+                accepted=f"block_k = {self.default_block_k}, or at most {_MOST_SPLIT} accumulators a thread",
             )
 
 
-def _slices(anchor: MatmulOp, rows: int, columns: int, depth: int, target: Target) -> int:
+def _slices(anchor: MatmulOp, rows: int, columns: int, block_k: int, target: Target) -> int:
     """Into how many slices the terms of tiles of `rows` x `columns` are split."""
     terms, blocks = anchor.reduction_extent, tiles_of(anchor, rows, columns)
-    return number_of_slices(blocks, terms, depth, _TERMS, target.multiprocessors)
+    return number_of_slices(blocks, terms, block_k, _TERMS, target.multiprocessors)

@@ -31,7 +31,7 @@ class MmaKernel:
 
     def __init__(self, anchor: MatmulOp, tile: MmaTile, slices: int):
         self.anchor, self.tile = anchor, tile
-        self.slices = shared_out(anchor, slices, tile.depth)
+        self.slices = shared_out(anchor, slices, tile.block_k)
         self.m, self.n = anchor.shape[-2:]
         self.k = anchor.reduction_extent
         self.element = anchor.type.get_element_type()
@@ -114,15 +114,15 @@ class MmaKernel:
 
     def _fetch(self, step: Index, stage: Index) -> None:
         """Starts the copies of step's tiles of A and B, 0 beyond the matrices."""
-        first = (step if self.first is None else self.first + step) * self.tile.depth
+        first = (step if self.first is None else self.first + step) * self.tile.block_k
 
         def element_of_a(m: Index, k: Index) -> Scalar:
-            row, depth = self.row + m, first + k
-            return self._guarded(0, row, self.m, self.tile.m, depth, self.k, self.slices.covered)
+            row, term = self.row + m, first + k
+            return self._guarded(0, row, self.m, self.tile.m, term, self.k, self.slices.covered)
 
         def element_of_b(n: Index, k: Index) -> Scalar:
-            depth, column = first + k, self.column + n
-            return self._guarded(1, depth, self.k, self.slices.covered, column, self.n, self.tile.n)
+            term, column = first + k, self.column + n
+            return self._guarded(1, term, self.k, self.slices.covered, column, self.n, self.tile.n)
 
         self._copy(self.tile.a, self.shared_a, stage, element_of_a)
         self._copy(self.tile.b, self.shared_b, stage, element_of_b)
@@ -164,8 +164,8 @@ class MmaKernel:
         pair_type = VectorType(self.element, [PAIR, *b_type.get_shape()])
         regs_a = b.alloc("regs_a", [rows], a_type)
         regs_b = b.alloc("regs_b", [pairs], pair_type)
-        with b.loop("kk", tile.depth // tile.product_depth, unroll=True) as kk:
-            k = kk * tile.product_depth
+        with b.loop("kk", tile.block_k // tile.product_k, unroll=True) as kk:
+            k = kk * tile.product_k
             with b.tasks(["r"], repeat(rows), unroll=True) as (r,):
                 b.store(self._rounded(self._fragment_of_a(stage, r, k, a_type)), regs_a, [r])
             with b.tasks(["p"], repeat(pairs), unroll=True) as (p,):
@@ -177,7 +177,7 @@ class MmaKernel:
 
     def _fragment_of_a(self, stage: Index, r: Index, k: Index, type: VectorType) -> SSAValue:
         """16 rows of A: matrices of the upper and the lower rows, first those of the lower half of K."""
-        b, half = self.b, self.tile.product_depth // 2
+        b, half = self.b, self.tile.product_k // 2
         row = self.warp_row + r * PRODUCT_M
         if not self.tile.a.loads_matrices:
             return self._by_lanes(self.shared_a, stage, row, k, type, columns_first=True)
@@ -185,20 +185,20 @@ class MmaKernel:
             place = [row + self.lane % 16, k + (self.lane // 16) * half]
         else:
             matrix = (self.lane // 8) % 2
-            depth = self.lane % 8 + (self.lane // 16) * half
-            place = [k + depth, row + matrix * 8]
+            term = self.lane % 8 + (self.lane // 16) * half
+            place = [k + term, row + matrix * 8]
         return b.load_matrix(self.shared_a, [stage, *place], type, transpose=not self.tile.a.along_k)
 
     def _fragments_of_b(self, stage: Index, p: Index, k: Index, type: VectorType) -> SSAValue:
         """Two times 8 columns of B: of each, matrices of the lower and the upper half of K."""
-        b, half = self.b, self.tile.product_depth // 2
+        b, half = self.b, self.tile.product_k // 2
         column = self.warp_column + p * (PAIR * PRODUCT_N)
         second = (self.lane // 16) * PRODUCT_N
         if not self.tile.b.loads_matrices:
             return self._by_lanes(self.shared_b, stage, column, k, type, columns_first=False)
         if self.tile.b.along_k:
-            depth = ((self.lane // 8) % 2) * half
-            place = [column + (second + self.lane % 8), k + depth]
+            term = ((self.lane // 8) % 2) * half
+            place = [column + (second + self.lane % 8), k + term]
         else:
             place = [k + self.lane % 16, column + second]
         return b.load_matrix(self.shared_b, [stage, *place], type, transpose=not self.tile.b.along_k)

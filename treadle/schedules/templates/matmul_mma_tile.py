@@ -9,7 +9,7 @@ from xdsl.ir import Attribute
 
 from treadle.dialects.graph import MatmulOp
 from treadle.dialects.loop import Swizzle, swizzle_of_rows
-from treadle.dialects.loop.tile_product import PRODUCT_DEPTH
+from treadle.dialects.loop.tile_product import PRODUCT_K
 from treadle.dialects.task import Mapping, repeat, spatial
 from treadle.schedules.operand_layout import has_contiguous_rows
 from treadle.schedules.template import Choices, number
@@ -73,19 +73,19 @@ class SharedTile:
 class MmaTile:
     """The extents that a choice of knobs implies for operands of an element type.
 
-    m, n: of the block's tile; depth: of the steps along K; warps: along M and N; stages: tiles in shared memory;
+    m, n: of the block's tile; block_k: of the steps along K; warps: along M and N; stages: tiles in shared memory;
     group: rows of blocks that run next to one another
     """
 
     m: int
     n: int
-    depth: int
+    block_k: int
     warps: tuple[int, int]
     stages: int
     group: int
     a: SharedTile
     b: SharedTile
-    product_depth: int
+    product_k: int
 
     @property
     def threads(self) -> int:
@@ -125,12 +125,12 @@ def mma_tile(anchor: MatmulOp, choices: Choices, element: Attribute) -> MmaTile:
     assert isinstance(block, tuple) and isinstance(warps, tuple)
     m, n = (int(extent) for extent in block)
     along_m, along_n = (int(extent) for extent in warps)
-    depth, size = number(choices, "depth"), 4 if PRODUCT_DEPTH[element] == 8 else 2
+    block_k, size = number(choices, "block_k"), 4 if PRODUCT_K[element] == 8 else 2
     a_along_k = has_contiguous_rows(anchor, anchor.a)
     b_along_k = not has_contiguous_rows(anchor, anchor.b)
     return MmaTile(
-        m, n, depth, (along_m, along_n), number(choices, "stages"), number(choices, "group"),
-        SharedTile(a_along_k, *((m, depth) if a_along_k else (depth, m)), size),
-        SharedTile(b_along_k, *((n, depth) if b_along_k else (depth, n)), size),
-        PRODUCT_DEPTH[element],
+        m, n, block_k, (along_m, along_n), number(choices, "stages"), number(choices, "group"),
+        SharedTile(a_along_k, *((m, block_k) if a_along_k else (block_k, m)), size),
+        SharedTile(b_along_k, *((n, block_k) if b_along_k else (block_k, n)), size),
+        PRODUCT_K[element],
     )  # fmt: skip

@@ -35,7 +35,7 @@ _SOME = 32
 _TERMS = 128
 """Terms of a slice, at least: an element then takes 256 operations for the 8 bytes of its partial sum that are written
 and read, more than any target's operations a byte."""
-_DEPTH = 8
+_BLOCK_K = 8
 """Extent along K of the tiles of a default."""
 _LONGEST = 4
 """Elements of the longest vector, of 4 bytes each."""
@@ -71,7 +71,7 @@ class MatmulSimt(Template):
         Knob("warps", ((1, 1), (1, 2), (2, 1), (2, 2), (4, 2), (2, 4)), "warps of a block along M and N"),
         Knob("repeats", ((1, 1), (1, 2), (2, 1), (2, 2)), "tiles of a warp along M and N"),
         Knob("thread", ((2, 2), (4, 4)), "neighbouring elements of a thread along M and N"),
-        Knob("depth", (8, 16), "extent of the tiles along K"),
+        Knob("block_k", (8, 16), "extent of the tiles along K"),
         Knob("resident", (1, 2), "blocks that a multiprocessor is to hold at once: fewer registers a thread"),
         Knob("a_order", ("k", "m"), "what consecutive threads take of A: elements along K or along M"),
         Knob("b_order", ("n", "k"), "what consecutive threads take of B: elements along N or along K"),
@@ -94,10 +94,10 @@ class MatmulSimt(Template):
             "warps": warps,
             "repeats": repeats,
             "thread": thread,
-            "depth": _DEPTH,
+            "block_k": _BLOCK_K,
             "resident": resident,
         }
-        return tile | dict(decided) | {"slices": _slices(anchor, rows, columns, _DEPTH, target)}
+        return tile | dict(decided) | {"slices": _slices(anchor, rows, columns, _BLOCK_K, target)}
 
     def decided(self, anchor: Anchor, target: Target) -> Choices:
         assert isinstance(anchor, MatmulOp)
@@ -113,7 +113,7 @@ class MatmulSimt(Template):
         def slices(choices: Choices) -> Choice:
             assert isinstance(anchor, MatmulOp)
             tile = SimtTile(choices)
-            return _slices(anchor, tile.m, tile.n, tile.depth, target)
+            return _slices(anchor, tile.m, tile.n, tile.block_k, target)
 
         return {"slices": slices}
 
@@ -127,7 +127,7 @@ class MatmulSimt(Template):
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         assert isinstance(anchor, MatmulOp)
         tile, resident = SimtTile(choices), number(choices, "resident")
-        shared_out(anchor, number(choices, "slices"), tile.depth).check(self.name)
+        shared_out(anchor, number(choices, "slices"), tile.block_k).check(self.name)
         shared = tile.shared_elements * byte_width(anchor.type.get_element_type())
         for what, used, limit in (
             ("threads", tile.threads, target.max_threads_per_block),
@@ -150,14 +150,14 @@ class MatmulSimt(Template):
             )
         left = target.registers_per_multiprocessor // (resident * tile.threads)
         overhang = anchor.shape[-2] % tile.m or anchor.shape[-1] % tile.n
-        needs_more = _needs_more(anchor, choices, tile.depth, overhang) if left <= 2 * tile.outputs else None
+        needs_more = _needs_more(anchor, choices, tile.block_k, overhang) if left <= 2 * tile.outputs else None
         if needs_more is not None:
             raise TreadleError(
                 f"matmul_simt: {left} registers a thread, of {resident} blocks of {tile.threads}, are too few for "
                 f"{tile.outputs} accumulators and {needs_more}",
                 accepted="resident = 1",
             )
-        fillings = ("A", tile.m * tile.depth, tile.a_filling), ("B", tile.depth * tile.n, tile.b_filling)
+        fillings = ("A", tile.m * tile.block_k, tile.a_filling), ("B", tile.block_k * tile.n, tile.b_filling)
         for operand, elements, filling in fillings:
             if filling is None:
                 raise TreadleError(
@@ -174,7 +174,7 @@ class MatmulSimt(Template):
         return _MatmulBody(anchor, tile, number(choices, "slices")).build(name, resident)
 
 
-def _needs_more(anchor: Anchor, choices: Choices, depth: int, overhang: int) -> str | None:
+def _needs_more(anchor: Anchor, choices: Choices, block_k: int, overhang: int) -> str | None:
     """What asks for more registers than twice as many as there are accumulators; None for nothing.
 
     A bound with a margin: each of these alone makes some shape spill on some GPU (NVRTC 13.0).
@@ -183,8 +183,8 @@ def _needs_more(anchor: Anchor, choices: Choices, depth: int, overhang: int) -> 
         return "their other halves"
     if overhang:
         return f"predicates of tiles that overhang by {overhang}"
-    if depth > 8:
-        return f"tiles of {depth} rows on their way"
+    if block_k > 8:
+        return f"the prefetch of tiles with block_k = {block_k}"
     if choices["a_vector"] != _LONGEST or choices["b_vector"] != _LONGEST:
         return f"addresses of vectors of {choices['a_vector']} and {choices['b_vector']}"
     if choices["a_order"] == "m" and choices["b_order"] == "k":
@@ -199,7 +199,7 @@ class _MatmulBody:
 
     def __init__(self, anchor: MatmulOp, tile: SimtTile, slices: int):
         self.anchor, self.tile = anchor, tile
-        self.slices = shared_out(anchor, slices, tile.depth)
+        self.slices = shared_out(anchor, slices, tile.block_k)
         self.m, self.n = anchor.shape[-2:]
         self.k = anchor.reduction_extent
         self.element = anchor.type.get_element_type()
@@ -220,8 +220,8 @@ class _MatmulBody:
         self.column = (place % columns) * tile.n
         self.batch_index = (place // (rows * columns)).delinearize(batch) if batch else []
         # A is kept transposed, so that a thread's neighbouring rows lie next to one another.
-        self.shared_a = b.alloc("shared_a", [2, tile.depth, tile.row_of_a], self.element, Space.SHARED)
-        self.shared_b = b.alloc("shared_b", [2, tile.depth, tile.row_of_b], self.element, Space.SHARED)
+        self.shared_a = b.alloc("shared_a", [2, tile.block_k, tile.row_of_a], self.element, Space.SHARED)
+        self.shared_b = b.alloc("shared_b", [2, tile.block_k, tile.row_of_b], self.element, Space.SHARED)
         self.acc = b.alloc("acc", [tile.m * tile.n // tile.threads], self.wide)
         with b.tasks(["e"], repeat(tile.outputs), unroll=True) as (e,):
             b.store(b.constant(0, self.wide), self.acc, [e])
@@ -286,14 +286,14 @@ class _MatmulBody:
 
     def _fetch(self, step: Index, next_a: SSAValue, next_b: SSAValue) -> None:
         """Global memory to registers: step's tiles of A and B, 0 beyond the matrices."""
-        b, first = self.b, step * self.tile.depth
+        b, first = self.b, step * self.tile.block_k
         with self._filling("a") as (i, k, ordinal):
-            row, depth = self.row + i, first + k
-            value = self._guarded(0, row, self.m, self.tile.m, depth, self.k, self.slices.covered)
+            row, term = self.row + i, first + k
+            value = self._guarded(0, row, self.m, self.tile.m, term, self.k, self.slices.covered)
             b.store(value, next_a, [ordinal])
         with self._filling("b") as (j, k, ordinal):
-            depth, column = first + k, self.column + j
-            value = self._guarded(1, depth, self.k, self.slices.covered, column, self.n, self.tile.n)
+            term, column = first + k, self.column + j
+            value = self._guarded(1, term, self.k, self.slices.covered, column, self.n, self.tile.n)
             b.store(value, next_b, [ordinal])
 
     def _guarded(self, operand: int, i: Index, i_end: int, i_tile: int, j: Index, j_end: int, j_tile: int) -> SSAValue:
@@ -325,7 +325,7 @@ class _MatmulBody:
         columns = repeat(tile.repeats[1] * tile.thread[1])
         regs_a = b.alloc("regs_a", [rows.shape[0]], self.wide)
         regs_b = b.alloc("regs_b", [columns.shape[0]], self.wide)
-        with b.loop("k", tile.depth, unroll=True) as k:
+        with b.loop("k", tile.block_k, unroll=True) as k:
             with b.tasks(["r"], rows, unroll=True) as (r,):
                 b.store(widened(b, b.load(self.shared_a, [half, k, self._line(0, r)])), regs_a, [r])
             with b.tasks(["c"], columns, unroll=True) as (c,):
@@ -356,10 +356,10 @@ class _MatmulBody:
             b.store(value, b.output, [*self.batch_index, row, column], all_of(inside))
 
 
-def _slices(anchor: MatmulOp, rows: int, columns: int, depth: int, target: Target) -> int:
+def _slices(anchor: MatmulOp, rows: int, columns: int, block_k: int, target: Target) -> int:
     """Into how many slices the terms of tiles of `rows` x `columns` are split."""
     blocks = tiles_of(anchor, rows, columns)
-    return number_of_slices(blocks, anchor.reduction_extent, depth, _TERMS, target.multiprocessors)
+    return number_of_slices(blocks, anchor.reduction_extent, block_k, _TERMS, target.multiprocessors)
 
 
 def _default_tile(anchor: MatmulOp, target: Target) -> tuple[int, int, tuple[Pair, Pair, Pair]]:
@@ -373,7 +373,7 @@ def _default_tile(anchor: MatmulOp, target: Target) -> tuple[int, int, tuple[Pai
         return tiles_of(anchor, *tile) * prod(tile)
 
     def slices(rows: int, columns: int) -> int:
-        return _slices(anchor, rows, columns, _DEPTH, target)
+        return _slices(anchor, rows, columns, _BLOCK_K, target)
 
     filled = sorted(
         (tile for tile in knobs if tile[0] < 2 * m and tile[1] < 2 * n),

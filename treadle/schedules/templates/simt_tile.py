@@ -77,13 +77,13 @@ def _filling(rows: int, columns: int, warps: int, vector: int, turned: bool) -> 
 
 
 class SimtTile:
-    """The extents that a choice of knobs implies: a block's tile is `m x n` of C and `depth` of K."""
+    """The extents that a choice of knobs implies: a block's tile is `m x n` of C and `block_k` of K."""
 
     lanes: ClassVar[tuple[int, int]] = _LANES
 
     def __init__(self, choices: Choices):
         self.warps, self.repeats, self.thread = (_pair(choices, k) for k in ("warps", "repeats", "thread"))
-        self.depth = number(choices, "depth")
+        self.block_k = number(choices, "block_k")
         self.mapping: Mapping = spatial(*self.warps) * repeat(*self.repeats) * spatial(*_LANES) * repeat(*self.thread)
         self.m, self.n = self.mapping.shape
         self.threads = self.mapping.workers
@@ -94,7 +94,7 @@ class SimtTile:
 
     def _filling(self, extent: int, turned: bool, most: int) -> Filling | None:
         """The tile of A or B as lines of K if it is turned, else as lines of M or N."""
-        rows, columns = (extent, self.depth) if turned else (self.depth, extent)
+        rows, columns = (extent, self.block_k) if turned else (self.block_k, extent)
         return Filling.of(rows, columns, self.threads, most, turned)
 
     @property
@@ -110,7 +110,7 @@ class SimtTile:
     @property
     def shared_elements(self) -> int:
         """Elements of two tiles of A and two of B."""
-        return 2 * self.depth * (self.row_of_a + self.row_of_b)
+        return 2 * self.block_k * (self.row_of_a + self.row_of_b)
 
 
 def _pair(choices: Choices, name: str) -> tuple[int, int]:
