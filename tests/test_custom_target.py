@@ -44,8 +44,8 @@ def test_one_multiprocessor_needs_no_slices() -> None:
         target: decisions(lowered_module(Request(product()[0], target), to="schedule")) for target in (A100, SLICE)
     }
     (whole,), (one,) = decided[A100], decided[SLICE]
-    assert "matmul_simt" in whole and "slices = 4" in whole
-    assert "matmul_simt" in one and "slices = 1" in one
+    assert "matmul_simt" in whole and "split_k = 4" in whole
+    assert "matmul_simt" in one and "split_k = 1" in one
 
 
 def test_models_for_two_targets_of_one_name_are_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

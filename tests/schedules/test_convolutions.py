@@ -75,8 +75,8 @@ def _leave_whole(module: ModuleOp) -> None:
     """Keeps products from being split, so that their kernels load nothing but operands."""
     for group in [op for op in module.walk() if isinstance(op, FusedOp)]:
         assert isinstance(group.schedule, UseAttr)
-        if "slices" in group.schedule.knobs():
-            group.schedule = UseAttr.get(group.schedule.template.data, group.schedule.knobs() | {"slices": 1})
+        if "split_k" in group.schedule.knobs():
+            group.schedule = UseAttr.get(group.schedule.template.data, group.schedule.knobs() | {"split_k": 1})
 
 
 def machine_code(layer: Layer, precision: str, arch: str) -> Sass:

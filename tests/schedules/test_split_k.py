@@ -56,7 +56,7 @@ def test_defaults_give_every_multiprocessor_a_block(
     on, anchor = Target.parse(target), product(((m, k), (k, 384)), dtype)
     choices = TEMPLATES[template].default(anchor, on)
     TEMPLATES[template].check(anchor, choices, on, "here")
-    slices, kernel = number(choices, "slices"), TEMPLATES[template].build(anchor, choices, on, "kernel")
+    slices, kernel = number(choices, "split_k"), TEMPLATES[template].build(anchor, choices, on, "kernel")
     blocks = kernel.grid.value.data
     assert (
         slices == 1
@@ -77,8 +77,8 @@ def test_the_space_has_one_number_of_slices_for_a_tile(template: str, dtype: str
     space = TEMPLATES[template].space(anchor, GPU)
     tiles: dict[tuple[object, ...], set[int]] = {}
     for choices in space:
-        tiles.setdefault(tuple(value for name, value in choices.items() if name != "slices"), set()).add(
-            number(choices, "slices")
+        tiles.setdefault(tuple(value for name, value in choices.items() if name != "split_k"), set()).add(
+            number(choices, "split_k")
         )
     assert 100 < len(space) < 200 and all(len(each) == 1 for each in tiles.values())
     assert max(max(each) for each in tiles.values()) == 4096 // fewest
@@ -87,34 +87,34 @@ def test_the_space_has_one_number_of_slices_for_a_tile(template: str, dtype: str
 
 def test_a_decision_by_hand_may_have_any_number_of_slices() -> None:
     template, anchor = TEMPLATES["matmul_simt"], product(((64, 4096), (4096, 64)), "float32")
-    by_hand = template.default(anchor, GPU) | {"slices": 7}
+    by_hand = template.default(anchor, GPU) | {"split_k": 7}
     assert by_hand not in template.space(anchor, GPU)
     template.check(anchor, by_hand, GPU, "here")
 
 
 @pytest.mark.parametrize(
-    ("template", "dtype", "slices", "message"),
+    ("template", "dtype", "split_k", "message"),
     [
         (
             "matmul_simt",
             "float32",
             8,
-            "here: matmul_simt with 8 slices of 2 of 13 steps along K leaves 1 without any; accepted: slices = 7",
+            "here: matmul_simt with 8 slices of 2 of 13 steps along K leaves 1 without any; accepted: split_k = 7",
         ),
         (
             "matmul_mma",
             "float16",
             6,
-            "here: matmul_mma with 6 slices of 1 of 4 steps along K leaves 2 without any; accepted: slices = 4",
+            "here: matmul_mma with 6 slices of 1 of 4 steps along K leaves 2 without any; accepted: split_k = 4",
         ),
-        ("matmul_tf32", "float32", 65, "here: knob 'slices' of template 'matmul_tf32' is 65; accepted: 1, 2, "),
-        ("matmul_simt", "float32", 0, "here: knob 'slices' of template 'matmul_simt' is 0; accepted: 1, 2, "),
+        ("matmul_tf32", "float32", 65, "here: knob 'split_k' of template 'matmul_tf32' is 65; accepted: 1, 2, "),
+        ("matmul_simt", "float32", 0, "here: knob 'split_k' of template 'matmul_simt' is 0; accepted: 1, 2, "),
     ],
 )
-def test_slices_without_a_step_are_rejected(template: str, dtype: str, slices: int, message: str) -> None:
+def test_slices_without_a_step_are_rejected(template: str, dtype: str, split_k: int, message: str) -> None:
     anchor = product(((40, 100), (100, 40)), dtype)
     with pytest.raises(TreadleError) as caught:
-        TEMPLATES[template].check(anchor, TEMPLATES[template].default(anchor, GPU) | {"slices": slices}, GPU, "here")
+        TEMPLATES[template].check(anchor, TEMPLATES[template].default(anchor, GPU) | {"split_k": split_k}, GPU, "here")
     assert str(caught.value).startswith(message)
 
 
@@ -122,9 +122,9 @@ def test_more_accumulators_than_can_be_added_up_are_not_split() -> None:
     """The space leaves such tiles whole; by hand it is rejected."""
     anchor, template = product(((128, 4096), (4096, 256)), "float16"), TEMPLATES["matmul_mma"]
     large = {"block": (128, 256), "warps": (2, 4), "block_k": 32, "stages": 2, "group": 1}
-    assert large | {"slices": 1} in list(template.space(anchor, GPU))
-    with pytest.raises(TreadleError, match=r"2 slices and 128 accumulators a thread has 64 too many .* or slices = 1"):
-        template.check(anchor, large | {"slices": 2}, GPU, "here")
+    assert large | {"split_k": 1} in list(template.space(anchor, GPU))
+    with pytest.raises(TreadleError, match=r"2 slices and 128 accumulators a thread has 64 too many .* or split_k = 1"):
+        template.check(anchor, large | {"split_k": 2}, GPU, "here")
 
 
 SMALL: dict[str, dict[str, Choice]] = {
@@ -142,7 +142,7 @@ SMALL: dict[str, dict[str, Choice]] = {
 def test_the_interpreter_agrees_in_any_order(template: str, dtype: str, reverse: bool) -> None:
     shapes: tuple[Shape, Shape] = ((2, 9, 90), (90, 11))
     anchor = product(shapes, dtype)
-    choices = TEMPLATES[template].default(anchor, GPU) | SMALL[template] | {"slices": 3}
+    choices = TEMPLATES[template].default(anchor, GPU) | SMALL[template] | {"split_k": 3}
     TEMPLATES[template].check(anchor, choices, GPU, "here")
     kernel = TEMPLATES[template].build(anchor, choices, GPU, "kernel")
     kernel.verify()
@@ -154,7 +154,7 @@ def test_doubles_are_added_up_as_doubles() -> None:
     a, b = (random(*shape, seed=n).astype(np.float64) for n, shape in enumerate(((9, 70), (70, 11))))
     graph = Graph(a, b)
     anchor = MatmulOp(graph[0], graph[1])
-    choices = TEMPLATES["matmul_simt"].default(anchor, GPU) | SMALL["matmul_simt"] | {"slices": 3}
+    choices = TEMPLATES["matmul_simt"].default(anchor, GPU) | SMALL["matmul_simt"] | {"split_k": 3}
     kernel = TEMPLATES["matmul_simt"].build(anchor, choices, GPU, "kernel")
     np.testing.assert_allclose(evaluate_kernel(kernel, [a, b]), a @ b, rtol=0, atol=70 * 2.0**-52 * 70)
 
@@ -163,14 +163,14 @@ def test_registers_of_two_blocks_do_not_hold_slices_too() -> None:
     anchor, template = product(((128, 768), (768, 3072)), "float32"), TEMPLATES["matmul_simt"]
     large = template.default(product(((4096, 4096), (4096, 4096)), "float32"), GPU)
     assert large["resident"] == 2
-    template.check(anchor, large | {"slices": 1}, GPU, "here")
+    template.check(anchor, large | {"split_k": 1}, GPU, "here")
     with pytest.raises(TreadleError, match="the slices that are added to them; accepted: resident = 1"):
-        template.check(anchor, large | {"slices": 6}, GPU, "here")
+        template.check(anchor, large | {"split_k": 6}, GPU, "here")
 
 
 def test_deep_tiles_of_tf32_do_not_overhang_with_many_accumulators() -> None:
     template = TEMPLATES["matmul_tf32"]
-    large = {"block": (256, 128), "warps": (4, 2), "block_k": 32, "stages": 2, "group": 1, "slices": 1}
+    large = {"block": (256, 128), "warps": (4, 2), "block_k": 32, "stages": 2, "group": 1, "split_k": 1}
     template.check(product(((256, 3072), (3072, 768)), "float32"), large, GPU, "here")
     with pytest.raises(
         TreadleError, match="block_k = 32, 16 too many, in tiles that overhang by 128; accepted: block_k = 16"

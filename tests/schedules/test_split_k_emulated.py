@@ -67,7 +67,7 @@ def test_slices_add_up_to_the_product(template: str, dtype: str, tile: dict[str,
     for n, (a, b, slices) in enumerate(SHAPES):
         graph = Graph(sample(a, dtype, 2 * n), sample(b, dtype, 2 * n + 1))
         module = graph.module(graph.add(MatmulOp(graph[0], graph[1])))
-        lowered = scheduled(module, template, tile | {"slices": slices}, GPU)
+        lowered = scheduled(module, template, tile | {"split_k": slices}, GPU)
         assert all(f", {slices})" in _arrivals(unit.text) for unit in print_kernels(lowered))
         (result,) = run_clean(lowered, graph.inputs, emulator_knobs)
         assert_product(result, *graph.inputs)
@@ -85,7 +85,7 @@ def test_operands_that_lie_transposed(order: str, template: str, tile: dict[str,
     shapes = [(36, 264) if order[0] == "n" else (264, 36), (264, 40) if order[1] == "n" else (40, 264)]
     graph = Graph(*(sample(shape, dtype, seed) for seed, shape in enumerate(shapes)))
     a, b = (graph[n] if turned == "n" else graph.add(TransposeOp(graph[n], [1, 0])) for n, turned in enumerate(order))
-    module = scheduled(graph.module(graph.add(MatmulOp(a, b))), template, tile | {"slices": 3}, GPU)
+    module = scheduled(graph.module(graph.add(MatmulOp(a, b))), template, tile | {"split_k": 3}, GPU)
     (result,) = run_clean(module, graph.inputs, emulator_knobs)
     a, b = (x if turned == "n" else x.T for x, turned in zip(graph.inputs, order, strict=True))
     assert_product(result, a, b)
@@ -101,7 +101,7 @@ def test_epilogues_follow_the_sum(template: str, dtype: str, tile: dict[str, Cho
     shapes = ((37, 200), (200, 40), (40,), (37, 40))
     graph = Graph(*(random(*shape, seed=n).astype(DTYPES[dtype]) for n, shape in enumerate(shapes)))
     module, expected = in_one_group(graph, _layer)
-    lowered = scheduled(module, template, tile | {"slices": 3}, GPU)
+    lowered = scheduled(module, template, tile | {"split_k": 3}, GPU)
     assert len(print_kernels(lowered)) == 1
     (result,) = run_clean(lowered, graph.inputs, emulator_knobs)
     # Both round the sum of 200 terms to the type's or to tf32's bits, and each of the operations behind it.
@@ -113,7 +113,7 @@ def test_epilogues_follow_the_sum(template: str, dtype: str, tile: dict[str, Cho
 def _module(template: str, tile: dict[str, Choice], a: Shape, b: Shape) -> tuple[ModuleOp, Graph]:
     graph = Graph(sample(a, "float32", 0), sample(b, "float32", 1))
     module = graph.module(graph.add(MatmulOp(graph[0], graph[1])))
-    return scheduled(module, template, tile | {"slices": 4}, GPU), graph
+    return scheduled(module, template, tile | {"split_k": 4}, GPU), graph
 
 
 def test_the_result_does_not_depend_on_which_block_is_last(emulator_knobs: Knobs):

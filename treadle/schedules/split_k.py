@@ -13,7 +13,7 @@ from treadle.dialects.graph import MatmulOp
 from treadle.errors import TreadleError
 from treadle.schedules.space import Knob
 
-SLICES = Knob("slices", tuple(range(1, 65)), "blocks that share out the terms of a tile of C; the last one adds up")
+SPLIT_K = Knob("split_k", tuple(range(1, 65)), "blocks that share out the terms of a tile of C; the last one adds up")
 LARGEST = 64 * 64
 """Elements of the largest tile that a default splits. Where larger ones are too few, smaller ones may fill a GPU whole,
 and leave nothing to add up; a thread has registers for both its sums and the loop that adds them."""
@@ -49,13 +49,13 @@ class Slices:
             raise TreadleError(
                 f"{template} with {self.number} slices of {self.each} of {self.steps} steps along K leaves "
                 f"{self.number - used} without any",
-                accepted=f"slices = {used}",
+                accepted=f"split_k = {used}",
             )
 
 
-def shared_out(product: MatmulOp, slices: int, block_k: int) -> Slices:
-    """The terms of a product in steps of `block_k`, shared out to `slices` blocks."""
-    return Slices(slices, ceil(product.reduction_extent / block_k), block_k)
+def shared_out(product: MatmulOp, split_k: int, block_k: int) -> Slices:
+    """The terms of a product in steps of `block_k`, shared out to `split_k` blocks."""
+    return Slices(split_k, ceil(product.reduction_extent / block_k), block_k)
 
 
 def tiles_of(product: MatmulOp, rows: int, columns: int) -> int:
@@ -79,15 +79,15 @@ def number_of_slices(blocks: int, terms: int, block_k: int, fewest: int, multipr
 
 
 def first_that_fills(
-    product: MatmulOp, tiles: Sequence[tuple[int, int]], slices: Callable[[int, int], int], multiprocessors: int
+    product: MatmulOp, tiles: Sequence[tuple[int, int]], split_k: Callable[[int, int], int], multiprocessors: int
 ) -> tuple[int, int]:
     """Of tiles in the order of preference the first of which every multiprocessor gets one, or a slice if they are
-    small enough to be split; the last one where none is that small. `slices` says how many a tile would have."""
+    small enough to be split; the last one where none is that small. `split_k` gives the slices of a tile's terms."""
     for rows, columns in tiles:
-        number = slices(rows, columns) if rows * columns <= LARGEST else 1
+        number = split_k(rows, columns) if rows * columns <= LARGEST else 1
         if tiles_of(product, rows, columns) * number >= multiprocessors:
             return rows, columns
     return tiles[-1]
 
 
-__all__ = ["LARGEST", "SLICES", "Slices", "first_that_fills", "number_of_slices", "shared_out", "tiles_of"]
+__all__ = ["LARGEST", "SPLIT_K", "Slices", "first_that_fills", "number_of_slices", "shared_out", "tiles_of"]

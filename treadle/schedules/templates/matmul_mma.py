@@ -12,7 +12,7 @@ from treadle.dialects.graph import MatmulOp
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.errors import TreadleError
-from treadle.schedules.split_k import SLICES, Slices, first_that_fills, number_of_slices, shared_out, tiles_of
+from treadle.schedules.split_k import SPLIT_K, Slices, first_that_fills, number_of_slices, shared_out, tiles_of
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
 from treadle.schedules.templates.matmul_mma_kernel import MmaKernel
 from treadle.schedules.templates.matmul_mma_tile import MmaTile, mma_tile
@@ -51,7 +51,7 @@ class MatmulMma(Template):
         Knob("block_k", (32, 64), "extent of the tiles along K"),
         Knob("stages", (2, 3, 4, 5), "tiles of A and of B in shared memory"),
         Knob("group", (1, 8), "rows of blocks that run next to one another, so that they share B's columns in L2"),
-        SLICES,
+        SPLIT_K,
     )
     default_block_k: ClassVar[int] = 32
 
@@ -67,33 +67,33 @@ class MatmulMma(Template):
         elif m <= 16:
             warps = {(16, 128): (1, 4)}
 
-        def slices(rows: int, columns: int) -> int:
+        def split_k(rows: int, columns: int) -> int:
             return _slices(anchor, rows, columns, block_k, target)
 
-        block = first_that_fills(anchor, list(warps), slices, target.multiprocessors)
+        block = first_that_fills(anchor, list(warps), split_k, target.multiprocessors)
         return {
             "block": block,
             "warps": warps[block],
             "block_k": block_k,
             "stages": 4,
             "group": 8 if ceil(m / block[0]) >= 8 else 1,
-            "slices": slices(*block),
+            "split_k": split_k(*block),
         }
 
     def dependent(self, anchor: Anchor, target: Target) -> Mapping[str, Callable[[Choices], Choice]]:
-        def slices(choices: Choices) -> Choice:
+        def split_k(choices: Choices) -> Choice:
             assert isinstance(anchor, MatmulOp)
             tile = mma_tile(anchor, choices, anchor.type.get_element_type())
             splits = tile.accumulators <= _MOST_SPLIT
             return _slices(anchor, tile.m, tile.n, tile.block_k, target) if splits else 1
 
-        return {"slices": slices}
+        return {"split_k": split_k}
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         assert isinstance(anchor, MatmulOp)
         tile = mma_tile(anchor, choices, anchor.type.get_element_type())
         self._check_warps(tile)
-        self._check_slices(tile, shared_out(anchor, number(choices, "slices"), tile.block_k))
+        self._check_slices(tile, shared_out(anchor, number(choices, "split_k"), tile.block_k))
         self._check_columns(tile, anchor.shape[-1])
         for what, used, limit in (
             ("threads", tile.threads, target.max_threads_per_block),
@@ -137,7 +137,7 @@ class MatmulMma(Template):
             raise TreadleError(
                 f"{self.name} with {slices.number} slices and {tile.accumulators} accumulators a thread has "
                 f"{tile.accumulators - _MOST_SPLIT} too many to add them up in registers",
-                accepted=f"at most {_MOST_SPLIT} accumulators a thread, or slices = 1",
+                accepted=f"at most {_MOST_SPLIT} accumulators a thread, or split_k = 1",
             )
 
     def _check_columns(self, tile: MmaTile, columns: int) -> None:
@@ -155,7 +155,7 @@ class MatmulMma(Template):
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, MatmulOp)
         tile = mma_tile(anchor, choices, anchor.type.get_element_type())
-        return MmaKernel(anchor, tile, number(choices, "slices")).build(name)
+        return MmaKernel(anchor, tile, number(choices, "split_k")).build(name)
 
 
 class MatmulTf32(MatmulMma):

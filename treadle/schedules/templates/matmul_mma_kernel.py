@@ -29,9 +29,9 @@ PAIR = 2
 class MmaKernel:
     """Writes the kernel of one product: a pipeline of copies, tile products between them, and the stores of C."""
 
-    def __init__(self, anchor: MatmulOp, tile: MmaTile, slices: int):
+    def __init__(self, anchor: MatmulOp, tile: MmaTile, split_k: int):
         self.anchor, self.tile = anchor, tile
-        self.slices = shared_out(anchor, slices, tile.block_k)
+        self.slices = shared_out(anchor, split_k, tile.block_k)
         self.m, self.n = anchor.shape[-2:]
         self.k = anchor.reduction_extent
         self.element = anchor.type.get_element_type()

@@ -23,7 +23,7 @@ from treadle.schedules.accumulator import accumulator, narrowed
 from treadle.schedules.index_value import Index, all_of
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.partial_sums import PartialSums
-from treadle.schedules.split_k import SLICES, first_that_fills, number_of_slices, shared_out, tiles_of
+from treadle.schedules.split_k import SPLIT_K, first_that_fills, number_of_slices, shared_out, tiles_of
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number, shared_by_batch
 from treadle.schedules.templates.simt_tile import Filling, SimtTile
 from treadle.target import Target
@@ -77,7 +77,7 @@ class MatmulSimt(Template):
         Knob("b_order", ("n", "k"), "what consecutive threads take of B: elements along N or along K"),
         Knob("a_vector", (1, 2, 4), "consecutive elements of A that a thread loads at once, at most"),
         Knob("b_vector", (1, 2, 4), "consecutive elements of B that a thread loads at once, at most"),
-        SLICES,
+        SPLIT_K,
     )
 
     def fits(self, anchor: Anchor) -> bool:
@@ -97,7 +97,7 @@ class MatmulSimt(Template):
             "block_k": _BLOCK_K,
             "resident": resident,
         }
-        return tile | dict(decided) | {"slices": _slices(anchor, rows, columns, _BLOCK_K, target)}
+        return tile | dict(decided) | {"split_k": _slices(anchor, rows, columns, _BLOCK_K, target)}
 
     def decided(self, anchor: Anchor, target: Target) -> Choices:
         assert isinstance(anchor, MatmulOp)
@@ -110,12 +110,12 @@ class MatmulSimt(Template):
         }
 
     def dependent(self, anchor: Anchor, target: Target) -> Mapping[str, Callable[[Choices], Choice]]:
-        def slices(choices: Choices) -> Choice:
+        def split_k(choices: Choices) -> Choice:
             assert isinstance(anchor, MatmulOp)
             tile = SimtTile(choices)
             return _slices(anchor, tile.m, tile.n, tile.block_k, target)
 
-        return {"slices": slices}
+        return {"split_k": split_k}
 
     def evaluations(self, anchor: Operation, operand: SSAValue, target: Target) -> Fraction | None:
         """Each column of tiles fetches all of A, each row of tiles all of B."""
@@ -127,7 +127,7 @@ class MatmulSimt(Template):
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         assert isinstance(anchor, MatmulOp)
         tile, resident = SimtTile(choices), number(choices, "resident")
-        shared_out(anchor, number(choices, "slices"), tile.block_k).check(self.name)
+        shared_out(anchor, number(choices, "split_k"), tile.block_k).check(self.name)
         shared = tile.shared_elements * byte_width(anchor.type.get_element_type())
         for what, used, limit in (
             ("threads", tile.threads, target.max_threads_per_block),
@@ -171,7 +171,7 @@ class MatmulSimt(Template):
         tile = SimtTile(choices)
         # Where nothing is said, ptxas spills a few registers for the sake of one block more.
         resident = number(choices, "resident") if tile.outputs >= _SOME else None
-        return _MatmulBody(anchor, tile, number(choices, "slices")).build(name, resident)
+        return _MatmulBody(anchor, tile, number(choices, "split_k")).build(name, resident)
 
 
 def _needs_more(anchor: Anchor, choices: Choices, block_k: int, overhang: int) -> str | None:
@@ -189,7 +189,7 @@ def _needs_more(anchor: Anchor, choices: Choices, block_k: int, overhang: int) -
         return f"addresses of vectors of {choices['a_vector']} and {choices['b_vector']}"
     if choices["a_order"] == "m" and choices["b_order"] == "k":
         return "two operands that are both transposed"
-    if choices.get("slices", 1) != 1:
+    if choices.get("split_k", 1) != 1:
         return "the slices that are added to them"
     return None
 
@@ -197,9 +197,9 @@ def _needs_more(anchor: Anchor, choices: Choices, block_k: int, overhang: int) -
 class _MatmulBody:
     """Writes the kernel of one product."""
 
-    def __init__(self, anchor: MatmulOp, tile: SimtTile, slices: int):
+    def __init__(self, anchor: MatmulOp, tile: SimtTile, split_k: int):
         self.anchor, self.tile = anchor, tile
-        self.slices = shared_out(anchor, slices, tile.block_k)
+        self.slices = shared_out(anchor, split_k, tile.block_k)
         self.m, self.n = anchor.shape[-2:]
         self.k = anchor.reduction_extent
         self.element = anchor.type.get_element_type()
@@ -372,7 +372,7 @@ def _default_tile(anchor: MatmulOp, target: Target) -> tuple[int, int, tuple[Pai
     def covered(tile: Pair) -> int:
         return tiles_of(anchor, *tile) * prod(tile)
 
-    def slices(rows: int, columns: int) -> int:
+    def split_k(rows: int, columns: int) -> int:
         return _slices(anchor, rows, columns, _BLOCK_K, target)
 
     filled = sorted(
@@ -380,7 +380,7 @@ def _default_tile(anchor: MatmulOp, target: Target) -> tuple[int, int, tuple[Pai
         key=lambda tile: (-prod(tile), covered(tile)),
     )
     tiles = [*filled, min(_SMALLEST, key=covered)]
-    rows, columns = first_that_fills(anchor, tiles, slices, target.multiprocessors)
+    rows, columns = first_that_fills(anchor, tiles, split_k, target.multiprocessors)
     return rows, columns, knobs[rows, columns]
 
 
