@@ -128,7 +128,7 @@ def test_more_accumulators_than_can_be_added_up_are_not_split() -> None:
 
 
 SMALL: dict[str, dict[str, Choice]] = {
-    "matmul_simt": {"warps": (1, 1), "repeats": (1, 1), "thread": (2, 2), "resident": 1},
+    "matmul_simt": {"warps": (1, 1), "repeats": (1, 1), "thread": (2, 2), "min_blocks_per_sm": 1},
     "matmul_mma": {"block": (32, 64), "warps": (2, 2), "stages": 2},
     "matmul_tf32": {"block": (32, 64), "warps": (2, 2), "stages": 2},
 }
@@ -162,9 +162,9 @@ def test_doubles_are_added_up_as_doubles() -> None:
 def test_registers_of_two_blocks_do_not_hold_slices_too() -> None:
     anchor, template = product(((128, 768), (768, 3072)), "float32"), TEMPLATES["matmul_simt"]
     large = template.default(product(((4096, 4096), (4096, 4096)), "float32"), GPU)
-    assert large["resident"] == 2
+    assert large["min_blocks_per_sm"] == 2
     template.check(anchor, large | {"split_k": 1}, GPU, "here")
-    with pytest.raises(TreadleError, match="the slices that are added to them; accepted: resident = 1"):
+    with pytest.raises(TreadleError, match="the slices that are added to them; accepted: min_blocks_per_sm = 1"):
         template.check(anchor, large | {"split_k": 6}, GPU, "here")
 
 

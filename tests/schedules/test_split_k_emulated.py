@@ -25,7 +25,7 @@ from treadle.knobs import Knobs
 Array = NDArray[Any]
 Shape = tuple[int, ...]
 
-SIMT: dict[str, Choice] = {"warps": (1, 2), "repeats": (1, 1), "thread": (2, 2), "resident": 1}
+SIMT: dict[str, Choice] = {"warps": (1, 2), "repeats": (1, 1), "thread": (2, 2), "min_blocks_per_sm": 1}
 MMA: dict[str, Choice] = {"block": (32, 64), "warps": (2, 2), "stages": 3, "group": 1}
 TEMPLATES = [
     ("matmul_simt", "float32", SIMT),

@@ -413,16 +413,22 @@ def test_a_tile_that_the_threads_do_not_share_is_rejected():
 def test_blocks_for_which_registers_do_not_reach_are_rejected(
     anchor: Anchor, choices: dict[str, Choice], why: str
 ) -> None:
-    tile: dict[str, Choice] = {"warps": (4, 2), "repeats": (2, 2), "thread": (4, 4), "block_k": 8, "resident": 2}
+    tile: dict[str, Choice] = {
+        "warps": (4, 2),
+        "repeats": (2, 2),
+        "thread": (4, 4),
+        "block_k": 8,
+        "min_blocks_per_sm": 2,
+    }
     message = rejection("matmul_simt", anchor, GPU, **(tile | choices))
     assert "matmul_simt: 128 registers a thread, of 2 blocks of 256, are too few for 64 accumulators" in message
-    assert f"and {why}; accepted: resident = 1" in message
+    assert f"and {why}; accepted: min_blocks_per_sm = 1" in message
 
 
 def test_room_for_blocks_that_there_is_anyway_is_rejected():
-    message = rejection("matmul_simt", product(ODD), GPU, resident=2)
+    message = rejection("matmul_simt", product(ODD), GPU, min_blocks_per_sm=2)
     assert "matmul_simt with 4 accumulators a thread leaves room for 2 blocks anyway, 60 fewer than" in message
-    assert "accepted: resident = 1" in message
+    assert "accepted: min_blocks_per_sm = 1" in message
 
 
 def test_vectors_that_overrun_are_rejected():

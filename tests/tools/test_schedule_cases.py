@@ -67,7 +67,7 @@ def test_a_block_more_leaves_fewer_registers_a_thread() -> None:
     case = cases()["matmul 4096 x 4096 x 4096"]
     default = case.default(Target.parse("sm_80"))
     limits = [
-        compiled(case.text(), default.template.data, default.knobs() | {"resident": n}, "sm_80").register_limit
+        compiled(case.text(), default.template.data, default.knobs() | {"min_blocks_per_sm": n}, "sm_80").register_limit
         for n in (1, 2)
     ]
     assert limits == [255, 128]

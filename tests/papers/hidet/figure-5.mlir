@@ -55,6 +55,6 @@ func.func @figure_5(%a: tensor<64x1024xf32>, %b: tensor<1024x64xf32>) -> tensor<
   %y = graph.fused "matmul" {
     %m = graph.matmul %a, %b : (tensor<64x1024xf32>, tensor<1024x64xf32>) -> tensor<64x64xf32>
     graph.yield %m : tensor<64x64xf32>
-  } schedule #schedule.use<"matmul_simt", {warps = [2, 2], repeats = [2, 1], thread = [4, 4], block_k = 8, resident = 1, a_order = "k", b_order = "n", a_vector = 4, b_vector = 4, split_k = 1}> : tensor<64x64xf32>
+  } schedule #schedule.use<"matmul_simt", {warps = [2, 2], repeats = [2, 1], thread = [4, 4], block_k = 8, min_blocks_per_sm = 1, a_order = "k", b_order = "n", a_vector = 4, b_vector = 4, split_k = 1}> : tensor<64x64xf32>
   func.return %y : tensor<64x64xf32>
 }

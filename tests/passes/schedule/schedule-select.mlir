@@ -6,7 +6,7 @@
 // CPU: } schedule #schedule.use<"matmul_cpu", {rows = {{[0-9]+}}, chunk = {{[0-9]+}}, pack = {{[a-z]+[}]}}> : tensor<128x64xf32>
 // GPU: graph.fused "product"
 // ONE: } schedule #schedule.use<"matmul_simt", {warps = [2, 2], repeats = [2, 1], thread = [4, 4],
-// GPU: } schedule #schedule.use<"matmul_simt", {warps = [1, 2], repeats = [1, 1], thread = [2, 2], block_k = 8, resident = 1, a_order = "k", b_order = "n", a_vector = 4, b_vector = 4, split_k = 1}> : tensor<128x64xf32>
+// GPU: } schedule #schedule.use<"matmul_simt", {warps = [1, 2], repeats = [1, 1], thread = [2, 2], block_k = 8, min_blocks_per_sm = 1, a_order = "k", b_order = "n", a_vector = 4, b_vector = 4, split_k = 1}> : tensor<128x64xf32>
 func.func @product(%x: tensor<128x96xf32>, %w: tensor<96x64xf32>) -> tensor<128x64xf32> {
   %y = graph.fused "product" {
     %m = graph.matmul %x, %w : (tensor<128x96xf32>, tensor<96x64xf32>) -> tensor<128x64xf32>

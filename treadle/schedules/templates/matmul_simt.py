@@ -72,7 +72,7 @@ class MatmulSimt(Template):
         Knob("repeats", ((1, 1), (1, 2), (2, 1), (2, 2)), "tiles of a warp along M and N"),
         Knob("thread", ((2, 2), (4, 4)), "neighbouring elements of a thread along M and N"),
         Knob("block_k", (8, 16), "extent of the tiles along K"),
-        Knob("resident", (1, 2), "blocks that a multiprocessor is to hold at once: fewer registers a thread"),
+        Knob("min_blocks_per_sm", (1, 2), "blocks that a multiprocessor is to hold at once: fewer registers a thread"),
         Knob("a_order", ("k", "m"), "what consecutive threads take of A: elements along K or along M"),
         Knob("b_order", ("n", "k"), "what consecutive threads take of B: elements along N or along K"),
         Knob("a_vector", (1, 2, 4), "consecutive elements of A that a thread loads at once, at most"),
@@ -89,13 +89,13 @@ class MatmulSimt(Template):
         decided = self.decided(anchor, target)
         m, n = anchor.shape[-2:]
         largest = (warps, repeats) == _DEFAULTS[0][2][:2]
-        resident = 2 if largest and not _needs_more(anchor, decided, 8, m % 128 or n % 128) else 1
+        min_blocks_per_sm = 2 if largest and not _needs_more(anchor, decided, 8, m % 128 or n % 128) else 1
         tile: dict[str, Choice] = {
             "warps": warps,
             "repeats": repeats,
             "thread": thread,
             "block_k": _BLOCK_K,
-            "resident": resident,
+            "min_blocks_per_sm": min_blocks_per_sm,
         }
         return tile | dict(decided) | {"split_k": _slices(anchor, rows, columns, _BLOCK_K, target)}
 
@@ -126,36 +126,36 @@ class MatmulSimt(Template):
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         assert isinstance(anchor, MatmulOp)
-        tile, resident = SimtTile(choices), number(choices, "resident")
+        tile, blocks = SimtTile(choices), number(choices, "min_blocks_per_sm")
         shared_out(anchor, number(choices, "split_k"), tile.block_k).check(self.name)
         shared = tile.shared_elements * byte_width(anchor.type.get_element_type())
         for what, used, limit in (
             ("threads", tile.threads, target.max_threads_per_block),
             ("bytes of shared memory", shared, target.shared_per_block_static),
-            ("resident threads", resident * tile.threads, target.max_warps_per_multiprocessor * target.warp_size),
-            ("resident bytes of shared memory", resident * shared, target.shared_per_multiprocessor),
+            ("resident threads", blocks * tile.threads, target.max_warps_per_multiprocessor * target.warp_size),
+            ("resident bytes of shared memory", blocks * shared, target.shared_per_multiprocessor),
             ("accumulators a thread", tile.outputs, target.registers_per_thread),
-            ("resident accumulators", resident * tile.m * tile.n, target.registers_per_multiprocessor),
+            ("resident accumulators", blocks * tile.m * tile.n, target.registers_per_multiprocessor),
         ):
             if used > limit:
                 raise TreadleError(
                     f"matmul_simt with {tile.m} x {tile.n} tiles takes {used} {what}, {used - limit} too many",
                     accepted=f"at most {limit} on {target.name}",
                 )
-        if resident > 1 and tile.outputs < _MANY:
+        if blocks > 1 and tile.outputs < _MANY:
             raise TreadleError(
-                f"matmul_simt with {tile.outputs} accumulators a thread leaves room for {resident} blocks anyway, "
+                f"matmul_simt with {tile.outputs} accumulators a thread leaves room for {blocks} blocks anyway, "
                 f"{_MANY - tile.outputs} fewer than where registers get scarce",
-                accepted="resident = 1",
+                accepted="min_blocks_per_sm = 1",
             )
-        left = target.registers_per_multiprocessor // (resident * tile.threads)
+        left = target.registers_per_multiprocessor // (blocks * tile.threads)
         overhang = anchor.shape[-2] % tile.m or anchor.shape[-1] % tile.n
         needs_more = _needs_more(anchor, choices, tile.block_k, overhang) if left <= 2 * tile.outputs else None
         if needs_more is not None:
             raise TreadleError(
-                f"matmul_simt: {left} registers a thread, of {resident} blocks of {tile.threads}, are too few for "
+                f"matmul_simt: {left} registers a thread, of {blocks} blocks of {tile.threads}, are too few for "
                 f"{tile.outputs} accumulators and {needs_more}",
-                accepted="resident = 1",
+                accepted="min_blocks_per_sm = 1",
             )
         fillings = ("A", tile.m * tile.block_k, tile.a_filling), ("B", tile.block_k * tile.n, tile.b_filling)
         for operand, elements, filling in fillings:
@@ -170,8 +170,8 @@ class MatmulSimt(Template):
         assert isinstance(anchor, MatmulOp)
         tile = SimtTile(choices)
         # Where nothing is said, ptxas spills a few registers for the sake of one block more.
-        resident = number(choices, "resident") if tile.outputs >= _SOME else None
-        return _MatmulBody(anchor, tile, number(choices, "split_k")).build(name, resident)
+        min_blocks_per_sm = number(choices, "min_blocks_per_sm") if tile.outputs >= _SOME else None
+        return _MatmulBody(anchor, tile, number(choices, "split_k")).build(name, min_blocks_per_sm)
 
 
 def _needs_more(anchor: Anchor, choices: Choices, block_k: int, overhang: int) -> str | None:
@@ -208,7 +208,7 @@ class _MatmulBody:
         types = [t for t in (anchor.a.type, anchor.b.type) if isinstance(t, TensorType)]
         self.b = KernelBuilder(types, anchor.type)
 
-    def build(self, name: str, resident: int | None) -> KernelOp:
+    def build(self, name: str, min_blocks_per_sm: int | None) -> KernelOp:
         b, tile = self.b, self.tile
         rows, columns = ceil(self.m / tile.m), ceil(self.n / tile.n)
         batch = self.anchor.shape[:-2]
@@ -233,7 +233,7 @@ class _MatmulBody:
         grid = tiles * self.slices.number
         comment = f"C[{self.m}, {self.n}] = A[{self.m}, {self.k}] * B[{self.k}, {self.n}]"
         operands = [self.anchor.a, self.anchor.b]
-        return b.kernel(name, operands, self.anchor.type, grid, tile.threads, comment, resident)
+        return b.kernel(name, operands, self.anchor.type, grid, tile.threads, comment, min_blocks_per_sm)
 
     def _add_up(self, tiles: int, place: Index, slice: Index) -> None:
         """The tile's last block adds up the slices, and stores."""
