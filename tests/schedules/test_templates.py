@@ -108,7 +108,7 @@ def product(shapes: tuple[Shape, Shape], dtype: str = "float32") -> MatmulOp:
 
 
 @pytest.mark.parametrize("shapes", PRODUCTS, ids=str)
-@pytest.mark.parametrize("name", ["matmul_cpu", "matmul_simt", "rule_cuda"])
+@pytest.mark.parametrize("name", ["matmul_cpu", "matmul_simt", "generic_cuda"])
 def test_products_of_any_size(name: str, shapes: tuple[Shape, Shape]):
     check(name, product(shapes))
 
@@ -120,17 +120,17 @@ def test_products_of_other_floats(name: str, dtype: str):
     check(name, anchor)
 
 
-@pytest.mark.parametrize("name", ["matmul_cpu", "matmul_simt", "rule_cuda"])
+@pytest.mark.parametrize("name", ["matmul_cpu", "matmul_simt", "generic_cuda"])
 def test_the_product_of_a_tensor_with_itself(name: str):
     x = tensor(5, 5)
     check(name, MatmulOp(x, x))
 
 
-def test_a_product_of_integers_is_left_to_the_rule():
+def test_a_product_of_integers_is_left_to_the_generic_template():
     anchor = product(((3, 4), (4, 5)), "int32")
     assert not TEMPLATES["matmul_cpu"].fits(anchor) and not TEMPLATES["matmul_simt"].fits(anchor)
-    check("rule_cuda", anchor)
-    check("rule_cpu", defined(anchor))
+    check("generic_cuda", anchor)
+    check("generic_cpu", defined(anchor))
 
 
 @pytest.mark.parametrize("pack", [True, False])
@@ -193,12 +193,12 @@ def reduction(case: tuple[str, Shape, tuple[int, ...], str], keep: bool = False)
 
 
 @pytest.mark.parametrize("case", REDUCTIONS, ids=str)
-@pytest.mark.parametrize("name", ["reduce_cpu", "reduce_cuda", "rule_cpu", "rule_cuda"])
+@pytest.mark.parametrize("name", ["reduce_cpu", "reduce_cuda", "generic_cpu", "generic_cuda"])
 def test_reductions(name: str, case: tuple[str, Shape, tuple[int, ...], str]):
     check(name, reduction(case))
 
 
-@pytest.mark.parametrize("name", ["reduce_cpu", "reduce_cuda", "rule_cpu", "rule_cuda"])
+@pytest.mark.parametrize("name", ["reduce_cpu", "reduce_cuda", "generic_cpu", "generic_cuda"])
 def test_sums_of_half_precision_run_in_single(name: str):
     """Carried in f16, 2048 + 1 is 2048."""
     anchor = reduction(("add", (1, 3001), (1,), "float16"))
@@ -258,7 +258,7 @@ def comparison_of_sum() -> ComputeOp:
     return compute_of(TensorType(element_type(np.dtype(np.bool_)), [3]), element_of)
 
 
-@pytest.mark.parametrize("name", ["reduce_cpu", "reduce_cuda", "rule_cpu", "rule_cuda"])
+@pytest.mark.parametrize("name", ["reduce_cpu", "reduce_cuda", "generic_cpu", "generic_cuda"])
 def test_the_fold_has_another_type_than_the_result(name: str):
     check(name, comparison_of_sum())
 
@@ -283,29 +283,29 @@ POINTWISE: list[Operator] = [
 
 
 @pytest.mark.parametrize("operator", POINTWISE, ids=lambda op: f"{op.name} {op.type}")
-@pytest.mark.parametrize("name", ["rule_cpu", "rule_cuda"])
-def test_rules(name: str, operator: Operator):
+@pytest.mark.parametrize("name", ["generic_cpu", "generic_cuda"])
+def test_generic_templates(name: str, operator: Operator):
     check(name, defined(operator))
 
 
 @pytest.mark.parametrize("run", [1, 4, 16, 65536])
 @pytest.mark.parametrize("rows", [1, 2, 16])
-def test_knobs_of_rule_cpu(run: int, rows: int):
-    check("rule_cpu", defined(POINTWISE[3]), {"run": run, "rows": rows})
-    check("rule_cpu", defined(POINTWISE[6]), {"run": run, "rows": rows})
+def test_knobs_of_generic_cpu(run: int, rows: int):
+    check("generic_cpu", defined(POINTWISE[3]), {"run": run, "rows": rows})
+    check("generic_cpu", defined(POINTWISE[6]), {"run": run, "rows": rows})
 
 
 @pytest.mark.parametrize("threads", [32, 512])
 @pytest.mark.parametrize("repeats", [1, 2, 8])
-def test_knobs_of_rule_cuda(threads: int, repeats: int):
-    check("rule_cuda", defined(POINTWISE[3]), {"threads": threads, "repeats": repeats})
+def test_knobs_of_generic_cuda(threads: int, repeats: int):
+    check("generic_cuda", defined(POINTWISE[3]), {"threads": threads, "repeats": repeats})
 
 
 @pytest.mark.parametrize("vector", [1, 2, 4])
 @pytest.mark.parametrize("repeats", [1, 4])
-def test_vectors_of_rule_cuda(vector: int, repeats: int):
+def test_vectors_of_generic_cuda(vector: int, repeats: int):
     for operator in (UnaryOp("exp", tensor(3, 52)), TransposeOp(tensor(4, 9), [1, 0])):
-        check("rule_cuda", defined(operator), {"vector": vector, "repeats": repeats, "threads": 32})
+        check("generic_cuda", defined(operator), {"vector": vector, "repeats": repeats, "threads": 32})
 
 
 def constant_tensor() -> ComputeOp:
@@ -313,7 +313,7 @@ def constant_tensor() -> ComputeOp:
     return compute_of(TensorType(f32, [3]), lambda b, _: b.constant(2.5, f32))
 
 
-@pytest.mark.parametrize("name", ["rule_cpu", "rule_cuda"])
+@pytest.mark.parametrize("name", ["generic_cpu", "generic_cuda"])
 def test_a_definition_without_operands(name: str):
     check(name, constant_tensor())
 
@@ -432,8 +432,8 @@ def test_room_for_blocks_that_there_is_anyway_is_rejected():
 
 
 def test_vectors_that_overrun_are_rejected():
-    message = rejection("rule_cuda", defined(UnaryOp("exp", tensor(3, 5))), GPU, vector=4)
-    assert "rule_cuda: vectors of 4 overrun a result of 15 elements by 1" in message
+    message = rejection("generic_cuda", defined(UnaryOp("exp", tensor(3, 5))), GPU, vector=4)
+    assert "generic_cuda: vectors of 4 overrun a result of 15 elements by 1" in message
     message = rejection("transpose_cuda", defined(TransposeOp(tensor(33, 32), [1, 0])), GPU, write_vector=4)
     assert "transpose_cuda: vectors of 4 overrun 33 elements along the result by 3" in message
 

@@ -61,7 +61,7 @@ EXPECTED = {
         8,
     ),
     "row_cuda": Expected(frozenset({"MUFU.EX2", "LDG", "SHFL.BFLY", "STG"}), 16),
-    "rule_cuda": Expected(frozenset({"FFMA", "LDG", "STG"}), 48),
+    "generic_cuda": Expected(frozenset({"FFMA", "LDG", "STG"}), 48),
     "transpose_cuda": Expected(frozenset({"LDG.E.128", "STS", "LDS", "BAR.SYNC", "STG.E.128"}), 48),
     "window_cuda": Expected(frozenset({"FFMA", "LDG", "STG"}), 32),
     "matmul_mma": Expected(frozenset({"HMMA.16816.F32", "LDGSTS.BYPASS.128", "LDSM.16.M88.4", "LDSM.16.MT88.4"}), 4),
@@ -87,7 +87,7 @@ GRAPHS: dict[str, tuple[Callable[[Graph], SSAValue], tuple[tuple[int, ...], ...]
         lambda g: g.add(ConvOp(g[0], g[1], [1, 1], [1] * 4, [1, 1], 96)),
         ((1, 96, 56, 56), (96, 1, 3, 3)),
     ),
-    "rule_cuda": (lambda g: g.add(UnaryOp("exp", g.add(BinaryOp("add", g[0], g[1])))), ((64, 1000), (64, 1000))),
+    "generic_cuda": (lambda g: g.add(UnaryOp("exp", g.add(BinaryOp("add", g[0], g[1])))), ((64, 1000), (64, 1000))),
 }
 """A graph that becomes one kernel of the template."""
 HALVES = ("matmul_mma", "attention_mma")

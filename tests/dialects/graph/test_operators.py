@@ -170,7 +170,7 @@ GOOD = [
         "%i",
     ),
     f"%y = {FUSED} : tensor<4xf32>",
-    f'%y = {FUSED} schedule #schedule.use<"rule_cpu", {{run = 16, rows = 2}}> : tensor<4xf32>',
+    f'%y = {FUSED} schedule #schedule.use<"generic_cpu", {{run = 16, rows = 2}}> : tensor<4xf32>',
 ]
 
 

@@ -174,7 +174,7 @@ func.func @main(%x: tensor<0x4xf32>) -> tensor<0x4xf32> {
     ("schedule", "message"),
     [
         ("", "'graph.fused' reads or gives a tensor without elements after stage 'fuse'; accepted: extents from 1"),
-        ('schedule #schedule.use<"rule_cpu", {run = 1, rows = 1}>', "'rule_cpu' schedules no empty tensor"),
+        ('schedule #schedule.use<"generic_cpu", {run = 1, rows = 1}>', "'generic_cpu' schedules no empty tensor"),
     ],
 )
 def test_text_that_skipped_the_pass(schedule: str, message: str) -> None:

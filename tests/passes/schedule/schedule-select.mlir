@@ -53,8 +53,8 @@ func.func @norm(%x: tensor<4x300xf32>) -> tensor<4xf32> {
 }
 
 // A decision that is there stays.
-// CPU: } schedule #schedule.use<"rule_cpu", {run = 16, rows = 2}> : tensor<32xf32>
-// GPU: } schedule #schedule.use<"rule_cpu", {run = 16, rows = 2}> : tensor<32xf32>
+// CPU: } schedule #schedule.use<"generic_cpu", {run = 16, rows = 2}> : tensor<32xf32>
+// GPU: } schedule #schedule.use<"generic_cpu", {run = 16, rows = 2}> : tensor<32xf32>
 func.func @decided(%x: tensor<32xf32>) -> tensor<32xf32> {
   %y = graph.fused "exp" {
     %e = graph.compute (%i) {
@@ -63,6 +63,6 @@ func.func @decided(%x: tensor<32xf32>) -> tensor<32xf32> {
       graph.yield %b : f32
     } : tensor<32xf32>
     graph.yield %e : tensor<32xf32>
-  } schedule #schedule.use<"rule_cpu", {run = 16, rows = 2}> : tensor<32xf32>
+  } schedule #schedule.use<"generic_cpu", {run = 16, rows = 2}> : tensor<32xf32>
   func.return %y : tensor<32xf32>
 }

@@ -102,7 +102,11 @@ CASES = [
         INSTANTIATE,
         "group 'product': unknown template 'gemm'; accepted: attention_cuda, attention_mma",
     ),
-    (decided('"rule_cpu", {run = 1, rows = 1}'), INSTANTIATE, "template 'rule_cpu' does not schedule graph.matmul"),
+    (
+        decided('"generic_cpu", {run = 1, rows = 1}'),
+        INSTANTIATE,
+        "template 'generic_cpu' does not schedule graph.matmul",
+    ),
     (decided('"matmul_simt"'), INSTANTIATE, "template 'matmul_simt' is for cuda targets, not cpu"),
     (decided('"matmul_cpu", {rows = 8, tile = 8}'), INSTANTIATE, "template 'matmul_cpu' has no knob 'tile'"),
     (decided('"matmul_cpu", {rows = 9}'), INSTANTIATE, "knob 'rows' of template 'matmul_cpu' is 9; accepted: 1, 2, 3"),

@@ -3,6 +3,8 @@
 from treadle.schedules.template import Template
 from treadle.schedules.templates.attention_cuda import AttentionCuda
 from treadle.schedules.templates.attention_mma import AttentionMma
+from treadle.schedules.templates.generic_cpu import GenericCpu
+from treadle.schedules.templates.generic_cuda import GenericCuda
 from treadle.schedules.templates.matmul_cpu import MatmulCpu
 from treadle.schedules.templates.matmul_mma import MatmulMma, MatmulTf32
 from treadle.schedules.templates.matmul_simt import MatmulSimt
@@ -10,8 +12,6 @@ from treadle.schedules.templates.reduce_cpu import ReduceCpu
 from treadle.schedules.templates.reduce_cuda import ReduceCuda
 from treadle.schedules.templates.row_cpu import RowCpu
 from treadle.schedules.templates.row_cuda import RowCuda
-from treadle.schedules.templates.rule_cpu import RuleCpu
-from treadle.schedules.templates.rule_cuda import RuleCuda
 from treadle.schedules.templates.transpose_cuda import TransposeCuda
 from treadle.schedules.templates.window_cuda import WindowCuda
 
@@ -21,7 +21,7 @@ TEMPLATES: dict[str, Template] = {
         MatmulCpu(),
         RowCpu(),
         ReduceCpu(),
-        RuleCpu(),
+        GenericCpu(),
         AttentionMma(),
         AttentionCuda(),
         RowCuda(),
@@ -30,7 +30,7 @@ TEMPLATES: dict[str, Template] = {
         MatmulMma(),
         MatmulSimt(),
         TransposeCuda(),
-        RuleCuda(),
+        GenericCuda(),
         MatmulTf32(),
     )
 }

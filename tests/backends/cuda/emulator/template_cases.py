@@ -210,5 +210,5 @@ COVERED: dict[str, Coverage] = {
     "row_cuda": Coverage(DTYPES, tuple(partial(_row, case) for case in row_cases.CASES)),
     "window_cuda": Coverage(DTYPES, _operators([partial(window, each) for each in WINDOWS])),
     "transpose_cuda": Coverage((*DTYPES, TRUTHS), _operators([partial(_transpose, *each) for each in TRANSPOSES])),
-    "rule_cuda": Coverage((*DTYPES, TRUTHS), (*_operators(_RULES), *_products(RULED_PRODUCTS))),
+    "generic_cuda": Coverage((*DTYPES, TRUTHS), (*_operators(_RULES), *_products(RULED_PRODUCTS))),
 }

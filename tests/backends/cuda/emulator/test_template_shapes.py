@@ -170,7 +170,7 @@ def test_the_suites_use_several_templates() -> None:
         lower(treadle_context(), module, TARGET, to="schedule")
         uses = (op.attributes.get("schedule") or op.properties.get("schedule") for op in module.walk())
         used |= {use.template.data for use in uses if isinstance(use, UseAttr)}
-    assert used >= {"matmul_simt", "reduce_cuda", "transpose_cuda", "window_cuda", "rule_cuda"}
+    assert used >= {"matmul_simt", "reduce_cuda", "transpose_cuda", "window_cuda", "generic_cuda"}
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The rule for every definition on a CPU: rows in parallel, one element after another along the innermost run."""
+"""Every definition on a CPU: rows in parallel, one element after another along the innermost run."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from treadle.schedules.template import Anchor, Choices, Knob, Template, number
 from treadle.target import Target
 
 
-class RuleCpu(Template):
+class GenericCpu(Template):
     """Each element by its definition. The innermost loop runs along the longest suffix of the output's dimensions
     that every read walks with one stride, and is vectorised; longer runs are cut in pieces of `run` elements.
 
     A block computes `rows` runs. Source: Hidet (ASPLOS 2023), section 5.1.3, rule-based scheduling.
     """
 
-    name: ClassVar[str] = "rule_cpu"
+    name: ClassVar[str] = "generic_cpu"
     kind: ClassVar[str] = "cpu"
     takes_all: ClassVar[bool] = True
     knobs: ClassVar[tuple[Knob, ...]] = (

@@ -1,4 +1,4 @@
-"""The rule for every definition on a GPU: one thread, one element."""
+"""Every definition on a GPU: one thread, one element."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from treadle.schedules.template import Anchor, Choices, Knob, Template, number
 from treadle.target import Target
 
 
-class RuleCuda(Template):
+class GenericCuda(Template):
     """Consecutive threads compute consecutive elements, so that pointwise reads and writes are coalesced; a thread
     computes `repeats` of them, a block apart, and instead of one element the `vector` neighbours that are read and
     written at once. Source: Hidet (ASPLOS 2023), section 5.1.3, rule-based scheduling.
     """
 
-    name: ClassVar[str] = "rule_cuda"
+    name: ClassVar[str] = "generic_cuda"
     kind: ClassVar[str] = "cuda"
     takes_all: ClassVar[bool] = True
     knobs: ClassVar[tuple[Knob, ...]] = (
@@ -57,7 +57,7 @@ class RuleCuda(Template):
         vector, total = number(choices, "vector"), prod(anchor.shape)
         if total % vector:
             raise TreadleError(
-                f"rule_cuda: vectors of {vector} overrun a result of {total} elements by {-total % vector}",
+                f"generic_cuda: vectors of {vector} overrun a result of {total} elements by {-total % vector}",
                 accepted="a vector that divides the number of elements",
             )
 
