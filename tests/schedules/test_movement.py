@@ -1,4 +1,4 @@
-"""transpose_cuda against the definition of its anchor, and what it leaves to the rule."""
+"""transpose_cuda against the definition of its anchor, and what it leaves to generic_cuda."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.schedules.test_templates import check, defined, tensor
 from treadle.dialects.graph import Operator, TransposeOp, UnaryOp
 from treadle.schedules.templates import TEMPLATES
 
-TURNED: list[Operator] = [
+TRANSPOSED: list[Operator] = [
     TransposeOp(tensor(8, 8), [1, 0]),
     TransposeOp(tensor(33, 31), [1, 0]),
     TransposeOp(tensor(2, 40, 3, 4), [0, 2, 3, 1]),
@@ -18,7 +18,7 @@ TURNED: list[Operator] = [
 ]
 
 
-@pytest.mark.parametrize("operator", TURNED, ids=lambda op: f"{op.name} {op.type}")
+@pytest.mark.parametrize("operator", TRANSPOSED, ids=lambda op: f"{op.name} {op.type}")
 @pytest.mark.parametrize("threads", [128, 256])
 def test_transposes(operator: Operator, threads: int):
     check("transpose_cuda", defined(operator), {"threads": threads})

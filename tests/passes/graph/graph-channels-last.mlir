@@ -1,6 +1,6 @@
 // RUN: treadle-opt %s -p graph-channels-last | filecheck %s
 
-// The image is turned once; what follows stays in this order, and is turned back for the function's result.
+// The image is transposed once; what follows stays in this order, and is transposed back for the function's result.
 func.func @windows(%x: tensor<2x4x8x8xf32>, %w: tensor<8x4x3x3xf32>, %b: tensor<8x1x1xf32>) -> tensor<2x8x2x2xf32> {
   %c = graph.conv %x, %w {strides = array<i64: 2, 2>, pads = array<i64: 1, 1, 1, 1>, dilations = array<i64: 1, 1>, groups = 1 : i64} : (tensor<2x4x8x8xf32>, tensor<8x4x3x3xf32>) -> tensor<2x8x4x4xf32>
   %a = graph.binary "add" %c, %b : (tensor<2x8x4x4xf32>, tensor<8x1x1xf32>) -> tensor<2x8x4x4xf32>
@@ -23,7 +23,7 @@ func.func @windows(%x: tensor<2x4x8x8xf32>, %w: tensor<8x4x3x3xf32>, %b: tensor<
 // CHECK:        } : tensor<2x2x2x8xf32>
 // CHECK-NEXT:   %y = graph.transpose [[M]] {perm = array<i64: 0, 3, 1, 2>}
 
-// A depthwise convolution is its definition, whose weights are turned, too; the mean over pixels gives rows as it is.
+// A depthwise convolution is its definition, whose weights are transposed, too; the mean over pixels gives rows as it is.
 func.func @depthwise(%x: tensor<1x4x8x8xf32>, %w: tensor<4x1x3x3xf32>) -> tensor<1x4xf32> {
   %c = graph.conv %x, %w {strides = array<i64: 1, 1>, pads = array<i64: 0, 0, 0, 0>, dilations = array<i64: 1, 1>, groups = 4 : i64} : (tensor<1x4x8x8xf32>, tensor<4x1x3x3xf32>) -> tensor<1x4x6x6xf32>
   %y = graph.reduction "add" %c {dims = array<i64: 2, 3>, keep = 0 : i64} : (tensor<1x4x6x6xf32>) -> tensor<1x4xf32>
@@ -36,7 +36,7 @@ func.func @depthwise(%x: tensor<1x4x8x8xf32>, %w: tensor<4x1x3x3xf32>) -> tensor
 // CHECK:        } : tensor<1x6x6x4xf32>
 // CHECK-NEXT:   %y = graph.reduction "add" [[C]] {dims = array<i64: 1, 2>, keep = 0 : i64}
 
-// Without a convolution nothing is turned.
+// Without a convolution nothing is transposed.
 func.func @pool(%x: tensor<1x4x8x8xf32>) -> tensor<1x4x4x4xf32> {
   %y = graph.pool "max" %x {kernel = array<i64: 2, 2>, strides = array<i64: 2, 2>, pads = array<i64: 0, 0, 0, 0>, dilations = array<i64: 1, 1>, ceil = 0 : i64, count_pad = 0 : i64} : (tensor<1x4x8x8xf32>) -> tensor<1x4x4x4xf32>
   func.return %y : tensor<1x4x4x4xf32>

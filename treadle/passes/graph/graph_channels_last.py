@@ -36,10 +36,10 @@ class GraphChannelsLastPass(ModulePass):
     %5 = graph.compute "pool_max" (%n, %h, %w, %c) { ... %4[%n, %i, %j, %c] ... } : tensor<1x28x28x64xf16>
     %y = graph.transpose %5 {perm = array<i64: 0, 3, 1, 2>} : ... -> tensor<1x64x28x28xf16>
     ```
-    A convolution asks for its input in this form, and every operator that can takes it on; so images are turned where
-    they come in, and where something else than these operators reads them. The terms of a product then run along
-    channels: what it copies is 16 bytes in a row (Hidet, ASPLOS 2023, section 5.2: a prologue that only moves data
-    becomes the address of the copy), and what it stores is whole rows of channels.
+    A convolution asks for its input in this form, and every operator that can takes it on; so images are transposed
+    where they come in, and where something else than these operators reads them. The terms of a product then run
+    along channels: what it copies is 16 bytes in a row (Hidet, ASPLOS 2023, section 5.2: a prologue that only moves
+    data becomes the address of the copy), and what it stores is whole rows of channels.
     Operators of symbolic extents stay as they are.
     """
 
@@ -92,13 +92,13 @@ class _Images:
     def _form(self, value: SSAValue) -> SSAValue:
         """A value's channels-last form, transposed once where it has none."""
         if value not in self._forms:
-            turned = TransposeOp(value, to_last(len(shape_of(value))))
+            transposed = TransposeOp(value, to_last(len(shape_of(value))))
             owner = value.owner
             if isinstance(owner, Operation):
-                turned.location = owner.location
+                transposed.location = owner.location
             place = InsertPoint.after(owner) if isinstance(owner, Operation) else InsertPoint.at_start(self.block)
-            Rewriter.insert_op(turned, place)
-            self._forms[value] = turned.result
+            Rewriter.insert_op(transposed, place)
+            self._forms[value] = transposed.result
         return self._forms[value]
 
 

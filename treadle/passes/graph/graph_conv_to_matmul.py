@@ -100,9 +100,9 @@ class PointwiseConvolution(RewritePattern):
             product = MatmulOp(weights.result, columns.result)
             replace(rewriter, op, [weights, columns, product, ReshapeOp(product.result, op.shape)])
             return
-        turned, rows = _swapped(weights.result), _swapped(columns.result)
-        product = MatmulOp(rows.result, turned.result)
-        replace(rewriter, op, [weights, turned, columns, rows, product, *_as_image(product.result, op.shape)])
+        transposed, rows = _swapped(weights.result), _swapped(columns.result)
+        product = MatmulOp(rows.result, transposed.result)
+        replace(rewriter, op, [weights, transposed, columns, rows, product, *_as_image(product.result, op.shape)])
 
 
 class Convolution(RewritePattern):
@@ -114,9 +114,9 @@ class Convolution(RewritePattern):
             return
         oc = op.shape[1]
         weights = ReshapeOp(op.w, [oc, prod(shape_of(op.w)[1:])])
-        rows, turned = im2col(op), _swapped(weights.result)
-        product = MatmulOp(rows.result, turned.result)
-        replace(rewriter, op, [weights, rows, turned, product, *_as_image(product.result, op.shape)])
+        rows, transposed = im2col(op), _swapped(weights.result)
+        product = MatmulOp(rows.result, transposed.result)
+        replace(rewriter, op, [weights, rows, transposed, product, *_as_image(product.result, op.shape)])
 
 
 class PixelShuffle(RewritePattern):
@@ -173,8 +173,8 @@ def _swapped(value: SSAValue) -> TransposeOp:
 
 def _as_image(value: SSAValue, shape: Sequence[int]) -> list[Operation]:
     """Rows of pixels, `[N, pixels, OC]`, as `[N, OC, spatial...]`."""
-    turned = _swapped(value)
-    return [turned, ReshapeOp(turned.result, shape)]
+    transposed = _swapped(value)
+    return [transposed, ReshapeOp(transposed.result, shape)]
 
 
 __all__ = ["GraphConvToMatmulPass", "im2col"]

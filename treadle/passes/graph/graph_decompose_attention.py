@@ -83,8 +83,8 @@ class DecomposeAttention(RewritePattern):
         wide = element if byte_width(element) >= 4 else f32
         k, v = (_repeated(operand, op, step) for operand in (op.k, op.v))
         rank = len(op.shape)
-        turned = step(TransposeOp(k, [*range(rank - 2), rank - 1, rank - 2]))
-        scores = _cast(step(MatmulOp(op.q, turned)), wide, step)
+        transposed = step(TransposeOp(k, [*range(rank - 2), rank - 1, rank - 2]))
+        scores = _cast(step(MatmulOp(op.q, transposed)), wide, step)
         scores = _masked(op, scores, step)
         shares = step(SoftmaxOp(scores, rank - 1))
         if op.guard.value.data:

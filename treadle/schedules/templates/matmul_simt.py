@@ -268,21 +268,21 @@ class _MatmulBody:
     def _of(self, operand: str) -> tuple[Filling, bool]:
         """How an operand's tile is filled, and whether its lines are along K."""
         tile = self.tile
-        filling, turned = (tile.a_filling, tile.a_turned) if operand == "a" else (tile.b_filling, tile.b_turned)
+        filling = tile.a_filling if operand == "a" else tile.b_filling
         assert filling is not None, "limits reject tiles that threads do not share evenly"
-        return filling, turned
+        return filling, tile.a_transposed if operand == "a" else tile.b_transposed
 
     @contextmanager
     def _filling(self, operand: str) -> Generator[tuple[Index, Index, Index]]:
         """A loop over the calling thread's elements of a tile: place along M or N, along K, the element's ordinal."""
-        b, (filling, turned) = self.b, self._of(operand)
+        b, (filling, transposed) = self.b, self._of(operand)
         other = "i" if operand == "a" else "j"
-        names = [other, "k"] if turned else ["k", other]
+        names = [other, "k"] if transposed else ["k", other]
         with b.tasks(names, filling.mapping, b.thread, unroll=True) as (line, element):
             lines_apart, apart, vectors = filling.strides
             vector = (line // lines_apart) * vectors + element // apart
             ordinal = vector * filling.vector + element % filling.vector
-            yield (line, element, ordinal) if turned else (element, line, ordinal)
+            yield (line, element, ordinal) if transposed else (element, line, ordinal)
 
     def _fetch(self, step: Index, next_a: SSAValue, next_b: SSAValue) -> None:
         """Global memory to registers: step's tiles of A and B, 0 beyond the matrices."""

@@ -11,7 +11,7 @@ from treadle.schedules.template import Choices, number
 _LANES = (4, 8)
 """How the lanes of a warp lie over a warp's tile."""
 _PADDING = 4
-"""Elements after each row of a tile that is turned on its way into shared memory. A row of a multiple of 8 elements
+"""Elements after each row of a tile that is transposed on its way into shared memory. A row of a multiple of 8 elements
 then begins at an odd multiple of 4, so that the lanes that store one column of 8 rows meet in no bank; 16 bytes stay
 aligned."""
 _SECTOR = 8
@@ -52,18 +52,18 @@ class Filling:
         return self.warps[0] * self.high, across, self.pieces[1] // self.warps[1]
 
     @staticmethod
-    def of(rows: int, columns: int, threads: int, most: int, turned: bool) -> Filling | None:
+    def of(rows: int, columns: int, threads: int, most: int, transposed: bool) -> Filling | None:
         """The filling with the longest vectors, at most `most`; None where the threads do not share the tile evenly.
 
         All extents are powers of two.
         """
         vectors = (v for v in (4, 2, 1) if v <= most)
-        found = (_filling(rows, columns, threads // _WARP, v, turned) for v in vectors)
+        found = (_filling(rows, columns, threads // _WARP, v, transposed) for v in vectors)
         return next((filling for filling in found if filling is not None), None)
 
 
-def _filling(rows: int, columns: int, warps: int, vector: int, turned: bool) -> Filling | None:
-    wide = _SECTOR // vector if turned else min(columns // vector, _WARP)
+def _filling(rows: int, columns: int, warps: int, vector: int, transposed: bool) -> Filling | None:
+    wide = _SECTOR // vector if transposed else min(columns // vector, _WARP)
     high = min(_WARP // max(wide, 1), rows)
     wide = _WARP // high
     if wide * vector > columns or columns % (wide * vector) or rows % high:
@@ -88,24 +88,24 @@ class SimtTile:
         self.m, self.n = self.mapping.shape
         self.threads = self.mapping.workers
         self.outputs = self.m * self.n // self.threads
-        self.a_turned, self.b_turned = choices["a_order"] == "k", choices["b_order"] == "k"
-        self.a_filling = self._filling(self.m, self.a_turned, number(choices, "a_vector"))
-        self.b_filling = self._filling(self.n, self.b_turned, number(choices, "b_vector"))
+        self.a_transposed, self.b_transposed = choices["a_order"] == "k", choices["b_order"] == "k"
+        self.a_filling = self._filling(self.m, self.a_transposed, number(choices, "a_vector"))
+        self.b_filling = self._filling(self.n, self.b_transposed, number(choices, "b_vector"))
 
-    def _filling(self, extent: int, turned: bool, most: int) -> Filling | None:
-        """The tile of A or B as lines of K if it is turned, else as lines of M or N."""
-        rows, columns = (extent, self.block_k) if turned else (self.block_k, extent)
-        return Filling.of(rows, columns, self.threads, most, turned)
+    def _filling(self, extent: int, transposed: bool, most: int) -> Filling | None:
+        """The tile of A or B as lines of K if it is transposed, else as lines of M or N."""
+        rows, columns = (extent, self.block_k) if transposed else (self.block_k, extent)
+        return Filling.of(rows, columns, self.threads, most, transposed)
 
     @property
     def row_of_a(self) -> int:
         """Elements of a row of A's tile in shared memory, which holds K by M."""
-        return self.m + (_PADDING if self.a_turned else 0)
+        return self.m + (_PADDING if self.a_transposed else 0)
 
     @property
     def row_of_b(self) -> int:
         """Elements of a row of B's tile in shared memory, which holds K by N."""
-        return self.n + (_PADDING if self.b_turned else 0)
+        return self.n + (_PADDING if self.b_transposed else 0)
 
     @property
     def shared_elements(self) -> int:

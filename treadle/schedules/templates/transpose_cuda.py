@@ -20,7 +20,7 @@ from treadle.schedules.index_value import Index, Predicate, all_of, ssa_values
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.scalar_body import emit_operation
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
-from treadle.schedules.turned_reads import Turned, turned_reads
+from treadle.schedules.transposed_reads import TransposedReads, transposed_reads
 from treadle.target import Target
 
 _TILE = 32
@@ -31,7 +31,7 @@ _LONGEST = 4
 
 class TransposeCuda(Template):
     """A block moves a tile of 32 x 32 elements: it reads along the dimensions that are consecutive in the operand,
-    turns the tile in shared memory, and computes and writes along those that are consecutive in the result.
+    transposes the tile in shared memory, and computes and writes along those that are consecutive in the result.
 
     Which dimensions these are follows from the reads' index maps, so that any permutation, slice or padding is
     covered. Reads that are consecutive along the result stay where they are. Source: M. Harris, "An Efficient Matrix
@@ -49,26 +49,26 @@ class TransposeCuda(Template):
     def fits(self, anchor: Anchor) -> bool:
         if isinstance(anchor, WholeOp) or any(isinstance(op, ReduceOp) for op in anchor.body.walk()):
             return False
-        turned = turned_reads(anchor)
-        return turned is not None and min(turned.extent, turned.suffix_extent) >= _SHORTEST
+        transposed = transposed_reads(anchor)
+        return transposed is not None and min(transposed.extent, transposed.suffix_extent) >= _SHORTEST
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
         return {"threads": 256, **self.decided(anchor, target)}
 
     def decided(self, anchor: Anchor, target: Target) -> Choices:
         assert isinstance(anchor, ComputeOp)
-        turned = turned_reads(anchor)
-        assert turned is not None
+        transposed = transposed_reads(anchor)
+        assert transposed is not None
         longest = min(_LONGEST, target.vector_bytes // byte_width(anchor.type.get_element_type()))
-        return {"read_vector": turned.read_width(longest), "write_vector": turned.write_width(longest)}
+        return {"read_vector": transposed.read_width(longest), "write_vector": transposed.write_width(longest)}
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         assert isinstance(anchor, ComputeOp)
-        turned = turned_reads(anchor)
-        assert turned is not None
+        transposed = transposed_reads(anchor)
+        assert transposed is not None
         for knob, where, extent in (
-            ("read_vector", "operand", turned.extent),
-            ("write_vector", "result", turned.suffix_extent),
+            ("read_vector", "operand", transposed.extent),
+            ("write_vector", "result", transposed.suffix_extent),
         ):
             vector = number(choices, knob)
             if extent % vector:
@@ -80,9 +80,9 @@ class TransposeCuda(Template):
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, ComputeOp)
-        turned = turned_reads(anchor)
-        assert turned is not None
-        return _TransposeBody(anchor, turned, _Shape(choices)).build(name)
+        transposed = transposed_reads(anchor)
+        assert transposed is not None
+        return _TransposeBody(anchor, transposed, _Shape(choices)).build(name)
 
 
 @dataclass(frozen=True)
@@ -105,25 +105,27 @@ class _Shape:
 class _TransposeBody:
     """Writes the kernel of one movement."""
 
-    def __init__(self, compute: ComputeOp, turned: Turned, shape: _Shape):
-        self.compute, self.turned, self.shape = compute, turned, shape
+    def __init__(self, compute: ComputeOp, transposed: TransposedReads, shape: _Shape):
+        self.compute, self.transposed, self.shape = compute, transposed, shape
         self.tensors = compute.tensors()
         self.b = KernelBuilder([t.type for t in self.tensors if isinstance(t.type, TensorType)], compute.type)
         self.values: dict[SSAValue, SSAValue] = dict(zip(self.tensors, self.b.inputs, strict=True))
 
     def build(self, name: str) -> KernelOp:
-        b, turned = self.b, self.turned
-        rows, columns = ceil(turned.extent / _TILE), ceil(turned.suffix_extent / _TILE)
+        b, transposed = self.b, self.transposed
+        rows, columns = ceil(transposed.extent / _TILE), ceil(transposed.suffix_extent / _TILE)
         self.first_in = ((b.block // columns) % rows) * _TILE
         self.first_out = (b.block % columns) * _TILE
-        self.others = (b.block // (rows * columns)).delinearize(turned.other_shape) if turned.other_shape else []
+        self.others = (
+            (b.block // (rows * columns)).delinearize(transposed.other_shape) if transposed.other_shape else []
+        )
         # A bank more than a line, so that neighbours of a column lie in neighbouring banks.
-        tiles = {at: self._tile(at) for at in turned.reads}
+        tiles = {at: self._tile(at) for at in transposed.reads}
         self._read(tiles)
         b.barrier()
         self._write(tiles)
         operators = self.compute.operators.data if self.compute.operators is not None else "movement"
-        grid = prod(turned.other_shape) * rows * columns
+        grid = prod(transposed.other_shape) * rows * columns
         comment = f"{operators} to {self.compute.type}"
         return b.kernel(name, self.tensors, self.compute.type, grid, self.shape.threads, comment)
 
@@ -133,8 +135,8 @@ class _TransposeBody:
 
     def _index(self, along: Index, suffix: Index) -> list[Index]:
         """The index of the result, from positions along the operand's and the result's consecutive dimensions."""
-        turned = self.turned
-        group, last = along.delinearize(turned.group_shape), suffix.delinearize(turned.suffix_shape)
+        transposed = self.transposed
+        group, last = along.delinearize(transposed.group_shape), suffix.delinearize(transposed.suffix_shape)
         return [*self.others, *group, *last]
 
     def _read(self, tiles: dict[AtOp, SSAValue]) -> None:
@@ -177,9 +179,9 @@ class _TransposeBody:
 
     def _inside(self, along: Index, suffix: Index) -> Predicate | None:
         """Whether a position is in the result; None where every one is."""
-        turned = self.turned
-        conditions = [along < turned.extent] if turned.extent % _TILE else []
-        conditions += [suffix < turned.suffix_extent] if turned.suffix_extent % _TILE else []
+        transposed = self.transposed
+        conditions = [along < transposed.extent] if transposed.extent % _TILE else []
+        conditions += [suffix < transposed.suffix_extent] if transposed.suffix_extent % _TILE else []
         return all_of(conditions)
 
 

@@ -38,8 +38,8 @@ def convolution(op: ConvOp, x: SSAValue) -> list[Operation]:
     n, oc, *spatial = op.shape
     pixels, rank = n * prod(spatial), len(spatial)
     channels = shape_of(x)[-1]
-    turned = TransposeOp(op.w, [*range(2, 2 + rank), 1, 0])
-    filters = [turned, *_extended(turned.result, rank, channels)]
+    transposed = TransposeOp(op.w, [*range(2, 2 + rank), 1, 0])
+    filters = [transposed, *_extended(transposed.result, rank, channels)]
     terms = prod(shape_of(op.w)[2:]) * channels
     rows = ReshapeOp(x, [pixels, terms]) if is_pointwise(op) else im2col_last(op, x)
     columns = ReshapeOp(filters[-1].results[0], [terms, oc])
@@ -60,11 +60,11 @@ def _grouped(op: ConvOp, x: SSAValue) -> list[Operation]:
     rank, terms = len(spatial), prod(kernel) * channels
     rows = im2col_last(op, x)
     apart = ReshapeOp(op.w, [groups, oc // groups, channels, *kernel])
-    turned = TransposeOp(apart.result, [0, *range(3, 3 + rank), 2, 1])
-    filters = ReshapeOp(turned.result, [groups, terms, oc // groups])
+    transposed = TransposeOp(apart.result, [0, *range(3, 3 + rank), 2, 1])
+    filters = ReshapeOp(transposed.result, [groups, terms, oc // groups])
     product = MatmulOp(rows.result, filters.result)
     together = TransposeOp(product.result, [1, 0, 2])
-    return [rows, apart, turned, filters, product, together, ReshapeOp(together.result, [n, *spatial, oc])]
+    return [rows, apart, transposed, filters, product, together, ReshapeOp(together.result, [n, *spatial, oc])]
 
 
 def image_with_more_channels(op: ConvOp) -> list[Operation]:
@@ -77,9 +77,9 @@ def image_with_more_channels(op: ConvOp) -> list[Operation]:
         return []
     if more == channels or 3 * more > 4 * channels:
         return []
-    turned = TransposeOp(cast.x, to_last(len(op.shape)))
-    extended = _extended(turned.result, len(op.shape) - 1, more)
-    return [turned, *extended, CastOp(extended[-1].results[0], cast.to)]
+    transposed = TransposeOp(cast.x, to_last(len(op.shape)))
+    extended = _extended(transposed.result, len(op.shape) - 1, more)
+    return [transposed, *extended, CastOp(extended[-1].results[0], cast.to)]
 
 
 def _extended(x: SSAValue, dim: int, extent: int) -> list[Operation]:
@@ -101,14 +101,14 @@ def transposed_convolution(op: ConvTransposeOp, x: SSAValue) -> list[Operation]:
     _, oc, *kernel = shape_of(op.w)
     rank = len(kernel)
     rows = ReshapeOp(x, [n * prod(source), ic])
-    turned = TransposeOp(op.w, [0, *range(2, 2 + rank), 1])
-    filters = ReshapeOp(turned.result, [ic, prod(kernel) * oc])
+    transposed = TransposeOp(op.w, [0, *range(2, 2 + rank), 1])
+    filters = ReshapeOp(transposed.result, [ic, prod(kernel) * oc])
     product = MatmulOp(rows.result, filters.result)
     apart = ReshapeOp(product.result, [n, *source, *kernel, oc])
     pairs = [axis for d in range(rank) for axis in (1 + d, 1 + rank + d)]
     shuffled = TransposeOp(apart.result, [0, *pairs, 1 + 2 * rank])
     image = ReshapeOp(shuffled.result, [n, *op.shape[2:], oc])
-    return [rows, turned, filters, product, apart, shuffled, image]
+    return [rows, transposed, filters, product, apart, shuffled, image]
 
 
 def im2col_last(op: ConvOp, x: SSAValue) -> ComputeOp:
@@ -153,9 +153,9 @@ def _by_definition(op: ConvOp | ConvTransposeOp, x: SSAValue) -> list[Operation]
     channels_last = to_last(rank)
     # [OC, C / groups, kernel...], or [C, OC / groups, kernel...], to [kernel..., the second, the first].
     order = (*range(2, rank), 1, 0)
-    turned = TransposeOp(op.w, order)
-    operands = {op.x: (x, channels_last), op.w: (turned.result, order)}
-    return [turned, permuted_definition(op, channels_last, operands)]
+    transposed = TransposeOp(op.w, order)
+    operands = {op.x: (x, channels_last), op.w: (transposed.result, order)}
+    return [transposed, permuted_definition(op, channels_last, operands)]
 
 
 __all__ = [

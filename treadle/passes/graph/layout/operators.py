@@ -90,9 +90,9 @@ def _aligned(x: SSAValue, rank: int) -> list[Operation]:
     """An operand of fewer dimensions, for example `[C, 1, 1]`, as it broadcasts to `[N, spatial..., C]`."""
     shape = shape_of(x)
     whole = ReshapeOp(x, [*[1] * (rank - len(shape)), *shape])
-    turned = TransposeOp(whole.result, to_last(rank))
-    first = next((d for d, extent in enumerate(turned.shape) if extent != 1), rank)
-    return [whole, turned, ReshapeOp(turned.result, turned.shape[first:])]
+    transposed = TransposeOp(whole.result, to_last(rank))
+    first = next((d for d, extent in enumerate(transposed.shape) if extent != 1), rank)
+    return [whole, transposed, ReshapeOp(transposed.result, transposed.shape[first:])]
 
 
 def _moved(op: PadOp | SliceOp | ResizeOp, x: SSAValue) -> Operation:

@@ -84,7 +84,7 @@ class WrittenAttention(RewritePattern):
         k, k_scale = _unscaled(product.b, steps)
         lead = scores.lead
         q = steps.reshaped(q, (*lead, *shape_of(q)[-2:]))
-        k = _turned(k, steps)
+        k = _transposed(k, steps)
         k = steps.reshaped(k, (*lead, *shape_of(k)[-2:]))
         v = steps.reshaped(op.b, (*lead, *shape_of(op.b)[-2:]))
         k, v = _ungrouped(k, v, steps)
@@ -232,7 +232,7 @@ def _unscaled(value: SSAValue, steps: _Steps) -> tuple[SSAValue, float]:
     return value, 1.0
 
 
-def _turned(value: SSAValue, steps: _Steps) -> SSAValue:
+def _transposed(value: SSAValue, steps: _Steps) -> SSAValue:
     """The keys `[..., N, D]` of a right operand `[..., D, N]`."""
     rank = len(shape_of(value))
     perm = [*range(rank - 2), rank - 1, rank - 2]

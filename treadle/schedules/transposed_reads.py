@@ -20,7 +20,7 @@ from treadle.schedules.access_analysis import (
 
 
 @dataclass(frozen=True)
-class Turned:
+class TransposedReads:
     """Reads that advance by one element along the result's dimensions `first` to `last` taken as one, while the result
     advances along the dimensions from `last` on.
 
@@ -59,7 +59,7 @@ class Turned:
         return prod(self.suffix_shape)
 
     def read_width(self, most: int) -> int:
-        """How many elements along the operands the turned reads can take at once, a power of two up to `most`."""
+        """How many elements along the operands the transposed reads can take at once, a power of two up to `most`."""
         return widest(most, lambda n: self.extent % n == 0 and self._walks_in_vectors(self.reads, self._group, n))
 
     def write_width(self, most: int) -> int:
@@ -80,7 +80,7 @@ class Turned:
         return slice(self.last, None)
 
 
-def turned_reads(compute: ComputeOp) -> Turned | None:
+def transposed_reads(compute: ComputeOp) -> TransposedReads | None:
     """The reads that a kernel along the result would find scattered, with the longest stretch of dimensions along which
     they are consecutive; None where there are none."""
     rank = len(compute.shape)
@@ -89,12 +89,12 @@ def turned_reads(compute: ComputeOp) -> Turned | None:
     accesses = DefinitionAccesses(compute)
     reads = [at for at in compute.reads() if at.parent_block() is compute.body.block]
     scattered = [at for at in reads if stride_along(accesses.position(at), _innermost(compute)) not in (0, 1)]
-    best: Turned | None = None
+    best: TransposedReads | None = None
     for end in range(1, rank):
         for first in range(end):
             of_group = DefinitionAccesses(compute, collapsed(compute, slice(first, end)))
             found = tuple(at for at in scattered if stride_along(of_group.position(at), INNER) == 1)
-            candidate = Turned(compute, found, first, end)
+            candidate = TransposedReads(compute, found, first, end)
             if found and (best is None or candidate.balance > best.balance):
                 best = candidate
     return best
