@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from treadle.index.expr import Expr
 from treadle.index.linear import always_less
 
+_NEGATED = {"slt": "sge", "sge": "slt", "sle": "sgt", "sgt": "sle", "eq": "ne", "ne": "eq"}
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -15,6 +17,10 @@ class Comparison:
 
     kind: str
     difference: Expr
+
+    def negated(self) -> Comparison:
+        """What holds where this does not."""
+        return Comparison(_NEGATED[self.kind], self.difference)
 
     def truth(self) -> bool | None:
         """Whether it holds for all values in range, or for none; None where the ranges do not tell."""

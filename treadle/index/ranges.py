@@ -8,6 +8,20 @@ Range: TypeAlias = tuple[int | None, int | None]
 """Inclusive bounds (lo, hi); None is unbounded on that side."""
 
 
+UNBOUNDED: Range = (None, None)
+
+
+def is_inside(a: Range, b: Range) -> bool:
+    """Whether all of a is in b."""
+    above = b[0] is None or (a[0] is not None and a[0] >= b[0])
+    return above and (b[1] is None or (a[1] is not None and a[1] <= b[1]))
+
+
+def is_empty(a: Range) -> bool:
+    """Whether nothing is in a."""
+    return a[0] is not None and a[1] is not None and a[0] > a[1]
+
+
 def range_product(a: Range, b: Range) -> Range:
     """Bounds of x * y for x in a, y in b."""
     if a == (0, 0) or b == (0, 0):
@@ -29,6 +43,20 @@ def range_product(a: Range, b: Range) -> Range:
     return None, None
 
 
+def range_sum(a: Range, b: Range) -> Range:
+    """Bounds of x + y for x in a, y in b."""
+    return (
+        None if a[0] is None or b[0] is None else a[0] + b[0],
+        None if a[1] is None or b[1] is None else a[1] + b[1],
+    )
+
+
+def intersection(a: Range, b: Range) -> Range:
+    """Bounds of what is in a and in b."""
+    lo = max((x for x in (a[0], b[0]) if x is not None), default=None)
+    return lo, min((x for x in (a[1], b[1]) if x is not None), default=None)
+
+
 def range_min(a: Range, b: Range) -> Range:
     """Bounds of min(x, y) for x in a, y in b."""
     return _lowest(a[0], b[0]), min((x for x in (a[1], b[1]) if x is not None), default=None)
@@ -42,6 +70,14 @@ def range_max(a: Range, b: Range) -> Range:
 def range_union(a: Range, b: Range) -> Range:
     """Bounds of what is in a or in b."""
     return _lowest(a[0], b[0]), _highest(a[1], b[1])
+
+
+def range_of_bits(a: Range, b: Range) -> Range:
+    """Bounds of what and, or, exclusive or make of the bits of x in a and y in b."""
+    (alo, ahi), (blo, bhi) = a, b
+    if alo is None or blo is None or alo < 0 or blo < 0:
+        return None, None
+    return 0, None if ahi is None or bhi is None else (1 << max(ahi, bhi).bit_length()) - 1
 
 
 def _lowest(a: int | None, b: int | None) -> int | None:

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import IndexType, IntegerAttr, TensorType
+from xdsl.dialects.builtin import IndexType, IntegerAttr, IntegerType, TensorType
 from xdsl.ir import Block, BlockArgument, SSAValue
 
+from treadle.index.bounds import facts_of, range_under
 from treadle.index.comparison import Comparison, comparisons_of
 from treadle.index.expr import Expr, const, floordiv, mod, var
 from treadle.index.interface import HasIndexRanges
 from treadle.index.linear import function_of
-from treadle.index.ranges import Range, range_max, range_min, range_union
+from treadle.index.ranges import Range, range_max, range_min, range_of_bits, range_union
+
+
+def integer_range(value: SSAValue) -> Range:
+    """The bounds of an integer, by its type and by the constants that clamp it."""
+    op, type = value.owner, value.type
+    if isinstance(op, arith.ConstantOp) and isinstance(op.value, IntegerAttr):
+        return op.value.value.data, op.value.value.data
+    if isinstance(op, arith.MinSIOp):
+        return range_min(integer_range(op.lhs), integer_range(op.rhs))
+    if isinstance(op, arith.MaxSIOp):
+        return range_max(integer_range(op.lhs), integer_range(op.rhs))
+    if not isinstance(type, IntegerType) or type.width.data == 1:
+        return None, None
+    return -(1 << (type.width.data - 1)), (1 << (type.width.data - 1)) - 1
 
 
 class IndexReader:
@@ -102,10 +117,23 @@ class IndexReader:
         if isinstance(op, arith.MaxUIOp | arith.MaxSIOp):
             return range_max(self.read(op.lhs).range(), self.read(op.rhs).range())
         if isinstance(op, arith.SelectOp):
-            return range_union(self.read(op.lhs).range(), self.read(op.rhs).range())
+            return self._selected(op)
+        if isinstance(op, arith.AndIOp | arith.OrIOp | arith.XOrIOp):
+            return range_of_bits(self.read(op.lhs).range(), self.read(op.rhs).range())
+        if isinstance(op, arith.IndexCastOp):
+            return integer_range(op.input)
         if op.name.startswith("arith.") or not isinstance(value.type, IndexType):
             return None, None
         return 0, None
+
+    def _selected(self, op: arith.SelectOp) -> Range:
+        """The bounds of both sides, each where it is taken."""
+        lhs, rhs, condition = self.read(op.lhs), self.read(op.rhs), op.cond.owner
+        found: Sequence[Comparison] = ()
+        if isinstance(condition, arith.CmpiOp) and isinstance(condition.lhs.type, IndexType):
+            found = self.comparisons(condition) or ()
+        otherwise = [found[0].negated()] if len(found) == 1 else []
+        return range_union(range_under(lhs, facts_of(found)), range_under(rhs, facts_of(otherwise)))
 
     def _loop_range(self, value: SSAValue, block: Block) -> Range:
         loop = block.parent_op()

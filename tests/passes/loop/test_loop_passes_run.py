@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -19,7 +18,6 @@ from xdsl.passes import ModulePass
 from treadle.backends.reference.kernels import evaluate_kernel
 from treadle.dialects.loop import LOOP, FuncOp, LoadOp
 from treadle.errors import TreadleError
-from treadle.passes.loop.digit_cuts import divisor_chain
 from treadle.passes.loop.kernels import constant_index
 from treadle.passes.loop.loop_delinearize import LoopDelinearizePass
 from treadle.passes.loop.loop_flatten import LoopFlattenPass
@@ -168,17 +166,6 @@ def test_split_loops_run_in_the_same_order(trips: int, lo: int, uses: list[tuple
     for each in IN_ORDER:
         apply(module, each)
         assert run(module, []) == expected, each.name
-
-
-@given(cuts=st.sets(st.integers(1, 40)), extent=st.integers(1, 200))
-def test_divisor_chains_divide(cuts: set[int], extent: int) -> None:
-    chain = [1, *divisor_chain(cuts, extent), extent]
-    assert all(b % a == 0 and b > a for a, b in pairwise(chain[:-1]))
-    assert extent % chain[-2] == 0 and (chain[-2] < extent or extent == 1)
-
-
-def test_the_longest_chain_wins() -> None:
-    assert divisor_chain({2, 3, 9, 5}, 576) == (3, 9)
 
 
 def test_flatten_keeps_locations() -> None:

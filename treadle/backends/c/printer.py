@@ -15,6 +15,7 @@ from treadle.backends.c_like import Names, StatementPrinter, comment_text
 from treadle.backends.c_like.folding import written_buffers
 from treadle.dialects.host import BufferOp, LaunchOp
 from treadle.errors import TreadleError
+from treadle.index.width import index_bits
 from treadle.passes.lower.identifiers import kernel_identifier
 
 _HOST_SIGNATURE = (
@@ -34,6 +35,7 @@ def print_kernel(kernel: func.FuncOp, names: Mapping[str, str] | None = None) ->
     symbol = kernel.sym_name.data
     name = kernel_identifier(symbol) if names is None else names[symbol]
     block = kernel.body.block
+    index_bits(kernel, f"@{symbol}")  # `long` holds 64
     *buffers, worker, workers = block.args
     printer = StatementPrinter(CLanguage(), Names(), block)
     for value, fixed in ((worker, "worker"), (workers, "workers")):

@@ -58,7 +58,8 @@ _ALIGNMENT = 16
 class CudaLanguage(Language):
     """CUDA C++17 for NVRTC.
 
-    `wide` says that some buffer needs 64-bit addresses; otherwise an index is an `int`, which GPUs compute faster.
+    `wide` says that some index needs 64 bits (`treadle/index/width.py`); otherwise an index is an `int`, which GPUs
+    compute faster.
     """
 
     name = "CUDA"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from xdsl.dialects.builtin import IntegerAttr, MemRefType, ModuleOp, StringAttr
 
 from treadle.backends.c_like import Names, StatementPrinter, comment_text
@@ -12,10 +10,8 @@ from treadle.backends.cuda.compiler import HEADER_NAME, Unit
 from treadle.backends.cuda.language import CudaLanguage
 from treadle.dialects.cuda import KernelOp
 from treadle.errors import TreadleError
+from treadle.index.width import index_bits
 from treadle.passes.lower.identifiers import identifier
-
-LARGEST_NARROW = 1 << 30
-"""Elements of a buffer up to which addresses are computed in 32 bits, with room for tiles that overhang."""
 
 
 def print_kernels(module: ModuleOp) -> list[Unit]:
@@ -32,7 +28,7 @@ def print_kernel(kernel: KernelOp) -> str:
     if identifier(name) != name:
         raise TreadleError(f"kernel name '{name}'", "CUDA printer", f"a free name like '{identifier(name)}'")
     block = kernel.body.block
-    printer = StatementPrinter(CudaLanguage(_needs_wide_index(kernel)), Names(), block)
+    printer = StatementPrinter(CudaLanguage(wide=index_bits(kernel, f"@{name}") > 32), Names(), block)
     written = written_buffers(block)
     handed_on = written & read_buffers(block)
     parameters: list[str] = []
@@ -49,11 +45,6 @@ def print_kernel(kernel: KernelOp) -> str:
     signature = f'extern "C" __global__ void __launch_bounds__({_bounds(kernel)}) {name}('
     lines = [f'#include "{HEADER_NAME}"', "", *_comment(kernel), f"{signature}{', '.join(parameters)}) {{"]
     return "\n".join([*lines, *printer.print_body(), "}", ""])
-
-
-def _needs_wide_index(kernel: KernelOp) -> bool:
-    types = (argument.type for argument in kernel.body.block.args)
-    return any(isinstance(t, MemRefType) and math.prod(t.get_shape()) > LARGEST_NARROW for t in types)
 
 
 def _bounds(kernel: KernelOp) -> str:

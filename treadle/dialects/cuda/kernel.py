@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from abc import abstractmethod
 from collections.abc import Sequence
 
 from xdsl.dialects.builtin import (
@@ -20,7 +21,7 @@ from xdsl.dialects.builtin import (
     SymbolNameConstraint,
     i64,
 )
-from xdsl.ir import Attribute, Block, Region
+from xdsl.ir import Attribute, Block, Region, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     irdl_op_definition,
@@ -44,6 +45,8 @@ from xdsl.utils.exceptions import VerifyException
 from treadle.dialects.cuda.attributes import Dimension, DimensionAttr, Space
 from treadle.dialects.cuda.layout import buffer_bytes, is_global, space_of
 from treadle.dialects.cuda.memory import AllocOp
+from treadle.index.interface import HasIndexRanges
+from treadle.index.ranges import Range
 from treadle.target import TARGETS, Target
 
 GPUS: tuple[Target, ...] = tuple(target for target in TARGETS.values() if target.is_cuda)
@@ -240,7 +243,7 @@ class KernelOp(IRDLOperation):
         printer.print_region(self.body, print_entry_block_args=False, print_block_terminators=True)
 
 
-class _IdOp(IRDLOperation):
+class _IdOp(IRDLOperation, HasIndexRanges):
     """A coordinate along one axis."""
 
     dimension = prop_def(DimensionAttr)
@@ -252,6 +255,17 @@ class _IdOp(IRDLOperation):
 
     def __init__(self, dimension: Dimension) -> None:
         super().__init__(properties={"dimension": DimensionAttr(dimension)}, result_types=[IndexType()])
+
+    def index_range(self, value: SSAValue) -> Range | None:
+        kernel = self.parent_op()
+        while kernel is not None and not isinstance(kernel, KernelOp):
+            kernel = kernel.parent_op()
+        return None if kernel is None else (0, self.extents(kernel)[list(Dimension).index(self.dimension.data)] - 1)
+
+    @staticmethod
+    @abstractmethod
+    def extents(kernel: KernelOp) -> tuple[int, ...]:
+        """How many values the coordinate takes along x, y and z."""
 
 
 @irdl_op_definition
@@ -268,6 +282,10 @@ class ThreadIdOp(_IdOp):
 
     name = "cuda.thread_id"
 
+    @staticmethod
+    def extents(kernel: KernelOp) -> tuple[int, ...]:
+        return kernel.block_shape
+
 
 @irdl_op_definition
 class BlockIdOp(_IdOp):
@@ -282,3 +300,7 @@ class BlockIdOp(_IdOp):
     """
 
     name = "cuda.block_id"
+
+    @staticmethod
+    def extents(kernel: KernelOp) -> tuple[int, ...]:
+        return kernel.grid_shape

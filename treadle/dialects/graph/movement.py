@@ -338,8 +338,9 @@ class GatherOp(Operator):
             given = b.binary("min", given, b.constant(extent - 1, i64))
             given = b.binary("max", given, b.constant(-extent, i64))
         chosen = b.insert(arith.IndexCastOp(given, IndexType()))
+        if given.type != i64:
+            chosen = b.binary("max", b.binary("min", chosen, extent - 1), -extent)
         chosen = b.select(b.binary("lt", chosen, 0), b.add(chosen, extent), chosen)
-        chosen = b.binary("max", b.binary("min", chosen, extent - 1), 0)
         return b.at(self.data, [*index[:dim], chosen, *index[dim + rank :]])
 
 

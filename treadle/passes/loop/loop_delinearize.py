@@ -13,8 +13,9 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.loop import FuncOp, KernelOp
+from treadle.index.cuts import divisor_chain
 from treadle.passes.loop.counted_loops import loops_in, trip_count
-from treadle.passes.loop.digit_cuts import digit_cuts, divisor_chain
+from treadle.passes.loop.digit_cuts import digit_cuts
 from treadle.passes.loop.kernels import constant_index, kernels_of
 
 index = IndexType()
@@ -62,7 +63,8 @@ def delinearize_kernel(kernel: KernelOp | FuncOp) -> None:
         return
     for loop in list(loops_in(kernel.body.block)):
         trips = _splittable_trips(loop)
-        chain = divisor_chain(cuts.get(loop.body.block.args[0], ()), trips)
+        whole = (c for c in cuts.get(loop.body.block.args[0], ()) if c < trips and trips % c == 0)
+        chain = divisor_chain(whole)
         if chain:
             split_loop(loop, trips, chain)
 

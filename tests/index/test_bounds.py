@@ -1,0 +1,78 @@
+"""Ranges under facts: sound for every value, and exact where kernels need it."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from treadle.index.bounds import facts_of, range_under
+from treadle.index.comparison import Comparison
+from treadle.index.expr import Expr, const, var
+from treadle.index.ranges import Range
+
+RANGES = {"b": (0, 3), "t": (0, 11), "k": (-2, 4)}
+B, T, K = (var(name, *bounds) for name, bounds in RANGES.items())
+POINTS = [dict(zip(RANGES, values, strict=True)) for values in product(*(range(a, z + 1) for a, z in RANGES.values()))]
+SUMS = st.builds(
+    lambda b, t, k, c: B * b + T * t + K * k + c,
+    st.integers(-12, 12), st.integers(-3, 3), st.integers(-3, 3), st.integers(-20, 20),
+)  # fmt: skip
+EXPRESSIONS = st.one_of(
+    SUMS,
+    st.builds(lambda e, d, k: (e // d) * k, SUMS, st.sampled_from((2, 3, 4, 6)), st.integers(-4, 4)),
+    st.builds(lambda e, f, d: e % d + f, SUMS, SUMS, st.sampled_from((2, 3, 4, 6))),
+    st.builds(lambda d, e: T // d * 5 + T % (2 * d) + e, st.sampled_from((2, 3, 4)), SUMS),
+)
+
+
+@settings(max_examples=150)
+@given(EXPRESSIONS, st.lists(EXPRESSIONS, max_size=3))
+def test_every_value_is_in_the_range(e: Expr, facts: list[Expr]) -> None:
+    lo, hi = range_under(e, facts)
+    values = [e.evaluate(p) for p in POINTS if all(fact.evaluate(p) >= 0 for fact in facts)]
+    assert all((lo is None or lo <= value) and (hi is None or value <= hi) for value in values)
+
+
+BLOCK, THREAD, STEP, LANE = var("block", 0, 9), var("thread", 0, 127), var("step", 0, 4), var("lane", 0, 3)
+
+
+@pytest.mark.parametrize(
+    ("e", "facts", "expected"),
+    [
+        pytest.param(THREAD + 64, [3 - THREAD // 16], (64, 127), id="a quotient bounds its dividend"),
+        pytest.param(THREAD, [THREAD // 16 - 2], (32, 127), id="from below, too"),
+        pytest.param(BLOCK * 128 + THREAD, [999 - BLOCK * 128 - THREAD], (0, 999), id="the border of a shape"),
+        pytest.param(THREAD % 8 * 2 + LANE, [7 - THREAD % 8 * 2], (0, 9), id="facts are whole"),
+        pytest.param(THREAD % 32, [3 - THREAD % 8], (0, 27), id="digits of a digit"),
+        pytest.param(STEP * 64 + THREAD // 8 * 8, [18 - STEP * 8 - THREAD // 8], (0, 144), id="in other units"),
+        pytest.param((BLOCK * 128 + THREAD) // 10, [999 - BLOCK * 128 - THREAD], (0, 99), id="inside a quotient"),
+        pytest.param((BLOCK * 128 + THREAD) % 96, [95 - BLOCK * 128 - THREAD], (0, 95), id="inside a remainder"),
+        pytest.param(
+            BLOCK * 128 + THREAD - 1, [BLOCK * 128 + THREAD + (BLOCK * 128 + THREAD) % 12 - 1], (0, 1278),
+            id="a digit of a sum",
+        ),
+        pytest.param(STEP + LANE, [1 - STEP, 1 - LANE], (0, 2), id="two facts"),
+    ],
+)  # fmt: skip
+def test_ranges_that_kernels_need(e: Expr, facts: list[Expr], expected: Range) -> None:
+    assert range_under(e, facts) == expected
+
+
+def test_a_variable_without_bounds_is_bounded_by_facts() -> None:
+    n = var("n", None, None)
+    assert range_under(n, [n - 3, 8 - n]) == (3, 8)
+    assert range_under(n, [n - 3]) == (3, None)
+    assert range_under(n // 4, [n - 3, 8 - n]) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("slt", [4 - T]), ("sle", [5 - T]), ("sgt", [T - 6]), ("sge", [T - 5]), ("eq", [T - 5, 5 - T]), ("ne", [])],
+)
+def test_what_a_comparison_says(kind: str, expected: list[Expr]) -> None:
+    assert list(facts_of([Comparison(kind, T - 5)])) == expected
+    if kind != "ne":
+        assert facts_of([Comparison(kind, const(-5))]) == ()

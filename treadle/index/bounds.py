@@ -1,0 +1,192 @@
+"""Ranges of expressions where some others are known not to be negative.
+
+Facts are whole numbers: `7 - 2 * i >= 0` says `3 - i >= 0`, and `3 - i // 16 >= 0` says `63 - i >= 0`. Where facts and
+the expression take a variable apart (`i % 8` here, `i % 32` there), its digits are the variables, and where they divide
+a sum, the sum is one. What is linear then is left to `treadle/index/elimination.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from math import gcd
+
+from treadle.index.atom import Div, Mod, Var
+from treadle.index.comparison import Comparison
+from treadle.index.cuts import cuts_of, divisor_chain
+from treadle.index.elimination import bounded
+from treadle.index.expr import Expr, const, var
+from treadle.index.ranges import UNBOUNDED, Range, intersection, is_inside, range_union
+
+_FORMS = 4
+"""How often sums are taken for variables, whose digits may be summed and divided again."""
+_MOST_CASES = 16
+"""Values of a variable that are tried one after another: a split of K has at most that many parts."""
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """The key of a sum that is taken for a variable, in place of the variable of another key."""
+
+    instead_of: Hashable
+
+
+def facts_of(comparisons: Iterable[Comparison]) -> tuple[Expr, ...]:
+    """Expressions that are not negative where the comparisons hold."""
+    facts: list[Expr] = []
+    for comparison in comparisons:
+        d = comparison.difference
+        if comparison.kind in ("slt", "sle"):
+            facts.append(-d - 1 if comparison.kind == "slt" else -d)
+        elif comparison.kind in ("sgt", "sge"):
+            facts.append(d - 1 if comparison.kind == "sgt" else d)
+        elif comparison.kind == "eq":
+            facts += [d, -d]
+    return tuple(fact for fact in facts if fact.terms)
+
+
+def range_under(e: Expr, facts: Sequence[Expr], enough: Range = UNBOUNDED) -> Range:
+    """The bounds of e where no fact is negative; where one always is, any bounds.
+
+    enough: once they are inside these bounds, closer ones are not looked for; for some, one variable's values are tried
+    """
+    if not facts or _suffices(e.range(), enough):
+        return e.range()
+    found = _range_in_forms(e, facts, enough)
+    cases = None if enough == UNBOUNDED or is_inside(found, enough) else _cases([e, *facts])
+    if cases is None:
+        return found
+    each = [_range_in_forms(case[0], case[1:], enough) for case in cases]
+    return intersection(found, reduce(range_union, each))
+
+
+def _range_in_forms(e: Expr, facts: Sequence[Expr], enough: Range) -> Range:
+    """By the expressions as they are, and with other variables, until that suffices."""
+    found, form = e.range(), _in_digits([e, *facts])
+    for _ in range(_FORMS):
+        found = intersection(found, _range_in(form, enough))
+        renamed = None if _suffices(found, enough) else _in_sums(form)
+        if renamed is None:
+            break
+        form = _in_digits(renamed)
+    return found
+
+
+def _cases(expressions: Sequence[Expr]) -> list[list[Expr]] | None:
+    """The expressions for each value of the variable with the fewest of them among those that are divided in multiples,
+    as `b` in `3 * b // 16`; None without one of few."""
+    extents: dict[Var, int] = {}
+    digits = _in_digits(expressions)
+    multiples = [atom.arg for e in digits for atom in _divisions(e) if all(k != 1 for _, k in atom.arg.terms)]
+    for v in (v for argument in multiples for v in argument.vars()):
+        lo, hi = v.range
+        if lo is not None and hi is not None and 1 < hi - lo + 1 <= _MOST_CASES:
+            extents[v] = hi - lo + 1
+    if not extents:
+        return None
+    chosen = min(extents, key=lambda v: extents[v])
+    first = chosen.lo or 0
+    return [[e.substitute({chosen.key: const(first + n)}) for e in digits] for n in range(extents[chosen])]
+
+
+def _suffices(found: Range, enough: Range) -> bool:
+    return enough != UNBOUNDED and is_inside(found, enough)
+
+
+def _range_in(expressions: Sequence[Expr], enough: Range) -> Range:
+    e, *facts = expressions
+    sharp = [f for fact in facts for f in _sharpened(fact)]
+    return bounded(e, list(dict.fromkeys(f for fact in sharp for f in (fact, *_in_larger_steps(fact)))), enough)
+
+
+def _in_larger_steps(fact: Expr) -> Iterator[Expr]:
+    """What the fact says of the terms that share a divisor, whatever the others are: `9 - 2 * i - j >= 0` and j >= 0
+    say `4 - i >= 0`."""
+    for step in sorted({abs(k) for _, k in fact.terms} - {1}):
+        others = Expr(tuple((m, k) for m, k in fact.terms if k % step), 0)
+        most = others.range()[1]
+        if others.terms and most is not None:
+            yield from _sharpened(fact - others + most)
+
+
+def _in_sums(expressions: Sequence[Expr]) -> list[Expr] | None:
+    """The same expressions with a variable for each sum that they divide, as `b` in `(r + 16 * b) // 12` is divided, in
+    place of one of the sum's own, and what bounds that one; None where nothing but variables is divided."""
+    found = list(expressions)
+    replaced: set[Hashable] = set()
+    while (divided := _divided_sum(found, replaced)) is not None:
+        total, own = divided
+        replaced.add(own.key)
+        whole = var(_Sum(own.key), *total.range())
+        value = whole - (total - var(own.key, *own.range))
+        found = [e.substitute({own.key: value}) for e in found]
+        lo, hi = own.range
+        found += ([] if lo is None else [value - lo]) + ([] if hi is None else [hi - value])
+    return found if replaced else None
+
+
+def _divided_sum(expressions: Iterable[Expr], replaced: Collection[Hashable]) -> tuple[Expr, Var] | None:
+    """A sum of which a quotient or a remainder is taken, and one of its terms that is a variable by itself."""
+    for argument in (atom.arg for e in expressions for atom in _divisions(e)):
+        if len(argument.terms) > 1 or argument.constant:
+            alone = (m[0] for m, k in argument.terms if k == 1 and len(m) == 1)
+            own = next((a for a in alone if isinstance(a, Var) and not _is_sum(a) and a.key not in replaced), None)
+            if own is not None:
+                return argument, own
+        inner = _divided_sum([argument], replaced)
+        if inner is not None:
+            return inner
+    return None
+
+
+def _divisions(e: Expr) -> Iterator[Div | Mod]:
+    return (atom for monomial, _ in e.terms for atom in monomial if isinstance(atom, Div | Mod))
+
+
+def _is_sum(variable: Var) -> bool:
+    key: object = variable.key
+    return isinstance(key, _Sum)
+
+
+def _in_digits(expressions: Sequence[Expr]) -> list[Expr]:
+    """The same expressions over the digits of each variable that they take apart, and what bounds the digits."""
+    variables: dict[Hashable, Var] = {v.key: v for e in expressions for v in e.vars()}
+    digits: dict[Hashable, Expr] = {}
+    bounds: list[Expr] = []
+    for key, cuts in cuts_of(expressions).items():
+        lo, hi = variables[key].range
+        chain = divisor_chain(c for c in cuts if hi is None or c <= hi)
+        if not chain or lo is None or lo < 0:
+            continue
+        places = (1, *chain)
+        total = const(0)
+        for n, place in enumerate(places):
+            top = n + 1 == len(places)
+            last = (None if hi is None else hi // place) if top else places[n + 1] // place - 1
+            total = total + var((key, place), 0, last) * place
+        digits[key] = total
+        bounds += [total - lo] if lo else []
+        bounds += [hi - total] if hi is not None and (hi + 1) % places[-1] else []
+    if not digits:
+        return list(expressions)
+    return [*(e.substitute(digits) for e in expressions), *bounds]
+
+
+def _sharpened(fact: Expr) -> Iterator[Expr]:
+    """The fact without what its whole terms cannot reach, and what it says of the dividend of a quotient."""
+    step = gcd(*(k for _, k in fact.terms))
+    if not step:
+        return
+    fact = Expr(tuple((m, k // step) for m, k in fact.terms), fact.constant // step)
+    yield fact
+    for monomial, k in fact.terms:
+        atom = monomial[0]
+        if len(monomial) > 1 or not isinstance(atom, Div) or abs(k) != 1:
+            continue
+        rest = fact - Expr(((monomial, k),), 0)
+        # q = x // d: q <= rest if x <= d * rest + d - 1, and q >= -rest if x >= -d * rest.
+        yield from _sharpened(rest * atom.divisor + (atom.arg if k > 0 else atom.divisor - 1 - atom.arg))
+
+
+__all__ = ["facts_of", "range_under"]
