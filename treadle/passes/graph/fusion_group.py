@@ -201,8 +201,8 @@ class Plan:
             del self._homes[op][other]
             self._homes[op][group] = None
 
-    def put_beside(self, group: Group, other: Group) -> None:
-        """As `join`, for a group that reads the same tensors and none of the first group's results."""
+    def fuse_horizontally(self, group: Group, other: Group) -> None:
+        """As `join`, for groups of which neither reads a result of the other, and both read the same tensors."""
         self._beside.append((group.anchor, other.anchor))
         self.join(group, other)
 

@@ -94,7 +94,7 @@ class _Joiner:
         for other in sorted(dict.fromkeys(readers), key=self._position):
             if self._may_stand_beside(other, group, shared):
                 self._running.join(other, group)
-                self._plan.put_beside(other, group)
+                self._plan.fuse_horizontally(other, group)
                 return True
         return False
 

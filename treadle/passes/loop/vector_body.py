@@ -20,8 +20,8 @@ from treadle.index.reader import IndexReader
 from treadle.passes.loop.kernels import constant_index
 from treadle.passes.loop.vector_elementwise import is_elementwise, vector_form
 from treadle.passes.loop.vector_mask import (
-    Agreed,
     Condition,
+    Uniform,
     Unsupported,
     depends_on_lane,
     lanes_where,
@@ -164,7 +164,7 @@ class _VectorWriter:
             return self._conditions[value]
         if value in self._vectors:
             raise Unsupported("a predicate that is no comparison of indices")
-        return (Agreed(self._scalars.get(value, value)),)
+        return (Uniform(self._scalars.get(value, value)),)
 
     def _scalar(self, value: SSAValue, level: _Level) -> SSAValue:
         if isinstance(value.type, IndexType):
@@ -177,7 +177,7 @@ class _VectorWriter:
         """The conjunction of comparisons that all lanes agree on."""
         result: SSAValue | None = None
         for comparison in comparisons:
-            truth = comparison.value if isinstance(comparison, Agreed) else self._compare(comparison, level)
+            truth = comparison.value if isinstance(comparison, Uniform) else self._compare(comparison, level)
             if result is None:
                 result = truth
             else:

@@ -19,13 +19,13 @@ class Unsupported(Exception):
 
 
 @dataclass(frozen=True)
-class Agreed:
-    """A truth value on which all lanes agree."""
+class Uniform:
+    """A truth value that is the same in all lanes."""
 
     value: SSAValue
 
 
-Condition: TypeAlias = Comparison | Agreed
+Condition: TypeAlias = Comparison | Uniform
 
 
 def depends_on_lane(condition: Condition) -> bool:
@@ -51,7 +51,7 @@ def lanes_where(comparisons: Sequence[Condition], lanes: int) -> LaneRange:
     highs: list[Expr] = []
     uniform: list[Condition] = []
     for comparison in comparisons:
-        if isinstance(comparison, Agreed) or not depends_on_lane(comparison):
+        if isinstance(comparison, Uniform) or not depends_on_lane(comparison):
             uniform.append(comparison)
             continue
         is_low, bound = _bound(comparison)
