@@ -211,12 +211,12 @@ def test_too_many_threads_are_rejected():
 
 def test_too_many_held_columns_are_rejected():
     message = rejection("row_cuda", softmax((2, 4000), 1, "float32"), parts=32, rows=1, vector=1, hold=True)
-    assert "takes 250 registers a thread to hold columns, 186 too many; accepted: at most 64" in message
+    assert "takes 250 registers a thread to keep columns in, 186 too many; accepted: at most 64" in message
     # Of 1024 threads each has 64 registers, half of them for columns.
     message = rejection("row_cuda", softmax((64, 320), 1, "float32"), parts=16, rows=64, vector=1, hold=True)
-    assert "takes 40 registers a thread to hold columns, 8 too many; accepted: at most 32" in message
+    assert "takes 40 registers a thread to keep columns in, 8 too many; accepted: at most 32" in message
     message = rejection("row_cuda", softmax((64, 320), 1, "float64"), parts=16, rows=32, vector=1, hold=True)
-    assert "takes 80 registers a thread to hold columns, 16 too many; accepted: at most 64" in message
+    assert "takes 80 registers a thread to keep columns in, 16 too many; accepted: at most 64" in message
     message = rejection("row_cpu", softmax((2, 40000), 1, "float32"), hold=True)
     assert "row_cpu holds 40000 elements of each value, 23552 too many; accepted: at most 16448" in message
 

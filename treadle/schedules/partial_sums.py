@@ -1,4 +1,4 @@
-"""Writing how the blocks of a tile of C hand their partial sums to the last of them."""
+"""Split-k's reduction: each block of a tile stores its partial sums, and the last one to arrive adds them up."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ _VECTOR_BYTES = 16
 
 
 class PartialSums:
-    """The accumulators of every block of a launch of `tiles` times `slices` blocks, in device memory.
+    """The accumulators of every block of a launch of `tiles` times `split_k` blocks, in device memory.
 
-    Each of `threads` threads holds `held` elements. They lie as vectors of 16 bytes, those of consecutive threads next
-    to one another, since a thread reads what the threads of its number wrote: the place in C does not matter.
+    Each of `threads` threads has `accumulators` elements. They are stored as vectors of 16 bytes, those of consecutive
+    threads side by side: a thread reads what the threads of the same number wrote, whatever their coordinates in C.
     """
 
-    def __init__(self, b: KernelBuilder, tiles: int, slices: int, threads: int, held: int, element: Attribute):
-        self._b, self._slices, self._element = b, slices, element
+    def __init__(self, b: KernelBuilder, tiles: int, split_k: int, threads: int, accumulators: int, element: Attribute):
+        self._b, self._split_k, self._element = b, split_k, element
         self.lanes = _VECTOR_BYTES // byte_width(element)
         """Elements of a vector."""
-        self._vectors = held // self.lanes
-        shape = [tiles, slices, self._vectors, threads, self.lanes]
+        self._vectors = accumulators // self.lanes
+        shape = [tiles, split_k, self._vectors, threads, self.lanes]
         self._sums = b.alloc("partial_sums", shape, element, Space.DEVICE)
         self._counters = b.alloc("counters", [tiles], i32, Space.ZEROED)
 
-    def keep(self, tile: Index, slice: Index, held: Callable[[Index, Index], Scalar]) -> SSAValue:
+    def keep(self, tile: Index, slice: Index, element: Callable[[Index, Index], Scalar]) -> SSAValue:
         """Stores the calling thread's elements, given vector and lane; whether its block is the tile's last."""
         b = self._b
         with (
             b.tasks(["v"], repeat(self._vectors), unroll=True) as (v,),
             b.tasks(["e"], repeat(self.lanes), unroll=True, vector=True) as (e,),
         ):
-            b.store(held(v, e), self._sums, [tile, slice, v, b.thread, e])
-        last = ArriveOp(self._counters, tile.value, self._slices)
+            b.store(element(v, e), self._sums, [tile, slice, v, b.thread, e])
+        last = ArriveOp(self._counters, tile.value, self._split_k)
         last.result.name_hint = "last"
         return b.insert(last)
 
@@ -51,7 +51,7 @@ class PartialSums:
         with b.tasks(["n"], repeat(self._vectors * self.lanes), unroll=True) as (n,):
             b.store(b.constant(0, self._element), total, [n])
         with (
-            b.loop("slice", self._slices) as slice,
+            b.loop("slice", self._split_k) as slice,
             b.tasks(["v"], repeat(self._vectors), unroll=True) as (v,),
             b.tasks(["e"], repeat(self.lanes), unroll=True, vector=True) as (e,),
         ):

@@ -100,7 +100,7 @@ class Rows:
 
     def read_points(self, tensor: SSAValue) -> int:
         """How many elements of `tensor` a template reads: for every row, and every column that an index depends on,
-        one for each different index while the row is held, else one for each phase that reads it."""
+        one for each different index if the row is kept between phases, else one for each phase that reads it."""
         numbers = self.numbers
         of_tensor = [at.result for at in self.compute.reads() if at.source is tensor]
         across = {numbers.number(value) for value in of_tensor if not numbers.is_columnar(value)}

@@ -1,4 +1,4 @@
-"""Writing a row computation: scalars of a row once, values of its columns phase by phase, what is held only once."""
+"""Writing a row computation: its scalars once per row, its columns phase by phase, what buffers keep only once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.row_analysis import Rows
 
 Slot = Sequence[Index]
-"""Where the held values of a column are kept: the indices into each value's buffer."""
+"""The indices of a column in the buffers that keep values between phases."""
 
 
 class RowBody:
@@ -63,12 +63,12 @@ class RowBody:
                 yield op
 
     def end_phase(self) -> None:
-        """From here on, what has been held is read from its buffers."""
+        """From here on, what this phase has stored in the buffers is read from them."""
         self._available |= self._fresh
         self._fresh.clear()
 
     def keep(self, value: SSAValue, buffer: SSAValue) -> None:
-        """Says that a scalar of the row is found in a buffer, at `lane`: where each lane works on a row of its own."""
+        """Reads a scalar of the row from a buffer at `lane` from here on: each lane works on a row of its own."""
         self._kept[self.numbers.number(value)] = buffer
 
     def row_value(self, value: SSAValue) -> Scalar:
@@ -76,7 +76,7 @@ class RowBody:
         return self.demand(value, dict(self._row), None)
 
     def column(self, index: Sequence[Index], slot: Slot, inside: Predicate | None = None) -> Column:
-        """The column at `index` (along the columns' extents), whose held values lie at `slot`.
+        """The column at `index` (along the columns' extents), which has the indices `slot` in the buffers.
 
         Without an index, only what is the same in all columns has a value.
         inside: whether the column exists; elements are read only if it does

@@ -20,10 +20,10 @@ _STEPS = (1, 2, 3, 4)
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows that slide along one output dimension: element `i` of the dimension reads places `step * i + k` for k in
-    the reduction's dimension `term`.
+    """Windows that slide along one output dimension: element `i` of the dimension reads positions `step * i + k`
+    for k in the reduction's dimension `term`.
 
-    dim: of the output; sliding: the reads of places; shared: reads that do not depend on i
+    dim: of the output; sliding: the reads at those positions; shared: reads that do not depend on i
     """
 
     compute: ComputeOp
@@ -41,7 +41,7 @@ class Windows:
 
     @property
     def width(self) -> int:
-        """Places of a window."""
+        """Positions of a window."""
         return self.reduce.shape[self.term]
 
 
@@ -86,8 +86,8 @@ def _along(
 def _step(compute: ComputeOp, used: Sequence[SSAValue], i: BlockArgument, k: BlockArgument) -> int | None:
     """s where everything that is used depends on i and k through s * i + k alone."""
     for step in _STEPS:
-        place = var(_SLIDE, None, None)
-        keys = _keys(DefinitionAccesses(compute, {k: place - var(i, 0, compute.shape[i.index] - 1) * step}), used)
+        position = var(_SLIDE, None, None)
+        keys = _keys(DefinitionAccesses(compute, {k: position - var(i, 0, compute.shape[i.index] - 1) * step}), used)
         if i not in keys and _SLIDE in keys:
             return step
     return None

@@ -1,4 +1,4 @@
-"""What the kernels of attention share: which rows of which head a block takes, and which elements of a mask."""
+"""What the kernels of attention share: a block's work tile, and the elements of a mask."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from treadle.schedules.kernel_builder import KernelBuilder
 
 
 @dataclass(frozen=True)
-class BlockPlace:
+class WorkTile:
     """A block's part of the result, and the keys that it reads.
 
     first_row: of the block; head: of queries and result; shared_head: of keys and values; tiles: of keys that the
@@ -34,8 +34,8 @@ def blocks_of(anchor: AttentionOp, rows: int) -> int:
     return prod(anchor.shape[:-2]) * ceil(anchor.shape[-2] / rows)
 
 
-def block_place(b: KernelBuilder, anchor: AttentionOp, rows: int, columns: int) -> BlockPlace:
-    """The place of the calling thread's block, of tiles of `rows` queries and `columns` keys."""
+def work_tile(b: KernelBuilder, anchor: AttentionOp, rows: int, columns: int) -> WorkTile:
+    """The work tile of the calling thread's block, of `rows` queries and tiles of `columns` keys."""
     m, n = anchor.scores_shape[-2:]
     parts = ceil(m / rows)
     part = b.block % parts
@@ -52,7 +52,7 @@ def block_place(b: KernelBuilder, anchor: AttentionOp, rows: int, columns: int) 
         seen = first_row + (rows + n - m)
         seen = seen.max(0) if m > n else seen
         tiles = ((seen + (columns - 1)) // columns).min(most_tiles)
-    return BlockPlace(first_row, head, shared_head, tiles, most_tiles)
+    return WorkTile(first_row, head, shared_head, tiles, most_tiles)
 
 
 def mask_varies(mask: TensorType) -> tuple[bool, bool]:
@@ -73,7 +73,7 @@ def mask_element(
     assert anchor.mask is not None and isinstance(anchor.mask.type, TensorType)
     type = anchor.mask.type
     shape, index = type.get_shape(), [*head, row, column]
-    place = [x if e != 1 else b.constant(0) for e, x in zip(shape, index[len(index) - len(shape) :], strict=True)]
+    indices = [x if e != 1 else b.constant(0) for e, x in zip(shape, index[len(index) - len(shape) :], strict=True)]
     inside = [
         at < end
         for varies, overhangs, at, end in zip(
@@ -82,7 +82,7 @@ def mask_element(
         if varies and overhangs
     ]
     zero = b.constant(0, type.get_element_type()) if inside else None
-    return b.load(b.inputs[3], place, all_of(inside), zero)
+    return b.load(b.inputs[3], indices, all_of(inside), zero)
 
 
-__all__ = ["BlockPlace", "block_place", "blocks_of", "mask_element", "mask_varies"]
+__all__ = ["WorkTile", "blocks_of", "mask_element", "mask_varies", "work_tile"]

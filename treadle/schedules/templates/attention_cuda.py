@@ -29,7 +29,7 @@ _EVERY = tuple(target for target in TARGETS.values() if target.is_cuda)
 
 class AttentionCuda(Template):
     """A block computes `rows` rows of one head. Tiles of `columns` keys and values pass through shared memory, the
-    next one on its way through registers meanwhile. Threads keep for their rows the largest score so far, the sum of
+    next one is prefetched into registers meanwhile. Threads keep for their rows the largest score so far, the sum of
     the weights relative to it, and the result so far, all of which are scaled down when a larger score appears.
 
     Every size is covered: what is fetched beyond the end is 0, keys beyond the end weigh nothing, rows beyond the end

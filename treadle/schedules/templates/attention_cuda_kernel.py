@@ -18,7 +18,7 @@ from treadle.dialects.task import repeat
 from treadle.schedules.accumulator import narrowed
 from treadle.schedules.index_value import Index, all_of
 from treadle.schedules.kernel_builder import KernelBuilder
-from treadle.schedules.templates.attention_blocks import block_place, blocks_of, mask_element
+from treadle.schedules.templates.attention_blocks import blocks_of, mask_element, work_tile
 from treadle.schedules.templates.attention_tile import AttentionTile
 
 _VECTOR = 4
@@ -56,7 +56,7 @@ class AttentionKernel:
     def build(self, name: str) -> KernelOp:
         """The kernel."""
         b, tile = self.b, self.tile
-        self._place()
+        self._split_work()
         self.queries, self.keys, self.values = self._operands()
         self.weights = b.alloc("weights", [tile.rows, tile.weight_stride], f32, Space.SHARED)
         self.acc = self._registers("acc", tile.rows_each * tile.vectors * tile.vector, 0)
@@ -74,12 +74,12 @@ class AttentionKernel:
         grid = blocks_of(self.anchor, tile.rows)
         return b.kernel(name, list(self.anchor.operands), self.anchor.type, grid, tile.threads, comment, 1)
 
-    def _place(self) -> None:
-        """The block's place, the thread's strip and lane."""
+    def _split_work(self) -> None:
+        """The block's work tile, the thread's strip and lane."""
         b, tile = self.b, self.tile
-        place = block_place(b, self.anchor, tile.rows, tile.columns)
-        self.first_row, self.head, self.shared_head = place.first_row, place.head, place.shared_head
-        self.tiles, self.most_tiles = place.tiles, place.most_tiles
+        work = work_tile(b, self.anchor, tile.rows, tile.columns)
+        self.first_row, self.head, self.shared_head = work.first_row, work.head, work.shared_head
+        self.tiles, self.most_tiles = work.tiles, work.most_tiles
         self.strip, self.lane = b.thread // tile.lanes, b.thread % tile.lanes
 
     def _operands(self) -> tuple[_Operand, _Operand, _Operand]:
@@ -131,10 +131,10 @@ class AttentionKernel:
         b, index = self.b, first + line
         inside = [index < operand.total] if operand.total % operand.lines else []
         inside += [column < operand.size] if operand.size < operand.extent else []
-        place = [*operand.head, index, column]
+        indices = [*operand.head, index, column]
         if not inside:
-            return b.load(operand.buffer, place)
-        return b.load(operand.buffer, place, all_of(inside), b.constant(0, self.element))
+            return b.load(operand.buffer, indices)
+        return b.load(operand.buffer, indices, all_of(inside), b.constant(0, self.element))
 
     def _fetch(self, operand: _Operand, step: Index, registers: SSAValue) -> None:
         """Global memory to registers."""
@@ -201,9 +201,9 @@ class AttentionKernel:
             old = b.load(self.largest, [i])
             b.store(old, peak, [0])
             with b.tasks(["j"], repeat(tile.columns_each), unroll=True) as (j,):
-                place = i * tile.columns_each + j
-                score = self._score(b.load(scores, [place]), step, i, j, added)
-                b.store(score, scores, [place])
+                position = i * tile.columns_each + j
+                score = self._score(b.load(scores, [position]), step, i, j, added)
+                b.store(score, scores, [position])
                 b.store(b.binary("max", b.load(peak, [0]), score), peak, [0])
             new = b.insert(WarpReduceOp("max", b.load(peak, [0]), tile.lanes))
             b.store(new, self.largest, [i])
@@ -218,8 +218,8 @@ class AttentionKernel:
                 b.store(weight, self.weights, [self._row(i), self._column(j)])
             outputs = tile.vectors * tile.vector
             with b.tasks(["e"], repeat(outputs), unroll=True) as (e,):
-                place = i * outputs + e
-                b.store(b.mul(b.load(self.acc, [place]), shrink), self.acc, [place])
+                position = i * outputs + e
+                b.store(b.mul(b.load(self.acc, [position]), shrink), self.acc, [position])
 
     def _masked(self, step: Index) -> SSAValue | None:
         """The mask's elements for the thread's rows and keys, in registers: asked for before the product, so that
@@ -264,9 +264,9 @@ class AttentionKernel:
             of_row = self._vectors("of_row", tile.rows_each, self.queries.shared, self._row, first)
             of_key = self._vectors("of_key", tile.columns_each, self.keys.shared, self._column, first)
             with b.tasks(["i", "j", "e"], repeat(tile.rows_each, tile.columns_each, _VECTOR), unroll=True) as (i, j, e):
-                place = i * tile.columns_each + j
+                position = i * tile.columns_each + j
                 left, right = (b.load(x, [n * _VECTOR + e]) for x, n in ((of_row, i), (of_key, j)))
-                b.store(b.add(b.load(scores, [place]), b.mul(left, right)), scores, [place])
+                b.store(b.add(b.load(scores, [position]), b.mul(left, right)), scores, [position])
 
     def _vectors(
         self, name: str, count: int, shared: SSAValue, line: Callable[[Index], Index], first: Index
@@ -292,9 +292,9 @@ class AttentionKernel:
                     element = b.load(self.values.shared, [first + t, self._output(g, e)])
                     b.store(element, value, [g * tile.vector + e])
                 with b.tasks(["i", "e"], repeat(tile.rows_each, outputs), unroll=True) as (i, e):
-                    place = i * outputs + e
+                    position = i * outputs + e
                     product = b.mul(b.load(weight, [i * _VECTOR + t]), b.load(value, [e]))
-                    b.store(b.add(b.load(self.acc, [place]), product), self.acc, [place])
+                    b.store(b.add(b.load(self.acc, [position]), product), self.acc, [position])
 
     def _output(self, g: Index, e: Index) -> Index:
         """Which element of a row of the result the e-th of the thread's g-th vector is."""
@@ -312,8 +312,8 @@ class AttentionKernel:
             exists = [row < self.m] if self.m % tile.rows else []
             with b.loop("g", tile.vectors, unroll=True) as g, b.loop("e", tile.vector, unroll=True) as e:
                 column = self._output(g, e)
-                place = (i * tile.vectors + g) * tile.vector + e
-                value = b.mul(b.load(self.acc, [place]), share)
+                position = (i * tile.vectors + g) * tile.vector + e
+                value = b.mul(b.load(self.acc, [position]), share)
                 if counts is not None:
                     value = b.select(counts, value, b.constant(0, f32))
                 within = [column < tile.width] if tile.width < tile.padded_width else []

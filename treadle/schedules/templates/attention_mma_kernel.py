@@ -20,7 +20,7 @@ from treadle.dialects.task import repeat
 from treadle.schedules.accumulator import narrowed
 from treadle.schedules.index_value import Index, all_of
 from treadle.schedules.kernel_builder import KernelBuilder
-from treadle.schedules.templates.attention_blocks import block_place, blocks_of, mask_element
+from treadle.schedules.templates.attention_blocks import blocks_of, mask_element, work_tile
 from treadle.schedules.templates.attention_mma_merge import Sums, finite, merge, scale
 from treadle.schedules.templates.attention_mma_tile import CHUNK, STEP, AttentionMmaTile, HeadTile
 from treadle.schedules.templates.matmul_mma_tile import PRODUCT_M, PRODUCT_N, WARP
@@ -72,7 +72,7 @@ class AttentionMmaKernel:
     def build(self, name: str) -> KernelOp:
         """The kernel; to be called once."""
         b, tile = self.b, self.tile
-        self.place = block_place(b, self.anchor, tile.rows, tile.columns)
+        self.work = work_tile(b, self.anchor, tile.rows, tile.columns)
         warp, self.lane = b.thread // WARP, b.thread % WARP
         self.warp_row = (warp % tile.warps) * (tile.slabs * PRODUCT_M)
         self.part = warp // tile.warps
@@ -91,8 +91,8 @@ class AttentionMmaKernel:
         return b.kernel(name, list(self.anchor.operands), self.anchor.type, grid, tile.threads, comment, 1)
 
     def _operands(self) -> tuple[_Operand, _Operand, _Operand]:
-        """Queries have a place that is the result's in the end, keys and values one a stage."""
-        b, tile, place = self.b, self.tile, self.place
+        """Queries share a buffer with the result, which replaces them; keys and values have one for each stage."""
+        b, tile, work = self.b, self.tile, self.work
         q, k, v, *_ = b.inputs
         outer = max(tile.queries, tile.result, key=lambda t: t.extent)
         lines = b.alloc("lines", [tile.rows, outer.extent], self.element, Space.SHARED, outer.swizzle)
@@ -101,9 +101,9 @@ class AttentionMmaKernel:
             return b.alloc(name, [tile.stages, of.lines, of.extent], self.element, Space.SHARED, of.swizzle)
 
         return (
-            _Operand(q, place.head, self.m, tile.queries, lines),
-            _Operand(k, place.shared_head, self.n, tile.keys, staged("keys", tile.keys)),
-            _Operand(v, place.shared_head, self.n, tile.values, staged("values", tile.values)),
+            _Operand(q, work.head, self.m, tile.queries, lines),
+            _Operand(k, work.shared_head, self.n, tile.keys, staged("keys", tile.keys)),
+            _Operand(v, work.shared_head, self.n, tile.values, staged("values", tile.values)),
         )
 
     def _statistics(self, name: str, initial: float) -> SSAValue:
@@ -139,24 +139,24 @@ class AttentionMmaKernel:
                 at = column + e
                 inside = [index < operand.total] if operand.total % tile.lines else []
                 inside += [at < tile.size] if tile.size < tile.extent else []
-                place = [*operand.head, index, at]
+                indices = [*operand.head, index, at]
                 if not inside:
-                    return b.load(operand.buffer, place)
-                return b.load(operand.buffer, place, all_of(inside), b.constant(0, self.element))
+                    return b.load(operand.buffer, indices)
+                return b.load(operand.buffer, indices, all_of(inside), b.constant(0, self.element))
 
             b.copy(operand.shared, [*stage, line, column], CHUNK, value)
 
     def _fetch_step(self, step: Index, stage: Index) -> None:
         """Starts the copies of a step's keys and values, if there are any."""
         b = self.b
-        with b.when(step < self.place.tiles):
+        with b.when(step < self.work.tiles):
             for operand in (self.keys, self.values):
                 self._fetch(operand, step * self.tile.columns, [stage])
 
     def _pipeline(self) -> None:
-        """`stages` tiles of keys and values in shared memory: one is used while the others are on their way."""
+        """`stages` tiles of keys and values in shared memory: one is used while the others are being copied."""
         b, stages = self.b, self.tile.stages
-        self._fetch(self.queries, self.place.first_row, [])
+        self._fetch(self.queries, self.work.first_row, [])
         b.commit()
         with b.loop("s", stages - 1) as s:
             self._fetch_step(s, s)
@@ -164,7 +164,7 @@ class AttentionMmaKernel:
         b.wait(stages - 1)
         b.barrier()
         held = self._held_queries()
-        with b.loop("step", self.place.tiles) as step:
+        with b.loop("step", self.work.tiles) as step:
             b.wait(stages - 2)
             # Behind it every thread sees this step's tiles, and has used those that are overwritten next.
             b.barrier()
@@ -217,8 +217,8 @@ class AttentionMmaKernel:
             line = (self.lane // STEP) * PRODUCT_N + self.lane % PRODUCT_N
             half = ((self.lane // PRODUCT_N) % 2) * PRODUCT_N
             key = self.first_column + (p * STEP + line)
-            place = [stage, key, k * STEP + half]
-            keys = b.load_matrix(self.keys.shared, place, type)
+            indices = [stage, key, k * STEP + half]
+            keys = b.load_matrix(self.keys.shared, indices, type)
             with b.tasks(["r", "q"], repeat(tile.slabs, _PAIR), unroll=True) as (r, q):
                 self._multiply(b.load(held, [r, k]), keys, products, [r, p, q])
         return products
@@ -259,10 +259,10 @@ class AttentionMmaKernel:
         added = b.alloc("added", extents, type.get_element_type())
         ragged = (self.m % tile.rows > 0, self.n % tile.columns > 0)
         with b.tasks(["r", "p", "q", "h"], repeat(*extents[:-1]), unroll=True) as (r, p, q, h):
-            row = self.place.first_row + self._row(r, h)
+            row = self.work.first_row + self._row(r, h)
             with b.loop("c", 2, unroll=True, vector=True) as c:
                 column = self._first_key(step) + self._column(p, q, c)
-                value = mask_element(b, self.anchor, self.place.head, row, column, ragged)
+                value = mask_element(b, self.anchor, self.work.head, row, column, ragged)
                 b.store(value, added, [r, p, q, h, c])
         return added
 
@@ -277,10 +277,10 @@ class AttentionMmaKernel:
         ragged, causal = self.n % tile.columns > 0, bool(self.anchor.causal.value.data)
         if not ragged and not causal:
             return
-        reach = self.place.first_row + (self.n - self.m)
+        reach = self.work.first_row + (self.n - self.m)
         needed = first_key + (tile.own_columns - 1) > reach + self.warp_row if causal else None
         if ragged:
-            last = step.equals(self.place.most_tiles - 1)
+            last = step.equals(self.work.most_tiles - 1)
             needed = last if needed is None else needed | last
         with b.when(needed), b.tasks(["r", "h"], repeat(tile.slabs, _HALVES), unroll=True) as (r, h):
             last_seen = reach + self._row(r, h) if causal else b.index(self.n - 1)
@@ -288,9 +288,9 @@ class AttentionMmaKernel:
             # What lanes differ in is on one side, so that the other side of all comparisons is a constant.
             limit = last_seen - (first_key + self._lane_column)
             with b.tasks(["p", "q", "c"], repeat(tile.own_columns // STEP, _PAIR, 2), unroll=True) as (p, q, c):
-                place = [r, p, q, h, c]
+                indices = [r, p, q, h, c]
                 visible = p * STEP + q * PRODUCT_N + c <= limit
-                b.store(b.select(visible, b.load(scores, place), b.constant(-inf, f32)), scores, place)
+                b.store(b.select(visible, b.load(scores, indices), b.constant(-inf, f32)), scores, indices)
 
     def _weigh(self, scores: SSAValue) -> None:
         """Scores become weights, relative to the largest so far; sums and results so far are scaled down to it."""
@@ -352,14 +352,14 @@ class AttentionMmaKernel:
             self._chunks(tile.result, b.thread, tile.threads) as (line, first),
             b.tasks(["e"], repeat(CHUNK), unroll=True, vector=True) as (e,),
         ):
-            row, column = self.place.first_row + line, first + e
+            row, column = self.work.first_row + line, first + e
             inside = [row < self.m] if self.m % tile.rows else []
             inside += [column < tile.width] if tile.width < tile.padded_width else []
             value = b.load(self.queries.shared, [line, column])
-            b.store(value, b.output, [*self.place.head, row, column], all_of(inside))
+            b.store(value, b.output, [*self.work.head, row, column], all_of(inside))
 
     def _stage(self) -> None:
-        """The warp's rows of the result, divided by the sums and rounded, to the place of its queries."""
+        """The warp's rows of the result, divided by the sums and rounded, into the buffer of its queries."""
         b, tile = self.b, self.tile
         with b.tasks(["r", "h"], repeat(tile.slabs, _HALVES), unroll=True) as (r, h):
             total = b.insert(WarpReduceOp("add", b.load(self.total, [r, h]), _QUAD))
@@ -373,8 +373,8 @@ class AttentionMmaKernel:
                 value = b.mul(b.extract(b.load(self.acc, [r, p, q]), [h, c], f32), share)
                 if counts is not None:
                     value = b.select(counts, value, b.constant(0, f32))
-                place = [self._row(r, h), self._column(p, q, c)]
-                b.store(narrowed(b, value, self.element), self.queries.shared, place)
+                indices = [self._row(r, h), self._column(p, q, c)]
+                b.store(narrowed(b, value, self.element), self.queries.shared, indices)
 
 
 __all__ = ["AttentionMmaKernel"]

@@ -49,7 +49,7 @@ def scale(b: KernelBuilder, acc: SSAValue, type: VectorType, extents: tuple[int,
 def merge(b: KernelBuilder, tile: AttentionMmaTile, part: Index, sums: Sums, type: VectorType, weight: Weight) -> None:
     """Gives the first of the warps that share rows the sums of all of them.
 
-    Lanes at the same place hold the same elements, so that each writes and reads words of its own.
+    Lanes of the same number have the same elements in every warp, so that each writes and reads words of its own.
     """
     lane = b.thread % (WARP * tile.warps)
     rows, lanes = (tile.slabs, type.get_shape()[0]), WARP * tile.warps

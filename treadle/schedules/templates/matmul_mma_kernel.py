@@ -20,8 +20,8 @@ from treadle.schedules.partial_sums import PartialSums
 from treadle.schedules.split_k import shared_out
 from treadle.schedules.templates.matmul_mma_tile import FRAGMENT, PRODUCT_M, PRODUCT_N, WARP, MmaTile, SharedTile
 
-HELD = 4
-"""Elements of C's fragment that a lane holds."""
+ELEMENTS_PER_LANE = 4
+"""Elements of C's fragment per lane."""
 PAIR = 2
 """Columns of tile products whose operand B is loaded at once."""
 
@@ -46,12 +46,12 @@ class MmaKernel:
         rows, columns = ceil(self.m / tile.m), ceil(self.n / tile.n)
         batch = self.anchor.shape[:-2]
         tiles = rows * columns * prod(batch)
-        place, slice = b.block, None
+        tile_index, slice = b.block, None
         if self.slices.number > 1:
-            place, slice = b.block % tiles, b.block // tiles
-        row, column = self._block_place(place % (rows * columns) if batch else place, rows, columns)
+            tile_index, slice = b.block % tiles, b.block // tiles
+        row, column = self._block_coordinates(tile_index % (rows * columns) if batch else tile_index, rows, columns)
         self.row, self.column = row * tile.m, column * tile.n
-        self.batch_index = (place // (rows * columns)).delinearize(batch) if batch else []
+        self.batch_index = (tile_index // (rows * columns)).delinearize(batch) if batch else []
         self.lane, warp = b.thread % WARP, b.thread // WARP
         self.warp = warp
         self.warp_row = (warp // tile.warps[1]) * tile.warp[0]
@@ -66,7 +66,7 @@ class MmaKernel:
         if slice is None:
             self._store()
         else:
-            self._add_up(tiles, place, slice, products)
+            self._add_up(tiles, tile_index, slice, products)
         comment = f"C[{self.m}, {self.n}] = A[{self.m}, {self.k}] * B[{self.k}, {self.n}]"
         operands = [self.anchor.a, self.anchor.b]
         return b.kernel(name, operands, self.anchor.type, tiles * self.slices.number, tile.threads, comment)
@@ -75,7 +75,7 @@ class MmaKernel:
         extents = [self.tile.stages, shape.rows, shape.columns]
         return self.b.alloc(f"shared_{name}", extents, self.element, Space.SHARED, shape.swizzle)
 
-    def _block_place(self, block: Index, rows: int, columns: int) -> tuple[Index, Index]:
+    def _block_coordinates(self, block: Index, rows: int, columns: int) -> tuple[Index, Index]:
         """The block's row and column in the grid. Consecutive blocks go down `group` rows before they go right, so
         that those that run together share the tiles that they read; the last group may have fewer rows."""
         group = min(self.tile.group, rows)
@@ -95,7 +95,7 @@ class MmaKernel:
         return full.select(row, last_row), full.select(column, last_column)
 
     def _pipeline(self, steps: int) -> None:
-        """`stages` tiles in shared memory: one is multiplied while the others are on their way."""
+        """`stages` tiles in shared memory: one is multiplied while the others are being copied."""
         b, ahead = self.b, self.tile.stages - 1
         with b.loop("s", min(ahead, steps)) as s:
             self._fetch(s, s)
@@ -130,7 +130,7 @@ class MmaKernel:
     def _copy(
         self, tile: SharedTile, buffer: SSAValue, stage: Index, element: Callable[[Index, Index], Scalar]
     ) -> None:
-        """Copies one operand's tile; `element` takes the place across K, then along it."""
+        """Copies one operand's tile; `element` takes the position across K, then along it."""
         b, mapping = self.b, tile.tasks(self.tile.threads)
         idle = mapping.workers < self.tile.threads
         with (
@@ -182,12 +182,12 @@ class MmaKernel:
         if not self.tile.a.loads_matrices:
             return self._by_lanes(self.shared_a, stage, row, k, type, columns_first=True)
         if self.tile.a.along_k:
-            place = [row + self.lane % 16, k + (self.lane // 16) * half]
+            indices = [row + self.lane % 16, k + (self.lane // 16) * half]
         else:
             matrix = (self.lane // 8) % 2
             term = self.lane % 8 + (self.lane // 16) * half
-            place = [k + term, row + matrix * 8]
-        return b.load_matrix(self.shared_a, [stage, *place], type, transpose=not self.tile.a.along_k)
+            indices = [k + term, row + matrix * 8]
+        return b.load_matrix(self.shared_a, [stage, *indices], type, transpose=not self.tile.a.along_k)
 
     def _fragments_of_b(self, stage: Index, p: Index, k: Index, type: VectorType) -> SSAValue:
         """Two times 8 columns of B: of each, matrices of the lower and the upper half of K."""
@@ -198,10 +198,10 @@ class MmaKernel:
             return self._by_lanes(self.shared_b, stage, column, k, type, columns_first=False)
         if self.tile.b.along_k:
             term = ((self.lane // 8) % 2) * half
-            place = [column + (second + self.lane % 8), k + term]
+            indices = [column + (second + self.lane % 8), k + term]
         else:
-            place = [k + self.lane % 16, column + second]
-        return b.load_matrix(self.shared_b, [stage, *place], type, transpose=not self.tile.b.along_k)
+            indices = [k + self.lane % 16, column + second]
+        return b.load_matrix(self.shared_b, [stage, *indices], type, transpose=not self.tile.b.along_k)
 
     def _by_lanes(
         self, buffer: SSAValue, stage: Index, first: Index, k: Index, type: VectorType, *, columns_first: bool
@@ -209,33 +209,33 @@ class MmaKernel:
         """What `loop.load_matrix` would give of two times two transposed matrices of 32-bit elements: each lane loads
         its element of each, of the next 8 columns before or after those of the next 4 rows."""
         b = self.b
-        held = b.alloc("elements", type.get_shape(), self.element)
+        elements = b.alloc("elements", type.get_shape(), self.element)
         with b.tasks(["u", "v"], repeat(2, 2), unroll=True) as (u, v):
             block, half = (v, u) if columns_first else (u, v)
             row = k + (half * 4 + self.lane % 4)
             column = first + (block * 8 + self.lane // 4)
-            place = [u, v, 0] if len(type.get_shape()) == 3 else [u * 2 + v, 0]
-            b.store(b.load(buffer, [stage, row, column]), held, place)
-        return b.load_vector(held, type)
+            indices = [u, v, 0] if len(type.get_shape()) == 3 else [u * 2 + v, 0]
+            b.store(b.load(buffer, [stage, row, column]), elements, indices)
+        return b.load_vector(elements, type)
 
     def _rounded(self, fragment: SSAValue) -> SSAValue:
         """Operands of 32 bits lose the bits that a tile product does not read."""
         return self.b.insert(RoundTf32Op(fragment)) if self.element == f32 else fragment
 
-    def _add_up(self, tiles: int, place: Index, slice: Index, products: Sequence[int]) -> None:
+    def _add_up(self, tiles: int, tile_index: Index, slice: Index, products: Sequence[int]) -> None:
         """The tile's last block adds up the slices, and stores."""
         b, tile = self.b, self.tile
         sums = PartialSums(b, tiles, self.slices.number, tile.threads, tile.accumulators, f32)
-        assert sums.lanes == HELD, "a vector is a fragment"
+        assert sums.lanes == ELEMENTS_PER_LANE, "a vector is a fragment"
 
         def element(v: Index, e: Index) -> Scalar:
             fragment = b.load(self.acc, v.delinearize(products))
             return b.extract(fragment, [e // 2, e % 2], f32)
 
-        last = sums.keep(place, slice, element)
+        last = sums.keep(tile_index, slice, element)
         with b.when(last):
             self.total = b.alloc("total", [tile.accumulators], f32)
-            sums.add_up(place, self.total)
+            sums.add_up(tile_index, self.total)
             self._store()
 
     def _accumulated(self, r: Index, i: Index, j: Index) -> Scalar:
@@ -246,7 +246,7 @@ class MmaKernel:
         if self.total is None:
             return b.extract(b.load(self.acc, where), [upper, odd], f32)
         fragment = r * (self.tile.warp[1] // PRODUCT_N) + j // PRODUCT_N
-        return b.load(self.total, [fragment * HELD + (upper * 2 + odd)])
+        return b.load(self.total, [fragment * ELEMENTS_PER_LANE + (upper * 2 + odd)])
 
     def _store(self) -> None:
         if self.tile.staged_bytes:

@@ -31,7 +31,7 @@ from treadle.target import Target
 _MANY = 64
 """Accumulators of a thread from which registers, not threads, bound the blocks on a multiprocessor."""
 _SOME = 32
-"""Accumulators of a thread from which the compiler is told how many blocks a multiprocessor is to hold."""
+"""Accumulators of a thread from which `__launch_bounds__` names a minimum of blocks per multiprocessor."""
 _TERMS = 128
 """Terms of a slice, at least: an element then takes 256 operations for the 8 bytes of its partial sum that are written
 and read, more than any target's operations a byte."""
@@ -169,13 +169,13 @@ class MatmulSimt(Template):
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, MatmulOp)
         tile = SimtTile(choices)
-        # Where nothing is said, ptxas spills a few registers for the sake of one block more.
+        # Without a minimum, ptxas spills a few registers for the sake of one block more.
         min_blocks_per_sm = number(choices, "min_blocks_per_sm") if tile.outputs >= _SOME else None
         return _MatmulBody(anchor, tile, number(choices, "split_k")).build(name, min_blocks_per_sm)
 
 
 def _needs_more(anchor: Anchor, choices: Choices, block_k: int, overhang: int) -> str | None:
-    """What asks for more registers than twice as many as there are accumulators; None for nothing.
+    """What needs more registers than twice as many as there are accumulators; None if nothing does.
 
     A bound with a margin: each of these alone makes some shape spill on some GPU (NVRTC 13.0).
     """
@@ -213,12 +213,12 @@ class _MatmulBody:
         rows, columns = ceil(self.m / tile.m), ceil(self.n / tile.n)
         batch = self.anchor.shape[:-2]
         tiles = rows * columns * prod(batch)
-        place, slice = b.block, None
+        tile_index, slice = b.block, None
         if self.slices.number > 1:
-            place, slice = b.block % tiles, b.block // tiles
-        self.row = ((place // columns) % rows) * tile.m
-        self.column = (place % columns) * tile.n
-        self.batch_index = (place // (rows * columns)).delinearize(batch) if batch else []
+            tile_index, slice = b.block % tiles, b.block // tiles
+        self.row = ((tile_index // columns) % rows) * tile.m
+        self.column = (tile_index % columns) * tile.n
+        self.batch_index = (tile_index // (rows * columns)).delinearize(batch) if batch else []
         # A is kept transposed, so that a thread's neighbouring rows lie next to one another.
         self.shared_a = b.alloc("shared_a", [2, tile.block_k, tile.row_of_a], self.element, Space.SHARED)
         self.shared_b = b.alloc("shared_b", [2, tile.block_k, tile.row_of_b], self.element, Space.SHARED)
@@ -229,31 +229,31 @@ class _MatmulBody:
         if slice is None:
             self._store()
         else:
-            self._add_up(tiles, place, slice)
+            self._add_up(tiles, tile_index, slice)
         grid = tiles * self.slices.number
         comment = f"C[{self.m}, {self.n}] = A[{self.m}, {self.k}] * B[{self.k}, {self.n}]"
         operands = [self.anchor.a, self.anchor.b]
         return b.kernel(name, operands, self.anchor.type, grid, tile.threads, comment, min_blocks_per_sm)
 
-    def _add_up(self, tiles: int, place: Index, slice: Index) -> None:
+    def _add_up(self, tiles: int, tile_index: Index, slice: Index) -> None:
         """The tile's last block adds up the slices, and stores."""
         b, tile = self.b, self.tile
         sums = PartialSums(b, tiles, self.slices.number, tile.threads, tile.outputs, self.wide)
-        last = sums.keep(place, slice, lambda v, e: b.load(self.acc, [v * sums.lanes + e]))
+        last = sums.keep(tile_index, slice, lambda v, e: b.load(self.acc, [v * sums.lanes + e]))
         with b.when(last):
-            sums.add_up(place, self.acc)
+            sums.add_up(tile_index, self.acc)
             self._store()
 
     def _pipeline(self, first: Index | None, steps: int) -> None:
-        """Figure 5: while one pair of tiles is multiplied, the next is on its way through registers. `first` is the
+        """Figure 5: while one pair of tiles is multiplied, the next is prefetched into registers. `first` is the
         step to begin with, 0 if None."""
         b = self.b
 
         def at(step: Index) -> Index:
             return step if first is None else first + step
 
-        next_a = b.alloc("next_a", [self._of("a")[0].held], self.element)
-        next_b = b.alloc("next_b", [self._of("b")[0].held], self.element)
+        next_a = b.alloc("next_a", [self._of("a")[0].per_thread], self.element)
+        next_b = b.alloc("next_b", [self._of("b")[0].per_thread], self.element)
         self._fetch(at(b.index(0)), next_a, next_b)
         self._keep(b.index(0), next_a, next_b)
         b.barrier()
@@ -274,7 +274,7 @@ class _MatmulBody:
 
     @contextmanager
     def _filling(self, operand: str) -> Generator[tuple[Index, Index, Index]]:
-        """A loop over the calling thread's elements of a tile: place along M or N, along K, the element's ordinal."""
+        """A loop over the calling thread's elements of a tile: its position along M or N, along K, and its ordinal."""
         b, (filling, transposed) = self.b, self._of(operand)
         other = "i" if operand == "a" else "j"
         names = [other, "k"] if transposed else ["k", other]

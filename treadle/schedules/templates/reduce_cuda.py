@@ -28,10 +28,10 @@ from treadle.target import Target
 _FEW_IN_TILES = 4096
 """Elements up to which a product has too few tiles to fill a GPU, and its reduction is shared out instead."""
 _ROWS_OF_A_TILE, _TERMS_OF_SLICES = 16, 512
-"""Rows and columns that fill half of a tile, and terms of two slices or more, from which a product's tiles are split:
+"""Rows and columns that fill half of a tile, and terms of two slices or more, from which split-k of tiles is better:
 their elements are then read less often than by a reduction."""
 _FEW_IN_THREADS = 1 << 16
-"""Elements up to which a thread an element leaves a GPU's threads idle."""
+"""Elements up to which one thread per output under-occupies the GPU."""
 
 
 class ReduceCuda(Template):

@@ -128,11 +128,11 @@ class _RowKernel:
         comment = f"{words} to {compute.type}, {self.found.rows} rows of {self.found.columns}"
         return self.b.kernel(name, self.tensors, compute.type, ceil(tasks / self.rows), 1, comment)
 
-    def _place(self, row: Sequence[Index], column: Sequence[Index]) -> list[Index]:
+    def _result_index(self, row: Sequence[Index], column: Sequence[Index]) -> list[Index]:
         """The result's index at a column of a row."""
-        place = dict(zip(self.found.outer, row, strict=True))
-        place.update(zip(self.found.inner, column, strict=True))
-        return [place[d] for d in range(len(place))]
+        coordinates = dict(zip(self.found.outer, row, strict=True))
+        coordinates.update(zip(self.found.inner, column, strict=True))
+        return [coordinates[d] for d in range(len(coordinates))]
 
 
 def _is_computed(read: AtOp, compute: ComputeOp) -> bool:
@@ -226,7 +226,7 @@ class _AlongColumns(_RowKernel):
 
         def write(lane: Index, position: Index, inside: Predicate | None) -> None:
             index, column = self._column(position, inside)
-            b.store(column.value(result), b.output, self._place(self.index, index), inside)
+            b.store(column.value(result), b.output, self._result_index(self.index, index), inside)
 
         self._columns(write)
 
@@ -312,4 +312,4 @@ class _AcrossRows(_RowKernel):
             row, inside = self._begin(lane)
             index = k.delinearize(found.extents)
             value = self.body.column(index, [k, lane], inside).value(result)
-            b.store(value, b.output, self._place(row, index), inside)
+            b.store(value, b.output, self._result_index(row, index), inside)

@@ -1,4 +1,4 @@
-"""Row computations on a GPU: a warp or a block a row, which is read once and held in registers."""
+"""Row computations on a GPU: a warp or a block per row, which is read once and stays in registers."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ from treadle.schedules.template import Anchor, Choices, Knob, Template, number
 from treadle.target import Target
 
 _MOST_REGISTERS = 64
-"""Of a thread's 255, those that hold columns: the rest is for addresses and arithmetic in flight."""
+"""Registers per thread, of 255, that may keep columns: the rest is for addresses and arithmetic in flight."""
 _AT_ONCE = 4
-"""Columns, or vectors of them, that a thread which does not hold its row has on their way."""
+"""Loads in flight per thread where the row is not kept in registers: the unroll factor of loops over its columns."""
 _FEWEST_NEIGHBOURS = 4
 """Rows side by side in memory from which on lanes that take them are better than lanes that take columns."""
 _FEWEST_AT_ONCE = 8
 """Floats that memory moves at once: 32 bytes."""
 _MOST_PARTS = 1024
 _MOST_UNSHUFFLED = 64
-"""Threads a row where each of them folds what all of them left in shared memory."""
+"""Threads per row where shuffles cannot fold: each thread then folds all partial results, from shared memory."""
 _LONGEST = 16
-"""Columns that a thread takes while there are more threads."""
+"""Target columns per thread: longer rows get more threads."""
 _SMALL_BLOCK = 128
-"""Threads a block that keep a multiprocessor busy together with other blocks."""
+"""Threads per block of which a multiprocessor runs several blocks."""
 
 
 class RowCuda(Template):
     """A block computes `rows` rows with `parts` threads each: a thread's columns are
     `repeat(n) * spatial(parts) * repeat(vector)`.
 
-    Held in registers, a column is read once, and so is every costly value of it computed once; else each phase reads
-    it anew. A fold goes through registers, then through the lanes of a warp, then through shared memory across warps.
-    Neighbouring threads take neighbouring columns (`lanes = "columns"`), or neighbouring rows where these are what lies
-    side by side in memory (`lanes = "rows"`). Source: Milakov and Gimelshein, "Online normalizer calculation for
-    softmax" (arXiv 1805.02867), section 1, for what one pass over memory is worth.
+    With `hold`, a row stays in registers: each column is read once, and each costly value of it is computed once;
+    without, each phase reads the row again. A fold goes through registers, then through the lanes of a warp, then
+    through shared memory across warps. Neighbouring threads take neighbouring columns (`lanes = "columns"`), or
+    neighbouring rows where those are adjacent in memory (`lanes = "rows"`). Source: Milakov and Gimelshein, "Online
+    normalizer calculation for softmax" (arXiv 1805.02867), section 1, for what one pass over memory is worth.
     """
 
     name: ClassVar[str] = "row_cuda"
@@ -85,7 +85,7 @@ class RowCuda(Template):
         held = _held_registers(found, share.chunks(found) * share.vector) if choices["hold"] else 0
         for what, used, limit in (
             ("threads", share.threads, target.max_threads_per_block),
-            ("registers a thread to hold columns", held, _most_held(share.threads, target)),
+            ("registers a thread to keep columns in", held, _most_held(share.threads, target)),
         ):
             if used > limit:
                 raise TreadleError(
@@ -111,13 +111,13 @@ class RowCuda(Template):
 
 
 def _held_registers(found: Rows, columns: int) -> int:
-    """Registers that hold so many columns of a row."""
+    """Registers for the values of so many columns that stay there between phases."""
     words = max(1, byte_width(accumulator(found.compute.type.get_element_type())) // 4)
     return columns * len(found.held) * words
 
 
 def _most_held(threads: int, target: Target) -> int:
-    """Of a thread's registers, where blocks of so many threads share a multiprocessor's, those that may hold columns.
+    """Registers per thread that may keep columns, where blocks of so many threads share a multiprocessor's.
 
     The other half is for addresses and arithmetic in flight, which do not grow with the columns.
     """
@@ -261,10 +261,10 @@ class _RowKernel:
 
     @contextmanager
     def _columns(self) -> Generator[tuple[Sequence[Index], Slot]]:
-        """A loop over the calling thread's columns: the index of each, and where what it holds lies."""
+        """A loop over the calling thread's columns: the index of each, and its slot in the register buffers."""
         b, found, share = self.b, self.found, self.share
         units = found.columns // share.vector
-        # Of a long loop the compiler would keep more values in flight than there are registers.
+        # Unrolled in full, a long loop would have more loads in flight than there are registers.
         at_once = None if self.held or self.chunks <= _AT_ONCE else _AT_ONCE
         with b.loop("c", self.chunks, unroll=bool(self.held), at_once=at_once) as c:
             unit = c * share.parts + self.part
@@ -285,16 +285,16 @@ class _RowKernel:
             return
         with self._columns() as (index, slot):
             value = self.body.column(index, slot).value(result)
-            b.store(value, b.output, self._place(index), self.exists)
+            b.store(value, b.output, self._result_index(index), self.exists)
 
-    def _place(self, index: Sequence[Index]) -> list[Index]:
+    def _result_index(self, index: Sequence[Index]) -> list[Index]:
         """The result's index at a column of the thread's row."""
-        place = dict(zip(self.found.outer, self.index, strict=True))
-        place.update(zip(self.found.inner, index, strict=True))
-        return [place[d] for d in range(len(place))]
+        coordinates = dict(zip(self.found.outer, self.index, strict=True))
+        coordinates.update(zip(self.found.inner, index, strict=True))
+        return [coordinates[d] for d in range(len(coordinates))]
 
     def _across(self, kind: str, value: Scalar) -> Scalar:
-        """The fold of the values that the threads of a row hold, known to all of them."""
+        """The fold of the values that the threads of a row hold, in all of them."""
         share = self.share
         shuffles = share.along_columns and lanes_fold(kind, value.type)
         lanes = min(share.parts, WARP) if shuffles else 1

@@ -41,8 +41,8 @@ class Filling:
         return outer * spatial(self.high, self.wide) * repeat(1, self.vector)
 
     @property
-    def held(self) -> int:
-        """Elements of a thread."""
+    def per_thread(self) -> int:
+        """Elements that a thread copies."""
         return self.pieces[0] * self.pieces[1] * self.vector // (self.warps[0] * self.warps[1])
 
     @property

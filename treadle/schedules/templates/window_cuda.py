@@ -31,14 +31,14 @@ _FEW = 2048
 _MANY_TERMS = 512
 """Terms of a window from which on the terms are better shared out."""
 _WIDEST = 16
-"""Places of a window up to which several windows' places fit into registers."""
+"""Elements of a window up to which several windows fit into registers."""
 
 _SECTOR_BYTES = 32
 """What global memory moves at once."""
 _LONGEST_BYTES = 16
 """What a thread moves at once, at most."""
-_HELD = 128
-"""Places, shared terms and accumulators that a thread may hold."""
+_MOST_REGISTERS = 128
+"""Inputs, shared terms and accumulators that a thread may keep in registers."""
 
 Values = dict[SSAValue, SSAValue]
 
@@ -50,8 +50,8 @@ class WindowCuda(Template):
     Rows that begin at sectors are not cut among blocks, if a block has room for one: the windows of a row share what
     lies between them, and neither of two blocks would need all of the sector at the cut.
 
-    The places under its windows are read once, into registers, and so are terms that do not depend on the window, such
-    as weights: a 3x3 depthwise convolution reads 6.75 instead of 18 values an element with four windows a thread.
+    The elements under its windows are read once, into registers, and so are terms that do not depend on the window,
+    such as weights: a 3x3 depthwise convolution reads 6.75 instead of 18 values an element with four windows a thread.
     With channels last, a thread computes `vector` neighbouring channels, which one access reads.
     """
 
@@ -60,7 +60,7 @@ class WindowCuda(Template):
     knobs: ClassVar[tuple[Knob, ...]] = (
         Knob("threads", (64, 128, 256), "threads of a block, at most: whole rows that begin at sectors are taken"),
         Knob("windows", (1, 2, 4, 8), "neighbouring windows of a thread"),
-        Knob("vector", (1, 2, 4, 8), "consecutive elements of a window's place that a thread takes"),
+        Knob("vector", (1, 2, 4, 8), "consecutive elements along the last dimension that a thread takes"),
     )
 
     def fits(self, anchor: Anchor) -> bool:
@@ -78,7 +78,9 @@ class WindowCuda(Template):
         most = prod(anchor.shape) // (4 * target.warp_size * target.multiprocessors)
         count = next(n for n in (4, 2, 1) if n <= max(1, min(most, windows.extent)))
         widest = min(_widest_vector(anchor), most // count)
-        vector = next(n for n in (8, 4, 2, 1) if n == 1 or (n <= widest and _held(windows, count, n) <= _HELD))
+        vector = next(
+            n for n in (8, 4, 2, 1) if n == 1 or (n <= widest and _registers(windows, count, n) <= _MOST_REGISTERS)
+        )
         # Of two sizes the one whose warps have more busy lanes.
         threads = max((128, 256), key=lambda n: _busy(_block_threads(anchor, n, vector), target.warp_size))
         return {"threads": threads, "windows": count, "vector": vector}
@@ -127,10 +129,10 @@ def _widest_vector(anchor: Anchor) -> int:
     return vector_width(anchor, anchor.body.block.args[-1], most)
 
 
-def _held(windows: Windows, count: int, vector: int) -> int:
+def _registers(windows: Windows, count: int, vector: int) -> int:
     """Values that a thread of `count` windows of `vector` elements each keeps in registers."""
-    places = (count - 1) * windows.step + windows.width
-    return vector * (places * len(windows.sliding) + windows.width * len(windows.shared) + count)
+    span = (count - 1) * windows.step + windows.width
+    return vector * (span * len(windows.sliding) + windows.width * len(windows.shared) + count)
 
 
 class _WindowBody:
@@ -141,7 +143,7 @@ class _WindowBody:
         self.reduce = windows.reduce
         self.tensors = compute.tensors()
         self.b = KernelBuilder([t.type for t in self.tensors if isinstance(t.type, TensorType)], compute.type)
-        self.places = (count - 1) * windows.step + windows.width
+        self.span = (count - 1) * windows.step + windows.width
 
     def build(self, name: str, threads: int) -> KernelOp:
         b, dim = self.b, self.windows.dim
@@ -201,13 +203,13 @@ class _WindowBody:
             self._terms(depth + 1, values | {args[depth]: k.value}, acc)
 
     def _slide(self, values: Values, acc: SSAValue) -> None:
-        """Reads the places and the shared terms once, and folds them into every window."""
+        """Reads the elements under the windows and the shared terms once, and folds them into every window."""
         b, windows = self.b, self.windows
         k = self.reduce.body.block.args[windows.term]
-        held = {at: b.alloc("places", [self.places, self.vector], at.result.type) for at in windows.sliding}
-        for at, buffer in held.items():
-            with b.loop("p", self.places, unroll=True) as p, self._elements(values) as (e, own):
-                b.store(self._place(at, own, p), buffer, [p, e])
+        windows_read = {at: b.alloc("places", [self.span, self.vector], at.result.type) for at in windows.sliding}
+        for at, buffer in windows_read.items():
+            with b.loop("p", self.span, unroll=True) as p, self._elements(values) as (e, own):
+                b.store(self._sliding_read(at, own, p), buffer, [p, e])
         shared = {at: b.alloc("shared", [windows.width, self.vector], at.result.type) for at in windows.shared}
         for at, buffer in shared.items():
             with b.loop("k", windows.width, unroll=True) as each, self._elements(values) as (e, own):
@@ -219,25 +221,25 @@ class _WindowBody:
         ):
             along = b.index(values[self.compute.body.block.args[windows.dim]]) + r
             own = self._of_window(own, along) | {k: each.value}
-            place = r * windows.step + each
-            own |= {at.result: b.load(buffer, [place, e]) for at, buffer in held.items()}
+            position = r * windows.step + each
+            own |= {at.result: b.load(buffer, [position, e]) for at, buffer in windows_read.items()}
             own |= {at.result: b.load(buffer, [each, e]) for at, buffer in shared.items()}
             end = self.reduce.body.block.last_op
             assert isinstance(end, YieldOp)
             total = b.binary(self.reduce.kind.data, b.load(acc, [r, e]), self._emit(end.value, own))
             b.store(total, acc, [r, e])
 
-    def _place(self, at: AtOp, values: Values, place: Index) -> Scalar:
-        """What a sliding read gives `place` places after the first one of the thread's first window."""
+    def _sliding_read(self, at: AtOp, values: Values, position: Index) -> Scalar:
+        """What a sliding read gives at a position, counted from the start of the thread's first window."""
         b, windows = self.b, self.windows
-        own = values | {self.reduce.body.block.args[windows.term]: place.value}
+        own = values | {self.reduce.body.block.args[windows.term]: position.value}
         indices = [self._emit(i, own) for i in at.indices]
         conditions = [] if at.predicate is None else [self._emit(at.predicate, own)]
         if windows.extent % self.count:
-            # Places that only windows beyond the result would reach need not exist.
+            # Positions that only windows beyond the result reach may lie outside the input.
             first = b.index(values[self.compute.body.block.args[windows.dim]]) * windows.step
             last = (windows.extent - 1) * windows.step + windows.width
-            conditions.append((first + place < last).value)
+            conditions.append((first + position < last).value)
         if not conditions:
             return b.load(own[at.source], indices)
         other = b.constant(0, at.result.type) if at.otherwise is None else self._emit(at.otherwise, own)
