@@ -69,7 +69,7 @@ lit: $(PACKAGES) ## tests of the command-line tools, as a user calls them
 # How long new models are drawn: make fuzz SECONDS=1800
 SECONDS ?= 600
 
-fuzz: $(PACKAGES) ## draw random models for SECONDS (600) and compare what they compile to with their definition
+fuzz: $(PACKAGES) ## draw random models and hostile files for SECONDS (600) and compare what they compile to with their definition
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
 
 slow-test: $(MODELS) ## every model on every target: what `make test` has no time for

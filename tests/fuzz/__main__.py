@@ -9,13 +9,18 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
 
 from tests.fuzz.case import Case
 from tests.fuzz.check import Checker, Finding, check_case
 from tests.fuzz.generate import case_of_seed
+from tests.fuzz.hostile import ATTEMPTS, findings
 from tests.fuzz.shrink import shrunk
 
 TOGETHER = 40
@@ -34,10 +39,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     chosen = parser.parse_args(arguments)
     batches = [chosen.seeds] if chosen.seeds else _new_seeds(chosen.seconds or 60)
+    warnings.simplefilter("error")
+    with TemporaryDirectory(prefix="treadle-cache-") as cache, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TREADLE_CACHE_DIR", cache)
+        return _run(batches, chosen.folder, bool(chosen.seeds))
+
+
+def _run(batches: Iterable[Sequence[int]], folder: Path, repeated: bool) -> int:
     counts, found = Counter[str](), 0
     for seeds in batches:
-        found += _check(seeds, bool(chosen.seeds), chosen.folder, counts)
-    print(f"{counts.pop('models', 0)} models, {found} with findings; not compared, by reason:")
+        found += _check(seeds, repeated, folder, counts)
+        found += 0 if repeated else _check_hostile(seeds, counts)
+    models, files = counts.pop("models", 0), counts.pop("hostile files", 0)
+    print(f"{models} models, {files} hostile files, {found} with findings; of the models:")
     for reason, count in counts.most_common():
         print(f"{count:8} {reason}")
     return 1 if found else 0
@@ -63,6 +77,14 @@ def _check(seeds: Sequence[int], emulated: bool, folder: Path, counts: Counter[s
             found += 1
             _report(name, case, report.findings, folder)
     return found
+
+
+def _check_hostile(seeds: Sequence[int], counts: Counter[str]) -> int:
+    found = [line for kind in ATTEMPTS for line in findings(kind, seeds[0], seeds[-1] + 1)]
+    counts["hostile files"] += len(seeds) * len(ATTEMPTS)
+    for line in found:
+        print(f"hostile {line}", flush=True)
+    return len(found)
 
 
 def _report(name: str, case: Case, findings: Sequence[Finding], folder: Path) -> None:

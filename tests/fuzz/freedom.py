@@ -31,12 +31,15 @@ RUNTIME: Mapping[str, str] = {
             "Sign",
             "Relu",
             "ReduceLogSumExp",
+            "GlobalMaxPool",
         ),
         _NAN,
     ),
     "Cast": "floats beyond the integers of a type",
     "Conv": "multiplies infinite weights by its padding",
     "InstanceNormalization": "cancels: x * a + (b - mean * a)",
+    "MeanVarianceNormalization": "cancels: the mean of squares less the square of the mean",
+    "LayerNormalization": "cancels: the mean of squares less the square of the mean",
     "Gather": "rejects indices out of range",
 }
 """Operators by which ONNX Runtime may differ from the definition."""

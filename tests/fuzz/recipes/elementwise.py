@@ -14,7 +14,7 @@ from tests.fuzz.values import DTYPES
 _PLAIN = [
     "Abs", "Ceil", "Cos", "Erf", "Exp", "Floor", "IsNaN", "Log", "Neg", "Not", "Reciprocal", "Relu", "Round",
     "Sigmoid", "Sign", "Sin", "Sqrt", "Tan", "Tanh", "BitwiseNot", "Identity", "HardSwish", "Softplus",
-    "Softsign", "Mish",
+    "Softsign", "Mish", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cosh", "Sinh",
 ]  # fmt: skip
 _FACTORS = (0.01, 0.5, 1.0, 1.5, 2.0, -0.5)
 _PARAMETERS = {
