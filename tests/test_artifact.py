@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -21,7 +22,9 @@ from treadle.backends.c import shared_library
 from treadle.backends.cuda.open_artifact import open_program
 from treadle.backends.interface import kernel_interface
 from treadle.errors import TreadleError
+from treadle.host import lacks, needs_of
 from treadle.manifest import MANIFEST
+from treadle.target import TARGETS
 
 Content = dict[str, Any]
 
@@ -208,9 +211,32 @@ def test_a_manifest_that_contradicts_a_kernel_is_refused(
     assert "the manifest does not fit kernel '" in message
 
 
-def test_a_library_for_another_processor_is_built_anew(on_cpu: Path, tmp_path: Path) -> None:
-    folder = edited(on_cpu, tmp_path / "saved", lambda m: m.update(machine="another"))
+@pytest.mark.parametrize("needs", ["another", f"{platform.machine()} avx2048"])
+def test_a_library_for_another_processor_is_built_anew(needs: str, on_cpu: Path, tmp_path: Path) -> None:
+    folder = edited(on_cpu, tmp_path / "saved", lambda m: m.update(machine=needs))
     np.testing.assert_allclose(treadle.load(folder)(X)[0], Y, rtol=1e-5, atol=1e-6)
+
+
+def test_what_a_library_needs_is_named_where_it_cannot_be_built(
+    on_cpu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs = f"{platform.machine()} avx2048 fma9"
+    folder = edited(on_cpu, tmp_path / "saved", lambda m: m.update(machine=needs))
+    monkeypatch.setenv("TREADLE_CC", "no-such-compiler")
+    message = refusal(folder)
+    assert "the library needs avx2048, fma9, which this machine lacks, and cannot be built anew: " in message
+    assert "no-such-compiler" in message and "load(..., rebuild=True)" in message
+
+
+@pytest.mark.skipif(bool(lacks(needs_of(TARGETS["avx2"]))), reason="no AVX2 here")
+def test_an_artifact_says_what_it_needs(tmp_path: Path) -> None:
+    model = treadle.compile(linear_model(tmp_path / "m.onnx"), target="avx2")
+    model.save(tmp_path / "saved")
+    needs = json.loads((tmp_path / "saved" / "manifest.json").read_text())["machine"].split()
+    assert needs[0] == "x86_64" and {"avx2", "fma"} <= set(needs) and "avx512f" not in needs
+    text = "".join(path.read_text() for path in (tmp_path / "saved" / "kernels").glob("*.c"))
+    assert "v8f" in text and "v16f" not in text
+    np.testing.assert_allclose(treadle.load(tmp_path / "saved")(X)[0], Y, rtol=1e-5, atol=1e-6)
 
 
 def test_a_library_that_this_system_cannot_load_is_built_anew(on_cpu: Path, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Targets: names, limits, and which one a device gets."""
 
 from dataclasses import fields, replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 from treadle.compiler import STAGES, passes_of
 from treadle.errors import TreadleError
 from treadle.passes.registry import parse_passes
-from treadle.target import KIB, TARGETS, Target, native_vector_bytes
+from treadle.target import KIB, TARGETS, Target
 
 
 @pytest.mark.parametrize("name", ["cpu", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120"])
@@ -31,22 +30,25 @@ def test_cuda_is_left_to_the_caller() -> None:
 
 
 NUMBERS = {each.name: each for each in fields(Target) if each.type in ("int", "float") and each.name != "warp_size"}
+OF_CPUS = ("vector_registers", "l2_bytes", "cores")
 
 
 @st.composite
 def changed(draw: st.DrawFn) -> Target:
     """A target of the table with other values in some fields."""
     values: dict[str, object] = {}
-    for name in draw(st.sets(st.sampled_from(sorted(NUMBERS)), max_size=5)):
+    base = draw(st.sampled_from(list(TARGETS.values())))
+    names = [name for name in sorted(NUMBERS) if not (base.is_cuda and name in OF_CPUS)]
+    for name in draw(st.sets(st.sampled_from(names), max_size=5)):
         if name == "vector_bytes":
-            values[name] = 2 ** draw(st.integers(0, 8))
+            values[name] = 2 ** draw(st.integers(0, 8) if base.is_cuda else st.integers(4, 6))
         elif NUMBERS[name].type == "float":
             values[name] = draw(st.floats(1, allow_infinity=False) | st.integers(1, 10**15))
         else:
             values[name] = draw(st.integers(1, 2**40))
     if draw(st.booleans()):
         values["device"] = draw(st.text(st.characters(exclude_categories=("C",), exclude_characters="'\"\\\\{}")))
-    return replace(draw(st.sampled_from(list(TARGETS.values()))), **values)  # pyright: ignore[reportArgumentType]
+    return replace(base, **values)  # pyright: ignore[reportArgumentType]
 
 
 @given(changed())
@@ -87,19 +89,22 @@ UNREADABLE = {
     "sm_80{multiprocessors}": "cannot read 'multiprocessors'; accepted: NAME, or",
     "sm_80{device='A}": 'cannot read "device=\'A"',
     "sm_80{device='A'multiprocessors=1}": "cannot read \"device='A'multiprocessors=1\"",
+    "sm_80{sms=4}": "there is no field 'sms'; accepted: kind, device, peak_f32",
     "sm_80{cores=4}": "there is no field 'cores'; accepted: kind, device, peak_f32",
     "sm_80{name=sm_86}": "there is no field 'name'",
     "sm_80{multiprocessors=1 multiprocessors=2}": "field 'multiprocessors' is given twice; accepted: each field once",
     "sm_80{multiprocessors=1.5}": "multiprocessors is '1.5'; accepted: a whole number",
     "sm_80{peak_f32=fast}": "peak_f32 is 'fast'; accepted: a number",
     "sm_87{multiprocessors=16}": "target 'sm_87' has no kind and no device and no peak_f32 and no peak_bandwidth",
-    "gpu": "unknown target 'gpu'; accepted: cpu, sm_80",
+    "gpu": "unknown target 'gpu'; accepted: cpu, avx512, avx2, sse2, neon, sm_80",
     "sm_80{multiprocessors=0}": "target 'sm_80': multiprocessors is 0; accepted: a whole number from 1 to",
     "sm_80{multiprocessors=9999999999999}": "accepted: a whole number from 1 to 1099511627776",
     "sm_80{peak_f32=nan}": "peak_f32 is nan; accepted: a number from 1",
     "sm_80{peak_f32=inf}": "peak_f32 is inf; accepted: a number from 1",
     "sm_80{peak_f16_tensor=-1}": "peak_f16_tensor is -1.0; accepted: a number from 0",
-    "cpu{vector_bytes=24}": "vector_bytes is 24; accepted: a power of 2",
+    "sm_80{vector_bytes=24}": "vector_bytes is 24; accepted: a power of 2",
+    "cpu{vector_bytes=128}": "target 'cpu': vector_bytes is 128; accepted: 16, 32, 64",
+    "cpu{isa=i386}": "target 'cpu': isa is 'i386'; accepted: native, x86-64, x86-64-v2",
     "sm_80{warp_size=64}": "warp_size is 64; accepted: 32 on a GPU, else 1",
     "cpu{kind=cuda}": "'cpu' is no GPU to compile for; accepted: sm_80 and later architectures",
     "sm_75{kind=cuda device=T4 peak_f32=1 peak_bandwidth=1}": "'sm_75' is no GPU to compile for; accepted: sm_80",
@@ -184,6 +189,16 @@ def test_a_cpu_block_is_one_thread_without_shared_memory() -> None:
     assert cpu.capability == 0
 
 
+VECTORS = {"cpu": (64, 32), "avx512": (64, 32), "avx2": (32, 16), "sse2": (16, 16), "neon": (16, 32)}
+"""Bytes and number of the vector registers: Intel 64 manual, volume 1, 13.5 and 15.1; Arm architecture manual, A1.4."""
+
+
+@pytest.mark.parametrize(("name", "registers"), VECTORS.items())
+def test_processors_have_their_vector_registers(name: str, registers: tuple[int, int]) -> None:
+    target = Target.parse(name)
+    assert (target.vector_bytes, target.vector_registers, target.lanes) == (*registers, registers[0] // 4)
+
+
 def test_sm_90a_is_sm_90_by_another_name() -> None:
     assert Target.parse("sm_90a").capability == 90
     assert Target.parse("sm_90a").peak_f32 == Target.parse("sm_90").peak_f32
@@ -200,14 +215,3 @@ def test_a_device_gets_the_newest_target_that_it_runs(capability: tuple[int, int
 def test_a_device_of_another_generation_gets_none() -> None:
     with pytest.raises(TreadleError, match=r"capability 7\.5"):
         Target.for_capability(7, 5)
-
-
-@pytest.mark.parametrize(("flags", "width"), [("fpu avx2 avx512f", 64), ("fpu avx avx2", 32), ("fpu sse2", 16)])
-def test_vector_width_is_read_from_the_flags(tmp_path: Path, flags: str, width: int) -> None:
-    cpuinfo = tmp_path / "cpuinfo"
-    cpuinfo.write_text(f"processor : 0\nflags\t\t: {flags}\n")
-    assert native_vector_bytes(cpuinfo) == width
-
-
-def test_vector_width_without_cpuinfo_is_the_least(tmp_path: Path) -> None:
-    assert native_vector_bytes(tmp_path / "absent") == 16

@@ -14,6 +14,7 @@ from treadle.backends.cuda.driver import check_toolkit
 from treadle.backends.cuda.emulator import Emulation
 from treadle.backends.cuda.open_driver import open_driver
 from treadle.errors import TreadleError
+from treadle.host import host_target
 from treadle.knobs import Knobs, load_knobs
 from treadle.lazy import lazy_module
 from treadle.model import CompiledModel, Device, check_device
@@ -59,8 +60,8 @@ def compile(
 
     model:     path of an .onnx file, an onnx.ModelProto that holds its weights, or a module whose @main is of graph
                operators (left as it is)
-    target:    "cpu", "sm_80" and the like, a `Target` or its text for other hardware ("sm_80{multiprocessors=56}"), or
-               "cuda" for the GPU at hand (the emulator's: sm_80)
+    target:    "cpu" for this machine's processor, "avx2" or "sm_80" and the like, a `Target` or its text for other
+               hardware ("sm_80{multiprocessors=56}"), or "cuda" for the GPU at hand (the emulator's: sm_80)
     shapes:    a shape for each input that the file leaves dynamic, such as `{"x": (1, 3, 48, 320)}`, or an extent for
                each dynamic dimension by its name, `{"batch": 1}`
     precision: "f16" or "bf16" for the operands and results of products, convolutions and attention (weights take half
@@ -108,12 +109,14 @@ def compile(
 
 
 def resolve_target(target: str | Target, device: Device | None = None) -> Target:
-    """The target of a name; "cuda" is the GPU at hand, or what the emulator plays.
+    """The target of a name; "cpu" is this machine's processor, "cuda" the GPU at hand, or what the emulator plays.
 
     TreadleError for an unknown name, if there is no GPU, or if its driver is too old for what NVRTC makes.
     """
     if isinstance(target, Target):
         return target
+    if target == "cpu":
+        return host_target()
     if target != "cuda":
         return Target.parse(target)
     if device == "emulator":
@@ -159,4 +162,4 @@ def _read(path: Path) -> bytes:
 
 def _toolchain(target: Target, knobs: Knobs) -> str:
     """What compiles the printed text; TreadleError if there is none, before any work is done."""
-    return f"nvrtc {nvrtc_version()}" if target.is_cuda else find_toolchain(knobs).identity()
+    return f"nvrtc {nvrtc_version()}" if target.is_cuda else find_toolchain(knobs, target).identity()

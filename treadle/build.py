@@ -44,7 +44,7 @@ def write_artifact(request: Request, folder: Path) -> str:
         launches = write_cuda(module, program, target, folder, tell)
     else:
         interface = program_interface(inputs, outputs, constants, program.arena_bytes)
-        machine = write_c(module, interface, folder, tell)
+        machine = write_c(module, interface, target, folder, tell)
     manifest = Manifest(
         target=target.name,
         kind=target.kind,

@@ -77,7 +77,11 @@ STAGES: tuple[Stage, ...] = (
             Step("graph-merge-matmuls", "Once convolutions are products, and before their weights are packed."),
             Step("graph-mixed-precision{precision=PRECISION}", "Marks the products that the last passes made."),
             Step("graph-widen-matmuls", "Vectors hold f32; other types are for memory.", only="cpu"),
-            Step("graph-pack-weights", "Panels of constant right operands stay in the first cache.", only="cpu"),
+            Step(
+                "graph-pack-weights{target=TARGET}",
+                "Panels of constant right operands stay in the first cache.",
+                only="cpu",
+            ),
         ),
     ),
     Stage(
@@ -136,11 +140,11 @@ STAGES: tuple[Stage, ...] = (
             Step("loop-lower-copies", "Prologues are fused: what is only moved can be seen to be.", only="cuda"),
             Step("loop-simplify-index", "Fusion left divisions, remainders and predicates whose ranges are known."),
             Step("loop-hoist-invariants", "Vectorisation needs predicates and clamps out of its loops."),
-            Step("loop-vectorize", "Contiguity shows only in simplified addresses.", only="cpu"),
+            Step("loop-vectorize{target=TARGET}", "Contiguity shows only in simplified addresses.", only="cpu"),
             Step("loop-vectorize-accesses", "The same; a thread moves up to 16 bytes at once.", only="cuda"),
             Step("loop-hoist-invariants", "Masks and broadcasts leave the loops.", only="cpu"),
             Step("loop-simplify-index", "Addresses of vectors are sums of the scalars'.", only="cuda"),
-            Step("loop-unroll", "Marks short loops; after vectorisation, which shortens some."),
+            Step("loop-unroll{target=TARGET}", "Marks short loops; after vectorisation, which shortens some."),
         ),
     ),
     Stage(

@@ -92,7 +92,7 @@ class Manifest:
     """All that is needed to run the folder's kernels.
 
     precision: of products, convolutions and attention: what the model was compiled with
-    machine:  digest of the processor that `model.so` was compiled for; empty on cuda
+    machine:  architecture and features that `model.so` needs ("x86_64 avx2 fma ..."); empty on cuda
     launches: cuda only; the kernels in order
     sources:  the external data that was read
     files:    sha256 of each other file of the folder

@@ -1,8 +1,8 @@
 """What hardware offers: cores, memories, limits and peaks, as data taken from data sheets.
 
 A `Target` is a pure value. Schedules read its limits to reject an illegal tile before anything is built, cost
-models read its peaks, and the compilers read its name. Nothing here asks the machine at hand, except
-`native_vector_bytes`, which a caller may use to replace the default vector width of the `cpu` target.
+models read its peaks, and the compilers read its name or its instruction set. Nothing here asks the machine at hand:
+the text `cpu` means the same everywhere, an AVX-512 core; what this machine is, `treadle.host` says.
 
 The text of a target says all of it, so that a pass takes it as an option and a cache as a part of its key: the name of
 a target of the table, then what differs from that in braces, such as `sm_86{device='RTX A6000' multiprocessors=84}`.
@@ -14,10 +14,10 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, fields, replace
-from pathlib import Path
 from typing import Any, Literal, cast
 
 from treadle.errors import TreadleError
+from treadle.instruction_sets import INSTRUCTION_SETS, NATIVE
 
 TargetKind = Literal["cpu", "cuda"]
 KINDS: tuple[TargetKind, ...] = ("cpu", "cuda")
@@ -33,6 +33,10 @@ _DEVICE = re.compile(r"[^'\"\\{}\x00-\x1f\x7f]*")
 _LEAST_CAPABILITY = 80
 _WARP = 32
 """What templates and the cuda dialect are written for."""
+_VECTOR_BYTES = (16, 32, 64)
+"""Vectors of a CPU that C text is printed for."""
+_OF_CPUS = ("vector_registers", "l2_bytes", "cores", "isa")
+"""Fields that a GPU does not have."""
 _LARGEST = 1 << 40
 
 
@@ -63,6 +67,14 @@ class Target:
 
     vector_bytes: int = 16
     """Widest load or store of one thread: 16 bytes on a GPU, one vector register on a CPU."""
+    vector_registers: int = 16
+    """Of a CPU's core."""
+    l2_bytes: int = 256 * KIB
+    """Cache that a CPU's core has for itself."""
+    cores: int = 1
+    """Of a CPU, that share the blocks of a kernel; its peaks are those of one."""
+    isa: str = NATIVE
+    """Instruction set that a CPU's code is compiled for (`-march`); "native" is that of the compiling machine."""
 
     warp_size: int = 1
     multiprocessors: int = 1
@@ -100,6 +112,11 @@ class Target:
     def is_cuda(self) -> bool:
         """Whether kernels for this target are CUDA C++."""
         return self.kind == "cuda"
+
+    @property
+    def lanes(self) -> int:
+        """Elements of 32 bits in a vector."""
+        return self.vector_bytes // 4
 
     @property
     def capability(self) -> int:
@@ -149,8 +166,13 @@ def _check_field(target: Target, each: Field[object]) -> None:
     """TreadleError for a value that is of another type than its field, or out of range."""
     value: object = getattr(target, each.name)
     where = f"target '{target.name}'"
+    if target.is_cuda and each.name in _OF_CPUS and value != each.default:
+        accepted = [other.name for other in fields(Target) if other.name not in ("name", *_OF_CPUS)]
+        raise TreadleError(f"there is no field '{each.name}'", "target", accepted)
     if each.name == "device" and not (isinstance(value, str) and _DEVICE.fullmatch(value)):
         raise TreadleError(f"device is {value!r}", where, "text without quotes, braces and backslashes")
+    if each.name == "isa" and value not in (NATIVE, *INSTRUCTION_SETS):
+        raise TreadleError(f"isa is {value!r}", where, (NATIVE, *INSTRUCTION_SETS))
     if each.type not in ("int", "float"):
         return
     whole = each.type == "int"
@@ -159,6 +181,8 @@ def _check_field(target: Target, each: Field[object]) -> None:
     if not isinstance(number, int | float) or not least <= number <= most:
         what = "a whole number" if whole else "a number"
         raise TreadleError(f"{each.name} is {value!r}", where, f"{what} from {least} to {most}")
+    if each.name == "vector_bytes" and not target.is_cuda and value not in _VECTOR_BYTES:
+        raise TreadleError(f"vector_bytes is {value}", where, _VECTOR_BYTES)
     if each.name == "vector_bytes" and target.vector_bytes.bit_count() != 1:
         raise TreadleError(f"vector_bytes is {value}", where, "a power of 2")
 
@@ -214,16 +238,6 @@ def _of_fields(name: str, given: Mapping[str, str | int | float]) -> Target:
         accepted = f"a name of the table ({', '.join(TARGETS)}), or all of {', '.join(needed)}"
         raise TreadleError(f"target '{name}' has no {' and no '.join(missing)}", "target", accepted)
     return Target(name, **cast("dict[str, Any]", given))
-
-
-def native_vector_bytes(cpuinfo: Path = Path("/proc/cpuinfo")) -> int:
-    """Width in bytes of this machine's vector registers: 64, 32, or 16 where it cannot be told."""
-    if not cpuinfo.exists():
-        return 16
-    flags = next((line for line in cpuinfo.read_text().splitlines() if line.startswith("flags")), "").split()
-    if "avx512f" in flags:
-        return 64
-    return 32 if "avx2" in flags else 16
 
 
 def _gpu(
@@ -283,21 +297,39 @@ _H100 = _gpu(
     bandwidth_gb=3352,
 )
 
-# A nominal server core with two 512-bit fma units at 3 GHz (2 units x 16 lanes x 2 operations x 3e9) and one
-# channel pair of DDR5-4800 (2 x 38.4 GB/s).
-_CPU = Target(
-    name="cpu",
-    kind="cpu",
-    device="one AVX-512 core",
-    peak_f32=192e9,
-    peak_bandwidth=76.8e9,
-    vector_bytes=64,
+
+def _cpu(name: str, vectors: str, isa: str, size: int, registers: int, peak: float) -> Target:
+    """A row of the table below: a nominal core at 3 GHz that starts two vector operations a cycle.
+
+    The memory's bandwidth is that of one channel pair of DDR5-4800 (2 x 38.4 GB/s).
+    """
+    return Target(
+        name=name,
+        kind="cpu",
+        device=f"one {vectors} core",
+        peak_f32=peak,
+        peak_bandwidth=76.8e9,
+        vector_bytes=size,
+        vector_registers=registers,
+        l2_bytes=2048 * KIB,
+        cores=2,
+        isa=isa,
+    )
+
+
+# Peaks: 2 units x lanes x 3e9, twice that where a multiplication and an addition are one instruction.
+_CPUS = (
+    _cpu("cpu", "AVX-512", NATIVE, 64, 32, 192e9),
+    _cpu("avx512", "AVX-512", "x86-64-v4", 64, 32, 192e9),
+    _cpu("avx2", "AVX2", "x86-64-v3", 32, 16, 96e9),
+    _cpu("sse2", "SSE2", "x86-64", 16, 16, 24e9),
+    _cpu("neon", "NEON", "armv8-a", 16, 32, 48e9),
 )
 
 TARGETS: Mapping[str, Target] = {
     target.name: target
     for target in (
-        _CPU,
+        *_CPUS,
         _gpu(
             "sm_80",
             "A100 SXM4 80GB",

@@ -131,13 +131,13 @@ class ProgramBatch(Generic[P, R]):
                 self._failed[program.name] = error
 
 
-def print_program(name: str, module: ModuleOp) -> PrintedProgram:
+def print_program(name: str, module: ModuleOp, target: str = "cpu") -> PrintedProgram:
     """Lowers the module, in place, and prints it. Raises what the passes and the printer raise."""
-    lower(treadle_context(), module, Target.parse("cpu"))
+    lower(treadle_context(), module, Target.parse(target))
     return PrintedProgram(name, tuple(print_kernels(module)), print_host(module), read_program(module))
 
 
-def compile_programs(programs: Sequence[PrintedProgram]) -> dict[str, CompiledProgram]:
+def compile_programs(programs: Sequence[PrintedProgram], target: str = "cpu") -> dict[str, CompiledProgram]:
     """The programs of one library, by name. TreadleError if the compiler rejects any; it names none of them."""
     symbols: dict[str, str] = {}
     kernels, hosts = ['#include "treadle.h"'], ['#include "pool.h"']
@@ -149,7 +149,8 @@ def compile_programs(programs: Sequence[PrintedProgram]) -> dict[str, CompiledPr
                 kernels.append(_renamed(unit, {unit.name: symbols[unit.text]}, program.name))
             renamed[unit.name] = symbols[unit.text]
         hosts.append(_renamed(program.host, renamed, program.name))
-    library = build_library([Unit("kernels", "\n".join(kernels)), Unit("hosts", "\n".join(hosts))])
+    units = [Unit("kernels", "\n".join(kernels)), Unit("hosts", "\n".join(hosts))]
+    library = build_library(units, target=Target.parse(target))
     return {p.name: CompiledProgram(library, _entry(n), p.program) for n, p in enumerate(programs)}
 
 

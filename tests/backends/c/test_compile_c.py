@@ -2,6 +2,7 @@
 
 import ctypes
 import dataclasses
+import platform
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tests.backends.c.toolchains import COMMANDS, knobs
 from treadle.backends.c import compiler, toolchain
 from treadle.backends.c.compiler import Unit, build_library, compile_objects, link
 from treadle.errors import TreadleError
+from treadle.target import TARGETS
 
 
 def unit(name: str = "answer", value: int = 42) -> Unit:
@@ -94,3 +96,36 @@ def test_the_wheel_stands_in_for_the_systems_compiler(tmp_path: Path, monkeypatc
     monkeypatch.setattr(toolchain, "_version", lambda command: "wheel")
     found = toolchain.find_toolchain(dataclasses.replace(knobs(tmp_path), c_compiler=()))
     assert found.command == (sys.executable, "-m", "ziglang", "cc")
+
+
+FLAGS = {
+    "cpu": {"-march=native"},
+    "avx512": {"-march=x86-64-v4"},
+    "avx2": {"-march=x86-64-v3", "-mprefer-vector-width=256"},
+    "sse2": {"-march=x86-64", "-mprefer-vector-width=128"},
+    "neon": {"-march=armv8-a"},
+}
+
+
+@pytest.mark.parametrize(("target", "flags"), FLAGS.items())
+def test_flags_follow_the_target(target: str, flags: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain, "_version", lambda command: "13")
+    found = toolchain.find_toolchain(knobs(tmp_path, ("gcc",)), TARGETS[target])
+    assert {flag for flag in found.flags if flag.startswith("-m")} == flags
+    assert bool(found.cpu) == (target == "cpu"), "only -march=native depends on the processor at hand"
+
+
+@pytest.mark.parametrize("command", [("zig", "cc"), (sys.executable, "-m", "ziglang", "cc")])
+def test_zig_has_other_names_for_instruction_sets(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toolchain, "_version", lambda command: "13")
+    flags = {name: toolchain.find_toolchain(knobs(tmp_path, command), TARGETS[name]).flags for name in ("avx2", "neon")}
+    assert "-march=x86_64_v3" in flags["avx2"] and "-march=generic" in flags["neon"]
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS.keys())
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="instruction sets of x86-64")
+def test_compilers_know_the_instruction_sets(tmp_path: Path, command: tuple[str, ...]) -> None:
+    for name in ("avx512", "avx2", "sse2"):
+        compile_objects([unit()], knobs(tmp_path, command), target=TARGETS[name])

@@ -13,6 +13,7 @@ from treadle.backends.c.toolchain import INCLUDE_DIRECTORIES, Toolchain, find_to
 from treadle.errors import TreadleError
 from treadle.knobs import Knobs, available_cores, load_knobs
 from treadle.store import digest, store_of
+from treadle.target import Target
 
 _LOG_LINES = 40
 _ACCEPTED = "C11 with GNU extensions that calls the functions of treadle/backends/c/include/treadle.h"
@@ -32,28 +33,36 @@ def pool_unit() -> Unit:
 
 
 def build_library(
-    units: Sequence[Unit], knobs: Knobs | None = None, *, headers: Mapping[str, str] | None = None
+    units: Sequence[Unit],
+    knobs: Knobs | None = None,
+    *,
+    headers: Mapping[str, str] | None = None,
+    target: Target | None = None,
 ) -> Path:
-    """Compiles the units and links them; the path of the shared library.
+    """Compiles the units for `target` (default: this machine) and links them; the path of the shared library.
 
     The thread pool and the headers are this package's, unless `headers` has others, by name: then the units are all.
     """
     all_units = [*units, pool_unit()] if headers is None else units
     settings = load_knobs() if knobs is None else knobs
     with store_of(settings).writing():  # until the objects are linked, nobody evicts them
-        return link(compile_objects(all_units, settings, headers=headers), settings)
+        return link(compile_objects(all_units, settings, headers=headers, target=target), settings)
 
 
 def compile_objects(
-    units: Sequence[Unit], knobs: Knobs | None = None, *, headers: Mapping[str, str] | None = None
+    units: Sequence[Unit],
+    knobs: Knobs | None = None,
+    *,
+    headers: Mapping[str, str] | None = None,
+    target: Target | None = None,
 ) -> list[Path]:
     """One object file a unit, in the order of the units, at most one compiler process a core at a time.
 
-    `headers` stand in for this package's, by name. Raises TreadleError that names the unit and the compiler's first
-    error; the log is attached as a note.
+    They run on `target` (default: this machine). `headers` stand in for this package's, by name. Raises TreadleError
+    that names the unit and the compiler's first error; the log is attached as a note.
     """
     settings = load_knobs() if knobs is None else knobs
-    toolchain = find_toolchain(settings)
+    toolchain = find_toolchain(settings, target)
     found = _headers() if headers is None else [part for item in sorted(headers.items()) for part in item]
     salt = digest(toolchain.identity(), *found)
     store = store_of(settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,32 +13,27 @@ from treadle.backends.buffers import TensorSpec
 from treadle.backends.c.compiler import Unit, build_library
 from treadle.backends.c.executor import CpuProgram
 from treadle.backends.c.shared_library import load_library
-from treadle.backends.c.toolchain import cpu_identity
 from treadle.backends.interface import check_interface, manifest_interface
 from treadle.errors import TreadleError
+from treadle.host import lacks
 from treadle.manifest import WROTE_IT, Tensor
-from treadle.store import digest
 from treadle.weights import read_weights
 
 LIBRARY = "model.so"
 
 
-def machine_digest() -> str:
-    """A digest of what a library compiled here may rely on."""
-    return digest(cpu_identity())
-
-
 def open_program(artifact: Artifact, threads: int | None, *, rebuild: bool = False) -> CpuProgram:
     """The artifact's program, its constants loaded and its threads started.
 
-    The library is built anew from the artifact's C text if that is asked for, if it was compiled for another processor,
+    The library is built anew from the artifact's C text if that is asked for, if it needs what this processor lacks,
     and if this system cannot load it. TreadleError if that fails, if a file is missing or changed, and if the manifest
     does not fit the library.
     """
     manifest = artifact.manifest
-    library = None if rebuild or manifest.machine != machine_digest() else _stored_library(artifact)
+    missing = lacks(manifest.machine)
+    library = None if rebuild or missing else _stored_library(artifact)
     if library is None:
-        library = _rebuilt_library(artifact)
+        library = _rebuilt_library(artifact) if rebuild or not missing else _library_for_here(artifact, missing)
     specs = [_spec(tensor) for tensor in manifest.inputs], [_spec(tensor) for tensor in manifest.outputs]
     return CpuProgram(library, *specs, read_weights(artifact), manifest.arena_bytes, threads)
 
@@ -50,6 +46,16 @@ def _stored_library(artifact: Artifact) -> ctypes.CDLL | None:
         return load_library(image)
     except OSError:
         return None
+
+
+def _library_for_here(artifact: Artifact, missing: Sequence[str]) -> ctypes.CDLL:
+    """A library for this processor, which lacks what the artifact's own needs."""
+    try:
+        return _rebuilt_library(artifact)
+    except TreadleError as error:
+        words = f"the library needs {', '.join(missing)}, which this machine lacks, and cannot be built anew"
+        accepted = "a C compiler for load(..., rebuild=True), or an artifact for this processor"
+        raise TreadleError(f"{words}: {error.message}", artifact.folder, accepted) from error
 
 
 def _rebuilt_library(artifact: Artifact) -> ctypes.CDLL:

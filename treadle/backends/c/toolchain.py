@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from treadle.errors import TreadleError
+from treadle.instruction_sets import INSTRUCTION_SETS, NATIVE
 from treadle.knobs import Knobs
+from treadle.target import TARGETS, Target
 
 _HERE = Path(__file__).parent
 INCLUDE_DIRECTORIES = (_HERE / "include", _HERE / "runtime")
@@ -29,9 +31,11 @@ _ACCEPTED = (
 # choice depends on how the text is cut into statements. -fwrapv is absent: the text computes what may overflow as
 # unsigned numbers, and an index never overflows. docs/numerics.md says both.
 _FLAGS = (
-    "-std=gnu11", "-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fPIC",
+    "-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fPIC",
     "-Wno-psabi", "-Werror=implicit-function-declaration",
 )  # fmt: skip
+_WIDEST = 64
+"""Bytes of the widest vectors of x86-64; whether these pay outside kernels' own vectors, the compiler knows best."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class Toolchain:
     """All that `command --version` prints."""
     flags: tuple[str, ...]
     cpu: str
-    """The processor that -march=native means."""
+    """The processor that -march=native means; empty where no flag depends on it."""
 
     def compile_command(self, source: Path, target: Path, includes: Sequence[Path]) -> list[str]:
         """The command line that compiles one source file to an object; `includes` are the folders of headers."""
@@ -59,13 +63,32 @@ class Toolchain:
         return "\n".join((*self.command, self.version, *self.flags, self.cpu))
 
 
-def find_toolchain(knobs: Knobs) -> Toolchain:
-    """The toolchain that the knobs name, else the system's compiler, else the ziglang wheel.
+def find_toolchain(knobs: Knobs, target: Target | None = None) -> Toolchain:
+    """The toolchain that the knobs name, else the system's compiler, else the ziglang wheel, to compile for a target.
+
+    By default it compiles for this machine.
 
     Raises TreadleError if there is none, or if the one that was asked for does not answer to --version.
     """
     command = knobs.c_compiler or _installed_compiler()
-    return Toolchain(command, _version(command), (*_FLAGS, *knobs.c_flags), cpu_identity())
+    target = target or TARGETS["cpu"]
+    cpu = cpu_identity() if target.isa == NATIVE else ""
+    return Toolchain(command, _version(command), (*_FLAGS, *_machine_flags(target, command), *knobs.c_flags), cpu)
+
+
+def _machine_flags(target: Target, command: Sequence[str]) -> tuple[str, ...]:
+    """The instruction set, and no wider vectors than the target has where the instruction set would allow them."""
+    architecture = INSTRUCTION_SETS[target.isa][0] if target.isa in INSTRUCTION_SETS else platform.machine()
+    narrow = architecture in ("x86_64", "AMD64") and target.vector_bytes < _WIDEST
+    width = (f"-mprefer-vector-width={8 * target.vector_bytes}",) if narrow else ()
+    return (f"-march={_march(target.isa, command)}", *width)
+
+
+def _march(isa: str, command: Sequence[str]) -> str:
+    """The instruction set as a compiler calls it: zig knows processors only, with underscores in their names."""
+    if not {"zig", "ziglang"}.intersection(Path(part).stem for part in command):
+        return isa
+    return "generic" if isa == "armv8-a" else isa.replace("-", "_")
 
 
 def _installed_compiler() -> tuple[str, ...]:

@@ -9,21 +9,23 @@ from pathlib import Path
 from xdsl.dialects.builtin import ModuleOp
 
 from treadle.backends.c.compiler import Unit, compile_objects, link, pool_unit
-from treadle.backends.c.open_artifact import LIBRARY, machine_digest
+from treadle.backends.c.open_artifact import LIBRARY
 from treadle.backends.c.printer import print_host, print_kernels
 from treadle.backends.c.toolchain import INCLUDE_DIRECTORIES
 from treadle.backends.file_names import file_names
 from treadle.backends.interface import c_definition
 from treadle.errors import TreadleError
+from treadle.host import needs_of
 from treadle.knobs import available_cores
+from treadle.target import Target
 
 _BATCHES_PER_CORE = 4
 
 Tell = Callable[[str, float], None]
 
 
-def write_kernels(module: ModuleOp, interface: str, folder: Path, tell: Tell) -> str:
-    """Prints and compiles a lowered module into `folder`; the digest of the machine that it was compiled for.
+def write_kernels(module: ModuleOp, interface: str, target: Target, folder: Path, tell: Tell) -> str:
+    """Prints and compiles a lowered module into `folder`; what the library needs of a machine.
 
     The library exports `interface`, which says what `treadle_run` expects. `tell(what, part)` is called with the part
     (0 to 1) that is done. Raises what the printer and the compiler raise.
@@ -39,18 +41,18 @@ def write_kernels(module: ModuleOp, interface: str, folder: Path, tell: Tell) ->
     for directory in INCLUDE_DIRECTORIES:
         for path in (*directory.glob("*.h"), *directory.glob("*.c")):
             shutil.copyfile(path, text / path.name)
-    objects = _compiled([*units, pool_unit()], tell)
+    objects = _compiled([*units, pool_unit()], target, tell)
     shutil.copyfile(link(objects), folder / LIBRARY)
-    return machine_digest()
+    return needs_of(target)
 
 
-def _compiled(units: list[Unit], tell: Tell) -> list[Path]:
+def _compiled(units: list[Unit], target: Target, tell: Tell) -> list[Path]:
     """The units' objects, compiled in batches so that progress can be told between them."""
     size = available_cores() * _BATCHES_PER_CORE
     objects: list[Path] = []
     for start in range(0, len(units), size):
         tell(f"compiling C ({start} of {len(units)} units)", start / len(units))
-        objects += compile_objects(units[start : start + size])
+        objects += compile_objects(units[start : start + size], target=target)
     if not objects:
         raise TreadleError("the module has no kernels", "cpu target")
     return objects

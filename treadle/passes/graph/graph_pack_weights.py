@@ -17,6 +17,8 @@ from treadle.dialects.graph.compute import ComputeOp
 from treadle.dialects.graph.definition import DefinitionBuilder, Scalar, compute_of
 from treadle.dialects.graph.store import constant_array
 from treadle.passes.graph.rewriting import Array, constant_op
+from treadle.schedules.register_tile import panel_columns
+from treadle.target import Target
 
 
 @dataclass(frozen=True)
@@ -44,16 +46,18 @@ class GraphPackWeightsPass(ModulePass):
 
     name = "graph-pack-weights"
 
-    width: int = 32
-    """Columns of a panel."""
+    target: str = "cpu"
+    width: int | None = None
+    """Columns of a panel; by default those of the target's register tile."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        width = panel_columns(Target.parse(self.target)) if self.width is None else self.width
         unpacked: dict[SSAValue, ComputeOp] = {}
         for matmul in [inner for inner in op.walk() if isinstance(inner, MatmulOp)]:
             owner = matmul.b.owner
             if isinstance(owner, ConstantOp) and len(owner.type.get_shape()) == 2:
                 if matmul.b not in unpacked:
-                    unpacked[matmul.b] = _unpack(owner, self.width)
+                    unpacked[matmul.b] = _unpack(owner, width)
                 matmul.operands[1] = unpacked[matmul.b].result
                 if not owner.result.uses:
                     Rewriter.erase_op(owner)

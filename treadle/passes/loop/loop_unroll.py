@@ -15,9 +15,10 @@ from treadle.dialects.effects import is_pure
 from treadle.dialects.loop import AllocOp, FuncOp, KernelOp, Space, SpaceAttr
 from treadle.passes.loop.counted_loops import loops_in, trip_count
 from treadle.passes.loop.kernels import kernels_of
+from treadle.target import Target
 
-REGISTER_ELEMENTS = 512
-"""Floats in the largest register file (32 vectors of 16): unrolling keeps no larger buffer in registers."""
+_GPU_ELEMENTS = 512
+"""Floats of the largest buffer that unrolling keeps in a thread's registers."""
 
 
 @dataclass(frozen=True)
@@ -32,20 +33,23 @@ class LoopUnrollPass(ModulePass):
     ```
     becomes the same with `{loop.unroll}` after the loop.  Marked are the loops of at most `register_limit`
     iterations whose variable reaches an index of a register buffer (which stays in registers only if every
-    index is known when the kernel is compiled), and loops of at most `small_limit` iterations that hold no
-    other loop.
+    index is known when the kernel is compiled), if the target's registers have room for the buffer, and loops of at
+    most `small_limit` iterations that hold no other loop.
     """
 
     name = "loop-unroll"
+    target: str = "cpu"
     register_limit: int = 64
     small_limit: int = 8
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        target = Target.parse(self.target)
+        elements = _GPU_ELEMENTS if target.is_cuda else target.vector_registers * target.lanes
         for kernel in kernels_of(op):
-            self._mark(kernel)
+            self._mark(kernel, elements)
 
-    def _mark(self, kernel: KernelOp | FuncOp) -> None:
-        indexing = _loops_that_index_registers(kernel.body.block)
+    def _mark(self, kernel: KernelOp | FuncOp, elements: int) -> None:
+        indexing = _loops_that_index_registers(kernel.body.block, elements)
         for loop in loops_in(kernel.body.block):
             trips = trip_count(loop)
             if trips is None:
@@ -59,12 +63,12 @@ class LoopUnrollPass(ModulePass):
         return self.small_limit if innermost else 0
 
 
-def _loops_that_index_registers(block: Block) -> set[scf.ForOp]:
-    """The loops whose variables the indices of register buffers are computed from."""
+def _loops_that_index_registers(block: Block, elements: int) -> set[scf.ForOp]:
+    """The loops whose variables the indices of register buffers of up to so many elements are computed from."""
     seen: set[SSAValue] = set()
     found: set[scf.ForOp] = set()
     for op in block.walk():
-        if not isinstance(op, AllocOp) or not _fits_registers(op):
+        if not isinstance(op, AllocOp) or not _fits_registers(op, elements):
             continue
         for use in op.buffer.uses:
             for operand in use.operation.operands:
@@ -73,13 +77,13 @@ def _loops_that_index_registers(block: Block) -> set[scf.ForOp]:
     return found
 
 
-def _fits_registers(alloc: AllocOp) -> bool:
+def _fits_registers(alloc: AllocOp, elements: int) -> bool:
     type = alloc.buffer.type
     if type.memory_space != SpaceAttr(Space.REGISTER):
         return False
     element = type.get_element_type()
     lanes = prod(element.get_shape()) if isinstance(element, VectorType) else 1
-    return prod(type.get_shape()) * lanes <= REGISTER_ELEMENTS
+    return prod(type.get_shape()) * lanes <= elements
 
 
 def _collect_loops(index: SSAValue, seen: set[SSAValue], found: set[scf.ForOp]) -> None:

@@ -13,11 +13,12 @@ from xdsl.passes import ModulePass
 from treadle.passes.loop.kernels import kernels_of
 from treadle.passes.loop.vector_body import Unsupported, vectorize_loop
 from treadle.passes.loop.vector_buffers import hold_vectors
+from treadle.target import Target
 
 
 @dataclass(frozen=True)
 class LoopVectorizePass(ModulePass):
-    """Runs `lanes` consecutive iterations of each loop marked `loop.vector` at once.
+    """Runs as many consecutive iterations of each loop marked `loop.vector` at once as a vector of `target` has lanes.
 
     ```mlir
     scf.for %i = %c0 to %c64 step %c1 {
@@ -39,15 +40,16 @@ class LoopVectorizePass(ModulePass):
     another one writes, and no two write the same. The pass does not check it.
 
     Whether a load is a vector, a broadcast or strided follows from its index; predicates and a trip count that is no
-    multiple of `lanes` become lane masks. A register buffer that is only touched by whole vectors becomes a
+    multiple of the lanes become lane masks. A register buffer that is only touched by whole vectors becomes a
     buffer of vectors. A loop that cannot be vectorised (an index that is not affine, another element type than f32) is
     left as it is, for the C compiler.
     """
 
     name = "loop-vectorize"
-    lanes: int = 16
+    target: str = "cpu"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        lanes = Target.parse(self.target).lanes
         for kernel in kernels_of(op):
             marked = [o for o in kernel.body.walk() if isinstance(o, scf.ForOp) and "loop.vector" in o.attributes]
             gone: set[Operation] = set()
@@ -56,8 +58,8 @@ class LoopVectorizePass(ModulePass):
                     continue
                 inside = set(loop.walk())
                 try:
-                    vectorize_loop(loop, self.lanes)
+                    vectorize_loop(loop, lanes)
                 except Unsupported:
                     continue
                 gone |= inside
-            hold_vectors(kernel, self.lanes)
+            hold_vectors(kernel, lanes)

@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import ComputeOp, MatmulOp
-from treadle.dialects.graph.dtypes import is_float
+from treadle.dialects.graph.dtypes import byte_width, is_float
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
@@ -19,26 +19,24 @@ from treadle.errors import TreadleError
 from treadle.schedules.access_analysis import panel_strides
 from treadle.schedules.index_value import Index, Predicate, all_of
 from treadle.schedules.kernel_builder import KernelBuilder
+from treadle.schedules.register_tile import MOST_ROWS, most_rows, panel_columns
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number, shared_by_batch
 from treadle.target import Target
 
-VECTOR = 16
-COLUMNS = 2 * VECTOR
-"""Width of a panel: two vectors of 16 floats, as `graph-pack-weights` lays constants out."""
-
 
 class MatmulCpu(Template):
-    """`C[m, n] = sum_k A[m, k] * B[k, n]` with the accumulators of a `rows` x 32 tile in registers.
+    """`C[m, n] = sum_k A[m, k] * B[k, n]` with the accumulators of `rows` rows by two vectors in registers.
 
-    A is read in place and broadcast, B by vectors. A block computes `chunk` rows of one panel of 32 columns; blocks
-    of one chunk follow one another, so that its rows of A stay in the cache. With `pack`, a block first copies its
-    panel of B to a local buffer, which pays where B is strided or computed and many rows use it.
+    A is read in place and broadcast, B by vectors. A block computes `chunk` rows of one panel, whose columns are two
+    vectors (32 with AVX-512, as `graph-pack-weights` lays constants out); blocks of one chunk follow one another, so
+    that its rows of A stay in the cache. With `pack`, a block first copies its panel of B to a local buffer, which pays
+    where B is strided or computed, many rows use it, and it stays in the second cache.
     """
 
     name: ClassVar[str] = "matmul_cpu"
     kind: ClassVar[str] = "cpu"
     knobs: ClassVar[tuple[Knob, ...]] = (
-        Knob("rows", (1, 2, 3, 4, 5, 6, 7, 8), "rows of a register tile"),
+        Knob("rows", tuple(range(1, MOST_ROWS + 1)), "rows of a register tile"),
         Knob("chunk", tuple(range(1, 1025)), "rows that a block computes"),
         Knob("pack", (True, False), "copy the panel of B before use"),
     )
@@ -48,16 +46,18 @@ class MatmulCpu(Template):
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
         m, k, n = _extents(anchor)
-        panels = ceil(n / COLUMNS)
-        rows = min((8, 7, 6), key=lambda r: (ceil(m / r) * r, -r)) if m > 8 else m
+        columns, most = panel_columns(target), most_rows(target)
+        panels = ceil(n / columns)
+        rows = min(range(most, max(most - 3, 0), -1), key=lambda r: (ceil(m / r) * r, -r)) if m > most else m
         tiles = ceil(m / rows)
         # About eight blocks a core keep the load even; a block of under 2 MFLOP is not worth its start.
-        wanted = max(1, min(tiles, ceil(16 / panels), ceil(2 * m * min(n, COLUMNS) * k / 2e6)))
+        wanted = max(1, min(tiles, ceil(8 * target.cores / panels), ceil(2 * m * min(n, columns) * k / 2e6)))
         chunk = min(rows * ceil(tiles / wanted), 1024 // rows * rows)
-        along_k, along_n = _right_strides(anchor)
+        along_k, along_n = _right_strides(anchor, columns)
         # Vectors of B need neighbouring columns; rows far apart cost a page each.
         far = along_k is None or (along_k >= 768 and k >= 1024) or along_k >= 2048
-        pack = m >= 16 and (along_n != 1 or (far and m >= 64))
+        stays = k * columns * _element_bytes(anchor) <= target.l2_bytes // 2
+        pack = m >= 16 and (along_n != 1 or (far and m >= 64 and stays))
         return {"rows": rows, "chunk": chunk, "pack": pack}
 
     def evaluations(self, anchor: Operation, operand: SSAValue, target: Target) -> Fraction | None:
@@ -67,11 +67,17 @@ class MatmulCpu(Template):
         m, _, n = _extents(anchor)
         choices = self.default(anchor, target)
         rows = number(choices, "chunk" if choices["pack"] else "rows")
-        reads = (anchor.a, ceil(n / COLUMNS) * VECTOR), (anchor.b, ceil(m / rows))
+        reads = (anchor.a, ceil(n / panel_columns(target)) * target.lanes), (anchor.b, ceil(m / rows))
         return sum((shared_by_batch(anchor, x) * times for x, times in reads if x is operand), start=Fraction(0))
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         rows, chunk = number(choices, "rows"), number(choices, "chunk")
+        most = most_rows(target)
+        if rows > most:
+            raise TreadleError(
+                f"matmul_cpu: a tile of {rows} rows has {rows - most} too many for {target.vector_registers} registers",
+                accepted=f"at most {most} rows",
+            )
         if chunk % rows:
             raise TreadleError(
                 f"matmul_cpu: tiles of {rows} rows overrun a chunk of {chunk} rows by {rows - chunk % rows}",
@@ -80,7 +86,7 @@ class MatmulCpu(Template):
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, MatmulOp)
-        return _MatmulBody(anchor, choices).build(name)
+        return _MatmulBody(anchor, choices, target).build(name)
 
 
 def _extents(anchor: Anchor) -> tuple[int, int, int]:
@@ -88,11 +94,15 @@ def _extents(anchor: Anchor) -> tuple[int, int, int]:
     return anchor.shape[-2], anchor.reduction_extent, anchor.shape[-1]
 
 
-def _right_strides(anchor: Anchor) -> tuple[int | None, int | None]:
+def _element_bytes(anchor: Anchor) -> int:
+    return byte_width(anchor.type.get_element_type())
+
+
+def _right_strides(anchor: Anchor, columns: int) -> tuple[int | None, int | None]:
     """How the right operand advances in memory along K, and along N in a panel; through a prologue if it has one."""
     assert isinstance(anchor, MatmulOp)
     producer = anchor.b.owner
-    return panel_strides(producer, COLUMNS) if isinstance(producer, ComputeOp) else (anchor.shape[-1], 1)
+    return panel_strides(producer, columns) if isinstance(producer, ComputeOp) else (anchor.shape[-1], 1)
 
 
 @dataclass(frozen=True)
@@ -111,19 +121,20 @@ class _Columns:
 class _MatmulBody:
     """Writes the kernel of one product."""
 
-    def __init__(self, anchor: MatmulOp, choices: Choices):
+    def __init__(self, anchor: MatmulOp, choices: Choices, target: Target):
         self.anchor = anchor
         self.m, self.k, self.n = _extents(anchor)
         self.batch = anchor.shape[:-2]
         self.element = anchor.type.get_element_type()
         self.rows, self.chunk = number(choices, "rows"), number(choices, "chunk")
         self.pack = bool(choices["pack"])
+        self.vector, self.columns = target.lanes, panel_columns(target)
         types = [t for t in (anchor.a.type, anchor.b.type) if isinstance(t, TensorType)]
         self.b = KernelBuilder(types, anchor.type)
 
     def build(self, name: str) -> KernelOp:
         b = self.b
-        panels, chunks = ceil(self.n / COLUMNS), ceil(self.m / self.chunk)
+        panels, chunks = ceil(self.n / self.columns), ceil(self.m / self.chunk)
         batches = 1
         for extent in self.batch:
             batches *= extent
@@ -131,15 +142,15 @@ class _MatmulBody:
         rest = b.block // panels
         first_row = (rest % chunks) * self.chunk
         self.batch_index = (rest // chunks).delinearize(self.batch) if self.batch else []
-        whole, rest_columns = divmod(self.n, COLUMNS)
+        whole, rest_columns = divmod(self.n, self.columns)
         # Whole panels need no predicates; the last, narrower one gets code of its own.
         if whole:
             with b.when(panel < whole if rest_columns else None):
-                self._panel(first_row, _Columns(panel * COLUMNS, COLUMNS, COLUMNS))
+                self._panel(first_row, _Columns(panel * self.columns, self.columns, self.columns))
         if rest_columns:
-            lanes = min(COLUMNS, ceil(rest_columns / VECTOR) * VECTOR)
+            lanes = min(self.columns, ceil(rest_columns / self.vector) * self.vector)
             with b.when(panel >= whole if whole else None):
-                self._panel(first_row, _Columns(b.index(whole * COLUMNS), lanes, rest_columns))
+                self._panel(first_row, _Columns(b.index(whole * self.columns), lanes, rest_columns))
         comment = f"C[{self.m}, {self.n}] = A[{self.m}, {self.k}] * B[{self.k}, {self.n}]"
         return b.kernel(name, [self.anchor.a, self.anchor.b], self.anchor.type, panels * chunks * batches, 1, comment)
 

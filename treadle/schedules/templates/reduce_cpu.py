@@ -70,7 +70,8 @@ class ReduceCpu(Template):
         assert isinstance(anchor, ComputeOp)
         reduce = only_reduce(anchor)
         extent = prod(reduce.shape) if reduce is not None else 1
-        lanes = 64 if extent >= 256 else 16
+        # Four vectors hide the latency of the fold's operation.
+        lanes = max(16, 4 * target.lanes) if extent >= 256 else 16
         rows = 1
         while rows * extent < 16384 and rows * 8 < prod(anchor.shape):
             rows *= 2

@@ -30,8 +30,7 @@ from treadle.schedules.row_strides import columns_are_contiguous, neighbouring_d
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
 from treadle.target import Target
 
-_VECTOR = 16
-"""Lanes of a vector; a loop over lanes has whole vectors only, so that partial results stay in registers."""
+_FEWEST_LANES = 16
 _FEWEST_NEIGHBOURS = 4
 _VECTOR_FOLDS = {"add": CombiningKindFlag.ADD, "max": CombiningKindFlag.MAXIMUMF, "min": CombiningKindFlag.MINIMUMF}
 _ENOUGH = 16384
@@ -62,8 +61,8 @@ class RowCpu(Template):
         found = _rows_of(anchor)
         neighbours = neighbouring_rows(found)
         across = neighbours >= _FEWEST_NEIGHBOURS and not columns_are_contiguous(found)
-        lanes = _fitting(neighbours if across else found.columns // 4)
-        while across and lanes > _VECTOR and found.columns * lanes > MOST_HELD:
+        lanes = _fitting(neighbours if across else found.columns // 4, target)
+        while across and lanes > _FEWEST_LANES and found.columns * lanes > MOST_HELD:
             lanes //= 2
         together = lanes if across else 1
         tasks = ceil(neighbours / lanes) * (found.rows // neighbours) if across else found.rows
@@ -77,7 +76,7 @@ class RowCpu(Template):
         found, lanes = _rows_of(anchor), number(choices, "lanes")
         if not choices["hold"]:
             return
-        held = _padded(found.columns, lanes) if choices["across"] == "columns" else found.columns * lanes
+        held = _padded(found.columns, lanes, target.lanes) if choices["across"] == "columns" else found.columns * lanes
         most = MOST_HELD + lanes
         if held > most:
             raise TreadleError(
@@ -86,17 +85,18 @@ class RowCpu(Template):
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         kind = _AlongColumns if choices["across"] == "columns" else _AcrossRows
-        return kind(_rows_of(anchor), choices).build(name)
+        return kind(_rows_of(anchor), choices, target.lanes).build(name)
 
 
-def _fitting(extent: int) -> int:
-    """The most lanes that are not more than an extent, in whole vectors."""
-    return 64 if extent >= 64 else 32 if extent >= 32 else _VECTOR
+def _fitting(extent: int, target: Target) -> int:
+    """The most lanes that are not more than an extent, in at most four vectors, which hide the latency of a fold."""
+    most = min(extent, 4 * target.lanes)
+    return 64 if most >= 64 else 32 if most >= 32 else _FEWEST_LANES
 
 
-def _padded(extent: int, lanes: int) -> int:
+def _padded(extent: int, lanes: int, vector: int) -> int:
     """An extent in whole vectors: all chunks of `lanes`, then a last one that is not longer than it must be."""
-    return extent - extent % lanes + ceil(extent % lanes / _VECTOR) * _VECTOR
+    return extent - extent % lanes + ceil(extent % lanes / vector) * vector
 
 
 def _rows_of(anchor: Anchor) -> Rows:
@@ -107,10 +107,13 @@ def _rows_of(anchor: Anchor) -> Rows:
 
 
 class _RowKernel:
-    """What both orders share: the kernel's builder, and the buffers of held values."""
+    """What both orders share: the kernel's builder, and the buffers of held values.
 
-    def __init__(self, found: Rows, choices: Choices):
-        self.found = found
+    A loop over lanes has whole vectors (of `vector` elements) only, so that partial results stay in registers.
+    """
+
+    def __init__(self, found: Rows, choices: Choices, vector: int):
+        self.found, self.vector = found, vector
         self.lanes, self.rows = number(choices, "lanes"), number(choices, "rows")
         self.tensors = found.compute.tensors()
         self.b = KernelBuilder([t.type for t in self.tensors if isinstance(t.type, TensorType)], found.compute.type)
@@ -151,7 +154,7 @@ class _AlongColumns(_RowKernel):
     """Vectors of columns, row by row."""
 
     def _buffer(self, value: SSAValue) -> SSAValue:
-        return self.b.alloc("held", [_padded(self.found.columns, self.lanes)], value.type)
+        return self.b.alloc("held", [_padded(self.found.columns, self.lanes, self.vector)], value.type)
 
     def build(self, name: str) -> KernelOp:
         b, found = self.b, self.found
@@ -171,10 +174,10 @@ class _AlongColumns(_RowKernel):
             with b.loop("k", whole) as k, b.tasks(["lane"], repeat(self.lanes), unroll=True, vector=True) as (lane,):
                 write(lane, k * self.lanes + lane, None)
         if rest:
-            tail = repeat(_padded(rest, self.lanes))
+            tail = repeat(_padded(rest, self.lanes, self.vector))
             with b.tasks(["lane"], tail, unroll=True, vector=True) as (lane,):
                 position = lane + whole * self.lanes
-                write(lane, position, position < columns if rest % _VECTOR else None)
+                write(lane, position, position < columns if rest % self.vector else None)
 
     def _column(self, position: Index, inside: Predicate | None) -> tuple[list[Index], Column]:
         index = position.delinearize(self.found.extents)
@@ -183,7 +186,7 @@ class _AlongColumns(_RowKernel):
     def _fold(self, reduce: ReduceOp) -> Scalar:
         b, kind = self.b, reduce.kind.data
         type = accumulator(reduce.result.type)
-        width = min(self.lanes, _padded(self.found.columns, self.lanes))
+        width = min(self.lanes, _padded(self.found.columns, self.lanes, self.vector))
         part = b.alloc("part", [width], type)
         with b.tasks(["lane"], repeat(width), unroll=True, vector=True) as (lane,):
             b.store(b.constant(identity(kind, type), type), part, [lane])
@@ -199,9 +202,9 @@ class _AlongColumns(_RowKernel):
 
     def _fold_lanes(self, kind: str, part: SSAValue, width: int) -> Scalar:
         """One of `width` partial results: whole vectors first, then a tree over the lanes of the last one."""
-        b = self.b
-        while width > _VECTOR:
-            half = ceil(width / _VECTOR / 2) * _VECTOR
+        b, lanes = self.b, self.vector
+        while width > lanes:
+            half = ceil(width / lanes / 2) * lanes
             with b.tasks(["lane"], repeat(width - half), unroll=True, vector=True) as (lane,):
                 pair = b.load(part, [lane]), b.load(part, [lane + half])
                 b.store(b.binary(kind, *pair), part, [lane])
@@ -210,9 +213,9 @@ class _AlongColumns(_RowKernel):
         assert isinstance(type, MemRefType)
         element = type.get_element_type()
         if element == f32 and kind in _VECTOR_FOLDS:
-            last = b.load_vector(part, VectorType(f32, [_VECTOR]))
+            last = b.load_vector(part, VectorType(f32, [lanes]))
             return b.insert(_folded(last, _VECTOR_FOLDS[kind]))
-        values = [b.load(part, [n]) for n in range(_VECTOR)]
+        values = [b.load(part, [n]) for n in range(lanes)]
         while len(values) > 1:
             half = len(values) // 2
             values = [b.binary(kind, x, y) for x, y in zip(values[:half], values[half:], strict=True)]

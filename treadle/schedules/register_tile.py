@@ -1,0 +1,21 @@
+"""The register tile of a product on a CPU: panels of two vectors, and as many rows as the registers have room for."""
+
+from __future__ import annotations
+
+from treadle.target import Target
+
+MOST_ROWS = 8
+_VECTORS = 2
+
+
+def panel_columns(target: Target) -> int:
+    """Columns of a panel of the right operand: two vectors, so that a broadcast element of the left serves two fmas."""
+    return _VECTORS * target.lanes
+
+
+def most_rows(target: Target) -> int:
+    """Rows of the largest tile that stays in registers, next to a row of the panel and a broadcast element.
+
+    8 of 32 registers, 6 of 16.
+    """
+    return max(1, min(MOST_ROWS, (target.vector_registers - _VECTORS - 1) // _VECTORS))
