@@ -63,8 +63,9 @@ def _average_pool(_: int, attributes: Attributes, x: list[Array], r: Round) -> l
     for place, seen in windows:
         part = x[0][np.ix_(range(x[0].shape[0]), range(x[0].shape[1]), *seen)]
         count = prod(attributes["kernel_shape"]) if attributes.get("count_include_pad") else prod(map(len, seen))
-        total = np.sum(part, axis=tuple(range(2, part.ndim)), dtype=np.float64)
-        result[(..., *place)] = (total / np.float64(count)).astype(x[0].dtype)
+        axes = tuple(range(2, part.ndim))
+        average = (np.sum(part, axis=axes, dtype=np.float64) / np.float64(count)).astype(x[0].dtype)
+        result[(..., *place)] = r.total(average, np.sum(finite(part), axis=axes))
     return [result]
 
 
