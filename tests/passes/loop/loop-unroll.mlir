@@ -1,4 +1,5 @@
 // RUN: treadle-opt %s -p loop-unroll | filecheck %s
+// RUN: treadle-opt %s -p loop-unroll{target=avx2} | filecheck %s --check-prefix=AVX2
 // RUN: treadle-opt %s -p "loop-unroll{register-limit=8 small-limit=2}" | filecheck %s --check-prefix LESS
 
 // Marked: %r and %v reach an index of %acc, %tap is small and innermost. Not marked: %k, %m, and the panel's %row.
@@ -51,7 +52,8 @@ loop.func @marks(%A: memref<4096xf32>) grid(%b in 1) threads(%t in 1) {
 // LESS:      } {loop.unroll}
 // LESS-NOT:  loop.unroll
 
-// Elements that are vectors count by their lanes: 8 x 2 are registers, the panel of 27 x 2 is memory.
+// Elements that are vectors count by their lanes: 8 x 2 are registers, the panel of 27 x 2 is memory. An AVX2
+// core has registers for half of these 8 x 2.
 loop.func @vectors(%A: memref<4096xf32>) grid(%b in 1) threads(%t in 1) {
   %acc = loop.alloc : memref<8x2xvector<16xf32>, #loop.space<register>>
   %panel = loop.alloc : memref<27x2xvector<16xf32>, #loop.space<register>>
@@ -67,6 +69,8 @@ loop.func @vectors(%A: memref<4096xf32>) grid(%b in 1) threads(%t in 1) {
   }
 }
 
+// AVX2-LABEL: loop.func @vectors
+// AVX2-NOT:     loop.unroll
 // CHECK-LABEL: loop.func @vectors
 // CHECK:         memref.store
 // CHECK-NEXT:    } {loop.unroll}
