@@ -151,6 +151,7 @@ STAGES: tuple[Stage, ...] = (
         "lower",
         "What the printer of the target accepts.",
         (
+            Step("loop-prove-bounds", "At the border, so that text that is resumed there is proved, too."),
             Step("loop-resolve-swizzles", "After every pass that reads addresses.", only="cuda"),
             Step("loop-hoist-invariants", "Addresses of vectors and swizzles leave the loops.", only="cuda"),
             Step("loop-lower-accesses", "Predicates become branches after every pass that reads them."),

@@ -43,7 +43,7 @@ def facts_of(comparisons: Iterable[Comparison]) -> tuple[Expr, ...]:
             facts.append(d - 1 if comparison.kind == "sgt" else d)
         elif comparison.kind == "eq":
             facts += [d, -d]
-    return tuple(fact for fact in facts if fact.terms)
+    return tuple(fact for fact in facts if fact.terms or fact.constant < 0)
 
 
 def range_under(e: Expr, facts: Sequence[Expr], enough: Range = UNBOUNDED) -> Range:

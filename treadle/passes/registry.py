@@ -47,6 +47,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
         "loop-vectorize",
         "loop-vectorize-accesses",
         "loop-unroll",
+        "loop-prove-bounds",
     ),
     "lower": ("task-lower", "memory-plan", "loop-lower-accesses", "loop-to-c", "loop-to-cuda"),
 }

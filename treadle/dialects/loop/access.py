@@ -66,6 +66,8 @@ class LoadOp(IRDLOperation):
     %a = loop.load %A[%i, %k] : memref<64x8xf32>
     %b = loop.load %A[%i, %k] where %inside else %zero : memref<64x8xf32>
     ```
+    The attribute `unproved`, before the type, gives the reason why an index cannot be proved to be inside the buffer
+    (`loop-prove-bounds`): `loop.load %A[%i] {unproved = "the caller's table"} : memref<64xf32>`.
     Templates read a kernel's arguments by this operation only; that makes the fusion of a prologue a rewrite of loads.
     Rejected: a number of indices that is not the buffer's rank, an `else` value of another type.
     """
@@ -106,6 +108,7 @@ class LoadOp(IRDLOperation):
             printer.print_ssa_value(self.predicate)
             printer.print_string(" else ")
             printer.print_ssa_value(self.otherwise)
+        printer.print_op_attributes(self.attributes)
         printer.print_string(" : ")
         printer.print_attribute(self.buffer.type)
 
@@ -118,10 +121,13 @@ class LoadOp(IRDLOperation):
             predicate = parser.parse_operand(i1)
             parser.parse_keyword("else")
             unresolved = parser.parse_unresolved_operand()
+        attributes = parser.parse_optional_attr_dict()
         type = parse_memref(parser)
         element = type.get_element_type()
         otherwise = None if unresolved is None else parser.resolve_operand(unresolved, element)
-        return cls(parser.resolve_operand(buffer, type), indices, predicate, otherwise)
+        op = cls(parser.resolve_operand(buffer, type), indices, predicate, otherwise)
+        op.attributes |= attributes
+        return op
 
 
 @irdl_op_definition
@@ -165,6 +171,7 @@ class StoreOp(IRDLOperation):
         if self.predicate is not None:
             printer.print_string(" where ")
             printer.print_ssa_value(self.predicate)
+        printer.print_op_attributes(self.attributes)
         printer.print_string(" : ")
         printer.print_attribute(self.buffer.type)
 
@@ -177,9 +184,12 @@ class StoreOp(IRDLOperation):
         predicate = None
         if parser.parse_optional_keyword("where") is not None:
             predicate = parser.parse_operand(i1)
+        attributes = parser.parse_optional_attr_dict()
         type = parse_memref(parser)
         element = parser.resolve_operand(value, type.get_element_type())
-        return cls(element, parser.resolve_operand(buffer, type), indices, predicate)
+        op = cls(element, parser.resolve_operand(buffer, type), indices, predicate)
+        op.attributes |= attributes
+        return op
 
 
 @irdl_op_definition

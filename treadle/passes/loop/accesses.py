@@ -6,11 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from xdsl.dialects import vector
+from xdsl.dialects import memref, vector
 from xdsl.dialects.builtin import FixedBitwidthType, MemRefType, VectorType
 from xdsl.ir import Operation, SSAValue
 
-from treadle.dialects.loop import AsyncCopyOp, LoadMatrixOp, LoadOp, Space, SpaceAttr, StoreOp
+from treadle.dialects.loop import (
+    AsyncCopyOp,
+    LoadMatrixOp,
+    LoadOp,
+    Space,
+    SpaceAttr,
+    StoreOp,
+    StridedLoadOp,
+    StridedStoreOp,
+)
 
 WARP = 32
 SECTOR_BYTES = 32
@@ -27,6 +36,10 @@ class Access:
     is_store: bool
     lanes: int = WARP
     predicate: SSAValue | None = None
+    mask: SSAValue | None = None
+    """The elements, of several, that are accessed; all without."""
+    stride: int = 1
+    """From one element to the next, along the last dimension."""
 
     @property
     def type(self) -> MemRefType:
@@ -58,6 +71,18 @@ def accesses(op: Operation) -> list[Access]:
     """What an operation reads and writes; nothing for other operations."""
     if isinstance(op, LoadOp | StoreOp):
         return [Access(op.buffer, op.indices, 1, isinstance(op, StoreOp), predicate=op.predicate)]
+    if isinstance(op, memref.LoadOp | memref.StoreOp):
+        return [Access(op.memref, op.indices, 1, isinstance(op, memref.StoreOp))]
+    if isinstance(op, vector.MaskedLoadOp):
+        return [Access(op.base, op.indices, _count(op.result), False, mask=op.mask)]
+    if isinstance(op, vector.MaskedStoreOp):
+        return [Access(op.base, op.indices, _count(op.value_to_store), True, mask=op.mask)]
+    if isinstance(op, StridedLoadOp):
+        stride = op.stride.value.data
+        return [Access(op.buffer, op.indices, _count(op.result), False, mask=op.mask, stride=stride)]
+    if isinstance(op, StridedStoreOp):
+        stride = op.stride.value.data
+        return [Access(op.buffer, op.indices, _count(op.value), True, mask=op.mask, stride=stride)]
     if isinstance(op, vector.LoadOp):
         return [Access(op.base, op.indices, _count(op.result), False)]
     if isinstance(op, vector.StoreOp):

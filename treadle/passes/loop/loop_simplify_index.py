@@ -172,4 +172,5 @@ class _Simplifier:
         else:
             new = StoreOp(op.value, op.buffer, op.indices)
         new.location = op.location
+        new.attributes |= op.attributes
         Rewriter.replace_op(op, new)

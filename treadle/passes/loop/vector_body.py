@@ -303,6 +303,7 @@ class _VectorWriter:
         otherwise = None if op.otherwise is None else self._scalar(op.otherwise, level)
         new = LoadOp(op.buffer, [level.emit(e) for e in where], guard, otherwise)
         new.location = op.location
+        new.attributes |= op.attributes
         new.result.name_hint = op.result.name_hint
         level.insert(new)
         self._scalars[op.result] = new.result
@@ -330,10 +331,12 @@ class _VectorWriter:
         else:
             new = vector.MaskedStoreOp(op.buffer, indices, mask, value)
         new.location = op.location
+        new.attributes |= op.attributes
         level.insert(new)
 
     def _finish(self, old: Operation, new: Operation, level: _Level) -> None:
         new.location = old.location
+        new.attributes |= old.attributes
         new.results[0].name_hint = old.results[0].name_hint
         level.insert(new)
         self._vectors[old.results[0]] = new.results[0]
