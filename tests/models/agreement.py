@@ -1,15 +1,20 @@
-"""The models that must agree with ONNX Runtime, and the question whether one does."""
+"""The models that must agree with their definitions, and the question whether one does."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 import treadle
-from treadle.tools.oracle import Comparison, compare, reference_outputs, tolerance
+from tests.helpers.random_weights import with_random_weights
+from tests.models.catalog import require_model
+from treadle.settings import Precision
+from treadle.tools.oracle import Comparison, Definition, Expected, compare_all, compare_reference
 
 Array = NDArray[Any]
 
@@ -25,12 +30,56 @@ NAMES = (
 """Models of the catalog that every target compiles as a whole."""
 
 
-def compare_on_cpu(path: Path, inputs: Mapping[str, Array], threads: int) -> list[Comparison]:
-    """Each output of the model compiled for the cpu beside ONNX Runtime's, as `treadle run --check` compares them."""
-    shapes = {name: array.shape for name, array in inputs.items()}
-    model = treadle.compile(path, "cpu", shapes, threads=threads)
-    outputs = model.run(inputs)
-    model.close()
-    expected = reference_outputs(path, inputs, [tensor.name for tensor in model.outputs])
-    accepted = tolerance(path, shapes)
-    return [compare(name, outputs[name], expected[name], accepted) for name in expected]
+@dataclass(frozen=True)
+class Case:
+    """A model of the catalog with its sample inputs, and what its outputs must be."""
+
+    path: Path
+    inputs: Mapping[str, Array]
+    definition: Definition
+    expected: Expected
+
+    @classmethod
+    def of(cls, name: str, folder: Path, precision: Precision = "f32") -> Case:
+        """The model of that name. The weights of a light model are constant: it gets random ones, in a file in
+        `folder`, so that an output that ignores where each weight belongs is noticed."""
+        model = require_model(name)
+        path = model.path()
+        if name.startswith("light_"):
+            path = with_random_weights(path, folder / f"{name}.onnx", seed=1)
+        inputs = model.sample_inputs()
+        definition = Definition.of_file(path, inputs, precision)
+        return cls(path, inputs, definition, definition.outputs())
+
+    def compile(self, target: str, **options: Any) -> treadle.CompiledModel:
+        """The model for a target; `options` as of `treadle.compile`."""
+        shapes = {name: array.shape for name, array in self.inputs.items()}
+        return treadle.compile(self.path, target, shapes, precision=self.definition.precision, **options)
+
+    def compare(self, outputs: Mapping[str, Array]) -> list[Comparison]:
+        """Each output beside what it must be."""
+        return compare_all(outputs, self.expected)
+
+    def disagreements(self, outputs: Mapping[str, Array]) -> list[str]:
+        """What `treadle run --check` finds wrong with a model's outputs, and with ONNX Runtime's."""
+        own, reference = (
+            self.compare(outputs),
+            compare_reference(self.path, self.inputs, self.definition, self.expected),
+        )
+        assert own
+        found = [str(each) for each in own if not each.agrees]
+        return found + [f"ONNX Runtime: {each}" for each in reference if not each.agrees]
+
+    def unnoticed(self, model: treadle.CompiledModel) -> list[str]:
+        """Outputs that are wrong and pass: zeros, one number everywhere, what other inputs give."""
+        values = {name: each.value for name, (each, _) in self.expected.items()}
+        dtypes = {name: dtype for name, (_, dtype) in self.expected.items()}
+        wrong = {
+            "zeros": {name: np.zeros(each.shape, dtypes[name]) for name, each in values.items()},
+            "the mean": {name: np.full(each.shape, each.mean()).astype(dtypes[name]) for name, each in values.items()},
+            "of zeros": model.run({name: np.zeros_like(array) for name, array in self.inputs.items()}),
+        }
+        return [f"{what}: {each}" for what, outputs in wrong.items() for each in self.compare(outputs) if each.agrees]
+
+
+__all__ = ["NAMES", "Case"]

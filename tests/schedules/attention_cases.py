@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 from xdsl.ir import SSAValue
 
 from tests.schedules.row_cases import tensor
 from treadle.dialects.graph import AttentionOp
-from treadle.dialects.graph.dtypes import epsilon, numpy_dtype
-from treadle.settings import EPSILON
+from treadle.dialects.graph.dtypes import numpy_dtype
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
@@ -92,31 +90,3 @@ def environment(op: AttentionOp) -> dict[SSAValue, Array]:
     """`arrays` for the operands of an operator."""
     shapes = [o.type.get_shape() for o in op.operands]  # pyright: ignore
     return dict(zip(op.operands, arrays(shapes, numpy_dtype(op.type.get_element_type()).name), strict=True))
-
-
-def terms(op: AttentionOp) -> int:
-    """Roundings of an element in f32: the terms of a score, of the sum and of the result, and a few more."""
-    d, n = op.q.type.get_shape()[-1], op.scores_shape[-1]  # pyright: ignore
-    return d + 2 * n + 8
-
-
-def units(sizes: Sizes, dtype: str = "float32") -> float:
-    """The accepted error in units of the type's epsilon, as for whole models (`treadle/tools/oracle.py`): everything is
-    f32 but operands and the result, which is rounded once."""
-    wide, own = EPSILON["f32"], epsilon(np.dtype(dtype))
-    return 16 * (sizes.d + 2 * sizes.n + 8) ** 0.5 * wide / own + (4 if own > wide else 0)
-
-
-def weights_units(values: Array, keys: int, expected: Array) -> float:
-    """What rounding weights to the type of the values adds to that.
-
-    A weight w, at most 1, becomes w (1 + d) + e with |d| <= epsilon / 2 and |e| at most half the smallest number. The
-    largest weight is 1, so that the sum, by which is divided, is at least 1, and at least that of the weights times
-    1 / max |v|: the result is off by (epsilon / 2 + keys |e|) max |v|.
-    """
-    info = ml_dtypes.finfo(values.dtype)
-    allowed = float(info.eps) / 2 + keys * float(info.smallest_subnormal) / 2
-    largest = np.abs(expected[np.isfinite(expected)].astype(np.float64)).max(initial=0)
-    if largest == 0:
-        return 0.0
-    return allowed * float(np.abs(values.astype(np.float64)).max()) / float(largest) / float(info.eps)

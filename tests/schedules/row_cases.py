@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -146,15 +145,3 @@ def inputs_of(compute: ComputeOp) -> dict[SSAValue, Array]:
         values = np.random.default_rng([n, *shape]).standard_normal(shape)
         env[operand] = np.asarray(values).astype(numpy_dtype(operand.type.get_element_type()))
     return env
-
-
-def units(columns: int) -> float:
-    """The accepted error in units of the type's epsilon: as for whole models (`treadle/tools/oracle.py`), 16 times the
-    square root of the roundings; a row computation folds up to twice, and rounds a few times more."""
-    return 16 * (2 * columns + 8) ** 0.5
-
-
-def columns_of(case: Case) -> int:
-    """Terms of one reduction."""
-    name, shape, dim = case
-    return prod(shape[dim:]) if name == "layer_norm" else shape[dim]

@@ -13,20 +13,19 @@ from xdsl.ir import SSAValue
 
 from tests.backends.c.toolchains import knobs
 from tests.helpers.graphs import Graph
-from tests.schedules.attention_cases import Sizes, arrays, units, weights_units
+from tests.helpers.limits import assert_within, module_limits, with_rounded_weights
+from tests.schedules.attention_cases import Sizes, arrays
 from tests.schedules.test_matmul_mma_emulated import copied_asynchronously
 from treadle.backends.cuda.compiler import compile_cubin
 from treadle.backends.cuda.emulator import CHECKS
 from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
 from treadle.backends.cuda.printer import print_kernels
-from treadle.backends.reference import evaluate_module
 from treadle.compiler import lower
 from treadle.dialects.graph import AttentionOp, BinaryOp, ReshapeOp, SliceOp, TransposeOp, WhereOp
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
 from treadle.knobs import Knobs
 from treadle.target import Target
-from treadle.tools.oracle import compare
 from treadle.tools.schedule_cases import Case, cases, compiled
 
 Build = Callable[[Graph], SSAValue]
@@ -126,18 +125,16 @@ def test_attention_is_one_kernel_right_and_clean(name: str, emulator_knobs: Knob
     program = PROGRAMS[name]
     graph = program.graph()
     module = graph.module(program.build(graph))
-    (expected,) = evaluate_module(module, graph.inputs)
+    (expected,) = module_limits(module, graph.inputs)
     lower(treadle_context(), module, GPU, to="schedule")
     assert f'#schedule.use<"{program.template}"' in str(module)
     lower(treadle_context(), module, GPU, after="schedule", to="plan")
     assert sum(isinstance(op, FuncOp) for op in module.walk()) == program.kernels
     lower(treadle_context(), module, GPU, after="plan")
     (result,), reports = EmulatedProgram(module, tuple(CHECKS), knobs=emulator_knobs).run(graph.inputs)
-    accepted = units(program.sizes, program.dtype)
     if program.template == "attention_mma":
-        accepted += weights_units(graph.inputs[0 if program.joined else 2], program.sizes.n, expected)
-    verdict = compare(name, result, expected, accepted)
-    assert verdict.agrees, str(verdict)
+        expected = with_rounded_weights(expected, graph.inputs[0 if program.joined else 2], program.sizes.n)
+    assert_within(result, expected, program.dtype, name)
     assert reports and not [str(report) for report in reports if report.findings]
 
 

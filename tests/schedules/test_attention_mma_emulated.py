@@ -6,10 +6,10 @@ import pytest
 
 from tests.backends.c.toolchains import knobs
 from tests.helpers.graphs import Graph
-from tests.schedules.attention_cases import Sizes, arrays, units, weights_units
+from tests.helpers.limits import assert_within, module_limits, with_rounded_weights
+from tests.schedules.attention_cases import Sizes, arrays
 from treadle.backends.cuda.emulator import CHECKS
 from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
-from treadle.backends.reference import evaluate_module
 from treadle.compiler import lower
 from treadle.dialects.graph import AttentionOp, FusedOp
 from treadle.dialects.registry import treadle_context
@@ -17,7 +17,6 @@ from treadle.dialects.schedule import Choice, UseAttr
 from treadle.knobs import Knobs
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
-from treadle.tools.oracle import compare
 
 TEMPLATE = TEMPLATES["attention_mma"]
 SIZES = Sizes((), 2, 1, 150, 170, 40, 24)
@@ -40,13 +39,12 @@ def emulator_knobs(tmp_path_factory: pytest.TempPathFactory) -> Knobs:
 def test_choices(choices: dict[str, Choice], causal: bool, emulator_knobs: Knobs) -> None:
     graph = Graph(*arrays(SIZES.shapes, "float16"))
     module = graph.module(graph.add(AttentionOp(graph[0], graph[1], graph[2], scale=0.15, causal=causal)))
-    (expected,) = evaluate_module(module, graph.inputs)
+    (exact,) = module_limits(module, graph.inputs)
+    expected = with_rounded_weights(exact, graph.inputs[2], SIZES.n)
     lower(treadle_context(), module, Target.parse("sm_80"), to="schedule")
     (group,) = [op for op in module.walk() if isinstance(op, FusedOp)]
     group.schedule = UseAttr.get(TEMPLATE.name, choices)
     lower(treadle_context(), module, Target.parse("sm_80"), after="schedule")
     (result,), reports = EmulatedProgram(module, tuple(CHECKS), knobs=emulator_knobs).run(graph.inputs)
-    accepted = units(SIZES, "float16") + weights_units(graph.inputs[2], SIZES.n, expected)
-    verdict = compare(str(SIZES), result, expected, accepted)
-    assert verdict.agrees, str(verdict)
+    assert_within(result, expected, "float16", SIZES)
     assert reports and not [str(report) for report in reports if report.findings]

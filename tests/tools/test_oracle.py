@@ -3,61 +3,83 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from tests.helpers.onnx_models import linear_model
 from treadle.backends.file_names import file_names
+from treadle.backends.reference.bounded import Bounded
 from treadle.errors import TreadleError
 from treadle.manifest import Tensor
 from treadle.tools import progress as progress_module
 from treadle.tools.arguments import parse_shapes
-from treadle.tools.oracle import compare, tolerance
+from treadle.tools.oracle import Comparison, compare
 from treadle.tools.progress import progress
 from treadle.tools.run_command import sample
 
-REFERENCE = np.array([1.0, -4.0, 0.5], np.float32)
+VALUES = np.array([1.0, -4.0, 0.5])
+EXPECTED = Bounded(VALUES, np.array([1e-6, 1e-6, 1e-9]))
 
 
-def test_errors_are_relative_to_the_largest_value() -> None:
-    close = compare("y", REFERENCE + np.float32(2e-6), REFERENCE, units=10)
-    assert close.agrees and close.relative == pytest.approx(5e-7, rel=0.2)
-    far = compare("y", REFERENCE + np.float32(1e-3), REFERENCE, units=10)
-    assert not far.agrees and str(far).endswith("DIFFERS")
+def verdict(actual: Any, expected: Bounded = EXPECTED, dtype: Any = np.float32) -> Comparison:
+    return compare("y", np.asarray(actual), expected, np.dtype(dtype))
+
+
+def test_each_element_has_its_own_limit() -> None:
+    exact = VALUES.astype(np.float32)
+    assert verdict(exact).agrees
+    near = verdict(exact + np.array([0, 2.4e-7, 0], np.float32))
+    assert near.agrees and near.worst == pytest.approx(0.24, rel=0.1) and str(near).endswith(": agrees")
+    far = verdict(exact + np.array([0, 0, 6e-8], np.float32))
+    assert not far.agrees and far.absolute < near.absolute and str(far).endswith(": DIFFERS")
+
+
+def test_all_elements_together_must_be_closer_than_one() -> None:
+    limits = Bounded(np.zeros(100), np.ones(100))
+    alone = np.zeros(100, np.float32)
+    alone[7] = 0.9
+    assert verdict(alone, limits).agrees
+    everywhere = verdict(np.full(100, 0.25, np.float32), limits)
+    assert everywhere.worst == 0.25 and everywhere.mean == 0.25 and not everywhere.agrees
 
 
 @pytest.mark.parametrize(
     ("actual", "expected", "problem"),
     [
-        (REFERENCE[:2], REFERENCE, "the reference has float32[3]"),
-        (REFERENCE.astype(np.float64), REFERENCE, "the reference has float32[3]"),
-        (np.array([1.0, np.nan], np.float32), REFERENCE[:2], "NaN where the reference is finite"),
-        (REFERENCE[:2], np.array([1.0, np.inf], np.float32), "where the reference is not finite"),
+        (VALUES[:2].astype(np.float32), EXPECTED, "the definition has float32[3]"),
+        (VALUES, EXPECTED, "the definition has float32[3]"),
+        (np.array([1, np.nan], np.float32), Bounded(VALUES[:2]), "NaN where the definition is finite"),
+        (np.array([1, 2], np.float32), Bounded(np.array([1, np.inf])), "where the definition is not finite"),
     ],
 )
-def test_what_cannot_agree_is_said(actual: np.ndarray, expected: np.ndarray, problem: str) -> None:
-    result = compare("y", actual, expected, units=1e6)
+def test_what_cannot_agree_is_said(actual: Any, expected: Bounded, problem: str) -> None:
+    result = verdict(actual, expected)
     assert not result.agrees and problem in str(result)
 
 
 def test_the_same_infinities_agree() -> None:
-    array = np.array([1.0, -np.inf, np.nan], np.float32)
-    assert compare("y", array, array.copy(), units=1).agrees
+    array = np.array([1.0, -np.inf, np.nan])
+    assert verdict(array.astype(np.float32), Bounded(array)).agrees
 
 
-def test_integers_must_be_equal() -> None:
+def test_an_output_without_any_limit_must_be_close() -> None:
+    open_ = Bounded(VALUES, np.full(3, np.inf))
+    near = verdict(VALUES.astype(np.float32), open_)
+    assert near.agrees and near.undecided == 3
+    far = verdict(np.zeros(3, np.float32), open_)
+    assert not far.agrees and str(far).endswith("DIFFERS: no element has a limit, and some are far from the definition")
+
+
+def test_integers_must_be_equal_where_rounding_does_not_decide() -> None:
     ids = np.array([1, 2, 3])
-    assert compare("y", ids, ids, units=1e9).agrees
-    assert not compare("y", ids + 1, ids, units=1e9).agrees
-
-
-def test_the_tolerance_grows_with_the_depth_of_the_reductions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TREADLE_CACHE_DIR", str(tmp_path / "cache"))
-    units = tolerance(linear_model(tmp_path / "m.onnx"), {})
-    assert 16 * 8**0.5 <= units <= 16 * 12**0.5
+    assert verdict(ids, Bounded(ids), np.int64).agrees
+    assert not verdict(ids + 1, Bounded(ids), np.int64).agrees
+    tied = Bounded(ids, np.array([0.0, np.inf, 0.0]))
+    free = verdict(np.array([1, 9, 3]), tied, np.int64)
+    assert free.agrees and free.undecided == 1 and "1 elements undecided" in str(free)
+    assert not verdict(np.array([1, 9, 4]), tied, np.int64).agrees
 
 
 def test_sampled_integers_are_small() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import treadle
 from tests.helpers.onnx_models import WEIGHTS, linear_model
-from treadle.tools import run_command
+from treadle.tools import oracle, run_command
 from treadle.tools.treadle_cli import main
 
 X = np.random.default_rng(1).standard_normal((2, 8)).astype(np.float32)
@@ -93,16 +93,25 @@ def test_run_takes_only_the_text_of_a_compiled_folder(
     assert "--rebuild is for a compiled model; accepted: a folder" in capsys.readouterr().err
 
 
-def test_run_checks_against_onnx_runtime(
+FAR = {"y": np.full((2, 4), 3.0, np.float32)}
+
+
+def test_check_says_which_side_is_off(
     model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("onnxruntime")
-    assert main(["run", model, "--check"]) == 0
-    assert "agrees" in capsys.readouterr().out
-    far = {"y": np.full((2, 4), 3.0, np.float32)}
-    monkeypatch.setattr(run_command, "reference_outputs", lambda path, inputs, names: far)
-    assert main(["run", model, "--check"]) == 1
-    assert "DIFFERS" in capsys.readouterr().out
+
+    def verdicts(status: int) -> list[tuple[bool, bool]]:
+        assert main(["run", model, "--check"]) == status
+        lines = capsys.readouterr().out.splitlines()[-2:]
+        return [(line.startswith("ONNX Runtime: y: "), line.endswith(": agrees")) for line in lines]
+
+    assert verdicts(0) == [(False, True), (True, True)]
+    with monkeypatch.context() as patch:
+        patch.setattr(oracle, "reference_outputs", lambda path, inputs, names: FAR)
+        assert verdicts(1) == [(False, True), (True, False)]
+    monkeypatch.setattr(treadle.CompiledModel, "run", lambda self, inputs: FAR)
+    assert verdicts(1) == [(False, False), (True, True)]
 
 
 @pytest.mark.parametrize("nodes", [[], ["--nodes"]])

@@ -76,7 +76,9 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=FILE.npy",
         help="an input's values; without any, seeded random ones",
     )
-    parser.add_argument("--check", action="store_true", help="compare the outputs with ONNX Runtime's")
+    parser.add_argument(
+        "--check", action="store_true", help="compare the outputs, and ONNX Runtime's, with the model's definition"
+    )
     parser.add_argument("--repeat", type=int, default=0, metavar="N", help="then time N more calls: median, quartiles")
     parser.add_argument("--save", metavar="DIR", help="write each output as a .npy file, named after it")
     parser.add_argument(

@@ -25,13 +25,13 @@ def evaluate_module(module: ModuleOp, inputs: Sequence[Array], function: str = "
     operation is none of the graph dialect's. Arrays are dropped after their last use.
     """
     block = find_function(module, function).body.block
-    env = _arguments(block, inputs)
-    last_uses = _last_uses(block)
+    env = arguments(block, inputs)
+    dying = last_uses(block)
     for op in block.ops:
         if isinstance(op, ReturnOp):
             return tuple(np.ascontiguousarray(env[v]).reshape(env[v].shape) for v in op.operands)
         env.update(zip(op.results, evaluate_results(op, env), strict=True))
-        for value in last_uses.get(op, ()):
+        for value in dying.get(op, ()):
             del env[value]
     raise TreadleError(f"@{function} does not return", accepted="a func.return at its end")
 
@@ -45,7 +45,8 @@ def find_function(module: ModuleOp, name: str) -> FuncOp:
     raise TreadleError(f"the module has no function @{name}", accepted=[f"@{f.sym_name.data}" for f in functions])
 
 
-def _arguments(block: Block, inputs: Sequence[Array]) -> dict[SSAValue, Array]:
+def arguments(block: Block, inputs: Sequence[Array]) -> dict[SSAValue, Array]:
+    """The arrays of a function's arguments; TreadleError for one of another shape or type."""
     if len(inputs) != len(block.args):
         raise TreadleError(f"{len(inputs)} inputs for {len(block.args)} arguments")
     env: dict[SSAValue, Array] = {}
@@ -59,7 +60,7 @@ def _arguments(block: Block, inputs: Sequence[Array]) -> dict[SSAValue, Array]:
     return env
 
 
-def _last_uses(block: Block) -> dict[Operation, list[SSAValue]]:
+def last_uses(block: Block) -> dict[Operation, list[SSAValue]]:
     """For each operation, the function's tensors (its own result included) that nothing reads after it."""
     last: dict[SSAValue, Operation] = {}
     for op in block.ops:
@@ -72,4 +73,4 @@ def _last_uses(block: Block) -> dict[Operation, list[SSAValue]]:
     return dying
 
 
-__all__ = ["evaluate_module", "find_function"]
+__all__ = ["arguments", "evaluate_module", "find_function", "last_uses"]

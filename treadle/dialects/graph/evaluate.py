@@ -1,28 +1,29 @@
 """What operators mean, computed with NumPy: the oracle for every pass and backend.
 
 Nothing here but a reshape is known by name: an operator is evaluated by its definition, vectorised over all
-its elements. Sums and products of floats accumulate in float64 and are rounded once; all other arithmetic is
-done in the element type.
+its elements. What the values are is a choice (`arithmetic.py`): arrays of the element types, or float64 beside limits
+of the errors of all elements (`treadle/backends/reference/bounded.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Generic
 
 import numpy as np
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import DYNAMIC_INDEX, IndexType
 from xdsl.ir import Block, Operation, SSAValue
 
+from treadle.dialects.graph.arithmetic import Arithmetic, Exact, V
 from treadle.dialects.graph.compute import AtOp, ComputeOp, FusedOp, ReduceOp, YieldOp, yielded, yielded_values
 from treadle.dialects.graph.constant import ConstantOp
 from treadle.dialects.graph.definition import Operator, definition
-from treadle.dialects.graph.dtypes import is_float_dtype, numpy_dtype
+from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.graph.movement import ReshapeOp
-from treadle.dialects.graph.numpy_reads import AFFINE_OPERATORS, Affine, contract, read
-from treadle.dialects.graph.numpy_scalars import Array, apply_scalar, scalar_dtype
+from treadle.dialects.graph.numpy_reads import AFFINE_OPERATORS, Affine
+from treadle.dialects.graph.numpy_scalars import Array, apply_scalar
 from treadle.dialects.graph.store import constant_array
 from treadle.errors import TreadleError
 
@@ -31,14 +32,6 @@ Env = Mapping[SSAValue, Array]
 _CHUNK = 1 << 23
 """Elements of the largest intermediate array (64 MiB of float64) that a reduction evaluates at once."""
 
-_FOLD: Mapping[str, Any] = {
-    "add": np.sum, "mul": np.prod, "max": np.max, "min": np.min, "and": np.all, "or": np.any,
-}  # fmt: skip
-_COMBINE: Mapping[str, Any] = {
-    "add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum,
-    "and": np.logical_and, "or": np.logical_or,
-}  # fmt: skip
-
 
 def evaluate(op: Operation, env: Env) -> Array:
     """The value of a tensor operation (an Operator, `graph.constant`, `graph.compute`), the first of a `graph.fused`.
@@ -46,41 +39,52 @@ def evaluate(op: Operation, env: Env) -> Array:
     `env` gives the arrays of all tensors that it reads; the result may be a view of one of them. TreadleError
     for any other operation, for a symbolic dimension, and for a read outside a tensor.
     """
-    if isinstance(op, ConstantOp):
-        return constant_array(op)
-    if isinstance(op, ReshapeOp):
-        # Its definition divides and multiplies every index, slowly, to say this.
-        return env[op.x].reshape(op.shape)
-    if isinstance(op, Operator):
-        if 0 in op.shape:
-            return np.empty(op.shape, numpy_dtype(op.type.get_element_type()))
-        compute = definition(op)
-        try:
-            return evaluate_compute(compute, env)
-        finally:
-            # A definition that is left behind would count as a user of the operands.
-            compute.erase()
-    if isinstance(op, ComputeOp):
-        return evaluate_compute(op, env)
-    if isinstance(op, FusedOp):
-        return evaluate_results(op, env)[0]
-    accepted = "an operator of the graph dialect, graph.constant, graph.compute, graph.fused"
-    raise TreadleError(f"{op.name} cannot be evaluated", op.location, accepted)
+    return evaluate_results(op, env)[0]
 
 
 def evaluate_results(op: Operation, env: Env) -> tuple[Array, ...]:
     """The values of all results of a tensor operation; errors as `evaluate`."""
-    if not isinstance(op, FusedOp):
-        return (evaluate(op, env),)
-    inner = dict(env)
-    for child in op.body.block.ops:
-        if not isinstance(child, YieldOp):
-            inner[child.results[0]] = evaluate(child, inner)
-    return tuple(inner[value] for value in yielded_values(op.body))
+    return evaluate_in(Exact(), op, env)
 
 
 def evaluate_compute(compute: ComputeOp, env: Env) -> Array:
     """All elements of a `graph.compute`, whose tensors have their arrays in `env`; errors as `evaluate`."""
+    return _elements(Exact(), compute, env)
+
+
+def evaluate_in(arithmetic: Arithmetic[V], op: Operation, env: Mapping[SSAValue, V]) -> tuple[V, ...]:
+    """As `evaluate_results`, in another arithmetic."""
+    if not isinstance(op, FusedOp):
+        return (_value(arithmetic, op, env),)
+    inner = dict(env)
+    for child in op.body.block.ops:
+        if not isinstance(child, YieldOp):
+            inner[child.results[0]] = evaluate_in(arithmetic, child, inner)[0]
+    return tuple(inner[value] for value in yielded_values(op.body))
+
+
+def _value(arithmetic: Arithmetic[V], op: Operation, env: Mapping[SSAValue, V]) -> V:
+    if isinstance(op, ConstantOp):
+        return arithmetic.lift(constant_array(op))
+    if isinstance(op, ReshapeOp):
+        # Its definition divides and multiplies every index, slowly, to say this.
+        return arithmetic.reshape(env[op.x], op.shape)
+    if isinstance(op, Operator):
+        if 0 in op.shape:
+            return arithmetic.lift(np.empty(op.shape, numpy_dtype(op.type.get_element_type())))
+        compute = definition(op)
+        try:
+            return _elements(arithmetic, compute, env)
+        finally:
+            # A definition that is left behind would count as a user of the operands.
+            compute.erase()
+    if isinstance(op, ComputeOp):
+        return _elements(arithmetic, op, env)
+    accepted = "an operator of the graph dialect, graph.constant, graph.compute, graph.fused"
+    raise TreadleError(f"{op.name} cannot be evaluated", op.location, accepted)
+
+
+def _elements(arithmetic: Arithmetic[V], compute: ComputeOp, env: Mapping[SSAValue, V]) -> V:
     shape = compute.shape
     if DYNAMIC_INDEX in shape:
         raise TreadleError(
@@ -90,39 +94,39 @@ def evaluate_compute(compute: ComputeOp, env: Env) -> Array:
         if tensor not in env:
             raise TreadleError(f"graph.compute reads {tensor}, which has no value here", compute.location)
     if 0 in shape:
-        return np.empty(shape, numpy_dtype(compute.type.get_element_type()))
-    space = _Space(env)
+        return arithmetic.lift(np.empty(shape, numpy_dtype(compute.type.get_element_type())))
+    space = _Space(arithmetic, env)
     with np.errstate(all="ignore"), space.axes(compute.body.block, [(0, extent) for extent in shape]):
         value = space.run(compute.body.block)
-    return np.broadcast_to(value, shape)
+    return arithmetic.broadcast(value, shape)
 
 
-class _Space:
+class _Space(Generic[V]):
     """The values of one definition over its iteration space."""
 
-    def __init__(self, env: Env):
-        self.env = env
+    def __init__(self, arithmetic: Arithmetic[V], env: Mapping[SSAValue, V]):
+        self.arithmetic, self.env = arithmetic, env
         self.sizes: list[int] = []
-        self.values: dict[SSAValue, Affine | Array] = {}
+        self.values: dict[SSAValue, Affine | V] = {}
 
-    def axes(self, block: Block, ranges: Sequence[tuple[int, int]]) -> _Axes:
+    def axes(self, block: Block, ranges: Sequence[tuple[int, int]]) -> _Axes[V]:
         """Adds a block's arguments, each over (start, size), as axes while the `with` statement lasts."""
         return _Axes(self, block, ranges)
 
-    def run(self, block: Block) -> Array:
+    def run(self, block: Block) -> V:
         """The value that a block yields, over the axes in force."""
         last = block.last_op
         assert isinstance(last, YieldOp)
         for op in block.ops:
             if op is not last:
                 self.values[op.results[0]] = self._result(op)
-        return self.array(last.value)
+        return self.value(last.value)
 
-    def array(self, value: SSAValue) -> Array:
+    def value(self, value: SSAValue) -> V:
         known = self.values[value]
-        return known.array(self.sizes) if isinstance(known, Affine) else known
+        return self.arithmetic.lift(known.array(self.sizes)) if isinstance(known, Affine) else known
 
-    def _result(self, op: Operation) -> Affine | Array:
+    def _result(self, op: Operation) -> Affine | V:
         if isinstance(op, AtOp):
             return self._read(op)
         if isinstance(op, ReduceOp):
@@ -131,7 +135,7 @@ class _Space:
             affine = self._affine(op)
             if affine is not None:
                 return affine
-        return apply_scalar(op, [self.array(o) for o in op.operands])
+        return self.arithmetic.scalar(op, [self.value(o) for o in op.operands])
 
     def _affine(self, op: Operation) -> Affine | None:
         """The value of an index operation without an array of it, where its operands have none either.
@@ -146,41 +150,31 @@ class _Space:
             return None
         return combine(*operands)
 
-    def _read(self, op: AtOp) -> Array:
-        predicate = None if op.predicate is None else self.array(op.predicate)
-        otherwise = None if op.otherwise is None else self.array(op.otherwise)
+    def _read(self, op: AtOp) -> V:
+        predicate = None if op.predicate is None else self.value(op.predicate)
+        otherwise = None if op.otherwise is None else self.value(op.otherwise)
         indices = [self.values[i] for i in op.indices]
-        return read(self.env[op.source], indices, self.sizes, predicate, otherwise)
+        return self.arithmetic.read(self.env[op.source], indices, self.sizes, predicate, otherwise)
 
-    def _reduce(self, op: ReduceOp) -> Array:
-        kind, dtype = op.kind.data, scalar_dtype(op.result.type)
+    def _reduce(self, op: ReduceOp) -> V:
         factors = _factors(op)
-        total: Array | None = None
+        total: V | None = None
         for ranges in _chunks(op.shape, self._chunk_points(op, factors)):
             with self.axes(op.body.block, ranges):
-                part = self._fold(op, factors, [size for _, size in ranges])
-            total = part if total is None else _COMBINE[kind](total, part)
-        if total is None:
-            return np.array(_identity(kind, dtype), dtype)
-        return np.asarray(total).astype(dtype, copy=False)
+                part = self._fold(op, factors)
+            total = part if total is None else self.arithmetic.combine(op.kind.data, total, part)
+        return self.arithmetic.finish(op, total)
 
-    def _fold(self, op: ReduceOp, factors: tuple[SSAValue, SSAValue] | None, extents: Sequence[int]) -> Array:
+    def _fold(self, op: ReduceOp, factors: tuple[SSAValue, SSAValue] | None) -> V:
         """One chunk of a reduction, not yet rounded to the element type."""
-        block, kind = op.body.block, op.kind.data
-        if factors is not None:
-            for inner in block.ops:
-                if not isinstance(inner, YieldOp) and inner is not yielded(op.body).owner:
-                    self.values[inner.results[0]] = self._result(inner)
-            a, b = (self.array(f) for f in factors)
-            return contract(a, b, self.sizes, len(extents))
-        value = self.run(block)
-        aligned = value.reshape([1] * (len(self.sizes) - value.ndim) + list(value.shape))
-        full = np.broadcast_to(aligned, [*extents, *aligned.shape[len(extents) :]])
-        axes = tuple(range(len(extents)))
-        wide = np.float64 if kind in ("add", "mul") and is_float_dtype(value.dtype) else value.dtype
-        if kind in ("add", "mul"):
-            return np.asarray(_FOLD[kind](full, axis=axes, dtype=wide))
-        return np.asarray(_FOLD[kind](full, axis=axes))
+        block = op.body.block
+        if factors is None:
+            return self.arithmetic.fold(op, self.run(block), self.sizes, len(block.args))
+        for inner in block.ops:
+            if not isinstance(inner, YieldOp) and inner is not yielded(op.body).owner:
+                self.values[inner.results[0]] = self._result(inner)
+        a, b = factors
+        return self.arithmetic.contract(op, (self.value(a), self.value(b)), self.sizes, len(block.args))
 
     def _chunk_points(self, op: ReduceOp, factors: tuple[SSAValue, SSAValue] | None) -> int:
         """How many of the reduction's points fit `_CHUNK` elements, by its body's largest array."""
@@ -203,13 +197,14 @@ class _Space:
         known = self.values[value]
         if isinstance(known, Affine):
             return frozenset(known.steps)
-        return frozenset(known.ndim - 1 - axis for axis, extent in enumerate(known.shape) if extent > 1)
+        rank = len(known.shape)
+        return frozenset(rank - 1 - axis for axis, extent in enumerate(known.shape) if extent > 1)
 
 
-class _Axes:
+class _Axes(Generic[V]):
     """A block's arguments as axes of a space, innermost argument rightmost."""
 
-    def __init__(self, space: _Space, block: Block, ranges: Sequence[tuple[int, int]]):
+    def __init__(self, space: _Space[V], block: Block, ranges: Sequence[tuple[int, int]]):
         self.space, self.args, self.ranges = space, block.args, ranges
 
     def __enter__(self) -> None:
@@ -247,15 +242,4 @@ def _chunks(extents: Sequence[int], points: int) -> Iterator[list[tuple[int, int
             yield [(start, size), *rest]
 
 
-def _identity(kind: str, dtype: np.dtype[Any]) -> Any:
-    """The value of a reduction over no points."""
-    if kind in ("add", "or"):
-        return 0
-    if kind in ("mul", "and"):
-        return 1
-    if is_float_dtype(dtype):
-        return -np.inf if kind == "max" else np.inf
-    return np.iinfo(dtype).min if kind == "max" else np.iinfo(dtype).max
-
-
-__all__ = ["evaluate", "evaluate_compute"]
+__all__ = ["evaluate", "evaluate_compute", "evaluate_in", "evaluate_results"]

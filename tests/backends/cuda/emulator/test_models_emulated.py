@@ -1,4 +1,4 @@
-"""Whole models: the kernels that are printed for a GPU agree with ONNX Runtime, and every check holds."""
+"""Whole models: the kernels that are printed for a GPU agree with their definitions, and every check holds."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 
 import treadle
 from tests.helpers.random_weights import with_random_weights
+from tests.models.agreement import Case
 from tests.models.catalog import require_model
 from treadle.backends.cuda.emulator import CHECKS
-from treadle.tools.oracle import compare, reference_outputs, tolerance
 
 QUICK = ("ppocr_cls", "minilm")
 """What every run of the tests emulates; the rest takes minutes (`make slow-test`)."""
@@ -20,18 +20,10 @@ NAMES = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_model_agrees_with_onnx_runtime(name: str, tmp_path: Path) -> None:
+def test_a_model_agrees(name: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
-    path = _path(name, tmp_path)
-    inputs = require_model(name).sample_inputs()
-    shapes = {input: array.shape for input, array in inputs.items()}
-    model = treadle.compile(path, "cuda", shapes, device="emulator")
-    outputs = model.run(inputs)
-    assert model.target == "sm_80"
-    expected = reference_outputs(path, inputs, list(outputs))
-    accepted = tolerance(path, shapes)
-    results = [compare(output, outputs[output], expected[output], accepted) for output in outputs]
-    assert [str(result) for result in results if not result.agrees] == []
+    case = Case.of(name, tmp_path)
+    assert case.disagreements(case.compile("cuda", device="emulator").run(case.inputs)) == []
 
 
 @pytest.mark.parametrize("name", NAMES)

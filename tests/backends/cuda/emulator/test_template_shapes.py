@@ -13,22 +13,23 @@ import pytest
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 
-from tests.backends.cuda.emulator.forced import accepted_units, forced, operands_of, values_of
+from tests.backends.cuda.emulator.forced import forced, operands_of, values_of
 from tests.backends.cuda.emulator.template_cases import COVERED, DTYPES, TRUTHS
 from tests.helpers.graphs import Graph, random
+from tests.helpers.limits import assert_within, limits_of_template
 from treadle.backends.cuda.emulator import CHECKS
 from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
 from treadle.backends.reference import evaluate_module
 from treadle.compiler import lower
 from treadle.dialects.graph import BinaryOp, MatmulOp, PadOp, PoolOp, SliceOp, TransposeOp, UnaryOp
-from treadle.dialects.graph.evaluate import evaluate
+from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import UseAttr
 from treadle.knobs import Knobs
 from treadle.schedules.template import Anchor
 from treadle.schedules.templates import TEMPLATES
+from treadle.settings import parse_precision
 from treadle.target import Target
-from treadle.tools.oracle import compare
 
 TARGET = Target.parse("sm_80")
 FEWEST = 30
@@ -47,15 +48,16 @@ def check(template: str, anchors: Sequence[Anchor], settings: Knobs) -> None:
     types = [str(anchor.type) for anchor in anchors]
     operands = [operands_of(anchor) for anchor in anchors]
     values = [values_of(anchor) for anchor in anchors]
+    precision = parse_precision(TEMPLATES[template].precision)
     expected = [
-        evaluate(anchor, dict(zip(read, given, strict=True)))
+        limits_of_template(template, anchor, dict(zip(read, given, strict=True)), precision)
         for anchor, read, given in zip(anchors, operands, values, strict=True)
     ]
-    accepted = [accepted_units(template, *case) for case in zip(anchors, values, expected, strict=True)]
+    dtypes = [numpy_dtype(anchor.type.get_element_type()) for anchor in anchors]
     module, graph = forced(template, list(zip(anchors, values, strict=True)), TARGET)
     results, reports = EmulatedProgram(module, tuple(CHECKS), knobs=settings).run(graph.inputs)
-    verdicts = [compare(*each) for each in zip(types, results, expected, accepted, strict=True)]
-    assert not [str(verdict) for verdict in verdicts if not verdict.agrees]
+    for each in zip(results, expected, dtypes, types, strict=True):
+        assert_within(*each)
     assert len(reports) == len(anchors)
     assert not [str(report) for report in reports if report.findings]
 
