@@ -192,6 +192,15 @@ REMAINDERS = {
     ),
     "round": Case("Round", [floats(0.5, 1.5, 2.5, -0.5, -1.5)], floats(0, 2, 2, 0, -2)),
     "a sum in f16": Case("ReduceSum", [np.ones(4096, np.float16)], np.array(4096, np.float16), {"keepdims": 0}),
+    "a mean in f16, whose sum is no f16": Case(
+        "ReduceMean", [np.full(1600, 100, np.float16)], np.array(100, np.float16), {"keepdims": 0}
+    ),
+    "an average in f16, whose sum is no f16": Case(
+        "AveragePool",
+        [np.full((1, 1, 1600), 100, np.float16)],
+        np.full((1, 1, 1), 100, np.float16),
+        {"kernel_shape": [1600]},
+    ),
     "pow": Case("Pow", [longs(3, -2, 10), longs(33, 51, 15)], longs(3**33, -(2**51), 10**15)),
     "sum": Case("Add", [longs(2**63 - 1), longs(1)], longs(-(2**63))),
     "difference": Case(

@@ -27,6 +27,18 @@ func.func @mean(%x: tensor<4x8xf32>) -> tensor<4xf32> {
 // CHECK-NEXT:   [[N:%.*]] = graph.constant #graph.inline<"8.0"> : tensor<f32>
 // CHECK-NEXT:   %y = graph.binary "div" [[S]], [[N]]
 
+// A sum of half floats may be infinite where their mean is not.
+func.func @mean_of_halves(%x: tensor<4x8xf16>) -> tensor<4xf16> {
+  %y = graph.reduction "mean" %x {dims = array<i64: 1>, keep = 0 : i64} : (tensor<4x8xf16>) -> tensor<4xf16>
+  func.return %y : tensor<4xf16>
+}
+// CHECK:      func.func @mean_of_halves
+// CHECK-NEXT:   [[W:%.*]] = graph.cast %x to f32
+// CHECK-NEXT:   [[S:%.*]] = graph.reduction "add" [[W]]
+// CHECK-NEXT:   [[N:%.*]] = graph.constant #graph.inline<"8.0"> : tensor<f32>
+// CHECK-NEXT:   [[Q:%.*]] = graph.binary "div" [[S]], [[N]]
+// CHECK-NEXT:   %y = graph.cast [[Q]] to f16
+
 // The number of elements under a window is a constant, over the dimensions that it depends on.
 func.func @pool(%x: tensor<1x2x4x4xf32>) -> tensor<1x2x4x2xf32> {
   %y = graph.pool "avg" %x {kernel = array<i64: 3, 3>, strides = array<i64: 1, 1>, pads = array<i64: 1, 0, 1, 0>, dilations = array<i64: 1, 1>, ceil = 0 : i64, count_pad = 0 : i64} : (tensor<1x2x4x4xf32>) -> tensor<1x2x4x2xf32>

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import inf, prod
 
-from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, IntegerType, StringAttr, TensorType, i1, i64
+from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, IntegerType, StringAttr, TensorType, f32, i1, i64
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, traits_def
 from xdsl.traits import Pure
@@ -20,7 +20,8 @@ from treadle.dialects.graph.definition import (
     require,
     word,
 )
-from treadle.dialects.graph.dtypes import is_float
+from treadle.dialects.graph.dtypes import byte_width, is_float
+from treadle.dialects.graph.elementwise import convert
 from treadle.dialects.graph.linear import window_extent, window_index
 
 REDUCTION_KINDS = ("add", "mul", "max", "min", "mean", "and", "or")
@@ -28,7 +29,7 @@ REDUCTION_KINDS = ("add", "mul", "max", "min", "mean", "and", "or")
 
 @irdl_op_definition
 class ReductionOp(Operator):
-    """Folds dimensions of a tensor; `mean` divides the sum by their volume.
+    """Folds dimensions of a tensor; `mean` divides the sum by their volume, in float32 for elements of 16 bits.
 
     ```mlir
     %y = graph.reduction "mean" %x {dims = array<i64: 2, 3>, keep = 1 : i64}
@@ -78,11 +79,16 @@ class ReductionOp(Operator):
             folded = dict(zip(dims, k, strict=True))
             return inner.at(self.x, [kept[d] if d in kept else folded[d] for d in range(len(shape))])
 
-        kind = self.kind.data
-        value = b.reduce("add" if kind == "mean" else kind, extents, read)
-        if kind != "mean":
-            return value
-        return b.binary("div", value, b.constant(float(prod(extents)), value.type))
+        if self.kind.data != "mean":
+            return b.reduce(self.kind.data, extents, read)
+        element = self.type.get_element_type()
+        total = b.reduce("add", extents, lambda inner, k: convert(inner, read(inner, k), summed_as(element)))
+        return convert(b, b.binary("div", total, b.constant(float(prod(extents)), total.type)), element)
+
+
+def summed_as(element: Attribute) -> Attribute:
+    """The type in which an average is summed and divided: a sum of 16-bit floats would overflow before the division."""
+    return f32 if is_float(element) and byte_width(element) < byte_width(f32) else element
 
 
 def identity(kind: str, type: Attribute) -> float:
@@ -173,8 +179,10 @@ class PoolOp(Operator):
                 return inner.at(self.x, [n, c, *where])
             return inner.at(self.x, [n, c, *where], inside, inner.constant(identity(kind, element), element))
 
-        value = b.reduce(kind, kernel, read)
-        return value if kind == "max" else b.binary("div", value, self._count(b, position))
+        if kind == "max":
+            return b.reduce(kind, kernel, read)
+        total = b.reduce(kind, kernel, lambda inner, k: convert(inner, read(inner, k), summed_as(element)))
+        return convert(b, b.binary("div", total, self._count(b, position, total.type)), element)
 
     def _input(
         self, b: DefinitionBuilder, position: Sequence[Scalar], offset: Sequence[Scalar]
@@ -194,9 +202,8 @@ class PoolOp(Operator):
             conditions += inside
         return where, conditions
 
-    def _count(self, b: DefinitionBuilder, position: Sequence[Scalar]) -> Scalar:
-        """How many elements an average divides by."""
-        element = self.type.get_element_type()
+    def _count(self, b: DefinitionBuilder, position: Sequence[Scalar], element: Attribute) -> Scalar:
+        """How many elements an average divides by, as an `element`."""
         kernel = int_list(self.properties, "kernel")
         padded = any(int_list(self.properties, "pads")) or bool(self.ceil.value.data)
         if not padded or (self.count_pad.value.data and not self.ceil.value.data):

@@ -19,11 +19,12 @@ from xdsl.pattern_rewriter import (
 )
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from treadle.dialects.graph import BinaryOp, LayerNormOp, PoolOp, ReductionOp, SoftmaxOp, UnaryOp, definition
+from treadle.dialects.graph import BinaryOp, CastOp, LayerNormOp, PoolOp, ReductionOp, SoftmaxOp, UnaryOp, definition
 from treadle.dialects.graph.compute import AtOp, ComputeOp, ReduceOp, YieldOp
 from treadle.dialects.graph.definition import int_list
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.graph.evaluate import evaluate_compute
+from treadle.dialects.graph.reduction import summed_as
 from treadle.passes.graph.decompose_rms_norm import DecomposeRmsNorm
 from treadle.passes.graph.one_kernel import is_one_kernel
 from treadle.passes.graph.rewriting import Array, constant_op, replace, shape_of, tensor
@@ -116,17 +117,21 @@ class DecomposeLayerNorm(RewritePattern):
 
 
 class DecomposeMean(RewritePattern):
-    """A mean as a sum and a quotient."""
+    """A mean as a sum and a quotient, of floats that hold the sum."""
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: ReductionOp, rewriter: PatternRewriter) -> None:
         dims, shape = int_list(op.properties, "dims"), shape_of(op.x)
         if op.kind.data != "mean" or any(shape[d] == DYNAMIC_INDEX for d in dims):
             return
-        total = ReductionOp("add", op.x, dims, keep=bool(op.keep.value.data))
-        dtype = numpy_dtype(tensor(op.x).get_element_type())
-        count = constant_op(np.array(prod(shape[d] for d in dims), dtype))
-        replace(rewriter, op, [total, count, BinaryOp("div", total.result, count.result)])
+        element = tensor(op.x).get_element_type()
+        wide = summed_as(element)
+        casts = [] if wide == element else [CastOp(op.x, wide)]
+        total = ReductionOp("add", casts[0].result if casts else op.x, dims, keep=bool(op.keep.value.data))
+        count = constant_op(np.array(prod(shape[d] for d in dims), numpy_dtype(wide)))
+        mean = BinaryOp("div", total.result, count.result)
+        back = [CastOp(mean.result, element)] if casts else []
+        replace(rewriter, op, [*casts, total, count, mean, *back])
 
 
 class HoistWindowCount(RewritePattern):
