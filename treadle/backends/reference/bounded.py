@@ -41,7 +41,7 @@ unit in the last place, with a standard deviation of 0.3 to 0.6 of these."""
 ARITHMETIC = 24.0
 """The same for an operation of floats. Its rounding would need no more, but a library approximates functions, and
 errors are not independent everywhere: in the flat parts of a picture neighbours have the same. What real models need
-is measured in docs/adr/0010-limits-from-the-imported-graph.md."""
+is measured in docs/adr/0024-limits-from-the-imported-graph.md."""
 
 _ZERO = np.zeros(())
 _WITHOUT_ROUNDING = (
