@@ -149,6 +149,17 @@ def test_infinities_stay_what_they_are() -> None:
     assert weights.value[0, 1] == 0 and np.isfinite(weights.full_error[0]).all() and np.isnan(weights.value[1]).all()
 
 
+def test_sums_with_infinities_are_certain() -> None:
+    a = random(4, 9)
+    a[0, 3], a[1, 2], a[2, 1:3] = np.inf, np.nan, [np.inf, -np.inf]
+    graph = Graph(a, np.abs(random(9, 2, seed=1)))
+    total = graph.add(ReductionOp("add", graph[0], [1], False))
+    for each in bounded(graph, total, graph.add(MatmulOp(graph[0], graph[1]))):
+        rows = each.value.reshape(4, -1)
+        assert np.all(rows[0] == np.inf) and np.isnan(rows[1:3]).all() and np.isfinite(rows[3]).all()
+        assert np.isfinite(each.full_error).all()
+
+
 def test_numbers_beyond_the_type_are_infinite() -> None:
     graph = Graph(np.array([1e30, 10.0], np.float32), np.array([300.0, 10.0], np.float16))
     squares = [graph.add(BinaryOp("mul", graph[n], graph[n])) for n in range(2)]

@@ -14,6 +14,7 @@ from xdsl.dialects import func
 from xdsl.dialects import test as test_dialect
 from xdsl.dialects.builtin import TensorType, f32, f64, i1, i32, i64
 from xdsl.ir import Operation
+from xdsl.utils.exceptions import VerifyException
 
 from tests.helpers.graphs import random
 from treadle.dialects.graph import (
@@ -42,7 +43,7 @@ from treadle.dialects.graph import (
 from treadle.dialects.graph.compute import AtOp
 from treadle.dialects.graph.definition import compute_of
 from treadle.dialects.graph.dtypes import element_type, epsilon
-from treadle.dialects.graph.elementwise import UNARY
+from treadle.dialects.graph.elementwise import BINARY, UNARY
 from treadle.dialects.graph.evaluate import evaluate, evaluate_compute
 from treadle.dialects.scalar_functions import SCALAR_FUNCTIONS
 from treadle.errors import TreadleError
@@ -274,6 +275,30 @@ def test_unary_of_floats(kind: str, dtype: Any) -> None:
     np.testing.assert_allclose(
         got.astype(np.float64), want, rtol=unit * cancelling, atol=unit / 2 if kind in ("gelu", "gelu_tanh") else 1e-7
     )
+
+
+BINARY_MEANINGS: dict[str, Callable[[Array, Array], Any]] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "pow": np.power, "mod": np.fmod,
+    "max": np.maximum, "min": np.minimum, "eq": np.equal, "ne": np.not_equal,
+    "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BINARY)
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
+def test_binary_of_floats(kind: str, dtype: Any) -> None:
+    """Of each pair of `REALS`: equal ones, zeros of both signs, infinities and NaN are among them."""
+    a, b = (each.reshape(-1).astype(dtype) for each in np.meshgrid(REALS, REALS))
+    try:
+        got = value(lambda x, y: BinaryOp(kind, x, y), a, b)
+    except VerifyException:
+        assert kind not in BINARY_MEANINGS
+        return
+    meaning = BINARY_MEANINGS.get(kind) or FUNCTIONS[kind]
+    with np.errstate(all="ignore"):
+        want = np.asarray(meaning(a.astype(np.float64), b.astype(np.float64)))
+        want = want if want.dtype == np.bool_ else want.astype(dtype).astype(np.float64)
+    np.testing.assert_allclose(got.astype(np.float64), want, rtol=2 * epsilon(np.dtype(dtype)), atol=1e-30)
 
 
 def test_relu_keeps_nan() -> None:

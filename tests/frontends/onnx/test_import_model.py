@@ -203,6 +203,12 @@ def test_transposed_convolution(auto_pad: str) -> None:
     _agrees(model(nodes, {"x": [1, 4, 5, 4]}, weights=weights), x=_random(1, 4, 5, 4))
 
 
+def test_local_response_norm_reads_every_attribute() -> None:
+    """ONNX's own case has an alpha that its tolerance does not tell from the default."""
+    attributes: dict[str, Any] = {"size": 3, "alpha": 2.0, "beta": 0.5, "bias": 3.0}
+    _agrees(model([node("LRN", "x", "y", **attributes)], {"x": [2, 5, 3, 4]}), x=_random(2, 5, 3, 4))
+
+
 def test_negative_pads_cut() -> None:
     proto = model([node("Pad", "x p", "y")], {"x": [4, 5]}, weights={"p": np.array([-1, 2, 1, -3])})
     _agrees(proto, x=_random(4, 5))

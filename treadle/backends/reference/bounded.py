@@ -255,7 +255,7 @@ class Running:
         error = _ZERO if value.exact else spread(np.broadcast_to(value.error, value.shape), sizes, folded)
         result = np.asarray(FOLD[kind](full, axis=axes))
         if kind == "add" and is_float(op.result.type):
-            squares = np.square(error) + self._growth(op) ** 2 * np.square(full)
+            squares = np.square(error) + self._growth(op) ** 2 * np.square(_finite(full))
             return Bounded(result, np.sqrt(np.asarray(np.sum(squares, axis=axes))))
         if value.exact:
             return Bounded(result)
@@ -269,10 +269,11 @@ class Running:
 
     def contract(self, op: ReduceOp, factors: tuple[Bounded, Bounded], sizes: Sequence[int], folded: int) -> Bounded:
         a, b = factors
-        squares = np.square(a.error) + self._growth(op) ** 2 * np.square(a.value)
-        variance = contract(squares, np.square(b.value), sizes, folded)
+        x, y = _finite(a.value), _finite(b.value)
+        squares = np.square(a.error) + self._growth(op) ** 2 * np.square(x)
+        variance = contract(squares, np.square(y), sizes, folded)
         if not b.exact:
-            variance += contract(np.square(a.value), np.square(b.full_error), sizes, folded)
+            variance += contract(np.square(x), np.square(b.full_error), sizes, folded)
         return Bounded(contract(a.value, b.value, sizes, folded), np.sqrt(variance))
 
     def combine(self, kind: str, a: Bounded, b: Bounded) -> Bounded:
@@ -302,6 +303,12 @@ class Running:
     def _growth(self, op: ReduceOp) -> float:
         """What the roundings of a sum add to its limit, as a part of the norm of its terms."""
         return self.units * Format.of(op.result.type).unit * sqrt(prod(op.shape))
+
+
+def _finite(values: Array) -> Array:
+    """Values whose infinities and NaN are 0: their sums are certain, and do not round."""
+    with np.errstate(all="ignore"):
+        return values if np.isfinite(values.sum()) else np.where(np.isfinite(values), values, 0.0)
 
 
 def _apply(op: Operation, values: list[Array]) -> Array:
