@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,9 +35,9 @@ def count_compilations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The list to which each library that is built adds the number of its units."""
     built: list[int] = []
 
-    def build(units: Sequence[Unit]):
+    def build(units: Sequence[Unit], **options: Any):
         built.append(len(units))
-        return build_library(units)
+        return build_library(units, **options)
 
     monkeypatch.setattr(program_batch, "build_library", build)
     return built

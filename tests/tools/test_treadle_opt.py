@@ -110,7 +110,7 @@ def test_text_that_is_not_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["-p", "schedule-select{colour=red}"], ("pass 'schedule-select'", "accepted: the options target")),
         (["-p", "task-lower{"], ("passes: cannot read", "accepted: names like")),
         (["-t", "fortran"], ("invalid choice: 'fortran'", "accepted: what `treadle-opt --help` lists")),
-        (["--pipeline", "gpu"], ("unknown target 'gpu'", "accepted: cpu, sm_80")),
+        (["--pipeline", "gpu"], ("unknown target 'gpu'", "accepted: cpu, avx512, ")),
         (["--to", "kernel"], ("unknown stage 'kernel'", "accepted: import, graph")),
         (
             ["--from", "loops", "--to", "graph"],

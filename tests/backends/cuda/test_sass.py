@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -113,9 +114,20 @@ def test_an_architecture_newer_than_nvdisasm_is_named() -> None:
 
 def test_an_absent_wheel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sass, "_DISTRIBUTION", "no-such-distribution")
+    monkeypatch.setenv("PATH", "")
     with pytest.raises(TreadleError) as caught:
         disassemble(b"")
-    assert caught.value.accepted == "pip install no-such-distribution"
+    assert caught.value.accepted == "pip install no-such-distribution, or nvdisasm in PATH"
+
+
+def test_a_toolkit_s_nvdisasm_serves_without_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvdisasm"
+    program.write_text("#!/bin/sh\necho of the toolkit >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sass, "_DISTRIBUTION", "no-such-distribution")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    with pytest.raises(TreadleError, match="nvdisasm failed: of the toolkit"):
+        disassemble(b"")
 
 
 def test_what_is_no_cubin_is_rejected() -> None:
