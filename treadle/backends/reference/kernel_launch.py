@@ -29,9 +29,14 @@ def is_of_launch(type: Attribute) -> bool:
     return space is not None and space.is_global
 
 
-def fresh(type: MemRefType[Attribute]) -> list[Any]:
+def initial(type: Attribute) -> int | None:
     """A buffer's elements before the kernel begins: unset, or 0."""
-    return [0 if space_of(type) is Space.ZEROED else None] * prod(type.get_shape())
+    return 0 if space_of(type) is Space.ZEROED else None
+
+
+def fresh(type: MemRefType[Attribute]) -> list[Any]:
+    """A buffer before the kernel begins."""
+    return [initial(type)] * prod(type.get_shape())
 
 
 def arrive(shared: dict[Any, Any], number: int, counters: list[int], index: int, blocks: int) -> bool:
@@ -53,4 +58,4 @@ def check_zeroed(types: Sequence[MemRefType[Attribute]], buffers: Sequence[list[
             raise TreadleError(f"element {left} of {type} is {elements[left]} behind the launch", where, "0")
 
 
-__all__ = ["LAUNCH", "arrive", "check_zeroed", "fresh", "is_of_launch", "space_of"]
+__all__ = ["LAUNCH", "arrive", "check_zeroed", "fresh", "initial", "is_of_launch", "space_of"]

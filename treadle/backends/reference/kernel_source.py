@@ -20,7 +20,7 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from treadle.backends.reference import kernel_tiles, kernel_vectors
 from treadle.backends.reference.kernel_folds import folder
-from treadle.backends.reference.kernel_launch import LAUNCH, arrive, fresh, is_of_launch, space_of
+from treadle.backends.reference.kernel_launch import LAUNCH, arrive, initial, is_of_launch, space_of
 from treadle.backends.reference.kernel_scalars import constant, expression, function
 from treadle.backends.reference.kernel_tiles import WarpFunction, matrix_loader, multiply
 from treadle.backends.reference.kernel_vectors import lanes_of
@@ -74,7 +74,7 @@ class _Writer:
         self.names: dict[SSAValue, str] = {arg: f"v{n}" for n, arg in enumerate(body.args)}
         self.read_only = {arg for arg in body.args[: -2 - outputs] if not is_of_launch(arg.type)}
         self.namespace: dict[str, object] = {"np": np, "fault": self._fault, "unset": self._unset}
-        self.namespace |= {"arrive": arrive, "fresh": fresh} | kernel_vectors.NAMESPACE | kernel_tiles.NAMESPACE
+        self.namespace |= {"arrive": arrive} | kernel_vectors.NAMESPACE | kernel_tiles.NAMESPACE
         self.ops: list[Operation] = []
         self.cooperates = False
         self.warp: dict[int, WarpFunction] = {}
@@ -276,8 +276,9 @@ class _Writer:
     def _alloc(self, op: loop.AllocOp | memref.AllocaOp) -> None:
         buffer = op.results[0]
         type = cast("MemRefType[Attribute]", buffer.type)
-        self._shape(op, type)
-        made, name, space = f"fresh({self._global(type)})", self._name(buffer), space_of(type)
+        # As text of its own: threads make their registers anew in each round of a loop.
+        made = f"[{initial(type)}] * {prod(self._shape(op, type))}"
+        name, space = self._name(buffer), space_of(type)
         if space in (None, loop.Space.REGISTER):
             self._line(f"{name} = {made}")
             return
