@@ -80,15 +80,15 @@ def compile_programs(programs: Sequence[PrintedKernels]) -> dict[str, EmulatedPr
     for unit in (unit for program in programs for unit in program.units):
         if unit.text not in symbols:
             symbols[unit.text] = f"k{len(symbols)}_{unit.name}"
-            texts.append(_renamed(unit, symbols[unit.text]))
+            texts.append(renamed(unit, symbols[unit.text]).text)
     emulator = Emulator("\n".join(texts), tuple(CHECKS))
     return {p.name: EmulatedProgram(emulator, {u.name: symbols[u.text] for u in p.units}, p) for p in programs}
 
 
-def _renamed(unit: Unit, symbol: str) -> str:
-    """The kernel under another name, which it says once."""
+def renamed(unit: Unit, symbol: str) -> Unit:
+    """The kernel under another name, which its text says once."""
     before, after = unit.text.split(f") {unit.name}(")
-    return f"{before}) {symbol}({after}"
+    return Unit(symbol, f"{before}) {symbol}({after}")
 
 
 CUDA: Backend[PrintedKernels, EmulatedProgram] = Backend(print_program, compile_programs)

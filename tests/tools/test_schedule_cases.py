@@ -1,4 +1,4 @@
-"""What the schedules of the templates' spaces compile to."""
+"""What the schedules of the templates' spaces compile to, and that docs/schedules.md says so."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import re
 
 import pytest
 
+from tests.helpers.bless import assert_golden
 from treadle.errors import TreadleError
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
-from treadle.tools.schedule_cases import Compiled, cases, compiled
+from treadle.tools.render_architecture import ROOT, render
+from treadle.tools.render_schedules import DOCUMENT, EXCERPTS
+from treadle.tools.schedule_cases import Compiled, cases, compiled, compiled_default
 
 TARGETS = ("sm_80", "sm_90")
 
@@ -36,13 +39,18 @@ def test_spaces_are_small_and_hold_their_default(name: str, target: str) -> None
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", list(cases()))
 def test_defaults_compile_without_spills_and_conflicts(name: str, target: str) -> None:
-    default = cases()[name].default(Target.parse(target))
-    result = compiled(cases()[name].text(), default.template.data, default.knobs(), target)
+    result = compiled_default(name, target)
     assert (result.spills, result.conflicts) == (0, 0)
     assert result.occupancy > 0
     # Rows of 2039 elements begin within sectors; windows ask the cache for a sector several times.
     assert result.excess_sectors == 0 or "2039" in name
-    assert result.excess_requests == result.excess_sectors or "window" in default.template.data
+    template = cases()[name].default(Target.parse(target)).template.data
+    assert result.excess_requests == result.excess_sectors or "window" in template
+
+
+def test_the_document_is_up_to_date() -> None:
+    path = ROOT / DOCUMENT
+    assert_golden(render(path.read_text(), DOCUMENT, EXCERPTS), path)
 
 
 def _result(registers: int, limit: int, spills: int) -> Compiled:

@@ -164,6 +164,14 @@ def compiled(text: str, template: str, choices: Mapping[str, Choice], target_nam
     )  # fmt: skip
 
 
+@cache
+def compiled_default(name: str, target_name: str) -> Compiled:
+    """What the default schedule of a case compiles to; KeyError where there is no such case."""
+    case = cases()[name]
+    default = case.default(Target.parse(target_name))
+    return compiled(case.text(), default.template.data, default.knobs(), target_name)
+
+
 def _instructions(image: bytes) -> tuple[str, ...]:
     """Which of the telling instructions a cubin's one kernel has."""
     try:

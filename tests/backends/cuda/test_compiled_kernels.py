@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,12 +14,14 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 
 from tests.backends.cuda.machine_code import disassembled
+from tests.helpers.emulated_batch import renamed
 from tests.helpers.graphs import Graph, random
 from tests.schedules.tensor_cores import scheduled
 from treadle.backends.cuda.compiler import Cubin, Unit, compile_cubin
 from treadle.backends.cuda.emulator import Emulator
 from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.cuda.resources import occupancy
+from treadle.backends.cuda.sass import Sass
 from treadle.compiler import lower
 from treadle.dialects.cuda import KernelOp
 from treadle.dialects.graph import (
@@ -95,26 +97,40 @@ HALVES = ("matmul_mma", "attention_mma")
 
 
 @dataclass(frozen=True)
-class Compiled:
-    """A kernel's cubin and how it is launched."""
+class Launched:
+    """A kernel's text and how it is launched."""
 
-    name: str
-    cubin: Cubin
+    unit: Unit
     threads: int
     static_shared: int
     dynamic_shared: int = 0
 
 
 @functools.cache
-def compiled(template: str, arch: str) -> Compiled:
-    """The kernel of a template, or the one by hand, for an architecture."""
-    target = Target.parse(arch)
+def launched(template: str, arch: str) -> Launched:
+    """The kernel of a template, or the one by hand, for an architecture; it is named after its template."""
     if template == BY_HAND:
         shared = 3 * 2 * (64 * (32 + 8) + 32 * (64 + 8))
-        return Compiled(KERNEL_BY_HAND, compile_cubin(Unit(KERNEL_BY_HAND, TEXT_BY_HAND), target), 128, shared)
-    kernel, unit = _lowered(template, target)
+        return Launched(Unit(KERNEL_BY_HAND, TEXT_BY_HAND), 128, shared)
+    kernel, unit = _lowered(template, Target.parse(arch))
     static, dynamic = (kernel.shared_bytes(dynamic=each) for each in (False, True))
-    return Compiled(unit.name, compile_cubin(unit, target), math.prod(kernel.block_shape), static, dynamic)
+    return Launched(renamed(unit, symbol(template)), math.prod(kernel.block_shape), static, dynamic)
+
+
+def symbol(template: str) -> str:
+    return KERNEL_BY_HAND if template == BY_HAND else f"kernel_{template}"
+
+
+@functools.cache
+def compiled(arch: str) -> Cubin:
+    """All kernels in one cubin: each call of the compiler and of the disassembler has a price of its own."""
+    texts = (launched(template, arch).unit.text for template in EXPECTED)
+    return compile_cubin(Unit("kernels", "\n".join(texts)), Target.parse(arch))
+
+
+@functools.cache
+def machine_code(arch: str) -> Mapping[str, Sass]:
+    return disassembled(compiled(arch))
 
 
 def _lowered(template: str, target: Target) -> tuple[KernelOp, Unit]:
@@ -139,8 +155,7 @@ def test_every_template_is_compiled_here() -> None:
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("template", EXPECTED)
 def test_registers_shared_memory_and_occupancy(template: str, arch: str) -> None:
-    kernel = compiled(template, arch)
-    used, target = kernel.cubin.resources[kernel.name], Target.parse(arch)
+    kernel, used, target = launched(template, arch), compiled(arch).resources[symbol(template)], Target.parse(arch)
     assert not used.spills and used.stack_bytes == 0
     assert 0 < used.registers <= target.registers_per_thread
     assert used.shared_bytes == kernel.static_shared
@@ -150,8 +165,7 @@ def test_registers_shared_memory_and_occupancy(template: str, arch: str) -> None
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("template", EXPECTED)
 def test_instructions(template: str, arch: str) -> None:
-    kernel = compiled(template, arch)
-    sass = disassembled(kernel.cubin)[kernel.name]
+    sass = machine_code(arch)[symbol(template)]
     assert not sass.uses_local_memory
     assert {opcode for opcode in EXPECTED[template].opcodes if not sass.has(opcode)} == set()
     assert sass.has_tensor_products == sass.has_async_copies == (template in (*HALVES, "matmul_tf32", BY_HAND))
