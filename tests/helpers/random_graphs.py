@@ -31,7 +31,7 @@ from treadle.dialects.graph import (
     UnaryOp,
     WhereOp,
 )
-from treadle.passes.graph.properties import shape_of
+from treadle.passes.graph.definition_analysis import shape_of
 
 Step = Callable[[Random, Graph, list[SSAValue]], SSAValue | None]
 

@@ -185,11 +185,11 @@ RADICES = st.lists(st.sampled_from([2, 3, 4, 7, 8, 9, 28, 32]), min_size=1, max_
 def test_digits_of_any_radix_recombine(e: Expr, radices: list[int], order: list[int]) -> None:
     """Splitting an address into digits and flattening it again, in any order of the sum, is the identity."""
     digits: list[Expr] = []
-    place, rest = 1, e
+    weight, rest = 1, e
     for radix in radices:
-        digits.append(rest % radix * place)
-        rest, place = rest // radix, place * radix
-    digits.append(rest * place)
+        digits.append(rest % radix * weight)
+        rest, weight = rest // radix, weight * radix
+    digits.append(rest * weight)
     total = const(0)
     for k in order:
         total = total + (digits[k] if k < len(digits) else 0)

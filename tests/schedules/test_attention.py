@@ -21,7 +21,7 @@ from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice
 from treadle.errors import TreadleError
 from treadle.passes.graph.one_kernel import has_template
-from treadle.passes.loop.transactions import transactions
+from treadle.passes.loop.memory_transactions import memory_transactions
 from treadle.schedules.templates import TEMPLATES
 from treadle.schedules.templates.attention_tile import AttentionTile
 from treadle.target import TARGETS, Target
@@ -171,7 +171,7 @@ def test_defaults_meet_in_no_bank_whatever_the_size_of_heads(size: int, dtype: s
     module = case.module()
     lower(treadle_context(), module, GPU, after="fuse", to="loops")
     (kernel,) = [op for op in module.walk() if isinstance(op, FuncOp)]
-    accesses = [access for access in transactions(kernel) if access.space is Space.SHARED]
+    accesses = [access for access in memory_transactions(kernel) if access.space is Space.SHARED]
     assert len(accesses) > 5 and not [access for access in accesses if access.conflicts]
 
 

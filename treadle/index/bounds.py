@@ -14,7 +14,7 @@ from math import gcd
 
 from treadle.index.atom import Div, Mod, Var
 from treadle.index.comparison import Comparison
-from treadle.index.cuts import cuts_of, divisor_chain
+from treadle.index.divisors import divisor_chain, divisors_of
 from treadle.index.elimination import bounded
 from treadle.index.expr import Expr, const, var
 from treadle.index.ranges import UNBOUNDED, Range, intersection, is_inside, range_union
@@ -150,24 +150,24 @@ def _is_sum(variable: Var) -> bool:
 
 
 def _in_digits(expressions: Sequence[Expr]) -> list[Expr]:
-    """The same expressions over the digits of each variable that they take apart, and what bounds the digits."""
+    """The same expressions over the digits of each variable that they divide, and what bounds the digits."""
     variables: dict[Hashable, Var] = {v.key: v for e in expressions for v in e.vars()}
     digits: dict[Hashable, Expr] = {}
     bounds: list[Expr] = []
-    for key, cuts in cuts_of(expressions).items():
+    for key, divisors in divisors_of(expressions).items():
         lo, hi = variables[key].range
-        chain = divisor_chain(c for c in cuts if hi is None or c <= hi)
+        chain = divisor_chain(d for d in divisors if hi is None or d <= hi)
         if not chain or lo is None or lo < 0:
             continue
-        places = (1, *chain)
+        weights = (1, *chain)
         total = const(0)
-        for n, place in enumerate(places):
-            top = n + 1 == len(places)
-            last = (None if hi is None else hi // place) if top else places[n + 1] // place - 1
-            total = total + var((key, place), 0, last) * place
+        for n, weight in enumerate(weights):
+            top = n + 1 == len(weights)
+            last = (None if hi is None else hi // weight) if top else weights[n + 1] // weight - 1
+            total = total + var((key, weight), 0, last) * weight
         digits[key] = total
         bounds += [total - lo] if lo else []
-        bounds += [hi - total] if hi is not None and (hi + 1) % places[-1] else []
+        bounds += [hi - total] if hi is not None and (hi + 1) % weights[-1] else []
     if not digits:
         return list(expressions)
     return [*(e.substitute(digits) for e in expressions), *bounds]

@@ -15,9 +15,9 @@ from treadle.index.expr import Expr, const
 
 
 class IndexEmitter:
-    """Writes expressions as arith operations at one place, each subexpression once.
+    """Writes expressions as arith operations at one insertion point, each subexpression once.
 
-    With an `outer` emitter, whose place is just before the operation that encloses this one's block, the
+    With an `outer` emitter, which inserts just before the operation that encloses this one's block, the
     parts that do not depend on values defined inside go there: invariant arithmetic leaves the loop.
 
     Divisions print as `divui` and `remui` where the operand is known to reach no further down than some
@@ -25,24 +25,24 @@ class IndexEmitter:
     """
 
     def __init__(
-        self, place: InsertPoint, outer: IndexEmitter | None = None, location: LocationAttr | None = None
+        self, point: InsertPoint, outer: IndexEmitter | None = None, location: LocationAttr | None = None
     ) -> None:
-        self._builder = Builder(place)
-        self._scope = place.block.parent_op()
+        self._builder = Builder(point)
+        self._scope = point.block.parent_op()
         self._outer = outer
         self._location = location or (outer._location if outer is not None else None)
         self._emitted: dict[Expr, SSAValue] = {}
 
-    def inside(self, place: InsertPoint) -> IndexEmitter:
-        """An emitter for a block of the operation that follows this emitter's place."""
-        return IndexEmitter(place, self)
+    def inside(self, point: InsertPoint) -> IndexEmitter:
+        """An emitter for a block of the operation that follows this emitter's insertion point."""
+        return IndexEmitter(point, self)
 
-    def move(self, place: InsertPoint) -> None:
-        """Moves the place forward in its block; what was written before stays valid."""
-        self._builder.insertion_point = place
+    def move(self, point: InsertPoint) -> None:
+        """Moves the insertion point forward in its block; what was written before stays valid."""
+        self._builder.insertion_point = point
 
     def emit(self, expr: Expr | int) -> SSAValue:
-        """The value of `expr` at this place, an index."""
+        """The value of `expr` at the insertion point, an index."""
         expr = const(expr) if isinstance(expr, int) else expr
         value = self._emitted.get(expr)
         if value is None:
@@ -140,7 +140,7 @@ class IndexEmitter:
         return any(map(self._is_inner, Expr(((monomial, 1),), 0).vars()))
 
     def _is_inner(self, variable: Var) -> bool:
-        """Whether the variable's value is defined inside the operation that encloses this place."""
+        """Whether the variable's value is defined inside the operation that encloses the insertion point."""
         key = variable.key
         owner = key.owner if isinstance(key, SSAValue) else None
         while owner is not None:

@@ -42,7 +42,7 @@ from treadle.dialects.schedule import Choice, UseAttr
 from treadle.errors import TreadleError
 from treadle.passes.loop.accesses import SECTOR_BYTES
 from treadle.passes.loop.fetched_sectors import Fetched, fetched_sectors
-from treadle.passes.loop.transactions import Transactions, transactions
+from treadle.passes.loop.memory_transactions import MemoryTransactions, memory_transactions
 from treadle.passes.schedule.anchor import anchor_of
 from treadle.passes.schedule.schedule_select import default_schedule
 from treadle.schedules.space import Space as ScheduleSpace
@@ -142,7 +142,7 @@ def compiled(text: str, template: str, choices: Mapping[str, Choice], target_nam
     group_of(module).schedule = UseAttr.get(template, dict(choices))
     lower(context, module, target, after="schedule", to="loops")
     (kernel,) = [op for op in module.walk() if isinstance(op, LoopFuncOp)]
-    accesses = transactions(kernel)
+    accesses = memory_transactions(kernel)
     again = {each.buffer for each in accesses if each.is_global and not each.is_store and each.excess}
     fetched = fetched_sectors(kernel, again)
     blocks, threads = kernel.grid.value.data, kernel.threads.value.data
@@ -192,7 +192,7 @@ def _register_limit(kernel: CudaKernelOp, target: Target) -> int:
     return min(target.registers_per_thread, shared_out // _REGISTERS_AT_ONCE * _REGISTERS_AT_ONCE)
 
 
-def _excess_sectors(accesses: Sequence[Transactions], fetched: Sequence[Fetched], cache_bytes: int) -> int:
+def _excess_sectors(accesses: Sequence[MemoryTransactions], fetched: Sequence[Fetched], cache_bytes: int) -> int:
     """Sectors moved in vain, given a block's part of the L1 cache.
 
     What a block loads again comes from the cache if all that is fetched of the buffers in question fits.

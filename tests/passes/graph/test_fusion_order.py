@@ -12,10 +12,10 @@ from xdsl.ir import Operation
 from tests.helpers.graphs import Graph, random
 from treadle.dialects.graph import BinaryOp, ComputeOp
 from treadle.passes.graph import fusion_order
+from treadle.passes.graph.definition_analysis import users_of
 from treadle.passes.graph.fusion_group import Group, Plan
 from treadle.passes.graph.fusion_order import GroupOrder
 from treadle.passes.graph.graph_define import GraphDefinePass
-from treadle.passes.graph.properties import users_of
 from treadle.target import Target
 
 

@@ -11,12 +11,12 @@ from xdsl.dialects import arith
 from tests.passes.graph.support import check_same, groups, main_of, outputs, parse, random_inputs, run
 from treadle.dialects.graph import AtOp, ComputeOp, FusedOp, MatmulOp, Operator
 from treadle.errors import TreadleError
+from treadle.passes.graph.definition_analysis import moves_data
 from treadle.passes.graph.fusion_plan import nodes_of, plan_fusion
 from treadle.passes.graph.graph_define import GraphDefinePass
 from treadle.passes.graph.graph_fuse import GraphFusePass
 from treadle.passes.graph.graph_inline import GraphInlinePass
 from treadle.passes.graph.inline_compute import inline_compute
-from treadle.passes.graph.properties import moves_data
 from treadle.target import Target
 
 PASSES = (GraphDefinePass(), GraphInlinePass(), GraphFusePass())

@@ -28,7 +28,7 @@ from treadle.dialects.graph import (
     WholeOp,
 )
 from treadle.dialects.registry import treadle_context
-from treadle.passes.graph.properties import moves_data
+from treadle.passes.graph.definition_analysis import moves_data
 from treadle.passes.graph.rewriting import shape_of
 from treadle.settings import Precision, Settings
 from treadle.target import Target

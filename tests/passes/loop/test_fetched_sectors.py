@@ -12,7 +12,7 @@ from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import UseAttr
 from treadle.passes.loop.fetched_sectors import Fetched, fetched_sectors
-from treadle.passes.loop.transactions import transactions
+from treadle.passes.loop.memory_transactions import memory_transactions
 from treadle.target import Target
 
 TARGET = Target.parse("sm_80")
@@ -42,7 +42,7 @@ def test_windows_that_share_all_sectors_fetch_nothing_in_vain() -> None:
     They take nine rows of the image: of the padding above the first block none is read.
     """
     kernel = pooled((8, 8, 64, 32), size=3, step=2, pad=1)
-    assert [each.excess for each in transactions(kernel) if not each.is_store] == [6]
+    assert [each.excess for each in memory_transactions(kernel) if not each.is_store] == [6]
     assert fetched_sectors(kernel) == [Fetched("X0", 4 * 9, 4 * 9)]
 
 

@@ -1,10 +1,11 @@
 """The loop dialect: a scheduled tensor program, one kernel a launch.
 
 Kernels: `kernel.py`; the program that launches them is the host dialect's. Loads, stores, buffers and barriers:
-`access.py`, between blocks: `arrive.py`; of vectors with masks and strides: `lanes.py`; comparisons of their lanes:
-`lane_logic.py`. Copies to shared memory, which may be asynchronous: `copy.py`; products of tiles on tensor cores:
-`tile_product.py`; folds of a warp: `warp.py`. Which of them belong to which target says `treadle/passes/legality.py`.
-Everything else that a kernel says is upstream's `arith`, `math`, `scf`, and the task dialect's `task.for`.
+`access.py`, between blocks: `arrive.py`; of vectors with masks and strides: `strided_access.py`; comparisons and
+selections of vectors: `vector_compare.py`. Copies to shared memory, which may be asynchronous: `copy.py`; products of
+tiles on tensor cores: `tile_product.py`; folds of a warp: `warp.py`. Which of them belong to which target says
+`treadle/passes/legality.py`. Everything else that a kernel says is upstream's `arith`, `math`, `scf`, and the task
+dialect's `task.for`.
 """
 
 from xdsl.ir import Dialect
@@ -23,10 +24,10 @@ from treadle.dialects.loop.attributes import (
 )
 from treadle.dialects.loop.copy import AsyncCopyOp, CommitOp, CopyOp, WaitOp, YieldOp
 from treadle.dialects.loop.kernel import FuncOp, KernelOp
-from treadle.dialects.loop.lane_logic import LaneCompareOp, LaneSelectOp
-from treadle.dialects.loop.lanes import LaneMaskOp, StridedLoadOp, StridedStoreOp
+from treadle.dialects.loop.strided_access import LaneMaskOp, StridedLoadOp, StridedStoreOp
 from treadle.dialects.loop.swizzle import Swizzle, swizzle_of_rows
 from treadle.dialects.loop.tile_product import LoadMatrixOp, MmaOp, RoundTf32Op
+from treadle.dialects.loop.vector_compare import LaneCompareOp, LaneSelectOp
 from treadle.dialects.loop.warp import WARP, WarpReduceOp
 
 LOOP = Dialect(

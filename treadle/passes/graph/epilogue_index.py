@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from xdsl.ir import SSAValue
 
 from treadle.dialects.graph import ComputeOp
-from treadle.index.digits import DigitSum, digits_of, index_digits, strides
 from treadle.index.expr import Expr, const
-from treadle.passes.graph.properties import (
+from treadle.index.mixed_radix import DigitSum, digits_of, index_digits, strides
+from treadle.passes.graph.definition_analysis import (
     element_index,
     is_bijective_in,
     is_injective,

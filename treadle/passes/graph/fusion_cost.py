@@ -22,9 +22,9 @@ from xdsl.dialects.builtin import TensorType
 
 from treadle.dialects.graph import ComputeOp
 from treadle.dialects.graph.dtypes import byte_width
+from treadle.passes.graph.definition_analysis import moves_data, shape_of, widens_data, worth_storing
 from treadle.passes.graph.definition_size import work
 from treadle.passes.graph.fusion_group import Group
-from treadle.passes.graph.properties import moves_data, shape_of, widens_data, worth_storing
 from treadle.target import Target
 
 

@@ -12,10 +12,10 @@ from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import ComputeOp, WholeOp
+from treadle.passes.graph.definition_analysis import defined, is_injective, read_points, shape_of, users_of
 from treadle.passes.graph.definition_size import is_too_large, size
 from treadle.passes.graph.epilogue_index import Alignment, aligned
 from treadle.passes.graph.inline_compute import operator_names
-from treadle.passes.graph.properties import defined, is_injective, read_points, shape_of, users_of
 from treadle.schedules.default_template import default_template
 from treadle.target import Target
 

@@ -17,10 +17,10 @@ from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import ComputeOp, ConstantOp, WholeOp
 from treadle.dialects.graph.dtypes import is_float
+from treadle.passes.graph.definition_analysis import element_index, operand_variables, shape_of
 from treadle.passes.graph.epilogue_index import Alignment, aligned
 from treadle.passes.graph.fusion_group import Group, Plan, is_anchor, tensors_of
 from treadle.passes.graph.fusion_order import GroupOrder
-from treadle.passes.graph.properties import element_index, operand_variables, shape_of
 
 MOST_CANDIDATES = 16
 """Groups that read a tensor, the latest ones, of which one is looked for that another reader can stand beside."""

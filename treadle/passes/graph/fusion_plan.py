@@ -23,10 +23,10 @@ from collections.abc import Sequence
 from xdsl.ir import Operation
 
 from treadle.dialects.graph import ComputeOp, WholeOp
+from treadle.passes.graph.definition_analysis import is_bijective_in, users_of, widens_data
 from treadle.passes.graph.fusion_cost import prologue_obstacle
 from treadle.passes.graph.fusion_group import Decision, Group, Plan, describe, is_anchor, tensors_of
 from treadle.passes.graph.fusion_join import join_groups
-from treadle.passes.graph.properties import is_bijective_in, users_of, widens_data
 from treadle.target import Target
 
 

@@ -14,10 +14,10 @@ from xdsl.rewriter import Rewriter
 
 from treadle.dialects.graph import ComputeOp, FusedOp, Operator, WholeOp, YieldOp
 from treadle.errors import TreadleError
+from treadle.passes.graph.definition_analysis import is_injective, reads_by_user
 from treadle.passes.graph.fusion_plan import Group, nodes_of, plan_fusion
 from treadle.passes.graph.group_label import GroupLabels
 from treadle.passes.graph.inline_compute import GrowingBodies, operator_names
-from treadle.passes.graph.properties import is_injective, reads_by_user
 from treadle.target import Target
 
 

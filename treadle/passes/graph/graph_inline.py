@@ -18,9 +18,7 @@ from xdsl.rewriter import Rewriter
 
 from treadle.dialects.graph import AtOp, ComputeOp, WholeOp, YieldOp
 from treadle.dialects.graph.compute import yielded
-from treadle.passes.graph.definition_size import is_too_large, size
-from treadle.passes.graph.inline_compute import GrowingBodies, reads_of
-from treadle.passes.graph.properties import (
+from treadle.passes.graph.definition_analysis import (
     has_only_users,
     is_bijective_in,
     is_injective,
@@ -29,6 +27,8 @@ from treadle.passes.graph.properties import (
     widens_data,
     worth_storing,
 )
+from treadle.passes.graph.definition_size import is_too_large, size
+from treadle.passes.graph.inline_compute import GrowingBodies, reads_of
 
 _Reads: TypeAlias = dict[Operation, list[AtOp]]
 """The reads of one tensor by their tensor-level operation."""

@@ -13,10 +13,10 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.graph.compute import ComputeOp, ReduceOp, YieldOp
+from treadle.passes.graph.definition_analysis import has_only_users
 from treadle.passes.graph.definition_size import is_too_large, size
 from treadle.passes.graph.inline_compute import GrowingBodies, reads_of
 from treadle.passes.graph.merge.reduction_distance import MOST_MERGED, ReductionDistance
-from treadle.passes.graph.properties import has_only_users
 from treadle.passes.graph.simplify_body import simplify_body
 from treadle.schedules.row_analysis import Rows, analyse_rows
 

@@ -24,7 +24,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from treadle.dialects.graph.compute import AtOp, ComputeOp, YieldOp, yielded
 from treadle.dialects.graph.dtypes import is_float
-from treadle.passes.graph.properties import is_injective, moves_data
+from treadle.passes.graph.definition_analysis import is_injective, moves_data
 from treadle.passes.graph.simplify_body import simplify_body
 
 

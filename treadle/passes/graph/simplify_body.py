@@ -19,7 +19,7 @@ from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr
 from treadle.index.linear import always_less
 from treadle.index.reader import IndexReader
-from treadle.passes.graph.properties import index_range, index_reader, read_index
+from treadle.passes.graph.definition_analysis import index_range, index_reader, read_index
 
 _Scope = dict[Hashable, SSAValue]
 

@@ -1,11 +1,11 @@
 """Which sectors a block of a kernel brings to its multiprocessor, and how many the bytes that it uses would fill.
 
-`transactions` counts what each access by itself asks of the L1 cache. Where windows overlap, that says little about
-what moves: a warp that reads every second element, and then the others, asks for every sector twice, but L2 sends it
-once, and all of it is used. What is moved in vain are the parts of sectors that no load of the block uses: where blocks
-are cut within a sector, two of them fetch it. This holds as long as what the blocks of a multiprocessor fetch stays in
-its L1 cache, which `Fetched.sectors` tells. Source: CUDA C++ Best Practices Guide 13.0, "Coalesced Access to Global
-Memory".
+`memory_transactions` counts what each access by itself asks of the L1 cache. Where windows overlap, that says little
+about what moves: a warp that reads every second element, and then the others, asks for every sector twice, but L2 sends
+it once, and all of it is used. What is moved in vain are the parts of sectors that no load of the block uses: where
+blocks are cut within a sector, two of them fetch it. This holds as long as what the blocks of a multiprocessor fetch
+stays in its L1 cache, which `Fetched.sectors` tells. Source: CUDA C++ Best Practices Guide 13.0, "Coalesced Access to
+Global Memory".
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.loop import FuncOp, KernelOp
-from treadle.index.cuts import divisor_chain
+from treadle.index.divisors import divisor_chain
 from treadle.passes.loop.counted_loops import loops_in, trip_count
-from treadle.passes.loop.digit_cuts import digit_cuts
+from treadle.passes.loop.index_divisors import index_divisors
 from treadle.passes.loop.kernels import constant_index, kernels_of
 
 index = IndexType()
@@ -58,12 +58,12 @@ def delinearize_kernel(kernel: KernelOp | FuncOp) -> None:
     for loop in list(loops_in(kernel.body.block)):
         if trip_count(loop) == 1:
             _inline_single_trip(loop)
-    cuts = digit_cuts(kernel)
-    if not cuts:
+    divisors = index_divisors(kernel)
+    if not divisors:
         return
     for loop in list(loops_in(kernel.body.block)):
         trips = _splittable_trips(loop)
-        whole = (c for c in cuts.get(loop.body.block.args[0], ()) if c < trips and trips % c == 0)
+        whole = (d for d in divisors.get(loop.body.block.args[0], ()) if d < trips and trips % d == 0)
         chain = divisor_chain(whole)
         if chain:
             split_loop(loop, trips, chain)

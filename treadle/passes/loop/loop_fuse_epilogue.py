@@ -15,8 +15,8 @@ from treadle.dialects.graph import ComputeOp, FusedOp
 from treadle.dialects.graph.compute import yielded_values
 from treadle.dialects.loop import KernelOp, StoreOp, memref_of
 from treadle.errors import TreadleError
+from treadle.passes.graph.definition_analysis import emit_inverse
 from treadle.passes.graph.epilogue_index import Alignment, aligned
-from treadle.passes.graph.properties import emit_inverse
 from treadle.passes.loop.inline_body import BodyInliner, KernelArguments
 from treadle.passes.loop.loop_fuse_prologue import dissolve
 

@@ -15,7 +15,7 @@ from treadle.dialects.graph import ComputeOp, FusedOp
 from treadle.dialects.graph.compute import yielded_values
 from treadle.dialects.loop import KernelOp, LoadOp
 from treadle.errors import TreadleError
-from treadle.passes.graph.properties import is_injective
+from treadle.passes.graph.definition_analysis import is_injective
 from treadle.passes.loop.inline_body import BodyInliner, KernelArguments
 
 

@@ -1,4 +1,4 @@
-"""loop-vectorize-accesses: consecutive elements of a short loop move in one wide access."""
+"""loop-vectorize-accesses: consecutive elements of a short loop move in one vector access."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from treadle.dialects.loop import AllocOp, FuncOp, KernelOp, LoadOp, Space, Spac
 from treadle.index.reader import IndexReader
 from treadle.passes.loop.counted_loops import loops_in, trip_count
 from treadle.passes.loop.kernels import constant_index, kernels_of
-from treadle.passes.loop.wide_access import WideAccess, WideAccesses, Writer
+from treadle.passes.loop.vector_access import AccessVectorizer, VectorAccess, Writer
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,12 @@ class LoopVectorizeAccessesPass(ModulePass):
 
 
 class _LoopRewriter:
-    """Widens the accesses of one loop."""
+    """Vectorizes the accesses of one loop."""
 
     def __init__(self, kernel: KernelOp | FuncOp, loop: scf.ForOp, trips: int, reader: IndexReader, most: int):
         self._kernel, self._loop, self._trips, self._most = kernel, loop, trips, most
         self._variable = loop.body.block.args[0]
-        self._wide = WideAccesses(reader, loop, trips)
+        self._vectorizer = AccessVectorizer(reader, loop, trips)
 
     def rewrite(self) -> None:
         """Replaces a copying loop by vectors, else stages what may be gathered in registers."""
@@ -83,12 +83,12 @@ class _LoopRewriter:
             Rewriter.erase_op(self._loop)
             return
         for op in [op for op in self._loop.body.block.ops if isinstance(op, LoadOp | StoreOp)]:
-            wide = None if _space(op.buffer) is Space.REGISTER else self._wide.widest(op, self._most)
-            if wide is not None and self._may_move(op):
-                self._stage(wide)
+            access = None if _space(op.buffer) is Space.REGISTER else self._vectorizer.widest(op, self._most)
+            if access is not None and self._may_move(op):
+                self._stage(access)
 
-    def _copied(self) -> tuple[WideAccess, WideAccess] | None:
-        """The load and the store of a loop that does nothing else, if both are wide in the same way."""
+    def _copied(self) -> tuple[VectorAccess, VectorAccess] | None:
+        """The load and the store of a loop that does nothing else, if both are vectors of the same length."""
         memory = [op for op in self._loop.body.block.ops if not is_pure(op) and not isinstance(op, scf.YieldOp)]
         if self._loop.iter_args or len(memory) != 2:
             return None
@@ -99,10 +99,10 @@ class _LoopRewriter:
             return None
         if {_space(load.buffer), _space(store.buffer)} == {Space.REGISTER}:
             return None
-        both = set(self._wide.lanes_of(load, self._most)) & set(self._wide.lanes_of(store, self._most))
+        both = set(self._vectorizer.lanes_of(load, self._most)) & set(self._vectorizer.lanes_of(store, self._most))
         if not both:
             return None
-        return WideAccess(load, max(both), self._trips), WideAccess(store, max(both), self._trips)
+        return VectorAccess(load, max(both), self._trips), VectorAccess(store, max(both), self._trips)
 
     def _may_move(self, op: LoadOp | StoreOp) -> bool:
         """Whether a load may come before the loop, or a store after it, as far as the loop's other accesses go."""
@@ -111,54 +111,54 @@ class _LoopRewriter:
             return not others
         return not any(op.buffer in buffers_written(o) for o in others)
 
-    def _stage(self, access: WideAccess) -> None:
+    def _stage(self, access: VectorAccess) -> None:
         """Moves the vectors between memory and registers outside the loop, which keeps to the registers."""
         op, loop = access.op, self._loop
         before = self._writer(InsertPoint.before(loop))
         staged = AllocOp(buffer_type((self._trips,), access.type.get_element_type(), Space.REGISTER))
         staged.buffer.name_hint = f"{op.buffer.name_hint or 'x'}_vector".lower()
-        before.place(staged)
+        before.insert(staged)
         if isinstance(op, LoadOp):
             for start in access.starts:
                 vector_of = self._load(access, start, before)
-                before.place(vector.StoreOp(vector_of, staged.buffer, [before.emit(start)]))
+                before.insert(vector.StoreOp(vector_of, staged.buffer, [before.emit(start)]))
             inner: LoadOp | StoreOp = LoadOp(staged.buffer, [self._variable])
             inner.results[0].name_hint = op.result.name_hint
         else:
             inner = StoreOp(op.value, staged.buffer, [self._variable])
             after = self._writer(InsertPoint.after(loop))
             for start in access.starts:
-                held = vector.LoadOp(staged.buffer, [after.emit(start)], access.type)
-                self._store(access, start, after.place(held).results[0], after)
+                loaded = vector.LoadOp(staged.buffer, [after.emit(start)], access.type)
+                self._store(access, start, after.insert(loaded).results[0], after)
         inner.location = op.location
         Rewriter.replace_op(op, inner)
 
-    def _writer(self, place: InsertPoint) -> Writer:
-        return Writer(place, self._loop.location)
+    def _writer(self, point: InsertPoint) -> Writer:
+        return Writer(point, self._loop.location)
 
-    def _load(self, access: WideAccess, start: int, at: Writer) -> SSAValue:
+    def _load(self, access: VectorAccess, start: int, at: Writer) -> SSAValue:
         """One vector; where its predicate does not hold, the value that each element would have."""
         op = access.op
         assert isinstance(op, LoadOp)
-        load = vector.LoadOp(op.buffer, self._wide.write_indices(access, start, at), access.type)
+        load = vector.LoadOp(op.buffer, self._vectorizer.write_indices(access, start, at), access.type)
         load.location = op.location
         if op.predicate is None or op.otherwise is None:
-            return at.place(load).results[0]
-        predicate = self._wide.write_predicate(op.predicate, start, at)
-        other = vector.BroadcastOp(self._wide.write_value(op.otherwise, at), access.type)
-        at.place(other)
+            return at.insert(load).results[0]
+        predicate = self._vectorizer.write_predicate(op.predicate, start, at)
+        other = vector.BroadcastOp(self._vectorizer.write_value(op.otherwise, at), access.type)
+        at.insert(other)
         taken, skipped = scf.YieldOp(load.result), scf.YieldOp(other.vector)
-        return at.place(scf.IfOp(predicate, [access.type], [load, taken], [skipped])).results[0]
+        return at.insert(scf.IfOp(predicate, [access.type], [load, taken], [skipped])).results[0]
 
-    def _store(self, access: WideAccess, start: int, value: SSAValue, at: Writer) -> None:
+    def _store(self, access: VectorAccess, start: int, value: SSAValue, at: Writer) -> None:
         op = access.op
-        store = vector.StoreOp(value, op.buffer, self._wide.write_indices(access, start, at))
+        store = vector.StoreOp(value, op.buffer, self._vectorizer.write_indices(access, start, at))
         store.location = op.location
         if op.predicate is None:
-            at.place(store)
+            at.insert(store)
             return
-        predicate = self._wide.write_predicate(op.predicate, start, at)
-        at.place(scf.IfOp(predicate, [], [store, scf.YieldOp()]))
+        predicate = self._vectorizer.write_predicate(op.predicate, start, at)
+        at.insert(scf.IfOp(predicate, [], [store, scf.YieldOp()]))
 
 
 def _space(buffer: SSAValue) -> Space | None:

@@ -10,7 +10,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from treadle.dialects.effects import only_computes
 from treadle.dialects.loop import LaneCompareOp, LaneSelectOp
-from treadle.dialects.loop.lane_logic import LANE_COMPARISONS
+from treadle.dialects.loop.vector_compare import LANE_COMPARISONS
 from treadle.passes.loop.vector_mask import Unsupported
 
 _LOGIC = (arith.AndIOp, arith.OrIOp, arith.XOrIOp)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 
 from treadle.dialects.graph.compute import ComputeOp
-from treadle.passes.graph.properties import is_injective
+from treadle.passes.graph.definition_analysis import is_injective
 
 MOST_MERGED = 32
 """Definitions that one row computation may have been written as: a layer normalisation takes ten to fourteen. The bound

@@ -1,4 +1,4 @@
-"""Comparisons and choices lane by lane, which upstream's `arith` has for scalars only."""
+"""Comparisons and selections of vectors, lane by lane, which upstream's `arith` has for scalars only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xdsl.printer import Printer
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.loop.lanes import mask_of, parse_vector
+from treadle.dialects.loop.strided_access import mask_of, parse_vector
 
 LANE_COMPARISONS = ("oeq", "ogt", "oge", "olt", "ole", "une")
 """The kinds of comparison: those that C's operators mean, so that a lane with NaN is on for `une` only."""

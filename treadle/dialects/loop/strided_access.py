@@ -1,4 +1,4 @@
-"""Vector accesses that upstream's `vector` lacks: lane masks and constant strides."""
+"""Vector accesses that upstream's `vector` lacks: with constant strides, under masks of consecutive lanes."""
 
 from __future__ import annotations
 

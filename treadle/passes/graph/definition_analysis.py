@@ -21,9 +21,17 @@ from xdsl.rewriter import InsertPoint
 
 from treadle.dialects.graph.compute import AtOp, ComputeOp, ReduceOp, enclosing_compute, yielded
 from treadle.dialects.graph.definition import Operator, definition
-from treadle.index.digits import DigitSum, Placed, as_permutation, digits_of, index_digits, inverted, strides
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr, const, var
+from treadle.index.mixed_radix import (
+    DigitSum,
+    PermutedDigit,
+    as_permutation,
+    digits_of,
+    index_digits,
+    inverted,
+    strides,
+)
 from treadle.index.ranges import Range
 from treadle.index.reader import IndexReader
 from treadle.schedules.row_analysis import Rows, analyse_rows
@@ -128,11 +136,11 @@ class IndexBijection:
 
     result: tuple[int, ...]
     operand: tuple[int, ...]
-    placed: tuple[Placed, ...]
+    permuted: tuple[PermutedDigit, ...]
 
     def inverse(self, operand_index: Sequence[Expr]) -> list[Expr]:
         """The index of the one result element that reads the operand's element at `operand_index`."""
-        return inverted(self.placed, self.result, operand_index, self.operand)
+        return inverted(self.permuted, self.result, operand_index, self.operand)
 
 
 def bijection(compute: ComputeOp, tensor: SSAValue) -> IndexBijection | None:
@@ -151,8 +159,8 @@ def bijection(compute: ComputeOp, tensor: SSAValue) -> IndexBijection | None:
     # One expression first: quotients and remainders of one divisor recombine, and cut through no digit.
     linear = sum((e * stride for e, stride in zip(where, strides(operand), strict=True)), const(0))
     position = digits_of(linear, variables)
-    placed = None if position is None else as_permutation(position, volume)
-    return None if placed is None else IndexBijection(result, operand, tuple(placed))
+    permuted = None if position is None else as_permutation(position, volume)
+    return None if permuted is None else IndexBijection(result, operand, tuple(permuted))
 
 
 def is_bijective_in(compute: ComputeOp, tensor: SSAValue) -> bool:
@@ -175,14 +183,14 @@ def inverse_map(compute: ComputeOp, tensor: SSAValue) -> list[Expr] | None:
 
 
 def emit_inverse(
-    compute: ComputeOp, tensor: SSAValue, operand_index: Sequence[SSAValue], place: InsertPoint
+    compute: ComputeOp, tensor: SSAValue, operand_index: Sequence[SSAValue], point: InsertPoint
 ) -> list[SSAValue] | None:
-    """Writes at `place` the result index that reads element `operand_index` (of type index) of `tensor`."""
+    """Writes at `point` the result index that reads element `operand_index` (of type index) of `tensor`."""
     found = bijection(compute, tensor)
     if found is None:
         return None
     indices = [var(i, 0, extent - 1) for i, extent in zip(operand_index, shape_of(tensor), strict=True)]
-    emitter = IndexEmitter(place, location=compute.location)
+    emitter = IndexEmitter(point, location=compute.location)
     return [emitter.emit(expr) for expr in found.inverse(indices)]
 
 

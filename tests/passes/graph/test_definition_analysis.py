@@ -32,8 +32,7 @@ from treadle.dialects.graph import (
     UnaryOp,
     definition,
 )
-from treadle.passes.graph.inline_compute import inline_compute
-from treadle.passes.graph.properties import (
+from treadle.passes.graph.definition_analysis import (
     bijection,
     element_index,
     emit_inverse,
@@ -43,6 +42,7 @@ from treadle.passes.graph.properties import (
     moves_data,
     multiplicity,
 )
+from treadle.passes.graph.inline_compute import inline_compute
 from treadle.passes.graph.simplify_body import simplify_body
 
 

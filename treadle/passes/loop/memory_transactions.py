@@ -28,7 +28,7 @@ _MOST_SAMPLES = 32
 
 
 @dataclass(frozen=True)
-class Transactions:
+class MemoryTransactions:
     """The worst warp of one access.
 
     bytes: of a lane; sectors, ideal_sectors: of global memory; conflicts: waits for a bank of shared memory
@@ -59,20 +59,20 @@ class Transactions:
         return not self.excess and not self.conflicts
 
 
-def transactions(kernel: FuncOp) -> list[Transactions]:
+def memory_transactions(kernel: FuncOp) -> list[MemoryTransactions]:
     """Every access of a kernel to global and shared memory whose address the block, the thread and loops decide.
 
     Predicates are taken to hold: of a kernel for a ragged shape, the inner blocks are described. Swizzled buffers are
     understood before `loop-resolve-swizzles`.
     """
-    reader, found = IndexReader(), list[Transactions]()
+    reader, found = IndexReader(), list[MemoryTransactions]()
     for op in kernel.body.walk():
         costs = (_cost(access, kernel, reader) for access in accesses(op))
         found += [cost for cost in costs if cost is not None]
     return found
 
 
-def _cost(access: Access, kernel: FuncOp, reader: IndexReader) -> Transactions | None:
+def _cost(access: Access, kernel: FuncOp, reader: IndexReader) -> MemoryTransactions | None:
     space, size = access.space, access.element_bytes
     if space is Space.REGISTER or size is None:
         return None
@@ -88,13 +88,13 @@ def _cost(access: Access, kernel: FuncOp, reader: IndexReader) -> Transactions |
         return size * sum(place * stride for place, stride in zip(places, strides, strict=True))
 
     width, name = size * access.elements, name_of(access.buffer)
-    worst = Transactions(name, access.is_store, space, width)
+    worst = MemoryTransactions(name, access.is_store, space, width)
     for addresses in _warps(address, [v for index in indices for v in index.vars()], kernel):
         active = addresses[: access.lanes]
         if space is Space.SHARED:
-            each = Transactions(name, access.is_store, space, width, conflicts=bank_conflicts(active, width))
+            each = MemoryTransactions(name, access.is_store, space, width, conflicts=bank_conflicts(active, width))
         else:
-            each = Transactions(name, access.is_store, space, width, *sectors(active, width))
+            each = MemoryTransactions(name, access.is_store, space, width, *sectors(active, width))
         worst = max(worst, each, key=lambda t: (t.excess, t.conflicts, t.sectors))
     return worst
 
@@ -130,4 +130,4 @@ def bank_conflicts(addresses: Sequence[int], width: int) -> int:
     return conflicts
 
 
-__all__ = ["Transactions", "bank_conflicts", "sectors", "transactions"]
+__all__ = ["MemoryTransactions", "bank_conflicts", "memory_transactions", "sectors"]

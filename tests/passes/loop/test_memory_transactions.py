@@ -13,7 +13,7 @@ from treadle.compiler import lower
 from treadle.dialects.graph import BinaryOp, MatmulOp, TransposeOp, UnaryOp
 from treadle.dialects.loop import FuncOp, Space
 from treadle.dialects.registry import treadle_context
-from treadle.passes.loop.transactions import Transactions, bank_conflicts, sectors, transactions
+from treadle.passes.loop.memory_transactions import MemoryTransactions, bank_conflicts, memory_transactions, sectors
 from treadle.target import Target
 
 Build = Callable[[Graph], SSAValue]
@@ -91,11 +91,11 @@ ALIGNED: list[tuple[str, Build, tuple[tuple[int, ...], ...]]] = [
 ]
 
 
-def _accesses(build: Build, shapes: Sequence[tuple[int, ...]], target: str) -> list[Transactions]:
+def _accesses(build: Build, shapes: Sequence[tuple[int, ...]], target: str) -> list[MemoryTransactions]:
     graph = Graph(*(np.zeros(shape, np.float32) for shape in shapes))
     module = graph.module(build(graph))
     lower(treadle_context(), module, Target.parse(target), to="loops")
-    return [each for op in module.walk() if isinstance(op, FuncOp) for each in transactions(op)]
+    return [each for op in module.walk() if isinstance(op, FuncOp) for each in memory_transactions(op)]
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])

@@ -1,9 +1,9 @@
 """Index maps as sums of mixed-radix digits of one row-major position, to prove them one-to-one and onto.
 
-A *digit* of a position P is `(P // place) % size`.  Reshapes, transposes and reversals compute every input
+A *digit* of a position P is `(P // weight) % size`.  Reshapes, transposes and reversals compute every input
 index from digits of the output position; written as one sum `constant + Σ coefficient * digit`, the input
 position is a bijection of the output position exactly when the digits partition P and the coefficients,
-sorted, are again the places of a mixed-radix number (a negative coefficient is a reversed digit).  Pure
+sorted, are again the weights of a mixed-radix number (a negative coefficient is a reversed digit).  Pure
 values: no IR.
 """
 
@@ -19,20 +19,20 @@ from treadle.index.expr import Expr, const
 
 @dataclass(frozen=True, order=True)
 class Digit:
-    """`(P // place) % size` of a position P."""
+    """`(P // weight) % size` of a position P."""
 
-    place: int
+    weight: int
     size: int
 
     @property
     def end(self) -> int:
-        """The place of the next digit."""
-        return self.place * self.size
+        """The weight of the next digit."""
+        return self.weight * self.size
 
 
 @dataclass(frozen=True)
 class DigitSum:
-    """`constant + Σ coefficient * digit`; digits are disjoint, in order of their places, coefficients
+    """`constant + Σ coefficient * digit`; digits are disjoint, in order of their weights, coefficients
     nonzero.
     """
 
@@ -46,11 +46,11 @@ class DigitSum:
 
 
 @dataclass(frozen=True)
-class Placed:
-    """A digit of the source position and its place in the target position; `flipped` counts it down."""
+class PermutedDigit:
+    """A digit of the source position and its weight in the target position; `flipped` counts it down."""
 
     digit: Digit
-    place: int
+    weight: int
     flipped: bool
 
 
@@ -59,22 +59,22 @@ def digit_sum(constant: int, terms: Sequence[tuple[Digit, int]]) -> DigitSum | N
 
     None where the ends do not divide each other, so that the digits have no common refinement.
     """
-    points = sorted({p for d, _ in terms for p in (d.place, d.end)})
+    points = sorted({p for d, _ in terms for p in (d.weight, d.end)})
     total: dict[Digit, int] = {}
     for digit, coefficient in terms:
-        inside = [p for p in points if digit.place <= p <= digit.end]
+        inside = [p for p in points if digit.weight <= p <= digit.end]
         for low, high in pairwise(inside):
-            if high % low or low % digit.place:
+            if high % low or low % digit.weight:
                 return None
             part = Digit(low, high // low)
-            total[part] = total.get(part, 0) + coefficient * (low // digit.place)
+            total[part] = total.get(part, 0) + coefficient * (low // digit.weight)
     merged: list[tuple[Digit, int]] = []
     for digit, coefficient in sorted(total.items()):
         if not coefficient or digit.size == 1:
             continue
         last = merged[-1] if merged else None
-        if last is not None and last[0].end == digit.place and last[1] * last[0].size == coefficient:
-            merged[-1] = (Digit(last[0].place, last[0].size * digit.size), last[1])
+        if last is not None and last[0].end == digit.weight and last[1] * last[0].size == coefficient:
+            merged[-1] = (Digit(last[0].weight, last[0].size * digit.size), last[1])
         else:
             merged.append((digit, coefficient))
     return DigitSum(constant, tuple(merged))
@@ -90,8 +90,8 @@ def divided(value: DigitSum, c: int) -> tuple[DigitSum, DigitSum] | None:
             high.append((digit, k // c))
         elif c % step == 0 and digit.size % (c // step) == 0:
             size, sign = c // step, k // step
-            low.append((Digit(digit.place, size), k))
-            high.append((Digit(digit.place * size, digit.size // size), sign))
+            low.append((Digit(digit.weight, size), k))
+            high.append((Digit(digit.weight * size, digit.size // size), sign))
         else:
             low.append((digit, k))
     rest = DigitSum(value.constant, tuple(low))
@@ -127,25 +127,25 @@ def _atom_digits(atom: Atom, variables: Mapping[Hashable, DigitSum]) -> DigitSum
     return parts[0] if isinstance(atom, Div) else parts[1]
 
 
-def as_permutation(value: DigitSum, volume: int) -> list[Placed] | None:
+def as_permutation(value: DigitSum, volume: int) -> list[PermutedDigit] | None:
     """How `value` permutes the digits of P in [0, volume), if it is a bijection of [0, volume); else None."""
-    placed: list[Placed] = []
+    permuted: list[PermutedDigit] = []
     constant = value.constant
     for digit, k in value.terms:
-        placed.append(Placed(digit, abs(k), k < 0))
+        permuted.append(PermutedDigit(digit, abs(k), k < 0))
         constant += min(k, 0) * (digit.size - 1)
     if constant:
         return None
-    sources = [(p.digit.place, p.digit.size) for p in placed]
-    targets = [(p.place, p.digit.size) for p in placed]
-    return placed if _tiles(sources, volume) and _tiles(targets, volume) else None
+    sources = [(p.digit.weight, p.digit.size) for p in permuted]
+    targets = [(p.weight, p.digit.size) for p in permuted]
+    return permuted if _tiles(sources, volume) and _tiles(targets, volume) else None
 
 
 def _tiles(digits: Sequence[tuple[int, int]], volume: int) -> bool:
-    """Whether digits of these places and sizes are the digits of a mixed-radix number below `volume`."""
+    """Whether digits of these weights and sizes are the digits of a mixed-radix number below `volume`."""
     end = 1
-    for place, size in sorted(digits):
-        if place != end:
+    for weight, size in sorted(digits):
+        if weight != end:
             return False
         end *= size
     return end == volume
@@ -167,7 +167,9 @@ def index_digits(shape: Sequence[int]) -> list[DigitSum]:
     ]
 
 
-def inverted(placed: Sequence[Placed], shape: Sequence[int], target: Sequence[Expr], onto: Sequence[int]) -> list[Expr]:
+def inverted(
+    permuted: Sequence[PermutedDigit], shape: Sequence[int], target: Sequence[Expr], onto: Sequence[int]
+) -> list[Expr]:
     """The source indices (of a tensor of `shape`) whose image is at the indices `target` of a tensor of shape
     `onto`.
     """
@@ -175,7 +177,7 @@ def inverted(placed: Sequence[Placed], shape: Sequence[int], target: Sequence[Ex
     for index, stride, extent in zip(target, strides(onto), onto, strict=True):
         position = position + index * stride if extent > 1 else position
     source = const(0)
-    for p in placed:
-        value = position // p.place % p.digit.size
-        source = source + (p.digit.size - 1 - value if p.flipped else value) * p.digit.place
+    for p in permuted:
+        value = position // p.weight % p.digit.size
+        source = source + (p.digit.size - 1 - value if p.flipped else value) * p.digit.weight
     return [source // stride % extent for stride, extent in zip(strides(shape), shape, strict=True)]

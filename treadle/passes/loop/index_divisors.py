@@ -1,4 +1,4 @@
-"""The divisors by which a kernel takes its indices apart."""
+"""The divisors of the quotients and remainders in a kernel's index arithmetic."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.loop import FuncOp, KernelOp
-from treadle.index.cuts import cuts_of
+from treadle.index.divisors import divisors_of
 from treadle.index.reader import IndexReader
 
 DIVISIONS = (arith.DivUIOp, arith.RemUIOp, arith.FloorDivSIOp, arith.DivSIOp, arith.RemSIOp)
 _ARITHMETIC = (*DIVISIONS, arith.AddiOp, arith.SubiOp, arith.MuliOp, arith.ConstantOp)
 
 
-def digit_cuts(kernel: KernelOp | FuncOp) -> dict[Hashable, set[int]]:
-    """The cuts (see `cuts_of`) of each value that a kernel's indices are computed from, after simplification."""
+def index_divisors(kernel: KernelOp | FuncOp) -> dict[Hashable, set[int]]:
+    """What `divisors_of` gives for each value that a kernel's indices are computed from, after simplification."""
     operations = list(kernel.body.block.walk())
     if not any(isinstance(op, DIVISIONS) for op in operations):
         return {}
     reader = IndexReader()
-    return cuts_of(reader.read(operand) for operand in _used_indices(operations))
+    return divisors_of(reader.read(operand) for operand in _used_indices(operations))
 
 
 def _used_indices(operations: Iterable[Operation]) -> Iterable[SSAValue]:
@@ -37,4 +37,4 @@ def _used_indices(operations: Iterable[Operation]) -> Iterable[SSAValue]:
                 yield operand
 
 
-__all__ = ["DIVISIONS", "digit_cuts"]
+__all__ = ["DIVISIONS", "index_divisors"]

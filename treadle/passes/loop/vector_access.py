@@ -1,4 +1,4 @@
-"""Which accesses of a short loop are one wide access: consecutive, aligned elements under one predicate."""
+"""Which accesses of a short loop are one vector access: consecutive, aligned elements under one predicate."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from treadle.index.reader import IndexReader
 
 
 class Writer:
-    """Writes operations and index arithmetic at one place."""
+    """Writes operations and index arithmetic at one insertion point."""
 
-    def __init__(self, place: InsertPoint, location: LocationAttr):
-        self._builder = Builder(place)
-        self._emitter = IndexEmitter(place, location=location)
+    def __init__(self, point: InsertPoint, location: LocationAttr):
+        self._builder = Builder(point)
+        self._emitter = IndexEmitter(point, location=location)
         self._location = location
 
     def emit(self, expr: Expr | int) -> SSAValue:
         """The value of an index expression."""
         return self._emitter.emit(expr)
 
-    def place(self, op: Operation) -> Operation:
+    def insert(self, op: Operation) -> Operation:
         """Inserts an operation."""
         op.location = self._location
         return self._builder.insert(op)
 
 
 @dataclass(frozen=True)
-class WideAccess:
+class VectorAccess:
     """An access of a loop of `trips` iterations that moves `lanes` elements at once, `trips / lanes` times."""
 
     op: LoadOp | StoreOp
@@ -56,8 +56,8 @@ class WideAccess:
         return range(0, self.trips, self.lanes)
 
 
-class WideAccesses:
-    """Finds and writes the wide accesses of one loop, which counts `variable` from 0 to `trips` by 1.
+class AccessVectorizer:
+    """Finds and writes the vector accesses of one loop, which counts `variable` from 0 to `trips` by 1.
 
     An index, a predicate and what stands in for a load must be computable in front of the loop.
     """
@@ -66,9 +66,9 @@ class WideAccesses:
         self._reader, self._loop, self._trips = reader, loop, trips
         self._variable = loop.body.block.args[0]
 
-    def widest(self, op: LoadOp | StoreOp, most_bytes: int) -> WideAccess | None:
+    def widest(self, op: LoadOp | StoreOp, most_bytes: int) -> VectorAccess | None:
         """The access with the most lanes, a power of two of them; None where there is none of two."""
-        return next((WideAccess(op, n, self._trips) for n in self.lanes_of(op, most_bytes)), None)
+        return next((VectorAccess(op, n, self._trips) for n in self.lanes_of(op, most_bytes)), None)
 
     def lanes_of(self, op: LoadOp | StoreOp, most_bytes: int) -> list[int]:
         """Every number of lanes that one access may have, largest first."""
@@ -117,7 +117,7 @@ class WideAccesses:
             return False
         return all(map(self._is_known_before, (op.lhs, op.rhs)))
 
-    def write_indices(self, access: WideAccess, start: int, at: Writer) -> list[SSAValue]:
+    def write_indices(self, access: VectorAccess, start: int, at: Writer) -> list[SSAValue]:
         """The indices of the vector that begins with iteration `start`."""
         return [at.emit(self._from(i, start)) for i in access.op.indices]
 
@@ -128,16 +128,16 @@ class WideAccesses:
             return self.write_value(predicate, at)
         if isinstance(op, arith.AndIOp | arith.OrIOp):
             lhs, rhs = (self.write_predicate(side, start, at) for side in (op.lhs, op.rhs))
-            return at.place(type(op)(lhs, rhs)).results[0]
+            return at.insert(type(op)(lhs, rhs)).results[0]
         assert isinstance(op, arith.CmpiOp)
         lhs, rhs = (at.emit(self._from(side, start)) for side in (op.lhs, op.rhs))
-        return at.place(arith.CmpiOp(lhs, rhs, op.predicate.value.data)).results[0]
+        return at.insert(arith.CmpiOp(lhs, rhs, op.predicate.value.data)).results[0]
 
     def write_value(self, value: SSAValue, at: Writer) -> SSAValue:
         """A value that every iteration shares, outside the loop."""
         op = value.owner
         if isinstance(op, arith.ConstantOp) and self._is_inside(value):
-            return at.place(op.clone()).results[0]
+            return at.insert(op.clone()).results[0]
         return value
 
     def _from(self, index: SSAValue, start: int) -> Expr:
