@@ -64,10 +64,10 @@ class KernelBuilder(DefinitionBuilder):
         grid: int,
         threads: int,
         comment: str,
-        resident: int | None = None,
+        min_blocks_per_sm: int | None = None,
     ) -> KernelOp:
         """The finished kernel."""
-        return KernelOp(name, operands, [result], grid, threads, Region(self.body), comment, resident)
+        return KernelOp(name, operands, [result], grid, threads, Region(self.body), comment, min_blocks_per_sm)
 
     def index(self, i: SSAValue | int) -> Index:
         """A constant, or a value of type `index`, with operators."""

@@ -185,11 +185,11 @@ def _instructions(image: bytes) -> tuple[str, ...]:
 
 def _register_limit(kernel: CudaKernelOp, target: Target) -> int:
     """Registers that a thread of a kernel may have."""
-    resident = kernel.attributes.get("resident")
-    blocks = resident.value.data if isinstance(resident, IntegerAttr) else 1
+    least = kernel.attributes.get("min_blocks_per_sm")
+    blocks = least.value.data if isinstance(least, IntegerAttr) else 1
     warps = blocks * -(-kernel.threads // target.warp_size)
-    shared_out = target.registers_per_multiprocessor // (warps * target.warp_size)
-    return min(target.registers_per_thread, shared_out // _REGISTERS_AT_ONCE * _REGISTERS_AT_ONCE)
+    available = target.registers_per_multiprocessor // (warps * target.warp_size)
+    return min(target.registers_per_thread, available // _REGISTERS_AT_ONCE * _REGISTERS_AT_ONCE)
 
 
 def _excess_sectors(accesses: Sequence[MemoryTransactions], fetched: Sequence[Fetched], cache_bytes: int) -> int:

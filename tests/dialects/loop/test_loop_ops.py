@@ -115,7 +115,7 @@ GOOD = [
     TILES + "%r = loop.round_tf32 %x : vector<4x1xf32>",
     KERNEL.format(grid=4, threads=8),
     KERNEL.format(grid=4, threads=8).replace("in 8) {", 'in 8) comment "copy" {'),
-    KERNEL.format(grid=4, threads=8).replace("in 8)", "in 8) resident 2"),
+    KERNEL.format(grid=4, threads=8).replace("in 8)", "in 8) min_blocks_per_sm 2"),
     FUNC.format(grid=3, threads=12),
 ]
 

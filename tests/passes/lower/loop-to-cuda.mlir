@@ -1,7 +1,7 @@
 // RUN: treadle-opt %s -p loop-to-cuda | filecheck %s
 // RUN: treadle-opt %s -p loop-to-cuda -t cuda | filecheck %s --check-prefix=TEXT
 
-loop.func @"flip 3"(%A : memref<64xf32>, %C : memref<64xf32>) grid(%b in 2) threads(%t in 32) resident 2 comment "Flip" {
+loop.func @"flip 3"(%A : memref<64xf32>, %C : memref<64xf32>) grid(%b in 2) threads(%t in 32) min_blocks_per_sm 2 comment "Flip" {
   %c32 = arith.constant 32 : index
   %c31 = arith.constant 31 : index
   scf.for %i = %b to %c32 step %c32 {
@@ -19,7 +19,7 @@ loop.func @"flip 3"(%A : memref<64xf32>, %C : memref<64xf32>) grid(%b in 2) thre
 }
 
 // CHECK:       cuda.kernel @flip_3(%A: memref<64xf32>, %C: memref<64xf32>) grid = [2, 1, 1] block = [32, 1, 1]
-// CHECK-SAME:      attributes {comment = "Flip", resident = 2 : i64} {
+// CHECK-SAME:      attributes {comment = "Flip", min_blocks_per_sm = 2 : i64} {
 // CHECK-NEXT:    %tile = cuda.alloc : memref<32xf32, #cuda.space<shared>>
 // CHECK-NEXT:    %b = cuda.block_id x : index
 // CHECK-NEXT:    %t = cuda.thread_id x : index

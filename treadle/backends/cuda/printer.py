@@ -48,9 +48,9 @@ def print_kernel(kernel: KernelOp) -> str:
 
 
 def _bounds(kernel: KernelOp) -> str:
-    """The threads of a block, and how many blocks a multiprocessor is to hold if the kernel says so."""
-    resident = kernel.attributes.get("resident")
-    return f"{kernel.threads}, {resident.value.data}" if isinstance(resident, IntegerAttr) else str(kernel.threads)
+    """The arguments of `__launch_bounds__`: threads of a block and, where given, blocks of a multiprocessor."""
+    blocks = kernel.attributes.get("min_blocks_per_sm")
+    return f"{kernel.threads}, {blocks.value.data}" if isinstance(blocks, IntegerAttr) else str(kernel.threads)
 
 
 def _comment(kernel: KernelOp) -> list[str]:

@@ -101,7 +101,7 @@ class KernelOp(IRDLOperation):
     ```
 
     Discardable attributes follow `block` after the keyword `attributes`: `comment` is printed above the kernel,
-    `resident = 2` asks the compiler for registers so few that a multiprocessor holds two blocks.
+    `min_blocks_per_sm = 2` limits the registers of a thread so that two blocks fit on a multiprocessor.
 
     Rejected: a name that is no C identifier; a block of more than 1024 threads, or of more than [1024,
     1024, 64]; a grid of more than [2147483647, 65535, 65535]; an extent below one; a memref argument that

@@ -51,8 +51,10 @@ def _parse_range(parser: Parser, word: str) -> tuple[Parser.Argument, int]:
         return arg, parser.parse_integer(allow_negative=False, allow_boolean=False)
 
 
-def _properties(name: str, grid: int, threads: int, comment: str | None, resident: int | None) -> dict[str, Attribute]:
-    """What a kernel says beside its arguments and its body."""
+def _properties(
+    name: str, grid: int, threads: int, comment: str | None, min_blocks_per_sm: int | None
+) -> dict[str, Attribute]:
+    """The properties of both kinds of kernel."""
     properties: dict[str, Attribute] = {
         "sym_name": StringAttr(name),
         "grid": IntegerAttr(grid, i64),
@@ -60,8 +62,8 @@ def _properties(name: str, grid: int, threads: int, comment: str | None, residen
     }
     if comment is not None:
         properties["comment"] = StringAttr(comment)
-    if resident is not None:
-        properties["resident"] = IntegerAttr(resident, i64)
+    if min_blocks_per_sm is not None:
+        properties["min_blocks_per_sm"] = IntegerAttr(min_blocks_per_sm, i64)
     return properties
 
 
@@ -73,11 +75,11 @@ def _id_range(kernel: KernelOp | FuncOp, value: SSAValue) -> Range | None:
 
 
 def _print_shape(printer: Printer, kernel: KernelOp | FuncOp) -> None:
-    """Grid, threads, what else is said, and the body."""
+    """Grid, threads, the optional properties, and the body."""
     _print_range(printer, "grid", kernel.block_id, kernel.grid.value.data)
     _print_range(printer, "threads", kernel.thread_id, kernel.threads.value.data)
-    if kernel.resident is not None:
-        printer.print_string(f" resident {kernel.resident.value.data}")
+    if kernel.min_blocks_per_sm is not None:
+        printer.print_string(f" min_blocks_per_sm {kernel.min_blocks_per_sm.value.data}")
     if kernel.comment is not None:
         printer.print_string(" comment ")
         printer.print_string_literal(kernel.comment.data)
@@ -98,8 +100,8 @@ class KernelOp(IRDLOperation, HasIndexRanges):
     Outside it takes and gives tensors; inside, its arguments are the buffers that hold them, the number of the block
     and the number of the thread in its block. Blocks are independent and run in any order; every element of each
     result is stored. Several results are `outs(%C : tensor<4xf32>, %D : tensor<4xf16>)`, and `%c, %d = ` gives them
-    names. An optional `comment` names the operators that it computes; `resident 2`, after the threads, asks for
-    registers so few that two blocks find room on a multiprocessor. The body captures nothing.
+    names. An optional `comment` names the operators that it computes; `min_blocks_per_sm 2`, after the threads, limits
+    the registers of a thread so that two blocks fit on a multiprocessor. The body captures nothing.
     Rejected: arguments of other types than the operands', no result, a grid or a number of threads below 1.
     """
 
@@ -108,7 +110,7 @@ class KernelOp(IRDLOperation, HasIndexRanges):
     sym_name = prop_def(SymbolNameConstraint())
     grid = prop_def(IntegerAttr)
     threads = prop_def(IntegerAttr)
-    resident = opt_prop_def(IntegerAttr)
+    min_blocks_per_sm = opt_prop_def(IntegerAttr)
     comment = opt_prop_def(StringAttr)
     body = region_def("single_block")
     outputs = var_result_def(TensorType)
@@ -123,9 +125,9 @@ class KernelOp(IRDLOperation, HasIndexRanges):
         threads: int,
         body: Region,
         comment: str | None = None,
-        resident: int | None = None,
+        min_blocks_per_sm: int | None = None,
     ):
-        properties = _properties(name, grid, threads, comment, resident)
+        properties = _properties(name, grid, threads, comment, min_blocks_per_sm)
         super().__init__(operands=[inputs], result_types=[result_types], properties=properties, regions=[body])
 
     @property
@@ -199,12 +201,12 @@ class KernelOp(IRDLOperation, HasIndexRanges):
 
 
 def _parse_shape(parser: Parser, buffers: Sequence[Parser.Argument]) -> tuple[int, int, Region, str | None, int | None]:
-    """What `_print_shape` prints: grid, threads, body, comment, resident blocks."""
+    """What `_print_shape` prints: grid, threads, body, comment, blocks per multiprocessor."""
     block, grid = _parse_range(parser, "grid")
     thread, threads = _parse_range(parser, "threads")
-    resident = parser.parse_integer() if parser.parse_optional_keyword("resident") else None
+    min_blocks_per_sm = parser.parse_integer() if parser.parse_optional_keyword("min_blocks_per_sm") else None
     comment = parser.parse_str_literal() if parser.parse_optional_keyword("comment") else None
-    return grid, threads, parser.parse_region([*buffers, block, thread]), comment, resident
+    return grid, threads, parser.parse_region([*buffers, block, thread]), comment, min_blocks_per_sm
 
 
 def _print_input(printer: Printer, buffer: SSAValue, tensor: SSAValue) -> None:
@@ -247,7 +249,7 @@ class FuncOp(IRDLOperation, HasIndexRanges):
     sym_name = prop_def(SymbolNameConstraint())
     grid = prop_def(IntegerAttr)
     threads = prop_def(IntegerAttr)
-    resident = opt_prop_def(IntegerAttr)
+    min_blocks_per_sm = opt_prop_def(IntegerAttr)
     outputs = opt_prop_def(IntegerAttr)
     comment = opt_prop_def(StringAttr)
     body = region_def("single_block")
@@ -260,10 +262,10 @@ class FuncOp(IRDLOperation, HasIndexRanges):
         threads: int,
         body: Region,
         comment: str | None = None,
-        resident: int | None = None,
+        min_blocks_per_sm: int | None = None,
         outputs: int = 1,
     ):
-        properties = _properties(name, grid, threads, comment, resident)
+        properties = _properties(name, grid, threads, comment, min_blocks_per_sm)
         if outputs != 1:
             properties["outputs"] = IntegerAttr(outputs, i64)
         super().__init__(properties=properties, regions=[body])

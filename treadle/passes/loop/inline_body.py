@@ -129,7 +129,7 @@ class KernelArguments:
             old.threads.value.data,
             body,
             comment,
-            None if old.resident is None else old.resident.value.data,
+            None if old.min_blocks_per_sm is None else old.min_blocks_per_sm.value.data,
         )
         new.location = old.location
         Rewriter.insert_op(new, InsertPoint.before(old))

@@ -81,8 +81,8 @@ def _lower_kernel(kernel: FuncOp) -> None:
     lowered = KernelOp(kernel.sym_name, *shape, Region(block))
     if kernel.comment is not None:
         lowered.attributes["comment"] = kernel.comment
-    if kernel.resident is not None:
-        lowered.attributes["resident"] = kernel.resident
+    if kernel.min_blocks_per_sm is not None:
+        lowered.attributes["min_blocks_per_sm"] = kernel.min_blocks_per_sm
     lowered.location = kernel.location
     Rewriter.replace_op(kernel, lowered)
     if lowered.shared_bytes(dynamic=False) > MAX_STATIC_SHARED:

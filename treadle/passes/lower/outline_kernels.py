@@ -36,7 +36,7 @@ def outline(kernels: Sequence[KernelOp], taken: Iterable[str] = ()) -> tuple[lis
 
 def kernel_key(kernel: KernelOp) -> Key:
     """What a kernel does, without its names: equal keys, equal programs."""
-    shape = (kernel.grid.value.data, kernel.threads.value.data, kernel.resident, len(kernel.outputs))
+    shape = (kernel.grid.value.data, kernel.threads.value.data, kernel.min_blocks_per_sm, len(kernel.outputs))
     return (*shape, _block_key(kernel.body.block, {}))
 
 
@@ -59,7 +59,7 @@ def _op_key(op: Operation, numbers: dict[SSAValue, int]) -> Key:
 def _function(kernel: KernelOp, name: str) -> FuncOp:
     grid, threads, outputs = kernel.grid.value.data, kernel.threads.value.data, len(kernel.outputs)
     function = FuncOp(name, grid, threads, kernel.detach_region(0), outputs=outputs)
-    function.resident = kernel.resident
+    function.min_blocks_per_sm = kernel.min_blocks_per_sm
     function.location = kernel.location
     return function
 
