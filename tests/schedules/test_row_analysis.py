@@ -11,7 +11,7 @@ from xdsl.ir import SSAValue
 from tests.schedules.row_cases import layer_norm, rms_norm, softmax, tensor, variance
 from treadle.dialects.graph import AtOp, ComputeOp, MatmulOp, PoolOp, ReductionOp, UnaryOp, definition
 from treadle.dialects.graph.definition import DefinitionBuilder, Scalar, compute_of
-from treadle.schedules.row_analysis import MOST_HELD, Rows, analyse_rows
+from treadle.schedules.row_analysis import MOST_CACHED, Rows, analyse_rows
 from treadle.schedules.row_strides import columns_are_contiguous, neighbouring_rows
 
 
@@ -45,7 +45,7 @@ def test_one_element_a_row():
 
 
 @pytest.mark.parametrize(
-    ("compute", "held"),
+    ("compute", "reused"),
     [
         (softmax((4, 8), 1, "float32"), ["graph.at", "math.exp"]),
         (layer_norm((4, 8), 1, "float32"), ["graph.at"]),
@@ -53,18 +53,18 @@ def test_one_element_a_row():
         (variance((4, 8), 1, "float32"), ["graph.at"]),
     ],
 )
-def test_what_is_held(compute: ComputeOp, held: list[str]):
+def test_what_is_reused(compute: ComputeOp, reused: list[str]):
     rows = rows_of(compute)
-    owners = [rows.numbers.example(n).owner for n in rows.held]
-    assert sorted(owner.name for owner in owners if not isinstance(owner, SSAValue)) == held  # pyright: ignore
+    owners = [rows.numbers.example(n).owner for n in rows.reused]
+    assert sorted(owner.name for owner in owners if not isinstance(owner, SSAValue)) == reused  # pyright: ignore
     x = compute.tensors()[0]
     assert all(owner.source is x for owner in owners if isinstance(owner, AtOp))
 
 
-def test_a_held_row_is_read_once_and_a_longer_one_in_every_phase():
-    held, long = softmax((3, MOST_HELD), 1, "float32"), softmax((3, MOST_HELD + 1), 1, "float32")
-    assert rows_of(held).read_points(held.tensors()[0]) == 3 * MOST_HELD
-    assert rows_of(long).read_points(long.tensors()[0]) == 3 * 3 * (MOST_HELD + 1)
+def test_a_cached_row_is_read_once_and_a_longer_one_in_every_phase():
+    cached, long = softmax((3, MOST_CACHED), 1, "float32"), softmax((3, MOST_CACHED + 1), 1, "float32")
+    assert rows_of(cached).read_points(cached.tensors()[0]) == 3 * MOST_CACHED
+    assert rows_of(long).read_points(long.tensors()[0]) == 3 * 3 * (MOST_CACHED + 1)
 
 
 def test_parameters_are_read_for_every_row():

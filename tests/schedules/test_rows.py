@@ -77,31 +77,31 @@ def test_rows_of_other_types(name: str):
     check(name, ("layer_norm", (3, 70), 1), "float64")
 
 
-@pytest.mark.parametrize("hold", [True, False])
+@pytest.mark.parametrize("cache_row", [True, False])
 @pytest.mark.parametrize(("parts", "rows"), [(1, 32), (2, 16), (4, 32), (8, 4), (16, 8), (32, 1), (64, 2), (128, 1)])
 @pytest.mark.parametrize("lanes", ["columns", "rows"])
-def test_knobs_of_row_cuda(lanes: str, parts: int, rows: int, hold: bool):
+def test_knobs_of_row_cuda(lanes: str, parts: int, rows: int, cache_row: bool):
     for case in (SMALL, ("layer_norm", (3, 61), 1)):
-        check("row_cuda", case, lanes=lanes, parts=parts, rows=rows, hold=hold)
-    check("row_cuda", ACROSS, lanes=lanes, parts=parts, rows=rows, hold=hold)
+        check("row_cuda", case, lanes=lanes, parts=parts, rows=rows, cache_row=cache_row)
+    check("row_cuda", ACROSS, lanes=lanes, parts=parts, rows=rows, cache_row=cache_row)
 
 
-@pytest.mark.parametrize("hold", [True, False])
+@pytest.mark.parametrize("cache_row", [True, False])
 @pytest.mark.parametrize("vector", [2, 4, 8])
-def test_vectors_of_row_cuda(vector: int, hold: bool):
+def test_vectors_of_row_cuda(vector: int, cache_row: bool):
     for parts, rows in ((1, 32), (4, 8), (32, 2)):
         for case in (("softmax", (3, 24), 1), ("layer_norm", (2, 40), 1), ("variance", (3, 16), 1)):
-            check("row_cuda", case, lanes="columns", parts=parts, rows=rows, vector=vector, hold=hold)
+            check("row_cuda", case, lanes="columns", parts=parts, rows=rows, vector=vector, cache_row=cache_row)
 
 
-@pytest.mark.parametrize("hold", [True, False])
+@pytest.mark.parametrize("cache_row", [True, False])
 @pytest.mark.parametrize("lanes", [16, 32, 64])
 @pytest.mark.parametrize("rows", [1, 4])
-def test_knobs_of_row_cpu(lanes: int, rows: int, hold: bool):
+def test_knobs_of_row_cpu(lanes: int, rows: int, cache_row: bool):
     for case in (SMALL, ("layer_norm", (3, 111), 1), ("variance", (3, 50), 1)):
-        check("row_cpu", case, lanes=lanes, rows=rows, hold=hold)
-    check("row_cpu", ACROSS, lanes=lanes, rows=rows, hold=hold)
-    check("row_cpu", ("softmax", (3, 1), 1), lanes=lanes, rows=rows, hold=hold, across="columns")
+        check("row_cpu", case, lanes=lanes, rows=rows, cache_row=cache_row)
+    check("row_cpu", ACROSS, lanes=lanes, rows=rows, cache_row=cache_row)
+    check("row_cpu", ("softmax", (3, 1), 1), lanes=lanes, rows=rows, cache_row=cache_row, across="columns")
 
 
 @pytest.mark.parametrize("shape", [(3, 41), (2, 70), (5, 1), (1, 300), (4, 9, 20)], ids=str)
@@ -139,7 +139,7 @@ def test_masks_and_nan_are_as_the_definition_says(name: str, columns: int):
 
 
 @pytest.mark.parametrize("case", [SMALL, ("layer_norm", (4, 48), 1), ACROSS], ids=str)
-def test_a_held_row_is_read_once(case: Case):
+def test_a_cached_row_is_read_once(case: Case):
     compute = build(case)
     x = compute.tensors()[0]
     kernel = kernel_of("row_cuda", compute, {})
@@ -151,12 +151,12 @@ def test_exponentials_are_computed_once():
     for name in BOTH:
         kernel = kernel_of(name, softmax((4, 64), 1, "float32"), {})
         assert sum(op.name == "math.exp" for op in kernel.walk()) == 1
-    again = kernel_of("row_cuda", softmax((4, 64), 1, "float32"), {"hold": False})
+    again = kernel_of("row_cuda", softmax((4, 64), 1, "float32"), {"cache_row": False})
     assert sum(op.name == "math.exp" for op in again.walk()) == 2
 
 
 def test_a_row_that_a_warp_computes_needs_no_shared_memory():
-    choices: dict[str, Choice] = {"parts": 32, "rows": 4, "lanes": "columns", "vector": 1, "hold": True}
+    choices: dict[str, Choice] = {"parts": 32, "rows": 4, "lanes": "columns", "vector": 1, "cache_row": True}
     kernel = kernel_of("row_cuda", softmax((64, 128), 1, "float32"), choices)
     assert not [op for op in kernel.walk() if isinstance(op, BarrierOp)]
     shared = SpaceAttr(Space.SHARED)
@@ -167,7 +167,7 @@ def test_a_row_that_a_warp_computes_needs_no_shared_memory():
 def test_no_barrier_can_be_left_out():
     compute = softmax((3, 128), 1, "float32")
     env = inputs_of(compute)
-    choices: dict[str, Choice] = {"parts": 64, "rows": 2, "lanes": "columns", "vector": 1, "hold": True}
+    choices: dict[str, Choice] = {"parts": 64, "rows": 2, "lanes": "columns", "vector": 1, "cache_row": True}
     for left_out in range(2):
         kernel = kernel_of("row_cuda", compute, choices)
         barriers = [op for op in kernel.walk() if isinstance(op, BarrierOp)]
@@ -178,18 +178,18 @@ def test_no_barrier_can_be_left_out():
                 Kernel(kernel).run([env[operand] for operand in kernel.inputs], reverse=reverse)
 
 
-def test_a_long_row_is_not_held():
+def test_a_long_row_is_not_cached():
     compute = layer_norm((2, 40000), 1, "float32")
     for name in BOTH:
-        assert TEMPLATES[name].default(compute, target_of(name))["hold"] is False
+        assert TEMPLATES[name].default(compute, target_of(name))["cache_row"] is False
 
 
-@pytest.mark.parametrize(("dtype", "held"), [("float16", True), ("float32", True), ("float64", False)])
-def test_the_default_holds_what_its_registers_hold(dtype: str, held: bool) -> None:
+@pytest.mark.parametrize(("dtype", "cached"), [("float16", True), ("float32", True), ("float64", False)])
+def test_the_default_caches_what_its_registers_hold(dtype: str, cached: bool) -> None:
     """16 columns a thread, two values of each, by 1024 threads: 32 registers of the 64 of each, or twice as many."""
     compute = softmax((64, 16384), 1, dtype)
     choices = TEMPLATES["row_cuda"].default(compute, target_of("row_cuda"))
-    assert (choices["parts"], choices["hold"]) == (1024, held)
+    assert (choices["parts"], choices["cache_row"]) == (1024, cached)
 
 
 def rejection(name: str, compute: ComputeOp, **choices: Choice) -> str:
@@ -205,15 +205,15 @@ def test_too_many_threads_are_rejected():
     assert "accepted: at most 1024 on sm_80" in message
 
 
-def test_too_many_held_columns_are_rejected():
-    message = rejection("row_cuda", softmax((2, 4000), 1, "float32"), parts=32, rows=1, vector=1, hold=True)
-    assert "takes 250 registers a thread to keep columns in, 186 too many; accepted: at most 64" in message
+def test_too_many_cached_columns_are_rejected():
+    message = rejection("row_cuda", softmax((2, 4000), 1, "float32"), parts=32, rows=1, vector=1, cache_row=True)
+    assert "takes 250 registers a thread to cache columns in, 186 too many; accepted: at most 64" in message
     # Of 1024 threads each has 64 registers, half of them for columns.
-    message = rejection("row_cuda", softmax((64, 320), 1, "float32"), parts=16, rows=64, vector=1, hold=True)
-    assert "takes 40 registers a thread to keep columns in, 8 too many; accepted: at most 32" in message
-    message = rejection("row_cuda", softmax((64, 320), 1, "float64"), parts=16, rows=32, vector=1, hold=True)
-    assert "takes 80 registers a thread to keep columns in, 16 too many; accepted: at most 64" in message
-    message = rejection("row_cpu", softmax((2, 40000), 1, "float32"), hold=True)
+    message = rejection("row_cuda", softmax((64, 320), 1, "float32"), parts=16, rows=64, vector=1, cache_row=True)
+    assert "takes 40 registers a thread to cache columns in, 8 too many; accepted: at most 32" in message
+    message = rejection("row_cuda", softmax((64, 320), 1, "float64"), parts=16, rows=32, vector=1, cache_row=True)
+    assert "takes 80 registers a thread to cache columns in, 16 too many; accepted: at most 64" in message
+    message = rejection("row_cpu", softmax((2, 40000), 1, "float32"), cache_row=True)
     assert "row_cpu holds 40000 elements of each value, 23552 too many; accepted: at most 16448" in message
 
 

@@ -275,7 +275,7 @@ def _fold_mod(e: Expr, monomial: Monomial, scale: Expr, atom: Mod) -> Expr | Non
     rest = _take(e, scale * quotient * b, monomial)
     if rest is not None:
         return rest + scale * y
-    held = dict(e.terms)
+    terms = dict(e.terms)
     cofactor, k = scale.terms[0] if scale.terms else ((), scale.constant)
     for other, coefficient in e.terms:
         if coefficient != k * b:
@@ -285,8 +285,8 @@ def _fold_mod(e: Expr, monomial: Monomial, scale: Expr, atom: Mod) -> Expr | Non
             continue
         offset = _remove(digit.arg, quotient)
         if offset is not None:
-            del held[other], held[monomial]
-            return sum_of(held, e.constant) + scale * mod(y + offset * b, b * digit.divisor)
+            del terms[other], terms[monomial]
+            return sum_of(terms, e.constant) + scale * mod(y + offset * b, b * digit.divisor)
     return None
 
 
@@ -301,19 +301,19 @@ def _fold_div(e: Expr, monomial: Monomial, k: int, cofactor: Monomial, atom: Div
 
 
 def _take(e: Expr, part: Expr, monomial: Monomial) -> Expr | None:
-    """e without `monomial` and without `part`, if e holds every term of part with its exact coefficient."""
+    """e without `monomial` and without `part`, if e has every term of part with its exact coefficient."""
     return _remove(Expr(tuple(t for t in e.terms if t[0] != monomial), e.constant), part)
 
 
 def _remove(e: Expr, part: Expr) -> Expr | None:
-    """e - part, if e holds every term of part with its exact coefficient."""
-    held = dict(e.terms)
-    spelled = {_flat(m): m for m in held}
+    """e - part, if e has every term of part with its exact coefficient."""
+    terms = dict(e.terms)
+    spelled = {_flat(m): m for m in terms}
     for wanted, coefficient in part.terms:
         spelling = spelled.pop(_flat(wanted), None)
-        if spelling is None or held.pop(spelling) != coefficient:
+        if spelling is None or terms.pop(spelling) != coefficient:
             return None
-    return sum_of(held, e.constant - part.constant) if part.terms else None
+    return sum_of(terms, e.constant - part.constant) if part.terms else None
 
 
 def _flat(monomial: Monomial) -> Monomial:

@@ -20,8 +20,8 @@ from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp
 from treadle.dialects.graph.compute import yielded
 from treadle.dialects.scalar_functions import FUNCTION_OF
 
-MOST_HELD = 1 << 14
-"""Columns up to which a template keeps what it has read and computed of a row: 512 threads with 32 registers each on a
+MOST_CACHED = 1 << 14
+"""Columns up to which a template caches what it has read and computed of a row: 512 threads with 32 registers each on a
 GPU, 64 KiB of floats in a CPU's second cache. Of longer rows, each reduction reads anew."""
 MOST_COLUMNS = 1 << 17
 """Columns up to which one block of threads a row is worth the kernels that it saves."""
@@ -82,9 +82,9 @@ class Rows:
         return ValueNumbers(self)
 
     @cached_property
-    def held(self) -> frozenset[int]:
+    def reused(self) -> frozenset[int]:
         """The values of a column that one phase computes and a later one needs again: reads, and costly arithmetic."""
-        return _held(self)
+        return _reused(self)
 
     @property
     def phases(self) -> list[SSAValue]:
@@ -106,7 +106,7 @@ class Rows:
         across = {numbers.number(value) for value in of_tensor if not numbers.is_columnar(value)}
         along = {numbers.number(value) for value in of_tensor if numbers.is_columnar(value)}
         reads = len(along)
-        if self.columns > MOST_HELD:
+        if self.columns > MOST_CACHED:
             reads = sum(len(along & _needed(phase, numbers)) for phase in self.phases)
         return self.rows * (len(across) + reads * self.columns)
 
@@ -209,19 +209,19 @@ def is_costly(op: Operation) -> bool:
     return isinstance(op, arith.DivfOp) or (function is not None and function.cost > 1)
 
 
-def _held(rows: Rows) -> frozenset[int]:
+def _reused(rows: Rows) -> frozenset[int]:
     """Walks the phases as a kernel would compute them: what is found computed is not computed from its operands."""
     numbers = rows.numbers
-    kept: set[int] = set()
-    held: set[int] = set()
+    computed: set[int] = set()
+    reused: set[int] = set()
     for phase in rows.phases:
-        found = _needed(phase, numbers, stop=kept)
-        held |= kept & found
-        kept |= {n for n in found if _may_be_held(numbers.example(n), numbers)}
-    return frozenset(held)
+        found = _needed(phase, numbers, stop=computed)
+        reused |= computed & found
+        computed |= {n for n in found if _may_be_cached(numbers.example(n), numbers)}
+    return frozenset(reused)
 
 
-def _may_be_held(value: SSAValue, numbers: ValueNumbers) -> bool:
+def _may_be_cached(value: SSAValue, numbers: ValueNumbers) -> bool:
     op = value.owner
     if not isinstance(op, Operation) or not numbers.is_columnar(value):
         return False
@@ -243,4 +243,4 @@ def _needed(root: SSAValue, numbers: ValueNumbers, stop: Sequence[int] | set[int
     return found
 
 
-__all__ = ["MOST_COLUMNS", "MOST_HELD", "Rows", "ValueNumbers", "analyse_rows"]
+__all__ = ["MOST_CACHED", "MOST_COLUMNS", "Rows", "ValueNumbers", "analyse_rows"]

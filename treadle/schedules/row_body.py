@@ -23,12 +23,12 @@ class RowBody:
     A *phase* computes something of every column: the terms of a reduction, or the result. `begin_row` gives the row's
     index; then `run` goes through the definition and asks for each reduction's fold.
 
-    held: a buffer for each value that is kept between phases, none where a phase computes everything anew
+    cached: a buffer for each value that a later phase reads again; empty where each phase computes everything anew
     """
 
-    def __init__(self, b: KernelBuilder, rows: Rows, held: Mapping[int, SSAValue]):
+    def __init__(self, b: KernelBuilder, rows: Rows, cached: Mapping[int, SSAValue]):
         self.b, self.rows, self.numbers = b, rows, rows.numbers
-        self._held = held
+        self._cached = cached
         self._available: set[int] = set()
         self._fresh: set[int] = set()
         self._row: dict[int, SSAValue] = {}
@@ -116,14 +116,14 @@ class RowBody:
         if number in self._kept and self.lane is not None:
             known[number] = self.b.load(self._kept[number], [self.lane])
             return known[number]
-        held = self._held.get(number)
-        if held is None or column is None:
+        buffer = self._cached.get(number)
+        if buffer is None or column is None:
             known[number] = self._emit(value.owner, known, column)
         elif number in self._available:
-            known[number] = self.b.load(held, column.slot)
+            known[number] = self.b.load(buffer, column.slot)
         else:
             known[number] = self._emit(value.owner, known, column)
-            self.b.store(known[number], held, column.slot)
+            self.b.store(known[number], buffer, column.slot)
             self._fresh.add(number)
         return known[number]
 

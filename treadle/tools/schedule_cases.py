@@ -103,7 +103,7 @@ class Case:
 class Compiled:
     """What a schedule of a group compiles to. Bytes, except for registers of a thread; occupancy is a fraction.
 
-    register_limit: what a thread may have of them, as many blocks held at once as the schedule asks for
+    register_limit: what a thread may have of them, with as many blocks resident as the schedule asks for
     conflicts, excess_requests: of the worst warp of each access, summed over the accesses in the kernel's text
     excess_sectors: what stores, and loads whose sectors do not stay in the L1 cache, ask for in vain, and what the
         worst block loads in vain of other buffers
@@ -198,10 +198,10 @@ def _excess_sectors(accesses: Sequence[MemoryTransactions], fetched: Sequence[Fe
     What a block loads again comes from the cache if all that is fetched of the buffers in question fits.
     """
     fits = SECTOR_BYTES * sum(each.sectors for each in fetched) <= cache_bytes
-    held: Sequence[Fetched] = fetched if fits else ()
-    cached = {each.buffer for each in held}
+    reused: Sequence[Fetched] = fetched if fits else ()
+    cached = {each.buffer for each in reused}
     asked = (each for each in accesses if each.is_global and (each.is_store or each.buffer not in cached))
-    return sum(each.excess for each in asked) + sum(each.excess for each in held)
+    return sum(each.excess for each in asked) + sum(each.excess for each in reused)
 
 
 def _product(x: Sequence[SSAValue]) -> Sequence[Operation]:

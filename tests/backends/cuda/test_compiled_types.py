@@ -40,7 +40,7 @@ def test_every_type_compiles(template: str) -> None:
 
 
 @pytest.mark.parametrize("columns", [20480, 65536])
-def test_rows_too_long_to_be_held_spill_nothing(columns: int) -> None:
+def test_rows_too_long_to_be_cached_spill_nothing(columns: int) -> None:
     """Left to itself, the compiler keeps all columns of a thread in flight, of which 64 registers have no room."""
     graph = Graph(
         *(np.broadcast_to(np.zeros((), np.float32), each) for each in ((64, columns), (columns,), (columns,)))

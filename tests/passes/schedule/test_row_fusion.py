@@ -16,7 +16,7 @@ from treadle.compiler import lower
 from treadle.dialects.graph import BinaryOp, LayerNormOp, MatmulOp, SoftmaxOp, UnaryOp
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.registry import treadle_context
-from treadle.schedules.row_analysis import MOST_HELD
+from treadle.schedules.row_analysis import MOST_CACHED
 from treadle.target import Target
 
 TARGETS = ("cpu", "sm_80")
@@ -64,10 +64,10 @@ def test_a_costly_neighbour_is_computed_once(build: Callable[[Graph], SSAValue],
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_costly_prologue_of_a_row_that_is_read_again_is_stored(target: str) -> None:
-    graph = row(MOST_HELD + 4)
+    graph = row(MOST_CACHED + 4)
     first, second = kernels(graph.module(prologue(graph)), target)
     assert (count(first, "math.tanh") > 0, count(second, "math.tanh")) == (True, 0)
-    graph = row(MOST_HELD + 4)
+    graph = row(MOST_CACHED + 4)
     assert len(kernels(graph.module(epilogue(graph)), target)) == 1
 
 

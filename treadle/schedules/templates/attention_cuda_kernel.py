@@ -152,15 +152,15 @@ class AttentionKernel:
         """The loop over tiles of keys and values. Of the two barriers of a step, the first lies between the last use
         of the keys and the next ones, and between writing weights and reading them; the second does that for values."""
         b, tile = self.b, self.tile
-        held = {
+        fetched = {
             operand: self._registers(
                 name, tile.fetched(operand.lines, operand.extent, operand.vector), type=self.element
             )
             for name, operand in (("next_keys", self.keys), ("next_values", self.values))
         }
-        for operand, registers in held.items():
+        for operand, registers in fetched.items():
             self._fetch(operand, b.index(0), registers)
-        for operand, registers in held.items():
+        for operand, registers in fetched.items():
             self._keep(operand, registers)
         b.barrier()
         with b.loop("step", self.tiles) as step:
@@ -169,18 +169,18 @@ class AttentionKernel:
             several = self.most_tiles > 1
             if several:
                 with b.when(more):
-                    for operand, registers in held.items():
+                    for operand, registers in fetched.items():
                         self._fetch(operand, following, registers)
             self._weigh(step)
             b.barrier()
             if several:
                 with b.when(more):
-                    self._keep(self.keys, held[self.keys])
+                    self._keep(self.keys, fetched[self.keys])
             self._accumulate()
             if several:
                 b.barrier()
                 with b.when(more):
-                    self._keep(self.values, held[self.values])
+                    self._keep(self.values, fetched[self.values])
 
     def _row(self, i: Index) -> Index:
         """The thread's i-th row of the tile."""

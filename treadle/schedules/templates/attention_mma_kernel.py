@@ -163,7 +163,7 @@ class AttentionMmaKernel:
             b.commit()
         b.wait(stages - 1)
         b.barrier()
-        held = self._held_queries()
+        queries = self._query_fragments()
         with b.loop("step", self.work.tiles) as step:
             b.wait(stages - 2)
             # Behind it every thread sees this step's tiles, and has used those that are overwritten next.
@@ -172,20 +172,20 @@ class AttentionMmaKernel:
             self._fetch_step(following, following % stages)
             b.commit()
             stage = step % stages
-            scores = self._scores(step, stage, held)
+            scores = self._scores(step, stage, queries)
             self._weigh(scores)
             self._accumulate(stage, scores)
 
-    def _held_queries(self) -> SSAValue:
-        """The warp's queries as operands A, which stay in registers."""
+    def _query_fragments(self) -> SSAValue:
+        """The warp's queries as operands A, in registers."""
         b, tile = self.b, self.tile
         type = self.fragments[0]
-        held = b.alloc("held", [tile.slabs, tile.padded_size // STEP], type)
+        queries = b.alloc("query_fragments", [tile.slabs, tile.padded_size // STEP], type)
         with b.tasks(["r", "k"], repeat(tile.slabs, tile.padded_size // STEP), unroll=True) as (r, k):
             row = self._slab(r) + self.lane % STEP
             column = k * STEP + (self.lane // STEP) * PRODUCT_N
-            b.store(b.load_matrix(self.queries.shared, [row, column], type), held, [r, k])
-        return held
+            b.store(b.load_matrix(self.queries.shared, [row, column], type), queries, [r, k])
+        return queries
 
     def _slab(self, r: Index) -> Index:
         """The first row of the warp's r-th slab, in the block's tile."""
@@ -204,7 +204,7 @@ class AttentionMmaKernel:
         """The first column of a tile product of which the lane holds elements."""
         return (self.lane % _QUAD) * 2
 
-    def _products(self, step: Index, stage: Index, held: SSAValue) -> SSAValue:
+    def _products(self, step: Index, stage: Index, queries: SSAValue) -> SSAValue:
         """Tile products of the warp's queries with the stage's keys."""
         b, tile = self.b, self.tile
         products = b.alloc("products", [tile.slabs, tile.own_columns // STEP, _PAIR], self.fragments[2])
@@ -220,7 +220,7 @@ class AttentionMmaKernel:
             indices = [stage, key, k * STEP + half]
             keys = b.load_matrix(self.keys.shared, indices, type)
             with b.tasks(["r", "q"], repeat(tile.slabs, _PAIR), unroll=True) as (r, q):
-                self._multiply(b.load(held, [r, k]), keys, products, [r, p, q])
+                self._multiply(b.load(queries, [r, k]), keys, products, [r, p, q])
         return products
 
     def _multiply(self, a: SSAValue, pair: SSAValue, sums: SSAValue, where: Sequence[Index]) -> None:
@@ -229,12 +229,12 @@ class AttentionMmaKernel:
         right = b.extract(pair, [where[-1]], self.fragments[1])
         b.store(b.insert(MmaOp(a, right, b.load(sums, where))), sums, where)
 
-    def _scores(self, step: Index, stage: Index, held: SSAValue) -> SSAValue:
+    def _scores(self, step: Index, stage: Index, queries: SSAValue) -> SSAValue:
         """Scaled and masked products of the lane's rows and the stage's keys, -inf where a row does not see a key."""
         b, tile = self.b, self.tile
         extents = [tile.slabs, tile.own_columns // STEP, _PAIR, _HALVES, 2]
         added = self._masked(step)
-        products = self._products(step, stage, held)
+        products = self._products(step, stage, queries)
         scores = b.alloc("scores", extents, f32)
         scale, _ = self._scale
         with b.tasks(["r", "p", "q", "h", "c"], repeat(*extents), unroll=True) as where:

@@ -24,7 +24,7 @@ from treadle.errors import TreadleError
 from treadle.schedules.accumulator import accumulator, narrowed
 from treadle.schedules.index_value import Index, Predicate
 from treadle.schedules.kernel_builder import KernelBuilder
-from treadle.schedules.row_analysis import MOST_HELD, Rows, analyse_rows, is_costly
+from treadle.schedules.row_analysis import MOST_CACHED, Rows, analyse_rows, is_costly
 from treadle.schedules.row_body import Column, RowBody
 from treadle.schedules.row_strides import columns_are_contiguous, neighbouring_dims, neighbouring_rows
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
@@ -41,8 +41,8 @@ class RowCpu(Template):
     """Vectors along the columns of one row (`across = "columns"`), `lanes` partial results of a fold at a time; or
     `lanes` rows at once where neighbouring rows are what lies side by side in memory (`across = "rows"`).
 
-    With `hold`, costly values, and elements that a prologue computes, stay in a buffer between the reductions; plain
-    elements are read again, from the first cache. A block computes `rows` rows, or `rows` groups of them.
+    With `cache_row`, costly values, and elements that a prologue computes, stay in a buffer between the reductions;
+    plain elements are read again, from the first cache. A block computes `rows` rows, or `rows` groups of them.
     """
 
     name: ClassVar[str] = "row_cpu"
@@ -51,7 +51,7 @@ class RowCpu(Template):
         Knob("across", ("columns", "rows"), "what the lanes of a vector take"),
         Knob("lanes", (16, 32, 64), "columns or rows at a time"),
         Knob("rows", tuple(2**n for n in range(17)), "rows, or groups of `lanes` rows, that a block computes"),
-        Knob("hold", (True, False), "whether costly values stay in a buffer between the reductions"),
+        Knob("cache_row", (True, False), "whether costly values stay in a buffer between the reductions"),
     )
 
     def fits(self, anchor: Anchor) -> bool:
@@ -62,25 +62,27 @@ class RowCpu(Template):
         neighbours = neighbouring_rows(found)
         across = neighbours >= _FEWEST_NEIGHBOURS and not columns_are_contiguous(found)
         lanes = _fitting(neighbours if across else found.columns // 4, target)
-        while across and lanes > _FEWEST_LANES and found.columns * lanes > MOST_HELD:
+        while across and lanes > _FEWEST_LANES and found.columns * lanes > MOST_CACHED:
             lanes //= 2
         together = lanes if across else 1
         tasks = ceil(neighbours / lanes) * (found.rows // neighbours) if across else found.rows
         rows = 1
         while rows * together * found.columns * len(found.phases) < _ENOUGH and rows * 8 < tasks:
             rows *= 2
-        hold = found.columns * together <= MOST_HELD
-        return {"across": "rows" if across else "columns", "lanes": lanes, "rows": rows, "hold": hold}
+        cache_row = found.columns * together <= MOST_CACHED
+        return {"across": "rows" if across else "columns", "lanes": lanes, "rows": rows, "cache_row": cache_row}
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         found, lanes = _rows_of(anchor), number(choices, "lanes")
-        if not choices["hold"]:
+        if not choices["cache_row"]:
             return
-        held = _padded(found.columns, lanes, target.lanes) if choices["across"] == "columns" else found.columns * lanes
-        most = MOST_HELD + lanes
-        if held > most:
+        cached = (
+            _padded(found.columns, lanes, target.lanes) if choices["across"] == "columns" else found.columns * lanes
+        )
+        most = MOST_CACHED + lanes
+        if cached > most:
             raise TreadleError(
-                f"row_cpu holds {held} elements of each value, {held - most} too many", accepted=f"at most {most}"
+                f"row_cpu caches {cached} elements of each value, {cached - most} too many", accepted=f"at most {most}"
             )
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
@@ -107,7 +109,7 @@ def _rows_of(anchor: Anchor) -> Rows:
 
 
 class _RowKernel:
-    """What both orders share: the kernel's builder, and the buffers of held values.
+    """What both orders share: the kernel's builder, and the buffers of cached values.
 
     A loop over lanes has whole vectors (of `vector` elements) only, so that partial results stay in registers.
     """
@@ -117,7 +119,7 @@ class _RowKernel:
         self.lanes, self.rows = number(choices, "lanes"), number(choices, "rows")
         self.tensors = found.compute.tensors()
         self.b = KernelBuilder([t.type for t in self.tensors if isinstance(t.type, TensorType)], found.compute.type)
-        values = [found.numbers.example(n) for n in sorted(found.held)] if choices["hold"] else []
+        values = [found.numbers.example(n) for n in sorted(found.reused)] if choices["cache_row"] else []
         kept = [v for v in values if not isinstance(v.owner, AtOp) or _is_computed(v.owner, found.compute)]
         self.body = RowBody(self.b, found, {found.numbers.number(v): self._buffer(v) for v in kept})
 
@@ -154,7 +156,7 @@ class _AlongColumns(_RowKernel):
     """Vectors of columns, row by row."""
 
     def _buffer(self, value: SSAValue) -> SSAValue:
-        return self.b.alloc("held", [_padded(self.found.columns, self.lanes, self.vector)], value.type)
+        return self.b.alloc("cached", [_padded(self.found.columns, self.lanes, self.vector)], value.type)
 
     def build(self, name: str) -> KernelOp:
         b, found = self.b, self.found
@@ -238,7 +240,7 @@ class _AcrossRows(_RowKernel):
     """Vectors of neighbouring rows, column by column."""
 
     def _buffer(self, value: SSAValue) -> SSAValue:
-        return self.b.alloc("held", [self.found.columns, self.lanes], value.type)
+        return self.b.alloc("cached", [self.found.columns, self.lanes], value.type)
 
     def build(self, name: str) -> KernelOp:
         b, found = self.b, self.found

@@ -22,16 +22,16 @@ from treadle.errors import TreadleError
 from treadle.schedules.accumulator import accumulator, narrowed
 from treadle.schedules.index_value import Index, all_of
 from treadle.schedules.kernel_builder import KernelBuilder
-from treadle.schedules.row_analysis import MOST_HELD, Rows, analyse_rows
+from treadle.schedules.row_analysis import MOST_CACHED, Rows, analyse_rows
 from treadle.schedules.row_body import RowBody, Slot
 from treadle.schedules.row_strides import columns_are_contiguous, neighbouring_rows
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
 from treadle.target import Target
 
 _MOST_REGISTERS = 64
-"""Registers per thread, of 255, that may keep columns: the rest is for addresses and arithmetic in flight."""
+"""Registers per thread, of 255, that may cache columns: the rest is for addresses and arithmetic in flight."""
 _AT_ONCE = 4
-"""Loads in flight per thread where the row is not kept in registers: the unroll factor of loops over its columns."""
+"""Loads in flight per thread where the row is not cached in registers: the unroll factor of loops over its columns."""
 _FEWEST_NEIGHBOURS = 4
 """Rows side by side in memory from which on lanes that take them are better than lanes that take columns."""
 _FEWEST_AT_ONCE = 8
@@ -49,7 +49,7 @@ class RowCuda(Template):
     """A block computes `rows` rows with `parts` threads each: a thread's columns are
     `repeat(n) * spatial(parts) * repeat(vector)`.
 
-    With `hold`, a row stays in registers: each column is read once, and each costly value of it is computed once;
+    With `cache_row`, a row stays in registers: each column is read once, and each costly value of it is computed once;
     without, each phase reads the row again. A fold goes through registers, then through the lanes of a warp, then
     through shared memory across warps. Neighbouring threads take neighbouring columns (`lanes = "columns"`), or
     neighbouring rows where those are adjacent in memory (`lanes = "rows"`). Source: Milakov and Gimelshein, "Online
@@ -63,7 +63,7 @@ class RowCuda(Template):
         Knob("rows", tuple(2**n for n in range(11)), "rows of a block"),
         Knob("lanes", ("columns", "rows"), "what neighbouring threads take"),
         Knob("vector", (1, 2, 4, 8), "neighbouring columns that a thread takes together"),
-        Knob("hold", (True, False), "whether a row stays in registers between its reductions"),
+        Knob("cache_row", (True, False), "whether a row stays in registers between its reductions"),
     )
 
     def fits(self, anchor: Anchor) -> bool:
@@ -71,8 +71,7 @@ class RowCuda(Template):
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
         found = _rows_of(anchor)
-        hold = found.columns <= MOST_HELD
-        return _across_rows(found, hold, target) if _side_by_side(found) else _along_columns(found, hold, target)
+        return _across_rows(found, target) if _side_by_side(found) else _along_columns(found, target)
 
     def decided(self, anchor: Anchor, target: Target) -> Choices:
         found = _rows_of(anchor)
@@ -82,10 +81,10 @@ class RowCuda(Template):
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         found, share = _rows_of(anchor), _Share.of(choices)
-        held = _held_registers(found, share.chunks(found) * share.vector) if choices["hold"] else 0
+        cached = _cache_registers(found, share.chunks(found) * share.vector) if choices["cache_row"] else 0
         for what, used, limit in (
             ("threads", share.threads, target.max_threads_per_block),
-            ("registers a thread to keep columns in", held, _most_held(share.threads, target)),
+            ("registers a thread to cache columns in", cached, _most_cached(share.threads, target)),
         ):
             if used > limit:
                 raise TreadleError(
@@ -107,21 +106,26 @@ class RowCuda(Template):
             )
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
-        return _RowKernel(_rows_of(anchor), _Share.of(choices), bool(choices["hold"])).build(name)
+        return _RowKernel(_rows_of(anchor), _Share.of(choices), bool(choices["cache_row"])).build(name)
 
 
-def _held_registers(found: Rows, columns: int) -> int:
-    """Registers for the values of so many columns that stay there between phases."""
+def _cache_registers(found: Rows, columns: int) -> int:
+    """Registers that cache the values of so many columns between phases."""
     words = max(1, byte_width(accumulator(found.compute.type.get_element_type())) // 4)
-    return columns * len(found.held) * words
+    return columns * len(found.reused) * words
 
 
-def _most_held(threads: int, target: Target) -> int:
-    """Registers per thread that may keep columns, where blocks of so many threads share a multiprocessor's.
+def _most_cached(threads: int, target: Target) -> int:
+    """Registers per thread that may cache columns, where blocks of so many threads share a multiprocessor's.
 
     The other half is for addresses and arithmetic in flight, which do not grow with the columns.
     """
     return min(_MOST_REGISTERS, target.registers_per_multiprocessor // threads // 2)
+
+
+def _may_cache(found: Rows, columns: int, threads: int, target: Target) -> bool:
+    """Whether rows are short enough to be cached, and a thread of a block has registers for that many columns."""
+    return found.columns <= MOST_CACHED and _cache_registers(found, columns) <= _most_cached(threads, target)
 
 
 def _side_by_side(found: Rows) -> bool:
@@ -129,7 +133,7 @@ def _side_by_side(found: Rows) -> bool:
     return neighbouring_rows(found) >= _FEWEST_NEIGHBOURS and not columns_are_contiguous(found)
 
 
-def _along_columns(found: Rows, hold: bool, target: Target) -> dict[str, Choice]:
+def _along_columns(found: Rows, target: Target) -> dict[str, Choice]:
     """A warp a row where that leaves a thread at most 16 columns, more threads for longer rows and where rows are few,
     fewer for rows shorter than a warp."""
     most = _MOST_PARTS if _exchanges(found) else _MOST_UNSHUFFLED
@@ -143,8 +147,8 @@ def _along_columns(found: Rows, hold: bool, target: Target) -> dict[str, Choice]
     rows = max(1, _SMALL_BLOCK // parts)
     while rows > 1 and rows * parts > WARP and found.rows < rows * target.multiprocessors:
         rows //= 2
-    hold = hold and _held_registers(found, ceil(units / parts) * vector) <= _most_held(parts * rows, target)
-    return {"parts": parts, "rows": rows, "lanes": "columns", "vector": vector, "hold": hold}
+    cache_row = _may_cache(found, ceil(units / parts) * vector, parts * rows, target)
+    return {"parts": parts, "rows": rows, "lanes": "columns", "vector": vector, "cache_row": cache_row}
 
 
 def _widest(found: Rows, target: Target) -> int:
@@ -158,7 +162,7 @@ def _widest(found: Rows, target: Target) -> int:
     )
 
 
-def _across_rows(found: Rows, hold: bool, target: Target) -> dict[str, Choice]:
+def _across_rows(found: Rows, target: Target) -> dict[str, Choice]:
     """A warp's lanes on neighbouring rows; so many threads a row that each has at most 16 columns. Where that leaves
     multiprocessors idle, fewer rows a block, but so many as memory moves at once."""
     parts = 1
@@ -167,8 +171,8 @@ def _across_rows(found: Rows, hold: bool, target: Target) -> dict[str, Choice]:
     rows = max(WARP, _SMALL_BLOCK // parts)
     while rows > _FEWEST_AT_ONCE and rows * parts > WARP and found.rows < rows * target.multiprocessors:
         rows //= 2
-    hold = hold and _held_registers(found, ceil(found.columns / parts)) <= _most_held(parts * rows, target)
-    return {"parts": parts, "rows": rows, "lanes": "rows", "vector": 1, "hold": hold}
+    cache_row = _may_cache(found, ceil(found.columns / parts), parts * rows, target)
+    return {"parts": parts, "rows": rows, "lanes": "rows", "vector": 1, "cache_row": cache_row}
 
 
 def _filling(target: Target) -> int:
@@ -221,17 +225,17 @@ class _Share:
 class _RowKernel:
     """Writes the kernel of one row computation."""
 
-    def __init__(self, found: Rows, share: _Share, hold: bool):
+    def __init__(self, found: Rows, share: _Share, cache_row: bool):
         self.found, self.share = found, share
         compute = found.compute
         self.tensors = compute.tensors()
         self.b = KernelBuilder([t.type for t in self.tensors if isinstance(t.type, TensorType)], compute.type)
         self.chunks = share.chunks(found)
-        self.held: dict[int, SSAValue] = {}
-        if hold:
-            for n in sorted(found.held):
-                self.held[n] = self.b.alloc("held", [self.chunks * share.vector], found.numbers.example(n).type)
-        self.body = RowBody(self.b, found, self.held)
+        self.cached: dict[int, SSAValue] = {}
+        if cache_row:
+            for n in sorted(found.reused):
+                self.cached[n] = self.b.alloc("cached", [self.chunks * share.vector], found.numbers.example(n).type)
+        self.body = RowBody(self.b, found, self.cached)
 
     def build(self, name: str) -> KernelOp:
         b, found, share = self.b, self.found, self.share
@@ -265,8 +269,8 @@ class _RowKernel:
         b, found, share = self.b, self.found, self.share
         units = found.columns // share.vector
         # Unrolled in full, a long loop would have more loads in flight than there are registers.
-        at_once = None if self.held or self.chunks <= _AT_ONCE else _AT_ONCE
-        with b.loop("c", self.chunks, unroll=bool(self.held), at_once=at_once) as c:
+        at_once = None if self.cached or self.chunks <= _AT_ONCE else _AT_ONCE
+        with b.loop("c", self.chunks, unroll=bool(self.cached), at_once=at_once) as c:
             unit = c * share.parts + self.part
             with b.when(unit < units if units % share.parts else None):
                 if share.vector == 1:

@@ -167,13 +167,13 @@ class _TransposeBody:
                 values.update(zip(self.compute.body.block.args, ssa_values(index), strict=True))
                 self._element({at: b.load(tile, [o, i]) for at, tile in tiles.items()}, values, index)
 
-    def _element(self, held: dict[AtOp, SSAValue], values: dict[SSAValue, SSAValue], index: Sequence[Index]) -> None:
+    def _element(self, loaded: dict[AtOp, SSAValue], values: dict[SSAValue, SSAValue], index: Sequence[Index]) -> None:
         b = self.b
         for op in self.compute.body.block.ops:
             if isinstance(op, YieldOp):
                 b.store(values[op.value], b.output, index)
-            elif isinstance(op, AtOp) and op in held:
-                values[op.result] = held[op]
+            elif isinstance(op, AtOp) and op in loaded:
+                values[op.result] = loaded[op]
             else:
                 values[op.results[0]] = emit_operation(b, op, values)
 

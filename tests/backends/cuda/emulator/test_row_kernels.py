@@ -88,7 +88,7 @@ GRAPHS: dict[str, tuple[Build, tuple[Shape, ...]]] = {
     "softmax of a prime": (_softmax(1), ((17, 131),)),
     "softmax across rows": (_softmax(1), ((2, 81, 37),)),
     "softmax of many warps a row": (_softmax(1), ((3, 9001),)),
-    "softmax of a row that is not held": (_softmax(1), ((1, 100003),)),
+    "softmax of a row that is not cached": (_softmax(1), ((1, 100003),)),
     "layer norm of BERT": (_layer_norm(2), ((1, 20, 768), (768,), (768,))),
     "layer norm over two dimensions": (_layer_norm(1), ((9, 5, 13), (5, 13), (5, 13))),
     "residual, layer norm, gelu": (_residual_norm_gelu, ((33, 100), (33, 100), (100,), (100,))),
