@@ -35,8 +35,8 @@ from treadle.backends.cuda.driver import Driver
 from treadle.backends.cuda.gpu_probe import why_no_gpu
 from treadle.backends.cuda.open_driver import open_driver
 from treadle.dialects.graph.dtypes import numpy_dtype
+from treadle.environment import available_cores
 from treadle.errors import TreadleError
-from treadle.knobs import available_cores
 from treadle.target import Target
 from treadle.tools.schedule_cases import Case, cases, group_of
 

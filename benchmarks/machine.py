@@ -11,7 +11,7 @@ from pathlib import Path
 
 from treadle.backends.c.toolchain import find_toolchain
 from treadle.backends.cuda.open_driver import open_driver
-from treadle.knobs import available_cores, load_knobs
+from treadle.environment import available_cores, load_environment
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("treadle", "xdsl", "numpy", "onnxruntime")
@@ -30,7 +30,7 @@ def describe_run() -> dict[str, object]:
         "cpu": cpu_model(),
         "cores": available_cores(),
         "system": f"{platform.system()} {platform.machine()}",
-        "compiler": find_toolchain(load_knobs()).version.splitlines()[0],
+        "compiler": find_toolchain(load_environment()).version.splitlines()[0],
         "versions": {"python": platform.python_version(), **versions},
     }
 

@@ -15,8 +15,8 @@ import treadle
 from tests.helpers.graphs import Graph, random
 from tests.helpers.onnx_models import linear_model
 from treadle.dialects.graph import AttentionOp, FusedOp, MatmulOp
+from treadle.environment import load_environment
 from treadle.errors import TreadleError
-from treadle.knobs import load_knobs
 from treadle.passes.instruments import ir_text
 from treadle.request import Request, lowered_module
 from treadle.target import TARGETS, Target
@@ -56,7 +56,7 @@ def test_models_for_two_targets_of_one_name_are_two(tmp_path: Path, monkeypatch:
         model = treadle.compile(module, target, device="emulator")
         np.testing.assert_allclose(model(x)[0], expected, rtol=0, atol=1e-4)
         folders.add(model.folder)
-    assert len(folders) == 3 == len(list((load_knobs().cache_dir / "models").glob("*/*")))
+    assert len(folders) == 3 == len(list((load_environment().cache_dir / "models").glob("*/*")))
     texts = {(folder / "module.mlir").read_text() for folder in folders}
     assert len(texts) == 2, "a device's name alone changes no code"
 

@@ -13,9 +13,9 @@ from treadle.backends.cuda.compiler import nvrtc_version
 from treadle.backends.cuda.driver import check_toolkit
 from treadle.backends.cuda.emulator import Emulation
 from treadle.backends.cuda.open_driver import open_driver
+from treadle.environment import Environment, load_environment
 from treadle.errors import TreadleError
 from treadle.host import host_target
-from treadle.knobs import Knobs, load_knobs
 from treadle.lazy import lazy_module
 from treadle.model import CompiledModel, Device, check_device
 from treadle.settings import Settings, parse_precision
@@ -66,7 +66,7 @@ def compile(
                each dynamic dimension by its name, `{"batch": 1}`
     precision: "f16" or "bf16" for the operands and results of products, convolutions and attention (weights take half
                the memory; sums, norms and functions stay f32), "tf32" for their tensor-core arithmetic only
-    threads:   cpu: threads of a call; default: the knob TREADLE_NUM_THREADS
+    threads:   cpu: threads of a call; default: the variable TREADLE_NUM_THREADS
     device:    "emulator" runs a GPU target's kernels on the CPU; default: the target's own hardware
     checks:    emulator: what is checked of every memory access and barrier, see `treadle.backends.cuda.emulator`
     counters:  emulator: whether to count what each line of the kernels does
@@ -79,8 +79,8 @@ def compile(
     Raises TreadleError that names the place and what would be accepted: a file that is no model, an unsupported
     operator, shapes that do not fit, no compiler, a cache that cannot be written.
     """
-    knobs = load_knobs()
-    trace = knobs.trace_dir if trace_dir is None else Path(trace_dir)
+    environment = load_environment()
+    trace = environment.trace_dir if trace_dir is None else Path(trace_dir)
     chosen = resolve_target(target, device)
     emulation = Emulation(tuple(checks), counters, limit)
     check_device(device, emulation, chosen.name, chosen.kind)
@@ -88,8 +88,8 @@ def compile(
     path = Path(model) if isinstance(model, str | Path) else None
     content = _content(model, path)
     extents = normalized(shapes)
-    key = artifact_key(content, extents, str(chosen), _toolchain(chosen, knobs), precision)
-    store = store_of(knobs)
+    key = artifact_key(content, extents, str(chosen), _toolchain(chosen, environment), precision)
+    store = store_of(environment)
     if cached and trace is None and not explain_fusion:
         found = find_artifact(store, key, None if path is None else path.parent)
         if found is not None:
@@ -160,6 +160,6 @@ def _read(path: Path) -> bytes:
         raise TreadleError(f"cannot read the model: {error.strerror}", path, "the path of an .onnx file") from error
 
 
-def _toolchain(target: Target, knobs: Knobs) -> str:
+def _toolchain(target: Target, environment: Environment) -> str:
     """What compiles the printed text; TreadleError if there is none, before any work is done."""
-    return f"nvrtc {nvrtc_version()}" if target.is_cuda else find_toolchain(knobs, target).identity()
+    return f"nvrtc {nvrtc_version()}" if target.is_cuda else find_toolchain(environment, target).identity()

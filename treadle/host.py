@@ -12,8 +12,8 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from treadle.environment import available_cores
 from treadle.instruction_sets import INSTRUCTION_SETS, NATIVE
-from treadle.knobs import available_cores
 from treadle.target import KIB, TARGETS, Target
 
 CPUINFO = Path("/proc/cpuinfo")

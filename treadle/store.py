@@ -19,8 +19,8 @@ from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 
+from treadle.environment import Environment
 from treadle.errors import TreadleError
-from treadle.knobs import Knobs
 from treadle.publishing import scratch_folder
 from treadle.store_trim import SCRATCH, directory_bytes, discard, sweep_store, trim
 
@@ -155,9 +155,9 @@ def digest(*parts: str | bytes) -> str:
     return hasher.hexdigest()
 
 
-def store_of(knobs: Knobs) -> Store:
+def store_of(environment: Environment) -> Store:
     """The store of a cache directory and its limit; the same object each time, since it counts what it writes."""
-    return _store_at(knobs.cache_dir, knobs.cache_limit)
+    return _store_at(environment.cache_dir, environment.cache_limit)
 
 
 @lru_cache(maxsize=32)

@@ -11,7 +11,7 @@ from tests.models.agreement import NAMES
 from tests.models.catalog import require_model
 from treadle.backends.cuda.compiler import Unit, compile_cubins
 from treadle.backends.cuda.resources import Resources, occupancy
-from treadle.knobs import load_knobs
+from treadle.environment import load_environment
 from treadle.model import CompiledModel
 from treadle.store import store_of
 from treadle.target import Target
@@ -30,7 +30,7 @@ def resources_of(model: CompiledModel) -> dict[str, Resources]:
     """What ptxas said of each kernel; the units come from the cache, where the model's compilation put them."""
     texts = [model.folder / name for name in sorted(model.manifest.files) if name.endswith(".cu")]
     units = [Unit(path.stem, path.read_text()) for path in texts]
-    cubins = compile_cubins(units, Target.parse(model.target), cache=store_of(load_knobs()))
+    cubins = compile_cubins(units, Target.parse(model.target), cache=store_of(load_environment()))
     return {name: each for cubin in cubins for name, each in cubin.resources.items()}
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from xdsl.ir import SSAValue
 
-from tests.backends.c.toolchains import knobs
+from tests.backends.c.toolchains import private_environment
 from tests.helpers.graphs import Graph
 from tests.helpers.limits import assert_within, module_limits, with_rounded_weights
 from tests.schedules.attention_cases import Sizes, arrays
@@ -24,7 +24,7 @@ from treadle.compiler import lower
 from treadle.dialects.graph import AttentionOp, BinaryOp, ReshapeOp, SliceOp, TransposeOp, WhereOp
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
-from treadle.knobs import Knobs
+from treadle.environment import Environment
 from treadle.target import Target
 from treadle.tools.schedule_cases import Case, cases, compiled
 
@@ -33,9 +33,9 @@ GPU = Target.parse("sm_80")
 
 
 @pytest.fixture(scope="session")
-def emulator_knobs(tmp_path_factory: pytest.TempPathFactory) -> Knobs:
-    """Knobs whose cache lives as long as the session."""
-    return knobs(tmp_path_factory.mktemp("emulator"))
+def emulator_environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """An environment whose cache lives as long as the session."""
+    return private_environment(tmp_path_factory.mktemp("emulator"))
 
 
 def whole(**properties: Any) -> Build:
@@ -121,7 +121,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", list(PROGRAMS))
-def test_attention_is_one_kernel_right_and_clean(name: str, emulator_knobs: Knobs) -> None:
+def test_attention_is_one_kernel_right_and_clean(name: str, emulator_environment: Environment) -> None:
     program = PROGRAMS[name]
     graph = program.graph()
     module = graph.module(program.build(graph))
@@ -131,7 +131,7 @@ def test_attention_is_one_kernel_right_and_clean(name: str, emulator_knobs: Knob
     lower(treadle_context(), module, GPU, after="schedule", to="plan")
     assert sum(isinstance(op, FuncOp) for op in module.walk()) == program.kernels
     lower(treadle_context(), module, GPU, after="plan")
-    (result,), reports = EmulatedProgram(module, tuple(CHECKS), knobs=emulator_knobs).run(graph.inputs)
+    (result,), reports = EmulatedProgram(module, tuple(CHECKS), environment=emulator_environment).run(graph.inputs)
     if program.template == "attention_mma":
         expected = with_rounded_weights(expected, graph.inputs[0 if program.joined else 2], program.sizes.n)
     assert_within(result, expected, program.dtype, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.backends.c.toolchains import knobs
+from tests.backends.c.toolchains import private_environment
 from tests.helpers.graphs import Graph
 from tests.helpers.limits import assert_within, module_limits, with_rounded_weights
 from tests.schedules.attention_cases import Sizes, arrays
@@ -14,7 +14,7 @@ from treadle.compiler import lower
 from treadle.dialects.graph import AttentionOp, FusedOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice, UseAttr
-from treadle.knobs import Knobs
+from treadle.environment import Environment
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
 
@@ -29,14 +29,14 @@ CHOICES: list[dict[str, Choice]] = [
 
 
 @pytest.fixture(scope="session")
-def emulator_knobs(tmp_path_factory: pytest.TempPathFactory) -> Knobs:
-    """Knobs whose cache lives as long as the session."""
-    return knobs(tmp_path_factory.mktemp("emulator"))
+def emulator_environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """An environment whose cache lives as long as the session."""
+    return private_environment(tmp_path_factory.mktemp("emulator"))
 
 
 @pytest.mark.parametrize("causal", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("choices", CHOICES, ids=lambda c: "-".join(map(str, c.values())))
-def test_choices(choices: dict[str, Choice], causal: bool, emulator_knobs: Knobs) -> None:
+def test_choices(choices: dict[str, Choice], causal: bool, emulator_environment: Environment) -> None:
     graph = Graph(*arrays(SIZES.shapes, "float16"))
     module = graph.module(graph.add(AttentionOp(graph[0], graph[1], graph[2], scale=0.15, causal=causal)))
     (exact,) = module_limits(module, graph.inputs)
@@ -45,6 +45,6 @@ def test_choices(choices: dict[str, Choice], causal: bool, emulator_knobs: Knobs
     (group,) = [op for op in module.walk() if isinstance(op, FusedOp)]
     group.schedule = UseAttr.get(TEMPLATE.name, choices)
     lower(treadle_context(), module, Target.parse("sm_80"), after="schedule")
-    (result,), reports = EmulatedProgram(module, tuple(CHECKS), knobs=emulator_knobs).run(graph.inputs)
+    (result,), reports = EmulatedProgram(module, tuple(CHECKS), environment=emulator_environment).run(graph.inputs)
     assert_within(result, expected, "float16", SIZES)
     assert reports and not [str(report) for report in reports if report.findings]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from xdsl.dialects.builtin import ModuleOp
 
-from tests.backends.c.toolchains import knobs
+from tests.backends.c.toolchains import private_environment
 from tests.helpers.graphs import Graph
 from tests.schedules.tensor_cores import GPU, Array, sample
 from treadle.backends.cuda.compiler import compile_cubin
@@ -21,8 +21,8 @@ from treadle.compiler import lower
 from treadle.dialects.graph import ConvOp, FusedOp, TransposeOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import UseAttr
+from treadle.environment import Environment
 from treadle.errors import TreadleError
-from treadle.knobs import Knobs
 from treadle.settings import Settings
 from treadle.target import Target
 
@@ -96,15 +96,15 @@ def machine_code(layer: Layer, precision: str, arch: str) -> Sass:
 
 
 @pytest.fixture(scope="session")
-def emulator_knobs(tmp_path_factory: pytest.TempPathFactory) -> Knobs:
-    """Knobs whose cache lives as long as the session."""
-    return knobs(tmp_path_factory.mktemp("emulator"))
+def emulator_environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """An environment whose cache lives as long as the session."""
+    return private_environment(tmp_path_factory.mktemp("emulator"))
 
 
-def counted(layer: Layer, precision: str, settings: Knobs) -> LineCounters:
+def counted(layer: Layer, precision: str, environment: Environment) -> LineCounters:
     """What the layer's kernel did on the emulator."""
     module, image, _ = lowered(layer, precision)
-    _, (report,) = EmulatedProgram(module, (), counters=True, knobs=settings).run([image])
+    _, (report,) = EmulatedProgram(module, (), counters=True, environment=environment).run([image])
     assert report.counters is not None
     return report.counters.total
 
@@ -146,16 +146,18 @@ def test_windows_are_loaded_in_vectors_on_cuda_cores(name: str) -> None:
     ],
     ids=["3 x 3", "strided", "1 x 1", "groups"],
 )
-def test_windows_waste_no_sector_and_meet_in_no_bank(layer: Layer, precision: str, emulator_knobs: Knobs) -> None:
-    total = counted(layer, precision, emulator_knobs)
+def test_windows_waste_no_sector_and_meet_in_no_bank(
+    layer: Layer, precision: str, emulator_environment: Environment
+) -> None:
+    total = counted(layer, precision, emulator_environment)
     assert total.bank_conflicts == 0 and total.shared_requests > 0
     assert total.global_sectors == total.global_ideal > 0
 
 
 @pytest.mark.parametrize("precision", ["f16", "f32"])
 @pytest.mark.parametrize("stride", [1, 2])
-def test_depthwise_convolutions_waste_no_sector(stride: int, precision: str, emulator_knobs: Knobs) -> None:
-    total = counted(Layer(64, 64, 3, (30, 28), stride=stride, groups=64), precision, emulator_knobs)
+def test_depthwise_convolutions_waste_no_sector(stride: int, precision: str, emulator_environment: Environment) -> None:
+    total = counted(Layer(64, 64, 3, (30, 28), stride=stride, groups=64), precision, emulator_environment)
     assert total.global_sectors == total.global_ideal > 0
 
 
@@ -189,9 +191,9 @@ SMALL = {
         ("of groups", "tf32"),
     ],
 )
-def test_convolutions(name: str, precision: str, emulator_knobs: Knobs) -> None:
+def test_convolutions(name: str, precision: str, emulator_environment: Environment) -> None:
     module, image, expected = lowered(SMALL[name], precision)
-    program = EmulatedProgram(module, tuple(CHECKS), knobs=emulator_knobs)
+    program = EmulatedProgram(module, tuple(CHECKS), environment=emulator_environment)
     (actual,), reports = program.run([image])
     assert reports and not [str(report) for report in reports if report.findings]
     # Narrow results are rounded, tf32 operands too; sums of up to 588 terms in f32.

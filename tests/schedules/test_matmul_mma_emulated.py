@@ -11,7 +11,7 @@ import pytest
 from xdsl.dialects.builtin import TensorType, f16, f32
 from xdsl.ir import SSAValue
 
-from tests.backends.c.toolchains import knobs
+from tests.backends.c.toolchains import private_environment
 from tests.helpers.graphs import Graph, random
 from tests.schedules.tensor_cores import (
     GPU,
@@ -31,15 +31,15 @@ from treadle.dialects.graph import BinaryOp, CastOp, ConvOp, MatmulOp, PadOp, Sl
 from treadle.dialects.graph.definition import DefinitionBuilder, Scalar, compute_of
 from treadle.dialects.graph.linear import padded_at
 from treadle.dialects.schedule import Choice
-from treadle.knobs import Knobs
+from treadle.environment import Environment
 
 Build = Callable[[Graph], SSAValue]
 
 
 @pytest.fixture(scope="session")
-def emulator_knobs(tmp_path_factory: pytest.TempPathFactory) -> Knobs:
-    """Knobs whose cache lives as long as the session."""
-    return knobs(tmp_path_factory.mktemp("emulator"))
+def emulator_environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """An environment whose cache lives as long as the session."""
+    return private_environment(tmp_path_factory.mktemp("emulator"))
 
 
 def run_clean(program: EmulatedProgram, inputs: Sequence[Array]) -> Array:
@@ -49,24 +49,26 @@ def run_clean(program: EmulatedProgram, inputs: Sequence[Array]) -> Array:
     return result
 
 
-def check(shapes: tuple[Shape, Shape], dtype: str, settings: Knobs, **choices: Choice) -> None:
+def check(shapes: tuple[Shape, Shape], dtype: str, environment: Environment, **choices: Choice) -> None:
     """Compiles one product, and compares what the emulator computes with the product."""
     graph = Graph(*(sample(shape, dtype, seed) for seed, shape in enumerate(shapes)))
     module = scheduled(graph.module(graph.add(MatmulOp(graph[0], graph[1]))), TEMPLATE[dtype], choices, GPU)
     assert all("treadle_mma_" in unit.text for unit in print_kernels(module))
-    assert_product(run_clean(EmulatedProgram(module, tuple(CHECKS), knobs=settings), graph.inputs), *graph.inputs)
+    assert_product(
+        run_clean(EmulatedProgram(module, tuple(CHECKS), environment=environment), graph.inputs), *graph.inputs
+    )
 
 
 @pytest.mark.parametrize(
     "block",
     [((128, 128), (2, 2)), ((128, 256), (2, 4)), ((16, 128), (1, 4)), ((128, 32), (4, 2)), ((64, 32), (2, 2))],
 )
-def test_tiles(block: tuple[tuple[int, int], tuple[int, int]], emulator_knobs: Knobs):
+def test_tiles(block: tuple[tuple[int, int], tuple[int, int]], emulator_environment: Environment):
     extents, warps = block
     check(
         ((130, 72), (72, 264 if extents[1] > 32 else 28)),
         "float16",
-        emulator_knobs,
+        emulator_environment,
         block=extents,
         warps=warps,
         block_k=64,
@@ -76,11 +78,11 @@ def test_tiles(block: tuple[tuple[int, int], tuple[int, int]], emulator_knobs: K
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_an_odd_size_of_several_thousand(dtype: str, emulator_knobs: Knobs):
+def test_an_odd_size_of_several_thousand(dtype: str, emulator_environment: Environment):
     shape = (2039, 2039)
     graph = Graph(sample(shape, dtype, 0), sample(shape, dtype, 1))
     module = scheduled(graph.module(graph.add(MatmulOp(graph[0], graph[1]))), TEMPLATE[dtype], {}, GPU)
-    result = run_clean(EmulatedProgram(module, (), knobs=emulator_knobs, limit=600), graph.inputs)
+    result = run_clean(EmulatedProgram(module, (), environment=emulator_environment, limit=600), graph.inputs)
     assert_product(result, *graph.inputs)
 
 
@@ -90,12 +92,14 @@ def transposed(g: Graph, x: SSAValue) -> SSAValue:
 
 @pytest.mark.parametrize("order", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_aligned_products_waste_no_sector_and_meet_in_no_bank(dtype: str, order: str, emulator_knobs: Knobs):
+def test_aligned_products_waste_no_sector_and_meet_in_no_bank(
+    dtype: str, order: str, emulator_environment: Environment
+):
     shapes = [(128, 64) if order[0] == "n" else (64, 128), (64, 192) if order[1] == "n" else (192, 64)]
     graph = Graph(*(sample(shape, dtype, seed) for seed, shape in enumerate(shapes)))
     a, b = (graph[n] if turned == "n" else transposed(graph, graph[n]) for n, turned in enumerate(order))
     module = scheduled(graph.module(graph.add(MatmulOp(a, b))), TEMPLATE[dtype], {}, GPU)
-    _, (report,) = EmulatedProgram(module, (), counters=True, knobs=emulator_knobs).run(graph.inputs)
+    _, (report,) = EmulatedProgram(module, (), counters=True, environment=emulator_environment).run(graph.inputs)
     assert report.counters is not None
     total = report.counters.total
     assert total.bank_conflicts == 0 and total.shared_requests > 0
@@ -173,7 +177,7 @@ FUSED: dict[str, tuple[Build, tuple[Shape, ...], Sequence[Any], tuple[int, ...]]
 
 
 def check_group(
-    build: Build, shapes: Sequence[Shape], dtypes: Sequence[Any], settings: Knobs, template: str = "matmul_mma"
+    build: Build, shapes: Sequence[Shape], dtypes: Sequence[Any], environment: Environment, template: str = "matmul_mma"
 ) -> str:
     """Runs one group, and gives the text of its kernel."""
     inputs = [
@@ -182,7 +186,7 @@ def check_group(
     graph = Graph(*inputs)
     module, expected = in_one_group(graph, build)
     (unit,) = print_kernels(scheduled(module, template, {}, GPU))
-    result = run_clean(EmulatedProgram(module, tuple(CHECKS), knobs=settings), graph.inputs)
+    result = run_clean(EmulatedProgram(module, tuple(CHECKS), environment=environment), graph.inputs)
     # Both round the sum of up to 144 terms to 11 bits, and each of the operations behind it.
     scale = float(np.abs(expected.astype(np.float64)).max())
     np.testing.assert_allclose(
@@ -192,9 +196,9 @@ def check_group(
 
 
 @pytest.mark.parametrize("name", list(FUSED))
-def test_what_only_moves_data_rides_the_asynchronous_copies(name: str, emulator_knobs: Knobs):
+def test_what_only_moves_data_rides_the_asynchronous_copies(name: str, emulator_environment: Environment):
     build, shapes, dtypes, widths = FUSED[name]
-    text = check_group(build, shapes, dtypes, emulator_knobs)
+    text = check_group(build, shapes, dtypes, emulator_environment)
     assert [n for n in (4, 8, 16) if f"treadle_cp_async_{n}(" in text] == list(widths)
     assert copied_asynchronously(text) == {"shared_a", "shared_b"}
 
@@ -207,14 +211,14 @@ CONVOLUTIONS: dict[str, tuple[tuple[Shape, Shape], list[int]]] = {
 
 
 @pytest.mark.parametrize("name", list(CONVOLUTIONS))
-def test_convolutions(name: str, emulator_knobs: Knobs):
+def test_convolutions(name: str, emulator_environment: Environment):
     (image, filters), pads = CONVOLUTIONS[name]
     graph = Graph(sample(image, "float16", 0), sample(filters, "float16", 1))
     module = graph.module(graph.add(ConvOp(graph[0], graph[1], [1, 1], pads, [1, 1], 1)))
     (expected,) = evaluate_module(module, graph.inputs)
     lowered = scheduled(module, "matmul_mma", {}, GPU)
     assert "treadle_mma_" in "".join(unit.text for unit in print_kernels(lowered))
-    result = run_clean(EmulatedProgram(lowered, tuple(CHECKS), knobs=emulator_knobs), graph.inputs)
+    result = run_clean(EmulatedProgram(lowered, tuple(CHECKS), environment=emulator_environment), graph.inputs)
     scale = float(np.abs(expected.astype(np.float64)).max())
     np.testing.assert_allclose(
         result.astype(np.float64), expected.astype(np.float64), rtol=0, atol=2 * 2.0**-11 * scale
@@ -230,18 +234,18 @@ COMPUTED: dict[str, tuple[Build, tuple[Shape, ...], Sequence[Any]]] = {
 
 
 @pytest.mark.parametrize("name", list(COMPUTED))
-def test_what_computes_is_copied_by_loads_and_stores(name: str, emulator_knobs: Knobs):
+def test_what_computes_is_copied_by_loads_and_stores(name: str, emulator_environment: Environment):
     build, shapes, dtypes = COMPUTED[name]
-    text = check_group(build, shapes, dtypes, emulator_knobs)
+    text = check_group(build, shapes, dtypes, emulator_environment)
     assert copied_asynchronously(text) == {"shared_a" if name == "a cast of B" else "shared_b"}
 
 
-def test_a_prologue_of_tf32_rides_the_copies_too(emulator_knobs: Knobs):
+def test_a_prologue_of_tf32_rides_the_copies_too(emulator_environment: Environment):
     text = check_group(
         lambda g: g.add(MatmulOp(g[0], transposed(g, g[1]))),
         (A, (72, 64)),
         (SINGLE, SINGLE),
-        emulator_knobs,
+        emulator_environment,
         "matmul_tf32",
     )
     assert copied_asynchronously(text) == {"shared_a", "shared_b"}

@@ -214,7 +214,7 @@ def test_too_many_cached_columns_are_rejected():
     message = rejection("row_cuda", softmax((64, 320), 1, "float64"), parts=16, rows=32, vector=1, cache_row=True)
     assert "takes 80 registers a thread to cache columns in, 16 too many; accepted: at most 64" in message
     message = rejection("row_cpu", softmax((2, 40000), 1, "float32"), cache_row=True)
-    assert "row_cpu holds 40000 elements of each value, 23552 too many; accepted: at most 16448" in message
+    assert "row_cpu caches 40000 elements of each value, 23552 too many; accepted: at most 16448" in message
 
 
 def test_part_of_a_vector_is_rejected():

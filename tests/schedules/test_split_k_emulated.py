@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 
-from tests.backends.c.toolchains import knobs
+from tests.backends.c.toolchains import private_environment
 from tests.helpers.graphs import Graph, random
 from tests.schedules.tensor_cores import DTYPES, GPU, assert_product, in_one_group, sample, scheduled
 from treadle.backends.cuda.emulator import CHECKS, Emulator
@@ -20,7 +20,7 @@ from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
 from treadle.backends.cuda.printer import print_kernels
 from treadle.dialects.graph import BinaryOp, MatmulOp, TransposeOp, UnaryOp
 from treadle.dialects.schedule import Choice
-from treadle.knobs import Knobs
+from treadle.environment import Environment
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
@@ -46,14 +46,14 @@ SHAPES: list[tuple[Shape, Shape, int]] = [
 
 
 @pytest.fixture(scope="session")
-def emulator_knobs(tmp_path_factory: pytest.TempPathFactory) -> Knobs:
-    """Knobs whose cache lives as long as the session."""
-    return knobs(tmp_path_factory.mktemp("emulator"))
+def emulator_environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """An environment whose cache lives as long as the session."""
+    return private_environment(tmp_path_factory.mktemp("emulator"))
 
 
-def run_clean(module: ModuleOp, inputs: Sequence[Array], settings: Knobs) -> list[Array]:
+def run_clean(module: ModuleOp, inputs: Sequence[Array], environment: Environment) -> list[Array]:
     """The outputs, after making sure that no check found anything, and that another run gives the same bits."""
-    program = EmulatedProgram(module, tuple(CHECKS), knobs=settings)
+    program = EmulatedProgram(module, tuple(CHECKS), environment=environment)
     results, reports = program.run(inputs)
     assert reports and not [str(report) for report in reports if report.findings]
     again, _ = program.run(inputs)
@@ -63,13 +63,15 @@ def run_clean(module: ModuleOp, inputs: Sequence[Array], settings: Knobs) -> lis
 
 
 @pytest.mark.parametrize(("template", "dtype", "tile"), TEMPLATES, ids=[f"{t} {d}" for t, d, _ in TEMPLATES])
-def test_slices_add_up_to_the_product(template: str, dtype: str, tile: dict[str, Choice], emulator_knobs: Knobs):
+def test_slices_add_up_to_the_product(
+    template: str, dtype: str, tile: dict[str, Choice], emulator_environment: Environment
+):
     for n, (a, b, slices) in enumerate(SHAPES):
         graph = Graph(sample(a, dtype, 2 * n), sample(b, dtype, 2 * n + 1))
         module = graph.module(graph.add(MatmulOp(graph[0], graph[1])))
         lowered = scheduled(module, template, tile | {"split_k": slices}, GPU)
         assert all(f", {slices})" in _arrivals(unit.text) for unit in print_kernels(lowered))
-        (result,) = run_clean(lowered, graph.inputs, emulator_knobs)
+        (result,) = run_clean(lowered, graph.inputs, emulator_environment)
         assert_product(result, *graph.inputs)
 
 
@@ -80,13 +82,15 @@ def _arrivals(text: str) -> str:
 
 @pytest.mark.parametrize(("template", "tile"), [("matmul_simt", SIMT), ("matmul_tf32", MMA), ("matmul_mma", MMA)])
 @pytest.mark.parametrize("order", ["nt", "tn", "tt"])
-def test_operands_that_lie_transposed(order: str, template: str, tile: dict[str, Choice], emulator_knobs: Knobs):
+def test_operands_that_lie_transposed(
+    order: str, template: str, tile: dict[str, Choice], emulator_environment: Environment
+):
     dtype = "float16" if template == "matmul_mma" else "float32"
     shapes = [(36, 264) if order[0] == "n" else (264, 36), (264, 40) if order[1] == "n" else (40, 264)]
     graph = Graph(*(sample(shape, dtype, seed) for seed, shape in enumerate(shapes)))
     a, b = (graph[n] if turned == "n" else graph.add(TransposeOp(graph[n], [1, 0])) for n, turned in enumerate(order))
     module = scheduled(graph.module(graph.add(MatmulOp(a, b))), template, tile | {"split_k": 3}, GPU)
-    (result,) = run_clean(module, graph.inputs, emulator_knobs)
+    (result,) = run_clean(module, graph.inputs, emulator_environment)
     a, b = (x if turned == "n" else x.T for x, turned in zip(graph.inputs, order, strict=True))
     assert_product(result, a, b)
 
@@ -97,13 +101,15 @@ def _layer(g: Graph) -> SSAValue:
 
 
 @pytest.mark.parametrize(("template", "dtype", "tile"), TEMPLATES, ids=[f"{t} {d}" for t, d, _ in TEMPLATES])
-def test_epilogues_follow_the_sum(template: str, dtype: str, tile: dict[str, Choice], emulator_knobs: Knobs):
+def test_epilogues_follow_the_sum(
+    template: str, dtype: str, tile: dict[str, Choice], emulator_environment: Environment
+):
     shapes = ((37, 200), (200, 40), (40,), (37, 40))
     graph = Graph(*(random(*shape, seed=n).astype(DTYPES[dtype]) for n, shape in enumerate(shapes)))
     module, expected = in_one_group(graph, _layer)
     lowered = scheduled(module, template, tile | {"split_k": 3}, GPU)
     assert len(print_kernels(lowered)) == 1
-    (result,) = run_clean(lowered, graph.inputs, emulator_knobs)
+    (result,) = run_clean(lowered, graph.inputs, emulator_environment)
     # Both round the sum of 200 terms to the type's or to tf32's bits, and each of the operations behind it.
     rounding = 2.0**-8 if dtype == "bfloat16" else 2.0**-11
     scale = float(np.abs(expected.astype(np.float64)).max())
@@ -116,14 +122,15 @@ def _module(template: str, tile: dict[str, Choice], a: Shape, b: Shape) -> tuple
     return scheduled(module, template, tile | {"split_k": 4}, GPU), graph
 
 
-def test_the_result_does_not_depend_on_which_block_is_last(emulator_knobs: Knobs):
+def test_the_result_does_not_depend_on_which_block_is_last(emulator_environment: Environment):
     """The blocks of a kernel whose number counts down compute the same bits."""
     module, graph = _module("matmul_simt", SIMT, (19, 600), (600, 37))
     (unit,) = print_kernels(module)
     turned = unit.text.replace("(int)blockIdx.x", "(int)(gridDim.x - 1 - blockIdx.x)")
     assert turned != unit.text
     results = [
-        _launched(unit.name, text, module, graph.inputs, emulator_knobs, workers=1) for text in (unit.text, turned)
+        _launched(unit.name, text, module, graph.inputs, emulator_environment, workers=1)
+        for text in (unit.text, turned)
     ]
     assert results[0][0].tobytes() == results[1][0].tobytes()
     assert results[0][1:] == results[1][1:] == (0, [])
@@ -171,33 +178,40 @@ def _with_arrival(text: str, body: str) -> str:
 
 
 def _launched(
-    name: str, text: str, module: ModuleOp, inputs: Sequence[Array], settings: Knobs, workers: int | None = None
+    name: str,
+    text: str,
+    module: ModuleOp,
+    inputs: Sequence[Array],
+    environment: Environment,
+    workers: int | None = None,
 ) -> tuple[Array, int, list[str]]:
     """The product, what the counters hold behind the launch, and the kinds of what the checks found."""
     (kernel,) = [op for op in module.walk() if op.name == "cuda.kernel"]
     sizes = [np.prod(arg.type.get_shape()) for arg in kernel.regions[0].block.args]  # pyright: ignore
     sums, counters = np.full(sizes[2], np.nan, np.float32), np.zeros(sizes[3], np.int32)
     result = np.full((inputs[0].shape[0], inputs[1].shape[1]), np.nan, np.float32)
-    emulator = Emulator(text, tuple(CHECKS), knobs=settings, workers=workers)
+    emulator = Emulator(text, tuple(CHECKS), environment=environment, workers=workers)
     report = emulator.launch(name, kernel.grid_shape, kernel.block_shape, [*inputs, sums, counters, result])  # pyright: ignore
     return result, int(counters.sum()), [finding.kind for finding in report.findings]
 
 
 @pytest.mark.parametrize("fault", list(FAULTS))
-def test_a_fault_of_the_arrival_is_found(fault: str, emulator_knobs: Knobs):
+def test_a_fault_of_the_arrival_is_found(fault: str, emulator_environment: Environment):
     module, graph = _module("matmul_simt", SIMT, (16, 128), (128, 32))
     (unit,) = print_kernels(module)
     edit, kind = FAULTS[fault]
     text = edit(unit.text)
     assert text != unit.text
-    _, _, findings = _launched(unit.name, text, module, graph.inputs, emulator_knobs)
+    _, _, findings = _launched(unit.name, text, module, graph.inputs, emulator_environment)
     assert kind in findings
 
 
-def test_counters_that_do_not_wrap_are_left_over(emulator_knobs: Knobs):
+def test_counters_that_do_not_wrap_are_left_over(emulator_environment: Environment):
     module, graph = _module("matmul_simt", SIMT, (16, 128), (128, 32))
     (unit,) = print_kernels(module)
     body = "{ __threadfence(); bool last = atomicAdd(c, 1) == n - 1; __threadfence(); return last; }"
-    result, left, findings = _launched(unit.name, _with_arrival(unit.text, body), module, graph.inputs, emulator_knobs)
+    result, left, findings = _launched(
+        unit.name, _with_arrival(unit.text, body), module, graph.inputs, emulator_environment
+    )
     assert_product(result, *graph.inputs)
     assert left == 4 * (16 // 8) and not findings

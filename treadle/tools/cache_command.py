@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import argparse
 
-from treadle.knobs import load_knobs
+from treadle.environment import load_environment
 from treadle.store import KINDS, store_of
 from treadle.store_trim import kind_bytes
 
 
 def cache_command(args: argparse.Namespace) -> int:
     """Prints a line for each kind of entry, with its number and its size; with `--clear`, after removing them."""
-    knobs = load_knobs()
+    environment = load_environment()
     if args.clear:
-        store_of(knobs).clear()
-    print(f"{knobs.cache_dir}: at most {_megabytes(knobs.cache_limit)} (TREADLE_CACHE_LIMIT)")
+        store_of(environment).clear()
+    print(f"{environment.cache_dir}: at most {_megabytes(environment.cache_limit)} (TREADLE_CACHE_LIMIT)")
     for kind in KINDS:
-        count, size = kind_bytes(knobs.cache_dir, kind)
+        count, size = kind_bytes(environment.cache_dir, kind)
         print(f"{kind:<10} {count:>7} {_megabytes(size):>12}")
     return 0
 

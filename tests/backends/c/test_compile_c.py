@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.c.toolchains import COMMANDS, knobs
+from tests.backends.c.toolchains import COMMANDS, private_environment
 from treadle.backends.c import compiler, toolchain
 from treadle.backends.c.compiler import Unit, build_library, compile_objects, link
 from treadle.errors import TreadleError
@@ -21,49 +21,53 @@ def unit(name: str = "answer", value: int = 42) -> Unit:
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS.keys())
 def test_units_become_one_library_with_the_pool(tmp_path: Path, command: tuple[str, ...]) -> None:
-    library = ctypes.CDLL(str(build_library([unit("one", 1), unit("two", 2)], knobs(tmp_path, command))))
+    library = ctypes.CDLL(str(build_library([unit("one", 1), unit("two", 2)], private_environment(tmp_path, command))))
     assert (library.one(), library.two()) == (1, 2)
     assert library.treadle_pool_create is not None
 
 
 def test_objects_come_in_the_order_of_the_units(tmp_path: Path) -> None:
-    objects = compile_objects([unit(f"f{i}", i) for i in range(5)], knobs(tmp_path))
+    objects = compile_objects([unit(f"f{i}", i) for i in range(5)], private_environment(tmp_path))
     assert [f"f{i}".encode() in path.read_bytes() for i, path in enumerate(objects)] == [True] * 5
 
 
 def test_a_cached_unit_is_not_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = link(compile_objects([unit()], knobs(tmp_path)), knobs(tmp_path))
+    first = link(compile_objects([unit()], private_environment(tmp_path)), private_environment(tmp_path))
 
     def run_again(*_: object) -> None:
         raise AssertionError("compiled again")
 
     monkeypatch.setattr(compiler, "_run", run_again)
-    assert link(compile_objects([unit("answer")], knobs(tmp_path)), knobs(tmp_path)) == first
+    assert (
+        link(compile_objects([unit("answer")], private_environment(tmp_path)), private_environment(tmp_path)) == first
+    )
 
 
 def test_other_flags_make_another_object(tmp_path: Path) -> None:
-    plain = compile_objects([unit()], knobs(tmp_path))
-    assert compile_objects([unit()], knobs(tmp_path, flags=("-DX=1",))) != plain
+    plain = compile_objects([unit()], private_environment(tmp_path))
+    assert compile_objects([unit()], private_environment(tmp_path, flags=("-DX=1",))) != plain
 
 
 def test_another_header_makes_another_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = compile_objects([unit()], knobs(tmp_path))
+    plain = compile_objects([unit()], private_environment(tmp_path))
     monkeypatch.setattr(compiler, "_headers", lambda: [b"changed"])
-    assert compile_objects([unit()], knobs(tmp_path)) != plain
+    assert compile_objects([unit()], private_environment(tmp_path)) != plain
 
 
 @pytest.mark.parametrize("damage", [b"", b"short"])
 def test_a_damaged_entry_is_compiled_anew(tmp_path: Path, damage: bytes) -> None:
-    (made,) = compile_objects([unit()], knobs(tmp_path))
+    (made,) = compile_objects([unit()], private_environment(tmp_path))
     intact = made.read_bytes()
     made.write_bytes(damage)
-    assert compile_objects([unit()], knobs(tmp_path)) == [made]
+    assert compile_objects([unit()], private_environment(tmp_path)) == [made]
     assert made.read_bytes() == intact
 
 
 def test_a_wrong_line_is_named_with_its_unit(tmp_path: Path) -> None:
     with pytest.raises(TreadleError, match="unknown_name") as caught:
-        compile_objects([unit(), Unit("matmul_3", "int f(void) { return unknown_name; }")], knobs(tmp_path))
+        compile_objects(
+            [unit(), Unit("matmul_3", "int f(void) { return unknown_name; }")], private_environment(tmp_path)
+        )
     assert caught.value.where == "matmul_3"
     assert any("-O3" in note for note in caught.value.__notes__)
     assert not list((tmp_path / "scratch").iterdir())
@@ -73,20 +77,20 @@ def test_an_unwritable_cache_is_named(tmp_path: Path) -> None:
     occupied = tmp_path / "file"
     occupied.write_text("no folder")
     with pytest.raises(TreadleError, match="cannot write the cache") as caught:
-        compile_objects([unit()], knobs(occupied))
+        compile_objects([unit()], private_environment(occupied))
     assert "TREADLE_CACHE_DIR" in str(caught.value)
 
 
 def test_a_compiler_that_does_not_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(TreadleError, match="no-such-compiler"):
-        compile_objects([unit()], knobs(tmp_path, ("no-such-compiler",)))
+        compile_objects([unit()], private_environment(tmp_path, ("no-such-compiler",)))
 
 
 def test_a_machine_without_compilers_hears_what_would_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolchain.shutil, "which", lambda name: None)
     monkeypatch.setattr(toolchain.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(TreadleError, match="no C compiler found") as caught:
-        toolchain.find_toolchain(knobs(tmp_path))
+        toolchain.find_toolchain(private_environment(tmp_path))
     assert all(word in str(caught.value) for word in ("TREADLE_CC", "gcc", "ziglang"))
 
 
@@ -94,7 +98,7 @@ def test_the_wheel_stands_in_for_the_systems_compiler(tmp_path: Path, monkeypatc
     monkeypatch.setattr(toolchain.shutil, "which", lambda name: None)
     monkeypatch.setattr(toolchain.importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(toolchain, "_version", lambda command: "wheel")
-    found = toolchain.find_toolchain(dataclasses.replace(knobs(tmp_path), c_compiler=()))
+    found = toolchain.find_toolchain(dataclasses.replace(private_environment(tmp_path), c_compiler=()))
     assert found.command == (sys.executable, "-m", "ziglang", "cc")
 
 
@@ -110,7 +114,7 @@ FLAGS = {
 @pytest.mark.parametrize(("target", "flags"), FLAGS.items())
 def test_flags_follow_the_target(target: str, flags: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolchain, "_version", lambda command: "13")
-    found = toolchain.find_toolchain(knobs(tmp_path, ("gcc",)), TARGETS[target])
+    found = toolchain.find_toolchain(private_environment(tmp_path, ("gcc",)), TARGETS[target])
     assert {flag for flag in found.flags if flag.startswith("-m")} == flags
     assert bool(found.cpu) == (target == "cpu"), "only -march=native depends on the processor at hand"
 
@@ -120,7 +124,10 @@ def test_zig_has_other_names_for_instruction_sets(
     command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(toolchain, "_version", lambda command: "13")
-    flags = {name: toolchain.find_toolchain(knobs(tmp_path, command), TARGETS[name]).flags for name in ("avx2", "neon")}
+    flags = {
+        name: toolchain.find_toolchain(private_environment(tmp_path, command), TARGETS[name]).flags
+        for name in ("avx2", "neon")
+    }
     assert "-march=x86_64_v3" in flags["avx2"] and "-march=generic" in flags["neon"]
 
 
@@ -128,4 +135,4 @@ def test_zig_has_other_names_for_instruction_sets(
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="instruction sets of x86-64")
 def test_compilers_know_the_instruction_sets(tmp_path: Path, command: tuple[str, ...]) -> None:
     for name in ("avx512", "avx2", "sse2"):
-        compile_objects([unit()], knobs(tmp_path, command), target=TARGETS[name])
+        compile_objects([unit()], private_environment(tmp_path, command), target=TARGETS[name])

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 
-from tests.backends.c.toolchains import COMMANDS, knobs
+from tests.backends.c.toolchains import COMMANDS, private_environment
 from tests.helpers.graphs import Graph, random
 from tests.helpers.program_batch import CompiledProgram, PrintedProgram, compile_programs, print_program
 from treadle.backends.c.compiler import Unit, compile_objects
@@ -169,7 +169,9 @@ def test_a_products_tile_fits_the_registers(text: str, tile: tuple[int, int]) ->
 def test_code_for_neon_compiles(tmp_path: Path) -> None:
     target = TARGETS["neon"]
     command = (*COMMANDS["zig"], "-target", "aarch64-linux-gnu")
-    for path in compile_objects([Unit("all", _one_text(kernels_of("neon")))], knobs(tmp_path, command), target=target):
+    for path in compile_objects(
+        [Unit("all", _one_text(kernels_of("neon")))], private_environment(tmp_path, command), target=target
+    ):
         assert path.read_bytes()[18] == 183, "the machine of an ELF file: EM_AARCH64"
 
 

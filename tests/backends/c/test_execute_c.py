@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.backends.c.toolchains import COMMANDS, knobs
+from tests.backends.c.toolchains import COMMANDS, private_environment
 from treadle.backends.buffers import TensorSpec
 from treadle.backends.c.compiler import Unit, build_library
 from treadle.backends.c.executor import ALIGNMENT, CpuProgram, aligned, aligned_empty
@@ -47,7 +47,9 @@ void treadle_run(struct treadle_pool *pool, void *const *inputs, void *const *ou
 @pytest.fixture(scope="module", params=COMMANDS)
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program above, as a shared library."""
-    return build_library([Unit("host", TEXT)], knobs(tmp_path_factory.mktemp("cache"), COMMANDS[request.param]))
+    return build_library(
+        [Unit("host", TEXT)], private_environment(tmp_path_factory.mktemp("cache"), COMMANDS[request.param])
+    )
 
 
 def program(library: Path, threads: int | None = None) -> CpuProgram:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.backends.c.toolchains import COMMANDS, knobs
+from tests.backends.c.toolchains import COMMANDS, private_environment
 from treadle.backends.c.compiler import Unit, compile_objects, link
 
 Floats = npt.NDArray[np.float32]
@@ -74,8 +74,10 @@ BUILDS = [(name, ()) for name in COMMANDS] + [(name, ("-march=x86-64",)) for nam
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """The header's functions, compiled."""
     compiler, flags = request.param
-    settings = knobs(tmp_path_factory.mktemp("cache"), COMMANDS[compiler], (*flags, "-Wall", "-Wextra", "-Werror"))
-    return ctypes.CDLL(str(link(compile_objects([header_unit()], settings), settings)))
+    environment = private_environment(
+        tmp_path_factory.mktemp("cache"), COMMANDS[compiler], (*flags, "-Wall", "-Wextra", "-Werror")
+    )
+    return ctypes.CDLL(str(link(compile_objects([header_unit()], environment), environment)))
 
 
 def call(library: ctypes.CDLL, function: str, x: Floats, z: Floats | None = None) -> Floats:

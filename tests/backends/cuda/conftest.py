@@ -5,26 +5,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.c.toolchains import knobs
+from tests.backends.c.toolchains import private_environment
 from tests.backends.cuda.fake_libcuda.build import COMPILER, build_fake_libcuda
 from treadle.backends.cuda.driver import Device
 from treadle.backends.cuda.emulator import CHECKS, Emulator
 from treadle.backends.cuda.open_driver import open_driver
-from treadle.knobs import Knobs, load_knobs
+from treadle.environment import Environment, load_environment
 
 
 @pytest.fixture(scope="session")
-def emulator_knobs() -> Knobs:
-    """Knobs without flags of the caller's, and with the cache of the whole run."""
-    return knobs(load_knobs().cache_dir)
+def emulator_environment() -> Environment:
+    """An environment without flags of the caller's, and with the cache of the whole run."""
+    return private_environment(load_environment().cache_dir)
 
 
 @pytest.fixture(scope="session")
-def emulate(emulator_knobs: Knobs) -> Callable[..., Emulator]:
+def emulate(emulator_environment: Environment) -> Callable[..., Emulator]:
     """Compiles a text with all checks, unless told otherwise."""
 
     def make(source: str, checks: tuple[str, ...] = tuple(CHECKS), limit: float = 60.0, workers: int = 2) -> Emulator:
-        return Emulator(source, checks, limit=limit, workers=workers, knobs=emulator_knobs)
+        return Emulator(source, checks, limit=limit, workers=workers, environment=emulator_environment)
 
     return make
 

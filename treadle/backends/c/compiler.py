@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from treadle.backends.c.toolchain import INCLUDE_DIRECTORIES, Toolchain, find_toolchain
+from treadle.environment import Environment, available_cores, load_environment
 from treadle.errors import TreadleError
-from treadle.knobs import Knobs, available_cores, load_knobs
 from treadle.store import digest, store_of
 from treadle.target import Target
 
@@ -34,7 +34,7 @@ def pool_unit() -> Unit:
 
 def build_library(
     units: Sequence[Unit],
-    knobs: Knobs | None = None,
+    environment: Environment | None = None,
     *,
     headers: Mapping[str, str] | None = None,
     target: Target | None = None,
@@ -44,14 +44,14 @@ def build_library(
     The thread pool and the headers are this package's, unless `headers` has others, by name: then the units are all.
     """
     all_units = [*units, pool_unit()] if headers is None else units
-    settings = load_knobs() if knobs is None else knobs
-    with store_of(settings).writing():  # until the objects are linked, nobody evicts them
-        return link(compile_objects(all_units, settings, headers=headers, target=target), settings)
+    chosen = environment or load_environment()
+    with store_of(chosen).writing():  # until the objects are linked, nobody evicts them
+        return link(compile_objects(all_units, chosen, headers=headers, target=target), chosen)
 
 
 def compile_objects(
     units: Sequence[Unit],
-    knobs: Knobs | None = None,
+    environment: Environment | None = None,
     *,
     headers: Mapping[str, str] | None = None,
     target: Target | None = None,
@@ -61,11 +61,11 @@ def compile_objects(
     They run on `target` (default: this machine). `headers` stand in for this package's, by name. Raises TreadleError
     that names the unit and the compiler's first error; the log is attached as a note.
     """
-    settings = load_knobs() if knobs is None else knobs
-    toolchain = find_toolchain(settings, target)
+    chosen = environment or load_environment()
+    toolchain = find_toolchain(chosen, target)
     found = _headers() if headers is None else [part for item in sorted(headers.items()) for part in item]
     salt = digest(toolchain.identity(), *found)
-    store = store_of(settings)
+    store = store_of(chosen)
 
     def compile_unit(unit: Unit) -> Path:
         key = digest(salt, unit.text)
@@ -75,17 +75,17 @@ def compile_objects(
         return list(workers.map(compile_unit, units))
 
 
-def link(objects: Sequence[Path], knobs: Knobs | None = None) -> Path:
+def link(objects: Sequence[Path], environment: Environment | None = None) -> Path:
     """A shared library of the objects; raises TreadleError with the linker's first error."""
-    settings = load_knobs() if knobs is None else knobs
-    toolchain = find_toolchain(settings)
+    chosen = environment or load_environment()
+    toolchain = find_toolchain(chosen)
     paths = list(objects)
     key = digest(toolchain.identity(), *(path.read_bytes() for path in paths))
 
     def produce(target: Path) -> None:
         _run(toolchain.link_command(paths, target), "link")
 
-    return store_of(settings).fetch("libraries", key, ".so", produce)
+    return store_of(chosen).fetch("libraries", key, ".so", produce)
 
 
 def _headers() -> list[bytes]:

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from treadle.backends.buffers import TensorSpec
 from treadle.backends.call_lock import CallLock
+from treadle.environment import load_environment
 from treadle.errors import TreadleError
-from treadle.knobs import load_knobs
 
 ALIGNMENT = 64
 """Bytes: every buffer that a kernel sees begins at a multiple of it (a cache line, and a 512-bit vector)."""
@@ -68,7 +68,7 @@ class CpuProgram:
     outputs:     what run() returns, in the order of the entry's `outputs`
     constants:   in the order of the entry's `constants`; memory-mapped arrays stay mapped if aligned
     arena_bytes: scratch memory, allocated once
-    threads:     workers of the pool, the calling thread included; default: the knob TREADLE_NUM_THREADS
+    threads:     workers of the pool, the calling thread included; default: the variable TREADLE_NUM_THREADS
     entry:       the name of the program's function, in a library that holds several
 
     Calls of run() from several threads take turns. close(), leaving a `with`, collection or the interpreter's end ends
@@ -87,7 +87,7 @@ class CpuProgram:
     ):
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
-        self.threads = load_knobs().num_threads if threads is None else threads
+        self.threads = load_environment().num_threads if threads is None else threads
         if self.threads < 1:
             raise TreadleError(f"threads is {self.threads}", library, "a number from 1 upwards")
         self._constants = [aligned(array) for array in constants]

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from treadle.environment import Environment
 from treadle.errors import TreadleError
 from treadle.instruction_sets import INSTRUCTION_SETS, NATIVE
-from treadle.knobs import Knobs
 from treadle.target import TARGETS, Target
 
 _HERE = Path(__file__).parent
@@ -63,17 +63,17 @@ class Toolchain:
         return "\n".join((*self.command, self.version, *self.flags, self.cpu))
 
 
-def find_toolchain(knobs: Knobs, target: Target | None = None) -> Toolchain:
-    """The toolchain that the knobs name, else the system's compiler, else the ziglang wheel, to compile for a target.
+def find_toolchain(environment: Environment, target: Target | None = None) -> Toolchain:
+    """The toolchain to compile for a target: the environment's, else the system's compiler, else the ziglang wheel.
 
     By default it compiles for this machine.
 
     Raises TreadleError if there is none, or if the one that was asked for does not answer to --version.
     """
-    command = knobs.c_compiler or _installed_compiler()
+    command = environment.c_compiler or _installed_compiler()
     target = target or TARGETS["cpu"]
     cpu = cpu_identity() if target.isa == NATIVE else ""
-    return Toolchain(command, _version(command), (*_FLAGS, *_machine_flags(target, command), *knobs.c_flags), cpu)
+    return Toolchain(command, _version(command), (*_FLAGS, *_machine_flags(target, command), *environment.c_flags), cpu)
 
 
 def _machine_flags(target: Target, command: Sequence[str]) -> tuple[str, ...]:

@@ -14,9 +14,9 @@ from treadle.backends.c.printer import print_host, print_kernels
 from treadle.backends.c.toolchain import INCLUDE_DIRECTORIES
 from treadle.backends.file_names import file_names
 from treadle.backends.interface import c_definition
+from treadle.environment import available_cores
 from treadle.errors import TreadleError
 from treadle.host import needs_of
-from treadle.knobs import available_cores
 from treadle.target import Target
 
 _BATCHES_PER_CORE = 4

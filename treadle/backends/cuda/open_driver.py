@@ -9,8 +9,8 @@ from treadle.backends.cuda import bindings
 from treadle.backends.cuda.bindings_driver import BindingsDriver
 from treadle.backends.cuda.driver import Device
 from treadle.backends.cuda.pycuda_driver import PycudaDriver
+from treadle.environment import load_environment
 from treadle.errors import TreadleError
-from treadle.knobs import load_knobs
 
 DRIVERS: Mapping[str, type[BindingsDriver] | type[PycudaDriver]] = {"bindings": BindingsDriver, "pycuda": PycudaDriver}
 """By the name that TREADLE_CUDA_DRIVER takes. Both queue the same work; bindings also come as wheels."""
@@ -21,7 +21,7 @@ def open_driver(device: int = 0, name: str | None = None) -> Device:
 
     Raises `TreadleError` where neither binding is installed, and where there is no such GPU.
     """
-    chosen = name or load_knobs().cuda_driver or _installed()
+    chosen = name or load_environment().cuda_driver or _installed()
     return DRIVERS[chosen](device)
 
 

@@ -18,8 +18,8 @@ from treadle.backends.interface import c_definition, kernel_interface
 from treadle.backends.program import Program, ProgramLaunch
 from treadle.dialects.cuda import KernelOp
 from treadle.dialects.graph.dtypes import numpy_dtype
+from treadle.environment import load_environment
 from treadle.errors import TreadleError
-from treadle.knobs import load_knobs
 from treadle.manifest import KernelLaunch, Shape3
 from treadle.store import store_of
 from treadle.target import Target
@@ -63,7 +63,7 @@ def _described(units: Sequence[Unit], launches: Sequence[KernelLaunch]) -> list[
 
 def _compiled(units: list[Unit], target: Target, tell: Tell) -> list[Cubin]:
     """The units' cubins, compiled in batches so that progress can be told between them."""
-    cache = store_of(load_knobs())
+    cache = store_of(load_environment())
     cubins: list[Cubin] = []
     for start in range(0, len(units), _BATCH):
         tell(f"compiling CUDA ({start} of {len(units)} kernels)", start / len(units))

@@ -18,8 +18,8 @@ from xdsl.ir import Attribute
 from treadle.dialects.graph.attributes import INLINE_LIMIT, BlobAttr, InlineAttr, digest_of
 from treadle.dialects.graph.constant import ConstantOp
 from treadle.dialects.graph.dtypes import numpy_dtype
+from treadle.environment import load_environment
 from treadle.errors import TreadleError
-from treadle.knobs import load_knobs
 from treadle.store import Store, store_of
 
 _KIND = "blobs"
@@ -95,7 +95,7 @@ class BlobStore:
 
 def default_store() -> BlobStore:
     """The constants in the cache that the environment names now."""
-    return _blobs_of(store_of(load_knobs()))
+    return _blobs_of(store_of(load_environment()))
 
 
 @lru_cache(maxsize=8)

@@ -7,7 +7,7 @@ import subprocess
 
 from treadle.backends.c.toolchain import find_toolchain
 from treadle.backends.cuda.compiler import HEADER
-from treadle.knobs import load_knobs
+from treadle.environment import load_environment
 
 # A definition begins with `inline`; its name stands before the first parenthesis.
 _DEFINITION = re.compile(r"\binline\b[^(){};]*?\b(operator\s*[-+*/=]+|treadle_\w+)\s*\(")
@@ -15,7 +15,7 @@ _DEFINITION = re.compile(r"\binline\b[^(){};]*?\b(operator\s*[-+*/=]+|treadle_\w
 
 def functions_of_header() -> set[str]:
     """The names of all functions and operators; overloads share one."""
-    command = [*find_toolchain(load_knobs()).command, "-E", "-P", "-x", "c++", str(HEADER)]
+    command = [*find_toolchain(load_environment()).command, "-E", "-P", "-x", "c++", str(HEADER)]
     expanded = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return functions_of(expanded)
 

@@ -14,7 +14,7 @@ from treadle.backends.cuda.emulator.instrument import counts_operations
 from treadle.compiler import lower
 from treadle.dialects.graph import MatmulOp, SoftmaxOp
 from treadle.dialects.registry import treadle_context
-from treadle.knobs import Knobs
+from treadle.environment import Environment
 from treadle.target import Target
 
 pytestmark = pytest.mark.skipif(not counts_operations(), reason="operations are counted on x86-64 only")
@@ -23,9 +23,9 @@ Launch = Callable[..., Counters]
 
 
 @pytest.fixture
-def launch(emulator_knobs: Knobs) -> Launch:
+def launch(emulator_environment: Environment) -> Launch:
     def run(text: str, grid: int, block: int, args: Sequence[object]) -> Counters:
-        emulator = Emulator(text, (), counters=True, knobs=emulator_knobs)
+        emulator = Emulator(text, (), counters=True, environment=emulator_environment)
         counters = emulator.launch("k", (grid, 1, 1), (block, 1, 1), args).counters
         assert counters is not None
         return counters
@@ -170,18 +170,18 @@ def test_tensor_core_products(product: str, operations: int, launch: Launch) -> 
     assert counters.line(6).operations == counters.total.operations == 2 * 4 * 3 * operations
 
 
-def _pipeline(graph: Graph, result: object, knobs: Knobs) -> list[Counters]:
+def _pipeline(graph: Graph, result: object, environment: Environment) -> list[Counters]:
     module = graph.module(result)  # pyright: ignore[reportArgumentType]
     lower(treadle_context(), module, Target.parse("sm_80"))
-    _, reports = EmulatedProgram(module, (), counters=True, knobs=knobs).run(graph.inputs)
+    _, reports = EmulatedProgram(module, (), counters=True, environment=environment).run(graph.inputs)
     found = [report.counters for report in reports]
     return [counters for counters in found if counters is not None]
 
 
 @pytest.mark.parametrize("n", [128, 192])
-def test_the_pipelines_matrix_product(n: int, emulator_knobs: Knobs) -> None:
+def test_the_pipelines_matrix_product(n: int, emulator_environment: Environment) -> None:
     graph = Graph(random(n, n, seed=1), random(n, n, seed=2))
-    counters = _pipeline(graph, graph.add(MatmulOp(graph[0], graph[1])), emulator_knobs)
+    counters = _pipeline(graph, graph.add(MatmulOp(graph[0], graph[1])), emulator_environment)
     assert all(each.line for kernel in counters for each in kernel.lines)
     operations = sum(kernel.total.operations or 0 for kernel in counters)
     # A reduction that is split in parts adds these up as well: fewer than 32 of each element.
@@ -189,10 +189,10 @@ def test_the_pipelines_matrix_product(n: int, emulator_knobs: Knobs) -> None:
     assert counters[-1].total.global_written >= 4 * n * n
 
 
-def test_the_pipelines_softmax(emulator_knobs: Knobs) -> None:
+def test_the_pipelines_softmax(emulator_environment: Environment) -> None:
     rows, columns = 16, 128
     graph = Graph(random(rows, columns))
-    counters = _pipeline(graph, graph.add(SoftmaxOp(graph[0], 1)), emulator_knobs)
+    counters = _pipeline(graph, graph.add(SoftmaxOp(graph[0], 1)), emulator_environment)
     assert all(each.line for kernel in counters for each in kernel.lines)
     assert sum(kernel.total.special or 0 for kernel in counters) == rows * columns
     operations = sum(kernel.total.operations or 0 for kernel in counters)

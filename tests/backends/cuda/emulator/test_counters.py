@@ -15,7 +15,7 @@ import pytest
 
 from tests.backends.c.toolchains import COMMANDS
 from treadle.backends.cuda.emulator import CHECKS, Counters, Emulator, LineCounters
-from treadle.knobs import Knobs
+from treadle.environment import Environment
 
 Count = Callable[..., dict[str, LineCounters]]
 
@@ -50,13 +50,18 @@ def _moved(counters: LineCounters) -> int:
 
 
 @pytest.fixture(scope="session")
-def count(emulator_knobs: Knobs) -> Count:
+def count(emulator_environment: Environment) -> Count:
     """Counts a kernel of the given body."""
 
     def run(
-        body: str, *, checks: Sequence[str] = (), workers: int = 2, knobs: Knobs = emulator_knobs, **shape: int
+        body: str,
+        *,
+        checks: Sequence[str] = (),
+        workers: int = 2,
+        environment: Environment = emulator_environment,
+        **shape: int,
     ) -> dict[str, LineCounters]:
-        emulator = Emulator(f"{_HEAD}{body}\n}}\n", checks, counters=True, workers=workers, knobs=knobs)
+        emulator = Emulator(f"{_HEAD}{body}\n}}\n", checks, counters=True, workers=workers, environment=environment)
         return _marked(_launch(emulator, **shape))
 
     return run
@@ -119,10 +124,10 @@ VECTORS = {
 
 
 @pytest.mark.parametrize("compiler", list(COMMANDS))
-def test_an_access_of_the_text_is_one_access(compiler: str, count: Count, emulator_knobs: Knobs) -> None:
-    chosen = dataclasses.replace(emulator_knobs, c_compiler=COMMANDS[compiler])
+def test_an_access_of_the_text_is_one_access(compiler: str, count: Count, emulator_environment: Environment) -> None:
+    chosen = dataclasses.replace(emulator_environment, c_compiler=COMMANDS[compiler])
     lines = [f"{{ {statements} }} // here{number}" for number, (statements, *_) in enumerate(VECTORS.values())]
-    found = count("\n".join(lines), knobs=chosen)
+    found = count("\n".join(lines), environment=chosen)
     for number, (case, (_, requests, size)) in enumerate(VECTORS.items()):
         here = found[f"here{number}"]
         assert here.global_requests == 2 * requests, case
@@ -130,9 +135,11 @@ def test_an_access_of_the_text_is_one_access(compiler: str, count: Count, emulat
 
 
 @pytest.mark.parametrize("compiler", list(COMMANDS))
-def test_reading_what_is_written_right_afterwards(compiler: str, count: Count, emulator_knobs: Knobs) -> None:
-    chosen = dataclasses.replace(emulator_knobs, c_compiler=COMMANDS[compiler])
-    here = count("b[t] += 1.0f; // here", knobs=chosen)["here"]
+def test_reading_what_is_written_right_afterwards(
+    compiler: str, count: Count, emulator_environment: Environment
+) -> None:
+    chosen = dataclasses.replace(emulator_environment, c_compiler=COMMANDS[compiler])
+    here = count("b[t] += 1.0f; // here", environment=chosen)["here"]
     assert (here.global_requests, here.global_read, here.global_written, here.operations) == (2, 128, 128, 32)
 
 
@@ -276,13 +283,13 @@ def test_passes_of_a_loop_are_kept_apart(count: Count) -> None:
     assert found["triangle"].global_sectors == 31
 
 
-def test_a_function_that_calls_itself(emulator_knobs: Knobs) -> None:
+def test_a_function_that_calls_itself(emulator_environment: Environment) -> None:
     text = """__device__ float tree(const float *a, int n) {
   return n ? a[n] + tree(a, n - 1) : 0; // here
 }
 extern "C" __global__ void k(float *a, float *b) { b[threadIdx.x] = tree(a, 3); }
 """
-    counters = _launch(Emulator(text, (), counters=True, knobs=emulator_knobs))
+    counters = _launch(Emulator(text, (), counters=True, environment=emulator_environment))
     here = counters.line(2)
     assert (here.global_requests, here.global_sectors, here.operations) == (3, 3, 3 * 32)
 
@@ -366,24 +373,24 @@ def test_counts_do_not_depend_on_workers_or_checks(count: Count) -> None:
     assert kernels[0]["barrier"].barriers == 37 * 2
 
 
-def test_findings_and_counters_together(emulator_knobs: Knobs) -> None:
+def test_findings_and_counters_together(emulator_environment: Environment) -> None:
     text = f"{_HEAD}  __shared__ float s[64];\n  s[t] = a[t];\n  b[t] = s[63 - t];\n}}\n"
-    emulator = Emulator(text, counters=True, knobs=emulator_knobs)
+    emulator = Emulator(text, counters=True, environment=emulator_environment)
     report = emulator.launch("k", (1, 1, 1), (64, 1, 1), [np.ones(64, np.float32), np.ones(64, np.float32)])
     assert {finding.kind for finding in report.findings} == {"race", "init"} and report.counters is not None
     assert report.counters.total.shared_written == 256
 
 
-def test_what_is_counted_has_red_zones(emulator_knobs: Knobs) -> None:
+def test_what_is_counted_has_red_zones(emulator_environment: Environment) -> None:
     text = f"{_HEAD}  __shared__ float s[32], r[32];\n  float *p = s;\n  p[t + 16] = r[t] = 1;\n  b[t] = r[t];\n}}\n"
     arrays = [np.zeros(32, np.float32), np.zeros(32, np.float32)]
-    Emulator(text, (), counters=True, knobs=emulator_knobs).launch("k", (1, 1, 1), (32, 1, 1), arrays)
-    report = Emulator(text, counters=True, knobs=emulator_knobs).launch("k", (1, 1, 1), (32, 1, 1), arrays)
+    Emulator(text, (), counters=True, environment=emulator_environment).launch("k", (1, 1, 1), (32, 1, 1), arrays)
+    report = Emulator(text, counters=True, environment=emulator_environment).launch("k", (1, 1, 1), (32, 1, 1), arrays)
     assert [(finding.kind, finding.buffer, finding.element) for finding in report.findings] == [("bounds", "s", 32)]
 
 
-def test_buffers_begin_at_a_sector_wherever_numpy_put_them(emulator_knobs: Knobs) -> None:
-    emulator = Emulator(f"{_HEAD}  b[t] = a[t];\n}}\n", (), counters=True, knobs=emulator_knobs)
+def test_buffers_begin_at_a_sector_wherever_numpy_put_them(emulator_environment: Environment) -> None:
+    emulator = Emulator(f"{_HEAD}  b[t] = a[t];\n}}\n", (), counters=True, environment=emulator_environment)
     for start in range(4):
         whole: list[np.ndarray[Any, Any]] = [np.arange(64, dtype=np.float32) for _ in range(2)]
         arrays = [array[start : start + 32] for array in whole]
@@ -392,14 +399,14 @@ def test_buffers_begin_at_a_sector_wherever_numpy_put_them(emulator_knobs: Knobs
         np.testing.assert_array_equal(whole[1][start : start + 32], whole[0][start : start + 32])
 
 
-def test_nothing_is_counted_unless_asked(emulator_knobs: Knobs) -> None:
-    emulator = Emulator(f"{_HEAD}  b[t] = a[t];\n}}\n", (), knobs=emulator_knobs)
+def test_nothing_is_counted_unless_asked(emulator_environment: Environment) -> None:
+    emulator = Emulator(f"{_HEAD}  b[t] = a[t];\n}}\n", (), environment=emulator_environment)
     arrays = [np.zeros(32, np.float32), np.zeros(32, np.float32)]
     assert emulator.launch("k", (1, 1, 1), (32, 1, 1), arrays).counters is None
 
 
-def test_launches_are_counted_each_by_itself(emulator_knobs: Knobs) -> None:
-    emulator = Emulator(f"{_HEAD}  b[t] = a[t] * 2; // here\n}}\n", (), counters=True, knobs=emulator_knobs)
+def test_launches_are_counted_each_by_itself(emulator_environment: Environment) -> None:
+    emulator = Emulator(f"{_HEAD}  b[t] = a[t] * 2; // here\n}}\n", (), counters=True, environment=emulator_environment)
     first, second = _launch(emulator), _launch(emulator, grid=3)
     assert (first.total.global_requests, second.total.global_requests) == (2, 6)
     assert (first.total.operations, second.total.operations) == (32, 96)

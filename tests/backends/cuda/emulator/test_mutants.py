@@ -8,7 +8,7 @@ from tests.backends.cuda.emulator.mutation import equivalence
 from tests.backends.cuda.emulator.mutation.kernels import SharedKernel
 from tests.backends.cuda.emulator.mutation.mutants import Mutant, mutants
 from tests.backends.cuda.emulator.mutation.verdict import Verdict, examine
-from treadle.knobs import Knobs
+from treadle.environment import Environment
 
 HEAD = 'extern "C" __global__ void __launch_bounds__(32) k(const float *__restrict__ a, float *__restrict__ b) {'
 
@@ -109,10 +109,10 @@ def test_conjuncts_that_guard_memory_are_dropped_one_by_one(body: str, expected:
     assert ["\n".join(changed(mutant)) for mutant in mutants(text_of(body))] == expected
 
 
-def verdicts(body: str, knobs: Knobs) -> list[Verdict]:
+def verdicts(body: str, environment: Environment) -> list[Verdict]:
     """The verdicts on a kernel with 32 inputs and outputs; nothing may be found in it as it stands."""
     buffers = ((32, "float32"), (32, "float32"))
-    examined = examine(SharedKernel("here", "k", text_of(body), (1, 1, 1), (32, 1, 1), 0, buffers), knobs)
+    examined = examine(SharedKernel("here", "k", text_of(body), (1, 1, 1), (32, 1, 1), 0, buffers), environment)
     assert examined.said == ""
     return list(examined.verdicts)
 
@@ -130,11 +130,11 @@ def verdicts(body: str, knobs: Knobs) -> list[Verdict]:
         ("treadle_barrier();", "missed", ""),
     ],
 )
-def test_verdicts(body: str, outcome: str, detail: str, emulator_knobs: Knobs) -> None:
-    first = verdicts(body, emulator_knobs)[0]
+def test_verdicts(body: str, outcome: str, detail: str, emulator_environment: Environment) -> None:
+    first = verdicts(body, emulator_environment)[0]
     assert (first.outcome, first.detail) == (outcome, detail)
 
 
-def test_a_predicate_that_the_others_imply(emulator_knobs: Knobs) -> None:
-    found = verdicts("b[t] = t < 20 && t < 10 ? a[t] : 0.0f;", emulator_knobs)
+def test_a_predicate_that_the_others_imply(emulator_environment: Environment) -> None:
+    found = verdicts("b[t] = t < 20 && t < 10 ? a[t] : 0.0f;", emulator_environment)
     assert [(each.outcome, each.detail) for each in found] == [("equivalent", equivalence.IMPLIED), ("result", "")]

@@ -20,7 +20,7 @@ from tests.backends.cuda.emulator.mutation.verdict import Examined, Outcome, Ver
 from tests.helpers.bless import assert_golden
 from tests.helpers.random_weights import with_random_weights
 from tests.models.catalog import MODELS, require_model
-from treadle.knobs import Knobs
+from treadle.environment import Environment
 
 QUICK = ("ppocr_cls", "minilm")
 """The models whose kernels every run mutates, one of those mutated alike; all of every model takes minutes."""
@@ -48,20 +48,22 @@ _END = "<!-- mutants end -->\n"
 
 
 @pytest.fixture(scope="module")
-def staged(emulator_knobs: Knobs) -> list[Examined]:
+def staged(emulator_environment: Environment) -> list[Examined]:
     """A product in three stages of asynchronous copies, written by hand."""
     text = (_HERE.parent / "inputs" / "staged_matmul.cu").read_text()
     buffers = tuple((size, "float32") for size in (40 * 88, 88 * 36, 40 * 36))
     kernel = SharedKernel("by hand", "staged_matmul", text, (9, 1, 1), (64, 1, 1), 0, buffers)
-    return examine_all([kernel], emulator_knobs)
+    return examine_all([kernel], emulator_environment)
 
 
 @pytest.fixture(scope="module")
-def examined(staged: list[Examined], emulator_knobs: Knobs, tmp_path_factory: pytest.TempPathFactory) -> list[Examined]:
+def examined(
+    staged: list[Examined], emulator_environment: Environment, tmp_path_factory: pytest.TempPathFactory
+) -> list[Examined]:
     """Mutants of kernels of all templates."""
     folder = tmp_path_factory.mktemp("models")
     found = [kernel for name in QUICK for kernel in _kernels(name, folder)]
-    return [*staged, *examine_all(distinct(found, lambda kernel: pattern(kernel.text)), emulator_knobs)]
+    return [*staged, *examine_all(distinct(found, lambda kernel: pattern(kernel.text)), emulator_environment)]
 
 
 def test_nothing_is_found_in_the_kernels_themselves(examined: list[Examined]) -> None:
@@ -89,9 +91,9 @@ def test_the_record_of_the_staged_kernel(staged: list[Examined]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXAMINED)
-def test_every_kernel_of_a_model(name: str, tmp_path: Path, emulator_knobs: Knobs) -> None:
+def test_every_kernel_of_a_model(name: str, tmp_path: Path, emulator_environment: Environment) -> None:
     kernels = distinct(_kernels(name, tmp_path), lambda kernel: kernel.key)
-    examined = examine_all(kernels, emulator_knobs)
+    examined = examine_all(kernels, emulator_environment)
     assert [each.said for each in examined if each.said] == []
     predicates = [each for each in verdicts_of(examined) if each.mutant.kind == "predicate dropped"]
     _assert_found([each for each in verdicts_of(examined) if each not in predicates], ("finding",))

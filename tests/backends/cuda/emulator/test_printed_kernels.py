@@ -15,8 +15,8 @@ from treadle.backends.reference import evaluate_module
 from treadle.compiler import lower
 from treadle.dialects.graph import BinaryOp, ConvOp, MatmulOp, PoolOp, ReductionOp, SoftmaxOp, TransposeOp, UnaryOp
 from treadle.dialects.registry import treadle_context
+from treadle.environment import Environment
 from treadle.errors import TreadleError
-from treadle.knobs import Knobs
 from treadle.target import Target
 
 Build = Callable[[Graph], SSAValue]
@@ -53,20 +53,22 @@ GRAPHS: dict[str, tuple[Build, tuple[tuple[int, ...], ...]]] = {
 
 @pytest.mark.parametrize("checks", [(), tuple(CHECKS)], ids=["fast", "checked"])
 @pytest.mark.parametrize("name", list(GRAPHS))
-def test_kernels_agree_with_numpy_and_are_clean(name: str, checks: tuple[str, ...], emulator_knobs: Knobs) -> None:
+def test_kernels_agree_with_numpy_and_are_clean(
+    name: str, checks: tuple[str, ...], emulator_environment: Environment
+) -> None:
     build, shapes = GRAPHS[name]
     graph = Graph(*(random(*shape, seed=seed) for seed, shape in enumerate(shapes)))
     module = graph.module(build(graph))
     (expected,) = evaluate_module(module, graph.inputs)
     lower(treadle_context(), module, Target.parse("sm_80"))
-    (result,), reports = EmulatedProgram(module, checks, knobs=emulator_knobs).run(graph.inputs)
+    (result,), reports = EmulatedProgram(module, checks, environment=emulator_environment).run(graph.inputs)
     np.testing.assert_allclose(result, expected, rtol=0, atol=1e-5 * max(1.0, float(np.abs(expected).max())))
     assert reports and not [str(report) for report in reports if report.findings]
 
 
-def test_inputs_that_do_not_fit(emulator_knobs: Knobs) -> None:
+def test_inputs_that_do_not_fit(emulator_environment: Environment) -> None:
     graph = Graph(random(4, 8))
     module = graph.module(graph.add(UnaryOp("relu", graph[0])))
     lower(treadle_context(), module, Target.parse("sm_80"))
     with pytest.raises(TreadleError, match=r"inputs of other shapes or types; accepted: input0: float32\[4, 8\]"):
-        EmulatedProgram(module, (), knobs=emulator_knobs).run([random(8, 4)])
+        EmulatedProgram(module, (), environment=emulator_environment).run([random(8, 4)])

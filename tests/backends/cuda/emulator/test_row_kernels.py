@@ -28,8 +28,8 @@ from treadle.dialects.graph import (
 )
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
+from treadle.environment import Environment
 from treadle.errors import TreadleError
-from treadle.knobs import Knobs
 from treadle.target import Target
 
 Build = Callable[[Graph], SSAValue]
@@ -105,7 +105,7 @@ def graph_of(name: str) -> Graph:
 
 
 @pytest.mark.parametrize("name", list(GRAPHS))
-def test_a_row_computation_is_one_kernel_right_and_clean(name: str, emulator_knobs: Knobs) -> None:
+def test_a_row_computation_is_one_kernel_right_and_clean(name: str, emulator_environment: Environment) -> None:
     build, _ = GRAPHS[name]
     graph = graph_of(name)
     module = graph.module(build(graph))
@@ -113,7 +113,7 @@ def test_a_row_computation_is_one_kernel_right_and_clean(name: str, emulator_kno
     lower(treadle_context(), module, Target.parse("sm_80"), to="plan")
     assert sum(isinstance(op, FuncOp) for op in module.walk()) == 1
     lower(treadle_context(), module, Target.parse("sm_80"), after="plan")
-    (result,), reports = EmulatedProgram(module, tuple(CHECKS), knobs=emulator_knobs).run(graph.inputs)
+    (result,), reports = EmulatedProgram(module, tuple(CHECKS), environment=emulator_environment).run(graph.inputs)
     assert_within(result, expected, result.dtype, name)
     assert reports and not [str(report) for report in reports if report.findings]
 

@@ -25,7 +25,7 @@ from treadle.dialects.graph import BinaryOp, MatmulOp, PadOp, PoolOp, SliceOp, T
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import UseAttr
-from treadle.knobs import Knobs
+from treadle.environment import Environment
 from treadle.schedules.template import Anchor
 from treadle.schedules.templates import TEMPLATES
 from treadle.settings import parse_precision
@@ -43,7 +43,7 @@ def anchors_of(template: str, dtype: str) -> list[Anchor]:
     return [anchor for anchor in anchors if TEMPLATES[template].fits(anchor)]
 
 
-def check(template: str, anchors: Sequence[Anchor], settings: Knobs) -> None:
+def check(template: str, anchors: Sequence[Anchor], environment: Environment) -> None:
     """Compiles each anchor by the template, and compares what the emulator computes with its definition."""
     types = [str(anchor.type) for anchor in anchors]
     operands = [operands_of(anchor) for anchor in anchors]
@@ -55,7 +55,7 @@ def check(template: str, anchors: Sequence[Anchor], settings: Knobs) -> None:
     ]
     dtypes = [numpy_dtype(anchor.type.get_element_type()) for anchor in anchors]
     module, graph = forced(template, list(zip(anchors, values, strict=True)), TARGET)
-    results, reports = EmulatedProgram(module, tuple(CHECKS), knobs=settings).run(graph.inputs)
+    results, reports = EmulatedProgram(module, tuple(CHECKS), environment=environment).run(graph.inputs)
     for each in zip(results, expected, dtypes, types, strict=True):
         assert_within(*each)
     assert len(reports) == len(anchors)
@@ -63,15 +63,15 @@ def check(template: str, anchors: Sequence[Anchor], settings: Knobs) -> None:
 
 
 @pytest.mark.parametrize(("template", "dtype"), EVERYWHERE)
-def test_a_template_on_some_of_its_shapes(template: str, dtype: str, emulator_knobs: Knobs) -> None:
+def test_a_template_on_some_of_its_shapes(template: str, dtype: str, emulator_environment: Environment) -> None:
     anchors = anchors_of(template, dtype)
-    check(template, anchors[:: len(anchors) // 3 + 1], emulator_knobs)
+    check(template, anchors[:: len(anchors) // 3 + 1], emulator_environment)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("template", "dtype"), EVERYWHERE)
-def test_a_template_on_all_of_its_shapes(template: str, dtype: str, emulator_knobs: Knobs) -> None:
-    check(template, anchors_of(template, dtype), emulator_knobs)
+def test_a_template_on_all_of_its_shapes(template: str, dtype: str, emulator_environment: Environment) -> None:
+    check(template, anchors_of(template, dtype), emulator_environment)
 
 
 def test_every_template_is_covered_in_every_type_that_it_claims() -> None:
@@ -155,11 +155,11 @@ def suite(name: str) -> tuple[Graph, ModuleOp]:
 
 
 @pytest.mark.parametrize("name", list(SUITES))
-def test_shapes_agree_with_numpy_and_are_clean(name: str, emulator_knobs: Knobs) -> None:
+def test_shapes_agree_with_numpy_and_are_clean(name: str, emulator_environment: Environment) -> None:
     graph, module = suite(name)
     expected = evaluate_module(module, graph.inputs)
     lower(treadle_context(), module, TARGET)
-    results, reports = EmulatedProgram(module, tuple(CHECKS), knobs=emulator_knobs).run(graph.inputs)
+    results, reports = EmulatedProgram(module, tuple(CHECKS), environment=emulator_environment).run(graph.inputs)
     for result, wanted in zip(results, expected, strict=True):
         np.testing.assert_allclose(result, wanted, rtol=0, atol=1e-5 * max(1.0, float(np.abs(wanted).max())))
     assert reports and not [str(report) for report in reports if report.findings]
@@ -176,12 +176,12 @@ def test_the_suites_use_several_templates() -> None:
 
 
 @pytest.mark.slow
-def test_a_large_prime_size(emulator_knobs: Knobs) -> None:
+def test_a_large_prime_size(emulator_environment: Environment) -> None:
     """M = N = K = 2039, on which spaces of divisors fail. Source: Hidet (ASPLOS 2023), section 3.3."""
     graph = Graph(random(2039, 2039, seed=1), random(2039, 2039, seed=2))
     module = graph.module(graph.add(MatmulOp(graph[0], graph[1])))
     lower(treadle_context(), module, TARGET)
-    (result,), _ = EmulatedProgram(module, (), knobs=emulator_knobs).run(graph.inputs)
+    (result,), _ = EmulatedProgram(module, (), environment=emulator_environment).run(graph.inputs)
     exact = graph.inputs[0].astype(np.float64) @ graph.inputs[1].astype(np.float64)
     # A sum of K terms in f32 errs by at most about K / 2 ulps of the sum of the terms' sizes.
     sizes = np.abs(graph.inputs[0]).astype(np.float64) @ np.abs(graph.inputs[1]).astype(np.float64)

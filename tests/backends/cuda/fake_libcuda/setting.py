@@ -18,8 +18,8 @@ from treadle.backends.cuda.open_driver import open_driver
 from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.program import Program
 from treadle.dialects.cuda import KernelOp
+from treadle.environment import load_environment
 from treadle.errors import TreadleError
-from treadle.knobs import load_knobs
 
 CAPACITY = 1 << 24
 """Bytes of memory that the device has."""
@@ -36,7 +36,7 @@ INPUT, OUTPUT, CONSTANT, SCRATCH = (
 @cache
 def image(text: str) -> bytes:
     """What the fake driver loads in place of a cubin."""
-    return build_text(text, "kernel.cu", False, load_knobs()).read_bytes()
+    return build_text(text, "kernel.cu", False, load_environment()).read_bytes()
 
 
 def kernel(body: str, parameters: str = "const float *x, float *y") -> bytes:

@@ -16,8 +16,8 @@ from treadle.backends.cuda.emulator.instrument import counts_operations, with_co
 from treadle.backends.cuda.emulator.red_zones import ZONE_BYTES, with_red_zones
 from treadle.backends.cuda.emulator.signature import dynamic_arrays, kernels
 from treadle.backends.cuda.emulator.unwritten import PATTERN, with_unwritten_pattern
+from treadle.environment import Environment, available_cores
 from treadle.errors import TreadleError
-from treadle.knobs import Knobs, available_cores
 from treadle.store import digest, store_of
 
 MAX_DYNAMIC_BYTES = 227 * 1024
@@ -37,15 +37,15 @@ _UNDEFINED = re.compile(r"undefined (?:reference to|symbol:?) [`']?(\w+)")
 _ASSEMBLER = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+): Error: (?P<message>.*)$", re.M)
 
 
-def build_text(text: str, name: str, checked: bool, knobs: Knobs, counted: bool = False) -> Path:
+def build_text(text: str, name: str, checked: bool, environment: Environment, counted: bool = False) -> Path:
     """The shared library of a CUDA text, compiled unless the cache has it.
 
     `name` is the text's file name in messages. What is built for counting can be checked, too. Raises TreadleError
     with the compiler's first message and the line of the text, and where no compiler is found.
     """
-    toolchain = find_toolchain(knobs)
+    toolchain = find_toolchain(environment)
     with _ONE_RUNTIME:
-        runtime = _build_runtime(toolchain, knobs)
+        runtime = _build_runtime(toolchain, environment)
     flags = [*text_flags(toolchain, checked, counted), *(f"-I{folder}" for folder in _INCLUDES)]
     alone = f'#include "treadle_emulator.h"\n#line 1 "{name}"\n{text}\n'
     unit = f'{alone}#line 1 "emulator entry"\n{_trailer(text)}'
@@ -69,13 +69,13 @@ def build_text(text: str, name: str, checked: bool, knobs: Knobs, counted: bool 
             lines = with_counts(lines) if counted and counts_operations() else lines
             assembly.write_text(with_red_zones(lines))
             _run([*toolchain.command, "-c", str(assembly), "-o", str(made)], text, name)
-            border = _build_border(toolchain, knobs)
+            border = _build_border(toolchain, environment)
             objects = [border, made, border]
         else:
             _compile([*toolchain.command, *flags, "-c", str(source), "-o", str(made)], check, alone, text, name)
         _run([*toolchain.link_command([*objects, runtime], target), *LINK], text, name)
 
-    return store_of(knobs).fetch("emulator", key, ".so", produce)
+    return store_of(environment).fetch("emulator", key, ".so", produce)
 
 
 def _trailer(text: str) -> str:
@@ -92,7 +92,7 @@ def _trailer(text: str) -> str:
     return "\n".join([*lines, "TREADLE_EMU_ANCHOR", ""])
 
 
-def _build_border(toolchain: Toolchain, knobs: Knobs) -> Path:
+def _build_border(toolchain: Toolchain, environment: Environment) -> Path:
     """An object of nothing but a red zone, for either end of a library's shared memory."""
     text = f'.section .tbss,"awT",@nobits\n.p2align 8\n.zero {_BORDER_BYTES}\n.section .note.GNU-stack,"",@progbits\n'
 
@@ -101,10 +101,10 @@ def _build_border(toolchain: Toolchain, knobs: Knobs) -> Path:
         source.write_text(text)
         _run([*toolchain.command, "-c", str(source), "-o", str(target)], text, "emulator border")
 
-    return store_of(knobs).fetch("emulator", digest(toolchain.identity(), text), ".o", produce)
+    return store_of(environment).fetch("emulator", digest(toolchain.identity(), text), ".o", produce)
 
 
-def _build_runtime(toolchain: Toolchain, knobs: Knobs) -> Path:
+def _build_runtime(toolchain: Toolchain, environment: Environment) -> Path:
     """The runtime as a shared library of its own, which all texts' libraries share in a process."""
     sources = sorted(_RUNTIME.glob("*.cpp"))
     flags = [*COMMON, *RUNTIME]
@@ -121,7 +121,7 @@ def _build_runtime(toolchain: Toolchain, knobs: Knobs) -> Path:
             list(pool.map(compile_one, range(len(sources))))
         _run([*toolchain.link_command(objects, target), "-ldl", NO_UBSAN], "", "emulator runtime")
 
-    return store_of(knobs).fetch("emulator", key, ".so", produce)
+    return store_of(environment).fetch("emulator", key, ".so", produce)
 
 
 def _sources(folders: Sequence[Path]) -> list[bytes]:

@@ -19,8 +19,8 @@ from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.program import read_program
 from treadle.dialects.cuda import KernelOp
 from treadle.dialects.graph.dtypes import numpy_dtype
+from treadle.environment import Environment, load_environment
 from treadle.errors import TreadleError
-from treadle.knobs import Knobs, load_knobs
 
 Array = np.ndarray[Any, Any]
 
@@ -28,8 +28,8 @@ Array = np.ndarray[Any, Any]
 class EmulatedProgram:
     """A module after the stage `lower` for a GPU, compiled for the emulator.
 
-    `checks`, `counters`, `limit` (seconds a kernel) and `knobs` are those of `Emulator`. Raises what the printer and
-    `Emulator` raise.
+    `checks`, `counters`, `limit` (seconds a kernel) and `environment` are those of `Emulator`. Raises what the printer
+    and `Emulator` raise.
     """
 
     def __init__(
@@ -39,14 +39,14 @@ class EmulatedProgram:
         *,
         counters: bool = False,
         limit: float | None = None,
-        knobs: Knobs | None = None,
+        environment: Environment | None = None,
     ):
         program = read_program(module)
         self._inputs = program.inputs
         kernels = {op.sym_name.data: op for op in module.walk() if isinstance(op, KernelOp)}
         texts = {unit.name: Text(f"{unit.name}.cu", unit.text) for unit in print_kernels(module)}
         emulation = Emulation(tuple(checks), counters, limit)
-        emulators = compiled(texts, emulation, load_knobs() if knobs is None else knobs)
+        emulators = compiled(texts, emulation, load_environment() if environment is None else environment)
         launches: list[Launch] = []
         for launch in program.launches:
             kernel = kernels[launch.kernel]

@@ -30,8 +30,8 @@ from treadle.backends.cuda.emulator.native import (
     What,
 )
 from treadle.backends.cuda.emulator.signature import Signature, dynamic_arrays, kernels
+from treadle.environment import Environment, available_cores, load_environment
 from treadle.errors import TreadleError
-from treadle.knobs import Knobs, available_cores, load_knobs
 
 CHECKS: dict[str, int] = {"races": 1, "bounds": 2, "init": 4, "divergence": 8}
 """The checks, and their bits in the runtime."""
@@ -75,7 +75,7 @@ class Emulator:
         name: str = "kernel.cu",
         limit: float = LIMIT,
         workers: int | None = None,
-        knobs: Knobs | None = None,
+        environment: Environment | None = None,
     ):
         for check in checks:
             if check not in CHECKS:
@@ -91,8 +91,8 @@ class Emulator:
         self._limit = limit
         self._workers = available_cores() if workers is None else workers
         self.kernels: Mapping[str, Signature] = kernels(source)
-        settings = load_knobs() if knobs is None else knobs
-        path = build_text(source, name, bool(checks), settings, counted=counters)
+        chosen = environment or load_environment()
+        path = build_text(source, name, bool(checks), chosen, counted=counters)
         self._library = Library(path)
         self._counters = counters
         self._instructions = instructions(section(path, SECTION)) if counters else ()

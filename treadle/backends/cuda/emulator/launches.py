@@ -15,8 +15,8 @@ from treadle.backends.call_lock import CallLock
 from treadle.backends.cuda.emulator.emulator import Emulator
 from treadle.backends.cuda.emulator.findings import Report
 from treadle.backends.cuda.emulator.options import Emulation
+from treadle.environment import Environment, available_cores
 from treadle.errors import TreadleError
-from treadle.knobs import Knobs, available_cores
 
 Array = np.ndarray[Any, Any]
 
@@ -119,7 +119,7 @@ class Launches:
         return shared[index : index + argument.elements * argument.dtype.itemsize].view(argument.dtype)
 
 
-def compiled(texts: Mapping[str, Text], emulation: Emulation, knobs: Knobs) -> dict[str, Emulator]:
+def compiled(texts: Mapping[str, Text], emulation: Emulation, environment: Environment) -> dict[str, Emulator]:
     """An emulator for each text, compiled on all cores."""
 
     def compile_one(text: Text) -> Emulator:
@@ -129,7 +129,7 @@ def compiled(texts: Mapping[str, Text], emulation: Emulation, knobs: Knobs) -> d
             counters=emulation.counters,
             name=text.name,
             limit=emulation.seconds,
-            knobs=knobs,
+            environment=environment,
         )
 
     with ThreadPoolExecutor(available_cores()) as pool:

@@ -15,8 +15,8 @@ from treadle.backends.cuda.emulator.findings import Report
 from treadle.backends.cuda.emulator.launches import Argument, Launch, Launches, Output, Text, compiled
 from treadle.backends.cuda.emulator.options import Emulation
 from treadle.backends.cuda.open_artifact import text_of
+from treadle.environment import load_environment
 from treadle.errors import TreadleError
-from treadle.knobs import load_knobs
 from treadle.manifest import KernelLaunch
 from treadle.weights import read_weights
 
@@ -35,7 +35,7 @@ class EmulatedModel:
         manifest = artifact.manifest
         files = {launch.image: text_of(launch.image) for launch in manifest.launches}
         texts = {image: Text(PurePosixPath(file).name, artifact.read_text(file)) for image, file in files.items()}
-        emulators = compiled(texts, emulation, load_knobs())
+        emulators = compiled(texts, emulation, load_environment())
         launches = [_launch(launch, emulators[launch.image]) for launch in manifest.launches]
         outputs = [Output(tensor.shape, np.dtype(tensor.dtype)) for tensor in manifest.outputs]
         constants = read_weights(artifact)

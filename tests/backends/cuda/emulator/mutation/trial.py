@@ -10,8 +10,8 @@ import numpy as np
 
 from tests.backends.cuda.emulator.mutation.kernels import SharedKernel
 from treadle.backends.cuda.emulator import CHECKS, Emulator
+from treadle.environment import Environment
 from treadle.errors import TreadleError
-from treadle.knobs import Knobs
 
 Array = np.ndarray[Any, Any]
 
@@ -34,8 +34,8 @@ class Trial:
 class Bench:
     """Runs texts on one kernel's launch, with the same random arguments every time."""
 
-    def __init__(self, kernel: SharedKernel, knobs: Knobs, limit: float = 60.0):
-        self.kernel, self._knobs, self._limit = kernel, knobs, limit
+    def __init__(self, kernel: SharedKernel, environment: Environment, limit: float = 60.0):
+        self.kernel, self._environment, self._limit = kernel, environment, limit
         rng = np.random.default_rng(0)
         head = next(line for line in kernel.text.splitlines() if f" {kernel.name}(" in line)
         parameters = head.split(f" {kernel.name}(")[1].split(",")
@@ -74,7 +74,9 @@ class Bench:
         grid = (2 * SAMPLED, 1, 1) if sampled else kernel.grid
         finding, said = None, ""
         try:
-            emulator = Emulator(text, tuple(CHECKS) if checked else (), limit=self._limit, knobs=self._knobs)
+            emulator = Emulator(
+                text, tuple(CHECKS) if checked else (), limit=self._limit, environment=self._environment
+            )
             report = emulator.launch(kernel.name, grid, kernel.block, args, kernel.shared_bytes)
             if report.findings:
                 finding, said = report.findings[0].kind, str(report)

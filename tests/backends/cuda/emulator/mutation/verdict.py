@@ -11,7 +11,7 @@ from tests.backends.cuda.emulator.mutation.equivalence import leaves_buffer, rea
 from tests.backends.cuda.emulator.mutation.kernels import SharedKernel
 from tests.backends.cuda.emulator.mutation.mutants import Mutant, mutants
 from tests.backends.cuda.emulator.mutation.trial import Bench, Trial
-from treadle.knobs import Knobs, available_cores
+from treadle.environment import Environment, available_cores
 
 Outcome = Literal["finding", "result", "equivalent", "missed"]
 
@@ -40,17 +40,17 @@ class Examined:
     verdicts: tuple[Verdict, ...]
 
 
-def examine(kernel: SharedKernel, knobs: Knobs) -> Examined:
+def examine(kernel: SharedKernel, environment: Environment) -> Examined:
     """Runs a kernel and every mutant of it."""
-    judge = _Judge(Bench(kernel, knobs))
+    judge = _Judge(Bench(kernel, environment))
     verdicts = tuple(judge.verdict(mutant) for mutant in mutants(kernel.text))
     return Examined(kernel, "\n".join(judge.said), verdicts)
 
 
-def examine_all(kernels: Sequence[SharedKernel], knobs: Knobs) -> list[Examined]:
+def examine_all(kernels: Sequence[SharedKernel], environment: Environment) -> list[Examined]:
     """Examines kernels side by side: while one is launched, others are compiled."""
     with ThreadPoolExecutor(available_cores()) as pool:
-        return list(pool.map(lambda kernel: examine(kernel, knobs), kernels))
+        return list(pool.map(lambda kernel: examine(kernel, environment), kernels))
 
 
 def verdicts_of(examined: Sequence[Examined]) -> list[Verdict]:

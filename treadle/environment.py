@@ -1,6 +1,6 @@
 """Every environment variable that Treadle reads, typed, in one place.
 
-No other module touches ``os.environ``. ``load_knobs()`` reads the environment anew at each call, so that a
+No other module touches ``os.environ``. ``load_environment()`` reads the variables anew at each call, so that a
 test or a notebook may change a variable between two compilations; what it returns is frozen.
 
 | variable            | field         | meaning                                                             |
@@ -39,8 +39,8 @@ _UNITS = {"": 1, "B": 1} | {
 
 
 @dataclass(frozen=True)
-class Knobs:
-    """The environment's settings; see the module's table."""
+class Environment:
+    """The variables' values; see the module's table."""
 
     cache_dir: Path
     c_compiler: tuple[str, ...]
@@ -54,11 +54,11 @@ class Knobs:
     """Which binding to the GPU's driver; None means: what is installed."""
 
 
-def load_knobs(environment: Mapping[str, str] | None = None) -> Knobs:
-    """The knobs of `environment` (default: this process's); TreadleError on a value that cannot be read."""
-    env = os.environ if environment is None else environment
+def load_environment(variables: Mapping[str, str] | None = None) -> Environment:
+    """The values of `variables` (default: this process's); TreadleError on a value that cannot be read."""
+    env = os.environ if variables is None else variables
     trace_dir = _text(env, "TREADLE_TRACE_DIR")
-    return Knobs(
+    return Environment(
         cache_dir=_cache_dir(env),
         c_compiler=_words(env, "TREADLE_CC") or _words(env, "CC"),
         c_flags=_words(env, "TREADLE_CFLAGS"),
