@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 import treadle
-from treadle.tools.progress import progress
+from treadle.tools.progress_bar import progress_bar
 
 Array = NDArray[Any]
 
@@ -58,8 +58,8 @@ def read_text(text: str, output: Path, threads: int | None) -> int:
     shapes = {"x": pixels.shape}
 
     start = time.perf_counter()
-    with progress() as tell:
-        model = treadle.compile(path, "cpu", shapes, threads=threads, tell=tell)
+    with progress_bar() as progress:
+        model = treadle.compile(path, "cpu", shapes, threads=threads, progress=progress)
     compiled = time.perf_counter() - start
     (scores,) = model(pixels)
     found = decode(scores, alphabet(model.metadata))
@@ -70,8 +70,8 @@ def read_text(text: str, output: Path, threads: int | None) -> int:
     print(f"latency:   {latency(model, pixels) * 1e3:.2f} ms, median of {RUNS}")
     print(f"error:     {against_onnx_runtime(path, pixels, scores)}")
 
-    with progress() as tell:
-        cuda = treadle.compile(path, CUDA_TARGET, shapes, tell=tell)
+    with progress_bar() as progress:
+        cuda = treadle.compile(path, CUDA_TARGET, shapes, progress=progress)
     cuda.save(output / CUDA_TARGET)
     picture.save(output / "picture.png")
     kernels = sum(name.endswith(".cu") for name in cuda.manifest.files)

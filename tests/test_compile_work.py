@@ -12,8 +12,8 @@ import pytest
 import treadle
 from benchmarks.growing_models import GROWING
 from treadle.backends.c.printer import print_kernels
+from treadle.compile_request import CompileRequest, lowered_module
 from treadle.passes.graph import definition_size
-from treadle.request import Request, lowered_module
 from treadle.target import Target
 
 GROWTH = 2.2
@@ -31,7 +31,7 @@ def calls(name: str, nodes: int, target: str, folder: Path) -> int:
     profile = cProfile.Profile(builtins=False)
     profile.enable()
     try:
-        module = lowered_module(Request(path, Target.parse(target)))
+        module = lowered_module(CompileRequest(path, Target.parse(target)))
         if target == "cpu":
             print_kernels(module)
     finally:

@@ -12,6 +12,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 import treadle
 from tests.helpers.onnx_models import WEIGHTS, external_model, linear_model
+from treadle.compile_request import CompileRequest, lowered_module
 from treadle.compiler import STAGE_NAMES, STAGES, lower, passes_of, stages_between
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
@@ -20,7 +21,6 @@ from treadle.manifest import MANIFEST
 from treadle.passes.graph.graph_inline import GraphInlinePass
 from treadle.passes.instruments import ir_text
 from treadle.passes.legality import LEGAL
-from treadle.request import Request, lowered_module
 from treadle.target import Target
 from treadle.tools.located_parser import LocatedParser
 
@@ -60,8 +60,8 @@ def test_stages_are_chosen_by_name() -> None:
 @pytest.mark.parametrize("target", ["cpu", "sm_80"])
 @pytest.mark.parametrize("stage", STAGE_NAMES)
 def test_a_stage_saved_as_text_resumes(stage: str, target: str, model_path: Path) -> None:
-    straight = ir_text(lowered_module(Request(model_path, Target.parse(target), check=True)))
-    saved = ir_text(lowered_module(Request(model_path, Target.parse(target)), stage))
+    straight = ir_text(lowered_module(CompileRequest(model_path, Target.parse(target), check=True)))
+    saved = ir_text(lowered_module(CompileRequest(model_path, Target.parse(target)), stage))
     context = treadle_context()
     module = LocatedParser(context, saved, "saved").parse_module()
     lower(context, module, Target.parse(target), after=stage)
@@ -125,7 +125,7 @@ def test_save_and_load(model_path: Path, tmp_path: Path, own_cache: Path) -> Non
 
 def test_the_second_compilation_comes_from_the_cache(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = treadle.compile(model_path)
-    monkeypatch.setattr("treadle.build.write_artifact", lambda request, folder: pytest.fail("compiled twice"))
+    monkeypatch.setattr("treadle.artifact_writer.write_artifact", lambda request, folder: pytest.fail("compiled twice"))
     second = treadle.compile(model_path)
     assert first.folder == second.folder
     np.testing.assert_array_equal(first(X)[0], second(X)[0])

@@ -14,11 +14,11 @@ from xdsl.dialects.builtin import ModuleOp
 import treadle
 from tests.helpers.graphs import Graph, random
 from tests.helpers.onnx_models import linear_model
+from treadle.compile_request import CompileRequest, lowered_module
 from treadle.dialects.graph import AttentionOp, FusedOp, MatmulOp
 from treadle.environment import load_environment
 from treadle.errors import TreadleError
 from treadle.passes.instruments import ir_text
-from treadle.request import Request, lowered_module
 from treadle.target import TARGETS, Target
 from treadle.tools import treadle_cli, treadle_opt
 
@@ -41,7 +41,8 @@ def decisions(module: ModuleOp) -> list[str]:
 
 def test_one_multiprocessor_needs_no_slices() -> None:
     decided = {
-        target: decisions(lowered_module(Request(product()[0], target), to="schedule")) for target in (A100, SLICE)
+        target: decisions(lowered_module(CompileRequest(product()[0], target), to="schedule"))
+        for target in (A100, SLICE)
     }
     (whole,), (one,) = decided[A100], decided[SLICE]
     assert "matmul_simt" in whole and "split_k = 4" in whole
@@ -85,8 +86,10 @@ def attention() -> tuple[ModuleOp, list[NDArray[Any]], NDArray[Any]]:
 def test_attention_is_taken_apart_where_no_tile_of_it_fits() -> None:
     small = replace(A100, device="little memory", shared_per_block=6 << 10, shared_per_block_static=6 << 10)
     module, inputs, expected = attention()
-    assert any("attention" in text for text in decisions(lowered_module(Request(module.clone(), A100), to="schedule")))
-    decided = decisions(lowered_module(Request(module.clone(), small), to="schedule"))
+    assert any(
+        "attention" in text for text in decisions(lowered_module(CompileRequest(module.clone(), A100), to="schedule"))
+    )
+    decided = decisions(lowered_module(CompileRequest(module.clone(), small), to="schedule"))
     assert decided and not any("attention" in text for text in decided)
     (actual,) = treadle.compile(module, small, device="emulator")(*inputs)
     np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-5)

@@ -85,15 +85,15 @@ def test_the_tables_hold_what_they_say() -> None:
 
 
 def test_an_entry_of_another_type_is_named() -> None:
-    with pytest.raises(TypeError, match=r"treadle\.settings:PRECISIONS is a tuple, not a Dialect"):
-        resolve_value("treadle.settings:PRECISIONS", Dialect)
-    with pytest.raises(TypeError, match=r"treadle\.settings:Settings is no ModulePass"):
-        resolve_class("treadle.settings:Settings", ModulePass)
+    with pytest.raises(TypeError, match=r"treadle\.compile_options:PRECISIONS is a tuple, not a Dialect"):
+        resolve_value("treadle.compile_options:PRECISIONS", Dialect)
+    with pytest.raises(TypeError, match=r"treadle\.compile_options:CompileOptions is no ModulePass"):
+        resolve_class("treadle.compile_options:CompileOptions", ModulePass)
 
 
 def test_a_lazy_module_shows_the_module_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = lazy_module("treadle.settings")
-    monkeypatch.setattr("treadle.settings.PRECISIONS", ("f8",))
+    module = lazy_module("treadle.compile_options")
+    monkeypatch.setattr("treadle.compile_options.PRECISIONS", ("f8",))
     assert module.PRECISIONS == ("f8",)
     with pytest.raises(AttributeError, match="nothing"):
         _ = module.nothing

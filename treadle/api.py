@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from treadle.artifact_cache import artifact_key, find_artifact, store_artifact
 from treadle.backends.c.toolchain import find_toolchain
@@ -13,12 +14,13 @@ from treadle.backends.cuda.compiler import nvrtc_version
 from treadle.backends.cuda.driver import check_toolkit
 from treadle.backends.cuda.emulator import Emulation
 from treadle.backends.cuda.open_driver import open_driver
+from treadle.compile_options import CompileOptions, parse_precision
 from treadle.environment import Environment, load_environment
 from treadle.errors import TreadleError
 from treadle.host import host_target
 from treadle.lazy import lazy_module
 from treadle.model import CompiledModel, Device, check_device
-from treadle.settings import Settings, parse_precision
+from treadle.progress import Progress, no_progress
 from treadle.shapes import Shapes, normalized
 from treadle.store import store_of
 from treadle.target import Target
@@ -27,14 +29,12 @@ if TYPE_CHECKING:
     from onnx import ModelProto
     from xdsl.dialects.builtin import ModuleOp
 
-    from treadle import build, request
+    from treadle import artifact_writer, compile_request
     from treadle.frontends.onnx import loader
     from treadle.frontends.onnx.loader import LoadedModel
 else:  # a model from the cache does not wait for the compiler
-    build, request = lazy_module("treadle.build"), lazy_module("treadle.request")
+    artifact_writer, compile_request = lazy_module("treadle.artifact_writer"), lazy_module("treadle.compile_request")
     loader = lazy_module("treadle.frontends.onnx.loader")
-
-Tell = Callable[[str, float], None]
 
 EMULATED = "sm_80"
 """The GPU that the target "cuda" means on the emulator: the oldest, whose instructions every later one has."""
@@ -54,7 +54,7 @@ def compile(
     trace_dir: str | Path | None = None,
     explain_fusion: bool = False,
     cached: bool = True,
-    tell: Tell | None = None,
+    progress: Progress = no_progress,
 ) -> CompiledModel:
     """Compiles a model, or takes it from the cache.
 
@@ -74,7 +74,7 @@ def compile(
     trace_dir: where the numbered IR after each pass is written; a traced model is always compiled anew
     explain_fusion: print to stderr which neighbours share a kernel, and why (not); compiled anew, too
     cached:    False compiles anew even what the cache has
-    tell:      called with what begins and the part (0 to 1) that is done
+    progress:  called with each step that begins, as text, and the fraction (0 to 1) that is done
 
     Raises TreadleError that names the place and what would be accepted: a file that is no model, an unsupported
     operator, shapes that do not fit, no compiler, a cache that cannot be written.
@@ -84,27 +84,17 @@ def compile(
     chosen = resolve_target(target, device)
     emulation = Emulation(tuple(checks), counters, limit)
     check_device(device, emulation, chosen.name, chosen.kind)
-    settings = Settings(parse_precision(precision), explain_fusion)
-    path = Path(model) if isinstance(model, str | Path) else None
-    content = _content(model, path)
-    extents = normalized(shapes)
-    key = artifact_key(content, extents, str(chosen), _toolchain(chosen, environment), precision)
-    store = store_of(environment)
+    options = CompileOptions(parse_precision(precision), explain_fusion)
+    source, extents = _Source.of(model), normalized(shapes)
+    key = artifact_key(source.content, extents, str(chosen), _toolchain(chosen, environment), precision)
+    store, artifact = store_of(environment), None
     if cached and trace is None and not explain_fusion:
-        found = find_artifact(store, key, None if path is None else path.parent)
-        if found is not None:
-            return CompiledModel(found, threads, device=device, emulation=emulation)
-    options: dict[str, Any] = {} if tell is None else {"tell": tell}
-    asked = request.Request(
-        model=_requested(model, path, content),
-        target=chosen,
-        shapes=extents,
-        trace_dir=trace,
-        settings=settings,
-        content=None if path is None else content,
-        **options,
-    )
-    artifact = store_artifact(store, key, partial(build.write_artifact, asked))
+        artifact = find_artifact(store, key, source.folder)
+    if artifact is None:
+        request = compile_request.CompileRequest(
+            source.loadable(), chosen, extents, trace, options=options, progress=progress, content=source.file_content
+        )
+        artifact = store_artifact(store, key, partial(artifact_writer.write_artifact, request))
     return CompiledModel(artifact, threads, device=device, emulation=emulation)
 
 
@@ -129,28 +119,50 @@ def resolve_target(target: str | Target, device: Device | None = None) -> Target
         driver.close()
 
 
+@dataclass(frozen=True)
+class _Source:
+    """A model as it was given: its file, if it is one, and the bytes that identify it."""
+
+    model: str | Path | ModelProto | ModuleOp
+    path: Path | None
+    content: bytes
+
+    @staticmethod
+    def of(model: str | Path | ModelProto | ModuleOp) -> _Source:
+        """TreadleError for what is no model, and for a file that cannot be read."""
+        path = Path(model) if isinstance(model, str | Path) else None
+        return _Source(model, path, _content(model) if path is None else _read(path))
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the model's external data is looked for; None where it has none."""
+        return None if self.path is None else self.path.parent
+
+    @property
+    def file_content(self) -> bytes | None:
+        """The bytes of the model's file, if it is one."""
+        return None if self.path is None else self.content
+
+    def loadable(self) -> Path | ModuleOp | LoadedModel:
+        """What a `CompileRequest` takes for the model."""
+        if self.path is not None:
+            return self.path
+        return cast("ModuleOp", self.model).clone() if _is_module(self.model) else loader.load_model(self.content)
+
+
 def _is_module(model: object) -> bool:
     """Whether it is IR; xDSL is not imported to ask."""
     return any(kind.__name__ == "ModuleOp" for kind in type(model).__mro__)
 
 
-def _content(model: object, path: Path | None) -> bytes:
-    """What identifies a model: a file's bytes, a message's, or the text of a module."""
-    if path is not None:
-        return _read(path)
+def _content(model: object) -> bytes:
+    """The bytes that identify a model without a file: those of a message, or the text of a module."""
     if hasattr(model, "SerializeToString"):
         return cast("ModelProto", model).SerializeToString(deterministic=True)
     if _is_module(model):
         return str(model).encode()
     accepted = "the path of an .onnx file, an onnx.ModelProto, or a module of graph operators"
     raise TreadleError(f"the model is a {type(model).__name__}", "compile", accepted)
-
-
-def _requested(model: object, path: Path | None, content: bytes) -> Path | ModuleOp | LoadedModel:
-    """What `Request` takes for the model."""
-    if path is not None:
-        return path
-    return cast("ModuleOp", model).clone() if _is_module(model) else loader.load_model(content)
 
 
 def _read(path: Path) -> bytes:

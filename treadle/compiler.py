@@ -15,18 +15,18 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import DiagnosticException
 
+from treadle.compile_options import CompileOptions
 from treadle.errors import TreadleError
 from treadle.passes.instruments import Instrument
 from treadle.passes.legality import check_legal
 from treadle.passes.registry import parse_passes, unknown
 from treadle.passes.tensor_sizes import check_sizes
-from treadle.settings import Settings
 from treadle.target import Target, TargetKind
 
 
 @dataclass(frozen=True)
 class Step:
-    """One pass of a stage; TARGET in `spec` stands for the target's text, PRECISION and EXPLAIN for settings."""
+    """One pass of a stage; TARGET in `spec` stands for the target's text, PRECISION and EXPLAIN for options."""
 
     spec: str
     why: str
@@ -160,16 +160,16 @@ STAGES: tuple[Stage, ...] = (
         ),
     ),
 )
-"""Every stage, in order; printing text and compiling it follow (`treadle/build.py`)."""
+"""Every stage, in order; printing text and compiling it follow (`treadle/artifact_writer.py`)."""
 
 STAGE_NAMES: tuple[str, ...] = tuple(stage.name for stage in STAGES)
 
 
 @functools.cache
-def passes_of(stage: Stage, target: Target, settings: Settings | None = None) -> tuple[ModulePass, ...]:
-    """The passes of a stage for a target (with default settings unless some are given), ready to run."""
+def passes_of(stage: Stage, target: Target, options: CompileOptions | None = None) -> tuple[ModulePass, ...]:
+    """The passes of a stage for a target (with default options unless some are given), ready to run."""
     # A string, since the text of a target has braces. It is put in last: it may hold any word.
-    words = (settings or Settings()).words() | {"TARGET": f'"{target}"'}
+    words = (options or CompileOptions()).words() | {"TARGET": f'"{target}"'}
     specs = ",".join(step.spec for step in stage.steps if step.only in (None, target.kind))
     for word, meaning in words.items():
         specs = specs.replace(word, meaning)
@@ -196,7 +196,7 @@ def lower(
     after: str | None = None,
     to: str | None = None,
     instruments: Sequence[Instrument] = (),
-    settings: Settings | None = None,
+    options: CompileOptions | None = None,
 ) -> None:
     """Runs the stages after `after` up to `to` on `module`, in place, and checks every border.
 
@@ -207,7 +207,7 @@ def lower(
     else:
         check_legal(module, after, target.kind)
     for stage in stages_between(after, to):
-        for step in passes_of(stage, target, settings):
+        for step in passes_of(stage, target, options):
             _run(context, module, stage, step, instruments)
         check_legal(module, stage.name, target.kind)
 

@@ -4,11 +4,11 @@ A module is named twice: for the type checker and the import rules, which see an
 
 ```python
 if TYPE_CHECKING:
-    from treadle import build
+    from treadle import artifact_writer
 else:
-    build = lazy_module("treadle.build")
+    artifact_writer = lazy_module("treadle.artifact_writer")
 
-build.write_artifact(...)  # imports it
+artifact_writer.write_artifact(...)  # imports it
 ```
 A table whose entries are imported one by one says `"module:name"`, and of what type the entry is.
 """

@@ -12,9 +12,9 @@ from xdsl.ir import Operation, SSAValue
 
 from treadle.backends.reference.bound_module import bound_module
 from treadle.backends.reference.bounded import Bounded, Format, Running, rounded
+from treadle.compile_options import Precision
 from treadle.dialects.graph import AttentionOp
 from treadle.dialects.graph.evaluate import evaluate_in
-from treadle.settings import Precision
 from treadle.tools.oracle import compare
 
 Array = NDArray[Any]

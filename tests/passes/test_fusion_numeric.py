@@ -16,6 +16,7 @@ from tests.helpers.random_graphs import WHOLE_STEPS, random_graph, sharing_graph
 from treadle.backends.cuda.emulator import CHECKS
 from treadle.backends.reference import evaluate_module
 from treadle.backends.reference.run_module import run_module
+from treadle.compile_options import EPSILON, CompileOptions, Precision
 from treadle.compiler import lower
 from treadle.dialects.graph import (
     AttentionOp,
@@ -45,7 +46,6 @@ from treadle.passes.loop.loop_fuse_prologue import LoopFuseProloguePass
 from treadle.passes.lower.arena_overlaps import overlaps
 from treadle.passes.schedule.schedule_instantiate import ScheduleInstantiatePass
 from treadle.passes.schedule.schedule_select import ScheduleSelectPass
-from treadle.settings import EPSILON, Precision, Settings
 from treadle.target import Target
 
 TARGETS = ("cpu", "sm_80")
@@ -139,10 +139,10 @@ def test_random_graphs_of_a_lower_precision(seed: int, precision: Precision):
     graph, results = random_graph(200 + seed, WHOLE_STEPS)
     module = graph.module(*results)
     name_arguments(module, len(graph.inputs), len(results))
-    target, settings = Target.parse("cpu"), Settings(precision)
-    lower(treadle_context(), module, target, to="graph", settings=settings)
+    target, options = Target.parse("cpu"), CompileOptions(precision)
+    lower(treadle_context(), module, target, to="graph", options=options)
     before = evaluate_module(module, graph.inputs)
-    lower(treadle_context(), module, target, after="graph", to="kernels", settings=settings)
+    lower(treadle_context(), module, target, after="graph", to="kernels", options=options)
     for old, new in zip(before, run_module(module, graph.inputs), strict=True):
         limit = 4 * EPSILON[precision] * max(1.0, float(np.abs(old, dtype=np.float64).max(initial=0)))
         np.testing.assert_allclose(new, old, rtol=0, atol=limit)

@@ -17,13 +17,13 @@ from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
 from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.cuda.sass import Sass, disassemble
 from treadle.backends.reference import evaluate_module
+from treadle.compile_options import CompileOptions
 from treadle.compiler import lower
 from treadle.dialects.graph import ConvOp, FusedOp, TransposeOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import UseAttr
 from treadle.environment import Environment
 from treadle.errors import TreadleError
-from treadle.settings import Settings
 from treadle.target import Target
 
 TYPES = {"f16": "float16", "bf16": "bfloat16", "tf32": "float32", "f32": "float32"}
@@ -63,11 +63,11 @@ def lowered(
     """The layer's kernel, an image, and what it computes of it; with `whole`, the product is not split."""
     module, image = layer.module(precision)
     (expected,) = evaluate_module(module, [image])
-    settings = Settings("tf32" if precision == "tf32" else "f32")
-    lower(treadle_context(), module, target, to="schedule", settings=settings)
+    options = CompileOptions("tf32" if precision == "tf32" else "f32")
+    lower(treadle_context(), module, target, to="schedule", options=options)
     if whole:
         _leave_whole(module)
-    lower(treadle_context(), module, target, after="schedule", settings=settings)
+    lower(treadle_context(), module, target, after="schedule", options=options)
     return module, image, expected
 
 

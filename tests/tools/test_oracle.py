@@ -13,10 +13,10 @@ from treadle.backends.file_names import file_names
 from treadle.backends.reference.bounded import Bounded
 from treadle.errors import TreadleError
 from treadle.manifest import Tensor
-from treadle.tools import progress as progress_module
+from treadle.tools import progress_bar as progress_module
 from treadle.tools.arguments import parse_shapes
 from treadle.tools.oracle import Comparison, compare
-from treadle.tools.progress import progress
+from treadle.tools.progress_bar import progress_bar
 from treadle.tools.run_command import sample
 
 VALUES = np.array([1.0, -4.0, 0.5])
@@ -106,8 +106,8 @@ def test_a_terminal_sees_a_bar_only_when_it_takes_long(monkeypatch: pytest.Monke
     def shown(patience: float) -> str:
         monkeypatch.setattr(progress_module, "PATIENCE", patience)
         stream = io.StringIO()
-        with progress(Console(file=stream, force_terminal=True, width=80)) as tell:
-            tell("folding constants", 0.5)
+        with progress_bar(Console(file=stream, force_terminal=True, width=80)) as progress:
+            progress("folding constants", 0.5)
         return stream.getvalue()
 
     assert "folding constants" in shown(-1.0)
@@ -116,8 +116,8 @@ def test_a_terminal_sees_a_bar_only_when_it_takes_long(monkeypatch: pytest.Monke
 
 def test_no_bar_without_a_terminal() -> None:
     stream = io.StringIO()
-    with progress(Console(file=stream, force_terminal=False)) as tell:
-        tell("folding constants", 0.5)
+    with progress_bar(Console(file=stream, force_terminal=False)) as progress:
+        progress("folding constants", 0.5)
     assert stream.getvalue() == ""
 
 

@@ -20,7 +20,7 @@ from treadle.passes.legality import place_of
 
 
 class Instrument:
-    """Is told of each pass before and after it ran; the methods do nothing unless they are overridden."""
+    """Called before and after each pass; the methods do nothing unless they are overridden."""
 
     def before(self, stage: str, step: ModulePass, module: ModuleOp) -> None:
         """Called when `step` of `stage` is about to change `module`."""
@@ -92,13 +92,13 @@ class Trace(Instrument):
 
 @dataclass
 class Announce(Instrument):
-    """Calls `tell` with the name of each pass before it runs, for a progress display."""
+    """Calls `announce` with the name of each pass before it runs, for a progress display."""
 
-    tell: Callable[[str], None]
+    announce: Callable[[str], None]
 
     def before(self, stage: str, step: ModulePass, module: ModuleOp) -> None:
-        """Tells of the pass."""
-        self.tell(step.name)
+        """Announces the pass."""
+        self.announce(step.name)
 
 
 def ir_text(module: ModuleOp) -> str:

@@ -13,17 +13,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from treadle.compile_options import CompileOptions
 from treadle.errors import TreadleError
 from treadle.lazy import lazy_module
-from treadle.settings import Settings
 from treadle.tools.arguments import parse_shapes
 
 if TYPE_CHECKING:
-    from treadle import api, request
+    from treadle import api, compile_request
     from treadle.frontends import onnx
     from treadle.frontends.onnx import NodeReport
 else:
-    api, request = lazy_module("treadle.api"), lazy_module("treadle.request")
+    api, compile_request = lazy_module("treadle.api"), lazy_module("treadle.compile_request")
     onnx = lazy_module("treadle.frontends.onnx")
 
 
@@ -64,9 +64,10 @@ def _reports(args: argparse.Namespace) -> tuple[list[NodeReport], str | None]:
 def _explain(args: argparse.Namespace) -> None:
     """Runs the pipeline up to the fusion, which prints its decisions."""
     target = api.resolve_target(args.target or "cpu")
-    settings = Settings(args.precision or "f32", explain_fusion=True)
+    options = CompileOptions(args.precision or "f32", explain_fusion=True)
     shapes = parse_shapes(args.shape)
-    request.lowered_module(request.Request(Path(args.model), target, shapes, settings=settings), "fuse")
+    request = compile_request.CompileRequest(Path(args.model), target, shapes, options=options)
+    compile_request.lowered_module(request, "fuse")
 
 
 def _operators(reports: Sequence[NodeReport]) -> Table:

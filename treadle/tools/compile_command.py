@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 from treadle.api import compile, resolve_target
 from treadle.artifact import is_artifact
+from treadle.compile_options import CompileOptions
 from treadle.errors import TreadleError
 from treadle.lazy import lazy_module
 from treadle.publishing import check_replaceable, publish
-from treadle.settings import Settings
 from treadle.tools.arguments import parse_shapes
 from treadle.tools.output import STDOUT
-from treadle.tools.progress import progress
+from treadle.tools.progress_bar import progress_bar
 
 if TYPE_CHECKING:
-    from treadle import compiler, request
+    from treadle import compile_request, compiler
     from treadle.passes import instruments
 else:  # a model from the cache does not wait for the compiler
-    compiler, request = lazy_module("treadle.compiler"), lazy_module("treadle.request")
+    compile_request, compiler = lazy_module("treadle.compile_request"), lazy_module("treadle.compiler")
     instruments = lazy_module("treadle.passes.instruments")
 
 
@@ -40,10 +40,10 @@ def compile_command(args: argparse.Namespace) -> int:
     if args.to is not None:
         return _write_stage(args, output, shapes, trace)
     check_replaceable(output, is_artifact)
-    with progress() as tell:
+    with progress_bar() as progress:
         model = compile(
             args.model, args.target or "cpu", shapes, precision=args.precision or "f32", trace_dir=trace,
-            explain_fusion=args.explain_fusion, tell=tell,
+            explain_fusion=args.explain_fusion, progress=progress,
         )  # fmt: skip
     model.save(output)
     kernels = [name for name in model.manifest.files if name.endswith((".c", ".cu"))]
@@ -58,10 +58,12 @@ def _write_stage(args: argparse.Namespace, output: Path, shapes: dict[str, tuple
         check_replaceable(output, _holds_only_ir)
     compiler.stages_between(None, args.to)
     target = resolve_target(args.target or "cpu")
-    with progress() as tell:
-        settings = Settings(args.precision or "f32", args.explain_fusion)
-        asked = request.Request(Path(args.model), target, shapes, trace, settings=settings, tell=tell)
-        module = request.lowered_module(asked, args.to)
+    with progress_bar() as progress:
+        options = CompileOptions(args.precision or "f32", args.explain_fusion)
+        request = compile_request.CompileRequest(
+            Path(args.model), target, shapes, trace, options=options, progress=progress
+        )
+        module = compile_request.lowered_module(request, args.to)
     text = instruments.ir_text(module)
     if printed:
         print(text, end="")

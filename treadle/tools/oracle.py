@@ -20,10 +20,10 @@ from xdsl.dialects.func import FuncOp
 
 from treadle.backends.reference.bound_module import bound_module
 from treadle.backends.reference.bounded import Bounded
+from treadle.compile_options import Precision
 from treadle.dialects.graph.dtypes import is_float_dtype, numpy_dtype
 from treadle.errors import TreadleError
 from treadle.frontends.onnx import import_model
-from treadle.settings import Precision
 
 Array = NDArray[Any]
 Expected = Mapping[str, tuple[Bounded, np.dtype[Any]]]

@@ -24,11 +24,11 @@ from xdsl.dialects.builtin import ModuleOp
 
 from treadle.backends.c.printer import print_host, print_kernels
 from treadle.backends.cuda.printer import print_kernels as print_cuda_kernels
+from treadle.compile_request import CompileRequest, lowered_module
 from treadle.compiler import STAGE_NAMES, STAGES
 from treadle.errors import TreadleError
 from treadle.passes.instruments import ir_text
 from treadle.passes.legality import LEGAL
-from treadle.request import Request, lowered_module
 from treadle.target import Target
 from treadle.tools.excerpts import block, cut_digests, enclosing, indices_in_place, shortened
 from treadle.tools.reporting import run_reporting
@@ -105,7 +105,7 @@ def _filled(match: re.Match[str], where: str, excerpts: Excerpts) -> str:
 def _module(target: str, stage: str) -> ModuleOp:
     """The model after a stage."""
     with tempfile.TemporaryDirectory() as folder:
-        return lowered_module(Request(write_model(Path(folder) / "small.onnx"), Target.parse(target)), stage)
+        return lowered_module(CompileRequest(write_model(Path(folder) / "small.onnx"), Target.parse(target)), stage)
 
 
 def _ir(target: str, stage: str) -> str:

@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 from treadle.api import compile
 from treadle.backends.cuda.emulator import CHECKS, check_limit
 from treadle.backends.file_names import file_names
+from treadle.compile_options import parse_precision
 from treadle.errors import TreadleError
 from treadle.lazy import lazy_module
 from treadle.manifest import Tensor
 from treadle.model import DEVICES, CompiledModel, load
-from treadle.settings import parse_precision
+from treadle.progress import Progress
 from treadle.tools.arguments import parse_shapes
 from treadle.tools.profile_table import print_profile
-from treadle.tools.progress import Tell, progress
+from treadle.tools.progress_bar import progress_bar
 
 if TYPE_CHECKING:
     from treadle.tools import oracle
@@ -49,13 +50,13 @@ def run_command(args: argparse.Namespace) -> int:
         raise TreadleError("--rebuild is for a compiled model", path, "a folder that `treadle compile` wrote")
     if args.limit is not None:
         check_limit(args.limit, "--limit")
-    with progress() as tell:
-        model = _packaged(path, args) if path.is_dir() else _compiled(shapes, args, tell)
+    with progress_bar() as progress:
+        model = _packaged(path, args) if path.is_dir() else _compiled(shapes, args, progress)
         inputs = _complete(model, given, args.seed)
         if model.device == "emulator":
-            tell("compiling for the emulator", 1.0)
+            progress("compiling for the emulator", 1.0)
             model.open()
-            tell("running on the emulator", 1.0)
+            progress("running on the emulator", 1.0)
         start = time.perf_counter()
         outputs = model.run(inputs)
         seconds = time.perf_counter() - start
@@ -115,7 +116,7 @@ def _packaged(path: Path, args: argparse.Namespace) -> CompiledModel:
     )  # fmt: skip
 
 
-def _compiled(shapes: Mapping[str, Sequence[int]], args: argparse.Namespace, tell: Tell) -> CompiledModel:
+def _compiled(shapes: Mapping[str, Sequence[int]], args: argparse.Namespace, progress: Progress) -> CompiledModel:
     """The model of an .onnx file; where a device is named, for its GPU unless a target is named, too."""
     target = args.target or ("cpu" if args.device is None else "cuda")
     return compile(
@@ -129,7 +130,7 @@ def _compiled(shapes: Mapping[str, Sequence[int]], args: argparse.Namespace, tel
         counters=args.profile,
         limit=args.limit,
         explain_fusion=args.explain_fusion,
-        tell=tell,
+        progress=progress,
     )
 
 

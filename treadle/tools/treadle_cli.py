@@ -6,8 +6,8 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
+from treadle.compile_options import PRECISIONS
 from treadle.model import DEVICES
-from treadle.settings import PRECISIONS
 from treadle.target import TARGETS
 from treadle.tools.cache_command import cache_command
 from treadle.tools.check_command import check_command

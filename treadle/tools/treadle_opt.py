@@ -17,12 +17,12 @@ from xdsl.utils.exceptions import UnregisteredConstructException
 from xdsl.xdsl_opt_main import xDSLOptMain
 
 from treadle.api import EMULATED
+from treadle.compile_options import PRECISIONS, CompileOptions
 from treadle.compiler import STAGE_NAMES, lower, stages_between
 from treadle.errors import TreadleError
 from treadle.lazy import lazy_module
 from treadle.passes.instruments import Instrument, Timing, Trace, Verify, verify
 from treadle.passes.registry import parse_passes
-from treadle.settings import PRECISIONS, Settings
 from treadle.target import Target
 from treadle.tools.arguments import parse_shapes
 from treadle.tools.located_parser import LocatedParser
@@ -86,7 +86,7 @@ class TreadleOptMain(xDSLOptMain):
             passes = tuple(replace(each, explain=True) if each.name == "graph-fuse" else each for each in passes)
         self.pipeline = PassPipeline(passes, callback)
         staged = self.args.to is not None or self.args.after is not None or self.args.trace is not None
-        # Settings are of the stages, unless passes are named that they apply to.
+        # They are options of the stages, unless passes are named that they apply to.
         asked = staged or self.args.precision != "f32" or (self.args.explain_fusion and not passes)
         if self.args.pipeline is None and asked:
             # CUDA text wants a GPU's passes: those of the target that the emulator plays.
@@ -128,7 +128,7 @@ class TreadleOptMain(xDSLOptMain):
             lower(
                 self.ctx, prog, self._target,
                 after=self.args.after, to=self.args.to, instruments=[timing, *self._instruments(prog)],
-                settings=Settings(self.args.precision, self.args.explain_fusion),
+                options=CompileOptions(self.args.precision, self.args.explain_fusion),
             )  # fmt: skip
             if self.args.time_passes:
                 for name, seconds in timing.seconds:

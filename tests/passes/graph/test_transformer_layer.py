@@ -11,6 +11,7 @@ from xdsl.ir import SSAValue
 
 from tests.helpers.graphs import Graph, name_arguments, random
 from treadle.backends.reference import evaluate_module
+from treadle.compile_options import CompileOptions, Precision
 from treadle.compiler import lower
 from treadle.dialects.graph import (
     AttentionOp,
@@ -30,7 +31,6 @@ from treadle.dialects.graph import (
 from treadle.dialects.registry import treadle_context
 from treadle.passes.graph.definition_analysis import moves_data
 from treadle.passes.graph.rewriting import shape_of
-from treadle.settings import Precision, Settings
 from treadle.target import Target
 
 TOKENS, WIDTH, HEADS = 6, 16, 2
@@ -109,7 +109,7 @@ def lowered(graph: Layer, precision: Precision = "f32") -> ModuleOp:
     """The layer's groups, for a GPU."""
     module = graph.module(*graph.results)
     name_arguments(module, 2, 1)
-    lower(treadle_context(), module, Target.parse("sm_80"), to="fuse", settings=Settings(precision))
+    lower(treadle_context(), module, Target.parse("sm_80"), to="fuse", options=CompileOptions(precision))
     return module
 
 

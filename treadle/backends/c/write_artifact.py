@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from xdsl.dialects.builtin import ModuleOp
@@ -17,20 +16,19 @@ from treadle.backends.interface import c_definition
 from treadle.environment import available_cores
 from treadle.errors import TreadleError
 from treadle.host import needs_of
+from treadle.progress import Progress
 from treadle.target import Target
 
 _BATCHES_PER_CORE = 4
 
-Tell = Callable[[str, float], None]
 
-
-def write_kernels(module: ModuleOp, interface: str, target: Target, folder: Path, tell: Tell) -> str:
+def write_kernels(module: ModuleOp, interface: str, target: Target, folder: Path, progress: Progress) -> str:
     """Prints and compiles a lowered module into `folder`; what the library needs of a machine.
 
-    The library exports `interface`, which says what `treadle_run` expects. `tell(what, part)` is called with the part
-    (0 to 1) that is done. Raises what the printer and the compiler raise.
+    The library exports `interface`, which says what `treadle_run` expects. `progress` is called with the fraction of
+    this that is done. Raises what the printer and the compiler raise.
     """
-    tell("printing C", 0.0)
+    progress("printing C", 0.0)
     host = print_host(module)
     described = Unit(host.name, f"{host.text}\n{c_definition(interface, 'const')}\n")
     units = [*print_kernels(module), described]
@@ -41,17 +39,17 @@ def write_kernels(module: ModuleOp, interface: str, target: Target, folder: Path
     for directory in INCLUDE_DIRECTORIES:
         for path in (*directory.glob("*.h"), *directory.glob("*.c")):
             shutil.copyfile(path, text / path.name)
-    objects = _compiled([*units, pool_unit()], target, tell)
+    objects = _compiled([*units, pool_unit()], target, progress)
     shutil.copyfile(link(objects), folder / LIBRARY)
     return needs_of(target)
 
 
-def _compiled(units: list[Unit], target: Target, tell: Tell) -> list[Path]:
-    """The units' objects, compiled in batches so that progress can be told between them."""
+def _compiled(units: list[Unit], target: Target, progress: Progress) -> list[Path]:
+    """The units' objects, compiled in batches so that progress is reported between them."""
     size = available_cores() * _BATCHES_PER_CORE
     objects: list[Path] = []
     for start in range(0, len(units), size):
-        tell(f"compiling C ({start} of {len(units)} units)", start / len(units))
+        progress(f"compiling C ({start} of {len(units)} units)", start / len(units))
         objects += compile_objects(units[start : start + size], target=target)
     if not objects:
         raise TreadleError("the module has no kernels", "cpu target")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
 
@@ -21,22 +21,21 @@ from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.environment import load_environment
 from treadle.errors import TreadleError
 from treadle.manifest import KernelLaunch, Shape3
+from treadle.progress import Progress
 from treadle.store import store_of
 from treadle.target import Target
 
 _BATCH = 4 * (os.cpu_count() or 1)
 
-Tell = Callable[[str, float], None]
-
 
 def write_kernels(
-    module: ModuleOp, program: Program, target: Target, folder: Path, tell: Tell
+    module: ModuleOp, program: Program, target: Target, folder: Path, progress: Progress
 ) -> tuple[KernelLaunch, ...]:
     """Prints and compiles a lowered module into `folder`; its launches.
 
-    `tell(what, part)` is called with the part (0 to 1) that is done. Raises what the printer and NVRTC raise.
+    `progress` is called with the fraction of this that is done. Raises what the printer and NVRTC raise.
     """
-    tell("printing CUDA", 0.0)
+    progress("printing CUDA", 0.0)
     printed = print_kernels(module)
     names = dict(zip((unit.name for unit in printed), file_names([unit.name for unit in printed]), strict=True))
     kernels = {op.sym_name.data: op for op in module.walk() if isinstance(op, KernelOp)}
@@ -47,7 +46,7 @@ def write_kernels(
     shutil.copyfile(HEADER, text / HEADER.name)
     for unit in units:
         (text / f"{names[unit.name]}.cu").write_text(unit.text)
-    for unit, cubin in zip(units, _compiled(units, target, tell), strict=True):
+    for unit, cubin in zip(units, _compiled(units, target, progress), strict=True):
         (text / f"{names[unit.name]}.cubin").write_bytes(cubin.image)
     return launches
 
@@ -61,12 +60,12 @@ def _described(units: Sequence[Unit], launches: Sequence[KernelLaunch]) -> list[
     ]
 
 
-def _compiled(units: list[Unit], target: Target, tell: Tell) -> list[Cubin]:
-    """The units' cubins, compiled in batches so that progress can be told between them."""
+def _compiled(units: list[Unit], target: Target, progress: Progress) -> list[Cubin]:
+    """The units' cubins, compiled in batches so that progress is reported between them."""
     cache = store_of(load_environment())
     cubins: list[Cubin] = []
     for start in range(0, len(units), _BATCH):
-        tell(f"compiling CUDA ({start} of {len(units)} kernels)", start / len(units))
+        progress(f"compiling CUDA ({start} of {len(units)} kernels)", start / len(units))
         cubins += compile_cubins(units[start : start + _BATCH], target, cache=cache)
     return cubins
 

@@ -13,6 +13,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from treadle.backends.reference.bounded import ARITHMETIC, ROUNDING, Bounded, Format, Running, rounded, together
 from treadle.backends.reference.evaluate_module import arguments, find_function, last_uses
+from treadle.compile_options import Precision
 from treadle.dialects.graph import (
     ArgReductionOp,
     AttentionOp,
@@ -32,7 +33,6 @@ from treadle.dialects.graph import (
 from treadle.dialects.graph.dtypes import is_float_dtype
 from treadle.dialects.graph.evaluate import evaluate_in, evaluate_results
 from treadle.errors import TreadleError
-from treadle.settings import Precision
 
 Array = NDArray[Any]
 

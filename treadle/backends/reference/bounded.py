@@ -28,12 +28,12 @@ from xdsl.dialects import arith, math
 from xdsl.dialects.builtin import FloatAttr, bf16, f16, f32
 from xdsl.ir import Attribute, Operation, SSAValue
 
+from treadle.compile_options import EPSILON, Precision
 from treadle.dialects.graph.arithmetic import COMBINE, FOLD, identity, spread
 from treadle.dialects.graph.compute import ReduceOp
 from treadle.dialects.graph.dtypes import element_type, is_float, is_float_dtype, numpy_dtype
 from treadle.dialects.graph.numpy_reads import Affine, contract, read
 from treadle.dialects.graph.numpy_scalars import Array, apply_scalar, scalar_dtype
-from treadle.settings import EPSILON, Precision
 
 ROUNDING = 12.0
 """What a rounding that a precision asks for adds to a limit, in halves of an epsilon: its error is uniform in half a

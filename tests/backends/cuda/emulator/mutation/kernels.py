@@ -13,9 +13,9 @@ from xdsl.dialects.builtin import MemRefType
 from treadle.backends.cuda.emulator.signature import kernels
 from treadle.backends.cuda.printer import print_kernel
 from treadle.backends.program import read_program
+from treadle.compile_request import CompileRequest, lowered_module
 from treadle.dialects.cuda import KernelOp
 from treadle.dialects.graph.dtypes import numpy_dtype
-from treadle.request import Request, lowered_module
 from treadle.target import Target
 
 Extents = tuple[int, ...]
@@ -64,7 +64,7 @@ class SharedKernel:
 
 def kernels_of(origin: str, path: Path, shapes: Mapping[str, Sequence[int]]) -> list[SharedKernel]:
     """The kernels of a model that use shared memory, printed for sm_80."""
-    module = lowered_module(Request(path, Target.parse("sm_80"), shapes))
+    module = lowered_module(CompileRequest(path, Target.parse("sm_80"), shapes))
     zeroed = {
         launch.kernel: tuple(n for n, buffer in enumerate(launch.buffers) if buffer.kind == "zeroed")
         for launch in read_program(module).launches

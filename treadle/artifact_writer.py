@@ -16,16 +16,17 @@ from treadle.backends.c.write_artifact import write_kernels as write_c
 from treadle.backends.cuda.write_artifact import write_kernels as write_cuda
 from treadle.backends.interface import program_interface
 from treadle.backends.program import ProgramConstant, TensorSpec, planned_main, read_program
+from treadle.compile_request import LOWERING, CompileRequest, lowered_module
 from treadle.dialects.graph.attributes import BlobAttr
 from treadle.dialects.graph.store import default_store
 from treadle.frontends.onnx.loader import LoadedModel, load_model
 from treadle.manifest import Manifest, Tensor
 from treadle.passes.instruments import ir_text
-from treadle.request import LOWERING, Request, Tell, lowered_module
+from treadle.progress import Progress
 from treadle.weights import write_weights
 
 
-def write_artifact(request: Request, folder: Path) -> str:
+def write_artifact(request: CompileRequest, folder: Path) -> str:
     """Compiles the request into an empty folder; the sha256 (hex) of its manifest.
 
     Raises what import, passes, printers and compilers raise.
@@ -38,13 +39,13 @@ def write_artifact(request: Request, folder: Path) -> str:
     (folder / "module.mlir").write_text(ir_text(module))
     inputs, outputs = tuple(map(_tensor, program.inputs)), tuple(map(_tensor, program.outputs))
     constants = write_weights(map(_stored, program.constants), folder)
-    tell = partial(_tell_second_half, request.tell)
+    progress = partial(_second_half, request.progress)
     machine, launches = "", ()
     if target.is_cuda:
-        launches = write_cuda(module, program, target, folder, tell)
+        launches = write_cuda(module, program, target, folder, progress)
     else:
         interface = program_interface(inputs, outputs, constants, program.arena_bytes)
-        machine = write_c(module, interface, target, folder, tell)
+        machine = write_c(module, interface, target, folder, progress)
     manifest = Manifest(
         target=target.name,
         kind=target.kind,
@@ -53,7 +54,7 @@ def write_artifact(request: Request, folder: Path) -> str:
         constants=constants,
         arena_bytes=program.arena_bytes,
         zeroed_bytes=program.zeroed_bytes,
-        precision=request.settings.precision,
+        precision=request.options.precision,
         machine=machine,
         launches=launches,
         metadata=_metadata(module),
@@ -62,8 +63,9 @@ def write_artifact(request: Request, folder: Path) -> str:
     return write_manifest(folder, manifest)
 
 
-def _tell_second_half(tell: Tell, what: str, part: float) -> None:
-    tell(what, LOWERING + (1 - LOWERING) * part)
+def _second_half(progress: Progress, step: str, fraction: float) -> None:
+    """Reports the progress of what follows lowering as progress of the whole."""
+    progress(step, LOWERING + (1 - LOWERING) * fraction)
 
 
 def _stored(constant: ProgramConstant) -> tuple[NDArray[np.generic], Path | None]:

@@ -9,8 +9,8 @@ import pytest
 
 import treadle
 from tests.helpers.onnx_models import WEIGHTS, linear_model
+from treadle.compile_options import EPSILON, PRECISIONS, CompileOptions, Precision
 from treadle.errors import TreadleError
-from treadle.settings import EPSILON, PRECISIONS, Precision, Settings
 from treadle.tools.oracle import Definition
 from treadle.tools.treadle_cli import main
 from treadle.tools.treadle_opt import main as opt
@@ -103,4 +103,4 @@ def test_a_compiled_folder_has_its_precision_already(
 
 
 def test_settings_name_what_the_pipeline_replaces() -> None:
-    assert Settings("bf16", True).words() == {"PRECISION": "bf16", "EXPLAIN": "true"}
+    assert CompileOptions("bf16", True).words() == {"PRECISION": "bf16", "EXPLAIN": "true"}

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from xdsl.dialects.builtin import ModuleOp
 
+from treadle.compile_options import CompileOptions
 from treadle.compiler import lower, passes_of, stages_between
 from treadle.dialects.registry import treadle_context
 from treadle.frontends.onnx.importer import import_loaded
 from treadle.frontends.onnx.loader import LoadedModel, load_model
 from treadle.passes.instruments import Announce, Instrument, Trace, Verify, verify
-from treadle.settings import Settings
+from treadle.progress import Progress, no_progress
 from treadle.shapes import Shapes
 from treadle.target import Target
 
-Tell = Callable[[str, float], None]
-"""Called with what begins, and the part (0 to 1) of the whole that is done."""
-
 LOWERING = 0.6
-"""The part of a compilation that lowering takes; for the display only."""
+"""The fraction of a compilation that lowering takes; for the display only."""
 
 
 @dataclass(frozen=True)
-class Request:
+class CompileRequest:
     """What is to be compiled.
 
     model:     path of an .onnx file, what `load_model` read, or a module of graph operators (which is changed)
@@ -33,7 +31,8 @@ class Request:
     shapes:    what the file leaves dynamic
     trace_dir: where the numbered IR after each pass is written
     check:     verify the IR after each pass
-    settings:  precision, and what is explained
+    options:   precision, and what is explained
+    progress:  called with each step that begins
     """
 
     model: Path | LoadedModel | ModuleOp
@@ -41,14 +40,14 @@ class Request:
     shapes: Shapes = field(default_factory=dict[str, Sequence[int]])
     trace_dir: Path | None = None
     check: bool = False
-    settings: Settings = field(default_factory=Settings)
-    tell: Tell = lambda what, part: None
+    options: CompileOptions = field(default_factory=CompileOptions)
+    progress: Progress = no_progress
     content: bytes | None = None
 
 
-def lowered_module(request: Request, to: str | None = None) -> ModuleOp:
+def lowered_module(request: CompileRequest, to: str | None = None) -> ModuleOp:
     """The request's module after stage `to` (default: the last). Raises what import and the passes raise."""
-    request.tell("importing the model", 0.0)
+    request.progress("importing the model", 0.0)
     if isinstance(request.model, ModuleOp):
         module = request.model
         verify(module, "as it was given")
@@ -56,17 +55,17 @@ def lowered_module(request: Request, to: str | None = None) -> ModuleOp:
         loaded = load_model(request.model, request.content) if isinstance(request.model, Path) else request.model
         module = import_loaded(loaded, dict(request.shapes))
     instruments = _instruments(request, module, to)
-    lower(treadle_context(), module, request.target, to=to, instruments=instruments, settings=request.settings)
+    lower(treadle_context(), module, request.target, to=to, instruments=instruments, options=request.options)
     return module
 
 
-def _instruments(request: Request, module: ModuleOp, to: str | None) -> list[Instrument]:
+def _instruments(request: CompileRequest, module: ModuleOp, to: str | None) -> list[Instrument]:
     total = sum(len(passes_of(stage, request.target)) for stage in stages_between(None, to))
     done = 0
 
     def announce(name: str) -> None:
         nonlocal done
-        request.tell(name, LOWERING * done / max(total, 1))
+        request.progress(name, LOWERING * done / max(total, 1))
         done += 1
 
     instruments: list[Instrument] = [Announce(announce)]

@@ -1,4 +1,4 @@
-"""What a compilation is asked for besides its target."""
+"""The options of a compilation besides its target: precision, and whether fusion is explained."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EPSILON: dict[Precision, float] = {"f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0
 
 
 @dataclass(frozen=True)
-class Settings:
+class CompileOptions:
     """Choices that change what is compiled.
 
     precision:      of products, convolutions and attention; f32 means what the model says
