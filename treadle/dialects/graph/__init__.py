@@ -1,7 +1,7 @@
 """The graph dialect: tensors, operators, and the definition of each operator.
 
-Definition language: `compute.py`. Operators by family: `elementwise.py`, `linear.py`, `reduction.py`,
-`arg_reduction.py`, `movement.py`, `normalize.py`, `attention.py`, `constant.py`.
+Definition language: `compute.py`. Groups: `fused.py`. Operators by family: `elementwise.py`, `linear.py`,
+`reduction.py`, `arg_reduction.py`, `movement.py`, `normalize.py`, `attention.py`, `constant.py`.
 """
 
 from xdsl.ir import Dialect
@@ -9,10 +9,11 @@ from xdsl.ir import Dialect
 from treadle.dialects.graph.arg_reduction import ArgReductionOp
 from treadle.dialects.graph.attention import AttentionOp
 from treadle.dialects.graph.attributes import BlobAttr, DimsAttr, InlineAttr
-from treadle.dialects.graph.compute import AtOp, ComputeOp, FusedOp, ReduceOp, YieldOp
+from treadle.dialects.graph.compute import AtOp, ComputeOp, ReduceOp, YieldOp
 from treadle.dialects.graph.constant import ConstantOp
 from treadle.dialects.graph.definition import Operator, definition
 from treadle.dialects.graph.elementwise import BinaryOp, CastOp, UnaryOp, WhereOp
+from treadle.dialects.graph.fused import FusedOp
 from treadle.dialects.graph.linear import ConvOp, ConvTransposeOp, MatmulOp
 from treadle.dialects.graph.movement import (
     BroadcastOp,

@@ -17,10 +17,11 @@ from xdsl.dialects.builtin import DYNAMIC_INDEX, IndexType
 from xdsl.ir import Block, Operation, SSAValue
 
 from treadle.dialects.graph.arithmetic import Arithmetic, Exact, V
-from treadle.dialects.graph.compute import AtOp, ComputeOp, FusedOp, ReduceOp, YieldOp, yielded, yielded_values
+from treadle.dialects.graph.compute import AtOp, ComputeOp, ReduceOp, YieldOp, yielded, yielded_values
 from treadle.dialects.graph.constant import ConstantOp
 from treadle.dialects.graph.definition import Operator, definition
 from treadle.dialects.graph.dtypes import numpy_dtype
+from treadle.dialects.graph.fused import FusedOp
 from treadle.dialects.graph.movement import ReshapeOp
 from treadle.dialects.graph.numpy_reads import AFFINE_OPERATORS, Affine
 from treadle.dialects.graph.numpy_scalars import Array, apply_scalar

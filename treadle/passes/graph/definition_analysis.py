@@ -19,8 +19,9 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint
 
-from treadle.dialects.graph.compute import AtOp, ComputeOp, ReduceOp, enclosing_compute, yielded
+from treadle.dialects.graph.compute import AtOp, ComputeOp, ReduceOp, yielded
 from treadle.dialects.graph.definition import Operator, definition
+from treadle.dialects.graph.fused import enclosing_compute
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr, const, var
 from treadle.index.mixed_radix import (

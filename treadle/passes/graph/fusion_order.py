@@ -14,7 +14,7 @@ from typing import TypeAlias
 from xdsl.ir import Operation
 
 from treadle.dialects.graph import ComputeOp, WholeOp
-from treadle.dialects.graph.compute import enclosing_compute
+from treadle.dialects.graph.fused import enclosing_compute
 from treadle.passes.graph.fusion_group import Group, Plan, describe, tensors_of
 
 Item: TypeAlias = "Group | Operation"
