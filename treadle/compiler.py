@@ -1,6 +1,6 @@
 """The whole pipeline: from an imported graph to code, as named stages in order.
 
-Each stage is a list of ordinary passes, each with the reason for its place. At a stage's border a table
+Each stage is a list of ordinary passes, each with the reason for its position. At a stage's border a table
 (`treadle/passes/legality.py`) says what may remain; what a stage left, saved as text, can be resumed there.
 """
 
@@ -44,7 +44,7 @@ class Stage:
 
 
 STAGES: tuple[Stage, ...] = (
-    Stage("import", "A model as graph operators; the frontend's work, no pass.", ()),
+    Stage("import", "The model as graph operators; written by the frontend, not by passes.", ()),
     Stage(
         "graph",
         "Fewer and simpler operators.",
@@ -55,31 +55,52 @@ STAGES: tuple[Stage, ...] = (
                 "Exporters leave shape arithmetic that no later pass should meet.",
                 only="cpu",
             ),
-            Step("graph-fold-constants{keep-tied=true}", "The same; tied weights stay one copy.", only="cuda"),
+            Step("graph-fold-constants{keep-tied=true}", "As on the CPU, but tied weights stay one copy.", only="cuda"),
             Step(
                 "graph-simplify",
                 "Batch norms and scales vanish into weights, which must be constants by now.",
             ),
-            Step("graph-recognize", "Simplified forms are fewer to know; whole operators have templates of their own."),
-            Step("graph-mixed-precision{precision=PRECISION}", "Asked for; whole operators know what is sensitive."),
-            Step("graph-decompose-attention{target=TARGET}", "Where no template schedules it whole."),
-            Step("graph-decompose", "What no template schedules whole becomes operators that one schedules."),
-            Step("graph-channels-last", "After scales went into the filters: copies take 16 bytes.", only="cuda"),
-            Step("graph-conv-to-matmul{pad=true}", "The same; a stored border spares predicates.", only="cpu"),
             Step(
-                "graph-fold-constants",
-                "The filters' transposes are of constants: done now, not at run time.",
+                "graph-recognize",
+                "Of simplified graphs, fewer patterns have to be matched; whole operators have templates.",
+            ),
+            Step(
+                "graph-mixed-precision{precision=PRECISION}", "On whole operators, which say where precision matters."
+            ),
+            Step("graph-decompose-attention{target=TARGET}", "Where no template schedules attention whole."),
+            Step("graph-decompose", "Operators without a template become operators that have one."),
+            Step(
+                "graph-channels-last",
+                "After scales went into the filters, so that 16-byte copies take consecutive channels.",
+                only="cuda",
+            ),
+            Step(
+                "graph-conv-to-matmul{pad=true}",
+                "After scales went into the filters; a stored border of zeros needs no predicates.",
                 only="cpu",
             ),
-            Step("graph-fold-constants{keep-tied=true}", "The same.", only="cuda"),
+            Step(
+                "graph-fold-constants",
+                "The last pass transposes filters, which are constants.",
+                only="cpu",
+            ),
+            Step(
+                "graph-fold-constants{keep-tied=true}",
+                "The last pass transposes filters, which are constants.",
+                only="cuda",
+            ),
             Step("graph-simplify", "Reshapes and transposes around new matmuls meet older ones."),
-            Step("graph-deduplicate", "Readers of one tensor are found by the tensor."),
+            Step("graph-deduplicate", "The next pass finds products of one operand by that operand."),
             Step("graph-merge-matmuls", "Once convolutions are products, and before their weights are packed."),
             Step("graph-mixed-precision{precision=PRECISION}", "Marks the products that the last passes made."),
-            Step("graph-widen-matmuls", "Vectors hold f32; other types are for memory.", only="cpu"),
+            Step(
+                "graph-widen-matmuls",
+                "The CPU's templates sum in f32 only; narrower types are for storage.",
+                only="cpu",
+            ),
             Step(
                 "graph-pack-weights{target=TARGET}",
-                "Panels of constant right operands stay in the first cache.",
+                "Last, when every product exists; packed panels are read as consecutive vectors.",
                 only="cpu",
             ),
         ),
@@ -88,9 +109,9 @@ STAGES: tuple[Stage, ...] = (
         "define",
         "Every operator but matmul of floats and attention as its definition.",
         (
-            Step("graph-define", "From here on fusion asks the definition, never the operator's name."),
-            Step("graph-merge-rows", "Before definitions flow through the reshapes that keep rows apart."),
-            Step("graph-inline", "Elementwise chains become one definition before groups are cut."),
+            Step("graph-define", "Fusion depends on definitions, not on names of operators."),
+            Step("graph-merge-rows", "Before graph-inline moves definitions through reshapes, which hides their rows."),
+            Step("graph-inline", "Elementwise chains become one definition before groups are formed."),
         ),
     ),
     Stage(
@@ -99,14 +120,14 @@ STAGES: tuple[Stage, ...] = (
         (
             Step(
                 "graph-fuse{target=TARGET explain=EXPLAIN}",
-                "Needs definitions: injective and bijective are computed from them.",
+                "Needs definitions, of which it computes whether they are injective or bijective.",
             ),
         ),
     ),
     Stage(
         "schedule",
         "A decision for every group, as an attribute.",
-        (Step("schedule-select{target=TARGET}", "Last place where a decision can be edited as text."),),
+        (Step("schedule-select{target=TARGET}", "The last stage whose text a decision can be edited in."),),
     ),
     Stage(
         "kernels",
@@ -114,10 +135,10 @@ STAGES: tuple[Stage, ...] = (
         (
             Step(
                 "schedule-instantiate{target=TARGET}",
-                "Obeys the decisions: the anchor becomes a scheduled kernel.",
+                "Each decision's template builds the kernel of the anchor.",
             ),
-            Step("loop-fuse-prologue", "Loads become producers, while accesses are still tensor elements."),
-            Step("loop-fuse-epilogue", "Stores become consumers; after it no definition is left."),
+            Step("loop-fuse-prologue", "Loads are replaced by producers while indices are still those of tensors."),
+            Step("loop-fuse-epilogue", "Stores are replaced by consumers; no definition is left afterwards."),
         ),
     ),
     Stage(
@@ -127,7 +148,11 @@ STAGES: tuple[Stage, ...] = (
             Step(
                 "memory-plan", "Tensors become buffers once fusion is done; equal kernels are lowered once.", only="cpu"
             ),
-            Step("memory-plan{alignment=256 copy-threads=256}", "The same, for whole blocks of threads.", only="cuda"),
+            Step(
+                "memory-plan{alignment=256 copy-threads=256}",
+                "As on the CPU, with buffers aligned for a GPU and copies of 256 threads.",
+                only="cuda",
+            ),
         ),
     ),
     Stage(
@@ -135,27 +160,33 @@ STAGES: tuple[Stage, ...] = (
         "Kernels as loops over flat buffers.",
         (
             Step("task-lower", "Mappings become loops before index arithmetic is simplified."),
-            Step("loop-flatten", "Whole addresses: what a reshape divided, the strides multiply back."),
-            Step("loop-delinearize", "Loops over several dimensions at once split where divisions by them remain."),
-            Step("loop-lower-copies", "Prologues are fused: what is only moved can be seen to be.", only="cuda"),
-            Step("loop-simplify-index", "Fusion left divisions, remainders and predicates whose ranges are known."),
-            Step("loop-hoist-invariants", "Vectorisation needs predicates and clamps out of its loops."),
-            Step("loop-vectorize{target=TARGET}", "Contiguity shows only in simplified addresses.", only="cpu"),
-            Step("loop-vectorize-accesses", "The same; a thread moves up to 16 bytes at once.", only="cuda"),
+            Step("loop-flatten", "Linear addresses: strides multiply back what reshapes divided."),
+            Step("loop-delinearize", "Loops over several dimensions at once are split by the divisions that remain."),
+            Step(
+                "loop-lower-copies", "After fusion of prologues, it is known which copies only move data.", only="cuda"
+            ),
+            Step("loop-simplify-index", "Fusion left divisions, remainders and predicates that ranges decide."),
+            Step("loop-hoist-invariants", "Vectorisation needs predicates and clamps outside of its loops."),
+            Step("loop-vectorize{target=TARGET}", "Contiguity is found in simplified addresses.", only="cpu"),
+            Step(
+                "loop-vectorize-accesses",
+                "Contiguity is found in simplified addresses; up to 16 bytes an access.",
+                only="cuda",
+            ),
             Step("loop-hoist-invariants", "Masks and broadcasts leave the loops.", only="cpu"),
-            Step("loop-simplify-index", "Addresses of vectors are sums of the scalars'.", only="cuda"),
-            Step("loop-unroll{target=TARGET}", "Marks short loops; after vectorisation, which shortens some."),
+            Step("loop-simplify-index", "Vectorisation writes addresses of vectors anew.", only="cuda"),
+            Step("loop-unroll{target=TARGET}", "After vectorisation, which shortens loops."),
         ),
     ),
     Stage(
         "lower",
-        "What the printer of the target accepts.",
+        "What the target's printer accepts.",
         (
-            Step("loop-prove-bounds", "At the border, so that text that is resumed there is proved, too."),
-            Step("loop-resolve-swizzles", "After every pass that reads addresses.", only="cuda"),
+            Step("loop-prove-bounds", "First in the stage, so that IR that is resumed here is proved, too."),
+            Step("loop-resolve-swizzles", "After every pass that analyses addresses.", only="cuda"),
             Step("loop-hoist-invariants", "Addresses of vectors and swizzles leave the loops.", only="cuda"),
-            Step("loop-lower-accesses", "Predicates become branches after every pass that reads them."),
-            Step("loop-to-c", "Blocks are dealt to workers.", only="cpu"),
+            Step("loop-lower-accesses", "After every pass that reads predicates, which become branches."),
+            Step("loop-to-c", "Blocks are distributed among the pool's threads.", only="cpu"),
             Step("loop-to-cuda", "Blocks, threads and memory spaces get their CUDA names.", only="cuda"),
         ),
     ),

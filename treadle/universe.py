@@ -19,7 +19,7 @@ _TARGETS: Mapping[str, str] = {
 
 
 def _target_factories() -> dict[str, Callable[[], type[Target]]]:
-    return {name: partial(resolve_class, place, Target) for name, place in _TARGETS.items()}
+    return {name: partial(resolve_class, path, Target) for name, path in _TARGETS.items()}
 
 
 TREADLE_UNIVERSE = Universe(

@@ -163,7 +163,7 @@ FAULTS: dict[str, tuple[Callable[[str], str], str]] = {
         lambda text: re.sub(r"treadle_barrier\(\);(\n +if \(thread == 0\))", r"\1", text),
         "race",
     ),
-    "every block adds up": (lambda text: re.sub(r"if \(last_told\[0\] != 0\)", "if (true)", text), "race"),
+    "every block adds up": (lambda text: re.sub(r"if \(last_flag\[0\] != 0\)", "if (true)", text), "race"),
     "the last but one adds up": (
         lambda text: re.sub(r"treadle_arrive\((.*), 4\)", r"treadle_arrive(\1, 3)", text),
         "race",

@@ -27,7 +27,7 @@ DialectFactory = Callable[[], Dialect]
 
 def dialect_factories() -> dict[str, DialectFactory]:
     """Treadle's own dialects by name; a factory imports its dialect when it is called."""
-    return {name: partial(resolve_value, place, Dialect) for name, place in _DIALECTS.items()}
+    return {name: partial(resolve_value, path, Dialect) for name, path in _DIALECTS.items()}
 
 
 def treadle_context() -> Context:

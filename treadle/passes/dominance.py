@@ -8,7 +8,8 @@ from xdsl.traits import IsolatedFromAbove
 
 
 def undominated_use(module: ModuleOp) -> tuple[Operation, int] | None:
-    """The first operation that uses a value defined after it or out of its sight, and which operand; None if none.
+    """The first operation that uses a value whose definition does not dominate it, and which operand; None if there is
+    none.
 
     Regions of several blocks, which Treadle's own stages never have, are not looked into.
     """
@@ -21,7 +22,7 @@ def undominated_use(module: ModuleOp) -> tuple[Operation, int] | None:
 
 
 def _search(block: Block, outside: set[SSAValue]) -> tuple[Operation, int] | None:
-    """Searches one block; `outside` are the values seen from it, to which its own are added while it is walked."""
+    """Searches one block; `outside` are the values visible in it, to which its own are added during the walk."""
     own: list[SSAValue] = [value for value in block.args if value not in outside]
     outside.update(own)
     found = None

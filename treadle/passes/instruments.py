@@ -1,4 +1,4 @@
-"""What hangs around passes: timing, a trace of the IR, verification. No pass knows of it."""
+"""Instruments, which run around passes: timing, a trace of the IR, verification. No pass depends on them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from treadle.errors import TreadleError
 from treadle.passes.dominance import undominated_use
-from treadle.passes.legality import place_of
+from treadle.passes.legality import location_of
 
 
 class Instrument:
@@ -71,7 +71,7 @@ class Trace(Instrument):
         self._write("import", module)
 
     def after(self, stage: str, step: ModulePass, module: ModuleOp) -> None:
-        """Writes the IR after `step`, if it is another than before."""
+        """Writes the IR after `step`, if it changed."""
         self._write(step.name, module)
 
     def _write(self, name: str, module: ModuleOp) -> None:
@@ -109,12 +109,12 @@ def ir_text(module: ModuleOp) -> str:
 
 
 def verify(module: ModuleOp, when: str) -> None:
-    """Verifies the whole module; TreadleError with the place and the name of the first invalid operation."""
+    """Verifies the whole module; TreadleError with the location and the name of the first invalid operation."""
     try:
         module.verify()
     except VerifyException as error:
         culprit = _culprit(module)
-        where = when if culprit is None else place_of(culprit) or when
+        where = when if culprit is None else location_of(culprit) or when
         name = "the IR" if culprit is None else f"'{culprit.name}'"
         reason = str(error).removeprefix("Operation does not verify: ").splitlines()[0]
         raise TreadleError(f"{name} does not verify {when}: {reason}", where) from error
@@ -122,7 +122,7 @@ def verify(module: ModuleOp, when: str) -> None:
     if unordered is not None:
         op, operand = unordered
         message = f"operand {operand} of '{op.name}' is not defined before it {when}"
-        raise TreadleError(message, place_of(op) or when)
+        raise TreadleError(message, location_of(op) or when)
 
 
 def _culprit(module: ModuleOp) -> Operation | None:

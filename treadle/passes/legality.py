@@ -23,7 +23,7 @@ _BLOCKS = (
     "loop.barrier", "loop.arrive", "loop.warp_reduce", "loop.commit", "loop.wait", "loop.load_matrix", "loop.mma",
     "loop.round_tf32",
 )  # fmt: skip
-"""What threads of a GPU's block do together: barriers, warps, copies under way, tensor cores."""
+"""What the threads of a GPU's block do together: barriers, warp reductions, asynchronous copies, tensor cores."""
 _COPIES = ("loop.copy", "loop.yield")
 _HOST = ("host.buffer", "host.launch", "host.return")
 
@@ -45,7 +45,8 @@ LEGAL: Mapping[str, Sequence[str]] = {
 """Operation names, `dialect.*` for a whole dialect, that may remain after each stage (and kind of target)."""
 
 _WITH_ELEMENTS = ("graph", "define", "fuse", "schedule", "kernels")
-"""Stages after which an empty tensor is only handed through: templates and index ranges know no extent of 0."""
+"""Stages after which an empty tensor is only passed through: templates and index ranges have no case for an extent of
+0."""
 _EMPTY_ALLOWED = ("builtin.module", "func.func", "func.return", "graph.constant")
 
 
@@ -57,15 +58,15 @@ def check_legal(module: ModuleOp, stage: str, kind: str) -> None:
     allowed = LEGAL.get(f"{stage} {kind}") or LEGAL[stage]
     for op in module.walk():
         if not _is_allowed(op, allowed):
-            raise TreadleError(f"'{op.name}' may not remain after stage '{stage}'", place_of(op) or stage, allowed)
+            raise TreadleError(f"'{op.name}' may not remain after stage '{stage}'", location_of(op) or stage, allowed)
         missing = missing_form(op, kind)
         if missing is not None:
             what, accepted = missing
-            raise TreadleError(f"{what} has no form on a {kind} target", place_of(op) or stage, accepted)
+            raise TreadleError(f"{what} has no form on a {kind} target", location_of(op) or stage, accepted)
         if stage in _WITH_ELEMENTS and op.name not in _EMPTY_ALLOWED and _touches_empty(op):
             message = f"'{op.name}' reads or gives a tensor without elements after stage '{stage}'"
             raise TreadleError(
-                message, place_of(op) or stage, "extents from 1 upwards: graph-drop-empty removes others"
+                message, location_of(op) or stage, "extents from 1 upwards: graph-drop-empty removes others"
             )
 
 
@@ -74,7 +75,7 @@ def _touches_empty(op: Operation) -> bool:
     return any(isinstance(type, TensorType) and 0 in type.get_shape() for type in types)
 
 
-def place_of(op: Operation) -> str | None:
+def location_of(op: Operation) -> str | None:
     """Where an operation comes from: its source location, else the symbol of what encloses it."""
     location = op.location
     if isinstance(location, FileLineColLoc):

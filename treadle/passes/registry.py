@@ -55,19 +55,19 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
 PassFactory = Callable[[], type[ModulePass]]
 
 
-def pass_place(name: str, group: str) -> str:
+def pass_path(name: str, group: str) -> str:
     """Where a pass lives: `task-lower` of group `lower` is `treadle.passes.lower.task_lower:TaskLowerPass`."""
     words = name.split("-")
     return f"treadle.passes.{group}.{'_'.join(words)}:{''.join(map(str.capitalize, words))}Pass"
 
 
-PASSES: Mapping[str, str] = {name: pass_place(name, group) for group, names in _GROUPS.items() for name in names}
+PASSES: Mapping[str, str] = {name: pass_path(name, group) for group, names in _GROUPS.items() for name in names}
 """Module and class of each pass, by its name."""
 
 
 def pass_factories() -> dict[str, PassFactory]:
     """Treadle's passes by name; a factory imports its pass when it is called."""
-    return {name: partial(resolve_class, place, ModulePass) for name, place in PASSES.items()}
+    return {name: partial(resolve_class, path, ModulePass) for name, path in PASSES.items()}
 
 
 def parse_passes(spec: str, available: Mapping[str, PassFactory] | None = None) -> tuple[ModulePass, ...]:

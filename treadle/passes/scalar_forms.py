@@ -1,7 +1,7 @@
 """Which operations on scalars and vectors the printers of each kind of target have, by element type.
 
 A pair gives the types of the operands' elements and those of the results'. What is absent is rejected at the border of
-a stage, where the operation still knows where it comes from, and not by a printer or a compiler.
+a stage, where the operation still has its source location, and not by a printer or a compiler.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ VECTOR_FORMS: Mapping[str, Mapping[str, Form]] = {
 
 
 def missing_form(op: Operation, kind: str) -> tuple[str, str] | None:
-    """What of an operation on numbers a target's printer lacks, and what it has; None if it lacks nothing."""
+    """For an operation on numbers without a form on a target: what is missing, and what there is instead; None if it
+    has one."""
     if not is_arithmetic(op):
         return None
     vector = any(isinstance(result.type, VectorType) for result in op.results)

@@ -1,4 +1,4 @@
-"""Whether the tensors of a module fit a machine, asked before any pass works on their elements."""
+"""Limits on the sizes of a module's tensors, checked before any pass works on their elements."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from xdsl.utils.exceptions import VerifyException
 from treadle.dialects.graph.dtypes import is_supported
 from treadle.dialects.graph.limits import TensorSizes
 from treadle.errors import TreadleError
-from treadle.passes.legality import place_of
+from treadle.passes.legality import location_of
 
 
 def check_sizes(module: ModuleOp) -> None:
-    """TreadleError naming the first tensor that is too large, or with which all together are."""
+    """TreadleError naming the first tensor that is too large, or that makes all of them together too large."""
     sizes = TensorSizes()
     for op in module.walk():
         values = [*op.results, *(arg for region in op.regions for block in region.blocks for arg in block.args)]
@@ -26,7 +26,7 @@ def _add(sizes: TensorSizes, type: TensorType, op: Operation) -> None:
     try:
         sizes.add(type)
     except VerifyException as error:
-        raise TreadleError(str(error), place_of(op)) from error
+        raise TreadleError(str(error), location_of(op)) from error
 
 
 __all__ = ["check_sizes"]

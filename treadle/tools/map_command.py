@@ -15,7 +15,7 @@ from xdsl.ir import Operation
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.task import ForOp, parse_mapping
 from treadle.errors import TreadleError
-from treadle.passes.legality import place_of
+from treadle.passes.legality import location_of
 from treadle.tools.located_parser import LocatedParser
 from treadle.tools.map_picture import Picture, picture
 from treadle.tools.map_svg import draw_svg
@@ -99,7 +99,7 @@ def _read(path: Path) -> ModuleOp:
 
 def _title(loop: ForOp) -> str:
     """The kernel around the loop, and where the loop stands."""
-    place = place_of(loop)
+    place = location_of(loop)
     enclosing: Operation | None = loop
     while enclosing is not None:
         symbol = enclosing.properties.get("sym_name") or enclosing.attributes.get("sym_name")

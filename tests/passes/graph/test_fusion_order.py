@@ -77,4 +77,4 @@ def test_a_search_that_takes_too_long_is_an_obstacle(monkeypatch: pytest.MonkeyP
     order = GroupOrder(plan, positions)
     first, second = plan.groups[0], plan.groups[-1]
     monkeypatch.setattr(fusion_order, "MOST_STEPS", 1)
-    assert order.obstacle(first, second).startswith("what is computed between them has too many uses")
+    assert order.obstacle(first, second).startswith("too many uses lie between them")

@@ -101,14 +101,14 @@ loop.func @arrive(%A : memref<32xf32>, %n : memref<4xi32, #loop.space<zeroed>>, 
 }
 
 // CHECK:       cuda.kernel @arrive(%A: memref<32xf32>, %n: memref<4xi32>, %C: memref<32xf32>)
-// CHECK-NEXT:    %last_told = cuda.alloc : memref<1xi32, #cuda.space<shared>>
+// CHECK-NEXT:    %last_flag = cuda.alloc : memref<1xi32, #cuda.space<shared>>
 // CHECK:         cuda.barrier
 // CHECK-NEXT:    scf.if
 // CHECK-NEXT:      %last = cuda.arrive %n[%tile] of 2 : memref<4xi32>
 // CHECK-NEXT:      [[W:%.*]] = arith.extui %last : i1 to i32
-// CHECK-NEXT:      memref.store [[W]], %last_told
+// CHECK-NEXT:      memref.store [[W]], %last_flag
 // CHECK:         cuda.barrier
-// CHECK-NEXT:    [[T:%.*]] = memref.load %last_told
+// CHECK-NEXT:    [[T:%.*]] = memref.load %last_flag
 // CHECK-NEXT:    [[L:%.*]] = arith.cmpi ne, [[T]], {{.*}} : i32
 // CHECK-NEXT:    scf.if [[L]] {
 
@@ -116,7 +116,7 @@ loop.func @arrive(%A : memref<32xf32>, %n : memref<4xi32, #loop.space<zeroed>>, 
 // TEXT:         treadle_barrier();
 // TEXT-NEXT:    if (t == 0) {
 // TEXT-NEXT:        const bool last = treadle_arrive(&n[(int)blockIdx.x % 4], 2);
-// TEXT-NEXT:        last_told[0] = (int)last;
+// TEXT-NEXT:        last_flag[0] = (int)last;
 // TEXT-NEXT:    }
 // TEXT-NEXT:    treadle_barrier();
-// TEXT-NEXT:    if (last_told[0] != 0) {
+// TEXT-NEXT:    if (last_flag[0] != 0) {

@@ -125,7 +125,7 @@ CASES = [
         "loop-fuse-epilogue",
         "exactly one of its own; accepted: a graph.compute that is bijective in it",
     ),
-    (TWO_PLACES, "loop-fuse-epilogue", "the user also reads elements of the group that are not at hand there"),
+    (TWO_PLACES, "loop-fuse-epilogue", "the user also reads elements of the group that are not available there"),
     (OTHER_SHAPE, "loop-fuse-epilogue", "the shapes [64] and [8, 8] differ"),
     (BARE_WRITE, "loop-fuse-epilogue", "memref.store uses the result of @k; accepted: loop.store"),
 ]

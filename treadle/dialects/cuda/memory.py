@@ -110,11 +110,11 @@ class BarrierOp(IRDLOperation):
 @irdl_op_definition
 class ArriveOp(IRDLOperation):
     """
-    One thread counts its block at a counter in global memory; whether it was the last of so many blocks.
+    One thread counts its block at a counter in global memory; true if it is the last of `blocks` blocks.
 
-    A fence before and one after it: what the thread saw before, also through a barrier of its block, is seen by
-    the thread that is told that it is the last, and behind a barrier by its block. The last one sets the counter
-    to 0 again.
+    It is a release and an acquire: writes that are visible to the thread before it, also through a barrier of its
+    block, are visible to the last block's thread after it, and after a barrier to that thread's block. The last one
+    resets the counter to 0.
 
     ```mlir
     %last = cuda.arrive %counters[%tile] of 4 : memref<16xi32>

@@ -23,7 +23,7 @@ class ArgReductionOp(Operator):
         : (tensor<4x8xf32>) -> tensor<4x1xi64>
     ```
     Of several, the first, or with `last` the last; a NaN is larger and smaller than any number. With `keep`, the
-    dimension stays with extent 1. Rejected: an unknown kind, a dimension that the tensor has not or of extent 0,
+    dimension stays with extent 1. Rejected: an unknown kind, a dimension out of range or of extent 0,
     elements other than floats and integers of more than one bit.
     """
 

@@ -114,7 +114,7 @@ class UnaryOp(Operator):
     ```mlir
     %y = graph.unary "exp" %x : (tensor<4x8xf32>) -> tensor<4x8xf32>
     ```
-    Rejected: an unknown kind, a kind that the element type has not (`exp` of integers, `not` of floats).
+    Rejected: an unknown kind, a kind that is not defined on the element type (`exp` of integers, `not` of floats).
     """
 
     name = "graph.unary"
@@ -147,9 +147,8 @@ class BinaryOp(Operator):
     %y = graph.binary "add" %a, %b : (tensor<4x8xf32>, tensor<8xf32>) -> tensor<4x8xf32>
     ```
     Comparisons give `i1`; integers wrap, their division truncates, by 0 it is 0 (docs/numerics.md), and `mod` has the
-    sign of the dividend, as C's `%` and `fmod`.
-    Rejected: shapes that do not broadcast, element types that
-    differ, a kind that the element type has not.
+    sign of the dividend, as C's `%` and `fmod`. Rejected: shapes that do not broadcast, element types that differ, a
+    kind that is not defined on the element type.
     """
 
     name = "graph.binary"

@@ -301,9 +301,9 @@ class GatherOp(Operator):
     ```mlir
     %y = graph.gather %data, %ids {dim = 0 : i64} : (tensor<30522x384xf32>, tensor<1x128xi64>) -> tensor<1x128x384xf32>
     ```
-    Rejected: indices that are no integers, a dimension that the data has not, or one without elements from which some
-    are to be chosen. An index out of range is clamped to the nearest element, so that no input can make a kernel read
-    out of bounds.
+    Rejected: indices that are no integers, a dimension out of range, or one of extent 0 if elements are to be chosen
+    from it. An index out of range is clamped to the nearest element, so that no input can make a kernel read out of
+    bounds.
     """
 
     name = "graph.gather"

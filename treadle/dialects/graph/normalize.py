@@ -21,7 +21,7 @@ class SoftmaxOp(Operator):
     ```mlir
     %y = graph.softmax %x {dim = 3 : i64} : (tensor<1x12x128x128xf32>) -> tensor<1x12x128x128xf32>
     ```
-    Rejected: a dimension that the tensor has not, integers.
+    Rejected: a dimension out of range, integers.
     """
 
     name = "graph.softmax"
@@ -36,7 +36,8 @@ class SoftmaxOp(Operator):
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
         require(is_float(types[0].get_element_type()), f"softmax of {types[0]}: floats are needed")
-        require(0 <= integer(properties, "dim") < types[0].get_num_dims(), f"a dimension that {types[0]} has not")
+        dim = integer(properties, "dim")
+        require(0 <= dim < types[0].get_num_dims(), f"dimension {dim} is out of range for {types[0]}")
         return types[0]
 
     def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:

@@ -35,8 +35,8 @@ class ReductionOp(Operator):
     %y = graph.reduction "mean" %x {dims = array<i64: 2, 3>, keep = 1 : i64}
         : (tensor<1x64x7x7xf32>) -> tensor<1x64x1x1xf32>
     ```
-    With `keep`, the folded dimensions stay with extent 1. Rejected: an unknown kind, a dimension that the tensor
-    has not or that is named twice, `mean` of integers.
+    With `keep`, the folded dimensions stay with extent 1. Rejected: an unknown kind, a dimension that is out of range
+    or named twice, `mean` of integers.
     """
 
     name = "graph.reduction"

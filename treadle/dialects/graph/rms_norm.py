@@ -23,7 +23,7 @@ class RmsNormOp(Operator):
         : (tensor<1x128x768xf32>, tensor<768xf32>) -> tensor<1x128x768xf32>
     ```
     Source: Zhang and Sennrich, "Root mean square layer normalization", NeurIPS 2019. Rejected: integers, a dimension
-    that the tensor has not, a scale whose shape is not that of the normalised dimensions.
+    out of range, a scale whose shape is not that of the normalised dimensions.
     """
 
     name = "graph.rms_norm"

@@ -1,4 +1,4 @@
-"""How the blocks of a launch tell one another that they are done: the last to arrive sees what all have stored."""
+"""A counter at which the blocks of a launch arrive: the last one sees what all of them have stored."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from treadle.dialects.loop.attributes import Space, SpaceAttr, type_of
 
 @irdl_op_definition
 class ArriveOp(IRDLOperation):
-    """The block counts itself at a counter; true in all of its threads if it is the last of so many blocks.
+    """The block counts itself at a counter; true in all of its threads if it is the last of `blocks` blocks.
 
     ```mlir
     %last = loop.arrive %counters[%tile] of 4 : memref<16xi32, #loop.space<zeroed>>
     ```
-    All threads of a block reach it together, with one counter, and wait for one another. What the threads of the
-    blocks that arrived earlier had stored in device memory is visible behind it in the last block. The last one sets
-    the counter to 0 again. Blocks do not wait for other blocks, so that they may run in any order. Rejected: a counter
-    that is no element of a row of i32 in space `zeroed`; less than one block.
+    All threads of a block reach it together, with one counter, and wait for one another. It is a release and an
+    acquire: what the blocks that arrived earlier have stored in device memory is visible in the last block after it.
+    The last one resets the counter to 0. Blocks do not wait for other blocks, so that they may run in any order.
+    Rejected: a counter that is no element of a row of i32 in space `zeroed`; less than one block.
     """
 
     name = "loop.arrive"

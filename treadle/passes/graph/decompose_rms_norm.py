@@ -17,9 +17,9 @@ from treadle.passes.graph.rewriting import constant_op, replace
 
 @dataclass(frozen=True)
 class DecomposeRmsNorm(RewritePattern):
-    """A row's squares are summed, and the row is scaled by one reciprocal square root.
+    """RMS normalisation as a sum of squares, and a product with one reciprocal square root a row.
 
-    always: even if a template schedules it whole
+    always: decompose even what a template schedules whole
     """
 
     always: bool

@@ -66,7 +66,8 @@ def reads_by_user(value: SSAValue) -> dict[Operation, list[AtOp]]:
 
 @contextmanager
 def defined(op: Operation) -> Generator[ComputeOp]:
-    """The definition of an operator, or a `graph.compute` itself; a built definition is dropped after."""
+    """The definition of an operator, or a `graph.compute` itself; a definition that is built for this is erased
+    afterwards."""
     if isinstance(op, ComputeOp):
         yield op
         return
@@ -92,7 +93,8 @@ def moves_data(compute: ComputeOp) -> bool:
 
 
 def widens_data(compute: ComputeOp) -> bool:
-    """Whether each element is one read element in a wider float type: it is read faster than if it were stored wide."""
+    """Whether each element is one read element, converted to a wider float type: storing it narrow moves fewer
+    bytes."""
     widening = yielded(compute.body).owner
     if not isinstance(widening, arith.ExtFOp) or not isinstance(read := widening.input.owner, AtOp):
         return False
@@ -157,7 +159,7 @@ def bijection(compute: ComputeOp, tensor: SSAValue) -> IndexBijection | None:
     if where is None:
         return None
     variables: dict[Hashable, DigitSum] = dict(zip(compute.body.block.args, index_digits(result), strict=True))
-    # One expression first: quotients and remainders of one divisor recombine, and cut through no digit.
+    # As one expression, so that quotients and remainders of one divisor recombine and split no digit.
     linear = sum((e * stride for e, stride in zip(where, strides(operand), strict=True)), const(0))
     position = digits_of(linear, variables)
     permuted = None if position is None else as_permutation(position, volume)
@@ -198,7 +200,7 @@ def emit_inverse(
 def read_points(compute: ComputeOp, tensor: SSAValue) -> int:
     """How many iteration points, over all elements and reductions, read an element of `tensor`.
 
-    One kernel computes a row's reductions once for all of its elements, and reads most rows once.
+    One kernel computes a row's reductions once for all of its elements, and reads each row once if it is cached.
     """
     rows = analyse_rows(compute)
     if isinstance(rows, Rows):
@@ -216,7 +218,7 @@ def worth_storing(mover: ComputeOp, times: Fraction) -> bool:
     """Whether data that is moved under a predicate (a border of zeros) is better stored than moved at each read.
 
     True if each element is read more than once, so that its predicate would be tested again, and the result is
-    at most twice its source; windows that overlap are larger, and are always read in place.
+    at most twice its source; overlapping windows are larger, and are never stored.
     """
     reads = mover.reads()
     if times <= 1 or not moves_data(mover) or reads[0].predicate is None:

@@ -1,7 +1,7 @@
 """How large definitions are, and how large merging may make them.
 
 Each scalar operation of a definition is one unit; a division, a root or an exponential is several, and so is a read
-under a predicate. That is what an element costs, and about what a compiler has to translate.
+under a predicate. So the size stands for the cost of an element, and roughly for the amount of code.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from treadle.dialects.scalar_functions import FUNCTION_OF
 MOST_WORK = 512
 """Units up to which definitions are merged, in one definition and in one kernel.
 
-A definition of 512 units computes for longer than its element takes through memory (some ten units a byte on a CPU, six
-on a GPU), so that a kernel more costs little, and compilers need more than linear time for larger ones: gcc 12 takes
-4.2 ms a unit-weighted node for a chain of 128 nodes (a quarter of them tanh: 900 units), 5.4 for 256, 9 for 500, and 18
-for 1000. Without a bound a chain of 4000 nodes is one function.
+Computing a definition of 512 units takes longer than moving its element (some ten units a byte on a CPU, six on a GPU),
+so that one more kernel costs little; and compilers need more than linear time for larger ones: gcc 12 takes 4.2 ms a
+node for a chain of 128 nodes (a quarter of them tanh: 900 units), 5.4 for 256, 9 for 500, and 18 for 1000.
+Without a bound a chain of 4000 nodes is one function.
 """
 
 _DIVISION = 10
-"""Simple operations that a division takes, about; those of functions are in treadle/dialects/scalar_functions.py."""
+"""Simple operations that cost as much as a division, roughly; costs of functions are in
+treadle/dialects/scalar_functions.py."""
 _GUARDED = 4
-"""Those of a read under a predicate, of which a concatenation has one for each part: its address, a mask, a branch."""
+"""Simple operations of a predicated read: its address, a mask, a branch. A concatenation has one for each part."""
 
 
 def work(compute: ComputeOp) -> int:
@@ -50,7 +51,7 @@ def _operations(op: Operation) -> int:
 
 
 def is_too_large(size: int) -> bool:
-    """Whether merging may not make a definition or a kernel of this size."""
+    """Whether a definition or a kernel of this size is too large to be made by merging."""
     return size > MOST_WORK
 
 

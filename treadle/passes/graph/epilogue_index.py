@@ -1,8 +1,8 @@
 """Which element of an epilogue belongs to which element of the anchor, proved from the definitions.
 
-A group with several epilogues is sound if every epilogue is bijective in a member that it reads, and if all members
-that it reads are read at elements that one and the same element of the anchor gave: then the values are at hand
-where the anchor's element is stored.  Pure analysis: no IR is changed.
+A group with several epilogues is sound if every epilogue is bijective in a member that it reads, and if all elements
+that it reads of members come from one and the same element of the anchor: then they are available where that element is
+stored.  Pure analysis: no IR is changed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def aligned(compute: ComputeOp, members: Mapping[SSAValue, Alignment]) -> Alignm
     root, first = members[source].root, places[read.index(source)]
     for tensor, place in zip(read, places, strict=True):
         if first is None or place is None or members[tensor].root is not root or not _same(compute, first, place, root):
-            return "the user also reads elements of the group that are not at hand there"
+            return "the user also reads elements of the group that are not available there"
     assert first is not None
     own: dict[Hashable, Expr] = dict(zip(compute.body.block.args, operand_variables(compute.result), strict=True))
     return Alignment(compute.result, root, tuple(e.substitute(own) for e in first), source)

@@ -1,14 +1,14 @@
 """When a definition is computed where it is read, and when it is stored once.
 
 Both ways are counted in scalar operations for each element of the definition. A byte that is read or written costs as
-many operations as the target does in the time that its memory takes for a byte.  With E evaluations in all kernels,
-of which each costs w operations, i bytes of inputs and o bytes of result:
+many operations as the target computes while its memory moves one byte.  With E evaluations in all kernels, of which
+each costs w operations, i bytes of inputs and o bytes of result:
 
     stored       w + bytes * (i + o + reads * o)
     at each use  E * w + bytes * reads * i
 
-What a kernel reads again is mostly found in a cache, at an eighth of the price: of e evaluations in one kernel, reads
-are 1 + (e - 1) / 8.
+What a kernel reads again mostly hits a cache, at an eighth of the cost: e evaluations in one kernel count as
+1 + (e - 1) / 8 reads.
 """
 
 from __future__ import annotations
@@ -44,29 +44,32 @@ def prologue_obstacle(compute: ComputeOp, groups: Sequence[Group], target: Targe
 
 
 def at_each_use(compute: ComputeOp, times: Sequence[Fraction], target: Target) -> float:
-    """The cost of computing each element so many times in each kernel, in operations an element."""
+    """The cost, in operations an element, of computing each element `times` times in each kernel."""
     moved = _reads(times) * bytes_read(compute)
     return float(sum(times)) * work(compute) + operations_per_byte(target) * moved
 
 
 def stored(compute: ComputeOp, times: Sequence[Fraction], target: Target) -> float:
-    """The cost of computing each element once, storing it, and reading it so many times in each kernel, likewise."""
+    """The cost, in operations an element, of computing each element once, storing it, and reading it `times` times in
+    each kernel."""
     moved = bytes_read(compute) + (1 + _reads(times)) * byte_width(compute.type.get_element_type())
     return work(compute) + operations_per_byte(target) * moved
 
 
 def _reads(times: Sequence[Fraction]) -> float:
-    """How many reads from memory cost as much as reading an element so many times in each kernel."""
+    """How many reads from memory cost as much as reading an element `times` times in each kernel, mostly from
+    caches."""
     return sum(1 + (float(each) - 1) / 8 if each > 1 else float(each) for each in times)
 
 
 def operations_per_byte(target: Target) -> float:
-    """Scalar operations in the time of one byte of memory traffic; of an fma, which peaks count twice, one."""
+    """Scalar operations that the target computes while it moves one byte; an fma, which peaks count twice, is one."""
     return target.peak_f32 / 2 / target.peak_bandwidth
 
 
 def bytes_read(compute: ComputeOp) -> float:
-    """Bytes read for one element; of a small tensor that many elements share, its share."""
+    """Bytes read for one element; a tensor smaller than the result counts with its bytes divided by the result's
+    elements."""
     total, volume = 0.0, prod(compute.shape) or 1
     for tensor, reads in Counter(at.source for at in compute.reads()).items():
         assert isinstance(tensor.type, TensorType)

@@ -1,4 +1,4 @@
-"""A group of operators that becomes one kernel, and the plan of all groups while it is made."""
+"""A group of operators that becomes one kernel, and the plan that collects all groups."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Evaluations:
-    """How often an element is computed on average: as the definition of its readers says, and in their kernel."""
+    """How often an element is computed on average: by the definition of its readers, and in their scheduled kernel."""
 
     defined: Fraction = Fraction(1)
     scheduled: Fraction = Fraction(1)
@@ -61,7 +61,7 @@ class Evaluations:
 
 @dataclass(eq=False)
 class Group:
-    """One kernel to be: `chain` is the anchor and its epilogues, in program order."""
+    """The operators of one kernel: `chain` is the anchor and its epilogues, in program order."""
 
     chain: list[Operation]
     target: Target
@@ -117,7 +117,8 @@ class Group:
         return Evaluations(by_definition, scheduled)
 
     def _scheduled(self, operand: SSAValue, times: Fraction) -> Fraction:
-        """How often the anchor's kernel reads an element of its operand, which its definition reads `times` times."""
+        """How often the anchor's kernel reads an element of its operand, of which its definition makes `times`
+        reads."""
         template = default_template(self.anchor, self.target)
         fewer = None if template is None else template.evaluations(self.anchor, operand, self.target)
         return times if fewer is None else min(times, fewer)
@@ -217,20 +218,20 @@ class Plan:
         return max(0, self.size(prologue) - 2)
 
     def size_obstacle(self, group: Group, added: int) -> str:
-        """Why a kernel would be too large with so much more; empty if it is not."""
+        """Why a kernel would be too large if its size grew by `added`; empty if it would not."""
         total = group.size + added
         if added == 0 or not is_too_large(total):
             return ""
         return f"the kernel would be too large, with {total} operations an element"
 
     def refuse(self, producer: Operation, consumer: Operation, reason: str) -> None:
-        """Records why a pair cannot be fused in one of the ways in which it could be."""
+        """Records why a pair cannot be fused in one of several ways."""
         reasons = self._obstacles.setdefault((producer, consumer), [])
         if reason not in reasons:
             reasons.append(reason)
 
     def decisions(self, nodes: Sequence[Operation]) -> list[Decision]:
-        """The decision on every pair of operators of which one reads the other, in program order."""
+        """The decision on every producer and each of its consumers, in program order."""
         pairs = [(op, user) for op in nodes for user in users_of(op.results[0])]
         beside = [
             Decision(op, other, True, "side by side, as they read the same elements") for op, other in self._beside
@@ -245,11 +246,11 @@ class Plan:
             return Decision(op, user, True, "as an epilogue" + (" of what is stored, too" if stored else ""))
         if shared and len(shared) == len(users_homes):
             return Decision(op, user, True, "as a prologue")
-        reasons = [*self._place_of(user), *self._obstacles.get((op, user), [])]
+        reasons = [*self._role_of(user), *self._obstacles.get((op, user), [])]
         return Decision(op, user, False, "; ".join(dict.fromkeys(reasons)) or "no rule takes it")
 
-    def _place_of(self, user: Operation) -> list[str]:
-        """Why an operator in its place cannot take what it reads as its anchor's result."""
+    def _role_of(self, user: Operation) -> list[str]:
+        """Why an operator that is no anchor cannot have what it reads as a prologue."""
         if isinstance(user, ReturnOp):
             return ["the result leaves the function"]
         home = next(iter(self.homes(user)), None)

@@ -1,9 +1,9 @@
-"""Groups that store several tensors: an elementwise group joins the one that computes what it reads.
+"""Groups that store several tensors: an elementwise group joins the group that computes what it reads.
 
-What is saved is a kernel and the reading of a tensor that was just computed.  What must hold:
+It saves a kernel and the reading of a tensor that was just computed. Conditions:
 
-- every element is at hand where the other group stores one (`epilogue_index.py`),
-- no third group stands between them, which would wait for the one group while the other waits for it,
+- every element is available where the other group stores one (`epilogue_index.py`),
+- fusing makes no cycle: no third group depends on the one group while the other depends on it,
 - the stores stay what they were: elements keep their order in memory, and are floats, so that vectors of them are
   stored as before.
 """
@@ -23,11 +23,11 @@ from treadle.passes.graph.fusion_group import Group, Plan, is_anchor, tensors_of
 from treadle.passes.graph.fusion_order import GroupOrder
 
 MOST_CANDIDATES = 16
-"""Groups that read a tensor, the latest ones, of which one is looked for that another reader can stand beside."""
+"""How many groups that read the same tensor, the latest ones, are tried for horizontal fusion."""
 
 
 def join_groups(plan: Plan, order: Mapping[Operation, int]) -> None:
-    """Joins every group without an anchor of weight to an earlier one, where that is legal and saves a kernel.
+    """Joins every elementwise group to an earlier group, where that is legal and saves a kernel.
 
     order: the positions of all operations of the block
     """
@@ -50,12 +50,12 @@ class _Joiner:
             anchor = group.anchor
             if not isinstance(anchor, ComputeOp) or is_anchor(anchor) or self._follow(group, anchor):
                 continue
-            if not self._stand_beside(group, anchor):
+            if not self._fuse_beside(group, anchor):
                 for tensor in anchor.tensors():
                     self._readers.setdefault(tensor, []).append(group)
 
     def _follow(self, group: Group, anchor: ComputeOp) -> bool:
-        """Joins a group to one of those that compute what its anchor reads; whether it did."""
+        """Joins a group to one of those that compute what its anchor reads (vertical fusion); whether it did."""
         sources = [tensor.owner for tensor in anchor.tensors() if isinstance(tensor.owner, Operation)]
         homes = {op: home for op in sources if (home := self._plan.chain_home(op)) not in (None, group)}
         for producer in sorted(dict.fromkeys(homes.values()), key=self._position):
@@ -84,21 +84,22 @@ class _Joiner:
             return "other kernels read it, too, and the user would store its elements in another order"
         computed = {op.results[0] for op in producer.chain}
         if any(tensor in computed for prologue in group.prologues for tensor in prologue.tensors()):
-            return "the user also reads elements of the group that are not at hand there"
+            return "the user also reads elements of the group that are not available there"
         return _type_obstacle(producer, anchor) or self._running.obstacle(producer, group)
 
-    def _stand_beside(self, group: Group, anchor: ComputeOp) -> bool:
-        """Joins a group to an earlier one that reads a tensor of its size at the same elements; whether it did."""
+    def _fuse_beside(self, group: Group, anchor: ComputeOp) -> bool:
+        """Joins a group to an earlier one that reads the same elements of a tensor (horizontal fusion); whether it
+        did."""
         shared = [tensor for tensor in anchor.tensors() if _is_worth_sharing(anchor, tensor)]
         readers = [home for tensor in shared for home in self._readers.get(tensor, [])[-MOST_CANDIDATES:]]
         for other in sorted(dict.fromkeys(readers), key=self._position):
-            if self._may_stand_beside(other, group, shared):
+            if self._may_fuse_beside(other, group, shared):
                 self._running.join(other, group)
                 self._plan.fuse_horizontally(other, group)
                 return True
         return False
 
-    def _may_stand_beside(self, first: Group, second: Group, shared: list[SSAValue]) -> bool:
+    def _may_fuse_beside(self, first: Group, second: Group, shared: list[SSAValue]) -> bool:
         one, other = first.anchor, second.anchor
         if not isinstance(one, ComputeOp) or not isinstance(other, ComputeOp):
             return False
@@ -116,7 +117,7 @@ class _Joiner:
 
 
 def _type_obstacle(producer: Group, compute: ComputeOp) -> str:
-    """Why the stores of two tensors would not be alike."""
+    """Why the two tensors would not be stored by vectors of the same kind."""
     element = compute.type.get_element_type()
     if is_float(element):
         return ""

@@ -1,8 +1,9 @@
-"""An order in which groups can run, kept while groups are joined, so that a cycle is found by looking at few of them.
+"""A topological order of the groups, kept up to date while groups are fused, so that few of them are searched for a
+cycle.
 
-The ranks are a topological order of the graph of groups. A path between two groups leads through ranks between theirs
-alone. When two groups are joined, those in between that wait for the first move behind both, and those that the second
-waits for move in front. Source: Pearce and Kelly, "A dynamic topological sort algorithm for directed acyclic graphs"
+The ranks are the positions in that order. A path between two groups passes only through ranks between theirs.
+When two groups are fused, those in between that depend on the first move behind both, and those that the second depends
+on move in front. Source: Pearce and Kelly, "A dynamic topological sort algorithm for directed acyclic graphs"
 (2006), for two nodes that become one instead of an edge that is added.
 """
 
@@ -21,24 +22,24 @@ Item: TypeAlias = "Group | Operation"
 """A group, or an operation outside of groups."""
 
 MOST_STEPS = 512
-"""Uses that are followed to find out whether groups wait for each other; beyond them they are taken to."""
-_TOO_LONG = "what is computed between them has too many uses to tell whether one waits for the other"
+"""Uses that are followed to find out whether fusing makes a cycle; beyond them the answer is that it does."""
+_TOO_LONG = "too many uses lie between them to rule out a cycle"
 
 
 class GroupOrder:
-    """Ranks of the groups of a plan in which every group's results leave it by its tail, in the order of the tails."""
+    """Ranks of a plan's groups, at first in the order of their tails; each group's only result is then its tail's."""
 
     def __init__(self, plan: Plan, order: Mapping[Operation, int]):
         self._plan = plan
         self._rank: dict[Item, int] = {group: order[group.tail] for group in plan.groups}
         self._positions = order
         self._moves: tuple[Group, Group, list[Item], list[Item]]
-        """The last two without an obstacle, what the second waits for between them, and what waits for the first."""
+        """The last two groups without an obstacle, what the second depends on between them, and what depends on the
+        first."""
 
     def obstacle(self, first: Group, second: Group) -> str:
-        """Why the two cannot be one kernel: what waits for the one while the other waits for it; empty if nothing does.
-
-        That one reads the other is none.
+        """Why fusing the two would make a cycle: what depends on the one while the other depends on it; empty if
+        nothing does. That the one reads a result of the other makes no cycle.
         """
         low, high = self._sorted(first, second)
         behind = self._between(low, high, self._successors)
@@ -47,7 +48,7 @@ class GroupOrder:
         for item in behind:
             if any(following is high for following in self._successors(item)):
                 name = describe(item.anchor) if isinstance(item, Group) else describe(item)
-                return f"{name} needs the one and gives the other what it needs"
+                return f"fusing would make a cycle through {name}"
         before = self._between(high, low, self._predecessors) if behind else []
         if before is None:
             return _TOO_LONG
@@ -55,12 +56,12 @@ class GroupOrder:
         return ""
 
     def join(self, first: Group, second: Group) -> None:
-        """Ranks `first` as what it is together with `second`; no obstacle was just found between them."""
+        """Ranks `first` after it was fused with `second`; called directly after `obstacle` found none between them."""
         low, high, before, behind = self._moves
         assert {low, high} == {first, second}
         ranks = sorted(self._ranked(item) for item in (low, high, *before, *behind))
         moved = [*sorted(before, key=self._ranked), first, *sorted(behind, key=self._ranked)]
-        # One rank is left over: that of the first, where nothing else moves.
+        # One rank is left over: the first one, if nothing else moves.
         taken = [*ranks[: len(before) + 1], *ranks[-len(behind) :]] if behind else ranks[1:]
         del self._rank[second]
         self._rank.update(zip(moved, taken, strict=True))
@@ -73,7 +74,7 @@ class GroupOrder:
         return self._positions[item] if known is None and isinstance(item, Operation) else self._rank[item]
 
     def _between(self, start: Group, end: Group, following: Callable[[Item], Iterator[Item]]) -> list[Item] | None:
-        """The items that `following` leads to from `start`, of ranks between the two; None if that takes too long."""
+        """The items that `following` reaches from `start`, with ranks between the two; None if that takes too long."""
         low, high = sorted((self._rank[start], self._rank[end]))
         found: dict[Item, None] = {}
         waiting: list[Item] = [start]

@@ -8,12 +8,12 @@ injective definitions that are computed where they are read.
 2. The other definitions, backwards: a prologue of all that read it, where computing it there costs less than storing
    it once (`fusion_cost.py`). Definitions that merely move data, or widen floats, are repeated in every group that
    reads them; widening ends no chain of epilogues. Injective definitions that no anchor takes form groups of their own.
-3. The groups without an anchor of weight, forwards: one that reads what another group computes joins it, if each
-   element is at hand there; the group then stores several tensors (`fusion_join.py`).
+3. The elementwise groups, forwards: one that reads what another group computes joins it, if each element is available
+   there; the group then stores several tensors (`fusion_join.py`).
 
-Groups never wait for each other: the graph of groups is free of cycles at the beginning, where each operator is
-alone, and every step keeps it so. (1) contracts an edge to an only user, (2) drops a node and leads its inputs to its
-users, (3) contracts an edge beside which there is no other path.
+The graph of groups is acyclic at the beginning, where each operator is alone, and every step keeps it so: (1) contracts
+an edge to an only user, (2) removes a node and connects its inputs to its users, (3) contracts an edge beside which
+there is no other path.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def plan_fusion(ops: Sequence[Operation], target: Target) -> Plan:
     """The partition of the computes and matrix products of one block (others are left alone)."""
     nodes = nodes_of(ops)
     plan = Plan(target)
-    # Backwards: what could join two anchors' chains joins the later one's, so that it waits for no kernel.
+    # Backwards: what could be an epilogue of two anchors goes to the later one, where both operands exist.
     for anchor in (op for op in reversed(nodes) if is_anchor(op)):
         _collect_epilogues(plan, plan.open(anchor))
     for compute in (op for op in reversed(nodes) if isinstance(op, ComputeOp) and not plan.homes(op)):

@@ -19,7 +19,7 @@ from treadle.passes.graph.rewriting import shape_of
 
 @dataclass(frozen=True)
 class GraphChannelsLastPass(ModulePass):
-    """Writes convolutions, and the operators between them, for images `[N, spatial..., C]`.
+    """Rewrites convolutions, and the operators between them, for images `[N, spatial..., C]`.
 
     ```mlir
     %c = graph.conv %x, %w {...} : (tensor<1x64x56x56xf16>, tensor<64x64x3x3xf16>) -> tensor<1x64x56x56xf16>
@@ -36,11 +36,11 @@ class GraphChannelsLastPass(ModulePass):
     %5 = graph.compute "pool_max" (%n, %h, %w, %c) { ... %4[%n, %i, %j, %c] ... } : tensor<1x28x28x64xf16>
     %y = graph.transpose %5 {perm = array<i64: 0, 3, 1, 2>} : ... -> tensor<1x64x28x28xf16>
     ```
-    A convolution asks for its input in this form, and every operator that can takes it on; so images are transposed
-    where they come in, and where something else than these operators reads them. The terms of a product then run
-    along channels: what it copies is 16 bytes in a row (Hidet, ASPLOS 2023, section 5.2: a prologue that only moves
-    data becomes the address of the copy), and what it stores is whole rows of channels.
-    Operators of symbolic extents stay as they are.
+    A convolution asks for its input in this form, and operators that have a channels-last form propagate it; so an
+    image is transposed only where it enters such a region, and where an operator outside reads it. The K dimension of a
+    product then runs along channels: copies move 16 consecutive bytes (Hidet, ASPLOS 2023, section 5.2: a prologue that
+    only moves data becomes the address of the copy), and stores write whole rows of channels. Operators of symbolic
+    extents stay as they are.
     """
 
     name = "graph-channels-last"

@@ -28,7 +28,7 @@ from treadle.passes.graph.layout.convolutions import has_no_overlap, is_pointwis
 from treadle.passes.graph.rewriting import constant_op, replace, shape_of, tensor
 
 WIDE_FROM = 196
-"""Pixels from which a 1x1 convolution reads its input in place, as the right operand."""
+"""Pixels from which a 1x1 convolution takes its input, as it is, as the right operand."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,10 @@ class GraphConvToMatmulPass(ModulePass):
     %1 = graph.matmul %0, %w_transposed : (tensor<196x576xf32>, tensor<576x64xf32>) -> tensor<196x64xf32>
     %y = transpose, reshape of %1
     ```
-    With `pad`, a padded input is first written out with its border of zeros: windows are then read without a
-    predicate, which pays where one thread tests it for every product (a CPU).
-    A transposed convolution whose stride is its kernel is a matmul whose columns are shuffled into pixels.
-    On a GPU `graph-channels-last` has made products of all of them before.
-    Source: Chetlur et al., "cuDNN: Efficient primitives for deep learning", 2014, section 3.
+    With `pad`, a padded input is first stored with its border of zeros: windows are then read without a predicate,
+    which pays where a thread would test it for every product (a CPU). A transposed convolution whose stride equals its
+    kernel is a matmul whose columns are shuffled into pixels. On a GPU, `graph-channels-last` has rewritten all
+    convolutions before. Source: Chetlur et al., "cuDNN: Efficient primitives for deep learning", 2014, section 3.
     """
 
     name = "graph-conv-to-matmul"

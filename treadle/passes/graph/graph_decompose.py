@@ -65,7 +65,7 @@ class GraphDecomposePass(ModulePass):
 class DecomposeSoftmax(RewritePattern):
     """Softmax as maximum, difference, exponential, sum, quotient.
 
-    always: even if a template schedules it whole
+    always: decompose even what a template schedules whole
     """
 
     always: bool
@@ -85,9 +85,9 @@ class DecomposeSoftmax(RewritePattern):
 
 @dataclass(frozen=True)
 class DecomposeLayerNorm(RewritePattern):
-    """Layer normalisation as mean, deviation, variance; a row is scaled by one reciprocal square root.
+    """Layer normalisation as mean, deviation, variance, and a product with one reciprocal square root a row.
 
-    always: even if a template schedules it whole
+    always: decompose even what a template schedules whole
     """
 
     always: bool
@@ -117,7 +117,7 @@ class DecomposeLayerNorm(RewritePattern):
 
 
 class DecomposeMean(RewritePattern):
-    """A mean as a sum and a quotient, of floats that hold the sum."""
+    """A mean as a sum and a quotient, in a float type wide enough for the sum."""
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: ReductionOp, rewriter: PatternRewriter) -> None:
@@ -163,7 +163,7 @@ def _reads(op: ReduceOp) -> bool:
 
 
 def _value_of(compute: ComputeOp, reduce: ReduceOp) -> tuple[Array, list[int]]:
-    """The values of a reduction that reads no tensor over the dimensions it depends on, and these."""
+    """The values of a reduction that reads no tensor, over the dimensions that it depends on; and these dimensions."""
     copy = compute.clone()
     position = list(compute.body.block.ops).index(reduce)
     ops = list(copy.body.block.ops)

@@ -49,8 +49,8 @@ class GraphDecomposeAttentionPass(ModulePass):
     %p = graph.softmax %b {dim = 2 : i64} : (...)
     %y = graph.matmul %p, %v : (...) -> tensor<12x128x64xf32>
     ```
-    Heads that share keys and values read them through a broadcast. Scores of f16 and bf16 are f32 from the scale to
-    the softmax.
+    Heads that share keys and values read them through a broadcast. Scores of f16 and bf16 operands are f32 from the
+    scale to the softmax.
 
     target: the hardware; an operator that one of its templates schedules whole stays as it is.
     """

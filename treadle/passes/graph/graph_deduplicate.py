@@ -23,8 +23,8 @@ class GraphDeduplicatePass(ModulePass):
     %a = graph.reshape %x {shape = array<i64: 2, 4>} : (tensor<8xf32>) -> tensor<2x4xf32>
     %b = graph.reshape %x {shape = array<i64: 2, 4>} : (tensor<8xf32>) -> tensor<2x4xf32>
     ```
-    becomes `%a` alone. Readers of one tensor are then seen to be readers of one tensor: `graph-merge-matmuls` needs
-    that. Elementwise operators stay: each is cheaper inside its reader's kernel than stored for two.
+    becomes `%a` alone. Afterwards readers of equal tensors read one value, by which `graph-merge-matmuls` finds them.
+    Elementwise operators stay: each is cheaper inside its reader's kernel than stored for two.
     """
 
     name = "graph-deduplicate"

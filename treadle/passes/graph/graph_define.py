@@ -34,8 +34,8 @@ class GraphDefinePass(ModulePass):
     } : tensor<4x8xf32>
     ```
     Constants of one element are written into the bodies, equal reads are shared, and checks that ranges decide are
-    dropped. These two stay operators: templates recognise them by name. A product of integers has no template of its
-    own, and is scheduled as any other definition.
+    dropped. Products and attention stay operators: templates recognise them by name. A product of integers has no
+    template of its own, and is scheduled as any other definition.
     """
 
     name = "graph-define"

@@ -40,9 +40,9 @@ class GraphFoldConstantsPass(ModulePass):
     A `graph.broadcast` of a few values to millions stays: folding never makes constants much larger (`SMALL`,
     `GROWTH`). `graph.compute` stays too: it is how a packed constant is read.
 
-    keep_tied: do not transpose, reshape or slice a large constant that something else reads as it is (an embedding
-    that is also the weight of a language model's head): it would be stored twice. As a prologue the move is free
-    where a template reads both layouts equally well.
+    keep_tied: do not transpose, reshape or slice a large constant that another operator reads as it is (an embedding
+        that is also the weight of a language model's head): it would be stored twice. Left in place, the move becomes a
+        prologue, which is free where a template reads both layouts equally well.
     """
 
     name = "graph-fold-constants"

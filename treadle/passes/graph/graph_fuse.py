@@ -37,9 +37,9 @@ class GraphFusePass(ModulePass):
       graph.yield %r : tensor<128x64xf32>
     } : tensor<128x64xf32>
     ```
-    The rules are those of `fusion_plan.py`.  A group stands where its result was computed.  In a group,
-    prologues are inlined into each other and into epilogues, so that what remains is: computes that the
-    anchor reads, the anchor, the chain of epilogues.
+    The rules are those of `fusion_plan.py`.  A group is inserted where its result was computed. In a group, prologues
+    are inlined into each other and into epilogues; what remains are computes that the anchor reads, the anchor, and the
+    chain of epilogues.
 
     target: the text of a target, `cpu` or `sm_80` and so on, by whose memory and templates prologues are judged
     explain: print every decision and its reason to stderr.
@@ -88,7 +88,7 @@ def _drop_unused(block: Block) -> None:
 
 
 def _build(group: Group, label: str) -> None:
-    """Moves the chain and copies the prologues into a `graph.fused` in the place of the chain's end."""
+    """Moves the chain and copies the prologues into a `graph.fused`, which replaces the chain's end."""
     tail, results = group.tail, group.results()
     following = tail.next_op
     assert following is not None
@@ -109,7 +109,8 @@ def _build(group: Group, label: str) -> None:
 
 
 def _put_in_order(block: Block) -> None:
-    """Moves what an operation reads in front of it: the reader of a group's first result may stand before its last."""
+    """Moves what an operation reads in front of it: the reader of a group's first result may come before the operator
+    that gives its last."""
     done: set[Operation] = set()
     opened: set[Operation] = set()
     for op in list(block.ops):

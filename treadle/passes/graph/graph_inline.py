@@ -51,9 +51,9 @@ class GraphInlinePass(ModulePass):
     ```
     becomes one compute that reads `%x[%i]` once.  Inlined are
 
-    - a compute whose only user is the reader, unless its arithmetic would be repeated (a broadcast) and is more
-      than one cheap operation (a comparison of a mask), or would go into a compute that only moves data (which must
-      stay free to be repeated by `graph-fuse`),
+    - a compute whose only user is the reader, unless its arithmetic would be repeated (a broadcast) and is more than
+      one cheap operation (a comparison of a mask), or would go into a compute that only moves data (which must stay
+      cheap, as `graph-fuse` repeats it),
     - a compute that only moves data, into each of its injective readers, unless it can be the epilogue of
       what it reads; and one that only widens floats.
     """
@@ -66,22 +66,23 @@ class GraphInlinePass(ModulePass):
 
 
 class _Inliner:
-    """Inlines backwards, so that a producer is as it was written when it goes into what its readers have become."""
+    """Inlines backwards: a producer, itself still unchanged, is inlined into readers that are complete."""
 
     def __init__(self, computes: Sequence[ComputeOp]):
         self._computes = computes
         self._injective = {compute for compute in computes if is_injective(compute)}
         self._bodies = GrowingBodies()
         self._sizes: dict[ComputeOp, int] = {}
-        """How large bodies are at most; less once they are simplified."""
+        """Upper bounds of the sizes of bodies; simplifying makes them smaller."""
         self._ends = self._ends_of_trees()
 
     def _ends_of_trees(self) -> set[ComputeOp]:
-        """The definitions that only one other reads, and that it has no room for with all that they are computed from.
+        """The definitions that only one other reads, and that do not fit into it together with all that they are
+        computed from.
 
-        What is merged is a tree of such definitions. Where it is too large for one, its largest branches become
-        definitions of their own: few tensors are stored then. Cut off wherever a definition happens to be full, a tree
-        would lose all of its branches at one level.
+        Such definitions form a tree. Where it is too large for one definition, its largest branches become definitions
+        of their own, so that few tensors are stored. If inlining stopped wherever a definition happened to be full, a
+        tree would lose all of its branches at one level.
         """
         ends: set[ComputeOp] = set()
         trees: dict[ComputeOp, int] = {}
@@ -131,7 +132,7 @@ class _Inliner:
             return
         self._bodies.inline(producer, reader, reads[reader])
         if isinstance(yielded(reader.body).owner, AtOp):
-            self._simplify(reader)  # what only moves data is told by a simple body
+            self._simplify(reader)  # a body that only moves data is recognised once it is simplified
 
     def _times(self, producer: ComputeOp, reader: ComputeOp, reads: _Reads) -> Fraction:
         """How often an element of the producer is read on average."""
@@ -141,7 +142,7 @@ class _Inliner:
         return Fraction(len(reads[reader]) * prod(reader.shape), volume) if volume else Fraction(0)
 
     def _has_room(self, producer: ComputeOp, reader: ComputeOp, reads: _Reads) -> bool:
-        """Whether the reader is still small enough with the producer inlined, whose size it then has, too."""
+        """Whether the reader stays small enough with the producer inlined; if so, its recorded size grows."""
         each = size(producer) - 2  # less the store, and the read that it replaces
         if reader not in self._sizes:
             self._sizes[reader] = size(reader)
@@ -155,7 +156,7 @@ class _Inliner:
         return True
 
     def _simplify(self, reader: ComputeOp) -> bool:
-        """Simplifies a body that has grown; whether it had, so that its reads are others now."""
+        """Simplifies a body that has grown; True if it had, since its reads are then other operations."""
         if not self._bodies.simplify(reader):
             return False
         self._sizes[reader] = size(reader)
@@ -163,7 +164,7 @@ class _Inliner:
 
 
 def _is_cheap(producer: ComputeOp) -> bool:
-    """Whether an element costs hardly more than reading it: one read and one simple operation."""
+    """Whether an element costs hardly more than a read: one read and one simple operation."""
     work = [
         op
         for op in producer.body.walk()

@@ -35,9 +35,9 @@ class GraphMergeRowsPass(ModulePass):
       %m = graph.reduce max (%k in 8) { ... %x[%i, %k] ... }
       ... %x[%i, %j] ... %m ... } : tensor<4x8xf32>
     ```
-    Inlined is what only the definition and its other producers use, as long as every reduction runs over the
+    Producers are inlined that only the definition and its other producers use, as long as every reduction runs over the
     definition's inner indices and depends on its outer ones only (`treadle/schedules/row_analysis.py`). Such a
-    definition is one kernel that reads each row once, whatever operators it was written with.
+    definition becomes one kernel that reads each row once, whatever operators the model was written with.
     """
 
     name = "graph-merge-rows"
@@ -67,8 +67,8 @@ def _merge_into(root: ComputeOp, reductions: ReductionDistance) -> set[Operation
 
 
 class _Search:
-    """Inlines producers into a copy of `root`: in order, those before the last reduction that fits, and such as read
-    nothing else than the definition does then."""
+    """Inlines producers into a copy of `root`, in order: those before the last reduction that fits, then those that
+    read nothing but what the definition reads by then."""
 
     def __init__(self, root: ComputeOp, reductions: ReductionDistance):
         self._root = root
@@ -143,14 +143,15 @@ class _Search:
         return is_too_large(size(body)) and not (self._bodies.simplify(body) and not is_too_large(size(body)))
 
     def _next(self) -> ComputeOp | None:
-        """A producer that only the definition to be would use: a reduction if there is one, or what leads to one."""
+        """A producer that only the merged definition would use: a reduction if there is one, or one that leads to a
+        reduction."""
         found = self._candidates()
         reducing = (op for op in found if not self._reductions.is_injective(op))
         leading = (op for op in found if self._reductions.leads_to_one(op, self._rejected))
         return next(chain(reducing, leading), None)
 
     def _of_the_same_tensors(self) -> ComputeOp | None:
-        """An elementwise producer of what is read anyway: the squares of a row that is read for its result, too."""
+        """An elementwise producer whose operands the definition reads anyway, such as the squares of a row."""
         read = {tensor for member in (self._root, *self.taken) for tensor in member.tensors()}
         elementwise = [op for op in self._candidates() if self._reductions.is_injective(op)]
         return next((op for op in elementwise if set(op.tensors()) <= read), None)

@@ -32,11 +32,10 @@ class GraphMixedPrecisionPass(ModulePass):
     %m = graph.cast %h to f32 : (tensor<128x768xf16>) -> tensor<128x768xf32>
     %y = graph.unary "gelu" %m : (tensor<128x768xf32>) -> tensor<128x768xf32>
     ```
-    Everything else stays f32: functions, norms, softmax, sums. So do masks of attention, and operators with a
-    constant that f16 cannot hold. Operators that only move data, and maximum pooling, follow their neighbours. A value
-    is rounded once, where it is computed, and what is rounded is what all its readers see (unless it is an input or
-    a result of the function), so that one copy is stored. Sums inside the converted operators run in f32: that is
-    their definition.
+    Everything else stays f32: functions, norms, softmax, sums. So do masks of attention, and operators with a constant
+    that f16 cannot hold. Operators that only move data, and maximum pooling, follow their neighbours. A value is
+    rounded once, where it is computed, and all its readers take the rounded one (unless it is an input or a result of
+    the function), so that one copy is stored. Sums inside the converted operators run in f32: that is their definition.
 
     precision: f32 changes nothing. tf32 keeps all types, and marks each matmul with `precision = "tf32"`: its operands
     may be rounded to 10 bits of mantissa by tensor cores.

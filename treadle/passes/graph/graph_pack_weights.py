@@ -1,4 +1,4 @@
-"""graph-pack-weights: constant right operands of matmuls stand in panels of columns."""
+"""graph-pack-weights: constant right operands of matmuls are stored as panels of columns."""
 
 from __future__ import annotations
 

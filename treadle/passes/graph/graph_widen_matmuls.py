@@ -28,7 +28,7 @@ class GraphWidenMatmulsPass(ModulePass):
     %2 = graph.matmul %0, %1 : (tensor<8x4xf32>, tensor<4x8xf32>) -> tensor<8x8xf32>
     %c = graph.cast %2 to f16 : (tensor<8x8xf32>) -> tensor<8x8xf16>
     ```
-    which says what a narrow product means: its sum runs in f32. The casts fuse; what is stored stays narrow.
+    which is what a narrow product means: its sum runs in f32. The casts fuse; what is stored stays narrow.
     """
 
     name = "graph-widen-matmuls"

@@ -20,9 +20,9 @@ _TAKEN = frozenset((
 
 
 class GroupLabels:
-    """Gives out labels, each once.
+    """Gives each label once.
 
-    taken: what is a label already
+    taken: labels that exist already
     """
 
     def __init__(self, taken: Iterable[str] = ()):

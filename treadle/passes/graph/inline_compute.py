@@ -31,7 +31,7 @@ from treadle.passes.graph.simplify_body import simplify_body
 def inline_compute(producer: ComputeOp, consumer: ComputeOp) -> None:
     """Replaces every read of `producer` in `consumer` by its body, and simplifies the consumer.
 
-    The producer is injective, and everything that it captures dominates the consumer.  It stays where it is.
+    The producer is injective, and everything that it captures dominates the consumer. It is not erased.
     """
     assert is_injective(producer)
     growing = GrowingBodies()
@@ -47,8 +47,8 @@ def reads_of(producer: ComputeOp, consumer: ComputeOp) -> list[AtOp]:
 class GrowingBodies:
     """Definitions into which producers are inlined, one after the other, in linear time.
 
-    To simplify a body takes as long as the body is. It is done when a body has doubled, and when it is asked for: often
-    enough that reads of one element, which would be copied once each, do not multiply.
+    Simplifying a body takes time in proportion to its size. It is done when a body has doubled, and on request: often
+    enough that equal reads, each of which would be inlined by itself, do not multiply.
     """
 
     def __init__(self, simplify: Callable[[ComputeOp], None] = simplify_body) -> None:
@@ -56,7 +56,7 @@ class GrowingBodies:
         self._added: dict[ComputeOp, int] = {}
         """Operations that each body has gained since it was simplified."""
         self._before: dict[ComputeOp, int] = {}
-        """Operations that it had then."""
+        """Operations that each body had then."""
 
     def inline(self, producer: ComputeOp, consumer: ComputeOp, reads: Sequence[AtOp]) -> None:
         """Replaces the reads that are given, which are all of this producer; the consumer is simplified later."""
@@ -116,7 +116,7 @@ class _Copier:
         return self._insert(arith.SelectOp(at.predicate, value, at.otherwise))
 
     def _folds(self) -> bool:
-        """Whether the copied read gives the outer `else` itself where the outer predicate fails."""
+        """Whether the copied read already gives the outer `else` where the outer predicate fails."""
         read = yielded(self.producer.body).owner
         if not isinstance(read, AtOp) or not moves_data(self.producer):
             return False
@@ -155,7 +155,7 @@ def same_constant(a: SSAValue, b: SSAValue | None) -> bool:
         return True
     if b is None or not isinstance(a.owner, arith.ConstantOp) or not isinstance(b.owner, arith.ConstantOp):
         return False
-    return str(a.owner.value) == str(b.owner.value)  # text tells 0.0 from -0.0
+    return str(a.owner.value) == str(b.owner.value)  # as text, 0.0 and -0.0 differ
 
 
 def operator_names(op: Operation) -> list[str]:

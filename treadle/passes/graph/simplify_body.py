@@ -1,8 +1,8 @@
 """Tidies a definition: canonical index arithmetic, decided predicates, each value once, nothing dead.
 
-Inlining chains of reshapes leaves `((i * 50 + j) / 50)`; written again from its canonical expression it is
-`i`, two reads of one element become equal, and a bounds check that always holds disappears.  xDSL's `cse` is
-quadratic in equal reads and knows nothing of ranges.
+Inlining chains of reshapes leaves `((i * 50 + j) / 50)`; rewritten from its canonical expression it is `i`; so two
+reads of one element become equal, and a bounds check that is always true disappears.  xDSL's `cse` is quadratic in
+equal reads and knows nothing of ranges.
 """
 
 from __future__ import annotations
@@ -146,9 +146,9 @@ def share_values(body: Region, outer: _Scope | None = None) -> None:
 
 
 def _key(op: Operation) -> Hashable:
-    """Equal for operations that compute the same value."""
+    """A key that is equal for operations that compute the same value."""
     if isinstance(op, arith.ConstantOp):
-        return op.name, str(op.value), op.result.type  # text tells 0.0 from -0.0
+        return op.name, str(op.value), op.result.type  # as text, 0.0 and -0.0 differ
     return op.name, tuple(op.operands), frozenset(op.properties.items()), op.results[0].type
 
 

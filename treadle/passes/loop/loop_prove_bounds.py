@@ -18,7 +18,7 @@ from treadle.index.conditions import Bounds, comparisons_around, comparisons_in
 from treadle.index.expr import Expr, var
 from treadle.index.ranges import Range, is_inside
 from treadle.index.reader import IndexReader
-from treadle.passes.legality import place_of
+from treadle.passes.legality import location_of
 from treadle.passes.loop.accesses import Access, accesses, name_of
 from treadle.passes.loop.kernels import kernels_of
 
@@ -69,7 +69,7 @@ class Failure:
         accepted = (
             f'0 to {self.extent - 1}, as far as loops, branches and predicates tell, or {UNPROVED} = "the reason"'
         )
-        return TreadleError(message, place_of(self.op) or f"@{self.kernel.sym_name.data}", accepted)
+        return TreadleError(message, location_of(self.op) or f"@{self.kernel.sym_name.data}", accepted)
 
 
 def failures(kernel: KernelOp | FuncOp) -> Iterator[Failure]:

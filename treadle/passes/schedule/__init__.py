@@ -1,1 +1,1 @@
-"""Passes that make and obey scheduling decisions."""
+"""Passes that make scheduling decisions, and build kernels by them."""

@@ -9,8 +9,8 @@ from treadle.schedules.template import Anchor
 
 
 def anchor_of(fused: FusedOp) -> Anchor:
-    """The group's product or reduction; without one the operator that gives its result, of several results the first
-    member, which the others are computed from or beside.
+    """The group's product or reduction; without one, the operator that gives the group's result; of several results,
+    the first member, with which the others are aligned.
 
     TreadleError where the group has two candidates, or is scheduled already.
     """

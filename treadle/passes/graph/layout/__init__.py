@@ -1,1 +1,1 @@
-"""How operators are written for images whose channels lie next to one another."""
+"""Operators on images in channels-last order."""

@@ -1,8 +1,8 @@
 """Convolutions of images `[N, spatial..., C]`: as matrix products where tensor cores would take them, else as their
 definition.
 
-Rows of a product are pixels of all images, columns output channels, and its terms `(kernel..., C)`: neighbouring terms
-are neighbouring channels, which one access reads. Source: Chetlur et al., "cuDNN: Efficient primitives for deep
+Rows of a product are pixels of all images, columns output channels, and its terms `(kernel..., C)`: consecutive terms
+are consecutive channels, which one access reads. Source: Chetlur et al., "cuDNN: Efficient primitives for deep
 learning", 2014, section 3.
 """
 
@@ -24,10 +24,11 @@ from treadle.passes.graph.layout.permutations import permuted_definition, to_las
 from treadle.passes.graph.rewriting import constant_op, shape_of, tensor
 
 _TOGETHER = 4
-"""Neighbouring channels of 2 bytes that the smallest but one asynchronous copy moves."""
+"""Consecutive channels, of 2 bytes each, that an asynchronous copy of 8 bytes moves."""
 
 _WIDE = 8
-"""Channels of a group from which it is a product: half of the narrowest tile's columns, and of 2 bytes one copy."""
+"""Channels of a group from which it becomes a product: half of the narrowest tile's columns; and, at 2 bytes each, one
+copy."""
 
 
 def convolution(op: ConvOp, x: SSAValue) -> list[Operation]:
@@ -68,8 +69,8 @@ def _grouped(op: ConvOp, x: SSAValue) -> list[Operation]:
 
 
 def image_with_more_channels(op: ConvOp) -> list[Operation]:
-    """The operations that write an image of 3 channels with 4 where it is narrowed for the convolution anyway; none
-    elsewhere. The last gives `[N, spatial..., C]`, whose pixels copies may then take whole."""
+    """The operations that pad an image of 3 channels to 4, if it is rounded to a narrower type for the convolution
+    anyway; else none. The last gives `[N, spatial..., C]`, each pixel of which one copy can then move."""
     cast, channels = op.x.owner, shape_of(op.x)[1]
     more = -(-channels // _TOGETHER) * _TOGETHER
     narrow = byte_width(tensor(op.x).get_element_type()) == 2
@@ -94,7 +95,8 @@ def _extended(x: SSAValue, dim: int, extent: int) -> list[Operation]:
 
 
 def transposed_convolution(op: ConvTransposeOp, x: SSAValue) -> list[Operation]:
-    """The same of a transposed convolution. One without overlap is a product whose columns are shuffled into pixels."""
+    """As `convolution`, for a transposed one. Without overlap it is a product whose columns are shuffled into
+    pixels."""
     if not has_no_overlap(op):
         return _by_definition(op, x)
     n, ic, *source = shape_of(op.x)
@@ -142,7 +144,7 @@ def has_no_overlap(op: ConvTransposeOp) -> bool:
 
 
 def is_pointwise(op: ConvOp) -> bool:
-    """Whether each output pixel of a convolution comes from the input pixel at its place."""
+    """Whether each output pixel of a convolution depends on the input pixel at the same position only."""
     strides, pads = int_list(op.properties, "strides"), int_list(op.properties, "pads")
     return prod(shape_of(op.w)[2:]) == 1 and set(strides) == {1} and set(pads) == {0}
 

@@ -1,7 +1,7 @@
-"""What stands between convolutions, for operands `[N, spatial..., C]`.
+"""The channels-last forms of the operators between convolutions.
 
-A rule gives the operations that compute an operator from the channels-last forms of its operands, of which the last
-gives the result in the same form; none where there is no such form.
+Each rule takes operands `[N, spatial..., C]` and gives the operations that compute an operator's result in the same
+form, the last of which gives that result; or none where there is no such form.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def channels_last(op: Operator | ComputeOp, last: Last, has_form: Callable[[SSAV
 
 
 def _elementwise(op: UnaryOp | CastOp | BinaryOp | WhereOp, last: Last) -> list[Operation]:
-    """The same of permuted operands; those of lower rank are what broadcasting makes of them."""
+    """The same operator on permuted operands; those of lower rank are permuted as they broadcast."""
     rank, new = len(op.shape), list[Operation]()
 
     def operand(x: SSAValue) -> SSAValue:
@@ -108,7 +108,7 @@ def _moved(op: PadOp | SliceOp | ResizeOp, x: SSAValue) -> Operation:
 
 
 def _reduction(op: ReductionOp, last: Last) -> list[Operation]:
-    """A reduction after which there still are a batch and channels, each of them whole or of extent 1."""
+    """A reduction that leaves the batch and the channels, each of them whole or of extent 1."""
     order, dims = to_last(len(shape_of(op.x))), int_list(op.properties, "dims")
     keep = bool(op.keep.value.data)
     if len(op.shape) < 3 or (not keep and min(dims) < 2):

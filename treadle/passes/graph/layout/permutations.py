@@ -37,7 +37,7 @@ def permuted_definition(
 ) -> ComputeOp:
     """The detached definition of an operator whose result, and some of whose operands, are permuted.
 
-    operands: what to read in the place of an operand, and how it is permuted
+    operands: what replaces an operand, and how it is permuted
     """
     compute = op.clone() if isinstance(op, ComputeOp) else definition(op)
     words = compute.operators if isinstance(op, ComputeOp) else StringAttr(operator_word(op))

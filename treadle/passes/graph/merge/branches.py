@@ -1,4 +1,4 @@
-"""Parallel products and what follows each of them, joined as far as the branches are alike."""
+"""Parallel products, and the operators that follow them, joined as long as the branches are alike."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _NEUTRAL = {"add": 0, "mul": 1}
 
 @dataclass
 class _Branches:
-    """The ends of the branches, and the joined operations; `dim` is the dimension along which they lie in a row."""
+    """The ends of the branches, and the joined operations; `dim` is the dimension along which branches are
+    concatenated."""
 
     tails: list[SSAValue]
     made: list[Operation]
@@ -39,7 +40,7 @@ class _Branches:
 def merge(members: Sequence[MatmulOp], shared: int) -> bool:
     """Joins products that share operand `shared` (0: left, 1: right); False where that would cost a kernel.
 
-    The members are in the order of their block. The joined operations stand in the place of the first.
+    The members are in the order of their block. The joined operations replace the first.
     """
     first = members[0]
     rank = len(first.shape)
@@ -166,7 +167,7 @@ def _places(op: ReshapeOp, tail: SSAValue, dim: int) -> list[int]:
 
 
 def _ends_well(tail: SSAValue) -> bool:
-    """Whether a slice may take the place of a branch's end.
+    """Whether a slice may replace a branch's end.
 
     Not where an elementwise operator is all that follows (it would have been an epilogue), nor where the value
     leaves the function (it would need a copy).
@@ -183,7 +184,7 @@ def _ends_well(tail: SSAValue) -> bool:
 
 
 def _replace(branches: _Branches, first: MatmulOp) -> None:
-    """Puts the joined operations before the first product, and slices of them in the place of the branches."""
+    """Inserts the joined operations before the first product, and replaces the branches by slices of them."""
     place = InsertPoint.before(first)
     for op in branches.made:
         op.location = first.location
@@ -204,7 +205,7 @@ def _replace(branches: _Branches, first: MatmulOp) -> None:
 
 
 def _erase_unused(value: SSAValue) -> None:
-    """Erases what computed a value that nothing uses any more, back to what something else uses."""
+    """Erases the operations that only computed an unused value."""
     op = value.owner
     if not isinstance(op, Operation) or any(result.uses for result in op.results):
         return

@@ -65,7 +65,8 @@ class Narrowing:
         return chosen
 
     def _may_narrow(self, op: Operator) -> bool:
-        """Whether an operator is of f32, only selects among its operands or is heavy, and its constants fit."""
+        """Whether an operator on f32 may be narrowed: it only selects among its operands or is heavy, and its constants
+        fit."""
         if op.type.get_element_type() != f32 or (isinstance(op, PoolOp) and op.kind.data != "max"):
             return False
         constants = (constant_of(value) for value in _operands(op))

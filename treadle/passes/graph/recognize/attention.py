@@ -32,12 +32,12 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class _Scores:
-    """The way back from the softmax to the product of queries and keys."""
+    """The operators between the product of queries and keys and the softmax."""
 
     product: MatmulOp
     scale: float = 1.0
     lead: Shape = ()
-    """Batch dimensions where the mask is added, or of the product."""
+    """Batch dimensions of the scores where the mask is added; without a mask, those of the product."""
     mask: SSAValue | None = None
     causal: bool = False
     made: tuple[Operation, ...] = ()
@@ -164,7 +164,8 @@ def _chosen_mask(value: SSAValue) -> _Scores | None:
 
 
 def _hides(number: float, like: SSAValue) -> bool:
-    """Whether a number is -inf or so close to the type's lowest that a sum with any usual score is the number."""
+    """Whether a number is -inf, or so near the type's lowest that adding any ordinary score rounds to the number
+    itself."""
     dtype = numpy_dtype(tensor(like).get_element_type())
     return number <= lowest(dtype) / 2
 
@@ -182,7 +183,8 @@ def _is_causal(mask: SSAValue, scores: Shape) -> bool:
 
 
 def _chosen_values(choice: WhereOp) -> Array | None:
-    """The values of a choice between constants, which folding leaves alone where it would be much larger."""
+    """The values of a choice between constants, which `graph-fold-constants` leaves alone if the result would be much
+    larger."""
     parts = [constant_of(v) for v in (choice.condition, choice.a, choice.b)]
     condition, a, b = parts
     return None if condition is None or a is None or b is None else np.where(condition, a, b)
@@ -196,7 +198,7 @@ def _is_lower_triangle(shown: Array, scores: Shape) -> bool:
 
 
 def _spreads(mask: SSAValue, scores: Shape) -> bool:
-    """Whether a mask broadcasts to the scores without enlarging them."""
+    """Whether a mask broadcasts to the shape of the scores."""
     try:
         return broadcast_shapes([shape_of(mask), scores]) == scores
     except VerifyException:
@@ -268,7 +270,7 @@ def _before_repetition(value: SSAValue) -> SSAValue | None:
 
 
 def _behind_batch_reshapes(value: SSAValue) -> SSAValue:
-    """What a value was before reshapes that leave its last two dimensions alone."""
+    """The value before reshapes that keep its last two dimensions."""
     while isinstance(op := value.owner, ReshapeOp) and value.has_one_use():
         source = shape_of(op.x)
         if len(source) < 2 or len(op.shape) < 2 or source[-2:] != op.shape[-2:]:

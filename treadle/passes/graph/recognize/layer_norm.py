@@ -1,7 +1,7 @@
 """Layer normalisation and root-mean-square normalisation, as exporters write them out.
 
-First the quotient is found, as a norm with scale 1 and bias 0; then a product and a sum that follow become its
-scale and bias. So every exporter's order of the operators is one of a few small patterns.
+First the quotient is matched, as a norm with scale 1 and bias 0; then a product and a sum that follow become its scale
+and bias. So a few small patterns cover every exporter's order of the operators.
 """
 
 from __future__ import annotations

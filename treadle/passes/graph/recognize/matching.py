@@ -1,4 +1,4 @@
-"""What the patterns of graph-recognize ask about values."""
+"""Questions about values that the patterns of graph-recognize share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def scalar_of(value: SSAValue) -> float | None:
 
 
 def is_number(value: SSAValue, number: float) -> bool:
-    """Whether a value is a constant that is `number`, as close as its type and a rounded literal can be."""
+    """Whether a value is a constant equal to `number`, up to the rounding of its type and of a literal."""
     found = scalar_of(value)
     constant = constant_of(value)
     if found is None or constant is None:

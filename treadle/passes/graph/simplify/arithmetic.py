@@ -1,4 +1,4 @@
-"""Elementwise operators that give one of their operands, or that a cheaper one computes exactly."""
+"""Elementwise operators that are one of their operands, or that a cheaper operator computes exactly."""
 
 from __future__ import annotations
 
@@ -81,8 +81,7 @@ def _has_exact_reciprocal(array: Array) -> bool:
 
 
 class CastToOwnType(RewritePattern):
-    """A cast to the type that a tensor has already gives it; so does a way and back through one that
-    holds all its values."""
+    """A cast to a tensor's own type is the tensor; so is a cast to a type that represents all its values, and back."""
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: CastOp, rewriter: PatternRewriter) -> None:
@@ -98,7 +97,7 @@ class CastToOwnType(RewritePattern):
 
 
 class KnownCondition(RewritePattern):
-    """`where` of a condition that is the same everywhere, or of equal branches, gives a branch."""
+    """`where` of a constant condition, or of equal branches, is a branch."""
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: WhereOp, rewriter: PatternRewriter) -> None:

@@ -20,7 +20,8 @@ Linear = ConvOp | ConvTransposeOp | MatmulOp
 
 
 class BatchNormAsScale(RewritePattern):
-    """`batch_norm(x)` of constant parameters is `x * s + b` per channel, if the element type holds `s` and `b`."""
+    """`batch_norm(x)` of constant parameters is `x * s + b` per channel, if `s` and `b` are finite in the element
+    type."""
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: BatchNormOp, rewriter: PatternRewriter) -> None:

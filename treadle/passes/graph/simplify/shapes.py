@@ -1,4 +1,4 @@
-"""Operators that move elements: chains of them that are one, and those that move nothing."""
+"""Operators that move elements: chains that are equal to one operator, and operators that move nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from treadle.passes.graph.rewriting import constant_of, replace, shape_of
 
 
 class MovesNothing(RewritePattern):
-    """Reshape, broadcast, slice, pad, resize to the shape that a tensor has already give the tensor."""
+    """Reshape, broadcast, slice, pad and resize to a tensor's own shape are the tensor."""
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
         if isinstance(op, ConcatOp) and len(op.inputs) == 1:
