@@ -25,6 +25,7 @@ EXPRESSIONS = st.one_of(
     st.builds(lambda e, d, k: (e // d) * k, SUMS, st.sampled_from((2, 3, 4, 6)), st.integers(-4, 4)),
     st.builds(lambda e, f, d: e % d + f, SUMS, SUMS, st.sampled_from((2, 3, 4, 6))),
     st.builds(lambda d, e: T // d * 5 + T % (2 * d) + e, st.sampled_from((2, 3, 4)), SUMS),
+    st.builds(lambda e, f, d, c: (e + f // d) // c, SUMS, SUMS, st.sampled_from((2, 3, 4)), st.sampled_from((2, 8))),
 )
 
 
@@ -59,6 +60,13 @@ BLOCK, THREAD, STEP, LANE = var("block", 0, 9), var("thread", 0, 127), var("step
 )  # fmt: skip
 def test_ranges_that_kernels_need(e: Expr, facts: list[Expr], expected: Range) -> None:
     assert range_under(e, facts) == expected
+
+
+def test_sums_of_one_variable_are_different_variables() -> None:
+    """Both sums are divided; neither is the other, though the same variable is in both."""
+    k, j = var("k", 0, 15), var("j", 0, 15)
+    inner = k + j * 3
+    assert range_under((k + inner // 4) // 8, [inner - 40]) == (1, 3)
 
 
 def test_a_variable_without_bounds_is_bounded_by_facts() -> None:

@@ -8,10 +8,15 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from xdsl.dialects import scf, test
+from xdsl.ir import Operation
+from xdsl.parser import Parser
 
+from treadle.dialects.registry import treadle_context
 from treadle.index.comparison import Comparison
-from treadle.index.contiguity import agree, in_lanes, is_run, lane_stride, moves_as_vectors, varies, widest
+from treadle.index.contiguity import Lanes, agree, in_lanes, is_run, lane_stride, moves_as_vectors, varies, widest
 from treadle.index.expr import Expr, const, var
+from treadle.index.reader import IndexReader
 
 BASE = var("base", 0, 5)
 COMPARE = {
@@ -63,6 +68,64 @@ def test_what_counts_as_a_run_is_one(e: Expr, extent: int, lanes: int) -> None:
     stride = lane_stride(in_vectors)
     if stride is not None:
         assert all(b - a == stride for v in taken for a, b in pairwise(v))
+
+
+BODY = """loop.func @k(%A : memref<4xf32>) grid(%b in 8) threads(%t in 32) {{
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c3 = arith.constant 3 : index
+  %c8 = arith.constant 8 : index
+  %outside = arith.minsi %t, %c3 : index
+  scf.for %i = %c0 to %c8 step %c1 {{
+    {body}
+  }}
+}}"""
+
+
+def lanes_of(body: str) -> tuple[Lanes, Operation]:
+    """Four lanes of a loop, and the last operation of its body but the end."""
+    context = treadle_context()
+    context.load_dialect(test.Test)
+    module = Parser(context, BODY.format(body=body)).parse_module()
+    loop = next(op for op in module.walk() if isinstance(op, scf.ForOp))
+    return Lanes(IndexReader(), loop.body.block.args[0], 8, 4), list(loop.body.block.ops)[-2]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        pytest.param('"test.op"(%outside, %i) : (index, index) -> ()', True, id="a row from outside"),
+        pytest.param('"test.op"(%b, %i) : (index, index) -> ()', True, id="a row of the block"),
+        pytest.param(
+            '%m = arith.minsi %b, %c3 : index "test.op"(%m, %i) : (index, index) -> ()', True,
+            id="a row that the loop computes and does not change",
+        ),
+        pytest.param(
+            '%m = arith.minsi %i, %c3 : index "test.op"(%m, %i) : (index, index) -> ()', False, id="a clamped row",
+        ),
+        pytest.param(
+            '%d = arith.muli %i, %c3 : index %m = arith.minsi %d, %c3 : index %n = arith.addi %m, %b : index '
+            '"test.op"(%n, %i) : (index, index) -> ()', False, id="a row that is computed from a clamped one",
+        ),
+        pytest.param(
+            '%m = arith.minsi %i, %c3 : index %n = arith.muli %m, %c8 : index %k = arith.addi %n, %i : index '
+            '"test.op"(%b, %k) : (index, index) -> ()', False, id="a column beside a clamped one",
+        ),
+        pytest.param(
+            '%m = scf.for %j = %c0 to %i step %c1 iter_args(%a = %c0) -> (index) { scf.yield %j : index } '
+            '"test.op"(%m, %i) : (index, index) -> ()', False, id="what a loop inside gives",
+        ),
+    ],
+)  # fmt: skip
+def test_lanes_of_a_row(body: str, expected: bool) -> None:
+    lanes, access = lanes_of(body)
+    assert lanes.is_run(access.operands) is expected
+
+
+@pytest.mark.parametrize(("side", "expected"), [("%outside", True), ("%m", False), ("%i", False), ("%b", True)])
+def test_lanes_agree_on_a_predicate_unless_it_differs(side: str, expected: bool) -> None:
+    lanes, compare = lanes_of(f"%m = arith.minsi %i, %c3 : index %p = arith.cmpi slt, {side}, %c3 : index")
+    assert lanes.agree(compare.results[0], lambda _: True) is expected
 
 
 @pytest.mark.parametrize(("e", "expected"), [(BASE * 8 + var("i", 0, 7), True), (BASE * 6 + var("i", 0, 7), False)])

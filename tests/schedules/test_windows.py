@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from xdsl.parser import Parser
 
+from tests.helpers.graphs import random
 from tests.schedules.test_templates import check, defined, product, reduction, tensor
+from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
+from treadle.compiler import lower
 from treadle.dialects.graph import ComputeOp, ConvOp, Operator, PoolOp
+from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
 from treadle.passes.graph.layout.permutations import permuted_definition, to_last
 from treadle.passes.graph.rewriting import shape_of
@@ -90,6 +96,40 @@ def test_how_windows_slide() -> None:
     assert windows is not None
     assert (windows.dim, windows.step, windows.width, windows.extent) == (2, 2, 5, 18 + 1)
     assert (len(windows.sliding), len(windows.shared)) == (1, 1)
+
+
+DISTANCE = """
+func.func @main(%x: tensor<130x256xf32>, %w: tensor<128x3xf32>) -> tensor<128x256xf32>
+    attributes {input_names = ["x", "w"], output_names = ["y"]} {
+  %y = graph.compute (%i, %j) {
+    %c0 = arith.constant 0 : index
+    %c31 = arith.constant 31 : index
+    %below = arith.subi %c31, %i : index
+    %above = arith.subi %i, %c31 : index
+    %most = arith.maxsi %below, %above : index
+    %distance = arith.maxsi %most, %c0 : index
+    %s = graph.reduce add (%k in 3) {
+      %row = arith.addi %i, %k : index
+      %v = graph.at %x[%row, %j] : tensor<130x256xf32>
+      %u = graph.at %w[%distance, %k] : tensor<128x3xf32>
+      %t = arith.mulf %v, %u : f32
+      graph.yield %t : f32
+    }
+    graph.yield %s : f32
+  } : tensor<128x256xf32>
+  func.return %y : tensor<128x256xf32>
+}"""
+
+
+def test_weights_that_differ_by_the_distance_are_read_for_each_window() -> None:
+    """The distance depends on the window, though the differences that it is the larger of add up to 0."""
+    module = Parser(treadle_context(), DISTANCE).parse_module()
+    lower(treadle_context(), module, Target.parse("sm_80"), after="define")
+    x, w = random(130, 256), random(128, 3)
+    (y,), _ = EmulatedProgram(module, ()).run([x, w])
+    weights = w[np.abs(np.arange(128) - 31)]
+    expected = sum(x[k : k + 128] * weights[:, k : k + 1] for k in range(3))
+    np.testing.assert_allclose(y, expected, rtol=0, atol=1e-5)
 
 
 def test_what_has_no_windows_is_left_to_others() -> None:

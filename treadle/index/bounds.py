@@ -27,9 +27,9 @@ _MOST_CASES = 16
 
 @dataclass(frozen=True)
 class _Sum:
-    """The key of a sum that is taken for a variable, in place of the variable of another key."""
+    """The key of the variable that a sum is taken for."""
 
-    instead_of: Hashable
+    total: Expr
 
 
 def facts_of(comparisons: Iterable[Comparison]) -> tuple[Expr, ...]:
@@ -118,7 +118,7 @@ def _in_sums(expressions: Sequence[Expr]) -> list[Expr] | None:
     while (divided := _divided_sum(found, replaced)) is not None:
         total, own = divided
         replaced.add(own.key)
-        whole = var(_Sum(own.key), *total.range())
+        whole = var(_Sum(total), *total.range())
         value = whole - (total - var(own.key, *own.range))
         found = [e.substitute({own.key: value}) for e in found]
         lo, hi = own.range

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import IndexType
-from xdsl.ir import SSAValue
+from xdsl.ir import Block, SSAValue
 
 from treadle.index.comparison import Comparison
 from treadle.index.expr import Expr, const, floordiv, var
-from treadle.index.linear import alignment, depends_on, split_linear, stride_along
+from treadle.index.linear import alignment, depends_on, function_of, split_linear, stride_along
 from treadle.index.reader import IndexReader
 
 LANE = "lane"
@@ -74,6 +74,8 @@ class Lanes:
     """`count` values of a loop's variable at a time, in the loop's index arithmetic.
 
     reader: of the loop's indices; variable: counts from 0 to extent - 1; count: divides the extent
+
+    A value that is no arithmetic but is computed from the variable (`min(%i, 5)`) may differ from lane to lane.
     """
 
     reader: IndexReader
@@ -83,7 +85,7 @@ class Lanes:
 
     def read(self, index: SSAValue) -> Expr:
         """The expression of an index, over group and lane in place of the variable."""
-        return self.reader.read(index).substitute({self.variable: in_lanes(self.extent, self.count)})
+        return self.reader.read(index).substitute(self._in_lanes([index]))
 
     def is_run(self, indices: Sequence[SSAValue]) -> bool:
         """Whether an access takes neighbours along the last dimension, at one place in the others."""
@@ -101,6 +103,32 @@ class Lanes:
             return all(self.agree(side, is_inside) for side in op.operands)
         if not isinstance(op, arith.CmpiOp) or not isinstance(op.lhs.type, IndexType):
             return False
-        lanes = in_lanes(self.extent, self.count)
-        comparisons = self.reader.comparisons(op, {self.variable: lanes})
+        comparisons = self.reader.comparisons(op, self._in_lanes(op.operands))
         return comparisons is not None and all(agree(c, self.count) for c in comparisons)
+
+    def _in_lanes(self, indices: Iterable[SSAValue]) -> dict[SSAValue, Expr]:
+        """What stands for the variable, and for what is computed from it, in the expressions of some indices."""
+        lanes = in_lanes(self.extent, self.count)
+        found = {self.variable: lanes}
+        for v in (v for index in indices for v in self.reader.read(index).vars()):
+            key: object = v.key
+            if isinstance(key, SSAValue) and key not in found and self._is_computed_from(key):
+                found[key] = function_of(key, [lanes])
+        return found
+
+    def _is_computed_from(self, value: SSAValue) -> bool:
+        """Whether a value may depend on the variable: it is defined where the variable is known."""
+        home = self.variable.owner
+        waiting, seen = [value], {value}
+        for each in waiting:
+            op = each.owner
+            if op is home:
+                return True
+            if not isinstance(home, Block) or not home.is_ancestor(op):
+                continue
+            if isinstance(op, Block) or op.regions:
+                return True
+            new = [operand for operand in op.operands if operand not in seen]
+            waiting += new
+            seen.update(new)
+        return False

@@ -37,11 +37,15 @@ def depends_on(e: Expr, key: Hashable) -> bool:
 
 
 def function_of(key: Hashable, arguments: Iterable[Expr]) -> Expr:
-    """An unknown function of some expressions, named `key`: it is affine in none of their variables."""
+    """An unknown function of some expressions, named `key`: it is affine in none of their variables.
+
+    Each variable is in it, even where the sum of the expressions would be without it (`max(i, -i)`).
+    """
     total = var(key, None, None)
-    for argument in arguments:
-        total = total + argument
-    return floordiv(total, 2) if len(total.vars()) > 1 else total
+    variables = dict.fromkeys(v for argument in arguments for v in argument.vars())
+    for v in variables:
+        total = total + var(v.key, *v.range)
+    return floordiv(total, 2) if variables else total
 
 
 def alignment(e: Expr) -> int:

@@ -34,8 +34,8 @@ class IndexReader:
     """Reads index arithmetic into expressions; every value is read once.
 
     A value that is no arithmetic becomes a variable. Its bounds are those that its operation gives (`HasIndexRanges`);
-    else loop variables are bounded by their loop, minima and maxima by their operands, and other index values are taken
-    as non-negative (casts from integers and the remaining arith operations: unbounded).
+    else loop variables are bounded by their loop, minima and maxima by their operands, what a branch gives by both of
+    its sides; arguments of other blocks count from 0. Nothing is known of other values: data, what a loop carries.
 
     known: expressions for given values, for example digits of one variable
     functions: a value that is no arithmetic is an unknown function of the indices that it is computed from, and so
@@ -122,9 +122,18 @@ class IndexReader:
             return range_of_bits(self.read(op.lhs).range(), self.read(op.rhs).range())
         if isinstance(op, arith.IndexCastOp):
             return integer_range(op.input)
-        if op.name.startswith("arith.") or not isinstance(value.type, IndexType):
+        if isinstance(op, scf.IfOp) and isinstance(value.type, IndexType):
+            return self._branch_range(op, op.results.index(value))
+        return None, None
+
+    def _branch_range(self, op: scf.IfOp, position: int) -> Range:
+        """The bounds of what both branches yield; xDSL takes a branch that yields nothing."""
+        ends = [block.last_op for region in op.regions for block in region.blocks]
+        yielded = [end.operands[position] for end in ends if end is not None and position < len(end.operands)]
+        if len(yielded) < 2:
             return None, None
-        return 0, None
+        lhs, rhs = (self.read(value).range() for value in yielded)
+        return range_union(lhs, rhs)
 
     def _selected(self, op: arith.SelectOp) -> Range:
         """The bounds of both sides, each where it is taken."""

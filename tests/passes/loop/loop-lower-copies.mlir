@@ -90,3 +90,26 @@ loop.func @others(%X: memref<4096xf32>, %H: memref<4096xf16>, %C: memref<1xf16>)
 // CHECK:         } {loop.unroll, loop.vector}
 // CHECK:         loop.load %H
 // CHECK:         } {loop.unroll, loop.vector}
+
+// A row, and a predicate, that are computed from the element without being sums of it: each element by itself.
+loop.func @clamped(%A: memref<64x64xf32>, %C: memref<1xf16>) grid(%b in 4) threads(%t in 32) {
+  %tile = loop.alloc : memref<32x4xf32, #loop.space<shared>>
+  %zero = arith.constant 0.0 : f32
+  %c0 = arith.constant 0 : index
+  %c2 = arith.constant 2 : index
+  loop.copy async (%e in 4) to %tile[%t, %c0] {
+    %row = arith.minsi %e, %c2 : index
+    %v = loop.load %A[%row, %e] : memref<64x64xf32>
+    loop.yield %v : f32
+  } : memref<32x4xf32, #loop.space<shared>>
+  loop.copy async (%e in 4) to %tile[%t, %c0] {
+    %least = arith.minsi %e, %c2 : index
+    %inside = arith.cmpi slt, %least, %c2 : index
+    %v = loop.load %A[%t, %e] where %inside else %zero : memref<64x64xf32>
+    loop.yield %v : f32
+  } : memref<32x4xf32, #loop.space<shared>>
+}
+
+// CHECK-LABEL:   @clamped
+// CHECK-COUNT-8: loop.async_copy 1 %A
+// CHECK-NOT:     loop.async_copy

@@ -83,6 +83,45 @@ REJECTED: dict[str, tuple[str, str]] = {
         "%v = loop.load %tile[%b, %t] : memref<4x8xf32, #loop.space<shared>>",
         "loop.load reads elements 0 to 31 of dimension 1 of %tile",
     ),
+    "what a branch gives": (
+        """%p = arith.cmpi slt, %t, %c4 : index %m5 = arith.constant -5 : index
+        %s = scf.if %p -> (index) { scf.yield %c4 : index } else { scf.yield %m5 : index }
+        %at = arith.minsi %s, %c26 : index %v = loop.load %A[%at] : memref<100xf32>""",
+        "loop.load reads elements -5 to 4 of dimension 0 of %A",
+    ),
+    "what a branch gives on one side only": (
+        """%p = arith.cmpi slt, %t, %c4 : index %s = scf.if %p -> (index) { scf.yield %c4 : index }
+        %at = arith.minsi %s, %c26 : index %v = loop.load %A[%at] : memref<100xf32>""",
+        "loop.load reads elements unknown to 26 of dimension 0 of %A",
+    ),
+    "what a loop carries": (
+        """%s = scf.for %k = %c1 to %c4 step %c1 iter_args(%a = %c4) -> (index) {
+          %less = arith.subi %a, %c26 : index scf.yield %less : index
+        }
+        %at = arith.minsi %s, %c26 : index %v = loop.load %A[%at] : memref<100xf32>""",
+        "loop.load reads elements unknown to 26 of dimension 0 of %A",
+    ),
+    "an index from memory": (
+        """%table = loop.alloc : memref<4xindex, #loop.space<register>>
+        %s = loop.load %table[%b] : memref<4xindex, #loop.space<register>>
+        %at = arith.minsi %s, %c26 : index %v = loop.load %A[%at] : memref<100xf32>""",
+        "loop.load reads elements unknown to 26 of dimension 0 of %A",
+    ),
+    "a counter that does not exist": (
+        """%counters = loop.alloc : memref<3xi32, #loop.space<zeroed>>
+        %last = loop.arrive %counters[%b] of 2 : memref<3xi32, #loop.space<zeroed>>""",
+        "loop.arrive writes elements 0 to 3 of dimension 0 of %counters",
+    ),
+    "an operation whose accesses nobody describes": (
+        '"memref.copy"(%A, %A) : (memref<100xf32>, memref<100xf32>) -> ()',
+        "nothing is known of the elements that memref.copy accesses; accepted: an operation that treadle/passes/loop/",
+    ),
+    "the destination of a copy that is not lowered yet": (
+        """loop.copy (%e in 8) to %tile[%b, %c1] {
+          loop.yield %zero : f32
+        } : memref<4x8xf32, #loop.space<shared>>""",
+        "loop.copy writes elements 1 to 8 of dimension 1 of %tile",
+    ),
     "the destination of a copy": (
         "loop.async_copy 4 %A[%t], %tile[%b, %t] : memref<100xf32>, memref<4x8xf32, #loop.space<shared>>",
         "loop.async_copy writes elements 0 to 34 of dimension 1 of %tile",

@@ -11,7 +11,9 @@ from xdsl.dialects.builtin import FixedBitwidthType, MemRefType, VectorType
 from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.loop import (
+    ArriveOp,
     AsyncCopyOp,
+    CopyOp,
     LoadMatrixOp,
     LoadOp,
     Space,
@@ -90,6 +92,10 @@ def accesses(op: Operation) -> list[Access]:
     if isinstance(op, AsyncCopyOp):
         read = Access(op.source, op.source_indices, op.count, False, predicate=op.predicate)
         return [read, Access(op.buffer, op.indices, op.count, True)]
+    if isinstance(op, CopyOp):
+        return [Access(op.buffer, op.indices, op.count, True)]
+    if isinstance(op, ArriveOp):
+        return [Access(op.counters, [op.index], 1, True, lanes=1)]
     if isinstance(op, LoadMatrixOp):
         # Eight lanes name the rows of each matrix, 16 bytes each.
         row = 4 * op.fragment.type.get_shape()[-1]

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.builtin import MemRefType, ModuleOp, StringAttr
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
+from treadle.dialects.effects import accesses as effects_of
 from treadle.dialects.loop import FuncOp, KernelOp, LaneMaskOp
 from treadle.errors import TreadleError
 from treadle.index.comparison import Comparison
@@ -38,15 +39,29 @@ class LoopProveBoundsPass(ModulePass):
 
     What is known: the ranges of blocks, threads and loops, minima and maxima, the branches around an access, its
     predicate or the mask of its lanes. An access whose index is data, which no range bounds, carries the attribute
-    `unproved = "the reason"`. TreadleError for any other access that is not proved.
+    `unproved = "the reason"`. TreadleError for any other access that is not proved, and for an operation on buffers
+    whose accesses nobody describes.
     """
 
     name = "loop-prove-bounds"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in kernels_of(op):
+            for inner in kernel.body.walk():
+                _check_known(inner, kernel)
             for failure in failures(kernel):
                 raise failure.error()
+
+
+def _check_known(op: Operation, kernel: KernelOp | FuncOp) -> None:
+    """TreadleError for an operation that touches buffers, by its effects, at places that `accesses` does not give."""
+    if op.regions or accesses(op) or not any(isinstance(operand.type, MemRefType) for operand in op.operands):
+        return
+    effects = effects_of(op)
+    if effects is None or any(buffer is not None for _, buffer in effects):
+        where = location_of(op) or f"@{kernel.sym_name.data}"
+        accepted = "an operation that treadle/passes/loop/accesses.py describes"
+        raise TreadleError(f"nothing is known of the elements that {op.name} accesses", where, accepted)
 
 
 @dataclass(frozen=True)
