@@ -107,8 +107,8 @@ def test_a_decision_by_hand_may_have_any_number_of_slices() -> None:
             6,
             "here: matmul_mma with 6 slices of 1 of 4 steps along K leaves 2 without any; accepted: split_k = 4",
         ),
-        ("matmul_tf32", "float32", 65, "here: knob 'split_k' of template 'matmul_tf32' is 65; accepted: 1, 2, "),
-        ("matmul_simt", "float32", 0, "here: knob 'split_k' of template 'matmul_simt' is 0; accepted: 1, 2, "),
+        ("matmul_tf32", "float32", 65, "here: knob 'split_k' of template 'matmul_tf32' is 65; accepted: 1 to 64"),
+        ("matmul_simt", "float32", 0, "here: knob 'split_k' of template 'matmul_simt' is 0; accepted: 1 to 64"),
     ],
 )
 def test_slices_without_a_step_are_rejected(template: str, dtype: str, split_k: int, message: str) -> None:

@@ -30,7 +30,7 @@ from treadle.dialects.graph import (
 )
 from treadle.dialects.graph.definition import DefinitionBuilder, Scalar, compute_of
 from treadle.dialects.graph.dtypes import element_type, is_float_dtype, numpy_dtype
-from treadle.dialects.schedule import Choice
+from treadle.dialects.schedule import Choice, choice_text
 from treadle.errors import TreadleError
 from treadle.schedules.template import Anchor
 from treadle.schedules.templates import TEMPLATES
@@ -394,7 +394,7 @@ def test_an_unknown_knob_is_rejected():
 @pytest.mark.parametrize("value", [0, 9, True, "8", (8,)])
 def test_a_value_outside_the_space_is_rejected(value: Choice):
     message = rejection("matmul_cpu", product(ODD), CPU, rows=value)
-    assert f"knob 'rows' of template 'matmul_cpu' is {value}; accepted: 1, 2, 3, 4, 5, 6, 7, 8" in message
+    assert f"knob 'rows' of template 'matmul_cpu' is {choice_text(value)}; accepted: 1, 2, 3, 4, 5, 6, 7, 8" in message
 
 
 def test_a_number_is_no_switch():

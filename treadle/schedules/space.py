@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import pairwise, product
 from math import prod
 from typing import TypeAlias, cast
 
-from treadle.dialects.schedule import Choice
+from treadle.dialects.schedule import Choice, choice_text
 from treadle.errors import TreadleError
 
 Choices: TypeAlias = Mapping[str, Choice]
+
+_LONGEST_LIST = 8
+"""Values that a message lists one by one, even if they are a run of numbers."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +77,8 @@ class Space:
             return TreadleError(f"template {self.template!r} needs a value for {', '.join(missing)}")
         for name, follows in self.dependent.items():
             if choices[name] != (value := follows(choices)):
-                message = f"knob {name!r} of template {self.template!r} is {choices[name]}, which the others decide"
-                return TreadleError(message, accepted=str(value))
+                message = f"knob {name!r} of template {self.template!r} is {choice_text(choices[name])}, "
+                return TreadleError(f"{message}which the others decide", accepted=choice_text(value))
         try:
             self.limits(choices)
         except TreadleError as error:
@@ -102,11 +105,24 @@ class Space:
         return replace(self, dependent={**self.dependent, **dependent})
 
     def _not_allowed(self, knob: Knob, value: Choice) -> TreadleError:
-        accepted = [str(v) for v in knob.values]
-        return TreadleError(f"knob {knob.name!r} of template {self.template!r} is {value}", accepted=accepted)
+        message = f"knob {knob.name!r} of template {self.template!r} is {choice_text(value)}"
+        return TreadleError(message, accepted=values_text(knob.values))
 
     def _product(self) -> Iterator[dict[str, Choice]]:
         free = [knob for knob in self.knobs if knob.name not in self.dependent]
         for values in product(*(knob.values for knob in free)):
             choices = dict(zip((knob.name for knob in free), values, strict=True))
             yield choices | {name: follows(choices) for name, follows in self.dependent.items()}
+
+
+def values_text(values: Sequence[Choice], text: Callable[[Choice], str] = choice_text) -> str:
+    """Values as a list, each as `text` spells it (default: as IR does); of a long run of numbers its ends."""
+    numbers = [value for value in values if isinstance(value, int) and not isinstance(value, bool)]
+    if len(values) <= _LONGEST_LIST or len(numbers) < len(values):
+        return ", ".join(map(text, values))
+    ends = f"{numbers[0]} to {numbers[-1]}"
+    if all(after == before + 1 for before, after in pairwise(numbers)):
+        return ends
+    if numbers[0].bit_count() == 1 and all(after == 2 * before for before, after in pairwise(numbers)):
+        return f"powers of 2 from {ends}"
+    return ", ".join(map(text, values))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from treadle.schedules.space import Knob
+from treadle.schedules.space import Knob, values_text
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
 from treadle.tools.render_architecture import Excerpts, rewrite
@@ -37,10 +37,8 @@ def _knobs() -> str:
 
 
 def _values(knob: Knob) -> str:
-    """What may be chosen; of a long range its ends."""
-    told = [_value(value) for value in knob.values]
-    whole = knob.values == tuple(range(1, len(told) + 1))
-    return f"{told[0]} to {told[-1]}" if whole and len(told) > 16 else ", ".join(told)
+    """What may be chosen."""
+    return values_text(knob.values, _value)
 
 
 def _value(value: object) -> str:

@@ -2,8 +2,8 @@
 
 from xdsl.ir import Dialect
 
-from treadle.dialects.schedule.attributes import Choice, UseAttr
+from treadle.dialects.schedule.attributes import Choice, UseAttr, choice_text
 
 SCHEDULE = Dialect("schedule", [], [UseAttr])
 
-__all__ = ["SCHEDULE", "Choice", "UseAttr"]
+__all__ = ["SCHEDULE", "Choice", "UseAttr", "choice_text"]

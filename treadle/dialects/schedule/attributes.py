@@ -57,7 +57,8 @@ class UseAttr(ParametrizedAttribute):
             if self.choices.data:
                 printer.print_string(", {")
                 printer.print_list(
-                    self.choices.data.items(), lambda kv: printer.print_string(f"{kv[0]} = {_text(_value(kv[1]))}")
+                    self.choices.data.items(),
+                    lambda kv: printer.print_string(f"{kv[0]} = {choice_text(_value(kv[1]))}"),
                 )
                 printer.print_string("}")
 
@@ -112,7 +113,8 @@ def _is_number(attribute: Attribute) -> bool:
     return isinstance(attribute, IntegerAttr) and attribute.type != IntegerType(1)
 
 
-def _text(value: Choice) -> str:
+def choice_text(value: Choice) -> str:
+    """A knob's value as `#schedule.use` spells it: `true`, `[4, 8]`, `"n"`."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
