@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from treadle.artifact_cache import artifact_key, find_artifact, store_artifact
 from treadle.backends.c.toolchain import find_toolchain
-from treadle.backends.cuda.compiler import nvrtc_version
+from treadle.backends.cuda.compiler import nvrtc_is_installed, nvrtc_version
 from treadle.backends.cuda.driver import check_toolkit
 from treadle.backends.cuda.emulator import Emulation
 from treadle.backends.cuda.open_driver import open_driver
@@ -67,7 +67,7 @@ def compile(
     precision: "f16" or "bf16" for the operands and results of products, convolutions and attention (weights take half
                the memory; sums, norms and functions stay f32), "tf32" for their tensor-core arithmetic only
     threads:   cpu: threads of a call; default: the variable TREADLE_NUM_THREADS
-    device:    "emulator" runs a GPU target's kernels on the CPU; default: the target's own hardware
+    device:    "emulator" runs a GPU target's kernels on the CPU, and needs no NVRTC; default: the target's own hardware
     checks:    emulator: what is checked of every memory access and barrier, see `treadle.backends.cuda.emulator`
     counters:  emulator: whether to count what each line of the kernels does
     limit:     emulator: seconds that a kernel may take (default: 60, and 600 with checks or counters)
@@ -86,14 +86,18 @@ def compile(
     check_device(device, emulation, chosen.name, chosen.kind)
     options = CompileOptions(parse_precision(precision), explain_fusion)
     source, extents = _Source.of(model), normalized(shapes)
-    key = artifact_key(source.content, extents, str(chosen), _toolchain(chosen, environment), precision)
+    # The emulator runs the text: where NVRTC is absent, it needs no cubins.
+    cubins = chosen.is_cuda and (device is None or nvrtc_is_installed())
+    toolchain = _toolchain(chosen, environment) if cubins or not chosen.is_cuda else "no nvrtc"
+    key = artifact_key(source.content, extents, str(chosen), toolchain, precision)
     store, artifact = store_of(environment), None
     if cached and trace is None and not explain_fusion:
         artifact = find_artifact(store, key, source.folder)
     if artifact is None:
         request = compile_request.CompileRequest(
-            source.loadable(), chosen, extents, trace, options=options, progress=progress, content=source.file_content
-        )
+            source.loadable(), chosen, extents, trace, options=options, cubins=cubins, progress=progress,
+            content=source.file_content,
+        )  # fmt: skip
         artifact = store_artifact(store, key, partial(artifact_writer.write_artifact, request))
     return CompiledModel(artifact, threads, device=device, emulation=emulation)
 

@@ -42,7 +42,7 @@ def write_artifact(request: CompileRequest, folder: Path) -> str:
     progress = partial(_second_half, request.progress)
     machine, launches = "", ()
     if target.is_cuda:
-        launches = write_cuda(module, program, target, folder, progress)
+        launches = write_cuda(module, program, target, folder, progress, cubins=request.cubins)
     else:
         interface = program_interface(inputs, outputs, constants, program.arena_bytes)
         machine = write_c(module, interface, target, folder, progress)

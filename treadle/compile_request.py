@@ -32,6 +32,7 @@ class CompileRequest:
     trace_dir: where the numbered IR after each pass is written
     check:     verify the IR after each pass
     options:   precision, and what is explained
+    cubins:    cuda: compile the printed text, too; the emulator needs the text alone
     progress:  called with each step that begins
     """
 
@@ -41,6 +42,7 @@ class CompileRequest:
     trace_dir: Path | None = None
     check: bool = False
     options: CompileOptions = field(default_factory=CompileOptions)
+    cubins: bool = True
     progress: Progress = no_progress
     content: bytes | None = None
 

@@ -1,6 +1,8 @@
 """Compiling CUDA text: resources, diagnostics, the cache, and what is said when the wheels are absent."""
 
 import importlib
+import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -8,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from treadle.backends.cuda import compiler
-from treadle.backends.cuda.compiler import Unit, compile_cubin, compile_cubins
+from treadle.backends.cuda.compiler import NVRTC_WHEELS, Unit, compile_cubin, compile_cubins
 from treadle.errors import TreadleError
 from treadle.store import Store
 from treadle.target import TARGETS, Target
@@ -145,7 +147,7 @@ def test_an_absent_binding_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TreadleError) as caught:
         compile_cubin(unit(), SM_80)
     assert "is not installed (No module named 'cuda.bindings.nvrtc')" in caught.value.message
-    assert caught.value.accepted == "pip install treadle[nvrtc]"
+    assert caught.value.accepted == NVRTC_WHEELS
 
 
 @pytest.mark.usefixtures("fresh_binding")
@@ -158,4 +160,10 @@ def test_an_absent_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TreadleError) as caught:
         compile_cubin(unit(), SM_80)
     assert 'is not installed (Failure finding "libnvrtc.so.13")' in caught.value.message
-    assert caught.value.accepted == "pip install treadle[nvrtc]"
+    assert caught.value.accepted == NVRTC_WHEELS
+
+
+def test_the_hint_names_what_the_extra_requires() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    wanted = project["optional-dependencies"]["nvrtc"]
+    assert shlex.split(NVRTC_WHEELS) == ["pip", "install", *wanted]

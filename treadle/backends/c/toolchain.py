@@ -23,7 +23,7 @@ INCLUDE_DIRECTORIES = (_HERE / "include", _HERE / "runtime")
 _ACCEPTED = (
     "TREADLE_CC or CC naming a C compiler",
     "cc, gcc or clang on the PATH",
-    "the ziglang wheel (pip install 'treadle[cc]')",
+    "the ziglang wheel (pip install ziglang)",
 )
 
 # float32 means float32: the two math flags drop errno and the exception flags, which nobody reads, and change no value.

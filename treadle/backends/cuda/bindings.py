@@ -10,6 +10,7 @@ from typing import Any
 from treadle.errors import TreadleError
 
 PLACE = "cuda driver"
+WHEEL = "pip install 'cuda-bindings==13.0.*'"
 
 
 def are_installed() -> bool:
@@ -23,7 +24,7 @@ def are_installed() -> bool:
 def load() -> Any:
     """The module `cuda.bindings.driver`. TreadleError where it is not installed."""
     if not are_installed():
-        raise TreadleError("cuda-bindings are not installed", where=PLACE, accepted="pip install cuda-bindings")
+        raise TreadleError("cuda-bindings are not installed", where=PLACE, accepted=WHEEL)
     return importlib.import_module("cuda.bindings.driver")
 
 

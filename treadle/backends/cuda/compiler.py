@@ -25,6 +25,9 @@ _REGISTERS = "--maxrregcount=255"
 # NVRTC's default, said aloud: a product that is added is rounded once, with the sum. docs/numerics.md says so.
 _CONTRACTION = "--fmad=true"
 _OPTIONS: tuple[str, ...] = ("--std=c++17", "-default-device", "--ptxas-options=-v", _REGISTERS, _CONTRACTION)
+NVRTC_WHEELS = "pip install 'cuda-bindings==13.0.*' nvidia-cuda-nvrtc==13.0.88"
+"""What installs NVRTC: the requirements of the extra `nvrtc`, for those who have no checkout."""
+
 _DIAGNOSTIC = re.compile(r"^(?P<file>[^\s(]+)\((?P<line>\d+)\): (?:catastrophic )?error: (?P<message>.*)$", re.M)
 
 
@@ -110,6 +113,15 @@ def nvrtc_version() -> str:
     return f"{major}.{minor}"
 
 
+def nvrtc_is_installed() -> bool:
+    """Whether CUDA text can be compiled to cubins here."""
+    try:
+        nvrtc_version()
+    except TreadleError:
+        return False
+    return True
+
+
 @cache
 def _nvrtc() -> Any:
     """The binding to NVRTC, an optional dependency."""
@@ -121,7 +133,7 @@ def _nvrtc() -> Any:
 
 def _absent(error: Exception) -> TreadleError:
     message = f"NVRTC, the compiler of CUDA text, is not installed ({str(error).splitlines()[0]})"
-    return TreadleError(message, where="cuda compiler", accepted="pip install treadle[nvrtc]")
+    return TreadleError(message, where="cuda compiler", accepted=NVRTC_WHEELS)
 
 
 @cache

@@ -14,6 +14,7 @@ from treadle.backends.cuda.driver import Driver
 from treadle.backends.cuda.executor import CudaProgram, Launch
 from treadle.backends.cuda.open_driver import open_driver
 from treadle.backends.interface import check_interface, kernel_interface
+from treadle.errors import TreadleError
 from treadle.manifest import KernelLaunch, Tensor
 from treadle.target import Target
 from treadle.weights import read_weights
@@ -27,7 +28,7 @@ def open_program(artifact: Artifact, driver: Driver | None = None, *, rebuild: b
     """
     manifest = artifact.manifest
     names = sorted({launch.image for launch in manifest.launches})
-    images = _rebuilt_images(artifact, names) if rebuild else {name: artifact.read(name) for name in names}
+    images = _rebuilt_images(artifact, names) if rebuild else _stored_images(artifact, names)
     for launch in manifest.launches:
         what = f"kernel '{launch.kernel}'"
         check_interface(images[launch.image], kernel_interface(launch), what, artifact.folder / launch.image)
@@ -41,6 +42,14 @@ def open_program(artifact: Artifact, driver: Driver | None = None, *, rebuild: b
 def text_of(image: str) -> str:
     """The file of the text that a cubin was compiled from."""
     return str(PurePosixPath(image).with_suffix(".cu"))
+
+
+def _stored_images(artifact: Artifact, names: list[str]) -> Mapping[str, bytes]:
+    """The cubins; TreadleError for an artifact that was compiled for the emulator where NVRTC was absent."""
+    if not artifact.manifest.files.keys() & names and all(text_of(name) in artifact.manifest.files for name in names):
+        accepted = "treadle.load(folder, rebuild=True) where NVRTC is installed, or device='emulator'"
+        raise TreadleError("the artifact has CUDA text but no cubins", artifact.folder, accepted)
+    return {name: artifact.read(name) for name in names}
 
 
 def _rebuilt_images(artifact: Artifact, names: list[str]) -> Mapping[str, bytes]:

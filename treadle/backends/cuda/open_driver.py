@@ -33,5 +33,5 @@ def _installed() -> str:
     raise TreadleError(
         "neither cuda-bindings nor pycuda is installed",
         where=bindings.PLACE,
-        accepted="one of them, as the extra `cuda` of this package has them",
+        accepted=f"{bindings.WHEEL}, or pip install pycuda where CUDA's headers are",
     )

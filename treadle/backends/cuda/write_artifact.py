@@ -29,9 +29,9 @@ _BATCH = 4 * (os.cpu_count() or 1)
 
 
 def write_kernels(
-    module: ModuleOp, program: Program, target: Target, folder: Path, progress: Progress
+    module: ModuleOp, program: Program, target: Target, folder: Path, progress: Progress, *, cubins: bool = True
 ) -> tuple[KernelLaunch, ...]:
-    """Prints and compiles a lowered module into `folder`; its launches.
+    """Prints a lowered module into `folder`, and compiles it unless `cubins` is False; its launches.
 
     `progress` is called with the fraction of this that is done. Raises what the printer and NVRTC raise.
     """
@@ -46,6 +46,8 @@ def write_kernels(
     shutil.copyfile(HEADER, text / HEADER.name)
     for unit in units:
         (text / f"{names[unit.name]}.cu").write_text(unit.text)
+    if not cubins:
+        return launches
     for unit, cubin in zip(units, _compiled(units, target, progress), strict=True):
         (text / f"{names[unit.name]}.cubin").write_bytes(cubin.image)
     return launches

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.backends.cuda.gpu_graphs import CASES
 from tests.helpers.graphs import Array, Graph, random
 from tests.helpers.onnx_models import WEIGHTS, linear_model
 from treadle.artifact import file_digest
+from treadle.backends.cuda import compiler
 from treadle.backends.cuda.emulator import CHECKS, Finding
 from treadle.backends.reference import evaluate_module
 from treadle.dialects.graph import MatmulOp, SoftmaxOp
@@ -45,6 +47,34 @@ def test_a_compiled_model_runs_again_and_again(target: str, name: str, model: Pa
     assert [report.checks for report in compiled.reports] == [()] * len(compiled.manifest.launches)
     compiled.close()
     np.testing.assert_allclose(compiled(X)[0], Y, rtol=1e-5, atol=1e-6)
+
+
+@pytest.fixture
+def without_nvrtc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine on which NVRTC is not installed."""
+    cached = (compiler._nvrtc, compiler.nvrtc_version)  # pyright: ignore[reportPrivateUsage]
+    for function in cached:
+        function.cache_clear()
+    monkeypatch.setitem(sys.modules, "cuda.bindings.nvrtc", None)
+    yield
+    for function in cached:
+        function.cache_clear()
+
+
+@pytest.mark.usefixtures("without_nvrtc")
+def test_the_emulator_needs_no_nvrtc(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TREADLE_CACHE_DIR", str(tmp_path / "cache"))
+    with pytest.raises(TreadleError, match=r"NVRTC.* is not installed"):
+        treadle.compile(model, "sm_80")
+    assert main(["run", str(model), "--device", "emulator", "--sanitize"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "findings: 0; launches: 1; kernels: 1"
+    treadle.compile(model, "sm_80", device="emulator").save(tmp_path / "saved")
+    assert not list((tmp_path / "saved").rglob("*.cubin"))
+    np.testing.assert_allclose(treadle.load(tmp_path / "saved", device="emulator")(X)[0], Y, rtol=1e-5, atol=1e-6)
+    with pytest.raises(TreadleError, match=r"CUDA text but no cubins; accepted: treadle\.load\(folder, rebuild=True\)"):
+        treadle.load(tmp_path / "saved")(X)
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
