@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 
 import treadle
+from treadle.compile_options import Device
 from treadle.errors import TreadleError
-from treadle.model import CompiledModel, Device
+from treadle.model import CompiledModel
 
 SECONDS = 20
 """What a child may take before it is killed."""

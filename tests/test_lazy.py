@@ -41,6 +41,14 @@ def lazy_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
                 yield target.id, str(name.value)
 
 
+def exported_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Name and value of every entry of a `lazy_exports`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "lazy_exports":
+            for name, place in ast.literal_eval(node.args[0]).items():
+                yield name, f"{place}.{name}"
+
+
 def typed_names(tree: ast.Module) -> dict[str, str]:
     """What the names that are imported for the type checker mean."""
     return {
@@ -64,7 +72,10 @@ def test_late_imports_are_the_ones_that_are_checked() -> None:
             assert typed.get(variable) == module, f"{path}: {variable}"
             importlib.import_module(module)
             found += 1
-    assert found >= 5
+        for name, value in exported_names(tree):
+            assert typed.get(name) == value, f"{path}: {name}"
+            found += 1
+    assert found >= 12
 
 
 def test_nothing_of_the_package_is_imported_by_a_bare_string() -> None:
@@ -97,6 +108,41 @@ def test_a_lazy_module_shows_the_module_as_it_is(monkeypatch: pytest.MonkeyPatch
     assert module.PRECISIONS == ("f8",)
     with pytest.raises(AttributeError, match="nothing"):
         _ = module.nothing
+
+
+LIGHT = {
+    "treadle", "treadle.compile_options", "treadle.errors", "treadle.instruction_sets", "treadle.lazy", "treadle.target",
+    "treadle.tools", "treadle.tools.parser", "treadle.tools.reporting", "treadle.tools.treadle_cli", "treadle.version",
+}  # fmt: skip
+"""What says the version, the help, and that an argument is wrong; beside Python's own library, nothing else."""
+
+IMPORTED = """
+import sys
+before = set(sys.modules)
+from treadle.tools.treadle_cli import main
+try:
+    main(sys.argv[1:])
+finally:
+    own = [name for name in set(sys.modules) - before if name.partition(".")[0] not in sys.stdlib_module_names]
+    print(*sorted(own), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], [], ["run", "--help"], ["run", "--thread"]])
+def test_what_needs_no_compiler_imports_nothing_of_it(arguments: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTED, *arguments], capture_output=True, text=True, check=False, cwd=PACKAGE.parent
+    )
+    assert set(done.stderr.splitlines()[-1].split()) == LIGHT
+
+
+def test_the_public_names_are_there() -> None:
+    assert {name: getattr(treadle, name).__name__ for name in treadle.__all__ if name != "__version__"} == {
+        name: name for name in treadle.__all__ if name != "__version__"
+    }
+    assert set(treadle.__all__) <= set(dir(treadle))
+    with pytest.raises(AttributeError, match="no name 'comple'; accepted: CompiledModel, Target, compile, load"):
+        _ = treadle.comple  # pyright: ignore[reportAttributeAccessIssue]
 
 
 CACHED = """

@@ -24,9 +24,10 @@ from tests.helpers.graphs import Graph, random
 from treadle import model as model_module
 from treadle.backends.call_lock import CallLock
 from treadle.backends.cuda.emulator import Emulator, Report
+from treadle.compile_options import Device
 from treadle.dialects.graph import MatmulOp, SoftmaxOp
 from treadle.errors import TreadleError
-from treadle.model import CompiledModel, Device
+from treadle.model import CompiledModel
 
 Array = NDArray[Any]
 HARDWARE: list[tuple[str, Device | None]] = [("cpu", None), ("sm_80", "emulator")]

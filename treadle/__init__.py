@@ -6,10 +6,28 @@ m = treadle.compile("m.onnx", target="cpu", shapes={"x": (1, 3, 48, 320)})
 ```
 """
 
-from treadle.api import compile
+from typing import TYPE_CHECKING
+
 from treadle.errors import TreadleError
-from treadle.model import CompiledModel, load
-from treadle.target import Target
+from treadle.lazy import lazy_exports
 from treadle.version import __version__
 
+if TYPE_CHECKING:
+    from treadle.api import compile
+    from treadle.model import CompiledModel, load
+    from treadle.target import Target
+else:  # `treadle --version` waits for none of them
+    __getattr__ = lazy_exports(
+        {
+            "CompiledModel": "treadle.model",
+            "Target": "treadle.target",
+            "compile": "treadle.api",
+            "load": "treadle.model",
+        }
+    )
+
 __all__ = ["CompiledModel", "Target", "TreadleError", "__version__", "compile", "load"]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

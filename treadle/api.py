@@ -14,12 +14,12 @@ from treadle.backends.cuda.compiler import nvrtc_is_installed, nvrtc_version
 from treadle.backends.cuda.driver import check_toolkit
 from treadle.backends.cuda.emulator import Emulation
 from treadle.backends.cuda.open_driver import open_driver
-from treadle.compile_options import CompileOptions, parse_precision
+from treadle.compile_options import CompileOptions, Device, parse_precision
 from treadle.environment import Environment, load_environment
 from treadle.errors import TreadleError
 from treadle.host import host_target
 from treadle.lazy import lazy_module
-from treadle.model import CompiledModel, Device, check_device
+from treadle.model import CompiledModel, check_device
 from treadle.progress import Progress, no_progress
 from treadle.shapes import Shapes, normalized
 from treadle.store import store_of

@@ -10,6 +10,11 @@ from treadle.errors import TreadleError
 Precision = Literal["f32", "f16", "bf16", "tf32"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
+Device = Literal["emulator"]
+"""What runs a model in place of the hardware that it was compiled for: its CUDA kernels on the CPU."""
+
+DEVICES: tuple[Device, ...] = get_args(Device)
+
 EPSILON: dict[Precision, float] = {"f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7, "tf32": 2.0**-10}
 """The distance from 1 to the next number of each precision."""
 

@@ -10,6 +10,7 @@ else:
 
 artifact_writer.write_artifact(...)  # imports it
 ```
+A module that only hands on the values of others says so with `lazy_exports`.
 A table whose entries are imported one by one says `"module:name"`, and of what type the entry is.
 """
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TypeVar
 
@@ -31,6 +33,20 @@ class _LazyModule(ModuleType):
 def lazy_module(name: str) -> ModuleType:
     """A module that is imported when an attribute of it is first read; each read sees the module as it is then."""
     return _LazyModule(name)
+
+
+def lazy_exports(places: Mapping[str, str]) -> Callable[[str], object]:
+    """A `__getattr__` for a module whose names are values of others, which it imports when one is first read.
+
+    places: the module of each name
+    """
+
+    def exported(name: str) -> object:
+        if name not in places:
+            raise AttributeError(f"no name '{name}'; accepted: {', '.join(places)}", name=name)
+        return getattr(importlib.import_module(places[name]), name)
+
+    return exported
 
 
 def resolve_value(place: str, kind: type[T]) -> T:
@@ -49,4 +65,4 @@ def resolve_class(place: str, base: type[T]) -> type[T]:
     return value
 
 
-__all__ = ["lazy_module", "resolve_class", "resolve_value"]
+__all__ = ["lazy_exports", "lazy_module", "resolve_class", "resolve_value"]

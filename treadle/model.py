@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,16 +17,13 @@ from treadle.backends.cuda.emulator import Emulation, Report
 from treadle.backends.cuda.emulator.open_artifact import EmulatedModel
 from treadle.backends.cuda.executor import CudaProgram
 from treadle.backends.cuda.open_artifact import open_program as open_cuda
+from treadle.compile_options import DEVICES, Device
 from treadle.errors import TreadleError
 from treadle.manifest import Manifest, Tensor
 from treadle.publishing import publish
 
 Array = NDArray[Any]
 Program = CpuProgram | CudaProgram | EmulatedModel
-Device = Literal["emulator"]
-"""What runs a model in place of the hardware that it was compiled for: its CUDA kernels on the CPU."""
-
-DEVICES: tuple[Device, ...] = ("emulator",)
 
 
 class CompiledModel:

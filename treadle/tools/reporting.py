@@ -6,10 +6,15 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-
-from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, ParseError
+from typing import TYPE_CHECKING
 
 from treadle.errors import TreadleError
+from treadle.lazy import lazy_module
+
+if TYPE_CHECKING:
+    from xdsl.utils import exceptions
+else:  # `treadle --version` fails without xDSL's help
+    exceptions = lazy_module("xdsl.utils.exceptions")
 
 REJECTED = 2
 """The exit status for input or a setting that cannot be accepted."""
@@ -28,13 +33,20 @@ def run_reporting(tool: str, action: Callable[[], int]) -> int:
     except BrokenPipeError:
         _discard_stdout()
         return REJECTED
-    except (TreadleError, ParseError, DiagnosticException, ArgSpecParseError) as error:
-        print(f"{tool}: {one_line(error)}", file=sys.stderr)
+    except TreadleError as error:
+        print(f"{tool}: {error}", file=sys.stderr)
         return REJECTED
     except OSError as error:
         # What is read and written by name was answered where it happened; this is a full disk under stdout or a cache.
         where = f"{error.filename}: " if error.filename else ""
         print(f"{tool}: {where}cannot read or write: {error.strerror or error}", file=sys.stderr)
+        return REJECTED
+    except SystemExit:  # argparse's, of --help
+        raise
+    except BaseException as error:
+        if not isinstance(error, _of_xdsl()):
+            raise
+        print(f"{tool}: {one_line(error)}", file=sys.stderr)
         return REJECTED
 
 
@@ -46,12 +58,17 @@ def _discard_stdout() -> None:
     os.close(nowhere)
 
 
+def _of_xdsl() -> tuple[type[BaseException], ...]:
+    """xDSL's errors that a user can repair."""
+    return exceptions.ParseError, exceptions.DiagnosticException, exceptions.ArgSpecParseError
+
+
 def one_line(error: BaseException) -> str:
     """The error as one line that begins with its place, if it has one."""
-    if isinstance(error, ParseError):
-        return " ".join(f"{error.span.get_location()}: {error.msg}".split())
     if isinstance(error, TreadleError):
         return str(error)
-    if isinstance(error, ArgSpecParseError):
+    if isinstance(error, exceptions.ParseError):
+        return " ".join(f"{error.span.get_location()}: {error.msg}".split())
+    if isinstance(error, exceptions.ArgSpecParseError):
         return " ".join(str(error).replace("^", "").split())
     return str(error).strip().splitlines()[0]

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from treadle.api import compile
 from treadle.backends.cuda.emulator import CHECKS, check_limit
 from treadle.backends.file_names import file_names
-from treadle.compile_options import parse_precision
+from treadle.compile_options import DEVICES, parse_precision
 from treadle.errors import TreadleError
 from treadle.lazy import lazy_module
 from treadle.manifest import Tensor
-from treadle.model import DEVICES, CompiledModel, load
+from treadle.model import CompiledModel, load
 from treadle.progress import Progress
 from treadle.tools.arguments import parse_shapes
 from treadle.tools.profile_table import print_profile

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from treadle.compile_options import PRECISIONS
-from treadle.model import DEVICES
+from treadle.compile_options import DEVICES, PRECISIONS
+from treadle.lazy import lazy_module
 from treadle.target import TARGETS
-from treadle.tools.cache_command import cache_command
-from treadle.tools.check_command import check_command
-from treadle.tools.compile_command import compile_command
-from treadle.tools.map_command import map_command
 from treadle.tools.parser import Parser
 from treadle.tools.reporting import run_reporting
-from treadle.tools.run_command import run_command
 from treadle.version import __version__
+
+if TYPE_CHECKING:
+    from treadle.tools import cache_command, check_command, compile_command, map_command, run_command
+else:  # --help and --version wait for none of them
+    cache_command = lazy_module("treadle.tools.cache_command")
+    check_command = lazy_module("treadle.tools.check_command")
+    compile_command = lazy_module("treadle.tools.compile_command")
+    map_command = lazy_module("treadle.tools.map_command")
+    run_command = lazy_module("treadle.tools.run_command")
 
 _SHAPE_HELP = "the shape of an input that the model leaves dynamic; or batch=1, a dimension by its name; repeatable"
 
@@ -35,15 +40,27 @@ def _dispatch(argv: Sequence[str] | None) -> int:
     if not arguments:
         _parser().print_help()
         return 0
-    args = _parser().parse_args(arguments)
-    command: Callable[[argparse.Namespace], int] = args.command
-    return command(args)
+    return _run(_parser().parse_args(arguments))
+
+
+def _run(args: argparse.Namespace) -> int:
+    match args.command:
+        case "compile":
+            return compile_command.compile_command(args)
+        case "run":
+            return run_command.run_command(args)
+        case "check":
+            return check_command.check_command(args)
+        case "map":
+            return map_command.map_command(args)
+        case _:
+            return cache_command.cache_command(args)
 
 
 def _parser() -> Parser:
     parser = Parser(prog="treadle", description="A deep-learning compiler: ONNX models to C and CUDA C++.")
     parser.add_argument("--version", action="version", version=f"treadle {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="compile | run | check | map | cache")
+    commands = parser.add_subparsers(required=True, dest="command", metavar="compile | run | check | map | cache")
     _add_compile(commands.add_parser("compile", help="write a model as C or CUDA text, compiled"))
     _add_run(commands.add_parser("run", help="compile a model and run it"))
     _add_check(commands.add_parser("check", help="say which nodes of a model are supported"))
@@ -53,7 +70,6 @@ def _parser() -> Parser:
 
 
 def _add_compile(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(command=compile_command)
     _add_model(parser, "an .onnx file")
     _add_target(parser)
     _add_settings(parser)
@@ -65,7 +81,6 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(command=run_command)
     _add_model(parser, "an .onnx file, or a folder that `treadle compile` wrote")
     _add_target(parser)
     _add_settings(parser)
@@ -106,7 +121,6 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_check(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(command=check_command)
     _add_model(parser, "an .onnx file", nargs="?")
     parser.add_argument("--operators", action="store_true", help="list the supported operators instead")
     parser.add_argument("--nodes", action="store_true", help="list every node, not every kind of operator")
@@ -115,12 +129,10 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_cache(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(command=cache_command)
     parser.add_argument("--clear", action="store_true", help="remove everything that is not in use")
 
 
 def _add_map(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(command=map_command)
     parser.add_argument(
         "mapping",
         metavar="MAPPING|FILE.mlir",
