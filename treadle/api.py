@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
     from treadle import artifact_writer, compile_request
+    from treadle.dialects import printing
     from treadle.frontends.onnx import loader
     from treadle.frontends.onnx.loader import LoadedModel
 else:  # a model from the cache does not wait for the compiler
     artifact_writer, compile_request = lazy_module("treadle.artifact_writer"), lazy_module("treadle.compile_request")
-    loader = lazy_module("treadle.frontends.onnx.loader")
+    loader, printing = lazy_module("treadle.frontends.onnx.loader"), lazy_module("treadle.dialects.printing")
 
 EMULATED = "sm_80"
 """The GPU that the target "cuda" means on the emulator: the oldest, whose instructions every later one has."""
@@ -164,7 +165,7 @@ def _content(model: object) -> bytes:
     if hasattr(model, "SerializeToString"):
         return cast("ModelProto", model).SerializeToString(deterministic=True)
     if _is_module(model):
-        return str(model).encode()
+        return printing.ir_text(cast("ModuleOp", model)).encode()  # its nodes' names are in the printed text
     accepted = "the path of an .onnx file, an onnx.ModelProto, or a module of graph operators"
     raise TreadleError(f"the model is a {type(model).__name__}", "compile", accepted)
 

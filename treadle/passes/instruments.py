@@ -5,15 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from io import StringIO
 from pathlib import Path
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
-from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
+from treadle.dialects.printing import ir_text
 from treadle.errors import TreadleError
 from treadle.passes.dominance import undominated_use
 from treadle.passes.legality import location_of
@@ -99,13 +98,6 @@ class Announce(Instrument):
     def before(self, stage: str, step: ModulePass, module: ModuleOp) -> None:
         """Announces the pass."""
         self.announce(step.name)
-
-
-def ir_text(module: ModuleOp) -> str:
-    """The module as xDSL prints it by default."""
-    stream = StringIO()
-    Printer(stream).print_op(module)
-    return stream.getvalue() + "\n"
 
 
 def verify(module: ModuleOp, when: str) -> None:

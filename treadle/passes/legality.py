@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from xdsl.dialects.builtin import FileLineColLoc, ModuleOp, NameLoc, StringAttr, TensorType
 from xdsl.ir import Operation
 
+from treadle.dialects.model_nodes import describe_nodes
 from treadle.errors import TreadleError
 from treadle.passes.scalar_forms import missing_form
 
@@ -80,6 +81,9 @@ def location_of(op: Operation) -> str | None:
     location = op.location
     if isinstance(location, FileLineColLoc):
         return f"{location.filename.data}:{location.line.data}:{location.column.data}"
+    nodes = describe_nodes(location)
+    if nodes:
+        return nodes
     if isinstance(location, NameLoc):
         return location.desc.data
     enclosing: Operation | None = op

@@ -6,19 +6,22 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from io import BytesIO, StringIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NoReturn
 
+from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass, PassPipeline
+from xdsl.targets.mlir import MLIRTarget
 from xdsl.utils.exceptions import UnregisteredConstructException
 from xdsl.xdsl_opt_main import xDSLOptMain
 
 from treadle.api import EMULATED
 from treadle.compile_options import PRECISIONS, CompileOptions
 from treadle.compiler import STAGE_NAMES, lower, stages_between
+from treadle.dialects.printing import NodePrinter, ir_text
 from treadle.errors import TreadleError
 from treadle.lazy import lazy_module
 from treadle.passes.instruments import Instrument, Timing, Trace, Verify, verify
@@ -77,6 +80,11 @@ class TreadleOptMain(xDSLOptMain):
         """IR text, and ONNX."""
         self.available_frontends["mlir"] = self._parse_text
         self.available_frontends["onnx"] = self._import_onnx
+
+    def register_all_targets(self) -> None:
+        """xDSL's and Treadle's; IR text keeps which nodes of a model its operations compute."""
+        super().register_all_targets()
+        self.available_targets["mlir"] = lambda: NodeTarget
 
     def setup_pipeline(self) -> None:
         """As xDSL's, with errors that name what would be accepted; checks the stages' options, too."""
@@ -163,6 +171,26 @@ class TreadleOptMain(xDSLOptMain):
         return onnx.import_model(self.args.input_file, parse_shapes(self.args.shape))
 
 
+@dataclass(frozen=True)
+class NodeTarget(MLIRTarget):
+    """IR text as xDSL prints it, with the locations that name nodes."""
+
+    def emit(self, ctx: Context, module: ModuleOp, output: IO[str]) -> None:
+        """Prints the module; with colours it is for reading alone, and as xDSL prints it."""
+        if self.syntax_highlight:
+            super().emit(ctx, module, output)
+            return
+        printer = NodePrinter(
+            stream=output,
+            print_generic_format=self.print_generic_format,
+            print_properties_as_attributes=self.print_properties_as_attributes,
+            print_debuginfo=self.print_debuginfo,
+        )
+        printer.print_op(module)
+        printer.print_metadata(ctx.loaded_dialects)
+        print(file=output)
+
+
 class _Text(StringIO):
     """Hands its text on when it is closed."""
 
@@ -190,7 +218,7 @@ def _between_passes(
         if before is not None and not args.disable_verify:
             verify(module, f"after pass '{before.name}'")
         if before is not None and after is not None and args.print_between_passes:
-            print(f"IR after {before.name}:\n{module}\n\n")
+            print(f"IR after {before.name}:\n{ir_text(module)}\n")
         start = time.perf_counter()
 
     return callback

@@ -25,6 +25,8 @@ class Unit:
 
     name: str
     text: str
+    code: str | None = None
+    """The text without comments, if it is known: what is compiled depends on it alone, and so do keys of caches."""
 
 
 def pool_unit() -> Unit:
@@ -68,7 +70,7 @@ def compile_objects(
     store = store_of(chosen)
 
     def compile_unit(unit: Unit) -> Path:
-        key = digest(salt, unit.text)
+        key = digest(salt, unit.text if unit.code is None else unit.code)
         return store.fetch("objects", key, ".o", lambda target: _compile(toolchain, unit, target, headers))
 
     with ThreadPoolExecutor(max_workers=available_cores()) as workers:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from xdsl.dialects import func
-from xdsl.dialects.builtin import IndexType, IntegerAttr, MemRefType, ModuleOp, StringAttr
+from xdsl.dialects.builtin import IndexType, IntegerAttr, MemRefType, ModuleOp
 from xdsl.ir import Operation, SSAValue
 
 from treadle.backends.c.compiler import Unit
 from treadle.backends.c.executor import ENTRY
 from treadle.backends.c.language import CLanguage
-from treadle.backends.c_like import Names, StatementPrinter, comment_text
+from treadle.backends.c_like import Names, Nodes, StatementPrinter, comment_text, kernel_comments, launched_nodes
 from treadle.backends.c_like.folding import written_buffers
 from treadle.dialects.host import BufferOp, LaunchOp
+from treadle.dialects.model_nodes import describe_nodes
 from treadle.errors import TreadleError
 from treadle.index.width import index_bits
 from treadle.passes.lower.identifiers import kernel_identifier
@@ -26,14 +27,20 @@ _HOST_SIGNATURE = (
 
 def print_kernels(module: ModuleOp) -> list[Unit]:
     """One translation unit for each kernel: each `func.func` that takes buffers, a worker and a number of workers."""
-    names = _kernel_names(module)
-    return [Unit(names[kernel.sym_name.data], print_kernel(kernel, names)) for kernel in _kernels(module)]
+    names, nodes = _kernel_names(module), launched_nodes(module)
+    return [_print_kernel(kernel, names, nodes) for kernel in _kernels(module)]
 
 
-def print_kernel(kernel: func.FuncOp, names: Mapping[str, str] | None = None) -> str:
+def print_kernel(kernel: func.FuncOp) -> str:
+    """The text of one kernel, as `print_kernels` prints it in a module of that kernel alone."""
+    symbol = kernel.sym_name.data
+    return _print_kernel(kernel, {symbol: kernel_identifier(symbol)}, {}).text
+
+
+def _print_kernel(kernel: func.FuncOp, names: Mapping[str, str], nodes: Nodes) -> Unit:
     """The text of one kernel: `void NAME(void *const *args, long worker, long workers)`."""
     symbol = kernel.sym_name.data
-    name = kernel_identifier(symbol) if names is None else names[symbol]
+    name = names[symbol]
     block = kernel.body.block
     index_bits(kernel, f"@{symbol}")  # `long` holds 64
     *buffers, worker, workers = block.args
@@ -50,9 +57,10 @@ def print_kernel(kernel: func.FuncOp, names: Mapping[str, str] | None = None) ->
         element = printer.language.memory_type(buffer.type.element_type)
         given = printer.parameter(buffer, "buffer")
         printer.line(f"{const}{element} *restrict {given} = args[{position}];")
-    lines = ['#include "treadle.h"', "", *_comment(kernel)]
-    lines.append(f"void {name}(void *const *args, long worker, long workers) {{")
-    return "\n".join([*lines, *printer.print_body(), "}", ""])
+    comments = [f"/* {text} */" for text in kernel_comments(kernel, nodes.get(symbol, kernel.location))]
+    head = ['#include "treadle.h"', ""]
+    code = [f"void {name}(void *const *args, long worker, long workers) {{", *printer.print_body(), "}", ""]
+    return Unit(name, "\n".join([*head, *comments, *code]), "\n".join([*head, *code]))
 
 
 def print_host(module: ModuleOp) -> Unit:
@@ -83,6 +91,8 @@ def print_host(module: ModuleOp) -> Unit:
             if blocks == 1
             else f"treadle_pool_run(pool, {names[symbol]}, {args}, {blocks});"
         )
+        nodes = comment_text(describe_nodes(launch.location))
+        lines += [f"    /* {nodes} */"] if nodes else []
         lines.append(f"    {call}")
     return Unit(ENTRY, "\n".join([*lines, "}", ""]))
 
@@ -142,10 +152,3 @@ def _kernel_names(module: ModuleOp) -> dict[str, str]:
     return {
         op.sym_name.data: names.claim_exact(kernel_identifier(op.sym_name.data), "kernel") for op in _kernels(module)
     }
-
-
-def _comment(kernel: func.FuncOp) -> list[str]:
-    comment = kernel.attributes.get("comment")
-    if not isinstance(comment, StringAttr):
-        return []
-    return [f"/* {comment_text(comment.data)} */"]

@@ -14,6 +14,7 @@ from xdsl.traits import IsTerminator
 from treadle.backends.c_like.constants import constant_integer
 from treadle.backends.c_like.expressions import ExpressionPrinter
 from treadle.backends.c_like.folding import Folding
+from treadle.backends.c_like.index_names import IndexNames
 from treadle.backends.c_like.language import Language
 from treadle.backends.c_like.names import Names
 from treadle.backends.c_like.operators import COMMUTATIVE, COMPOUND, OPERATORS, Level
@@ -39,6 +40,7 @@ class StatementPrinter:
         self._body = body
         self._folding = Folding(body)
         self.values = ExpressionPrinter(language, self._folding)
+        self._index_names = IndexNames(self.values.names)
         self._depth = 1
         self._loops = 0
 
@@ -96,7 +98,7 @@ class StatementPrinter:
     def _define(self, op: Operation) -> None:
         result = op.results[0]
         text = self.values.computed(op).text
-        name = self._claim(result, self._fallback(op))
+        name = self._claim(result, "x" if result.name_hint else self._fallback(op))
         self.line(f"const {self.language.type_name(result.type)} {name} = {text};")
 
     def _claim(self, value: SSAValue, fallback: str) -> str:
@@ -112,7 +114,7 @@ class StatementPrinter:
                 return buffer.lower()
         type = op.results[0].type
         if isinstance(type, IndexType):
-            return "n"
+            return self._index_names.propose(op.results[0])
         if isinstance(type, VectorType):
             return "v"
         return "p" if type == IntegerType(1) else "x"

@@ -37,6 +37,8 @@ class Unit:
 
     name: str
     text: str
+    code: str | None = None
+    """The text without comments, if it is known: what is compiled depends on it alone, and so do keys of caches."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def compile_cubin(
     included = _header() if header is None else header
     if cache is None:
         return _compile(unit, included, target.name, all_options)
-    key = digest(nvrtc_version(), unit.text, included, *all_options)
+    key = digest(nvrtc_version(), unit.text if unit.code is None else unit.code, included, *all_options)
     stored = cache.fetch(
         "cubins", key, ".cubin", lambda path: _write(path, _compile(unit, included, target.name, all_options))
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import IntegerAttr, MemRefType, ModuleOp, StringAttr
+from xdsl.dialects.builtin import IntegerAttr, MemRefType, ModuleOp
 
-from treadle.backends.c_like import Names, StatementPrinter, comment_text
+from treadle.backends.c_like import Names, Nodes, StatementPrinter, kernel_comments, launched_nodes
 from treadle.backends.c_like.folding import read_buffers, written_buffers
 from treadle.backends.cuda.compiler import HEADER_NAME, Unit
 from treadle.backends.cuda.language import CudaLanguage
@@ -16,10 +16,16 @@ from treadle.passes.lower.identifiers import identifier
 
 def print_kernels(module: ModuleOp) -> list[Unit]:
     """One translation unit for each `cuda.kernel`, named after it."""
-    return [Unit(op.sym_name.data, print_kernel(op)) for op in module.walk() if isinstance(op, KernelOp)]
+    nodes = launched_nodes(module)
+    return [_print_kernel(op, nodes) for op in module.walk() if isinstance(op, KernelOp)]
 
 
 def print_kernel(kernel: KernelOp) -> str:
+    """The text of one kernel, as `print_kernels` prints it in a module without launches."""
+    return _print_kernel(kernel, {}).text
+
+
+def _print_kernel(kernel: KernelOp, nodes: Nodes) -> Unit:
     """The text of one kernel: an `extern "C" __global__` function of its buffers, in the order of its arguments.
 
     Raises TreadleError for a kernel named like a keyword, and for operations that the printer does not know.
@@ -43,16 +49,13 @@ def print_kernel(kernel: KernelOp) -> str:
         element = printer.language.memory_type(type.element_type)
         parameters.append(f"{const}{element} *{restrict}{printer.parameter(argument, 'buffer')}")
     signature = f'extern "C" __global__ void __launch_bounds__({_bounds(kernel)}) {name}('
-    lines = [f'#include "{HEADER_NAME}"', "", *_comment(kernel), f"{signature}{', '.join(parameters)}) {{"]
-    return "\n".join([*lines, *printer.print_body(), "}", ""])
+    comments = [f"// {text}" for text in kernel_comments(kernel, nodes.get(name, kernel.location))]
+    head = [f'#include "{HEADER_NAME}"', ""]
+    code = [f"{signature}{', '.join(parameters)}) {{", *printer.print_body(), "}", ""]
+    return Unit(name, "\n".join([*head, *comments, *code]), "\n".join([*head, *code]))
 
 
 def _bounds(kernel: KernelOp) -> str:
     """The arguments of `__launch_bounds__`: threads of a block and, where given, blocks of a multiprocessor."""
     blocks = kernel.attributes.get("min_blocks_per_sm")
     return f"{kernel.threads}, {blocks.value.data}" if isinstance(blocks, IntegerAttr) else str(kernel.threads)
-
-
-def _comment(kernel: KernelOp) -> list[str]:
-    comment = kernel.attributes.get("comment")
-    return [f"// {comment_text(comment.data)}"] if isinstance(comment, StringAttr) else []

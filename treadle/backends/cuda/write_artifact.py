@@ -56,10 +56,12 @@ def write_kernels(
 def _described(units: Sequence[Unit], launches: Sequence[KernelLaunch]) -> list[Unit]:
     """The units of the kernels that are launched, each with what its launch says as a text in the cubin."""
     texts = {launch.kernel: c_definition(kernel_interface(launch), "__device__") for launch in launches}
-    return [
-        Unit(unit.name, f'{unit.text}\nextern "C" {{ {texts[unit.name]} }}\n') if unit.name in texts else unit
-        for unit in units
-    ]
+    return [_with_interface(unit, texts[unit.name]) if unit.name in texts else unit for unit in units]
+
+
+def _with_interface(unit: Unit, interface: str) -> Unit:
+    addition = f'\nextern "C" {{ {interface} }}\n'
+    return Unit(unit.name, f"{unit.text}{addition}", None if unit.code is None else f"{unit.code}{addition}")
 
 
 def _compiled(units: list[Unit], target: Target, progress: Progress) -> list[Cubin]:

@@ -28,6 +28,7 @@ from xdsl.printer import Printer
 from xdsl.traits import IsTerminator, Pure, RecursiveMemoryEffect
 from xdsl.utils.exceptions import VerifyException
 
+from treadle.dialects.model_nodes import NamesNodes
 from treadle.index.interface import HasIndexRanges
 from treadle.index.ranges import Range
 
@@ -228,7 +229,7 @@ class ReduceOp(IRDLOperation, HasIndexRanges):
 
 
 @irdl_op_definition
-class ComputeOp(IRDLOperation, HasIndexRanges):
+class ComputeOp(IRDLOperation, HasIndexRanges, NamesNodes):
     """Defines every element of a tensor by one scalar expression of its indices.
 
     ```mlir

@@ -32,6 +32,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph.compute import AtOp, ComputeOp, ReduceOp, YieldOp
 from treadle.dialects.graph.dtypes import byte_width, is_float
+from treadle.dialects.model_nodes import NamesNodes
 from treadle.dialects.scalar_functions import BINARY_KINDS, SCALAR_FUNCTIONS
 
 index = IndexType()
@@ -170,7 +171,7 @@ def widened(b: DefinitionBuilder, x: Scalar) -> Scalar:
     return b.insert(arith.ExtFOp(x, f32)) if is_float(x.type) and byte_width(x.type) < 4 else x
 
 
-class Operator(IRDLOperation):
+class Operator(IRDLOperation, NamesNodes):
     """A tensor operator: operands are tensors, the result is one tensor with a definition.
 
     A subclass declares operands and properties with xDSL's field functions, and gives `infer` and `element`.

@@ -13,11 +13,12 @@ from xdsl.traits import RecursiveMemoryEffect
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph.compute import yielded_values
+from treadle.dialects.model_nodes import NamesNodes
 from treadle.dialects.schedule.attributes import UseAttr
 
 
 @irdl_op_definition
-class FusedOp(IRDLOperation):
+class FusedOp(IRDLOperation, NamesNodes):
     """A group of operators that becomes one kernel: an anchor with its prologues and epilogues.
 
     ```mlir

@@ -21,6 +21,7 @@ from xdsl.traits import IsTerminator, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph.attributes import BlobAttr, InlineAttr
+from treadle.dialects.model_nodes import NamesNodes
 
 
 @irdl_op_definition
@@ -98,12 +99,13 @@ class BufferOp(IRDLOperation):
 
 
 @irdl_op_definition
-class LaunchOp(IRDLOperation):
+class LaunchOp(IRDLOperation, NamesNodes):
     """Runs a kernel on buffers; launches run in program order.
 
     ```mlir
     host.launch @matmul(%x, %w, %h) : memref<98304xf32>, memref<589824xf32>, memref<393216xf32>
     ```
+    Its location says which nodes of the model it computes; a kernel may be launched for several.
     """
 
     name = "host.launch"

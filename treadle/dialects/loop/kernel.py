@@ -31,6 +31,7 @@ from xdsl.traits import IsolatedFromAbove, NoTerminator, SymbolOpInterface
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.loop.attributes import memref_of
+from treadle.dialects.model_nodes import NamesNodes
 from treadle.index.interface import HasIndexRanges
 from treadle.index.ranges import Range
 
@@ -88,7 +89,7 @@ def _print_shape(printer: Printer, kernel: KernelOp | FuncOp) -> None:
 
 
 @irdl_op_definition
-class KernelOp(IRDLOperation, HasIndexRanges):
+class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
     """A scheduled tensor program that computes one tensor, or several, in one launch.
 
     ```mlir

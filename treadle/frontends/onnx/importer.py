@@ -23,6 +23,7 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Region
 from xdsl.utils.exceptions import VerifyException
 
+from treadle.dialects.model_nodes import ascii_text, node_location
 from treadle.frontends.onnx.builder import GraphBuilder, Tensor
 from treadle.frontends.onnx.converters import find_converter
 from treadle.frontends.onnx.inputs import Shapes, input_types
@@ -38,12 +39,12 @@ def import_model(path_or_bytes: str | Path | bytes, shapes: Shapes | None = None
     shapes:        a shape for each input that the file leaves dynamic, for example `{"x": (1, 3, 48, 320)}`
 
     The function's attributes `input_names` and `output_names` are the model's names in order, `metadata` holds
-    its free-form properties (text as bytes where it is not ASCII). An operator's location is its node's name.
+    its free-form properties (text as bytes where it is not ASCII). An operator's location names its node.
 
     ```mlir
     func.func @main(%x : tensor<1x3xf32>) -> tensor<1x3xf32>
         attributes {input_names = ["x"], output_names = ["y"]} {
-      %y = graph.unary "relu" %x : (tensor<1x3xf32>) -> tensor<1x3xf32> loc("relu_0")
+      %y = graph.unary "relu" %x : (tensor<1x3xf32>) -> tensor<1x3xf32> loc("relu_0"("Relu"))
       func.return %y : tensor<1x3xf32>
     }
     ```
@@ -87,7 +88,7 @@ class GraphWalk:
         read = frozenset(live | {output.name for output in model.graph.output})
         for initialiser in model.graph.initializer:
             if initialiser.name in read:
-                builder.location = location(initialiser.name)
+                builder.location = NameLoc(ascii_text(initialiser.name), NoneAttr())
                 array = to_array(initialiser, model.files, f"initialiser '{initialiser.name}'")
                 tensors[initialiser.name] = builder.constant(array)
         return cls(model, types, block, builder, tensors, read)
@@ -103,7 +104,7 @@ class GraphWalk:
         inputs = [self.tensors[name] if name else None for name in proto.input]
         used = [name in self.read for name in proto.output]
         node = Node(proto, inputs, used, self.model.opset, place, self.model.files, self.made)
-        self.builder.location = location(node_label(proto, position))
+        self.builder.location = node_location(node_label(proto, position), proto.op_type)
         try:
             results = convert(node, self.builder)
         except VerifyException as error:
@@ -130,11 +131,6 @@ def live_nodes(graph: GraphProto) -> list[int]:
         live.append(position)
         needed.update(filter(None, node.input))
     return live[::-1]
-
-
-def location(name: str) -> NameLoc:
-    """A name as a source location; other letters than ASCII are escaped, since IR text does not hold them."""
-    return NameLoc(StringAttr(name.encode("ascii", "backslashreplace").decode("ascii")), NoneAttr())
 
 
 def name_hint(name: str) -> str | None:
@@ -170,4 +166,4 @@ def _erase_dead(block: Block) -> None:
             op.erase()
 
 
-__all__ = ["GraphWalk", "import_loaded", "import_model", "live_nodes", "location", "name_hint"]
+__all__ = ["GraphWalk", "import_loaded", "import_model", "live_nodes", "name_hint"]

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from math import prod
 
-from xdsl.dialects.builtin import NameLoc
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import ComputeOp, WholeOp
+from treadle.dialects.model_nodes import describe_nodes
 from treadle.passes.graph.definition_analysis import defined, is_injective, read_points, shape_of, users_of
 from treadle.passes.graph.definition_size import is_too_large, size
 from treadle.passes.graph.epilogue_index import Alignment, aligned
@@ -33,7 +33,8 @@ def tensors_of(op: Operation) -> Iterable[SSAValue]:
 def describe(op: Operation) -> str:
     """An operator in a message: its name in the IR if it has one, what it computes, and the model's node."""
     hint = next((f"%{r.name_hint} " for r in op.results if r.name_hint), "")
-    node = f" of node '{op.location.desc.data}'" if isinstance(op.location, NameLoc) else ""
+    nodes = describe_nodes(op.location)
+    node = f" of {nodes}" if nodes else ""
     return f"{hint}({' '.join(operator_names(op)) or op.name}{node})"
 
 

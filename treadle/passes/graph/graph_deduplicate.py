@@ -13,6 +13,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from treadle.dialects.graph import BinaryOp, CastOp, ConstantOp, Operator, UnaryOp, WhereOp
+from treadle.dialects.model_nodes import fused_location
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ def _deduplicate(block: Block) -> None:
         key = (op.name, tuple(op.operands), tuple(sorted(op.properties.items())), op.results[0].type)
         first = known.setdefault(key, op)
         if first is not op:
+            first.location = fused_location((first.location, op.location))
             Rewriter.replace_op(op, [], [first.results[0]])
 
 

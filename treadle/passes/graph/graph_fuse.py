@@ -13,6 +13,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from treadle.dialects.graph import ComputeOp, FusedOp, Operator, WholeOp, YieldOp
+from treadle.dialects.model_nodes import fused_location
 from treadle.errors import TreadleError
 from treadle.passes.graph.definition_analysis import is_injective, reads_by_user
 from treadle.passes.graph.fusion_plan import Group, nodes_of, plan_fusion
@@ -98,7 +99,7 @@ def _build(group: Group, label: str) -> None:
     end = YieldOp(*results)
     end.location = tail.location
     fused = FusedOp(label, Region(Block([*copies, *group.chain, end])))
-    fused.location = group.anchor.location
+    fused.location = fused_location(op.location for op in (*group.chain, *copies))
     block = following.parent_block()
     assert block is not None
     block.insert_op_before(fused, following)

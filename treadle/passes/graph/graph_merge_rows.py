@@ -58,7 +58,7 @@ def _merge_into(root: ComputeOp, reductions: ReductionDistance) -> set[Operation
     merged = search.run()
     if merged is None:
         return set()
-    merged.location, merged.result.name_hint = root.location, root.result.name_hint
+    merged.result.name_hint = root.result.name_hint
     Rewriter.insert_op(merged, InsertPoint.before(root))
     Rewriter.replace_op(root, [], [merged.result])
     for producer in search.taken:

@@ -12,9 +12,10 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.pattern_rewriter import PatternRewriter
 from xdsl.rewriter import InsertPoint
 
-from treadle.dialects.graph import ConstantOp
+from treadle.dialects.graph import ConstantOp, Operator
 from treadle.dialects.graph.dtypes import element_type
 from treadle.dialects.graph.store import constant_array, constant_attribute
+from treadle.dialects.model_nodes import MOST_NODES, fused_location
 
 Array = NDArray[Any]
 
@@ -51,17 +52,32 @@ def insert_constant(rewriter: PatternRewriter, before: Operation, array: Array) 
 def replace(rewriter: PatternRewriter, old: Operation, new: SSAValue | Operation | Sequence[Operation]) -> None:
     """Replaces an operation of one result by a value, or by operations of which the last gives the result.
 
-    New operations take the old one's location, and the last one its name.
+    New operations stand for the nodes of the old one, and of those that computed its operands for it alone and go with
+    it; the last one takes its name.
     """
     if isinstance(new, SSAValue):
         rewriter.replace(old, [], [new])
         return
     operations = [new] if isinstance(new, Operation) else list(new)
+    location = fused_location(op.location for op in _replaced(old, operations))
     for op in operations:
-        op.location = old.location
+        op.location = location
     operations[-1].results[0].name_hint = old.results[0].name_hint
     rewriter.insert(operations, InsertPoint.before(old))
     rewriter.replace(old, [], [operations[-1].results[0]])
+
+
+def _replaced(old: Operation, new: Sequence[Operation]) -> list[Operation]:
+    """What `new` is written in place of: `old`, and the operators before it whose results nothing else reads then."""
+    kept = {operand.owner for op in new for inner in op.walk() for operand in inner.operands}
+    gone = [old]
+    for op in gone:
+        for owner in (operand.owner for operand in op.operands):
+            if not isinstance(owner, Operator) or owner in kept or owner in gone:
+                continue
+            if len(gone) <= MOST_NODES and all(use.operation in gone for use in owner.result.uses):
+                gone.append(owner)
+    return gone[::-1]
 
 
 def is_uniform(array: Array, value: float) -> bool:

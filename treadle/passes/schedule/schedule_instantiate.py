@@ -59,7 +59,7 @@ def instantiate(fused: FusedOp, target: Target) -> None:
     anchor, choices = anchor_of(fused), use.knobs()
     template.check(anchor, choices, target, where)
     kernel = template.build(anchor, choices, target, fused.label.data)
-    kernel.location = anchor.location
+    kernel.location = fused.location
     kernel.results[0].name_hint = anchor.result.name_hint
     Rewriter.insert_op(kernel, InsertPoint.before(anchor))
     Rewriter.replace_op(anchor, [], kernel.results)

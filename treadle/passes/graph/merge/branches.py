@@ -13,6 +13,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.graph import BinaryOp, CastOp, MatmulOp, ReshapeOp, SliceOp, TransposeOp, UnaryOp, WhereOp
 from treadle.dialects.graph.definition import int_list
+from treadle.dialects.model_nodes import fused_location
 from treadle.passes.graph.rewriting import Array, constant_of, constant_op, shape_of
 
 _NEUTRAL = {"add": 0, "mul": 1}
@@ -186,8 +187,9 @@ def _ends_well(tail: SSAValue) -> bool:
 def _replace(branches: _Branches, first: MatmulOp) -> None:
     """Inserts the joined operations before the first product, and replaces the branches by slices of them."""
     place = InsertPoint.before(first)
+    location = fused_location(tail.owner.location for tail in branches.tails if isinstance(tail.owner, Operation))
     for op in branches.made:
-        op.location = first.location
+        op.location = location
     Rewriter.insert_op(branches.made, place)
     joined, start = branches.joined, 0
     shape = shape_of(joined)

@@ -61,7 +61,6 @@ class ScaleIntoWeights(RewritePattern):
         copy = linear.clone()
         copy.operands[position] = insert_constant(rewriter, linear, weights)
         replace(rewriter, op, copy)
-        copy.location = linear.location
 
 
 class ScaleThroughBias(RewritePattern):
