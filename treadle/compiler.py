@@ -44,7 +44,7 @@ class Stage:
 
 
 STAGES: tuple[Stage, ...] = (
-    Stage("import", "The model as graph operators; written by the frontend, not by passes.", ()),
+    Stage("import", "The model as graph operators, as the frontend writes it.", ()),
     Stage(
         "graph",
         "Fewer and simpler operators.",

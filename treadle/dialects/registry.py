@@ -20,7 +20,7 @@ _DIALECTS: Mapping[str, str] = {
     "schedule": "treadle.dialects.schedule:SCHEDULE",
     "cuda": "treadle.dialects.cuda:CUDA",
 }
-_UPSTREAM = ("builtin", "func", "arith", "math", "scf", "memref", "vector")
+UPSTREAM = ("builtin", "func", "arith", "math", "scf", "memref", "vector")
 
 DialectFactory = Callable[[], Dialect]
 
@@ -34,7 +34,7 @@ def treadle_context() -> Context:
     """A context that knows Treadle's dialects and the upstream ones that its passes produce."""
     upstream = get_all_dialects()
     context = Context()
-    for name in _UPSTREAM:
+    for name in UPSTREAM:
         context.register_dialect(name, upstream[name])
     for name, factory in dialect_factories().items():
         context.register_dialect(name, factory)

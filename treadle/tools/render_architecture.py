@@ -1,4 +1,4 @@
-"""`make docs`: brings the generated parts of the documentation up to date with the code.
+"""`make docs`: brings the generated parts of the documentation, and its picture, up to date with the code.
 
 A document is Markdown, written by hand, in which what stands between two comments is generated:
 
@@ -31,11 +31,14 @@ from treadle.passes.instruments import ir_text
 from treadle.passes.legality import LEGAL
 from treadle.target import Target
 from treadle.tools.excerpts import block, cut_digests, enclosing, indices_in_place, shortened
+from treadle.tools.pipeline_picture import draw_pipeline
 from treadle.tools.reporting import run_reporting
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = ("README.md", "docs/architecture.md")
 """The documents with generated parts, relative to the root of the sources."""
+PICTURES: Mapping[str, Callable[[], str]] = {"docs/images/pipeline.svg": draw_pipeline}
+"""The pictures that are drawn from the code, likewise."""
 
 GPU = "sm_80"
 _BLOCK = re.compile(r"<!-- generated: (?P<name>[^\n]*?) -->\n(?P<text>.*?)<!-- end -->", re.DOTALL)
@@ -43,8 +46,8 @@ _OPENING = re.compile(r"<!-- generated: ")
 
 
 def main() -> int:
-    """Rewrites the documents; prints which ones changed."""
-    return run_reporting("render_architecture", lambda: rewrite({name: EXCERPTS for name in DOCUMENTS}))
+    """Rewrites the documents and pictures; prints which ones changed."""
+    return run_reporting("render_architecture", lambda: rewrite({name: EXCERPTS for name in DOCUMENTS}) or redraw())
 
 
 Excerpts = Mapping[str, Callable[[], str]]
@@ -91,6 +94,15 @@ def rewrite(documents: Mapping[str, Excerpts]) -> int:
         after = render(before, name, excerpts)
         path.write_text(after)
         print(f"{name}: {'unchanged' if before == after else 'rewritten'}")
+    return 0
+
+
+def redraw() -> int:
+    """Draws the pictures anew; prints which ones changed."""
+    for name, draw in PICTURES.items():
+        path, text = ROOT / name, draw()
+        print(f"{name}: {'unchanged' if path.is_file() and path.read_text() == text else 'rewritten'}")
+        path.write_text(text)
     return 0
 
 
