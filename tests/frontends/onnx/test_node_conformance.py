@@ -27,7 +27,7 @@ from treadle.errors import TreadleError
 @pytest.mark.parametrize("case", SUPPORTED, ids=lambda case: case.name)
 def test_case(case: TestCase) -> None:
     for model, inputs, expected in data_of(case):
-        assert_expected(case, TreadleBackend.prepare(model).run(inputs), expected)
+        assert_expected(case, model, inputs, TreadleBackend.prepare(model).run(inputs), expected)
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)
