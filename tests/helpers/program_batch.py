@@ -131,9 +131,10 @@ class ProgramBatch(Generic[P, R]):
                 self._failed[program.name] = error
 
 
-def print_program(name: str, module: ModuleOp, target: str = "cpu") -> PrintedProgram:
-    """Lowers the module, in place, and prints it. Raises what the passes and the printer raise."""
-    lower(treadle_context(), module, Target.parse(target))
+def print_program(name: str, module: ModuleOp, target: str = "cpu", after: str | None = None) -> PrintedProgram:
+    """Lowers the module, in place, from behind a stage or from the first, and prints it. Raises what the passes and the
+    printer raise."""
+    lower(treadle_context(), module, Target.parse(target), after=after)
     return PrintedProgram(name, tuple(print_kernels(module)), print_host(module), read_program(module))
 
 

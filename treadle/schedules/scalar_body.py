@@ -8,8 +8,9 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp, YieldOp
 from treadle.dialects.graph.definition import Scalar, widened
+from treadle.dialects.graph.dtypes import accumulator
 from treadle.dialects.graph.reduction import identity
-from treadle.schedules.accumulator import accumulator, narrowed
+from treadle.schedules.accumulator import narrowed
 from treadle.schedules.index_value import Index, ssa_values
 from treadle.schedules.kernel_builder import KernelBuilder
 

@@ -98,6 +98,11 @@ def _float_format(type: Attribute) -> tuple[int, int, int]:
     return digits, cast("int", ml_dtypes.finfo(dtype).maxexp), cast("int", ml_dtypes.finfo(dtype).minexp)
 
 
+def accumulator(type: Attribute) -> Attribute:
+    """The type that sums of elements of `type` are carried in: float32 for floats of 16 bits, rounded once."""
+    return f32 if is_float(type) and byte_width(type) < byte_width(f32) else type
+
+
 def byte_width(type: Attribute) -> int:
     """Bytes that one element takes in memory (a bool takes one)."""
     return numpy_dtype(type).itemsize

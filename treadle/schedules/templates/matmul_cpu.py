@@ -11,12 +11,14 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import ComputeOp, MatmulOp
-from treadle.dialects.graph.dtypes import byte_width, is_float
+from treadle.dialects.graph.definition import widened
+from treadle.dialects.graph.dtypes import accumulator, byte_width, is_float
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
 from treadle.errors import TreadleError
 from treadle.schedules.access_analysis import panel_strides
+from treadle.schedules.accumulator import narrowed
 from treadle.schedules.index_value import Index, Predicate, all_of
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.register_tile import MOST_ROWS, most_rows, panel_columns
@@ -30,7 +32,8 @@ class MatmulCpu(Template):
     A is read in place and broadcast, B by vectors. A block computes `chunk` rows of one panel, whose columns are two
     vectors (32 with AVX-512, as `graph-pack-weights` lays constants out); blocks of one chunk follow one another, so
     that its rows of A stay in the cache. With `pack`, a block first copies its panel of B to a local buffer, which pays
-    where B is strided or computed, many rows use it, and it stays in the second cache.
+    where B is strided or computed, many rows use it, and it stays in the second cache. Sums of 16-bit floats run in
+    float32, and are rounded once.
     """
 
     name: ClassVar[str] = "matmul_cpu"
@@ -173,18 +176,21 @@ class _MatmulBody:
 
     def _tile(self, row: Index, columns: _Columns, panel: SSAValue | None) -> None:
         b, tile = self.b, repeat(self.rows, columns.lanes)
-        acc = b.alloc("acc", [self.rows, columns.lanes], self.element)
+        wide = accumulator(self.element)
+        acc = b.alloc("acc", [self.rows, columns.lanes], wide)
         with b.tasks(["r", "n"], tile, unroll=True, vector=True) as (r, n):
-            b.store(b.constant(0, self.element), acc, [r, n])
+            b.store(b.constant(0, wide), acc, [r, n])
         with b.loop("k", self.k) as k, b.tasks(["r", "n"], tile, unroll=True, vector=True) as (r, n):
             left = b.load(b.inputs[0], [*self._batch_of(0), self._clamped(row + r), k])
             right = self._right(columns, k, n) if panel is None else b.load(panel, [k, n])
-            b.store(b.add(b.load(acc, [r, n]), b.mul(left, right)), acc, [r, n])
+            term = b.mul(widened(b, left), widened(b, right))
+            b.store(b.add(b.load(acc, [r, n]), term), acc, [r, n])
         with b.tasks(["r", "n"], tile, unroll=True, vector=True) as (r, n):
             line = row + r
             inside = [line < self.m] if self.m % self.rows else []
             inside += columns.inside(b, n)
-            b.store(b.load(acc, [r, n]), b.output, [*self.batch_index, line, columns.first + n], all_of(inside))
+            total = narrowed(b, b.load(acc, [r, n]), self.element)
+            b.store(total, b.output, [*self.batch_index, line, columns.first + n], all_of(inside))
 
     def _right(self, columns: _Columns, k: Index, n: Index) -> SSAValue:
         """B[k, first + n], 0 beyond the last column."""

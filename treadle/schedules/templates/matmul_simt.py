@@ -13,13 +13,13 @@ from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import ComputeOp, MatmulOp
 from treadle.dialects.graph.definition import widened
-from treadle.dialects.graph.dtypes import byte_width, is_float
+from treadle.dialects.graph.dtypes import accumulator, byte_width, is_float
 from treadle.dialects.loop import KernelOp, Space
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
 from treadle.errors import TreadleError
 from treadle.schedules.access_analysis import spread, vector_width
-from treadle.schedules.accumulator import accumulator, narrowed
+from treadle.schedules.accumulator import narrowed
 from treadle.schedules.index_value import Index, all_of
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.partial_sums import PartialSums

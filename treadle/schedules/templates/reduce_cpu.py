@@ -10,6 +10,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from treadle.dialects.graph import ComputeOp, ReduceOp, YieldOp
 from treadle.dialects.graph.definition import widened
+from treadle.dialects.graph.dtypes import accumulator
 from treadle.dialects.graph.reduction import identity
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
@@ -17,7 +18,7 @@ from treadle.dialects.task import repeat
 from treadle.index.expr import Expr, floordiv, mod, var
 from treadle.index.linear import stride_along
 from treadle.schedules.access_analysis import DefinitionAccesses
-from treadle.schedules.accumulator import accumulator, narrowed
+from treadle.schedules.accumulator import narrowed
 from treadle.schedules.index_value import Index, ssa_values
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.scalar_body import emit_block, emit_operation

@@ -12,12 +12,12 @@ from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import ComputeOp, MatmulOp, ReduceOp, WholeOp, YieldOp, definition
 from treadle.dialects.graph.definition import Scalar, widened
-from treadle.dialects.graph.dtypes import is_float
+from treadle.dialects.graph.dtypes import accumulator, is_float
 from treadle.dialects.graph.reduction import identity
 from treadle.dialects.loop import KernelOp, Space, WarpReduceOp
 from treadle.dialects.loop.warp import WARP, lanes_fold
 from treadle.dialects.schedule import Choice
-from treadle.schedules.accumulator import accumulator, narrowed
+from treadle.schedules.accumulator import narrowed
 from treadle.schedules.index_value import Index, all_of, ssa_values
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.scalar_body import emit_block, emit_operation

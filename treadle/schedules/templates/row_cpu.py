@@ -16,12 +16,13 @@ from xdsl.ir import Operation, SSAValue
 from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp
 from treadle.dialects.graph.compute import yielded
 from treadle.dialects.graph.definition import Scalar
+from treadle.dialects.graph.dtypes import accumulator
 from treadle.dialects.graph.reduction import identity
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
 from treadle.errors import TreadleError
-from treadle.schedules.accumulator import accumulator, narrowed
+from treadle.schedules.accumulator import narrowed
 from treadle.schedules.index_value import Index, Predicate
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.row_analysis import MOST_CACHED, Rows, analyse_rows, is_costly

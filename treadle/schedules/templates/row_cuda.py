@@ -13,13 +13,13 @@ from xdsl.ir import SSAValue
 
 from treadle.dialects.graph import ComputeOp, ReduceOp
 from treadle.dialects.graph.definition import Scalar
-from treadle.dialects.graph.dtypes import byte_width
+from treadle.dialects.graph.dtypes import accumulator, byte_width
 from treadle.dialects.graph.reduction import identity
 from treadle.dialects.loop import KernelOp, Space, WarpReduceOp
 from treadle.dialects.loop.warp import WARP, lanes_fold
 from treadle.dialects.schedule import Choice
 from treadle.errors import TreadleError
-from treadle.schedules.accumulator import accumulator, narrowed
+from treadle.schedules.accumulator import narrowed
 from treadle.schedules.index_value import Index, all_of
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.row_analysis import MOST_CACHED, Rows, analyse_rows
