@@ -84,6 +84,9 @@ EMPTY = {
     },
     "ReduceMax of no integers": folded("ReduceMax", NO_INTEGERS, -(2**31)),
     "ReduceMin of no integers": folded("ReduceMin", NO_INTEGERS, 2**31 - 1),
+    "ReduceMean of no integers": folded("ReduceMean", NO_INTEGERS, 0),
+    "ReduceL2 of no integers": folded("ReduceL2", NO_INTEGERS, 0),
+    "ReduceLogSum of no integers": folded("ReduceLogSum", NO_INTEGERS, -(2**31)),
     "a product of no terms": Case(
         "Gemm", [NOTHING, np.zeros((0, 3), np.float32), floats(1, 2, 3)], floats([1, 2, 3], [1, 2, 3])
     ),
@@ -125,6 +128,29 @@ INFINITIES = {
         "Softmax", [EDGES[:6]], floats([NAN, NAN], [0, 1], [NAN, NAN], [NAN, NAN], [NAN, NAN], [0.5, 0.5]), rtol=1e-6
     ),
     "LogSoftmax": Case("LogSoftmax", [EDGES[:3]], floats([NAN, NAN], [-INF, 0], [NAN, NAN]), rtol=1e-6),
+}
+
+LINE = floats([[1, 2, 3]])
+OPEN = {"kernel_shape": [3], "pads": [1, 1]}
+BORDERS = {
+    "an infinite weight over padding": Case(
+        "Conv", [LINE, floats([[INF, 1, 0]], [[0, 1, INF]])], floats([[NAN, INF, INF], [INF, INF, NAN]]), OPEN
+    ),
+    "an infinite constant weight over padding": Case(
+        "Conv", [LINE], floats([[NAN, INF, INF], [INF, INF, NAN]]), OPEN, {1: floats([[INF, 1, 0]], [[0, 1, INF]])}
+    ),
+    "an infinite weight over padding, each channel by itself": Case(
+        "Conv",
+        [floats([[1, 2, 3], [1, 2, 3]])],
+        floats([[NAN, INF, INF], [INF, INF, NAN]]),
+        OPEN | {"group": 2},
+        {1: floats([[INF, 1, 0]], [[0, 1, INF]])},
+    ),
+    "averages with padding": Case("AveragePool", [floats([[INF, 1, 5]])], floats([[INF, INF, 3]]), OPEN),
+    "averages with padding that counts": Case(
+        "AveragePool", [floats([[INF, 1, 5]])], floats([[INF, INF, 2]]), OPEN | {"count_include_pad": 1}
+    ),
+    "maxima with padding": Case("MaxPool", [floats([[-INF, -INF, -5]])], floats([[-INF, -5, -5]]), OPEN),
 }
 
 REALS = [
@@ -177,6 +203,31 @@ def floored(dtype: Any) -> Case:
         return Case("Mod", [x, y], np.mod(x, y))
 
 
+ALONG = {"keepdims": 0}
+MANY = np.full((1, 70000), 4, np.float16)
+"""So many that float16 does not count them."""
+LARGE = np.tile(np.array([[300, -300]], np.float16), 1000)[:, None]
+"""Numbers whose squares are no float16."""
+ONES = np.ones(1, np.float16)
+SIXTEEN_BITS = {
+    "softmax in f16": Case("Softmax", [MANY], np.full(MANY.shape, 1 / 70000, np.float16), rtol=1e-3),
+    "its logarithm in f16": Case("LogSoftmax", [MANY], np.full(MANY.shape, -np.log(70000), np.float16), rtol=1e-3),
+    **{
+        f"{operator} in f16": Case(operator, [LARGE, ONES, 0 * ONES], LARGE / 300, {}, rtol=1e-3)
+        for operator in ("InstanceNormalization", "LayerNormalization")
+    },
+    "GroupNormalization in f16": Case(
+        "GroupNormalization", [LARGE, ONES, 0 * ONES], LARGE / 300, {"num_groups": 1}, rtol=1e-3
+    ),
+    "RMSNormalization in f16": Case("RMSNormalization", [LARGE, ONES], LARGE / 300, rtol=1e-3),
+    "LpNormalization in f16": Case(
+        "LpNormalization", [LARGE], (LARGE / (300 * np.sqrt(2000))).astype(np.float16), rtol=1e-3
+    ),
+    "MeanVarianceNormalization in f16": Case(
+        "MeanVarianceNormalization", [LARGE], LARGE / 300, {"axes": [2]}, rtol=1e-3
+    ),
+}
+
 FLOORED = (DIVIDENDS, [-5, 5, 0.0, -0.0, 6]), (DIVISORS, [INF, -INF, -2, 2, -3])
 SIGNS = [np.array([7, 7, -7, -7, 6], np.int32), np.array([3, -3, 3, -3, 3], np.int32)]
 REMAINDERS = {
@@ -201,6 +252,32 @@ REMAINDERS = {
         np.full((1, 1, 1), 100, np.float16),
         {"kernel_shape": [1600]},
     ),
+    **SIXTEEN_BITS,
+    "mean of integers": Case(
+        "ReduceMean", [np.array([[7, -8, 0], [-7, 0, 3]], np.int32)], np.array([0, -1], np.int32), ALONG, {1: longs(1)}
+    ),
+    "mean of integers whose sum wraps": Case(
+        "ReduceMean",
+        [np.array([[2**31 - 1, 2]], np.int32)],
+        np.array([1 - 2**30], np.int32),
+        ALONG,
+        {1: longs(1)},
+    ),
+    "ReduceL2 of integers": Case(
+        "ReduceL2", [longs([3, 4], [1, 2], [-(2**40), 0])], longs(5, 2, 2**40), ALONG, {1: longs(1)}
+    ),
+    "ReduceLogSum of integers": Case(
+        "ReduceLogSum", [longs([1, 6], [-1, 1], [-1, 0])], longs(1, -(2**63), 0), ALONG, {1: longs(1)}
+    ),
+    "ReduceLogSumExp of integers": Case(
+        "ReduceLogSumExp", [longs([0, 0, 0], [0, -1, -1], [5, 5, 5])], longs(1, 0, 6), ALONG, {1: longs(1)}
+    ),
+    "a float32 epsilon of float64": Case(
+        "BatchNormalization",
+        [np.ones((1, 2)), *(np.array([v, v], np.float64) for v in (1, 0, 0, 0))],
+        np.full((1, 2), 1 / np.sqrt(np.float64(np.float32(1e-5)))),
+        rtol=1e-12,
+    ),
     "pow": Case("Pow", [longs(3, -2, 10), longs(33, 51, 15)], longs(3**33, -(2**51), 10**15)),
     "sum": Case("Add", [longs(2**63 - 1), longs(1)], longs(-(2**63))),
     "difference": Case(
@@ -209,7 +286,7 @@ REMAINDERS = {
     "product": Case("Mul", [np.array([65537], np.int32)] * 2, np.array([131073], np.int32)),
 }
 
-CASES: dict[str, Case] = INDICES | EMPTY | NOT_A_NUMBER | INFINITIES | CASTS | REMAINDERS
+CASES: dict[str, Case] = INDICES | EMPTY | NOT_A_NUMBER | INFINITIES | BORDERS | CASTS | REMAINDERS
 
 
 def model_of(cases: Sequence[Case], constants: bool) -> bytes:

@@ -9,14 +9,14 @@ not by ONNX.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import NodeProto, helper
+from onnx import AttributeProto, NodeProto, defs, helper
 from onnx.reference import ReferenceEvaluator
 
 from tests.fuzz.case import Case
@@ -68,11 +68,23 @@ def evaluate_node(
         warnings.simplefilter("ignore")
         own = OWN.get(node.op_type)
         if own is not None:
-            attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-            return [np.asarray(result) for result in own(opset, attributes, list(operands), rounding)]
+            attributes = {**_defaults(node.op_type, opset), **_attributes(node.attribute)}
+            results = own(opset, attributes, list(operands), rounding)[: len(node.output)]
+            return [np.asarray(result) for result in results]
         evaluator = _evaluator(node.SerializeToString(), opset)
         given = {name: x for name, x in zip(node.input, operands, strict=True) if name and x is not None}
         return [np.asarray(result) for result in evaluator.run(None, given)]  # pyright: ignore
+
+
+def _attributes(attributes: Iterable[AttributeProto]) -> dict[str, Any]:
+    return {attribute.name: helper.get_attribute_value(attribute) for attribute in attributes}
+
+
+@cache
+def _defaults(operator: str, opset: int) -> dict[str, Any]:
+    """Those of an operator's attributes that ONNX's schema gives a default: floats are float32."""
+    defaults = (a.default_value for a in defs.get_schema(operator, opset).attributes.values())
+    return _attributes(default for default in defaults if default.type != AttributeProto.UNDEFINED)
 
 
 @cache
@@ -123,11 +135,7 @@ class _Run:
     def _rounding(self, node: NodeProto, inner: bool) -> Round:
         if not self.types:
             return _Native()
-        return (
-            _Noisy(partial(self._off, dtype=self.types[node.output[0]]), self.types[node.output[0]])
-            if inner
-            else EXACTLY
-        )
+        return _Noisy(self._off, self.types[node.output[0]]) if inner else EXACTLY
 
     def _wide(self, array: Array) -> Array:
         return array.astype(np.float64) if self.types and array.dtype.kind == "f" else array
@@ -168,13 +176,16 @@ class _Native(Round):
 class _Noisy(Round):
     """Adds sampled errors to each step, which is infinite where its type ends."""
 
-    def __init__(self, off: Callable[[Array], Array], dtype: np.dtype[Any]):
+    def __init__(self, off: Callable[[Array, np.dtype[Any]], Array], dtype: np.dtype[Any]):
         self.off, self.dtype = off, dtype
+
+    def at_least(self, dtype: Any) -> Round:
+        return _Noisy(self.off, np.promote_types(self.dtype, dtype))
 
     def __call__(self, x: Any) -> Any:
         if self.dtype.kind != "f":
             return x
-        moved = self.off(np.asarray(x, np.float64))
+        moved = self.off(np.asarray(x, np.float64), self.dtype)
         with np.errstate(all="ignore"):
             return np.where(np.isinf(moved.astype(self.dtype)), np.copysign(np.inf, moved), moved)
 

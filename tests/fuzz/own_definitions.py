@@ -1,7 +1,8 @@
 """Operators that are defined here: where `docs/numerics.md` fixes what ONNX leaves free, or its evaluator errs.
 
-A definition takes the opset, the attributes, the operands and the rounding of the evaluation, which goes around each
-step of an operator that has several. It works in the operands' own types, and in float64.
+A definition takes the opset, the attributes (with their defaults by ONNX's schema), the operands and the rounding of
+the evaluation, which goes around each step of an operator that has several. It works in the operands' own types, and
+in float64.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ class Round:
     def __call__(self, x: Any) -> Any:
         return x
 
+    def at_least(self, dtype: Any) -> Round:
+        """The rounding of steps that are carried in a type that is no narrower than this one."""
+        return self
+
     def total(self, total: Any, magnitude: Any) -> Any:
         """A sum; `magnitude` is that of the finite terms' magnitudes, by which partial sums may be infinite."""
         return self(total)
@@ -50,14 +55,14 @@ def _divide(_: int, __: Attributes, x: list[Array], r: Round) -> list[Array]:
 
 def _modulo(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
     a, b = x
-    function = np.fmod if attributes.get("fmod") else np.mod
+    function = np.fmod if attributes["fmod"] else np.mod
     if a.dtype.kind == "f":
         return [np.asarray(function(a, b))]
     a, b = np.broadcast_arrays(a, b)
     return [np.where(b == 0, 0, function(a, np.where(b == 0, np.ones((), b.dtype), b))).astype(a.dtype)]
 
 
-def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
+def cast(array: Array, dtype: np.dtype[Any]) -> Array:
     """Floats become the nearest integer that there is, NaN 0; NaN is true."""
     if array.dtype.kind != "f" or dtype.kind != "i":
         return array.astype(dtype)
@@ -69,7 +74,7 @@ def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _cast_node(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
-    return [_cast(x[0], np.dtype(helper.tensor_dtype_to_np_dtype(attributes["to"])))]
+    return [cast(x[0], np.dtype(helper.tensor_dtype_to_np_dtype(attributes["to"])))]
 
 
 def _clamped(index: Array, extent: int) -> Array:
@@ -81,13 +86,13 @@ def _clamped(index: Array, extent: int) -> Array:
 
 def _gather(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
     data, index = x
-    axis = int(attributes.get("axis", 0))
+    axis = int(attributes["axis"])
     return [np.take(data, _clamped(index, data.shape[axis]), axis)]
 
 
 def _gather_elements(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
     data, index = x
-    axis = int(attributes.get("axis", 0)) % data.ndim
+    axis = int(attributes["axis"]) % data.ndim
     places = list(np.indices(index.shape))
     chosen = _clamped(index, data.shape[axis])
     return [np.asarray(data[(*places[:axis], chosen, *places[axis + 1 :])])]
@@ -117,15 +122,15 @@ def _power(_: int, __: Attributes, x: list[Array], r: Round) -> list[Array]:
     base, exponent = x
     if base.dtype.kind == "f":
         return [np.power(base, exponent.astype(base.dtype))]
-    return [_cast(np.power(base.astype(np.float64), exponent.astype(np.float64)), base.dtype)]
+    return [cast(np.power(base.astype(np.float64), exponent.astype(np.float64)), base.dtype)]
 
 
 def _erf(x: Array) -> Array:
     return np.array([erf(v) for v in x.reshape(-1).tolist()], np.float64).reshape(x.shape).astype(x.dtype)
 
 
-def _number(attributes: Attributes, name: str, default: float, x: Array) -> Any:
-    return x.dtype.type(attributes.get(name, default))
+def _number(attributes: Attributes, name: str, x: Array) -> Any:
+    return x.dtype.type(attributes[name])
 
 
 def _exp_minus_one(x: Array, r: Round) -> Array:
@@ -133,17 +138,16 @@ def _exp_minus_one(x: Array, r: Round) -> Array:
 
 
 def _elu(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
-    return [np.where(x[0] < 0, r(_number(attributes, "alpha", 1, x[0]) * _exp_minus_one(x[0], r)), x[0])]
+    return [np.where(x[0] < 0, r(_number(attributes, "alpha", x[0]) * _exp_minus_one(x[0], r)), x[0])]
 
 
 def _celu(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
-    alpha = _number(attributes, "alpha", 1, x[0])
+    alpha = _number(attributes, "alpha", x[0])
     return [np.where(x[0] < 0, r(alpha * _exp_minus_one(r(x[0] / alpha), r)), x[0])]
 
 
 def _selu(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
-    alpha = _number(attributes, "alpha", 1.67326319217681884765625, x[0])
-    gamma = _number(attributes, "gamma", 1.05070102214813232421875, x[0])
+    alpha, gamma = (_number(attributes, name, x[0]) for name in ("alpha", "gamma"))
     return [r(gamma * np.where(x[0] > 0, x[0], r(alpha * _exp_minus_one(x[0], r))))]
 
 
@@ -157,13 +161,13 @@ def _mish(_: int, __: Attributes, x: list[Array], r: Round) -> list[Array]:
 
 def _shrink(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
     """Integers beside a fraction are rounded towards zero."""
-    bias, limit = attributes.get("bias", 0.0), attributes.get("lambd", 0.5)
+    bias, limit = attributes["bias"], attributes["lambd"]
     v = x[0].astype(object) if x[0].dtype.kind == "i" and float(bias).is_integer() else x[0]
     bias = int(bias) if v.dtype.kind == "O" else bias if v.dtype.kind == "i" else v.dtype.type(bias)
     low, high = (np.asarray(np.asarray(e, np.bool_)) for e in (x[0] < -limit, x[0] > limit))
     wide = np.where(low, r(v + bias), np.where(high, r(v - bias), 0 * v if v.dtype.kind != "f" else v.dtype.type(0)))
     if v.dtype.kind != "O":
-        return [wide if v.dtype.kind == "f" else _cast(wide, x[0].dtype)]
+        return [wide if v.dtype.kind == "f" else cast(wide, x[0].dtype)]
     bits = 8 * x[0].dtype.itemsize
     return [np.asarray(((wide + 2 ** (bits - 1)) % 2**bits) - 2 ** (bits - 1)).astype(x[0].dtype)]
 
@@ -175,7 +179,7 @@ def _hard_swish(_: int, __: Attributes, x: list[Array], r: Round) -> list[Array]
 
 def _gelu(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
     v, t = x[0], x[0].dtype.type
-    if attributes.get("approximate", b"none") in (b"tanh", "tanh"):
+    if attributes["approximate"] == b"tanh":
         inner = r(t(np.sqrt(2 / np.pi)) * r(v + r(t(0.044715) * r(r(v * v) * v))))
         return [r(r(t(0.5) * v) * r(t(1) + r(np.tanh(inner))))]
     return [r(r(t(0.5) * v) * r(t(1) + r(_erf(r(v * t(np.sqrt(0.5)))))))]
@@ -185,7 +189,7 @@ OWN_SCALARS: Mapping[str, Own] = {
     "Div": _divide,
     "Mod": _modulo,
     "Cast": _cast_node,
-    "CastLike": lambda _, __, x, r: [_cast(x[0], x[1].dtype)],
+    "CastLike": lambda _, __, x, r: [cast(x[0], x[1].dtype)],
     "Gather": _gather,
     "GatherElements": _gather_elements,
     "Max": _chain(np.maximum),
@@ -208,4 +212,4 @@ OWN_SCALARS: Mapping[str, Own] = {
     "Shrink": _shrink,
 }
 
-__all__ = ["EXACTLY", "OWN_SCALARS", "Array", "Attributes", "Own", "Round"]
+__all__ = ["EXACTLY", "OWN_SCALARS", "Array", "Attributes", "Own", "Round", "cast"]

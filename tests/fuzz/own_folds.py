@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.fuzz.own_definitions import Array, Attributes, Own, Round
+from tests.fuzz.own_definitions import Array, Attributes, Own, Round, cast
 
 Fold = Callable[["Array", "tuple[int, ...]", Round], Any]
 
@@ -34,7 +34,7 @@ def mean(x: Array, axes: tuple[int, ...], r: Round) -> Any:
         result = (total / np.float64(count)).astype(x.dtype)
         return r.total(result, np.sum(finite(x), axis=axes, keepdims=True))
     total = _sum(x, axes, r)
-    return (np.sign(total) * (np.abs(total) // max(count, 1))).astype(x.dtype)
+    return ((total - np.fmod(total, max(count, 1))) // max(count, 1)).astype(x.dtype)
 
 
 def _log_sum_exp(x: Array, axes: tuple[int, ...], r: Round) -> Any:
@@ -59,6 +59,41 @@ def _product(x: Array, axes: tuple[int, ...], r: Round) -> Any:
     return np.prod(x, axis=axes, keepdims=True, dtype=wide).astype(x.dtype)
 
 
+def _carried(own: Own) -> Own:
+    """The steps of an operator in the type that sums of its operands run in; only its result is of theirs."""
+
+    def wide(opset: int, attributes: Attributes, x: list[Any], r: Round) -> list[Array]:
+        operands = [v.astype(np.float32) if v is not None and v.dtype == np.float16 else v for v in x]
+        first, *others = own(opset, attributes, operands, r.at_least(np.float32))
+        return [first.astype(x[0].dtype), *others]
+
+    return wide
+
+
+class _OfIntegers(Round):
+    """The rounding of numbers that started as integers: up to 2^53 they are exact in float64."""
+
+    def __init__(self, rounding: Round):
+        self.rounding = rounding.at_least(np.float64)
+
+    def __call__(self, x: Any) -> Any:
+        return np.where(np.abs(x) > 2.0**53, self.rounding(x), x)
+
+    def total(self, total: Any, magnitude: Any) -> Any:
+        return self(total)
+
+
+def _in_floats(fold: Fold) -> Fold:
+    """A fold with a function of floats in it: integers go through float64."""
+
+    def wide(x: Array, axes: tuple[int, ...], r: Round) -> Any:
+        if x.dtype.kind == "f":
+            return fold(x, axes, r)
+        return cast(np.asarray(fold(x.astype(np.float64), axes, _OfIntegers(r))), x.dtype)
+
+    return wide
+
+
 _FOLDS: Mapping[str, Fold] = {
     "ReduceSum": _sum,
     "ReduceMean": mean,
@@ -66,10 +101,10 @@ _FOLDS: Mapping[str, Fold] = {
     "ReduceMax": largest,
     "ReduceMin": _smallest,
     "ReduceL1": lambda x, axes, r: _sum(np.abs(x), axes, r),
-    "ReduceL2": lambda x, axes, r: np.sqrt(r(_sum(r(x * x), axes, r))).astype(x.dtype),
+    "ReduceL2": _in_floats(lambda x, axes, r: np.sqrt(r(_sum(r(x * x), axes, r))).astype(x.dtype)),
     "ReduceSumSquare": lambda x, axes, r: _sum(r(x * x), axes, r),
-    "ReduceLogSum": lambda x, axes, r: np.log(r(_sum(x, axes, r))).astype(x.dtype),
-    "ReduceLogSumExp": _log_sum_exp,
+    "ReduceLogSum": _in_floats(lambda x, axes, r: np.log(r(_sum(x, axes, r))).astype(x.dtype)),
+    "ReduceLogSumExp": _in_floats(_log_sum_exp),
 }
 
 
@@ -77,12 +112,12 @@ def _fold(operator: str) -> Own:
     def own(opset: int, attributes: Attributes, x: list[Any], r: Round) -> list[Array]:
         as_input = opset >= (13 if operator == "ReduceSum" else 18)
         given = (x[1].tolist() if len(x) > 1 else []) if as_input else list(attributes.get("axes", []))
-        if not given and attributes.get("noop_with_empty_axes"):
+        if not given and as_input and attributes.get("noop_with_empty_axes"):
             axes: tuple[int, ...] = ()
         else:
             axes = tuple(a % x[0].ndim for a in given) or tuple(range(x[0].ndim))
         result = np.asarray(_FOLDS[operator](x[0], axes, r))
-        return [result if attributes.get("keepdims", 1) else np.squeeze(result, axes)]
+        return [result if attributes["keepdims"] else np.squeeze(result, axes)]
 
     return own
 
@@ -92,7 +127,7 @@ def _softmax(opset: int, attributes: Attributes, x: list[Array], r: Round) -> li
 
 
 def _log_softmax(opset: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
-    shape, axis = x[0].shape, int(attributes.get("axis", -1 if opset >= 13 else 1))
+    shape, axis = x[0].shape, int(attributes["axis"])
     rows = x[0]
     if opset < 13:
         axis = axis if axis >= 0 else axis + len(shape)
@@ -106,34 +141,59 @@ def _log_softmax(opset: int, attributes: Attributes, x: list[Array], r: Round) -
 
 def _batch_norm(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
     scale, bias, mean, variance = (v.reshape(-1, *[1] * (x[0].ndim - 2)) for v in x[1:])
-    deviation = r(np.sqrt(r(variance + x[0].dtype.type(attributes.get("epsilon", 1e-5)))))
+    deviation = r(np.sqrt(r(variance + x[0].dtype.type(attributes["epsilon"]))))
     return [r(r(scale * r(r(x[0] - mean) / deviation)) + bias)]
 
 
 def _mean_variance(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
-    axes = tuple(a % x[0].ndim for a in attributes.get("axes", [0, 2, 3]))
+    axes = tuple(a % x[0].ndim for a in attributes["axes"])
     centred = r(x[0] - r(mean(x[0], axes, r)))
     variance = r(mean(r(centred * centred), axes, r))
-    return [r(centred / r(r(np.sqrt(variance)) + x[0].dtype.type(1e-9)))]
+    return [r(centred / r(r(np.sqrt(variance)) + x[0].dtype.type(np.float32(1e-9))))]
 
 
-def _standardised(x: Array, axes: tuple[int, ...], epsilon: float, r: Round) -> Any:
-    centred = r(x - r(mean(x, axes, r)))
+def _standardised(x: Array, axes: tuple[int, ...], epsilon: float, r: Round) -> tuple[Any, Any, Any]:
+    """What is left of x, its mean, and the deviation by which it was divided."""
+    average = r(mean(x, axes, r))
+    centred = r(x - average)
     variance = r(mean(r(centred * centred), axes, r))
-    return r(centred / r(np.sqrt(r(variance + x.dtype.type(epsilon)))))
+    deviation = r(np.sqrt(r(variance + x.dtype.type(epsilon))))
+    return r(centred / deviation), average, deviation
 
 
 def _group_norm(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
     data = x[0]
     rows = data.reshape(data.shape[0], attributes["num_groups"], -1)
-    normal = _standardised(rows, (2,), attributes.get("epsilon", 1e-5), r).reshape(data.shape)
-    scale, bias = (v.reshape(-1, *[1] * (data.ndim - 2)) for v in x[1:])
+    normal, _mean, _deviation = _standardised(rows, (2,), attributes["epsilon"], r)
+    return _affine(normal.reshape(data.shape), x, r)
+
+
+def _instance_norm(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
+    normal, _mean, _deviation = _standardised(x[0], tuple(range(2, x[0].ndim)), attributes["epsilon"], r)
+    return _affine(normal, x, r)
+
+
+def _affine(normal: Array, x: list[Array], r: Round) -> list[Array]:
+    scale, bias = (v.reshape(-1, *[1] * (normal.ndim - 2)) for v in x[1:])
     return [r(r(normal * scale) + bias)]
 
 
+def _layer_norm(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
+    axes = tuple(range(attributes["axis"] % x[0].ndim, x[0].ndim))
+    normal, average, deviation = _standardised(x[0], axes, attributes["epsilon"], r)
+    scaled = r(normal * x[1])
+    return [scaled if len(x) < 3 else r(scaled + x[2]), average, r(x[0].dtype.type(1) / deviation)]
+
+
+def _rms_norm(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
+    axes = tuple(range(attributes["axis"] % x[0].ndim, x[0].ndim))
+    square = r(mean(r(x[0] * x[0]), axes, r))
+    return [r(r(x[0] / r(np.sqrt(r(square + x[0].dtype.type(attributes["epsilon"]))))) * x[1])]
+
+
 def _lp_norm(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
-    axis = (int(attributes.get("axis", -1)) % x[0].ndim,)
-    size = _sum(np.abs(x[0]), axis, r) if attributes.get("p", 2) == 1 else np.sqrt(r(_sum(r(x[0] * x[0]), axis, r)))
+    axis = (int(attributes["axis"]) % x[0].ndim,)
+    size = _sum(np.abs(x[0]), axis, r) if attributes["p"] == 1 else np.sqrt(r(_sum(r(x[0] * x[0]), axis, r)))
     return [r(x[0] / np.where(size == 0, x[0].dtype.type(1), r(size)))]
 
 
@@ -143,19 +203,22 @@ def _local_norm(_: int, attributes: Attributes, x: list[Array], r: Round) -> lis
     squares = r(x[0] * x[0]).astype(np.float64)
     padded = np.pad(squares, [(0, 0), (before, size - 1 - before), *[(0, 0)] * (x[0].ndim - 2)])
     total = r(sum(padded[:, n : n + x[0].shape[1]] for n in range(size)).astype(x[0].dtype))  # pyright: ignore
-    base = r(t(attributes.get("bias", 1)) + r(t(attributes.get("alpha", 1e-4)) * r(total / t(size))))
-    return [r(x[0] / r(np.power(base, t(attributes.get("beta", 0.75)))))]
+    base = r(t(attributes["bias"]) + r(t(attributes["alpha"]) * r(total / t(size))))
+    return [r(x[0] / r(np.power(base, t(attributes["beta"]))))]
 
 
 OWN_FOLDS: Mapping[str, Own] = {
-    **{operator: _fold(operator) for operator in _FOLDS},
-    "LogSoftmax": _log_softmax,
-    "Softmax": _softmax,
+    **{operator: _carried(_fold(operator)) for operator in _FOLDS},
+    "LogSoftmax": _carried(_log_softmax),
+    "Softmax": _carried(_softmax),
     "BatchNormalization": _batch_norm,
-    "GroupNormalization": _group_norm,
-    "MeanVarianceNormalization": _mean_variance,
-    "LpNormalization": _lp_norm,
-    "LRN": _local_norm,
+    "LayerNormalization": _carried(_layer_norm),
+    "RMSNormalization": _carried(_rms_norm),
+    "InstanceNormalization": _carried(_instance_norm),
+    "GroupNormalization": _carried(_group_norm),
+    "MeanVarianceNormalization": _carried(_mean_variance),
+    "LpNormalization": _carried(_lp_norm),
+    "LRN": _carried(_local_norm),
 }
 
 __all__ = ["OWN_FOLDS", "Fold", "finite", "largest", "mean"]

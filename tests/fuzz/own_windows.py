@@ -14,13 +14,13 @@ from tests.fuzz.own_folds import Fold, finite, largest, mean
 
 
 def _gemm(_: int, attributes: Attributes, x: list[Any], r: Round) -> list[Array]:
-    a = x[0].T if attributes.get("transA") else x[0]
-    b = x[1].T if attributes.get("transB") else x[1]
+    a = x[0].T if attributes["transA"] else x[0]
+    b = x[1].T if attributes["transB"] else x[1]
     if a.dtype.kind == "i":
         return [np.matmul(a, b) + (x[2] if len(x) > 2 else a.dtype.type(0))]
     t = a.dtype.type
-    result = r(t(attributes.get("alpha", 1)) * _products(a, b, r))
-    return [result if len(x) < 3 else r(result + r(t(attributes.get("beta", 1)) * x[2]))]
+    result = r(t(attributes["alpha"]) * _products(a, b, r))
+    return [result if len(x) < 3 else r(result + r(t(attributes["beta"]) * x[2]))]
 
 
 def _products(a: Array, b: Array, r: Round) -> Any:
@@ -62,7 +62,7 @@ def _average_pool(_: int, attributes: Attributes, x: list[Array], r: Round) -> l
     result = np.empty((*x[0].shape[:2], *(n + 1 for n in windows[-1][0])), x[0].dtype)
     for place, seen in windows:
         part = x[0][np.ix_(range(x[0].shape[0]), range(x[0].shape[1]), *seen)]
-        count = prod(attributes["kernel_shape"]) if attributes.get("count_include_pad") else prod(map(len, seen))
+        count = prod(attributes["kernel_shape"]) if attributes["count_include_pad"] else prod(map(len, seen))
         axes = tuple(range(2, part.ndim))
         average = (np.sum(part, axis=axes, dtype=np.float64) / np.float64(count)).astype(x[0].dtype)
         result[(..., *place)] = r.total(average, np.sum(finite(part), axis=axes))
@@ -85,7 +85,7 @@ def _conv(_: int, attributes: Attributes, x: list[Any], r: Round) -> list[Array]
         starts = [p * d for p, d in zip(place, dilations, strict=True)]
         seen = tuple(slice(b, b + (n - 1) * s + 1, s) for b, n, s in zip(starts, counts, strides, strict=True))
         taps.append((padded[(..., *seen)], inside[(..., *seen)], weights[(..., *place)]))
-    return [_with_bias(_grouped(taps, int(attributes.get("group", 1)), r), x, r)]
+    return [_with_bias(_grouped(taps, int(attributes["group"]), r), x, r)]
 
 
 def _grouped(taps: Sequence[tuple[Array, Array, Array]], groups: int, r: Round) -> Any:
@@ -116,7 +116,7 @@ def _with_bias(y: Array, x: Sequence[Any], r: Round) -> Any:
 def _conv_transpose(_: int, attributes: Attributes, x: list[Any], r: Round) -> list[Array]:
     """A convolution of the data with zeros put between, by the weights from behind."""
     data, weights = x[0], x[1]
-    rank, groups = data.ndim - 2, int(attributes.get("group", 1))
+    rank, groups = data.ndim - 2, int(attributes["group"])
     strides, pads = list(attributes.get("strides", [1] * rank)), list(attributes.get("pads", [0] * 2 * rank))
     extents = [(e - 1) * s + 1 for e, s in zip(data.shape[2:], strides, strict=True)]
     seen = (..., *(slice(None, None, s) for s in strides))

@@ -34,7 +34,7 @@ def _smaller(case: Case) -> Iterator[Case]:
     if len(case.outputs) > 1:
         for name in case.outputs:
             yield _pruned(replace(case, outputs=[name]))
-    values = _values(case)
+    values = all_values(case)
     if values is None:
         return
     for node in case.nodes[:-1] if len(case.nodes) > 1 else []:
@@ -50,7 +50,7 @@ def _smaller(case: Case) -> Iterator[Case]:
                 yield candidate
 
 
-def _values(case: Case) -> dict[str, Array] | None:
+def all_values(case: Case) -> dict[str, Array] | None:
     """Every tensor; None if a node does not take its operands."""
     values = {**case.inputs, **case.constants}
     try:
@@ -82,10 +82,10 @@ def _narrowed(case: Case, extent: int, smaller: int) -> Case | None:
 
     inputs, constants = ({n: narrow(a) if a.ndim else a for n, a in g.items()} for g in (case.inputs, case.constants))
     candidate = replace(case, inputs=inputs, constants=constants)
-    values = _values(candidate)
+    values = all_values(candidate)
     if values is None:
         return None
     return replace(candidate, types={name: (values[name].dtype, values[name].shape) for name in case.outputs})
 
 
-__all__ = ["shrunk"]
+__all__ = ["all_values", "shrunk"]

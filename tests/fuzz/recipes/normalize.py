@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from tests.fuzz.draw import Draw, Recipes
 
 _EPSILONS = (None, 1e-5, 1e-3, 0.5)
@@ -21,7 +23,9 @@ def _layer(d: Draw) -> None:
     axis = d.between(-x.ndim, x.ndim - 1)
     rows = x.shape[axis:]
     bias = [d.of(x.dtype, rows)] if d.chance(0.6) else []
-    d.node("LayerNormalization", [name, d.of(x.dtype, rows), *bias], axis=axis, epsilon=d.choice(_EPSILONS))
+    outputs = d.choice((1, 1, 1, 3)) if x.dtype != np.float64 else 1
+    scale, epsilon = d.of(x.dtype, rows), d.choice(_EPSILONS)
+    d.node_of(outputs, "LayerNormalization", [name, scale, *bias], axis=axis, epsilon=epsilon)
 
 
 def _rms(d: Draw) -> None:

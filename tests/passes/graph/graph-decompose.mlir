@@ -39,6 +39,40 @@ func.func @mean_of_halves(%x: tensor<4x8xf16>) -> tensor<4xf16> {
 // CHECK-NEXT:   [[Q:%.*]] = graph.binary "div" [[S]], [[N]]
 // CHECK-NEXT:   %y = graph.cast [[Q]] to f16
 
+func.func @mean_of_integers(%x: tensor<4x8xi32>) -> tensor<4xi32> {
+  %y = graph.reduction "mean" %x {dims = array<i64: 1>, keep = 0 : i64} : (tensor<4x8xi32>) -> tensor<4xi32>
+  func.return %y : tensor<4xi32>
+}
+// CHECK:      func.func @mean_of_integers
+// CHECK-NEXT:   [[S:%.*]] = graph.reduction "add" %x
+// CHECK-NEXT:   [[N:%.*]] = graph.constant #graph.inline<"8"> : tensor<i32>
+// CHECK-NEXT:   %y = graph.binary "div" [[S]], [[N]]
+
+// So may be one of exponentials, or of squares.
+func.func @softmax_of_halves(%x: tensor<4x8xf16>) -> tensor<4x8xf16> {
+  %y = graph.softmax %x {dim = 1 : i64} : (tensor<4x8xf16>) -> tensor<4x8xf16>
+  func.return %y : tensor<4x8xf16>
+}
+// CHECK:      func.func @softmax_of_halves
+// CHECK-NEXT:   [[W:%.*]] = graph.cast %x to f32
+// CHECK-NEXT:   [[M:%.*]] = graph.reduction "max" [[W]]
+// CHECK-NEXT:   [[D:%.*]] = graph.binary "sub" [[W]], [[M]]
+// CHECK-NEXT:   [[E:%.*]] = graph.unary "exp" [[D]]
+// CHECK-NEXT:   [[S:%.*]] = graph.reduction "add" [[E]] {{.*}} -> tensor<4x1xf32>
+// CHECK-NEXT:   [[Q:%.*]] = graph.binary "div" [[E]], [[S]]
+// CHECK-NEXT:   %y = graph.cast [[Q]] to f16
+
+func.func @norm_of_halves(%x: tensor<4x8xf16>, %s: tensor<8xf16>) -> tensor<4x8xf16> {
+  %y = graph.rms_norm %x, %s {dim = 1 : i64, epsilon = 1.0e-05 : f64} : (tensor<4x8xf16>, tensor<8xf16>) -> tensor<4x8xf16>
+  func.return %y : tensor<4x8xf16>
+}
+// CHECK:      func.func @norm_of_halves
+// CHECK-NEXT:   [[W:%.*]] = graph.cast %x to f32
+// CHECK-NEXT:   [[C:%.*]] = graph.cast %s to f32
+// CHECK:        graph.reduction "add" {{.*}} -> tensor<4x1xf32>
+// CHECK:        [[Y:%.*]] = graph.binary "mul" {{.*}}, [[C]]
+// CHECK-NEXT:   %y = graph.cast [[Y]] to f16
+
 // The number of elements under a window is a constant, over the dimensions that it depends on.
 func.func @pool(%x: tensor<1x2x4x4xf32>) -> tensor<1x2x4x2xf32> {
   %y = graph.pool "avg" %x {kernel = array<i64: 3, 3>, strides = array<i64: 1, 1>, pads = array<i64: 1, 0, 1, 0>, dilations = array<i64: 1, 1>, ceil = 0 : i64, count_pad = 0 : i64} : (tensor<1x2x4x4xf32>) -> tensor<1x2x4x2xf32>

@@ -1,4 +1,7 @@
-"""Operators over rows: softmax, layer_norm, batch_norm. `graph-decompose` writes the first two as simpler ones."""
+"""Operators over rows: softmax, layer_norm, batch_norm. `graph-decompose` writes the first two as simpler ones.
+
+Rows of 16-bit floats are computed in float32, and rounded once: a sum of squares or of exponentials may be beyond them.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, traits_def
 from xdsl.traits import Pure
 
-from treadle.dialects.graph.definition import DefinitionBuilder, Operator, Scalar, integer, require
-from treadle.dialects.graph.dtypes import is_float
+from treadle.dialects.graph.definition import DefinitionBuilder, Operator, Scalar, integer, require, widened
+from treadle.dialects.graph.dtypes import accumulator, is_float
+from treadle.dialects.graph.elementwise import convert
 
 
 @irdl_op_definition
@@ -47,14 +51,17 @@ class SoftmaxOp(Operator):
         def along(k: Sequence[Scalar]) -> list[Scalar]:
             return [*index[:dim], k[0], *index[dim + 1 :]]
 
-        largest = b.reduce("max", extents, lambda inner, k: inner.at(self.x, along(k)))
+        def read(inner: DefinitionBuilder, where: Sequence[Scalar]) -> Scalar:
+            return widened(inner, inner.at(self.x, where))
+
+        largest = b.reduce("max", extents, lambda inner, k: read(inner, along(k)))
 
         def exponential(inner: DefinitionBuilder, where: Sequence[Scalar]) -> Scalar:
-            return inner.math("exp", inner.binary("sub", inner.at(self.x, where), largest))
+            return inner.math("exp", inner.binary("sub", read(inner, where), largest))
 
         total = b.reduce("add", extents, lambda inner, k: exponential(inner, along(k)))
-        one = b.constant(1.0, self.type.get_element_type())
-        return b.mul(exponential(b, index), b.binary("div", one, total))
+        share = b.mul(exponential(b, index), b.binary("div", b.constant(1.0, total.type), total))
+        return convert(b, share, self.type.get_element_type())
 
 
 @irdl_op_definition
@@ -94,22 +101,26 @@ class LayerNormOp(Operator):
 
     def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
         dim, element = self.dim.value.data, self.type.get_element_type()
-        extents = self.shape[dim:]
-        count = b.constant(float(prod(extents)), element)
+        extents, wide = self.shape[dim:], accumulator(element)
+        count = b.constant(float(prod(extents)), wide)
+
+        def read(inner: DefinitionBuilder, source: SSAValue, where: Sequence[Scalar]) -> Scalar:
+            return widened(inner, inner.at(source, where))
 
         def deviation(inner: DefinitionBuilder, where: Sequence[Scalar]) -> Scalar:
-            return inner.binary("sub", inner.at(self.x, where), mean)
+            return inner.binary("sub", read(inner, self.x, where), mean)
 
         def square(inner: DefinitionBuilder, k: Sequence[Scalar]) -> Scalar:
             difference = deviation(inner, [*index[:dim], *k])
             return inner.mul(difference, difference)
 
-        total = b.reduce("add", extents, lambda inner, k: inner.at(self.x, [*index[:dim], *k]))
+        total = b.reduce("add", extents, lambda inner, k: read(inner, self.x, [*index[:dim], *k]))
         mean = b.binary("div", total, count)
         variance = b.binary("div", b.reduce("add", extents, square), count)
-        spread = b.math("rsqrt", b.add(variance, b.constant(self.epsilon.value.data, element)))
+        spread = b.math("rsqrt", b.add(variance, b.constant(self.epsilon.value.data, wide)))
         normal = b.mul(deviation(b, index), spread)
-        return b.add(b.mul(normal, b.at(self.scale, index[dim:])), b.at(self.bias, index[dim:]))
+        scale, bias = (read(b, source, index[dim:]) for source in (self.scale, self.bias))
+        return convert(b, b.add(b.mul(normal, scale), bias), element)
 
 
 @irdl_op_definition

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import inf, prod
 
-from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, IntegerType, StringAttr, TensorType, f32, i1, i64
+from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, IntegerType, StringAttr, TensorType, i1, i64
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, traits_def
 from xdsl.traits import Pure
@@ -20,7 +20,7 @@ from treadle.dialects.graph.definition import (
     require,
     word,
 )
-from treadle.dialects.graph.dtypes import byte_width, is_float
+from treadle.dialects.graph.dtypes import accumulator, byte_width, is_float
 from treadle.dialects.graph.elementwise import convert
 from treadle.dialects.graph.linear import window_extent, window_index
 
@@ -29,14 +29,15 @@ REDUCTION_KINDS = ("add", "mul", "max", "min", "mean", "and", "or")
 
 @irdl_op_definition
 class ReductionOp(Operator):
-    """Folds dimensions of a tensor; `mean` divides the sum by their volume, in float32 for elements of 16 bits.
+    """Folds dimensions of a tensor; `mean` divides the sum by their volume, in float32 for floats of 16 bits; that of
+    integers truncates.
 
     ```mlir
     %y = graph.reduction "mean" %x {dims = array<i64: 2, 3>, keep = 1 : i64}
         : (tensor<1x64x7x7xf32>) -> tensor<1x64x1x1xf32>
     ```
     With `keep`, the folded dimensions stay with extent 1. Rejected: an unknown kind, a dimension that is out of range
-    or named twice, `mean` of integers.
+    or named twice, `mean` of bools, or of more integers than their type can count.
     """
 
     name = "graph.reduction"
@@ -59,10 +60,12 @@ class ReductionOp(Operator):
             kind in REDUCTION_KINDS,
             f"unknown reduction {kind!r}: expected one of {', '.join(REDUCTION_KINDS)}",
         )
-        require(kind != "mean" or is_float(element), f"mean of {element}: floats are needed")
         require((kind in ("and", "or")) == (element == i1), f"{kind} is not defined on {element}")
         require(len(set(dims)) == len(dims), f"dimensions {dims} name one twice")
         require(all(0 <= d < len(shape) for d in dims), f"dimensions {dims} of a tensor of rank {len(shape)}")
+        if kind == "mean" and not is_float(element):
+            count, most = prod(shape[d] for d in dims), (1 << (8 * byte_width(element) - 1)) - 1
+            require(count <= most, f"mean of {count} elements of {element}: expected at most {most}")
         if integer(properties, "keep"):
             return TensorType(element, [1 if d in dims else e for d, e in enumerate(shape)])
         return TensorType(element, [e for d, e in enumerate(shape) if d not in dims])
@@ -82,13 +85,8 @@ class ReductionOp(Operator):
         if self.kind.data != "mean":
             return b.reduce(self.kind.data, extents, read)
         element = self.type.get_element_type()
-        total = b.reduce("add", extents, lambda inner, k: convert(inner, read(inner, k), summed_as(element)))
-        return convert(b, b.binary("div", total, b.constant(float(prod(extents)), total.type)), element)
-
-
-def summed_as(element: Attribute) -> Attribute:
-    """The type in which an average is summed and divided: a sum of 16-bit floats would overflow before the division."""
-    return f32 if is_float(element) and byte_width(element) < byte_width(f32) else element
+        total = b.reduce("add", extents, lambda inner, k: convert(inner, read(inner, k), accumulator(element)))
+        return convert(b, b.binary("div", total, b.constant(prod(extents), total.type)), element)
 
 
 def identity(kind: str, type: Attribute) -> float:
@@ -181,7 +179,7 @@ class PoolOp(Operator):
 
         if kind == "max":
             return b.reduce(kind, kernel, read)
-        total = b.reduce(kind, kernel, lambda inner, k: convert(inner, read(inner, k), summed_as(element)))
+        total = b.reduce(kind, kernel, lambda inner, k: convert(inner, read(inner, k), accumulator(element)))
         return convert(b, b.binary("div", total, self._count(b, position, total.type)), element)
 
     def _input(

@@ -10,8 +10,9 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, traits_def
 from xdsl.traits import Pure
 
-from treadle.dialects.graph.definition import DefinitionBuilder, Operator, Scalar, integer, require
+from treadle.dialects.graph.definition import DefinitionBuilder, Operator, Scalar, integer, require, widened
 from treadle.dialects.graph.dtypes import is_float
+from treadle.dialects.graph.elementwise import convert
 
 
 @irdl_op_definition
@@ -22,8 +23,9 @@ class RmsNormOp(Operator):
     %y = graph.rms_norm %x, %scale {dim = 2 : i64, epsilon = 1.0e-06 : f64}
         : (tensor<1x128x768xf32>, tensor<768xf32>) -> tensor<1x128x768xf32>
     ```
-    Source: Zhang and Sennrich, "Root mean square layer normalization", NeurIPS 2019. Rejected: integers, a dimension
-    out of range, a scale whose shape is not that of the normalised dimensions.
+    Rows of 16-bit floats are computed in float32, and rounded once. Source: Zhang and Sennrich, "Root mean square
+    layer normalization", NeurIPS 2019. Rejected: integers, a dimension out of range, a scale whose shape is not that
+    of the normalised dimensions.
     """
 
     name = "graph.rms_norm"
@@ -51,10 +53,11 @@ class RmsNormOp(Operator):
         extents = self.shape[dim:]
 
         def square(inner: DefinitionBuilder, k: Sequence[Scalar]) -> Scalar:
-            value = inner.at(self.x, [*index[:dim], *k])
+            value = widened(inner, inner.at(self.x, [*index[:dim], *k]))
             return inner.mul(value, value)
 
         total = b.reduce("add", extents, square)
-        mean = b.binary("div", total, b.constant(float(prod(extents)), element))
-        spread = b.math("sqrt", b.add(mean, b.constant(self.epsilon.value.data, element)))
-        return b.mul(b.binary("div", b.at(self.x, index), spread), b.at(self.scale, index[dim:]))
+        mean = b.binary("div", total, b.constant(float(prod(extents)), total.type))
+        spread = b.math("sqrt", b.add(mean, b.constant(self.epsilon.value.data, total.type)))
+        normal = b.binary("div", widened(b, b.at(self.x, index)), spread)
+        return convert(b, b.mul(normal, widened(b, b.at(self.scale, index[dim:]))), element)

@@ -32,7 +32,7 @@ from treadle.dialects.graph import (
     UnaryOp,
     WhereOp,
 )
-from treadle.dialects.graph.dtypes import element_type, is_float, numpy_dtype
+from treadle.dialects.graph.dtypes import accumulator, element_type, is_float, numpy_dtype
 from treadle.dialects.graph.evaluate import evaluate
 from treadle.dialects.graph.limits import TensorSizes, check_rank
 from treadle.dialects.graph.store import constant_attribute
@@ -160,6 +160,10 @@ class GraphBuilder:
 
     def cast(self, x: Tensor, to: Attribute) -> Tensor:
         return x if x.element == to else self.emit(lambda v: CastOp(v[0], to), x)
+
+    def widened(self, x: Tensor) -> Tensor:
+        """The tensor in the type that sums of it are carried in, for operators of several steps."""
+        return self.cast(x, accumulator(x.element))
 
     def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
         check_rank(shape)

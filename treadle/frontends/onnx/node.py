@@ -176,9 +176,9 @@ class Node:
         return bool(self.int(name, default))
 
     def float(self, name: str, default: float) -> float:
-        """A float attribute, which ONNX holds as float32."""
+        """A float attribute, which ONNX holds as float32; so is its default, whatever the type of the tensors."""
         value = self._attribute(name, AttributeProto.FLOAT)
-        return default if value is None else cast("float", value)
+        return float(np.float32(default)) if value is None else cast("float", value)
 
     def optional_float(self, name: str) -> float | None:
         return cast("float | None", self._attribute(name, AttributeProto.FLOAT))

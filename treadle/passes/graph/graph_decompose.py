@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 from xdsl.context import Context
-from xdsl.dialects.builtin import DYNAMIC_INDEX, ModuleOp
+from xdsl.dialects.builtin import DYNAMIC_INDEX, ModuleOp, TensorType
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import (
@@ -19,15 +19,24 @@ from xdsl.pattern_rewriter import (
 )
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from treadle.dialects.graph import BinaryOp, CastOp, LayerNormOp, PoolOp, ReductionOp, SoftmaxOp, UnaryOp, definition
+from treadle.dialects.graph import (
+    BinaryOp,
+    CastOp,
+    LayerNormOp,
+    PoolOp,
+    ReductionOp,
+    RmsNormOp,
+    SoftmaxOp,
+    UnaryOp,
+    definition,
+)
 from treadle.dialects.graph.compute import AtOp, ComputeOp, ReduceOp, YieldOp
 from treadle.dialects.graph.definition import int_list
-from treadle.dialects.graph.dtypes import numpy_dtype
+from treadle.dialects.graph.dtypes import accumulator, numpy_dtype
 from treadle.dialects.graph.evaluate import evaluate_compute
-from treadle.dialects.graph.reduction import summed_as
 from treadle.passes.graph.decompose_rms_norm import DecomposeRmsNorm
 from treadle.passes.graph.one_kernel import is_one_kernel
-from treadle.passes.graph.rewriting import Array, constant_op, replace, shape_of, tensor
+from treadle.passes.graph.rewriting import Array, constant_op, replace, shape_of
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,7 @@ class GraphDecomposePass(ModulePass):
     %y = graph.binary "div" %e, %s : (tensor<4x8xf32>, tensor<4x1xf32>) -> tensor<4x8xf32>
     ```
     Softmax and layer_norm stay if their definition is a row computation that is worth one kernel; not with `rows`.
+    What is written out of 16-bit floats is computed in float32 between casts, as its definition says.
     A padded average pooling becomes a `graph.compute` that reads the number of elements under each window
     from a constant, instead of counting them.
     """
@@ -55,10 +65,38 @@ class GraphDecomposePass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         patterns: list[RewritePattern] = [
-            DecomposeSoftmax(self.rows), DecomposeLayerNorm(self.rows), DecomposeRmsNorm(self.rows), DecomposeMean(),
-            HoistWindowCount(),
+            Widen(self.rows), DecomposeSoftmax(self.rows), DecomposeLayerNorm(self.rows), DecomposeRmsNorm(self.rows),
+            DecomposeMean(), HoistWindowCount(),
         ]  # fmt: skip
         PatternRewriteWalker(GreedyRewritePatternApplier(patterns)).rewrite_module(op)
+
+
+@dataclass(frozen=True)
+class Widen(RewritePattern):
+    """What sums 16-bit floats, and is about to be written out, in float32 between casts.
+
+    always: even if a template schedules it whole
+    """
+
+    always: bool
+
+    @op_type_rewrite_pattern
+    def match_and_rewrite(
+        self, op: SoftmaxOp | LayerNormOp | RmsNormOp | ReductionOp, rewriter: PatternRewriter
+    ) -> None:
+        element = op.type.get_element_type()
+        wide = accumulator(element)
+        if wide == element or (isinstance(op, ReductionOp) and op.kind.data != "mean"):
+            return
+        if not isinstance(op, ReductionOp) and not self.always and is_one_kernel(op):
+            return
+        casts = [CastOp(operand, wide) for operand in op.operands]
+        inner = type(op).create(
+            operands=[cast.result for cast in casts],
+            result_types=[TensorType(wide, op.shape)],
+            properties=op.properties,
+        )
+        replace(rewriter, op, [*casts, inner, CastOp(inner.results[0], element)])
 
 
 @dataclass(frozen=True)
@@ -117,21 +155,16 @@ class DecomposeLayerNorm(RewritePattern):
 
 
 class DecomposeMean(RewritePattern):
-    """A mean as a sum and a quotient, in a float type wide enough for the sum."""
+    """A mean as a sum and a quotient."""
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: ReductionOp, rewriter: PatternRewriter) -> None:
         dims, shape = int_list(op.properties, "dims"), shape_of(op.x)
         if op.kind.data != "mean" or any(shape[d] == DYNAMIC_INDEX for d in dims):
             return
-        element = tensor(op.x).get_element_type()
-        wide = summed_as(element)
-        casts = [] if wide == element else [CastOp(op.x, wide)]
-        total = ReductionOp("add", casts[0].result if casts else op.x, dims, keep=bool(op.keep.value.data))
-        count = constant_op(np.array(prod(shape[d] for d in dims), numpy_dtype(wide)))
-        mean = BinaryOp("div", total.result, count.result)
-        back = [CastOp(mean.result, element)] if casts else []
-        replace(rewriter, op, [*casts, total, count, mean, *back])
+        total = ReductionOp("add", op.x, dims, keep=bool(op.keep.value.data))
+        count = constant_op(np.array(prod(shape[d] for d in dims), numpy_dtype(op.type.get_element_type())))
+        replace(rewriter, op, [total, count, BinaryOp("div", total.result, count.result)])
 
 
 class HoistWindowCount(RewritePattern):

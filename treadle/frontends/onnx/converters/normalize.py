@@ -31,7 +31,10 @@ def batch_norm(node: Node, g: GraphBuilder) -> Tensor:
 
 @converts("LayerNormalization", since=17)
 def layer_norm(node: Node, g: GraphBuilder) -> list[Tensor]:
-    """Over the dimensions from `axis` on; the statistics are computed apart if something reads them."""
+    """Over the dimensions from `axis` on; the statistics are computed apart if something reads them.
+
+    Those of float16 are float32, as `stash_type` says.
+    """
     node.ignore("stash_type")
     x = node.input()
     dim = node.axis(node.int("axis", -1), x.rank)
@@ -42,8 +45,9 @@ def layer_norm(node: Node, g: GraphBuilder) -> list[Tensor]:
     if not any(node.used[1:]):
         return [y]
     dims = range(dim, x.rank)
-    mean = g.reduce("mean", x, dims, keep=True)
-    centred = g.sub(x, mean)
+    wide = g.widened(x)
+    mean = g.reduce("mean", wide, dims, keep=True)
+    centred = g.sub(wide, mean)
     variance = g.reduce("mean", g.mul(centred, centred), dims, keep=True)
     return [y, mean, g.unary("reciprocal", g.unary("sqrt", g.add(variance, epsilon)))]
 
@@ -56,9 +60,10 @@ def rms_norm(node: Node, g: GraphBuilder) -> Tensor:
     node.ignore("stash_type")
     x = node.input()
     dims = range(node.axis(node.int("axis", -1), x.rank), x.rank)
-    square = g.reduce("mean", g.mul(x, x), dims, keep=True)
+    wide, scale = g.widened(x), g.widened(node.input(1))
+    square = g.reduce("mean", g.mul(wide, wide), dims, keep=True)
     deviation = g.unary("sqrt", g.add(square, node.float("epsilon", 1e-5)))
-    return g.mul(g.div(x, deviation), node.input(1))
+    return g.cast(g.mul(g.div(wide, deviation), scale), x.element)
 
 
 @converts("InstanceNormalization", since=6)
@@ -67,8 +72,8 @@ def instance_norm(node: Node, g: GraphBuilder) -> Tensor:
     x = node.input()
     if x.rank < 3:
         raise node.error(f"an input of rank {x.rank}", "rank 3 and more")
-    normal = _standardised(g, x, range(2, x.rank), node.float("epsilon", 1e-5))
-    return _affine(g, normal, node.input(1), node.input(2))
+    normal = _standardised(g, g.widened(x), range(2, x.rank), node.float("epsilon", 1e-5))
+    return g.cast(_affine(g, normal, node.input(1), node.input(2)), x.element)
 
 
 @converts("GroupNormalization", since=21)
@@ -78,9 +83,9 @@ def group_norm(node: Node, g: GraphBuilder) -> Tensor:
     x, groups = node.input(), node.int("num_groups", 0)
     if groups < 1 or x.rank < 3 or x.shape[1] % groups:
         raise node.error(f"num_groups {groups} for an input of shape {x.shape}", "a divisor of the channels")
-    rows = g.reshape(x, (x.shape[0], groups, prod(x.shape[1:]) // groups))
+    rows = g.widened(g.reshape(x, (x.shape[0], groups, prod(x.shape[1:]) // groups)))
     normal = g.reshape(_standardised(g, rows, [2], node.float("epsilon", 1e-5)), x.shape)
-    return _affine(g, normal, node.input(1), node.input(2))
+    return g.cast(_affine(g, normal, node.input(1), node.input(2)), x.element)
 
 
 def _standardised(g: GraphBuilder, x: Tensor, dims: Sequence[int], epsilon: float) -> Tensor:
@@ -91,7 +96,8 @@ def _standardised(g: GraphBuilder, x: Tensor, dims: Sequence[int], epsilon: floa
 
 def _affine(g: GraphBuilder, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     """One scale and one bias for each channel."""
-    scale, bias = (g.reshape(v, (x.shape[1], *[1] * (x.rank - 2))) for v in (scale, bias))
+    shape = (x.shape[1], *[1] * (x.rank - 2))
+    scale, bias = (g.cast(g.reshape(v, shape), x.element) for v in (scale, bias))
     return g.add(g.mul(x, scale), bias)
 
 
@@ -101,9 +107,10 @@ def mean_variance_norm(node: Node, g: GraphBuilder) -> Tensor:
     x = node.input()
     axes = node.ints("axes")
     dims = node.axes([0, 2, 3] if axes is None else axes, x.rank)
-    centred = g.sub(x, g.reduce("mean", x, dims, keep=True))
+    wide = g.widened(x)
+    centred = g.sub(wide, g.reduce("mean", wide, dims, keep=True))
     variance = g.reduce("mean", g.mul(centred, centred), dims, keep=True)
-    return g.div(centred, g.add(g.unary("sqrt", variance), 1e-9))
+    return g.cast(g.div(centred, g.add(g.unary("sqrt", variance), float(np.float32(1e-9)))), x.element)
 
 
 @converts("LpNormalization")
@@ -113,10 +120,11 @@ def lp_norm(node: Node, g: GraphBuilder) -> Tensor:
     dims = [node.axis(node.int("axis", -1), x.rank)]
     if p not in (1, 2):
         raise node.error(f"p is {p}", "p = 1 or p = 2")
-    size = g.reduce("add", g.unary("abs", x) if p == 1 else g.mul(x, x), dims, keep=True)
+    wide = g.widened(x)
+    size = g.reduce("add", g.unary("abs", wide) if p == 1 else g.mul(wide, wide), dims, keep=True)
     size = size if p == 1 else g.unary("sqrt", size)
     zero = g.binary("eq", size, 0.0)
-    return g.div(x, g.where(zero, g.scalar(1.0, x), size))
+    return g.cast(g.div(wide, g.where(zero, g.scalar(1.0, wide), size)), x.element)
 
 
 @converts("LRN")
@@ -128,9 +136,10 @@ def local_response_norm(node: Node, g: GraphBuilder) -> Tensor:
     x, size = node.input(), node.int("size", 0)
     if not 1 <= size <= LARGEST or x.rank < 3:
         raise node.error(f"size {size} for an input of rank {x.rank}", f"size from 1 to {LARGEST} and rank 3 or more")
-    planes = g.reshape(g.mul(x, x), (x.shape[0], 1, x.shape[1], prod(x.shape[2:])))
+    wide = g.widened(x)
+    planes = g.reshape(g.mul(wide, wide), (x.shape[0], 1, x.shape[1], prod(x.shape[2:])))
     before = (size - 1) // 2
     pads = (before, 0, size - 1 - before, 0)
     mean = g.emit(lambda v: PoolOp("avg", v[0], (size, 1), (1, 1), pads, (1, 1), count_pad=True), planes)
     base = g.add(g.mul(g.reshape(mean, x.shape), node.float("alpha", 1e-4)), node.float("bias", 1.0))
-    return g.div(x, g.binary("pow", base, node.float("beta", 0.75)))
+    return g.cast(g.div(wide, g.binary("pow", base, node.float("beta", 0.75))), x.element)

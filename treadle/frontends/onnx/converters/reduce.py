@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 
-from xdsl.dialects.builtin import i1
+from xdsl.dialects.builtin import f64, i1
 
 from treadle.dialects.graph import ArgReductionOp
 from treadle.frontends.onnx.builder import GraphBuilder, Tensor
@@ -28,7 +28,17 @@ def _l1(g: GraphBuilder, x: Tensor, dims: Sequence[int], keep: bool) -> Tensor:
 
 
 def _sum_square(g: GraphBuilder, x: Tensor, dims: Sequence[int], keep: bool) -> Tensor:
-    return g.reduce("add", g.mul(x, x), dims, keep)
+    wide = g.widened(x)
+    return g.cast(g.reduce("add", g.mul(wide, wide), dims, keep), x.element)
+
+
+def _in_floats(fold: Fold) -> Fold:
+    """A fold with a function of floats in it: of integers in float64, cut off at the end."""
+
+    def wide(g: GraphBuilder, x: Tensor, dims: Sequence[int], keep: bool) -> Tensor:
+        return g.cast(fold(g, g.widened(x) if x.is_float else g.cast(x, f64), dims, keep), x.element)
+
+    return wide
 
 
 def _l2(g: GraphBuilder, x: Tensor, dims: Sequence[int], keep: bool) -> Tensor:
@@ -57,10 +67,10 @@ _FOLDS: dict[str, Fold] = {
     "ReduceMax": _extremum("max", "or"),
     "ReduceMin": _extremum("min", "and"),
     "ReduceL1": _l1,
-    "ReduceL2": _l2,
+    "ReduceL2": _in_floats(_l2),
     "ReduceSumSquare": _sum_square,
-    "ReduceLogSum": _log_sum,
-    "ReduceLogSumExp": _log_sum_exp,
+    "ReduceLogSum": _in_floats(_log_sum),
+    "ReduceLogSumExp": _in_floats(_log_sum_exp),
 }
 
 _LATER = tuple(name for name in _FOLDS if name != "ReduceSum")

@@ -13,9 +13,10 @@ from treadle.frontends.onnx.registry import converts
 def _softmax(g: GraphBuilder, x: Tensor, dim: int, log: bool) -> Tensor:
     if not log:
         return g.emit(lambda v: SoftmaxOp(v[0], dim), x)
-    shifted = g.sub(x, g.reduce("max", x, [dim], keep=True))
+    wide = g.widened(x)
+    shifted = g.sub(wide, g.reduce("max", wide, [dim], keep=True))
     total = g.reduce("add", g.unary("exp", shifted), [dim], keep=True)
-    return g.sub(shifted, g.unary("log", total))
+    return g.cast(g.sub(shifted, g.unary("log", total)), x.element)
 
 
 @converts("Softmax", "LogSoftmax")
