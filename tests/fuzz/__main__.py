@@ -1,7 +1,7 @@
 """`python -m tests.fuzz SEED ...` repeats models; `python -m tests.fuzz --seconds N` draws new ones until then.
 
 Each finding is printed with its seed and the smallest model that still has it, which is written to `--folder`. The exit
-status is 1 if there was one.
+status is 1 if there was one. At the end follows what the models covered.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,6 +19,7 @@ import pytest
 
 from tests.fuzz.case import Case
 from tests.fuzz.check import Checker, Finding, check_case
+from tests.fuzz.coverage import Coverage
 from tests.fuzz.generate import case_of_seed
 from tests.fuzz.hostile import ATTEMPTS, findings
 from tests.fuzz.shrink import shrunk
@@ -46,14 +47,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(batches: Iterable[Sequence[int]], folder: Path, repeated: bool) -> int:
-    counts, found = Counter[str](), 0
+    counts, coverage, found = Counter[str](), Coverage(), 0
     for seeds in batches:
-        found += _check(seeds, repeated, folder, counts)
+        cases = {str(seed): case_of_seed(seed) for seed in seeds}
+        for case in cases.values():
+            coverage.add(case)
+        found += _check(cases, repeated, folder, counts)
         found += 0 if repeated else _check_hostile(seeds, counts)
     models, files = counts.pop("models", 0), counts.pop("hostile files", 0)
     print(f"{models} models, {files} hostile files, {found} with findings; of the models:")
     for reason, count in counts.most_common():
         print(f"{count:8} {reason}")
+    print(coverage.table())
     return 1 if found else 0
 
 
@@ -65,8 +70,7 @@ def _new_seeds(seconds: float) -> Iterator[Sequence[int]]:
         first += TOGETHER
 
 
-def _check(seeds: Sequence[int], emulated: bool, folder: Path, counts: Counter[str]) -> int:
-    cases = {str(seed): case_of_seed(seed) for seed in seeds}
+def _check(cases: Mapping[str, Case], emulated: bool, folder: Path, counts: Counter[str]) -> int:
     checker = Checker(cases, {name for name in cases if emulated or int(name) % EMULATED == 0})
     found = 0
     for name, case in cases.items():

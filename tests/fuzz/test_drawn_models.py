@@ -7,6 +7,7 @@ import pytest
 
 from tests.fuzz.case import Case
 from tests.fuzz.check import Checker, check_case
+from tests.fuzz.coverage import Coverage
 from tests.fuzz.definition import expected_outputs
 from tests.fuzz.draw import Draw
 from tests.fuzz.generate import case_of_seed
@@ -33,10 +34,13 @@ def test_drawn_model(seed: int, drawn: Checker) -> None:
     assert not report.findings, "\n".join(map(str, report.findings)) + "\n" + drawn.cases[str(seed)].text()
 
 
-def test_every_operator_is_drawn() -> None:
+def test_every_operator_is_drawn_and_every_kind_of_tensor() -> None:
     assert set(supported_operators()) - set(RECIPES) == set(NOT_DRAWN)
-    drawn = {operator for seed in range(400) for operator in case_of_seed(seed).operators}
-    assert drawn == set(RECIPES)
+    coverage = Coverage()
+    for seed in range(400):
+        coverage.add(case_of_seed(seed))
+    assert set(coverage.operators) == set(RECIPES) and len(RECIPES) >= 100
+    assert not coverage.holes()
 
 
 def test_a_seed_alone_gives_the_model() -> None:
