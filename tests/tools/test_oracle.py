@@ -45,6 +45,15 @@ def test_all_elements_together_must_be_closer_than_one() -> None:
     assert everywhere.worst == 0.25 and everywhere.mean == 0.25 and not everywhere.agrees
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.int8])
+def test_integers_are_equal_or_not(dtype: Any) -> None:
+    """2**63 - 1 and 2**63 - 2 are one number in float64."""
+    values = np.array([np.iinfo(dtype).max, 0, -5], dtype)
+    assert verdict(values, Bounded(values), dtype).agrees
+    other = verdict(values - np.array([1, 0, 0], dtype), Bounded(values), dtype)
+    assert not other.agrees and other.absolute == 1
+
+
 @pytest.mark.parametrize(
     ("actual", "expected", "problem"),
     [

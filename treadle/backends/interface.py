@@ -14,6 +14,8 @@ from treadle.errors import TreadleError
 from treadle.manifest import WROTE_IT, KernelLaunch, Manifest, Tensor
 
 SYMBOL = "treadle_interface"
+KERNEL_SPECIFIERS = "__device__"
+"""What stands before the type of the text in a GPU's kernel."""
 
 
 def program_interface(
@@ -52,6 +54,13 @@ def check_interface(code: bytes, text: str, what: str, where: Path) -> None:
         raise TreadleError(message, where, WROTE_IT)
 
 
+def check_source(source: str, launch: KernelLaunch, where: Path) -> None:
+    """Raises TreadleError unless the text of a kernel says the same of its launch as the manifest."""
+    if c_definition(kernel_interface(launch), KERNEL_SPECIFIERS) not in source:
+        message = f"the manifest does not fit the text of kernel '{launch.kernel}': another grid, block or other sizes"
+        raise TreadleError(message, where, WROTE_IT)
+
+
 def _type(tensor: Tensor) -> str:
     return f"{tensor.dtype}{list(tensor.shape)}"
 
@@ -62,5 +71,6 @@ def _escaped(line: str) -> str:
 
 
 __all__ = [
-    "SYMBOL", "c_definition", "check_interface", "kernel_interface", "manifest_interface", "program_interface",
+    "KERNEL_SPECIFIERS", "SYMBOL", "c_definition", "check_interface", "check_source", "kernel_interface",
+    "manifest_interface", "program_interface",
 ]  # fmt: skip

@@ -2,15 +2,19 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from tests.backends.cuda.fake_driver import FakeDriver, Memory
+from treadle.artifact import Artifact
 from treadle.backends import call_lock
 from treadle.backends.cuda.executor import BufferRef, CudaProgram, Launch, TensorSpec
+from treadle.backends.cuda.open_artifact import open_program
 from treadle.errors import TreadleError
+from treadle.manifest import Manifest, Tensor
 
 F32 = np.dtype(np.float32)
 X = TensorSpec("x", (2, 3), F32)
@@ -40,8 +44,21 @@ def make_driver(**options: Any) -> FakeDriver:
     return FakeDriver({"double": double, "add": add}, **options)
 
 
-def make_program(driver: FakeDriver, launches: tuple[Launch, ...] = LAUNCHES) -> CudaProgram:
-    return CudaProgram(driver, launches, [X], [Y], [BIAS], arena_bytes=512)
+def make_program(
+    driver: FakeDriver, launches: tuple[Launch, ...] = LAUNCHES, *, owns_driver: bool = False
+) -> CudaProgram:
+    return CudaProgram(driver, launches, [X], [Y], [BIAS], arena_bytes=512, owns_driver=owns_driver)
+
+
+class ClosingDriver(FakeDriver):
+    """Counts how often it is closed."""
+
+    closed = 0
+
+    def close(self) -> None:
+        """See `Driver`."""
+        assert not self.live, "memory is given back first"
+        self.closed += 1
 
 
 def test_launches_run_in_order_through_the_arena() -> None:
@@ -216,6 +233,33 @@ def test_close_gives_all_memory_back() -> None:
         program.run([np.zeros((2, 3), np.float32)])
     with pytest.raises(TreadleError, match="capturing a graph: the program was closed"):
         program.capture()
+
+
+@pytest.mark.parametrize("owned", [False, True])
+def test_a_program_closes_the_driver_that_it_owns(owned: bool) -> None:
+    driver = ClosingDriver({"double": double, "add": add})
+    program = make_program(driver, owns_driver=owned)
+    assert not driver.closed
+    program.close()
+    assert driver.closed == owned and not driver.live
+
+
+def test_an_artifact_opens_and_closes_a_driver_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    drivers: list[ClosingDriver] = []
+
+    def opened() -> ClosingDriver:
+        drivers.append(ClosingDriver({}, capacity=1024 if drivers else 1 << 16))
+        return drivers[-1]
+
+    monkeypatch.setattr("treadle.backends.cuda.open_artifact.open_driver", opened)
+    tensors = tuple(Tensor(spec.name, spec.shape, spec.dtype.name) for spec in (X, Y))
+    manifest = Manifest("sm_80", "cuda", tensors[:1], tensors[1:], (), arena_bytes=512)
+    artifact = cast("Artifact", SimpleNamespace(manifest=manifest))
+    open_program(artifact).close()
+    assert drivers[0].closed and not drivers[0].live
+    with pytest.raises(TreadleError, match="out of memory"):
+        open_program(artifact)
+    assert drivers[1].closed and not drivers[1].live
 
 
 def test_a_graph_launches_all_kernels_without_copies() -> None:

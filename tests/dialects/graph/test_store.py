@@ -1,5 +1,7 @@
 """The blob store: what goes in comes out, and damage is found and named."""
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +35,27 @@ def test_a_large_blob_is_mapped(tmp_path: Path) -> None:
     blob = BlobStore(Store(tmp_path, LIMIT)).put(large[::2])
     got = BlobStore(Store(tmp_path, LIMIT)).get(blob, TensorType(i32, [1 << 20]))
     np.testing.assert_array_equal(got.view(np.float64), large[::2])
+
+
+def test_threads_read_blobs_that_others_push_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models that are compiled at the same time have more constants than are kept in memory."""
+    monkeypatch.setattr("treadle.dialects.graph.store._KEPT_BYTES", 2 * ARRAY.nbytes)
+    store = BlobStore(Store(tmp_path, LIMIT))
+    arrays = [ARRAY + n for n in range(4)]
+    blobs = [store.put(array) for array in arrays]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    def read(first: int) -> None:
+        for n in range(4000):
+            chosen = (first + n * n) % len(blobs)
+            np.testing.assert_array_equal(store.get(blobs[chosen], TYPE), arrays[chosen])
+
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(read, range(4)))
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_equal_arrays_share_a_file(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ class CudaProgram:
     `arena_bytes` is the size of the scratch memory that intermediate tensors share; `zeroed_bytes` that of the memory
     that kernels find zero and leave zero: it is cleared at first, and after launches that failed. Runs of several
     threads take turns. A forked child cannot run it, since CUDA does not work there. Use it in a `with` statement, or
-    call `close`, to give the memory back; the driver stays open.
+    call `close`, to give the memory back; the driver stays open unless the program owns it.
     """
 
     def __init__(
@@ -51,9 +51,14 @@ class CudaProgram:
         constants: Sequence[np.ndarray] = (),
         arena_bytes: int = 0,
         zeroed_bytes: int = 0,
+        *,
+        owns_driver: bool = False,
     ) -> None:
-        """Raises `TreadleError` for a buffer that does not exist, and when the device fails."""
-        self._driver = driver
+        """`owns_driver`: the driver is closed with the program, and nobody else uses it.
+
+        Raises `TreadleError` for a buffer that does not exist, and when the device fails.
+        """
+        self._driver, self._owns_driver = driver, owns_driver
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         contiguous = [np.ascontiguousarray(constant) for constant in constants]
@@ -137,10 +142,13 @@ class CudaProgram:
         """Gives the device memory back, after a run that is under way. The program cannot run afterwards."""
         with self._calls.turn():
             if self._forks != forks():
-                self._owned.clear()  # the parent's
+                self._owned.clear()  # the parent's, as is the driver
+                self._owns_driver = False
             while self._owned:
                 self._driver.free(self._owned.pop())
             self._launches = []
+            if self._owns_driver:
+                self._driver.close()
 
     @contextmanager
     def _launching(self) -> Generator[None]:

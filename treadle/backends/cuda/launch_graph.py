@@ -23,12 +23,20 @@ class CapturedGraph:
             call(_CAPTURING, self._cuda.cuStreamBeginCapture, self._stream, mode)
             try:
                 queue()
-            finally:
-                graph = call(_CAPTURING, self._cuda.cuStreamEndCapture, self._stream)
+            except BaseException:
+                self._abandon()
+                raise
+            graph = call(_CAPTURING, self._cuda.cuStreamEndCapture, self._stream)
             try:
                 self._instance = call(_CAPTURING, self._cuda.cuGraphInstantiate, graph, 0)
             finally:
                 call(_CAPTURING, self._cuda.cuGraphDestroy, graph)
+
+    def _abandon(self) -> None:
+        """Ends a capture that failed; what the driver says of that would hide why it did."""
+        _, graph = self._cuda.cuStreamEndCapture(self._stream)
+        if graph is not None and int(graph):
+            self._cuda.cuGraphDestroy(graph)
 
     def launch(self, times: int = 1) -> None:
         """See `LaunchGraph`."""

@@ -21,7 +21,9 @@ from treadle.weights import read_weights
 
 
 def open_program(artifact: Artifact, driver: Driver | None = None, *, rebuild: bool = False) -> CudaProgram:
-    """The artifact's program on a device (default: the first GPU), its constants uploaded, its kernels loaded.
+    """The artifact's program on a device, its constants uploaded, its kernels loaded.
+
+    Without a driver it opens the first GPU's, which then is the program's own.
 
     With `rebuild` the kernels are compiled anew from the artifact's CUDA text and its header. TreadleError if there is
     no GPU, if a file is missing or changed, and if the manifest does not fit the kernels.
@@ -35,8 +37,15 @@ def open_program(artifact: Artifact, driver: Driver | None = None, *, rebuild: b
     launches = [_launch(launch, images[launch.image]) for launch in manifest.launches]
     inputs, outputs = ([_spec(tensor) for tensor in each] for each in (manifest.inputs, manifest.outputs))
     constants = read_weights(artifact)
-    device = open_driver() if driver is None else driver
-    return CudaProgram(device, launches, inputs, outputs, constants, manifest.arena_bytes, manifest.zeroed_bytes)
+    memory = constants, manifest.arena_bytes, manifest.zeroed_bytes
+    if driver is not None:
+        return CudaProgram(driver, launches, inputs, outputs, *memory)
+    own = open_driver()
+    try:
+        return CudaProgram(own, launches, inputs, outputs, *memory, owns_driver=True)
+    except BaseException:
+        own.close()
+        raise
 
 
 def text_of(image: str) -> str:

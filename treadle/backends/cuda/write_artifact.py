@@ -14,7 +14,7 @@ from xdsl.ir import Attribute
 from treadle.backends.cuda.compiler import HEADER, Cubin, Unit, compile_cubins
 from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.file_names import file_names
-from treadle.backends.interface import c_definition, kernel_interface
+from treadle.backends.interface import KERNEL_SPECIFIERS, c_definition, kernel_interface
 from treadle.backends.program import Program, ProgramLaunch
 from treadle.dialects.cuda import KernelOp
 from treadle.dialects.graph.dtypes import numpy_dtype
@@ -55,7 +55,7 @@ def write_kernels(
 
 def _described(units: Sequence[Unit], launches: Sequence[KernelLaunch]) -> list[Unit]:
     """The units of the kernels that are launched, each with what its launch says as a text in the cubin."""
-    texts = {launch.kernel: c_definition(kernel_interface(launch), "__device__") for launch in launches}
+    texts = {launch.kernel: c_definition(kernel_interface(launch), KERNEL_SPECIFIERS) for launch in launches}
     return [_with_interface(unit, texts[unit.name]) if unit.name in texts else unit for unit in units]
 
 

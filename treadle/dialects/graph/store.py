@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,8 @@ class BlobStore:
         self._store = store
         self._kept: OrderedDict[str, NDArray[np.uint8]] = OrderedDict()
         self._kept_bytes = 0
+        self._lock = Lock()
+        """Of what is kept: models may be compiled in several threads."""
 
     def put(self, array: NDArray[np.generic]) -> BlobAttr:
         """Stores an array's row-major bytes and returns their name.
@@ -45,7 +48,7 @@ class BlobStore:
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         digest = digest_of(data)
         path = self.path(digest)
-        if digest in self._kept and path.exists():
+        if self._remembered(digest) is not None and path.exists():
             self._store.use(path)
             return BlobAttr.get(digest, data.size)
         if self._holds(path, data):
@@ -64,13 +67,12 @@ class BlobStore:
         dtype, shape = numpy_dtype(type.get_element_type()), type.get_shape()
         if nbytes != dtype.itemsize * type.element_count():
             raise TreadleError(f"blob {digest} has {nbytes} bytes, which is no {type}", self.path(digest))
-        data = self._kept.get(digest)
+        data = self._remembered(digest)
         if data is None:
             data = _read(self.path(digest), digest, nbytes)
             if digest_of(data) != digest:
                 raise _damaged(self.path(digest), digest)
             self._keep(digest, data)
-        self._kept.move_to_end(digest)
         return data.view(dtype).reshape(shape)
 
     def path(self, digest: str) -> Path:
@@ -85,12 +87,22 @@ class BlobStore:
         except TreadleError:
             return False
 
+    def _remembered(self, digest: str) -> NDArray[np.uint8] | None:
+        """A blob that is kept, which was then used last; None if it is not."""
+        with self._lock:
+            data = self._kept.get(digest)
+            if data is not None:
+                self._kept.move_to_end(digest)
+            return data
+
     def _keep(self, digest: str, data: NDArray[np.uint8]) -> None:
-        self._kept_bytes += data.size - (self._kept[digest].size if digest in self._kept else 0)
-        self._kept[digest] = data
-        while self._kept_bytes > _KEPT_BYTES and len(self._kept) > 1:
-            _, dropped = self._kept.popitem(last=False)
-            self._kept_bytes -= dropped.size
+        with self._lock:
+            self._kept_bytes += data.size - (self._kept[digest].size if digest in self._kept else 0)
+            self._kept[digest] = data
+            self._kept.move_to_end(digest)
+            while self._kept_bytes > _KEPT_BYTES and len(self._kept) > 1:
+                _, dropped = self._kept.popitem(last=False)
+                self._kept_bytes -= dropped.size
 
 
 def default_store() -> BlobStore:

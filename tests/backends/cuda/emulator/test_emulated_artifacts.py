@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,12 +16,15 @@ import treadle
 from tests.backends.cuda.gpu_graphs import CASES
 from tests.helpers.graphs import Array, Graph, random
 from tests.helpers.onnx_models import WEIGHTS, linear_model
-from treadle.artifact import file_digest
+from treadle.artifact import Artifact, file_digest
 from treadle.backends.cuda import compiler
 from treadle.backends.cuda.emulator import CHECKS, Finding
+from treadle.backends.cuda.open_artifact import text_of
+from treadle.backends.interface import KERNEL_SPECIFIERS, c_definition, kernel_interface
 from treadle.backends.reference import evaluate_module
 from treadle.dialects.graph import MatmulOp, SoftmaxOp
 from treadle.errors import TreadleError
+from treadle.manifest import KernelLaunch
 from treadle.tools.treadle_cli import main
 
 X = np.random.default_rng(1).standard_normal((2, 8)).astype(np.float32)
@@ -128,7 +132,14 @@ def test_a_temporary_ends_where_its_kernels_say(tmp_path: Path) -> None:
     folder = tmp_path / "saved"
     treadle.compile(module, "sm_80").save(folder)
     assert _findings(folder, graph.inputs) == []
+    with pytest.raises(TreadleError, match="the manifest does not fit the text of kernel '"):
+        _findings(_copy(folder, tmp_path / "manifest", _shrink_temporaries), graph.inputs)
+    before = Artifact(folder).manifest.launches
     _edit_manifest(folder, _shrink_temporaries)
+    for old, new in zip(before, Artifact(folder).manifest.launches, strict=True):
+        text = folder / text_of(old.image)
+        text.write_text(text.read_text().replace(_described(old), _described(new)))
+        _edit_manifest(folder, lambda m, text=text: m["files"].update({f"kernels/{text.name}": file_digest(text)}))
     assert {finding.kind for finding in _findings(folder, graph.inputs)} == {"bounds"}
 
 
@@ -229,6 +240,33 @@ def _findings(folder: Path, inputs: Sequence[Array]) -> list[Finding]:
     model = treadle.load(folder, device="emulator", checks=tuple(CHECKS))
     model(*inputs)
     return [finding for report in model.reports for finding in report.findings]
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda launch: launch["types"][0].__setitem__(1, 1),
+        lambda launch: launch.update(grid=[9, 1, 1]),
+        lambda launch: launch.update(dynamic_shared=4),
+    ],
+)
+def test_a_manifest_that_contradicts_the_text_is_refused(
+    edit: Callable[[dict[str, Any]], object], folder: Path, tmp_path: Path
+) -> None:
+    """The emulator runs what the text computes on buffers of the manifest's sizes."""
+    edited = _copy(folder, tmp_path / "edited", lambda content: edit(content["launches"][0]))
+    with pytest.raises(TreadleError, match=r"\.cu: the manifest does not fit the text of kernel '.*': .*unchanged"):
+        treadle.load(edited, device="emulator")(X)
+
+
+def _copy(folder: Path, to: Path, edit: Callable[[dict[str, Any]], object]) -> Path:
+    shutil.copytree(folder, to)
+    _edit_manifest(to, edit)
+    return to
+
+
+def _described(launch: KernelLaunch) -> str:
+    return c_definition(kernel_interface(launch), KERNEL_SPECIFIERS)
 
 
 def _shrink_temporaries(content: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from treadle.backends.cuda.emulator.findings import Report
 from treadle.backends.cuda.emulator.launches import Argument, Launch, Launches, Output, Text, compiled
 from treadle.backends.cuda.emulator.options import Emulation
 from treadle.backends.cuda.open_artifact import text_of
+from treadle.backends.interface import check_source
 from treadle.environment import load_environment
 from treadle.errors import TreadleError
 from treadle.manifest import KernelLaunch
@@ -30,11 +31,14 @@ class EmulatedModel:
     """
 
     def __init__(self, artifact: Artifact, emulation: Emulation):
-        """Raises TreadleError for a file that is missing or changed, and what `Emulator` raises."""
+        """Raises TreadleError for a file that is missing or changed, a manifest that does not fit the kernels, and what
+        `Emulator` raises."""
         self.reports: tuple[Report, ...] = ()
         manifest = artifact.manifest
         files = {launch.image: text_of(launch.image) for launch in manifest.launches}
         texts = {image: Text(PurePosixPath(file).name, artifact.read_text(file)) for image, file in files.items()}
+        for launch in manifest.launches:
+            check_source(texts[launch.image].text, launch, artifact.folder / files[launch.image])
         emulators = compiled(texts, emulation, load_environment())
         launches = [_launch(launch, emulators[launch.image]) for launch in manifest.launches]
         outputs = [Output(tensor.shape, np.dtype(tensor.dtype)) for tensor in manifest.outputs]
