@@ -55,7 +55,8 @@ def text_of(image: str) -> str:
 
 def _stored_images(artifact: Artifact, names: list[str]) -> Mapping[str, bytes]:
     """The cubins; TreadleError for an artifact that was compiled for the emulator where NVRTC was absent."""
-    if not artifact.manifest.files.keys() & names and all(text_of(name) in artifact.manifest.files for name in names):
+    files = artifact.manifest.files.keys()
+    if names and not files & names and all(text_of(name) in files for name in names):
         accepted = "treadle.load(folder, rebuild=True) where NVRTC is installed, or device='emulator'"
         raise TreadleError("the artifact has CUDA text but no cubins", artifact.folder, accepted)
     return {name: artifact.read(name) for name in names}
