@@ -14,6 +14,7 @@ import treadle
 from tests.helpers.onnx_models import WEIGHTS, external_model, linear_model
 from treadle.compile_request import CompileRequest, lowered_module
 from treadle.compiler import STAGE_NAMES, STAGES, lower, passes_of, stages_between
+from treadle.dialects.located_parser import LocatedParser
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
 from treadle.frontends.onnx import import_model
@@ -22,7 +23,6 @@ from treadle.passes.graph.graph_inline import GraphInlinePass
 from treadle.passes.instruments import ir_text
 from treadle.passes.legality import LEGAL
 from treadle.target import Target
-from treadle.tools.located_parser import LocatedParser
 
 X = np.random.default_rng(1).standard_normal((2, 8)).astype(np.float32)
 Y = np.maximum(X @ WEIGHTS, 0)

@@ -13,6 +13,7 @@ from treadle.compiler import lower, passes_of, stages_between
 from treadle.dialects.registry import treadle_context
 from treadle.frontends.onnx.importer import import_loaded
 from treadle.frontends.onnx.loader import LoadedModel, load_model
+from treadle.passes.entry import check_entry
 from treadle.passes.instruments import Announce, Instrument, Trace, Verify, verify
 from treadle.progress import Progress, no_progress
 from treadle.shapes import Shapes
@@ -53,6 +54,7 @@ def lowered_module(request: CompileRequest, to: str | None = None) -> ModuleOp:
     if isinstance(request.model, ModuleOp):
         module = request.model
         verify(module, "as it was given")
+        check_entry(module)
     else:
         loaded = load_model(request.model, request.content) if isinstance(request.model, Path) else request.model
         module = import_loaded(loaded, dict(request.shapes))

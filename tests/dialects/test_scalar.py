@@ -4,9 +4,9 @@ import pytest
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import ParseError, VerifyException
 
+from treadle.dialects.located_parser import LocatedParser
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.scalar import FmodOp, is_arithmetic
-from treadle.tools.located_parser import LocatedParser
 
 
 def parse(types: str) -> ModuleOp:

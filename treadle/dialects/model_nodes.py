@@ -7,6 +7,7 @@ lines of a file, name no nodes.
 
 from __future__ import annotations
 
+import re
 from abc import ABC
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -83,6 +84,12 @@ def _names_some(location: Attribute) -> bool:
 def _parts(location: FusedLoc) -> Iterable[Attribute]:
     assert isinstance(location.locations, ArrayAttr)
     return location.locations
+
+
+def name_hint(name: str) -> str | None:
+    """A name of the model as a value's name in the IR, or None if nothing of it is left."""
+    hint = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_")
+    return f"v{hint}" if hint[:1].isdigit() else hint or None
 
 
 def ascii_text(name: str) -> StringAttr:

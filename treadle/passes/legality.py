@@ -58,7 +58,7 @@ def check_legal(module: ModuleOp, stage: str, kind: str) -> None:
     """
     allowed = LEGAL.get(f"{stage} {kind}") or LEGAL[stage]
     for op in module.walk():
-        if not _is_allowed(op, allowed):
+        if not is_allowed(op, allowed):
             raise TreadleError(f"'{op.name}' may not remain after stage '{stage}'", location_of(op) or stage, allowed)
         missing = missing_form(op, kind)
         if missing is not None:
@@ -95,5 +95,6 @@ def location_of(op: Operation) -> str | None:
     return None
 
 
-def _is_allowed(op: Operation, allowed: Sequence[str]) -> bool:
+def is_allowed(op: Operation, allowed: Sequence[str]) -> bool:
+    """Whether an operation is in a list of `LEGAL`."""
     return op.name in allowed or f"{op.name.partition('.')[0]}.*" in allowed

@@ -21,6 +21,7 @@ from xdsl.xdsl_opt_main import xDSLOptMain
 from treadle.api import EMULATED
 from treadle.compile_options import PRECISIONS, CompileOptions
 from treadle.compiler import STAGE_NAMES, lower, stages_between
+from treadle.dialects.located_parser import LocatedParser
 from treadle.dialects.printing import NodePrinter, ir_text
 from treadle.errors import TreadleError
 from treadle.lazy import lazy_module
@@ -28,7 +29,6 @@ from treadle.passes.instruments import Instrument, Timing, Trace, Verify, verify
 from treadle.passes.registry import parse_passes
 from treadle.target import Target
 from treadle.tools.arguments import parse_shapes
-from treadle.tools.located_parser import LocatedParser
 from treadle.tools.output import output_stream
 from treadle.tools.process_state import xdsl_switches_restored
 from treadle.tools.reporting import run_reporting

@@ -12,12 +12,12 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from tests.frontends.onnx.models import model, node
 from treadle.compiler import lower
+from treadle.dialects.located_parser import LocatedParser
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
 from treadle.frontends.onnx import import_model
 from treadle.frontends.onnx.expansion import MAX_NODES
 from treadle.target import Target
-from treadle.tools.located_parser import LocatedParser
 
 HUGE, LARGEST, LOWEST = 2**40, 2**63 - 1, -(2**63)
 NAN, INF = np.float32(np.nan), np.float32(np.inf)

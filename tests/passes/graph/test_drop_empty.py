@@ -33,12 +33,12 @@ from treadle.dialects.graph import (
     TransposeOp,
     UnaryOp,
 )
+from treadle.dialects.located_parser import LocatedParser
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
 from treadle.passes.schedule.schedule_instantiate import ScheduleInstantiatePass
 from treadle.passes.schedule.schedule_select import ScheduleSelectPass
 from treadle.target import Target
-from treadle.tools.located_parser import LocatedParser
 
 Array = NDArray[Any]
 

@@ -34,6 +34,9 @@ _TO_NUMPY: dict[Attribute, np.dtype[np.generic]] = {
     i32: np.dtype(np.int32),
     i64: np.dtype(np.int64),
 }
+ELEMENT_TYPES: tuple[Attribute, ...] = tuple(_TO_NUMPY)
+"""The element types of tensors."""
+
 _FROM_NUMPY = {dtype: type for type, dtype in _TO_NUMPY.items()}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,7 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Region
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.model_nodes import ascii_text, node_location
+from treadle.dialects.model_nodes import ascii_text, name_hint, node_location
 from treadle.frontends.onnx.builder import GraphBuilder, Tensor
 from treadle.frontends.onnx.converters import find_converter
 from treadle.frontends.onnx.inputs import Shapes, input_types
@@ -133,12 +132,6 @@ def live_nodes(graph: GraphProto) -> list[int]:
     return live[::-1]
 
 
-def name_hint(name: str) -> str | None:
-    """A name as the IR may print it, or None if nothing of it is left."""
-    hint = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_")
-    return f"v{hint}" if hint[:1].isdigit() else hint or None
-
-
 def _module(model: LoadedModel, walk: GraphWalk) -> ModuleOp:
     outputs = [output.name for output in model.graph.output]
     values = [walk.builder.value(walk.tensors[name]) for name in outputs]
@@ -166,4 +159,4 @@ def _erase_dead(block: Block) -> None:
             op.erase()
 
 
-__all__ = ["GraphWalk", "import_loaded", "import_model", "live_nodes", "name_hint"]
+__all__ = ["GraphWalk", "import_loaded", "import_model", "live_nodes"]
