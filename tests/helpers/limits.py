@@ -14,6 +14,7 @@ from treadle.backends.reference.bound_module import bound_module
 from treadle.backends.reference.bounded import Bounded, Format, Running, rounded
 from treadle.compile_options import Precision
 from treadle.dialects.graph import AttentionOp
+from treadle.dialects.graph.dtypes import element_type
 from treadle.dialects.graph.evaluate import evaluate_in
 from treadle.tools.oracle import compare
 
@@ -41,7 +42,7 @@ def with_rounded_weights(result: Bounded, values: Array, keys: int) -> Bounded:
     largest weight is 1, so that the sum, by which is divided, is at least 1, and at least that of the weights times
     1 / max |v|: the result is off by (epsilon / 2 + keys |e|) max |v|.
     """
-    format = Format.of_array(values)
+    format = Format.of(element_type(values.dtype))
     finite = np.abs(values[np.isfinite(values)].astype(np.float64))
     return result.off_by((format.unit + keys * format.smallest / 2) * float(finite.max(initial=0.0)))
 

@@ -14,8 +14,9 @@ from xdsl.parser import Parser
 
 from treadle.dialects.registry import treadle_context
 from treadle.index.comparison import Comparison
-from treadle.index.contiguity import Lanes, agree, in_lanes, is_run, lane_stride, moves_as_vectors, varies, widest
+from treadle.index.contiguity import LANE, Lanes, agree, in_lanes, is_run, moves_as_vectors, varies, widest
 from treadle.index.expr import Expr, const, var
+from treadle.index.linear import stride_along
 from treadle.index.reader import IndexReader
 
 BASE = var("base", 0, 5)
@@ -65,7 +66,7 @@ def test_what_counts_as_a_run_is_one(e: Expr, extent: int, lanes: int) -> None:
     assert is_run(in_vectors, lanes) <= truly
     if not varies(in_vectors):
         assert all(len(set(v)) == 1 for v in taken)
-    stride = lane_stride(in_vectors)
+    stride = stride_along(in_vectors, LANE)
     if stride is not None:
         assert all(b - a == stride for v in taken for a, b in pairwise(v))
 

@@ -15,7 +15,7 @@ from xdsl.ir import Block, SSAValue
 
 from treadle.index.comparison import Comparison
 from treadle.index.expr import Expr, const, floordiv, var
-from treadle.index.linear import alignment, depends_on, function_of, split_linear, stride_along
+from treadle.index.linear import alignment, depends_on, function_of, split_linear
 from treadle.index.reader import IndexReader
 
 LANE = "lane"
@@ -36,11 +36,6 @@ def in_lanes(extent: int, lanes: int) -> Expr:
 def varies(e: Expr) -> bool:
     """Whether the lanes of one vector may have different values."""
     return depends_on(e, LANE)
-
-
-def lane_stride(e: Expr) -> int | None:
-    """How far one lane's value is from the last lane's; None where that is not one number."""
-    return stride_along(e, LANE)
 
 
 def is_run(position: Expr, lanes: int) -> bool:

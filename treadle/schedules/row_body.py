@@ -71,10 +71,6 @@ class RowBody:
         """Reads a scalar of the row from a buffer at `lane` from here on: each lane works on a row of its own."""
         self._kept[self.numbers.number(value)] = buffer
 
-    def row_value(self, value: SSAValue) -> Scalar:
-        """A scalar of the row, written here."""
-        return self.demand(value, dict(self._row), None)
-
     def column(self, index: Sequence[Index], slot: Slot, inside: Predicate | None = None) -> Column:
         """The column at `index` (along the columns' extents), which has the indices `slot` in the buffers.
 

@@ -102,11 +102,6 @@ def has_host(module: ModuleOp) -> bool:
     return any(isinstance(op, func.FuncOp) and not _is_kernel(op) and op.body.blocks for op in module.ops)
 
 
-def constant_buffers(module: ModuleOp) -> list[BufferOp]:
-    """The constants of @main, in the order in which `treadle_run` takes them."""
-    return [op for op in _host(module).walk() if isinstance(op, BufferOp) and op.kind.data == "constant"]
-
-
 def _buffer_texts(main: Operation) -> dict[SSAValue, str]:
     texts: dict[SSAValue, str] = {}
     constants = 0

@@ -31,7 +31,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from treadle.compile_options import EPSILON, Precision
 from treadle.dialects.graph.arithmetic import COMBINE, FOLD, identity, spread
 from treadle.dialects.graph.compute import ReduceOp
-from treadle.dialects.graph.dtypes import element_type, is_float, is_float_dtype, numpy_dtype
+from treadle.dialects.graph.dtypes import is_float, is_float_dtype, numpy_dtype
 from treadle.dialects.graph.numpy_reads import Affine, contract, read
 from treadle.dialects.graph.numpy_scalars import Array, apply_scalar, scalar_dtype
 
@@ -121,11 +121,6 @@ class Format:
         """The format of a float type."""
         info = cast("Any", ml_dtypes.finfo(numpy_dtype(type)))
         return cls(float(info.eps) / 2, float(info.smallest_subnormal), float(info.max), numpy_dtype(type))
-
-    @classmethod
-    def of_array(cls, array: Array) -> Format:
-        """The format of an array of floats."""
-        return cls.of(element_type(array.dtype))
 
     @classmethod
     def of_precision(cls, precision: Precision) -> Format:

@@ -176,15 +176,6 @@ def operand_variables(tensor: SSAValue) -> list[Expr]:
     return [var(("operand", d), 0, extent - 1) for d, extent in enumerate(shape_of(tensor))]
 
 
-def inverse_map(compute: ComputeOp, tensor: SSAValue) -> list[Expr] | None:
-    """The result index that reads element `operand_variables(tensor)`, one expression a dimension.
-
-    None unless `compute` is bijective in `tensor`.
-    """
-    found = bijection(compute, tensor)
-    return None if found is None else found.inverse(operand_variables(tensor))
-
-
 def emit_inverse(
     compute: ComputeOp, tensor: SSAValue, operand_index: Sequence[SSAValue], point: InsertPoint
 ) -> list[SSAValue] | None:
@@ -206,12 +197,6 @@ def read_points(compute: ComputeOp, tensor: SSAValue) -> int:
     if isinstance(rows, Rows):
         return rows.read_points(tensor)
     return sum(_points(at, compute) for at in compute.reads() if at.source is tensor)
-
-
-def multiplicity(anchor: ComputeOp, operand: SSAValue) -> Fraction:
-    """How often an element of `operand` is read on average: iteration points that read it / its volume."""
-    volume = prod(shape_of(operand))
-    return Fraction(read_points(anchor, operand), volume) if volume else Fraction(0)
 
 
 def worth_storing(mover: ComputeOp, times: Fraction) -> bool:
@@ -236,9 +221,7 @@ def _points(at: AtOp, compute: ComputeOp) -> int:
 
 
 __all__ = [
-    "IndexBijection", "bijection", "defined", "element_index", "emit_inverse", "has_only_users",
-    "index_range",
-    "index_reader", "inverse_map", "is_bijective_in", "is_injective", "moves_data", "multiplicity",
-    "operand_variables", "read_index", "read_points", "reads_by_user", "shape_of", "users_of", "widens_data",
-    "worth_storing",
+    "IndexBijection", "bijection", "defined", "element_index", "emit_inverse", "has_only_users", "index_range",
+    "index_reader", "is_bijective_in", "is_injective", "moves_data", "operand_variables", "read_index", "read_points",
+    "reads_by_user", "shape_of", "users_of", "widens_data", "worth_storing",
 ]  # fmt: skip

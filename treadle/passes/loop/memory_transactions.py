@@ -53,11 +53,6 @@ class MemoryTransactions:
         """Sectors that are asked for in vain."""
         return self.sectors - self.ideal_sectors
 
-    @property
-    def is_ideal(self) -> bool:
-        """Whether no sector is moved in vain and no lane waits."""
-        return not self.excess and not self.conflicts
-
 
 def memory_transactions(kernel: FuncOp) -> list[MemoryTransactions]:
     """Every access of a kernel to global and shared memory whose address the block, the thread and loops decide.

@@ -25,12 +25,6 @@ def overlaps(module: ModuleOp) -> list[tuple[BufferOp, BufferOp]]:
     return [(a, b) for a, b in combinations(used, 2) if _share(a, b) and _meet(used[a], used[b])]
 
 
-def arena_end(module: ModuleOp) -> int:
-    """The first byte above every arena buffer of a planned module."""
-    buffers = [op for op in module.walk() if isinstance(op, BufferOp) and op.kind.data == "arena"]
-    return max((_bytes(op).stop for op in buffers), default=0)
-
-
 def _bytes(op: BufferOp) -> range:
     assert op.position is not None
     start = op.position.value.data
@@ -45,4 +39,4 @@ def _meet(a: list[int], b: list[int]) -> bool:
     return max(a[0], b[0]) <= min(a[-1], b[-1])
 
 
-__all__ = ["arena_end", "overlaps"]
+__all__ = ["overlaps"]
