@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from xdsl.ir import SSAValue
 
-from tests.backends.c.toolchains import private_environment
 from tests.helpers.graphs import Graph
 from tests.helpers.limits import assert_within, module_limits, with_rounded_weights
 from tests.schedules.attention_cases import Sizes, arrays
@@ -30,12 +29,6 @@ from treadle.tools.schedule_cases import Case, cases, compiled
 
 Build = Callable[[Graph], SSAValue]
 GPU = Target.parse("sm_80")
-
-
-@pytest.fixture(scope="session")
-def emulator_environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """An environment whose cache lives as long as the session."""
-    return private_environment(tmp_path_factory.mktemp("emulator"))
 
 
 def whole(**properties: Any) -> Build:

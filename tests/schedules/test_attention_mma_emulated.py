@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.backends.c.toolchains import private_environment
 from tests.helpers.graphs import Graph
 from tests.helpers.limits import assert_within, module_limits, with_rounded_weights
 from tests.schedules.attention_cases import Sizes, arrays
@@ -26,12 +25,6 @@ CHOICES: list[dict[str, Choice]] = [
     {"rows": 32, "columns": 16, "warps": 1, "parts": 1, "stages": 2},
     {"rows": 16, "columns": 128, "warps": 1, "parts": 2, "stages": 2},
 ]
-
-
-@pytest.fixture(scope="session")
-def emulator_environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """An environment whose cache lives as long as the session."""
-    return private_environment(tmp_path_factory.mktemp("emulator"))
 
 
 @pytest.mark.parametrize("causal", [pytest.param(False, marks=pytest.mark.slow), True])

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from xdsl.dialects.builtin import ModuleOp
 
-from tests.backends.c.toolchains import private_environment
 from tests.helpers.graphs import Graph
 from tests.schedules.tensor_cores import GPU, Array, sample
 from treadle.backends.cuda.compiler import compile_cubin
@@ -93,12 +92,6 @@ def machine_code(layer: Layer, precision: str, arch: str) -> Sass:
         pytest.skip(str(error))
     assert not any(each.spills for each in cubin.resources.values()) and not sass.uses_local_memory
     return sass
-
-
-@pytest.fixture(scope="session")
-def emulator_environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """An environment whose cache lives as long as the session."""
-    return private_environment(tmp_path_factory.mktemp("emulator"))
 
 
 def counted(layer: Layer, precision: str, environment: Environment) -> LineCounters:

@@ -11,7 +11,6 @@ import pytest
 from xdsl.dialects.builtin import TensorType, f16, f32
 from xdsl.ir import SSAValue
 
-from tests.backends.c.toolchains import private_environment
 from tests.helpers.graphs import Graph, random
 from tests.schedules.tensor_cores import (
     GPU,
@@ -34,12 +33,6 @@ from treadle.dialects.schedule import Choice
 from treadle.environment import Environment
 
 Build = Callable[[Graph], SSAValue]
-
-
-@pytest.fixture(scope="session")
-def emulator_environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """An environment whose cache lives as long as the session."""
-    return private_environment(tmp_path_factory.mktemp("emulator"))
 
 
 def run_clean(program: EmulatedProgram, inputs: Sequence[Array]) -> Array:

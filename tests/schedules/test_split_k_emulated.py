@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 
-from tests.backends.c.toolchains import private_environment
 from tests.helpers.graphs import Graph, random
 from tests.schedules.tensor_cores import DTYPES, GPU, assert_product, in_one_group, sample, scheduled
 from treadle.backends.cuda.emulator import CHECKS, Emulator
@@ -43,12 +42,6 @@ SHAPES: list[tuple[Shape, Shape, int]] = [
     ((9, 128), (2, 128, 16), 4),
 ]
 """Operands and slices: whole tiles, ragged ones, slices that do not divide the terms, batches of one or both."""
-
-
-@pytest.fixture(scope="session")
-def emulator_environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """An environment whose cache lives as long as the session."""
-    return private_environment(tmp_path_factory.mktemp("emulator"))
 
 
 def run_clean(module: ModuleOp, inputs: Sequence[Array], environment: Environment) -> list[Array]:

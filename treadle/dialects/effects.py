@@ -8,6 +8,7 @@ operations that declare none, and is the only such list. Buffers never overlap.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
+from functools import cache
 
 from xdsl.dialects import arith, vector
 from xdsl.dialects.builtin import IndexType, IntegerAttr, MemRefType
@@ -20,6 +21,7 @@ from xdsl.traits import (
     MemoryEffectKind,
     MemoryReadEffect,
     MemoryWriteEffect,
+    NoMemoryEffect,
     OpTrait,
     Pure,
     RecursiveMemoryEffect,
@@ -73,8 +75,7 @@ class CopyEffect(MemoryEffect):
 
 def accesses(op: Operation) -> Sequence[Access] | None:
     """What an operation and those in its regions do to memory; None if that is unknown."""
-    known = UNDECLARED.get(type(op))
-    declared = op.get_traits_of_type(MemoryEffect) if known is None else [known]
+    declared = _declared(type(op))
     if not declared:
         return () if op.has_trait(IsTerminator) else None
     found: list[Access] = []
@@ -110,11 +111,29 @@ def _own(op: Operation, trait: MemoryEffect) -> Sequence[Access] | None:
     return found
 
 
+@cache
+def _declared(kind: type[Operation]) -> Sequence[MemoryEffect]:
+    known = UNDECLARED.get(kind)
+    return kind.get_traits_of_type(MemoryEffect) if known is None else [known]
+
+
+@cache
+def _computes(kind: type[Operation]) -> bool:
+    """Whether operations of a kind only compute, unless in their regions. Passes ask this often."""
+    if kind.has_trait(IsTerminator) or kind.has_trait(Convergent):
+        return False
+    declared = _declared(kind)
+    return bool(declared) and all(isinstance(trait, NoMemoryEffect) for trait in declared)
+
+
+@cache
+def _may_come_earlier(kind: type[Operation]) -> bool:
+    return kind.has_trait(AlwaysSpeculatable) or kind in UNDECLARED
+
+
 def only_computes(op: Operation) -> bool:
     """Whether an operation without regions does nothing but compute: it may be computed later, or never."""
-    if op.regions or op.has_trait(IsTerminator) or op.has_trait(Convergent):
-        return False
-    return accesses(op) == []
+    return not op.regions and _computes(type(op))
 
 
 def is_pure(op: Operation) -> bool:
@@ -123,7 +142,7 @@ def is_pure(op: Operation) -> bool:
         return False
     if isinstance(op, _DIVISIONS):
         return _has_result(op)
-    return op.has_trait(AlwaysSpeculatable) or type(op) in UNDECLARED
+    return _may_come_earlier(type(op))
 
 
 def is_load(op: Operation) -> bool:

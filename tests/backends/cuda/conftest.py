@@ -1,22 +1,15 @@
-"""What the tests of the CUDA backend share: a cache of emulated texts, the fake driver, and the GPU."""
+"""What the tests of the CUDA backend share: emulated texts, the fake driver, and the GPU."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.backends.c.toolchains import private_environment
 from tests.backends.cuda.fake_libcuda.build import COMPILER, build_fake_libcuda
 from treadle.backends.cuda.driver import Device
 from treadle.backends.cuda.emulator import CHECKS, Emulator
 from treadle.backends.cuda.open_driver import open_driver
-from treadle.environment import Environment, load_environment
-
-
-@pytest.fixture(scope="session")
-def emulator_environment() -> Environment:
-    """An environment without flags of the caller's, and with the cache of the whole run."""
-    return private_environment(load_environment().cache_dir)
+from treadle.environment import Environment
 
 
 @pytest.fixture(scope="session")

@@ -35,6 +35,6 @@ def erase_dead(block: Block) -> None:
         for region in op.regions:
             for inner in region.blocks:
                 erase_dead(inner)
-        if is_pure(op) and not any(result.first_use for result in op.results):
+        if not any(result.first_use for result in op.results) and is_pure(op):
             op.detach()
             op.erase()
