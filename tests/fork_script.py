@@ -26,6 +26,7 @@ from treadle.compile_options import Device
 from treadle.errors import TreadleError
 from treadle.model import CompiledModel
 
+THREADS = 3
 SECONDS = 20
 """What a child may take before it is killed."""
 
@@ -34,7 +35,8 @@ class Scene:
     """The model, and the check of a call."""
 
     def __init__(self, artifact: Path, data: Path, device: Device | None):
-        self.model: CompiledModel | None = treadle.load(artifact, threads=3, device=device)
+        self.device = device
+        self.model: CompiledModel | None = treadle.load(artifact, threads=THREADS, device=device)
         self.x, self.y = np.load(data / "x.npy"), np.load(data / "y.npy")
 
     def call(self, _: int = 0) -> None:
@@ -51,6 +53,12 @@ class Scene:
             thread.start()
         for thread in threads:
             thread.join()
+
+    def has_threads(self) -> None:
+        """On the CPU a child's first call starts threads of its own; until then it has one."""
+        before = threads_of_process()
+        self.call()
+        assert before == 1 and (self.device is not None or threads_of_process() == THREADS)
 
     def closes(self) -> None:
         assert self.model is not None
@@ -82,6 +90,11 @@ class Scene:
         assert in_child(self.calls) == 0
         self.calls()
         assert in_child(self.closes_after_calls) == 0
+
+
+def threads_of_process() -> int:
+    """How many threads this process has, whoever started them."""
+    return len(os.listdir("/proc/self/task"))
 
 
 def in_child(action: Callable[[], Any]) -> int:
@@ -128,8 +141,8 @@ def main() -> None:
     scene = Scene(Path(artifact), Path(data), "emulator" if device == "emulator" else None)
     scene.calls()
     actions = (
-        scene.calls, scene.calls_from_threads, scene.closes, scene.closes_after_calls, scene.collects,
-        scene.only_exits, scene.exits_during_calls, scene.forks_again,
+        scene.calls, scene.calls_from_threads, scene.has_threads, scene.closes, scene.closes_after_calls,
+        scene.collects, scene.only_exits, scene.exits_during_calls, scene.forks_again,
     )  # fmt: skip
     ends = {action.__name__: in_child(action) for action in actions}
     ends["during_calls"] = during_calls(scene)

@@ -105,6 +105,24 @@ def test_first_calls_open_one_program(
 
 
 @pytest.mark.parametrize(("target", "device"), HARDWARE)
+def test_threads_that_open_a_model_open_one_program(
+    target: str, device: Device | None, saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = opened(monkeypatch)
+    model = treadle.load(saved(target), threads=2, device=device)
+    together = threading.Barrier(CALLERS)
+
+    def open_model(_: int) -> object:
+        together.wait()
+        return model.open()
+
+    with ThreadPoolExecutor(CALLERS) as pool:
+        assert {id(program) for program in pool.map(open_model, range(CALLERS))} == {id(programs[0])}
+    assert len(programs) == 1
+    model.close()
+
+
+@pytest.mark.parametrize(("target", "device"), HARDWARE)
 def test_calls_of_an_open_model_take_turns(
     target: str, device: Device | None, saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,8 +183,8 @@ def test_a_closed_program_says_so_and_a_closed_model_opens_again(
 
 
 CHILDREN = (
-    "calls", "calls_from_threads", "closes", "closes_after_calls", "collects", "only_exits", "exits_during_calls",
-    "forks_again", "during_calls", "in_processes",
+    "calls", "calls_from_threads", "has_threads", "closes", "closes_after_calls", "collects", "only_exits",
+    "exits_during_calls", "forks_again", "during_calls", "in_processes",
 )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import DiagnosticException
 
 from treadle.compile_options import CompileOptions
-from treadle.errors import TreadleError
+from treadle.errors import TOO_DEEP, TreadleError
 from treadle.passes.instruments import Instrument
 from treadle.passes.legality import check_legal
 from treadle.passes.registry import parse_passes, unknown
@@ -252,6 +252,8 @@ def _run(context: Context, module: ModuleOp, stage: Stage, step: ModulePass, ins
         raise TreadleError(str(error).splitlines()[0], f"pass '{step.name}'") from error
     except TreadleError:
         raise
+    except RecursionError as error:
+        raise TreadleError("the IR nests too deeply", f"pass '{step.name}'", TOO_DEEP) from error
     except Exception as error:
         error.add_note(f"in pass '{step.name}' of stage '{stage.name}'")
         raise

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+TOO_DEEP = "fewer operations inside, or computed from, each other: a few hundred"
+"""What is accepted of an input on which a recursion does not end."""
+
 
 class TreadleError(Exception):
     """A failure that names the thing, the place, and what would be accepted instead.

@@ -50,6 +50,28 @@ def empty(folder: Path) -> Path:
     return path
 
 
+NESTED = {
+    "a chain of index arithmetic": (
+        "".join(f"  %v{n + 1} = arith.addi %v{n}, %v{n} : index\n" for n in range(1500))
+        + "  %p = arith.cmpi slt, %v1500, %v0 : index\n"
+    ),
+    "loops inside each other": (
+        "  %c = arith.constant 1 : index\n"
+        + "".join(f"scf.for %i{n} = %c to %v0 step %c {{\n" for n in range(400)) + "}\n" * 400
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("body", NESTED.values(), ids=NESTED)
+@pytest.mark.parametrize("options", [["-p", "loop-simplify-index"], ["--from", "plan"]])
+def test_ir_that_nests_too_deeply(
+    body: str, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "deep.mlir"
+    path.write_text(f"loop.func @k(%A : memref<4xf32>) grid(%b in 8) threads(%v0 in 1) {{\n{body}}}\n")
+    refused(capsys, opt_main([str(path), *options]), "nests too deeply; accepted: fewer")
+
+
 REFUSED_MODELS: dict[str, tuple[Make, tuple[str, ...]]] = {
     "corrupt": (corrupt, ("m.onnx", "corrupt or truncated", "accepted: a complete .onnx file")),
     "truncated": (truncated, ("m.onnx", "truncated", "accepted: a complete .onnx file")),

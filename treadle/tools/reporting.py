@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from treadle.errors import TreadleError
+from treadle.errors import TOO_DEEP, TreadleError
 from treadle.lazy import lazy_module
 
 if TYPE_CHECKING:
@@ -35,6 +35,9 @@ def run_reporting(tool: str, action: Callable[[], int]) -> int:
         return REJECTED
     except TreadleError as error:
         print(f"{tool}: {error}", file=sys.stderr)
+        return REJECTED
+    except RecursionError:
+        print(f"{tool}: the input nests too deeply; accepted: {TOO_DEEP}", file=sys.stderr)
         return REJECTED
     except OSError as error:
         # What is read and written by name was answered where it happened; this is a full disk under stdout or a cache.
