@@ -1,1 +1,1 @@
-"""What the IR can say: graph, task, loop, schedule and cuda, one package each."""
+"""The dialects, a package each, and what passes ask about the operations of all of them."""

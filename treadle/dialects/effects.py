@@ -1,7 +1,7 @@
-"""What an operation does beside computing its results, read from its traits.
+"""The side effects of operations, read from their traits.
 
 Folding, hoisting, vectorising and printing ask here whether an operation may be computed earlier, later, twice or not
-at all. An operation of Treadle's own declares its effects where it is defined; `UNDECLARED` has those of xDSL's
+at all. Treadle's operations declare their effects where they are defined; `UNDECLARED` has those of xDSL's
 operations that declare none, and is the only such list. Buffers never overlap.
 """
 
@@ -52,7 +52,7 @@ Access = tuple[MemoryEffectKind, SSAValue | None]
 
 
 class Convergent(OpTrait):
-    """All lanes of a warp or threads of a block take part: the operation stays under the conditions it stands under."""
+    """All lanes of a warp or threads of a block take part: the operation moves neither into nor out of a branch."""
 
 
 class OrdersMemory(MemoryEffect):

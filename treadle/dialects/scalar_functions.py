@@ -1,4 +1,4 @@
-"""The functions on floats that a kernel may compute: one row each, and all that is known of it.
+"""The functions on floats that a kernel may compute: one row each, with all facts about it.
 
 The evaluator, the definitions of operators, the ONNX frontend, what may be printed for which target, the printers, the
 costs in fusion, and the tests take their entries from these rows. A function that the C library and CUDA both have is
@@ -31,7 +31,7 @@ _POLYNOMIAL = 25
 
 @dataclass(frozen=True)
 class Ulps:
-    """By how many floats a result may miss the correctly rounded one, over the full range."""
+    """The largest distance of a result from the correctly rounded one, in floats, over the full range."""
 
     f32: int
     f64: int
@@ -43,21 +43,21 @@ class ScalarFunction:
 
     name:       what the C library calls it: `atan` stands for `atanf` of floats and `atan` of doubles
     operation:  what it is in the IR
-    numpy:      its definition on arrays of one type, of which NumPy computes any precision
+    numpy: its definition on arrays, in the precision of their type
     operands:   how many it takes
     kind:       of the `graph.unary` or `graph.binary` that is this function; None if no operator is
     onnx:       the ONNX operator that is this function of floats, if there is one
     header:     that kernels call `treadle_<name>`, which treadle.h and treadle_cuda.h define, instead of the library:
                 where a version of our own is faster or more exact, or where the libraries differ
-    cuda_types: the types that it has on a GPU; on a CPU it has all
+    cuda_types: the types for which a GPU has it; a CPU has it for all
     cpu_ulps:   the error on a CPU; None: exact in every type. Sources: treadle_math.h for exp, log, tanh and erf of
                 floats; for the others glibc's manual, "Known Maximum Errors in Math Functions"
     cuda_ulps:  the error on a GPU, likewise. Source: CUDA C++ Programming Guide, appendix "Mathematical Functions",
                 maximum errors in ulp, CUDA 11 and later; sqrt with NVRTC's `-prec-sqrt=true`
     cost:       simple operations that it takes, about: 10 for a root or an exponential, 25 for a polynomial of several
                 pieces, or two of the others
-    spread:     the standard deviation of samples that show how it bends
-    any_zero:   that of two equal zeros the target chooses one
+    spread: the standard deviation of samples on which the function is far from linear
+    any_zero: of zeros of both signs, the target may give either
     """
 
     name: str

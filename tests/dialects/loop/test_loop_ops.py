@@ -155,7 +155,7 @@ REJECTED = [
     (VALUES + "%r = loop.strided_load %B[%i] by 2 : memref<64xf32>, f32", "expected a vector, got f32"),
     (
         VALUES + "%r = loop.strided_load %B[%i] by 2 : memref<64xf32>, vector<16xf16>",
-        "vector<16xf16> holds no elements of memref<64xf32>",
+        "vector<16xf16> and memref<64xf32> differ in element type",
     ),
     (
         VALUES + "%r = loop.strided_load %B[%i] by 2 where %short else %z : memref<64xf32>, vector<16xf32>",

@@ -25,8 +25,8 @@ def test_every_chunk_has_a_place_of_its_own(row: int):
 def test_eight_rows_of_a_matrix_meet_in_no_bank(row: int):
     swizzle = swizzle_of_rows(row, 2)
     for first, chunk in product(range(0, 64, 8), range(row // 16)):
-        places = [(line * row + swizzle.place(line, chunk) * 16) % LINE for line in range(first, first + 8)]
-        assert len(set(places)) == 8
+        positions = [(line * row + swizzle.stored_chunk(line, chunk) * 16) % LINE for line in range(first, first + 8)]
+        assert len(set(positions)) == 8
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -34,8 +34,8 @@ def test_eight_lanes_that_copy_neighbouring_chunks_meet_in_no_bank(row: int):
     swizzle, chunks = swizzle_of_rows(row, 2), row // 16
     for first in range(0, 64 * chunks, 8):
         tasks = [divmod(task, chunks) for task in range(first, first + 8)]
-        places = [(line * row + swizzle.place(line, chunk) * 16) % LINE for line, chunk in tasks]
-        assert len(set(places)) == 8
+        positions = [(line * row + swizzle.stored_chunk(line, chunk) * 16) % LINE for line, chunk in tasks]
+        assert len(set(positions)) == 8
 
 
 @pytest.mark.parametrize("row", (64, 128, 256, 512))

@@ -1,7 +1,7 @@
-"""The `cuda` dialect: what a GPU kernel does beyond arithmetic, loops and plain memory accesses.
+"""The `cuda` dialect: what GPU kernels need beyond arithmetic, loops and plain memory accesses.
 
 Kernels, thread and block ids, shared memory, barriers, warp operations, asynchronous copies and tensor core
-products. It knows neither tensors nor task mappings. Everything else in a kernel is `arith`, `math`, `scf`,
+products. It depends on neither tensors nor task mappings. Everything else in a kernel is `arith`, `math`, `scf`,
 `memref` and `vector`.
 """
 

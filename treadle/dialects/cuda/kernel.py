@@ -1,4 +1,4 @@
-"""Kernels of the `cuda` dialect, and the values that tell threads and blocks apart."""
+"""Kernels of the `cuda` dialect, and the coordinates of threads and blocks."""
 
 from __future__ import annotations
 

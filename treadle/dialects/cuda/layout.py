@@ -27,7 +27,7 @@ _INTEGER_WIDTHS = (1, 8, 16, 32, 64)
 
 
 def element_bytes(element_type: Attribute) -> int | None:
-    """Bytes that one element takes in memory, or None for a type that CUDA text cannot hold.
+    """Bytes that one element takes in memory, or None for a type that CUDA text has no equivalent of.
 
     An `i1` is a byte and an `index` is eight; a vector is its elements.
     """
@@ -73,9 +73,8 @@ def is_global(buffer: AnyMemRef) -> bool:
 def row_misalignment(buffer: AnyMemRef, align: int) -> str | None:
     """Why rows of `buffer` cannot all start at multiples of `align` bytes; None if they may.
 
-    The innermost stride must be one element, and every other stride a multiple of `align` bytes. An extent
-    of one never moves, so its stride does not matter; a stride that is not static is given the benefit of
-    the doubt.
+    The innermost stride must be one element, and every other stride a multiple of `align` bytes. An extent of one never
+    moves, so its stride does not matter; a stride that is not static is assumed to be aligned.
     """
     size = element_bytes(buffer.element_type)
     strides = buffer.get_strides()

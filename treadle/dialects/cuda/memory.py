@@ -87,15 +87,14 @@ class AllocOp(IRDLOperation):
 @irdl_op_definition
 class BarrierOp(IRDLOperation):
     """
-    Waits until every thread of the block is here; their earlier accesses to memory are then seen by all of
-    them.
+    Waits until every thread of the block has arrived; their earlier accesses to memory are then visible to all of them.
 
     ```mlir
     cuda.barrier
     ```
 
-    Every thread of the block must reach it. That is not verified: whoever inserts it keeps it out of
-    control flow that depends on the thread.
+    Every thread of the block must reach it. That is not verified: passes that insert it must keep it out of control
+    flow that depends on the thread.
     """
 
     name = "cuda.barrier"
@@ -154,8 +153,8 @@ class CpAsyncOp(IRDLOperation):
     """
     Starts a copy of 4, 8 or 16 bytes from global to shared memory, without passing through registers.
 
-    It is complete for this thread after a `cuda.cp_async_wait` that covers its group, and for the block
-    after a barrier behind that. Where the predicate is false nothing is read, and zeros are written.
+    It is complete for this thread after a `cuda.cp_async_wait` that covers its group, and for the block after a barrier
+    that follows. Where the predicate is false nothing is read, and zeros are written.
 
     ```mlir
     cuda.cp_async %a[%i, %k], %tile[%r, %c] bytes 16 where %inside

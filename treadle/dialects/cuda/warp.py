@@ -1,4 +1,4 @@
-"""What the 32 lanes of a warp do together: shuffles and tensor core products.
+"""Operations of the 32 lanes of a warp together: shuffles and tensor core products.
 
 All lanes of the warp must reach these ops. They read and write no memory of their own accord
 (`cuda.ldmatrix` reads), so an unused one may be erased; but none is speculatable, since hoisting it out of
@@ -52,13 +52,13 @@ from treadle.dialects.effects import Convergent
 WARP_SIZE = 32
 
 Fragment = VectorType[Any]
-"""What one lane holds of a matrix: registers x elements in a register."""
+"""A lane's part of a matrix: registers x elements in a register."""
 
 
 @irdl_op_definition
 class ShuffleOp(IRDLOperation):
     """
-    The value that another lane of the warp holds: `down` reads from lane `l + n`, `up` from `l - n`, `xor`
+    The value of another lane of the warp: `down` reads from lane `l + n`, `up` from `l - n`, `xor`
     from `l ^ n` and `idx` from `n`, where `l` is the reader and `n` the operand. A lane past either end
     reads itself.
 
@@ -103,7 +103,7 @@ class LdmatrixOp(IRDLOperation):
     Loads 1, 2 or 4 matrices of 8x8 elements of 16 bits from shared memory, in the layout that `cuda.mma`
     wants.
 
-    Lane `8m + r` passes the place of row `r` of matrix `m`: eight elements, 16 bytes. Register `m` of lane
+    Lane `8m + r` passes the address of row `r` of matrix `m`: eight elements, 16 bytes. Register `m` of lane
     `l` then holds elements `2(l % 4)` and `2(l % 4) + 1` of row `l / 4` of matrix `m`, or with `transpose`
     of column `l / 4`.
 
@@ -177,7 +177,7 @@ class LdmatrixOp(IRDLOperation):
 
 @dataclass(frozen=True)
 class MmaFragments:
-    """What one lane holds of the operands of one tensor core product."""
+    """A lane's parts of the operands of one tensor core product."""
 
     a: Fragment
     b: Fragment

@@ -1,4 +1,4 @@
-"""Where the largest or the smallest element lies."""
+"""The position of the largest or smallest element along a dimension."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class ArgReductionOp(Operator):
     %y = graph.arg_reduction "max" %x {dim = 1 : i64, keep = 1 : i64, last = 0 : i64}
         : (tensor<4x8xf32>) -> tensor<4x1xi64>
     ```
-    Of several, the first, or with `last` the last; a NaN is larger and smaller than any number. With `keep`, the
-    dimension stays with extent 1. Rejected: an unknown kind, a dimension out of range or of extent 0,
-    elements other than floats and integers of more than one bit.
+    Of equal elements, the first counts, or with `last` the last; a NaN counts as larger, and as smaller, than any
+    number. With `keep`, the dimension stays with extent 1. Rejected: an unknown kind, a dimension out of range or of
+    extent 0, elements other than floats and integers of more than one bit.
     """
 
     name = "graph.arg_reduction"

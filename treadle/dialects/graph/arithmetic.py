@@ -1,4 +1,4 @@
-"""What the values of tensors and definitions are in an evaluation, and how one computes with them."""
+"""Arithmetics of the evaluator: how values of tensors and definitions are represented and computed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ V = TypeVar("V", bound=Shaped)
 
 
 class Arithmetic(Protocol[V]):
-    """What the values of tensors and of definitions are, and how one computes with them.
+    """How values of tensors and of definitions are represented and computed.
 
     The axes of values are those of the iteration space (`numpy_reads`). `folded` counts the leftmost of them, over
     which a reduction runs.

@@ -22,7 +22,7 @@ INLINE_LIMIT = 16
 
 @irdl_attr_definition
 class BlobAttr(ParametrizedAttribute):
-    """A large constant, held outside the text in the content-addressed store.
+    """A large constant, stored outside the text in the content-addressed store.
 
     Names the SHA-256 of the little-endian, row-major bytes and their number:
 

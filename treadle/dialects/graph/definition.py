@@ -106,7 +106,7 @@ class DefinitionBuilder:
         return self.insert(arith.SelectOp(condition, a, b))
 
     def all(self, conditions: Sequence[Scalar]) -> Scalar | None:
-        """The conjunction, or None of none."""
+        """The conjunction of conditions; None if there are none."""
         result: Scalar | None = None
         for condition in conditions:
             result = condition if result is None else self.binary("and", result, condition)

@@ -68,7 +68,7 @@ def _value(arithmetic: Arithmetic[V], op: Operation, env: Mapping[SSAValue, V]) 
     if isinstance(op, ConstantOp):
         return arithmetic.lift(constant_array(op))
     if isinstance(op, ReshapeOp):
-        # Its definition divides and multiplies every index, slowly, to say this.
+        # A shortcut: its definition divides and multiplies every index.
         return arithmetic.reshape(env[op.x], op.shape)
     if isinstance(op, Operator):
         if 0 in op.shape:
@@ -77,7 +77,7 @@ def _value(arithmetic: Arithmetic[V], op: Operation, env: Mapping[SSAValue, V]) 
         try:
             return _elements(arithmetic, compute, env)
         finally:
-            # A definition that is left behind would count as a user of the operands.
+            # A definition that is not erased would count as a user of the operands.
             compute.erase()
     if isinstance(op, ComputeOp):
         return _elements(arithmetic, op, env)

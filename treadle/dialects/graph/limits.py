@@ -1,4 +1,4 @@
-"""How large tensors may be: a shape is a few bytes of text, and what it asks for is allocated."""
+"""Limits on the sizes of tensors: a few bytes of text can describe a tensor of any size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TensorSizes:
         self._total = 0
 
     def add(self, type: TensorType) -> None:
-        """Counts a tensor; VerifyException if it, or all together, are too large to be computed."""
+        """Counts a tensor; VerifyException if it is too large, or all tensors together are."""
         shape = type.get_shape()
         check_rank(shape)
         # A symbolic extent counts as none.

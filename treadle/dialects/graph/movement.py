@@ -287,7 +287,7 @@ class PadOp(Operator):
 
 
 def _folded(b: DefinitionBuilder, i: Scalar, extent: int, mode: str) -> Scalar:
-    """An index beyond a border led back inside."""
+    """An index beyond a border, mirrored or clamped into the interior."""
     low = b.constant(0) if mode == "edge" else b.binary("sub", 0, i)
     high = b.constant(extent - 1) if mode == "edge" else b.binary("sub", 2 * extent - 2, i)
     i = b.select(b.binary("lt", i, 0), low, i)
@@ -334,7 +334,7 @@ class GatherOp(Operator):
         )
         given = b.at(self.indices, index[dim : dim + rank])
         if given.type == i64:
-            # A GPU's index may have 32 bits: what is outside has to stay outside when it is cut off.
+            # A GPU's index may have 32 bits: one that is out of range has to stay out of range when it is truncated.
             given = b.binary("min", given, b.constant(extent - 1, i64))
             given = b.binary("max", given, b.constant(-extent, i64))
         chosen = b.insert(arith.IndexCastOp(given, IndexType()))
@@ -351,8 +351,8 @@ class ResizeOp(Operator):
     ```mlir
     %y = graph.resize %x {shape = array<i64: 1, 8, 26, 26>} : (tensor<1x8x13x13xf32>) -> tensor<1x8x26x26xf32>
     ```
-    (ONNX's Resize with nearest, asymmetric, floor.) Rejected: a shape of another rank, an
-    extent below 0, elements made of none.
+    (ONNX's Resize with nearest, asymmetric, floor.) Rejected: a shape of another rank, an extent below 0, elements of
+    an empty source.
     """
 
     name = "graph.resize"

@@ -1,6 +1,6 @@
 """The host dialect: the program that launches a module's kernels, in order, on planned memory.
 
-It knows buffers by kind and place, and kernels by their symbols: nothing of what a kernel computes.
+It refers to buffers by kind and offset, and to kernels by their symbols; it does not depend on what a kernel computes.
 """
 
 from xdsl.ir import Dialect

@@ -36,7 +36,7 @@ class BufferOp(IRDLOperation):
     %n = host.buffer zeroed 0 : memref<16xi32>
     ```
     Inputs and outputs are numbered, the arena and the zeroed memory are addressed in bytes. Launches run one after
-    another and leave zeroed memory as they found it, so that all may use the same. Rejected: a kind without its number
+    another, and each leaves the zeroed memory zero, so that all may use the same. Rejected: a kind without its number
     or value.
     """
 

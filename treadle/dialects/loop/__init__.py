@@ -3,9 +3,9 @@
 Kernels: `kernel.py`; the program that launches them is the host dialect's. Loads, stores, buffers and barriers:
 `access.py`, between blocks: `arrive.py`; of vectors with masks and strides: `strided_access.py`; comparisons and
 selections of vectors: `vector_compare.py`. Copies to shared memory, which may be asynchronous: `copy.py`; products of
-tiles on tensor cores: `tile_product.py`; folds of a warp: `warp.py`. Which of them belong to which target says
-`treadle/passes/legality.py`. Everything else that a kernel says is upstream's `arith`, `math`, `scf`, and the task
-dialect's `task.for`.
+tiles on tensor cores: `tile_product.py`; folds of a warp: `warp.py`. `treadle/passes/legality.py` lists which of them
+    belong to which target. Everything else in a kernel is upstream's `arith`, `math`, `scf`, and the task dialect's
+    `task.for`.
 """
 
 from xdsl.ir import Dialect

@@ -1,4 +1,4 @@
-"""What a kernel's body does with buffers: load, store, alloc, barrier."""
+"""Buffers of a kernel: load, store, alloc, barrier."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Space(StrEnum):
 @irdl_attr_definition
 class SpaceAttr(EnumAttribute[Space]):
     """The memory space of a buffer that a kernel allocates: private to a thread, shared by its block, or by all
-    blocks of the launch: `device` for scratch memory, `zeroed` for memory that is 0 before and behind every launch.
+    blocks of the launch: `device` for scratch memory, `zeroed` for memory that is 0 before and after every launch.
 
     ```mlir
     memref<64x8xf32, #loop.space<shared>>
@@ -68,8 +68,8 @@ class SwizzleAttr(MemRefLayoutAttr, Data[Swizzle]):
     ```mlir
     memref<3x128x32xf16, #loop.swizzle<8, 2, 4>, #loop.space<shared>>
     ```
-    The last two dimensions are the rows and the elements of a row. Indices name elements as if there were no
-    layout; `loop-resolve-swizzles` computes where they lie.
+    The last two dimensions are the rows and the elements of a row. Indices are those of the unpermuted matrix;
+    `loop-resolve-swizzles` computes the permuted ones.
     """
 
     name = "loop.swizzle"

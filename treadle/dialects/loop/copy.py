@@ -1,4 +1,4 @@
-"""Copies into a block's shared buffers: what to copy, and when it has arrived."""
+"""Copies into a block's shared buffers, and waits for those that are asynchronous."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _is_shared(type: MemRefType) -> bool:
 
 @irdl_op_definition
 class CopyOp(IRDLOperation, HasIndexRanges):
-    """The calling thread fills `extent` consecutive places of a shared buffer's row with the region's values.
+    """The calling thread writes the region's values to `extent` consecutive elements of a shared buffer's row.
 
     ```mlir
     loop.copy async (%e in 8) to %tile[%stage, %i, %k] {
@@ -71,10 +71,10 @@ class CopyOp(IRDLOperation, HasIndexRanges):
     } : memref<3x128x32xf16, #loop.space<shared>>
     ```
     Element `e` goes to the last index plus `e`. A synchronous copy is complete when the operation is. One marked
-    `async` may be under way until a `loop.wait` that covers its group, and is seen by other threads after a barrier
-    behind that; `loop-lower-copies` decides how it is made. The region loads like any other code of a kernel, so that
-    a prologue is fused into the copy: one that only moves data changes address and predicate.
-    Rejected: a destination that is not shared, an extent below 1, a value of another type.
+    `async` may be incomplete until a `loop.wait` that covers its group, and is visible to other threads after a barrier
+    that follows; `loop-lower-copies` chooses its instructions. The region loads like any other code of a kernel, so
+    that a prologue is fused into the copy: one that only moves data changes address and predicate. Rejected: a
+    destination that is not shared, an extent below 1, a value of another type.
     """
 
     name = "loop.copy"
@@ -160,16 +160,15 @@ class CopyOp(IRDLOperation, HasIndexRanges):
 
 @irdl_op_definition
 class AsyncCopyOp(IRDLOperation):
-    """Starts a copy of consecutive elements of a global buffer to consecutive places of a shared buffer's row.
+    """Starts a copy of consecutive elements of a global buffer to consecutive elements of a shared buffer's row.
 
     ```mlir
     loop.async_copy 8 %A[%at], %tile[%stage, %i, %k] where %inside
         : memref<98304xf16>, memref<3x128x32xf16, #loop.space<shared>>
     ```
-    Where the predicate is false nothing is read, and zeros are written. What `loop-lower-copies` makes of a
-    `loop.copy async` that only moves aligned data; complete as that is.
-    Rejected: a source that is not global, a destination that is not shared, different element types, fewer than one
-    element.
+    Where the predicate is false nothing is read, and zeros are written. `loop-lower-copies` turns a `loop.copy async`
+    that only moves aligned data into it; it is complete when that would be. Rejected: a source that is not global, a
+    destination that is not shared, different element types, fewer than one element.
     """
 
     name = "loop.async_copy"

@@ -233,7 +233,7 @@ def _parse_tensor(parser: Parser) -> TensorType:
 
 @irdl_op_definition
 class FuncOp(IRDLOperation, HasIndexRanges):
-    """A kernel by itself: what `loop.kernel` becomes once buffers are planned.
+    """A kernel as a function of buffers: what `loop.kernel` becomes in memory planning.
 
     ```mlir
     loop.func @matmul(%A : memref<98304xf32>, %C : memref<393216xf32>) grid(%b in 96) threads(%t in 256) {

@@ -41,7 +41,7 @@ def mask_of(type: VectorType) -> VectorType:
 
 @irdl_op_definition
 class LaneMaskOp(IRDLOperation):
-    """The lanes from `lo` up to, without, `hi`; bounds beyond the vector stand for its ends.
+    """The lanes from `lo`, inclusive, to `hi`, exclusive; bounds outside the vector are clamped.
 
     ```mlir
     %m = loop.lane_mask %lo, %hi : vector<16xi1>
@@ -67,14 +67,14 @@ class LaneMaskOp(IRDLOperation):
 
 
 class _StridedAccess(IRDLOperation):
-    """What both strided accesses verify."""
+    """The common verification of strided accesses."""
 
     def _check(self, buffer: SSAValue, indices: Sequence[SSAValue], vector: VectorType, mask: SSAValue | None) -> None:
         assert isinstance(buffer.type, MemRefType)
         if len(indices) != buffer.type.get_num_dims():
             raise VerifyException(f"{len(indices)} indices into {buffer.type}: expected {buffer.type.get_num_dims()}")
         if vector.get_element_type() != buffer.type.get_element_type():
-            raise VerifyException(f"{vector} holds no elements of {buffer.type}")
+            raise VerifyException(f"{vector} and {buffer.type} differ in element type")
         if mask is not None and mask.type != mask_of(vector):
             raise VerifyException(f"the mask of {vector} is {mask_of(vector)}, not {mask.type}")
 
@@ -88,7 +88,7 @@ def _print_address(printer: Printer, buffer: SSAValue, indices: Sequence[SSAValu
 
 @irdl_op_definition
 class StridedLoadOp(_StridedAccess):
-    """A vector of elements `stride` apart along the last dimension; lanes without mask are not read.
+    """A vector of elements `stride` apart along the last dimension; lanes that are masked off are not read.
 
     ```mlir
     %v = loop.strided_load %A[%i] by 2 where %m else %z : memref<64xf32>, vector<16xf32>
@@ -167,7 +167,7 @@ class StridedLoadOp(_StridedAccess):
 
 @irdl_op_definition
 class StridedStoreOp(_StridedAccess):
-    """Writes a vector to elements `stride` apart along the last dimension; lanes without mask are not written.
+    """Writes a vector to elements `stride` apart along the last dimension; lanes that are masked off are not written.
 
     ```mlir
     loop.strided_store %v, %A[%i] by 196 where %m : memref<6272xf32>, vector<16xf32>

@@ -1,4 +1,4 @@
-"""Tile products: what the 32 lanes of a warp load and multiply together.
+"""Tile products on tensor cores, which the 32 lanes of a warp load and multiply together.
 
 A matrix is spread over the lanes as *fragments*, `registers x elements in a register` a lane. Every lane of the
 warp must reach these operations together.
@@ -36,7 +36,7 @@ PRODUCT_K: Mapping[Attribute, int] = {f16: 16, bf16: 16, f32: 8}
 
 
 def fragments(element: Attribute) -> tuple[VectorType, VectorType, VectorType]:
-    """What a lane holds of A (16 x K), of B (K x 8) and of C (16 x 8) for operands of an element type."""
+    """A lane's fragments of A (16 x K), of B (K x 8) and of C (16 x 8) for operands of an element type."""
     packed = PRODUCT_K[element] // 8
     return VectorType(element, [4, packed]), VectorType(element, [2, packed]), VectorType(f32, [2, 2])
 
@@ -49,11 +49,11 @@ class LoadMatrixOp(IRDLOperation):
     %a = loop.load_matrix %tile[%stage, %row, %column] : memref<3x128x32xf16, #loop.space<shared>> -> vector<4x2xf16>
     %b = loop.load_matrix transpose %tile[%row, %column] : memref<32x128xf16, #loop.space<shared>> -> vector<2x2xf16>
     ```
-    Lane `8m + r` says where row `r` of matrix `m` begins. Register `m` of lane `l` then holds 4 bytes of row `l / 4` of
-    matrix `m`, those at `l % 4`; with `transpose` elements `2(l % 4)` and `2(l % 4) + 1` of column `l / 4`. Four
-    registers may be two times two, for two tile products' B: `vector<2x2x2xf16>`.
-    Rejected: a buffer that is not shared, elements other than f16, bf16 and f32, `transpose` of f32, a result that is
-    no 1, 2 or 4 registers of 4 bytes.
+    Lane `8m + r` gives the address of row `r` of matrix `m`. Register `m` of lane `l` then holds 4 bytes of row `l / 4`
+    of matrix `m`, those at `l % 4`; with `transpose` elements `2(l % 4)` and `2(l % 4) + 1` of column `l / 4`. Four
+    registers may be two times two, for two tile products' B: `vector<2x2x2xf16>`. Rejected: a buffer that is not
+    shared, elements other than f16, bf16 and f32, `transpose` of f32, a result that is no 1, 2 or 4 registers of 4
+    bytes.
     """
 
     name = "loop.load_matrix"

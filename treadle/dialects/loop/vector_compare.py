@@ -14,7 +14,7 @@ from xdsl.utils.exceptions import VerifyException
 from treadle.dialects.loop.strided_access import mask_of, parse_vector
 
 LANE_COMPARISONS = ("oeq", "ogt", "oge", "olt", "ole", "une")
-"""The kinds of comparison: those that C's operators mean, so that a lane with NaN is on for `une` only."""
+"""The kinds of comparison: those of C's operators, so that a lane with NaN is true for `une` only."""
 
 
 @irdl_op_definition

@@ -1,4 +1,4 @@
-"""What the lanes of a warp do together without shared memory."""
+"""Reductions of a warp without shared memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def lanes_fold(kind: str, type: Attribute) -> bool:
 
 @irdl_op_definition
 class WarpReduceOp(IRDLOperation):
-    """The fold of a value over each group of `width` consecutive lanes of a warp, known to every lane of the group.
+    """The fold of a value over each group of `width` consecutive lanes of a warp, which every lane of the group
+    receives.
 
     ```mlir
     %s = loop.warp_reduce add %v over 32 : f32

@@ -1,6 +1,6 @@
 """The task dialect: which worker does which tasks, in which order (Hidet, ASPLOS 2023, section 5.1).
 
-It knows nothing of what a task is.  `mapping` holds the algebra as plain values.
+It does not depend on what a task is.  `mapping` holds the algebra as plain values.
 """
 
 from xdsl.ir import Dialect

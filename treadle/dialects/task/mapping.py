@@ -148,7 +148,7 @@ class Mapping:
         return tuple(itertools.chain.from_iterable(p.loops for p in self.parts))
 
     def task(self, worker: Any, steps: Sequence[Any]) -> tuple[Any, ...]:
-        """The task of `worker` where the loops stand at `steps`.
+        """The task of `worker` at loop indices `steps`.
 
         Works on integers and on symbolic expressions alike: anything with `+ * // %`.
         """

@@ -64,10 +64,10 @@ def aligned(compute: ComputeOp, members: Mapping[SSAValue, Alignment]) -> Alignm
     source = next((tensor for tensor in read if is_bijective_in(compute, tensor)), None)
     if source is None:
         return "the user is not bijective in it"
-    places = [_root_index(compute, members[tensor]) for tensor in read]
-    root, first = members[source].root, places[read.index(source)]
-    for tensor, place in zip(read, places, strict=True):
-        if first is None or place is None or members[tensor].root is not root or not _same(compute, first, place, root):
+    indices = [_root_index(compute, members[tensor]) for tensor in read]
+    root, first = members[source].root, indices[read.index(source)]
+    for tensor, index in zip(read, indices, strict=True):
+        if first is None or index is None or members[tensor].root is not root or not _same(compute, first, index, root):
             return "the user also reads elements of the group that are not available there"
     assert first is not None
     own: dict[Hashable, Expr] = dict(zip(compute.body.block.args, operand_variables(compute.result), strict=True))

@@ -96,8 +96,8 @@ class _Images:
             owner = value.owner
             if isinstance(owner, Operation):
                 transposed.location = owner.location
-            place = InsertPoint.after(owner) if isinstance(owner, Operation) else InsertPoint.at_start(self.block)
-            Rewriter.insert_op(transposed, place)
+            point = InsertPoint.after(owner) if isinstance(owner, Operation) else InsertPoint.at_start(self.block)
+            Rewriter.insert_op(transposed, point)
             self._forms[value] = transposed.result
         return self._forms[value]
 

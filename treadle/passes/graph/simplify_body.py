@@ -78,11 +78,11 @@ def _decided(op: arith.CmpiOp, lhs: Expr, rhs: Expr) -> bool | None:
     return None if less is None else less == positive
 
 
-def _boolean(place: Operation, value: bool) -> SSAValue:
+def _boolean(before: Operation, value: bool) -> SSAValue:
     constant = arith.ConstantOp(IntegerAttr(int(value), i1))
-    block = place.parent_block()
+    block = before.parent_block()
     assert block is not None
-    block.insert_op_before(constant, place)
+    block.insert_op_before(constant, before)
     return constant.result
 
 

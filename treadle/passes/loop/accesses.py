@@ -1,4 +1,4 @@
-"""The accesses of a kernel to its buffers, as far as what they cost depends on them: places, widths, predicates."""
+"""The accesses of a kernel to its buffers, with what their cost depends on: indices, widths, predicates."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from treadle.dialects.loop import (
 
 WARP = 32
 SECTOR_BYTES = 32
-"""What global memory and the caches in front of it move at once."""
+"""The unit in which global memory and its caches transfer data."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """Where each lane reads or writes: `elements` from the place at `indices` on. Only the first `lanes` count."""
+    """What each lane reads or writes: `elements` elements from `indices` on. Only the first `lanes` lanes take part."""
 
     buffer: SSAValue
     indices: Sequence[SSAValue]
@@ -39,7 +39,7 @@ class Access:
     lanes: int = WARP
     predicate: SSAValue | None = None
     mask: SSAValue | None = None
-    """The elements, of several, that are accessed; all without."""
+    """Which of several elements are accessed; None means all."""
     stride: int = 1
     """From one element to the next, along the last dimension."""
 
@@ -64,7 +64,7 @@ class Access:
 
     @property
     def strides(self) -> list[int]:
-        """Elements from one place to the next, along each dimension of the buffer."""
+        """Row-major strides of the buffer, in elements."""
         shape = self.type.get_shape()
         return [prod(shape[n + 1 :]) for n in range(len(shape))]
 
@@ -97,7 +97,7 @@ def accesses(op: Operation) -> list[Access]:
     if isinstance(op, ArriveOp):
         return [Access(op.counters, [op.index], 1, True, lanes=1)]
     if isinstance(op, LoadMatrixOp):
-        # Eight lanes name the rows of each matrix, 16 bytes each.
+        # Eight lanes give the addresses of the rows of each matrix, 16 bytes each.
         row = 4 * op.fragment.type.get_shape()[-1]
         return [Access(op.buffer, op.indices, row, False, lanes=8 * op.matrices)]
     return []

@@ -1,4 +1,4 @@
-"""How many elements of a copy one access can take, and what it computes for one of them."""
+"""How many elements of a copy one access can move, and its computation for one of them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Elements:
     extent: int
 
     def widest_group(self, indices: Sequence[SSAValue], predicate: SSAValue | None, limit: int) -> int:
-        """The largest power of two up to `limit`, and a divisor of the extent, of elements that lie next to one
-        another, begin at a multiple of their number, and are all accessed or none; at least 1."""
+        """The largest group of elements that one access can move: consecutive, aligned, and under one predicate. A
+        power of two up to `limit` that divides the extent; at least 1."""
         width = 1
         while width * 2 <= limit and self.extent % (width * 2) == 0:
             width *= 2
@@ -35,24 +35,24 @@ class Elements:
             width //= 2
         return width
 
-    def at(self, value: SSAValue, element: SSAValue, place: InsertPoint) -> SSAValue:
-        """The value that a pure computation of the block has for `element`, computed at `place`."""
-        return self._copied(value, {self.variable: element}, place)
+    def at(self, value: SSAValue, element: SSAValue, point: InsertPoint) -> SSAValue:
+        """The value that a pure computation of the block has for `element`, computed at `point`."""
+        return self._copied(value, {self.variable: element}, point)
 
-    def _copied(self, value: SSAValue, known: dict[SSAValue, SSAValue], place: InsertPoint) -> SSAValue:
+    def _copied(self, value: SSAValue, known: dict[SSAValue, SSAValue], point: InsertPoint) -> SSAValue:
         if value in known or not self._is_inner(value):
             return known.get(value, value)
         op = value.owner
         assert isinstance(op, Operation)
         for operand in op.operands:
-            known[operand] = self._copied(operand, known, place)
+            known[operand] = self._copied(operand, known, point)
         copy = op.clone(known)
-        Rewriter.insert_op(copy, place)
+        Rewriter.insert_op(copy, point)
         known.update(zip(op.results, copy.results, strict=True))
         return known[value]
 
     def computes(self, value: SSAValue) -> bool:
-        """Whether a value needs nothing of the block but pure operations and the variable."""
+        """Whether a value depends on nothing in the block but the variable, by pure operations."""
         if value is self.variable or not self._is_inner(value):
             return True
         op = value.owner

@@ -1,10 +1,10 @@
-"""Which sectors a block of a kernel brings to its multiprocessor, and how many the bytes that it uses would fill.
+"""Sectors that a block of a kernel fetches to its multiprocessor, and how many the bytes that it uses would fill.
 
-`memory_transactions` counts what each access by itself asks of the L1 cache. Where windows overlap, that says little
-about what moves: a warp that reads every second element, and then the others, asks for every sector twice, but L2 sends
-it once, and all of it is used. What is moved in vain are the parts of sectors that no load of the block uses: where
-blocks are cut within a sector, two of them fetch it. This holds as long as what the blocks of a multiprocessor fetch
-stays in its L1 cache, which `Fetched.sectors` tells. Source: CUDA C++ Best Practices Guide 13.0, "Coalesced Access to
+`memory_transactions` counts what each access by itself requests from the L1 cache. Where windows overlap, that
+overstates the traffic: a warp that reads every second element, and then the others, requests every sector twice, but L2
+sends it once, and all of it is used. Wasted are the parts of sectors that no load of the block uses: where two blocks
+meet within a sector, both fetch it. This is true as long as what the blocks of a multiprocessor fetch stays in its L1
+cache, for which `Fetched.sectors` gives the size. Source: CUDA C++ Best Practices Guide 13.0, "Coalesced Access to
 Global Memory".
 """
 
@@ -32,8 +32,8 @@ from treadle.passes.loop.kernels import constant_index
 Lanes: TypeAlias = "NDArray[Any]"
 """One value for each thread of a block."""
 _MOST_ELEMENTS = 1 << 17
-"""Elements that one load of a block reads in all passes of its loops, up to which it is followed: beyond, they do not
-stay in a cache either."""
+"""The most elements that one load of a block may read, in all iterations of its loops, to be analysed: more would not
+stay in a cache."""
 _COMPARISONS = {
     "eq": np.equal, "ne": np.not_equal, "slt": np.less, "sle": np.less_equal, "sgt": np.greater,
     "sge": np.greater_equal, "ult": np.less, "ule": np.less_equal, "ugt": np.greater, "uge": np.greater_equal,
@@ -52,17 +52,17 @@ class Fetched:
 
     @property
     def excess(self) -> int:
-        """Sectors moved in vain."""
+        """Sectors fetched beyond the ideal."""
         return self.sectors - self.ideal_sectors
 
 
 def fetched_sectors(kernel: FuncOp, buffers: Collection[str] | None = None) -> list[Fetched]:
     """What the worst of the first eight blocks and the last one fetches of each buffer in global memory.
 
-    Predicates are obeyed, as far as they compare indices. Buffers are left out that are read at places which indices do
-    not tell (those of a gather), or more often than a cache would matter.
+    Predicates that compare indices are evaluated. Buffers are left out whose elements are not given by index arithmetic
+    (those of a gather), or that are read too often for a cache.
 
-    buffers: whose names are looked at; all, if none are given
+    buffers: names of the buffers to look at; None means all
     """
     last = kernel.grid.value.data - 1
     chosen = sorted({min(n, last) for n in range(8)} | {last})
@@ -89,20 +89,20 @@ class _Block:
         self._threads = np.arange(kernel.threads.value.data)
 
     def fetched(self, buffer: SSAValue, loads: Sequence[tuple[Operation, Access]], block: int) -> Fetched | None:
-        """What the block loads of one buffer; None where that cannot be told."""
+        """What the block loads of one buffer; None where that is unknown."""
         used: list[Lanes] = []
         for op, access in loads:
-            places = self._elements(op, access, block)
-            if places is None:
+            positions = self._elements(op, access, block)
+            if positions is None:
                 return None
-            used += places
+            used += positions
         (size,) = {access.element_bytes or 0 for _, access in loads}
         elements = np.unique(np.concatenate(used)) if used else np.zeros(0, np.int64)
         touched = len(np.unique(elements * size // SECTOR_BYTES))
         return Fetched(name_of(buffer), touched, -(-len(elements) * size // SECTOR_BYTES))
 
     def _elements(self, op: Operation, access: Access, block: int) -> list[Lanes] | None:
-        """The numbers of the elements that one access loads, pass by pass."""
+        """The linear indices of the elements that one access loads, iteration by iteration."""
         indices = [self._reader.read(index) for index in access.indices]
         conditions = _conditions(op, access, self._kernel)
         variables = [v for index in indices for v in index.vars()]
@@ -120,12 +120,12 @@ class _Block:
                 holds = self._holds(condition, at)
                 active &= True if holds is None else holds == wanted
             first: Any = sum(index.evaluate(at) * stride for index, stride in zip(indices, access.strides, strict=True))
-            places = np.broadcast_to(first, self._threads.shape)[active]
-            found.append((places[:, None] + np.arange(access.elements)).ravel())
+            positions = np.broadcast_to(first, self._threads.shape)[active]
+            found.append((positions[:, None] + np.arange(access.elements)).ravel())
         return found
 
     def _compared(self, condition: SSAValue) -> list[Var]:
-        """The variables of the comparisons that a condition is made of."""
+        """The variables of a condition's comparisons."""
         op = condition.owner
         if isinstance(op, arith.AndIOp | arith.OrIOp | arith.XOrIOp):
             return [*self._compared(op.lhs), *self._compared(op.rhs)]
@@ -134,7 +134,7 @@ class _Block:
         return []
 
     def _holds(self, condition: SSAValue, at: Mapping[Any, Any]) -> Lanes | None:
-        """In which threads a condition holds; None where indices do not tell."""
+        """In which threads a condition is true; None where index arithmetic does not decide it."""
         op = condition.owner
         if isinstance(op, arith.AndIOp | arith.OrIOp | arith.XOrIOp):
             lhs, rhs = self._holds(op.lhs, at), self._holds(op.rhs, at)
@@ -148,7 +148,7 @@ class _Block:
 
 
 def _conditions(op: Operation, access: Access, kernel: FuncOp) -> list[tuple[SSAValue, bool]]:
-    """What must be so for an access to happen: its predicate, and the branches that it stands in."""
+    """The conditions under which an access happens: its predicate, and the branches around it."""
     found = [] if access.predicate is None else [(access.predicate, True)]
     inner, outer = op, op.parent_op()
     while outer is not None and outer is not kernel:
@@ -159,7 +159,7 @@ def _conditions(op: Operation, access: Access, kernel: FuncOp) -> list[tuple[SSA
 
 
 def _values_of(variable: Var) -> range | None:
-    """What a loop variable takes; None for other variables, and for loops without constant bounds."""
+    """The values of a loop variable; None for other variables, and for loops without constant bounds."""
     owner = variable.key.owner if isinstance(variable.key, SSAValue) else None
     loop = owner.parent_op() if isinstance(owner, Block) else None
     if not isinstance(loop, scf.ForOp) or owner is None or variable.key is not loop.body.block.args[0]:

@@ -1,4 +1,4 @@
-"""Definitions inside kernels: the body of a `graph.compute` in place of a load or a store."""
+"""Definitions inlined into kernels: the body of a `graph.compute` replaces a load or a store."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ BufferOf = Callable[[SSAValue], SSAValue]
 
 
 class BodyInliner:
-    """Writes a definition's scalar code at one place of a kernel.
+    """Writes a definition's scalar code at one point of a kernel.
 
-    place: in front of which operation; guard: the predicate under which the value is needed, or None
+    before: the operation in front of which it writes; guard: the predicate under which the value is needed, or None
     """
 
-    def __init__(self, compute: ComputeOp, place: Operation, guard: SSAValue | None, otherwise: SSAValue | None):
+    def __init__(self, compute: ComputeOp, before: Operation, guard: SSAValue | None, otherwise: SSAValue | None):
         self._compute = compute
-        self._place = place
         self._guard = guard
         self._otherwise = otherwise
-        self._builder = Builder(InsertPoint.before(place))
+        self._builder = Builder(InsertPoint.before(before))
 
     def value(
         self, index: Sequence[SSAValue], element_of: Callable[[AtOp], SSAValue | None], buffer_of: BufferOf
     ) -> SSAValue:
-        """The element at `index`. `element_of` may give a value at hand for a read; other reads are loads."""
+        """The element at `index`. `element_of` may give a value that exists already for a read; other reads are
+        loads."""
         values: dict[SSAValue, SSAValue] = dict(zip(self._compute.body.block.args, index, strict=True))
         for op in self._compute.body.block.ops:
             if isinstance(op, YieldOp):
@@ -112,7 +112,7 @@ class KernelArguments:
         self.block.erase_arg(self.block.args[position])
 
     def rebuild(self, result_types: Sequence[TensorType] | None = None) -> KernelOp:
-        """The kernel with the new operands, in the old one's place, which is left without a body.
+        """The kernel with the new operands, inserted before the old one, which is left without a body.
 
         Without new types it gives what the old one gave, and replaces it.
         """

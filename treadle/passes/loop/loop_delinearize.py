@@ -54,7 +54,7 @@ class LoopDelinearizePass(ModulePass):
 
 
 def delinearize_kernel(kernel: KernelOp | FuncOp) -> None:
-    """Removes the single-trip loops of one kernel, and splits the others by the digits that it uses."""
+    """Removes the single-trip loops of one kernel, and splits the others by the divisors that it uses."""
     for loop in list(loops_in(kernel.body.block)):
         if trip_count(loop) == 1:
             _inline_single_trip(loop)
@@ -78,27 +78,27 @@ def split_loop(loop: scf.ForOp, trips: int, chain: Sequence[int]) -> None:
     extents = [whole // part for whole, part in zip([trips, *strides], strides, strict=False)]
     constants = _constants_before(loop, (*extents, *strides))
     name = loop.body.block.args[0].name_hint
-    place, carried, base = InsertPoint.before(loop), list(loop.iter_args), None
+    point, carried, base = InsertPoint.before(loop), list(loop.iter_args), None
     outer: scf.ForOp | None = None
     for level, (stride, extent) in enumerate(zip(strides[:-1], extents[:-1], strict=True)):
         block = Block(arg_types=[index, *(value.type for value in carried)])
         _copy_names(loop, block, None if name is None else f"{name}{level}")
-        nest = _level(loop, constants, extent, carried, block, place)
+        nest = _level(loop, constants, extent, carried, block, point)
         _close(loop, nest, outer)
-        place, carried, outer = InsertPoint.at_end(block), list(block.args[1:]), nest
-        digit = _placed(arith.MuliOp(block.args[0], constants[stride]), place, loop)
-        base = digit if base is None else _placed(arith.AddiOp(base, digit), place, loop)
+        point, carried, outer = InsertPoint.at_end(block), list(block.args[1:]), nest
+        digit = _inserted(arith.MuliOp(block.args[0], constants[stride]), point, loop)
+        base = digit if base is None else _inserted(arith.AddiOp(base, digit), point, loop)
     assert base is not None and outer is not None, "a chain has at least one divisor"
     body = loop.body.block
     loop.body.detach_block(body)
     _recompose(body, base, loop, None if name is None else f"{name}{len(chain)}")
-    _close(loop, _level(loop, constants, extents[-1], carried, body, place), outer)
+    _close(loop, _level(loop, constants, extents[-1], carried, body, point), outer)
     loop.detach()
     loop.erase()
 
 
 def _inline_single_trip(loop: scf.ForOp) -> None:
-    """Puts the body of a loop that runs once in its place."""
+    """Replaces a loop that runs once by its body."""
     body = loop.body.block
     end = body.last_op
     assert isinstance(end, scf.YieldOp), "a loop's body ends with scf.yield"
@@ -121,7 +121,7 @@ def _constants_before(loop: scf.ForOp, values: Iterable[int]) -> dict[int, SSAVa
     for value in values:
         if value not in known:
             op = arith.ConstantOp(IntegerAttr(value, index))
-            known[value] = _placed(op, InsertPoint.before(loop), loop)
+            known[value] = _inserted(op, InsertPoint.before(loop), loop)
             op.result.name_hint = f"c{value}"
     return known
 
@@ -132,28 +132,28 @@ def _level(
     extent: int,
     carried: Sequence[SSAValue],
     block: Block,
-    place: InsertPoint,
+    point: InsertPoint,
 ) -> scf.ForOp:
-    """One loop of the nest that replaces `loop`, inserted at `place`."""
+    """One loop of the nest that replaces `loop`, inserted at `point`."""
     level = scf.ForOp(constants[0], constants[extent], constants[1], carried, Region(block))
     level.location = loop.location
     level.attributes |= loop.attributes
     for new, old in zip(level.res, loop.res, strict=True):
         new.name_hint = old.name_hint
-    Rewriter.insert_op(level, place)
+    Rewriter.insert_op(level, point)
     return level
 
 
 def _close(loop: scf.ForOp, level: scf.ForOp, outer: scf.ForOp | None) -> None:
-    """Makes the enclosing level yield what this one carries; the outermost replaces the loop's results."""
+    """Makes the enclosing level yield the values carried by this one; the outermost replaces the loop's results."""
     if outer is None:
         for old, new in zip(loop.res, level.res, strict=True):
             old.replace_all_uses_with(new)
         return
-    _placed_end(scf.YieldOp(*level.res), outer, loop)
+    _append_end(scf.YieldOp(*level.res), outer, loop)
 
 
-def _placed_end(end: scf.YieldOp, level: scf.ForOp, source: Operation) -> None:
+def _append_end(end: scf.YieldOp, level: scf.ForOp, source: Operation) -> None:
     end.location = source.location
     level.body.block.add_op(end)
 
@@ -177,9 +177,9 @@ def _copy_names(loop: scf.ForOp, block: Block, variable: str | None) -> None:
         new.name_hint = old.name_hint
 
 
-def _placed(op: Operation, place: InsertPoint, source: Operation) -> SSAValue:
+def _inserted(op: Operation, point: InsertPoint, source: Operation) -> SSAValue:
     op.location = source.location
-    Rewriter.insert_op(op, place)
+    Rewriter.insert_op(op, point)
     return op.results[0]
 
 

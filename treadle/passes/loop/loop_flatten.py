@@ -62,21 +62,21 @@ def flatten_kernel(kernel: FuncOp) -> None:
         if len(shape) == 1:
             continue
         flat = _flatten_value(buffer, kernel)
-        # One access may use its buffer once only: it is neither an index nor a stored value.
+        # An access uses the buffer once: as its buffer, not as an index or a stored value.
         for use in list(flat.uses):
             writer.rewrite(use.operation, shape)
 
 
-def _shape(buffer: SSAValue[Attribute], place: Operation) -> tuple[int, ...]:
+def _shape(buffer: SSAValue[Attribute], user: Operation) -> tuple[int, ...]:
     type = buffer.type
     if not isinstance(type, MemRefType) or DYNAMIC_INDEX in type.get_shape():
-        raise TreadleError(f"{place.name} has a buffer {type}", place.location, "a memref with static extents")
+        raise TreadleError(f"{user.name} has a buffer {type}", user.location, "a memref with static extents")
     return type.get_shape()
 
 
-def _flatten_value(buffer: SSAValue[Attribute], place: Operation) -> SSAValue[Attribute]:
+def _flatten_value(buffer: SSAValue[Attribute], user: Operation) -> SSAValue[Attribute]:
     """The buffer with the one-dimensional type; buffers that have one stay."""
-    shape, type = _shape(buffer, place), buffer.type
+    shape, type = _shape(buffer, user), buffer.type
     if len(shape) == 1 or not isinstance(type, MemRefType):
         return buffer
     flat = MemRefType(type.get_element_type(), (prod(shape),), memory_space=type.memory_space)

@@ -35,11 +35,11 @@ class LoopFuseEpiloguePass(ModulePass):
     %d = loop.kernel @reverse ... outs(%C : tensor<2x50xf32>) ... { ... %t = arith.mulf %v, %three
       loop.store %t, %C[%i / 50, %i % 50] }
     ```
-    A consumer is bijective in what it reads: the inverse of its index map says where each element goes. Reads of
-    other tensors become loads under the store's predicate. What the group yields is stored, several tensors by several
-    stores; what it does not yield is only passed on. A compute of the group that reads no result of the kernel, but has
-    its shape, is computed beside it, element by element. Source: Hidet (ASPLOS 2023), section 5.2; several results
-    are ours.
+    A consumer is bijective in what it reads: the inverse of its index map says where each element goes. Reads of other
+    tensors become loads under the store's predicate. What the group yields is stored, several tensors by several
+    stores; other values stay in registers. A compute of the group that reads no result of the kernel, but has its
+    shape, is computed beside it, element by element. Source: Hidet (ASPLOS 2023), section 5.2, extended to several
+    results.
     """
 
     name = "loop-fuse-epilogue"
@@ -91,13 +91,13 @@ class _StoreSites:
         return _Site(store, {result: (store.indices, store.value)})
 
     def fuse(self, consumers: Sequence[ComputeOp], wanted: Sequence[SSAValue]) -> None:
-        """Computes the consumers, stores what is wanted, and replaces kernel and consumers by the new kernel."""
+        """Computes the consumers, stores the group's results, and replaces kernel and consumers by the new kernel."""
         for consumer in consumers:
             self._compute(consumer)
         results = list(dict.fromkeys(value for value in wanted if value in self.alignments))
         self._store(results)
         new = self.arguments.rebuild([_tensor(result) for result in results])
-        # The consumers stand after the kernel: their other operands dominate the kernel's new place.
+        # The new kernel goes after the consumers' other operands, so that these dominate it.
         new.detach()
         Rewriter.insert_op(new, InsertPoint.after(consumers[-1]))
         for old, result in zip(results, new.outputs, strict=True):
@@ -117,9 +117,9 @@ class _StoreSites:
             )
         source = alignment.source
         for site in [site for site in self.sites if source in site.elements]:
-            place = InsertPoint.before(site.store)
+            point = InsertPoint.before(site.store)
             at, _ = site.elements[source]
-            index = at if alignment.beside else emit_inverse(consumer, source, at, place)
+            index = at if alignment.beside else emit_inverse(consumer, source, at, point)
             assert index is not None, "aligned says that it is bijective"
             inliner = BodyInliner(consumer, site.store, site.store.predicate, None)
             known = site.elements
@@ -133,8 +133,8 @@ class _StoreSites:
     def _store(self, results: Sequence[SSAValue]) -> None:
         """Replaces the kernel's stores and its buffers of results by those of `results`."""
         block = self.kernel.body.block
-        for place, result in enumerate(results, start=len(self.arguments.operands)):
-            buffer = block.insert_arg(memref_of(_tensor(result)), place)
+        for position, result in enumerate(results, start=len(self.arguments.operands)):
+            buffer = block.insert_arg(memref_of(_tensor(result)), position)
             buffer.name_hint = self.buffers[0].name_hint
             for site in [site for site in self.sites if result in site.elements]:
                 index, value = site.elements[result]

@@ -90,7 +90,7 @@ def _inline_at(load: LoadOp, producer: ComputeOp, arguments: KernelArguments) ->
 
 
 def dissolve(fused: FusedOp) -> None:
-    """Replaces a group that holds nothing but its kernel by the kernel."""
+    """Replaces a group that contains nothing but a kernel by the kernel."""
     members = list(fused.body.block.ops)
     if len(members) != 2 or not isinstance(members[0], KernelOp):
         return

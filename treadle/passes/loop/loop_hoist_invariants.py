@@ -33,8 +33,8 @@ class LoopHoistInvariantsPass(ModulePass):
       "use"(%at) : (index) -> ()
     }
     ```
-    Divisions move only where the divisor is a constant other than zero. What stands under an `scf.if` stays
-    there, so that nothing is computed that was guarded before. Loads stay.
+    Divisions move only where the divisor is a constant other than zero. Operations inside an `scf.if` stay there, so
+    that nothing guarded is computed unconditionally. Loads stay.
     """
 
     name = "loop-hoist-invariants"
@@ -66,7 +66,7 @@ def hoist_out_of(loop: scf.ForOp) -> None:
 
 
 def _depends_on(op: Operation, body: Block) -> bool:
-    """Whether an operand is defined in `body`, the block that holds the operation."""
+    """Whether an operand is defined in `body`, the operation's block."""
     owners = (operand.owner for operand in op.operands)
     return any(owner is body or (isinstance(owner, Operation) and owner.parent is body) for owner in owners)
 

@@ -30,7 +30,7 @@ from treadle.passes.loop.kernels import kernels_of
 _LARGEST, _SMALLEST = 16, 4
 """Bytes that one asynchronous copy moves; 8 are possible, too."""
 _BYTES: dict[type[Attribute], int] = {Float16Type: 2, BFloat16Type: 2, Float32Type: 4}
-"""Bytes of the elements that are copied so."""
+"""Bytes of the elements that asynchronous copies move."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class LoopLowerCopiesPass(ModulePass):
     loop.async_copy 8 %A[%base], %tile[%i, %k] where %inside
         : memref<98304xf16>, memref<128x32xf16, #loop.space<shared>>
     ```
-    Groups of 4 or 2 elements are told by the same analysis. A copy whose region computes, or whose elements are
+    The same analysis finds groups of 4 or 2 elements. A copy whose region computes, or whose elements are
     scattered, becomes `scf.for %e = %c0 to %c8 step %c1 {... loop.store ...} {loop.unroll, loop.vector}`: it is
     complete before the barrier that asynchronous copies need anyway. Buffers of arguments start at multiples of
     16 bytes.
@@ -79,7 +79,7 @@ def lower_copy(copy: CopyOp, reader: IndexReader) -> None:
 
 
 def _only_load(copy: CopyOp) -> LoadOp | None:
-    """The load whose value an asynchronous copy gives, if all else in the region computes its address and predicate."""
+    """The load that an asynchronous copy can perform, if all else in the region computes its address and predicate."""
     load = copy.value.owner
     if copy.is_async is None or not isinstance(load, LoadOp) or load.parent is not copy.body.block:
         return None
@@ -90,7 +90,7 @@ def _only_load(copy: CopyOp) -> LoadOp | None:
 
 
 def _is_zero(value: SSAValue | None) -> bool:
-    """Whether a load gives what an asynchronous copy writes where nothing is read."""
+    """Whether a predicated load gives 0 otherwise, which is what an asynchronous copy writes then."""
     if value is None:
         return True
     op = value.owner
@@ -101,7 +101,7 @@ def _is_zero(value: SSAValue | None) -> bool:
 
 
 def _group(load: LoadOp, elements: Elements) -> int:
-    """Elements of one asynchronous copy; 0 if there is none of so few bytes."""
+    """Elements of one asynchronous copy; 0 if no copy is that small."""
     size = _BYTES.get(type(load.result.type))
     if size is None:
         return 0
@@ -111,10 +111,10 @@ def _group(load: LoadOp, elements: Elements) -> int:
 
 def _start_group(copy: CopyOp, load: LoadOp, elements: Elements, first: int, width: int) -> None:
     """One asynchronous copy of elements `first` to `first + width - 1`."""
-    place = InsertPoint.before(copy)
+    point = InsertPoint.before(copy)
     number = _placed(arith.ConstantOp(IntegerAttr(first, IndexType())), copy)
-    source = [elements.at(index, number, place) for index in load.indices]
-    predicate = None if load.predicate is None else elements.at(load.predicate, number, place)
+    source = [elements.at(index, number, point) for index in load.indices]
+    predicate = None if load.predicate is None else elements.at(load.predicate, number, point)
     column = copy.indices[-1] if first == 0 else _placed(arith.AddiOp(copy.indices[-1], number), copy)
     _placed(AsyncCopyOp(width, load.buffer, source, copy.buffer, [*copy.indices[:-1], column], predicate), copy)
 

@@ -1,4 +1,5 @@
-"""loop-prove-bounds: every access of every kernel stays inside its buffer, or says why nobody can know."""
+"""loop-prove-bounds: every access of every kernel is proved to stay inside its buffer, or says why it cannot be
+proved."""
 
 from __future__ import annotations
 
@@ -82,7 +83,7 @@ class Failure:
         message = f"{self.op.name} {done} elements {low} to {high} of dimension "
         message += f"{self.dimension} of %{buffer} : {self.access.type}"
         accepted = (
-            f'0 to {self.extent - 1}, as far as loops, branches and predicates tell, or {UNPROVED} = "the reason"'
+            f'0 to {self.extent - 1}, as far as loops, branches and predicates show, or {UNPROVED} = "the reason"'
         )
         return TreadleError(message, location_of(self.op) or f"@{self.kernel.sym_name.data}", accepted)
 

@@ -1,4 +1,4 @@
-"""loop-resolve-swizzles: indices into swizzled buffers become the places where elements lie."""
+"""loop-resolve-swizzles: indices into swizzled buffers become permuted indices into row-major buffers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ACCESSES = (LoadOp, StoreOp, vector.LoadOp, vector.StoreOp, AsyncCopyOp, LoadMa
 
 @dataclass(frozen=True)
 class LoopResolveSwizzlesPass(ModulePass):
-    """Computes where the elements of swizzled buffers lie, and makes the buffers row-major.
+    """Applies the permutation of swizzled buffers to the indices of their accesses, and makes the buffers row-major.
 
     ```mlir
     %tile = loop.alloc : memref<128x32xf16, #loop.swizzle<8, 2, 4>, #loop.space<shared>>
@@ -35,12 +35,12 @@ class LoopResolveSwizzlesPass(ModulePass):
     %chunk = arith.divui %k, %c8 : index
     %row = arith.divui %i, %c2 : index
     %phase = arith.remui %row, %c4 : index
-    %place = arith.xori %chunk, %phase : index
-    ... %column = %place * 8 + %k % 8
+    %permuted = arith.xori %chunk, %phase : index
+    ... %column = %permuted * 8 + %k % 8
     %v = loop.load %tile[%i, %column] : memref<128x32xf16, #loop.space<shared>>
     ```
-    An access of several elements stays inside one chunk, which keeps them together. After the passes that read
-    addresses, to which an exclusive or says nothing. TreadleError for another use of such a buffer.
+    An access of several elements stays inside one chunk, whose elements stay consecutive. It runs after the passes that
+    analyse addresses, since they cannot see through an exclusive or. TreadleError for another use of such a buffer.
     """
 
     name = "loop-resolve-swizzles"
@@ -66,25 +66,25 @@ def _resolve(alloc: AllocOp, swizzle: Swizzle, reader: IndexReader) -> None:
         # The indices follow the buffer.
         last = use.index + old.get_num_dims()
         row, column = access.operands[last - 1], access.operands[last]
-        access.operands[last] = _place(access, swizzle, reader.read(row), reader.read(column), column)
+        access.operands[last] = _permuted(access, swizzle, reader.read(row), reader.read(column), column)
     plain = MemRefType(old.get_element_type(), old.get_shape(), memory_space=old.memory_space)
     Rewriter.replace_value_with_new_type(alloc.buffer, plain)
 
 
-def _place(access: Operation, swizzle: Swizzle, row: Expr, column: Expr, known: SSAValue) -> SSAValue:
-    """The place in its row of the element at (row, column); `known` is the column."""
+def _permuted(access: Operation, swizzle: Swizzle, row: Expr, column: Expr, known: SSAValue) -> SSAValue:
+    """The permuted column of the element at (row, column); `known` is the expression of the column."""
     phase = row // swizzle.rows % swizzle.phases
     if phase == 0:
         return known
     emitter = IndexEmitter(InsertPoint.before(access), location=access.location)
     chunk = column // swizzle.chunk
-    place = emitter.emit(phase)
+    permuted = emitter.emit(phase)
     if chunk != 0:
-        exclusive = arith.XOrIOp(emitter.emit(chunk), place)
+        exclusive = arith.XOrIOp(emitter.emit(chunk), permuted)
         exclusive.location = access.location
         Rewriter.insert_op(exclusive, InsertPoint.before(access))
-        place = exclusive.result
-        return emitter.emit(var(place, 0, None) * swizzle.chunk + column % swizzle.chunk)
+        permuted = exclusive.result
+        return emitter.emit(var(permuted, 0, None) * swizzle.chunk + column % swizzle.chunk)
     return emitter.emit(phase * swizzle.chunk + column % swizzle.chunk)
 
 

@@ -1,4 +1,4 @@
-"""loop-simplify-index: index arithmetic in canonical form, as far out as it can stand."""
+"""loop-simplify-index: index arithmetic in canonical form, hoisted as far out as possible."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class LoopSimplifyIndexPass(ModulePass):
     ```mlir
     %v = loop.load %A[%l] : memref<64xf32>
     ```
-    Every part of an expression stands in the outermost place where its operands exist.
+    Every part of an expression is computed in the outermost block in which its operands exist.
     """
 
     name = "loop-simplify-index"
@@ -66,7 +66,7 @@ class _Simplifier:
         self._truth: dict[SSAValue, bool] = {}
 
     def block(self, block: Block, emitter: IndexEmitter) -> None:
-        """Simplifies a block's operations; the emitter's place is in the same block."""
+        """Simplifies a block's operations; the emitter's insertion point is in the same block."""
         self._sequence(list(block.ops), emitter)
 
     def _sequence(self, ops: Sequence[Operation], emitter: IndexEmitter) -> None:

@@ -31,10 +31,10 @@ class LoopUnrollPass(ModulePass):
       loop.store %zero, %acc[%r, %v] : memref<8x2xf32, #loop.space<register>>
     }
     ```
-    becomes the same with `{loop.unroll}` after the loop.  Marked are the loops of at most `register_limit`
-    iterations whose variable reaches an index of a register buffer (which stays in registers only if every
-    index is known when the kernel is compiled), if the target's registers have room for the buffer, and loops of at
-    most `small_limit` iterations that hold no other loop.
+    becomes the same with `{loop.unroll}` after the loop.  Two kinds of loops are marked: those of at most
+    `register_limit` iterations whose variable reaches an index of a register buffer (which stays in registers only if
+    every index is a constant), if the target has enough registers for the buffer; and innermost loops of at most
+    `small_limit` iterations.
     """
 
     name = "loop-unroll"
@@ -64,7 +64,7 @@ class LoopUnrollPass(ModulePass):
 
 
 def _loops_that_index_registers(block: Block, elements: int) -> set[scf.ForOp]:
-    """The loops whose variables the indices of register buffers of up to so many elements are computed from."""
+    """The loops from whose variables indices into register buffers of at most `elements` elements are computed."""
     seen: set[SSAValue] = set()
     found: set[scf.ForOp] = set()
     for op in block.walk():

@@ -36,8 +36,8 @@ class LoopVectorizePass(ModulePass):
       vector.store %y, %Y[%i] : memref<64xf32>, vector<16xf32>
     }
     ```
-    A mark asserts that the iterations are independent: none reads an element, of a register buffer either, that
-    another one writes, and no two write the same. The pass does not check it.
+    The mark asserts that the iterations are independent: none reads an element that another one writes, and no two
+    write the same element; register buffers are no exception. The pass does not check it.
 
     Whether a load is a vector, a broadcast or strided follows from its index; predicates and a trip count that is no
     multiple of the lanes become lane masks. A register buffer that is only touched by whole vectors becomes a

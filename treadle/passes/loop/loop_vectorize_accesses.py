@@ -21,7 +21,7 @@ from treadle.passes.loop.vector_access import AccessVectorizer, VectorAccess, Wr
 
 @dataclass(frozen=True)
 class LoopVectorizeAccessesPass(ModulePass):
-    """Gathers the accesses of short loops to global and shared memory into accesses of up to `bytes` bytes.
+    """Combines the accesses of short loops to global and shared memory into vector accesses of up to `bytes` bytes.
 
     ```mlir
     scf.for %j = %c0 to %c4 step %c1 {
@@ -45,9 +45,9 @@ class LoopVectorizeAccessesPass(ModulePass):
     %1 = vector.load %y4[%c0] : ...
     vector.store %1, %Y[%base] : memref<64xf32>, vector<4xf32>
     ```
-    and a loop that only copies becomes one load and one store. Accesses are gathered where their elements are
-    consecutive and aligned, their predicates agree, and nothing in the loop can tell that loads come earlier and
-    stores later. Buffers of arguments start at multiples of `bytes`. Loops of more than `elements` iterations stay.
+    and a loop that only copies becomes one load and one store. Accesses are combined where their elements are
+    consecutive and aligned, their predicates agree, and no other access in the loop depends on their order. Buffers of
+    arguments start at multiples of `bytes`. Loops of more than `elements` iterations stay.
     """
 
     name = "loop-vectorize-accesses"
@@ -73,7 +73,7 @@ class _LoopRewriter:
         self._vectorizer = AccessVectorizer(reader, loop, trips)
 
     def rewrite(self) -> None:
-        """Replaces a copying loop by vectors, else stages what may be gathered in registers."""
+        """Replaces a copying loop by vector accesses, else stages the elements of combined accesses in registers."""
         copied = self._copied()
         if copied is not None:
             load, store = copied
@@ -112,7 +112,7 @@ class _LoopRewriter:
         return not any(op.buffer in buffers_written(o) for o in others)
 
     def _stage(self, access: VectorAccess) -> None:
-        """Moves the vectors between memory and registers outside the loop, which keeps to the registers."""
+        """Moves the vectors between memory and registers outside the loop; inside, only registers are accessed."""
         op, loop = access.op, self._loop
         before = self._writer(InsertPoint.before(loop))
         staged = AllocOp(buffer_type((self._trips,), access.type.get_element_type(), Space.REGISTER))

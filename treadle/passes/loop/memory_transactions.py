@@ -1,7 +1,7 @@
-"""What the accesses of a kernel cost a GPU's memories, from the addresses that the lanes of a warp compute.
+"""Sectors and bank conflicts of a kernel's accesses on a GPU, from the addresses that the lanes of a warp compute.
 
-Global memory moves whole sectors of 32 bytes; an access is ideal where it touches no more of them than its bytes need.
-Shared memory has 32 banks of 4 bytes: lanes of one wave that want different words of one bank wait for one another.
+Global memory transfers whole sectors of 32 bytes; an access is ideal if it touches no more of them than its bytes fill.
+Shared memory has 32 banks of 4 bytes: lanes of one wave that access different words of one bank are serialised.
 A wave is a warp for accesses of 4 bytes and less, half of one for 8 bytes, a quarter for 16. Source: CUDA C++ Best
 Practices Guide 13.0, "Coalesced Access to Global Memory" and "Shared Memory and Memory Banks".
 """
@@ -24,14 +24,14 @@ BANK_BYTES = 4
 Address: TypeAlias = Callable[[Mapping[Any, int]], int]
 """A byte's address, for values of the thread, the block and the loops' variables."""
 _MOST_SAMPLES = 32
-"""Values of blocks and loop variables at which an access is looked at: the ends of their ranges."""
+"""How many combinations of block and loop variables, at the ends of their ranges, an access is evaluated for."""
 
 
 @dataclass(frozen=True)
 class MemoryTransactions:
     """The worst warp of one access.
 
-    bytes: of a lane; sectors, ideal_sectors: of global memory; conflicts: waits for a bank of shared memory
+    bytes: of a lane; sectors, ideal_sectors: of global memory; conflicts: repeated waves at a bank of shared memory
     """
 
     buffer: str
@@ -50,15 +50,15 @@ class MemoryTransactions:
 
     @property
     def excess(self) -> int:
-        """Sectors that are asked for in vain."""
+        """Sectors requested beyond the ideal."""
         return self.sectors - self.ideal_sectors
 
 
 def memory_transactions(kernel: FuncOp) -> list[MemoryTransactions]:
-    """Every access of a kernel to global and shared memory whose address the block, the thread and loops decide.
+    """Every access of a kernel to global and shared memory whose address depends on block, thread and loops only.
 
-    Predicates are taken to hold: of a kernel for a ragged shape, the inner blocks are described. Swizzled buffers are
-    understood before `loop-resolve-swizzles`.
+    Predicates are assumed to be true, as they are in the inner blocks of a kernel for a ragged shape. Swizzles are
+    applied, as long as `loop-resolve-swizzles` has not run.
     """
     reader, found = IndexReader(), list[MemoryTransactions]()
     for op in kernel.body.walk():
@@ -77,10 +77,10 @@ def _cost(access: Access, kernel: FuncOp, reader: IndexReader) -> MemoryTransact
     swizzle, strides = swizzle_of(access.type), access.strides
 
     def address(at: Mapping[Any, int]) -> int:
-        places = [index.evaluate(at) for index in indices]
+        position = [index.evaluate(at) for index in indices]
         if swizzle is not None:
-            places[-1] = swizzle.column(places[-2], places[-1])
-        return size * sum(place * stride for place, stride in zip(places, strides, strict=True))
+            position[-1] = swizzle.column(position[-2], position[-1])
+        return size * sum(index * stride for index, stride in zip(position, strides, strict=True))
 
     width, name = size * access.elements, name_of(access.buffer)
     worst = MemoryTransactions(name, access.is_store, space, width)
@@ -97,7 +97,7 @@ def _cost(access: Access, kernel: FuncOp, reader: IndexReader) -> MemoryTransact
 def _warps(
     address: Callable[[Mapping[Any, int]], int], variables: Sequence[Var], kernel: FuncOp
 ) -> Iterator[list[int]]:
-    """The addresses of a warp's lanes, for each warp and at the ends of what else decides them."""
+    """The addresses of a warp's lanes, for each warp and the ends of the ranges of the other variables."""
     others: dict[Any, tuple[Any, Any]] = {v.key: v.range for v in variables if v.key is not kernel.thread_id}
     for values in islice(product(*others.values()), _MOST_SAMPLES):
         at: dict[Any, int] = dict(zip(others, values, strict=True))
@@ -113,7 +113,7 @@ def sectors(addresses: Sequence[int], width: int) -> tuple[int, int]:
 
 
 def bank_conflicts(addresses: Sequence[int], width: int) -> int:
-    """How often a wave of a warp is repeated because lanes want different words of one bank."""
+    """How often a wave of a warp is repeated because lanes access different words of one bank."""
     lanes = WARP * BANK_BYTES // max(width, BANK_BYTES)
     conflicts = 0
     for first in range(0, len(addresses), lanes):

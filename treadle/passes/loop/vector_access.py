@@ -45,7 +45,7 @@ class VectorAccess:
 
     @property
     def type(self) -> VectorType:
-        """The vector that moves."""
+        """The vector's type."""
         buffer = self.op.buffer.type
         assert isinstance(buffer, MemRefType)
         return VectorType(buffer.get_element_type(), [self.lanes])
@@ -59,7 +59,7 @@ class VectorAccess:
 class AccessVectorizer:
     """Finds and writes the vector accesses of one loop, which counts `variable` from 0 to `trips` by 1.
 
-    An index, a predicate and what stands in for a load must be computable in front of the loop.
+    An index, a predicate and the `else` value of a load must be computable in front of the loop.
     """
 
     def __init__(self, reader: IndexReader, loop: scf.ForOp, trips: int):
@@ -134,7 +134,7 @@ class AccessVectorizer:
         return at.insert(arith.CmpiOp(lhs, rhs, op.predicate.value.data)).results[0]
 
     def write_value(self, value: SSAValue, at: Writer) -> SSAValue:
-        """A value that every iteration shares, outside the loop."""
+        """A value that is the same in every iteration, outside the loop."""
         op = value.owner
         if isinstance(op, arith.ConstantOp) and self._is_inside(value):
             return at.insert(op.clone()).results[0]

@@ -76,11 +76,11 @@ def _last(trips: Expr) -> int | None:
 
 
 class _Level:
-    """A block that is being written, and where index arithmetic of that level goes."""
+    """A block that is being written, and the emitter of its index arithmetic."""
 
-    def __init__(self, block: Block, place: InsertPoint, emitter: IndexEmitter):
+    def __init__(self, block: Block, point: InsertPoint, emitter: IndexEmitter):
         self._block = block
-        self._builder = Builder(place)
+        self._builder = Builder(point)
         self._emitter = emitter
 
     def insert(self, op: Operation) -> None:
@@ -91,20 +91,21 @@ class _Level:
         return self._emitter.emit(expr)
 
     def inside(self, block: Block) -> _Level:
-        """The level of a block in an operation that was inserted last; what leaves it goes before the operation."""
+        """The level of a block inside the operation that was inserted last; invariant index arithmetic goes before that
+        operation."""
         parent = block.parent_op()
         assert parent is not None
         self._emitter.move(InsertPoint.before(parent))
-        place = InsertPoint.at_end(block)
-        return _Level(block, place, self._emitter.inside(place))
+        point = InsertPoint.at_end(block)
+        return _Level(block, point, self._emitter.inside(point))
 
 
 class _VectorWriter:
     """Writes the vector form of a scalar loop body.
 
     A scalar value is kept as it is where all lanes agree (`_scalars`), becomes a vector (`_vectors`), or, for
-    comparisons of indices, a set of conditions (`_conditions`). Index arithmetic is not copied: each use is
-    written anew from its expression, in which the loop's variable is `lanes * j + lane`.
+    comparisons of indices, a set of conditions (`_conditions`). Index arithmetic is not copied: each use is emitted
+    anew from its expression, in which the loop's variable is `lanes * j + lane`.
     """
 
     def __init__(self, lanes: int, reader: IndexReader):
@@ -310,7 +311,7 @@ class _VectorWriter:
         self._substitution[op.result] = var(new.result, None, None)
 
     def _splat_load(self, op: LoadOp, where: Sequence[Expr], predicate: tuple[Condition, ...], level: _Level) -> None:
-        """One element for the lanes in which the predicate holds: a strided load that does not advance."""
+        """One element in all lanes in which the predicate is true: a strided load of stride 0."""
         mask = self._mask((*self._always, *predicate), level)
         type, indices = self._type(op.result.type), [level.emit(e) for e in where]
         otherwise = None if mask is None else self._otherwise(op, level)
@@ -342,7 +343,7 @@ class _VectorWriter:
         self._vectors[old.results[0]] = new.results[0]
 
     def _loop(self, op: scf.ForOp, level: _Level) -> None:
-        """A loop inside: the same loop, carrying vectors."""
+        """An inner loop: the same loop, carrying vectors."""
         for bound in (op.lb, op.ub, op.step):
             if not self._is_uniform(bound):
                 raise Unsupported("a loop inside whose bounds differ between lanes")

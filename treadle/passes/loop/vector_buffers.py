@@ -1,4 +1,4 @@
-"""Register buffers that are only touched by whole vectors hold vectors."""
+"""Register buffers that are accessed by whole vectors only become buffers of vectors."""
 
 from __future__ import annotations
 

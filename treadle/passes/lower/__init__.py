@@ -1,1 +1,1 @@
-"""Passes from one level of the IR to the next lower one."""
+"""Lowering passes, each from one level of the IR to the next."""

@@ -1,4 +1,4 @@
-"""Where temporary buffers lie in one block of memory: offsets from live ranges, as plain values."""
+"""The memory planner: byte offsets of temporary buffers in one arena from their live ranges, as plain values."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def plan_arena(ranges: Sequence[LiveRange], alignment: int = 64) -> Arena:
     first, last = steps[order].T
     start, end = np.zeros((2, len(ranges)), np.int64)
     for n, position in enumerate(order):
-        # Whole rows of numbers: of thousands of buffers, each is compared with all that were placed.
+        # Vectorised by NumPy: each of thousands of buffers is compared with all that have an offset.
         meets = (first[:n] <= last[n]) & (last[:n] >= first[n])
         start[n] = _best_gap(start[:n][meets], end[:n][meets], sizes[position])
         end[n] = start[n] + sizes[position]

@@ -1,4 +1,4 @@
-"""Kernels that copy one tensor: for a function that returns what no kernel wrote for that output."""
+"""Kernels that copy a tensor, for returned values that are not the result of a kernel of their own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr, const, floordiv, mod, var
 
 ELEMENTS_PER_BLOCK = 4096
-"""Elements that one block copies: enough to be worth a worker's turn, few enough to share a large copy."""
+"""Elements that one block copies: enough for a thread of the pool, few enough to distribute a large copy."""
 
 index = IndexType()
 
@@ -39,7 +39,7 @@ def copy_returned_values(end: ReturnOp, threads: int) -> None:
 def copy_kernel(value: SSAValue, name: str, threads: int) -> KernelOp:
     """A kernel whose result is a copy of the static tensor `value`.
 
-    The elements are numbered row-major. A block copies ELEMENTS_PER_BLOCK of them, its threads interleaved.
+    A block copies ELEMENTS_PER_BLOCK consecutive elements; consecutive threads copy consecutive ones.
     """
     type = value.type
     assert isinstance(type, TensorType)

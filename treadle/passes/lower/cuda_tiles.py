@@ -9,7 +9,7 @@ from treadle.dialects import cuda, loop
 
 
 def cuda_tile_operation(op: Operation) -> Operation | None:
-    """What an operation is on a GPU, its buffers being of the cuda dialect already; None for other operations."""
+    """The cuda operation for a copy or tile product whose buffers are lowered already; None for other operations."""
     match op:
         case loop.AsyncCopyOp():
             size = op.count * (cuda.element_bytes(loop.type_of(op.source).get_element_type()) or 0)

@@ -17,7 +17,7 @@ reinterpret_cast restrict return short signed sizeof static static_assert static
 thread_local throw true try typedef typeid typename typeof union unsigned using virtual void volatile wchar_t while xor
 xor_eq
 """
-# Names that the compilers, the C library or the headers give a meaning of their own.
+# Names that the compilers, the C library or the headers define.
 _TAKEN = """
 main linux unix i386 NULL INFINITY NAN args worker workers inputs outputs constants arena pool threadIdx blockIdx
 blockDim gridDim warpSize dim3 half
@@ -31,7 +31,7 @@ rint round roundeven scalb select send signal significand sin sincos sinh sleep 
 tanh tgamma time trunc wait write y0 y1 yn
 """
 LIBRARY = frozenset(name + suffix for name in _LIBRARY.split() for suffix in ("", "f", "l"))
-"""Functions of the C library that an operator might be called like: a kernel of that name would replace them."""
+"""Functions of the C library whose names operators may have: a kernel of such a name would replace them."""
 
 RESERVED = frozenset((_KEYWORDS + _TAKEN).split())
 _RESERVED_PREFIX = re.compile(r"_|treadle_|TREADLE_|v\d+[fiu](_u)?$|(u?(char|short|int|long)|float|double)\d$")

@@ -1,4 +1,4 @@
-"""The memory of a launch: what kernels allocate for all of their blocks becomes arguments."""
+"""Buffers of a launch: what a kernel allocates for all of its blocks becomes an argument."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _ZEROED = SpaceAttr(Space.ZEROED)
 class LaunchMemory:
     """The `device` and `zeroed` buffers of some kernels, each launched once, in order.
 
-    A `device` buffer lives in the arena during its launch. All `zeroed` buffers begin with the zeroed memory: a launch
-    begins when the one before has ended, which left it zero.
+    A `device` buffer lives in the arena during its launch. All `zeroed` buffers share the beginning of the zeroed
+    memory: launches run one after another, and each leaves it zero.
     """
 
     def __init__(self, kernels: Sequence[KernelOp]):

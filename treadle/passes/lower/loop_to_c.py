@@ -20,7 +20,7 @@ index = IndexType()
 
 @dataclass(frozen=True)
 class LoopToCPass(ModulePass):
-    """Deals a kernel's blocks to the workers of a pool in contiguous chunks, one after the other within a worker.
+    """Distributes a kernel's blocks among the workers of a pool in contiguous chunks, which each worker runs in order.
 
     ```mlir
     loop.func @scale(%A: memref<64xf32>, %C: memref<64xf32>) grid(%b in 8) threads(%t in 1) comment "Mul" { ... }

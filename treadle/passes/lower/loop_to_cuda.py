@@ -1,4 +1,5 @@
-"""loop-to-cuda: kernels, ids, buffers, barriers, copies and tile products get the names that they have on a GPU."""
+"""loop-to-cuda: the loop dialect's kernels, ids, buffers, barriers, copies and tile products become the cuda
+dialect's."""
 
 from __future__ import annotations
 
@@ -90,7 +91,7 @@ def _lower_kernel(kernel: FuncOp) -> None:
 
 
 def _in_global_memory(type: Attribute) -> Attribute:
-    """The type of an argument: memory of the launch is global as tensors are."""
+    """The type of an argument: buffers of the launch are in global memory, as tensors are."""
     if not isinstance(type, MemRefType) or not isinstance(type.memory_space, LoopSpaceAttr):
         return type
     return MemRefType(type.element_type, type.shape, type.layout)

@@ -53,12 +53,12 @@ class MemoryPlanPass(ModulePass):
       host.return
     }
     ```
-    A value that is returned is written to its output's buffer; one that no kernel writes there (an argument,
-    a constant, a value returned twice) is copied by a kernel of `copy_threads` threads. All other kernels'
-    results share the arena, at multiples of `alignment` bytes. What a kernel allocates for all of its blocks becomes
-    arguments before that of its result: `device` buffers lie in the arena, too, during that launch alone; `zeroed`
-    ones are `host.buffer zeroed`. Launches keep the kernels' order. Equal constants are one buffer; constants are
-    numbered by their buffers' order.
+    A value that is returned is written to its output's buffer; one that no kernel writes there (an argument, a
+    constant, a value returned twice) is copied by a kernel of `copy_threads` threads. All other kernels' results share
+    the arena, at multiples of `alignment` bytes. What a kernel allocates for all of its blocks becomes arguments before
+    that of its result: `device` buffers lie in the arena, too, during that launch alone; `zeroed` ones are `host.buffer
+    zeroed`. Launches keep the kernels' order. Equal constants are one buffer, and are numbered in the order of their
+    buffers.
     """
 
     name = "memory-plan"

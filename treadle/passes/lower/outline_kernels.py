@@ -35,7 +35,7 @@ def outline(kernels: Sequence[KernelOp], taken: Iterable[str] = ()) -> tuple[lis
 
 
 def kernel_key(kernel: KernelOp) -> Key:
-    """What a kernel does, without its names: equal keys, equal programs."""
+    """A key of what a kernel does, without its names: kernels with equal keys are equal programs."""
     shape = (kernel.grid.value.data, kernel.threads.value.data, kernel.min_blocks_per_sm, len(kernel.outputs))
     return (*shape, _block_key(kernel.body.block, {}))
 
@@ -65,7 +65,7 @@ def _function(kernel: KernelOp, name: str) -> FuncOp:
 
 
 class _Names:
-    """Gives out names, each once."""
+    """Gives each name once."""
 
     def __init__(self, taken: Iterable[str]):
         self._used = set(taken)
@@ -73,7 +73,7 @@ class _Names:
         """The last number that was tried behind each name."""
 
     def unique(self, name: str) -> str:
-        """The name, with the first number behind it that makes it one of its own."""
+        """The name, with the first number appended that makes it unique."""
         number, found = self._numbers.get(name, 1), name
         while found in self._used:
             number += 1

@@ -37,9 +37,9 @@ class TaskLowerPass(ModulePass):
       "use"(%i, %k) : (index, index) -> ()
     }
     ```
-    Dimensions of extent 1 make no loop; what does not depend on a loop stands outside it.  `unroll` becomes
+    Dimensions of extent 1 make no loop; what does not depend on a loop is computed outside it.  `unroll` becomes
     `loop.unroll` on every loop, and the discardable attributes of the `task.for` go to its innermost loop.
-    Rejected: a mapping in a kernel whose workers are not as many as its worker's number counts.
+    Rejected: a mapping whose number of workers differs from the range of the worker's number in the kernel.
     Source: Hidet (ASPLOS 2023), section 5.1.1.
     """
 
@@ -58,14 +58,14 @@ def lower_task_for(loop: ForOp) -> None:
     emitter = IndexEmitter(InsertPoint.before(loop), location=loop.location)
     nest: list[scf.ForOp] = []
     steps: list[Expr] = []
-    place = InsertPoint.after(loop)
+    point = InsertPoint.after(loop)
     for extent in mapping.loops:
         if extent == 1:
             steps.append(const(0))
             continue
         level, end = _counted_loop(emitter, extent, loop)
-        Rewriter.insert_op(level, place)
-        place = InsertPoint.before(end)
+        Rewriter.insert_op(level, point)
+        point = InsertPoint.before(end)
         nest.append(level)
         steps.append(var(level.body.block.args[0], 0, extent - 1))
     coordinates = [c if isinstance(c, Expr) else const(c) for c in mapping.task(_worker(loop), steps)]
@@ -76,7 +76,7 @@ def lower_task_for(loop: ForOp) -> None:
         _move_body(loop, InsertPoint.before(loop), emitter, coordinates)
         return
     nest[-1].attributes |= loop.attributes
-    _move_body(loop, place, emitter.inside(place), coordinates)
+    _move_body(loop, point, emitter.inside(point), coordinates)
 
 
 def _counted_loop(emitter: IndexEmitter, extent: int, source: ForOp) -> tuple[scf.ForOp, Operation]:
@@ -102,7 +102,7 @@ def _worker(loop: ForOp) -> Expr:
 
 
 def _name_loops(nest: list[scf.ForOp], coordinates: list[Expr], loop: ForOp) -> None:
-    """Names each loop's variable after the first coordinate it moves: `io` moves `i`."""
+    """Names each loop's variable after the first coordinate that depends on it: `io` for `i`."""
     for level in nest:
         counter = level.body.block.args[0]
         for coordinate, argument in zip(coordinates, loop.body.block.args, strict=True):
@@ -112,13 +112,13 @@ def _name_loops(nest: list[scf.ForOp], coordinates: list[Expr], loop: ForOp) -> 
                 break
 
 
-def _move_body(loop: ForOp, place: InsertPoint, emitter: IndexEmitter, coordinates: list[Expr]) -> None:
-    """Moves the body to `place`, computes its arguments there, and erases the `task.for`."""
+def _move_body(loop: ForOp, point: InsertPoint, emitter: IndexEmitter, coordinates: list[Expr]) -> None:
+    """Moves the body to `point`, computes its arguments there, and erases the `task.for`."""
     body = loop.body.block
     values = [_emit_named(emitter, c, a) for c, a in zip(coordinates, body.args, strict=True)]
     if body.last_op is not None:
         Rewriter.erase_op(body.last_op)
-    Rewriter.inline_block(body, place, values)
+    Rewriter.inline_block(body, point, values)
     Rewriter.erase_op(loop)
 
 

@@ -13,8 +13,8 @@ from treadle.index.reader import IndexReader
 
 
 def check_workers(kernel: KernelOp | FuncOp) -> None:
-    """Raises TreadleError for a `task.for` with more workers than there are, some of whose tasks nobody would do, or
-    with fewer, so that some would do tasks that do not exist.
+    """Raises TreadleError for a `task.for` with more workers than threads, so that some tasks would not be done, or
+    with fewer, so that threads would do tasks that do not exist.
 
     A worker's number is bounded by the kernel's threads and blocks, by loops, and by the branches around. Where no
     upper bound is known, nothing is checked.

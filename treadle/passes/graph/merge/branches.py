@@ -186,11 +186,11 @@ def _ends_well(tail: SSAValue) -> bool:
 
 def _replace(branches: _Branches, first: MatmulOp) -> None:
     """Inserts the joined operations before the first product, and replaces the branches by slices of them."""
-    place = InsertPoint.before(first)
+    point = InsertPoint.before(first)
     location = fused_location(tail.owner.location for tail in branches.tails if isinstance(tail.owner, Operation))
     for op in branches.made:
         op.location = location
-    Rewriter.insert_op(branches.made, place)
+    Rewriter.insert_op(branches.made, point)
     joined, start = branches.joined, 0
     shape = shape_of(joined)
     for tail, extent in zip(branches.tails, branches.extents, strict=True):
@@ -199,7 +199,7 @@ def _replace(branches: _Branches, first: MatmulOp) -> None:
         slice = SliceOp(joined, starts, sizes, [1] * len(shape))
         slice.location = tail.owner.location if isinstance(tail.owner, Operation) else first.location
         slice.result.name_hint = tail.name_hint
-        Rewriter.insert_op(slice, place)
+        Rewriter.insert_op(slice, point)
         tail.replace_all_uses_with(slice.result)
         start += extent
     for tail in branches.tails:

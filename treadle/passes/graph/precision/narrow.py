@@ -118,11 +118,11 @@ class Narrowing:
         narrow = CastOp(value, self.element)
         owner = value.owner
         inside = isinstance(owner, Operation)
-        place = InsertPoint.after(owner) if inside else InsertPoint.at_start(self.block)
+        point = InsertPoint.after(owner) if inside else InsertPoint.at_start(self.block)
         kept = not inside or any(isinstance(use.operation, ReturnOp) for use in value.uses)
         wide = self._widen(narrow.result)
         narrow.location = wide.location = owner.location if inside else narrow.location
-        Rewriter.insert_op([narrow, wide], place)
+        Rewriter.insert_op([narrow, wide], point)
         if not kept:
             value.replace_uses_with_if(wide.result, lambda use: use.operation is not narrow)
             self._narrowed[wide.result] = narrow.result
