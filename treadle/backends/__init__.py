@@ -1,1 +1,1 @@
-"""What runs a module: printers, compilers and executors, one package a target."""
+"""Printers, compilers and executors of lowered modules, a package for each target."""

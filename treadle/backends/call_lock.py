@@ -15,7 +15,7 @@ _forks = 0
 def forks() -> int:
     """The number of forks between the process that imported this module and the present one.
 
-    It tells a process from all its ancestors, of which process numbers may be used again.
+    It distinguishes a process from all its ancestors, whose process numbers may be reused.
     """
     return _forks
 
@@ -38,7 +38,7 @@ class _Mutex:
 
 
 class CallLock:
-    """A lock whose holders take turns: `with lock.turn(): ...`.
+    """A lock under which calls run one at a time: `with lock.turn(): ...`.
 
     A thread that holds it and asks again (from a signal handler, say) gets a TreadleError that names `where`. After
     a fork the child has a lock of its own: one that another thread held would never be released there.
@@ -50,7 +50,7 @@ class CallLock:
 
     @contextmanager
     def turn(self) -> Generator[None]:
-        """Waits until no other thread holds the lock, and holds it."""
+        """Waits for the lock, and holds it during the `with` statement."""
         mutex = self._mutexes.setdefault(forks(), _Mutex())
         with mutex.lock:
             if mutex.busy:

@@ -15,7 +15,7 @@ def file_names(names: Sequence[str]) -> list[str]:
     for name in names:
         stem = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:_LONGEST] or "unit"
         chosen, count = stem, 1
-        while chosen.lower() in taken:  # some file systems do not tell cases apart
+        while chosen.lower() in taken:  # some file systems ignore case
             count += 1
             chosen = f"{stem}_{count}"
         taken.add(chosen.lower())

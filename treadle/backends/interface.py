@@ -1,7 +1,7 @@
-"""What compiled code expects of its caller, as a text in the code itself: a manifest that says otherwise is refused.
+"""The interface of compiled code, as a text in the code itself: a manifest that contradicts it is rejected.
 
-Code reads and writes as many bytes as it was compiled for. A manifest with smaller shapes, fewer inputs or a smaller
-arena would have it run on buffers that are too small.
+Compiled code accesses as many bytes as it was compiled for. A manifest with smaller shapes, fewer inputs or a smaller
+arena would make it run on buffers that are too small.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def program_interface(
 
 
 def manifest_interface(manifest: Manifest) -> str:
-    """What a manifest lets `treadle_run` expect."""
+    """The interface of `treadle_run` according to a manifest."""
     return program_interface(manifest.inputs, manifest.outputs, manifest.constants, manifest.arena_bytes)
 
 
@@ -48,7 +48,7 @@ def c_definition(text: str, specifiers: str) -> str:
 
 
 def check_interface(code: bytes, text: str, what: str, where: Path) -> None:
-    """Raises TreadleError unless the compiled code holds the text."""
+    """Raises TreadleError unless the compiled code contains the text."""
     if f"{text}\n\0".encode() not in code:
         message = f"the manifest does not fit {what}: other inputs, outputs, constants, sizes or launches"
         raise TreadleError(message, where, WROTE_IT)

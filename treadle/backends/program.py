@@ -46,13 +46,13 @@ class ProgramLaunch:
 
 @dataclass(frozen=True)
 class Program:
-    """What the planned @main says. `arena_bytes` is the size of the memory that temporaries share, `zeroed_bytes` of
-    that which has to be zero before the first launch, and is so again behind each."""
+    """The contents of the planned @main. `arena_bytes` is the size of the memory that temporaries share, `zeroed_bytes`
+    of the memory that must be zero before the first launch, and that each launch leaves zero."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     constants: tuple[ProgramConstant, ...]
-    """In the order of their `host.buffer` operations: a printer that numbers them so agrees with it."""
+    """In the order of their `host.buffer` operations, by which printers number them."""
     arena_bytes: int
     launches: tuple[ProgramLaunch, ...]
     zeroed_bytes: int = 0

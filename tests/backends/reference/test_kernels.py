@@ -535,7 +535,7 @@ def test_the_last_block_to_arrive_sees_what_all_have_stored(reverse: bool):
     ("old", "new", "message"),
     [
         ("of 3 :", "of 2 :", "reads what nobody has stored"),
-        ("of 3 :", "of 4 :", r"element 0 of memref<2xi32, #loop.space<zeroed>> is 3 behind the launch.*; accepted: 0"),
+        ("of 3 :", "of 4 :", r"element 0 of memref<2xi32, #loop.space<zeroed>> is 3 after the launch.*; accepted: 0"),
         ("%n[%tile]", "%n[%slice]", "loop.arrive of %n: .* at .2."),
         (
             "%last = loop.arrive %n[%tile]",

@@ -21,12 +21,12 @@ _ACCEPTED = "C11 with GNU extensions that calls the functions of treadle/backend
 
 @dataclass(frozen=True)
 class Unit:
-    """One C translation unit. `name` says what it is in errors; it need not be a file name."""
+    """One C translation unit. `name` names it in errors; it need not be a file name."""
 
     name: str
     text: str
     code: str | None = None
-    """The text without comments, if it is known: what is compiled depends on it alone, and so do keys of caches."""
+    """The text without comments, if it is known: the compiled code depends on it alone, and so do keys of caches."""
 
 
 def pool_unit() -> Unit:
@@ -43,7 +43,8 @@ def build_library(
 ) -> Path:
     """Compiles the units for `target` (default: this machine) and links them; the path of the shared library.
 
-    The thread pool and the headers are this package's, unless `headers` has others, by name: then the units are all.
+    The thread pool and the headers are this package's; with `headers` (texts by name), only the given units are
+    compiled, with those headers.
     """
     all_units = [*units, pool_unit()] if headers is None else units
     chosen = environment or load_environment()
@@ -60,8 +61,8 @@ def compile_objects(
 ) -> list[Path]:
     """One object file a unit, in the order of the units, at most one compiler process a core at a time.
 
-    They run on `target` (default: this machine). `headers` stand in for this package's, by name. Raises TreadleError
-    that names the unit and the compiler's first error; the log is attached as a note.
+    They are compiled for `target` (default: this machine). `headers` (texts by name) replace this package's. Raises
+    TreadleError that names the unit and the compiler's first error; the log is attached as a note.
     """
     chosen = environment or load_environment()
     toolchain = find_toolchain(chosen, target)

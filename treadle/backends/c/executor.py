@@ -45,7 +45,7 @@ def aligned(array: Array) -> Array:
 
 
 class _Pool:
-    """A thread pool, and the lock of the calls that use it: what outlives a program until its last run has ended."""
+    """A thread pool, and the lock of its calls; it outlives the program until the last run has ended."""
 
     def __init__(self, address: int, destroy: Callable[[int], None]) -> None:
         self.address: int | None = address

@@ -32,11 +32,11 @@ LANES = (4, 8, 16)
 """Lanes of the vector types in treadle.h."""
 
 LARGEST_LOCAL = 32 << 10
-"""Bytes of the largest array on the stack; a larger one is static and one a thread."""
+"""Bytes of the largest array on the stack; a larger one is static, with a copy for each thread."""
 
 _ALIGNMENT = 64
 _BYTES: dict[Attribute, int] = {bf16: 2, f16: 2, f32: 4, f64: 8, i1: 1, i8: 1, i16: 2, i32: 4, i64: 8}
-# A mask has lanes of 32 bits, as comparisons of vectors yield them.
+# A mask has lanes of 32 bits, as comparisons of vectors give.
 _VECTOR_SUFFIXES: dict[Attribute, str] = {f32: "f", i32: "i", i1: "i"}
 _INTEGER_NAMES = {"min", "max", "div", "rem", "floordiv", "ceildiv"}
 _SCALAR_ONLY = {"unordered", "differ", "bits", "from_bits"}
@@ -88,7 +88,7 @@ class CLanguage(Language):
         raise TreadleError(f"{name} on {type}", "C printer", "f32, f64 and vectors of f32")
 
     def library_call(self, name: str, type: Attribute, operands: str) -> str:
-        # The compiler knows the functions by these names without <math.h>, which treadle.h does not include.
+        # By these names the compiler has the functions without <math.h>, which treadle.h does not include.
         if type == f64:
             return f"__builtin_{name}({operands})"
         if isinstance(type, VectorType):

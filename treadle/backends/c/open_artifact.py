@@ -1,4 +1,4 @@
-"""A cpu artifact made ready to run; where its library does not fit this machine, it is built anew from its C text."""
+"""Opens a cpu artifact; if its library does not run on this machine, it is compiled again from the C text."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ LIBRARY = "model.so"
 def open_program(artifact: Artifact, threads: int | None, *, rebuild: bool = False) -> CpuProgram:
     """The artifact's program, its constants loaded and its threads started.
 
-    The library is built anew from the artifact's C text if that is asked for, if it needs what this processor lacks,
-    and if this system cannot load it. TreadleError if that fails, if a file is missing or changed, and if the manifest
-    does not fit the library.
+    The library is compiled again from the artifact's C text on request, if this processor lacks instructions that it
+    needs, and if this system cannot load it. TreadleError if that fails, if a file is missing or changed, and if the
+    manifest does not fit the library.
     """
     manifest = artifact.manifest
     missing = lacks(manifest.machine)
@@ -49,7 +49,7 @@ def _stored_library(artifact: Artifact) -> ctypes.CDLL | None:
 
 
 def _library_for_here(artifact: Artifact, missing: Sequence[str]) -> ctypes.CDLL:
-    """A library for this processor, which lacks what the artifact's own needs."""
+    """A library compiled for this processor, which lacks instructions that the artifact's library needs."""
     try:
         return _rebuilt_library(artifact)
     except TreadleError as error:

@@ -67,7 +67,7 @@ def print_host(module: ModuleOp) -> Unit:
     """The unit with `treadle_run`: the launches of @main in program order.
 
     `inputs` and `outputs` are numbered as the buffers say, `constants` in the order of @main's constant buffers.
-    A kernel of one block runs on the calling thread alone: waking the pool would cost more than it brings.
+    A kernel of one block runs on the calling thread alone, which costs less than waking the pool.
     """
     names = _kernel_names(module)
     kernels = {kernel.sym_name.data: kernel for kernel in _kernels(module)}

@@ -1,4 +1,4 @@
-"""Loading a shared library from bytes in memory, so that what runs is what was checked."""
+"""Loading a shared library from bytes in memory, so that the bytes that were checked are the ones that run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def _has_memory_files() -> bool:
 
 
 def _from_memory(image: bytes, number: int) -> ctypes.CDLL:
-    """No other process can change a file that has no name, and no folder without leave to execute is in the way."""
+    """An anonymous file cannot be changed by other processes, and needs no folder from which programs may be
+    executed."""
     descriptor = os.memfd_create("treadle-model", os.MFD_CLOEXEC)
     try:
         with os.fdopen(descriptor, "wb", closefd=False) as file:
@@ -38,7 +39,8 @@ def _from_memory(image: bytes, number: int) -> ctypes.CDLL:
 
 
 def _separator(number: int) -> str:
-    """A spelling of "/" for each number: the loader takes a path that it has seen for the library that was there."""
+    """A spelling of "/" for each number: the loader would take a path that it has seen for the library that it found
+    there."""
     return "/" + "".join("./" if digit == "1" else "/" for digit in f"{number:b}")
 
 

@@ -27,15 +27,15 @@ _ACCEPTED = (
 )
 
 # float32 means float32: the two math flags drop errno and the exception flags, which nobody reads, and change no value.
-# A product that is added is rounded once, with the sum, where the processor has an instruction for that: clang's own
-# choice depends on how the text is cut into statements. -fwrapv is absent: the text computes what may overflow as
+# A product that is added is rounded once, with the sum, where the processor has an instruction for that: clang's
+# default depends on how the text is divided into statements. -fwrapv is absent: the text computes what may overflow as
 # unsigned numbers, and an index never overflows. docs/numerics.md says both.
 _FLAGS = (
     "-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fPIC",
     "-Wno-psabi", "-Werror=implicit-function-declaration",
 )  # fmt: skip
 _WIDEST = 64
-"""Bytes of the widest vectors of x86-64; whether these pay outside kernels' own vectors, the compiler knows best."""
+"""Bytes of the widest vectors of x86-64; where kernels do not use vectors themselves, the compiler chooses."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from treadle.backends.c_like.values import Text, Values, Writers, float_type, na
 
 
 class Arithmetic:
-    """Writes constants, and what computes floats from floats of the same type."""
+    """Writes constants, and operations on floats of one type."""
 
     def __init__(self, values: Values) -> None:
         self._values = values

@@ -1,4 +1,4 @@
-"""Comparisons, and choices by them."""
+"""Comparisons, and selections by them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from treadle.backends.c_like.values import Text, Values, Writers, float_type, re
 
 
 class Comparisons:
-    """Writes what computes a truth value, or depends on one."""
+    """Writes operations that compute a truth value, or select by one."""
 
     def __init__(self, values: Values) -> None:
         self._values = values
@@ -53,7 +53,7 @@ class Comparisons:
         return self._choice(op.cond, self._values.text(op.lhs), self._values.text(op.rhs))
 
     def _choice(self, condition: SSAValue, then: Text, otherwise: Text) -> Text:
-        # A choice inside the first branch needs no parentheses in C, but its reader does.
+        # C needs no parentheses around a selection in the first branch; readers do.
         text = f"{self._values.at(condition, Level.OR)} ? {then.at(Level.OR)} : {otherwise.text}"
         return Text(text, Level.TERNARY)
 

@@ -1,4 +1,4 @@
-"""What is known of a value from the constants that it is made of."""
+"""Values that follow from constants."""
 
 from __future__ import annotations
 

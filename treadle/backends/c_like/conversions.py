@@ -44,7 +44,7 @@ class Conversions:
         return self._cast(target, self._values.text(source))
 
     def _whole(self, source: Attribute, target: Attribute, text: Text) -> Text:
-        """A float's whole part, by a function: C leaves what does not fit undefined."""
+        """A float's whole part, by a function: C leaves the conversion of a value that does not fit undefined."""
         return Text(f"{self._language.truncation(source, target)}({text.text})")
 
     def _cast(self, type: Attribute, text: Text) -> Text:

@@ -49,11 +49,11 @@ class ExpressionPrinter:
         return self.computed(value.owner)
 
     def at(self, value: SSAValue, level: Level = Level.TERNARY) -> str:
-        """The expression for a value, in a place that takes operators of at least `level`."""
+        """The expression for a value, in parentheses unless its precedence is at least `level`."""
         return self.text(value).at(level)
 
     def computed(self, op: Operation) -> Text:
-        """The expression that an operation stands for."""
+        """The expression that computes an operation's result."""
         for kinds, write in self._writers:
             if isinstance(op, kinds):
                 return write(op)

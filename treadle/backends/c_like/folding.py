@@ -29,7 +29,7 @@ _TRANSPARENT = (vector.BroadcastOp, vector.CreateMaskOp)
 
 
 def always_folded(op: Operation) -> bool:
-    """Constants and broadcasts: written at every use, however many."""
+    """Constants and broadcasts: written at every use, however many there are."""
     return isinstance(op, (arith.ConstantOp, *_TRANSPARENT))
 
 
@@ -50,7 +50,7 @@ class Folding:
         self.folded: set[SSAValue[Attribute]] = set()
         self.dead: set[Operation] = set()
         self._ternaries: set[Operation] = set()
-        self._places: dict[Operation, Operation] = {}
+        self._statements: dict[Operation, Operation] = {}
         self._analyse(block)
         self._bound_sizes(block)
 
@@ -59,7 +59,7 @@ class Folding:
         return op in self._ternaries
 
     def _analyse(self, block: Block) -> None:
-        # Backwards, so that the place where a user is written is known before its operands are looked at.
+        # Backwards, so that the statement of a user is known before its operands are analysed.
         for op in reversed(list(block.ops)):
             if self._is_dead(op):
                 self.dead.add(op)
@@ -119,10 +119,10 @@ class Folding:
             return True
         reads = buffers_read(op)
         user = uses[0].operation
-        place = self._place(user)
-        if reads and isinstance(place, scf.ForOp):
+        statement = self._statement(user)
+        if reads and isinstance(statement, scf.ForOp):
             return False  # a bound is evaluated once an iteration
-        return self._reaches(op, place, reads)
+        return self._reaches(op, statement, reads)
 
     def _ends_in_its_block(self, op: Operation) -> bool:
         """Whether the only user is a store or the block's end: then it is evaluated exactly where it would be alone."""
@@ -135,34 +135,35 @@ class Folding:
         parent = op.parent_op()
         return parent is not None and parent in self._ternaries
 
-    def _place(self, op: Operation) -> Operation:
+    def _statement(self, op: Operation) -> Operation:
         """The operation that is written as a statement and holds the text of `op`, which was analysed before."""
-        known = self._places.get(op)
+        known = self._statements.get(op)
         if known is None:
-            known = self._places[op] = self._found_place(op)
+            known = self._statements[op] = self._found_statement(op)
         return known
 
-    def _found_place(self, op: Operation) -> Operation:
+    def _found_statement(self, op: Operation) -> Operation:
         parent = op.parent_op()
         while parent is not None and parent in self._ternaries:
             op, parent = parent, parent.parent_op()
         if len(op.results) != 1 or op.results[0] not in self.folded:
             return op
-        # Known already: users are analysed first, and ask for the places of theirs.
-        return self._place(next(iter(self._live_uses(op.results[0]))).operation)
+        # Known already, since users are analysed first.
+        return self._statement(next(iter(self._live_uses(op.results[0]))).operation)
 
-    def _reaches(self, op: Operation, place: Operation, reads: set[SSAValue[Attribute]]) -> bool:
-        """Whether `op` may be written at `place`: no loop around `place` alone, no write to `reads` between them."""
+    def _reaches(self, op: Operation, statement: Operation, reads: set[SSAValue[Attribute]]) -> bool:
+        """Whether `op` may be written in `statement`: no loop lies around the statement only, and no write to `reads`
+        between them."""
         home = op.parent_block()
-        while place.parent_block() is not home:
-            if reads and any(may_write(before, reads) for before in _from_block_start(place)):
+        while statement.parent_block() is not home:
+            if reads and any(may_write(before, reads) for before in _from_block_start(statement)):
                 return False
-            parent = place.parent_op()
+            parent = statement.parent_op()
             if parent is None or isinstance(parent, scf.ForOp):
                 return False
-            place = parent
+            statement = parent
         between = op.next_op
-        while reads and between is not None and between is not place:
+        while reads and between is not None and between is not statement:
             if may_write(between, reads):
                 return False
             between = between.next_op
@@ -181,8 +182,8 @@ class Folding:
             sizes[op.results[0]] = size
 
 
-def _from_block_start(place: Operation) -> Iterator[Operation]:
-    before = place.prev_op
+def _from_block_start(statement: Operation) -> Iterator[Operation]:
+    before = statement.prev_op
     while before is not None:
         yield before
         before = before.prev_op

@@ -1,4 +1,4 @@
-"""Operations on integers of which each C expression has exactly the value that the operation defines.
+"""Operations on integers, as C expressions with exactly the value that the operation defines.
 
 C computes 8 and 16-bit integers as `int`, and leaves the overflow of `int` and `long` undefined; operations of `arith`
 wrap. Sums, differences and products of elements are therefore computed as unsigned numbers and cast back once:
@@ -27,7 +27,7 @@ _SHIFTS = (arith.ShLIOp, arith.ShRSIOp, arith.ShRUIOp)
 
 
 class Integers:
-    """Writes what computes integers from integers of the same type."""
+    """Writes operations on integers of one type."""
 
     def __init__(self, values: Values) -> None:
         self._values = values
@@ -81,7 +81,7 @@ class Integers:
         known = constant_integer(rhs)
         if isinstance(op, UNSIGNED) and not isinstance(type, IndexType):
             self._language.reject(op, f"{op.name} of {type}", "unsigned division of index, signed of other integers")
-        # C's operators are right unless they trap: for a divisor of 0, and the lowest number divided by -1.
+        # C's operators give these values unless they trap: for a divisor of 0, and the lowest number divided by -1.
         if known not in (None, 0, -1) or rhs in self._values.positive:
             return Text(f"{self._values.at(lhs, level)} {symbol} {self._values.at(rhs, level.tighter)}", level)
         function = self._language.function("div" if symbol == "/" else "rem", type)
@@ -121,7 +121,7 @@ class Integers:
             )
         symbol, level = ("&&", Level.AND) if isinstance(op, arith.AndIOp) else ("||", Level.OR)
         sides = (self._values.text(lhs), self._values.text(rhs))
-        # `a && b || c` is right but warned about, and hard to read.
+        # compilers warn about `a && b || c`, which is hard to read.
         parts = [t.text if t.level is level else t.at(Level.EQUALITY) for t in sides]
         return Text(f" {symbol} ".join(parts), level)
 

@@ -1,4 +1,4 @@
-"""What C and CUDA C++ spell differently."""
+"""The differences between C and CUDA C++ text."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _ACCEPTED = "scf, memref, vector, and what the tables of treadle/backends/c_like
 
 
 class Values(Protocol):
-    """What a language may ask of the expression printer."""
+    """The part of the expression printer that a language uses."""
 
     def at(self, value: SSAValue, level: Level = Level.TERNARY) -> str:
-        """The expression for a value, in a place that takes operators of at least `level`."""
+        """The expression for a value, in parentheses unless its precedence is at least `level`."""
         ...
 
     def element(self, buffer: SSAValue, indices: Sequence[SSAValue]) -> str:

@@ -14,7 +14,7 @@ def comment_text(text: str) -> str:
 
 
 class Names:
-    """Hands out names that differ from all names in the scopes that are open."""
+    """Gives names that differ from all names in the open scopes."""
 
     def __init__(self) -> None:
         self._scopes: list[set[str]] = [set()]

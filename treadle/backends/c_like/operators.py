@@ -29,7 +29,7 @@ class Level(IntEnum):
 
     @property
     def tighter(self) -> Level:
-        """What the right operand of a left-associative operator has to be."""
+        """The precedence that the right operand of a left-associative operator needs."""
         return Level(min(level for level in Level if level > self))
 
 
@@ -51,7 +51,7 @@ OPERATORS: dict[type[Operation], tuple[str, Level]] = {
 }
 FLOAT_OPERATORS = (arith.AddfOp, arith.SubfOp, arith.MulfOp, arith.DivfOp)
 WRAPPING = (arith.AddiOp, arith.SubiOp, arith.MuliOp)
-"""Operations whose result is right modulo two to the power of its bits if the operands are."""
+"""Operations whose result is exact modulo two to the power of its bits if the operands are."""
 DIVISIONS = (arith.DivSIOp, arith.DivUIOp, arith.RemSIOp, arith.RemUIOp)
 
 COMMUTATIVE = (arith.AddiOp, arith.MuliOp, arith.AddfOp, arith.MulfOp)

@@ -165,7 +165,7 @@ class StatementPrinter:
         if value in self.values.names or not isinstance(op, COMPOUND) or not self.language.has_operators(value.type):
             return None
         if isinstance(value.type, IntegerType):
-            return None  # C would add what may overflow
+            return None  # C would promote, and the sum could overflow
         sides = list(op.operands) if isinstance(op, COMMUTATIVE) else [op.operands[0]]
         for side in sides:
             other = op.operands[1] if side is op.operands[0] else op.operands[0]
@@ -236,7 +236,7 @@ class StatementPrinter:
         self.values.names[argument] = self.values.names[result] = shared
 
     def _shared_variable(self, op: scf.ForOp, position: int) -> str | None:
-        """The enclosing loop's variable, if this loop only goes on with it and hands it back."""
+        """The enclosing loop's variable, if this loop continues it and yields it back."""
         first, outer = op.iter_args[position], op.parent_op()
         if not isinstance(outer, scf.ForOp) or first not in outer.body.block.args[1:]:
             return None
@@ -247,7 +247,8 @@ class StatementPrinter:
         return self.values.names[first] if only_carried and len(list(first.uses)) == 1 else None
 
     def _carry_on(self, targets: list[str], values: Sequence[SSAValue]) -> None:
-        """Assigns the carried values as if at once: what an earlier assignment would change is saved first."""
+        """Assigns the carried values as if simultaneously: values that an earlier assignment would overwrite are saved
+        first."""
         texts = [self.values.at(value) for value in values]
         pending = [i for i, (target, text) in enumerate(zip(targets, texts, strict=True)) if target != text]
         saved: dict[int, str] = {}

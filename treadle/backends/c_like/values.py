@@ -1,4 +1,5 @@
-"""What the printers of expressions share: an expression with its precedence, and where operands come from."""
+"""Shared by the printers of expressions: an expression with its precedence, and the interface by which they get
+operands."""
 
 from __future__ import annotations
 
@@ -19,15 +20,15 @@ class Text:
     text: str
     level: Level = Level.PRIMARY
     modular: Text | None = None
-    """Of a cast of an unsigned number: that number, which is as good where the value is only needed modulo its bits."""
+    """For a cast of an unsigned number, that number, which suffices where the value is only needed modulo its bits."""
 
     def at(self, level: Level) -> str:
-        """The text for a place that takes operators of at least this precedence."""
+        """The text, in parentheses unless its precedence is at least this."""
         return self.text if self.level >= level else f"({self.text})"
 
 
 Writers = tuple[tuple[type[Operation] | tuple[type[Operation], ...], Callable[..., Text]], ...]
-"""Which operations a printer writes, and how: the first entry that fits counts."""
+"""The operations that a printer writes, each with its writer; the first match counts."""
 
 
 class Values(Protocol):
@@ -35,14 +36,14 @@ class Values(Protocol):
 
     language: Language
     positive: set[SSAValue]
-    """Values that are above zero though the text does not show it."""
+    """Values that are positive, though their expressions do not show it."""
 
     def text(self, value: SSAValue) -> Text:
         """The expression for a value."""
         ...
 
     def at(self, value: SSAValue, level: Level = Level.TERNARY) -> str:
-        """The expression for a value, in a place that takes operators of at least `level`."""
+        """The expression for a value, in parentheses unless its precedence is at least `level`."""
         ...
 
     def element(self, buffer: SSAValue, indices: Sequence[SSAValue]) -> str:
@@ -78,7 +79,7 @@ def wide(values: Values, value: SSAValue, level: Level) -> str:
 
 
 def narrowed(language: Language, text: Text, type: Attribute) -> Text:
-    """What `wide` operands were combined to, as a value of `type`."""
+    """The result of an operation on `wide` operands, as a value of `type`."""
     widening = language.widening(type)
     if widening is None or language.has_operators(type):
         return text

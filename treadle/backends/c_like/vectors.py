@@ -16,7 +16,7 @@ from treadle.dialects.loop import LaneCompareOp, LaneMaskOp, LaneSelectOp, Strid
 
 
 class Vectors:
-    """Writes what makes vectors, and takes them apart."""
+    """Writes operations that build vectors, and extract from them."""
 
     def __init__(self, values: Values) -> None:
         self._values = values

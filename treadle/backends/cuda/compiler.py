@@ -20,9 +20,9 @@ from treadle.target import Target
 HEADER_NAME = "treadle_cuda.h"
 HEADER = Path(__file__).parent / "include" / HEADER_NAME
 
-# The hardware's limit of registers, said aloud: without it ptxas spills some for the sake of more resident blocks.
+# The hardware's limit of registers, explicitly: by default ptxas spills some to have more resident blocks.
 _REGISTERS = "--maxrregcount=255"
-# NVRTC's default, said aloud: a product that is added is rounded once, with the sum. docs/numerics.md says so.
+# NVRTC's default, explicitly: a product that is added is rounded once, with the sum (docs/numerics.md).
 _CONTRACTION = "--fmad=true"
 _OPTIONS: tuple[str, ...] = ("--std=c++17", "-default-device", "--ptxas-options=-v", _REGISTERS, _CONTRACTION)
 NVRTC_WHEELS = "pip install 'cuda-bindings==13.0.*' nvidia-cuda-nvrtc==13.0.88"
@@ -99,7 +99,7 @@ def compile_cubins(
     def compile_one(unit: Unit) -> Cubin:
         return compile_cubin(unit, target, options=options, cache=cache, header=header)
 
-    nvrtc_version()  # the wheels' absence is told before threads are started
+    nvrtc_version()  # an error for missing wheels comes before threads are started
     with ThreadPoolExecutor(workers, thread_name_prefix="nvrtc") as pool:
         return list(pool.map(compile_one, units))
 

@@ -1,4 +1,4 @@
-"""What the executor, the tests and the benchmarks ask of a GPU's driver."""
+"""The interface to a GPU's driver that the executor, the tests and the benchmarks use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Shape3 = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class BoundLaunch:
-    """A launch with everything in place: `function` is from `Driver.load`, arguments are device addresses."""
+    """A launch that is ready to be queued: `function` is from `Driver.load`, arguments are device addresses."""
 
     function: object
     grid: Shape3
@@ -121,7 +121,7 @@ class Device(Driver, Protocol):
         ...
 
     def current(self, doing: str) -> AbstractContextManager[object]:
-        """Makes the device's context current on this thread; `doing` is what an error names as its place."""
+        """Makes the device's context current on this thread; `doing` is named by an error."""
         ...
 
 

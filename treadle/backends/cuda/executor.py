@@ -16,7 +16,7 @@ from treadle.backends.cuda.driver import BoundLaunch, Driver, LaunchGraph, Shape
 from treadle.errors import TreadleError
 
 _ADDRESSED: tuple[BufferKind, ...] = ("arena", "zeroed")
-"""Kinds of which there is one block of memory, in which buffers lie at a byte."""
+"""Kinds of buffers that are ranges of one block of memory, given by their first byte."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class CudaProgram:
     """A model on a device: constants uploaded, kernels loaded, buffers allocated once.
 
     `arena_bytes` is the size of the scratch memory that intermediate tensors share; `zeroed_bytes` that of the memory
-    that kernels find zero and leave zero: it is cleared at first, and after launches that failed. Runs of several
+    that is zero before and after each launch: it is cleared at first, and after launches that failed. Runs of several
     threads take turns. A forked child cannot run it, since CUDA does not work there. Use it in a `with` statement, or
     call `close`, to give the memory back; the driver stays open unless the program owns it.
     """
@@ -118,7 +118,7 @@ class CudaProgram:
             self._check_open("capturing a graph")
             if not self._is_cleared:
                 self._clear()
-            self._is_cleared = False  # nobody tells whether the graph's launches will have ended well
+            self._is_cleared = False  # whether the graph's launches succeed is not known here
             return self._driver.capture(self._launches)
 
     def measure(self, arrays: Sequence[np.ndarray], repeats: int, warmup: int = 1) -> list[float]:
@@ -152,7 +152,7 @@ class CudaProgram:
 
     @contextmanager
     def _launching(self) -> Generator[None]:
-        """Around launches. One that fails may leave kernels that ended in the middle, and copies under way."""
+        """A context around launches. One that fails may leave unfinished kernels, and copies in flight."""
         if not self._is_cleared:
             self._clear()
         self._is_cleared = False
@@ -165,7 +165,7 @@ class CudaProgram:
         self._is_cleared = True
 
     def _clear(self) -> None:
-        """Queues zeros for the memory that kernels find zero."""
+        """Queues zeros for the zeroed memory."""
         if self._zeros.size:
             self._driver.upload(self._addresses["zeroed"][0], self._zeros)
         self._is_cleared = True
@@ -198,7 +198,7 @@ class CudaProgram:
         return address
 
     def _bind(self, launches: Sequence[Launch]) -> list[BoundLaunch]:
-        """Launches with functions and addresses in place; a kernel that is launched twice is loaded once."""
+        """Launches with their functions and addresses; a kernel that is launched twice is loaded once."""
         functions: dict[tuple[bytes, str, int], object] = {}
         bound: list[BoundLaunch] = []
         for launch in launches:

@@ -1,4 +1,4 @@
-"""A cuda artifact made ready to run on the GPU at hand."""
+"""Opens a cuda artifact on this machine's GPU."""
 
 from __future__ import annotations
 

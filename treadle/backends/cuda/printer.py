@@ -44,7 +44,7 @@ def _print_kernel(kernel: KernelOp, nodes: Nodes) -> Unit:
             parameters.append(f"{printer.language.type_name(type)} {printer.parameter(argument, 'n')}")
             continue
         const = "" if argument in written else "const "
-        # What other blocks write may change behind every barrier, which `__restrict__` would deny.
+        # Other blocks' writes may become visible at every barrier, which `__restrict__` would exclude.
         restrict = "" if argument in handed_on else "__restrict__ "
         element = printer.language.memory_type(type.element_type)
         parameters.append(f"{const}{element} *{restrict}{printer.parameter(argument, 'buffer')}")

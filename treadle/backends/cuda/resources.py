@@ -1,4 +1,4 @@
-"""What a compiled kernel takes of a multiprocessor, and how many of its blocks fit on one."""
+"""Registers and shared memory of a compiled kernel, and how many of its blocks fit on a multiprocessor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from treadle.errors import TreadleError
 from treadle.target import KIB, Target
 
 # Granularities of allocation since compute capability 8.0: CUDA occupancy calculator, sheet "GPU Data". A
-# multiprocessor has four parts with registers of their own, over which the warps of a block are dealt.
+# multiprocessor has four parts with registers of their own, among which the warps of a block are distributed.
 _REGISTERS_PER_ALLOCATION = 256
 _PARTS = 4
 _SHARED_PER_ALLOCATION = 128
@@ -49,7 +49,7 @@ class Occupancy:
     fraction: float
     """Resident warps over the most that a multiprocessor holds."""
     limiter: str
-    """What keeps another block out: `registers`, `shared memory`, `warps` or `blocks`."""
+    """The resource that limits it: `registers`, `shared memory`, `warps` or `blocks`."""
 
 
 def parse_resources(log: str) -> dict[str, Resources]:

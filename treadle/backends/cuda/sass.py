@@ -1,4 +1,4 @@
-"""What a cubin's machine code contains: for tests that a kernel uses the instructions it was written for."""
+"""The machine code of a cubin, for tests that a kernel uses the instructions it was written for."""
 
 from __future__ import annotations
 

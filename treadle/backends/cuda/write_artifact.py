@@ -54,7 +54,7 @@ def write_kernels(
 
 
 def _described(units: Sequence[Unit], launches: Sequence[KernelLaunch]) -> list[Unit]:
-    """The units of the kernels that are launched, each with what its launch says as a text in the cubin."""
+    """The units of the kernels that are launched, each with its interface as a text in the cubin."""
     texts = {launch.kernel: c_definition(kernel_interface(launch), KERNEL_SPECIFIERS) for launch in launches}
     return [_with_interface(unit, texts[unit.name]) if unit.name in texts else unit for unit in units]
 
@@ -95,7 +95,7 @@ def _three(shape: Sequence[int]) -> Shape3:
 
 
 def _type(type: Attribute) -> tuple[str, int]:
-    """What a kernel takes a buffer for: NumPy's name of the elements' type, and their number."""
+    """The type of a kernel's buffer: NumPy's name of the elements' type, and their number."""
     if not isinstance(type, MemRefType):
         raise TreadleError(f"a kernel's argument of type {type}", "cuda target", "memrefs")
     return numpy_dtype(type.element_type).name, prod(type.get_shape())

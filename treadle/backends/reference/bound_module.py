@@ -1,4 +1,4 @@
-"""What a module's results are, and how far rounding may take each element from that: the oracle of whole models."""
+"""A module's exact results, with limits of the rounding error of each element: the oracle of whole models."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def bound_module(
 ) -> tuple[Bounded, ...]:
     """The results of @main for `inputs`, one array an argument: in float64, with limits of their errors.
 
-    Operators are evaluated by their definitions. Limits follow from the declared types and the lengths of sums; a
-    `precision` rounds, besides, what products, convolutions and attention read, f16 and bf16 also what they give, and
-    then for all readers. These roundings are not independent where a filter goes over a picture: an evaluation that
-    rounds in fact says by how much limits must grow. `approximate` is an absolute error of sigmoid, tanh, erf and gelu;
-    `units` what each operation adds to a limit.
+    Operators are evaluated by their definitions. Limits follow from the declared types and the lengths of sums. In
+    addition, a `precision` rounds the operands of products, convolutions and attention; f16 and bf16 also round their
+    results, for all readers. These roundings are not independent where a filter slides over an image: an evaluation
+    with actual rounding calibrates by how much limits must grow. `approximate` is an absolute error of sigmoid, tanh,
+    erf and gelu; `units` what each operation adds to a limit.
 
     TreadleError as `evaluate_module`.
     """
@@ -89,7 +89,7 @@ def _bounded_results(
 
 
 def _sampled_results(block: Block, inputs: Sequence[Array], coarse: Mapping[SSAValue, Format]) -> tuple[Array, ...]:
-    """The results in the declared types, with what a precision rounds in fact rounded."""
+    """The results in the declared types, with the roundings of the precision."""
 
     def stored(value: Array, tensor: SSAValue) -> Array:
         return coarse[tensor].nearest(value) if tensor in coarse and _fits(value, coarse[tensor]) else value
@@ -106,7 +106,8 @@ def _sampled_results(block: Block, inputs: Sequence[Array], coarse: Mapping[SSAV
 
 
 def _calibrated(results: Sequence[Bounded], samples: Sequence[Array]) -> tuple[Bounded, ...]:
-    """Limits that know what rounding the weights did: one error everywhere in a picture, whose mean is no smaller.
+    """Limits enlarged for rounded weights, which have the same error everywhere in an image, so that averaging does not
+    reduce it.
 
     A limit grows with the typical error of the sample in parts of the limits, and with the sample's own error at its
     element. Where there was none, it is that of the largest error of the sample.
@@ -134,7 +135,7 @@ def _results(arithmetic: Running, op: Operation, env: dict[SSAValue, Bounded]) -
 
 
 def _arg_reduction(op: ArgReductionOp, x: Bounded) -> Bounded:
-    """The position of an extremum, off by the distance to the farthest element that may be it as well."""
+    """The position of an extremum; its limit is the distance to the farthest element that may be the extremum, too."""
     (exact,) = evaluate_in(Running(), op, {op.x: Bounded(x.value)})
     position = exact.value
     dim, kept = op.dim.value.data, bool(op.keep.value.data)
@@ -159,7 +160,7 @@ def _coarse_values(block: Block, precision: Precision) -> dict[SSAValue, Format]
 
 
 def _moved_from(value: SSAValue) -> SSAValue:
-    """The tensor whose elements another one has, where it has those of one only."""
+    """The tensor that an operator only moves elements of; None if there are several."""
     while isinstance(value.owner, _Mover) and len(value.owner.operands) == 1:
         value = value.owner.operands[0]
     return value
@@ -167,7 +168,7 @@ def _moved_from(value: SSAValue) -> SSAValue:
 
 def _coarsened(value: Bounded, tensor: SSAValue, coarse: Mapping[SSAValue, Format]) -> Bounded:
     format = coarse.get(tensor)
-    # What a format does not hold stays in f32: masks of attention.
+    # Constants that the format cannot represent stay in f32: masks of attention.
     if format is None or not _fits(value.value, format):
         return value
     result = rounded(value.value, value.error, format, ROUNDING)

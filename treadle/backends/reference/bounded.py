@@ -1,4 +1,4 @@
-"""Numbers in float64 beside limits of their errors, and the rules by which operations hand limits on.
+"""Numbers in float64 with limits of their errors, and the rules by which operations propagate limits.
 
 A limit says how far a computation in the declared types, with sums in any order, may be from the number. The rules are
 those of running error analysis, to first order:
@@ -6,7 +6,7 @@ those of running error analysis, to first order:
 - a rounding adds a few halves of an epsilon (`ROUNDING`, `ARITHMETIC`) of the number that is rounded;
 - a function is off by how much it changes when its operands move by their limits, up or down. Operands that were
   computed from the same element of a tensor (its `root`) move together, others each by itself;
-- what is independent adds up as squares do: the limits of a function's operands, and those of a sum's terms. So do the
+- independent errors add up as squares: the limits of a function's operands, and those of a sum's terms. So do the
   roundings of the partial sums of n terms: sqrt(n) roundings of a number as large as the terms' norm, or as the sum.
 
 Sources: Wilkinson, "Error analysis revisited", IMA Bulletin 22 (1986), running error analysis; Higham and Mary, "A new
@@ -40,8 +40,8 @@ ROUNDING = 12.0
 unit in the last place, with a standard deviation of 0.3 to 0.6 of these."""
 ARITHMETIC = 24.0
 """The same for an operation of floats. Its rounding would need no more, but a library approximates functions, and
-errors are not independent everywhere: in the flat parts of a picture neighbours have the same. What real models need
-is measured in docs/adr/0024-limits-from-the-imported-graph.md."""
+errors are not independent everywhere: in the flat parts of an image, neighbours have the same error. What real models
+need is measured in docs/adr/0024-limits-from-the-imported-graph.md."""
 
 _ZERO = np.zeros(())
 _WITHOUT_ROUNDING = (
@@ -93,7 +93,7 @@ class Bounded:
         return cls(array.astype(np.float64) if is_float_dtype(array.dtype) else array)
 
     def off_by(self, absolute: float) -> Bounded:
-        """The same numbers, off by so much more."""
+        """The same numbers, with limits enlarged by `error`."""
         return Bounded(self.value, together(self.full_error, np.full((), absolute)))
 
     def rooted(self, root: SSAValue) -> Bounded:
@@ -147,10 +147,8 @@ def together(a: Array, b: Array) -> Array:
 
 
 def rounded(value: Array, error: Array, format: Format, units: float, reach: Array | None = None) -> Bounded:
-    """Numbers after a rounding to `format`: infinite where they do not fit.
-
-    Nothing is known of a number that fits or not: one that is nearer to the format's largest than `reach`, the limit
-    that it has in all (default: `error`).
+    """Numbers after a rounding to `format`: infinite where they overflow. A number has no limit if it may overflow or
+    not: if it is nearer to the format's largest than `reach`, its whole limit (default: `error`).
     """
     magnitude = np.abs(value)
     if magnitude.max(initial=0.0) <= format.largest:
@@ -164,13 +162,13 @@ def rounded(value: Array, error: Array, format: Format, units: float, reach: Arr
 
 
 def _fits(value: Array, dtype: np.dtype[Any]) -> bool:
-    """Whether all numbers are some of the type's."""
+    """Whether all numbers are in the range of the type."""
     with np.errstate(all="ignore"):
         return bool(np.array_equal(value, value.astype(dtype).astype(np.float64), equal_nan=True))
 
 
 def decided(error: Array, value: Array) -> Array:
-    """Limits without NaN: nothing is known of a finite value, all of one that is not."""
+    """Limits without NaN: infinite for a finite value, 0 for one that is not finite."""
     if not np.isnan(error.min(initial=0.0)):
         return error
     return np.where(np.isnan(error), np.where(np.isfinite(value), np.inf, 0.0), error)
@@ -238,7 +236,7 @@ class Running:
         exact = source.exact and (otherwise is None or otherwise.exact)
         other_error = None if otherwise is None else otherwise.error
         error = _ZERO if exact else read(source.full_error, where, sizes, condition, other_error)
-        # Decisions that may fall otherwise: nothing is known of what is read then.
+        # Comparisons that may come out differently: the elements that are read then have no limit.
         for decision in (predicate, *indices):
             if isinstance(decision, Bounded) and not decision.exact:
                 error = np.where(decision.error > 0, np.inf, error)
@@ -296,7 +294,7 @@ class Running:
         return rounded(total.value, total.error, Format.of(type), self.units * roundings)
 
     def _growth(self, op: ReduceOp) -> float:
-        """What the roundings of a sum add to its limit, as a part of the norm of its terms."""
+        """What the roundings of a sum add to its limit, as a fraction of the norm of its terms."""
         return self.units * Format.of(op.result.type).unit * sqrt(prod(op.shape))
 
 
@@ -316,7 +314,7 @@ def _apply(op: Operation, values: list[Array]) -> Array:
 
 
 def _same_element(source: Bounded, indices: Sequence[Affine | Bounded], sizes: Sequence[int]) -> bool:
-    """Whether each point of the iteration space reads the tensor's element at the same place."""
+    """Whether each point of the iteration space reads the tensor's element at the same index."""
     rank = len(source.shape)
     if len(sizes) != rank or source.shape != tuple(sizes[::-1]):
         return False
@@ -325,7 +323,7 @@ def _same_element(source: Bounded, indices: Sequence[Affine | Bounded], sizes: S
 
 
 def _handed_on(op: Operation, operands: list[Bounded], value: Array) -> Bounded:
-    """A result with the limit that it has from its operands'."""
+    """A result with the limit that follows from its operands'."""
     if all(operand.exact for operand in operands):
         return Bounded(value)
     roots = {x.root for x in operands if not x.exact and is_float_dtype(x.value.dtype)}

@@ -1,4 +1,4 @@
-"""What the lanes of a warp fold together."""
+"""Reductions across the lanes of a warp."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the blocks of a launch share: its own buffers, and the counters at which blocks arrive."""
+"""State that the blocks of a launch share: the launch's buffers, and the counters at which blocks arrive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from treadle.dialects.loop import Space, SpaceAttr
 from treadle.errors import TreadleError
 
 LAUNCH = "launch"
-"""Under which a block finds, among what its threads share, what the launch's blocks share."""
+"""The key, in a block's shared state, of the state that all blocks of the launch share."""
 
 
 def space_of(type: Attribute) -> Space | None:
@@ -24,7 +24,7 @@ def space_of(type: Attribute) -> Space | None:
 
 
 def is_of_launch(type: Attribute) -> bool:
-    """Whether the launch has the buffer for itself."""
+    """Whether the buffer belongs to the launch."""
     space = space_of(type)
     return space is not None and space.is_global
 
@@ -51,11 +51,11 @@ def arrive(shared: dict[Any, Any], number: int, counters: list[int], index: int,
 
 
 def check_zeroed(types: Sequence[MemRefType[Attribute]], buffers: Sequence[list[Any]], where: str) -> None:
-    """TreadleError for a buffer that a launch found zero and leaves otherwise."""
+    """TreadleError for a zeroed buffer that a launch leaves non-zero."""
     for type, elements in zip(types, buffers, strict=True):
         left = next((n for n, value in enumerate(elements) if value), None)
         if space_of(type) is Space.ZEROED and left is not None:
-            raise TreadleError(f"element {left} of {type} is {elements[left]} behind the launch", where, "0")
+            raise TreadleError(f"element {left} of {type} is {elements[left]} after the launch", where, "0")
 
 
 __all__ = ["LAUNCH", "arrive", "check_zeroed", "fresh", "initial", "is_of_launch", "space_of"]

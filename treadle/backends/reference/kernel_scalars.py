@@ -1,4 +1,4 @@
-"""Arith and math operations of a kernel as Python: an expression where one says it, else a function.
+"""Arith and math operations of a kernel as Python: an expression where there is one, else a function.
 
 An `index` is a Python int, any other scalar a NumPy scalar of its type (so every float operation rounds to
 its type), a vector an array of rank 1.
@@ -23,12 +23,12 @@ _ANY: dict[type[Operation], str] = {
     arith.DivfOp: "{0} / {1}", arith.NegfOp: "-{0}",
     arith.AndIOp: "{0} & {1}", arith.OrIOp: "{0} | {1}", arith.XOrIOp: "{0} ^ {1}",
 }  # fmt: skip
-"""Right for scalars and vectors of every type that the operation takes."""
+"""Correct for scalars and vectors of every type that the operation takes."""
 
 _NO_BOOL: dict[type[Operation], str] = {
     arith.AddiOp: "{0} + {1}", arith.SubiOp: "{0} - {1}", arith.MuliOp: "{0} * {1}",
 }  # fmt: skip
-"""Right for all but i1."""
+"""Correct for all types but i1."""
 
 _BOOL: dict[type[Operation], str] = {
     arith.AddiOp: "{0} ^ {1}", arith.SubiOp: "{0} ^ {1}", arith.MuliOp: "{0} & {1}",
@@ -89,7 +89,7 @@ def expression(op: Operation) -> str | None:
 def function(op: Operation) -> Callable[..., Any]:
     """The operation's value as a function of its operands' values.
 
-    Calling it raises TreadleError if the operation is none that a kernel may hold.
+    Calling it raises TreadleError for an operation that kernels do not support.
     """
     if isinstance(op, _CONVERSIONS):
         return _conversion(op)

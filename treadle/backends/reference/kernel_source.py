@@ -1,8 +1,8 @@
-"""A kernel's body as Python text: what `kernels.py` runs.
+"""A kernel's body as Python text, which `kernels.py` runs.
 
 Every thread of a block is a call; it yields at barriers, and where its warp acts together. A buffer is a flat list of
-scalars, in which None is an element that nobody has stored; a swizzle changes nothing here, since indices name elements
-without it. Every access checks its indices.
+scalars, in which None is an element that was never stored; swizzles are ignored, since indices are those of the
+unpermuted matrix. Every access checks its indices.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _ACCEPTED = "task.for, scf.for, scf.if, arith, math, memref.load/store/alloca, v
 
 @dataclass(frozen=True)
 class KernelSource:
-    """`run(block, thread, shared, *buffers)`: one thread's work, a generator if threads meet (`cooperates`).
+    """`run(block, thread, shared, *buffers)`: one thread's work, a generator if threads synchronise (`cooperates`).
 
     `shared` is a dictionary of the block, in which threads find the buffers they share; under `LAUNCH` it holds one of
-    the launch for those of `of_launch`, by their operations' numbers; both are empty at first. A generator yields at
-    each barrier the number of the operation, which `describe` names; for an operation of its warp a pair of the number
-    and what the lane brings, and is sent what `warp` of that number gives the lane.
+    the launch for those of `of_launch`, by their operations' numbers; both are empty at first. At each barrier a
+    generator yields the number of the operation, which `describe` names; at an operation of its warp it yields the
+    number and the lane's operands, and is sent the lane's result, which `warp` of that number computes.
     """
 
     run: Callable[..., Any]
@@ -53,7 +53,7 @@ class KernelSource:
 def kernel_source(name: str, body: Block, outputs: int = 1) -> KernelSource:
     """Compiles a kernel's body, whose arguments are buffers (the last `outputs` of them written), block and thread.
 
-    TreadleError naming an operation that kernels do not hold, and a store to a buffer that is only read.
+    TreadleError for an operation that kernels do not support, and for a store to a buffer that is only read.
     """
     writer = _Writer(name, body, outputs)
     writer.write_block(body, [])
@@ -249,7 +249,7 @@ class _Writer(KernelText):
     def _alloc(self, op: loop.AllocOp | memref.AllocaOp) -> None:
         buffer = op.results[0]
         type = cast("MemRefType[Attribute]", buffer.type)
-        # As text of its own: threads make their registers anew in each round of a loop.
+        # As text, since each iteration of a loop allocates its registers anew.
         made = f"[{initial(type)}] * {prod(self.shape(op, type))}"
         name, space = self.define(buffer), space_of(type)
         if space in (None, loop.Space.REGISTER):

@@ -1,4 +1,4 @@
-"""What a kernel's text calls for copies under way and for what the lanes of a warp do together."""
+"""Functions that a kernel's text calls for asynchronous copies and for tile products of a warp."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ _TF32_MASK = np.uint32(0xFFFFE000)
 
 
 def start(flight: Flight, buffer: list[Any], offset: int, value: Any) -> None:
-    """Starts the copy of one element, whose place holds nothing until it lands."""
+    """Starts the copy of one element, whose destination is unset until the copy completes."""
     buffer[offset] = None
     flight[-1].append((buffer, offset, value))
 
 
 def land(flight: Flight, pending: int) -> None:
-    """Completes groups until only the newest `pending` of those committed are under way."""
+    """Completes groups until only the newest `pending` of those committed are incomplete."""
     while len(flight) - 1 > pending:
         for buffer, offset, value in flight.pop(0):
             buffer[offset] = value
 
 
 def matrix_loader(op: loop.LoadMatrixOp, unset: Callable[[], None]) -> WarpFunction:
-    """`loop.load_matrix`: lanes bring (buffer, offset) of rows, and get fragments; `unset` complains."""
+    """`loop.load_matrix`: lanes pass (buffer, offset) of rows, and get fragments; `unset` is called for an element that
+    was never stored."""
     shape, count = op.fragment.type.get_shape(), op.matrices
     columns, transpose = 4 * shape[-1], op.transpose is not None
 

@@ -2,9 +2,9 @@
 
 Blocks run one after another; the threads of a block take turns from barrier to barrier, the lanes of a warp from one
 operation of the warp to the next. Everything that the IR leaves undefined is an error here: an index outside a buffer,
-a read of what nobody has stored or of what is still being copied, a barrier that some threads do not reach or an
-operation of the warp that some lanes do not, an element of the result that is never stored, memory that was zero and
-is left otherwise.
+a read of an element that was never stored or is still being copied, a barrier that some threads do not reach or an
+operation of the warp that some lanes do not, an element of the result that is never stored, zeroed memory that is left
+non-zero.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Kernel:
     """A kernel that is ready to run, many times."""
 
     def __init__(self, op: KernelOp | FuncOp):
-        """TreadleError for an operation that kernels do not hold, and a buffer not static and row-major."""
+        """TreadleError for an operation that kernels do not support, and for a buffer that is not static and
+        row-major."""
         self.name = op.sym_name.data
         self.grid, self.threads = op.grid.value.data, op.threads.value.data
         self.types = [cast("MemRefType[Attribute]", arg.type) for arg in op.body.block.args[:-2]]
@@ -68,7 +69,7 @@ class Kernel:
         return tuple(self._tensor(n, values, type) for n, (values, type) in results)
 
     def _tensor(self, number: int, values: Sequence[Any], type: MemRefType[Attribute]) -> Array:
-        """The tensor of a result's elements, after making sure that there are all of them."""
+        """The tensor of a result's elements; TreadleError if one was never stored."""
         shape = type.get_shape()
         missing = next((n for n, value in enumerate(values) if value is None), None)
         if missing is not None:
@@ -126,7 +127,7 @@ class Kernel:
             given = dict(zip(order, self.source.warp[first]([stops[t][1] for t in order]), strict=True))
 
     def _positions(self, arrived: dict[int, int | None]) -> str:
-        """Where the first thread at each place stands."""
+        """The operations at which threads stopped, each with the first thread there."""
         first: dict[int | None, int] = {}
         for thread, barrier in sorted(arrived.items()):
             first.setdefault(barrier, thread)

@@ -1,4 +1,4 @@
-"""Runs modules whose @main holds kernels: beside graph operators, or as launches over planned buffers."""
+"""Runs modules whose @main contains kernels, beside graph operators or as launches over planned buffers."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _evaluate_block(block: Block, env: dict[SSAValue, Array], reverse: bool) -> 
 
 
 def _run_launches(module: ModuleOp, inputs: Sequence[Array], reverse: bool) -> tuple[Array, ...]:
-    """Runs a planned module in real memory, so that two buffers that share bytes do so here."""
+    """Runs a planned module in real memory, so that buffers that share bytes in the plan share them here."""
     program = read_program(module)
     _check(program.inputs, inputs)
     outputs = tuple(np.empty(spec.shape, spec.dtype) for spec in program.outputs)
@@ -90,7 +90,8 @@ def _run_launches(module: ModuleOp, inputs: Sequence[Array], reverse: bool) -> t
             if not is_of_launch(type):
                 buffers.append(memory(reference, spec))
             elif reference.kind == "arena":
-                # A value in use that shares bytes with the launch's scratch memory is lost, here as on a GPU.
+                # A live value that shares bytes with the launch's scratch memory is overwritten, as it would be on a
+                # GPU.
                 memory(reference, spec).view(np.uint8)[...] = _UNSET
         given, written = buffers[: -kernel.num_outputs], buffers[-kernel.num_outputs :]
         for buffer, result in zip(written, kernel.results(given, reverse=reverse), strict=True):

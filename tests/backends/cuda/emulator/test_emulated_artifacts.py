@@ -116,7 +116,7 @@ def test_a_kernel_that_leaves_zeroed_memory_otherwise_is_named(tmp_path: Path) -
     (text,) = (folder / "kernels").glob("*.cu")
     text.write_text(text.read_text().replace("treadle_arrive(&", "atomicAdd(&"))
     _edit_manifest(folder, lambda content: content["files"].update({f"kernels/{text.name}": file_digest(text)}))
-    with pytest.raises(TreadleError, match=r"kernel '.*': memory that was zero before the launch is not behind it"):
+    with pytest.raises(TreadleError, match=r"kernel '.*': zeroed memory is not zero after the launch"):
         treadle.load(folder, device="emulator")(*graph.inputs)
 
 

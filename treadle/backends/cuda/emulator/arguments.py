@@ -1,4 +1,4 @@
-"""A launch's arguments: checked against the kernel's parameters, and as the runtime wants them."""
+"""A launch's arguments: checked against the kernel's parameters, and converted for the runtime."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Buffer:
     read_only: bool
     floats: bool
     element: int
-    """Bytes of what the kernel takes its elements for, numbers of one type; 0 where it is not known."""
+    """Bytes of an element by the kernel's parameter type; 0 where that is unknown."""
 
 
 class Arguments:

@@ -79,7 +79,7 @@ def build_text(text: str, name: str, checked: bool, environment: Environment, co
 
 
 def _trailer(text: str) -> str:
-    """What stands behind the text: entries for its kernels, and its dynamic shared memory."""
+    """The trailer after the text: entry points of its kernels, and its dynamic shared memory."""
     lines = [f"TREADLE_EMU_KERNEL({kernel})" for kernel in kernels(text)]
     names = dynamic_arrays(text)
     if names:
@@ -135,7 +135,7 @@ def _compile(command: list[str], check: list[str], alone: str, text: str, name: 
         return
     found = _DIAGNOSTIC.search(log)
     if found is not None and found["file"] != name and not _ASSEMBLER.search(log):
-        # What is wrong with the trailer may be what the text lacks at its end.
+        # An error in the trailer may be caused by the end of the text.
         Path(check[-1]).write_text(alone)
         own = _failure(check, name)
         if own is None:

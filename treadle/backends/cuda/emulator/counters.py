@@ -1,4 +1,4 @@
-"""What a launch was counted to do, line by line of the CUDA text."""
+"""The counters of a launch, line by line of the CUDA text."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from treadle.backends.cuda.emulator.native import NativeCount
 class LineCounters:
     """The counters of one line of a text, summed over all warps and blocks of a launch.
 
-    A *request* is one access of a warp: of those of its lanes that come together to one access of the text.
-    Bytes are those that lanes ask for, each lane's. An atomic operation reads and writes.
+    A *request* is one access of a warp: of those lanes that execute an access of the text together. Bytes are counted
+    for each lane. An atomic operation reads and writes.
     """
 
     line: int
@@ -70,7 +70,7 @@ class LineCounters:
 
 @dataclass(frozen=True)
 class Counters:
-    """What a launch did, by line; lines at which nothing was counted have no entry."""
+    """The counters of a launch by line; lines at which nothing was counted have no entry."""
 
     source: str = field(repr=False)
     """The text."""
@@ -106,8 +106,8 @@ def by_line(
 ) -> tuple[LineCounters, ...]:
     """What the runtime counted, by line.
 
-    `runs` are the executions of each run of `instructions`; `known` tells whether these are known at all;
-    `lines_of` finds the lines of places in the library.
+    `runs` are the executions of each run of `instructions`; `known` says whether these are available;
+    `lines_of` finds the lines of addresses in the library.
     """
     executed = [row for row in instructions if runs[row.run]]
     lines = lines_of({count.pc for count in counts if count.pc} | {row.address for row in executed})

@@ -20,7 +20,7 @@ class Variable:
 
     name: str
     symbol: str
-    """Its name in the library, which tells variables of functions from those that all of the text shares."""
+    """Its name in the library, which distinguishes variables of functions from those of the whole text."""
     offset: int
     bytes: int
 

@@ -37,7 +37,7 @@ CHECKS: dict[str, int] = {"races": 1, "bounds": 2, "init": 4, "divergence": 8}
 """The checks, and their bits in the runtime."""
 
 LIMIT = 60.0
-"""Seconds that a launch may take, unless told otherwise."""
+"""Seconds that a launch may take, by default."""
 
 _MAX_LIMIT = 1e6
 
@@ -244,7 +244,7 @@ def check_limit(limit: object, where: str) -> None:
 
 
 def _distinct(variables: Sequence[Variable]) -> list[Variable]:
-    """Of several names for one place the first."""
+    """The first of several names for one object."""
     found: dict[int, Variable] = {}
     for variable in variables:
         if variable.bytes:

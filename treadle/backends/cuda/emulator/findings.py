@@ -65,7 +65,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """What a launch found; empty findings mean that every check of the emulator held."""
+    """What was found in a launch; without findings, every check of the emulator passed."""
 
     kernel: str
     checks: tuple[str, ...]

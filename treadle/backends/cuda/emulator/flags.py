@@ -6,7 +6,7 @@ from treadle.backends.c.toolchain import Toolchain
 from treadle.backends.cuda.emulator.instrument import counts_operations
 
 COMMON = ("-x", "c++", "-std=c++17", "-fPIC", "-fno-exceptions", "-fno-rtti")
-# One compiler at hand links a library of its own for this sanitizer unless it is told not to.
+# One of the compilers links a library of its own for this sanitizer by default.
 NO_UBSAN = "-fno-sanitize=undefined"
 RUNTIME = ("-O3", "-march=native", "-fno-threadsafe-statics", "-ftls-model=initial-exec", NO_UBSAN)
 # What a text calls and does not define is an error of the link, not of the load.

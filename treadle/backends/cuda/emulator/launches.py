@@ -104,14 +104,11 @@ class Launches:
             report = launch.emulator.launch(launch.kernel, launch.grid, launch.block, args, launch.dynamic_shared)
             reports.append(report)
             if self._zeroed.any():
-                raise TreadleError(
-                    "memory that was zero before the launch is not behind it", f"kernel '{launch.kernel}'"
-                )
+                raise TreadleError("zeroed memory is not zero after the launch", f"kernel '{launch.kernel}'")
         return memory["output"], tuple(reports)
 
     def _array(self, argument: Argument, memory: Mapping[str, list[Array]]) -> Array:
-        """What the kernel is given: all of a tensor, or the part of the arena or the zeroed memory that is the
-        kernel's."""
+        """The kernel's argument: all of a tensor, or its part of the arena or of the zeroed memory."""
         kind, index = argument.buffer.kind, argument.buffer.index
         if kind not in ("arena", "zeroed"):
             return memory[kind][index]

@@ -128,7 +128,7 @@ class NativeFinding(Structure):
 
 
 class NativeCount(Structure):
-    """What was counted at one place of the text."""
+    """The counts at one address of the code."""
 
     pc: int
     line: int
@@ -156,7 +156,7 @@ class NativeCount(Structure):
 
 
 class NativePlace(Structure):
-    """Where a thread of a stopped block stood."""
+    """Where a thread of a stopped block was."""
 
     standing: int
     line: int

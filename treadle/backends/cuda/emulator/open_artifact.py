@@ -1,4 +1,4 @@
-"""A cuda artifact made ready to run on the emulator: its printed kernels, in order, on the CPU."""
+"""Opens a cuda artifact on the emulator, which runs its printed kernels in order on the CPU."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Array = np.ndarray[Any, Any]
 class EmulatedModel:
     """An artifact's kernels, compiled for the emulator, and its constants.
 
-    `emulation` says what its kernels are asked; `reports` has one report for each launch of the last run, in order.
+    `emulation` has the checks and counters; `reports` has one report for each launch of the last run, in order.
     """
 
     def __init__(self, artifact: Artifact, emulation: Emulation):

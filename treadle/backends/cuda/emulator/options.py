@@ -1,4 +1,4 @@
-"""What a model that runs on the emulator is asked to tell."""
+"""Options of a model that runs on the emulator."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from treadle.backends.cuda.emulator.emulator import LIMIT, check_limit
 
 OBSERVED_LIMIT = 600.0
-"""Seconds that a kernel of a model may take with checks or counters, unless told otherwise."""
+"""Seconds that a kernel of a model may take with checks or counters, by default."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Emulation:
 
     @property
     def seconds(self) -> float:
-        """The limit that holds."""
+        """The limit in force."""
         if self.limit is not None:
             return self.limit
         return OBSERVED_LIMIT if self.checks or self.counters else LIMIT

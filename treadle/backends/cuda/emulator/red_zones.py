@@ -15,7 +15,7 @@ def with_red_zones(assembly: str) -> str:
     """The text with unused bytes behind each variable that a thread of the CPU has to itself.
 
     No source spells this: the compiler lays the variables out side by side, and an access just behind one of
-    them would fall into the next. A variable's size, which its symbol tells, stays as it is.
+    them would fall into the next. A variable's size, as its symbol has it, does not change.
     """
     lines: list[str] = []
     inside = False

@@ -1,4 +1,4 @@
-"""What local memory starts as: numbers that arithmetic keeps, put into the compiler's assembly text."""
+"""The initial contents of local memory: a pattern that arithmetic propagates, put into the compiler's assembly text."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 PATTERN = 0xFFFB
 """Each 16 bits of local memory: not a number as float16, bfloat16, float32 and float64, and no likely integer."""
 
-# gcc fills local memory with bytes of 0xfe: as floats large numbers, which a product or a maximum loses. What is not a
-# number survives both.
+# gcc fills local memory with bytes of 0xfe: as floats they are large numbers, which a product or a maximum hides. NaN
+# propagates through both.
 _WORD, _PAIR, _BYTES = -0x01010102, -0x0101010101010102, "\t.byte\t-2\n"
 _MADE = {
     _WORD: (PATTERN << 16 | PATTERN) - (1 << 32),
