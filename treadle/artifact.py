@@ -41,8 +41,8 @@ _ATTEMPTS, _PAUSE = 500, 0.01
 class Artifact:
     """A compiled model in a folder, whose manifest was read.
 
-    The folder is kept as it is while this object lives: it is opened once, and its lock is shared. Another artifact may
-    be put in its place meanwhile, and the cache may forget it; this object still reads the files of its own.
+    The folder stays unchanged while this object lives: it is opened once, and its lock is shared. Another artifact may
+    get its name meanwhile, and the cache may evict it; this object still reads its own files.
     """
 
     def __init__(self, folder: Path):
@@ -77,7 +77,7 @@ class Artifact:
             raise TreadleError("the file is no text in UTF-8", self.folder / name, WROTE_IT) from error
 
     def read_into(self, name: str, buffer: memoryview) -> None:
-        """Fills a buffer with a file that has just as many bytes; TreadleError as `read`, and for any other."""
+        """Fills a buffer with a file of exactly its size; TreadleError as `read`, and for another size."""
         expected, filled = self._expected(name), 0
         with self._open(name) as file:
             size = os.fstat(file.fileno()).st_size
@@ -90,7 +90,7 @@ class Artifact:
             raise _changed(self.folder / name)
 
     def check(self) -> None:
-        """Compares all files with their digests, and keeps none of them in memory; TreadleError as `read`."""
+        """Compares all files with their digests, without keeping them in memory; TreadleError as `read`."""
         for name, expected in self.manifest.files.items():
             hasher = hashlib.sha256()
             with self._open(name) as file:
@@ -146,7 +146,7 @@ def file_digest(path: Path) -> str:
 
 
 def is_artifact(folder: Path) -> bool:
-    """Whether a folder holds a manifest of this format; its files are not checked."""
+    """Whether a folder has a manifest of this format; its files are not checked."""
     try:
         Artifact(folder)
     except TreadleError:
@@ -155,7 +155,7 @@ def is_artifact(folder: Path) -> bool:
 
 
 def _shared_lock(folder: Path) -> FolderLock:
-    """The folder's lock; one that is about to be removed is followed by another, or by none."""
+    """The folder's lock. A folder that is being removed is waited for: another one may follow, or none."""
     for _ in range(_ATTEMPTS):
         lock = share(folder)
         if lock is not None:

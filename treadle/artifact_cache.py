@@ -24,7 +24,7 @@ _KIND = "models"
 def artifact_key(
     model: bytes, shapes: Mapping[str, Sequence[int]], target: str, toolchain: str, precision: str = "f32"
 ) -> str:
-    """The cache's name for what compiling `model` gives.
+    """The key under which the cache has the result of compiling `model`.
 
     It covers the model's bytes, the given shapes, the target, the precision, the compiler that makes the code
     (`toolchain`) and this package's own sources. External data is not covered: `find_artifact` compares it.
@@ -37,7 +37,7 @@ def artifact_key(
 
 
 def find_artifact(store: Store, key: str, model_folder: Path | None) -> Artifact | None:
-    """A cached artifact whose external data is what it was; None if there is none. A damaged one is removed."""
+    """A cached artifact whose external data did not change; None if there is none. A damaged one is removed."""
     for folder in store.folders(_KIND, key):
         try:
             artifact = Artifact(folder)
@@ -76,7 +76,8 @@ def _version(name: str) -> str:
 
 
 def _same_sources(sources: Sequence[Source], model_folder: Path | None) -> bool:
-    """Whether the model's external data is what it was; what may not be opened for a model is not opened here."""
+    """Whether the model's external data did not change; files outside of the model's folder are not opened here
+    either."""
     if not sources:
         return True
     if model_folder is None:

@@ -31,7 +31,7 @@ class CompileOptions:
     explain_fusion: bool = False
 
     def words(self) -> dict[str, str]:
-        """What the words in capitals of the pipeline's passes stand for."""
+        """The values of the words in capitals in the pipeline's passes."""
         return {"PRECISION": self.precision, "EXPLAIN": str(self.explain_fusion).lower()}
 
 

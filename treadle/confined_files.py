@@ -1,7 +1,7 @@
-"""Opening a file that a stranger named: it lies inside one folder and is a regular file, or it is not opened.
+"""Opening files that untrusted input names: only regular files inside one folder are opened.
 
 A model names its external data, a manifest the files of its artifact. A name such as `../../etc/passwd`, a link that
-leads out, a device that never ends and a FIFO that blocks are all refused before anything is opened.
+leads out, a device that never ends and a FIFO that blocks are all rejected before anything is opened.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Confinement:
     """A folder whose files may be read.
 
     root:  the folder; its own path is trusted, and may have links
-    owner: whose folder that is in messages, such as `the model's folder`
-    what:  what its files are in messages, such as `external data`
-    accepted: what is accepted; else each message says what of such a file
-    descriptor: of the folder, opened: then names are taken as they stand, and no link is followed
+    owner: the folder in messages, such as `the model's folder`
+    what:  its files in messages, such as `external data`
+    accepted: what messages say is accepted; by default each message says it of such a file
+    descriptor: of the folder, if it is open: then names are taken literally, and no link is followed
     """
 
     root: Path
@@ -57,7 +57,7 @@ class Confinement:
             raise TreadleError(message, where, self.accepted or "a file that can be read") from error
 
     def _parts(self, name: str, where: object) -> Sequence[str]:
-        """The way from the folder to the file without any link; TreadleError if it leads out."""
+        """The path from the folder to the file without links; TreadleError if it leads out."""
         root = self.root.resolve()
         if self.descriptor is not None and "\0" not in name and not {"", ".", ".."} & set(name.split("/")):
             return name.split("/")
@@ -73,13 +73,13 @@ class Confinement:
 
 
 class _NotRegularError(Exception):
-    """What is there instead of a regular file."""
+    """What was found instead of a regular file."""
 
 
 def _open_below(folder: int, parts: Sequence[str]) -> int:
     """A descriptor of the file below a folder's, which is closed.
 
-    No link is followed: one that was put there since the check leads nowhere.
+    No link is followed, so that one created after the check has no effect.
     """
     try:
         if not parts:

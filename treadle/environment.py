@@ -1,4 +1,4 @@
-"""Every environment variable that Treadle reads, typed, in one place.
+"""Every environment variable that Treadle reads, typed.
 
 No other module touches ``os.environ``. ``load_environment()`` reads the variables anew at each call, so that a
 test or a notebook may change a variable between two compilations; what it returns is frozen.
@@ -44,14 +44,14 @@ class Environment:
 
     cache_dir: Path
     c_compiler: tuple[str, ...]
-    """The C compiler's command line without flags; empty means: look for one."""
+    """The C compiler's command line without flags; empty to search for one."""
     c_flags: tuple[str, ...]
     num_threads: int
     trace_dir: Path | None
     cache_limit: int
-    """Bytes. What was not used for longest goes first."""
+    """Bytes. The least recently used entries are evicted first."""
     cuda_driver: str | None = None
-    """Which binding to the GPU's driver; None means: what is installed."""
+    """The binding to the GPU's driver; None for the one that is installed."""
 
 
 def load_environment(variables: Mapping[str, str] | None = None) -> Environment:

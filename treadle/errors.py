@@ -1,4 +1,4 @@
-"""The one exception that Treadle raises for anything a user can cause or repair."""
+"""The exception that Treadle raises for everything that a user can cause or repair."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ TOO_DEEP = "fewer operations inside, or computed from, each other: a few hundred
 
 
 class TreadleError(Exception):
-    """A failure that names the thing, the place, and what would be accepted instead.
+    """An error that names what is wrong, where, and what would be accepted instead.
 
     message:  what is wrong, naming the offending operation or value
-    where:    the place: a source location, a node's name, a file, an environment variable
+    where: a source location, a node's name, a file, an environment variable
     accepted: what would be accepted; several alternatives are joined by commas
 
     ``str(error)`` is one line: ``<where>: <message>; accepted: <accepted>``.

@@ -1,8 +1,8 @@
-"""Locks on folders, by which processes know what others use. They end with their process, however it ends.
+"""Locks on folders, by which processes see what others use. They end with their process, however it ends.
 
-A reader shares the lock of the folder that it reads; whoever makes a folder, or removes one, has it alone. Locks are
-advice (`flock` of the folder itself, no file is written) and follow a folder that is renamed. Some file systems,
-such as NFS, have none for folders: there, a folder that nobody changed or used for a day is taken for unused.
+A reader has a shared lock of the folder that it reads; whoever makes or removes a folder has an exclusive one. Locks
+are advisory (`flock` of the folder itself, no file is written) and follow a folder that is renamed. Some file systems,
+such as NFS, have none for folders: there, a folder that was not changed or used for a day counts as unused.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ class FolderLock:
 
 
 def share(folder: Path) -> FolderLock | None:
-    """The folder's lock, shared; None if someone has it alone, to remove the folder. OSError if there is none."""
+    """A shared lock of the folder; None if someone has the exclusive one, to remove it. OSError if there is none."""
     return _lock(folder, fcntl.LOCK_SH, unlocked=True)
 
 
 def hold(folder: Path) -> FolderLock | None:
-    """The lock of a folder that was just made, alone; None if someone is about to remove it. OSError as `share`."""
+    """The exclusive lock of a folder that was just made; None if someone is about to remove it. OSError as `share`."""
     return _lock(folder, fcntl.LOCK_EX, unlocked=True)
 
 
 def take(folder: Path) -> FolderLock | None:
-    """The lock of a folder that is to be removed, alone; None if anyone else has it. OSError as `share`."""
+    """The exclusive lock of a folder that is to be removed; None if anyone else has a lock. OSError as `share`."""
     return _lock(folder, fcntl.LOCK_EX, unlocked=False)
 
 

@@ -1,7 +1,8 @@
-"""The machine at hand as a value: its processor as a `Target`, and the features that compiled code may rely on.
+"""This machine as a value: its processor as a `Target`, and the features that compiled code may rely on.
 
-Read from Linux's `/proc/cpuinfo` and `/sys/devices/system/cpu`. Where these are missing, the architecture's baseline
-stands for the processor, and code for the native instruction set counts as fit for machines of the same description.
+Read from Linux's `/proc/cpuinfo` and `/sys/devices/system/cpu`. Where these are missing, the processor is taken to be
+the architecture's baseline, and code for the native instruction set is taken to run on machines of the same
+description.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _WIDEST_FIRST = ("avx512", "avx2")
 _OTHER = {"x86_64": "sse2", "AMD64": "sse2", "aarch64": "neon", "arm64": "neon"}
 _SIZE = re.compile(r"(\d+)([KM]?)")
 _UNITS = {"": 1, "K": KIB, "M": KIB * KIB}
-# What compilers for x86-64 make of plain C where the processor has it; on other architectures every feature counts.
+# The features that compilers for x86-64 use for plain C; on other architectures every feature counts.
 _COMPILED = re.compile(
     r"(ssse|sse|avx|amx)\w*|pni|fma|fma4|f16c|bmi1|bmi2|abm|popcnt|movbe|adx|cx16|lahf_lm|xsave|lzcnt|tbm|xop|gfni|"
     r"aes|vaes|pclmulqdq|vpclmulqdq|sha_ni|rdpid|serialize|movdiri|movdir64b"
@@ -42,7 +43,7 @@ def features_of(cpuinfo: Path) -> frozenset[str]:
 
 
 def target_of(features: frozenset[str], machine: str, caches: Path = CACHES) -> Target:
-    """What the target "cpu" is on a machine of this architecture: its vectors, registers, second cache and cores."""
+    """The target "cpu" on a machine of this architecture: its vectors, registers, L2 cache and cores."""
     fits = (name for name in _WIDEST_FIRST if not _lacking(TARGETS[name].isa, features, machine))
     like = TARGETS[next(fits, _OTHER.get(machine, "sse2"))]
     l2 = _second_cache(caches)
@@ -56,7 +57,7 @@ def host_target() -> Target:
 
 
 def needs_of(target: Target) -> str:
-    """What a machine must have to run code for a target: the architecture, and features by their names in cpuinfo."""
+    """The requirements of code for a target: the architecture, and features by their names in cpuinfo."""
     if target.isa in INSTRUCTION_SETS:
         architecture, features = INSTRUCTION_SETS[target.isa]
         return " ".join((architecture, *features))
@@ -81,7 +82,7 @@ def _lacking(isa: str, features: frozenset[str], machine: str) -> bool:
 
 
 def _second_cache(caches: Path) -> int | None:
-    """Bytes of the second cache; None where the system does not say."""
+    """Bytes of the L2 cache; None where the system does not say."""
     for folder in sorted(caches.glob("index*")):
         try:
             level, size = ((folder / name).read_text().strip() for name in ("level", "size"))

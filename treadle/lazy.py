@@ -1,4 +1,4 @@
-"""Imports that wait for their first use: the compiler takes a second to import, and a cached model needs none of it.
+"""Lazy imports: the compiler takes a second to import, and a cached model needs none of it.
 
 A module is named twice: for the type checker and the import rules, which see an ordinary import, and for its use.
 
@@ -10,8 +10,8 @@ else:
 
 artifact_writer.write_artifact(...)  # imports it
 ```
-A module that only hands on the values of others says so with `lazy_exports`.
-A table whose entries are imported one by one says `"module:name"`, and of what type the entry is.
+A module that only re-exports names of others uses `lazy_exports`. Tables whose entries are imported one by one have
+`"module:name"`, and the type of the entries.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def lazy_module(name: str) -> ModuleType:
 
 
 def lazy_exports(places: Mapping[str, str]) -> Callable[[str], object]:
-    """A `__getattr__` for a module whose names are values of others, which it imports when one is first read.
+    """A `__getattr__` for a module that re-exports names of others, which it imports when one is first read.
 
     places: the module of each name
     """
@@ -49,19 +49,19 @@ def lazy_exports(places: Mapping[str, str]) -> Callable[[str], object]:
     return exported
 
 
-def resolve_value(place: str, kind: type[T]) -> T:
+def resolve_value(path: str, kind: type[T]) -> T:
     """The value at `module:name`; TypeError if it is not of that kind."""
-    value = pkgutil.resolve_name(place)
+    value = pkgutil.resolve_name(path)
     if not isinstance(value, kind):
-        raise TypeError(f"{place} is a {type(value).__name__}, not a {kind.__name__}")
+        raise TypeError(f"{path} is a {type(value).__name__}, not a {kind.__name__}")
     return value
 
 
-def resolve_class(place: str, base: type[T]) -> type[T]:
+def resolve_class(path: str, base: type[T]) -> type[T]:
     """The class at `module:name`; TypeError if it does not derive from `base`."""
-    value = resolve_value(place, type)
+    value = resolve_value(path, type)
     if not issubclass(value, base):
-        raise TypeError(f"{place} is no {base.__name__}")
+        raise TypeError(f"{path} is no {base.__name__}")
     return value
 
 

@@ -1,4 +1,4 @@
-"""What an artifact's `manifest.json` says, and how it is read: strictly, since it comes from a stranger."""
+"""The contents of an artifact's `manifest.json`, which is read strictly, since it is untrusted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from treadle.manifest_fields import Fields
 FORMAT = 5
 MANIFEST = "manifest.json"
 WROTE_IT = "a folder that `treadle compile` or CompiledModel.save wrote, unchanged"
-"""What every message about a damaged artifact accepts."""
+"""What messages about a damaged artifact say is accepted."""
 
 BufferKind = Literal["input", "output", "constant", "arena", "zeroed"]
 Kind = Literal["cpu", "cuda"]
@@ -72,7 +72,7 @@ class KernelLaunch:
     """One launch of a GPU's kernel.
 
     image:          the cubin's file; the text is beside it
-    dynamic_shared: bytes of shared memory that the launch asks for
+    dynamic_shared: bytes of dynamic shared memory
     buffers:        for each argument, the number of an input, an output or a constant, or the byte in the arena or the
                     zeroed memory
     types:          for each argument, the NumPy dtype name of its elements, and how many the kernel takes it to have
@@ -91,7 +91,7 @@ class KernelLaunch:
 class Manifest:
     """All that is needed to run the folder's kernels.
 
-    precision: of products, convolutions and attention: what the model was compiled with
+    precision: of products, convolutions and attention, as the model was compiled
     machine:  architecture and features that `model.so` needs ("x86_64 avx2 fma ..."); empty on cuda
     launches: cuda only; the kernels in order
     sources:  the external data that was read
@@ -122,7 +122,7 @@ def parse_manifest(data: bytes, where: object) -> Manifest:
     """The manifest in a file's bytes; TreadleError for whatever `manifest_text` does not write.
 
     That is another format, a key that is missing or appears twice, a value of another type or out of range, and a
-    launch whose kernel takes a buffer for larger than it is.
+    launch whose kernel accesses more bytes than its buffer has.
     """
     try:
         content: object = json.loads(data, object_pairs_hook=_unique, parse_constant=_no_number)
@@ -210,8 +210,8 @@ def _three(fields: Fields, key: str) -> Shape3:
     return values[0], values[1], values[2]
 
 
-def _check_buffers(manifest: Manifest, launch: KernelLaunch, place: str, where: object) -> None:
-    """Raises TreadleError unless each buffer of a launch exists and has the bytes that its kernel takes it to have."""
+def _check_buffers(manifest: Manifest, launch: KernelLaunch, path: str, where: object) -> None:
+    """Raises TreadleError unless each buffer of a launch exists and has as many bytes as its kernel accesses."""
     tensors = {"input": manifest.inputs, "output": manifest.outputs, "constant": manifest.constants}
     shared = {"arena": manifest.arena_bytes, "zeroed": manifest.zeroed_bytes}
     for number, ((kind, index), (dtype, elements)) in enumerate(zip(launch.buffers, launch.types, strict=True)):
@@ -222,7 +222,7 @@ def _check_buffers(manifest: Manifest, launch: KernelLaunch, place: str, where: 
             available = tensors[kind][index].num_bytes if index < len(tensors[kind]) else -1
         if needed > available:
             message = (
-                f"{place}.buffers[{number}]: {kind} {index} has {max(available, 0)} bytes, the kernel needs {needed}"
+                f"{path}.buffers[{number}]: {kind} {index} has {max(available, 0)} bytes, the kernel needs {needed}"
             )
             raise TreadleError(f"the manifest contradicts itself: {message}", where, WROTE_IT)
 

@@ -1,4 +1,4 @@
-"""Typed reading of a JSON object: each value has the type and the range that is asked for, or there is one error."""
+"""Typed reading of a JSON object: a value of another type or range than expected is an error."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Choice = TypeVar("Choice", bound=str)
 
 @dataclass(frozen=True)
 class Fields:
-    """A JSON object of the file `where`; `place` is its path in the file, such as `inputs[2]`.
+    """A JSON object of the file `where`; `path` is its path in the file, such as `inputs[2]`.
 
-    Every method takes a key and raises TreadleError for one that is missing or has another value than it says.
-    `unchanged` says what is accepted where no narrower answer helps.
+    Every method takes a key and raises TreadleError for one that is missing or has a value of another kind.
+    `unchanged` is what messages say is accepted where nothing more specific helps.
     """
 
     content: object
-    place: str
+    path: str
     where: object
     unchanged: str
 
@@ -73,7 +73,7 @@ class Fields:
     def _value(self, key: str) -> object:
         if not isinstance(self.content, dict):
             raise TreadleError(
-                f"the manifest is damaged: {self.place or 'its text'} is no object", self.where, self.unchanged
+                f"the manifest is damaged: {self.path or 'its text'} is no object", self.where, self.unchanged
             )
         entries = cast("dict[str, object]", self.content)
         if key not in entries:
@@ -108,7 +108,7 @@ class Fields:
         return self.error(key, f"is {shown[:80]}", accepted)
 
     def _path(self, key: str) -> str:
-        return f"{self.place}.{key}" if self.place else key
+        return f"{self.path}.{key}" if self.path else key
 
 
 __all__ = ["Fields"]

@@ -34,12 +34,11 @@ class CompiledModel:
     (y,) = m(x)          # or m(x=x)
     m.save("m.treadle")
     ```
-    In a `with` statement it gives its threads and memory back at the end, as `close` does.
-    `target` is the name of what it was compiled for, `inputs` and `outputs` say names, shapes and types in the model's
-    order, `metadata` is what the model's exporter attached.
+    Used in a `with` statement, it is closed at the end. `target` is the name of its target, `inputs` and `outputs` have
+    names, shapes and types in the model's order, `metadata` is what the model's exporter attached.
 
-    Threads may share a model: its memory is one call's at a time, so calls, `open` and `close` take turns. On the CPU
-    and on the emulator a forked child may call its copy; on a GPU it may not, which is CUDA's rule.
+    Threads may share a model, whose calls, `open` and `close` run one at a time, since they use the same memory. On the
+    CPU and on the emulator a forked child may call its copy; CUDA does not allow that on a GPU.
     """
 
     def __init__(
@@ -53,9 +52,10 @@ class CompiledModel:
     ):
         """`artifact`, ready to be called.
 
-        `threads` (cpu only) is the number of threads of a call, else the knob decides. With `rebuild` the kernels are
-        compiled anew from their text, and what was compiled before is not touched. `device="emulator"` (cuda only)
-        runs the kernels on the CPU, and `emulation` says what they are asked; `reports` has what they told.
+        `threads` (cpu only) is the number of threads of a call; default: the variable TREADLE_NUM_THREADS. With
+        `rebuild` the kernels are compiled again from their text, and the compiled ones are not used.
+        `device="emulator"` (cuda only) runs the kernels on the CPU, with the checks and counters of `emulation`;
+        `reports` has the results of these.
         """
         self.emulation = Emulation() if emulation is None else emulation
         check_device(device, self.emulation, artifact.manifest.target, artifact.manifest.kind)
@@ -80,12 +80,12 @@ class CompiledModel:
 
     @property
     def folder(self) -> Path:
-        """Where the artifact lies."""
+        """The artifact's folder."""
         return self.artifact.folder
 
     @property
     def manifest(self) -> Manifest:
-        """What the artifact says of itself."""
+        """The artifact's manifest."""
         return self.artifact.manifest
 
     @property
@@ -116,8 +116,8 @@ class CompiledModel:
     def __call__(self, *arrays: ArrayLike, **named: ArrayLike) -> tuple[Array, ...]:
         """The outputs, in the model's order, for inputs in order or by name (both may be mixed, as in a call).
 
-        Shapes and types must match exactly; a TreadleError names the input and what is accepted. Raises it, too,
-        when the target's device is absent.
+        Shapes and types must match exactly; else TreadleError names the input and what is accepted. TreadleError, too,
+        if the target's device is absent.
         """
         return tuple(self._run(self._ordered(arrays, named)))
 
@@ -129,20 +129,20 @@ class CompiledModel:
     def save(self, path: str | Path) -> None:
         """Writes the model as a folder that `treadle.load` reads, in one step.
 
-        An earlier artifact or an empty folder is replaced, and models that were loaded from it go on to work;
-        TreadleError for any other, or if it cannot be written.
+        An earlier artifact or an empty folder is replaced, and models that were loaded from it still work; TreadleError
+        for any other folder, or if it cannot be written.
         """
         publish(Path(path), self.artifact.copy_to, replace=is_artifact)
 
     def close(self) -> None:
-        """Gives threads and memory back, after a call that is under way; a later call loads them again."""
+        """Frees threads and memory, after a call that is running; a later call loads the kernels again."""
         with self._calls.turn():
             if self._program is not None:
                 self._program.close()
                 self._program = None
 
     def open(self) -> Program:
-        """Loads the kernels now, which the first call would do; TreadleError when the target's device is absent."""
+        """Loads the kernels now instead of at the first call; TreadleError if the target's device is absent."""
         with self._calls.turn():
             return self._opened()
 
@@ -151,7 +151,7 @@ class CompiledModel:
             return self._opened().run(arrays)
 
     def _opened(self) -> Program:
-        """The program; the lock is held."""
+        """The program; the caller has the lock."""
         if self._program is None:
             if self.device == "emulator":
                 self._program = EmulatedModel(self.artifact, self.emulation)
@@ -191,9 +191,9 @@ def load(
     """A model that `CompiledModel.save` or `treadle compile` wrote.
 
     An artifact is a program: load only what you would run. Its digests find damage, not malice. With `rebuild=True` its
-    kernels are compiled here, from its own text and headers, and what its author compiled is never loaded; that is for
-    another processor or system, and for whoever has read the text. Without it a library that this system cannot load is
-    built anew as well.
+    kernels are compiled here, from its own text and headers, and the compiled code in it is never loaded: for another
+    processor or system, and for those who have read the text. Without it, a library that this system cannot load is
+    rebuilt, too.
 
     TreadleError if the manifest is missing or damaged. The other files are checked when they are read, at the first
     call. `threads`, `device`, `checks`, `counters` and `limit` are those of `treadle.compile`.

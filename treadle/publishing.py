@@ -1,7 +1,7 @@
-"""Files and folders that appear under their names in one step, whoever else writes or reads there.
+"""Atomic creation and replacement of files and folders, with concurrent readers and writers.
 
-What is made lies in a scratch folder beside its later place until it is complete. A process that is killed leaves its
-scratch folder, whose lock is then free; the next one that writes there removes it.
+Until it is complete, the new folder is inside a scratch folder next to its final path. A process that is killed leaves
+its scratch folder, whose lock is then free; the next one that writes there removes it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _AT_FDCWD = -100
 
 @contextlib.contextmanager
 def scratch_folder(parent: Path, prefix: str) -> Generator[Path]:
-    """A new folder in `parent` that is gone afterwards; `sweep(parent, prefix)` leaves it alone. OSError as writing."""
+    """A new folder in `parent` that is removed afterwards; `sweep(parent, prefix)` skips it. OSError as writing."""
     parent.mkdir(parents=True, exist_ok=True)
     folder, lock = _locked_folder(parent, prefix)
     try:
@@ -39,7 +39,7 @@ def scratch_folder(parent: Path, prefix: str) -> Generator[Path]:
 
 
 def sweep(parent: Path, prefix: str) -> None:
-    """Removes what processes that are gone left in `parent`: the folders of that prefix whose lock is free."""
+    """Removes what dead processes left in `parent`: the folders of that prefix whose lock is free."""
     with contextlib.suppress(OSError):
         for folder in parent.iterdir():
             if folder.name.startswith(prefix):
@@ -47,7 +47,7 @@ def sweep(parent: Path, prefix: str) -> None:
 
 
 def remove_unused(folder: Path) -> bool:
-    """Removes a folder unless someone has its lock; whether it is gone."""
+    """Removes a folder unless someone has its lock; whether it no longer exists."""
     try:
         lock = take(folder)
     except OSError:
@@ -60,11 +60,12 @@ def remove_unused(folder: Path) -> bool:
 
 
 def publish(final: Path, write: Callable[[Path], None], *, replace: Callable[[Path], bool]) -> None:
-    """Puts what `write(folder)` makes under the name `final`, in one step; nothing is left behind on failure.
+    """Creates the folder `final` with the files that `write(folder)` makes, in one step; nothing is left behind on
+    failure.
 
-    An existing folder is replaced if it is empty or `replace(final)` holds. Whoever shares the lock of the folder that
-    is replaced keeps its files; they go with a later call. Of several calls at a time the last one stays. Raises
-    TreadleError where the folder may not be replaced, and where the place cannot be written.
+    An existing folder is replaced if it is empty or `replace(final)` holds. Processes that share the lock of the
+    replaced folder keep its files, which a later call removes. Of concurrent calls the last one wins. TreadleError if
+    the folder may not be replaced, and if it cannot be written.
     """
     check_replaceable(final, replace)
     final = final.resolve()
@@ -84,7 +85,7 @@ def publish(final: Path, write: Callable[[Path], None], *, replace: Callable[[Pa
 
 
 def check_replaceable(final: Path, replace: Callable[[Path], bool]) -> None:
-    """Raises TreadleError unless `publish` may put something under the name `final`."""
+    """Raises TreadleError unless `publish` may create or replace `final`."""
     nearest = next(parent for parent in (final.absolute(), *final.absolute().parents) if parent.exists())
     if _is_file(nearest):
         raise TreadleError(f"{nearest} is a file", final, "a folder that is new, empty, or an earlier result")
@@ -95,7 +96,7 @@ def check_replaceable(final: Path, replace: Callable[[Path], bool]) -> None:
 
 
 def _is_file(path: Path) -> bool:
-    """Whether there is anything but a folder, looked at once: others may replace a folder meanwhile."""
+    """Whether there is anything but a folder, by one look: others may replace a folder meanwhile."""
     try:
         return not stat.S_ISDIR(path.stat().st_mode)
     except OSError:
@@ -110,7 +111,7 @@ def _holds_files(folder: Path) -> bool:
 
 
 def _locked_folder(parent: Path, prefix: str) -> tuple[Path, FolderLock]:
-    """A new folder, and its lock; a sweep may remove it before it is locked, and then there is another."""
+    """A new folder, and its lock; if a sweep removes it before it is locked, another one is made."""
     for _ in range(_ATTEMPTS):
         folder = Path(tempfile.mkdtemp(dir=parent, prefix=prefix))
         with contextlib.suppress(FileNotFoundError):
@@ -121,7 +122,7 @@ def _locked_folder(parent: Path, prefix: str) -> tuple[Path, FolderLock]:
 
 
 def _put(made: Path, final: Path, scratch: Path, check: Callable[[], None]) -> list[Path]:
-    """Renames a folder to `final`; the folders that had the name, now in `scratch`."""
+    """Renames a folder to `final`; gives the folders that had the name, which are in `scratch` then."""
     displaced: list[Path] = []
     for attempt in range(_ATTEMPTS):
         try:

@@ -1,9 +1,9 @@
-"""The one store of everything that is cached: compiled objects, cubins, emulator builds, constants, whole models.
+"""The store of everything that is cached: compiled objects, cubins, emulator builds, constants, whole models.
 
-An entry is a file or a folder whose name says what it was made from (its key) and what is in it (a digest), at
-`<root>/<kind>/<first two digits>/<key>-<digest><suffix>`. It appears in one step and never changes: another content has
-another name. So readers need no lock against writers, and a damaged entry is known by its name. What was not used for
-longest goes first when the store outgrows its limit (`treadle/store_trim.py`).
+An entry is a file or a folder whose name has a digest of what it was made from (the key) and of its contents, at
+`<root>/<kind>/<first two digits>/<key>-<digest><suffix>`. It is created atomically and never changes: other contents
+have another name. So readers need no lock against writers, and a damaged entry is recognised by its name. When the
+store exceeds its limit, the least recently used entries are evicted (`treadle/store_trim.py`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from treadle.store_trim import SCRATCH, directory_bytes, discard, sweep_store, t
 KINDS = ("objects", "libraries", "cubins", "emulator", "blobs", "models")
 
 _DIGITS = 32
-"""Of a sha256, in names: enough against chance; nobody else writes into a user's cache."""
+"""Digits of a sha256 in names: enough against accidental collisions; nobody else writes into a user's cache."""
 _RESCAN_SECONDS = 300
 
 
@@ -68,25 +68,26 @@ class Store:
         return None
 
     def folders(self, kind: str, key: str) -> list[Path]:
-        """The folders of that key; whether they are as they were written is for the caller to check."""
+        """The folders of that key; the caller checks that they are undamaged."""
         return self._entries(kind, key)
 
     def add_folder(self, kind: str, key: str, write: Callable[[Path], str]) -> Path:
-        """Keeps the folder that `write(path)` fills; it returns a digest of the contents. TreadleError as `fetch`."""
+        """Adds the folder that `write(path)` fills; it returns a digest of the contents. TreadleError as `fetch`."""
         with self.writing() as scratch:
             made = scratch / "new"
             made.mkdir()
             return self._add(made, kind, f"{key}-{write(made)[:_DIGITS]}")
 
     def add_content(self, kind: str, digest: str, data: memoryview) -> Path:
-        """Keeps bytes under their own sha256 (hex), in place of a damaged file. TreadleError as `fetch`."""
+        """Adds bytes under their own sha256 (hex), and replaces a damaged file of that name. TreadleError as
+        `fetch`."""
         with self.writing() as scratch:
             made = scratch / "file"
             made.write_bytes(data)
             return self._add(made, kind, digest)
 
     def content_path(self, kind: str, digest: str) -> Path:
-        """The file that holds, or would hold, the bytes of that sha256 (hex)."""
+        """The path of the file with the bytes of that sha256 (hex), whether it exists or not."""
         return self.root / kind / digest[:2] / digest
 
     def use(self, path: Path) -> None:
@@ -94,7 +95,7 @@ class Store:
         _touch(path)
 
     def discard(self, path: Path) -> None:
-        """Removes an entry; a folder whose lock someone shares goes when they are done."""
+        """Removes an entry; a folder that someone reads is removed when they are done."""
         discard(self.root, path)
 
     @contextlib.contextmanager
@@ -112,7 +113,7 @@ class Store:
             ) from error  # fmt: skip
 
     def clear(self) -> None:
-        """Removes every entry that is not in use, and what killed processes left."""
+        """Removes every entry that is not in use, and scratch folders of dead processes."""
         sweep_store(self.root)
         trim(self.root, KINDS, 0)
         self._bytes = None
@@ -134,7 +135,7 @@ class Store:
         return path
 
     def _count(self, size: int) -> None:
-        """Trims the store if it may have outgrown its limit by an entry of that size, or by those of others."""
+        """Trims the store if it may exceed its limit, by an entry of that size or by those of other processes."""
         with self._lock:
             stale = self._bytes is None or time.monotonic() > self._scanned + _RESCAN_SECONDS
             self._bytes = size + (self._bytes or 0)
@@ -166,7 +167,7 @@ def _store_at(root: Path, limit: int) -> Store:
 
 
 def _move(made: Path, path: Path) -> None:
-    """Gives an entry its name. An equal folder that is there already stays; a file is replaced by its equal."""
+    """Renames a new entry. An equal folder that exists already stays; an equal file is replaced."""
     try:
         os.replace(made, path)
     except OSError as error:

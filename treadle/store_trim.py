@@ -1,4 +1,4 @@
-"""Which entries of the store go when it outgrows its limit: those that were not used for longest.
+"""Eviction from the store when it exceeds its limit: the least recently used entries go first.
 
 | what                                  | why it may go                                                           |
 |---------------------------------------|-------------------------------------------------------------------------|
@@ -9,7 +9,8 @@
 | a scratch folder whose lock is free   | the process that made it is gone                                        |
 | a discarded folder whose lock is free | its last reader is gone                                                 |
 
-A file that has several names, as a constant of several models, counts once, and is freed with its last one.
+A file with several names (hard links), such as a constant of several models, counts once, and is freed with its last
+one.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ SCRATCH = "scratch"
 DISCARDED = "discarded"
 
 _TRIMMED_TO = 0.9
-"""The part of its limit to which a store is trimmed: not every write is to trim it again."""
+"""The fraction of its limit to which a store is trimmed, so that not every write trims it again."""
 
 
 @dataclass(frozen=True)
@@ -69,13 +70,13 @@ def kind_bytes(root: Path, kind: str) -> tuple[int, int]:
 
 
 def sweep_store(root: Path) -> None:
-    """Removes what killed processes left, and what was discarded while it was read."""
+    """Removes what dead processes left, and folders that were discarded while they were read."""
     sweep(root / SCRATCH, "")
     sweep(root / DISCARDED, "")
 
 
 def discard(root: Path, path: Path) -> None:
-    """Takes an entry's name away, and removes it; a folder that is read goes in a later sweep."""
+    """Renames an entry away, and removes it; a folder that is being read is removed in a later sweep."""
     with contextlib.suppress(OSError):
         if not path.is_dir() or path.is_symlink():
             path.unlink()
@@ -92,7 +93,7 @@ def directory_bytes(path: Path) -> int:
 
 
 def _remove(root: Path, path: Path) -> bool:
-    """Whether an entry went; a folder that is read stays."""
+    """Removes an entry unless it is a folder that is being read; whether it did."""
     if not path.is_dir():
         discard(root, path)
         return not path.exists()
@@ -112,7 +113,7 @@ def _oldest_writer(root: Path) -> int:
 
 
 def _entries(folder: Path) -> Iterator[_Entry]:
-    """The entries of a kind. What lies there under another name, as of an earlier version, is one as well."""
+    """The entries of a kind. Files of another naming scheme, as of an earlier version, are entries, too."""
     for child in _children(folder):
         is_shard = len(child.name) == 2 and child.is_dir()
         for path in _children(child) if is_shard else [child]:

@@ -1,11 +1,12 @@
-"""What hardware offers: cores, memories, limits and peaks, as data taken from data sheets.
+"""Hardware as data: cores, memories, limits and peaks, from data sheets.
 
-A `Target` is a pure value. Schedules read its limits to reject an illegal tile before anything is built, cost
-models read its peaks, and the compilers read its name or its instruction set. Nothing here asks the machine at hand:
-the text `cpu` means the same everywhere, an AVX-512 core; what this machine is, `treadle.host` says.
+A `Target` is a pure value. Schedules read its limits to reject an illegal tile before anything is built, cost models
+read its peaks, and the compilers read its name or its instruction set. Nothing here depends on the machine: the text
+`cpu` means the same everywhere, an AVX-512 core; `treadle.host` describes this machine.
 
-The text of a target says all of it, so that a pass takes it as an option and a cache as a part of its key: the name of
-a target of the table, then what differs from that in braces, such as `sm_86{device='RTX A6000' multiprocessors=84}`.
+The text of a target describes it completely, so that passes take it as an option and caches as a part of their keys:
+the name of a target of the table, then what differs from that in braces, such as `sm_86{device='RTX A6000'
+multiprocessors=84}`.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ _GPU_NAME = re.compile(r"sm_(?P<capability>[0-9]{2,3})[a-z]?")
 _DEVICE = re.compile(r"[^'\"\\{}\x00-\x1f\x7f]*")
 _LEAST_CAPABILITY = 80
 _WARP = 32
-"""What templates and the cuda dialect are written for."""
+"""The warp size that templates and the cuda dialect are written for."""
 _VECTOR_BYTES = (16, 32, 64)
-"""Vectors of a CPU that C text is printed for."""
+"""The vectors of CPUs that C text can be printed for."""
 _OF_CPUS = ("vector_registers", "l2_bytes", "cores", "isa")
 """Fields that a GPU does not have."""
 _LARGEST = 1 << 40
@@ -70,9 +71,9 @@ class Target:
     vector_registers: int = 16
     """Of a CPU's core."""
     l2_bytes: int = 256 * KIB
-    """Cache that a CPU's core has for itself."""
+    """Private L2 cache of a CPU's core."""
     cores: int = 1
-    """Of a CPU, that share the blocks of a kernel; its peaks are those of one."""
+    """Cores of a CPU, which share the blocks of a kernel; its peaks are those of one core."""
     isa: str = NATIVE
     """Instruction set that a CPU's code is compiled for (`-march`); "native" is that of the compiling machine."""
 

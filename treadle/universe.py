@@ -1,4 +1,4 @@
-"""What `xdsl-opt`, and any other xDSL tool, finds of Treadle through the entry point `xdsl.universe`."""
+"""The universe that `xdsl-opt`, and any other xDSL tool, finds through the entry point `xdsl.universe`."""
 
 from __future__ import annotations
 

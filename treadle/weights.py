@@ -16,7 +16,8 @@ from treadle.manifest import WROTE_IT, Tensor
 
 FOLDER = "weights"
 ALIGNMENT = 64
-"""Bytes: constants are read to a multiple of it, where the kernels want them, so that they are not copied again."""
+"""Bytes: constants are read into memory at a multiple of it, as the kernels need them, so that they are not copied
+again."""
 
 Array = np.ndarray[Any, Any]
 
@@ -24,8 +25,7 @@ Array = np.ndarray[Any, Any]
 def write_weights(constants: Iterable[tuple[Array, Path | None]], folder: Path) -> tuple[Tensor, ...]:
     """Writes the constants' bytes, equal ones once; each constant's key, shape and type.
 
-    Beside an array stands a file of the same disk that has its bytes, if there is one: then it gets a second name
-    instead of a copy.
+    An array comes with a file that has its bytes, if there is one: it is hard-linked instead of copied, where possible.
     """
     (folder / FOLDER).mkdir()
     return tuple(_write(array, stored, folder / FOLDER) for array, stored in constants)
@@ -53,7 +53,7 @@ def _write(array: Array, stored: Path | None, folder: Path) -> Tensor:
 
 
 def _linked(stored: Path, path: Path) -> bool:
-    """Whether a file got a second name; some file systems have no such links, or limit their number."""
+    """Whether a file was hard-linked; some file systems have no hard links, or limit their number."""
     try:
         os.link(stored, path)
     except OSError:

@@ -11,7 +11,7 @@ from tests.helpers.bless import assert_golden
 from treadle.compiler import STAGES, Step
 from treadle.dialects.registry import UPSTREAM, dialect_factories
 from treadle.tools.pipeline_picture import BOTH, Chip, chips_of, draw_pipeline, kinds_with
-from treadle.tools.render_architecture import EXCERPTS, PICTURES, ROOT
+from treadle.tools.render_architecture import DOCUMENTS, EXCERPTS, PICTURES, ROOT
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -24,6 +24,12 @@ def picture() -> Element:
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_picture_is_up_to_date(name: str) -> None:
     assert_golden(PICTURES[name](), ROOT / name)
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_is_shown_by_a_document(name: str) -> None:
+    shown = name.removeprefix("docs/")
+    assert any(f"]({shown})" in (ROOT / document).read_text() for document in DOCUMENTS)
 
 
 def test_every_stage_pass_and_dialect_is_named(picture: Element) -> None:

@@ -1,4 +1,4 @@
-"""Reads IR text so that every later complaint can say file, line and column."""
+"""Reads IR text so that every later error can name file, line and column."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from xdsl.utils.exceptions import ParseError, VerifyException
 
 
 class LocatedParser(Parser):
-    """xDSL's parser, which also gives each operation that states no location the place where it stands.
+    """xDSL's parser, which also gives each operation without a location its position in the text.
 
     A VerifyException raised while an operation is parsed becomes a ParseError there.
     """
@@ -24,7 +24,7 @@ class LocatedParser(Parser):
         self._lines = [0, *(at + 1 for at, character in enumerate(text) if character == "\n")]
 
     def parse_operation(self) -> Operation:
-        """The next operation, as xDSL parses it, with its place."""
+        """The next operation, as xDSL parses it, with its location."""
         start = self._start = self.pos
         try:
             op = super().parse_operation()

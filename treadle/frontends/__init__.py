@@ -1,1 +1,1 @@
-"""Readers of models."""
+"""Frontends: readers of models."""

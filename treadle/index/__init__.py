@@ -1,4 +1,4 @@
-"""Index algebra: symbolic integers with ranges, read from index arithmetic and written to it.
+"""Index algebra: symbolic integers with ranges, read from index arithmetic and emitted as it.
 
 Below the dialects: an operation whose block arguments or results are bounded says so through `HasIndexRanges`.
 """

@@ -1,6 +1,7 @@
 """The atoms of index expressions: variables, quotients, remainders.
 
-Equal atoms are one object, held weakly: they compare by identity, and die with the last expression over them.
+Equal atoms are one object, kept by weak references: they compare by identity, and are freed with the last expression
+over them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _interning = threading.RLock()
 
 
 class Atom:
-    """What a monomial multiplies.  Equal atoms are one object; the serial number orders them."""
+    """A factor of a monomial.  Equal atoms are one object; the serial number orders them."""
 
     __slots__ = ("__weakref__", "range", "serial")
     serial: int

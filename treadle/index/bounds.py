@@ -1,8 +1,8 @@
-"""Ranges of expressions where some others are known not to be negative.
+"""Ranges of expressions under facts: other expressions that are known not to be negative.
 
-Facts are whole numbers: `7 - 2 * i >= 0` says `3 - i >= 0`, and `3 - i // 16 >= 0` says `63 - i >= 0`. Where facts and
-the expression take a variable apart (`i % 8` here, `i % 32` there), its digits are the variables, and where they divide
-a sum, the sum is one. What is linear then is left to `treadle/index/elimination.py`.
+Facts are about integers: `7 - 2 * i >= 0` implies `3 - i >= 0`, and `3 - i // 16 >= 0` implies `63 - i >= 0`. A
+variable that facts and the expression divide (`i % 8` here, `i % 32` there) is replaced by its digits, and a sum that
+they divide by a new variable. `treadle/index/elimination.py` solves the linear problem that remains.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from treadle.index.expr import Expr, const, var
 from treadle.index.ranges import UNBOUNDED, Range, intersection, is_inside, range_union
 
 _FORMS = 4
-"""How often sums are taken for variables, whose digits may be summed and divided again."""
+"""How often sums are replaced by variables, whose digits may be summed and divided again."""
 _MOST_CASES = 16
 """Values of a variable that are tried one after another: a split of K has at most that many parts."""
 
 
 @dataclass(frozen=True)
 class _Sum:
-    """The key of the variable that a sum is taken for."""
+    """The key of the variable that replaces a sum."""
 
     total: Expr
 
 
 def facts_of(comparisons: Iterable[Comparison]) -> tuple[Expr, ...]:
-    """Expressions that are not negative where the comparisons hold."""
+    """Expressions that are not negative if the comparisons are true."""
     facts: list[Expr] = []
     for comparison in comparisons:
         d = comparison.difference
@@ -62,7 +62,7 @@ def range_under(e: Expr, facts: Sequence[Expr], enough: Range = UNBOUNDED) -> Ra
 
 
 def _range_in_forms(e: Expr, facts: Sequence[Expr], enough: Range) -> Range:
-    """By the expressions as they are, and with other variables, until that suffices."""
+    """Bounds from the expressions as they are, then with other variables, until they suffice."""
     found, form = e.range(), _in_digits([e, *facts])
     for _ in range(_FORMS):
         found = intersection(found, _range_in(form, enough))
@@ -74,8 +74,8 @@ def _range_in_forms(e: Expr, facts: Sequence[Expr], enough: Range) -> Range:
 
 
 def _cases(expressions: Sequence[Expr]) -> list[list[Expr]] | None:
-    """The expressions for each value of the variable with the fewest of them among those that are divided in multiples,
-    as `b` in `3 * b // 16`; None without one of few."""
+    """Case distinction: the expressions for each value of a variable that is divided in multiples, as `b` in `3 * b //
+    16`, the one with the fewest values; None if all have too many."""
     extents: dict[Var, int] = {}
     digits = _in_digits(expressions)
     multiples = [atom.arg for e in digits for atom in _divisions(e) if all(k != 1 for _, k in atom.arg.terms)]
@@ -101,8 +101,8 @@ def _range_in(expressions: Sequence[Expr], enough: Range) -> Range:
 
 
 def _in_larger_steps(fact: Expr) -> Iterator[Expr]:
-    """What the fact says of the terms that share a divisor, whatever the others are: `9 - 2 * i - j >= 0` and j >= 0
-    say `4 - i >= 0`."""
+    """What the fact implies for the terms that share a divisor, whatever the others are: `9 - 2 * i - j >= 0` and j >=
+    0 imply `4 - i >= 0`."""
     for step in sorted({abs(k) for _, k in fact.terms} - {1}):
         others = Expr(tuple((m, k) for m, k in fact.terms if k % step), 0)
         most = others.range()[1]
@@ -127,7 +127,7 @@ def _in_sums(expressions: Sequence[Expr]) -> list[Expr] | None:
 
 
 def _divided_sum(expressions: Iterable[Expr], replaced: Collection[Hashable]) -> tuple[Expr, Var] | None:
-    """A sum of which a quotient or a remainder is taken, and one of its terms that is a variable by itself."""
+    """A sum that is divided, and one of its terms that is a variable by itself."""
     for argument in (atom.arg for e in expressions for atom in _divisions(e)):
         if len(argument.terms) > 1 or argument.constant:
             alone = (m[0] for m, k in argument.terms if k == 1 and len(m) == 1)
@@ -174,7 +174,7 @@ def _in_digits(expressions: Sequence[Expr]) -> list[Expr]:
 
 
 def _sharpened(fact: Expr) -> Iterator[Expr]:
-    """The fact without what its whole terms cannot reach, and what it says of the dividend of a quotient."""
+    """The fact rounded to the values that its terms can have, and what it implies for the dividend of a quotient."""
     step = gcd(*(k for _, k in fact.terms))
     if not step:
         return

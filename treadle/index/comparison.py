@@ -19,11 +19,11 @@ class Comparison:
     difference: Expr
 
     def negated(self) -> Comparison:
-        """What holds where this does not."""
+        """The negation."""
         return Comparison(_NEGATED[self.kind], self.difference)
 
     def truth(self) -> bool | None:
-        """Whether it holds for all values in range, or for none; None where the ranges do not tell."""
+        """Whether it is true for all values in range, or for none; None where the ranges do not decide it."""
         if self.kind in ("slt", "sge"):
             below = always_less(self.difference, 0)
             return below if self.kind == "slt" or below is None else not below
@@ -38,7 +38,7 @@ class Comparison:
 
 
 def comparisons_of(kind: str, lhs: Expr, rhs: Expr) -> tuple[Comparison, ...] | None:
-    """What has to hold together for `lhs kind rhs`, a kind of `arith.cmpi`; None where an unsigned one has no signed
+    """The conjunction that is `lhs kind rhs`, a kind of `arith.cmpi`; None where an unsigned one has no signed
     form."""
     if not kind.startswith("u"):
         return (Comparison(kind, lhs - rhs),)
@@ -51,7 +51,7 @@ def comparisons_of(kind: str, lhs: Expr, rhs: Expr) -> tuple[Comparison, ...] | 
 
 
 def truth_of(comparisons: Sequence[Comparison] | None) -> bool | None:
-    """Whether all comparisons hold for all values in range, or one of them for none."""
+    """Whether all comparisons are true for all values in range (True), or one of them for none (False)."""
     truths = [None] if comparisons is None else [comparison.truth() for comparison in comparisons]
     if False in truths:
         return False
@@ -59,6 +59,6 @@ def truth_of(comparisons: Sequence[Comparison] | None) -> bool | None:
 
 
 def is_natural(e: Expr) -> bool:
-    """Whether the ranges say that e is never negative."""
+    """Whether e is never negative, by the ranges."""
     lo, _ = e.range()
     return lo is not None and lo >= 0

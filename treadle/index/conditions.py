@@ -1,4 +1,4 @@
-"""What conditions in the IR say of indices: predicates, the branches around an operation, how a value is defined."""
+"""What is known of indices from the IR: predicates, the branches around an operation, how a value is defined."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from treadle.index.reader import IndexReader
 
 
 def comparisons_in(reader: IndexReader, condition: SSAValue, holds: bool = True) -> Iterator[Comparison]:
-    """The comparisons of indices that have to hold for a condition (of type i1) to be true, or to be false."""
+    """The comparisons of indices that are necessary for a condition (of type i1) to be true, or to be false."""
     op = condition.owner
     if isinstance(op, arith.AndIOp if holds else arith.OrIOp):
         for side in op.operands:
@@ -31,8 +31,8 @@ def comparisons_in(reader: IndexReader, condition: SSAValue, holds: bool = True)
 
 
 def comparisons_around(reader: IndexReader, op: Operation) -> Iterator[Comparison]:
-    """The comparisons that hold wherever an operation runs: those of the branches that it stands in,
-    and that its loops run at all."""
+    """The comparisons that are true wherever an operation runs: those of the branches around it, and that its loops run
+    at all."""
     inner, outer = op, op.parent_op()
     while outer is not None:
         if isinstance(outer, scf.IfOp):
@@ -43,7 +43,7 @@ def comparisons_around(reader: IndexReader, op: Operation) -> Iterator[Compariso
 
 
 _CHOICES = 6
-"""Selects whose sides are looked at one by one: a border that is led back inside takes two a dimension."""
+"""The most selects whose branches are analysed separately: mirroring or clamping at borders takes two a dimension."""
 
 
 class Bounds:
@@ -56,8 +56,8 @@ class Bounds:
     def range(self, e: Expr, comparisons: Iterable[Comparison], enough: Range = UNBOUNDED) -> Range:
         """The bounds of `e` where the comparisons hold.
 
-        enough: closer bounds are not looked for, and this is the answer where the comparisons cannot hold together;
-            selects are taken apart only where it is given
+        enough: closer bounds are not looked for, and this is the answer if the comparisons contradict each other;
+            selects are analysed by branches only if it is given
         """
         facts = list(facts_of(comparisons))
         found = self._range(e, facts, enough, _CHOICES)
@@ -66,7 +66,7 @@ class Bounds:
         return found
 
     def _range(self, e: Expr, facts: Sequence[Expr], enough: Range, choices: int) -> Range | None:
-        """The bounds of e; None where the facts cannot hold together."""
+        """The bounds of e; None if the facts contradict each other."""
         if any(hi is not None and hi < 0 for _, hi in (fact.range() for fact in facts)):
             return None
         found = self._under(e, facts, enough)
@@ -94,7 +94,7 @@ class Bounds:
         return hi is not None and hi < 0
 
     def _under(self, e: Expr, given: Sequence[Expr], enough: Range) -> Range:
-        """The bounds of e under facts, and under what defines the variables."""
+        """The bounds of e under facts, and under the definitions of the variables."""
         facts = list(given)
         steps: dict[SSAValue, Expr] = {}
         seen: set[object] = set()
@@ -113,7 +113,8 @@ class Bounds:
         return range_under(e.substitute(steps), [fact.substitute(steps) for fact in facts], enough)
 
     def _in_steps(self, value: SSAValue) -> Expr | None:
-        """The variable of a loop that begins at a constant, by the number of the iteration; None for a step of 1."""
+        """The variable of a loop that begins at a constant, in terms of the number of the iteration; None for a step of
+        1."""
         loop = value.owner.parent_op() if isinstance(value.owner, Block) else None
         if not isinstance(loop, scf.ForOp) or value is not loop.body.block.args[0]:
             return None

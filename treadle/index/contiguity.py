@@ -1,7 +1,7 @@
-"""Consecutive elements: what `lanes` neighbouring values of a variable do to addresses and conditions.
+"""Contiguity: addresses and conditions as functions of `lanes` consecutive values of a variable.
 
 The variable is written as `lanes * group + lane`; a vector takes the lanes of one group. An address is a *run* if
-each lane takes the element after the last lane's, and lane 0 one at a multiple of `lanes`.
+consecutive lanes access consecutive elements, and lane 0 one at a multiple of `lanes`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CONNECTIVES = (arith.AndIOp, arith.OrIOp, arith.XOrIOp)
 
 
 def in_lanes(extent: int, lanes: int) -> Expr:
-    """A variable of `extent` values, which the vectors of `lanes` cover, as its vector and its lane."""
+    """A variable of `extent` values as the number of a vector of `lanes` and a lane in it."""
     groups = -(-extent // lanes)
     group = var(GROUP, 0, groups - 1) if groups > 1 else const(0)
     return group * lanes + var(LANE, 0, lanes - 1)
@@ -39,7 +39,7 @@ def varies(e: Expr) -> bool:
 
 
 def is_run(position: Expr, lanes: int) -> bool:
-    """Whether the lanes take neighbours, the first at a multiple of their number."""
+    """Whether consecutive lanes have consecutive positions, the first at a multiple of their number."""
     split = split_linear(position, LANE)
     return split is not None and split[0] == 1 and alignment(split[1]) % lanes == 0
 
@@ -55,7 +55,7 @@ def agree(comparison: Comparison, lanes: int) -> bool:
 
 
 def moves_as_vectors(positions: Iterable[Expr], conditions: Iterable[Comparison], lanes: int) -> bool:
-    """Whether every position is one for all lanes or a run, under conditions on which the lanes agree."""
+    """Whether every position is uniform or a run, under conditions on which the lanes agree."""
     return all(not varies(p) or is_run(p, lanes) for p in positions) and all(agree(c, lanes) for c in conditions)
 
 
@@ -83,7 +83,7 @@ class Lanes:
         return self.reader.read(index).substitute(self._in_lanes([index]))
 
     def is_run(self, indices: Sequence[SSAValue]) -> bool:
-        """Whether an access takes neighbours along the last dimension, at one place in the others."""
+        """Whether an access is to consecutive elements along the last dimension, at the same index in the others."""
         if not indices:
             return False
         *outer, last = map(self.read, indices)
@@ -102,7 +102,7 @@ class Lanes:
         return comparisons is not None and all(agree(c, self.count) for c in comparisons)
 
     def _in_lanes(self, indices: Iterable[SSAValue]) -> dict[SSAValue, Expr]:
-        """What stands for the variable, and for what is computed from it, in the expressions of some indices."""
+        """The replacements for the variable, and for values computed from it, in the expressions of some indices."""
         lanes = in_lanes(self.extent, self.count)
         found = {self.variable: lanes}
         for v in (v for index in indices for v in self.reader.read(index).vars()):

@@ -1,8 +1,8 @@
 """Bounds of a sum under linear facts, by Fourier-Motzkin elimination as far as it pays.
 
 Of `e`, a fact `f >= 0` says `e <= e + c * f` for every c >= 0; with the c that cancels a term of `e`, the sum may have
-a smaller range. The heaviest terms are cancelled first, at most `_DEPTH` in a row: this finds what the borders of tiles
-need, and never more than is true.
+a smaller range. The terms with the largest coefficients are cancelled first, at most `_DEPTH` in a row: this finds what
+the borders of tiles need, and is sound.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from treadle.index.ranges import UNBOUNDED, Range, intersection, range_product
 _DEPTH = 4
 """Facts that are combined: the border of a tile takes the block's, the dimension's and the lane's."""
 _TERMS = 2
-"""Terms of a sum that are tried for cancelling, the heaviest that any fact has."""
+"""Terms of a sum that are tried for cancelling: those with the largest coefficients that occur in a fact."""
 
 
 def bounded(e: Expr, facts: Sequence[Expr], enough: Range = UNBOUNDED) -> Range:
@@ -114,7 +114,7 @@ def _boxes(expressions: Sequence[Expr], facts: Sequence[Expr]) -> dict[Monomial,
 def _atom(atom: Atom, facts: Sequence[Expr]) -> Range:
     if not isinstance(atom, Div | Mod):
         return atom.range
-    # Facts with quotients of their own would ask for each other's ranges.
+    # Facts with quotients of their own would need each other's ranges.
     plain = [fact for fact in facts if not any(isinstance(a, Div | Mod) for m, _ in fact.terms for a in m)]
     lo, hi = bounded(atom.arg, plain)
     first, last = None if lo is None else lo // atom.divisor, None if hi is None else hi // atom.divisor

@@ -1,4 +1,4 @@
-"""What an operation says of the indices that it defines."""
+"""The interface by which an operation bounds the indices that it defines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from treadle.index.ranges import Range
 class HasIndexRanges(Operation, ABC):
     """An operation that bounds indices: arguments of its blocks, or its results.
 
-    Index algebra asks every operation in this way, and knows no dialect beyond `arith` and `scf`.
+    Index algebra asks every operation through it, and depends on no dialect but `arith` and `scf`.
     """
 
     @abstractmethod

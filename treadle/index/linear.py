@@ -1,4 +1,4 @@
-"""What an expression is in one variable, and what divides it."""
+"""Expressions as linear functions of one variable, and their divisors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def split_linear(e: Expr, key: Hashable) -> tuple[Expr, Expr] | None:
 
 
 def stride_along(e: Expr, key: Hashable) -> int | None:
-    """How far e advances where the variable advances by one; None where that is not one number."""
+    """How far e advances when the variable advances by one; None where that is not constant."""
     split = split_linear(e, key)
     return None if split is None else split[0].as_int()
 
@@ -37,9 +37,8 @@ def depends_on(e: Expr, key: Hashable) -> bool:
 
 
 def function_of(key: Hashable, arguments: Iterable[Expr]) -> Expr:
-    """An unknown function of some expressions, named `key`: it is affine in none of their variables.
-
-    Each variable is in it, even where the sum of the expressions would be without it (`max(i, -i)`).
+    """An unknown function of some expressions, named `key`: it is affine in none of their variables. It depends on each
+    variable, even one that would cancel in the sum of the expressions (`max(i, -i)`).
     """
     total = var(key, None, None)
     variables = dict.fromkeys(v for argument in arguments for v in argument.vars())
@@ -54,7 +53,7 @@ def alignment(e: Expr) -> int:
 
 
 def always_less(a: Expr | int, b: Expr | int) -> bool | None:
-    """Whether a < b for all values in range; None where the ranges do not tell."""
+    """Whether a < b for all values in range; None where the ranges do not decide it."""
     difference = (a if isinstance(a, Expr) else const(a)) - b
     lo, hi = difference.range()
     if hi is not None and hi < 0:

@@ -81,7 +81,7 @@ def digit_sum(constant: int, terms: Sequence[tuple[Digit, int]]) -> DigitSum | N
 
 
 def divided(value: DigitSum, c: int) -> tuple[DigitSum, DigitSum] | None:
-    """Quotient and remainder of floor division by c > 0; None where c cuts through a digit."""
+    """Quotient and remainder of floor division by c > 0; None where c splits a digit."""
     high: list[tuple[Digit, int]] = []
     low: list[tuple[Digit, int]] = []
     for digit, k in value.terms:

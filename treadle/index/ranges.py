@@ -18,7 +18,7 @@ def is_inside(a: Range, b: Range) -> bool:
 
 
 def is_empty(a: Range) -> bool:
-    """Whether nothing is in a."""
+    """Whether a is empty."""
     return a[0] is not None and a[1] is not None and a[0] > a[1]
 
 
@@ -52,7 +52,7 @@ def range_sum(a: Range, b: Range) -> Range:
 
 
 def intersection(a: Range, b: Range) -> Range:
-    """Bounds of what is in a and in b."""
+    """Bounds of the numbers that are in a and in b."""
     lo = max((x for x in (a[0], b[0]) if x is not None), default=None)
     return lo, min((x for x in (a[1], b[1]) if x is not None), default=None)
 
@@ -68,12 +68,12 @@ def range_max(a: Range, b: Range) -> Range:
 
 
 def range_union(a: Range, b: Range) -> Range:
-    """Bounds of what is in a or in b."""
+    """Bounds of the numbers that are in a or in b."""
     return _lowest(a[0], b[0]), _highest(a[1], b[1])
 
 
 def range_of_bits(a: Range, b: Range) -> Range:
-    """Bounds of what and, or, exclusive or make of the bits of x in a and y in b."""
+    """Bounds of x and y, x or y, x exclusive or y, bit by bit, for x in a, y in b."""
     (alo, ahi), (blo, bhi) = a, b
     if alo is None or blo is None or alo < 0 or blo < 0:
         return None, None

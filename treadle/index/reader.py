@@ -34,8 +34,9 @@ class IndexReader:
     """Reads index arithmetic into expressions; every value is read once.
 
     A value that is no arithmetic becomes a variable. Its bounds are those that its operation gives (`HasIndexRanges`);
-    else loop variables are bounded by their loop, minima and maxima by their operands, what a branch gives by both of
-    its sides; arguments of other blocks count from 0. Nothing is known of other values: data, what a loop carries.
+    else loop variables are bounded by their loop, minima and maxima by their operands, results of branches by both
+    sides; arguments of other blocks count from 0. Other values, such as data and values carried by loops, are
+    unbounded.
 
     known: expressions for given values, for example digits of one variable
     functions: a value that is no arithmetic is an unknown function of the indices that it is computed from, and so
@@ -58,7 +59,7 @@ class IndexReader:
     def comparisons(
         self, op: arith.CmpiOp, replacement: Mapping[SSAValue, Expr] | None = None
     ) -> tuple[Comparison, ...] | None:
-        """What has to hold together for a comparison of indices, with variables replaced; None where it is unsigned
+        """The conjunction that a comparison of indices is, with variables replaced; None where it is unsigned
         and has no signed form."""
         lhs, rhs = self.read(op.lhs), self.read(op.rhs)
         if replacement:
@@ -127,7 +128,7 @@ class IndexReader:
         return None, None
 
     def _branch_range(self, op: scf.IfOp, position: int) -> Range:
-        """The bounds of what both branches yield; xDSL takes a branch that yields nothing."""
+        """The bounds of the values that both branches yield; xDSL accepts a branch that yields nothing."""
         ends = [block.last_op for region in op.regions for block in region.blocks]
         yielded = [end.operands[position] for end in ends if end is not None and position < len(end.operands)]
         if len(yielded) < 2:
@@ -136,7 +137,7 @@ class IndexReader:
         return range_union(lhs, rhs)
 
     def _selected(self, op: arith.SelectOp) -> Range:
-        """The bounds of both sides, each where it is taken."""
+        """The bounds of both sides, each under the condition that selects it."""
         lhs, rhs, condition = self.read(op.lhs), self.read(op.rhs), op.cond.owner
         found: Sequence[Comparison] = ()
         if isinstance(condition, arith.CmpiOp) and isinstance(condition.lhs.type, IndexType):

@@ -1,4 +1,5 @@
-"""How many bits the index arithmetic of a kernel needs: what its values reach, not how large its buffers are."""
+"""How many bits the index arithmetic of a kernel needs, by the ranges of its values, not by the sizes of its
+buffers."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from treadle.index.ranges import Range, is_inside, range_sum, range_union
 from treadle.index.reader import IndexReader
 
 _NARROW: Range = (-(1 << 31), (1 << 31) - 1)
-"""What an integer of 32 bits holds."""
+"""The range of an integer of 32 bits."""
 
 
 def index_reach(root: Operation) -> Range:
@@ -32,7 +33,7 @@ def index_reach(root: Operation) -> Range:
 
 
 def index_bits(root: Operation, where: str) -> int:
-    """32 or 64: how many bits hold every index inside an operation; 64 where bounds are not known.
+    """32 or 64: the bits that every index inside an operation fits; 64 where bounds are not known.
 
     Raises TreadleError, naming `where`, for an index that is known to reach beyond 64 bits.
     """

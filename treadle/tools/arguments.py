@@ -1,4 +1,4 @@
-"""How the command lines spell shapes and targets."""
+"""Shapes on the command line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SHAPE_FORM = "NAME=D0,D1,... with positive whole numbers, such as x=1,3,48,320"
 
 
 def parse_shapes(arguments: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """`["x=1,3,48,320"]` as `{"x": (1, 3, 48, 320)}`; a name may itself hold `=`.
+    """`["x=1,3,48,320"]` as `{"x": (1, 3, 48, 320)}`; a name may contain `=`.
 
     Raises TreadleError for anything else, and for a name given twice.
     """

@@ -1,4 +1,4 @@
-"""`treadle cache`: what the cache holds, and how to empty it."""
+"""`treadle cache`: lists the contents of the cache, or removes them."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ else:
 def check_command(args: argparse.Namespace) -> int:
     """Prints a table; 1 if any node is not supported.
 
-    Without the shapes that a dynamic model wants, operators are looked up and a line says that no more was checked.
+    Without the shapes that a dynamic model needs, only operators are looked up, and a line says so.
     """
     if args.operators:
         print("\n".join(onnx.supported_operators()))
@@ -52,7 +52,7 @@ def check_command(args: argparse.Namespace) -> int:
 
 
 def _reports(args: argparse.Namespace) -> tuple[list[NodeReport], str | None]:
-    """What is known of each node, and which extents are missing to know more."""
+    """The verdict on each node; if extents are missing for a full check, the error that names them."""
     try:
         return onnx.check_model(args.model, parse_shapes(args.shape)), None
     except TreadleError as error:

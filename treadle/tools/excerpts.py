@@ -1,4 +1,4 @@
-"""Trimming IR and code for people: what a document shows of a text."""
+"""Excerpts of IR and code for documents."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def indices_in_place(text: str) -> str:
     ```mlir
     %0 = arith.muli %i, 8 : index
     ```
-    A name is replaced up to the end of the block that defines it, which its indentation tells.
+    A name is replaced up to the end of the block that defines it, by its indentation.
     """
     shown: list[str] = []
     known: list[tuple[int, str, str]] = []
@@ -54,7 +54,7 @@ def block(text: str, first: str) -> str:
 
 
 def enclosing(text: str, inside: str, levels: int) -> str:
-    """The block that stands `levels` levels around the first line that contains `inside`, as `block` gives it.
+    """The block `levels` levels around the first line that contains `inside`, as `block` gives it.
 
     TreadleError if there is no such line, or fewer levels.
     """
@@ -69,7 +69,7 @@ def enclosing(text: str, inside: str, levels: int) -> str:
 
 
 def shortened(text: str, head: int, tail: int) -> str:
-    """The first `head` and the last `tail` lines; `...` stands for what is between them."""
+    """The first `head` and the last `tail` lines; `...` replaces those between them."""
     lines = text.rstrip("\n").splitlines()
     if len(lines) <= head + tail + 1:
         return "\n".join(lines)

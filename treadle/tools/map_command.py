@@ -23,7 +23,7 @@ from treadle.tools.map_text import columns_within, draw_text
 from treadle.tools.output import is_regular, output_stream
 
 Draw = Callable[[int | None], Picture]
-"""Makes a picture of at most so many columns."""
+"""Makes a picture of at most that many columns."""
 _MAPPING_FORM = "a mapping such as 'spatial(4, 2) * repeat(2, 2)', or an .mlir file"
 
 
@@ -58,7 +58,7 @@ def _draws(argument: str, limit: int) -> Iterator[Draw]:
 
 
 def _print(draws: list[Draw], pictures: list[Picture]) -> None:
-    """Prints the pictures, each with as many columns as the terminal has room for."""
+    """Prints the pictures, each with as many columns as fit the terminal."""
     console = Console(highlight=False, soft_wrap=True)
     for number, (draw, drawn) in enumerate(zip(draws, pictures, strict=True)):
         fitting = columns_within(drawn, console.width) if console.is_terminal else len(drawn.slices[0].rows[0])
@@ -93,12 +93,12 @@ def _read(path: Path) -> ModuleOp:
     except UnicodeDecodeError as error:
         raise TreadleError(f"not text: {error.reason} at byte {error.start}", path, "IR as UTF-8 text") from error
     context = treadle_context()
-    context.allow_unregistered = True  # operations of others may stand around a mapping
+    context.allow_unregistered = True  # operations of other dialects may surround a mapping
     return LocatedParser(context, text, str(path)).parse_module()
 
 
 def _title(loop: ForOp) -> str:
-    """The kernel around the loop, and where the loop stands."""
+    """The kernel around the loop, and the loop's location."""
     place = location_of(loop)
     enclosing: Operation | None = loop
     while enclosing is not None:

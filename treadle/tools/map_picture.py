@@ -11,16 +11,17 @@ from treadle.dialects.task.mapping import Mapping, Task, prove_cover
 from treadle.errors import TreadleError
 
 COLOURS = ("#77AADD", "#EE8866", "#EEDD88", "#FFAABB", "#99DDFF", "#44BB99", "#BBCC33", "#CCCC99")
-"""Backgrounds for black text that colour-blind readers tell apart, after Paul Tol's scheme 'light'
+"""Backgrounds for black text that colour-blind readers can distinguish, after Paul Tol's scheme 'light'
 (https://sronpersonalpages.nl/~pault/)."""
 MOST_VISITS = 1 << 20
-"""The most tasks, counted once for each worker that does them, that are visited to make a picture."""
+"""The largest number of tasks, counted once for each worker that does them, of which a picture is made."""
 _UNPRINTABLE = re.compile("[^\t\n\u0020-\u007e\u00a0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One task: who does it (several workers only where the mapping replicates), and as their how-many-eth, from 0."""
+    """One task: the workers that do it (several only where the mapping replicates), and its number among their
+    tasks."""
 
     task: Task
     workers: tuple[int, ...]
@@ -49,7 +50,7 @@ class Slice:
     rows: tuple[tuple[Cell, ...], ...]
 
     def route(self, worker: int) -> list[list[Task]]:
-        """Where `worker` goes through the slice: runs of tasks that it does one directly after the other."""
+        """The route of `worker` through the slice: runs of tasks that it does directly after each other."""
         mine = sorted((c for row in self.rows for c in row if worker in c.workers), key=lambda c: c.step)
         runs: list[list[Task]] = []
         for before, cell in zip([None, *mine], mine, strict=False):
@@ -61,7 +62,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Picture:
-    """What is drawn of one mapping. `left_out` says what is not, and is empty where all of it is."""
+    """The picture of one mapping. `left_out` says what is not drawn; it is empty if everything is."""
 
     title: str
     facts: str
@@ -111,7 +112,7 @@ def colour_of(worker: int) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` without characters that a terminal obeys or that XML does not allow."""
+    """`text` without control characters and those that XML does not allow."""
     return _UNPRINTABLE.sub("\ufffd", text)
 
 

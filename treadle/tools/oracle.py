@@ -1,7 +1,6 @@
-"""What a model's outputs must be: its imported graph evaluated in float64, with a limit for each element's error.
-
-Neither knows what the compiler made of the model. ONNX Runtime, which does not know our operators' definitions either,
-is held against the same limits: where it is off, too, the import is wrong, or ONNX Runtime is.
+"""The expected outputs of a model: its imported graph evaluated in float64, with a limit for each element's error. Both
+are independent of the compiled code. ONNX Runtime, which is independent of our operators' definitions, too, is compared
+with the same limits: where it exceeds them, the import is wrong, or ONNX Runtime is.
 """
 
 from __future__ import annotations
@@ -27,30 +26,30 @@ from treadle.frontends.onnx import import_model
 
 Array = NDArray[Any]
 Expected = Mapping[str, tuple[Bounded, np.dtype[Any]]]
-"""What each output must be, by name: its values with their limits, and its dtype."""
+"""The expected outputs by name: values with their limits, and the dtype."""
 
 ACCEPTED_MEAN = 0.15
-"""The accepted root mean square of errors, in parts of the limits: what is wrong everywhere is found where each single
-element could still be right."""
+"""The accepted root mean square of errors, as a fraction of the limits: it finds errors that are everywhere, but within
+the limit of each element."""
 APPROXIMATION = 2.0**-21
 """The absolute error of ONNX Runtime's sigmoid, tanh, erf and gelu, which it computes by rational approximations that
 are clamped (MLAS): no sigmoid of it is below 1e-8."""
 _MANY = 32
-"""Elements of which the mean says something."""
+"""The fewest elements of which the mean is significant."""
 _CLOSE = 2.0**-12
-"""The relative error up to which elements without a limit are taken for right, where there are no others."""
+"""The accepted relative error of elements without a limit, if no element has one."""
 _ERRORS = 3
 """ONNX Runtime's log level: errors only."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One output beside its definition.
+    """One output compared with its definition.
 
     absolute:  the largest difference
     worst:     the largest difference in parts of its element's limit
     mean:      the root mean square of all differences in parts of their limits
-    undecided: elements without a limit: a comparison on which they depend may fall either way
+    undecided: elements without a limit: a comparison that they depend on may come out either way
     size:      elements
     """
 
@@ -64,7 +63,7 @@ class Comparison:
 
     @property
     def agrees(self) -> bool:
-        """Whether each element is as close as it must be, and all of them together are."""
+        """Whether each element is within its limit, and the mean error is accepted."""
         together = self.mean <= ACCEPTED_MEAN or self.size < _MANY
         return not self.problem and self.worst <= 1.0 and together
 
@@ -91,7 +90,7 @@ class Definition:
         return cls(module, [inputs[name] for name in names], precision)
 
     def outputs(self, approximate: float = 0.0) -> Expected:
-        """What each output must be; `approximate` as in `bound_module`."""
+        """The expected outputs; `approximate` as in `bound_module`."""
         types = _main(self.module).function_type.outputs.data
         dtypes = [numpy_dtype(type.get_element_type()) for type in types if isinstance(type, TensorType)]
         values = bound_module(self.module, self.inputs, self.precision, approximate=approximate)
@@ -118,23 +117,22 @@ def reference_outputs(path: Path, inputs: Mapping[str, Array], names: Sequence[s
 def check_model(
     path: Path, inputs: Mapping[str, Array], outputs: Mapping[str, Array], precision: Precision = "f32"
 ) -> tuple[list[Comparison], list[Comparison]]:
-    """Outputs of a compiled model, and ONNX Runtime's for the same inputs, beside the model's definition."""
+    """Outputs of a compiled model, and ONNX Runtime's for the same inputs, compared with the model's definition."""
     definition = Definition.of_file(path, inputs, precision)
     expected = definition.outputs()
     return compare_all(outputs, expected), compare_reference(path, inputs, definition, expected)
 
 
 def compare_all(outputs: Mapping[str, Array], expected: Expected) -> list[Comparison]:
-    """Each output beside what it must be."""
+    """Each output compared with its expected values."""
     return [compare(name, outputs[name], *each) for name, each in expected.items()]
 
 
 def compare_reference(
     path: Path, inputs: Mapping[str, Array], definition: Definition, expected: Expected
 ) -> list[Comparison]:
-    """ONNX Runtime's outputs beside what they must be.
-
-    Its approximations are allowed for where it is off without them: that takes a second evaluation.
+    """ONNX Runtime's outputs compared with their expected values. If it exceeds the limits, they are computed again
+    with its approximations allowed for.
     """
     outputs = reference_outputs(path, inputs, list(expected))
     results = compare_all(outputs, expected)
@@ -144,7 +142,7 @@ def compare_reference(
 
 
 def compare(name: str, actual: Array, expected: Bounded, dtype: np.dtype[Any]) -> Comparison:
-    """Compares an array with what it must be, in the limits of its elements.
+    """Compares an array with its expected values, within the limits of its elements.
 
     Integers and booleans must be equal where no rounding decides over them. Where the definition is not finite, the
     output must be the same, but for numbers that are near the type's largest.

@@ -1,4 +1,4 @@
-"""`-o`: where a command writes its text, and how a file changes only when the text is complete."""
+"""`-o`: the output of a command, which replaces a file only when the text is complete."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def is_regular(name: str) -> bool:
 
 
 def _status(name: str) -> os.stat_result | None:
-    """What `name` leads to; None if nothing is there."""
+    """The status of the file that `name` refers to, through links; None if there is none."""
     if not os.path.basename(name):
         raise TreadleError("cannot write: not the name of a file", repr(name), _ACCEPTED)
     with _reported(name), suppress(FileNotFoundError):
@@ -59,7 +59,7 @@ def _status(name: str) -> os.stat_result | None:
 
 
 def _standard(found: os.stat_result) -> int | None:
-    """stdout or stderr if it goes to that very file, as `/dev/stdout` does behind `> file`."""
+    """stdout or stderr if it is that very file, as `/dev/stdout` is under `> file`."""
     for descriptor in (1, 2):
         with suppress(OSError):
             if os.path.samestat(os.fstat(descriptor), found):
@@ -69,9 +69,8 @@ def _standard(found: os.stat_result) -> int | None:
 
 @contextmanager
 def _in_place(name: str) -> Generator[int]:
-    """A descriptor of what is there, neither created nor truncated.
-
-    It is closed after a failure, too: a reader that waits at a FIFO comes to an end.
+    """A descriptor of the existing file, neither created nor truncated. It is closed after a failure, too, so that a
+    reader of a FIFO sees its end.
     """
     with _reported(name):
         sys.stdout.flush()
@@ -86,7 +85,7 @@ def _in_place(name: str) -> Generator[int]:
 
 @contextmanager
 def _beside(name: str) -> Generator[int]:
-    """A descriptor of a new file, which takes the place of the final one at the end."""
+    """A descriptor of a new file, which replaces the final one at the end."""
     final = Path(os.path.realpath(name))
     scratch = final.with_name(f".treadle-{secrets.token_hex(8)}")
     existing = _status(name)
@@ -106,7 +105,7 @@ def _beside(name: str) -> Generator[int]:
 
 
 def _take_permissions(descriptor: int, existing: os.stat_result) -> None:
-    """Owner and group where this user may set them; the mode last, since a change of owner clears bits of it."""
+    """Sets owner and group if this user may; the mode last, since a change of owner clears bits of it."""
     with suppress(OSError):
         os.fchown(descriptor, existing.st_uid, existing.st_gid)
     os.fchmod(descriptor, stat.S_IMODE(existing.st_mode))

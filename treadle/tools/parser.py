@@ -1,4 +1,4 @@
-"""An argument parser whose complaints are one line, like every other."""
+"""An argument parser whose errors are one line, like every other."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Writing graph operators while importing, folding what is known at once.
 
-Converters see `Tensor`s: values whose elements are known at compile time (weights, shape arithmetic) or
-computed by an operator. An operator of known operands with a small result is evaluated by its definition as
-soon as it is written, so that shape arithmetic leaves no operator behind.
+Converters see `Tensor`s: values whose elements are known at compile time (weights, shape arithmetic) or computed by an
+operator. An operator of known operands with a small result is evaluated by its definition at once, so that shape
+arithmetic leaves no operators in the module.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ class GraphBuilder:
         return tensor.ssa
 
     def emit(self, build: Build, *operands: Tensor) -> Tensor:
-        """The operator that `build` makes of SSA values; VerifyException if the operands do not fit it, or if the
-        result is too large."""
+        """The result of the operator that `build` makes of SSA values; VerifyException if the operands do not fit it,
+        or if the result is too large."""
         folded = self._fold(build, operands)
         if folded is not None:
             return folded
@@ -162,7 +162,7 @@ class GraphBuilder:
         return x if x.element == to else self.emit(lambda v: CastOp(v[0], to), x)
 
     def widened(self, x: Tensor) -> Tensor:
-        """The tensor in the type that sums of it are carried in, for operators of several steps."""
+        """The tensor in the type in which sums of it are computed, for operators of several steps."""
         return self.cast(x, accumulator(x.element))
 
     def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:

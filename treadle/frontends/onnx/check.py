@@ -17,7 +17,7 @@ from treadle.frontends.onnx.builder import Tensor
 from treadle.frontends.onnx.converters import find_converter
 from treadle.frontends.onnx.importer import GraphWalk, live_nodes
 from treadle.frontends.onnx.inputs import Shapes
-from treadle.frontends.onnx.loader import LoadedModel, load_model, node_label, node_place
+from treadle.frontends.onnx.loader import LoadedModel, load_model, node_context, node_label
 from treadle.frontends.onnx.tensor_data import DTYPES
 
 Verdict = Literal["supported", "unsupported", "unknown"]
@@ -25,9 +25,9 @@ Verdict = Literal["supported", "unsupported", "unknown"]
 
 @dataclass(frozen=True)
 class NodeReport:
-    """What is known of one node.
+    """The verdict on one node.
 
-    verdict: `unknown` if it has a converter, but the shape of an operand hangs on an unsupported node
+    verdict: `unknown` if it has a converter, but the shape of an operand depends on an unsupported node
     reason:  why it is not supported, and what would be; None if it is
     """
 
@@ -70,7 +70,7 @@ def _look_up(model: LoadedModel, position: int) -> NodeReport:
     proto = model.graph.node[position]
     name = node_label(proto, position)
     try:
-        find_converter(proto.op_type, proto.domain, model.opset, node_place(proto, position, model.opset))
+        find_converter(proto.op_type, proto.domain, model.opset, node_context(proto, position, model.opset))
     except TreadleError as error:
         return NodeReport(name, proto.op_type, "unsupported", str(error))
     return NodeReport(name, proto.op_type, "supported")
@@ -84,15 +84,15 @@ def _check_node(walk: GraphWalk, position: int) -> NodeReport:
         if not unknown:
             walk.convert(position)
             return NodeReport(name, proto.op_type, "supported")
-        find_converter(proto.op_type, proto.domain, walk.model.opset, walk.place(position))
+        find_converter(proto.op_type, proto.domain, walk.model.opset, walk.where(position))
     except TreadleError as error:
         return NodeReport(name, proto.op_type, "unsupported", str(error))
-    reason = f"{walk.place(position)}: the shape of '{unknown[0]}' is unknown, since its node is not supported"
+    reason = f"{walk.where(position)}: the shape of '{unknown[0]}' is unknown, since its node is not supported"
     return NodeReport(name, proto.op_type, "unknown", reason)
 
 
 def _assume(walk: GraphWalk, outputs: Iterable[str], declared: dict[str, TensorType]) -> None:
-    """Lets the outputs of a node that failed be values of their declared types, if they have any."""
+    """Replaces the outputs of a node that failed by values of their declared types, if they have any."""
     for name in outputs:
         if name in declared and name not in walk.tensors:
             walk.tensors[name] = Tensor(declared[name], None, Block(arg_types=[declared[name]]).args[0])

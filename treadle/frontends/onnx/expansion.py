@@ -1,4 +1,4 @@
-"""How large a model becomes when the calls of its own functions are replaced by their bodies."""
+"""The size of a model after the calls of its own functions are inlined."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Key = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class _Size:
-    """Of an expanded list of nodes: their number, their bytes, and how deep their calls are nested."""
+    """The size of an expanded list of nodes: their number, their bytes, and the nesting of calls."""
 
     nodes: int
     bytes: int

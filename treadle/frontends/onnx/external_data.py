@@ -1,7 +1,7 @@
-"""The external data of a model's tensors: where it lies, what was read of it, and what that was.
+"""The external data of a model's tensors: its location, and digests of what was read.
 
-`location`, `offset` and `length` come from the model file, which is untrusted. Only what a tensor that the graph needs
-names is opened, and only its bytes are read.
+`location`, `offset` and `length` come from the model file, which is untrusted. A file is opened only if a tensor that
+the graph needs names it, and only that tensor's bytes are read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MAX_DIGITS = 18
 
 @dataclass(frozen=True)
 class ExternalEntry:
-    """What a tensor says about its external data; a `length` of None means as many bytes as the tensor needs."""
+    """A tensor's entry for its external data; a `length` of None means as many bytes as the tensor needs."""
 
     location: str
     offset: int
@@ -74,7 +74,7 @@ class ExternalFiles:
         return Source(location, offset, nbytes, hashlib.sha256(part.data).hexdigest())
 
     def _file(self, location: str, folder: Path, where: str) -> Bytes:
-        """One mapping a file, however many tensors lie in it: each holds a descriptor open."""
+        """One mapping a file, however many tensors it contains: each mapping keeps a descriptor open."""
         if location not in self._mapped:
             with Confinement(folder, "the model's folder", "external data").open(location, where) as file:
                 self._mapped[location] = _map(file.fileno(), location, where)

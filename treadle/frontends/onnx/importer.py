@@ -26,7 +26,7 @@ from treadle.dialects.model_nodes import ascii_text, name_hint, node_location
 from treadle.frontends.onnx.builder import GraphBuilder, Tensor
 from treadle.frontends.onnx.converters import find_converter
 from treadle.frontends.onnx.inputs import Shapes, input_types
-from treadle.frontends.onnx.loader import LoadedModel, load_model, node_label, node_place
+from treadle.frontends.onnx.loader import LoadedModel, load_model, node_context, node_label
 from treadle.frontends.onnx.node import Bytes, Node
 from treadle.frontends.onnx.tensor_data import to_array
 
@@ -54,7 +54,7 @@ def import_model(path_or_bytes: str | Path | bytes, shapes: Shapes | None = None
 
 
 def import_loaded(model: LoadedModel, shapes: Shapes | None = None) -> ModuleOp:
-    """As `import_model`, of a model that was read; `model.files` then knows which external data was."""
+    """As `import_model`, of a model that was read; `model.files` records the external data that is read."""
     walk = GraphWalk.start(model, shapes or {})
     for position in live_nodes(model.graph):
         walk.convert(position)
@@ -92,17 +92,17 @@ class GraphWalk:
                 tensors[initialiser.name] = builder.constant(array)
         return cls(model, types, block, builder, tensors, read)
 
-    def place(self, position: int) -> str:
-        return node_place(self.model.graph.node[position], position, self.model.opset)
+    def where(self, position: int) -> str:
+        return node_context(self.model.graph.node[position], position, self.model.opset)
 
     def convert(self, position: int) -> None:
         """Writes the operators of one node, whose operands were converted; TreadleError naming the node."""
         proto = self.model.graph.node[position]
-        place = self.place(position)
-        convert = find_converter(proto.op_type, proto.domain, self.model.opset, place)
+        where = self.where(position)
+        convert = find_converter(proto.op_type, proto.domain, self.model.opset, where)
         inputs = [self.tensors[name] if name else None for name in proto.input]
         used = [name in self.read for name in proto.output]
-        node = Node(proto, inputs, used, self.model.opset, place, self.model.files, self.made)
+        node = Node(proto, inputs, used, self.model.opset, where, self.model.files, self.made)
         self.builder.location = node_location(node_label(proto, position), proto.op_type)
         try:
             results = convert(node, self.builder)

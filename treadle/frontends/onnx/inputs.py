@@ -1,4 +1,4 @@
-"""The shapes of a model's inputs: what the file fixes, what the caller fixes, and that both agree."""
+"""The shapes of a model's inputs, from the file and from the caller, which have to agree."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _placeholder(n: int, dimension: _Dimension) -> str:
 
 
 def _by_name(dimensions: Iterable[_Dimension]) -> str:
-    """The other way to say it, for dimensions with names."""
+    """The alternative, for dimensions with names."""
     names = list(dict.fromkeys(d.label for d in dimensions))
     return "" if "?" in names else f", or {' '.join(f'--shape {name}=<n>' for name in names)}"
 

@@ -41,7 +41,7 @@ class LoadedModel:
 
 
 def load_model(source: str | Path | bytes, content: bytes | None = None) -> LoadedModel:
-    """Reads a model from a path or from its bytes; `content` is what the file at the path held, if it was read before.
+    """Reads a model from a path or from its bytes; `content` has the bytes of the file, if they were read before.
 
     TreadleError: no such file, bytes that are no ONNX model (or a part of one), a graph whose names
     do not fit.
@@ -87,7 +87,7 @@ def _inlined(proto: ModelProto, name: str) -> ModelProto:
 
 
 def _check_text(proto: ModelProto, where: str) -> None:
-    """Protobuf hands a name that is no UTF-8 over as bytes."""
+    """Protobuf gives a name that is no UTF-8 as bytes."""
     graph = proto.graph
     named = [*graph.input, *graph.output, *graph.initializer, *graph.node]
     names: list[object] = [entry.name for entry in named]
@@ -117,7 +117,7 @@ def _check_graph(graph: GraphProto, name: str) -> None:
     _check_unique([entry.name for entry in graph.input], "input", name)
     _check_unique([entry.name for entry in graph.initializer], "initialiser", name)
     for position, node in enumerate(graph.node):
-        where = node_place(node, position)
+        where = node_context(node, position)
         for operand in node.input:
             if operand and operand not in defined:
                 raise TreadleError(
@@ -149,11 +149,11 @@ def node_label(node: NodeProto, position: int) -> str:
     return node.name or next(filter(None, node.output), f"#{position}")
 
 
-def node_place(node: NodeProto, position: int, opset: int | None = None) -> str:
-    """The place of an error: `node 'name' (OpType, opset N)`."""
+def node_context(node: NodeProto, position: int, opset: int | None = None) -> str:
+    """The node as errors name it: `node 'name' (OpType, opset N)`."""
     domain = "" if node.domain in DEFAULT_DOMAINS else f"{node.domain}."
     version = "" if opset is None else f", opset {opset}"
     return f"node '{node_label(node, position)}' ({domain}{node.op_type}{version})"
 
 
-__all__ = ["DEFAULT_DOMAINS", "LoadedModel", "load_model", "node_label", "node_place"]
+__all__ = ["DEFAULT_DOMAINS", "LoadedModel", "load_model", "node_context", "node_label"]

@@ -1,4 +1,4 @@
-"""A node as its converter sees it: inputs as tensors, typed attributes, errors that name the place."""
+"""A node as its converter sees it: inputs as tensors, typed attributes, errors that name the node."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from treadle.frontends.onnx.external_data import ExternalFiles
 from treadle.frontends.onnx.tensor_data import Array, to_array
 
 MAX_BYTES = 2 << 30
-"""The most that a model's nodes may make of constants, which is also the largest that a model file can hold."""
+"""The largest size of all constants that a model's nodes make; a model file cannot be larger either."""
 
 _KINDS = {
     AttributeProto.INT: "i",
@@ -46,7 +46,7 @@ class Node:
     inputs: its operands in order, None for one that was left out
     used:   for each output, whether anything reads it
     opset:  version of ONNX's operators that the model asks for
-    place:  `node 'name' (OpType, opset N)`
+    where:  `node 'name' (OpType, opset N)`
     files:  where its tensors' external data is read
     made:   the bytes of the constants that the model's nodes made so far
     """
@@ -55,7 +55,7 @@ class Node:
     inputs: Sequence[Tensor | None]
     used: Sequence[bool]
     opset: int
-    place: str
+    where: str
     files: ExternalFiles = field(default_factory=lambda: ExternalFiles(None))
     made: Bytes = field(default_factory=Bytes)
     _read: set[str] = field(default_factory=set[str])
@@ -65,7 +65,7 @@ class Node:
         return self.proto.op_type
 
     def error(self, message: str, accepted: str | Iterable[object] | None = None) -> TreadleError:
-        return TreadleError(message, self.place, accepted)
+        return TreadleError(message, self.where, accepted)
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -134,7 +134,8 @@ class Node:
         return axes
 
     def reserve(self, shape: Sequence[int], dtype: np.dtype[np.generic]) -> None:
-        """TreadleError unless a constant of this shape may be made beside those that the model's nodes made so far."""
+        """Counts a constant of this shape; TreadleError if it is too large together with those that the model's nodes
+        made so far."""
         self.check_volume(shape, dtype)
         self.made.add(prod(shape) * dtype.itemsize)
         if self.made.total > MAX_BYTES:
@@ -142,7 +143,7 @@ class Node:
             raise self.error(message, f"at most {MAX_BYTES} bytes")
 
     def check_volume(self, shape: Sequence[int], dtype: np.dtype[np.generic]) -> None:
-        """TreadleError unless an array of this shape may be made for a while."""
+        """TreadleError if an array of this shape is too large to be made temporarily."""
         if any(extent < 0 for extent in shape):
             raise self.error(f"shape {tuple(shape)} has a negative extent", "extents from 0 upwards")
         check_rank(shape)
@@ -176,7 +177,7 @@ class Node:
         return bool(self.int(name, default))
 
     def float(self, name: str, default: float) -> float:
-        """A float attribute, which ONNX holds as float32; so is its default, whatever the type of the tensors."""
+        """A float attribute, a float32 in ONNX; so is its default, whatever the type of the tensors."""
         value = self._attribute(name, AttributeProto.FLOAT)
         return float(np.float32(default)) if value is None else cast("float", value)
 
@@ -210,7 +211,7 @@ class Node:
 
     def tensor(self, name: str) -> Array | None:
         value = self._attribute(name, AttributeProto.TENSOR)
-        return None if value is None else to_array(cast("TensorProto", value), self.files, self.place)
+        return None if value is None else to_array(cast("TensorProto", value), self.files, self.where)
 
     def check_attributes(self) -> None:
         """TreadleError if the node has an attribute that its converter did not look at."""

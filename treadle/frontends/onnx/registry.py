@@ -1,4 +1,4 @@
-"""Which function converts which operator of which version."""
+"""The registry of converters, by operator and version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Converters by family; importing this package registers them all."""
+"""Converters by family of operators; importing this package registers all of them."""
 
 from treadle.frontends.onnx.converters import (
     activation,

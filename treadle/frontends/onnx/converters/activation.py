@@ -125,13 +125,13 @@ def swish(node: Node, g: GraphBuilder) -> Tensor:
 
 
 def _holds(x: Tensor, value: float) -> bool:
-    """Whether a number and its negative are elements of the type of `x`."""
+    """Whether a number and its negative are representable in the element type of `x`."""
     return x.is_float or (value.is_integer() and abs(value) <= (1 << (8 * x.dtype.itemsize - 1)) - 1)
 
 
 @converts("Shrink", since=9)
 def shrink(node: Node, g: GraphBuilder) -> Tensor:
-    """`x < -lambd ? x + bias : x > lambd ? x - bias : 0`; of integers, a fraction is cut off at the end."""
+    """`x < -lambd ? x + bias : x > lambd ? x - bias : 0`; for integers, the result is truncated."""
     x, bias, threshold = node.input(), node.float("bias", 0.0), node.float("lambd", 0.5)
     wide = x if _holds(x, threshold) and _holds(x, bias) else g.cast(x, f64)
     moved = x if _holds(x, bias) else wide

@@ -33,7 +33,7 @@ def constant(node: Node, g: GraphBuilder) -> Tensor:
 
 @converts("ConstantOfShape", since=9)
 def constant_of_shape(node: Node, g: GraphBuilder) -> Tensor:
-    """One value everywhere; it is not spread in memory before the constant is stored."""
+    """One value everywhere; it is not expanded in memory before the constant is stored."""
     shape = tuple(node.known_ints(0, "the shape"))
     value = node.tensor("value")
     value = np.zeros(1, np.float32) if value is None else value
@@ -66,7 +66,7 @@ def range_of(node: Node, g: GraphBuilder) -> Tensor:
     count = _range_length(node, start, limit, delta)
     node.reserve((count,), dtype)
     with np.errstate(all="ignore"):
-        # Integers wrap in between, and back.
+        # Integers may wrap in between; the result is exact.
         steps = np.arange(count, dtype=dtype if isinstance(start, float) else np.int64)
         values = np.asarray(np.asarray(delta, steps.dtype) * steps + np.asarray(start, steps.dtype))
         return g.constant(values.astype(dtype))
@@ -89,7 +89,7 @@ def eye_like(node: Node, g: GraphBuilder) -> Tensor:
     x = node.input()
     if x.rank != 2:
         raise node.error(f"an input of rank {x.rank}", "rank 2")
-    dtype = dtype_of(node.int("dtype", 0), node.place) if node.has("dtype") else numpy_dtype(x.element)
+    dtype = dtype_of(node.int("dtype", 0), node.where) if node.has("dtype") else numpy_dtype(x.element)
     rows, columns = x.shape
     node.reserve((rows, columns), dtype)
     return g.constant(np.eye(rows, columns, node.int("k", 0), dtype=dtype))

@@ -84,7 +84,7 @@ def modulo(node: Node, g: GraphBuilder) -> Tensor:
 
 
 def _with_sign_of(g: GraphBuilder, remainder: Tensor, b: Tensor) -> Tensor:
-    """C's remainder of a division by `b` as Python's: the other one, of the sign of `b`, and so is a zero."""
+    """C's remainder of a division by `b` as Python's, whose sign is that of `b`, also for a zero."""
     negative = g.binary("lt", b, 0)
     other = g.binary("xor", g.binary("lt", remainder, 0), negative)
     zero = g.where(negative, g.scalar(-0.0, b), g.scalar(0.0, b))
@@ -125,7 +125,7 @@ def where(node: Node, g: GraphBuilder) -> Tensor:
 def cast(node: Node, g: GraphBuilder) -> Tensor:
     """`saturate` and `round_mode` concern 8-bit floats only, which are no supported type."""
     node.ignore("saturate", "round_mode")
-    return g.cast(node.input(), element_type(dtype_of(node.int("to", 0), node.place)))
+    return g.cast(node.input(), element_type(dtype_of(node.int("to", 0), node.where)))
 
 
 @converts("CastLike", since=15)
@@ -172,12 +172,12 @@ def clip_attributes(node: Node, g: GraphBuilder) -> Tensor:
 
 @converts("Clip", since=11)
 def clip_inputs(node: Node, g: GraphBuilder) -> Tensor:
-    """Bounds as inputs, each may be left out."""
+    """Bounds as inputs, each of which may be omitted."""
     return clip(g, node.input(), node.optional(1), node.optional(2))
 
 
 def clip(g: GraphBuilder, x: Tensor, low: Tensor | None, high: Tensor | None) -> Tensor:
-    """`min(max(x, low), high)`, a missing bound left away."""
+    """`min(max(x, low), high)`, without a missing bound."""
     x = x if low is None else g.binary("max", x, low)
     return x if high is None else g.binary("min", x, high)
 

@@ -15,7 +15,7 @@ from treadle.frontends.onnx.registry import converts
 
 @converts("Concat", since=4)
 def concat(node: Node, g: GraphBuilder) -> Tensor:
-    """Empty operands are left away."""
+    """Empty operands are omitted."""
     inputs = node.all_inputs()
     axis = node.axis(node.int("axis", 0), inputs[0].rank)
     filled = [x for x in inputs if x.rank <= axis or x.shape[axis] != 0]
@@ -64,7 +64,7 @@ def _sliced(
 
 
 def slice_range(extent: int, start: int, end: int, step: int) -> range:
-    """The indices that ONNX's Slice takes of a dimension; bounds count from the end if they are negative.
+    """The indices that ONNX's Slice selects from a dimension; bounds count from the end if they are negative.
 
     Unlike Python's slice, a start before the front, walking backwards, is the first element (`range(0, -1, -1)`).
     """
@@ -144,7 +144,7 @@ def _largest(indices: Tensor) -> int:
 
 
 def _wide_enough(g: GraphBuilder, indices: Tensor, data: Tensor) -> Tensor:
-    """Indices in a type that holds every linear position in the data."""
+    """Indices in a type that can represent every linear position in the data."""
     return indices if prod(data.shape) <= _largest(indices) else g.cast(indices, i64)
 
 
@@ -188,7 +188,7 @@ def trilu(node: Node, g: GraphBuilder) -> Tensor:
 
 @converts("OneHot", since=9)
 def one_hot(node: Node, g: GraphBuilder) -> Tensor:
-    """`values[1]` where the new axis' position is the index, else `values[0]`."""
+    """`values[1]` where the position along the new axis equals the index, else `values[0]`."""
     indices, values = node.input(0), node.input(2)
     depth = node.known_int(1, "depth")
     if values.shape != (2,):

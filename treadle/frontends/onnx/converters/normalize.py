@@ -31,7 +31,7 @@ def batch_norm(node: Node, g: GraphBuilder) -> Tensor:
 
 @converts("LayerNormalization", since=17)
 def layer_norm(node: Node, g: GraphBuilder) -> list[Tensor]:
-    """Over the dimensions from `axis` on; the statistics are computed apart if something reads them.
+    """Over the dimensions from `axis` on; the statistics are computed separately if they are outputs.
 
     Those of float16 are float32, as `stash_type` says.
     """

@@ -1,4 +1,4 @@
-"""Pools, over windows and over everything."""
+"""Pooling, over windows and global."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def _sum_square(g: GraphBuilder, x: Tensor, dims: Sequence[int], keep: bool) -> 
 
 
 def _in_floats(fold: Fold) -> Fold:
-    """A fold with a function of floats in it: of integers in float64, cut off at the end."""
+    """A reduction that includes a function of floats: for integers it is computed in float64, and truncated."""
 
     def wide(g: GraphBuilder, x: Tensor, dims: Sequence[int], keep: bool) -> Tensor:
         return g.cast(fold(g, g.widened(x) if x.is_float else g.cast(x, f64), dims, keep), x.element)
@@ -50,7 +50,8 @@ def _log_sum(g: GraphBuilder, x: Tensor, dims: Sequence[int], keep: bool) -> Ten
 
 
 def _log_sum_exp(g: GraphBuilder, x: Tensor, dims: Sequence[int], keep: bool) -> Tensor:
-    """The largest element is taken out, so that no power overflows; not if it is infinite, as `inf - inf` is NaN."""
+    """The largest element is subtracted first, so that no exponential overflows; not if it is infinite, as `inf - inf`
+    is NaN."""
     if any(x.shape[d] == 0 for d in dims):
         return _log_sum(g, g.unary("exp", x), dims, keep)
     largest = g.reduce("max", x, dims, True)

@@ -97,7 +97,7 @@ def _replaced(node: Node, x: Tensor, axes: Sequence[int], values: Sequence[int])
 
 
 def _scaled_extents(node: Node, x: Tensor, axes: Sequence[int], scales: Sequence[float]) -> list[int]:
-    """Extents by scales; the scale itself, not the extents, chooses the elements: both have to agree."""
+    """Extents by scales. ONNX selects elements by the scale, `graph.resize` by the extents: both have to agree."""
     if len(scales) != len(axes) or not all(0 < scale < inf for scale in scales):
         raise node.error(f"scales {list(scales)} for {len(axes)} axes", f"{len(axes)} finite numbers above 0")
     extents = [x.shape[axis] for axis in axes]

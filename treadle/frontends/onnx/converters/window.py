@@ -24,7 +24,7 @@ class Window:
 
 
 def read_window(node: Node, shape: Sequence[int], kernel: Sequence[int], transposed: bool = False) -> Window:
-    """The window of a node over an input `[N, C, spatial...]`, with `auto_pad` turned into pads.
+    """The window of a node over an input `[N, C, spatial...]`, with pads for `auto_pad`.
 
     transposed: the pads of SAME_* follow from the output's shape, and are left to the caller.
     """
