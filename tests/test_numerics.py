@@ -210,6 +210,9 @@ LARGE = np.tile(np.array([[300, -300]], np.float16), 1000)[:, None]
 """Numbers whose squares are no float16."""
 ONES = np.ones(1, np.float16)
 SIXTEEN_BITS = {
+    "a sigmoid in f16, one power of which is no f16": Case(
+        "Sigmoid", [np.array([-12, 12], np.float16)], np.array([6.1442e-06, 1], np.float16), rtol=0.01
+    ),
     "softmax in f16": Case("Softmax", [MANY], np.full(MANY.shape, 1 / 70000, np.float16), rtol=1e-3),
     "its logarithm in f16": Case("LogSoftmax", [MANY], np.full(MANY.shape, -np.log(70000), np.float16), rtol=1e-3),
     **{
@@ -263,6 +266,7 @@ REMAINDERS = {
         ALONG,
         {1: longs(1)},
     ),
+    "Erf of integers": Case("Erf", [longs(-7, -1, 0, 2, 7)], longs(-1, 0, 0, 0, 1)),
     "ReduceL2 of integers": Case(
         "ReduceL2", [longs([3, 4], [1, 2], [-(2**40), 0])], longs(5, 2, 2**40), ALONG, {1: longs(1)}
     ),

@@ -30,8 +30,17 @@ def _any(test: Callable[[Array], Any]) -> Applies:
     return lambda operands: any(bool(test(x).any()) for x in operands if x.dtype.kind == "f")
 
 
+def _of_integers(operands: Operands) -> bool:
+    return operands[0].dtype.kind == "i"
+
+
 def _beyond_integers(operands: Operands) -> bool:
     return _any(lambda x: ~(np.abs(x.astype(np.float64)) < 2.0**7))(operands)
+
+
+def _beyond(terms: Callable[[Array], Array]) -> Applies:
+    """Whether a sum of integers is none of their type."""
+    return lambda x: _of_integers(x) and bool(terms(x[0].astype(np.float64)).sum() > np.iinfo(x[0].dtype).max)
 
 
 _APPROXIMATED = Freedom("approximates to an absolute error")
@@ -40,8 +49,14 @@ _CANCELS = Freedom("cancels: the mean of squares less the square of the mean")
 _EMPTY = Freedom("reductions of nothing: a mean of 0, or another shape", lambda operands: operands[0].size == 0)
 _OF_OPERATORS: Mapping[str, Freedom] = {
     **dict.fromkeys(("Erf", "Gelu", "Tanh", "Sigmoid", "Mish", "Swish", "Sin", "Cos"), _APPROXIMATED),
-    **dict.fromkeys(("ArgMax", "ArgMin", "Max", "Min", "Clip", "MaxPool", "ReduceMax", "ReduceMin"), _NAN),
-    **dict.fromkeys(("Sign", "Relu", "ReduceLogSumExp", "GlobalMaxPool"), _NAN),
+    **dict.fromkeys(("ArgMax", "ArgMin", "Max", "Min", "MaxPool", "ReduceMax", "ReduceMin"), _NAN),
+    **dict.fromkeys(("Sign", "Relu", "GlobalMaxPool"), _NAN),
+    "ReduceLogSumExp": Freedom("elements that are NaN, and integers", lambda x: _NAN.applies(x) or _of_integers(x)),
+    **dict.fromkeys(("ReduceL2", "ReduceLogSum"), Freedom("functions of integers, step by step", _of_integers)),
+    "ReduceL1": Freedom("sums of integers that wrap", _beyond(np.abs)),
+    "ReduceSumSquare": Freedom("sums of integers that wrap", _beyond(np.square)),
+    "LRN": Freedom("adds and subtracts squares that are infinite", _any(lambda x: ~np.isfinite(x * x))),
+    "Clip": Freedom("bounds that are left out: the ends of the type", _any(lambda x: ~np.isfinite(x))),
     **dict.fromkeys(("MeanVarianceNormalization", "LayerNormalization"), _CANCELS),
     "Cast": Freedom("floats beyond the integers of a type", _beyond_integers),
     "Conv": Freedom("multiplies infinite weights by its padding", lambda x: not np.isfinite(x[1]).all()),
@@ -66,7 +81,8 @@ def runtime_differs(case: Case, output: str) -> str | None:
             continue
         needed.update(node.input)
         operands = [values[name] for name in node.input if name]
-        reasons = [freedom.reason for freedom in _freedoms(node.op_type) if freedom.applies(operands)]
+        with np.errstate(all="ignore"):
+            reasons = [freedom.reason for freedom in _freedoms(node.op_type) if freedom.applies(operands)]
         if reasons:
             return f"{node.op_type}: {reasons[0]}"
     return None

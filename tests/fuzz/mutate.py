@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from copy import deepcopy
 from random import Random
 from typing import Any
 
@@ -175,10 +176,10 @@ def mutated_json(random: Random, value: Any) -> Any:
     if action == 0:
         del owner[key]
     elif action == 1 and isinstance(owner, list):
-        owner.append(owner[key])
+        owner.append(deepcopy(owner[key]))
     elif action == 2:
         other, place = random.choice(places)
-        owner[key] = other[place]
+        owner[key] = deepcopy(other[place])
     else:
         deep: Any = [0]
         for _ in range(50):

@@ -185,6 +185,26 @@ def _gelu(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Arra
     return [r(r(t(0.5) * v) * r(t(1) + r(_erf(r(v * t(np.sqrt(0.5)))))))]
 
 
+def _sigmoid(x: Array, r: Round) -> Array:
+    """In float32 where the type is narrower; even there the power may be beyond the type."""
+    wide = x.astype(np.promote_types(x.dtype, np.float32))
+    inner, one = r.at_least(np.float32), wide.dtype.type(1)
+    return (one / inner(one + inner(np.exp(-wide)))).astype(x.dtype)
+
+
+def _swish(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
+    return [r(x[0] * r(_sigmoid(r(_number(attributes, "alpha", x[0]) * x[0]), r)))]
+
+
+def _one_hot(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
+    index, depth, (off, on) = x
+    extent = int(depth.reshape(()))
+    axis = int(attributes["axis"]) % (index.ndim + 1)
+    places = np.arange(extent).reshape(-1, *[1] * (index.ndim - axis))
+    chosen = np.expand_dims(np.where(index < 0, index + extent, index), axis)
+    return [np.where(places == chosen, on, off)]
+
+
 OWN_SCALARS: Mapping[str, Own] = {
     "Div": _divide,
     "Mod": _modulo,
@@ -205,6 +225,9 @@ OWN_SCALARS: Mapping[str, Own] = {
     "Elu": _elu,
     "Celu": _celu,
     "Selu": _selu,
+    "OneHot": _one_hot,
+    "Sigmoid": lambda _, __, x, r: [_sigmoid(x[0], r)],
+    "Swish": _swish,
     "Softplus": lambda _, __, x, r: [_softplus(x[0], r)],
     "Mish": _mish,
     "Gelu": _gelu,

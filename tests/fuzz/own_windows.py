@@ -99,9 +99,10 @@ def _grouped(taps: Sequence[tuple[Array, Array, Array]], groups: int, r: Round) 
         d = data.reshape(data.shape[0], groups, 1, -1, *data.shape[2:]).astype(np.float64)
         w = weights.reshape(1, groups, -1, weights.shape[1], *[1] * (data.ndim - 2)).astype(np.float64)
         terms = d * w
-        known = terms if r.native else np.where(inside.reshape(d.shape), terms, 0)
+        within = inside.reshape(d.shape)
+        known = terms if r.native else np.where(within, terms, 0)
         total = total + known.sum(3)
-        magnitude = magnitude + finite(known).sum(3)
+        magnitude = magnitude + np.where(within, finite(d) * finite(w), 0).sum(3)
     shape = (total.shape[0], -1, *total.shape[3:])
     dtype = taps[0][0].dtype
     if 0 in total.shape:

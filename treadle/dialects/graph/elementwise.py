@@ -12,7 +12,7 @@ from xdsl.irdl import irdl_op_definition, operand_def, prop_def, traits_def
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.graph.definition import DefinitionBuilder, Operator, Scalar, require, word
+from treadle.dialects.graph.definition import DefinitionBuilder, Operator, Scalar, require, widened, word
 from treadle.dialects.graph.dtypes import byte_width, is_float, is_supported
 from treadle.dialects.scalar_functions import BINARY_KINDS, UNARY_KINDS
 
@@ -65,6 +65,11 @@ def _gelu_tanh(b: DefinitionBuilder, x: Scalar) -> Scalar:
     return b.mul(b.mul(x, b.constant(0.5, x.type)), b.binary("add", one, b.math("tanh", inner)))
 
 
+def _in_float32(body: Body) -> Body:
+    """16-bit floats by way of float32: of a step in between there may be no such float, as of exp(12) in float16."""
+    return lambda b, x: convert(b, body(b, widened(b, x)), x.type)
+
+
 def _math(kind: str) -> Body:
     return lambda b, x: b.math(kind, x)
 
@@ -75,13 +80,13 @@ UNARY: dict[str, Body] = {
     "abs": _absolute,
     "sign": _sign,
     "not": _not,
-    "sigmoid": _sigmoid,
+    "sigmoid": _in_float32(_sigmoid),
     "relu": lambda b, x: b.binary("max", x, b.constant(0, x.type)),
     "reciprocal": lambda b, x: b.binary("div", b.constant(1.0, x.type), x),
     "isnan": _is_nan,
     "isinf": _is_inf,
-    "gelu": _gelu,
-    "gelu_tanh": _gelu_tanh,
+    "gelu": _in_float32(_gelu),
+    "gelu_tanh": _in_float32(_gelu_tanh),
 }
 """Unary operators and what they compute: functions on floats (treadle/dialects/scalar_functions.py), and others."""
 

@@ -32,9 +32,12 @@ _BINARY_SINCE = {"GreaterOrEqual": ("ge", 12), "LessOrEqual": ("le", 12)} | {
 
 @converts(*_UNARY)
 def unary(node: Node, g: GraphBuilder) -> Tensor:
-    """One function of each element."""
+    """One function of each element; `Erf`, which ONNX has of integers, goes through float64 and is cut off."""
     node.ignore("consumed_inputs")
-    return g.unary(_UNARY[node.op_type], node.input())
+    x = node.input()
+    if node.op_type == "Erf" and not x.is_float:
+        return g.cast(g.unary("erf", g.cast(x, f64)), x.element)
+    return g.unary(_UNARY[node.op_type], x)
 
 
 def _register_binary() -> None:
