@@ -4,6 +4,7 @@ import io
 import pkgutil
 import sys
 import traceback
+from bdb import BdbQuit
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -49,6 +50,8 @@ def _status(main: Callable[[], object]) -> int:
         result = main()
     except SystemExit as stop:
         result = stop.code
+    except BdbQuit:
+        raise
     except Exception:
         traceback.print_exc()
         return 1

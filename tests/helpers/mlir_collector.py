@@ -1,5 +1,6 @@
 """Collects `.mlir` files with RUN lines as pytest tests; `tests/conftest.py` installs it."""
 
+from bdb import BdbQuit
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.bless import bless_mlir, is_recorded
+from tests.helpers.debugger import breakpoints_at_the_terminal
 from tests.helpers.environment import blessing
 from tests.helpers.filecheck import RunFailure, run_line
 from tests.helpers.run_lines import RunLineError, read_run_lines
@@ -31,8 +33,12 @@ class MlirItem(pytest.Item):
         run_lines = read_run_lines(text, self.path)
         if blessing() and is_recorded(text):
             bless_mlir(self.path, run_lines)
-        for line in run_lines:
-            run_line(line, str(self.path))
+        try:
+            with breakpoints_at_the_terminal(self.config):
+                for line in run_lines:
+                    run_line(line, str(self.path))
+        except BdbQuit:
+            pytest.exit("Quitting debugger")
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *arguments: Any, **options: Any) -> Any:
         """The tools' own messages instead of this file's traceback."""

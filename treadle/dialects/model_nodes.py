@@ -55,7 +55,7 @@ def fused_location(locations: Iterable[LocationAttr]) -> LocationAttr:
     nodes = list(dict.fromkeys(node for location in given for node in _nodes(location)))
     if not nodes:
         return given[0] if given else UnknownLoc()
-    more = len(nodes) > MOST_NODES or any(map(_names_some, given))
+    more = len(nodes) > MOST_NODES or any(map(leaves_nodes_out, given))
     if len(nodes) == 1 and not more:
         return node_location(nodes[0].name, nodes[0].kind)
     parts = tuple(node_location(node.name, node.kind) for node in nodes[:MOST_NODES])
@@ -65,7 +65,7 @@ def fused_location(locations: Iterable[LocationAttr]) -> LocationAttr:
 def describe_nodes(location: Attribute) -> str:
     """The nodes for people, in one line: `Conv '/conv1/Conv', Relu '/relu1'`; empty if it names none."""
     nodes = list(map(str, nodes_of(location)))
-    return ", ".join([*nodes, "..."] if nodes and _names_some(location) else nodes)
+    return ", ".join([*nodes, "..."] if nodes and leaves_nodes_out(location) else nodes)
 
 
 def _nodes(location: Attribute) -> Sequence[ModelNode]:
@@ -76,8 +76,8 @@ def _nodes(location: Attribute) -> Sequence[ModelNode]:
     return ()
 
 
-def _names_some(location: Attribute) -> bool:
-    """Whether a location leaves nodes out."""
+def leaves_nodes_out(location: Attribute) -> bool:
+    """Whether a location names some of its nodes only: others need not be added."""
     return isinstance(location, FusedLoc) and any(isinstance(each, UnknownLoc) for each in _parts(location))
 
 

@@ -24,7 +24,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from treadle.dialects.graph.compute import AtOp, ComputeOp, YieldOp, yielded
 from treadle.dialects.graph.dtypes import is_float
-from treadle.dialects.model_nodes import fused_location
+from treadle.dialects.model_nodes import fused_location, leaves_nodes_out
 from treadle.passes.graph.definition_analysis import is_injective, moves_data
 from treadle.passes.graph.simplify_body import simplify_body
 
@@ -65,7 +65,8 @@ class GrowingBodies:
             inline_at(at, producer)
         names = [*operator_names(producer), *operator_names(consumer)]
         set_operator_names(consumer, names)
-        consumer.location = fused_location((producer.location, consumer.location))
+        if not leaves_nodes_out(consumer.location):
+            consumer.location = fused_location((producer.location, consumer.location))
         if consumer not in self._before:
             self._before[consumer] = sum(1 for _ in consumer.body.walk())
         self._added[consumer] = self._added.get(consumer, 0) + len(reads) * sum(1 for _ in producer.body.walk())
