@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from treadle.api import compile
     from treadle.model import CompiledModel, load
     from treadle.target import Target
+    from treadle.tuning.model import tune
 else:  # `treadle --version` waits for none of them
     __getattr__ = lazy_exports(
         {
@@ -23,10 +24,11 @@ else:  # `treadle --version` waits for none of them
             "Target": "treadle.target",
             "compile": "treadle.api",
             "load": "treadle.model",
+            "tune": "treadle.tuning.model",
         }
     )
 
-__all__ = ["CompiledModel", "Target", "TreadleError", "__version__", "compile", "load"]
+__all__ = ["CompiledModel", "Target", "TreadleError", "__version__", "compile", "load", "tune"]
 
 
 def __dir__() -> list[str]:

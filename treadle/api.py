@@ -17,10 +17,11 @@ from treadle.backends.cuda.open_driver import open_driver
 from treadle.compile_options import CompileOptions, Device, parse_precision
 from treadle.environment import Environment, load_environment
 from treadle.errors import TreadleError
-from treadle.host import host_target
+from treadle.host import hardware_of, host_target
 from treadle.lazy import lazy_module
 from treadle.model import CompiledModel, check_device
 from treadle.progress import Progress, no_progress
+from treadle.schedules.search.database_files import open_database
 from treadle.shapes import Shapes, normalized
 from treadle.store import store_of
 from treadle.target import Target
@@ -47,6 +48,7 @@ def compile(
     shapes: Shapes | None = None,
     *,
     precision: str = "f32",
+    database: str | Path | None = None,
     threads: int | None = None,
     device: Device | None = None,
     checks: Sequence[str] = (),
@@ -67,6 +69,7 @@ def compile(
                each dynamic dimension by its name, `{"batch": 1}`
     precision: "f16" or "bf16" for the operands and results of products, convolutions and attention (weights take half
                the memory; sums, norms and functions stay f32), "tf32" for their tensor-core arithmetic only
+    database:  folder of tuned schedules (`treadle tune`), which are taken where it has some for this hardware
     threads:   cpu: threads of a call; default: the variable TREADLE_NUM_THREADS
     device:    "emulator" runs a GPU target's kernels on the CPU, and needs no NVRTC; default: the target's own hardware
     checks:    emulator: what is checked of every memory access and barrier, see `treadle.backends.cuda.emulator`
@@ -85,12 +88,14 @@ def compile(
     chosen = resolve_target(target, device)
     emulation = Emulation(tuple(checks), counters, limit)
     check_device(device, emulation, chosen.name, chosen.kind)
-    options = CompileOptions(parse_precision(precision), explain_fusion)
+    tuned = None if database is None else open_database(Path(database).resolve())
+    decided = "" if tuned is None else tuned.fingerprint(hardware_of(chosen))
+    options = CompileOptions(parse_precision(precision), explain_fusion, "" if tuned is None else str(tuned.folder))
     source, extents = _Source.of(model), normalized(shapes)
     # The emulator runs the text: where NVRTC is absent, it needs no cubins.
     cubins = chosen.is_cuda and (device is None or nvrtc_is_installed())
     toolchain = _toolchain(chosen, environment) if cubins or not chosen.is_cuda else "no nvrtc"
-    key = artifact_key(source.content, extents, str(chosen), toolchain, precision)
+    key = artifact_key(source.content, extents, str(chosen), toolchain, precision, decided)
     store, artifact = store_of(environment), None
     if cached and trace is None and not explain_fusion:
         artifact = find_artifact(store, key, source.folder)

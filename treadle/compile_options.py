@@ -25,14 +25,17 @@ class CompileOptions:
 
     precision:      of products, convolutions and attention; f32 means what the model says
     explain_fusion: print to stderr, for each pair of neighbours, whether they share a kernel and why (not)
+    database:       folder of tuned schedules, which are taken where it has some; empty means: the defaults
     """
 
     precision: Precision = "f32"
     explain_fusion: bool = False
+    database: str = ""
 
     def words(self) -> dict[str, str]:
         """The values of the words in capitals in the pipeline's passes."""
-        return {"PRECISION": self.precision, "EXPLAIN": str(self.explain_fusion).lower()}
+        words = {"PRECISION": self.precision, "EXPLAIN": str(self.explain_fusion).lower()}
+        return words | {"DATABASE": f'"{self.database}"'}
 
 
 def parse_precision(name: str) -> Precision:

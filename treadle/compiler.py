@@ -26,7 +26,7 @@ from treadle.target import Target, TargetKind
 
 @dataclass(frozen=True)
 class Step:
-    """One pass of a stage; TARGET in `spec` stands for the target's text, PRECISION and EXPLAIN for options."""
+    """One pass of a stage; TARGET in `spec` stands for the target's text, other words in capitals for options."""
 
     spec: str
     why: str
@@ -127,7 +127,12 @@ STAGES: tuple[Stage, ...] = (
     Stage(
         "schedule",
         "A decision for every group, as an attribute.",
-        (Step("schedule-select{target=TARGET}", "The last stage whose text a decision can be edited in."),),
+        (
+            Step(
+                "schedule-select{target=TARGET database=DATABASE}",
+                "The last stage whose text a decision can be edited in.",
+            ),
+        ),
     ),
     Stage(
         "kernels",

@@ -56,6 +56,13 @@ def host_target() -> Target:
     return target_of(features_of(CPUINFO), platform.machine())
 
 
+def hardware_of(target: Target) -> str:
+    """What times of a target are times of: this machine's processor and cores, or the product that the target names."""
+    if target.kind == "cpu" and target == host_target():
+        return f"{_model_name(CPUINFO)} {target.cores} cores"
+    return f"{target.device} {target.name}"
+
+
 def needs_of(target: Target) -> str:
     """The requirements of code for a target: the architecture, and features by their names in cpuinfo."""
     if target.isa in INSTRUCTION_SETS:
@@ -74,6 +81,17 @@ def lacks(needs: str) -> list[str]:
         return [architecture or "an unknown machine"]
     here = features_of(CPUINFO)
     return [feature for feature in features if feature not in here]
+
+
+def _model_name(cpuinfo: Path) -> str:
+    """The processor's name, with the numbers that tell generations of one name apart."""
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        lines = []
+    fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    numbers = "-".join(fields[key] for key in ("cpu family", "model", "stepping") if key in fields)
+    return f"{fields.get('model name', platform.machine())} {numbers}".strip()
 
 
 def _lacking(isa: str, features: frozenset[str], machine: str) -> bool:

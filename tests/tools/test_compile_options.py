@@ -16,7 +16,7 @@ from treadle.tools.treadle_cli import main
 from treadle.tools.treadle_opt import main as opt
 
 X = np.random.default_rng(1).standard_normal((2, 8)).astype(np.float32)
-REMARK = "remark: %m (matmul of node 'product') -> %y (relu of node 'clamp'): fused, as an epilogue"
+REMARK = "remark: %m (matmul of MatMul 'product') -> %y (relu of Relu 'clamp'): fused, as an epilogue"
 
 
 @pytest.fixture(autouse=True)
@@ -103,4 +103,5 @@ def test_a_compiled_folder_has_its_precision_already(
 
 
 def test_settings_name_what_the_pipeline_replaces() -> None:
-    assert CompileOptions("bf16", True).words() == {"PRECISION": "bf16", "EXPLAIN": "true"}
+    words = {"PRECISION": "bf16", "EXPLAIN": "true", "DATABASE": '"/tuned"'}
+    assert CompileOptions("bf16", True, "/tuned").words() == words

@@ -19,15 +19,23 @@ def default_template(anchor: Operation, target: Target) -> Template | None:
     """
     if not isinstance(anchor, ComputeOp | WholeOp) or not has_elements(anchor):
         return None
-    kind = "cuda" if target.is_cuda else "cpu"
-    allowed = anchor.properties.get("precision")
-    for wanted in (allowed.data, "f32") if isinstance(allowed, StringAttr) else ("f32",):
+    for wanted in _precisions(anchor):
         for template in TEMPLATES.values():
-            if template.kind != kind or template.precision != wanted:
+            if template.kind != target.kind or template.precision != wanted:
                 continue
             if template.fits(anchor) and template.has_default(anchor, target):
                 return template
     return None
 
 
-__all__ = ["default_template"]
+def is_allowed(template: Template, anchor: Operation, target: Target) -> bool:
+    """Whether a template is for the kind of target, and as exact as the anchor asks for."""
+    return template.kind == target.kind and template.precision in _precisions(anchor)
+
+
+def _precisions(anchor: Operation) -> tuple[str, ...]:
+    allowed = anchor.properties.get("precision")
+    return (allowed.data, "f32") if isinstance(allowed, StringAttr) else ("f32",)
+
+
+__all__ = ["default_template", "is_allowed"]

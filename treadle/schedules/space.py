@@ -55,7 +55,7 @@ class Space:
         return prod(len(knob.values) for knob in self.knobs if knob.name not in self.dependent)
 
     def __iter__(self) -> Iterator[dict[str, Choice]]:
-        return (choices for choices in self._product() if self.exclusion(choices) is None)
+        return (choices for choices in self._product() if self._beyond(choices) is None)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -79,6 +79,10 @@ class Space:
             if choices[name] != (value := follows(choices)):
                 message = f"knob {name!r} of template {self.template!r} is {choice_text(choices[name])}, "
                 return TreadleError(f"{message}which the others decide", accepted=choice_text(value))
+        return self._beyond(choices)
+
+    def _beyond(self, choices: Choices) -> TreadleError | None:
+        """The limit that a combination of the knobs' values exceeds."""
         try:
             self.limits(choices)
         except TreadleError as error:

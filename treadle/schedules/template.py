@@ -79,6 +79,14 @@ class Template(ABC):
         del anchor, target
         return {}
 
+    def canonical(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:
+        """The combination that stands for all which give the same kernel, such as blocks longer than a small tensor.
+
+        A search tries only those that are their own; unless overridden, all are.
+        """
+        del anchor, target
+        return choices
+
     def space(self, anchor: Anchor, target: Target) -> Space:
         """Every choice for an anchor on a target that is worth trying, and within the limits."""
         pinned = self._whole(anchor, target).pinned(**self.decided(anchor, target))
@@ -121,4 +129,9 @@ def number(choices: Choices, name: str) -> int:
     return value
 
 
-__all__ = ["Anchor", "Choices", "Knob", "Space", "Template", "has_elements", "number", "shared_by_batch"]
+def least_power(value: int, extent: int) -> int:
+    """`value`, or the smallest power of two that covers an extent, where it is larger than that."""
+    return min(value, 1 << max(extent - 1, 0).bit_length())
+
+
+__all__ = ["Anchor", "Choices", "Knob", "Space", "Template", "has_elements", "least_power", "number", "shared_by_batch"]

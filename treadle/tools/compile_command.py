@@ -13,6 +13,7 @@ from treadle.compile_options import CompileOptions
 from treadle.errors import TreadleError
 from treadle.lazy import lazy_module
 from treadle.publishing import check_replaceable, publish
+from treadle.schedules.search.database_files import open_database
 from treadle.tools.arguments import parse_shapes
 from treadle.tools.output import STDOUT
 from treadle.tools.progress_bar import progress_bar
@@ -43,6 +44,7 @@ def compile_command(args: argparse.Namespace) -> int:
     with progress_bar() as progress:
         model = compile(
             args.model, args.target or "cpu", shapes, precision=args.precision or "f32", trace_dir=trace,
+            database=args.database,
             explain_fusion=args.explain_fusion, progress=progress,
         )  # fmt: skip
     model.save(output)
@@ -59,7 +61,7 @@ def _write_stage(args: argparse.Namespace, output: Path, shapes: dict[str, tuple
     compiler.stages_between(None, args.to)
     target = resolve_target(args.target or "cpu")
     with progress_bar() as progress:
-        options = CompileOptions(args.precision or "f32", args.explain_fusion)
+        options = CompileOptions(args.precision or "f32", args.explain_fusion, _database(args.database))
         request = compile_request.CompileRequest(
             Path(args.model), target, shapes, trace, options=options, progress=progress
         )
@@ -71,6 +73,11 @@ def _write_stage(args: argparse.Namespace, output: Path, shapes: dict[str, tuple
     publish(output, lambda folder: _write(folder / f"{args.to}.mlir", text), replace=_holds_only_ir)
     print(f"{Path(args.output) / args.to}.mlir: the IR after stage {args.to}")
     return 0
+
+
+def _database(folder: str | None) -> str:
+    """The folder's absolute path; TreadleError if there is none."""
+    return "" if folder is None else str(open_database(Path(folder).resolve()).folder)
 
 
 def _holds_only_ir(folder: Path) -> bool:

@@ -105,6 +105,7 @@ def _packaged(path: Path, args: argparse.Namespace) -> CompiledModel:
     """The compiled model in a folder; TreadleError for an option that only the .onnx file could follow."""
     asked = {
         "--check": args.check, "--shape": args.shape, "--target": args.target, "--precision": args.precision,
+        "--database": args.database,
         "--explain-fusion": args.explain_fusion,
     }  # fmt: skip
     for option, value in asked.items():
@@ -124,6 +125,7 @@ def _compiled(shapes: Mapping[str, Sequence[int]], args: argparse.Namespace, pro
         target,
         shapes,
         precision=args.precision or "f32",
+        database=args.database,
         threads=args.threads,
         device=args.device,
         checks=_checks(args),

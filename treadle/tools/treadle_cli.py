@@ -15,13 +15,14 @@ from treadle.tools.reporting import run_reporting
 from treadle.version import __version__
 
 if TYPE_CHECKING:
-    from treadle.tools import cache_command, check_command, compile_command, map_command, run_command
+    from treadle.tools import cache_command, check_command, compile_command, map_command, run_command, tune_command
 else:  # --help and --version wait for none of them
     cache_command = lazy_module("treadle.tools.cache_command")
     check_command = lazy_module("treadle.tools.check_command")
     compile_command = lazy_module("treadle.tools.compile_command")
     map_command = lazy_module("treadle.tools.map_command")
     run_command = lazy_module("treadle.tools.run_command")
+    tune_command = lazy_module("treadle.tools.tune_command")
 
 _SHAPE_HELP = "the shape of an input that the model leaves dynamic; or batch=1, a dimension by its name; repeatable"
 
@@ -49,6 +50,8 @@ def _run(args: argparse.Namespace) -> int:
             return compile_command.compile_command(args)
         case "run":
             return run_command.run_command(args)
+        case "tune":
+            return tune_command.tune_command(args)
         case "check":
             return check_command.check_command(args)
         case "map":
@@ -60,9 +63,11 @@ def _run(args: argparse.Namespace) -> int:
 def _parser() -> Parser:
     parser = Parser(prog="treadle", description="A deep-learning compiler: ONNX models to C and CUDA C++.")
     parser.add_argument("--version", action="version", version=f"treadle {__version__}")
-    commands = parser.add_subparsers(required=True, dest="command", metavar="compile | run | check | map | cache")
+    names = "compile | run | tune | check | map | cache"
+    commands = parser.add_subparsers(required=True, dest="command", metavar=names)
     _add_compile(commands.add_parser("compile", help="write a model as C or CUDA text, compiled"))
     _add_run(commands.add_parser("run", help="compile a model and run it"))
+    _add_tune(commands.add_parser("tune", help="search schedules for a model on this machine"))
     _add_check(commands.add_parser("check", help="say which nodes of a model are supported"))
     _add_map(commands.add_parser("map", help="draw task mappings: who does which task, and when"))
     _add_cache(commands.add_parser("cache", help="say what the cache holds"))
@@ -73,6 +78,7 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
     _add_model(parser, "an .onnx file")
     _add_target(parser)
     _add_settings(parser)
+    _add_database(parser)
     parser.add_argument("--to", metavar="STAGE", help="write the IR after STAGE instead of code")
     parser.add_argument("--trace", metavar="DIR", help="write the numbered IR after every pass")
     parser.add_argument(
@@ -84,6 +90,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     _add_model(parser, "an .onnx file, or a folder that `treadle compile` wrote")
     _add_target(parser)
     _add_settings(parser)
+    _add_database(parser)
     parser.add_argument(
         "--input",
         action="append",
@@ -128,6 +135,24 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     _add_settings(parser)
 
 
+def _add_tune(parser: argparse.ArgumentParser) -> None:
+    _add_model(parser, "an .onnx file")
+    _add_target(parser)
+    parser.add_argument("--precision", choices=PRECISIONS, help="of products, convolutions and attention; default f32")
+    parser.add_argument(
+        "--database", metavar="DIR", required=True, help="the folder of tuned schedules; made if there is none"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=900.0, metavar="N", help="of the whole search (default %(default)g)"
+    )
+    parser.add_argument("--trials", type=int, metavar="N", help="time at most so many candidates")
+    parser.add_argument(
+        "--groups", action="append", metavar="WORD", help="only groups whose names contain it; repeatable"
+    )
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of a call")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of what is drawn (default 0)")
+
+
 def _add_cache(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--clear", action="store_true", help="remove everything that is not in use")
 
@@ -161,6 +186,10 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"{names}, with other values as sm_80{{multiprocessors=56}}, or cuda (the GPU at hand); default cpu",
     )
+
+
+def _add_database(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--database", metavar="DIR", help="take schedules that `treadle tune` found, where it has some")
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:

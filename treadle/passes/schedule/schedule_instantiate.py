@@ -10,8 +10,8 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.graph import FusedOp
-from treadle.errors import TreadleError
 from treadle.passes.schedule.anchor import anchor_of
+from treadle.passes.schedule.schedule_select import check_use
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
 
@@ -53,12 +53,9 @@ def instantiate(fused: FusedOp, target: Target) -> None:
     use = fused.schedule
     assert use is not None
     where = f"group {fused.label.data!r}"
-    template = TEMPLATES.get(use.template.data)
-    if template is None:
-        raise TreadleError(f"unknown template {use.template.data!r}", where, sorted(TEMPLATES))
+    check_use(fused, use, target, where)
     anchor, choices = anchor_of(fused), use.knobs()
-    template.check(anchor, choices, target, where)
-    kernel = template.build(anchor, choices, target, fused.label.data)
+    kernel = TEMPLATES[use.template.data].build(anchor, choices, target, fused.label.data)
     kernel.location = fused.location
     kernel.results[0].name_hint = anchor.result.name_hint
     Rewriter.insert_op(kernel, InsertPoint.before(anchor))

@@ -13,7 +13,7 @@ from treadle.dialects.schedule import Choice
 from treadle.schedules.access_analysis import collapsible_suffix
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.scalar_body import emit_element
-from treadle.schedules.template import Anchor, Choices, Knob, Template, number
+from treadle.schedules.template import Anchor, Choices, Knob, Template, least_power, number
 from treadle.target import Target
 
 
@@ -45,6 +45,15 @@ class GenericCpu(Template):
         while rows * min(inner, run) * work < 16384 and rows * 8 < runs:
             rows *= 2
         return {"run": run, "rows": rows}
+
+    def canonical(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:
+        """Runs are no longer than what can be run through, blocks no longer than the tensor."""
+        assert isinstance(anchor, ComputeOp)
+        first = collapsible_suffix(anchor)
+        length = max(prod(anchor.shape[first:]), 1)
+        run = least_power(number(choices, "run"), length)
+        total = prod(anchor.shape[:first]) * ceil(length / min(run, length))
+        return {"run": run, "rows": least_power(number(choices, "rows"), total)}
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, ComputeOp)

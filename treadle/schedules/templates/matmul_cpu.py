@@ -87,6 +87,14 @@ class MatmulCpu(Template):
                 accepted=f"a chunk that is a multiple of {rows}",
             )
 
+    def canonical(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:
+        """A tile has no more rows than the product, and the chunks of as many blocks are even."""
+        m = _extents(anchor)[0]
+        rows = min(number(choices, "rows"), m)
+        tiles = ceil(m / rows)
+        blocks = ceil(m / number(choices, "chunk"))
+        return {**choices, "rows": rows, "chunk": min(rows * ceil(tiles / blocks), 1024 // rows * rows)}
+
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, MatmulOp)
         return _MatmulBody(anchor, choices, target).build(name)

@@ -22,7 +22,7 @@ from treadle.schedules.accumulator import narrowed
 from treadle.schedules.index_value import Index, ssa_values
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.scalar_body import emit_block, emit_operation
-from treadle.schedules.template import Anchor, Choices, Knob, Template, number
+from treadle.schedules.template import Anchor, Choices, Knob, Template, least_power, number
 from treadle.target import Target
 
 
@@ -77,6 +77,11 @@ class ReduceCpu(Template):
         while rows * extent < 16384 and rows * 8 < prod(anchor.shape):
             rows *= 2
         return {"lanes": lanes, "rows": rows}
+
+    def canonical(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:
+        """A block has no more elements than there are."""
+        assert isinstance(anchor, ComputeOp)
+        return {**choices, "rows": least_power(number(choices, "rows"), prod(anchor.shape))}
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, ComputeOp)

@@ -28,7 +28,7 @@ from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.row_analysis import MOST_CACHED, Rows, analyse_rows, is_costly
 from treadle.schedules.row_body import Column, RowBody
 from treadle.schedules.row_strides import columns_are_contiguous, neighbouring_dims, neighbouring_rows
-from treadle.schedules.template import Anchor, Choices, Knob, Template, number
+from treadle.schedules.template import Anchor, Choices, Knob, Template, least_power, number
 from treadle.target import Target
 
 _FEWEST_LANES = 16
@@ -85,6 +85,10 @@ class RowCpu(Template):
             raise TreadleError(
                 f"row_cpu caches {cached} elements of each value, {cached - most} too many", accepted=f"at most {most}"
             )
+
+    def canonical(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:
+        """A block has no more rows than there are."""
+        return {**choices, "rows": least_power(number(choices, "rows"), _rows_of(anchor).rows)}
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         kind = _AlongColumns if choices["across"] == "columns" else _AcrossRows

@@ -1,0 +1,121 @@
+"""Work counted on kernels: exact for a product by hand, and footprints as enumeration finds them."""
+
+from __future__ import annotations
+
+import itertools
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies
+from xdsl.ir import Operation
+
+from tests.helpers.graphs import Graph
+from treadle.compiler import lower
+from treadle.dialects.graph import FusedOp, MatmulOp, SoftmaxOp, UnaryOp
+from treadle.dialects.loop import FuncOp
+from treadle.dialects.registry import treadle_context
+from treadle.dialects.schedule import Choice, UseAttr
+from treadle.passes.loop.cache_traffic import LINE, touched_bytes
+from treadle.passes.loop.count_work import count_work
+from treadle.schedules.search.work import Work
+from treadle.target import Target
+
+CPU = Target.parse("cpu")
+
+
+def work_of(graph: Graph, operator: Operation, template: str, workers: int = 1, **choices: Choice) -> Work:
+    """The work of one operator's kernel."""
+    context, module = treadle_context(), graph.module(graph.add(operator))
+    lower(context, module, CPU, after="graph", to="fuse")
+    for fused in [op for op in module.walk() if isinstance(op, FusedOp)]:
+        fused.schedule = UseAttr.get(template, choices)
+    lower(context, module, CPU, after="schedule", to="loops")
+    (kernel,) = [op for op in module.walk() if isinstance(op, FuncOp)]
+    return count_work(kernel, workers)
+
+
+def product(m: int, k: int, n: int, rows: int, chunk: int, *, pack: bool) -> Work:
+    """Of `matmul_cpu`."""
+    graph = Graph(np.zeros((m, k), np.float32), np.zeros((k, n), np.float32))
+    return work_of(graph, MatmulOp(graph[0], graph[1]), "matmul_cpu", rows=rows, chunk=chunk, pack=pack)
+
+
+def test_a_product_is_counted_as_by_hand() -> None:
+    """Tiles of 8 rows by two vectors of 16: per step of k 16 fused operations, 8 broadcasts and 2 vectors of B."""
+    work = product(64, 96, 64, rows=8, chunk=32, pack=False)
+    assert (work.blocks, work.threads) == (4, 1)
+    inner = max(work.bodies, key=lambda body: body.executions)
+    assert (inner.executions, inner.arithmetic, inner.loads, inner.stores) == (4 * 96, 16, 10, 0)
+    assert inner.chain == 1
+    assert sum(body.executions * body.stores for body in work.bodies) == 4 * 8 * 2
+
+
+def test_what_is_moved_shrinks_as_caches_grow() -> None:
+    work = product(64, 96, 64, rows=8, chunk=32, pack=False)
+    capacities = [step.capacity for step in work.reuse]
+    moved = [work.traffic(capacity) for capacity in capacities]
+    assert capacities == sorted(capacities)
+    assert moved == sorted(moved, reverse=True)
+    # All of A, B and C, once each, at least.
+    assert moved[-1] == 4 * (64 * 96 + 96 * 64 + 64 * 64)
+
+
+def test_a_panel_that_stays_is_read_once() -> None:
+    """B is 512 x 512 of 4 bytes, 1 MiB: its panel of 32 columns, 64 KiB, is read for each tile of rows again."""
+    work = product(256, 512, 512, rows=8, chunk=256, pack=False)
+    panel = 512 * 32 * 4
+    tile = 4 * (8 * 512 + 8 * 32)
+    assert work.traffic(panel + 2 * tile) < work.traffic(panel // 2) / 4
+
+
+def test_functions_cost_what_the_table_says() -> None:
+    graph = Graph(np.zeros((64, 64), np.float32))
+    plain = work_of(graph, UnaryOp("relu", graph[0]), "generic_cpu", run=4096, rows=1)
+    graph = Graph(np.zeros((64, 64), np.float32))
+    costly = work_of(graph, UnaryOp("tanh", graph[0]), "generic_cpu", run=4096, rows=1)
+    assert sum(b.executions * b.arithmetic for b in costly.bodies) > 9 * sum(
+        b.executions * b.arithmetic for b in plain.bodies
+    )
+
+
+def test_rows_are_counted_per_block() -> None:
+    graph = Graph(np.zeros((64, 32), np.float32))
+    choices: dict[str, Choice] = {"across": "columns", "lanes": 32, "rows": 4, "cache_row": True}
+    work = work_of(graph, SoftmaxOp(graph[0], 1), "row_cpu", workers=2, **choices)
+    assert (work.blocks, work.share) == (16, 8)
+    assert sum(body.executions * body.stores for body in work.bodies) == 4 * 2
+
+
+@given(
+    strategies.lists(
+        strategies.tuples(strategies.integers(1, 6), strategies.sampled_from([0, 4, 12, 64, 256, 4096])), max_size=3
+    ),
+    strategies.sampled_from([4, 64]),
+)
+def test_lines_are_those_that_enumeration_finds(digits: list[tuple[int, int]], width: int) -> None:
+    """For strides that nest, as those of arrays do; lines are counted from where the access begins."""
+    digits = [(trips, stride) for trips, stride in digits if trips > 1 and stride]
+    reach = width
+    for trips, stride in sorted(digits, key=lambda digit: digit[1]):
+        if stride < reach:
+            return
+        reach = stride * (trips - 1) + reach
+    starts = [
+        sum(i * s for i, (_, s) in zip(at, digits, strict=True)) for at in itertools.product(*map(_range, digits))
+    ]
+    lines = {byte // LINE for start in starts for byte in range(start, start + width, 4)}
+    found = touched_bytes(width, digits) / LINE
+    assert len(lines) <= found * 1.01 or len(lines) - found < 1
+    assert found <= max(2 * len(lines), prod(trips for trips, _ in digits))
+
+
+def _range(digit: tuple[int, int]) -> range:
+    return range(digit[0])
+
+
+@pytest.mark.parametrize("extents", [(1, 1, 1), (1, 5, 3), (7, 1, 33)])
+def test_small_products_have_work(extents: tuple[int, int, int]) -> None:
+    work = product(*extents, rows=1, chunk=1, pack=False)
+    assert work.blocks >= 1
+    assert work.traffic(1 << 30) > 0

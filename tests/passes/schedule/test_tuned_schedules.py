@@ -1,0 +1,144 @@
+"""Schedules from a database: taken where they are legal, and named in a warning where they are not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from xdsl.dialects.builtin import ModuleOp
+
+import treadle
+from tests.helpers.graphs import Graph
+from treadle.compiler import lower
+from treadle.dialects.graph import FusedOp, MatmulOp, UnaryOp
+from treadle.dialects.registry import treadle_context
+from treadle.dialects.schedule import UseAttr
+from treadle.errors import TreadleError
+from treadle.host import hardware_of, host_target
+from treadle.passes.registry import parse_passes
+from treadle.passes.schedule.group_program import group_program
+from treadle.schedules.search.database import Database, Record
+from treadle.schedules.search.database_files import slug
+from treadle.target import Target
+
+CPU = Target.parse("cpu")
+TUNED = UseAttr.get("matmul_cpu", {"rows": 2, "chunk": 6, "pack": True})
+RECORD = Record(1.5, 2.5, "cpu", hardware_of(CPU), "gcc", "0", "2026-11-22")
+
+
+def layer() -> ModuleOp:
+    """relu(x w), as graph operators."""
+    graph = Graph(np.zeros((24, 16), np.float32), np.zeros((16, 40), np.float32))
+    return graph.module(graph.add(UnaryOp("relu", graph.add(MatmulOp(graph[0], graph[1])))))
+
+
+def fused_layer() -> ModuleOp:
+    """The same as one group."""
+    module = layer()
+    lower(treadle_context(), module, CPU, after="graph", to="fuse")
+    return module
+
+
+def groups(module: ModuleOp) -> list[FusedOp]:
+    return [op for op in module.walk() if isinstance(op, FusedOp)]
+
+
+def tuned(folder: Path, use: UseAttr = TUNED, record: Record = RECORD) -> Path:
+    """A database with an entry for the layer; the entry's path."""
+    program = group_program(groups(fused_layer())[0])
+    return Database(folder).write(program.module, program.digest(), use, record)
+
+
+def selected(folder: Path, target: str = "cpu") -> UseAttr | None:
+    """The decision that the pass writes."""
+    module = fused_layer()
+    (select,) = parse_passes(f'schedule-select{{target={target} database="{folder}"}}')
+    select.apply(treadle_context(), module)
+    return groups(module)[0].schedule
+
+
+def test_a_tuned_schedule_is_taken(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tuned(tmp_path)
+    assert selected(tmp_path) == TUNED
+    assert capfd.readouterr().err == ""
+
+
+def test_another_group_takes_its_default(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tuned(tmp_path)
+    path.rename(path.with_name(f"matmul-{'0' * 12}.mlir"))
+    assert selected(tmp_path) not in (None, TUNED)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_decision_by_hand_stays(tmp_path: Path) -> None:
+    tuned(tmp_path)
+    module, byhand = fused_layer(), UseAttr.get("matmul_cpu", {"rows": 3, "chunk": 3, "pack": False})
+    groups(module)[0].schedule = byhand
+    (select,) = parse_passes(f'schedule-select{{target=cpu database="{tmp_path}"}}')
+    select.apply(treadle_context(), module)
+    assert groups(module)[0].schedule == byhand
+
+
+@pytest.mark.parametrize(
+    ("use", "reason"),
+    [
+        (UseAttr.get("matmul_cpu", {"rows": 15, "chunk": 15, "pack": True}), "rows"),
+        (UseAttr.get("matmul_cpu", {"rows": 2, "chunk": 7, "pack": True}), "overrun a chunk of 7 rows by 1"),
+        (UseAttr.get("matmul_cpu", {"rows": 2}), "needs a value for chunk, pack"),
+        (UseAttr.get("gone", {}), "unknown template 'gone'"),
+        (UseAttr.get("matmul_simt", {}), "is for cuda targets, not cpu"),
+        (UseAttr.get("row_cpu", {}), "does not schedule graph.matmul"),
+    ],
+)
+def test_what_todays_templates_reject_is_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], use: UseAttr, reason: str
+) -> None:
+    path = tuned(tmp_path, use)
+    found = selected(tmp_path)
+    assert found is not None
+    assert found != use
+    said = capfd.readouterr().err
+    assert said.startswith("warning: group 'matmul_relu' takes its default schedule: ")
+    assert str(path) in said
+    assert reason in said
+
+
+def test_a_damaged_entry_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tuned(tmp_path)
+    path.write_text("builtin.module {")
+    assert selected(tmp_path) not in (None, TUNED)
+    assert str(path) in capfd.readouterr().err
+
+
+def test_other_hardware_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tuned(tmp_path, record=replace(RECORD, hardware="a toaster"))
+    assert selected(tmp_path) not in (None, TUNED)
+    (said,) = capfd.readouterr().err.splitlines()
+    assert said.startswith(f"warning: {tmp_path} has no schedules for {slug(hardware_of(CPU))}, only for a-toaster")
+
+
+def test_a_database_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(TreadleError, match="there is no such folder"):
+        selected(tmp_path / "none")
+    with pytest.raises(TreadleError, match="there is no such folder"):
+        treadle.compile(layer(), database=tmp_path / "none")
+
+
+def test_a_model_is_compiled_with_what_was_tuned(tmp_path: Path) -> None:
+    """And compiled anew when the database has changed."""
+    here = replace(RECORD, hardware=hardware_of(host_target()))
+    generator = np.random.default_rng(0)
+    x, w = (generator.standard_normal(shape).astype(np.float32) for shape in ((24, 16), (16, 40)))
+    exact = np.maximum(x.astype(np.float64) @ w, 0)
+    texts: list[str] = []
+    (tmp_path / "db").mkdir()
+    for use in (None, TUNED, UseAttr.get("matmul_cpu", {"rows": 4, "chunk": 24, "pack": False})):
+        if use is not None:
+            tuned(tmp_path / "db", use, here)
+        with treadle.compile(layer(), database=tmp_path / "db") as model:
+            np.testing.assert_allclose(model(x, w)[0], exact, rtol=1e-5, atol=1e-5)
+            texts.append((model.folder / "kernels" / "matmul_relu.c").read_text())
+    assert len(set(texts)) == 3
+    assert "panel[" in texts[1]

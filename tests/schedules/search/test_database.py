@@ -1,0 +1,146 @@
+"""A database of tuned schedules: what is written is read, and what is damaged is named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from xdsl.dialects.builtin import ModuleOp
+
+from tests.helpers.graphs import Graph
+from treadle.compiler import lower
+from treadle.dialects.graph import FusedOp, MatmulOp
+from treadle.dialects.registry import treadle_context
+from treadle.dialects.schedule import UseAttr
+from treadle.errors import TreadleError
+from treadle.passes.schedule.group_program import group_program
+from treadle.schedules.search.database import Database, Record, Trial, read_entry
+from treadle.schedules.search.database_files import open_database, slug
+from treadle.target import Target
+
+USE = UseAttr.get("matmul_cpu", {"rows": 4, "chunk": 8, "pack": True})
+RECORD = Record(41.5, 63.0, "cpu", "A Processor (R) 2 cores", "gcc 12.2", "0123456789ab", "2026-11-22")
+
+
+def program() -> tuple[ModuleOp, str]:
+    """A product's program, and its digest."""
+    graph = Graph(np.zeros((8, 8), np.float32), np.zeros((8, 8), np.float32))
+    module = graph.module(graph.add(MatmulOp(graph[0], graph[1])))
+    lower(treadle_context(), module, Target.parse("cpu"), after="graph", to="fuse")
+    (fused,) = [op for op in module.walk() if isinstance(op, FusedOp)]
+    found = group_program(fused)
+    return found.module, found.digest()
+
+
+def test_an_entry_is_read_as_it_was_written(tmp_path: Path) -> None:
+    module, digest = program()
+    path = Database(tmp_path).write(module, digest, USE, RECORD)
+    assert path.relative_to(tmp_path).as_posix() == f"a-processor-r-2-cores/matmul-{digest}.mlir"
+    entry = Database(tmp_path).find(digest, RECORD.hardware)
+    assert entry is not None
+    assert (entry.use, entry.record, entry.path) == (USE, RECORD, path)
+    assert Database(tmp_path).find("0" * 12, RECORD.hardware) is None
+    assert Database(tmp_path).find(digest, "another") is None
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+def test_a_later_entry_takes_the_place_of_the_first(tmp_path: Path) -> None:
+    module, digest = program()
+    first = Database(tmp_path).write(module, digest, USE, RECORD)
+    other = UseAttr.get("matmul_cpu", {"rows": 8, "chunk": 8, "pack": False})
+    assert Database(tmp_path).write(module, digest, other, RECORD) == first
+    assert read_entry(first).use == other
+
+
+def test_hardware_lies_side_by_side(tmp_path: Path) -> None:
+    module, digest = program()
+    other = replace(RECORD, hardware="B", us=1.5)
+    for record in (RECORD, other):
+        Database(tmp_path).write(module, digest, USE, record)
+    files = open_database(tmp_path)
+    assert files.hardware() == ["a-processor-r-2-cores", "b"]
+    found = [Database(tmp_path).find(digest, each.hardware) for each in (RECORD, other)]
+    assert [entry.record.us for entry in found if entry is not None] == [41.5, 1.5]
+
+
+def test_the_fingerprint_follows_the_entries_of_its_hardware(tmp_path: Path) -> None:
+    module, digest = program()
+    files = open_database(tmp_path)
+    assert files.fingerprint("b") == ""
+    Database(tmp_path).write(module, digest, USE, replace(RECORD, hardware="b"))
+    first = files.fingerprint("b")
+    Database(tmp_path).add_trials(digest, "matmul", "b", [Trial("matmul_cpu", {"rows": 1}, 5.0)])
+    Database(tmp_path).write(module, digest, USE, RECORD)
+    assert files.fingerprint("b") == first
+    Database(tmp_path).write(module, digest, USE, replace(RECORD, hardware="b", us=2.5))
+    assert files.fingerprint("b") != first
+
+
+def test_trials_are_lines_and_a_broken_one_is_left_out(tmp_path: Path) -> None:
+    database = Database(tmp_path)
+    trials = [
+        Trial("matmul_cpu", {"rows": 4, "pack": True, "shape": (2, 3), "order": "n"}, 41.5, 40.25),
+        Trial("matmul_cpu", {"rows": 5}, error="it did not end in time"),
+    ]
+    database.add_trials("0" * 12, "matmul", "b", trials[:1])
+    (path,) = (tmp_path / "b").iterdir()
+    with path.open("a") as file:
+        file.write('{"template": "matmul_cpu", "choi')
+    database.add_trials("0" * 12, "matmul", "b", trials[1:])
+    assert database.trials("0" * 12, "b") == trials
+    assert len(path.read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "cannot read"),
+        ("builtin.module {", "cannot read"),
+        ("\x00", "cannot read"),
+        ("builtin.module {}", "has no group with a schedule and a schedule.record"),
+    ],
+)
+def test_a_damaged_entry_is_named(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "x.mlir"
+    path.write_text(text)
+    with pytest.raises(TreadleError, match=r"x\.mlir") as caught:
+        read_entry(path)
+    assert says in str(caught.value)
+    assert "a file that `treadle tune` wrote" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change", [("us = 4.150000e+01 : f64", "us = 4 : i64"), ('date = "2026-11-22"', 'day = "x"'), ("us = ", "ns = ")]
+)
+def test_an_incomplete_record_is_named(tmp_path: Path, change: tuple[str, str]) -> None:
+    module, digest = program()
+    path = Database(tmp_path).write(module, digest, USE, RECORD)
+    text = path.read_text()
+    assert change[0] in text
+    path.write_text(text.replace(*change))
+    with pytest.raises(TreadleError, match=r"its schedule\.record is not complete"):
+        read_entry(path)
+
+
+def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(TreadleError, match="there is no such folder; accepted: a database that `treadle tune` wrote"):
+        open_database(tmp_path / "none")
+
+
+def test_a_database_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    module, digest = program()
+    (tmp_path / "b").write_text("in the way")
+    with pytest.raises(TreadleError, match="cannot write"):
+        Database(tmp_path).write(module, digest, USE, replace(RECORD, hardware="b"))
+    with pytest.raises(TreadleError, match="cannot write"):
+        Database(tmp_path).add_trials(digest, "matmul", "b", [Trial("matmul_cpu", {"rows": 1}, 5.0)])
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("Intel(R) Xeon(R) 6-167-1 2 cores", "intel-r-xeon-r-6-167-1-2-cores"), ("a_b c", "a_b-c"), ("/..", "unnamed")],
+)
+def test_names_of_files_are_plain(text: str, name: str) -> None:
+    assert slug(text) == name

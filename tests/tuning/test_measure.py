@@ -1,0 +1,116 @@
+"""Libraries against each other: times are positive, and one that is wrong, dies or hangs costs itself and no other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from xdsl.dialects.builtin import ModuleOp
+
+from tests.helpers.graphs import Graph
+from treadle.backends.buffers import TensorSpec
+from treadle.backends.c.compiler import Unit, build_library
+from treadle.compiler import lower
+from treadle.dialects.graph import UnaryOp
+from treadle.dialects.registry import treadle_context
+from treadle.target import Target
+from treadle.tuning import measure
+from treadle.tuning.cpu_timing import Operands, Race
+from treadle.tuning.measure import Contest, Measurer, random_inputs, timings
+
+SIZE = 64
+ENTRY = """#include <stdlib.h>
+#include "pool.h"
+static float kept;
+void treadle_run(struct treadle_pool *pool, void *const *inputs, void *const *outputs, void *const *constants,
+                 char *arena) {
+  const float *x = inputs[0];
+  float *y = outputs[0];
+  BODY
+}
+"""
+BODIES = {
+    "right": "for (int i = 0; i < 64; ++i) y[i] = x[i] > 0 ? x[i] : 0;",
+    "slow": "for (int n = 0; n < 6400; ++n) { int i = n % 64; y[i] = x[i] > 0 ? x[i] : 0; kept += y[i]; }",
+    "wrong": "for (int i = 0; i < 64; ++i) y[i] = x[i];",
+    "unfinished": "for (int i = 0; i < 63; ++i) y[i] = x[i] > 0 ? x[i] : 0;",
+    "crash": "abort();",
+    "hang": "for (volatile int i = 0;; ++i) {}",
+}
+
+
+def group() -> ModuleOp:
+    """relu of a vector."""
+    graph = Graph(np.zeros(SIZE, np.float32))
+    module = graph.module(graph.add(UnaryOp("relu", graph[0])))
+    lower(treadle_context(), module, Target.parse("cpu"), after="graph", to="fuse")
+    return module
+
+
+def contest(*names: str) -> Contest:
+    libraries = tuple(str(build_library([Unit(name, ENTRY.replace("BODY", BODIES[name]))])) for name in names)
+    specs = (TensorSpec("x", (SIZE,), np.dtype(np.float32)),), (TensorSpec("y", (SIZE,), np.dtype(np.float32)),)
+    return Contest(str(group()), libraries, 0, *specs, (), 2, 0.2)
+
+
+def test_right_libraries_have_times() -> None:
+    first, second = timings(contest("right", "slow"))
+    assert (first.error, second.error) == (None, None)
+    assert first.seconds is not None
+    assert second.seconds is not None
+    assert 0 < first.seconds < second.seconds
+
+
+@pytest.mark.parametrize("name", ["wrong", "unfinished"])
+def test_a_wrong_library_is_not_timed(name: str) -> None:
+    negative = int((random_inputs(contest("right").inputs)[0] < 0).sum())
+    assert 0 < negative < SIZE
+    right, wrong, after = timings(contest("right", name, "right"))
+    assert right.seconds is not None
+    assert after.seconds is not None
+    assert wrong.seconds is None
+    assert wrong.error == f"y is wrong in {negative if name == 'wrong' else 1} of 64 elements"
+
+
+def test_what_dies_or_hangs_costs_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "_PATIENCE", 4.0)
+    measurer = Measurer()
+    try:
+        right, crash = measurer.measure(contest("right", "crash"))
+        assert right.seconds is not None
+        assert crash.error == "it ended the process that ran it"
+        (hang,) = measurer.measure(contest("hang"))
+        assert hang.error == "it did not end in time"
+        (again,) = measurer.measure(contest("right"))
+        assert again.seconds is not None
+    finally:
+        measurer.close()
+
+
+def test_weights_come_in_copies_and_activations_do_not() -> None:
+    inputs = [np.zeros(4, np.float32), np.ones(1024, np.float32)]
+    copies = Operands(inputs, (), (1,), 4 * 1024 * 3).copies()
+    assert len(copies) == 3
+    assert len({copy[0].ctypes.data for copy in copies}) == 1
+    assert len({copy[1].ctypes.data for copy in copies}) == 3
+    assert all((copy[1] == 1).all() for copy in copies)
+    assert len(Operands(inputs, (), (), 1 << 30).copies()) == 1
+
+
+def test_libraries_take_turns() -> None:
+    """A clock that counts its readings: every round begins with another library, and fewer than three are never run."""
+    given = contest("right", "slow")
+    ticks = iter(range(1_000_000))
+    operands = Operands(random_inputs(given.inputs), given.outputs, (), 0)
+    race = Race(given.libraries, 0, operands, 1)
+    try:
+        race.run(10, seconds=1.0, clock=lambda: float(next(ticks)))
+    finally:
+        race.close()
+    assert [len(each.seconds) for each in race.timed] == [3, 3]
+
+
+def test_inputs_are_of_every_type() -> None:
+    dtypes = ("float32", "float16", "float64", "int8", "int64", "bool")
+    arrays = random_inputs([TensorSpec(name, (100,), np.dtype(name)) for name in dtypes])
+    assert [array.dtype.name for array in arrays] == list(dtypes)
+    assert all(len(np.unique(array)) > 1 for array in arrays)

@@ -1,0 +1,235 @@
+"""Counts the work of a lowered kernel: its straight code, and what its loops bring from memory."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from xdsl.dialects import arith, memref, scf
+from xdsl.dialects.builtin import IndexType, MemRefType, VectorType
+from xdsl.ir import Block, Operation, SSAValue
+
+from treadle.dialects.graph.dtypes import byte_width
+from treadle.dialects.loop import AllocOp, FuncOp, Space
+from treadle.dialects.scalar_functions import FUNCTION_OF
+from treadle.index.expr import Expr, const
+from treadle.index.linear import depends_on
+from treadle.index.reader import IndexReader
+from treadle.passes.loop.accesses import Access, accesses
+from treadle.passes.loop.cache_traffic import Node, Touch, digits_of, reuse_of
+from treadle.schedules.search.work import Body, Work
+
+_UNROLL = "loop.unroll"
+_REGISTER_BYTES = 2048
+"""Of all vector registers with AVX-512: local buffers up to this size are taken to live in them."""
+_DIVISION = 10.0
+"""Simple operations that a division of floats takes, about."""
+
+
+def count_work(kernel: FuncOp, workers: int) -> Work:
+    """The work of a kernel whose blocks are dealt to `workers` in shares of neighbours."""
+    blocks, threads = kernel.grid.value.data, kernel.threads.value.data
+    share = max(1.0, blocks / workers)
+    counter = _Counter(kernel)
+    counter.block(kernel.body.block, 1.0)
+    root = Node(kernel.block_id, share, counter.roots)
+    return Work(blocks, threads, tuple(counter.bodies), reuse_of(root), share, _local_bytes(kernel))
+
+
+@dataclass
+class _Counts:
+    """Of a block of operations while it is walked."""
+
+    arithmetic: float = 0.0
+    loads: float = 0.0
+    stores: float = 0.0
+    chain: float = 0.0
+
+    def add(self, other: _Counts, times: float) -> None:
+        """Adds another's, so often."""
+        self.arithmetic += other.arithmetic * times
+        self.loads += other.loads * times
+        self.stores += other.stores * times
+
+
+class _Counter:
+    """Walks a kernel once."""
+
+    def __init__(self, kernel: FuncOp):
+        self.bodies: list[Body] = []
+        self.roots: list[Node | Touch] = []
+        self._kernel = kernel
+        self._reader = IndexReader()
+        self._loops: list[tuple[SSAValue, float, bool]] = []
+        """The loops around: variable, trips, whether unrolled."""
+        self._children = [self.roots]
+        self._steps: dict[Hashable, int] = {}
+
+    def block(self, block: Block, executions: float) -> None:
+        """Counts a block that is executed so often in a block of the grid, as a body of its own."""
+        counts = self._counts(block, executions)
+        if counts.arithmetic or counts.loads or counts.stores:
+            self.bodies.append(Body(executions, **vars(counts)))
+
+    def _counts(self, block: Block, executions: float) -> _Counts:
+        counts = _Counts()
+        for op in block.ops:
+            if isinstance(op, scf.ForOp):
+                self._loop(op, counts, executions)
+            elif isinstance(op, scf.IfOp):
+                self._branches(op, counts, executions)
+            else:
+                self._operation(op, counts)
+        return counts
+
+    def _loop(self, loop: scf.ForOp, counts: _Counts, executions: float) -> None:
+        trips, variable = self._mean_trips(loop), loop.body.block.args[0]
+        unrolled = _UNROLL in loop.attributes
+        node = Node(variable, trips)
+        self._children[-1].append(node)
+        self._children.append(node.inside)
+        self._loops.append((variable, trips, unrolled))
+        self._steps[variable] = self._reader.read(loop.step).as_int() or 1
+        if unrolled:
+            inner = self._counts(loop.body.block, executions * trips)
+            counts.add(inner, trips)
+            # Each pass has accumulators of its own if they differ along it; else it lengthens the chain.
+            counts.chain = max(counts.chain, inner.chain)
+        else:
+            self.block(loop.body.block, executions * trips)
+        self._loops.pop()
+        self._children.pop()
+
+    def _branches(self, op: scf.IfOp, counts: _Counts, executions: float) -> None:
+        likely = self._probability(op.cond)
+        for region, part in ((op.true_region, likely), (op.false_region, 1 - likely)):
+            if not region.blocks or part == 0:
+                continue
+            node = Node(op, 1.0, weight=part)
+            self._children[-1].append(node)
+            self._children.append(node.inside)
+            inner = self._counts(region.block, executions * part)
+            self._children.pop()
+            counts.add(inner, part)
+            counts.chain = max(counts.chain, inner.chain)
+
+    def _operation(self, op: Operation, counts: _Counts) -> None:
+        for access in accesses(op):
+            self._access(access, op, counts)
+        if not op.results or isinstance(op.results[0].type, IndexType) or not _is_float(op.results[0]):
+            return
+        if isinstance(op, arith.ConstantOp) or not op.name.startswith(("arith.", "math.")) or _is_fused(op):
+            return
+        function = FUNCTION_OF.get(type(op))
+        cost = _DIVISION if isinstance(op, arith.DivfOp) else 1.0 if function is None else float(function.cost)
+        counts.arithmetic += cost
+
+    def _access(self, access: Access, op: Operation, counts: _Counts) -> None:
+        if access.space is Space.REGISTER and _bytes_of(access.type) <= _REGISTER_BYTES:
+            if access.is_store and _accumulates(op):
+                counts.chain = max(counts.chain, 1.0)
+            return
+        indices = [self._reader.read(index) for index in access.indices]
+        times = self._invariance(indices)
+        elements = 1.0 if access.stride == 1 else float(access.elements)
+        if access.is_store:
+            counts.stores += times * elements
+        else:
+            counts.loads += times * elements
+        size = _bytes_of(access.type) // max(1, prod(access.type.get_shape()))
+        strides = access.strides
+        address = const(0)
+        for index, stride in zip(indices, strides, strict=True):
+            address = address + index * (stride * size)
+        strided = access.stride > 1
+        own = [(float(access.elements), size * access.stride)] if strided else []
+        width = size if strided else size * access.elements
+        self._children[-1].append(Touch(access.buffer, width, own, digits_of(address, self._steps)))
+
+    def _invariance(self, indices: Sequence[Expr]) -> float:
+        """What hoisting leaves of an access: it is out of the innermost unrolled loops along which it does not move."""
+        times = 1.0
+        for variable, trips, unrolled in reversed(self._loops):
+            if not unrolled:
+                break
+            if not any(depends_on(index, variable) for index in indices):
+                times /= trips
+        return times
+
+    def _mean_trips(self, loop: scf.ForOp) -> float:
+        """Passes of a loop, in the middle of the range where its bounds depend on other variables."""
+        (lo, first), (end, last) = self._reader.read(loop.lb).range(), self._reader.read(loop.ub).range()
+        step = self._reader.read(loop.step).as_int() or 1
+        if lo is None or first is None or end is None or last is None:
+            return 1.0
+        return max(1.0, ((end + last) / 2 - (lo + first) / 2) / step)
+
+    def _probability(self, condition: SSAValue) -> float:
+        """How often a condition holds, taken to be a comparison of an index that takes all its values equally often."""
+        op = condition.owner
+        if isinstance(op, arith.AndIOp):
+            return self._probability(op.lhs) * self._probability(op.rhs)
+        if not isinstance(op, arith.CmpiOp) or not isinstance(op.lhs.type, IndexType):
+            return 1.0
+        comparisons = self._reader.comparisons(op)
+        if comparisons is None or len(comparisons) != 1:
+            return 1.0
+        return _part(comparisons[0].kind, comparisons[0].difference.range())
+
+
+def _part(kind: str, bounds: tuple[int | None, int | None]) -> float:
+    """The part of a range of differences for which they compare so with 0."""
+    lo, hi = bounds
+    if lo is None or hi is None:
+        return 1.0
+    size = hi - lo + 1
+    below = min(max(0 - lo, 0), size)
+    zero = 1 if lo <= 0 <= hi else 0
+    counted = {"slt": below, "sle": below + zero, "sgt": size - below - zero, "sge": size - below, "eq": zero}
+    return counted.get(kind, size - zero) / size
+
+
+def _is_float(value: SSAValue) -> bool:
+    type = value.type
+    element = type.get_element_type() if isinstance(type, VectorType) else type
+    return element.name.startswith(("f", "bf"))
+
+
+def _is_fused(op: Operation) -> bool:
+    """Whether it is a multiplication that becomes part of the addition that uses it."""
+    if not isinstance(op, arith.MulfOp):
+        return False
+    uses = list(op.result.uses)
+    return len(uses) == 1 and isinstance(uses[0].operation, arith.AddfOp | arith.SubfOp)
+
+
+def _accumulates(op: Operation) -> bool:
+    """Whether a store writes what was computed from the buffer's own value."""
+    if not isinstance(op, memref.StoreOp):
+        return False
+    todo, seen = [op.value], 0
+    while todo and seen < 8:
+        owner = todo.pop().owner
+        seen += 1
+        if isinstance(owner, memref.LoadOp) and owner.memref is op.memref:
+            return True
+        if isinstance(owner, Operation):
+            todo += [v for v in owner.operands if _is_float(v)]
+    return False
+
+
+def _bytes_of(type: MemRefType) -> int:
+    """Bytes of a buffer, whose elements may be vectors."""
+    element = type.get_element_type()
+    if isinstance(element, VectorType):
+        return prod(type.get_shape()) * element.element_count() * byte_width(element.get_element_type())
+    return prod(type.get_shape()) * byte_width(element)
+
+
+def _local_bytes(kernel: FuncOp) -> int:
+    types = [op.results[0].type for op in kernel.body.walk() if isinstance(op, AllocOp)]
+    return sum(_bytes_of(type) for type in types if isinstance(type, MemRefType))
+
+
+__all__ = ["count_work"]

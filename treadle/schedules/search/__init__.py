@@ -1,0 +1,1 @@
+"""Searching schedules: what a candidate does (`Work`), what it would cost (models), and what was measured (records)."""

@@ -1,0 +1,52 @@
+"""How long a kernel takes by its work and the target's peaks alone: no measurement, no learning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treadle.schedules.search.work import Work
+from treadle.target import Target
+
+_LATENCY = 4.0
+"""Cycles until the result of an addition of vectors is there, on Skylake and later, and on Zen and later."""
+_L1_BYTES = 32 * 1024
+_BYTES_PER_CYCLE_L2 = 32.0
+_BYTES_PER_CYCLE_L3 = 8.0
+_BLOCK_CYCLES = 100.0
+_LAUNCH_SECONDS = 3e-6
+
+
+def cpu_seconds(work: Work, target: Target) -> float:
+    """The time of a kernel on all of a CPU's cores.
+
+    A body takes as long as the slowest of what it needs: two arithmetic and two load ports, one store port, and the
+    additions that wait for one another. What comes from behind a cache takes its time besides, since the next line is
+    fetched while the last one is used only in part.
+    """
+    cycle = 4 * target.lanes / target.peak_f32
+    straight = sum(b.executions * _cycles(b.arithmetic, b.loads, b.stores, b.chain) for b in work.bodies)
+    workers = min(target.cores, work.blocks)
+    rounds = ceil(work.blocks / workers)
+    from_l2, from_l3 = work.traffic(_L1_BYTES), work.traffic(0.75 * target.l2_bytes)
+    waits = from_l2 / _BYTES_PER_CYCLE_L2 + from_l3 / _BYTES_PER_CYCLE_L3
+    cycles = rounds * (straight + _BLOCK_CYCLES) + waits
+    return _LAUNCH_SECONDS + cycles * cycle
+
+
+def _cycles(arithmetic: float, loads: float, stores: float, chain: float) -> float:
+    return max(arithmetic / 2, (loads + stores) / 2, stores, chain * _LATENCY, 1.0)
+
+
+class AnalyticModel:
+    """A cost model that needs no records."""
+
+    def seconds(self, works: Sequence[Work], target: Target) -> NDArray[np.float64]:
+        """The predicted time of each kernel, in seconds."""
+        return np.array([cpu_seconds(work, target) for work in works], np.float64)
+
+
+__all__ = ["AnalyticModel", "cpu_seconds"]

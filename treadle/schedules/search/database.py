@@ -1,0 +1,191 @@
+"""Tuned schedules as a folder of text: what a search found for a group on one kind of hardware, to be read.
+
+    tuned/intel-xeon-processor-2-cores/matmul_add_relu-84d92526536f.mlir     the group with its schedule, and its times
+    tuned/intel-xeon-processor-2-cores/matmul_add_relu-84d92526536f.jsonl    every candidate that was measured
+
+A group is found by the digest in the file's name, which says nothing of the model that it came from.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, ModuleOp, StringAttr, f64
+from xdsl.parser import Parser
+from xdsl.utils.exceptions import ParseError, VerifyException
+
+from treadle.dialects.graph import FusedOp
+from treadle.dialects.registry import treadle_context
+from treadle.dialects.schedule import Choice, UseAttr
+from treadle.errors import TreadleError
+from treadle.schedules.search.database_files import DatabaseFiles, slug
+
+RECORD = "schedule.record"
+_LABEL_LENGTH = 60
+_ACCEPTED = "a file that `treadle tune` wrote"
+
+
+@dataclass(frozen=True)
+class Record:
+    """How an entry was measured. Microseconds, medians of one race.
+
+    target, hardware: what it was tuned for, and where; compiler: what compiled the kernels
+    sources: the fingerprint of the package that built them; date: ISO 8601
+    """
+
+    us: float
+    default_us: float
+    target: str
+    hardware: str
+    compiler: str
+    sources: str
+    date: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A group's best known schedule. `path` is where it was read."""
+
+    path: Path
+    use: UseAttr
+    record: Record
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One candidate that was measured: the median of its race in microseconds, or why it could not be."""
+
+    template: str
+    choices: Mapping[str, Choice]
+    us: float | None = None
+    predicted_us: float | None = None
+    error: str | None = None
+
+
+class Database(DatabaseFiles):
+    """The entries of a folder. Reading one that is damaged raises TreadleError."""
+
+    def find(self, digest: str, hardware: str) -> Entry | None:
+        """The entry of a group; None if there is none."""
+        path = self.path_of(digest, hardware)
+        return None if path is None else read_entry(path)
+
+    def write(self, module: ModuleOp, digest: str, use: UseAttr, record: Record) -> Path:
+        """Keeps a group's schedule; the program is that of `group_program`. The file appears in one step."""
+        tuned = module.clone()
+        (fused,) = [op for op in tuned.walk() if isinstance(op, FusedOp)]
+        fused.schedule = use
+        tuned.attributes[RECORD] = _attribute(record)
+        folder = self.folder / slug(record.hardware)
+        old = self.path_of(digest, record.hardware)
+        path = folder / f"{slug(fused.label.data)[:_LABEL_LENGTH]}-{digest}.mlir" if old is None else old
+        _write(path, str(tuned) + "\n")
+        return path
+
+    def add_trials(self, digest: str, label: str, hardware: str, trials: Sequence[Trial]) -> None:
+        """Adds measured candidates, a line each, in one write: a line is there as a whole or not at all."""
+        found = self.path_of(digest, hardware, ".jsonl")
+        name = f"{slug(label)[:_LABEL_LENGTH]}-{digest}.jsonl"
+        path = self.folder / slug(hardware) / name if found is None else found
+        lines = "".join(f"{json.dumps(_without_none(asdict(trial)))}\n" for trial in trials)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("ab") as file:
+                _end_last_line(path, file)
+                file.write(lines.encode())
+        except OSError as error:
+            raise TreadleError(f"cannot write: {error.strerror}", path, "a database that can be written") from error
+
+    def trials(self, digest: str, hardware: str) -> list[Trial]:
+        """Every candidate that was measured; a line that was cut off when its writer was killed does not count."""
+        path = self.path_of(digest, hardware, ".jsonl")
+        return [] if path is None else list(_read_trials(path))
+
+
+def read_entry(path: Path) -> Entry:
+    """An entry; TreadleError that names the file where it is none."""
+    try:
+        module = Parser(treadle_context(), path.read_text(), str(path)).parse_module()
+        module.verify()
+    except OSError as error:
+        raise TreadleError(f"cannot read: {error.strerror}", path, _ACCEPTED) from error
+    except (ParseError, VerifyException, UnicodeDecodeError) as error:
+        lines = [line for line in str(error).splitlines() if line.strip()] or ["no IR"]
+        raise TreadleError(f"cannot read: {lines[-1].strip()}", path, _ACCEPTED) from error
+    groups = [op for op in module.walk() if isinstance(op, FusedOp)]
+    record = module.attributes.get(RECORD)
+    if len(groups) != 1 or not isinstance(record, DictionaryAttr) or groups[0].schedule is None:
+        raise TreadleError(f"has no group with a schedule and a {RECORD}", path, _ACCEPTED)
+    return Entry(path, groups[0].schedule, _record(record, path))
+
+
+def _attribute(record: Record) -> DictionaryAttr:
+    values: dict[str, Any] = {}
+    for name, value in asdict(record).items():
+        values[name] = FloatAttr(value, f64) if isinstance(value, float) else StringAttr(value)
+    return DictionaryAttr(values)
+
+
+def _record(attribute: DictionaryAttr, path: Path) -> Record:
+    values: dict[str, Any] = {}
+    for name, value in attribute.data.items():
+        values[name] = value.value.data if isinstance(value, FloatAttr) else getattr(value, "data", None)
+    types = {name: float if name in ("us", "default_us") else str for name in Record.__dataclass_fields__}
+    if set(values) != set(types) or any(not isinstance(values[name], kind) for name, kind in types.items()):
+        raise TreadleError(f"its {RECORD} is not complete", path, ", ".join(types))
+    return Record(**values)
+
+
+def _read_trials(path: Path) -> Iterator[Trial]:
+    for line in path.read_text(errors="replace").splitlines():
+        try:
+            found = json.loads(line)
+            choices = {name: _choice(value) for name, value in found["choices"].items()}
+            yield Trial(found["template"], choices, found.get("us"), found.get("predicted_us"), found.get("error"))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue
+
+
+def _choice(value: object) -> Choice:
+    """A choice as JSON says it; ValueError for anything else."""
+    if isinstance(value, int | str):
+        return value
+    numbers = cast("list[object]", value) if isinstance(value, list) else []
+    if not numbers or not all(isinstance(number, int) for number in numbers):
+        raise ValueError(f"{value!r} is no choice")
+    return tuple(cast("list[int]", numbers))
+
+
+def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _end_last_line(path: Path, file: Any) -> None:
+    """What a killed writer left of a line becomes a line of its own."""
+    size = path.stat().st_size
+    if size:
+        with path.open("rb") as reader:
+            reader.seek(size - 1)
+            if reader.read(1) != b"\n":
+                file.write(b"\n")
+
+
+def _write(path: Path, text: str) -> None:
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            scratch.write_text(text)
+            scratch.replace(path)
+        finally:
+            scratch.unlink(missing_ok=True)
+    except OSError as error:
+        raise TreadleError(f"cannot write: {error.strerror}", path, "a database that can be written") from error
+
+
+__all__ = ["Database", "Entry", "Record", "Trial", "read_entry"]

@@ -1,0 +1,56 @@
+"""Where the entries of a database of tuned schedules lie. Nothing here reads IR, which a cached model does not need."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from treadle.errors import TreadleError
+
+_WORDS = re.compile(r"[^a-z0-9]+")
+_ENTRY = re.compile(r".+-[0-9a-f]{12}\.mlir")
+
+
+@dataclass(frozen=True)
+class DatabaseFiles:
+    """A database: below `folder` one folder for each kind of hardware, with a file for each group."""
+
+    folder: Path
+
+    def hardware(self) -> list[str]:
+        """The names of the folders that have entries."""
+        return sorted(each.name for each in self.folder.iterdir() if each.is_dir() and _entries(each))
+
+    def fingerprint(self, hardware: str) -> str:
+        """A digest of all entries for one kind of hardware; empty if there are none."""
+        hasher = hashlib.sha256()
+        paths = _entries(self.folder / slug(hardware))
+        for path in paths:
+            hasher.update(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()};".encode())
+        return hasher.hexdigest() if paths else ""
+
+    def path_of(self, digest: str, hardware: str, suffix: str = ".mlir") -> Path | None:
+        """The file of a group; None if there is none."""
+        found = sorted((self.folder / slug(hardware)).glob(f"*-{digest}{suffix}"))
+        return found[0] if found else None
+
+
+def open_database(folder: Path) -> DatabaseFiles:
+    """The database in a folder; TreadleError if there is no such folder."""
+    if not folder.is_dir():
+        raise TreadleError("there is no such folder", folder, "a database that `treadle tune` wrote")
+    return DatabaseFiles(folder)
+
+
+def slug(text: str) -> str:
+    """A text as a part of a file's name: small letters, digits, and one - or _ between words."""
+    return "_".join(_WORDS.sub("-", part).strip("-") for part in text.lower().split("_")).strip("_") or "unnamed"
+
+
+def _entries(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*.mlir") if _ENTRY.fullmatch(path.name))
+
+
+__all__ = ["DatabaseFiles", "open_database", "slug"]

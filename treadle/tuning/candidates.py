@@ -1,0 +1,89 @@
+"""Candidates of a group as shared libraries for this machine's processor, built in any process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from xdsl.parser import Parser
+
+from treadle.backends.c.compiler import Unit, build_library
+from treadle.backends.c.executor import ENTRY
+from treadle.backends.c.printer import print_host, print_kernels
+from treadle.backends.program import read_program
+from treadle.compiler import lower
+from treadle.dialects.loop import FuncOp
+from treadle.dialects.registry import treadle_context
+from treadle.dialects.schedule import Choice, UseAttr
+from treadle.errors import TreadleError
+from treadle.passes.loop.count_work import count_work
+from treadle.passes.schedule.group_program import group_of
+from treadle.schedules.search.work import Work
+from treadle.target import Target
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A template and the value of each of its knobs."""
+
+    template: str
+    choices: Mapping[str, Choice]
+
+    @property
+    def use(self) -> UseAttr:
+        """As the decision of a group."""
+        return UseAttr.get(self.template, dict(self.choices))
+
+    def __str__(self) -> str:
+        return str(self.use)
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A candidate's C text and work, or the reason why there is none."""
+
+    candidate: Candidate
+    units: tuple[Unit, ...] = ()
+    work: Work | None = None
+    arena_bytes: int = 0
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Built:
+    """A candidate's library, or the reason why there is none."""
+
+    candidate: Candidate
+    library: str = ""
+    arena_bytes: int = 0
+    error: str | None = None
+
+
+def printed(text: str, candidate: Candidate, target_text: str) -> Printed:
+    """Lowers a group's program, given as text, with the candidate's decision. Nothing is raised for a bad candidate."""
+    target, context = Target.parse(target_text), treadle_context()
+    module = Parser(context, text).parse_module()
+    group_of(module).schedule = candidate.use
+    try:
+        lower(context, module, target, after="schedule", to="loops")
+        (kernel,) = [op for op in module.walk() if isinstance(op, FuncOp)]
+        work = count_work(kernel, target.cores)
+        lower(context, module, target, after="loops")
+        units = (*print_kernels(module), print_host(module))
+        return Printed(candidate, units, work, read_program(module).arena_bytes)
+    except TreadleError as error:
+        return Printed(candidate, error=str(error))
+
+
+def built(given: Printed, target_text: str) -> Built:
+    """Compiles what was printed; its entry is the only symbol that is not its own."""
+    if given.error is not None:
+        return Built(given.candidate, error=given.error)
+    try:
+        library = build_library(given.units, target=Target.parse(target_text))
+    except TreadleError as error:
+        return Built(given.candidate, error=str(error))
+    return Built(given.candidate, str(library), given.arena_bytes)
+
+
+__all__ = ["ENTRY", "Built", "Candidate", "Printed", "built", "printed"]

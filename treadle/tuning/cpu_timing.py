@@ -1,0 +1,148 @@
+"""How long candidates take on this machine's processor: in turns, in one process, with weights that were not just used.
+
+Activations of a network come from the caches, where the last kernel left them; weights come from memory, for there are
+more of them than fit. So constants are given in as many copies as fill the last cache, one after the other.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treadle.backends.buffers import TensorSpec
+from treadle.backends.c.executor import ENTRY, aligned_empty
+
+Array = NDArray[Any]
+Clock = Callable[[], float]
+
+_MOST_COPIES = 64
+_BATCH_SECONDS = 2e-3
+"""Of calls in a row whose mean is one time: longer than what a clock and a sleeping core cost."""
+
+
+@dataclass
+class Timed:
+    """The times of one library, in seconds; `values` are its outputs for the inputs as they were given first."""
+
+    library: str
+    seconds: list[float] = field(default_factory=list[float])
+    values: list[Array] = field(default_factory=list[Array])
+
+    @property
+    def median(self) -> float:
+        """Over the rounds."""
+        return statistics.median(self.seconds)
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What every candidate of a group is called with.
+
+    constants: the numbers of the inputs that are weights
+    cache_bytes: how much of them is passed between two uses of the same copy
+    """
+
+    inputs: Sequence[Array]
+    outputs: Sequence[TensorSpec]
+    constants: Sequence[int]
+    cache_bytes: int
+
+    def copies(self) -> list[list[Array]]:
+        """The inputs, again and again, with copies of the constants; the activations are shared."""
+        weights = sum(self.inputs[n].nbytes for n in self.constants)
+        count = 1 if not weights else max(1, min(_MOST_COPIES, -(-self.cache_bytes // weights)))
+        found: list[list[Array]] = []
+        for copy in range(count):
+            shared = [a if copy == 0 or n not in self.constants else _aligned(a) for n, a in enumerate(self.inputs)]
+            found.append([_aligned(a) for a in shared] if copy == 0 else shared)
+        for each in found[1:]:
+            for n in range(len(self.inputs)):
+                if n not in self.constants:
+                    each[n] = found[0][n]
+        return found
+
+
+def _aligned(array: Array) -> Array:
+    copy = aligned_empty(array.shape, array.dtype)
+    copy[...] = array
+    return copy
+
+
+class Race:
+    """Libraries with the same interface, called in turns on one pool of threads.
+
+    libraries: paths; arena_bytes: what the largest arena among them takes; threads: of each call
+    """
+
+    def __init__(self, libraries: Sequence[str], arena_bytes: int, operands: Operands, threads: int):
+        self._loaded = [ctypes.CDLL(path) for path in libraries]
+        self.timed = [Timed(path) for path in libraries]
+        self._results = [aligned_empty(spec.shape, spec.dtype) for spec in operands.outputs]
+        self._copies = operands.copies()
+        self._inputs = [_pointers(copy) for copy in self._copies]
+        self._outputs, self._none = _pointers(self._results), _pointers([])
+        self._arena = aligned_empty((max(arena_bytes, 64),), np.uint8)
+        first = self._loaded[0]
+        first.treadle_pool_create.restype, first.treadle_pool_create.argtypes = ctypes.c_void_p, [ctypes.c_long]
+        first.treadle_pool_destroy.restype, first.treadle_pool_destroy.argtypes = None, [ctypes.c_void_p]
+        self._pool = first.treadle_pool_create(threads)
+        self._turn = 0
+        pointers = ctypes.POINTER(ctypes.c_void_p)
+        self._entries = [library[ENTRY] for library in self._loaded]
+        for entry in self._entries:
+            entry.argtypes = [ctypes.c_void_p, pointers, pointers, pointers, ctypes.c_void_p]
+            entry.restype = None
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self._loaded[0].treadle_pool_destroy(self._pool)
+
+    def outputs(self, number: int) -> list[Array]:
+        """What one library computes."""
+        for result in self._results:
+            result.view(np.uint8).fill(0xFF)
+        self._turn = 0
+        self._call(number)
+        return [result.copy() for result in self._results]
+
+    def run(self, rounds: int, seconds: float, clock: Clock = time.perf_counter) -> None:
+        """Times all libraries so many rounds, each round beginning with another; fewer where that takes too long."""
+        repeats = [self._repeats(number, clock) for number in range(len(self.timed))]
+        start = clock()
+        for turn in range(rounds):
+            if turn >= 3 and clock() - start > seconds:
+                return
+            first = turn * len(self.timed) // rounds
+            for number in [*range(first, len(self.timed)), *range(first)]:
+                self.timed[number].seconds.append(self._seconds(number, repeats[number], clock))
+
+    def _repeats(self, number: int, clock: Clock) -> int:
+        self._call(number)
+        once = min(self._seconds(number, 1, clock) for _ in range(2))
+        return max(1, int(_BATCH_SECONDS / max(once, 1e-7)))
+
+    def _seconds(self, number: int, repeats: int, clock: Clock) -> float:
+        self._call(number)
+        start = clock()
+        for _ in range(repeats):
+            self._call(number)
+        return (clock() - start) / repeats
+
+    def _call(self, number: int) -> None:
+        inputs = self._inputs[self._turn % len(self._inputs)]
+        self._turn += 1
+        self._entries[number](self._pool, inputs, self._outputs, self._none, self._arena.ctypes.data)
+
+
+def _pointers(arrays: Sequence[Array]) -> Any:
+    return (ctypes.c_void_p * max(len(arrays), 1))(*(array.ctypes.data for array in arrays))
+
+
+__all__ = ["Operands", "Race", "Timed"]

@@ -1,0 +1,276 @@
+"""The search over all groups of a model: budget goes where time is left to win, and every trial is kept at once."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from treadle.artifact_cache import source_fingerprint
+from treadle.backends.c.toolchain import find_toolchain
+from treadle.environment import load_environment
+from treadle.errors import TreadleError
+from treadle.host import hardware_of
+from treadle.schedules.search.analytic import cpu_seconds
+from treadle.schedules.search.database import Database, Record, Trial
+from treadle.schedules.search.proposals import Combination, Proposals, ranked
+from treadle.target import Target
+from treadle.tuning.candidates import Built, Candidate, Printed, built, printed
+from treadle.tuning.measure import Contest, Measurer, Timing
+from treadle.tuning.tasks import Task, candidates_of, canonical, default_candidate
+
+DRAWN = 48
+"""Candidates of a round that are lowered and ranked."""
+MEASURED = 8
+"""Of these, those that are built and timed."""
+_RACE_SECONDS = 2.0
+_CONFIRM_SECONDS = 6.0
+_HOPE = 0.2
+"""The part of its time that a group is hoped to win in its first round; half of it in each round after."""
+_LEAST_GAIN = 0.02
+"""A schedule that wins less than this part over the default is within what two runs differ by, and is not kept."""
+
+
+@dataclass
+class Group:
+    """What is known of one task while it is tuned. Times are seconds of one kernel."""
+
+    task: Task
+    default: Candidate
+    default_seconds: float | None = None
+    best: Candidate | None = None
+    best_seconds: float | None = None
+    proposals: Proposals | None = None
+    rounds: int = 0
+    ranked: int = 0
+    trials: int = 0
+    failures: int = 0
+    gains: list[float] = field(default_factory=list[float])
+    confirmed: bool | None = None
+    """Whether the best one won its last race against the default; None before there was one."""
+
+    @property
+    def weight(self) -> float:
+        """Seconds of all equal groups together, with the best schedule."""
+        return self.task.count * (self.best_seconds or self.default_seconds or 0.0)
+
+    @property
+    def hope(self) -> float:
+        """Seconds that the next round may win."""
+        if self.default_seconds is None or (self.proposals is not None and not len(self.proposals)):
+            return 0.0
+        recent = max(self.gains[-2:], default=0.0)
+        return self.weight * max(recent, _HOPE * 0.5**self.rounds)
+
+
+@dataclass(frozen=True)
+class Options:
+    """seconds: of the whole search; trials: at most so many candidates are timed; threads: of each call."""
+
+    seconds: float
+    threads: int
+    trials: int | None = None
+    seed: int = 0
+
+
+Show = Callable[[Sequence[Group], Group | None], None]
+"""Called when something has changed, with all groups and the one that is worked on."""
+
+
+class Tuner:
+    """Tunes the groups of one module for this machine's processor.
+
+    executor: builds candidates; functions and arguments travel to other processes
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        target: Target,
+        database: Database,
+        options: Options,
+        executor: Executor,
+        show: Show = lambda groups, current: None,
+    ):
+        self.groups = [Group(task, canonical(task, default_candidate(task, target), target)) for task in tasks]
+        self._target, self._database, self._options = target, database, options
+        self._executor, self._show = executor, show
+        self._measurer = Measurer()
+        self._hardware = hardware_of(target)
+        self._start = time.monotonic()
+
+    def run(self) -> list[Group]:
+        """Searches until the time is up or nothing is left to try. What was found is in the database at any moment."""
+        self._start = time.monotonic()
+        try:
+            for group in self.groups:
+                if self._left() > 0:
+                    self._first(group)
+            while self._left() > 0 and self._more_trials():
+                group = max(self.groups, key=lambda each: each.hope)
+                if group.hope <= 0:
+                    break
+                self._round(group)
+            for group in self.groups:
+                self._confirm(group)
+        finally:
+            self._measurer.close()
+        return self.groups
+
+    def _left(self) -> float:
+        """Seconds, without those that the last races will take."""
+        waiting = sum(g.confirmed is None and g.best is not None and g.best != g.default for g in self.groups)
+        return self._options.seconds - (time.monotonic() - self._start) - 0.5 * waiting
+
+    def _more_trials(self) -> bool:
+        most = self._options.trials
+        return most is None or sum(group.trials for group in self.groups) < most
+
+    def _first(self, group: Group) -> None:
+        """Times the default, which says how much of the model's time the group has."""
+        self._show(self.groups, group)
+        (build,) = self._build(group.task, [self._print(group.task, [group.default])[0]])
+        (timing,) = self._measure(group.task, [build], _RACE_SECONDS / 4)
+        if timing.seconds is None:
+            raise TreadleError(f"the default schedule cannot be timed: {timing.error}", f"group {group.task}")
+        group.default_seconds = group.best_seconds = timing.seconds
+        group.best = group.default
+        self._remember(group, [(group.default, timing, None)])
+
+    def _round(self, group: Group) -> None:
+        """Draws candidates, times the most promising ones beside the best so far, and keeps what is faster."""
+        self._show(self.groups, group)
+        proposals = self._proposals(group)
+        assert group.best is not None and group.best_seconds is not None
+        drawn = proposals.draw(DRAWN, [_combination(group.best)])
+        texts = self._print(group.task, [Candidate(template, choices) for template, choices in drawn])
+        works = {str(each.candidate): each for each in texts}
+        group.ranked += len(drawn)
+        order = ranked(drawn, lambda each: self._predicted(works[str(Candidate(*each))]))[:MEASURED]
+        if not order:
+            group.rounds += 1
+            group.gains.append(0.0)
+            return
+        chosen = [works[str(Candidate(*each))] for each, _ in order]
+        best = self._print(group.task, [group.best])
+        builds = self._build(group.task, [*best, *chosen])
+        timings = self._measure(group.task, builds, _RACE_SECONDS)
+        self._learn(group, builds, timings, [None, *(seconds for _, seconds in order)])
+
+    def _learn(
+        self, group: Group, builds: Sequence[Built], timings: Sequence[Timing], predicted: Sequence[float | None]
+    ) -> None:
+        yardstick = timings[0].seconds
+        known = list(zip([b.candidate for b in builds], timings, predicted, strict=True))[1:]
+        self._remember(group, known)
+        before = group.best_seconds
+        assert before is not None
+        for candidate, timing, _ in known:
+            if timing.seconds is None or yardstick is None:
+                continue
+            # In terms of the best one's time in the same race: the machine may have become slower since its first.
+            seconds = timing.seconds / yardstick * before
+            if seconds < (group.best_seconds or before):
+                group.best, group.best_seconds, group.confirmed = candidate, seconds, None
+        group.gains.append(1 - (group.best_seconds or before) / before)
+        group.rounds += 1
+        if group.gains[-1] > _LEAST_GAIN:
+            self._keep(group)
+        self._show(self.groups, group)
+
+    def _confirm(self, group: Group) -> None:
+        """A last, longer race of the default and the best one: only what wins it stays in the database."""
+        if group.best is None or group.best == group.default or group.default_seconds is None:
+            return
+        self._show(self.groups, group)
+        builds = self._build(group.task, self._print(group.task, [group.default, group.best]))
+        default, best = self._measure(group.task, builds, _CONFIRM_SECONDS)
+        won = default.seconds is not None and best.seconds is not None
+        group.confirmed = won and (best.seconds or 0) < (1 - _LEAST_GAIN) * (default.seconds or 0)
+        if group.confirmed:
+            group.default_seconds, group.best_seconds = default.seconds, best.seconds
+        else:
+            group.best, group.best_seconds = group.default, group.default_seconds
+        self._keep(group)
+
+    def _keep(self, group: Group) -> None:
+        assert group.best is not None and group.best_seconds is not None and group.default_seconds is not None
+        record = Record(
+            us=round(group.best_seconds * 1e6, 2),
+            default_us=round(group.default_seconds * 1e6, 2),
+            target=self._target.name,
+            hardware=self._hardware,
+            compiler=find_toolchain(load_environment(), self._target).identity().splitlines()[0],
+            sources=source_fingerprint()[:12],
+            date=datetime.now(UTC).strftime("%Y-%m-%d"),
+        )
+        self._database.write(group.task.program.module, group.task.digest, group.best.use, record)
+
+    def _proposals(self, group: Group) -> Proposals:
+        if group.proposals is None:
+            every = [_combination(each) for each in candidates_of(group.task, self._target)]
+            group.proposals = Proposals(every, f"{self._options.seed} {group.task.digest}")
+            group.proposals.drop(_combination(group.default))
+        return group.proposals
+
+    def _predicted(self, text: Printed) -> float | None:
+        return None if text.work is None else cpu_seconds(text.work, self._target)
+
+    def _print(self, task: Task, candidates: Sequence[Candidate]) -> list[Printed]:
+        target = str(self._target)
+        futures = [self._executor.submit(printed, task.text, each, target) for each in candidates]
+        return [future.result() for future in futures]
+
+    def _build(self, task: Task, texts: Sequence[Printed]) -> list[Built]:
+        del task
+        futures = [self._executor.submit(built, each, str(self._target)) for each in texts]
+        return [future.result() for future in futures]
+
+    def _measure(self, task: Task, builds: Sequence[Built], seconds: float) -> list[Timing]:
+        """Nothing is built meanwhile: the machine belongs to the race."""
+        ready = [each for each in builds if each.error is None]
+        found = {id(each): Timing(error=each.error) for each in builds if each.error is not None}
+        if ready:
+            contest = Contest(
+                task.text, tuple(each.library for each in ready), max(each.arena_bytes for each in ready),
+                task.inputs, task.outputs, task.constants, self._options.threads, seconds,
+            )  # fmt: skip
+            found |= {id(b): timing for b, timing in zip(ready, self._measurer.measure(contest), strict=True)}
+        return [found[id(each)] for each in builds]
+
+    def _remember(self, group: Group, known: Sequence[tuple[Candidate, Timing, float | None]]) -> None:
+        trials = [
+            Trial(
+                candidate.template,
+                candidate.choices,
+                None if timing.seconds is None else round(timing.seconds * 1e6, 2),
+                None if predicted is None else round(predicted * 1e6, 2),
+                timing.error,
+            )
+            for candidate, timing, predicted in known
+        ]
+        group.trials += len(trials)
+        group.failures += sum(trial.error is not None for trial in trials)
+        self._database.add_trials(group.task.digest, group.task.label, self._hardware, trials)
+
+
+def model_seconds(groups: Sequence[Group]) -> tuple[float, float]:
+    """The sums of all kernels' times, with the defaults and with the best schedules."""
+    default = sum(group.task.count * (group.default_seconds or 0.0) for group in groups)
+    return default, sum(group.weight for group in groups)
+
+
+def median_gain(groups: Sequence[Group]) -> float:
+    """The median over the groups of how many times faster the best schedule is."""
+    ratios = [g.default_seconds / g.best_seconds for g in groups if g.default_seconds and g.best_seconds]
+    return statistics.median(ratios) if ratios else 1.0
+
+
+def _combination(candidate: Candidate) -> Combination:
+    return candidate.template, candidate.choices
+
+
+__all__ = ["Group", "Options", "Tuner", "median_gain", "model_seconds"]
