@@ -127,7 +127,7 @@ def lower(
     module: ModuleOp, target: str | Target = "cpu", *, after: str | None = None, to: str | None = None,
     precision: str = "f32",
 ) -> None:  # fmt: skip
-    """Runs the stages behind `after` (default: all) up to `to` (default: the last) on a module, in place.
+    """Runs the stages after `after` (default: all) up to `to` (default: the last) on a module, in place.
 
     The module is verified after every pass. TreadleError for a module that is not what stage `after` leaves, an unknown
     stage or target, and what passes raise.

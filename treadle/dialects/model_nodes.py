@@ -16,13 +16,14 @@ from xdsl.dialects.builtin import ArrayAttr, FusedLoc, LocationAttr, NameLoc, No
 from xdsl.ir import Attribute, Operation
 
 MOST_NODES = 8
-"""Nodes that a location names. What was made of more ends with `unknown`: a chain of thousands stays one line."""
+"""The most nodes that a location names. A location of more ends with `unknown`, so that a chain of thousands stays one
+line."""
 
 _LONGEST_NAME = 60
 
 
 class NamesNodes(Operation, ABC):
-    """An operation whose text ends with its location where that names nodes: resumed from text, it still knows them.
+    """An operation whose text ends with its location if that names nodes, so that parsing the text restores them.
 
     Operations on tensors, kernels and launches do; operations on elements stand inside of one that does.
     """
@@ -40,7 +41,7 @@ class ModelNode:
 
 
 def node_location(name: str, kind: str) -> NameLoc:
-    """The location of what a node becomes."""
+    """The location of the operations that a node becomes."""
     return NameLoc(ascii_text(name), NameLoc(ascii_text(kind), NoneAttr()))
 
 
@@ -93,10 +94,10 @@ def name_hint(name: str) -> str | None:
 
 
 def ascii_text(name: str) -> StringAttr:
-    """A name as IR text holds it: letters other than ASCII are escaped."""
+    """A name as IR text can contain it: letters other than ASCII are escaped."""
     return StringAttr(name.encode("ascii", "backslashreplace").decode("ascii"))
 
 
 def _shortened(name: str) -> str:
-    """The name; of a long one its end, which tells it from its neighbours."""
+    """The name; of a long one its end, which distinguishes it from similar ones."""
     return name if len(name) <= _LONGEST_NAME else f"...{name[3 - _LONGEST_NAME :]}"

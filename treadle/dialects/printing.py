@@ -1,4 +1,4 @@
-"""Modules as text that keeps which nodes of the model its operations compute."""
+"""Modules as text that keeps the nodes of the model that operations compute."""
 
 from __future__ import annotations
 

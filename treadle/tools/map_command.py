@@ -99,11 +99,11 @@ def _read(path: Path) -> ModuleOp:
 
 def _title(loop: ForOp) -> str:
     """The kernel around the loop, and the loop's location."""
-    place = location_of(loop)
+    where = location_of(loop)
     enclosing: Operation | None = loop
     while enclosing is not None:
         symbol = enclosing.properties.get("sym_name") or enclosing.attributes.get("sym_name")
         if isinstance(symbol, StringAttr):
-            return f"@{symbol.data} at {place}"
+            return f"@{symbol.data} at {where}"
         enclosing = enclosing.parent_op()
-    return str(place)
+    return str(where)

@@ -1,4 +1,4 @@
-"""What the emulator counted, as one table for each kernel."""
+"""The emulator's counters, as one table for each kernel."""
 
 from __future__ import annotations
 

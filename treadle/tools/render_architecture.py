@@ -1,6 +1,6 @@
 """`make docs`: brings the generated parts of the documentation, and its picture, up to date with the code.
 
-A document is Markdown, written by hand, in which what stands between two comments is generated:
+A document is Markdown, written by hand, in which the parts between two comments are generated:
 
     <!-- generated: cpu kernels -->
     ...
@@ -54,7 +54,7 @@ Excerpts = Mapping[str, Callable[[], str]]
 
 
 def render(document: str, where: str = "document", excerpts: Excerpts | None = None) -> str:
-    """`document` with its generated parts made anew; TreadleError for a part that has no end or an unknown name.
+    """`document` with its generated parts regenerated; TreadleError for a part that has no end or an unknown name.
 
     excerpts: what makes each part; by default the excerpts of this module
     """
@@ -136,7 +136,7 @@ def _whole(target: str, stage: str) -> str:
 
 
 def _part(target: str, stage: str, first: str, head: int = 40, tail: int = 1) -> str:
-    """The block that the line with `first` opens: `head` lines of it, and the last `tail`."""
+    """The block that the line with `first` opens: its first `head` lines, and the last `tail`."""
     return _fenced("mlir", shortened(block(_ir(target, stage), first), head, tail))
 
 
@@ -160,7 +160,7 @@ def _cuda_text(head: int, tail: int) -> str:
 
 
 def _cuda_loop(levels: int) -> str:
-    """The loop that stands `levels` loops around the accumulation."""
+    """The loop `levels` loops around the accumulation."""
     (unit,) = print_cuda_kernels(_module(GPU, "lower"))
     return _fenced("cpp", enclosing(unit.text, "] += ", levels))
 
@@ -175,7 +175,7 @@ def _stage_table() -> str:
 
 
 def _names(border: str) -> str:
-    """What may remain, without the functions that hold it."""
+    """The operations that may remain, without the module and the functions."""
     frame = ("builtin.module", "func.func", "func.return")
     return " ".join(f"`{name}`" for name in LEGAL[border] if name not in frame)
 

@@ -1,4 +1,4 @@
-"""What every command does with a failure: one line on stderr and an exit status, never a traceback."""
+"""The handling of failures by every command: one line on stderr and an exit status, never a traceback."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run_reporting(tool: str, action: Callable[[], int]) -> int:
         print(f"{tool}: the input nests too deeply; accepted: {TOO_DEEP}", file=sys.stderr)
         return REJECTED
     except OSError as error:
-        # What is read and written by name was answered where it happened; this is a full disk under stdout or a cache.
+        # Errors of named files are TreadleErrors by now; this is a full disk under stdout or a cache.
         where = f"{error.filename}: " if error.filename else ""
         print(f"{tool}: {where}cannot read or write: {error.strerror or error}", file=sys.stderr)
         return REJECTED
@@ -67,7 +67,7 @@ def _of_xdsl() -> tuple[type[BaseException], ...]:
 
 
 def one_line(error: BaseException) -> str:
-    """The error as one line that begins with its place, if it has one."""
+    """The error as one line that begins with its location, if it has one."""
     if isinstance(error, TreadleError):
         return str(error)
     if isinstance(error, exceptions.ParseError):

@@ -75,7 +75,7 @@ def run_command(args: argparse.Namespace) -> int:
 
 
 def read_inputs(arguments: Sequence[str]) -> dict[str, Array]:
-    """`["x=f.npy"]` as arrays by name; a name may itself hold `=`. TreadleError for a file that is no .npy array."""
+    """`["x=f.npy"]` as arrays by name; a name may contain `=`. TreadleError for a file that is no .npy array."""
     inputs: dict[str, Array] = {}
     for argument in arguments:
         name, sign, file = argument.rpartition("=")
@@ -118,7 +118,7 @@ def _packaged(path: Path, args: argparse.Namespace) -> CompiledModel:
 
 
 def _compiled(shapes: Mapping[str, Sequence[int]], args: argparse.Namespace, progress: Progress) -> CompiledModel:
-    """The model of an .onnx file; where a device is named, for its GPU unless a target is named, too."""
+    """The model of an .onnx file; if a device is given without a target, for the GPU that the device emulates."""
     target = args.target or ("cpu" if args.device is None else "cuda")
     return compile(
         args.model,

@@ -1,4 +1,4 @@
-"""Anchors that stand for what each GPU template schedules, and what one of their schedules compiles to.
+"""Representative anchors of each GPU template, and the compilation of one of their schedules.
 
 A module does not travel between processes, but its text does: `Case.text` is the group, `compiled` takes it.
 """
@@ -51,11 +51,11 @@ from treadle.target import Target
 
 Shape = tuple[int, ...]
 _REGISTERS_AT_ONCE = 8
-"""A thread's registers are given out in eights."""
+"""A thread's registers are allocated in units of eight."""
 TENSOR_CORES = ("matmul_mma", "matmul_tf32", "attention_mma")
 """Templates whose schedules compute on tensor cores."""
 TELLING = ("HMMA", "LDGSTS")
-"""A product on tensor cores, and an asynchronous copy from global to shared memory."""
+"""Instructions of tensor core templates: a product, and an asynchronous copy from global to shared memory."""
 Operators = Callable[[Sequence[SSAValue]], Sequence[Operation]]
 
 
@@ -173,7 +173,7 @@ def compiled_default(name: str, target_name: str) -> Compiled:
 
 
 def _instructions(image: bytes) -> tuple[str, ...]:
-    """Which of the telling instructions a cubin's one kernel has."""
+    """Which of the instructions in `TELLING` a cubin's one kernel has."""
     try:
         (code,) = disassemble(image).values()
     except TreadleError as error:
@@ -184,7 +184,7 @@ def _instructions(image: bytes) -> tuple[str, ...]:
 
 
 def _register_limit(kernel: CudaKernelOp, target: Target) -> int:
-    """Registers that a thread of a kernel may have."""
+    """The most registers of a thread of a kernel."""
     least = kernel.attributes.get("min_blocks_per_sm")
     blocks = least.value.data if isinstance(least, IntegerAttr) else 1
     warps = blocks * -(-kernel.threads // target.warp_size)
@@ -193,9 +193,9 @@ def _register_limit(kernel: CudaKernelOp, target: Target) -> int:
 
 
 def _excess_sectors(accesses: Sequence[MemoryTransactions], fetched: Sequence[Fetched], cache_bytes: int) -> int:
-    """Sectors moved in vain, given a block's part of the L1 cache.
+    """Sectors moved beyond the ideal, given a block's part of the L1 cache.
 
-    What a block loads again comes from the cache if all that is fetched of the buffers in question fits.
+    A block's repeated loads hit the cache if all sectors of the buffers in question fit.
     """
     fits = SECTOR_BYTES * sum(each.sectors for each in fetched) <= cache_bytes
     reused: Sequence[Fetched] = fetched if fits else ()

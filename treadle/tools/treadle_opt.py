@@ -192,7 +192,7 @@ class NodeTarget(MLIRTarget):
 
 
 class _Text(StringIO):
-    """Hands its text on when it is closed."""
+    """Passes its text on when it is closed."""
 
     def __init__(self, output: IO[str]):
         super().__init__()
@@ -225,7 +225,7 @@ def _between_passes(
 
 
 def _refuse(message: str) -> NoReturn:
-    """In place of argparse's two lines."""
+    """One line instead of argparse's two."""
     raise TreadleError(message, "arguments", "what `treadle-opt --help` lists")
 
 

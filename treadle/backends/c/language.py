@@ -117,11 +117,11 @@ class CLanguage(Language):
 
     def declare_array(self, name: str, type: MemRefType, extents: str, op: Operation) -> list[str]:
         size = array_bytes(type)
-        place = "static _Thread_local " if size > LARGEST_LOCAL else ""
+        storage = "static _Thread_local " if size > LARGEST_LOCAL else ""
         element = self.memory_type(type.element_type)
         aligned = isinstance(type.element_type, VectorType) or size < _ALIGNMENT
         alignment = "" if aligned else f" __attribute__((aligned({_ALIGNMENT})))"
-        return [f"{place}{element} {name}{extents}{alignment};"]
+        return [f"{storage}{element} {name}{extents}{alignment};"]
 
     def loop_pragma(self, op: Operation, trips: int | None) -> str | None:
         if "loop.unroll" in op.attributes and trips:

@@ -1,4 +1,4 @@
-"""What stands above a kernel in the printed text: the nodes of the model that it computes, and how."""
+"""The comments above a kernel in the printed text: the nodes of the model that it computes, and how."""
 
 from __future__ import annotations
 

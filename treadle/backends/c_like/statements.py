@@ -29,7 +29,7 @@ class StatementPrinter:
     """Writes one kernel's body, line by line.
 
     language: what the text is written in
-    names:    hands out the variables' names; the caller has claimed the parameters'
+    names: gives the variables' names; the caller has claimed the parameters'
     body:     the kernel's block; parameters are named through `parameter`
     """
 

@@ -171,7 +171,7 @@ def _checked(result: tuple[Any, ...], unit: Unit) -> Any:
 
 
 def _read(unit: Unit, program: Any, size: Any, read: Any) -> bytes:
-    """One of the texts or images that NVRTC hands out by size and copy."""
+    """One of the texts or images that NVRTC returns by size and copy."""
     # The binding writes into the bytes that it is given.
     buffer = bytes(_checked(size(program), unit))
     _checked(read(program, buffer), unit)

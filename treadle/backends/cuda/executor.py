@@ -223,8 +223,8 @@ def _check_buffers(launch: Launch, sizes: Mapping[BufferKind, Sequence[int]]) ->
         limit = sizes[buffer.kind][0] if buffer.kind in _ADDRESSED else len(sizes[buffer.kind])
         if 0 <= buffer.index < limit:
             continue
-        place = f"argument {position} of kernel '{launch.kernel}'"
-        raise TreadleError(f"there is no {buffer.kind} {buffer.index}", place, f"0 to {limit - 1}")
+        where = f"argument {position} of kernel '{launch.kernel}'"
+        raise TreadleError(f"there is no {buffer.kind} {buffer.index}", where, f"0 to {limit - 1}")
 
 
 __all__ = ["BufferKind", "BufferRef", "CudaProgram", "Launch", "TensorSpec"]

@@ -64,7 +64,7 @@ class ArgReductionOp(Operator):
 
         extremum = b.reduce(self.kind.data, [extent], read)
 
-        def place(inner: DefinitionBuilder, k: Sequence[Scalar]) -> Scalar:
+        def candidate(inner: DefinitionBuilder, k: Sequence[Scalar]) -> Scalar:
             value = read(inner, k)
             found = inner.binary("eq", value, extremum)
             if is_float(value.type):
@@ -73,4 +73,4 @@ class ArgReductionOp(Operator):
             position = inner.insert(arith.IndexCastOp(k[0], i32))
             return inner.select(found, position, inner.constant(-1 if last else extent, i32))
 
-        return b.insert(arith.ExtSIOp(b.reduce("max" if last else "min", [extent], place), i64))
+        return b.insert(arith.ExtSIOp(b.reduce("max" if last else "min", [extent], candidate), i64))

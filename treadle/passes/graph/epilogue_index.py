@@ -81,7 +81,8 @@ def _beside(compute: ComputeOp, root: SSAValue) -> Alignment | str:
 
 
 def _root_index(compute: ComputeOp, member: Alignment) -> list[Expr] | None:
-    """The index of the root's element behind what `compute` reads of a member, over the indices of `compute`."""
+    """The index of the root's element from which the elements that `compute` reads of a member come, over its
+    indices."""
     where = element_index(compute, member.tensor)
     if where is None:
         return None

@@ -2,7 +2,7 @@
 cycle.
 
 The ranks are the positions in that order. A path between two groups passes only through ranks between theirs.
-When two groups are fused, those in between that depend on the first move behind both, and those that the second depends
+When two groups are fused, those in between that depend on the first move after both, and those that the second depends
 on move in front. Source: Pearce and Kelly, "A dynamic topological sort algorithm for directed acyclic graphs"
 (2006), for two nodes that become one instead of an edge that is added.
 """

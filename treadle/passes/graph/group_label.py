@@ -28,7 +28,7 @@ class GroupLabels:
     def __init__(self, taken: Iterable[str] = ()):
         self._known = set(taken)
         self._numbers: dict[str, int] = {}
-        """The last number that was tried behind each label."""
+        """The last number that was tried as a suffix of each label."""
 
     def label(self, words: Sequence[str]) -> str:
         """A C identifier like `matmul_add_relu`, not given before, of at most 60 characters.

@@ -1,4 +1,4 @@
-"""What the patterns on graph operators share: constants, replacement that keeps locations."""
+"""Shared by the patterns on graph operators: constants, and replacement that keeps locations."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def insert_constant(rewriter: PatternRewriter, before: Operation, array: Array) 
 def replace(rewriter: PatternRewriter, old: Operation, new: SSAValue | Operation | Sequence[Operation]) -> None:
     """Replaces an operation of one result by a value, or by operations of which the last gives the result.
 
-    New operations stand for the nodes of the old one, and of those that computed its operands for it alone and go with
-    it; the last one takes its name.
+    New operations get the nodes of the old one, and of those that only computed its operands and are removed with it;
+    the last one takes its name.
     """
     if isinstance(new, SSAValue):
         rewriter.replace(old, [], [new])
@@ -68,7 +68,7 @@ def replace(rewriter: PatternRewriter, old: Operation, new: SSAValue | Operation
 
 
 def _replaced(old: Operation, new: Sequence[Operation]) -> list[Operation]:
-    """What `new` is written in place of: `old`, and the operators before it whose results nothing else reads then."""
+    """The operations that `new` replaces: `old`, and the operators before it whose results nothing else reads."""
     kept = {operand.owner for op in new for inner in op.walk() for operand in inner.operands}
     gone = [old]
     for op in gone:

@@ -55,7 +55,8 @@ class LoopProveBoundsPass(ModulePass):
 
 
 def _check_known(op: Operation, kernel: KernelOp | FuncOp) -> None:
-    """TreadleError for an operation that touches buffers, by its effects, at places that `accesses` does not give."""
+    """TreadleError for an operation that accesses buffers, by its effects, in a way that `accesses` does not
+    describe."""
     if op.regions or accesses(op) or not any(isinstance(operand.type, MemRefType) for operand in op.operands):
         return
     effects = effects_of(op)

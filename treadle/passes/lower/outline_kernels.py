@@ -70,7 +70,7 @@ class _Names:
     def __init__(self, taken: Iterable[str]):
         self._used = set(taken)
         self._numbers: dict[str, int] = {}
-        """The last number that was tried behind each name."""
+        """The last number that was tried as a suffix of each name."""
 
     def unique(self, name: str) -> str:
         """The name, with the first number appended that makes it unique."""

@@ -36,8 +36,8 @@ def thread_local_variables(library: Path) -> list[Variable]:
         if kind != _SYMTAB:
             continue
         strings = sections[link][4]
-        for place in range(offset, offset + length, _SYMBOL.size):
-            name, info, _, section, value, extent = _SYMBOL.unpack_from(data, place)
+        for entry in range(offset, offset + length, _SYMBOL.size):
+            name, info, _, section, value, extent = _SYMBOL.unpack_from(data, entry)
             if info & 15 == _TLS and section:
                 end = data.index(b"\0", strings + name)
                 symbol = data[strings + name : end].decode()
@@ -51,8 +51,8 @@ def section(library: Path, name: str) -> bytes:
     (table,) = struct.unpack_from("<Q", data, 0x28)
     size, count, names = struct.unpack_from("<HHH", data, 0x3A)
     sections: list[tuple[int, ...]] = [_SECTION.unpack_from(data, table + index * size) for index in range(count)]
-    for place, _, _, _, offset, length, *_ in sections:
-        start = sections[names][4] + place
+    for name_offset, _, _, _, offset, length, *_ in sections:
+        start = sections[names][4] + name_offset
         if data[start : data.index(b"\0", start)].decode() == name:
             return data[offset : offset + length]
     return b""

@@ -36,7 +36,7 @@ _CALLED_ARITHMETIC = {"fma": 2, "fmaf": 2, "sqrt": 1, "sqrtf": 1}
 class Row:
     """An instruction that computes.
 
-    `address` is that behind it, as an offset in the library; `run` numbers the instructions that are executed
+    `address` is the one after it, as an offset in the library; `run` numbers the instructions that are executed
     together, always all of them; `operations` and `special` are what one execution by one thread counts.
     """
 

@@ -12,7 +12,7 @@ _SPACE = re.compile(r"\s*\.(zero|skip|space|byte|short|value|long|quad)\s+\d+")
 
 
 def with_red_zones(assembly: str) -> str:
-    """The text with unused bytes behind each variable that a thread of the CPU has to itself.
+    """The text with unused bytes after each thread-local variable.
 
     No source spells this: the compiler lays the variables out side by side, and an access just behind one of
     them would fall into the next. A variable's size, as its symbol has it, does not change.

@@ -135,8 +135,9 @@ template <typename V> inline void treadle_store(void *address, const V &vector) 
 
 // ---- between blocks ------------------------------------------------------------------------------------------
 
-// One thread counts its block: whether it is the last of `blocks`, which sets the counter back to 0. The fences order
-// what the thread saw before its arrival, from its block through a barrier, before what it reads behind the last.
+// One thread counts its block; true if it is the last of `blocks`, which resets the counter to 0. The fences make it a
+// release and an acquire: writes visible to the thread before it, through a barrier also its block's, are visible to
+// the last block's thread after it.
 inline bool treadle_arrive(int *counter, int blocks) {
   __threadfence();
   const bool last = atomicInc((unsigned *)counter, blocks - 1) == blocks - 1;

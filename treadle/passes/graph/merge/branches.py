@@ -145,8 +145,8 @@ def _reshape(branches: _Branches, users: Sequence[Operation | None]) -> bool:
     reshapes = [op for op in users if isinstance(op, ReshapeOp)]
     if len(reshapes) != len(users):
         return False
-    places = [_places(op, tail, branches.dim) for op, tail in zip(reshapes, branches.tails, strict=True)]
-    common = set[int].intersection(*map(set, places))
+    dims = [_result_dims(op, tail, branches.dim) for op, tail in zip(reshapes, branches.tails, strict=True)]
+    common = set[int].intersection(*map(set, dims))
     if not common:
         return False
     dim = min(common)
@@ -160,7 +160,7 @@ def _reshape(branches: _Branches, users: Sequence[Operation | None]) -> bool:
     return True
 
 
-def _places(op: ReshapeOp, tail: SSAValue, dim: int) -> list[int]:
+def _result_dims(op: ReshapeOp, tail: SSAValue, dim: int) -> list[int]:
     """The dimensions of a reshape's result that are dimension `dim` of its operand."""
     source, shape = shape_of(tail), op.shape
     before = prod(source[:dim])
