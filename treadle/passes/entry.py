@@ -7,8 +7,9 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Operation
 
 from treadle.dialects.graph.dtypes import ELEMENT_TYPES, is_supported
+from treadle.dialects.location import location_of
 from treadle.errors import TreadleError
-from treadle.passes.legality import LEGAL, is_allowed, location_of
+from treadle.passes.legality import LEGAL, is_allowed
 
 ENTRY = "main"
 _OPERATORS = ("graph.*", "func.return")

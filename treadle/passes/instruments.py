@@ -12,10 +12,10 @@ from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import VerifyException
 
+from treadle.dialects.location import location_of
 from treadle.dialects.printing import ir_text
 from treadle.errors import TreadleError
 from treadle.passes.dominance import undominated_use
-from treadle.passes.legality import location_of
 
 
 class Instrument:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from xdsl.dialects.builtin import FileLineColLoc, ModuleOp, NameLoc, StringAttr, TensorType
+from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.ir import Operation
 
-from treadle.dialects.model_nodes import describe_nodes
+from treadle.dialects.location import location_of
 from treadle.errors import TreadleError
 from treadle.passes.scalar_forms import missing_form
 
@@ -74,25 +74,6 @@ def check_legal(module: ModuleOp, stage: str, kind: str) -> None:
 def _touches_empty(op: Operation) -> bool:
     types = (value.type for value in (*op.operands, *op.results))
     return any(isinstance(type, TensorType) and 0 in type.get_shape() for type in types)
-
-
-def location_of(op: Operation) -> str | None:
-    """Where an operation comes from: its source location, else the symbol of what encloses it."""
-    location = op.location
-    if isinstance(location, FileLineColLoc):
-        return f"{location.filename.data}:{location.line.data}:{location.column.data}"
-    nodes = describe_nodes(location)
-    if nodes:
-        return nodes
-    if isinstance(location, NameLoc):
-        return location.desc.data
-    enclosing: Operation | None = op
-    while enclosing is not None:
-        symbol = enclosing.properties.get("sym_name") or enclosing.attributes.get("sym_name")
-        if isinstance(symbol, StringAttr):
-            return f"{enclosing.name} @{symbol.data}"
-        enclosing = enclosing.parent_op()
-    return None
 
 
 def is_allowed(op: Operation, allowed: Sequence[str]) -> bool:

@@ -8,8 +8,8 @@ from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph.dtypes import is_supported
 from treadle.dialects.graph.limits import TensorSizes
+from treadle.dialects.location import location_of
 from treadle.errors import TreadleError
-from treadle.passes.legality import location_of
 
 
 def check_sizes(module: ModuleOp) -> None:

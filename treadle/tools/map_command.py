@@ -13,10 +13,10 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import Operation
 
 from treadle.dialects.located_parser import LocatedParser
+from treadle.dialects.location import location_of
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.task import ForOp, parse_mapping
 from treadle.errors import TreadleError
-from treadle.passes.legality import location_of
 from treadle.tools.map_picture import Picture, picture
 from treadle.tools.map_svg import draw_svg
 from treadle.tools.map_text import columns_within, draw_text

@@ -26,6 +26,7 @@ from treadle.dialects.graph.movement import ReshapeOp
 from treadle.dialects.graph.numpy_reads import AFFINE_OPERATORS, Affine
 from treadle.dialects.graph.numpy_scalars import Array, apply_scalar
 from treadle.dialects.graph.store import constant_array
+from treadle.dialects.location import location_of
 from treadle.errors import TreadleError
 
 Env = Mapping[SSAValue, Array]
@@ -82,18 +83,18 @@ def _value(arithmetic: Arithmetic[V], op: Operation, env: Mapping[SSAValue, V]) 
     if isinstance(op, ComputeOp):
         return _elements(arithmetic, op, env)
     accepted = "an operator of the graph dialect, graph.constant, graph.compute, graph.fused"
-    raise TreadleError(f"{op.name} cannot be evaluated", op.location, accepted)
+    raise TreadleError(f"{op.name} cannot be evaluated", location_of(op), accepted)
 
 
 def _elements(arithmetic: Arithmetic[V], compute: ComputeOp, env: Mapping[SSAValue, V]) -> V:
     shape = compute.shape
     if DYNAMIC_INDEX in shape:
         raise TreadleError(
-            f"graph.compute of {compute.type} has a symbolic dimension", compute.location, "static extents"
+            f"graph.compute of {compute.type} has a symbolic dimension", location_of(compute), "static extents"
         )
     for tensor in compute.tensors():
         if tensor not in env:
-            raise TreadleError(f"graph.compute reads {tensor}, which has no value here", compute.location)
+            raise TreadleError(f"graph.compute reads {tensor}, which has no value here", location_of(compute))
     if 0 in shape:
         return arithmetic.lift(np.empty(shape, numpy_dtype(compute.type.get_element_type())))
     space = _Space(arithmetic, env)

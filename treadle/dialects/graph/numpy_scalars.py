@@ -15,6 +15,7 @@ from xdsl.dialects.builtin import FloatAttr, IndexType, IntegerAttr
 from xdsl.ir import Attribute, Operation
 
 from treadle.dialects.graph.dtypes import is_float_dtype, numpy_dtype
+from treadle.dialects.location import location_of
 from treadle.dialects.scalar_functions import FUNCTION_OF, WHERE
 from treadle.errors import TreadleError
 
@@ -101,7 +102,7 @@ def _compare_floats(op: arith.CmpfOp, a: Array, b: Array) -> Array:
 def constant_value(op: arith.ConstantOp) -> Array:
     """The value of an `arith.constant` as an array of rank 0; TreadleError if it is no number."""
     if not isinstance(op.value, IntegerAttr | FloatAttr):
-        raise TreadleError(f"arith.constant {op.value} is no number", op.location)
+        raise TreadleError(f"arith.constant {op.value} is no number", location_of(op))
     dtype = scalar_dtype(op.result.type)
     value = op.value.value.data
     return np.array(bool(value) if dtype == np.bool_ else value, np.float64 if is_float_dtype(dtype) else dtype).astype(
@@ -124,7 +125,7 @@ def apply_scalar(op: Operation, operands: list[Array]) -> Array:
         return _convert(op, operands[0])
     tables = f"{WHERE}, or of _FUNCTIONS of treadle/dialects/graph/numpy_scalars.py"
     accepted = f"an operation of {tables}, graph.at, graph.reduce"
-    raise TreadleError(f"{op.name} has no value in a definition", op.location, accepted)
+    raise TreadleError(f"{op.name} has no value in a definition", location_of(op), accepted)
 
 
 def _convert(op: Operation, a: Array) -> Array:

@@ -15,6 +15,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from treadle.dialects.graph import AtOp, ComputeOp, ConstantOp, Operator, ReduceOp, definition
 from treadle.dialects.graph.dtypes import is_float, numpy_dtype
 from treadle.dialects.graph.reduction import identity
+from treadle.dialects.location import location_of
 from treadle.errors import TreadleError
 from treadle.passes.graph.rewriting import constant_op
 from treadle.passes.graph.simplify_body import simplify_body
@@ -81,7 +82,7 @@ def _drop(op: Operator | ComputeOp) -> None:
 def _skip(at: AtOp, reader: Operation) -> None:
     """The predicate of a read that can only be outside is false."""
     if at.otherwise is None:
-        raise TreadleError(f"an element of {at.source.type} is read", reader.location, "a tensor with elements")
+        raise TreadleError(f"an element of {at.source.type} is read", location_of(reader), "a tensor with elements")
     at.result.replace_all_uses_with(at.otherwise)
     Rewriter.erase_op(at)
 

@@ -13,6 +13,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from treadle.dialects.graph import ComputeOp, FusedOp, Operator, WholeOp, YieldOp
+from treadle.dialects.location import location_of
 from treadle.dialects.model_nodes import fused_location
 from treadle.errors import TreadleError
 from treadle.passes.graph.definition_analysis import is_injective, reads_by_user
@@ -77,7 +78,7 @@ def _check(block: Block) -> None:
         if isinstance(op, Operator) and not isinstance(op, WholeOp):
             raise TreadleError(
                 f"{op.name} has not been replaced by its definition",
-                op.location,
+                location_of(op),
                 "graph.compute, graph.matmul and graph.attention; run graph-define first",
             )
 

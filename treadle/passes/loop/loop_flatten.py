@@ -15,6 +15,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.host import BufferOp
+from treadle.dialects.location import location_of
 from treadle.dialects.loop import FuncOp, LoadOp, StoreOp
 from treadle.errors import TreadleError
 from treadle.passes.loop.kernels import constant_index
@@ -70,7 +71,7 @@ def flatten_kernel(kernel: FuncOp) -> None:
 def _shape(buffer: SSAValue[Attribute], user: Operation) -> tuple[int, ...]:
     type = buffer.type
     if not isinstance(type, MemRefType) or DYNAMIC_INDEX in type.get_shape():
-        raise TreadleError(f"{user.name} has a buffer {type}", user.location, "a memref with static extents")
+        raise TreadleError(f"{user.name} has a buffer {type}", location_of(user), "a memref with static extents")
     return type.get_shape()
 
 
@@ -94,7 +95,9 @@ class _OffsetWriter:
         """Gives an access of a flattened buffer its one index."""
         if not isinstance(access, LoadOp | StoreOp):
             name = self._kernel.sym_name.data
-            raise TreadleError(f"{access.name} uses an argument of @{name}", access.location, "loop.load, loop.store")
+            raise TreadleError(
+                f"{access.name} uses an argument of @{name}", location_of(access), "loop.load, loop.store"
+            )
         offset = self._offset(access, access.indices, shape)
         if isinstance(access, LoadOp):
             new: LoadOp | StoreOp = LoadOp(access.buffer, [offset], access.predicate, access.otherwise)

@@ -13,6 +13,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.graph import ComputeOp, FusedOp
 from treadle.dialects.graph.compute import yielded_values
+from treadle.dialects.location import location_of
 from treadle.dialects.loop import KernelOp, StoreOp, memref_of
 from treadle.errors import TreadleError
 from treadle.passes.graph.definition_analysis import emit_inverse
@@ -87,7 +88,7 @@ class _StoreSites:
     def _site(self, store: Operation, result: SSAValue) -> _Site:
         if not isinstance(store, StoreOp):
             name = self.kernel.sym_name.data
-            raise TreadleError(f"{store.name} uses the result of @{name}", store.location, "loop.store")
+            raise TreadleError(f"{store.name} uses the result of @{name}", location_of(store), "loop.store")
         return _Site(store, {result: (store.indices, store.value)})
 
     def fuse(self, consumers: Sequence[ComputeOp], wanted: Sequence[SSAValue]) -> None:
@@ -112,7 +113,7 @@ class _StoreSites:
         if isinstance(alignment, str):
             raise TreadleError(
                 f"{alignment}: an epilogue feeds each element of the kernel's result to exactly one of its own",
-                consumer.location,
+                location_of(consumer),
                 "a graph.compute that is bijective in it",
             )
         source = alignment.source

@@ -13,6 +13,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.graph import ComputeOp, FusedOp
 from treadle.dialects.graph.compute import yielded_values
+from treadle.dialects.location import location_of
 from treadle.dialects.loop import KernelOp, LoadOp
 from treadle.errors import TreadleError
 from treadle.passes.graph.definition_analysis import is_injective
@@ -60,7 +61,7 @@ def fuse_one_prologue(fused: FusedOp) -> bool:
 def inline_prologue(kernel: KernelOp, tensor: SSAValue, producer: ComputeOp) -> None:
     """Rewrites the kernel so that it computes `tensor` where it loads it; drops the producer if it was the last use."""
     if not is_injective(producer):
-        raise TreadleError("a prologue has no graph.reduce", producer.location, "an injective graph.compute")
+        raise TreadleError("a prologue has no graph.reduce", location_of(producer), "an injective graph.compute")
     arguments = KernelArguments(kernel)
     buffer = arguments.buffer_of(tensor)
     for use in list(buffer.uses):
@@ -68,7 +69,7 @@ def inline_prologue(kernel: KernelOp, tensor: SSAValue, producer: ComputeOp) -> 
         if not isinstance(load, LoadOp):
             raise TreadleError(
                 f"{load.name} uses the argument of @{kernel.sym_name.data} that a prologue produces",
-                load.location,
+                location_of(load),
                 "loop.load",
             )
         _inline_at(load, producer, arguments)

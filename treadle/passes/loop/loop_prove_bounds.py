@@ -13,6 +13,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from treadle.dialects.effects import accesses as effects_of
+from treadle.dialects.location import location_of
 from treadle.dialects.loop import FuncOp, KernelOp, LaneMaskOp
 from treadle.errors import TreadleError
 from treadle.index.comparison import Comparison
@@ -20,7 +21,6 @@ from treadle.index.conditions import Bounds, comparisons_around, comparisons_in
 from treadle.index.expr import Expr, var
 from treadle.index.ranges import Range, is_inside
 from treadle.index.reader import IndexReader
-from treadle.passes.legality import location_of
 from treadle.passes.loop.accesses import Access, accesses, name_of
 from treadle.passes.loop.kernels import kernels_of
 

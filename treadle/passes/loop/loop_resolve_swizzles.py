@@ -11,6 +11,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
+from treadle.dialects.location import location_of
 from treadle.dialects.loop import AllocOp, AsyncCopyOp, LoadMatrixOp, LoadOp, StoreOp, Swizzle, swizzle_of
 from treadle.errors import TreadleError
 from treadle.index.emitter import IndexEmitter
@@ -62,7 +63,7 @@ def _resolve(alloc: AllocOp, swizzle: Swizzle, reader: IndexReader) -> None:
         access = use.operation
         if not isinstance(access, _ACCESSES):
             accepted = ", ".join(kind.name for kind in _ACCESSES)
-            raise TreadleError(f"{access.name} uses a swizzled buffer", access.location, accepted)
+            raise TreadleError(f"{access.name} uses a swizzled buffer", location_of(access), accepted)
         # The indices follow the buffer.
         last = use.index + old.get_num_dims()
         row, column = access.operands[last - 1], access.operands[last]

@@ -9,7 +9,7 @@ from math import prod
 from typing import cast
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ArrayAttr, FunctionType, IntegerAttr, ModuleOp, TensorType, UnknownLoc, i64
+from xdsl.dialects.builtin import ArrayAttr, FunctionType, IntegerAttr, ModuleOp, TensorType, i64
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
@@ -19,6 +19,7 @@ from treadle.dialects.graph import ConstantOp
 from treadle.dialects.graph.dtypes import byte_width, is_supported
 from treadle.dialects.host import BufferOp, LaunchOp
 from treadle.dialects.host import ReturnOp as EndOp
+from treadle.dialects.location import location_of
 from treadle.dialects.loop import KernelOp, memref_of
 from treadle.errors import TreadleError
 from treadle.passes.lower.arena import Arena, LiveRange, plan_arena
@@ -131,7 +132,8 @@ def _check_type(type: Attribute, op: Operation) -> None:
 
 
 def _place(op: Operation) -> str:
-    return "memory-plan" if isinstance(op.location, UnknownLoc) else f"memory-plan, {op.location}"
+    found = location_of(op)
+    return "memory-plan" if found is None else f"memory-plan, {found}"
 
 
 def _plan_buffers(

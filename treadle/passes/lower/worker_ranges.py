@@ -5,6 +5,7 @@ from __future__ import annotations
 from xdsl.dialects.builtin import UnknownLoc
 from xdsl.ir import SSAValue
 
+from treadle.dialects.location import location_of
 from treadle.dialects.loop import FuncOp, KernelOp
 from treadle.dialects.task import ForOp
 from treadle.errors import TreadleError
@@ -41,7 +42,7 @@ def _check(loop: ForOp, worker: SSAValue, present: int, kernel: str) -> None:
         consequence = f"workers {mapping.workers} to {present - 1} have none"
         accepted += f", or scf.if {name} < {mapping.workers} around it"
     message = f"task.for deals {mapping} to {mapping.workers} workers, but {name} counts {present}: {consequence}"
-    raise TreadleError(message, kernel if isinstance(loop.location, UnknownLoc) else loop.location, accepted)
+    raise TreadleError(message, kernel if isinstance(loop.location, UnknownLoc) else location_of(loop), accepted)
 
 
 __all__ = ["check_workers"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from treadle.dialects.graph import ComputeOp, FusedOp, ReduceOp, WholeOp
 from treadle.dialects.graph.compute import yielded_values
+from treadle.dialects.location import location_of
 from treadle.errors import TreadleError
 from treadle.schedules.template import Anchor
 
@@ -23,12 +24,12 @@ def anchor_of(fused: FusedOp) -> Anchor:
     ]
     if len(heavy) > 1:
         raise TreadleError(
-            f"group {fused.label.data!r} has {len(heavy)} anchors", fused.location, "one matmul or reduction"
+            f"group {fused.label.data!r} has {len(heavy)} anchors", location_of(fused), "one matmul or reduction"
         )
     if heavy:
         return heavy[0]
     results = yielded_values(fused.body)
     last = results[0].owner if len(results) == 1 else members[0]
     if not isinstance(last, ComputeOp):
-        raise TreadleError(f"group {fused.label.data!r} gives no graph.compute, and has no matmul", fused.location)
+        raise TreadleError(f"group {fused.label.data!r} gives no graph.compute, and has no matmul", location_of(fused))
     return last

@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from treadle.dialects.graph import FusedOp
+from treadle.dialects.location import location_of
 from treadle.dialects.schedule import UseAttr
 from treadle.errors import TreadleError
 from treadle.host import hardware_of
@@ -58,7 +59,7 @@ def default_schedule(fused: FusedOp, target: Target) -> UseAttr:
     template = default_template(anchor, target)
     if template is not None:
         return UseAttr.get(template.name, template.default(anchor, target))
-    raise TreadleError(f"no template for {target.name} schedules {anchor.name} of {anchor.type}", anchor.location)
+    raise TreadleError(f"no template for {target.name} schedules {anchor.name} of {anchor.type}", location_of(anchor))
 
 
 def tuned_schedule(fused: FusedOp, target: Target, database: Database) -> UseAttr | None:
