@@ -80,25 +80,22 @@ def compile(
     cached:    False compiles anew even what the cache has
     progress:  called with each step that begins, as text, and the fraction (0 to 1) that is done
 
-    Raises TreadleError that names the place and what would be accepted: a file that is no model, an unsupported
-    operator, shapes that do not fit, no compiler, a cache that cannot be written.
+    TreadleError: a file that is no model, an unsupported operator, shapes that do not fit, no compiler, and the like.
     """
     environment = load_environment()
     trace = environment.trace_dir if trace_dir is None else Path(trace_dir)
     chosen = resolve_target(target, device)
     emulation = Emulation(tuple(checks), counters, limit)
     check_device(device, emulation, chosen.name, chosen.kind)
-    tuned = None if database is None else open_database(Path(database).resolve())
-    decided = "" if tuned is None else tuned.fingerprint(hardware_of(chosen))
-    options = CompileOptions(parse_precision(precision), explain_fusion, "" if tuned is None else str(tuned.folder))
+    schedules, fingerprint = _tuned(database, chosen)
+    options = CompileOptions(parse_precision(precision), explain_fusion, schedules)
     source, extents = _Source.of(model), normalized(shapes)
     # The emulator runs the text: where NVRTC is absent, it needs no cubins.
     cubins = chosen.is_cuda and (device is None or nvrtc_is_installed())
-    toolchain = _toolchain(chosen, environment) if cubins or not chosen.is_cuda else "no nvrtc"
-    key = artifact_key(source.content, extents, str(chosen), toolchain, precision, decided)
-    store, artifact = store_of(environment), None
-    if cached and trace is None and not explain_fusion:
-        artifact = find_artifact(store, key, source.folder)
+    toolchain = _toolchain(chosen, environment, cubins)
+    key = artifact_key(source.content, extents, str(chosen), toolchain, precision, fingerprint)
+    store, may_be_cached = store_of(environment), cached and trace is None and not explain_fusion
+    artifact = find_artifact(store, key, source.folder) if may_be_cached else None
     if artifact is None:
         request = compile_request.CompileRequest(
             source.loadable(), chosen, extents, trace, options=options, cubins=cubins, progress=progress,
@@ -182,6 +179,19 @@ def _read(path: Path) -> bytes:
         raise TreadleError(f"cannot read the model: {error.strerror}", path, "the path of an .onnx file") from error
 
 
-def _toolchain(target: Target, environment: Environment) -> str:
+def _tuned(database: str | Path | None, target: Target) -> tuple[str, str]:
+    """The folder of a database of schedules, and a fingerprint of those for the target; both empty without a database.
+
+    TreadleError if it cannot be read.
+    """
+    if database is None:
+        return "", ""
+    tuned = open_database(Path(database).resolve())
+    return str(tuned.folder), tuned.fingerprint(hardware_of(target))
+
+
+def _toolchain(target: Target, environment: Environment, cubins: bool) -> str:
     """What compiles the printed text; TreadleError if there is none, before any work is done."""
-    return f"nvrtc {nvrtc_version()}" if target.is_cuda else find_toolchain(environment, target).identity()
+    if not target.is_cuda:
+        return find_toolchain(environment, target).identity()
+    return f"nvrtc {nvrtc_version()}" if cubins else "no nvrtc"

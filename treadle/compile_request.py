@@ -29,7 +29,7 @@ class CompileRequest:
 
     model:     path of an .onnx file, what `load_model` read, or a module of graph operators (which is changed)
     content:   the bytes of that file, if they were read already
-    shapes: extents of the dimensions that the file leaves dynamic
+    shapes:    extents of the dimensions that the file leaves dynamic
     trace_dir: where the numbered IR after each pass is written
     check:     verify the IR after each pass
     options:   precision, and what is explained
