@@ -10,9 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends.cuda.fake_libcuda.as_python import in_place_of_nvrtc
 from tests.backends.cuda.fake_libcuda.cases import ALONE, CASES, ONLY_PYCUDA, SLOW
 from tests.backends.cuda.fake_libcuda.setting import CAPACITY
 from tests.helpers.environment import environment_with
+from treadle.backends.cuda import compiler
+from treadle.backends.cuda.compiler import Unit, compile_cubin
+from treadle.target import Target
 
 ROOT = Path(__file__).parents[3]
 MODULE = "tests.backends.cuda.fake_libcuda.cases"
@@ -65,3 +69,10 @@ def test_on_the_fake_driver(binding: str, name: str, run: Run) -> None:
     together = tuple(each for each in TOGETHER if _can_run(binding, each))
     error = run(binding, (name,) if name in ALONE else together)[name]
     assert error is None, error
+
+
+def test_what_stands_in_for_nvrtc_is_called_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a rehearsal, which takes minutes, uses it otherwise."""
+    monkeypatch.setattr(compiler, "_compile", in_place_of_nvrtc)
+    cubin = compile_cubin(Unit("k", 'extern "C" __global__ void k(float *y) { *y = 1; }\n'), Target.parse("sm_80"))
+    assert cubin.image[1:4] == b"ELF" and list(cubin.resources) == ["k"]

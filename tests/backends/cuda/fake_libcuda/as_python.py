@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 import sys
+from collections.abc import Sequence
 
 from tests.backends.cuda.fake_libcuda.setting import image
 from treadle.backends.cuda import compiler
@@ -12,13 +13,19 @@ from treadle.backends.cuda.emulator.signature import kernels
 from treadle.backends.cuda.resources import Resources
 
 
-def emulated(unit: Unit, arch: str = "sm_80", options: object = ()) -> Cubin:
-    """In place of NVRTC: the text compiled for the emulator."""
+def emulated(unit: Unit, arch: str) -> Cubin:
+    """The text compiled for the emulator, as a cubin."""
     return Cubin(image(unit.text), arch, dict.fromkeys(kernels(unit.text), Resources(registers=32)))
 
 
+def in_place_of_nvrtc(unit: Unit, header: str, arch: str, options: Sequence[str]) -> Cubin:
+    """Compiles as `compiler._compile` does, for the emulator; it has a header and options of its own."""
+    del header, options
+    return emulated(unit, arch)
+
+
 if __name__ == "__main__":
-    compiler._compile = emulated
+    compiler._compile = in_place_of_nvrtc
     sys.argv = sys.argv[1:]
     if sys.argv[0] == "-m":
         sys.argv = sys.argv[1:]
