@@ -6,7 +6,8 @@ its type), a vector an array of rank 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,20 @@ _SIGNED = ("==", "!=", "<", "<=", ">", ">=")
 _ORDERED = {1: "==", 2: ">", 3: ">=", 4: "<", 5: "<=", 13: "!="}
 """The float comparisons whose answer for NaN is Python's, by code."""
 
+
+def _unsigned(a: int) -> int:
+    return a & 2**64 - 1
+
+
+_FOLDED: Mapping[type[Operation], Callable[[int, int], int]] = {
+    arith.AddiOp: int.__add__, arith.SubiOp: int.__sub__, arith.MuliOp: int.__mul__,
+    arith.FloorDivSIOp: int.__floordiv__,
+    arith.DivUIOp: lambda a, b: _unsigned(a) // b, arith.RemUIOp: lambda a, b: _unsigned(a) % b,
+}  # fmt: skip
+"""Operations on indices, of constants."""
+_COMPARED = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
+"""Comparisons in the order of `_SIGNED`."""
+
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 _CONVERSIONS = (
@@ -84,6 +99,27 @@ def expression(op: Operation) -> str | None:
     if kind in _INDEX and isinstance(operand, IndexType) and scalar:
         return _INDEX[kind]
     return _SCALAR.get(kind) if scalar else None
+
+
+def literal(text: str) -> int | None:
+    """The number that a constant index is in the text, `(3)`; None for a name."""
+    return int(text[1:-1]) if text.startswith("(") else None
+
+
+def folded(op: Operation, operands: Sequence[str]) -> str | None:
+    """The text of an operation on indices that are constants; None where one is not, or there is no result."""
+    found = [literal(text) for text in operands]
+    if len(found) != 2:
+        return None
+    a, b = found
+    if a is None or b is None:
+        return None
+    if isinstance(op, arith.CmpiOp):
+        code = op.predicate.value.data
+        return str(_COMPARED[code](a, b)) if code < len(_COMPARED) else None
+    compute = _FOLDED.get(type(op))
+    divides = isinstance(op, arith.DivUIOp | arith.RemUIOp | arith.FloorDivSIOp)
+    return None if compute is None or (divides and b == 0) else f"({compute(a, b)})"
 
 
 def function(op: Operation) -> Callable[..., Any]:
@@ -130,4 +166,4 @@ def _conversion(op: Operation) -> Callable[[Any], Any]:
     return lambda a: np.asarray(a).astype(dtype)[()]
 
 
-__all__ = ["constant", "element_of", "expression", "function"]
+__all__ = ["constant", "element_of", "expression", "folded", "function", "literal"]

@@ -20,7 +20,8 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from treadle.backends.reference import kernel_tiles, kernel_vectors
 from treadle.backends.reference.kernel_folds import folder
 from treadle.backends.reference.kernel_launch import LAUNCH, arrive, initial, space_of
-from treadle.backends.reference.kernel_scalars import constant, expression, function
+from treadle.backends.reference.kernel_loops import unrolled
+from treadle.backends.reference.kernel_scalars import constant, expression, folded, function
 from treadle.backends.reference.kernel_text import KernelText
 from treadle.backends.reference.kernel_tiles import WarpFunction, matrix_loader, multiply
 from treadle.backends.reference.kernel_vectors import lanes_of
@@ -120,6 +121,10 @@ class _Writer(KernelText):
             handler(op)
             return
         operands = [self.names[v] for v in op.operands]
+        known = folded(op, operands)
+        if known is not None:
+            self.names[op.results[0]] = known
+            return
         text = kernel_vectors.expression(op)
         if text is None and is_arithmetic(op):
             text = expression(op) or self._call(op, len(operands))
@@ -138,10 +143,23 @@ class _Writer(KernelText):
     def _for(self, op: scf.ForOp) -> None:
         counter, *carried = (self.define(arg) for arg in op.body.block.args)
         self.assign(carried, [self.names[v] for v in op.iter_args])
-        low, high, step = (self.names[v] for v in (op.lb, op.ub, op.step))
-        self.line(f"for {counter} in range({low}, {high}, {step}):")
-        self.write_block(op.body.block, carried)
+        rounds = unrolled(op, self.names)
+        if rounds is not None:
+            self._write_rounds(op.body.block, rounds, carried)
+        else:
+            low, high, step = (self.names[v] for v in (op.lb, op.ub, op.step))
+            self.line(f"for {counter} in range({low}, {high}, {step}):")
+            self.write_block(op.body.block, carried)
         self.names.update(zip(op.results, carried, strict=True))
+
+    def _write_rounds(self, block: Block, rounds: Sequence[Sequence[int]], carried: Sequence[str] = ()) -> None:
+        """A loop's body once for each round, whose coordinates are constants: what they index is known now."""
+        self.line("if True:")
+        for coordinates in rounds:
+            self.names.update((arg, f"({at})") for arg, at in zip(block.args, coordinates, strict=False))
+            self.write_block(block, carried)
+        if not rounds:
+            self.line("  pass")
 
     def _if(self, op: scf.IfOp) -> None:
         results = [self.define(result) for result in op.results]
@@ -152,8 +170,12 @@ class _Writer(KernelText):
             self.write_block(op.false_region.block, results)
 
     def _task_for(self, op: task.ForOp) -> None:
-        worker = "0" if op.worker is None else self.names[op.worker]
+        worker = "(0)" if op.worker is None else self.names[op.worker]
         mapping = op.mapping.data
+        rounds = unrolled(op, self.names)
+        if rounds is not None:
+            self._write_rounds(op.body.block, rounds)
+            return
         self.line(f"if not 0 <= {worker} < {mapping.workers}: fault({self.number_of(op)}, {worker})")
         coordinates = [self.define(arg) for arg in op.body.block.args]
         self.line(f"for {', '.join(coordinates)}, in {self.bind(cache(mapping))}({worker}):")

@@ -12,6 +12,7 @@ from xdsl.dialects.builtin import MemRefType, NoneAttr
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from treadle.backends.reference.kernel_launch import is_of_launch
+from treadle.backends.reference.kernel_scalars import literal
 from treadle.dialects import loop, task
 from treadle.errors import TreadleError
 
@@ -65,7 +66,8 @@ class KernelText:
         """Writes the check of an access to `lanes` elements of the last dimension; gives its flat offset."""
         shape = self.shape(op, cast("MemRefType[Attribute]", buffer.type))
         names = [self.names[i] for i in indices]
-        checks = [f"0 <= {i} < {extent}" for i, extent in zip(names, shape, strict=True)]
+        extents = zip(names, shape, strict=True)
+        checks = [f"0 <= {i} < {extent}" for i, extent in extents if literal(i) not in range(extent)]
         if lanes != "1":
             checks.append(f"{names[-1]} + {lanes} <= {shape[-1]}")
         if checks:
@@ -133,8 +135,14 @@ class KernelText:
 
 def _offset(names: Sequence[str], shape: Sequence[int]) -> str:
     """The flat offset of an element of a row-major buffer."""
-    strides = [prod(shape[n + 1 :]) for n in range(len(shape))]
-    return " + ".join(f"{i} * {s}" for i, s in zip(names, strides, strict=True)) or "0"
+    start, terms = 0, list[str]()
+    for n, i in enumerate(names):
+        known, stride = literal(i), prod(shape[n + 1 :])
+        if known is not None:
+            start += known * stride
+        else:
+            terms.append(i if stride == 1 else f"{i} * {stride}")
+    return " + ".join([*terms, str(start)] if start or not terms else terms)
 
 
 __all__ = ["KernelText"]
