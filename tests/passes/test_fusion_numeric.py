@@ -11,6 +11,7 @@ from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 
 import treadle
+from tests.helpers.arena_overlaps import overlaps
 from tests.helpers.graphs import Array, Graph, name_arguments, random, run_passes
 from tests.helpers.random_graphs import WHOLE_STEPS, random_graph, sharing_graph
 from treadle.backends.cuda.emulator import CHECKS
@@ -43,7 +44,6 @@ from treadle.passes.graph.graph_inline import GraphInlinePass
 from treadle.passes.legality import check_legal
 from treadle.passes.loop.loop_fuse_epilogue import LoopFuseEpiloguePass
 from treadle.passes.loop.loop_fuse_prologue import LoopFuseProloguePass
-from treadle.passes.lower.arena_overlaps import overlaps
 from treadle.passes.schedule.schedule_instantiate import ScheduleInstantiatePass
 from treadle.passes.schedule.schedule_select import ScheduleSelectPass
 from treadle.target import Target

@@ -13,13 +13,14 @@ from xdsl.dialects import arith, func, memref, scf
 from xdsl.dialects.builtin import Builtin, IntegerAttr, ModuleOp, i64
 from xdsl.parser import Parser
 
+from tests.helpers.arena_overlaps import overlaps
 from treadle.backends.program import BufferRef, read_program
 from treadle.backends.reference.run_module import run_module
 from treadle.dialects.graph import GRAPH
 from treadle.dialects.host import HOST, BufferOp
 from treadle.dialects.loop import LOOP, FuncOp
 from treadle.errors import TreadleError
-from treadle.passes.lower.memory_plan import MemoryPlanPass, overlaps
+from treadle.passes.lower.memory_plan import MemoryPlanPass
 
 CONTEXT = Context()
 for dialect in (Builtin, arith.Arith, func.Func, memref.MemRef, scf.Scf, GRAPH, HOST, LOOP):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from xdsl.dialects.builtin import ModuleOp, StringAttr, SymbolRefAttr
 
@@ -55,17 +56,32 @@ def kernel_identifier(symbol: str) -> str:
     return f"{name}_kernel" if name in LIBRARY else name
 
 
+class UniqueNames:
+    """Gives each name once."""
+
+    def __init__(self, taken: Iterable[str] = ()):
+        self._used = set(taken)
+        self._numbers: dict[str, int] = {}
+        """The last number that was tried as a suffix of each name."""
+
+    def unique(self, name: str) -> str:
+        """The name, with the first number appended that makes it unique."""
+        number, found = self._numbers.get(name, 1), name
+        while found in self._used:
+            number += 1
+            found = f"{name}_{number}"
+        self._numbers[name] = max(1, number - 1)
+        self._used.add(found)
+        return found
+
+
 def rename_kernels(module: ModuleOp) -> None:
     """Gives each `loop.func` a symbol that can be printed as it is, all different, and its launches the same."""
     renamed: dict[str, str] = {}
-    given: set[str] = set()
+    names = UniqueNames()
     for kernel in [op for op in module.ops if isinstance(op, FuncOp)]:
         symbol = kernel.sym_name.data
-        name, count = kernel_identifier(symbol), 0
-        while name in given:
-            count += 1
-            name = f"{kernel_identifier(symbol)}_{count}"
-        given.add(name)
+        name = names.unique(kernel_identifier(symbol))
         renamed[symbol] = name
         kernel.sym_name = StringAttr(name)
     for launch in module.walk():

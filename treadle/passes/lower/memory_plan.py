@@ -23,7 +23,6 @@ from treadle.dialects.location import location_of
 from treadle.dialects.loop import KernelOp, memref_of
 from treadle.errors import TreadleError
 from treadle.passes.lower.arena import Arena, LiveRange, plan_arena
-from treadle.passes.lower.arena_overlaps import overlaps
 from treadle.passes.lower.copy_kernel import copy_returned_values
 from treadle.passes.lower.launch_memory import LaunchMemory
 from treadle.passes.lower.outline_kernels import outline
@@ -204,4 +203,4 @@ def _planned_main(main: FuncOp, end: ReturnOp, ops: Sequence[Operation], arena_b
     return planned
 
 
-__all__ = ["MemoryPlanPass", "overlaps"]
+__all__ = ["MemoryPlanPass"]

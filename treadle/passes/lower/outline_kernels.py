@@ -8,6 +8,7 @@ from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Block, Operation, SSAValue
 
 from treadle.dialects.loop import FuncOp, KernelOp
+from treadle.passes.lower.identifiers import UniqueNames
 
 Key = tuple[Hashable, ...]
 
@@ -18,7 +19,7 @@ def outline(kernels: Sequence[KernelOp], taken: Iterable[str] = ()) -> tuple[lis
     A function is named after the first kernel that becomes it, with `_2`, `_3`, ... appended where that name
     is `taken` or belongs to another body. Its comment says how many differently commented kernels share it.
     """
-    unique = _Names(taken).unique
+    unique = UniqueNames(taken).unique
     functions: dict[Key, FuncOp] = {}
     comments: dict[Key, list[str]] = {}
     names: list[str] = []
@@ -62,25 +63,6 @@ def _function(kernel: KernelOp, name: str) -> FuncOp:
     function.min_blocks_per_sm = kernel.min_blocks_per_sm
     function.location = kernel.location
     return function
-
-
-class _Names:
-    """Gives each name once."""
-
-    def __init__(self, taken: Iterable[str]):
-        self._used = set(taken)
-        self._numbers: dict[str, int] = {}
-        """The last number that was tried as a suffix of each name."""
-
-    def unique(self, name: str) -> str:
-        """The name, with the first number appended that makes it unique."""
-        number, found = self._numbers.get(name, 1), name
-        while found in self._used:
-            number += 1
-            found = f"{name}_{number}"
-        self._numbers[name] = max(1, number - 1)
-        self._used.add(found)
-        return found
 
 
 def _joined(comments: Sequence[str]) -> str:
