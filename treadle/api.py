@@ -49,6 +49,7 @@ def compile(
     *,
     precision: str = "f32",
     database: str | Path | None = None,
+    after: str | None = None,
     threads: int | None = None,
     device: Device | None = None,
     checks: Sequence[str] = (),
@@ -61,8 +62,8 @@ def compile(
 ) -> CompiledModel:
     """Compiles a model, or takes it from the cache.
 
-    model:     path of an .onnx file, an onnx.ModelProto that holds its weights, or a module whose @main is of graph
-               operators (left as it is)
+    model:     path of an .onnx or .mlir file, an onnx.ModelProto that holds its weights, or a module whose @main is of
+               graph operators (left as it is)
     target:    "cpu" for this machine's processor, "avx2" or "sm_80" and the like, a `Target` or its text for other
                hardware ("sm_80{multiprocessors=56}"), or "cuda" for the GPU at hand (the emulator's: sm_80)
     shapes:    a shape for each input that the file leaves dynamic, such as `{"x": (1, 3, 48, 320)}`, or an extent for
@@ -70,6 +71,7 @@ def compile(
     precision: "f16" or "bf16" for the operands and results of products, convolutions and attention (weights take half
                the memory; sums, norms and functions stay f32), "tf32" for their tensor-core arithmetic only
     database:  folder of tuned schedules (`treadle tune`), which are taken where it has some for this hardware
+    after:     of a module: the stage that left it, such as "schedule", whose decisions may have been edited
     threads:   cpu: threads of a call; default: the variable TREADLE_NUM_THREADS
     device:    "emulator" runs a GPU target's kernels on the CPU, and needs no NVRTC; default: the target's own hardware
     checks:    emulator: what is checked of every memory access and barrier, see `treadle.backends.cuda.emulator`
@@ -93,13 +95,13 @@ def compile(
     # The emulator runs the text: where NVRTC is absent, it needs no cubins.
     cubins = chosen.is_cuda and (device is None or nvrtc_is_installed())
     toolchain = _toolchain(chosen, environment, cubins)
-    key = artifact_key(source.content, extents, str(chosen), toolchain, precision, fingerprint)
+    key = artifact_key(source.content, extents, str(chosen), toolchain, precision, f"{fingerprint} {after}")
     store, may_be_cached = store_of(environment), cached and trace is None and not explain_fusion
     artifact = find_artifact(store, key, source.folder) if may_be_cached else None
     if artifact is None:
         request = compile_request.CompileRequest(
             source.loadable(), chosen, extents, trace, options=options, cubins=cubins, progress=progress,
-            content=source.file_content,
+            content=source.file_content, after=after,
         )  # fmt: skip
         artifact = store_artifact(store, key, partial(artifact_writer.write_artifact, request))
     return CompiledModel(artifact, threads, device=device, emulation=emulation)

@@ -27,25 +27,18 @@ def artifact_key(
     target: str,
     toolchain: str,
     precision: str = "f32",
-    database: str = "",
+    decided: str = "",
 ) -> str:
     """The key under which the cache has the result of compiling `model`.
 
     It covers the model's bytes, the given shapes, the target, the precision, the compiler that makes the code
-    (`toolchain`), the fingerprint of a database of schedules and this package's own sources. External data is not
-    covered: `find_artifact` compares it.
+    (`toolchain`), where decisions come from (`decided`) and this package's own sources. External data is not covered:
+    `find_artifact` compares it.
     """
     hasher = hashlib.sha256()
     given = repr(sorted((name, tuple(shape)) for name, shape in shapes.items()))
-    for part in (
-        hashlib.sha256(model).hexdigest(),
-        given,
-        target,
-        precision,
-        toolchain,
-        database,
-        source_fingerprint(),
-    ):
+    parts = hashlib.sha256(model).hexdigest(), given, target, precision, toolchain, decided, source_fingerprint()
+    for part in parts:
         hasher.update(f"{len(part)}:{part}".encode())
     return hasher.hexdigest()
 

@@ -16,7 +16,7 @@ from treadle.backends.c.write_artifact import write_kernels as write_c
 from treadle.backends.cuda.write_artifact import write_kernels as write_cuda
 from treadle.backends.interface import program_interface
 from treadle.backends.program import ProgramConstant, TensorSpec, planned_main, read_program
-from treadle.compile_request import LOWERING, CompileRequest, lowered_module
+from treadle.compile_request import LOWERING, CompileRequest, is_ir_file, lowered_module
 from treadle.dialects.graph.attributes import BlobAttr
 from treadle.dialects.graph.store import default_store
 from treadle.frontends.onnx.loader import LoadedModel, load_model
@@ -32,7 +32,8 @@ def write_artifact(request: CompileRequest, folder: Path) -> str:
     Raises what import, passes, printers and compilers raise.
     """
     model = request.model
-    loaded = load_model(model, request.content) if isinstance(model, Path) else model
+    is_onnx = isinstance(model, Path) and not is_ir_file(model)
+    loaded = load_model(model, request.content) if isinstance(model, Path) and is_onnx else model
     module = lowered_module(replace(request, model=loaded))
     program = read_program(module)
     target = request.target

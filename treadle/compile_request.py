@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.utils.exceptions import ParseError, VerifyException
 
 from treadle.compile_options import CompileOptions
 from treadle.compiler import lower, passes_of, stages_between
+from treadle.dialects.located_parser import LocatedParser
 from treadle.dialects.registry import treadle_context
+from treadle.errors import TreadleError
 from treadle.frontends.onnx.importer import import_loaded
 from treadle.frontends.onnx.loader import LoadedModel, load_model
 from treadle.passes.entry import check_entry
@@ -19,6 +22,7 @@ from treadle.progress import Progress, no_progress
 from treadle.shapes import Shapes
 from treadle.target import Target
 
+IR_SUFFIX = ".mlir"
 LOWERING = 0.6
 """The fraction of a compilation that lowering takes; for the display only."""
 
@@ -27,8 +31,9 @@ LOWERING = 0.6
 class CompileRequest:
     """What is to be compiled.
 
-    model:     path of an .onnx file, what `load_model` read, or a module of graph operators (which is changed)
+    model:     path of an .onnx or .mlir file, what `load_model` read, or a module (which is changed)
     content:   the bytes of that file, if they were read already
+    after:     the stage that left the module; None: it is of graph operators, and no stage has run
     shapes:    extents of the dimensions that the file leaves dynamic
     trace_dir: where the numbered IR after each pass is written
     check:     verify the IR after each pass
@@ -46,25 +51,67 @@ class CompileRequest:
     cubins: bool = True
     progress: Progress = no_progress
     content: bytes | None = None
+    after: str | None = None
 
 
 def lowered_module(request: CompileRequest, to: str | None = None) -> ModuleOp:
     """The request's module after stage `to` (default: the last). Raises what import and the passes raise."""
     request.progress("importing the model", 0.0)
-    if isinstance(request.model, ModuleOp):
-        module = request.model
-        verify(module, "as it was given")
-        check_entry(module)
-    else:
-        loaded = load_model(request.model, request.content) if isinstance(request.model, Path) else request.model
-        module = import_loaded(loaded, dict(request.shapes))
+    module = _given_module(request)
     instruments = _instruments(request, module, to)
-    lower(treadle_context(), module, request.target, to=to, instruments=instruments, options=request.options)
+    lower(
+        treadle_context(), module, request.target, after=request.after, to=to, instruments=instruments,
+        options=request.options,
+    )  # fmt: skip
     return module
 
 
+def read_module(text: str, name: str) -> ModuleOp:
+    """The module of a text, verified; TreadleError with `name`, line and column where it does not parse or verify."""
+    try:
+        module = LocatedParser(treadle_context(), text, name).parse_module()
+    except (ParseError, VerifyException) as error:
+        where, message = (error.span.get_location(), error.msg) if isinstance(error, ParseError) else (name, str(error))
+        raise TreadleError(" ".join(message.split()), where, "IR text of xDSL's and Treadle's dialects") from error
+    verify(module, "as it was read")
+    return module
+
+
+def is_ir_file(path: Path) -> bool:
+    """Whether a model's file is IR rather than ONNX, by its name."""
+    return path.suffix == IR_SUFFIX
+
+
+def _given_module(request: CompileRequest) -> ModuleOp:
+    """The module that the request gives, or that its file becomes."""
+    model = request.model
+    if isinstance(model, Path) and is_ir_file(model):
+        model = read_module(_text(model, request.content), str(model))
+    if not isinstance(model, ModuleOp):
+        if request.after is not None:
+            accepted = f"a module, or a {IR_SUFFIX} file, which that stage left"
+            raise TreadleError(f"the model is ONNX, which stage '{request.after}' does not give", "compile", accepted)
+        loaded = load_model(model, request.content) if isinstance(model, Path) else model
+        return import_loaded(loaded, dict(request.shapes))
+    if request.shapes:
+        raise TreadleError("shapes are given for a module, whose tensors have theirs", "compile", "no shapes")
+    verify(model, "as it was given")
+    if request.after is None:
+        check_entry(model)
+    return model
+
+
+def _text(path: Path, content: bytes | None) -> str:
+    try:
+        return (path.read_bytes() if content is None else content).decode()
+    except OSError as error:
+        raise TreadleError(f"cannot read: {error.strerror}", path, "a file of IR text") from error
+    except UnicodeDecodeError as error:
+        raise TreadleError(f"cannot read: {error.reason}", path, "IR text in UTF-8") from error
+
+
 def _instruments(request: CompileRequest, module: ModuleOp, to: str | None) -> list[Instrument]:
-    total = sum(len(passes_of(stage, request.target)) for stage in stages_between(None, to))
+    total = sum(len(passes_of(stage, request.target)) for stage in stages_between(request.after, to))
     done = 0
 
     def announce(name: str) -> None:

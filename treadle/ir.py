@@ -19,16 +19,16 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
-from xdsl.utils.exceptions import DiagnosticException, ParseError, VerifyException
+from xdsl.utils.exceptions import DiagnosticException
 
 from treadle import compiler
 from treadle.api import resolve_target
 from treadle.backends.reference.run_module import run_module
 from treadle.compile_options import CompileOptions, parse_precision
+from treadle.compile_request import read_module
 from treadle.dialects.graph import ConstantOp
 from treadle.dialects.graph.dtypes import element_type
 from treadle.dialects.graph.store import constant_attribute
-from treadle.dialects.located_parser import LocatedParser
 from treadle.dialects.model_nodes import name_hint, node_location
 from treadle.dialects.printing import ir_text
 from treadle.dialects.registry import treadle_context
@@ -49,13 +49,7 @@ def context() -> Context:
 
 def parse(text: str, name: str = "text") -> ModuleOp:
     """The module of a text, verified; TreadleError with `name`, line and column where it does not parse or verify."""
-    try:
-        module = LocatedParser(treadle_context(), text, name).parse_module()
-    except (ParseError, VerifyException) as error:
-        where, message = (error.span.get_location(), error.msg) if isinstance(error, ParseError) else (name, str(error))
-        raise TreadleError(" ".join(message.split()), where, "IR text of xDSL's and Treadle's dialects") from error
-    verify(module, "as it was read")
-    return module
+    return read_module(text, name)
 
 
 def print_text(module: ModuleOp) -> str:

@@ -44,7 +44,7 @@ def compile_command(args: argparse.Namespace) -> int:
     with progress_bar() as progress:
         model = compile(
             args.model, args.target or "cpu", shapes, precision=args.precision or "f32", trace_dir=trace,
-            database=args.database,
+            database=args.database, after=args.after,
             explain_fusion=args.explain_fusion, progress=progress,
         )  # fmt: skip
     model.save(output)
@@ -63,7 +63,7 @@ def _write_stage(args: argparse.Namespace, output: Path, shapes: dict[str, tuple
     with progress_bar() as progress:
         options = CompileOptions(args.precision or "f32", args.explain_fusion, _database(args.database))
         request = compile_request.CompileRequest(
-            Path(args.model), target, shapes, trace, options=options, progress=progress
+            Path(args.model), target, shapes, trace, options=options, progress=progress, after=args.after
         )
         module = compile_request.lowered_module(request, args.to)
     text = instruments.ir_text(module)

@@ -105,7 +105,7 @@ def _packaged(path: Path, args: argparse.Namespace) -> CompiledModel:
     """The compiled model in a folder; TreadleError for an option that only the .onnx file could follow."""
     asked = {
         "--check": args.check, "--shape": args.shape, "--target": args.target, "--precision": args.precision,
-        "--database": args.database,
+        "--database": args.database, "--from": args.after,
         "--explain-fusion": args.explain_fusion,
     }  # fmt: skip
     for option, value in asked.items():
@@ -126,6 +126,7 @@ def _compiled(shapes: Mapping[str, Sequence[int]], args: argparse.Namespace, pro
         shapes,
         precision=args.precision or "f32",
         database=args.database,
+        after=args.after,
         threads=args.threads,
         device=args.device,
         checks=_checks(args),
@@ -189,7 +190,8 @@ def _sanitize(model: CompiledModel) -> int:
 
 def _check(path: Path, model: CompiledModel, inputs: dict[str, Array], outputs: dict[str, Array]) -> int:
     """A line for each output of the model and of ONNX Runtime; 1 if one of them differs from the definition."""
-    own, reference = oracle.check_model(path, inputs, outputs, parse_precision(model.manifest.precision))
+    precision = parse_precision(model.manifest.precision)
+    own, reference = oracle.check_model(path, inputs, outputs, precision)
     for result in own:
         print(result)
     for result in reference:

@@ -75,9 +75,10 @@ def _parser() -> Parser:
 
 
 def _add_compile(parser: argparse.ArgumentParser) -> None:
-    _add_model(parser, "an .onnx file")
+    _add_model(parser, "an .onnx file, or an .mlir file that `--to` wrote")
     _add_target(parser)
     _add_settings(parser)
+    _add_from(parser)
     _add_database(parser)
     parser.add_argument("--to", metavar="STAGE", help="write the IR after STAGE instead of code")
     parser.add_argument("--trace", metavar="DIR", help="write the numbered IR after every pass")
@@ -87,9 +88,10 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
-    _add_model(parser, "an .onnx file, or a folder that `treadle compile` wrote")
+    _add_model(parser, "an .onnx file, an .mlir file, or a folder that `treadle compile` wrote")
     _add_target(parser)
     _add_settings(parser)
+    _add_from(parser)
     _add_database(parser)
     parser.add_argument(
         "--input",
@@ -190,6 +192,12 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
 
 def _add_database(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--database", metavar="DIR", help="take schedules that `treadle tune` found, where it has some")
+
+
+def _add_from(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--from", dest="after", metavar="STAGE", help="of an .mlir file: the stage that wrote it; without, none has run"
+    )
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
