@@ -7,6 +7,7 @@ status is 1 if there was one. At the end follows what the models covered.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import sys
 import time
 import warnings
@@ -41,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     batches = [chosen.seeds] if chosen.seeds else _new_seeds(chosen.seconds or 60)
     warnings.simplefilter("error")
+    faulthandler.enable()
     with TemporaryDirectory(prefix="treadle-cache-") as cache, pytest.MonkeyPatch.context() as patch:
         patch.setenv("TREADLE_CACHE_DIR", cache)
         return _run(batches, chosen.folder, bool(chosen.seeds))
@@ -63,9 +65,10 @@ def _run(batches: Iterable[Sequence[int]], folder: Path, repeated: bool) -> int:
 
 
 def _new_seeds(seconds: float) -> Iterator[Sequence[int]]:
-    """Seeds from the clock, batch by batch."""
+    """Seeds from the clock, batch by batch, each named first: who crashes, names nothing."""
     first, end = time.time_ns() // 1000 % 10**9, time.monotonic() + seconds
     while time.monotonic() < end:
+        print(f"seeds {first} to {first + TOGETHER - 1}", flush=True)
         yield range(first, first + TOGETHER)
         first += TOGETHER
 

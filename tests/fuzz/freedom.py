@@ -43,6 +43,10 @@ def _beyond(terms: Callable[[Array], Array]) -> Applies:
     return lambda x: _of_integers(x) and bool(terms(x[0].astype(np.float64)).sum() > np.iinfo(x[0].dtype).max)
 
 
+def _inexact_product(x: Operands) -> bool:
+    return _of_integers(x) and bool(np.abs(x[0].astype(np.float64)).prod() >= 2.0**53)
+
+
 _APPROXIMATED = Freedom("approximates to an absolute error")
 _NAN = Freedom("elements that are NaN", _any(np.isnan))
 _CANCELS = Freedom("cancels: the mean of squares less the square of the mean")
@@ -50,17 +54,18 @@ _EMPTY = Freedom("reductions of nothing: a mean of 0, or another shape", lambda 
 _OF_OPERATORS: Mapping[str, Freedom] = {
     **dict.fromkeys(("Erf", "Gelu", "Tanh", "Sigmoid", "Mish", "Swish", "Sin", "Cos"), _APPROXIMATED),
     **dict.fromkeys(("ArgMax", "ArgMin", "Max", "Min", "MaxPool", "ReduceMax", "ReduceMin"), _NAN),
-    **dict.fromkeys(("Sign", "Relu", "GlobalMaxPool"), _NAN),
+    **dict.fromkeys(("Sign", "Relu", "GlobalMaxPool", "Softmax", "LogSoftmax"), _NAN),
     "ReduceLogSumExp": Freedom("elements that are NaN, and integers", lambda x: _NAN.applies(x) or _of_integers(x)),
     **dict.fromkeys(("ReduceL2", "ReduceLogSum"), Freedom("functions of integers, step by step", _of_integers)),
     "ReduceL1": Freedom("sums of integers that wrap", _beyond(np.abs)),
     "ReduceSumSquare": Freedom("sums of integers that wrap", _beyond(np.square)),
-    "LRN": Freedom("adds and subtracts squares that are infinite", _any(lambda x: ~np.isfinite(x * x))),
+    "ReduceProd": Freedom("products of integers by way of float64", _inexact_product),
+    "LRN": Freedom("cancels: adds and subtracts the squares of a window that moves"),
     "Clip": Freedom("bounds that are left out: the ends of the type", _any(lambda x: ~np.isfinite(x))),
     **dict.fromkeys(("MeanVarianceNormalization", "LayerNormalization"), _CANCELS),
     "Cast": Freedom("floats beyond the integers of a type", _beyond_integers),
     "Conv": Freedom("multiplies infinite weights by its padding", lambda x: not np.isfinite(x[1]).all()),
-    "InstanceNormalization": Freedom("cancels: x * a + (b - mean * a)"),
+    **dict.fromkeys(("BatchNormalization", "InstanceNormalization"), Freedom("cancels: x * a + (b - mean * a)")),
     "Gather": Freedom("rejects indices out of range"),
 }
 
