@@ -47,6 +47,11 @@ def _inexact_product(x: Operands) -> bool:
     return _of_integers(x) and bool(np.abs(x[0].astype(np.float64)).prod() >= 2.0**53)
 
 
+def _power_beyond(x: Operands) -> bool:
+    base, exponent = (np.abs(operand.astype(np.float64)) for operand in x)
+    return _of_integers(x) and bool((base**exponent > np.iinfo(x[0].dtype).max).any())
+
+
 _APPROXIMATED = Freedom("approximates to an absolute error")
 _NAN = Freedom("elements that are NaN", _any(np.isnan))
 _CANCELS = Freedom("cancels: the mean of squares less the square of the mean")
@@ -60,10 +65,12 @@ _OF_OPERATORS: Mapping[str, Freedom] = {
     "ReduceL1": Freedom("sums of integers that wrap", _beyond(np.abs)),
     "ReduceSumSquare": Freedom("sums of integers that wrap", _beyond(np.square)),
     "ReduceProd": Freedom("products of integers by way of float64", _inexact_product),
+    "Pow": Freedom("powers that are no integers of the type", _power_beyond),
     "LRN": Freedom("cancels: adds and subtracts the squares of a window that moves"),
     "Clip": Freedom("bounds that are left out: the ends of the type", _any(lambda x: ~np.isfinite(x))),
     **dict.fromkeys(("MeanVarianceNormalization", "LayerNormalization"), _CANCELS),
-    "Cast": Freedom("floats beyond the integers of a type", _beyond_integers),
+    **dict.fromkeys(("Cast", "CastLike"), Freedom("floats beyond the integers of a type", _beyond_integers)),
+    "MatMul": Freedom("products of nothing: another batch", lambda operands: any(x.size == 0 for x in operands)),
     "Conv": Freedom("multiplies infinite weights by its padding", lambda x: not np.isfinite(x[1]).all()),
     **dict.fromkeys(("BatchNormalization", "InstanceNormalization"), Freedom("cancels: x * a + (b - mean * a)")),
     "Gather": Freedom("rejects indices out of range"),
