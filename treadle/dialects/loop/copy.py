@@ -218,6 +218,7 @@ class AsyncCopyOp(IRDLOperation):
         if self.predicate is not None:
             printer.print_string(" where ")
             printer.print_ssa_value(self.predicate)
+        printer.print_op_attributes(self.attributes)
         printer.print_string(" : ")
         printer.print_list((self.source.type, self.buffer.type), printer.print_attribute)
 
@@ -228,10 +229,11 @@ class AsyncCopyOp(IRDLOperation):
         parser.parse_punctuation(",")
         buffer, indices = parser.parse_unresolved_operand(), parse_indices(parser)
         predicate = parser.parse_operand(i1) if parser.parse_optional_keyword("where") is not None else None
+        attributes = parser.parse_optional_attr_dict()
         source_type = parse_memref(parser)
         parser.parse_punctuation(",")
         type = parser.parse_type()
-        return cls(
+        op = cls(
             extent,
             parser.resolve_operand(source, source_type),
             source_indices,
@@ -239,6 +241,8 @@ class AsyncCopyOp(IRDLOperation):
             indices,
             predicate,
         )
+        op.attributes |= attributes
+        return op
 
 
 @irdl_op_definition

@@ -137,6 +137,7 @@ class StridedLoadOp(_StridedAccess):
             printer.print_ssa_value(self.mask)
             printer.print_string(" else ")
             printer.print_ssa_value(self.otherwise)
+        printer.print_op_attributes(self.attributes)
         printer.print_string(" : ")
         printer.print_list((self.buffer.type, self.result.type), printer.print_attribute)
 
@@ -151,11 +152,12 @@ class StridedLoadOp(_StridedAccess):
             mask = parser.parse_unresolved_operand()
             parser.parse_keyword("else")
             otherwise = parser.parse_unresolved_operand()
+        attributes = parser.parse_optional_attr_dict()
         parser.parse_punctuation(":")
         memory = parser.parse_type()
         parser.parse_punctuation(",")
         type = parse_vector(parser)
-        return cls(
+        op = cls(
             parser.resolve_operand(buffer, memory),
             indices,
             stride,
@@ -163,6 +165,8 @@ class StridedLoadOp(_StridedAccess):
             None if mask is None else parser.resolve_operand(mask, mask_of(type)),
             None if otherwise is None else parser.resolve_operand(otherwise, type),
         )
+        op.attributes |= attributes
+        return op
 
 
 @irdl_op_definition
@@ -206,6 +210,7 @@ class StridedStoreOp(_StridedAccess):
         if self.mask is not None:
             printer.print_string(" where ")
             printer.print_ssa_value(self.mask)
+        printer.print_op_attributes(self.attributes)
         printer.print_string(" : ")
         printer.print_list((self.buffer.type, self.value.type), printer.print_attribute)
 
@@ -218,14 +223,17 @@ class StridedStoreOp(_StridedAccess):
         parser.parse_keyword("by")
         stride = parser.parse_integer(allow_boolean=False)
         mask = parser.parse_unresolved_operand() if parser.parse_optional_keyword("where") else None
+        attributes = parser.parse_optional_attr_dict()
         parser.parse_punctuation(":")
         memory = parser.parse_type()
         parser.parse_punctuation(",")
         type = parse_vector(parser)
-        return cls(
+        op = cls(
             parser.resolve_operand(value, type),
             parser.resolve_operand(buffer, memory),
             indices,
             stride,
             None if mask is None else parser.resolve_operand(mask, mask_of(type)),
         )
+        op.attributes |= attributes
+        return op

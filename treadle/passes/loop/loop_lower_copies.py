@@ -116,7 +116,9 @@ def _start_group(copy: CopyOp, load: LoadOp, elements: Elements, first: int, wid
     source = [elements.at(index, number, point) for index in load.indices]
     predicate = None if load.predicate is None else elements.at(load.predicate, number, point)
     column = copy.indices[-1] if first == 0 else _placed(arith.AddiOp(copy.indices[-1], number), copy)
-    _placed(AsyncCopyOp(width, load.buffer, source, copy.buffer, [*copy.indices[:-1], column], predicate), copy)
+    group = AsyncCopyOp(width, load.buffer, source, copy.buffer, [*copy.indices[:-1], column], predicate)
+    group.attributes |= load.attributes
+    _placed(group, copy)
 
 
 def _copy_by_loop(copy: CopyOp) -> None:

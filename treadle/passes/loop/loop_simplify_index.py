@@ -87,6 +87,7 @@ class _Simplifier:
                 if op.predicate is not None and self._truth.get(op.predicate):
                     whole = AsyncCopyOp(op.count, op.source, op.source_indices, op.buffer, op.indices)
                     whole.location = op.location
+                    whole.attributes |= op.attributes
                     Rewriter.replace_op(op, whole)
             else:
                 self._operands(op, emitter)

@@ -142,6 +142,7 @@ class _LoopRewriter:
         assert isinstance(op, LoadOp)
         load = vector.LoadOp(op.buffer, self._vectorizer.write_indices(access, start, at), access.type)
         load.location = op.location
+        load.attributes |= op.attributes
         if op.predicate is None or op.otherwise is None:
             return at.insert(load).results[0]
         predicate = self._vectorizer.write_predicate(op.predicate, start, at)
@@ -154,6 +155,7 @@ class _LoopRewriter:
         op = access.op
         store = vector.StoreOp(value, op.buffer, self._vectorizer.write_indices(access, start, at))
         store.location = op.location
+        store.attributes |= op.attributes
         if op.predicate is None:
             at.insert(store)
             return

@@ -67,5 +67,6 @@ def _retype(alloc: AllocOp, lanes: int, reader: IndexReader) -> None:
         else:
             access = memref.StoreOp.get(op.vector, new.buffer, indices)
         access.location = op.location
+        access.attributes |= op.attributes
         Rewriter.replace_op(op, access)
     Rewriter.erase_op(alloc)
