@@ -65,7 +65,7 @@ def compile(
     model:     path of an .onnx or .mlir file, an onnx.ModelProto that holds its weights, or a module whose @main is of
                graph operators (left as it is)
     target:    "cpu" for this machine's processor, "avx2" or "sm_80" and the like, a `Target` or its text for other
-               hardware ("sm_80{multiprocessors=56}"), or "cuda" for the GPU at hand (the emulator's: sm_80)
+               hardware ("sm_80{multiprocessors=56}"), or "cuda" for this machine's GPU (the emulator's: sm_80)
     shapes:    a shape for each input that the file leaves dynamic, such as `{"x": (1, 3, 48, 320)}`, or an extent for
                each dynamic dimension by its name, `{"batch": 1}`
     precision: "f16" or "bf16" for the operands and results of products, convolutions and attention (weights take half
@@ -92,8 +92,7 @@ def compile(
     schedules, fingerprint = _tuned(database, chosen)
     options = CompileOptions(parse_precision(precision), explain_fusion, schedules)
     source, extents = _Source.of(model), normalized(shapes)
-    # The emulator runs the text: where NVRTC is absent, it needs no cubins.
-    cubins = chosen.is_cuda and (device is None or nvrtc_is_installed())
+    cubins = chosen.is_cuda and (device is None or nvrtc_is_installed())  # the emulator needs none
     toolchain = _toolchain(chosen, environment, cubins)
     key = artifact_key(source.content, extents, str(chosen), toolchain, precision, f"{fingerprint} {after}")
     store, may_be_cached = store_of(environment), cached and trace is None and not explain_fusion
@@ -108,9 +107,9 @@ def compile(
 
 
 def resolve_target(target: str | Target, device: Device | None = None) -> Target:
-    """The target of a name; "cpu" is this machine's processor, "cuda" the GPU at hand, or what the emulator plays.
+    """The target of a name; "cpu" is this machine's processor, "cuda" its GPU, or the one that the emulator models.
 
-    TreadleError for an unknown name, if there is no GPU, or if its driver is too old for what NVRTC makes.
+    TreadleError for an unknown name, if there is no GPU, or if its driver is too old for NVRTC's code.
     """
     if isinstance(target, Target):
         return target

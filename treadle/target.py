@@ -130,7 +130,7 @@ class Target:
         """The target of a text: `cpu`, `sm_80`, or one with other values, such as `sm_80{multiprocessors=56}`.
 
         A name that is not in the table needs every field without a default: `sm_87{kind=cuda device='Orin' ...}`.
-        `cuda` (the GPU of the machine at hand) is an alias that the caller resolves, since this module asks
+        `cuda` (the GPU of this machine) is an alias that the caller resolves, since this module asks
         no device. Raises `TreadleError` with what is accepted.
         """
         if text in TARGETS:
@@ -143,7 +143,7 @@ class Target:
             return replace(TARGETS[name], **cast("dict[str, Any]", given))
         if given:
             return _of_fields(name, given)
-        hint = "; 'cuda' stands for the GPU at hand and must be resolved first" if name == "cuda" else ""
+        hint = "; 'cuda' stands for this machine's GPU and must be resolved first" if name == "cuda" else ""
         raise TreadleError(f"unknown target '{name}'{hint}", where="target", accepted=", ".join(TARGETS))
 
     @staticmethod

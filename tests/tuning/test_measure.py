@@ -14,8 +14,8 @@ from treadle.dialects.graph import UnaryOp
 from treadle.dialects.registry import treadle_context
 from treadle.target import Target
 from treadle.tuning import measure
-from treadle.tuning.cpu_timing import Operands, Race
-from treadle.tuning.measure import Contest, Measurer, random_inputs, timings
+from treadle.tuning.cpu_timing import InterleavedTimer, Operands
+from treadle.tuning.measure import Comparison, Measurer, random_inputs, timings
 
 SIZE = 64
 ENTRY = """#include <stdlib.h>
@@ -46,14 +46,14 @@ def group() -> ModuleOp:
     return module
 
 
-def contest(*names: str) -> Contest:
+def comparison(*names: str) -> Comparison:
     libraries = tuple(str(build_library([Unit(name, ENTRY.replace("BODY", BODIES[name]))])) for name in names)
     specs = (TensorSpec("x", (SIZE,), np.dtype(np.float32)),), (TensorSpec("y", (SIZE,), np.dtype(np.float32)),)
-    return Contest(str(group()), libraries, 0, *specs, (), 2, 0.2)
+    return Comparison(str(group()), libraries, 0, *specs, (), 2, 0.2)
 
 
 def test_right_libraries_have_times() -> None:
-    first, second = timings(contest("right", "slow"))
+    first, second = timings(comparison("right", "slow"))
     assert (first.error, second.error) == (None, None)
     assert first.seconds is not None
     assert second.seconds is not None
@@ -62,9 +62,9 @@ def test_right_libraries_have_times() -> None:
 
 @pytest.mark.parametrize("name", ["wrong", "unfinished"])
 def test_a_wrong_library_is_not_timed(name: str) -> None:
-    negative = int((random_inputs(contest("right").inputs)[0] < 0).sum())
+    negative = int((random_inputs(comparison("right").inputs)[0] < 0).sum())
     assert 0 < negative < SIZE
-    right, wrong, after = timings(contest("right", name, "right"))
+    right, wrong, after = timings(comparison("right", name, "right"))
     assert right.seconds is not None
     assert after.seconds is not None
     assert wrong.seconds is None
@@ -75,12 +75,12 @@ def test_what_dies_or_hangs_costs_itself(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(measure, "_PATIENCE", 4.0)
     measurer = Measurer()
     try:
-        right, crash = measurer.measure(contest("right", "crash"))
+        right, crash = measurer.measure(comparison("right", "crash"))
         assert right.seconds is not None
         assert crash.error == "it ended the process that ran it"
-        (hang,) = measurer.measure(contest("hang"))
+        (hang,) = measurer.measure(comparison("hang"))
         assert hang.error == "it did not end in time"
-        (again,) = measurer.measure(contest("right"))
+        (again,) = measurer.measure(comparison("right"))
         assert again.seconds is not None
     finally:
         measurer.close()
@@ -98,15 +98,15 @@ def test_weights_come_in_copies_and_activations_do_not() -> None:
 
 def test_libraries_take_turns() -> None:
     """A clock that counts its readings: every round begins with another library, and fewer than three are never run."""
-    given = contest("right", "slow")
+    given = comparison("right", "slow")
     ticks = iter(range(1_000_000))
     operands = Operands(random_inputs(given.inputs), given.outputs, (), 0)
-    race = Race(given.libraries, 0, operands, 1)
+    timer = InterleavedTimer(given.libraries, 0, operands, 1)
     try:
-        race.run(10, seconds=1.0, clock=lambda: float(next(ticks)))
+        timer.run(10, seconds=1.0, clock=lambda: float(next(ticks)))
     finally:
-        race.close()
-    assert [len(each.seconds) for each in race.timed] == [3, 3]
+        timer.close()
+    assert [len(each.seconds) for each in timer.timed] == [3, 3]
 
 
 def test_inputs_are_of_every_type() -> None:

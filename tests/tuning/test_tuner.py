@@ -21,7 +21,7 @@ from treadle.schedules.search.database import Database
 from treadle.schedules.templates import TEMPLATES
 from treadle.tools.treadle_cli import main
 from treadle.tuning import tuner
-from treadle.tuning.measure import Contest, Measurer, Timing
+from treadle.tuning.measure import Comparison, Measurer, Timing
 from treadle.tuning.model import tasks_of_model, tune
 from treadle.tuning.tasks import candidates_of, canonical, default_candidate
 from treadle.tuning.tuner import Group
@@ -58,10 +58,10 @@ def search(model: Path, folder: Path, **options: object) -> list[Group]:
         return tune(model, folder, seconds=60, executor=executor, **options)  # pyright: ignore[reportArgumentType]
 
 
-def by_digest(self: Measurer, contest: Contest) -> list[Timing]:
+def by_digest(self: Measurer, comparison: Comparison) -> list[Timing]:
     """Instead of times: numbers from 1 to 2 that a library's bytes decide."""
     del self
-    digests = [hashlib.sha256(Path(library).read_bytes()).digest() for library in contest.libraries]
+    digests = [hashlib.sha256(Path(library).read_bytes()).digest() for library in comparison.libraries]
     return [Timing((1 + digest[0] / 256) * 1e-6) for digest in digests]
 
 
@@ -120,9 +120,9 @@ def test_the_seed_decides_what_is_tried(model: Path, tmp_path: Path, monkeypatch
 
 
 def test_what_fails_is_counted_and_not_kept(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(self: Measurer, contest: Contest) -> list[Timing]:
+    def fails(self: Measurer, comparison: Comparison) -> list[Timing]:
         del self
-        return [Timing(1.0), *(Timing(error="it is wrong") for _ in contest.libraries[1:])]
+        return [Timing(1.0), *(Timing(error="it is wrong") for _ in comparison.libraries[1:])]
 
     monkeypatch.setattr(Measurer, "measure", fails)
     (group,) = search(model, tmp_path / "db", trials=4, groups=["softmax"])
@@ -165,6 +165,6 @@ def test_what_cannot_be_tuned_is_one_line(
 def test_a_default_that_cannot_be_timed_is_an_error(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Measurer, "measure", lambda self, contest: [Timing(error="it is wrong")])
+    monkeypatch.setattr(Measurer, "measure", lambda self, comparison: [Timing(error="it is wrong")])
     with pytest.raises(TreadleError, match="the default schedule cannot be timed: it is wrong"):
         search(model, tmp_path / "db")

@@ -186,7 +186,7 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target",
         metavar="NAME",
-        help=f"{names}, with other values as sm_80{{multiprocessors=56}}, or cuda (the GPU at hand); default cpu",
+        help=f"{names}, with other values as sm_80{{multiprocessors=56}}, or cuda (this machine's GPU); default cpu",
     )
 
 

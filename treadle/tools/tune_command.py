@@ -1,4 +1,4 @@
-"""`treadle tune`: searches schedules, and shows where a model's time goes and what was won."""
+"""`treadle tune`: searches schedules, and shows each group's time and its gain."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from treadle.tuning.model import tune
 from treadle.tuning.tuner import Group, model_seconds
 
 _WIDTH = 140
-"""Columns where no terminal says how many there are."""
+"""Columns if the output is no terminal."""
 
 
 def tune_command(args: argparse.Namespace) -> int:
-    """Tunes a model for this machine; the table is live on a terminal, else printed at the end."""
+    """Tunes a model for this machine. On a terminal the table is updated during the search, else it is printed at the
+    end."""
     if args.target not in (None, "cpu"):
         raise TreadleError(f"cannot time kernels for {args.target} here", "--target", "cpu")
     start = time.monotonic()
@@ -47,7 +48,7 @@ def tune_command(args: argparse.Namespace) -> int:
 
 
 def _table(groups: Sequence[Group], current: Group | None, passed: float, seconds: float) -> Table:
-    """A line for each group, those that take most of the time first, and what the model's kernels take together."""
+    """A line for each group, in descending order of its time, and the total."""
     default, best = model_seconds(groups)
     trials = sum(group.trials for group in groups)
     left = max(0.0, seconds - passed)

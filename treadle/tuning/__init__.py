@@ -1,1 +1,1 @@
-"""Tuning: candidates are built, held against the definition, timed in turns; the best is kept as text."""
+"""Tuning: candidates are built, checked against the definition and timed together; the best is stored as text."""

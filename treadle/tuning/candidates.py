@@ -31,7 +31,7 @@ class Candidate:
 
     @property
     def use(self) -> UseAttr:
-        """As the decision of a group."""
+        """The group's schedule attribute for this candidate."""
         return UseAttr.get(self.template, dict(self.choices))
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class Built:
 
 
 def printed(text: str, candidate: Candidate, target_text: str) -> Printed:
-    """Lowers a group's program, given as text, with the candidate's decision. Nothing is raised for a bad candidate."""
+    """Lowers a group's program, given as text, with the candidate's schedule; a bad candidate has an `error`."""
     target, context = Target.parse(target_text), treadle_context()
     module = Parser(context, text).parse_module()
     group_of(module).schedule = candidate.use
@@ -76,7 +76,7 @@ def printed(text: str, candidate: Candidate, target_text: str) -> Printed:
 
 
 def built(given: Printed, target_text: str) -> Built:
-    """Compiles what was printed; its entry is the only symbol that is not its own."""
+    """Compiles the text of a candidate to a shared library."""
     if given.error is not None:
         return Built(given.candidate, error=given.error)
     try:

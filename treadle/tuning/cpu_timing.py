@@ -1,7 +1,8 @@
-"""How long candidates take on this machine's processor: in turns, in one process, with weights that were not just used.
+"""Times candidates on this machine's processor: interleaved, in one process, with weights that no cache has.
 
-Activations of a network come from the caches, where the last kernel left them; weights come from memory, for there are
-more of them than fit. So constants are given in as many copies as fill the last cache, one after the other.
+In a network a kernel finds its activations in the caches, where the kernel before left them, but its weights in memory,
+since all weights together exceed the caches. So calls cycle through copies of the constants that together exceed the
+last-level cache.
 """
 
 from __future__ import annotations
@@ -24,20 +25,19 @@ Clock = Callable[[], float]
 
 _MOST_COPIES = 64
 _BATCH_SECONDS = 2e-3
-"""Of calls in a row whose mean is one time: longer than what a clock and a sleeping core cost."""
+"""Length of the sequence of calls whose mean is one sample: long compared with reading a clock and waking a core."""
 
 
 @dataclass
 class Timed:
-    """The times of one library, in seconds; `values` are its outputs for the inputs as they were given first."""
+    """The samples of one library, in seconds."""
 
     library: str
     seconds: list[float] = field(default_factory=list[float])
-    values: list[Array] = field(default_factory=list[Array])
 
     @property
     def median(self) -> float:
-        """Over the rounds."""
+        """The median of the samples."""
         return statistics.median(self.seconds)
 
 
@@ -46,7 +46,7 @@ class Operands:
     """What every candidate of a group is called with.
 
     constants: the numbers of the inputs that are weights
-    cache_bytes: how much of them is passed between two uses of the same copy
+    cache_bytes: bytes of constants that are read between two uses of the same copy
     """
 
     inputs: Sequence[Array]
@@ -55,7 +55,7 @@ class Operands:
     cache_bytes: int
 
     def copies(self) -> list[list[Array]]:
-        """The inputs, again and again, with copies of the constants; the activations are shared."""
+        """Lists of inputs, each with its own copy of the constants; the activations are shared."""
         weights = sum(self.inputs[n].nbytes for n in self.constants)
         count = 1 if not weights else max(1, min(_MOST_COPIES, -(-self.cache_bytes // weights)))
         found: list[list[Array]] = []
@@ -75,10 +75,10 @@ def _aligned(array: Array) -> Array:
     return copy
 
 
-class Race:
-    """Libraries with the same interface, called in turns on one pool of threads.
+class InterleavedTimer:
+    """Times libraries with the same interface alternately, on one pool of threads.
 
-    libraries: paths; arena_bytes: what the largest arena among them takes; threads: of each call
+    libraries: paths; arena_bytes: the size of their largest arena; threads: of each call
     """
 
     def __init__(self, libraries: Sequence[str], arena_bytes: int, operands: Operands, threads: int):
@@ -105,7 +105,7 @@ class Race:
         self._loaded[0].treadle_pool_destroy(self._pool)
 
     def outputs(self, number: int) -> list[Array]:
-        """What one library computes."""
+        """The outputs of one library."""
         for result in self._results:
             result.view(np.uint8).fill(0xFF)
         self._turn = 0
@@ -113,7 +113,8 @@ class Race:
         return [result.copy() for result in self._results]
 
     def run(self, rounds: int, seconds: float, clock: Clock = time.perf_counter) -> None:
-        """Times all libraries so many rounds, each round beginning with another; fewer where that takes too long."""
+        """Takes a sample of each library in each round, until `seconds` are over (at least three rounds). The library
+        that a round begins with varies."""
         repeats = [self._repeats(number, clock) for number in range(len(self.timed))]
         start = clock()
         for turn in range(rounds):
@@ -145,4 +146,4 @@ def _pointers(arrays: Sequence[Array]) -> Any:
     return (ctypes.c_void_p * max(len(arrays), 1))(*(array.ctypes.data for array in arrays))
 
 
-__all__ = ["Operands", "Race", "Timed"]
+__all__ = ["InterleavedTimer", "Operands", "Timed"]

@@ -1,4 +1,4 @@
-"""Timing candidates in a process of their own, so that one which crashes or hangs costs itself and nothing else."""
+"""Times candidates in a child process, so that one that crashes or hangs does not end the search."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from xdsl.parser import Parser
 from treadle.backends.buffers import TensorSpec
 from treadle.backends.reference.bound_module import bound_module
 from treadle.dialects.registry import treadle_context
-from treadle.tuning.cpu_timing import Operands, Race
+from treadle.tuning.cpu_timing import InterleavedTimer, Operands
 
 Array = NDArray[Any]
 
 CACHE_BYTES = 64 << 20
-"""Weights that pass before a copy is used again: more than the last cache's part of two cores."""
+"""Bytes of weights that are read before a copy is used again: more than two cores' share of the last-level cache."""
 _ROUNDS = 15
 _PATIENCE = 30.0
-"""Seconds that a process gets besides what the times themselves take, to load and to evaluate the definition."""
+"""Seconds that the child has in addition to the timing itself, to load libraries and to evaluate the definition."""
 _LARGEST = 8.0
-"""Of the inputs: what functions such as exp do not overflow on."""
+"""The bound of the inputs' absolute values: functions such as exp do not overflow."""
 
 
 @dataclass(frozen=True)
-class Contest:
-    """Libraries that compute the same group, to be timed against each other.
+class Comparison:
+    """Libraries that compute the same group, to be timed together.
 
-    text: the group's program; libraries: paths, the first one the yardstick; seconds: what the rounds may take
+    text: the group's program; libraries: paths; seconds: limit of the timing
     """
 
     text: str
@@ -57,13 +57,13 @@ class Timing:
 
 
 class Measurer:
-    """Runs contests, one at a time, in a child process that is started anew after a crash or a hang."""
+    """Runs comparisons, one at a time, in a child process that is restarted after a crash or a hang."""
 
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None
 
     def close(self) -> None:
-        """Ends the child."""
+        """Ends the child process."""
         if self._pool is not None:
             for process in self._children():
                 process.kill()
@@ -71,52 +71,54 @@ class Measurer:
             self._pool = None
 
     def _children(self) -> list[BaseProcess]:
-        """The pool's processes: a kernel that hangs is ended by a signal alone, which executors cannot send."""
+        """The pool's processes: only a signal ends a kernel that hangs, and executors have no method that sends one."""
         running: dict[int, BaseProcess] | None = getattr(self._pool, "_processes", None)
         return [] if running is None else list(running.values())
 
-    def measure(self, contest: Contest) -> list[Timing]:
-        """The times of each library, in their order. One that kills the process is found by trying each alone."""
+    def measure(self, comparison: Comparison) -> list[Timing]:
+        """A timing for each library. If the process crashes or hangs, each library is timed alone, to find the one at
+        fault."""
         try:
-            return self._run(contest)
+            return self._run(comparison)
         except (BrokenProcessPool, FutureTimeoutError) as error:
             self.close()
-            if len(contest.libraries) == 1:
+            if len(comparison.libraries) == 1:
                 hung = isinstance(error, FutureTimeoutError)
                 return [Timing(error="it did not end in time" if hung else "it ended the process that ran it")]
-        alone = [self.measure(_only(contest, n)) for n in range(len(contest.libraries))]
+        alone = [self.measure(_only(comparison, n)) for n in range(len(comparison.libraries))]
         return [each for (each,) in alone]
 
-    def _run(self, contest: Contest) -> list[Timing]:
+    def _run(self, comparison: Comparison) -> list[Timing]:
         if self._pool is None:
             self._pool = ProcessPoolExecutor(1, get_context("spawn"))
-        future = self._pool.submit(timings, contest)
-        return future.result(timeout=contest.seconds * 2 + _PATIENCE)
+        future = self._pool.submit(timings, comparison)
+        return future.result(timeout=comparison.seconds * 2 + _PATIENCE)
 
 
-def timings(contest: Contest) -> list[Timing]:
-    """Times a contest in this process. A library whose results are wrong is not timed."""
-    inputs = random_inputs(contest.inputs)
-    operands = Operands(inputs, contest.outputs, contest.constants, CACHE_BYTES)
-    everyone = Race(contest.libraries, contest.arena_bytes, operands, contest.threads)
+def timings(comparison: Comparison) -> list[Timing]:
+    """Runs a comparison in this process. A library whose results are wrong is not timed."""
+    inputs = random_inputs(comparison.inputs)
+    operands = Operands(inputs, comparison.outputs, comparison.constants, CACHE_BYTES)
+    timer = InterleavedTimer(comparison.libraries, comparison.arena_bytes, operands, comparison.threads)
     try:
-        wrong = {n: _difference(contest, inputs, everyone.outputs(n)) for n in range(len(contest.libraries))}
+        wrong = {n: _difference(comparison, inputs, timer.outputs(n)) for n in range(len(comparison.libraries))}
     finally:
-        everyone.close()
+        timer.close()
     right = [n for n, difference in wrong.items() if difference is None]
     found = {n: Timing(error=difference) for n, difference in wrong.items() if difference is not None}
     if right:
-        race = Race([contest.libraries[n] for n in right], contest.arena_bytes, operands, contest.threads)
+        libraries = [comparison.libraries[n] for n in right]
+        timer = InterleavedTimer(libraries, comparison.arena_bytes, operands, comparison.threads)
         try:
-            race.run(_ROUNDS, contest.seconds)
+            timer.run(_ROUNDS, comparison.seconds)
         finally:
-            race.close()
-        found |= {n: Timing(timed.median) for n, timed in zip(right, race.timed, strict=True)}
-    return [found[n] for n in range(len(contest.libraries))]
+            timer.close()
+        found |= {n: Timing(timed.median) for n, timed in zip(right, timer.timed, strict=True)}
+    return [found[n] for n in range(len(comparison.libraries))]
 
 
 def random_inputs(specs: Sequence[TensorSpec]) -> list[Array]:
-    """The same values for the same specs: normal floats, integers of one digit, booleans."""
+    """Random inputs with a fixed seed: normally distributed floats, integers of one digit, booleans."""
     generator = np.random.default_rng(0)
     found: list[Array] = []
     for spec in specs:
@@ -132,13 +134,13 @@ def random_inputs(specs: Sequence[TensorSpec]) -> list[Array]:
 _EXPECTED: dict[str, Any] = {}
 
 
-def _difference(contest: Contest, inputs: Sequence[Array], outputs: Sequence[Array]) -> str | None:
-    """What is wrong with some results; None if they are what the definition says, within the limits of rounding."""
-    if contest.text not in _EXPECTED:
+def _difference(comparison: Comparison, inputs: Sequence[Array], outputs: Sequence[Array]) -> str | None:
+    """Describes how results differ from the definition; None if they agree within the limits of rounding."""
+    if comparison.text not in _EXPECTED:
         _EXPECTED.clear()
-        module = Parser(treadle_context(), contest.text).parse_module()
-        _EXPECTED[contest.text] = bound_module(module, inputs)
-    for spec, actual, expected in zip(contest.outputs, outputs, _EXPECTED[contest.text], strict=True):
+        module = Parser(treadle_context(), comparison.text).parse_module()
+        _EXPECTED[comparison.text] = bound_module(module, inputs)
+    for spec, actual, expected in zip(comparison.outputs, outputs, _EXPECTED[comparison.text], strict=True):
         value = actual.astype(np.float64) if actual.dtype.kind not in "biu" else actual
         finite = np.isfinite(expected.value)
         error = np.abs(np.where(finite, value - np.where(finite, expected.value, 0), 0))
@@ -148,8 +150,8 @@ def _difference(contest: Contest, inputs: Sequence[Array], outputs: Sequence[Arr
     return None
 
 
-def _only(contest: Contest, number: int) -> Contest:
-    return replace(contest, libraries=(contest.libraries[number],))
+def _only(comparison: Comparison, number: int) -> Comparison:
+    return replace(comparison, libraries=(comparison.libraries[number],))
 
 
-__all__ = ["Contest", "Measurer", "Timing", "random_inputs", "timings"]
+__all__ = ["Comparison", "Measurer", "Timing", "random_inputs", "timings"]

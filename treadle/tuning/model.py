@@ -1,4 +1,4 @@
-"""`treadle.tune`: schedules of a whole model's kernels, searched on this machine and kept as text."""
+"""`treadle.tune`: searches schedules for all kernels of a model, on this machine."""
 
 from __future__ import annotations
 
@@ -36,21 +36,22 @@ def tune(
     executor: Executor | None = None,
     show: Show = lambda groups, current: None,
 ) -> list[Group]:
-    """Searches schedules for a model's kernels on this machine's processor; what is faster goes into the database.
+    """Searches schedules for a model's kernels on this machine's processor, and writes those that are faster to a
+    database.
 
     model:    path of an .onnx file
-    database: folder of tuned schedules, made if there is none; `compile(..., database=...)` takes them from there
-    shapes:   as `compile` takes them
-    seconds:  of the whole search; it ends earlier when nothing is left to try
-    trials:   at most so many candidates are timed
-    groups:   only groups whose label contains one of these words; all without any
+    database: folder of tuned schedules, created if it is missing; pass it to `compile(..., database=...)`
+    shapes:   as for `compile`
+    seconds:  limit of the whole search; it ends earlier when all candidates were tried
+    trials:   limit of the number of candidates that are timed
+    groups:   tune only groups whose label contains one of these words; default: all
     threads:  of a call; default: the variable TREADLE_NUM_THREADS
-    seed:     of what is drawn
+    seed:     of the random choice of candidates
     executor: where candidates are built; default: a process for each core
-    show:     called with all groups, and the one that is worked on, when something has changed
+    show:     called with all groups, and the one that is being tuned, after each change
 
     Every candidate is compared with the group's definition in float64 before it is timed. Raises TreadleError for
-    settings that cannot be, and what `compile` raises.
+    arguments out of range, and what `compile` raises.
     """
     if seconds < _LEAST_SECONDS:
         raise TreadleError(f"seconds is {seconds:g}", "tune", f"at least {_LEAST_SECONDS:g}")
@@ -70,7 +71,8 @@ def tune(
 def tasks_of_model(
     model: Path, target: Target, shapes: Shapes, options: CompileOptions, groups: Sequence[str] = ()
 ) -> list[Task]:
-    """The model's groups, or those whose labels contain one of some words; TreadleError if there are none."""
+    """The tasks of the model's groups, or of those whose labels contain one of some words; TreadleError if there are
+    none."""
     module = lowered_module(CompileRequest(model, target, shapes, options=options), "fuse")
     tasks = tasks_of(module)
     chosen = [task for task in tasks if not groups or any(word in task.label for word in groups)]

@@ -1,4 +1,4 @@
-"""What there is to tune in a model: its groups, equal ones once, each with all schedules that the templates offer."""
+"""Tuning tasks of a model: its distinct groups, and the schedules that the templates have for each."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from treadle.tuning.candidates import Candidate
 
 @dataclass(frozen=True)
 class Task:
-    """A group to be tuned, and how many of the model's groups it stands for.
+    """A group to be tuned, and the number of groups of the model that are equal to it.
 
-    text:   the program, for other processes
-    count:  groups that are equal
+    text:   the program as text, for other processes
+    count:  equal groups, this one included
     constants: the numbers of the inputs that are weights
     """
 
@@ -45,7 +45,7 @@ class Task:
 
 
 def tasks_of(module: ModuleOp) -> list[Task]:
-    """The tasks of a module behind stage `fuse`, in the order of their first groups."""
+    """The tasks of a module after stage `fuse`, in the order of their first groups."""
     counts: Counter[str] = Counter()
     programs: dict[str, GroupProgram] = {}
     for fused in [op for op in module.walk() if isinstance(op, FusedOp)]:
@@ -57,15 +57,15 @@ def tasks_of(module: ModuleOp) -> list[Task]:
 
 
 def default_candidate(task: Task, target: Target) -> Candidate:
-    """The decision made without a search. Raises what `default_schedule` raises."""
+    """The schedule without a search. Raises what `default_schedule` raises."""
     use = default_schedule(task.program.fused, target)
     return Candidate(use.template.data, use.knobs())
 
 
 def candidates_of(task: Task, target: Target) -> list[Candidate]:
-    """Every combination of every template that fits, at the precision that the anchor allows; equal kernels once.
+    """Every combination of parameters of every template that fits and has the anchor's precision, without duplicates.
 
-    The order is that of the templates and their knobs.
+    Combinations that give the same kernel are duplicates. The order is that of the templates and their knobs.
     """
     anchor = anchor_of(task.program.fused)
     found: dict[str, Candidate] = {}
@@ -79,7 +79,7 @@ def candidates_of(task: Task, target: Target) -> list[Candidate]:
 
 
 def canonical(task: Task, candidate: Candidate, target: Target) -> Candidate:
-    """The candidate that `candidates_of` has in its place."""
+    """The candidate of `candidates_of` that gives the same kernel."""
     template = TEMPLATES[candidate.template]
     return Candidate(template.name, template.canonical(anchor_of(task.program.fused), candidate.choices, target))
 

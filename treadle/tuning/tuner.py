@@ -1,4 +1,4 @@
-"""The search over all groups of a model: budget goes where time is left to win, and every trial is kept at once."""
+"""The search over all groups of a model: each round tunes the group with the largest expected gain."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ from treadle.schedules.search.database import Database, Record, Trial
 from treadle.schedules.search.proposals import Combination, Proposals, ranked
 from treadle.target import Target
 from treadle.tuning.candidates import Built, Candidate, Printed, built, printed
-from treadle.tuning.measure import Contest, Measurer, Timing
+from treadle.tuning.measure import Comparison, Measurer, Timing
 from treadle.tuning.tasks import Task, candidates_of, canonical, default_candidate
 
 DRAWN = 48
-"""Candidates of a round that are lowered and ranked."""
+"""Candidates that are lowered and ranked in a round."""
 MEASURED = 8
-"""Of these, those that are built and timed."""
-_RACE_SECONDS = 2.0
+"""Candidates that are built and timed in a round."""
+_ROUND_SECONDS = 2.0
 _CONFIRM_SECONDS = 6.0
-_HOPE = 0.2
-"""The part of its time that a group is hoped to win in its first round; half of it in each round after."""
+_FIRST_GAIN = 0.2
+"""The fraction of its time that a group is expected to gain in its first round; it halves with each round."""
 _LEAST_GAIN = 0.02
-"""A schedule that wins less than this part over the default is within what two runs differ by, and is not kept."""
+"""The least gain over the default, as a fraction, for which a schedule is kept: two runs of one kernel differ by
+less."""
 
 
 @dataclass
 class Group:
-    """What is known of one task while it is tuned. Times are seconds of one kernel."""
+    """The state of one task's search. Times are seconds of one kernel."""
 
     task: Task
     default: Candidate
@@ -50,25 +51,25 @@ class Group:
     failures: int = 0
     gains: list[float] = field(default_factory=list[float])
     confirmed: bool | None = None
-    """Whether the best one won its last race against the default; None before there was one."""
+    """Whether the best schedule was faster than the default in the last timing; None before that timing."""
 
     @property
     def weight(self) -> float:
-        """Seconds of all equal groups together, with the best schedule."""
+        """Seconds of all equal groups together, with the best schedule so far."""
         return self.task.count * (self.best_seconds or self.default_seconds or 0.0)
 
     @property
-    def hope(self) -> float:
-        """Seconds that the next round may win."""
+    def expected_gain(self) -> float:
+        """Seconds that the next round is expected to gain."""
         if self.default_seconds is None or (self.proposals is not None and not len(self.proposals)):
             return 0.0
         recent = max(self.gains[-2:], default=0.0)
-        return self.weight * max(recent, _HOPE * 0.5**self.rounds)
+        return self.weight * max(recent, _FIRST_GAIN * 0.5**self.rounds)
 
 
 @dataclass(frozen=True)
 class Options:
-    """seconds: of the whole search; trials: at most so many candidates are timed; threads: of each call."""
+    """seconds: limit of the whole search; trials: limit of the candidates that are timed; threads: of each call."""
 
     seconds: float
     threads: int
@@ -77,7 +78,7 @@ class Options:
 
 
 Show = Callable[[Sequence[Group], Group | None], None]
-"""Called when something has changed, with all groups and the one that is worked on."""
+"""Called after each change, with all groups and the one that is being tuned."""
 
 
 class Tuner:
@@ -103,15 +104,16 @@ class Tuner:
         self._start = time.monotonic()
 
     def run(self) -> list[Group]:
-        """Searches until the time is up or nothing is left to try. What was found is in the database at any moment."""
+        """Searches until the time is up or all candidates were tried. Each result is written to the database at
+        once."""
         self._start = time.monotonic()
         try:
             for group in self.groups:
                 if self._left() > 0:
                     self._first(group)
             while self._left() > 0 and self._more_trials():
-                group = max(self.groups, key=lambda each: each.hope)
-                if group.hope <= 0:
+                group = max(self.groups, key=lambda each: each.expected_gain)
+                if group.expected_gain <= 0:
                     break
                 self._round(group)
             for group in self.groups:
@@ -121,7 +123,7 @@ class Tuner:
         return self.groups
 
     def _left(self) -> float:
-        """Seconds, without those that the last races will take."""
+        """Seconds left, without those that the final timings will take."""
         waiting = sum(g.confirmed is None and g.best is not None and g.best != g.default for g in self.groups)
         return self._options.seconds - (time.monotonic() - self._start) - 0.5 * waiting
 
@@ -130,10 +132,10 @@ class Tuner:
         return most is None or sum(group.trials for group in self.groups) < most
 
     def _first(self, group: Group) -> None:
-        """Times the default, which says how much of the model's time the group has."""
+        """Times the default schedule, which gives the group's part of the model's time."""
         self._show(self.groups, group)
         (build,) = self._build(group.task, [self._print(group.task, [group.default])[0]])
-        (timing,) = self._measure(group.task, [build], _RACE_SECONDS / 4)
+        (timing,) = self._measure(group.task, [build], _ROUND_SECONDS / 4)
         if timing.seconds is None:
             raise TreadleError(f"the default schedule cannot be timed: {timing.error}", f"group {group.task}")
         group.default_seconds = group.best_seconds = timing.seconds
@@ -141,7 +143,7 @@ class Tuner:
         self._remember(group, [(group.default, timing, None)])
 
     def _round(self, group: Group) -> None:
-        """Draws candidates, times the most promising ones beside the best so far, and keeps what is faster."""
+        """Draws candidates, times the most promising ones together with the best one so far, and keeps the fastest."""
         self._show(self.groups, group)
         proposals = self._proposals(group)
         assert group.best is not None and group.best_seconds is not None
@@ -157,22 +159,23 @@ class Tuner:
         chosen = [works[str(Candidate(*each))] for each, _ in order]
         best = self._print(group.task, [group.best])
         builds = self._build(group.task, [*best, *chosen])
-        timings = self._measure(group.task, builds, _RACE_SECONDS)
+        timings = self._measure(group.task, builds, _ROUND_SECONDS)
         self._learn(group, builds, timings, [None, *(seconds for _, seconds in order)])
 
     def _learn(
         self, group: Group, builds: Sequence[Built], timings: Sequence[Timing], predicted: Sequence[float | None]
     ) -> None:
-        yardstick = timings[0].seconds
+        reference = timings[0].seconds
         known = list(zip([b.candidate for b in builds], timings, predicted, strict=True))[1:]
         self._remember(group, known)
         before = group.best_seconds
         assert before is not None
         for candidate, timing, _ in known:
-            if timing.seconds is None or yardstick is None:
+            if timing.seconds is None or reference is None:
                 continue
-            # In terms of the best one's time in the same race: the machine may have become slower since its first.
-            seconds = timing.seconds / yardstick * before
+            # Relative to the best schedule's time in the same run: the machine may have become slower since the first
+            # one.
+            seconds = timing.seconds / reference * before
             if seconds < (group.best_seconds or before):
                 group.best, group.best_seconds, group.confirmed = candidate, seconds, None
         group.gains.append(1 - (group.best_seconds or before) / before)
@@ -182,7 +185,8 @@ class Tuner:
         self._show(self.groups, group)
 
     def _confirm(self, group: Group) -> None:
-        """A last, longer race of the default and the best one: only what wins it stays in the database."""
+        """Times the default and the best schedule together, longer than before: the best one is dropped unless it is
+        faster."""
         if group.best is None or group.best == group.default or group.default_seconds is None:
             return
         self._show(self.groups, group)
@@ -230,15 +234,15 @@ class Tuner:
         return [future.result() for future in futures]
 
     def _measure(self, task: Task, builds: Sequence[Built], seconds: float) -> list[Timing]:
-        """Nothing is built meanwhile: the machine belongs to the race."""
+        """Times libraries while nothing else runs: builds have ended."""
         ready = [each for each in builds if each.error is None]
         found = {id(each): Timing(error=each.error) for each in builds if each.error is not None}
         if ready:
-            contest = Contest(
+            comparison = Comparison(
                 task.text, tuple(each.library for each in ready), max(each.arena_bytes for each in ready),
                 task.inputs, task.outputs, task.constants, self._options.threads, seconds,
             )  # fmt: skip
-            found |= {id(b): timing for b, timing in zip(ready, self._measurer.measure(contest), strict=True)}
+            found |= {id(b): timing for b, timing in zip(ready, self._measurer.measure(comparison), strict=True)}
         return [found[id(each)] for each in builds]
 
     def _remember(self, group: Group, known: Sequence[tuple[Candidate, Timing, float | None]]) -> None:
@@ -258,13 +262,13 @@ class Tuner:
 
 
 def model_seconds(groups: Sequence[Group]) -> tuple[float, float]:
-    """The sums of all kernels' times, with the defaults and with the best schedules."""
+    """The sum of all kernels' times, with the default and with the best schedules."""
     default = sum(group.task.count * (group.default_seconds or 0.0) for group in groups)
     return default, sum(group.weight for group in groups)
 
 
 def median_gain(groups: Sequence[Group]) -> float:
-    """The median over the groups of how many times faster the best schedule is."""
+    """The median over the groups of the best schedule's speedup over the default."""
     ratios = [g.default_seconds / g.best_seconds for g in groups if g.default_seconds and g.best_seconds]
     return statistics.median(ratios) if ratios else 1.0
 

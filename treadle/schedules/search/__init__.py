@@ -1,1 +1,1 @@
-"""Searching schedules: what a candidate does (`Work`), what it would cost (models), and what was measured (records)."""
+"""Schedule search: what a candidate does (`Work`), its predicted time (cost models), its measured time (databases)."""

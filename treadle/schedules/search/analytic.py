@@ -1,4 +1,4 @@
-"""How long a kernel takes by its work and the target's peaks alone: no measurement, no learning."""
+"""An analytic cost model: a kernel's time from its work and the target's peak rates, without measurements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from treadle.schedules.search.work import Work
 from treadle.target import Target
 
 _LATENCY = 4.0
-"""Cycles until the result of an addition of vectors is there, on Skylake and later, and on Zen and later."""
+"""Latency of a vector addition in cycles, on Skylake and later, and on Zen and later."""
 _L1_BYTES = 32 * 1024
 _BYTES_PER_CYCLE_L2 = 32.0
 _BYTES_PER_CYCLE_L3 = 8.0
@@ -21,11 +21,10 @@ _LAUNCH_SECONDS = 3e-6
 
 
 def cpu_seconds(work: Work, target: Target) -> float:
-    """The time of a kernel on all of a CPU's cores.
+    """The predicted time of a kernel on all of a CPU's cores.
 
-    A body takes as long as the slowest of what it needs: two arithmetic and two load ports, one store port, and the
-    additions that wait for one another. What comes from behind a cache takes its time besides, since the next line is
-    fetched while the last one is used only in part.
+    A body takes as long as its slowest resource: two arithmetic and two load ports, one store port, and the latency of
+    dependent additions. Cache misses are added to this, since prefetching hides them only in part.
     """
     cycle = 4 * target.lanes / target.peak_f32
     straight = sum(b.executions * _cycles(b.arithmetic, b.loads, b.stores, b.chain) for b in work.bodies)
@@ -42,7 +41,7 @@ def _cycles(arithmetic: float, loads: float, stores: float, chain: float) -> flo
 
 
 class AnalyticModel:
-    """A cost model that needs no records."""
+    """A cost model that needs no measurements."""
 
     def seconds(self, works: Sequence[Work], target: Target) -> NDArray[np.float64]:
         """The predicted time of each kernel, in seconds."""

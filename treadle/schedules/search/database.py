@@ -1,9 +1,9 @@
-"""Tuned schedules as a folder of text: what a search found for a group on one kind of hardware, to be read.
+"""A database of tuned schedules: a folder of text files, one entry for each group and kind of hardware.
 
     tuned/intel-xeon-processor-2-cores/matmul_add_relu-84d92526536f.mlir     the group with its schedule, and its times
     tuned/intel-xeon-processor-2-cores/matmul_add_relu-84d92526536f.jsonl    every candidate that was measured
 
-A group is found by the digest in the file's name, which says nothing of the model that it came from.
+A group is found by the digest in the file's name, which does not depend on the model that the group came from.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ACCEPTED = "a file that `treadle tune` wrote"
 
 @dataclass(frozen=True)
 class Record:
-    """How an entry was measured. Microseconds, medians of one race.
+    """How an entry was measured: medians in microseconds, of one run that timed both schedules.
 
     target, hardware: what it was tuned for, and where; compiler: what compiled the kernels
     sources: the fingerprint of the package that built them; date: ISO 8601
@@ -49,7 +49,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Entry:
-    """A group's best known schedule. `path` is where it was read."""
+    """A group's best known schedule. `path` is the file that it was read from."""
 
     path: Path
     use: UseAttr
@@ -58,7 +58,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Trial:
-    """One candidate that was measured: the median of its race in microseconds, or why it could not be."""
+    """A candidate that was tried: its median time in microseconds, or the reason why there is none."""
 
     template: str
     choices: Mapping[str, Choice]
@@ -76,7 +76,7 @@ class Database(DatabaseFiles):
         return None if path is None else read_entry(path)
 
     def write(self, module: ModuleOp, digest: str, use: UseAttr, record: Record) -> Path:
-        """Keeps a group's schedule; the program is that of `group_program`. The file appears in one step."""
+        """Writes a group's schedule, atomically; the program is that of `group_program`."""
         tuned = module.clone()
         (fused,) = [op for op in tuned.walk() if isinstance(op, FusedOp)]
         fused.schedule = use
@@ -88,7 +88,7 @@ class Database(DatabaseFiles):
         return path
 
     def add_trials(self, digest: str, label: str, hardware: str, trials: Sequence[Trial]) -> None:
-        """Adds measured candidates, a line each, in one write: a line is there as a whole or not at all."""
+        """Appends measured candidates, a line each, in one write."""
         found = self.path_of(digest, hardware, ".jsonl")
         name = f"{slug(label)[:_LABEL_LENGTH]}-{digest}.jsonl"
         path = self.folder / slug(hardware) / name if found is None else found
@@ -102,13 +102,13 @@ class Database(DatabaseFiles):
             raise TreadleError(f"cannot write: {error.strerror}", path, "a database that can be written") from error
 
     def trials(self, digest: str, hardware: str) -> list[Trial]:
-        """Every candidate that was measured; a line that was cut off when its writer was killed does not count."""
+        """Every candidate that was measured, without lines that are incomplete because their writer was killed."""
         path = self.path_of(digest, hardware, ".jsonl")
         return [] if path is None else list(_read_trials(path))
 
 
 def read_entry(path: Path) -> Entry:
-    """An entry; TreadleError that names the file where it is none."""
+    """Reads an entry; TreadleError that names the file if it is none."""
     try:
         module = Parser(treadle_context(), path.read_text(), str(path)).parse_module()
         module.verify()
@@ -152,7 +152,7 @@ def _read_trials(path: Path) -> Iterator[Trial]:
 
 
 def _choice(value: object) -> Choice:
-    """A choice as JSON says it; ValueError for anything else."""
+    """The value of a knob in JSON; ValueError for anything else."""
     if isinstance(value, int | str):
         return value
     numbers = cast("list[object]", value) if isinstance(value, list) else []
@@ -166,7 +166,7 @@ def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _end_last_line(path: Path, file: Any) -> None:
-    """What a killed writer left of a line becomes a line of its own."""
+    """Ends a line that a killed writer left incomplete, so that the next one begins a line."""
     size = path.stat().st_size
     if size:
         with path.open("rb") as reader:

@@ -1,4 +1,4 @@
-"""Where the entries of a database of tuned schedules lie. Nothing here reads IR, which a cached model does not need."""
+"""The files of a database of tuned schedules. Kept apart from their IR, which a cached model does not parse."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ENTRY = re.compile(r".+-[0-9a-f]{12}\.mlir")
 
 @dataclass(frozen=True)
 class DatabaseFiles:
-    """A database: below `folder` one folder for each kind of hardware, with a file for each group."""
+    """A database's folder: in it a folder for each kind of hardware, with a file for each group."""
 
     folder: Path
 
@@ -45,7 +45,7 @@ def open_database(folder: Path) -> DatabaseFiles:
 
 
 def slug(text: str) -> str:
-    """A text as a part of a file's name: small letters, digits, and one - or _ between words."""
+    """Converts a text to a part of a file's name: small letters, digits, and one - or _ between words."""
     return "_".join(_WORDS.sub("-", part).strip("-") for part in text.lower().split("_")).strip("_") or "unnamed"
 
 

@@ -1,4 +1,4 @@
-"""Which candidates of a finite space are looked at next: fresh draws, and neighbours of the best ones so far."""
+"""Chooses the next candidates of a finite space: random ones, and neighbours of the best ones so far."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Combination = tuple[str, Mapping[str, Choice]]
 
 
 class Proposals:
-    """Draws from a list of combinations, each once, in an order that the seed decides.
+    """Draws from a list of combinations without replacement; the seed determines the order.
 
     Source: MetaSchedule (NeurIPS 2022), section 5, where a population is drawn anew and mutated.
     """
@@ -27,7 +27,7 @@ class Proposals:
         return len(self._left)
 
     def drop(self, combination: Combination) -> None:
-        """Takes out what was looked at otherwise."""
+        """Removes a combination."""
         self._left.pop(_key(combination), None)
 
     def draw(self, count: int, best: Sequence[Combination]) -> list[Combination]:
@@ -38,7 +38,7 @@ class Proposals:
         return [self._left.pop(key) for key in keys]
 
     def _neighbours(self, combination: Combination) -> list[str]:
-        """What is left and differs from a combination in one choice, nearest values first."""
+        """The combinations not yet drawn that differ from this one in one choice, nearest values first."""
         template, choices = combination
         found: list[tuple[float, str]] = []
         for key, (other, values) in self._left.items():
@@ -53,13 +53,13 @@ class Proposals:
 def ranked(
     combinations: Sequence[Combination], seconds: Callable[[Combination], float | None]
 ) -> list[tuple[Combination, float]]:
-    """The combinations by predicted time, without those that have none; the given order decides between equals."""
+    """The combinations that have a predicted time, fastest first; equal ones stay in their order."""
     times = [(each, seconds(each)) for each in combinations]
     return sorted(((each, time) for each, time in times if time is not None), key=lambda pair: pair[1])
 
 
 def _distance(one: Choice | None, other: Choice) -> float:
-    """How far two values of a knob are from each other; words and switches are equal or far."""
+    """The distance of two values of a knob; two words or switches are equal or far apart."""
     if one == other and isinstance(one, bool) == isinstance(other, bool):
         return 0.0
     if not isinstance(one, int) or not isinstance(other, int) or isinstance(one, bool) or min(one, other) <= 0:

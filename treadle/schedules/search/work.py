@@ -1,4 +1,4 @@
-"""What one schedule of a kernel does, as numbers: the one record that every cost model reads."""
+"""The features of a scheduled kernel that cost models read: operations, memory accesses, cache traffic."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Body:
-    """A piece of straight code: the body of an innermost loop that is not unrolled, or what stands beside such loops.
+    """Straight-line code: the body of an innermost loop that is not unrolled, or the code outside of such loops.
 
     executions: of one block, on average over the blocks; the counts below are of one execution of one thread
-    arithmetic: operations on floats, a multiplication and the addition that uses it being one; of vectors as wide as
-        the kernel's they count one, whatever the elements; a division or a function such as exp counts what it costs
+    arithmetic: operations on floats or on vectors of them; a fused multiply-add counts one, a division or a function
+        such as exp counts as the number of operations that take its time
     loads, stores: of memory; registers are not accessed
-    chain: additions of which each waits for the last, in the longest sequence that goes on to the next execution
+    chain: length of the longest sequence of dependent additions that is carried to the next execution
     """
 
     executions: float
@@ -25,9 +25,9 @@ class Body:
 
 @dataclass(frozen=True)
 class Reuse:
-    """What comes from behind a cache, given how much it keeps.
+    """The traffic of a cache that is large enough for some reuse.
 
-    capacity: bytes that it needs for this; traffic: bytes that are then moved into it by one worker's share of blocks
+    capacity: bytes that the reuse needs; traffic: bytes that one worker's share of the blocks then moves into it
     """
 
     capacity: float
@@ -41,7 +41,7 @@ class Work:
     blocks, threads: of the grid, and of a block
     bodies: the straight code of a block
     reuse: by ascending capacity; the first needs no cache, the last keeps everything
-    share: blocks that one worker computes in a row, for which `reuse` was counted
+    share: blocks that one worker computes, for which `reuse` was counted
     local_bytes: buffers of a block that are neither tensors nor registers, such as packed panels
     """
 
