@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from treadle import artifact_writer, compile_request
     from treadle.dialects import printing
     from treadle.frontends.onnx import loader
-    from treadle.frontends.onnx.loader import LoadedModel
 else:  # a model from the cache does not wait for the compiler
     artifact_writer, compile_request = lazy_module("treadle.artifact_writer"), lazy_module("treadle.compile_request")
     loader, printing = lazy_module("treadle.frontends.onnx.loader"), lazy_module("treadle.dialects.printing")
@@ -91,17 +90,14 @@ def compile(
     check_device(device, emulation, chosen.name, chosen.kind)
     schedules, fingerprint = _tuned(database, chosen)
     options = CompileOptions(parse_precision(precision), explain_fusion, schedules)
-    source, extents = _Source.of(model), normalized(shapes)
+    source = _Source.of(model, normalized(shapes), after)
     cubins = chosen.is_cuda and (device is None or nvrtc_is_installed())  # the emulator needs none
     toolchain = _toolchain(chosen, environment, cubins)
-    key = artifact_key(source.content, extents, str(chosen), toolchain, precision, f"{fingerprint} {after}")
+    key = artifact_key(source.content, source.shapes, str(chosen), toolchain, precision, f"{fingerprint} {after}")
     store, may_be_cached = store_of(environment), cached and trace is None and not explain_fusion
     artifact = find_artifact(store, key, source.folder) if may_be_cached else None
     if artifact is None:
-        request = compile_request.CompileRequest(
-            source.loadable(), chosen, extents, trace, options=options, cubins=cubins, progress=progress,
-            content=source.file_content, after=after,
-        )  # fmt: skip
+        request = source.request(chosen, trace, options, cubins, progress)
         artifact = store_artifact(store, key, partial(artifact_writer.write_artifact, request))
     return CompiledModel(artifact, threads, device=device, emulation=emulation)
 
@@ -129,33 +125,39 @@ def resolve_target(target: str | Target, device: Device | None = None) -> Target
 
 @dataclass(frozen=True)
 class _Source:
-    """A model as it was given: its file, if it is one, and the bytes that identify it."""
+    """A model as it was given: its file, if it is one, the bytes that identify it, its shapes and its stage."""
 
     model: str | Path | ModelProto | ModuleOp
     path: Path | None
     content: bytes
+    shapes: dict[str, tuple[int, ...]]
+    after: str | None
 
     @staticmethod
-    def of(model: str | Path | ModelProto | ModuleOp) -> _Source:
+    def of(model: str | Path | ModelProto | ModuleOp, shapes: dict[str, tuple[int, ...]], after: str | None) -> _Source:
         """TreadleError for what is no model, and for a file that cannot be read."""
         path = Path(model) if isinstance(model, str | Path) else None
-        return _Source(model, path, _content(model) if path is None else _read(path))
+        return _Source(model, path, _content(model) if path is None else _read(path), shapes, after)
 
     @property
     def folder(self) -> Path | None:
         """Where the model's external data is looked for; None where it has none."""
         return None if self.path is None else self.path.parent
 
-    @property
-    def file_content(self) -> bytes | None:
-        """The bytes of the model's file, if it is one."""
-        return None if self.path is None else self.content
-
-    def loadable(self) -> Path | ModuleOp | LoadedModel:
-        """What a `CompileRequest` takes for the model."""
+    def request(
+        self, target: Target, trace_dir: Path | None, options: CompileOptions, cubins: bool, progress: Progress
+    ) -> compile_request.CompileRequest:
+        """Loads the model, unless it is a file. Raises what `load_model` raises."""
         if self.path is not None:
-            return self.path
-        return cast("ModuleOp", self.model).clone() if _is_module(self.model) else loader.load_model(self.content)
+            model = self.path
+        elif _is_module(self.model):
+            model = cast("ModuleOp", self.model).clone()
+        else:
+            model = loader.load_model(self.content)
+        return compile_request.CompileRequest(
+            model, target, self.shapes, trace_dir, options=options, cubins=cubins, progress=progress,
+            content=None if self.path is None else self.content, after=self.after,
+        )  # fmt: skip
 
 
 def _is_module(model: object) -> bool:
