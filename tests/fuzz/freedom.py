@@ -66,6 +66,8 @@ _OF_OPERATORS: Mapping[str, Freedom] = {
     "ReduceSumSquare": Freedom("sums of integers that wrap", _beyond(np.square)),
     "ReduceProd": Freedom("products of integers by way of float64", _inexact_product),
     "Pow": Freedom("powers that are no integers of the type", _power_beyond),
+    "Shrink": Freedom("float64 by way of float32", lambda x: x[0].dtype == np.float64),
+    "Softplus": Freedom("exp(x) beyond the type", _any(lambda x: np.isinf(np.exp(x)))),
     "LRN": Freedom("cancels: adds and subtracts the squares of a window that moves"),
     "Clip": Freedom("bounds that are left out: the ends of the type", _any(lambda x: ~np.isfinite(x))),
     **dict.fromkeys(("MeanVarianceNormalization", "LayerNormalization"), _CANCELS),

@@ -19,13 +19,15 @@ def _gemm(_: int, attributes: Attributes, x: list[Any], r: Round) -> list[Array]
     if a.dtype.kind == "i":
         return [np.matmul(a, b) + (x[2] if len(x) > 2 else a.dtype.type(0))]
     t = a.dtype.type
-    result = r(t(attributes["alpha"]) * _products(a, b, r))
+    alpha = t(attributes["alpha"])
+    result = r(alpha * _products(a, b, r, max(1.0, abs(float(alpha)))))
     return [result if len(x) < 3 else r(result + r(t(attributes["beta"]) * x[2]))]
 
 
-def _products(a: Array, b: Array, r: Round) -> Any:
+def _products(a: Array, b: Array, r: Round, scale: float = 1.0) -> Any:
+    """The product; with a scale, terms may be scaled before they are added up."""
     total = np.matmul(a.astype(np.float64), b.astype(np.float64)).astype(a.dtype)
-    return r.total(total, np.matmul(finite(a), finite(b)))
+    return r.total(total, scale * np.matmul(finite(a), finite(b)))
 
 
 def _matmul(_: int, __: Attributes, x: list[Array], r: Round) -> list[Array]:

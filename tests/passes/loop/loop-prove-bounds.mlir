@@ -45,6 +45,26 @@ loop.func @proved(%A: memref<100xf32>, %ids: memref<8xi64>, %C: memref<100xf32>)
 // CHECK-LABEL: loop.func @proved
 // CHECK:         loop.load %A[%i] where %inside else %zero : memref<100xf32>
 
+// Below a minimum is below each of the two: lane - %k is at most 1, and %pair at most 78.
+loop.func @below_a_minimum(%A: memref<80xf32>) grid(%b in 1) threads(%t in 40) {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c2 = arith.constant 2 : index
+  %c3 = arith.constant 3 : index
+  %z = arith.constant dense<0.0> : vector<4xf32>
+  %pair = arith.muli %t, %c2 : index
+  scf.for %k = %c0 to %c2 step %c1 {
+    %at = arith.subi %pair, %k : index
+    %after = arith.addi %k, %c2 : index
+    %end = arith.minsi %c3, %after : index
+    %mask = loop.lane_mask %k, %end : vector<4xi1>
+    %a = vector.maskedload %A[%at], %mask, %z : memref<80xf32>, vector<4xi1>, vector<4xf32> into vector<4xf32>
+  }
+}
+
+// CHECK-LABEL: loop.func @below_a_minimum
+// CHECK:         vector.maskedload
+
 // The index is data; whoever wrote the kernel answers for it.
 loop.func @explained(%A: memref<100xf32>, %ids: memref<8xi64>, %C: memref<8xf32>) grid(%b in 1) threads(%t in 8) {
   %n = loop.load %ids[%t] : memref<8xi64>

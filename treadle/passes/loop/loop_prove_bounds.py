@@ -145,11 +145,14 @@ class _Prover:
             yield from self._below(lane, mask.hi)
 
     def _below(self, lane: Expr, limit: SSAValue) -> Iterator[Comparison]:
-        """`lane < limit`, and where that is `select(condition, limit, 0)`, the condition."""
+        """`lane < limit`; of a minimum, below either; where it is `select(condition, limit, 0)`, the condition too."""
         op = limit.owner
         if isinstance(op, arith.SelectOp) and self._reader.read(op.rhs) == 0:
             yield from comparisons_in(self._reader, op.cond)
             yield from self._below(lane, op.lhs)
+        elif isinstance(op, arith.MinSIOp):
+            for operand in op.operands:
+                yield from self._below(lane, operand)
         else:
             yield Comparison("slt", lane - self._reader.read(limit))
 
