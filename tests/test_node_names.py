@@ -73,6 +73,17 @@ def test_saved_text_keeps_them(stage: str, tmp_path: Path) -> None:
     assert resumed == straight
 
 
+def test_weights_of_a_constant_node_are_resumed_alike(tmp_path: Path) -> None:
+    """Text keeps no location of a constant: what packs its values does not name its node."""
+    constant = helper.make_node("Constant", [], ["w"], name="weights", value=numpy_helper.from_array(drawn(8, 40), "w"))
+    nodes = [constant, helper.make_node("MatMul", ["x", "w"], ["y"], name="product")]
+    path = save_model(tmp_path / "m.onnx", nodes, [value("x", (4, 8))], [value("y", (4, 40))])
+    straight = printed([str(path), "--to", "graph"], tmp_path / "graph.mlir")
+    printed([str(path), "--to", "import"], tmp_path / "import.mlir")
+    assert printed([str(tmp_path / "import.mlir"), "--from", "import", "--to", "graph"], tmp_path / "g") == straight
+    assert "weights" not in straight and straight.count('"product"("MatMul")') == 1
+
+
 def test_names_cannot_leave_their_comment(tmp_path: Path) -> None:
     hostile = ("*/ int x; /*", "\\", "a\nb", "é??/", "// x", '"', "")
     path = network(tmp_path / "m.onnx", hostile)

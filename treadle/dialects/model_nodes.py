@@ -45,6 +45,12 @@ def node_location(name: str, kind: str) -> NameLoc:
     return NameLoc(ascii_text(name), NameLoc(ascii_text(kind), NoneAttr()))
 
 
+def constant_location(location: LocationAttr) -> LocationAttr:
+    """The location of a constant that a node holds: its name alone. Text keeps no locations of constants, so that what
+    is made of one may not name its node."""
+    return NameLoc(location.desc, NoneAttr()) if isinstance(location, NameLoc) else location
+
+
 def nodes_of(location: Attribute) -> tuple[ModelNode, ...]:
     """The nodes that a location names, each once, in order."""
     return tuple(dict.fromkeys(_nodes(location)))

@@ -36,6 +36,7 @@ from treadle.dialects.graph.dtypes import accumulator, element_type, is_float, n
 from treadle.dialects.graph.evaluate import evaluate
 from treadle.dialects.graph.limits import TensorSizes, check_rank
 from treadle.dialects.graph.store import constant_attribute
+from treadle.dialects.model_nodes import constant_location
 from treadle.frontends.onnx.tensor_data import Array
 
 FOLD_LIMIT = 4096
@@ -107,7 +108,7 @@ class GraphBuilder:
         if tensor.ssa is None:
             assert tensor.array is not None
             op = ConstantOp(constant_attribute(tensor.array), tensor.type)
-            op.location = tensor.location or self.location
+            op.location = constant_location(tensor.location or self.location)
             self._block.add_op(op)
             tensor.ssa = op.result
         return tensor.ssa
