@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from tests.helpers.random_weights import with_random_weights
 from tests.models.catalog import MODELS
 
 Array = NDArray[Any]
+Shape = tuple[int, ...]
 TorchModel = Callable[[Any], Callable[..., Any]]
 """Given the module `torch`, the same computation on tensors in the order of the inputs."""
 
@@ -30,6 +32,7 @@ class Workload:
     """One computation.
 
     write:        writes or finds the ONNX model, given a folder for it; ImportError where a library is missing for it
+    draw:         makes the inputs, by name, the same at every call
     torch:        the same in PyTorch; None where nobody has written it
     triton:       the function of `benchmarks.triton_kernels` that computes it; None where nobody has written one
     same_weights: whether `torch` computes the same values, so that its results can be compared
@@ -38,10 +41,15 @@ class Workload:
     name: str
     kind: Literal["model", "operator"]
     write: Callable[[Path], Path]
-    inputs: Mapping[str, Array]
+    draw: Callable[[], Mapping[str, Array]]
     torch: TorchModel | None = None
     same_weights: bool = True
     triton: str | None = None
+
+    @cached_property
+    def inputs(self) -> Mapping[str, Array]:
+        """What it is computed from, drawn when it is asked for: the largest product's operands take 128 MiB."""
+        return self.draw()
 
 
 def _normal(*shape: int) -> Array:
@@ -49,10 +57,10 @@ def _normal(*shape: int) -> Array:
 
 
 def _operator(
-    name: str, op: str, inputs: Mapping[str, Array], output: tuple[int, ...], torch: TorchModel, **attributes: Any
+    name: str, op: str, inputs: Mapping[str, Shape], output: Shape, torch: TorchModel, **attributes: Any
 ) -> Workload:
     def write(folder: Path) -> Path:
-        tensors = [helper.make_tensor_value_info(key, TensorProto.FLOAT, each.shape) for key, each in inputs.items()]
+        tensors = [helper.make_tensor_value_info(key, TensorProto.FLOAT, shape) for key, shape in inputs.items()]
         result = helper.make_tensor_value_info("out", TensorProto.FLOAT, output)
         graph = helper.make_graph([helper.make_node(op, list(inputs), ["out"], **attributes)], name, tensors, [result])
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
@@ -61,11 +69,14 @@ def _operator(
         onnx.save(model, path)
         return path
 
-    return Workload(name, "operator", write, inputs, torch, triton=name.rsplit("_", 1)[0])
+    def draw() -> dict[str, Array]:
+        return {key: _normal(*shape) for key, shape in inputs.items()}
+
+    return Workload(name, "operator", write, draw, torch, triton=name.rsplit("_", 1)[0])
 
 
 def _matmul(n: int) -> Workload:
-    inputs = {"a": _normal(n, n), "b": _normal(n, n)}
+    inputs = {"a": (n, n), "b": (n, n)}
     return _operator(f"matmul_{n}", "MatMul", inputs, (n, n), lambda torch: torch.matmul)
 
 
@@ -73,7 +84,7 @@ def _softmax(rows: int, columns: int) -> Workload:
     return _operator(
         f"softmax_{rows}x{columns}",
         "Softmax",
-        {"x": _normal(rows, columns)},
+        {"x": (rows, columns)},
         (rows, columns),
         lambda torch: lambda x: torch.softmax(x, -1),
         axis=-1,
@@ -84,7 +95,7 @@ def _layer_norm(rows: int, columns: int) -> Workload:
     return _operator(
         f"layer_norm_{rows}x{columns}",
         "LayerNormalization",
-        {"x": _normal(rows, columns), "scale": _normal(columns), "bias": _normal(columns)},
+        {"x": (rows, columns), "scale": (columns,), "bias": (columns,)},
         (rows, columns),
         lambda torch: lambda x, scale, bias: torch.nn.functional.layer_norm(x, (columns,), scale, bias),
         axis=-1,
@@ -98,7 +109,7 @@ def _model(name: str, torch: TorchModel | None = None, random_weights: bool = Fa
     def write(folder: Path) -> Path:
         return with_random_weights(entry.path(), folder / f"{name}.onnx") if random_weights else entry.path()
 
-    return Workload(name, "model", write, entry.sample_inputs(), torch, same_weights=False)
+    return Workload(name, "model", write, entry.sample_inputs, torch, same_weights=False)
 
 
 def _paper_model(name: str) -> Workload:
@@ -108,7 +119,7 @@ def _paper_model(name: str) -> Workload:
         del torch
         return model.module().cuda()
 
-    return Workload(name, "model", lambda folder: model.write(folder / f"{name}.onnx"), model.inputs, build)
+    return Workload(name, "model", lambda folder: model.write(folder / f"{name}.onnx"), lambda: model.inputs, build)
 
 
 def _light_resnet50(torch: Any) -> Callable[..., Any]:

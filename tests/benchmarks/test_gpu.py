@@ -152,6 +152,13 @@ def test_the_paper_s_models_say_what_is_missing(tmp_path: Path, monkeypatch: pyt
             WORKLOADS[name].write(tmp_path)
 
 
+def test_operands_are_drawn_when_they_are_asked_for() -> None:
+    """Those of the largest product would take every importing process half a second."""
+    product = replace(WORKLOADS["matmul_512"])
+    assert "inputs" not in vars(product)
+    assert {name: array.shape for name, array in product.inputs.items()} == {"a": (512, 512), "b": (512, 512)}
+
+
 def test_several_results_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = MagicMock(spec=["double"]), MagicMock(spec=["double"])
     first, second = (each.double().cpu().numpy() for each in (one, two))
