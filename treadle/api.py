@@ -76,9 +76,9 @@ def compile(
     checks:    emulator: what is checked of every memory access and barrier, see `treadle.backends.cuda.emulator`
     counters:  emulator: whether to count what each line of the kernels does
     limit:     emulator: seconds that a kernel may take (default: 60, and 600 with checks or counters)
-    trace_dir: where the numbered IR after each pass is written; a traced model is always compiled anew
-    explain_fusion: print to stderr which neighbours share a kernel, and why (not); compiled anew, too
-    cached:    False compiles anew even what the cache has
+    trace_dir: where the numbered IR after each pass is written; a traced model is never taken from the cache
+    explain_fusion: print to stderr which neighbours share a kernel, and why (not); never taken from the cache, either
+    cached:    False compiles even what the cache has
     progress:  called with each step that begins, as text, and the fraction (0 to 1) that is done
 
     TreadleError: a file that is no model, an unsupported operator, shapes that do not fit, no compiler, and the like.

@@ -1,4 +1,4 @@
-"""Whole compiled models, cached by everything that decides what they are."""
+"""A cache of whole compiled models; the key covers everything that determines the result."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def artifact_key(
     """The key under which the cache has the result of compiling `model`.
 
     It covers the model's bytes, the given shapes, the target, the precision, the compiler that makes the code
-    (`toolchain`), where decisions come from (`decided`) and this package's own sources. External data is not covered:
+    (`toolchain`), the origin of the schedules (`decided`) and this package's own sources. External data is not covered:
     `find_artifact` compares it.
     """
     hasher = hashlib.sha256()

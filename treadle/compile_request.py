@@ -37,7 +37,7 @@ class CompileRequest:
     shapes:    extents of the dimensions that the file leaves dynamic
     trace_dir: where the numbered IR after each pass is written
     check:     verify the IR after each pass
-    options:   precision, and what is explained
+    options:   precision, and which decisions are explained
     cubins:    cuda: compile the printed text, too; the emulator needs the text alone
     progress:  called with each step that begins
     """
@@ -83,7 +83,7 @@ def is_ir_file(path: Path) -> bool:
 
 
 def _given_module(request: CompileRequest) -> ModuleOp:
-    """The module that the request gives, or that its file becomes."""
+    """The request's module, which is read if it is in a file."""
     model = request.model
     if isinstance(model, Path) and is_ir_file(model):
         model = read_module(_text(model, request.content), str(model))

@@ -179,7 +179,7 @@ STAGES: tuple[Stage, ...] = (
                 only="cuda",
             ),
             Step("loop-hoist-invariants", "Masks and broadcasts leave the loops.", only="cpu"),
-            Step("loop-simplify-index", "Vectorisation writes addresses of vectors anew.", only="cuda"),
+            Step("loop-simplify-index", "Vectorisation writes new addresses, of vectors.", only="cuda"),
             Step("loop-unroll{target=TARGET}", "After vectorisation, which shortens loops."),
         ),
     ),

@@ -1,4 +1,4 @@
-"""Locks on folders, by which processes see what others use. They end with their process, however it ends.
+"""Locks on folders, which show what other processes use. A lock ends with its process, even if that is killed.
 
 A reader has a shared lock of the folder that it reads; whoever makes or removes a folder has an exclusive one. Locks
 are advisory (`flock` of the folder itself, no file is written) and follow a folder that is renamed. Some file systems,

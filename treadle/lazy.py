@@ -35,16 +35,16 @@ def lazy_module(name: str) -> ModuleType:
     return _LazyModule(name)
 
 
-def lazy_exports(places: Mapping[str, str]) -> Callable[[str], object]:
+def lazy_exports(modules: Mapping[str, str]) -> Callable[[str], object]:
     """A `__getattr__` for a module that re-exports names of others, which it imports when one is first read.
 
-    places: the module of each name
+    modules: the module of each name
     """
 
     def exported(name: str) -> object:
-        if name not in places:
-            raise AttributeError(f"no name '{name}'; accepted: {', '.join(places)}", name=name)
-        return getattr(importlib.import_module(places[name]), name)
+        if name not in modules:
+            raise AttributeError(f"no name '{name}'; accepted: {', '.join(modules)}", name=name)
+        return getattr(importlib.import_module(modules[name]), name)
 
     return exported
 

@@ -22,7 +22,7 @@ from treadle.dialects.scalar_functions import FUNCTION_OF
 
 MOST_CACHED = 1 << 14
 """Columns up to which a template caches what it has read and computed of a row: 512 threads with 32 registers each on a
-GPU, 64 KiB of floats in a CPU's second cache. Of longer rows, each reduction reads anew."""
+GPU, 64 KiB of floats in a CPU's second cache. Of longer rows, each reduction reads its elements again."""
 MOST_COLUMNS = 1 << 17
 """Columns up to which one block of threads a row is worth the kernels that it saves."""
 

@@ -23,7 +23,7 @@ class RowBody:
     A *phase* computes something of every column: the terms of a reduction, or the result. `begin_row` gives the row's
     index; then `run` goes through the definition and asks for each reduction's fold.
 
-    cached: a buffer for each value that a later phase reads again; empty where each phase computes everything anew
+    cached: a buffer for each value that a later phase reads again; empty if each phase computes all of its values again
     """
 
     def __init__(self, b: KernelBuilder, rows: Rows, cached: Mapping[int, SSAValue]):

@@ -83,9 +83,9 @@ def _add_cell(group: Element, cell: Cell, x: int, y: int, width: int) -> None:
         "data-workers": " ".join(map(str, cell.workers)),
         "data-step": str(cell.step),
     }
-    place = {"x": str(x), "y": str(y), "width": str(width), "height": str(_CELL), "fill": cell.colour}
+    box = {"x": str(x), "y": str(y), "width": str(width), "height": str(_CELL), "fill": cell.colour}
     drawn = SubElement(group, "g", data)
-    SubElement(drawn, "rect", place)
+    SubElement(drawn, "rect", box)
     _add_text(drawn, cell.who, x + width // 2 + 4, y + _CELL // 2 - 4, "mid")
     _add_text(drawn, str(cell.step), x + width - 4, y + _CELL - 5, "step")
 

@@ -98,7 +98,7 @@ def rewrite(documents: Mapping[str, Excerpts]) -> int:
 
 
 def redraw() -> int:
-    """Draws the pictures anew; prints which ones changed."""
+    """Draws the pictures again; prints which ones changed."""
     for name, draw in PICTURES.items():
         path, text = ROOT / name, draw()
         print(f"{name}: {'unchanged' if path.is_file() and path.read_text() == text else 'rewritten'}")

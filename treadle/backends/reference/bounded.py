@@ -330,11 +330,11 @@ def _handed_on(op: Operation, operands: list[Bounded], value: Array) -> Bounded:
     root = roots.pop() if len(roots) == 1 and is_float_dtype(value.dtype) else None
     own = _ZERO
     for moving in dict.fromkeys(op.operands):
-        places = [n for n, operand in enumerate(op.operands) if operand is moving]
-        error = operands[places[0]].error if root is None else operands[places[0]].own
+        numbers = [n for n, operand in enumerate(op.operands) if operand is moving]
+        error = operands[numbers[0]].error if root is None else operands[numbers[0]].own
         if error is not _ZERO:
             own = together(
-                own, np.abs(_change(op, operands, [error if n in places else _ZERO for n in range(3)], value))
+                own, np.abs(_change(op, operands, [error if n in numbers else _ZERO for n in range(3)], value))
             )
     if root is None:
         return Bounded(value, decided(own, value))

@@ -1,4 +1,4 @@
-"""Which loops of a kernel are written round by round, since their bounds are constants and their bodies are short."""
+"""Chooses the loops of a kernel that are unrolled in its Python: those with constant bounds and short bodies."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from treadle.backends.reference.kernel_scalars import literal
 from treadle.dialects import loop, task
 
 _LONGEST = 256
-"""Operations of an unrolled loop: more take longer to compile than they save."""
+"""The limit of an unrolled loop's operations: more take longer to compile than they save."""
 
 Rounds = Sequence[Sequence[int]]
 
 
 def unrolled(op: scf.ForOp | task.ForOp, names: Mapping[SSAValue, str]) -> Rounds | None:
-    """The coordinates of each round of a loop that is to be written round by round; None for a loop that stays one.
+    """The variables' values in each iteration of a loop that is to be unrolled; None for any other loop.
 
-    One with barriers stays: they are told apart by their operations. So does one that makes buffers of a block.
+    A loop with barriers is not unrolled, since a barrier is identified by its operation, nor one that allocates buffers
+    of a block.
     """
     rounds = _rounds(op, names)
     if rounds is None or any(map(_stays_one, op.body.walk())):
@@ -37,7 +38,7 @@ def _rounds(op: scf.ForOp | task.ForOp, names: Mapping[SSAValue, str]) -> Rounds
 
 
 def _length(block: Block, names: Mapping[SSAValue, str]) -> int:
-    """Operations of a body, those of loops with constant bounds in it as often as they run."""
+    """The operations of a body when loops with constant bounds in it are unrolled."""
     return sum(_length_of(op, names) for op in block.ops)
 
 

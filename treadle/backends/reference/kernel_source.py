@@ -271,7 +271,7 @@ class _Writer(KernelText):
     def _alloc(self, op: loop.AllocOp | memref.AllocaOp) -> None:
         buffer = op.results[0]
         type = cast("MemRefType[Attribute]", buffer.type)
-        # As text, since each iteration of a loop allocates its registers anew.
+        # As text, since each iteration of a loop allocates new registers.
         made = f"[{initial(type)}] * {prod(self.shape(op, type))}"
         name, space = self.define(buffer), space_of(type)
         if space in (None, loop.Space.REGISTER):

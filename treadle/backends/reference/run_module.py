@@ -77,8 +77,8 @@ def _run_launches(module: ModuleOp, inputs: Sequence[Array], reverse: bool) -> t
         if reference.kind != "arena":
             # loop-flatten leaves the kernels' buffers one-dimensional; outputs are contiguous, so this is a view.
             return arrays[reference.kind][reference.index].reshape(spec.shape)
-        place = arena[reference.index : reference.index + spec.num_bytes]
-        return place.view(spec.dtype).reshape(spec.shape)
+        region = arena[reference.index : reference.index + spec.num_bytes]
+        return region.view(spec.dtype).reshape(spec.shape)
 
     for launch in program.launches:
         if launch.kernel not in kernels:

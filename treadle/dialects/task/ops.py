@@ -104,8 +104,8 @@ class ForOp(IRDLOperation, HasIndexRanges):
     def verify_(self) -> None:
         problem = _problem(self.mapping.data, self.body.block.arg_types, self.worker is not None)
         if problem is not None:
-            place = "" if isinstance(self.location, UnknownLoc) else f" at {self.location}"
-            raise VerifyException(f"task.for{place}: {problem}")
+            where = "" if isinstance(self.location, UnknownLoc) else f" at {self.location}"
+            raise VerifyException(f"task.for{where}: {problem}")
 
     def print(self, printer: Printer) -> None:
         printer.print_string(" ")

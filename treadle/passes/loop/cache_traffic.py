@@ -1,9 +1,9 @@
-"""What the loops of a kernel bring from memory again and again, given how much a cache keeps.
+"""The memory traffic of a loop nest as a function of the cache's capacity.
 
-Addresses are linear in the loops' variables once quotients and remainders are cut into digits; how many bytes the
-passes of some loops touch then follows from strides and trip counts alone. A cache that keeps what two passes of a loop
-touch sees each byte of the whole loop once; a smaller one sees what the inner loops bring, again in each pass.
-Source: M. Wolf and M. Lam, A Data Locality Optimizing Algorithm (PLDI 1991), section 3.
+When the loops' variables are split into digits, so that no quotients and remainders are left, addresses are linear in
+them; the footprint of loops then follows from strides and trip counts alone. A cache that has room for two iterations
+of a loop loads each byte of the whole loop once; a smaller one loads the footprints of the inner loops again in each
+iteration. Source: M. Wolf and M. Lam, A Data Locality Optimizing Algorithm (PLDI 1991), section 3.
 """
 
 from __future__ import annotations
@@ -19,37 +19,39 @@ from treadle.index.linear import stride_along
 from treadle.schedules.search.work import Reuse
 
 LINE = 64
-"""Bytes that a CPU's caches move at once."""
+"""The bytes of a CPU's cache line."""
 _TO_MEET_AGAIN = 2.0
-"""Passes of a loop whose data a cache has to keep, so that what the passes share is there in the next one."""
+"""The number of iterations whose footprint a cache must have room for, so that data that iterations share is reused."""
 
 
 @dataclass
 class Node:
-    """A loop with what stands in it: inner loops and accesses. `trips` may be a mean."""
+    """A loop, with the inner loops and accesses of its body. `trips` may be a mean."""
 
     variable: Hashable
     trips: float
     inside: list[Node | Touch] = field(default_factory=list["Node | Touch"])
     weight: float = 1.0
-    """The part of the passes of the loop around it in which it runs at all."""
+    """The fraction of the iterations of the enclosing loop in which it is executed."""
 
 
 @dataclass(frozen=True)
 class Touch:
-    """An access: its buffer, and how many neighbouring bytes it takes."""
+    """An access of a number of contiguous bytes of a buffer."""
 
     buffer: Hashable
     width: int
     own: Sequence[tuple[float, int]]
-    """(elements, bytes from one to the next) of an access that takes no neighbours."""
+    """(extent, stride in bytes) of each dimension of an access that is not contiguous."""
     strides: Mapping[Hashable, Sequence[tuple[float, int]]]
-    """By variable: (trips, bytes) of each of its digits."""
+    """(trip count, stride in bytes) of each digit of each variable."""
 
 
 def digits_of(address: Expr, steps: Mapping[Hashable, int]) -> dict[Hashable, list[tuple[float, int]]]:
-    """(values, bytes from one to the next) of each variable's digits, the lowest first; of what is no digit, as from 0
-    to 1. `steps` says how far loops advance their variables."""
+    """(extent, stride in bytes) of each variable's digits, the lowest first. `steps` has the steps of loops.
+
+    Where the address is not linear in a digit, the stride is the difference of the addresses for 0 and 1.
+    """
     counted = address.substitute({v.key: _counter_of(v, steps) for v in address.vars() if None not in v.range})
     divisors = divisors_of([counted])
     replacement: dict[Hashable, Expr] = {}
@@ -59,12 +61,12 @@ def digits_of(address: Expr, steps: Mapping[Hashable, int]) -> dict[Hashable, li
         if lo is None or hi is None:
             continue
         ends = [end for end in divisor_chain(divisors.get(v.key, ())) if end <= hi]
-        total, place, keys = const(0), 1, list[tuple[Hashable, int]]()
+        total, weight, keys = const(0), 1, list[tuple[Hashable, int]]()
         for n, end in enumerate([*ends, None]):
-            size = -(-(hi + 1) // place) if end is None else end // place
-            total = total + var((v.key, n), 0, max(size - 1, 0)) * place
+            size = -(-(hi + 1) // weight) if end is None else end // weight
+            total = total + var((v.key, n), 0, max(size - 1, 0)) * weight
             keys.append(((v.key, n), size))
-            place = end or place
+            weight = end or weight
         replacement[v.key], digits[v.key] = total, keys
     flat = counted.substitute(replacement)
     return {
@@ -90,7 +92,7 @@ def _stride(e: Expr, key: Hashable) -> int:
 
 
 def reuse_of(root: Node) -> tuple[Reuse, ...]:
-    """Traffic by capacity: at each size of a loop's working set another loop's data stays."""
+    """The traffic for each capacity at which it falls: those of the loops' working sets."""
     sizes = sorted({0.0, *_working_sets(root)})
     found: list[Reuse] = []
     for capacity in sizes:
@@ -109,7 +111,7 @@ def _working_sets(node: Node) -> list[float]:
 
 
 def _moved(node: Node, capacity: float) -> float:
-    """Bytes that come into a cache of that capacity in all passes of a loop."""
+    """The bytes that a cache of this capacity loads in all iterations of a loop."""
     whole = _footprint(node)
     if _footprint(node, _TO_MEET_AGAIN) <= capacity:
         return whole * node.weight
@@ -119,7 +121,7 @@ def _moved(node: Node, capacity: float) -> float:
 
 
 def _footprint(node: Node, most: float = inf) -> float:
-    """Distinct bytes, in whole lines, that all passes of a loop touch, or the first `most` ones."""
+    """The bytes of the cache lines that all iterations of a loop touch, or its first `most` iterations."""
     buffers: dict[Hashable, float] = {}
     for touch, trips in _touches(node, {}, most):
         size = _distinct(touch, trips)

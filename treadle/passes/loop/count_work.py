@@ -1,4 +1,4 @@
-"""Counts the work of a lowered kernel: its straight code, and what its loops bring from memory."""
+"""Counts the work of a lowered kernel: the operations of its straight-line code, and its cache traffic."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from treadle.schedules.search.work import Body, Work
 
 _UNROLL = "loop.unroll"
 _REGISTER_BYTES = 2048
-"""Of all vector registers with AVX-512: local buffers up to this size are taken to live in them."""
+"""Bytes of all vector registers with AVX-512: smaller local buffers are assumed to be in registers."""
 _DIVISION = 10.0
-"""Simple operations that a division of floats takes, about."""
+"""The cost of a division of floats, in simple operations."""
 
 
 def count_work(kernel: FuncOp, workers: int) -> Work:
-    """The work of a kernel whose blocks are dealt to `workers` in shares of neighbours."""
+    """The work of a kernel whose blocks are distributed to `workers`, each of which has a contiguous share."""
     blocks, threads = kernel.grid.value.data, kernel.threads.value.data
     share = max(1.0, blocks / workers)
     counter = _Counter(kernel)
@@ -39,7 +39,7 @@ def count_work(kernel: FuncOp, workers: int) -> Work:
 
 @dataclass
 class _Counts:
-    """Of a block of operations while it is walked."""
+    """The counts of a block of operations."""
 
     arithmetic: float = 0.0
     loads: float = 0.0
@@ -47,7 +47,7 @@ class _Counts:
     chain: float = 0.0
 
     def add(self, other: _Counts, times: float) -> None:
-        """Adds another's, so often."""
+        """Adds another block's counts, multiplied."""
         self.arithmetic += other.arithmetic * times
         self.loads += other.loads * times
         self.stores += other.stores * times
@@ -67,7 +67,7 @@ class _Counter:
         self._steps: dict[Hashable, int] = {}
 
     def block(self, block: Block, executions: float) -> None:
-        """Counts a block that is executed so often in a block of the grid, as a body of its own."""
+        """Counts a block of operations as a body of its own, with its executions in a block of the grid."""
         counts = self._counts(block, executions)
         if counts.arithmetic or counts.loads or counts.stores:
             self.bodies.append(Body(executions, **vars(counts)))
@@ -94,7 +94,7 @@ class _Counter:
         if unrolled:
             inner = self._counts(loop.body.block, executions * trips)
             counts.add(inner, trips)
-            # Each pass has accumulators of its own if they differ along it; else it lengthens the chain.
+            # Iterations with different accumulators are independent; those with one accumulator lengthen the chain.
             counts.chain = max(counts.chain, inner.chain)
         else:
             self.block(loop.body.block, executions * trips)
@@ -158,7 +158,7 @@ class _Counter:
         return times
 
     def _mean_trips(self, loop: scf.ForOp) -> float:
-        """Passes of a loop, in the middle of the range where its bounds depend on other variables."""
+        """The trip count of a loop; of bounds that depend on other variables, at the middle of their range."""
         (lo, first), (end, last) = self._reader.read(loop.lb).range(), self._reader.read(loop.ub).range()
         step = self._reader.read(loop.step).as_int() or 1
         if lo is None or first is None or end is None or last is None:
@@ -166,7 +166,7 @@ class _Counter:
         return max(1.0, ((end + last) / 2 - (lo + first) / 2) / step)
 
     def _probability(self, condition: SSAValue) -> float:
-        """How often a condition holds, taken to be a comparison of an index that takes all its values equally often."""
+        """The probability of a condition, if each value of the index that it compares is equally likely."""
         op = condition.owner
         if isinstance(op, arith.AndIOp):
             return self._probability(op.lhs) * self._probability(op.rhs)
@@ -179,7 +179,7 @@ class _Counter:
 
 
 def _part(kind: str, bounds: tuple[int | None, int | None]) -> float:
-    """The part of a range of differences for which they compare so with 0."""
+    """The fraction of a range of integers for which a comparison with 0 is true."""
     lo, hi = bounds
     if lo is None or hi is None:
         return 1.0
@@ -197,7 +197,7 @@ def _is_float(value: SSAValue) -> bool:
 
 
 def _is_fused(op: Operation) -> bool:
-    """Whether it is a multiplication that becomes part of the addition that uses it."""
+    """Whether it is a multiplication that is fused with the addition that uses it."""
     if not isinstance(op, arith.MulfOp):
         return False
     uses = list(op.result.uses)
@@ -205,7 +205,7 @@ def _is_fused(op: Operation) -> bool:
 
 
 def _accumulates(op: Operation) -> bool:
-    """Whether a store writes what was computed from the buffer's own value."""
+    """Whether a store writes a value that was computed from the same buffer."""
     if not isinstance(op, memref.StoreOp):
         return False
     todo, seen = [op.value], 0
@@ -220,7 +220,7 @@ def _accumulates(op: Operation) -> bool:
 
 
 def _bytes_of(type: MemRefType) -> int:
-    """Bytes of a buffer, whose elements may be vectors."""
+    """The bytes of a buffer, whose elements may be vectors."""
     element = type.get_element_type()
     if isinstance(element, VectorType):
         return prod(type.get_shape()) * element.element_count() * byte_width(element.get_element_type())

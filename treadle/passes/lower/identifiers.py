@@ -57,7 +57,7 @@ def kernel_identifier(symbol: str) -> str:
 
 
 class UniqueNames:
-    """Gives each name once."""
+    """Makes names unique."""
 
     def __init__(self, taken: Iterable[str] = ()):
         self._used = set(taken)
@@ -65,7 +65,7 @@ class UniqueNames:
         """The last number that was tried as a suffix of each name."""
 
     def unique(self, name: str) -> str:
-        """The name, with the first number appended that makes it unique."""
+        """The name itself if it is new, else with a number appended."""
         number, found = self._numbers.get(name, 1), name
         while found in self._used:
             number += 1

@@ -65,7 +65,7 @@ static inline void spin_once(long spin) {
         cpu_relax();
 }
 
-/* Takes shares of the run at hand until there are none; returns that run's number. */
+/* Takes shares of the current run until there are none; returns that run's number. */
 static unsigned long long take_shares(struct crew *crew) {
     unsigned long long turn = atomic_load_explicit(&crew->turn, memory_order_acquire);
     for (;;) {

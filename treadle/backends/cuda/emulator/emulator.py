@@ -217,24 +217,25 @@ class Emulator:
         crashes = (What.CRASH_ARITHMETIC, What.BOUNDS_WILD)
         crash = next(finding for finding in findings[: request.num_findings] if finding.what in crashes)
         line = self._lines(request, {crash.pc}).get(crash.pc, 0)
-        place = f"at line {line or '?'} by thread {crash.thread} of block {crash.block}"
+        location = f"at line {line or '?'} by thread {crash.thread} of block {crash.block}"
         if crash.what == What.CRASH_ARITHMETIC:
-            raise TreadleError(f"integer division by zero {place}", where)
+            raise TreadleError(f"integer division by zero {location}", where)
         if "bounds" not in self.checks:
-            raise TreadleError(f"access to address {crash.offset:#x}, which is in no buffer, {place}", where)
+            raise TreadleError(f"access to address {crash.offset:#x}, which is in no buffer, {location}", where)
 
     def _standings(self, request: NativeRequest, places: ctypes.Array[NativePlace]) -> str:
         """Where the threads of the stopped block stood, grouped."""
-        lines = self._lines(request, {place.pc for place in places if place.pc})
+        lines = self._lines(request, {thread.pc for thread in places if thread.pc})
         groups: dict[tuple[Standing, int], list[int]] = {}
-        for number, place in enumerate(places):
-            if place.standing != Standing.ABSENT:
-                groups.setdefault((Standing(place.standing), lines.get(place.pc, 0) or place.line), []).append(number)
-        told = (
+        for number, thread in enumerate(places):
+            if thread.standing != Standing.ABSENT:
+                line = lines.get(thread.pc, 0) or thread.line
+                groups.setdefault((Standing(thread.standing), line), []).append(number)
+        texts = (
             f"threads {ranges(numbers)} {_STANDINGS[standing]}{f' at line {line}' if line else ''}"
             for (standing, line), numbers in groups.items()
         )
-        return f"in block {request.stopped_block}: {'; '.join(told) or 'nothing ran'}"
+        return f"in block {request.stopped_block}: {'; '.join(texts) or 'nothing ran'}"
 
 
 def check_limit(limit: object, where: str) -> None:

@@ -59,8 +59,8 @@ class Finding:
         target = "" if self.buffer is None else f" {self.buffer}"
         element = "" if self.buffer is None or self.element is None else f"[{self.element}]"
         times = "" if self.count == 1 else f", {self.count} times"
-        place = f"{self.kernel}:{self.line or '?'}"
-        return f"{self.kind} {place}:{target}{element}: {self.message}{other}: {threads}{blocks}{times}"
+        location = f"{self.kernel}:{self.line or '?'}"
+        return f"{self.kind} {location}:{target}{element}: {self.message}{other}: {threads}{blocks}{times}"
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ def describe(
     what = What(native.what)
     line = int(native.line) or lines.get(native.pc, 0)
     other_line = int(native.other_line) or lines.get(native.other_pc)
-    place = _buffer(native.buffer, device, shared)
-    element = None if place is None else int(native.offset) // max(1, place.itemsize or int(native.size))
+    buffer = _buffer(native.buffer, device, shared)
+    element = None if buffer is None else int(native.offset) // max(1, buffer.itemsize or int(native.size))
     if what is What.BOUNDS_INDEX:
         element = int(native.offset)
     blocks = {int(native.block)}
@@ -113,7 +113,7 @@ def describe(
         line,
         tuple(sorted(threads)),
         tuple(sorted(blocks)),
-        None if place is None else place.name,
+        None if buffer is None else buffer.name,
         element,
         _message(what, native),
         other_line,

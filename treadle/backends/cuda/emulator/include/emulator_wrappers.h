@@ -9,7 +9,7 @@ void treadle_emu_ldmatrix(const void *row, uint32_t *result, int32_t count, int3
 void treadle_emu_mma(int32_t kind, const uint32_t *a, const uint32_t *b, const float *c, float *d);
 }
 
-// Not a number stays the one it is, so that memory never written can be told by what was made of it.
+// A NaN keeps its payload, so that what was computed from unwritten memory can be recognised.
 #define TREADLE_EMU_EXTREMES(T, SUFFIX)                                                                          \
   TREADLE_EMU_INLINE T treadle_max##SUFFIX(T x, T y) {                                                           \
     if (x != x || y != y) return x != x ? x : y;                                                                 \

@@ -37,7 +37,7 @@ enum What : uint32_t {
 struct Buffer {
   uint8_t *host;
   uint64_t bytes;
-  uint32_t granule;    // bytes of memory that one shadow cell stands for
+  uint32_t granule;    // bytes of memory for each shadow cell
   uint32_t read_only;  // only pointers to const lead to it
   uint32_t floats;     // its elements are floating-point numbers
   uint32_t element;    // bytes of one; 0 where it is not known
@@ -59,7 +59,7 @@ struct SharedVariable {
 
 struct Finding {
   uint32_t what;
-  uint32_t line;       // of a barrier in the text; 0 where pc tells
+  uint32_t line;       // of a barrier in the text; 0 where pc gives it
   uint64_t pc, other_pc;
   int32_t buffer;      // index of a buffer; -1 - index of a shared variable; NO_BUFFER
   uint32_t size;       // bytes of the access
@@ -78,14 +78,14 @@ enum Standing : uint32_t { ABSENT, RUNNING, READY, AT_BARRIER, AT_WARP, LEFT, NO
 
 struct Place {
   uint32_t standing;
-  uint32_t line;       // of a barrier; 0 where pc tells
+  uint32_t line;       // of a barrier; 0 where pc gives it
   uint64_t pc;
 };
 
-// What was counted at one place of the text, summed over the warps that came there. counters.py tells what each is.
+// The counts of one line of the text, summed over the warps that executed it. counters.py documents each.
 struct Count {
   uint32_t pc;         // after the module's base; 0 where the line is known
-  uint32_t line;       // of a barrier; 0 where pc tells
+  uint32_t line;       // of a barrier; 0 where pc gives it
   uint64_t global_requests, global_sectors, global_ideal, global_read, global_written;
   uint64_t shared_requests, shared_phases, shared_wavefronts, shared_read, shared_written;
   uint64_t operations, barriers, waits;

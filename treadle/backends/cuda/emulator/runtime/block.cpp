@@ -144,7 +144,7 @@ static void open_barrier(Worker &w) {
   for (uint32_t i = 0; i < w.num_warps; ++i) wake(w, i, w.warps[i].present & ~w.warps[i].left);
 }
 
-// Everyone who is left waits at a barrier that others have left behind.
+// All threads that still run wait at a barrier that others will not reach: they have returned.
 static void resolve_barrier(Worker &w) {
   uint32_t gone[MAX_WARPS] = {}, line = 0;
   for (uint32_t i = 0; i < w.num_threads; ++i) {

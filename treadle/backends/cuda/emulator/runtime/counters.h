@@ -1,5 +1,5 @@
 // Counts what warps do to memory. A lane runs alone, so it logs its accesses; those that the lanes of a warp make at
-// one place of the code, in one pass through it, are one request.
+// one instruction, in one execution of it, are one request.
 #pragma once
 #include <stdint.h>
 

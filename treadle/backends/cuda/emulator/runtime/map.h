@@ -9,7 +9,7 @@ namespace emu {
 // Keys are never 0. Out of memory, it forgets what it is given.
 class Map {
  public:
-  // What the key stands for; null where it is new. The place stays valid until the next call.
+  // The value of the key; null where it is new. The reference stays valid until the next call.
   void **at(uint64_t key) {
     if (2 * (used_ + 1) > slots_) grow();
     if (!entries_) return &nowhere_;
@@ -24,7 +24,7 @@ class Map {
   void *find(uint64_t key) const { return used_ ? entries_[place(key)].value : nullptr; }
 
   void clear() {
-    // Little that is used of much costs more to clear than to make anew.
+    // A large table with few entries costs more to clear than to allocate again.
     if (slots_ > 1024 && used_ < slots_ / 16) return release();
     if (used_) memset((void *)entries_, 0, slots_ * sizeof(Entry));
     used_ = 0;

@@ -74,7 +74,7 @@ bool open_shared(Worker &w) {
     if (v.offset < low) low = v.offset;
     if (v.offset + (int64_t)v.bytes > high) high = v.offset + (int64_t)v.bytes;
   }
-  // build.py links a border before and behind all variables.
+  // build.py links a border before and after all variables.
   w.shared.anchor = request.anchor();
   uint8_t *anchor = (uint8_t *)w.shared.anchor;
   w.shared.low = (uint8_t *)((uintptr_t)(anchor + low - BORDER) & ~(uintptr_t)15);

@@ -1,4 +1,4 @@
-// Collects findings: one for each kind, place and buffer, with the first threads that caused it.
+// Collects findings: one for each kind, location and buffer, with the first threads that caused it.
 #include <pthread.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@ namespace {
 
 pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
-// The check that finds it; 0 where it ends the launch and is always told.
+// The check that finds it; 0 where it ends the launch and is always reported.
 uint32_t check_of(What what) {
   switch (what) {
     case RACE_READ_WRITE: case RACE_WRITE_WRITE: case RACE_IN_FLIGHT: return CHECK_RACES;
@@ -25,7 +25,7 @@ bool wanted(What what) {
   return !check || checks(check);
 }
 
-// The finding of this kind and place, new if there is none; null where it is not wanted or there are too many.
+// The finding of this kind and location, new if there is none; null where it is not wanted or there are too many.
 Finding *find(const FindingKey &key, uint32_t line, uint32_t block) {
   Request &request = *worker->launch->request;
   for (uint32_t i = 0; i < request.num_findings; ++i) {

@@ -69,7 +69,7 @@ struct FindingKey {
   int32_t buffer;
 };
 void report(const FindingKey &key, uint32_t bytes, int64_t offset, const Slot *other);
-// Ends the block: what lies behind a local array may be what the thread returns to.
+// Ends the block: what follows a local array may be the thread's return address.
 void report_index(uint64_t pc, int64_t index, const char *text);
 // For when the workers are done: `writer` left a value that came from nowhere.
 void report_value(Request &request, int32_t buffer, uint32_t bytes, int64_t offset, uint64_t pc, const Slot &writer);

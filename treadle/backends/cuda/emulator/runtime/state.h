@@ -91,7 +91,7 @@ struct Launch {
   uint64_t module_low, module_high;
   GlobalShadow global;
   LaunchOrder order;
-  bool given_pattern;       // some buffer had, before the launch, what never written memory is told by
+  bool given_pattern;       // before the launch some buffer had the pattern of unwritten memory
   volatile uint32_t stop;   // an Outcome other than FINISHED ends the launch
   uint32_t running;         // workers
 };

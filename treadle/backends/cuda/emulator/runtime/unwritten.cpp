@@ -4,7 +4,7 @@
 namespace emu {
 namespace {
 
-// unwritten.py's pattern, the compilers' own where that is not in their place, and what becomes of them.
+// The patterns of unwritten memory (unwritten.py's, else the compilers' own), and what operations make of them.
 constexpr uint64_t INTEGERS_4[] = {0xfffbfffb, 0xfefefefe, 0xaaaaaaaa};
 constexpr uint64_t INTEGERS_8[] = {0xfffbfffbfffbfffb, 0xfefefefefefefefe, 0xaaaaaaaaaaaaaaaa};
 constexpr uint64_t FLOATS_2[] = {0xfffb, 0xfefe, 0xfeff};
