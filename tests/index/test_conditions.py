@@ -65,6 +65,14 @@ CASES: dict[str, tuple[str, Range]] = {
         """scf.for %k = %c0 to %c100 step %c5 { %more = arith.cmpi slt, %k, %c32 : index scf.if %more { USE(%k) } }""",
         (0, 30),
     ),
+    "a distance": (
+        """%left = arith.subi %c5, %t : index %right = arith.subi %t, %c5 : index
+        %d = arith.maxsi %left, %right : index USE(%d)""", (0, 26),
+    ),
+    "the nearer of two ends": (
+        """%last = arith.constant 31 : index %right = arith.subi %last, %t : index
+        %d = arith.minsi %t, %right : index USE(%d)""", (0, 15),
+    ),
     "an index that is led back": (
         """%x = arith.subi %t, %c5 : index %neg = arith.cmpi slt, %x, %c0 : index %y = arith.subi %c5, %t : index
         %s = arith.select %neg, %y, %x : index %far = arith.cmpi sge, %s, %c20 : index

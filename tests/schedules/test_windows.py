@@ -102,12 +102,10 @@ DISTANCE = """
 func.func @main(%x: tensor<130x256xf32>, %w: tensor<128x3xf32>) -> tensor<128x256xf32>
     attributes {input_names = ["x", "w"], output_names = ["y"]} {
   %y = graph.compute (%i, %j) {
-    %c0 = arith.constant 0 : index
     %c31 = arith.constant 31 : index
     %below = arith.subi %c31, %i : index
     %above = arith.subi %i, %c31 : index
-    %most = arith.maxsi %below, %above : index
-    %distance = arith.maxsi %most, %c0 : index
+    %distance = arith.maxsi %below, %above : index
     %s = graph.reduce add (%k in 3) {
       %row = arith.addi %i, %k : index
       %v = graph.at %x[%row, %j] : tensor<130x256xf32>

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
+from typing import TypeAlias
 
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import IndexType
@@ -42,8 +43,10 @@ def comparisons_around(reader: IndexReader, op: Operation) -> Iterator[Compariso
         inner, outer = outer, outer.parent_op()
 
 
+_Choice: TypeAlias = arith.SelectOp | arith.MinSIOp | arith.MaxSIOp
 _CHOICES = 6
-"""The most selects whose branches are analysed separately: mirroring or clamping at borders takes two a dimension."""
+"""The most selects whose branches are analysed separately: mirroring or clamping at borders takes two a dimension. A
+minimum or maximum is the last choice: its sides say something of every access that is clamped, at a price."""
 
 
 class Bounds:
@@ -57,7 +60,7 @@ class Bounds:
         """The bounds of `e` where the comparisons hold.
 
         enough: closer bounds are not looked for, and this is the answer if the comparisons contradict each other;
-            selects are analysed by branches only if it is given
+            selects, minima and maxima are analysed by their sides only if it is given
         """
         facts = list(facts_of(comparisons))
         found = self._range(e, facts, enough, _CHOICES)
@@ -76,17 +79,28 @@ class Bounds:
             return found
         if any(self._is_negative(fact, [*facts[:n], *facts[n + 1 :]]) for n, fact in enumerate(facts)):
             return None
-        chosen = _select([e, *facts]) if choices else None
+        chosen = _choice(e, facts) if choices > 0 else None
         if chosen is None:
             return found
+        left = choices - (1 if isinstance(chosen, arith.SelectOp) else _CHOICES)
         sides: list[Range] = []
-        for value, holds in ((chosen.lhs, True), (chosen.rhs, False)):
-            side = {chosen.result: self._reader.read(value)}
-            given = [fact.substitute(side) for fact in facts]
-            given += facts_of(comparisons_in(self._reader, chosen.cond, holds))
-            taken = self._range(e.substitute(side), given, enough, choices - 1)
+        for value, conditions in self._sides(chosen):
+            side = {chosen.result: value}
+            given = [*(fact.substitute(side) for fact in facts), *facts_of(conditions)]
+            taken = self._range(e.substitute(side), given, enough, left)
             sides += [] if taken is None else [taken]
         return intersection(found, reduce(range_union, sides)) if sides else None
+
+    def _sides(self, op: _Choice) -> Iterator[tuple[Expr, Iterable[Comparison]]]:
+        """The two values that an operation may have, and what holds if it has them."""
+        lhs, rhs = self._reader.read(op.lhs), self._reader.read(op.rhs)
+        if isinstance(op, arith.SelectOp):
+            yield lhs, comparisons_in(self._reader, op.cond, True)
+            yield rhs, comparisons_in(self._reader, op.cond, False)
+            return
+        kinds = ("sle", "sge") if isinstance(op, arith.MinSIOp) else ("sge", "sle")
+        for value, kind in zip((lhs, rhs), kinds, strict=True):
+            yield value, [Comparison(kind, lhs - rhs)]
 
     def _is_negative(self, fact: Expr, others: Sequence[Expr]) -> bool:
         """Whether a fact contradicts the others."""
@@ -143,11 +157,12 @@ class Bounds:
             yield read(loop.ub) - 1 - own
 
 
-def _select(expressions: Iterable[Expr]) -> arith.SelectOp | None:
-    """A select of indices that the expressions have for a variable."""
-    keys = (v.key for e in expressions for v in e.vars())
-    owners = (key.owner for key in keys if isinstance(key, SSAValue))
-    return next((op for op in owners if isinstance(op, arith.SelectOp)), None)
+def _choice(e: Expr, facts: Iterable[Expr]) -> _Choice | None:
+    """A select of indices that is a variable of the expressions; without one, a minimum or maximum of `e`."""
+    keys = [v.key for each in (e, *facts) for v in each.vars()]
+    selects = (key.owner for key in keys if isinstance(key, SSAValue) and isinstance(key.owner, arith.SelectOp))
+    own = (v.key.owner for v in e.vars() if isinstance(v.key, SSAValue))
+    return next(selects, None) or next((op for op in own if isinstance(op, _Choice)), None)
 
 
 __all__ = ["Bounds", "comparisons_around", "comparisons_in"]
