@@ -51,8 +51,10 @@ def test_equal_kernels_are_one_candidate(name: str, shapes: tuple[tuple[int, ...
     """A sample of the space, and the default: each is cut into as many blocks as its canonical combination."""
     of, template = anchor(*shapes, operator=OPERATOR[name]), TEMPLATES[name]
     assert template.fits(of)
-    space = list(template.space(of, CPU))
-    sample = random.Random(0).sample(space, min(25, len(space)))
+    draw, space = random.Random(0), template.space(of, CPU)
+    drawn = ({knob.name: draw.choice(knob.values) for knob in template.knobs} for _ in range(400))
+    sample = [choices for choices in drawn if choices in space][:15]
+    assert sample
     for choices in [template.default(of, CPU), *sample]:
         canonical = template.canonical(of, choices, CPU)
         assert template.canonical(of, canonical, CPU) == canonical
@@ -61,7 +63,14 @@ def test_equal_kernels_are_one_candidate(name: str, shapes: tuple[tuple[int, ...
         assert usual.grid.value.data == other.grid.value.data
 
 
+@pytest.mark.parametrize("name", list(CASES))
+def test_candidates_stand_for_the_whole_space(name: str) -> None:
+    of, template = anchor(*CASES[name][0], operator=OPERATOR[name]), TEMPLATES[name]
+    candidates = sorted(map(str, template.candidates(of, CPU)))
+    assert len(set(candidates)) == len(candidates)
+    assert candidates == sorted({str(template.canonical(of, choices, CPU)) for choices in template.space(of, CPU)})
+
+
 def test_the_candidates_are_few() -> None:
     of, template = anchor((49, 64), (64, 64), operator="matmul"), TEMPLATES["matmul_cpu"]
-    every = [str(template.canonical(of, choices, CPU)) for choices in template.space(of, CPU)]
-    assert len(set(every)) * 20 < len(every)
+    assert len(list(template.candidates(of, CPU))) * 20 < template.space(of, CPU).combinations

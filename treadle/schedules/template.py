@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from math import prod
 from typing import ClassVar, TypeAlias
@@ -86,6 +86,10 @@ class Template(ABC):
         """
         del anchor, target
         return choices
+
+    def candidates(self, anchor: Anchor, target: Target) -> Iterable[Choices]:
+        """The combinations of the space that are their own canonical ones: all different kernels, each once."""
+        return (c for c in self.space(anchor, target) if self.canonical(anchor, c, target) == c)
 
     def space(self, anchor: Anchor, target: Target) -> Space:
         """Every choice for an anchor on a target that is worth trying, and within the limits."""

@@ -68,14 +68,12 @@ def candidates_of(task: Task, target: Target) -> list[Candidate]:
     Combinations that give the same kernel are duplicates. The order is that of the templates and their knobs.
     """
     anchor = anchor_of(task.program.fused)
-    found: dict[str, Candidate] = {}
+    found: list[Candidate] = []
     for template in TEMPLATES.values():
         if not is_allowed(template, anchor, target) or not template.fits(anchor):
             continue
-        for choices in template.space(anchor, target):
-            each = Candidate(template.name, template.canonical(anchor, choices, target))
-            found.setdefault(str(each), each)
-    return list(found.values())
+        found += [Candidate(template.name, choices) for choices in template.candidates(anchor, target)]
+    return found
 
 
 def canonical(task: Task, candidate: Candidate, target: Target) -> Candidate:

@@ -104,12 +104,16 @@ class Tuner:
         self._start = time.monotonic()
 
     def run(self) -> list[Group]:
-        """Searches until the time is up or all candidates were tried. Each result is written to the database at
-        once."""
+        """Searches until the time is up or all candidates were tried. Each result is written to the database at once.
+
+        The search begins where the database's records of an interrupted one end.
+        """
         self._start = time.monotonic()
         try:
             for group in self.groups:
-                if self._left() > 0:
+                self._resume(group)
+            for group in self.groups:
+                if self._left() > 0 and group.default_seconds is None:
                     self._first(group)
             while self._left() > 0 and self._more_trials():
                 group = max(self.groups, key=lambda each: each.expected_gain)
@@ -131,58 +135,78 @@ class Tuner:
         most = self._options.trials
         return most is None or sum(group.trials for group in self.groups) < most
 
+    def _resume(self, group: Group) -> None:
+        """Restores a group's state from the records of an earlier search: rounds are drawn again, times are read."""
+        known = self._database.trials(group.task.digest, self._hardware)
+        for number in range(max((trial.round for trial in known), default=-1) + 1):
+            trials = [trial for trial in known if trial.round == number]
+            if number == 0 and trials:
+                self._absorb_default(group, trials[0])
+            elif group.default_seconds is not None:
+                self._draw(group)
+                self._absorb(group, trials)
+            for trial in trials:
+                self._proposals(group).drop((trial.template, trial.choices))
+
     def _first(self, group: Group) -> None:
         """Times the default schedule, which gives the group's part of the model's time."""
         self._show(self.groups, group)
-        (build,) = self._build(group.task, [self._print(group.task, [group.default])[0]])
-        (timing,) = self._measure(group.task, [build], _ROUND_SECONDS / 4)
+        builds = self._build(self._print(group.task, [group.default]))
+        (timing,) = self._measure(group.task, builds, _ROUND_SECONDS / 4)
         if timing.seconds is None:
             raise TreadleError(f"the default schedule cannot be timed: {timing.error}", f"group {group.task}")
-        group.default_seconds = group.best_seconds = timing.seconds
-        group.best = group.default
-        self._remember(group, [(group.default, timing, None)])
+        trial = _trial(group.default, 0, timing, None, None)
+        self._remember(group, [trial])
+        self._absorb_default(group, trial)
 
     def _round(self, group: Group) -> None:
         """Draws candidates, times the most promising ones together with the best one so far, and keeps the fastest."""
         self._show(self.groups, group)
-        proposals = self._proposals(group)
-        assert group.best is not None and group.best_seconds is not None
-        drawn = proposals.draw(DRAWN, [_combination(group.best)])
+        assert group.best is not None
+        drawn = self._draw(group)
         texts = self._print(group.task, [Candidate(template, choices) for template, choices in drawn])
         works = {str(each.candidate): each for each in texts}
         group.ranked += len(drawn)
         order = ranked(drawn, lambda each: self._predicted(works[str(Candidate(*each))]))[:MEASURED]
-        if not order:
-            group.rounds += 1
-            group.gains.append(0.0)
-            return
-        chosen = [works[str(Candidate(*each))] for each, _ in order]
         best = self._print(group.task, [group.best])
-        builds = self._build(group.task, [*best, *chosen])
-        timings = self._measure(group.task, builds, _ROUND_SECONDS)
-        self._learn(group, builds, timings, [None, *(seconds for _, seconds in order)])
-
-    def _learn(
-        self, group: Group, builds: Sequence[Built], timings: Sequence[Timing], predicted: Sequence[float | None]
-    ) -> None:
-        reference = timings[0].seconds
-        known = list(zip([b.candidate for b in builds], timings, predicted, strict=True))[1:]
-        self._remember(group, known)
-        before = group.best_seconds
-        assert before is not None
-        for candidate, timing, _ in known:
-            if timing.seconds is None or reference is None:
-                continue
-            # Relative to the best schedule's time in the same run: the machine may have become slower since the first
-            # one.
-            seconds = timing.seconds / reference * before
-            if seconds < (group.best_seconds or before):
-                group.best, group.best_seconds, group.confirmed = candidate, seconds, None
-        group.gains.append(1 - (group.best_seconds or before) / before)
-        group.rounds += 1
-        if group.gains[-1] > _LEAST_GAIN:
+        builds = self._build([*best, *(works[str(Candidate(*each))] for each, _ in order)])
+        reference, *timings = self._measure(group.task, builds, _ROUND_SECONDS) if order else [Timing()]
+        trials = [
+            _trial(build.candidate, group.rounds + 1, timing, reference.seconds, predicted)
+            for build, timing, (_, predicted) in zip(builds[1:], timings, order, strict=True)
+        ]
+        self._remember(group, trials)
+        before = group.best
+        self._absorb(group, trials)
+        if group.best is not before and group.gains[-1] > _LEAST_GAIN:
             self._keep(group)
         self._show(self.groups, group)
+
+    def _draw(self, group: Group) -> list[Combination]:
+        return self._proposals(group).draw(DRAWN, [] if group.best is None else [_combination(group.best)])
+
+    def _absorb_default(self, group: Group, trial: Trial) -> None:
+        group.trials += 1
+        if trial.us is not None:
+            group.default_seconds = group.best_seconds = trial.us * 1e-6
+            group.best = group.default
+
+    def _absorb(self, group: Group, trials: Sequence[Trial]) -> None:
+        """Updates the best schedule by the times of a round, new or recorded."""
+        before = group.best_seconds
+        assert before is not None
+        for trial in trials:
+            if trial.us is None or trial.reference_us is None:
+                continue
+            # Relative to the best schedule's time in the same run: the machine may have become slower since the first.
+            seconds = trial.us / trial.reference_us * before
+            if seconds < (group.best_seconds or before):
+                group.best = Candidate(trial.template, trial.choices)
+                group.best_seconds, group.confirmed = seconds, None
+        group.trials += len(trials)
+        group.failures += sum(trial.error is not None for trial in trials)
+        group.gains.append(1 - (group.best_seconds or before) / before)
+        group.rounds += 1
 
     def _confirm(self, group: Group) -> None:
         """Times the default and the best schedule together, longer than before: the best one is dropped unless it is
@@ -190,7 +214,7 @@ class Tuner:
         if group.best is None or group.best == group.default or group.default_seconds is None:
             return
         self._show(self.groups, group)
-        builds = self._build(group.task, self._print(group.task, [group.default, group.best]))
+        builds = self._build(self._print(group.task, [group.default, group.best]))
         default, best = self._measure(group.task, builds, _CONFIRM_SECONDS)
         won = default.seconds is not None and best.seconds is not None
         group.confirmed = won and (best.seconds or 0) < (1 - _LEAST_GAIN) * (default.seconds or 0)
@@ -228,8 +252,7 @@ class Tuner:
         futures = [self._executor.submit(printed, task.text, each, target) for each in candidates]
         return [future.result() for future in futures]
 
-    def _build(self, task: Task, texts: Sequence[Printed]) -> list[Built]:
-        del task
+    def _build(self, texts: Sequence[Printed]) -> list[Built]:
         futures = [self._executor.submit(built, each, str(self._target)) for each in texts]
         return [future.result() for future in futures]
 
@@ -245,20 +268,17 @@ class Tuner:
             found |= {id(b): timing for b, timing in zip(ready, self._measurer.measure(comparison), strict=True)}
         return [found[id(each)] for each in builds]
 
-    def _remember(self, group: Group, known: Sequence[tuple[Candidate, Timing, float | None]]) -> None:
-        trials = [
-            Trial(
-                candidate.template,
-                candidate.choices,
-                None if timing.seconds is None else round(timing.seconds * 1e6, 2),
-                None if predicted is None else round(predicted * 1e6, 2),
-                timing.error,
-            )
-            for candidate, timing, predicted in known
-        ]
-        group.trials += len(trials)
-        group.failures += sum(trial.error is not None for trial in trials)
+    def _remember(self, group: Group, trials: Sequence[Trial]) -> None:
         self._database.add_trials(group.task.digest, group.task.label, self._hardware, trials)
+
+
+def _trial(
+    candidate: Candidate, number: int, timing: Timing, reference: float | None, predicted: float | None
+) -> Trial:
+    us, reference_us, predicted_us = (
+        None if seconds is None else round(seconds * 1e6, 2) for seconds in (timing.seconds, reference, predicted)
+    )
+    return Trial(candidate.template, candidate.choices, number, us, reference_us, predicted_us, timing.error)
 
 
 def model_seconds(groups: Sequence[Group]) -> tuple[float, float]:

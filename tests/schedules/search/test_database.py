@@ -71,7 +71,7 @@ def test_the_fingerprint_follows_the_entries_of_its_hardware(tmp_path: Path) -> 
     assert files.fingerprint("b") == ""
     Database(tmp_path).write(module, digest, USE, replace(RECORD, hardware="b"))
     first = files.fingerprint("b")
-    Database(tmp_path).add_trials(digest, "matmul", "b", [Trial("matmul_cpu", {"rows": 1}, 5.0)])
+    Database(tmp_path).add_trials(digest, "matmul", "b", [Trial("matmul_cpu", {"rows": 1}, us=5.0)])
     Database(tmp_path).write(module, digest, USE, RECORD)
     assert files.fingerprint("b") == first
     Database(tmp_path).write(module, digest, USE, replace(RECORD, hardware="b", us=2.5))
@@ -81,7 +81,7 @@ def test_the_fingerprint_follows_the_entries_of_its_hardware(tmp_path: Path) -> 
 def test_trials_are_lines_and_a_broken_one_is_left_out(tmp_path: Path) -> None:
     database = Database(tmp_path)
     trials = [
-        Trial("matmul_cpu", {"rows": 4, "pack": True, "shape": (2, 3), "order": "n"}, 41.5, 40.25),
+        Trial("matmul_cpu", {"rows": 4, "pack": True, "shape": (2, 3), "order": "n"}, 2, 41.5, 43.0, 40.25),
         Trial("matmul_cpu", {"rows": 5}, error="it did not end in time"),
     ]
     database.add_trials("0" * 12, "matmul", "b", trials[:1])
@@ -135,7 +135,7 @@ def test_a_database_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(TreadleError, match="cannot write"):
         Database(tmp_path).write(module, digest, USE, replace(RECORD, hardware="b"))
     with pytest.raises(TreadleError, match="cannot write"):
-        Database(tmp_path).add_trials(digest, "matmul", "b", [Trial("matmul_cpu", {"rows": 1}, 5.0)])
+        Database(tmp_path).add_trials(digest, "matmul", "b", [Trial("matmul_cpu", {"rows": 1}, us=5.0)])
 
 
 @pytest.mark.parametrize(

@@ -58,11 +58,17 @@ class Entry:
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate that was tried: its median time in microseconds, or the reason why there is none."""
+    """A candidate that was tried: its median time in microseconds, or the reason why there is none.
+
+    round: 0 of the default schedule, then 1, 2, ...
+    reference_us: the median of the best one so far, timed together with this one; predicted_us: the cost model's
+    """
 
     template: str
     choices: Mapping[str, Choice]
+    round: int = 0
     us: float | None = None
+    reference_us: float | None = None
     predicted_us: float | None = None
     error: str | None = None
 
@@ -144,11 +150,21 @@ def _record(attribute: DictionaryAttr, path: Path) -> Record:
 def _read_trials(path: Path) -> Iterator[Trial]:
     for line in path.read_text(errors="replace").splitlines():
         try:
-            found = json.loads(line)
-            choices = {name: _choice(value) for name, value in found["choices"].items()}
-            yield Trial(found["template"], choices, found.get("us"), found.get("predicted_us"), found.get("error"))
+            yield _trial(json.loads(line))
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
+
+
+def _trial(found: Mapping[str, Any]) -> Trial:
+    """A trial as JSON says it; ValueError, KeyError or the like for anything else."""
+    choices = {name: _choice(value) for name, value in found["choices"].items()}
+    times = (found.get(name) for name in ("us", "reference_us", "predicted_us"))
+    us, reference, predicted = (None if time is None else float(time) for time in times)
+    error = found.get("error")
+    return Trial(
+        str(found["template"]), choices, int(found["round"]), us, reference, predicted,
+        None if error is None else str(error),
+    )  # fmt: skip
 
 
 def _choice(value: object) -> Choice:

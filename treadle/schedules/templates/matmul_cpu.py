@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
@@ -25,6 +26,8 @@ from treadle.schedules.register_tile import MOST_ROWS, most_rows, panel_columns
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number, shared_by_batch
 from treadle.target import Target
 
+_LONGEST_CHUNK = 1024
+
 
 class MatmulCpu(Template):
     """`C[m, n] = sum_k A[m, k] * B[k, n]` with the accumulators of `rows` rows by two vectors in registers.
@@ -40,7 +43,7 @@ class MatmulCpu(Template):
     kind: ClassVar[str] = "cpu"
     knobs: ClassVar[tuple[Knob, ...]] = (
         Knob("rows", tuple(range(1, MOST_ROWS + 1)), "rows of a register tile"),
-        Knob("chunk", tuple(range(1, 1025)), "rows that a block computes"),
+        Knob("chunk", tuple(range(1, _LONGEST_CHUNK + 1)), "rows that a block computes"),
         Knob("pack", (True, False), "copy the panel of B before use"),
     )
 
@@ -55,7 +58,7 @@ class MatmulCpu(Template):
         tiles = ceil(m / rows)
         # About eight blocks a core keep the load even; a block of under 2 MFLOP is not worth its start.
         wanted = max(1, min(tiles, ceil(8 * target.cores / panels), ceil(2 * m * min(n, columns) * k / 2e6)))
-        chunk = min(rows * ceil(tiles / wanted), 1024 // rows * rows)
+        chunk = min(rows * ceil(tiles / wanted), _LONGEST_CHUNK // rows * rows)
         along_k, along_n = _right_strides(anchor, columns)
         # Vectors of B need neighbouring columns; rows far apart cost a page each.
         far = along_k is None or (along_k >= 768 and k >= 1024) or along_k >= 2048
@@ -93,7 +96,17 @@ class MatmulCpu(Template):
         rows = min(number(choices, "rows"), m)
         tiles = ceil(m / rows)
         blocks = ceil(m / number(choices, "chunk"))
-        return {**choices, "rows": rows, "chunk": min(rows * ceil(tiles / blocks), 1024 // rows * rows)}
+        return {**choices, "rows": rows, "chunk": min(rows * ceil(tiles / blocks), _LONGEST_CHUNK // rows * rows)}
+
+    def candidates(self, anchor: Anchor, target: Target) -> Iterable[Choices]:
+        """As in general, without looking at each chunk up to the longest."""
+        m = _extents(anchor)[0]
+        for rows in range(1, min(m, most_rows(target)) + 1):
+            tiles, longest = ceil(m / rows), _LONGEST_CHUNK // rows
+            counts = {ceil(tiles / blocks) for blocks in range(1, tiles + 1)}
+            for count in sorted(count for count in counts if count <= longest):
+                for pack in (True, False):
+                    yield {"rows": rows, "chunk": rows * count, "pack": pack}
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, MatmulOp)
