@@ -166,6 +166,10 @@ def _store_at(root: Path, limit: int) -> Store:
     return Store(root, limit)
 
 
+# In a forked child: a thread of the parent that held a store's lock does not exist there.
+os.register_at_fork(after_in_child=_store_at.cache_clear)
+
+
 def _move(made: Path, path: Path) -> None:
     """Renames a new entry. An equal folder that exists already stays; an equal file is replaced."""
     try:

@@ -7,6 +7,7 @@ over them.
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import weakref
 from collections.abc import Hashable
@@ -19,6 +20,15 @@ if TYPE_CHECKING:
 
 _serial = itertools.count()
 _interning = threading.RLock()
+
+
+def _renew_lock() -> None:
+    """In a forked child: a thread of the parent that held the lock does not exist there."""
+    global _interning
+    _interning = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 class Atom:

@@ -7,16 +7,17 @@ import hashlib
 import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Lock
+
+from treadle.backends.call_lock import CallLock
 
 _loaded: dict[str, ctypes.CDLL] = {}
-_one_at_a_time = Lock()
+_loading = CallLock("load_library")
 
 
 def load_library(image: bytes) -> ctypes.CDLL:
     """The library with these bytes; equal ones are loaded once a process, and stay. OSError if it cannot be loaded."""
     key = hashlib.sha256(image).hexdigest()
-    with _one_at_a_time:
+    with _loading.turn():
         if key not in _loaded:
             _loaded[key] = _from_memory(image, len(_loaded)) if _has_memory_files() else _from_folder(image)
         return _loaded[key]

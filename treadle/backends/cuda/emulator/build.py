@@ -7,9 +7,9 @@ import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Lock
 
 from treadle.backends.c.toolchain import Toolchain, find_toolchain
+from treadle.backends.call_lock import CallLock
 from treadle.backends.cuda.compiler import HEADER
 from treadle.backends.cuda.emulator.flags import COMMON, LINK, NO_UBSAN, RUNTIME, text_flags
 from treadle.backends.cuda.emulator.instrument import counts_operations, with_counts
@@ -30,7 +30,7 @@ _INCLUDES = (_HERE / "include", HEADER.parent)
 _RUNTIME = _HERE / "runtime"
 _INSTRUMENT = _HERE / "instrument.py"
 
-_ONE_RUNTIME = Lock()  # threads that compile texts would each compile it
+_ONE_RUNTIME = CallLock("build_text")  # threads that compile texts would each compile it
 
 _DIAGNOSTIC = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: (?P<message>.*)$", re.M)
 _UNDEFINED = re.compile(r"undefined (?:reference to|symbol:?) [`']?(\w+)")
@@ -44,7 +44,7 @@ def build_text(text: str, name: str, checked: bool, environment: Environment, co
     with the compiler's first message and the line of the text, and where no compiler is found.
     """
     toolchain = find_toolchain(environment)
-    with _ONE_RUNTIME:
+    with _ONE_RUNTIME.turn():
         runtime = _build_runtime(toolchain, environment)
     flags = [*text_flags(toolchain, checked, counted), *(f"-I{folder}" for folder in _INCLUDES)]
     alone = f'#include "treadle_emulator.h"\n#line 1 "{name}"\n{text}\n'

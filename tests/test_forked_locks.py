@@ -1,0 +1,84 @@
+"""A child that is forked while another thread holds a lock: that thread does not exist there, and the lock is free."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from treadle.backends.c import shared_library
+from treadle.backends.c.compiler import Unit, build_library
+from treadle.backends.cuda.emulator import build
+from treadle.environment import load_environment
+from treadle.index import atom
+from treadle.index.expr import var
+from treadle.store import store_of
+
+SECONDS = 20
+
+
+def index_algebra() -> None:
+    assert var("forked", 0, 7) // 8 == 0
+
+
+@cache
+def _image() -> bytes:
+    return build_library([Unit("empty", "int treadle_nothing;")]).read_bytes()
+
+
+def load_library() -> None:
+    shared_library.load_library(_image())
+
+
+def fetch_from_the_store() -> None:
+    def produce(path: Path) -> None:
+        path.write_bytes(b"made")
+
+    store_of(load_environment()).fetch("objects", f"made-by-{os.getpid()}", ".o", produce)
+
+
+def build_for_the_emulator() -> None:
+    build.build_text('extern "C" __global__ void k(float *y) { y[0] = 1; }', "k.cu", False, load_environment())
+
+
+@pytest.mark.parametrize(
+    ("held", "action"),
+    [
+        (lambda: atom._interning, index_algebra),
+        (lambda: shared_library._loading.turn(), load_library),
+        (lambda: store_of(load_environment())._lock, fetch_from_the_store),
+        (lambda: build._ONE_RUNTIME.turn(), build_for_the_emulator),
+    ],
+)
+def test_a_lock_that_was_held_at_the_fork_is_free(
+    held: Callable[[], AbstractContextManager[object]], action: Callable[[], None]
+) -> None:
+    action()  # what it imports and compiles is there
+    holding, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with held():
+            holding.set()
+            done.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    holding.wait()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        signal.alarm(SECONDS)
+        try:
+            action()
+            status = 0
+        finally:
+            os._exit(status)
+    done.set()
+    holder.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
