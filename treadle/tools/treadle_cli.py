@@ -15,13 +15,22 @@ from treadle.tools.reporting import run_reporting
 from treadle.version import __version__
 
 if TYPE_CHECKING:
-    from treadle.tools import cache_command, check_command, compile_command, map_command, run_command, tune_command
+    from treadle.tools import (
+        cache_command,
+        check_command,
+        compile_command,
+        map_command,
+        run_command,
+        schedules_command,
+        tune_command,
+    )
 else:  # --help and --version wait for none of them
     cache_command = lazy_module("treadle.tools.cache_command")
     check_command = lazy_module("treadle.tools.check_command")
     compile_command = lazy_module("treadle.tools.compile_command")
     map_command = lazy_module("treadle.tools.map_command")
     run_command = lazy_module("treadle.tools.run_command")
+    schedules_command = lazy_module("treadle.tools.schedules_command")
     tune_command = lazy_module("treadle.tools.tune_command")
 
 _SHAPE_HELP = "the shape of an input that the model leaves dynamic; or batch=1, a dimension by its name; repeatable"
@@ -50,6 +59,8 @@ def _run(args: argparse.Namespace) -> int:
             return compile_command.compile_command(args)
         case "run":
             return run_command.run_command(args)
+        case "schedules":
+            return schedules_command.schedules_command(args)
         case "tune":
             return tune_command.tune_command(args)
         case "check":
@@ -63,11 +74,12 @@ def _run(args: argparse.Namespace) -> int:
 def _parser() -> Parser:
     parser = Parser(prog="treadle", description="A deep-learning compiler: ONNX models to C and CUDA C++.")
     parser.add_argument("--version", action="version", version=f"treadle {__version__}")
-    names = "compile | run | tune | check | map | cache"
+    names = "compile | run | tune | schedules | check | map | cache"
     commands = parser.add_subparsers(required=True, dest="command", metavar=names)
     _add_compile(commands.add_parser("compile", help="write a model as C or CUDA text, compiled"))
     _add_run(commands.add_parser("run", help="compile a model and run it"))
     _add_tune(commands.add_parser("tune", help="search schedules for a model on this machine"))
+    _add_schedules(commands.add_parser("schedules", help="say what may be chosen for a model's kernels"))
     _add_check(commands.add_parser("check", help="say which nodes of a model are supported"))
     _add_map(commands.add_parser("map", help="draw task mappings: who does which task, and when"))
     _add_cache(commands.add_parser("cache", help="say what the cache holds"))
@@ -153,6 +165,14 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--threads", type=int, metavar="N", help="threads of a call")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of what is drawn (default 0)")
+
+
+def _add_schedules(parser: argparse.ArgumentParser) -> None:
+    _add_model(parser, "an .onnx file")
+    parser.add_argument("words", nargs="*", metavar="WORD", help="only groups whose names contain one of these words")
+    _add_target(parser)
+    parser.add_argument("--precision", choices=PRECISIONS, help="of products, convolutions and attention; default f32")
+    parser.add_argument("--limits", action="store_true", help="count which limits reject how many combinations")
 
 
 def _add_cache(parser: argparse.ArgumentParser) -> None:

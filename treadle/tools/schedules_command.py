@@ -1,0 +1,68 @@
+"""`treadle schedules`: the templates for a model's groups, and what may be chosen for each of their knobs."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+
+from treadle.api import resolve_target
+from treadle.compile_options import CompileOptions, parse_precision
+from treadle.passes.schedule.anchor import anchor_of
+from treadle.schedules.default_template import is_allowed
+from treadle.schedules.space import values_text
+from treadle.schedules.template import Anchor, Template
+from treadle.schedules.templates import TEMPLATES
+from treadle.shapes import normalized
+from treadle.target import Target
+from treadle.tools.arguments import parse_shapes
+from treadle.tuning.model import tasks_of_model
+from treadle.tuning.tasks import Task, default_candidate
+
+_NUMBER = re.compile(r"\d+(\.\d+)?")
+
+
+def schedules_command(args: argparse.Namespace) -> int:
+    """Prints the groups whose names contain one of the words, equal groups once; all without any word."""
+    target = resolve_target(args.target or "cpu")
+    options = CompileOptions(parse_precision(args.precision or "f32"))
+    tasks = tasks_of_model(Path(args.model), target, normalized(parse_shapes(args.shape)), options, args.words)
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    for task in tasks:
+        for line in _lines(task, target, limits=args.limits):
+            console.print(line)
+    return 0
+
+
+def _lines(task: Task, target: Target, *, limits: bool) -> Iterator[str]:
+    anchor = anchor_of(task.program.fused)
+    yield f"{task}, {task.count} {'group' if task.count == 1 else 'groups'}"
+    yield f"  default {default_candidate(task, target)}"
+    for template in TEMPLATES.values():
+        if is_allowed(template, anchor, target) and template.fits(anchor):
+            yield from _of_template(template, anchor, target, limits=limits)
+    yield ""
+
+
+def _of_template(template: Template, anchor: Anchor, target: Target, *, limits: bool) -> Iterator[str]:
+    """A template's knobs with the values that its space has, and how many different kernels that makes."""
+    space, decided = template.space(anchor, target), template.decided(anchor, target)
+    kernels = sum(1 for _ in template.candidates(anchor, target))
+    yield f"  {template.name}: {kernels} different kernels of {space.combinations} combinations"
+    width = max(len(knob.name) for knob in space.knobs) if space.knobs else 0
+    for knob in space.knobs:
+        how = " (the anchor decides)" if knob.name in decided else ""
+        how = " (the other knobs decide)" if knob.name in space.dependent else how
+        yield f"    {knob.name:{width}}  {values_text(knob.values)}{how}: {knob.meaning}"
+    if not limits:
+        return
+    reasons = Counter(_NUMBER.sub("N", error.message) for _, error in space.excluded())
+    for reason, count in reasons.most_common():
+        yield f"    {count} rejected: {reason}"
+
+
+__all__ = ["schedules_command"]
