@@ -7,6 +7,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
 from xdsl.utils.exceptions import ParseError, VerifyException
 
+from treadle.dialects.effects import buffers_read, buffers_written
 from treadle.dialects.host import HOST
 from treadle.dialects.registry import treadle_context
 
@@ -69,3 +70,8 @@ def test_rejected(text: str, expected: str) -> None:
     with pytest.raises((ParseError, VerifyException)) as caught:
         parse(text)
     assert expected in str(caught.value)
+
+
+def test_a_launch_reads_and_writes_its_buffers() -> None:
+    launch = next(op for op in parse(VALUES + GOOD[-2].removeprefix(VALUES)).walk() if op.name == "host.launch")
+    assert buffers_read(launch) == buffers_written(launch) == set(launch.operands)

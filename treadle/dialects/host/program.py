@@ -17,7 +17,7 @@ from xdsl.irdl import (
 )
 from xdsl.parser import Parser
 from xdsl.printer import Printer
-from xdsl.traits import IsTerminator, MemoryWriteEffect
+from xdsl.traits import IsTerminator, MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph.attributes import BlobAttr, InlineAttr
@@ -111,7 +111,7 @@ class LaunchOp(IRDLOperation, NamesNodes):
     name = "host.launch"
     kernel = prop_def(SymbolRefAttr)
     buffers = var_operand_def(MemRefType)
-    traits = traits_def(MemoryWriteEffect())
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = "$kernel `(` $buffers `)` attr-dict `:` type($buffers)"
 
     def __init__(self, kernel: str, buffers: Sequence[SSAValue]):
