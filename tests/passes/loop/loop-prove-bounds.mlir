@@ -45,20 +45,51 @@ loop.func @proved(%A: memref<100xf32>, %ids: memref<8xi64>, %C: memref<100xf32>)
 // CHECK-LABEL: loop.func @proved
 // CHECK:         loop.load %A[%i] where %inside else %zero : memref<100xf32>
 
-// Below a minimum is below each of the two: lane - %k is at most 1, and %pair at most 78.
-loop.func @below_a_minimum(%A: memref<80xf32>) grid(%b in 1) threads(%t in 40) {
+// Below a minimum is below each of the two. A transposed convolution of 5x2 pixels; a row of 2 is read at once: of
+// lanes below %k + 2 the furthest is 1 behind %pair, below 3 alone it would be 2.
+loop.func @below_a_minimum(%A: memref<80xf32>) grid(%block in 8) threads(%t in 4) {
   %c0 = arith.constant 0 : index
   %c1 = arith.constant 1 : index
   %c2 = arith.constant 2 : index
   %c3 = arith.constant 3 : index
-  %z = arith.constant dense<0.0> : vector<4xf32>
-  %pair = arith.muli %t, %c2 : index
-  scf.for %k = %c0 to %c2 step %c1 {
-    %at = arith.subi %pair, %k : index
-    %after = arith.addi %k, %c2 : index
-    %end = arith.minsi %c3, %after : index
-    %mask = loop.lane_mask %k, %end : vector<4xi1>
-    %a = vector.maskedload %A[%at], %mask, %z : memref<80xf32>, vector<4xi1>, vector<4xf32> into vector<4xf32>
+  %c4 = arith.constant 4 : index
+  %c5 = arith.constant 5 : index
+  %c10 = arith.constant 10 : index
+  %c15 = arith.constant 15 : index
+  %c20 = arith.constant 20 : index
+  %c30 = arith.constant 30 : index
+  %z = arith.constant dense<0.0> : vector<16xf32>
+  %base = arith.muli %block, %c4 : index
+  %row = arith.addi %t, %base : index
+  %some = arith.cmpi slt, %row, %c30 : index
+  scf.if %some {
+    %image = arith.divui %row, %c15 : index
+    %first = arith.muli %image, %c20 : index
+    %rest = arith.remui %row, %c15 : index
+    %pixel = arith.addi %first, %rest : index
+    %fives = arith.divui %row, %c5 : index
+    %line = arith.remui %fives, %c3 : index
+    scf.for %channel = %c0 to %c2 step %c1 {
+      %plane = arith.muli %channel, %c10 : index
+      %p = arith.addi %plane, %pixel : index
+      scf.for %l = %c0 to %c2 step %c1 {
+        %skipped = arith.muli %l, %c5 : index
+        %q = arith.subi %p, %skipped : index
+        %pair = arith.muli %q, %c2 : index
+        %source = arith.subi %line, %l : index
+        %low = arith.cmpi sge, %source, %c0 : index
+        %high = arith.cmpi slt, %source, %c2 : index
+        %inside = arith.andi %low, %high : i1
+        scf.for %k = %c0 to %c2 step %c1 {
+          %at = arith.subi %pair, %k : index
+          %after = arith.addi %k, %c2 : index
+          %least = arith.minsi %c3, %after : index
+          %end = arith.select %inside, %least, %c0 : index
+          %mask = loop.lane_mask %k, %end : vector<16xi1>
+          %a = vector.maskedload %A[%at], %mask, %z : memref<80xf32>, vector<16xi1>, vector<16xf32> into vector<16xf32>
+        }
+      }
+    }
   }
 }
 
