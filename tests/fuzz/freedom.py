@@ -39,8 +39,12 @@ def _beyond_integers(operands: Operands) -> bool:
 
 
 def _beyond(terms: Callable[[Array], Array]) -> Applies:
-    """Whether a sum of integers is none of their type."""
-    return lambda x: _of_integers(x) and bool(terms(x[0].astype(np.float64)).sum() > np.iinfo(x[0].dtype).max)
+    """Whether a sum of integers is none of their type, or of float64."""
+
+    def applies(x: Operands) -> bool:
+        return _of_integers(x) and bool(terms(x[0].astype(np.float64)).sum() > min(np.iinfo(x[0].dtype).max, 2**53))
+
+    return applies
 
 
 def _inexact_product(x: Operands) -> bool:
@@ -62,8 +66,8 @@ _OF_OPERATORS: Mapping[str, Freedom] = {
     **dict.fromkeys(("Sign", "Relu", "GlobalMaxPool", "Softmax", "LogSoftmax"), _NAN),
     "ReduceLogSumExp": Freedom("elements that are NaN, and integers", lambda x: _NAN.applies(x) or _of_integers(x)),
     **dict.fromkeys(("ReduceL2", "ReduceLogSum"), Freedom("functions of integers, step by step", _of_integers)),
-    "ReduceL1": Freedom("sums of integers that wrap", _beyond(np.abs)),
-    "ReduceSumSquare": Freedom("sums of integers that wrap", _beyond(np.square)),
+    **dict.fromkeys(("ReduceSum", "ReduceL1"), Freedom("sums of integers by way of float64", _beyond(np.abs))),
+    "ReduceSumSquare": Freedom("sums of integers by way of float64", _beyond(np.square)),
     "ReduceProd": Freedom("products of integers by way of float64", _inexact_product),
     "Pow": Freedom("powers that are no integers of the type", _power_beyond),
     "Shrink": Freedom("float64 by way of float32", lambda x: x[0].dtype == np.float64),

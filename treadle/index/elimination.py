@@ -18,7 +18,8 @@ from treadle.index.ranges import UNBOUNDED, Range, intersection, range_product
 _DEPTH = 4
 """Facts that are combined: the border of a tile takes the block's, the dimension's and the lane's."""
 _TERMS = 2
-"""Terms of a sum that are tried for cancelling: those with the largest coefficients that occur in a fact."""
+"""Terms of a sum that are tried for cancelling by several facts: those with the largest coefficients that occur in
+one. Where a single fact more is enough, every term is tried: two digits of a position share a light one."""
 
 
 def bounded(e: Expr, facts: Sequence[Expr], enough: Range = UNBOUNDED) -> Range:
@@ -53,7 +54,11 @@ class _System:
         best = self._largest(e)
         if depth == 0 or (best is not None and enough is not None and best <= enough):
             return best
-        for n, scale, combined in self._eliminations(e, used):
+        for _, scale, combined in self._eliminations(e, used, len(e.terms)):
+            found = self._largest(combined)
+            if found is not None and enough is not None and found // scale <= enough:
+                return found // scale
+        for n, scale, combined in self._eliminations(e, used, _TERMS):
             wanted = None if enough is None else enough * scale + scale - 1
             found = self.most(combined, wanted, depth - 1, used | {n})
             if found is None:
@@ -64,8 +69,8 @@ class _System:
                 break
         return best
 
-    def _eliminations(self, e: _Linear, used: frozenset[int]) -> Iterator[tuple[int, int, _Linear]]:
-        """(number of a fact, s, s * e + c * fact) with s, c > 0 where that cancels one of e's heaviest terms."""
+    def _eliminations(self, e: _Linear, used: frozenset[int], most: int) -> Iterator[tuple[int, int, _Linear]]:
+        """(number of a fact, s, s * e + c * fact) with s, c > 0 where that cancels one of so many heaviest terms."""
         tried = 0
         for monomial in sorted(e.terms, key=lambda m: self._weight(m, e.terms[m]), reverse=True):
             k, before = e.terms[monomial], tried
@@ -76,7 +81,7 @@ class _System:
                 tried = before + 1
                 common = gcd(k, opposite)
                 yield n, abs(opposite) // common, _combined(e, abs(opposite) // common, fact, abs(k) // common)
-            if tried == _TERMS:
+            if tried == most:
                 return
 
     def _weight(self, monomial: Monomial, k: int) -> float:

@@ -96,6 +96,57 @@ loop.func @below_a_minimum(%A: memref<80xf32>) grid(%block in 8) threads(%t in 4
 // CHECK-LABEL: loop.func @below_a_minimum
 // CHECK:         vector.maskedload
 
+// Digits of %lane and of a sum share the light terms of the index, which only the predicate bounds: lane / 8 + 8 * line
+// is at most 36.
+loop.func @light_digits(%A: memref<2368xf32>) grid(%block in 5) threads(%thread in 2) {
+  %c2 = arith.constant 2 : index
+  %c4 = arith.constant 4 : index
+  %c5 = arith.constant 5 : index
+  %c8 = arith.constant 8 : index
+  %c64 = arith.constant 64 : index
+  %c74 = arith.constant 74 : index
+  %c296 = arith.constant 296 : index
+  %c592 = arith.constant 592 : index
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %zero = arith.constant 0.0 : f32
+  %base = arith.muli %block, %c2 : index
+  %row = arith.addi %thread, %base : index
+  %line = arith.remui %row, %c5 : index
+  %image = arith.divui %row, %c5 : index
+  %lines = arith.muli %image, %c74 : index
+  %start = arith.addi %line, %lines : index
+  %eighth = arith.muli %start, %c8 : index
+  scf.for %k = %c0 to %c4 step %c1 {
+    %c37 = arith.constant 37 : index
+    %plane = arith.muli %k, %c37 : index
+    %sum = arith.addi %plane, %eighth : index
+    %pairs = arith.muli %sum, %c2 : index
+    scf.for %lane = %c0 to %c64 step %c1 {
+      %before = arith.muli %line, %c64 : index
+      %column = arith.addi %lane, %before : index
+      %inside = arith.cmpi slt, %column, %c296 : index
+      %d4 = arith.divui %lane, %c4 : index
+      %m4 = arith.remui %d4, %c2 : index
+      %t4 = arith.muli %m4, %c592 : index
+      %m1 = arith.remui %lane, %c2 : index
+      %t1 = arith.muli %m1, %c296 : index
+      %d8 = arith.divui %lane, %c8 : index
+      %t8 = arith.muli %d8, %c2 : index
+      %d2 = arith.divui %lane, %c2 : index
+      %m2 = arith.remui %d2, %c2 : index
+      %0 = arith.addi %t4, %t1 : index
+      %1 = arith.addi %0, %t8 : index
+      %2 = arith.addi %1, %m2 : index
+      %3 = arith.addi %2, %pairs : index
+      %4 = loop.load %A[%3] where %inside else %zero : memref<2368xf32>
+    }
+  }
+}
+
+// CHECK-LABEL: loop.func @light_digits
+// CHECK:         loop.load
+
 // The index is data; whoever wrote the kernel answers for it.
 loop.func @explained(%A: memref<100xf32>, %ids: memref<8xi64>, %C: memref<8xf32>) grid(%b in 1) threads(%t in 8) {
   %n = loop.load %ids[%t] : memref<8xi64>
