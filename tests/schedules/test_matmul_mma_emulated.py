@@ -69,6 +69,11 @@ def test_tiles(block: tuple[tuple[int, int], tuple[int, int]], emulator_environm
     )
 
 
+def test_one_step_along_k_leaves_the_pipeline_s_loop_without_iterations(emulator_environment: Environment):
+    """Half of the threads copy A's tile, in the loop, too."""
+    check(((3, 1), (1, 200)), "float32", emulator_environment, block=(16, 128), warps=(1, 4), block_k=16, stages=4)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_an_odd_size_of_several_thousand(dtype: str, emulator_environment: Environment):

@@ -183,6 +183,8 @@ loop.func @load(%A : memref<512xf32>) grid(%b in 4) threads(%t in 128) {{
   %c64 = arith.constant 64 : index
   %lane = arith.remui %t, %c32 : index
   %few = arith.cmpi slt, %t, %c64 : index
+  %never = arith.cmpi slt, %c64, %c32 : index
+  %none = arith.andi %few, %never : i1
   {before}
   task.for (%i) in #task.map<{mapping}> {{
     "test.op"(%i) : (index) -> ()
@@ -199,7 +201,8 @@ def kernel(mapping: str, guard: str | None = None) -> str:
 @pytest.mark.parametrize(
     ("mapping", "worker", "guard"),
     [("spatial(128)", "%t", None), ("spatial(32)", "%lane", None), ("spatial(4)", "%b", None),
-     ("spatial(64)", "%t", "%few"), ("spatial(32)", "%lane", "%few")],
+     ("spatial(64)", "%t", "%few"), ("spatial(32)", "%lane", "%few"), ("spatial(64)", "%t", "%none"),
+     ("spatial(256)", "%t", "%none")],
 )  # fmt: skip
 def test_workers_that_fit(mapping: str, worker: str, guard: str | None) -> None:
     lowered(kernel(mapping, guard).replace("%worker", worker))

@@ -12,6 +12,8 @@ from treadle.errors import TreadleError
 from treadle.index.conditions import Bounds, comparisons_around
 from treadle.index.reader import IndexReader
 
+_NO_WORKER = (0, -1)
+
 
 def check_workers(kernel: KernelOp | FuncOp) -> None:
     """Raises TreadleError for a `task.for` with more workers than threads, so that some tasks would not be done, or
@@ -25,16 +27,17 @@ def check_workers(kernel: KernelOp | FuncOp) -> None:
     for loop in [op for op in kernel.walk() if isinstance(op, ForOp)]:
         if loop.worker is None:
             continue
-        _, last = bounds.range(reader.read(loop.worker), comparisons_around(reader, loop))
-        if last is None:
+        worker, around = reader.read(loop.worker), list(comparisons_around(reader, loop))
+        _, last = bounds.range(worker, around)
+        if last is None or last + 1 == loop.mapping.data.workers:
             continue
-        _check(loop, loop.worker, last + 1, f"{kernel.name} @{kernel.sym_name.data}")
+        # Only where some worker arrives: the branches around may contradict each other.
+        if bounds.range(worker, around, _NO_WORKER) != _NO_WORKER:
+            raise _misfit(loop, loop.worker, last + 1, f"{kernel.name} @{kernel.sym_name.data}")
 
 
-def _check(loop: ForOp, worker: SSAValue, present: int, kernel: str) -> None:
+def _misfit(loop: ForOp, worker: SSAValue, present: int, kernel: str) -> TreadleError:
     mapping, name = loop.mapping.data, f"%{worker.name_hint or 'worker'}"
-    if present == mapping.workers:
-        return
     accepted = f"a mapping of {present} workers"
     if present < mapping.workers:
         consequence = f"nobody does the tasks of workers {present} to {mapping.workers - 1}"
@@ -42,7 +45,7 @@ def _check(loop: ForOp, worker: SSAValue, present: int, kernel: str) -> None:
         consequence = f"workers {mapping.workers} to {present - 1} have none"
         accepted += f", or scf.if {name} < {mapping.workers} around it"
     message = f"task.for deals {mapping} to {mapping.workers} workers, but {name} counts {present}: {consequence}"
-    raise TreadleError(message, kernel if isinstance(loop.location, UnknownLoc) else location_of(loop), accepted)
+    return TreadleError(message, kernel if isinstance(loop.location, UnknownLoc) else location_of(loop), accepted)
 
 
 __all__ = ["check_workers"]
