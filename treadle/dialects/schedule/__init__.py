@@ -1,9 +1,21 @@
-"""The schedule dialect: decisions as IR."""
+"""The schedule dialect: decisions as IR, and programs that build schedules from them."""
 
 from xdsl.ir import Dialect
 
 from treadle.dialects.schedule.attributes import Choice, UseAttr, choice_text
+from treadle.dialects.schedule.program import ProgramOp
+from treadle.dialects.schedule.sampling import SampleOp, SampleTileOp
+from treadle.dialects.schedule.staging import MarkOp, StageOp, TemplateOp
+from treadle.dialects.schedule.tiling import ArrangeOp, AxesOp, FuseOp, SplitOp
+from treadle.dialects.schedule.types import AxisType, ParamType
 
-SCHEDULE = Dialect("schedule", [], [UseAttr])
+SCHEDULE = Dialect(
+    "schedule",
+    [ProgramOp, AxesOp, SampleOp, SampleTileOp, SplitOp, FuseOp, ArrangeOp, StageOp, MarkOp, TemplateOp],
+    [UseAttr, AxisType, ParamType],
+)
 
-__all__ = ["SCHEDULE", "Choice", "UseAttr", "choice_text"]
+__all__ = [
+    "SCHEDULE", "ArrangeOp", "AxesOp", "AxisType", "Choice", "FuseOp", "MarkOp", "ParamType", "ProgramOp", "SampleOp",
+    "SampleTileOp", "SplitOp", "StageOp", "TemplateOp", "UseAttr", "choice_text",
+]  # fmt: skip

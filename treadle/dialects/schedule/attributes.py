@@ -36,18 +36,18 @@ class UseAttr(ParametrizedAttribute):
 
     @classmethod
     def get(cls, template: str, choices: Mapping[str, Choice] | None = None) -> UseAttr:
-        return cls(StringAttr(template), DictionaryAttr({k: _attribute(v) for k, v in (choices or {}).items()}))
+        return cls(StringAttr(template), DictionaryAttr({k: choice_attribute(v) for k, v in (choices or {}).items()}))
 
     def knobs(self) -> dict[str, Choice]:
         """The choices as Python values."""
-        return {name: _value(attribute) for name, attribute in self.choices.data.items()}
+        return {name: choice_value(attribute) for name, attribute in self.choices.data.items()}
 
     def verify(self) -> None:
         for name, attribute in self.choices.data.items():
             if not _WORD.fullmatch(name):
                 raise VerifyException(f"template {self.template.data!r}: {name!r} is no name of a knob")
             try:
-                _value(attribute)
+                choice_value(attribute)
             except ValueError as error:
                 raise VerifyException(f"knob {name!r} of template {self.template.data!r}: {error}") from error
 
@@ -58,7 +58,7 @@ class UseAttr(ParametrizedAttribute):
                 printer.print_string(", {")
                 printer.print_list(
                     self.choices.data.items(),
-                    lambda kv: printer.print_string(f"{kv[0]} = {choice_text(_value(kv[1]))}"),
+                    lambda kv: printer.print_string(f"{kv[0]} = {choice_text(choice_value(kv[1]))}"),
                 )
                 printer.print_string("}")
 
@@ -88,7 +88,8 @@ def _parse_choice(parser: AttrParser) -> tuple[str, Attribute]:
     return name, parser.parse_attribute()
 
 
-def _attribute(value: Choice) -> Attribute:
+def choice_attribute(value: Choice) -> Attribute:
+    """A knob's value as an attribute."""
     if isinstance(value, bool):
         return IntegerAttr(int(value), 1)
     if isinstance(value, int):
@@ -98,7 +99,8 @@ def _attribute(value: Choice) -> Attribute:
     return ArrayAttr([IntegerAttr(v, i64) for v in value])
 
 
-def _value(attribute: Attribute) -> Choice:
+def choice_value(attribute: Attribute) -> Choice:
+    """A knob's value from an attribute; ValueError if it is none."""
     if isinstance(attribute, StringAttr):
         return attribute.data
     if isinstance(attribute, IntegerAttr):

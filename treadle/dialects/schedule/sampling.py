@@ -1,0 +1,254 @@
+"""Instructions that leave a decision open: one value of several, or factors with a bounded product."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from math import prod
+
+from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, FloatAttr, IntegerAttr, StringAttr, f64, i64
+from xdsl.ir import Attribute, SSAValue
+from xdsl.irdl import (
+    AttrSizedOperandSegments,
+    IRDLOperation,
+    irdl_op_definition,
+    opt_operand_def,
+    opt_prop_def,
+    prop_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+    var_result_def,
+)
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.traits import Pure
+from xdsl.utils.exceptions import VerifyException
+
+from treadle.dialects.schedule.attributes import Choice, choice_attribute, choice_text, choice_value
+from treadle.dialects.schedule.types import AXIS, PARAM, AxisType, ParamType
+
+
+@irdl_op_definition
+class SampleOp(IRDLOperation):
+    """One of some values: numbers, switches, words, or lists of numbers.
+
+    ```mlir
+    %w = schedule.sample "vector" from [1, 2, 4] taken 4
+    %p = schedule.sample "pack" from [true, false] weights [0.75, 0.25]
+    ```
+    `taken` is the decision; without it the program is open. Weights say how likely each value is drawn; without them
+    all are alike. Rejected: no values, values of several kinds or twice, `taken` not among them, weights of another
+    length, or none above 0.
+    """
+
+    name = "schedule.sample"
+    label = prop_def(StringAttr)
+    values = prop_def(ArrayAttr)
+    weights = opt_prop_def(ArrayAttr)
+    taken = opt_prop_def(Attribute)
+    param = result_def(ParamType)
+    traits = traits_def(Pure())
+
+    def __init__(
+        self, label: str, values: Sequence[Choice], weights: Sequence[float] = (), taken: Choice | None = None
+    ):
+        properties: dict[str, Attribute] = {
+            "label": StringAttr(label),
+            "values": ArrayAttr([choice_attribute(value) for value in values]),
+        }
+        if weights:
+            properties["weights"] = ArrayAttr([FloatAttr(float(weight), f64) for weight in weights])
+        if taken is not None:
+            properties["taken"] = choice_attribute(taken)
+        super().__init__(properties=properties, result_types=[PARAM])
+
+    @property
+    def support(self) -> tuple[Choice, ...]:
+        """The values, in order."""
+        return tuple(choice_value(value) for value in self.values)
+
+    @property
+    def decision(self) -> Choice | None:
+        """The value that was taken."""
+        return None if self.taken is None else choice_value(self.taken)
+
+    def verify_(self) -> None:
+        where = f"sample {self.label.data!r}"
+        try:
+            support, decision = self.support, self.decision
+        except ValueError as error:
+            raise VerifyException(f"{where}: {error}") from error
+        kinds = {type(value).__name__ for value in support}
+        if len(kinds) != 1:
+            raise VerifyException(f"{where} has values of {len(kinds)} kinds: expected one")
+        if len(set(support)) != len(support):
+            raise VerifyException(f"{where} has a value twice")
+        if self.taken is not None and self.taken not in self.values.data:
+            assert decision is not None
+            listed = ", ".join(map(choice_text, support))
+            raise VerifyException(f"{where} takes {choice_text(decision)}: expected one of {listed}")
+        weights = [weight.value.data for weight in self.weights or () if isinstance(weight, FloatAttr)]
+        if self.weights is not None and (len(weights) != len(support) or min(weights) < 0 or not sum(weights) > 0):
+            raise VerifyException(f"{where} needs {len(support)} weights from 0 upwards, not all 0")
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_string_literal(self.label.data)
+        printer.print_string(f" from [{', '.join(map(choice_text, self.support))}]")
+        if self.weights is not None:
+            printer.print_string(" weights [")
+            weights = (weight.value.data for weight in self.weights if isinstance(weight, FloatAttr))
+            printer.print_string(", ".join(map(repr, weights)) + "]")
+        if self.decision is not None:
+            printer.print_string(f" taken {choice_text(self.decision)}")
+
+    @classmethod
+    def parse(cls, parser: Parser) -> SampleOp:
+        label = parser.parse_str_literal()
+        parser.parse_keyword("from")
+        values = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: parse_choice(parser))
+        weights: list[float] = []
+        if parser.parse_optional_keyword("weights"):
+            weights = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: float(parser.parse_number()))
+        taken = parse_choice(parser) if parser.parse_optional_keyword("taken") else None
+        return cls(label, values, weights, taken)
+
+
+@irdl_op_definition
+class SampleTileOp(IRDLOperation):
+    """Some factors, each of a list, whose product lies between bounds: tiles that the hardware limits.
+
+    ```mlir
+    %ti, %tj = schedule.sample_tile "threads" 2 from [1, 2, 4, 8, 16, 32] product 64 to 512 step 32 taken [8, 16]
+    %ri, %rj = schedule.sample_tile "registers" 2 from [1, 2, 3] divisors of %i beside (%vi) product 4 to 128
+    ```
+    The product counts what stands `beside`, too, and is a multiple of `step`. `divisors of` adds those of an axis's
+    extent to the list. The factors are those of several axes at one level, or of one axis at several levels
+    (MetaSchedule's Sample-Tile). Rejected: bounds that no product lies in, factors below 1, `taken` out of the support.
+    """
+
+    name = "schedule.sample_tile"
+    label = prop_def(StringAttr)
+    sizes = prop_def(DenseArrayBase.constr(i64))
+    least = prop_def(IntegerAttr)
+    most = prop_def(IntegerAttr)
+    step = prop_def(IntegerAttr)
+    taken = opt_prop_def(DenseArrayBase.constr(i64))
+    axis = opt_operand_def(AxisType)
+    beside = var_operand_def(ParamType)
+    params = var_result_def(ParamType)
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+    traits = traits_def(Pure())
+
+    def __init__(
+        self,
+        label: str,
+        count: int,
+        sizes: Sequence[int],
+        bounds: tuple[int, int],
+        *,
+        step: int = 1,
+        divisors_of: SSAValue | None = None,
+        beside: Sequence[SSAValue] = (),
+        taken: Sequence[int] | None = None,
+    ):
+        properties: dict[str, Attribute] = {
+            "label": StringAttr(label),
+            "sizes": DenseArrayBase.from_list(i64, list(sizes)),
+            "least": IntegerAttr(bounds[0], i64),
+            "most": IntegerAttr(bounds[1], i64),
+            "step": IntegerAttr(step, i64),
+        }
+        if taken is not None:
+            properties["taken"] = DenseArrayBase.from_list(i64, list(taken))
+        axis = [] if divisors_of is None else [divisors_of]
+        super().__init__(operands=[axis, list(beside)], properties=properties, result_types=[[PARAM] * count])
+
+    @property
+    def decision(self) -> tuple[int, ...] | None:
+        """The factors that were taken."""
+        return None if self.taken is None else tuple(self.taken.iter_values())
+
+    def support(self, extent: int = 1, beside: int = 1) -> Iterator[tuple[int, ...]]:
+        """Every list of factors, the last one changing fastest; `extent` of the axis whose divisors are added, and
+        `beside`, the product of what stands beside."""
+        least, most, step = (number.value.data for number in (self.least, self.most, self.step))
+        sizes = sorted({*self.sizes.iter_values(), *(_divisors(extent) if self.axis is not None else ())})
+        for factors in product(sizes, repeat=len(self.params)):
+            whole = prod(factors) * beside
+            if least <= whole <= most and whole % step == 0:
+                yield factors
+
+    def verify_(self) -> None:
+        where, step = f"sample {self.label.data!r}", self.step.value.data
+        if not self.params or step < 1 or any(size < 1 for size in self.sizes.iter_values()):
+            raise VerifyException(f"{where} has no factor, or a size or step below 1")
+        if self.least.value.data > self.most.value.data:
+            bounds = f"{self.least.value.data} to {self.most.value.data}"
+            raise VerifyException(f"{where}: no product lies from {bounds}")
+        if self.decision is not None and len(self.decision) != len(self.params):
+            raise VerifyException(f"{where} takes {len(self.decision)} factors of {len(self.params)}")
+        if self.axis is not None or self.beside:
+            return  # what they stand for is known when the program is replayed
+        if next(self.support(), None) is None:
+            raise VerifyException(f"{where} has no factors whose product is within its bounds")
+        if self.decision is not None and self.decision not in self.support():
+            raise VerifyException(f"{where} takes {choice_text(self.decision)}, which is out of its support")
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_string_literal(self.label.data)
+        printer.print_string(f" {len(self.params)} from [{', '.join(map(str, self.sizes.iter_values()))}]")
+        if self.axis is not None:
+            printer.print_string(" divisors of ")
+            printer.print_ssa_value(self.axis)
+        if self.beside:
+            printer.print_string(" beside (")
+            printer.print_list(self.beside, printer.print_ssa_value)
+            printer.print_string(")")
+        printer.print_string(f" product {self.least.value.data} to {self.most.value.data}")
+        if self.step.value.data != 1:
+            printer.print_string(f" step {self.step.value.data}")
+        if self.decision is not None:
+            printer.print_string(f" taken {choice_text(self.decision)}")
+
+    @classmethod
+    def parse(cls, parser: Parser) -> SampleTileOp:
+        label, count = parser.parse_str_literal(), parser.parse_integer(allow_negative=False)
+        parser.parse_keyword("from")
+        sizes = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
+        axis: SSAValue | None = None
+        if parser.parse_optional_keyword("divisors"):
+            parser.parse_keyword("of")
+            axis = parser.resolve_operand(parser.parse_unresolved_operand(), AXIS)
+        beside: list[SSAValue] = []
+        if parser.parse_optional_keyword("beside"):
+            beside = parser.parse_comma_separated_list(
+                parser.Delimiter.PAREN, lambda: parser.resolve_operand(parser.parse_unresolved_operand(), PARAM)
+            )
+        parser.parse_keyword("product")
+        least = parser.parse_integer(allow_negative=False)
+        parser.parse_keyword("to")
+        most = parser.parse_integer(allow_negative=False)
+        step = parser.parse_integer(allow_negative=False) if parser.parse_optional_keyword("step") else 1
+        taken: list[int] | None = None
+        if parser.parse_optional_keyword("taken"):
+            taken = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
+        return cls(label, count, sizes, (least, most), step=step, divisors_of=axis, beside=beside, taken=taken)
+
+
+def parse_choice(parser: Parser) -> Choice:
+    """A number, a switch, a word, or a list of numbers."""
+    attribute = parser.parse_attribute()
+    try:
+        return choice_value(attribute)
+    except ValueError as error:
+        parser.raise_error(str(error))
+
+
+def _divisors(extent: int) -> list[int]:
+    return [d for d in range(1, extent + 1) if extent % d == 0]
+
+
+__all__ = ["SampleOp", "SampleTileOp", "parse_choice"]
