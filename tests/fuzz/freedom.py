@@ -48,7 +48,9 @@ def _beyond(terms: Callable[[Array], Array]) -> Applies:
 
 
 def _inexact_product(x: Operands) -> bool:
-    return _of_integers(x) and bool(np.abs(x[0].astype(np.float64)).prod() >= 2.0**53)
+    if not _of_integers(x):
+        return False
+    return bool(np.maximum(np.abs(x[0].astype(np.float64)), 1).prod() > min(np.iinfo(x[0].dtype).max, 2**53))
 
 
 def _power_beyond(x: Operands) -> bool:
