@@ -16,7 +16,7 @@ from treadle.errors import TreadleError
 from treadle.frontends.onnx import import_model
 
 Array = NDArray[Any]
-NAN, INF = np.nan, np.inf
+NAN, INF, MOST = np.nan, np.inf, float(np.finfo(np.float64).max)
 
 
 def floats(*values: Any) -> Array:
@@ -281,6 +281,9 @@ REMAINDERS = {
         [np.ones((1, 2)), *(np.array([v, v], np.float64) for v in (1, 0, 0, 0))],
         np.full((1, 2), 1 / np.sqrt(np.float64(np.float32(1e-5)))),
         rtol=1e-12,
+    ),
+    "a scale that does not go into weights: they would be infinite": Case(
+        "Gemm", [np.array([[0.25]])], np.array([[0.5 * MOST]]), {"alpha": 2.0}, {1: np.array([[MOST]])}
     ),
     "pow": Case("Pow", [longs(3, -2, 10), longs(33, 51, 15)], longs(3**33, -(2**51), 10**15)),
     "sum": Case("Add", [longs(2**63 - 1), longs(1)], longs(-(2**63))),

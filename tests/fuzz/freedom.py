@@ -48,9 +48,9 @@ def _beyond(terms: Callable[[Array], Array]) -> Applies:
 
 
 def _inexact_product(x: Operands) -> bool:
-    if not _of_integers(x):
-        return False
-    return bool(np.maximum(np.abs(x[0].astype(np.float64)), 1).prod() > min(np.iinfo(x[0].dtype).max, 2**53))
+    """Whether one of the factors' products may be none of the type: then their order counts."""
+    most = min(np.iinfo(x[0].dtype).max, 2**53) if _of_integers(x) else float(np.finfo(x[0].dtype).max)
+    return bool(np.maximum(np.abs(x[0].astype(np.float64)), 1).prod() > most)
 
 
 def _power_beyond(x: Operands) -> bool:
@@ -68,11 +68,11 @@ _OF_OPERATORS: Mapping[str, Freedom] = {
     **dict.fromkeys(("Sign", "Relu", "GlobalMaxPool", "Softmax", "LogSoftmax"), _NAN),
     "ReduceLogSumExp": Freedom("elements that are NaN, and integers", lambda x: _NAN.applies(x) or _of_integers(x)),
     **dict.fromkeys(("ReduceL2", "ReduceLogSum"), Freedom("functions of integers, step by step", _of_integers)),
+    "ReduceProd": Freedom("integers by way of float64; products in another order", _inexact_product),
     **dict.fromkeys(("ReduceSum", "ReduceL1"), Freedom("sums of integers by way of float64", _beyond(np.abs))),
     "ReduceSumSquare": Freedom("sums of integers by way of float64", _beyond(np.square)),
-    "ReduceProd": Freedom("products of integers by way of float64", _inexact_product),
     "Pow": Freedom("powers that are no integers of the type", _power_beyond),
-    "Shrink": Freedom("float64 by way of float32", lambda x: x[0].dtype == np.float64),
+    "Shrink": Freedom("by way of float32; of integers at each step", lambda x: x[0].dtype != np.float32),
     "Softplus": Freedom("exp(x) beyond the type", _any(lambda x: np.isinf(np.exp(x)))),
     "LRN": Freedom("cancels: adds and subtracts the squares of a window that moves"),
     "Clip": Freedom("bounds that are left out: the ends of the type", _any(lambda x: ~np.isfinite(x))),

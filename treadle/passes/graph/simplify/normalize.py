@@ -80,7 +80,7 @@ class ScaleThroughBias(RewritePattern):
             return
         dtype = bias.dtype
         scale = constant_op(factor.astype(dtype))
-        offset = constant_op(_rounded(bias.astype(np.float64) * factor, dtype))
+        offset = constant_op(_scaled_by(bias, factor))
         scaled = BinaryOp("mul", linear.result, scale.result)
         replace(rewriter, op, [scale, offset, scaled, BinaryOp("add", scaled.result, offset.result)])
 
@@ -99,7 +99,8 @@ class BiasOfBias(RewritePattern):
         a, b = inner[1], outer[1]
         if prod(np.broadcast_shapes(a.shape, b.shape)) > max(a.size, b.size):
             return
-        total = constant_op(_rounded(a.astype(np.float64) + b, a.dtype))
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = constant_op(_rounded(a.astype(np.float64) + b, a.dtype))
         replace(rewriter, op, [total, BinaryOp("add", inner[0], total.result)])
 
 
@@ -144,7 +145,8 @@ def _scaled(op: BinaryOp) -> tuple[SSAValue, Array] | None:
     divisor = constant_of(op.rhs) if op.kind.data == "div" else None
     if divisor is None or divisor.dtype.kind != "f" or np.any(divisor == 0) or shape_of(op.lhs) != op.shape:
         return None
-    return op.lhs, 1.0 / divisor.astype(np.float64)
+    with np.errstate(over="ignore"):
+        return op.lhs, 1.0 / divisor.astype(np.float64)
 
 
 def _scaled_weights(linear: Linear, factor: Array) -> tuple[int, Array] | None:
@@ -180,8 +182,14 @@ def _scaled_matrix(linear: MatmulOp, factor: Array, varying: list[int]) -> tuple
 
 def _checked(position: int, weights: Array, factor: Array) -> tuple[int, Array] | None:
     """The product in the weights' type, unless it overflows."""
-    scaled = _rounded(weights.astype(np.float64) * factor, weights.dtype)
+    scaled = _scaled_by(weights, factor)
     return (position, scaled) if np.all(np.isfinite(scaled)) else None
+
+
+def _scaled_by(values: Array, factor: Array) -> Array:
+    """The product in the type of the values, infinite where that type ends."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _rounded(values.astype(np.float64) * factor, values.dtype)
 
 
 def _rounded(values: Array, dtype: np.dtype[np.generic]) -> Array:
