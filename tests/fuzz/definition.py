@@ -135,7 +135,7 @@ class _Run:
     def _rounding(self, node: NodeProto, inner: bool) -> Round:
         if not self.types:
             return _Native()
-        return _Noisy(self._off, self.types[node.output[0]]) if inner else EXACTLY
+        return _Noisy(self._off, self.types[node.output[0]], self.noise) if inner else EXACTLY
 
     def _wide(self, array: Array) -> Array:
         return array.astype(np.float64) if self.types and array.dtype.kind == "f" else array
@@ -176,11 +176,11 @@ class _Native(Round):
 class _Noisy(Round):
     """Adds sampled errors to each step, which is infinite where its type ends."""
 
-    def __init__(self, off: Callable[[Array, np.dtype[Any]], Array], dtype: np.dtype[Any]):
-        self.off, self.dtype = off, dtype
+    def __init__(self, off: Callable[[Array, np.dtype[Any]], Array], dtype: np.dtype[Any], noise: Any):
+        self.off, self.dtype, self.noise = off, dtype, noise
 
     def at_least(self, dtype: Any) -> Round:
-        return _Noisy(self.off, np.promote_types(self.dtype, dtype))
+        return _Noisy(self.off, np.promote_types(self.dtype, dtype), self.noise)
 
     def __call__(self, x: Any) -> Any:
         if self.dtype.kind != "f":
@@ -189,12 +189,14 @@ class _Noisy(Round):
         with np.errstate(all="ignore"):
             return np.where(np.isinf(moved.astype(self.dtype)), np.copysign(np.inf, moved), moved)
 
-    def total(self, total: Any, magnitude: Any) -> Any:
+    def total(self, total: Any, magnitude: Any, terms: int = 1, divisor: float = 1) -> Any:
         if self.dtype.kind != "f":
             return total
-        largest = float(np.finfo(np.promote_types(self.dtype, np.float32)).max)
+        wide = np.finfo(np.promote_types(self.dtype, np.float32))
+        unit = np.sqrt(terms) * float(wide.eps) / 2 / divisor if divisor else 0.0
+        moved = self(total) + self.noise(np.shape(total)) * np.where(np.isfinite(magnitude), magnitude, 0) * unit
         # Partial sums of another order may be infinite, or not: no sample agrees with the exact evaluation.
-        return np.where(magnitude > largest, np.where(np.isnan(total), 0, np.nan), self(total))
+        return np.where(magnitude > float(wide.max), np.where(np.isnan(total), 0, np.nan), moved)
 
 
 def _judged(exact: Array, dtype: np.dtype[Any], samples: Sequence[Array]) -> Expected:

@@ -32,8 +32,9 @@ class Round:
         """The rounding of steps that are carried in a type that is no narrower than this one."""
         return self
 
-    def total(self, total: Any, magnitude: Any) -> Any:
-        """A sum; `magnitude` is that of the finite terms' magnitudes, by which partial sums may be infinite."""
+    def total(self, total: Any, magnitude: Any, terms: int = 1, divisor: float = 1) -> Any:
+        """A sum, divided; `magnitude` is that of the finite terms' magnitudes, by which partial sums may be infinite.
+        Roundings of so many partial sums are independent: they add up as squares."""
         return self(total)
 
 

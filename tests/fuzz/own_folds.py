@@ -18,7 +18,7 @@ def _sum(x: Array, axes: tuple[int, ...], r: Round) -> Any:
     if x.dtype.kind != "f":
         return np.sum(x, axis=axes, keepdims=True, dtype=x.dtype)
     total = np.sum(x, axis=axes, keepdims=True, dtype=np.float64).astype(x.dtype)
-    return r.total(total, np.sum(finite(x), axis=axes, keepdims=True))
+    return r.total(total, np.sum(finite(x), axis=axes, keepdims=True), prod(x.shape[a] for a in axes))
 
 
 def finite(x: Array) -> Array:
@@ -32,7 +32,7 @@ def mean(x: Array, axes: tuple[int, ...], r: Round) -> Any:
     if x.dtype.kind == "f":
         total = np.sum(x, axis=axes, keepdims=True, dtype=np.float64)
         result = (total / np.float64(count)).astype(x.dtype)
-        return r.total(result, np.sum(finite(x), axis=axes, keepdims=True))
+        return r.total(result, np.sum(finite(x), axis=axes, keepdims=True), count, count)
     total = _sum(x, axes, r)
     return ((total - np.fmod(total, max(count, 1))) // max(count, 1)).astype(x.dtype)
 
@@ -79,7 +79,7 @@ class _OfIntegers(Round):
     def __call__(self, x: Any) -> Any:
         return np.where(np.abs(x) > 2.0**53, self.rounding(x), x)
 
-    def total(self, total: Any, magnitude: Any) -> Any:
+    def total(self, total: Any, magnitude: Any, terms: int = 1, divisor: float = 1) -> Any:
         return self(total)
 
 

@@ -27,7 +27,7 @@ def _gemm(_: int, attributes: Attributes, x: list[Any], r: Round) -> list[Array]
 def _products(a: Array, b: Array, r: Round, scale: float = 1.0) -> Any:
     """The product; with a scale, terms may be scaled before they are added up."""
     total = np.matmul(a.astype(np.float64), b.astype(np.float64)).astype(a.dtype)
-    return r.total(total, scale * np.matmul(finite(a), finite(b)))
+    return r.total(total, scale * np.matmul(finite(a), finite(b)), a.shape[-1], scale)
 
 
 def _matmul(_: int, __: Attributes, x: list[Array], r: Round) -> list[Array]:
@@ -67,7 +67,7 @@ def _average_pool(_: int, attributes: Attributes, x: list[Array], r: Round) -> l
         count = prod(attributes["kernel_shape"]) if attributes["count_include_pad"] else prod(map(len, seen))
         axes = tuple(range(2, part.ndim))
         average = (np.sum(part, axis=axes, dtype=np.float64) / np.float64(count)).astype(x[0].dtype)
-        result[(..., *place)] = r.total(average, np.sum(finite(part), axis=axes))
+        result[(..., *place)] = r.total(average, np.sum(finite(part), axis=axes), count, count)
     return [result]
 
 
@@ -109,7 +109,8 @@ def _grouped(taps: Sequence[tuple[Array, Array, Array]], groups: int, r: Round) 
     dtype = taps[0][0].dtype
     if 0 in total.shape:
         return np.zeros((total.shape[0], total.shape[1] * total.shape[2], *total.shape[3:]), dtype)
-    return r.total(total.reshape(shape).astype(dtype), magnitude.reshape(shape))
+    terms = len(taps) * taps[0][2].shape[1]
+    return r.total(total.reshape(shape).astype(dtype), magnitude.reshape(shape), terms)
 
 
 def _with_bias(y: Array, x: Sequence[Any], r: Round) -> Any:
