@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.helpers.compiled import RUNNERS
+from tests.helpers.graphs import Graph, name_arguments
+from treadle.dialects.graph import BinaryOp
 from treadle.errors import TreadleError
 from treadle.frontends.onnx import import_model
 
@@ -334,6 +336,21 @@ def test_numerics(runner: str, constants: bool) -> None:
         if not same or not agrees(actual, case):
             wrong.append(f"{name}: {actual!r}, not {case.expected!r}")
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_float16_is_rounded_after_each_operator(runner: str) -> None:
+    """2048 + 1 is 2048, and 40000 + 40000 infinite, whatever constants are beside them."""
+    x = np.array([2048, 40000], np.float16)
+    graph = Graph(x)
+    one, two = (graph.constant(np.array(v, np.float16)) for v in (1, 2))
+    same = graph.add(BinaryOp("sub", graph.add(BinaryOp("add", graph[0], one)), graph[0]))
+    half = graph.add(BinaryOp("div", graph.add(BinaryOp("mul", graph[0], two)), two))
+    module = graph.module(same, half)
+    name_arguments(module, 1, 2)
+    first, second = RUNNERS[runner](module, [x])
+    np.testing.assert_array_equal(first, np.array([0, 0], np.float16))
+    np.testing.assert_array_equal(second, np.array([2048, INF], np.float16))
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,11 @@ class CLanguage(Language):
     def memory_type(self, type: Attribute) -> str:
         return "unsigned char" if type == i1 else self.type_name(type)
 
+    def literal(self, type: Attribute, value: float) -> str:
+        # Beside a float, C would compute the other operands as floats, too.
+        text = super().literal(type, value)
+        return f"(_Float16){text}" if isinstance(type, Float16Type) else text
+
     def widening(self, type: Attribute) -> tuple[str, str] | None:
         if isinstance(type, BFloat16Type):
             return "treadle_bfloat16_to_float", "treadle_float_to_bfloat16"
