@@ -72,6 +72,7 @@ _OF_OPERATORS: Mapping[str, Freedom] = {
     **dict.fromkeys(("ReduceSum", "ReduceL1"), Freedom("sums of integers by way of float64", _beyond(np.abs))),
     "ReduceSumSquare": Freedom("sums of integers by way of float64", _beyond(np.square)),
     "Pow": Freedom("powers that are no integers of the type", _power_beyond),
+    "GroupNormalization": Freedom("statistics in float32 (stash_type)", lambda x: x[0].dtype == np.float64),
     "Shrink": Freedom("by way of float32; of integers at each step", lambda x: x[0].dtype != np.float32),
     "Softplus": Freedom("exp(x) beyond the type", _any(lambda x: np.isinf(np.exp(x)))),
     "LRN": Freedom("cancels: adds and subtracts the squares of a window that moves"),

@@ -56,7 +56,10 @@ def _smallest(x: Array, axes: tuple[int, ...], r: Round) -> Any:
 
 def _product(x: Array, axes: tuple[int, ...], r: Round) -> Any:
     wide = np.float64 if x.dtype.kind == "f" else x.dtype
-    return np.prod(x, axis=axes, keepdims=True, dtype=wide).astype(x.dtype)
+    result = np.prod(x, axis=axes, keepdims=True, dtype=wide).astype(x.dtype)
+    if x.dtype.kind != "f":
+        return result
+    return r.total(result, np.prod(np.maximum(finite(x), 1), axis=axes, keepdims=True), 1, np.inf)
 
 
 def _carried(own: Own) -> Own:
