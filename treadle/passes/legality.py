@@ -33,7 +33,7 @@ LEGAL: Mapping[str, Sequence[str]] = {
     "graph": (*_FRAME, *_SCALARS, "graph.*"),
     "define": _DEFINED,
     "fuse": (*_DEFINED, "graph.fused"),
-    "schedule": (*_DEFINED, "graph.fused"),
+    "schedule": (*_DEFINED, "graph.fused", "schedule.*"),
     "kernels cpu": (*_FRAME, "graph.constant", "loop.kernel", "task.*", *_BODY),
     "kernels cuda": (*_FRAME, "graph.constant", "loop.kernel", "task.*", *_BODY, *_BLOCKS, *_COPIES),
     "plan cpu": (*_FRAME, *_HOST, "loop.func", "task.*", *_BODY),

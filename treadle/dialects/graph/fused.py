@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from xdsl.dialects.builtin import StringAttr
+from xdsl.dialects.builtin import StringAttr, SymbolRefAttr
 from xdsl.ir import Attribute, Operation, Region
 from xdsl.irdl import IRDLOperation, irdl_op_definition, opt_prop_def, prop_def, region_def, traits_def, var_result_def
 from xdsl.parser import Parser
@@ -29,19 +29,20 @@ class FusedOp(IRDLOperation, NamesNodes):
     } schedule #schedule.use<"matmul_cpu", {tile = [8, 32]}> : tensor<64x64xf32>
     ```
 
-    Tensors from outside are captured. A group whose intermediate result others read, too, gives several tensors:
-    `%m, %y = graph.fused ... { ... graph.yield %m, %r : ... } : tensor<64x64xf32>, tensor<64x64xf32>`. Rejected:
-    result types that are not the yielded ones, and a group without any.
+    The schedule may also be the symbol of a `schedule.program`: `schedule @tiled`. Tensors from outside are captured.
+    A group whose intermediate result others read, too, gives several tensors: `%m, %y = graph.fused ... { ...
+    graph.yield %m, %r : ... } : tensor<64x64xf32>, tensor<64x64xf32>`. Rejected: result types that are not the yielded
+    ones, and a group without any.
     """
 
     name = "graph.fused"
     label = prop_def(StringAttr)
     body = region_def("single_block")
-    schedule = opt_prop_def(UseAttr)
+    schedule = opt_prop_def(UseAttr | SymbolRefAttr)
     outputs = var_result_def()
     traits = traits_def(RecursiveMemoryEffect())
 
-    def __init__(self, label: str, body: Region, schedule: UseAttr | None = None):
+    def __init__(self, label: str, body: Region, schedule: UseAttr | SymbolRefAttr | None = None):
         properties: dict[str, Attribute] = {"label": StringAttr(label)}
         if schedule is not None:
             properties["schedule"] = schedule
@@ -74,8 +75,8 @@ class FusedOp(IRDLOperation, NamesNodes):
         if parser.parse_optional_keyword("schedule") is not None:
             position = parser.pos
             schedule = parser.parse_attribute()
-            if not isinstance(schedule, UseAttr):
-                parser.raise_error(f"expected #schedule.use<...>, got {schedule}", position)
+            if not isinstance(schedule, UseAttr | SymbolRefAttr):
+                parser.raise_error(f"expected #schedule.use<...> or a program's symbol, got {schedule}", position)
         parser.parse_punctuation(":")
         position = parser.pos
         types = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_type)

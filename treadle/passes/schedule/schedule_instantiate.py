@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.graph import FusedOp
+from treadle.dialects.loop import KernelOp
+from treadle.dialects.schedule import Choice, ProgramOp
+from treadle.errors import TreadleError
 from treadle.passes.schedule.anchor import anchor_of
 from treadle.passes.schedule.schedule_select import check_use
+from treadle.schedules.nest.kernel import nest_anchor, nest_kernel
+from treadle.schedules.nest.nest import nest_of
+from treadle.schedules.search.programs import decisions_of, replay
+from treadle.schedules.template import Anchor, has_elements
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
 
@@ -35,7 +43,9 @@ class ScheduleInstantiatePass(ModulePass):
       graph.yield %r
     } : tensor<128x768xf32>
     ```
-    Rejected: an unknown template or knob, a value outside the space, a combination beyond a limit of the target.
+    A group may also name a program of the module, `schedule @tiled`, all of whose decisions are taken; programs are
+    erased. Rejected: an unknown template, program or knob, a value outside the space, an open sample, a combination
+    beyond a limit of the target.
     """
 
     name = "schedule-instantiate"
@@ -43,21 +53,50 @@ class ScheduleInstantiatePass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = Target.parse(self.target)
+        programs = {each.sym_name.data: each for each in op.body.block.ops if isinstance(each, ProgramOp)}
         for fused in [inner for inner in op.walk() if isinstance(inner, FusedOp)]:
             if fused.schedule is not None:
-                instantiate(fused, target)
+                instantiate(fused, target, programs)
+        for program in programs.values():
+            Rewriter.erase_op(program)
 
 
-def instantiate(fused: FusedOp, target: Target) -> None:
+def instantiate(fused: FusedOp, target: Target, programs: Mapping[str, ProgramOp] | None = None) -> None:
     """Builds the kernel of one group from its decision, which is dropped."""
-    use = fused.schedule
-    assert use is not None
-    where = f"group {fused.label.data!r}"
-    check_use(fused, use, target, where)
-    anchor, choices = anchor_of(fused), use.knobs()
-    kernel = TEMPLATES[use.template.data].build(anchor, choices, target, fused.label.data)
+    anchor = anchor_of(fused)
+    kernel = _kernel(fused, anchor, target, programs or {})
     kernel.location = fused.location
     kernel.results[0].name_hint = anchor.result.name_hint
     Rewriter.insert_op(kernel, InsertPoint.before(anchor))
     Rewriter.replace_op(anchor, [], kernel.results)
     fused.schedule = None
+
+
+def _kernel(fused: FusedOp, anchor: Anchor, target: Target, programs: Mapping[str, ProgramOp]) -> KernelOp:
+    """By the template that the decision names, or by the program."""
+    where, label, schedule = f"group {fused.label.data!r}", fused.label.data, fused.schedule
+    if isinstance(schedule, SymbolRefAttr):
+        program = programs.get(schedule.string_value())
+        if program is None:
+            accepted = [f"@{name}" for name in programs] or "a schedule.program in the module"
+            raise TreadleError(f"there is no schedule program @{schedule.string_value()}", where, accepted)
+        decisions = decisions_of(program)
+        if program.template is None:
+            return _nest(program, decisions, anchor, target, label)
+        schedule = replay(program, decisions, anchor, target)
+    assert schedule is not None
+    check_use(fused, schedule, target, where)
+    return TEMPLATES[schedule.template.data].build(anchor, schedule.knobs(), target, label)
+
+
+def _nest(program: ProgramOp, decisions: Mapping[str, Choice], anchor: Anchor, target: Target, label: str) -> KernelOp:
+    """A kernel from a nest of levels; only CPUs have a builder of nests so far."""
+    where = f"schedule program @{program.sym_name.data}"
+    if program.kind.data != target.kind or target.is_cuda:
+        message = f"it is a nest for {program.kind.data} targets, and the target is {target.name}"
+        raise TreadleError(message, where, "nests for cpu targets")
+    if not has_elements(anchor):
+        raise TreadleError("it schedules no empty tensor", where, "extents from 1 upwards")
+    compute, reduce = nest_anchor(anchor)
+    extents = [*compute.shape, *(() if reduce is None else reduce.shape)]
+    return nest_kernel(anchor, nest_of(program, decisions, extents, len(compute.shape)), label)

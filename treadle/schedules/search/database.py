@@ -125,9 +125,10 @@ def read_entry(path: Path) -> Entry:
         raise TreadleError(f"cannot read: {lines[-1].strip()}", path, _ACCEPTED) from error
     groups = [op for op in module.walk() if isinstance(op, FusedOp)]
     record = module.attributes.get(RECORD)
-    if len(groups) != 1 or not isinstance(record, DictionaryAttr) or groups[0].schedule is None:
+    use = groups[0].schedule if len(groups) == 1 else None
+    if not isinstance(record, DictionaryAttr) or not isinstance(use, UseAttr):
         raise TreadleError(f"has no group with a schedule and a {RECORD}", path, _ACCEPTED)
-    return Entry(path, groups[0].schedule, _record(record, path))
+    return Entry(path, use, _record(record, path))
 
 
 def _attribute(record: Record) -> DictionaryAttr:

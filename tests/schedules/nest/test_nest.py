@@ -1,0 +1,134 @@
+"""Nests as values: trips and strides of levels, and what cannot be replayed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
+from xdsl.parser import Parser
+
+from tests.helpers.graphs import Graph
+from treadle.compiler import lower
+from treadle.dialects.graph import FusedOp, SoftmaxOp, UnaryOp
+from treadle.dialects.registry import treadle_context
+from treadle.dialects.schedule import Choice, ProgramOp
+from treadle.errors import TreadleError
+from treadle.passes.schedule.anchor import anchor_of
+from treadle.passes.schedule.schedule_instantiate import instantiate
+from treadle.schedules.nest.kernel import nest_anchor
+from treadle.schedules.nest.nest import nest_of
+from treadle.target import Target
+
+DENSE = """%i, %j, %k = schedule.axes 2 spatial, 1 reduction
+%r = schedule.sample "rows" from [4, 6]
+%a, %b = schedule.sample_tile "columns" 2 from [1, 2, 16] product 16 to 32
+%i0, %i1 = schedule.split %i by (%r)
+%j0, %j1, %j2 = schedule.split %j by (%a, %b)
+%k0, %k1 = schedule.split %k by (8)
+schedule.arrange block(%i0, %j0) repeat(%j1) loop(%k0) loop(%k1) repeat(%i1, %j2)
+schedule.mark vector %j2
+schedule.mark unroll %k1
+"""
+TAKEN: dict[str, Choice] = {"rows": 6, "columns": (2, 16)}
+
+
+def program(body: str, kind: str = "cpu") -> ProgramOp:
+    module = Parser(treadle_context(), f'schedule.program @p for "{kind}" {{\n{body}\n}}').parse_module()
+    module.verify()
+    (op,) = module.body.block.ops
+    assert isinstance(op, ProgramOp)
+    op.detach()
+    return op
+
+
+def test_levels_have_trips_and_strides() -> None:
+    nest = nest_of(program(DENSE), TAKEN, (20, 64, 30), 2)
+    shown = [(group.role, [(level.trips, level.stride) for level in group.levels]) for group in nest.groups]
+    assert shown == [
+        ("block", [(4, 6), (2, 32)]),
+        ("repeat", [(2, 16)]),
+        ("loop", [(4, 8)]),
+        ("loop", [(8, 1)]),
+        ("repeat", [(6, 1), (16, 1)]),
+    ]
+    assert [level.trips for level in nest.tile] == [6, 16]
+    i, j = (level.axis for level in nest.blocks)
+    assert (nest.overhangs(i), nest.overhangs(j)) == (True, False)
+    assert [level.vector for level in nest.tile] == [False, True]
+    assert nest.groups[3].levels[0].unroll
+
+
+def test_fused_axes_are_one() -> None:
+    body = "%h, %w, %c = schedule.axes 3 spatial, 0 reduction\n%p = schedule.fuse %h, %w\n"
+    nest = nest_of(program(body + "schedule.arrange block(%p) repeat(%c)"), {}, (5, 7, 3), 3)
+    assert (nest.blocks[0].axis.first, nest.blocks[0].axis.shape, nest.blocks[0].trips) == (0, (5, 7), 35)
+
+
+@pytest.mark.parametrize(
+    ("body", "decisions", "says"),
+    [
+        (DENSE, {"rows": 6}, "sample 'columns' is open"),
+        (DENSE, {**TAKEN, "rows": 5}, "sample 'rows' takes 5; accepted: 4, 6"),
+        (DENSE, {**TAKEN, "columns": (2, 2)}, "sample 'columns' takes (2, 2)"),
+        (DENSE, {**TAKEN, "columns": 16}, "sample 'columns' takes 16"),
+        (
+            "%i, %k = schedule.axes 1 spatial, 1 reduction\nschedule.arrange block(%i) loop(%k)",
+            {},
+            "it has 1 spatial and 1 reduction axes; accepted: 2 spatial, 1 reduction",
+        ),
+        (
+            "%i, %j, %k = schedule.axes 2 spatial, 1 reduction\nschedule.arrange loop(%k) repeat(%i, %j)",
+            {},
+            "the register tile has 1280 accumulators, 256 too many; accepted: at most 1024",
+        ),
+        (
+            "%i, %j, %k = schedule.axes 2 spatial, 1 reduction\nschedule.arrange block(%i, %j) loop(%k)\n"
+            'schedule.stage 0 at %k in "register"',
+            {},
+            "schedule.stage is not built yet",
+        ),
+        ('schedule.template "matmul_cpu" {}', {}, "schedule.template is no instruction of a nest"),
+    ],
+)
+def test_what_cannot_be_replayed(body: str, decisions: dict[str, Choice], says: str) -> None:
+    with pytest.raises(TreadleError) as caught:
+        nest_of(program(body), decisions, (20, 64, 30), 2)
+    assert says in str(caught.value)
+    assert "schedule program @p" in str(caught.value)
+
+
+def group(module: ModuleOp) -> FusedOp:
+    (fused,) = [op for op in module.walk() if isinstance(op, FusedOp)]
+    return fused
+
+
+def relu(rows: int = 4) -> ModuleOp:
+    graph = Graph(np.zeros((rows, 8), np.float32))
+    module = graph.module(graph.add(UnaryOp("relu", graph[0])))
+    lower(treadle_context(), module, Target.parse("cpu"), after="graph", to="fuse")
+    return module
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "symbol", "says"),
+    [
+        ("cuda", "cpu", "p", "it is a nest for cuda targets, and the target is cpu"),
+        ("cpu", "sm_80", "p", "it is a nest for cpu targets, and the target is sm_80"),
+        ("cpu", "cpu", "q", "there is no schedule program @q; accepted: @p"),
+    ],
+)
+def test_what_a_group_cannot_name(kind: str, target: str, symbol: str, says: str) -> None:
+    fused = group(relu())
+    fused.schedule = SymbolRefAttr(symbol)
+    body = "%i, %j = schedule.axes 2 spatial, 0 reduction\nschedule.arrange block(%i) repeat(%j)"
+    with pytest.raises(TreadleError) as caught:
+        instantiate(fused, Target.parse(target), {"p": program(body, kind)})
+    assert says in str(caught.value)
+
+
+def test_several_reductions_have_no_nest() -> None:
+    graph = Graph(np.zeros((4, 8), np.float32))
+    module = graph.module(graph.add(SoftmaxOp(graph[0], 1)))
+    lower(treadle_context(), module, Target.parse("cpu"), after="graph", to="fuse")
+    with pytest.raises(TreadleError, match="has several reductions; accepted: a definition with at most one"):
+        nest_anchor(anchor_of(group(module)))
