@@ -102,7 +102,7 @@ def _compile(toolchain: Toolchain, unit: Unit, target: Path, headers: Mapping[st
     for name, text in (headers or {}).items():
         (target.parent / name).write_text(text)
     includes = INCLUDE_DIRECTORIES if headers is None else (target.parent,)
-    _run(toolchain.compile_command(source, target, includes), unit.name)
+    _run(toolchain.compile_command(source, target, includes, unit.text), unit.name)
 
 
 def _run(command: list[str], what: str) -> None:

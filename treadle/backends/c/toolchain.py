@@ -49,10 +49,18 @@ class Toolchain:
     cpu: str
     """The processor that -march=native means; empty where no flag depends on it."""
 
-    def compile_command(self, source: Path, target: Path, includes: Sequence[Path]) -> list[str]:
-        """The command line that compiles one source file to an object; `includes` are the folders of headers."""
+    def compile_command(self, source: Path, target: Path, includes: Sequence[Path], text: str = "") -> list[str]:
+        """The command line that compiles one source file to an object; `includes` are the folders of headers.
+
+        text: of the source, where flags depend on it
+        """
         folders = [f"-I{directory}" for directory in includes]
-        return [*self.command, *self.flags, *folders, "-c", str(source), "-o", str(target)]
+        return [*self.command, *self.flags, *self._flags_of(text), *folders, "-c", str(source), "-o", str(target)]
+
+    def _flags_of(self, text: str) -> tuple[str, ...]:
+        """GCC 12 turns a branch that stores a _Float16 or 0 into an instruction that no assembler takes."""
+        is_gcc = "Free Software Foundation" in self.version
+        return ("-fno-if-conversion",) if is_gcc and "_Float16" in text else ()
 
     def link_command(self, objects: list[Path], target: Path) -> list[str]:
         """The command line that links objects to a shared library."""

@@ -44,9 +44,14 @@ def read_buffers(block: Block) -> set[SSAValue[Attribute]]:
 
 
 class Folding:
-    """What `folded`, `dead` and `is_ternary` answer about the operations below `block`."""
+    """What `folded`, `dead` and `is_ternary` answer about the operations below `block`.
 
-    def __init__(self, block: Block) -> None:
+    named_choices: loads that a selection chooses between get names, instead of being written in its branches, where
+        they would be done only if they are chosen
+    """
+
+    def __init__(self, block: Block, *, named_choices: bool = False) -> None:
+        self._named_choices = named_choices
         self.folded: set[SSAValue[Attribute]] = set()
         self.dead: set[Operation] = set()
         self._ternaries: set[Operation] = set()
@@ -118,11 +123,23 @@ class Folding:
         if self._in_ternary(op):
             return True
         reads = buffers_read(op)
+        if self._named_choices and reads and self._is_chosen(uses[0]):
+            return False
         user = uses[0].operation
         statement = self._statement(user)
         if reads and isinstance(statement, scf.ForOp):
             return False  # a bound is evaluated once an iteration
         return self._reaches(op, statement, reads)
+
+    def _is_chosen(self, use: Use) -> bool:
+        """Whether a value would be written in a branch of a selection, by itself or in a larger expression."""
+        while True:
+            user = use.operation
+            if isinstance(user, arith.SelectOp) and use.index > 0:
+                return True
+            if len(user.results) != 1 or user.results[0] not in self.folded:
+                return False
+            use = next(iter(self._live_uses(user.results[0])))
 
     def _ends_in_its_block(self, op: Operation) -> bool:
         """Whether the only user is a store or the block's end: then it is evaluated exactly where it would be alone."""

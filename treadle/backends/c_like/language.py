@@ -51,6 +51,8 @@ class Language(ABC):
     """Of a 64-bit integer literal."""
     scalars: ClassVar[dict[Attribute, str]]
     """The types of values, except for `index`."""
+    named_choices: ClassVar[bool] = False
+    """Whether loads that a selection chooses between are done before it, both of them."""
 
     def type_name(self, type: Attribute) -> str:
         """The type of a variable; raises TreadleError for one that the language lacks."""

@@ -38,7 +38,7 @@ class StatementPrinter:
         self.names = names
         self.lines: list[str] = []
         self._body = body
-        self._folding = Folding(body)
+        self._folding = Folding(body, named_choices=language.named_choices)
         self.values = ExpressionPrinter(language, self._folding)
         self._index_names = IndexNames(self.values.names)
         self._depth = 1
