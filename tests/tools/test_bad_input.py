@@ -261,3 +261,29 @@ def test_an_unknown_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     model = str(linear_model(tmp_path / "m.onnx"))
     status = main(["compile", model, "--to", "fused", "-o", str(tmp_path / "output")])
     refused(capsys, status, "unknown stage 'fused'", "accepted: import, graph, define, fuse")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "func.func @main(%x: memref<4x4xf32>, %i: index) {\n"
+            "  %v = memref.load %x[%i] : memref<4x4xf32>\n  func.return\n}",
+            "xpected an index for each dimension",
+        ),
+        (
+            "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {\n"
+            '  %y = graph.fused "a" {\n    graph.yield %later : tensor<4xf32>\n  } : tensor<4xf32>\n'
+            "  %later = graph.unary relu %x : tensor<4xf32>\n  func.return %y : tensor<4xf32>\n}",
+            "",
+        ),
+    ],
+)
+def test_what_xdsl_raises_of_bad_ir_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, says: str
+) -> None:
+    path = tmp_path / "bad.mlir"
+    path.write_text(text)
+    assert opt_main([str(path), "--from", "loops", "--to", "lower"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert says in line

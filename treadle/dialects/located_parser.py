@@ -8,13 +8,15 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import FileLineColLoc, IntAttr, StringAttr, UnknownLoc
 from xdsl.ir import Operation
 from xdsl.parser import Parser
-from xdsl.utils.exceptions import ParseError, VerifyException
+from xdsl.utils.exceptions import ParseError
+
+from treadle.errors import TreadleError
 
 
 class LocatedParser(Parser):
     """xDSL's parser, which also gives each operation without a location its position in the text.
 
-    A VerifyException raised while an operation is parsed becomes a ParseError there.
+    What operations raise while they are parsed becomes a ParseError there; xDSL's raise more than VerifyException.
     """
 
     def __init__(self, context: Context, text: str, name: str):
@@ -28,8 +30,10 @@ class LocatedParser(Parser):
         start = self._start = self.pos
         try:
             op = super().parse_operation()
-        except VerifyException as error:
-            self.raise_error(str(error).splitlines()[0], start, start + 1)
+        except (ParseError, TreadleError, RecursionError, MemoryError):
+            raise
+        except Exception as error:
+            self.raise_error((str(error).splitlines() or [type(error).__name__])[0], start, start + 1)
         if isinstance(op.location, UnknownLoc):
             op.location = self._place(start)
         return op

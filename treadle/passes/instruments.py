@@ -10,7 +10,6 @@ from pathlib import Path
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
-from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.location import location_of
 from treadle.dialects.printing import ir_text
@@ -104,11 +103,13 @@ def verify(module: ModuleOp, when: str) -> None:
     """Verifies the whole module; TreadleError with the location and the name of the first invalid operation."""
     try:
         module.verify()
-    except VerifyException as error:
+    except (RecursionError, MemoryError):
+        raise
+    except Exception as error:  # xDSL's own operations raise more than VerifyException
         culprit = _culprit(module)
         where = when if culprit is None else location_of(culprit) or when
         name = "the IR" if culprit is None else f"'{culprit.name}'"
-        reason = str(error).removeprefix("Operation does not verify: ").splitlines()[0]
+        reason = (str(error).removeprefix("Operation does not verify: ").splitlines() or [type(error).__name__])[0]
         raise TreadleError(f"{name} does not verify {when}: {reason}", where) from error
     unordered = undominated_use(module)
     if unordered is not None:
@@ -122,6 +123,6 @@ def _culprit(module: ModuleOp) -> Operation | None:
     for op in module.walk():
         try:
             op.verify(verify_nested_ops=False)
-        except VerifyException:
+        except Exception:
             return op
     return None
