@@ -56,7 +56,9 @@ def selected(folder: Path, target: str = "cpu") -> UseAttr | None:
     module = fused_layer()
     (select,) = parse_passes(f'schedule-select{{target={target} database="{folder}"}}')
     select.apply(treadle_context(), module)
-    return groups(module)[0].schedule
+    found = groups(module)[0].schedule
+    assert found is None or isinstance(found, UseAttr)
+    return found
 
 
 def test_a_tuned_schedule_is_taken(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
