@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -287,14 +286,8 @@ def model_seconds(groups: Sequence[Group]) -> tuple[float, float]:
     return default, sum(group.weight for group in groups)
 
 
-def median_gain(groups: Sequence[Group]) -> float:
-    """The median over the groups of the best schedule's speedup over the default."""
-    ratios = [g.default_seconds / g.best_seconds for g in groups if g.default_seconds and g.best_seconds]
-    return statistics.median(ratios) if ratios else 1.0
-
-
 def _combination(candidate: Candidate) -> Combination:
     return candidate.template, candidate.choices
 
 
-__all__ = ["Group", "Options", "Tuner", "median_gain", "model_seconds"]
+__all__ = ["Group", "Options", "Tuner", "model_seconds"]

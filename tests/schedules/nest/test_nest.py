@@ -87,6 +87,11 @@ def test_fused_axes_are_one() -> None:
             {},
             "schedule.stage is not built yet",
         ),
+        (
+            "%i, %j, %k = schedule.axes 2 spatial, 1 reduction\nschedule.arrange block(%i, %k) repeat(%j)",
+            {},
+            "a reduction level is in block: split-k is not built yet; accepted: loop",
+        ),
         ('schedule.template "matmul_cpu" {}', {}, "schedule.template is no instruction of a nest"),
     ],
 )

@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import IndexType, MemRefType, VectorType
 from xdsl.ir import Block, Operation, SSAValue
 
 from treadle.dialects.graph.dtypes import byte_width
-from treadle.dialects.loop import AllocOp, FuncOp, Space
+from treadle.dialects.loop import FuncOp, Space
 from treadle.dialects.scalar_functions import FUNCTION_OF
 from treadle.index.expr import Expr, const
 from treadle.index.linear import depends_on
@@ -31,10 +31,10 @@ def count_work(kernel: FuncOp, workers: int) -> Work:
     """The work of a kernel whose blocks are distributed to `workers`, each of which has a contiguous share."""
     blocks, threads = kernel.grid.value.data, kernel.threads.value.data
     share = max(1.0, blocks / workers)
-    counter = _Counter(kernel)
+    counter = _Counter()
     counter.block(kernel.body.block, 1.0)
     root = Node(kernel.block_id, share, counter.roots)
-    return Work(blocks, threads, tuple(counter.bodies), reuse_of(root), share, _local_bytes(kernel))
+    return Work(blocks, threads, tuple(counter.bodies), reuse_of(root), share)
 
 
 @dataclass
@@ -56,10 +56,9 @@ class _Counts:
 class _Counter:
     """Walks a kernel once."""
 
-    def __init__(self, kernel: FuncOp):
+    def __init__(self) -> None:
         self.bodies: list[Body] = []
         self.roots: list[Node | Touch] = []
-        self._kernel = kernel
         self._reader = IndexReader()
         self._loops: list[tuple[SSAValue, float, bool]] = []
         """The loops around: variable, trips, whether unrolled."""
@@ -225,11 +224,6 @@ def _bytes_of(type: MemRefType) -> int:
     if isinstance(element, VectorType):
         return prod(type.get_shape()) * element.element_count() * byte_width(element.get_element_type())
     return prod(type.get_shape()) * byte_width(element)
-
-
-def _local_bytes(kernel: FuncOp) -> int:
-    types = [op.results[0].type for op in kernel.body.walk() if isinstance(op, AllocOp)]
-    return sum(_bytes_of(type) for type in types if isinstance(type, MemRefType))
 
 
 __all__ = ["count_work"]

@@ -62,44 +62,30 @@ class _NestKernel:
         self.tensors = compute.tensors()
         self.b = KernelBuilder([t.type for t in self.tensors if isinstance(t.type, TensorType)], compute.type)
         self.arguments = [*compute.body.block.args, *(() if reduce is None else reduce.body.block.args)]
-        self.vector_axes = {level.axis for level in nest.tile if level.vector}
-        if reduce is None:
-            self.vector_axes = {level.axis for group in nest.groups for level in group.levels if level.vector}
+        self.vector_axes = {level.axis for group in nest.groups for level in group.levels if level.vector}
 
     def build(self, name: str) -> KernelOp:
         """The finished kernel."""
-        b, blocks = self.b, self.nest.blocks
+        b, blocks, groups = self.b, self.nest.blocks, self.nest.groups
         digits = b.block.delinearize([level.trips for level in blocks]) if blocks else []
-        inner = [group for group in self.nest.groups if group.role != "block"]
-        outer = [group for group in inner[: self._first_loop(inner)]]
-        body = inner[len(outer) :]
+        first = self.nest.first_loop
+        outer = [level for group in groups[:first] if group.role != "block" for level in group.levels]
         at = list(zip(blocks, digits, strict=True))
         if self.reduce is None:
-            self._elements(inner, at)
+            self._loops(outer, at, lambda position: self._store(position, None))
         else:
-            self._nested(outer, at, lambda position: self._reduced(body, position))
+            self._loops(outer, at, lambda position: self._reduced(groups[first:], position))
         grid = prod(level.trips for level in blocks)
         return b.kernel(name, self.tensors, self.compute.type, grid, 1, f"nest of {self.compute.type}")
 
-    def _first_loop(self, groups: Sequence[Group]) -> int:
-        return next((n for n, group in enumerate(groups) if group.role == "loop"), len(groups))
-
-    def _nested(self, groups: Sequence[Group], at: list[_Position], body: Callable[[list[_Position]], None]) -> None:
-        """Loops over the levels of some groups, outermost first."""
-        levels = [level for group in groups for level in group.levels]
-        self._loops(levels, at, body)
-
     def _loops(self, levels: Sequence[Level], at: list[_Position], body: Callable[[list[_Position]], None]) -> None:
+        """Loops over some levels, outermost first."""
         if not levels:
             body(at)
             return
         level, *rest = levels
         with self.b.loop(self._name(level), level.trips, unroll=level.unroll, vector=level.vector) as index:
             self._loops(rest, [*at, (level, index)], body)
-
-    def _elements(self, groups: Sequence[Group], at: list[_Position]) -> None:
-        """Each element by its definition, which reduces nothing."""
-        self._nested(groups, at, lambda position: self._store(position, None))
 
     def _reduced(self, groups: Sequence[Group], at: list[_Position]) -> None:
         """A tile of accumulators: reset, folded over the loops, stored."""

@@ -145,6 +145,8 @@ class _Replay:
             raise TreadleError("it has no schedule.arrange", self._where, "a program of a nest")
         groups = arranged.groups
         nest = Nest(tuple(Group(role, tuple(map(self._level, levels))) for role, levels in groups))
+        if any(level.axis.is_reduction for level in nest.blocks):
+            raise TreadleError("a reduction level is in block: split-k is not built yet", self._where, "loop")
         size = prod(level.trips for level in nest.tile)
         if size > MOST_ACCUMULATORS:
             message = f"the register tile has {size} accumulators, {size - MOST_ACCUMULATORS} too many"

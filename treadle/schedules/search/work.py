@@ -42,7 +42,6 @@ class Work:
     bodies: the straight code of a block
     reuse: by ascending capacity; the first needs no cache, the last keeps everything
     share: blocks that one worker computes, for which `reuse` was counted
-    local_bytes: buffers of a block that are neither tensors nor registers, such as packed panels
     """
 
     blocks: int
@@ -50,7 +49,6 @@ class Work:
     bodies: tuple[Body, ...]
     reuse: tuple[Reuse, ...]
     share: float
-    local_bytes: int = 0
 
     def traffic(self, capacity: float) -> float:
         """Bytes that one worker's share moves into a cache of `capacity` bytes."""
