@@ -92,6 +92,12 @@ def test_fused_axes_are_one() -> None:
             {},
             "a reduction level is in block: split-k is not built yet; accepted: loop",
         ),
+        (
+            "%i, %j, %k = schedule.axes 2 spatial, 1 reduction\nschedule.arrange block(%i, %j) loop(%k)\n"
+            "schedule.mark vector %k",
+            {},
+            "a reduction level is marked vector, which is not built yet; accepted: unroll",
+        ),
         ('schedule.template "matmul_cpu" {}', {}, "schedule.template is no instruction of a nest"),
     ],
 )

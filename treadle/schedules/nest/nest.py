@@ -191,6 +191,8 @@ class _Replay:
 
     def _mark(self, op: MarkOp) -> None:
         level = self._level(op.level)
+        if op.mark.data == "vector" and level.axis.is_reduction:
+            raise TreadleError("a reduction level is marked vector, which is not built yet", self._where, "unroll")
         unroll, vector = level.unroll or op.mark.data == "unroll", level.vector or op.mark.data == "vector"
         self._levels[op.level] = Level(level.axis, level.trips, level.stride, unroll, vector)
 
