@@ -122,6 +122,7 @@ class _Run:
     noise: Any = None
 
     def values(self, env: dict[str, Array]) -> dict[str, Array]:
+        outputs: dict[str, Array] = {}
         for name, array in (*self.case.inputs.items(), *self.case.constants.items()):
             env[name] = self._wide(array)
         for node in self.case.nodes:
@@ -129,8 +130,10 @@ class _Run:
             operands = [self._operand(env, name, inner) for name in node.input]
             results = evaluate_node(node, self.case.opset, operands, self._rounding(node, inner))
             for name, array in zip(node.output, results, strict=True):
-                env[name] = self._stored(array, name, node.op_type)
-        return env
+                outputs[name] = env[name] = self._stored(array, name, node.op_type)
+                if self.noise is not None and node.op_type == "Mul":
+                    env[name] = self._unrounded(env[name], name, operands)
+        return {**env, **outputs}
 
     def _rounding(self, node: NodeProto, inner: bool) -> Round:
         if not self.types:
@@ -157,6 +160,15 @@ class _Run:
         if operator in ("Cast", "CastLike"):
             return narrow.astype(np.float64)
         return np.where(np.isinf(narrow), narrow.astype(np.float64), wide)
+
+    def _unrounded(self, product: Array, name: str, factors: Sequence[Array | None]) -> Array:
+        """A product as its readers see it: where a fused multiply-add does not round it, it is not infinite."""
+        if self.types[name].kind != "f":
+            return product
+        a, b = (np.isfinite(factor) for factor in factors if factor is not None)
+        too_large = np.isinf(product) & a & b
+        largest = np.copysign(float(np.finfo(self.types[name]).max), product)
+        return np.where(too_large & (self.noise(product.shape) > 0), largest, product)
 
     def _off(self, array: Array, dtype: np.dtype[Any]) -> Array:
         if dtype.kind != "f":
@@ -195,8 +207,20 @@ class _Noisy(Round):
         wide = np.finfo(np.promote_types(self.dtype, np.float32))
         unit = np.sqrt(terms) * float(wide.eps) / 2 / divisor if divisor else 0.0
         moved = self(total) + self.noise(np.shape(total)) * np.where(np.isfinite(magnitude), magnitude, 0) * unit
-        # Partial sums of another order may be infinite, or not: no sample agrees with the exact evaluation.
-        return np.where(magnitude > float(wide.max), np.where(np.isnan(total), 0, np.nan), moved)
+        return self.undecided(moved, magnitude > float(wide.max))
+
+    def product(self, product: Any, largest: Any, least: Any) -> Any:
+        if self.dtype.kind != "f":
+            return product
+        wide = np.finfo(np.promote_types(self.dtype, np.float32))
+        return self.undecided(self(product), (largest > float(wide.max)) | (least < float(wide.tiny)))
+
+    def undecided(self, values: Any, where: Any) -> Any:
+        """Infinities of both signs, 0 and NaN instead of some values: whatever they are, some samples disagree, and so
+        they do after operators that make one of these of the others."""
+        noise = self.noise(np.shape(values))
+        other = np.where(noise == 1, np.inf, np.where(noise == -1, -np.inf, np.where(noise < 0, np.nan, 0)))
+        return np.where(where, other, values)
 
 
 def _judged(exact: Array, dtype: np.dtype[Any], samples: Sequence[Array]) -> Expected:

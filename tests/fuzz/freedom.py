@@ -55,9 +55,10 @@ def _inexact_product(x: Operands) -> bool:
 
 def _power_beyond(x: Operands) -> bool:
     base, exponent = (np.abs(operand.astype(np.float64)) for operand in x)
-    return _of_integers(x) and bool((base**exponent > np.iinfo(x[0].dtype).max).any())
+    return _of_integers(x) and bool((base**exponent > min(np.iinfo(x[0].dtype).max, 2**53)).any())
 
 
+_BY_FLOAT64 = "sums of integers by way of float64"
 _APPROXIMATED = Freedom("approximates to an absolute error")
 _NAN = Freedom("elements that are NaN", _any(np.isnan))
 _CANCELS = Freedom("cancels: the mean of squares less the square of the mean")
@@ -69,9 +70,9 @@ _OF_OPERATORS: Mapping[str, Freedom] = {
     "ReduceLogSumExp": Freedom("elements that are NaN, and integers", lambda x: _NAN.applies(x) or _of_integers(x)),
     **dict.fromkeys(("ReduceL2", "ReduceLogSum"), Freedom("functions of integers, step by step", _of_integers)),
     "ReduceProd": Freedom("integers by way of float64; products in another order", _inexact_product),
-    **dict.fromkeys(("ReduceSum", "ReduceL1"), Freedom("sums of integers by way of float64", _beyond(np.abs))),
-    "ReduceSumSquare": Freedom("sums of integers by way of float64", _beyond(np.square)),
-    "Pow": Freedom("powers that are no integers of the type", _power_beyond),
+    **dict.fromkeys(("ReduceSum", "ReduceMean", "ReduceL1"), Freedom(_BY_FLOAT64, _beyond(np.abs))),
+    "ReduceSumSquare": Freedom(_BY_FLOAT64, _beyond(np.square)),
+    "Pow": Freedom("powers of integers by way of float64", _power_beyond),
     "GroupNormalization": Freedom("statistics in float32 (stash_type)", lambda x: x[0].dtype == np.float64),
     "Shrink": Freedom("by way of float32; of integers at each step", lambda x: x[0].dtype != np.float32),
     "Softplus": Freedom("exp(x) beyond the type", _any(lambda x: np.isinf(np.exp(x)))),

@@ -59,7 +59,16 @@ def _product(x: Array, axes: tuple[int, ...], r: Round) -> Any:
     result = np.prod(x, axis=axes, keepdims=True, dtype=wide).astype(x.dtype)
     if x.dtype.kind != "f":
         return result
-    return r.total(result, np.prod(np.maximum(finite(x), 1), axis=axes, keepdims=True), 1, np.inf)
+    largest = np.prod(np.maximum(finite(x), 1), axis=axes, keepdims=True)
+    return r.product(result, largest, _least_product(x, axes))
+
+
+def _least_product(x: Array, axes: tuple[int, ...]) -> Array:
+    """The smallest magnitude of a product of some of the factors, those that are 0 left away; 1 where none is above 1:
+    then a product that becomes 0 stays 0, in whatever order."""
+    magnitudes = np.abs(x.astype(np.float64))
+    least = np.prod(np.where(magnitudes > 0, np.minimum(magnitudes, 1), 1), axis=axes, keepdims=True)
+    return np.where((magnitudes > 1).any(axis=axes, keepdims=True), least, 1)
 
 
 def _carried(own: Own) -> Own:

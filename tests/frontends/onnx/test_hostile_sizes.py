@@ -12,6 +12,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from tests.frontends.onnx.models import model, node
 from treadle.compiler import lower
+from treadle.dialects.graph import BroadcastOp, ConstantOp
 from treadle.dialects.located_parser import LocatedParser
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
@@ -58,6 +59,18 @@ CONSTANTS: list[tuple[NodeProto, Mapping[str, Any], str]] = [
 def refused(proto: ModelProto, message: str) -> None:
     with pytest.raises(TreadleError, match=message):
         import_model(proto.SerializeToString())
+
+
+def test_a_constant_that_repeats_an_element_is_not_expanded() -> None:
+    """15 GiB of `false`, of which one byte is stored."""
+    nodes = [
+        node("IsInf", "x", "never", detect_negative=0, detect_positive=0),
+        node("Where", "never a b", "y"),
+    ]
+    weights = {"a": np.zeros(1, np.int8), "b": np.ones(1, np.int8)}
+    module = import_model(model(nodes, {"x": [5, 3, 2**30]}, weights=weights).SerializeToString())
+    (broadcast,) = [op for op in module.walk() if isinstance(op, BroadcastOp)]
+    assert isinstance(broadcast.x.owner, ConstantOp) and broadcast.shape == (5, 3, 2**30)
 
 
 @pytest.mark.parametrize(("broken", "weights", "message"), CONSTANTS, ids=lambda v: getattr(v, "op_type", None))

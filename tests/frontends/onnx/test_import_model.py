@@ -107,11 +107,11 @@ def test_operators_whose_shape_alone_is_read_are_dead() -> None:
     assert isinstance(constant, ConstantOp)
 
 
-def test_a_large_constant_of_shape_is_a_blob() -> None:
+def test_a_large_constant_of_shape_repeats_one_element() -> None:
     nodes = [node("ConstantOfShape", "s", "w"), node("Add", "x w", "y")]
     proto = model(nodes, {"x": [100, 100]}, weights={"s": np.array([100, 100])})
     _agrees(proto, x=_random(100, 100))
-    assert _names(proto) == ["graph.constant", "graph.binary"]
+    assert _names(proto) == ["graph.constant", "graph.broadcast", "graph.binary"]
 
 
 def test_outputs_that_no_operator_computes() -> None:

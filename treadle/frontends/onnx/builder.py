@@ -104,14 +104,25 @@ class GraphBuilder:
         return self.constant(array)
 
     def value(self, tensor: Tensor) -> SSAValue:
-        """The tensor as an SSA value; a known one becomes a `graph.constant` at its first use."""
+        """The tensor as an SSA value; a known one becomes a `graph.constant` at its first use.
+
+        A large one that repeats elements becomes a `graph.broadcast` of them: it need not fit in memory.
+        """
         if tensor.ssa is None:
             assert tensor.array is not None
-            op = ConstantOp(constant_attribute(tensor.array), tensor.type)
-            op.location = constant_location(tensor.location or self.location)
-            self._block.add_op(op)
-            tensor.ssa = op.result
+            tensor.ssa = self._written(tensor.array, constant_location(tensor.location or self.location))
         return tensor.ssa
+
+    def _written(self, array: Array, location: LocationAttr) -> SSAValue:
+        if array.size > FOLD_LIMIT and 0 in array.strides:
+            distinct = array[tuple(slice(1) if stride == 0 else slice(None) for stride in array.strides)]
+            op = BroadcastOp(self._written(distinct, location), array.shape)
+            self._sizes.add(op.type)
+        else:
+            op = ConstantOp(constant_attribute(array), TensorType(element_type(array.dtype), array.shape))
+        op.location = location
+        self._block.add_op(op)
+        return op.result
 
     def emit(self, build: Build, *operands: Tensor) -> Tensor:
         """The result of the operator that `build` makes of SSA values; VerifyException if the operands do not fit it,
