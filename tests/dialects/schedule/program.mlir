@@ -32,12 +32,15 @@ schedule.program @dense for "cuda" {
 
 // CHECK: schedule.program @convolution for "cpu" {
 // CHECK: %p = schedule.fuse %h, %w
+// CHECK-NEXT: %a, %b = schedule.sample_tile "tile" 2 from ([1, 2, 3], [16, 32]) product 16 to 64 taken [2, 16]
 // CHECK: schedule.mark vector %c1
 schedule.program @convolution for "cpu" {
   %h, %w, %c, %k = schedule.axes 3 spatial, 1 reduction
   %p = schedule.fuse %h, %w
-  %c0, %c1 = schedule.split %c by (16)
-  schedule.arrange block(%c0) repeat(%p) loop(%k) repeat(%c1)
+  %a, %b = schedule.sample_tile "tile" 2 from ([1, 2, 3], [16, 32]) product 16 to 64 taken [2, 16]
+  %p0, %p1 = schedule.split %p by (%a)
+  %c0, %c1 = schedule.split %c by (%b)
+  schedule.arrange block(%p0, %c0) repeat(%p1) loop(%k) repeat(%c1)
   schedule.mark vector %c1
 }
 

@@ -126,6 +126,18 @@ def test_a_whole_program_is_valid() -> None:
             "takes [3], which is out of",
         ),
         ('%a = schedule.sample_tile "x" 1 from [1, 2] product 1 to 8 taken [1, 2]', "takes 2 factors of 1"),
+        (
+            '%a, %b = schedule.sample_tile "x" 2 from ([1], [2], [3]) product 1 to 8',
+            "sample 'x' has 3 lists: expected one, or 2",
+        ),
+        (
+            '%a, %b = schedule.sample_tile "x" 2 from ([1], []) product 1 to 8',
+            "sample 'x' has an empty list of sizes",
+        ),
+        (
+            '%a, %b = schedule.sample_tile "x" 2 from ([1], [2]) product 1 to 8 taken [2, 1]',
+            "takes [2, 1], which is out of its support",
+        ),
         ('schedule.template "t" {stages = 4, stages = 5}', "knob 'stages' is given twice"),
     ],
 )
@@ -173,6 +185,10 @@ def test_the_support_is_what_brute_force_finds(
     every = product(sorted(set(sizes)), repeat=count)
     wanted = [f for f in every if least <= prod(f) * beside <= least + more and prod(f) * beside % step == 0]
     assert found == wanted
+    own = SampleTileOp("x", 2, [sizes, [*sizes, 5]], (least, least + more), step=step)
+    every = product(sorted(set(sizes)), sorted({*sizes, 5}))
+    wanted = [f for f in every if least <= prod(f) * beside <= least + more and prod(f) * beside % step == 0]
+    assert list(own.support(beside=beside)) == wanted
 
 
 def test_divisors_join_the_sizes() -> None:

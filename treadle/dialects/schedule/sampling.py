@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import product
-from math import prod
+from collections.abc import Sequence
 
-from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, FloatAttr, IntegerAttr, StringAttr, f64, i64
+from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, FloatAttr, IntegerAttr, IntegerType, StringAttr, f64, i64
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
@@ -26,6 +24,7 @@ from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.schedule.attributes import Choice, choice_attribute, choice_text, choice_value
+from treadle.dialects.schedule.supports import Factors, factor_support
 from treadle.dialects.schedule.types import AXIS, PARAM, AxisType, ParamType
 
 
@@ -122,15 +121,17 @@ class SampleTileOp(IRDLOperation):
     ```mlir
     %ti, %tj = schedule.sample_tile "threads" 2 from [1, 2, 4, 8, 16, 32] product 64 to 512 step 32 taken [8, 16]
     %ri, %rj = schedule.sample_tile "registers" 2 from [1, 2, 3] divisors of %i beside (%vi) product 4 to 128
+    %xi, %xj = schedule.sample_tile "tile" 2 from ([1, 2, 3], [16, 32]) product 16 to 64
     ```
-    The product counts what stands `beside`, too, and is a multiple of `step`. `divisors of` adds those of an axis's
-    extent to the list. The factors are those of several axes at one level, or of one axis at several levels
-    (MetaSchedule's Sample-Tile). Rejected: bounds that no product lies in, factors below 1, `taken` out of the support.
+    The list is the same for all factors, or one for each. The product counts what stands `beside`, too, and is a
+    multiple of `step`. `divisors of` adds those of an axis's extent to each list. The factors are those of several axes
+    at one level, or of one axis at several levels (MetaSchedule's Sample-Tile). Rejected: bounds that no product lies
+    in, factors below 1, an empty list, a number of lists that is not that of the factors, `taken` out of the support.
     """
 
     name = "schedule.sample_tile"
     label = prop_def(StringAttr)
-    sizes = prop_def(DenseArrayBase.constr(i64))
+    sizes = prop_def(ArrayAttr[DenseArrayBase[IntegerType]])
     least = prop_def(IntegerAttr)
     most = prop_def(IntegerAttr)
     step = prop_def(IntegerAttr)
@@ -145,7 +146,7 @@ class SampleTileOp(IRDLOperation):
         self,
         label: str,
         count: int,
-        sizes: Sequence[int],
+        sizes: Sequence[int] | Sequence[Sequence[int]],
         bounds: tuple[int, int],
         *,
         step: int = 1,
@@ -153,9 +154,12 @@ class SampleTileOp(IRDLOperation):
         beside: Sequence[SSAValue] = (),
         taken: Sequence[int] | None = None,
     ):
+        lists = [[size] if isinstance(size, int) else list(size) for size in sizes]
+        if all(isinstance(size, int) for size in sizes):
+            lists = [[size for each in lists for size in each]]
         properties: dict[str, Attribute] = {
             "label": StringAttr(label),
-            "sizes": DenseArrayBase.from_list(i64, list(sizes)),
+            "sizes": ArrayAttr([DenseArrayBase.from_list(i64, each) for each in lists]),
             "least": IntegerAttr(bounds[0], i64),
             "most": IntegerAttr(bounds[1], i64),
             "step": IntegerAttr(step, i64),
@@ -170,20 +174,29 @@ class SampleTileOp(IRDLOperation):
         """The factors that were taken."""
         return None if self.taken is None else tuple(self.taken.iter_values())
 
-    def support(self, extent: int = 1, beside: int = 1) -> Iterator[tuple[int, ...]]:
+    @property
+    def lists(self) -> list[list[int]]:
+        """The list of all factors, or one for each."""
+        return [list(each.iter_values()) for each in self.sizes]
+
+    def support(self, extent: int = 1, beside: int = 1) -> tuple[Factors, ...]:
         """Every list of factors, the last one changing fastest; `extent` of the axis whose divisors are added, and
         `beside`, the product of what stands beside."""
         least, most, step = (number.value.data for number in (self.least, self.most, self.step))
-        sizes = sorted({*self.sizes.iter_values(), *(_divisors(extent) if self.axis is not None else ())})
-        for factors in product(sizes, repeat=len(self.params)):
-            whole = prod(factors) * beside
-            if least <= whole <= most and whole % step == 0:
-                yield factors
+        added = _divisors(extent) if self.axis is not None else ()
+        sizes = [tuple(sorted({*each, *added})) for each in self.lists]
+        each_factor = tuple(sizes * len(self.params) if len(sizes) == 1 else sizes)
+        return factor_support(each_factor, least, most, step, beside)
 
     def verify_(self) -> None:
         where, step = f"sample {self.label.data!r}", self.step.value.data
-        if not self.params or step < 1 or any(size < 1 for size in self.sizes.iter_values()):
+        lists = self.lists
+        if not self.params or step < 1 or any(size < 1 for each in lists for size in each):
             raise VerifyException(f"{where} has no factor, or a size or step below 1")
+        if len(lists) not in (1, len(self.params)):
+            raise VerifyException(f"{where} has {len(lists)} lists: expected one, or {len(self.params)}")
+        if self.axis is None and not all(lists):
+            raise VerifyException(f"{where} has an empty list of sizes")
         if self.least.value.data > self.most.value.data:
             bounds = f"{self.least.value.data} to {self.most.value.data}"
             raise VerifyException(f"{where}: no product lies from {bounds}")
@@ -191,7 +204,7 @@ class SampleTileOp(IRDLOperation):
             raise VerifyException(f"{where} takes {len(self.decision)} factors of {len(self.params)}")
         if self.axis is not None or self.beside:
             return  # what they stand for is known when the program is replayed
-        if next(self.support(), None) is None:
+        if not self.support():
             raise VerifyException(f"{where} has no factors whose product is within its bounds")
         if self.decision is not None and self.decision not in self.support():
             raise VerifyException(f"{where} takes {choice_text(self.decision)}, which is out of its support")
@@ -199,7 +212,8 @@ class SampleTileOp(IRDLOperation):
     def print(self, printer: Printer) -> None:
         printer.print_string(" ")
         printer.print_string_literal(self.label.data)
-        printer.print_string(f" {len(self.params)} from [{', '.join(map(str, self.sizes.iter_values()))}]")
+        lists = ", ".join(f"[{', '.join(map(str, each))}]" for each in self.lists)
+        printer.print_string(f" {len(self.params)} from {lists if len(self.sizes) == 1 else f'({lists})'}")
         if self.axis is not None:
             printer.print_string(" divisors of ")
             printer.print_ssa_value(self.axis)
@@ -217,7 +231,8 @@ class SampleTileOp(IRDLOperation):
     def parse(cls, parser: Parser) -> SampleTileOp:
         label, count = parser.parse_str_literal(), parser.parse_integer(allow_negative=False)
         parser.parse_keyword("from")
-        sizes = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
+        lists = parser.parse_optional_comma_separated_list(parser.Delimiter.PAREN, lambda: _parse_sizes(parser))
+        sizes = _parse_sizes(parser) if lists is None else lists
         axis: SSAValue | None = None
         if parser.parse_optional_keyword("divisors"):
             parser.parse_keyword("of")
@@ -236,6 +251,10 @@ class SampleTileOp(IRDLOperation):
         if parser.parse_optional_keyword("taken"):
             taken = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
         return cls(label, count, sizes, (least, most), step=step, divisors_of=axis, beside=beside, taken=taken)
+
+
+def _parse_sizes(parser: Parser) -> list[int]:
+    return parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
 
 
 def parse_choice(parser: Parser) -> Choice:
