@@ -8,15 +8,16 @@ from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
 from xdsl.parser import Parser
 
 from tests.helpers.graphs import Graph
+from tests.schedules.row_cases import tensor
 from treadle.compiler import lower
-from treadle.dialects.graph import FusedOp, SoftmaxOp, UnaryOp
+from treadle.dialects.graph import FusedOp, MatmulOp, Operator, SoftmaxOp, UnaryOp, definition
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice, ProgramOp
 from treadle.errors import TreadleError
 from treadle.passes.schedule.anchor import anchor_of
 from treadle.passes.schedule.schedule_instantiate import instantiate
-from treadle.schedules.nest.kernel import nest_anchor
-from treadle.schedules.nest.nest import nest_of
+from treadle.schedules.nest.replay import nest_of
+from treadle.schedules.nest.workload import Workload, workload_of
 from treadle.target import Target
 
 DENSE = """%i, %j, %k = schedule.axes 2 spatial, 1 reduction
@@ -32,6 +33,17 @@ schedule.mark unroll %k1
 TAKEN: dict[str, Choice] = {"rows": 6, "columns": (2, 16)}
 
 
+CPU = Target.parse("cpu")
+
+
+def work_of_operator(op: Operator) -> Workload:
+    """Of an operator whose operands belong to no program."""
+    return workload_of(definition(op))
+
+
+DENSE_WORK = work_of_operator(MatmulOp(tensor(20, 30), tensor(30, 64)))
+
+
 def program(body: str, kind: str = "cpu") -> ProgramOp:
     module = Parser(treadle_context(), f'schedule.program @p for "{kind}" {{\n{body}\n}}').parse_module()
     module.verify()
@@ -42,7 +54,7 @@ def program(body: str, kind: str = "cpu") -> ProgramOp:
 
 
 def test_levels_have_trips_and_strides() -> None:
-    nest = nest_of(program(DENSE), TAKEN, (20, 64, 30), 2)
+    nest = nest_of(program(DENSE), TAKEN, DENSE_WORK, CPU)
     shown = [(group.role, [(level.trips, level.stride) for level in group.levels]) for group in nest.groups]
     assert shown == [
         ("block", [(4, 6), (2, 32)]),
@@ -51,16 +63,21 @@ def test_levels_have_trips_and_strides() -> None:
         ("loop", [(8, 1)]),
         ("repeat", [(6, 1), (16, 1)]),
     ]
-    assert [level.trips for level in nest.tile] == [6, 16]
+    tile = [nest.levels[n] for n in nest.tile]
+    assert [level.trips for level in tile] == [6, 16]
+    assert nest.accumulators == 96
+    assert nest.grid == 8
+    assert [nest.below(place) for place in (0, 2, 3, 7)] == [(24, 64, 32), (6, 32, 32), (6, 16, 32), (1, 1, 1)]
     i, j = (level.axis for level in nest.blocks)
     assert (nest.overhangs(i), nest.overhangs(j)) == (True, False)
-    assert [level.vector for level in nest.tile] == [False, True]
+    assert [level.vector for level in tile] == [False, True]
     assert nest.groups[3].levels[0].unroll
 
 
 def test_fused_axes_are_one() -> None:
     body = "%h, %w, %c = schedule.axes 3 spatial, 0 reduction\n%p = schedule.fuse %h, %w\n"
-    nest = nest_of(program(body + "schedule.arrange block(%p) repeat(%c)"), {}, (5, 7, 3), 3)
+    pointwise = work_of_operator(UnaryOp("relu", tensor(5, 7, 3)))
+    nest = nest_of(program(body + "schedule.arrange block(%p) repeat(%c)"), {}, pointwise, CPU)
     assert (nest.blocks[0].axis.first, nest.blocks[0].axis.shape, nest.blocks[0].trips) == (0, (5, 7), 35)
 
 
@@ -79,13 +96,7 @@ def test_fused_axes_are_one() -> None:
         (
             "%i, %j, %k = schedule.axes 2 spatial, 1 reduction\nschedule.arrange loop(%k) repeat(%i, %j)",
             {},
-            "the register tile has 1280 accumulators, 256 too many; accepted: at most 1024",
-        ),
-        (
-            "%i, %j, %k = schedule.axes 2 spatial, 1 reduction\nschedule.arrange block(%i, %j) loop(%k)\n"
-            'schedule.stage 0 at %k in "register"',
-            {},
-            "schedule.stage is not built yet",
+            "it takes 1280 accumulators, 256 too many; accepted: at most 1024",
         ),
         (
             "%i, %j, %k = schedule.axes 2 spatial, 1 reduction\nschedule.arrange block(%i, %k) repeat(%j)",
@@ -103,7 +114,7 @@ def test_fused_axes_are_one() -> None:
 )
 def test_what_cannot_be_replayed(body: str, decisions: dict[str, Choice], says: str) -> None:
     with pytest.raises(TreadleError) as caught:
-        nest_of(program(body), decisions, (20, 64, 30), 2)
+        nest_of(program(body), decisions, DENSE_WORK, CPU)
     assert says in str(caught.value)
     assert "schedule program @p" in str(caught.value)
 
@@ -123,8 +134,8 @@ def relu(rows: int = 4) -> ModuleOp:
 @pytest.mark.parametrize(
     ("kind", "target", "symbol", "says"),
     [
-        ("cuda", "cpu", "p", "it is a nest for cuda targets, and the target is cpu"),
-        ("cpu", "sm_80", "p", "it is a nest for cpu targets, and the target is sm_80"),
+        ("cuda", "cpu", "p", "it is a nest for cuda targets, and the target is cpu; accepted: a nest for cpu targets"),
+        ("cpu", "sm_80", "p", "it is a nest for cpu targets, and the target is sm_80; accepted: a nest for cuda"),
         ("cpu", "cpu", "q", "there is no schedule program @q; accepted: @p"),
     ],
 )
@@ -142,4 +153,4 @@ def test_several_reductions_have_no_nest() -> None:
     module = graph.module(graph.add(SoftmaxOp(graph[0], 1)))
     lower(treadle_context(), module, Target.parse("cpu"), after="graph", to="fuse")
     with pytest.raises(TreadleError, match="has several reductions; accepted: a definition with at most one"):
-        nest_anchor(anchor_of(group(module)))
+        workload_of(anchor_of(group(module)))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -39,10 +38,10 @@ from treadle.dialects.graph import (
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import ArrangeOp, AxesOp, FuseOp, MarkOp, ProgramOp, SplitOp
 from treadle.dialects.schedule.tiling import Role
-from treadle.errors import TreadleError
 from treadle.passes.schedule.anchor import anchor_of
-from treadle.schedules.nest.kernel import nest_anchor
-from treadle.schedules.nest.nest import nest_of
+from treadle.schedules.limits import LimitError
+from treadle.schedules.nest.replay import nest_of
+from treadle.schedules.nest.workload import Workload, workload_of
 from treadle.target import Target
 
 Array = NDArray[Any]
@@ -94,8 +93,9 @@ CASES: Mapping[str, Case] = {
 }
 
 
-def random_program(extents: Sequence[int], spatial: int, draw: random.Random) -> ProgramOp:
+def random_program(workload: Workload, draw: random.Random) -> ProgramOp:
     """Axes fused and split at random, levels dealt to roles in a legal order, the innermost one perhaps a vector."""
+    extents, spatial = workload.extents, workload.spatial
     axes = AxesOp(spatial, len(extents) - spatial)
     body: list[Operation] = [axes]
     wholes: list[tuple[SSAValue, bool, int]] = [(axis, n >= spatial, extents[n]) for n, axis in enumerate(axes.axes)]
@@ -141,10 +141,10 @@ def _arranged(levels: list[list[tuple[SSAValue, bool]]], draw: random.Random) ->
     return found
 
 
-def _accumulators(program: ProgramOp, extents: Sequence[int], spatial: int) -> int:
+def _accumulators(program: ProgramOp, workload: Workload) -> int:
     try:
-        return prod(level.trips for level in nest_of(program, {}, extents, spatial).tile)
-    except TreadleError:
+        return nest_of(program, {}, workload, CPU).accumulators
+    except LimitError:
         return MOST_UNROLLED + 1
 
 
@@ -154,11 +154,10 @@ def scheduled(case: Case, seed: int) -> ModuleOp:
     lower(treadle_context(), module, CPU, after="graph", to="schedule")
     groups = [op for op in module.walk() if isinstance(op, FusedOp)]
     fused = groups[-1]
-    compute, reduce = nest_anchor(anchor_of(fused))
-    extents = [*compute.shape, *(() if reduce is None else reduce.shape)]
-    program = random_program(extents, len(compute.shape), draw)
-    while _accumulators(program, extents, len(compute.shape)) > MOST_UNROLLED:
-        program = random_program(extents, len(compute.shape), draw)
+    workload = workload_of(anchor_of(fused))
+    program = random_program(workload, draw)
+    while _accumulators(program, workload) > MOST_UNROLLED:
+        program = random_program(workload, draw)
     program.verify()
     module.body.block.add_op(program)
     fused.schedule = SymbolRefAttr("random")

@@ -16,8 +16,9 @@ from treadle.dialects.schedule import Choice, ProgramOp
 from treadle.errors import TreadleError
 from treadle.passes.schedule.anchor import anchor_of
 from treadle.passes.schedule.schedule_select import check_use
-from treadle.schedules.nest.kernel import nest_anchor, nest_kernel
-from treadle.schedules.nest.nest import nest_of
+from treadle.schedules.nest.kernel import nest_kernel
+from treadle.schedules.nest.replay import nest_of
+from treadle.schedules.nest.workload import workload_of
 from treadle.schedules.search.programs import decisions_of, replay
 from treadle.schedules.template import Anchor, has_elements
 from treadle.schedules.templates import TEMPLATES
@@ -90,13 +91,8 @@ def _kernel(fused: FusedOp, anchor: Anchor, target: Target, programs: Mapping[st
 
 
 def _nest(program: ProgramOp, decisions: Mapping[str, Choice], anchor: Anchor, target: Target, label: str) -> KernelOp:
-    """A kernel from a nest of levels; only CPUs have a builder of nests so far."""
-    where = f"schedule program @{program.sym_name.data}"
-    if program.kind.data != target.kind or target.is_cuda:
-        message = f"it is a nest for {program.kind.data} targets, and the target is {target.name}"
-        raise TreadleError(message, where, "nests for cpu targets")
+    """A kernel from a nest of levels."""
     if not has_elements(anchor):
+        where = f"schedule program @{program.sym_name.data}"
         raise TreadleError("it schedules no empty tensor", where, "extents from 1 upwards")
-    compute, reduce = nest_anchor(anchor)
-    extents = [*compute.shape, *(() if reduce is None else reduce.shape)]
-    return nest_kernel(anchor, nest_of(program, decisions, extents, len(compute.shape)), label)
+    return nest_kernel(anchor, nest_of(program, decisions, workload_of(anchor), target), label)

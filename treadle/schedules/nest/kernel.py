@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation, SSAValue
 
-from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp, WholeOp, YieldOp
-from treadle.dialects.graph.definition import Scalar, definition, widened
+from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp, YieldOp
+from treadle.dialects.graph.definition import Scalar, widened
 from treadle.dialects.graph.dtypes import accumulator
 from treadle.dialects.graph.reduction import identity
 from treadle.dialects.loop import KernelOp
@@ -20,26 +19,23 @@ from treadle.schedules.accumulator import narrowed
 from treadle.schedules.index_value import Index, Predicate, all_of
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.nest.nest import Axis, Group, Level, Nest
+from treadle.schedules.nest.workload import definition_of
 from treadle.schedules.scalar_body import emit_operation
-from treadle.schedules.templates.reduce_cpu import only_reduce
+from treadle.schedules.template import Anchor
 
 _NAMES = "ijklmnuvwxyz"
 _Position = tuple[Level, Index]
 
 
-def nest_anchor(anchor: ComputeOp | WholeOp) -> tuple[ComputeOp, ReduceOp | None]:
-    """The definition of an anchor and its reduction; TreadleError where it is not one of at most one reduction."""
-    compute = anchor if isinstance(anchor, ComputeOp) else definition(anchor)
-    reduce = only_reduce(compute)
-    if reduce is None and any(isinstance(op, ReduceOp) for op in compute.body.walk()):
-        raise TreadleError(f"{anchor.name} has several reductions", "nest", "a definition with at most one")
-    return compute, reduce
-
-
-def nest_kernel(anchor: ComputeOp | WholeOp, nest: Nest, name: str) -> KernelOp:
-    """The kernel of an anchor, taking its operands. Raises what `nest_anchor` raises."""
-    compute, reduce = nest_anchor(anchor)
-    return _NestKernel(compute, reduce, nest).build(name)
+def nest_kernel(anchor: Anchor, nest: Nest, name: str) -> KernelOp:
+    """The kernel of an anchor, taking its operands. Raises what `definition_of` raises."""
+    if nest.stages or nest.threads > 1:
+        raise TreadleError("stages and threads are not built yet", "nest", "levels, loops and marks")
+    compute, reduce = definition_of(anchor)
+    kernel = _NestKernel(compute, reduce, nest).build(name)
+    if compute is not anchor:
+        compute.erase()
+    return kernel
 
 
 @dataclass(frozen=True)
@@ -68,15 +64,14 @@ class _NestKernel:
         """The finished kernel."""
         b, blocks, groups = self.b, self.nest.blocks, self.nest.groups
         digits = b.block.delinearize([level.trips for level in blocks]) if blocks else []
-        first = self.nest.first_loop
+        first = next((n for n, group in enumerate(groups) if group.role == "loop"), len(groups))
         outer = [level for group in groups[:first] if group.role != "block" for level in group.levels]
         at = list(zip(blocks, digits, strict=True))
         if self.reduce is None:
             self._loops(outer, at, lambda position: self._store(position, None))
         else:
             self._loops(outer, at, lambda position: self._reduced(groups[first:], position))
-        grid = prod(level.trips for level in blocks)
-        return b.kernel(name, self.tensors, self.compute.type, grid, 1, f"nest of {self.compute.type}")
+        return b.kernel(name, self.tensors, self.compute.type, self.nest.grid, 1, f"nest of {self.compute.type}")
 
     def _loops(self, levels: Sequence[Level], at: list[_Position], body: Callable[[list[_Position]], None]) -> None:
         """Loops over some levels, outermost first."""
@@ -91,7 +86,7 @@ class _NestKernel:
         """A tile of accumulators: reset, folded over the loops, stored."""
         assert self.reduce is not None
         b, kind, type = self.b, self.reduce.kind.data, accumulator(self.reduce.result.type)
-        tile = self.nest.tile
+        tile = [self.nest.levels[n] for n in self.nest.tile]
         acc = b.alloc("acc", [level.trips for level in tile] or [1], type)
         self._tile(tile, at, lambda _, place: b.store(b.constant(identity(kind, type), type), acc, place))
         self._fold(groups, at, [], acc)
@@ -215,4 +210,4 @@ class _NestKernel:
         return _NAMES[level.axis.first % len(_NAMES)]
 
 
-__all__ = ["nest_anchor", "nest_kernel"]
+__all__ = ["nest_kernel"]

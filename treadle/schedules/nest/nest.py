@@ -1,4 +1,4 @@
-"""The nest of a schedule program as a value: which levels there are, in what order, with what extents.
+"""The nest of a schedule program as a value: which levels there are, in what order, and what is kept in faster memory.
 
 Source: the levels are those of MetaSchedule's multi-level tiling (NeurIPS 2022, appendix A.3), arranged as a
 composition of Hidet's task mappings (ASPLOS 2023, section 5.1) with the reduction in between.
@@ -6,31 +6,16 @@ composition of Hidet's task mappings (ASPLOS 2023, section 5.1) with the reducti
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil, prod
+from math import prod
 
-from xdsl.ir import SSAValue
-
-from treadle.dialects.schedule import (
-    ArrangeOp,
-    AxesOp,
-    Choice,
-    FuseOp,
-    MarkOp,
-    ProgramOp,
-    SampleOp,
-    SampleTileOp,
-    SplitOp,
-    StageOp,
-)
-from treadle.dialects.schedule.sizes import values_of
+from treadle.dialects.schedule.staging import Memory
 from treadle.dialects.schedule.tiling import Role
-from treadle.errors import TreadleError
-
-MOST_ACCUMULATORS = 1024
-"""Of a register tile, whose code is unrolled: twice the 512 floats of 32 vectors of 16, the largest register file."""
+from treadle.dialects.task import Mapping, repeat, spatial
+from treadle.schedules.nest.box import Box, Moving, box_of
+from treadle.schedules.nest.layout import Layout, layout_of
+from treadle.schedules.nest.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -44,7 +29,7 @@ class Axis:
     shape: tuple[int, ...]
     is_reduction: bool
 
-    @property
+    @cached_property
     def extent(self) -> int:
         """Positions along the axis."""
         return prod(self.shape)
@@ -70,138 +55,161 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Nest:
-    """The whole nest, outermost first."""
+class Stage:
+    """A read goes through faster memory.
 
+    read: its number in the workload; place: the number of the first level below the one whose iterations fill it
+    vector: elements that are copied at once, at most; buffers: copies of the memory, all but one of which are filled
+        ahead; is_async: by asynchronous copies
+    """
+
+    read: int
+    place: int
+    memory: Memory
+    vector: int = 1
+    buffers: int = 1
+    is_async: bool = False
+
+
+@dataclass(frozen=True)
+class Nest:
+    """The whole nest, outermost first. Levels are numbered in that order, and a place is the number of the first level
+    below it.
+
+    stages: those of one read from the outermost in
+    """
+
+    workload: Workload
     groups: tuple[Group, ...]
+    stages: tuple[Stage, ...] = ()
+    min_blocks_per_sm: int | None = None
+
+    @cached_property
+    def levels(self) -> tuple[Level, ...]:
+        """All levels."""
+        return tuple(level for group in self.groups for level in group.levels)
+
+    @cached_property
+    def roles(self) -> tuple[Role, ...]:
+        """The role of each level."""
+        return tuple(group.role for group in self.groups for _ in group.levels)
+
+    @cached_property
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes, in the order of their dimensions."""
+        return tuple(sorted({level.axis: None for level in self.levels}, key=lambda axis: axis.first))
+
+    def numbers(self, role: Role) -> tuple[int, ...]:
+        """The levels of a role."""
+        return tuple(n for n, each in enumerate(self.roles) if each == role)
 
     @cached_property
     def blocks(self) -> tuple[Level, ...]:
         """The levels whose iterations are blocks of the grid."""
-        return tuple(level for group in self.groups if group.role == "block" for level in group.levels)
+        return tuple(self.levels[n] for n in self.numbers("block"))
+
+    @cached_property
+    def grid(self) -> int:
+        """Blocks."""
+        return prod(level.trips for level in self.blocks)
+
+    @cached_property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return prod(self.levels[n].trips for n in self.numbers("thread"))
+
+    @cached_property
+    def virtual(self) -> tuple[int, ...]:
+        """The levels of virtual threads, which are repeated inside of all loops."""
+        last = max(self.numbers("thread"), default=0)
+        return tuple(n for n in self.numbers("repeat") if n < last)
 
     @cached_property
     def first_loop(self) -> int:
-        """The number of the first group that folds the reduction; the number of groups without one."""
-        return next((n for n, group in enumerate(self.groups) if group.role == "loop"), len(self.groups))
+        """The place where the reduction begins: the first `loop`; behind the last level where there is none."""
+        return next(iter(self.numbers("loop")), len(self.levels))
 
     @cached_property
-    def tile(self) -> tuple[Level, ...]:
-        """The spatial levels inside of the reduction: a thread's accumulators."""
-        inside = self.groups[self.first_loop :]
-        return tuple(level for group in inside if group.role == "repeat" for level in group.levels)
+    def tile(self) -> tuple[int, ...]:
+        """The repeated levels inside of the reduction: a thread's accumulators."""
+        return tuple(n for n in self.numbers("repeat") if n > self.first_loop or n in self.virtual)
+
+    @cached_property
+    def accumulators(self) -> int:
+        """Of a thread."""
+        return prod(self.levels[n].trips for n in self.tile)
+
+    def below(self, place: int) -> tuple[int, ...]:
+        """Positions of each axis that the levels below a place reach."""
+        inside = self.levels[place:]
+        return tuple(prod(level.trips for level in inside if level.axis == axis) for axis in self.axes)
 
     def covered(self, axis: Axis) -> int:
         """Positions of an axis that the levels reach; more than the extent where tiles overhang."""
-        return prod(level.trips for group in self.groups for level in group.levels if level.axis == axis)
+        return prod(level.trips for level in self.levels if level.axis == axis)
 
     def overhangs(self, axis: Axis) -> bool:
         """Whether some positions that the levels reach lie beyond the end."""
         return self.covered(axis) != axis.extent
 
+    @cached_property
+    def mapping(self) -> Mapping:
+        """What each thread of a block does, as a task mapping over the axes."""
+        parts = [self._part(n) for n, role in enumerate(self.roles) if role != "block"]
+        whole = parts[0] if parts else repeat(*(1 for _ in self.axes))
+        for part in parts[1:]:
+            whole = whole * part
+        return whole
 
-def nest_of(program: ProgramOp, decisions: Mapping[str, Choice], extents: Sequence[int], spatial: int) -> Nest:
-    """Replays a program for an iteration space whose first `spatial` extents are the result's.
+    def _part(self, number: int) -> Mapping:
+        level = self.levels[number]
+        sizes = (level.trips if axis == level.axis else 1 for axis in self.axes)
+        return spatial(*sizes) if self.roles[number] == "thread" else repeat(*sizes)
 
-    TreadleError for a sample without a decision, a factor out of its sample's support, axes that are not those of the
-    iteration space, and a register tile beyond `MOST_ACCUMULATORS`.
-    """
-    where = f"schedule program @{program.sym_name.data}"
-    return _Replay(where, dict(decisions), tuple(extents), spatial).run(program)
+    def moving(self, place: int, memory: Memory) -> tuple[int, ...]:
+        """The levels that move inside of what is staged at a place: those below it and virtual threads, and for shared
+        memory all threads."""
+        found = (
+            n
+            for n, role in enumerate(self.roles)
+            if (role == "thread" and memory == "shared") or (role in ("loop", "repeat") and n >= place)
+        )
+        return tuple(sorted({*found, *self.virtual}))
 
+    def box(self, read: int, place: int, memory: Memory = "register") -> Box | None:
+        """What a read reaches below a place; None where that is no box at a position that the levels above give."""
+        levels = {n: Moving(level.axis.first, level.axis.shape, level.trips, level.stride) for n, level in self._all}
+        return box_of(self.workload.reads[read], levels, self.moving(place, memory))
 
-class _Replay:
-    """Instructions one after the other, each a change of what is known of axes and levels."""
+    def layout(self, stage: Stage) -> Layout:
+        """How what a stage holds lies in its memory. Levels inside of the reduction are the inner ones; vectors, and
+        what threads and the register tile run along, are further inside than loops."""
+        box = self.box(stage.read, stage.place, stage.memory)
+        assert box is not None, "checked when the program was replayed"
+        count = len(self.levels)
+        inner = [n + count * (role != "loop") for n, role in enumerate(self.roles)]
+        ranks = [2 * count + n if self.levels[n].vector else rank for n, rank in enumerate(inner)]
+        read = self.workload.reads[stage.read]
+        return layout_of(box, ranks, read.order, read.bytes if stage.memory == "shared" else None)
 
-    def __init__(self, where: str, decisions: Mapping[str, Choice], extents: tuple[int, ...], spatial: int):
-        self._where, self._decisions = where, decisions
-        self._extents, self._spatial = extents, spatial
-        self._numbers: dict[SSAValue, int] = {}
-        self._axes: dict[SSAValue, Axis] = {}
-        self._levels: dict[SSAValue, Level] = {}
+    def stages_in(self, memory: Memory) -> tuple[Stage, ...]:
+        """The stages in one memory."""
+        return tuple(stage for stage in self.stages if stage.memory == memory)
 
-    def run(self, program: ProgramOp) -> Nest:
-        """The finished nest."""
-        arranged: ArrangeOp | None = None
-        for op in program.instructions:
-            match op:
-                case AxesOp():
-                    self._name_axes(op)
-                case SampleOp() | SampleTileOp():
-                    self._sample(op)
-                case SplitOp():
-                    self._split(op)
-                case FuseOp():
-                    self._fuse(op)
-                case ArrangeOp():
-                    arranged = op
-                case MarkOp():
-                    self._mark(op)
-                case StageOp():
-                    raise TreadleError("schedule.stage is not built yet", self._where, "levels, loops and marks")
-                case _:
-                    raise TreadleError(f"{op.name} is no instruction of a nest", self._where, "schedule.arrange")
-        if arranged is None:
-            raise TreadleError("it has no schedule.arrange", self._where, "a program of a nest")
-        groups = arranged.groups
-        nest = Nest(tuple(Group(role, tuple(map(self._level, levels))) for role, levels in groups))
-        if any(level.axis.is_reduction for level in nest.blocks):
-            raise TreadleError("a reduction level is in block: split-k is not built yet", self._where, "loop")
-        size = prod(level.trips for level in nest.tile)
-        if size > MOST_ACCUMULATORS:
-            message = f"the register tile has {size} accumulators, {size - MOST_ACCUMULATORS} too many"
-            raise TreadleError(message, self._where, f"at most {MOST_ACCUMULATORS}")
-        return nest
+    def stage_bytes(self, memory: Memory) -> tuple[int, ...]:
+        """What each stage in a memory takes, with all its buffers: of a thread or, of shared memory, of a block."""
+        return tuple(
+            self.layout(stage).elements * stage.buffers * self.workload.reads[stage.read].bytes
+            for stage in self.stages_in(memory)
+        )
 
-    def _name_axes(self, op: AxesOp) -> None:
-        spatial, reduction = op.spatial.value.data, op.reduction.value.data
-        if (spatial, reduction) != (self._spatial, len(self._extents) - self._spatial):
-            accepted = f"{self._spatial} spatial, {len(self._extents) - self._spatial} reduction"
-            raise TreadleError(f"it has {spatial} spatial and {reduction} reduction axes", self._where, accepted)
-        for n, axis in enumerate(op.axes):
-            self._axes[axis] = Axis(n, (self._extents[n],), n >= spatial)
+    def staged_bytes(self, memory: Memory) -> int:
+        """What all stages in a memory take."""
+        return sum(self.stage_bytes(memory))
 
-    def _sample(self, op: SampleOp | SampleTileOp) -> None:
-        label = op.label.data
-        if label not in self._decisions:
-            raise TreadleError(f"sample {label!r} is open", self._where, "a decision for each sample")
-        taken = self._decisions[label]
-        if isinstance(op, SampleOp):
-            if taken not in op.support or not isinstance(taken, int):
-                raise TreadleError(f"sample {label!r} takes {taken}", self._where, [str(v) for v in op.support])
-            self._numbers[op.param] = taken
-            return
-        extent = self._axes[op.axis].extent if op.axis is not None else 1
-        beside = prod(self._numbers[value] for value in op.beside)
-        if not isinstance(taken, tuple) or taken not in op.support(extent, beside):
-            accepted = "factors whose product is within its bounds"
-            raise TreadleError(f"sample {label!r} takes {taken}", self._where, accepted)
-        self._numbers.update(zip(op.params, taken, strict=True))
-
-    def _split(self, op: SplitOp) -> None:
-        axis, inner = self._axes[op.axis], values_of(op.factors, self._numbers)
-        trips = [ceil(axis.extent / prod(inner)), *inner]
-        for n, value in enumerate(op.levels):
-            self._levels[value] = Level(axis, trips[n], prod(trips[n + 1 :]))
-
-    def _fuse(self, op: FuseOp) -> None:
-        parts = [self._axes[value] for value in op.axes]
-        shape = tuple(extent for part in parts for extent in part.shape)
-        self._axes[op.axis] = Axis(parts[0].first, shape, parts[0].is_reduction)
-
-    def _mark(self, op: MarkOp) -> None:
-        level = self._level(op.level)
-        if op.mark.data == "vector" and level.axis.is_reduction:
-            raise TreadleError("a reduction level is marked vector, which is not built yet", self._where, "unroll")
-        unroll, vector = level.unroll or op.mark.data == "unroll", level.vector or op.mark.data == "vector"
-        self._levels[op.level] = Level(level.axis, level.trips, level.stride, unroll, vector)
-
-    def _level(self, value: SSAValue) -> Level:
-        """A level of a split, or a whole axis as its only level."""
-        if value not in self._levels:
-            axis = self._axes[value]
-            self._levels[value] = Level(axis, axis.extent, 1)
-        return self._levels[value]
+    @property
+    def _all(self) -> list[tuple[int, Level]]:
+        return list(enumerate(self.levels))
 
 
-__all__ = ["Axis", "Group", "Level", "Nest", "nest_of"]
+__all__ = ["Axis", "Group", "Level", "Nest", "Stage"]
