@@ -6,25 +6,22 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from xdsl.dialects import arith, memref, scf
+from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import IndexType, MemRefType, VectorType
 from xdsl.ir import Block, Operation, SSAValue
 
 from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.loop import FuncOp, Space
-from treadle.dialects.scalar_functions import FUNCTION_OF
 from treadle.index.expr import Expr, const
 from treadle.index.linear import depends_on
 from treadle.index.reader import IndexReader
 from treadle.passes.loop.accesses import Access, accesses
-from treadle.passes.loop.cache_traffic import Node, Touch, digits_of, reuse_of
-from treadle.schedules.search.work import Body, Work
+from treadle.schedules.digits import digits_of
+from treadle.schedules.op_cost import op_cost
+from treadle.schedules.search.cache_traffic import Node, Touch, reuse_of
+from treadle.schedules.search.work import REGISTER_BYTES, Body, Work
 
 _UNROLL = "loop.unroll"
-_REGISTER_BYTES = 2048
-"""Bytes of all vector registers with AVX-512: smaller local buffers are assumed to be in registers."""
-_DIVISION = 10.0
-"""The cost of a division of floats, in simple operations."""
 
 
 def count_work(kernel: FuncOp, workers: int) -> Work:
@@ -53,13 +50,23 @@ class _Counts:
         self.stores += other.stores * times
 
 
+class _Unclamped(IndexReader):
+    """Reads an index as if it were not clamped: as far as tiles do not overhang, it is not."""
+
+    def read(self, value: SSAValue) -> Expr:
+        op = value.owner
+        if isinstance(op, arith.MinSIOp | arith.MaxSIOp):
+            return self.read(op.rhs if isinstance(op.lhs.owner, arith.ConstantOp) else op.lhs)
+        return super().read(value)
+
+
 class _Counter:
     """Walks a kernel once."""
 
     def __init__(self) -> None:
         self.bodies: list[Body] = []
         self.roots: list[Node | Touch] = []
-        self._reader = IndexReader()
+        self._reader = _Unclamped()
         self._loops: list[tuple[SSAValue, float, bool]] = []
         """The loops around: variable, trips, whether unrolled."""
         self._children = [self.roots]
@@ -93,7 +100,6 @@ class _Counter:
         if unrolled:
             inner = self._counts(loop.body.block, executions * trips)
             counts.add(inner, trips)
-            # Iterations with different accumulators are independent; those with one accumulator lengthen the chain.
             counts.chain = max(counts.chain, inner.chain)
         else:
             self.block(loop.body.block, executions * trips)
@@ -116,22 +122,16 @@ class _Counter:
     def _operation(self, op: Operation, counts: _Counts) -> None:
         for access in accesses(op):
             self._access(access, op, counts)
-        if not op.results or isinstance(op.results[0].type, IndexType) or not _is_float(op.results[0]):
-            return
-        if isinstance(op, arith.ConstantOp) or not op.name.startswith(("arith.", "math.")) or _is_fused(op):
-            return
-        function = FUNCTION_OF.get(type(op))
-        cost = _DIVISION if isinstance(op, arith.DivfOp) else 1.0 if function is None else float(function.cost)
-        counts.arithmetic += cost
+        counts.arithmetic += op_cost(op)
 
     def _access(self, access: Access, op: Operation, counts: _Counts) -> None:
-        if access.space is Space.REGISTER and _bytes_of(access.type) <= _REGISTER_BYTES:
-            if access.is_store and _accumulates(op):
-                counts.chain = max(counts.chain, 1.0)
-            return
         indices = [self._reader.read(index) for index in access.indices]
+        if access.space is Space.REGISTER and _bytes_of(access.type) <= REGISTER_BYTES:
+            if access.is_store and _accumulates(access, op):
+                counts.chain = max(counts.chain, 1 / self._invariance(indices))
+            return
         times = self._invariance(indices)
-        elements = 1.0 if access.stride == 1 else float(access.elements)
+        elements = float(access.elements) if access.stride > 1 else 1.0
         if access.is_store:
             counts.stores += times * elements
         else:
@@ -143,7 +143,7 @@ class _Counter:
             address = address + index * (stride * size)
         strided = access.stride > 1
         own = [(float(access.elements), size * access.stride)] if strided else []
-        width = size if strided else size * access.elements
+        width = size * access.elements if access.stride == 1 else size
         self._children[-1].append(Touch(access.buffer, width, own, digits_of(address, self._steps)))
 
     def _invariance(self, indices: Sequence[Expr]) -> float:
@@ -189,32 +189,17 @@ def _part(kind: str, bounds: tuple[int | None, int | None]) -> float:
     return counted.get(kind, size - zero) / size
 
 
-def _is_float(value: SSAValue) -> bool:
-    type = value.type
-    element = type.get_element_type() if isinstance(type, VectorType) else type
-    return element.name.startswith(("f", "bf"))
-
-
-def _is_fused(op: Operation) -> bool:
-    """Whether it is a multiplication that is fused with the addition that uses it."""
-    if not isinstance(op, arith.MulfOp):
-        return False
-    uses = list(op.result.uses)
-    return len(uses) == 1 and isinstance(uses[0].operation, arith.AddfOp | arith.SubfOp)
-
-
-def _accumulates(op: Operation) -> bool:
+def _accumulates(access: Access, op: Operation) -> bool:
     """Whether a store writes a value that was computed from the same buffer."""
-    if not isinstance(op, memref.StoreOp):
-        return False
-    todo, seen = [op.value], 0
+    todo, seen = [value for value in op.operands if not isinstance(value.type, IndexType | MemRefType)], 0
     while todo and seen < 8:
-        owner = todo.pop().owner
+        owner = todo.pop(0).owner
         seen += 1
-        if isinstance(owner, memref.LoadOp) and owner.memref is op.memref:
+        if not isinstance(owner, Operation):
+            continue
+        if any(each.buffer is access.buffer for each in accesses(owner)):
             return True
-        if isinstance(owner, Operation):
-            todo += [v for v in owner.operands if _is_float(v)]
+        todo += [value for value in owner.operands if not isinstance(value.type, IndexType | MemRefType)]
     return False
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+REGISTER_BYTES = 2048
+"""Bytes of all vector registers with AVX-512: smaller local buffers are assumed to be in registers."""
+
 
 @dataclass(frozen=True)
 class Body:
@@ -60,4 +63,4 @@ class Work:
         return moved
 
 
-__all__ = ["Body", "Reuse", "Work"]
+__all__ = ["REGISTER_BYTES", "Body", "Reuse", "Work"]

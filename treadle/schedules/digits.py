@@ -1,0 +1,61 @@
+"""Addresses as sums over digits: the variables split where an address takes quotients and remainders of them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TypeAlias
+
+from treadle.index.atom import Var
+from treadle.index.divisors import divisor_chain, divisors_of
+from treadle.index.expr import Expr, const, var
+from treadle.index.linear import stride_along
+
+Digits: TypeAlias = Sequence[tuple[float, int]]
+"""(extent, stride) of each digit of a variable, the lowest first."""
+
+
+def digits_of(address: Expr, steps: Mapping[Hashable, int]) -> dict[Hashable, list[tuple[float, int]]]:
+    """(extent, stride) of each variable's digits, the lowest first. `steps` has the steps of loops.
+
+    Where the address is not linear in a digit, the stride is the difference of the addresses for 0 and 1.
+    """
+    counted = address.substitute({v.key: _counter_of(v, steps) for v in address.vars() if None not in v.range})
+    divisors = divisors_of([counted])
+    replacement: dict[Hashable, Expr] = {}
+    digits: dict[Hashable, list[tuple[Hashable, int]]] = {}
+    for v in counted.vars():
+        lo, hi = v.range
+        if lo is None or hi is None:
+            continue
+        ends = [end for end in divisor_chain(divisors.get(v.key, ())) if end <= hi]
+        total, weight, keys = const(0), 1, list[tuple[Hashable, int]]()
+        for n, end in enumerate([*ends, None]):
+            size = -(-(hi + 1) // weight) if end is None else end // weight
+            total = total + var((v.key, n), 0, max(size - 1, 0)) * weight
+            keys.append(((v.key, n), size))
+            weight = end or weight
+        replacement[v.key], digits[v.key] = total, keys
+    flat = counted.substitute(replacement)
+    return {
+        variable: [(float(size), abs(_stride(flat, key))) for key, size in keys] for variable, keys in digits.items()
+    }
+
+
+def _counter_of(v: Var, steps: Mapping[Hashable, int]) -> Expr:
+    """A variable in terms of one of the same key that counts its values from 0."""
+    lo, hi = v.range
+    assert lo is not None
+    assert hi is not None
+    step = steps.get(v.key, 1)
+    return var(v.key, 0, (hi - lo) // step) * step + lo
+
+
+def _stride(e: Expr, key: Hashable) -> int:
+    known = stride_along(e, key)
+    if known is not None:
+        return known
+    at = {v.key: v.range[0] or 0 for v in e.vars()}
+    return e.evaluate({**at, key: 1}) - e.evaluate({**at, key: 0})
+
+
+__all__ = ["Digits", "digits_of"]

@@ -1,0 +1,207 @@
+"""What evaluating a group costs, as numbers: extents, the steps of its reads through memory, operations."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import TensorType, f32
+from xdsl.ir import BlockArgument, Operation, SSAValue
+
+from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp, YieldOp
+from treadle.dialects.graph.dtypes import accumulator, byte_width, is_float
+from treadle.index.expr import Expr, const
+from treadle.schedules.access_analysis import DefinitionAccesses
+from treadle.schedules.digits import Digits, digits_of
+from treadle.schedules.nest.nest import Axis
+from treadle.schedules.nest.workload import definition_of
+from treadle.schedules.op_cost import op_cost
+from treadle.schedules.template import Anchor
+
+
+@dataclass(frozen=True)
+class Touched:
+    """A tensor that each evaluation reads or writes at one place.
+
+    buffer: which tensor; bytes: of an element; digits: how each dimension of the iteration space moves the place
+    is_f32: elements that CPUs keep in vectors
+    """
+
+    buffer: Hashable
+    bytes: int
+    digits: tuple[Digits, ...]
+    is_f32: bool
+
+    def along(self, axis: Axis) -> Digits:
+        """How an axis moves the place: digits of its dimensions, of which neighbours with one step are taken as one."""
+        found: list[tuple[float, int]] = []
+        for dimension in reversed(range(axis.first, axis.first + len(axis.shape))):
+            for size, step in self.digits[dimension]:
+                if found and step == found[-1][0] * found[-1][1]:
+                    found[-1] = found[-1][0] * size, found[-1][1]
+                else:
+                    found.append((size, step))
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is evaluated at a place: reads, and operations on floats."""
+
+    reads: tuple[Touched, ...]
+    arithmetic: float
+
+
+@dataclass(frozen=True)
+class GroupCost:
+    """A group's anchor with its neighbours, as what each position of its iteration space costs.
+
+    extents: of the result's dimensions, of which there are `spatial`, then of the reduction's
+    term: what the reduction folds at one position, without the fold itself; None without a reduction
+    fuses: the fold is an addition of products, one operation with the term's last one
+    fold: the cost of the fold's operation; element: whatever follows the reduction; result: what is written
+    accumulator_bytes: of one
+    """
+
+    extents: tuple[int, ...]
+    spatial: int
+    term: Step | None
+    fuses: bool
+    fold: float
+    accumulator_bytes: int
+    element: Step
+    result: Touched
+    _along: dict[tuple[int, Axis], Digits] = field(default_factory=dict[tuple[int, Axis], Digits], compare=False)
+
+    def along(self, touched: Touched, axis: Axis) -> Digits:
+        """`touched.along(axis)`, computed once."""
+        key = id(touched), axis
+        found = self._along.get(key)
+        if found is None:
+            found = self._along[key] = touched.along(axis)
+        return found
+
+
+def group_cost(anchor: Anchor) -> GroupCost:
+    """The cost of an anchor and of the members of its group that are computed where it reads and writes.
+
+    TreadleError for a definition with several reductions.
+    """
+    compute, reduce = definition_of(anchor)
+    accesses = DefinitionAccesses(compute)
+    group = anchor.parent_op()
+    arguments = [*compute.body.block.args, *(() if reduce is None else reduce.body.block.args)]
+    extents = [*compute.shape, *(() if reduce is None else reduce.shape)]
+    reader = _Reader(dict(zip(arguments, extents, strict=True)), group)
+    term, fuses, fold = None, False, 0.0
+    if reduce is not None:
+        last = _yielded(reduce.body.block.last_op)
+        term = reader.step(last, accesses, None)
+        type = reduce.result.type
+        converts = 1.0 if accumulator(type) != type else 0.0
+        fold = 1.0 if is_float(type) else 0.0
+        fuses = reduce.kind.data == "add" and not converts and isinstance(last.owner, arith.MulfOp)
+        term = Step(term.reads, term.arithmetic + converts)
+    element = reader.step(_yielded(compute.body.block.last_op), accesses, reduce)
+    converts = 0.0 if reduce is None or accumulator(reduce.result.type) == reduce.result.type else 1.0
+    element = Step(element.reads, element.arithmetic + converts)
+    element, result = reader.consumers(anchor, compute, element)
+    width = byte_width(accumulator(reduce.result.type if reduce is not None else compute.type.get_element_type()))
+    found = GroupCost(tuple(extents), len(compute.shape), term, fuses, fold, width, element, result)
+    if compute is not anchor:
+        compute.erase()
+    return found
+
+
+def _yielded(op: Operation | None) -> SSAValue:
+    assert isinstance(op, YieldOp), "a definition's block ends with graph.yield"
+    return op.value
+
+
+class _Reader:
+    """Reads definitions in terms of the indices of one of them, the anchor's."""
+
+    def __init__(self, extents: Mapping[BlockArgument, int], group: Operation | None):
+        self._extents, self._group = extents, group
+
+    def step(self, value: SSAValue, accesses: DefinitionAccesses, without: ReduceOp | None) -> Step:
+        """What computing a value takes, up to tensors that come from outside of the group; `without`: is known."""
+        reads: list[Touched] = []
+        arithmetic, todo, seen = 0.0, [value], set[SSAValue]()
+        while todo:
+            op = (value := todo.pop()).owner
+            if value in seen or not isinstance(op, Operation) or op is without:
+                continue
+            seen.add(value)
+            arithmetic += op_cost(op)
+            if isinstance(op, AtOp):
+                inner = self._read(op, accesses)
+                reads += inner.reads
+                arithmetic += inner.arithmetic
+                todo += [v for v in (op.predicate, op.otherwise) if v is not None]
+            else:
+                todo += op.operands
+        return Step(tuple(reads), arithmetic)
+
+    def _read(self, at: AtOp, accesses: DefinitionAccesses) -> Step:
+        """One read, or the computation of what it reads where the group computes it."""
+        producer = at.source.owner
+        if isinstance(producer, ComputeOp) and self._group is not None and producer.parent_op() is self._group:
+            known: dict[SSAValue, Expr] = {}
+            known |= zip(producer.body.block.args, map(accesses.index, at.indices), strict=True)
+            inner = DefinitionAccesses(producer, known)
+            return self.step(_yielded(producer.body.block.last_op), inner, None)
+        return Step((self._touched(at.source, accesses.position(at)),), 0.0)
+
+    def _touched(self, tensor: SSAValue, position: Expr) -> Touched:
+        assert isinstance(tensor.type, TensorType)
+        element = tensor.type.get_element_type()
+        size = byte_width(element)
+        found = digits_of(position * size, {})
+        digits = (found.get(arg, [(float(extent), 0)]) for arg, extent in self._extents.items())
+        return Touched(tensor, size, tuple(map(tuple, digits)), element == f32)
+
+    def consumers(self, anchor: Anchor, compute: ComputeOp, element: Step) -> tuple[Step, Touched]:
+        """The element's step with those of the operators that use it in the group, and what is written at the end.
+
+        A consumer with permuted indices is read in the anchor's; of one that reshapes, elements keep their order.
+        """
+        result, own = anchor.result, DefinitionAccesses(compute)
+        place = [own.index(arg) for arg in compute.body.block.args]
+        while (user := self._consumer(result)) is not None:
+            known = _permuted(user, result, place)
+            if known is None:
+                break
+            step = self.step(_yielded(user.body.block.last_op), DefinitionAccesses(user, known), None)
+            reads = tuple(each for each in step.reads if each.buffer is not result)
+            element = Step((*element.reads, *reads), element.arithmetic + step.arithmetic)
+            place, result = [known[arg] for arg in user.body.block.args], user.result
+        assert isinstance(result.type, TensorType)
+        shape = result.type.get_shape()
+        position = sum((i * prod(shape[n + 1 :]) for n, i in enumerate(place)), start=const(0))
+        return element, self._touched(result, position)
+
+    def _consumer(self, value: SSAValue) -> ComputeOp | None:
+        """The one operator of the group that uses a value."""
+        users = [use.operation for use in value.uses]
+        owners = [user.parent_op() if isinstance(user, AtOp) else user for user in users]
+        found = next((owner for owner in owners if isinstance(owner, ComputeOp)), None)
+        return found if found is not None and found.parent_op() is self._group else None
+
+
+def _permuted(user: ComputeOp, read: SSAValue, place: Sequence[Expr]) -> dict[SSAValue, Expr] | None:
+    """An operator's indices, given those at which it reads a tensor; None where it does not only permute them."""
+    at = next(each for each in user.reads() if each.source is read)
+    accesses = DefinitionAccesses(user)
+    known: dict[SSAValue, Expr] = {}
+    for arg, extent in zip(user.body.block.args, user.shape, strict=True):
+        found = [n for n, index in enumerate(at.indices) if accesses.index(index) == accesses.index(arg)]
+        if extent > 1 and len(found) != 1:
+            return None
+        known[arg] = place[found[0]] if extent > 1 else const(0)
+    return known
+
+
+__all__ = ["GroupCost", "Step", "Touched", "group_cost"]
