@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 from xdsl.dialects.builtin import ModuleOp
@@ -15,7 +20,8 @@ from treadle.dialects.registry import treadle_context
 from treadle.target import Target
 from treadle.tuning import measure
 from treadle.tuning.cpu_timing import InterleavedTimer, Operands
-from treadle.tuning.measure import Comparison, Measurer, random_inputs, timings
+from treadle.tuning.measure import Comparison, LocalMeasurer, RemoteMeasurer, Timing, random_inputs, timings
+from treadle.tuning.workers import Workers, this_machine, workers_of
 
 SIZE = 64
 ENTRY = """#include <stdlib.h>
@@ -47,7 +53,8 @@ def group() -> ModuleOp:
 
 
 def comparison(*names: str) -> Comparison:
-    libraries = tuple(str(build_library([Unit(name, ENTRY.replace("BODY", BODIES[name]))])) for name in names)
+    units = (Unit(name, ENTRY.replace("BODY", BODIES[name])) for name in names)
+    libraries = tuple(build_library([unit]).read_bytes() for unit in units)
     specs = (TensorSpec("x", (SIZE,), np.dtype(np.float32)),), (TensorSpec("y", (SIZE,), np.dtype(np.float32)),)
     return Comparison(str(group()), libraries, 0, *specs, (), 2, 0.2)
 
@@ -73,17 +80,39 @@ def test_a_wrong_library_is_not_timed(name: str) -> None:
 
 def test_what_dies_or_hangs_costs_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "_PATIENCE", 4.0)
-    measurer = Measurer()
-    try:
+    with closing(LocalMeasurer()) as measurer:
         right, crash = measurer.measure(comparison("right", "crash"))
         assert right.seconds is not None
-        assert crash.error == "it ended the process that ran it"
+        assert crash.error == "it ended the process that ran it (SIGABRT)"
         (hang,) = measurer.measure(comparison("hang"))
-        assert hang.error == "it did not end in time"
+        assert hang.error == "it did not end within 4.4 seconds"
         (again,) = measurer.measure(comparison("right"))
         assert again.seconds is not None
-    finally:
-        measurer.close()
+
+
+def test_a_worker_of_an_executor_measures_in_a_child_of_its_own() -> None:
+    with ThreadPoolExecutor(2) as executor, closing(RemoteMeasurer(workers_of(executor))) as measurer:
+        right, crash = measurer.measure(comparison("right", "crash"))
+    assert right.seconds is not None
+    assert crash.error == "it ended the process that ran it (SIGABRT)"
+
+
+class LosesWorkers(RemoteMeasurer):
+    """Of an executor whose worker dies with every comparison that one of some libraries is in."""
+
+    def __init__(self, deadly: bytes):
+        super().__init__(Workers(ThreadPoolExecutor(1), this_machine()))
+        self.deadly = deadly
+
+    def _run(self, comparison: Comparison) -> list[Timing]:
+        if self.deadly in comparison.libraries:
+            raise OSError("worker 3 is lost")
+        return [Timing(1.0) for _ in comparison.libraries]
+
+
+def test_a_worker_that_is_lost_costs_one_candidate() -> None:
+    given = replace(comparison("right"), libraries=(b"a", b"b", b"c"))
+    assert LosesWorkers(b"b").measure(given) == [Timing(1.0), Timing(error="OSError: worker 3 is lost"), Timing(1.0)]
 
 
 def test_weights_come_in_copies_and_activations_do_not() -> None:
@@ -96,12 +125,15 @@ def test_weights_come_in_copies_and_activations_do_not() -> None:
     assert len(Operands(inputs, (), (), 1 << 30).copies()) == 1
 
 
-def test_libraries_take_turns() -> None:
+def test_libraries_take_turns(tmp_path: Path) -> None:
     """A clock that counts its readings: every round begins with another library, and fewer than three are never run."""
     given = comparison("right", "slow")
     ticks = iter(range(1_000_000))
+    paths = [str(tmp_path / f"{n}.so") for n in range(2)]
+    for path, library in zip(paths, given.libraries, strict=True):
+        Path(path).write_bytes(library)
     operands = Operands(random_inputs(given.inputs), given.outputs, (), 0)
-    timer = InterleavedTimer(given.libraries, 0, operands, 1)
+    timer = InterleavedTimer(paths, 0, operands, 1)
     try:
         timer.run(10, seconds=1.0, clock=lambda: float(next(ticks)))
     finally:

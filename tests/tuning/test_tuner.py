@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 import treadle
+from tests.tuning.small_model import write_model
 from treadle.compile_options import CompileOptions
 from treadle.errors import TreadleError
 from treadle.host import hardware_of, host_target
 from treadle.passes.schedule.anchor import anchor_of
+from treadle.schedules.search import appended_lines
 from treadle.schedules.search.database import Database
 from treadle.schedules.templates import TEMPLATES
 from treadle.tools.treadle_cli import main
-from treadle.tuning import tuner
-from treadle.tuning.measure import Comparison, Measurer, Timing
+from treadle.tuning import candidates, tuner
+from treadle.tuning.measure import Comparison, Timing
 from treadle.tuning.model import tasks_of_model, tune
 from treadle.tuning.tasks import candidates_of, canonical, default_candidate
 from treadle.tuning.tuner import Group
@@ -29,21 +34,7 @@ from treadle.tuning.tuner import Group
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """softmax(relu(x w)), whose product stands twice: two groups of one kind and one of another."""
-    generator = np.random.default_rng(0)
-    weights = [numpy_helper.from_array(generator.standard_normal((48, 48)).astype(np.float32), n) for n in "vw"]
-    nodes = [
-        helper.make_node("MatMul", ["x", "v"], ["a"]),
-        helper.make_node("Relu", ["a"], ["b"]),
-        helper.make_node("MatMul", ["b", "w"], ["c"]),
-        helper.make_node("Relu", ["c"], ["d"]),
-        helper.make_node("Softmax", ["d"], ["y"]),
-    ]
-    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [20, 48]) for n in "xy"]
-    graph = helper.make_graph(nodes, "g", values[:1], values[1:], weights)
-    path = tmp_path / "m.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
-    return path
+    return write_model(tmp_path / "m.onnx")
 
 
 @pytest.fixture(autouse=True)
@@ -53,16 +44,27 @@ def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuner, "MEASURED", 2)
 
 
-def search(model: Path, folder: Path, **options: object) -> list[Group]:
-    with ThreadPoolExecutor(2) as executor:
-        return tune(model, folder, seconds=60, executor=executor, **options)  # pyright: ignore[reportArgumentType]
+@dataclass
+class Fake:
+    """A measurer whose times are numbers that decide nothing but the order, without running anything."""
+
+    answer: Callable[[Comparison], list[Timing]]
+
+    def measure(self, comparison: Comparison) -> list[Timing]:
+        return self.answer(comparison)
+
+    def close(self) -> None: ...
 
 
-def by_digest(self: Measurer, comparison: Comparison) -> list[Timing]:
+def by_digest(comparison: Comparison) -> list[Timing]:
     """Instead of times: numbers from 1 to 2 that a library's bytes decide."""
-    del self
-    digests = [hashlib.sha256(Path(library).read_bytes()).digest() for library in comparison.libraries]
+    digests = [hashlib.sha256(library).digest() for library in comparison.libraries]
     return [Timing((1 + digest[0] / 256) * 1e-6) for digest in digests]
+
+
+def search(model: Path, folder: Path, answer: Callable[[Comparison], list[Timing]], **options: Any) -> list[Group]:
+    with ThreadPoolExecutor(2) as executor:
+        return tune(model, folder, seconds=60, executor=executor, measurer=Fake(answer), **options)
 
 
 def records(folder: Path) -> dict[str, bytes]:
@@ -88,12 +90,9 @@ def test_candidates_are_legal_and_hold_the_default(model: Path) -> None:
             TEMPLATES[each.template].check(anchor_of(task.program.fused), each.choices, target, "test")
 
 
-def test_a_search_keeps_what_it_measured(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_search_keeps_what_it_measured(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """With digests for times: the best of them is in the database, the model is compiled with it, and is right."""
-    monkeypatch.setattr(Measurer, "measure", by_digest)
-    groups = search(model, tmp_path / "db", trials=8)
+    groups = search(model, tmp_path / "db", by_digest, trials=8)
     target, database = host_target(), Database(tmp_path / "db")
     assert any(group.confirmed for group in groups)
     for group in groups:
@@ -114,41 +113,36 @@ def test_a_search_keeps_what_it_measured(
     assert "warning" not in capfd.readouterr().err
 
 
-def test_the_seed_decides_what_is_tried(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Measurer, "measure", by_digest)
+def test_the_seed_decides_what_is_tried(model: Path, tmp_path: Path) -> None:
     for run in ("a", "b"):
-        search(model, tmp_path / run, trials=5, seed=3)
+        search(model, tmp_path / run, by_digest, trials=5, seed=3)
     assert records(tmp_path / "a") == records(tmp_path / "b")
     assert records(tmp_path / "a")
 
 
 @pytest.mark.parametrize("calls", [1, 3])
-def test_a_killed_search_goes_on(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
-    """Whenever it is killed, the next one ends with the records of a search that nobody killed."""
+def test_an_interrupted_search_goes_on(model: Path, tmp_path: Path, calls: int) -> None:
+    """Whenever it is interrupted, the next one ends with the records of a search that was not."""
     left = [calls]
 
-    def killed(self: Measurer, comparison: Comparison) -> list[Timing]:
+    def interrupted(comparison: Comparison) -> list[Timing]:
         left[0] -= 1
         if left[0] < 0:
             raise KeyboardInterrupt
-        return by_digest(self, comparison)
+        return by_digest(comparison)
 
-    monkeypatch.setattr(Measurer, "measure", killed)
     with pytest.raises(KeyboardInterrupt):
-        search(model, tmp_path / "db", trials=7, seed=3)
-    monkeypatch.setattr(Measurer, "measure", by_digest)
+        search(model, tmp_path / "db", interrupted, trials=7, seed=3)
     for folder in ("db", "whole"):
-        search(model, tmp_path / folder, trials=7, seed=3)
+        search(model, tmp_path / folder, by_digest, trials=7, seed=3)
     assert records(tmp_path / "db") == records(tmp_path / "whole")
 
 
-def test_what_fails_is_counted_and_not_kept(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(self: Measurer, comparison: Comparison) -> list[Timing]:
-        del self
+def test_what_fails_is_counted_and_not_kept(model: Path, tmp_path: Path) -> None:
+    def fails(comparison: Comparison) -> list[Timing]:
         return [Timing(1.0), *(Timing(error="it is wrong") for _ in comparison.libraries[1:])]
 
-    monkeypatch.setattr(Measurer, "measure", fails)
-    (group,) = search(model, tmp_path / "db", trials=4, groups=["softmax"])
+    (group,) = search(model, tmp_path / "db", fails, trials=4, groups=["softmax"])
     assert group.failures == group.trials - 1 > 0
     assert group.best == group.default
     assert not list((tmp_path / "db").rglob("*.mlir"))
@@ -185,9 +179,48 @@ def test_what_cannot_be_tuned_is_one_line(
     assert not (tmp_path / "db").exists()
 
 
-def test_a_default_that_cannot_be_timed_is_an_error(
+def test_a_default_that_cannot_be_timed_is_an_error(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(TreadleError, match="the default schedule cannot be timed: it is wrong"):
+        search(model, tmp_path / "db", lambda comparison: [Timing(error="it is wrong")])
+
+
+def test_a_full_disk_ends_a_search_that_then_goes_on(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Measurer, "measure", lambda self, comparison: [Timing(error="it is wrong")])
-    with pytest.raises(TreadleError, match="the default schedule cannot be timed: it is wrong"):
-        search(model, tmp_path / "db")
+    """The file of records takes no more: what was measured last is written with the room that was kept."""
+    write, writes, timed = appended_lines._write, [0], [0]
+
+    def full_once(descriptor: int, data: bytes) -> None:
+        writes[0] += 1
+        if writes[0] == 5:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(descriptor, data)
+
+    def counted(comparison: Comparison) -> list[Timing]:
+        timed[0] += 1
+        return by_digest(comparison)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(appended_lines, "_write", full_once)
+        with pytest.raises(TreadleError, match=r"jsonl: cannot write: No space left on device"):
+            search(model, tmp_path / "db", counted, trials=7, seed=3)
+    search(model, tmp_path / "db", counted, trials=7, seed=3)
+    in_parts, timed[0] = timed[0], 0
+    search(model, tmp_path / "whole", counted, trials=7, seed=3)
+    assert records(tmp_path / "db") == records(tmp_path / "whole")
+    assert in_parts == timed[0], "nothing is timed twice"
+
+
+def test_a_cache_without_room_is_no_candidates_fault(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is recorded of candidates that could not be built for want of room."""
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def no_room(*arguments: object, **options: object) -> Path:
+        raise TreadleError(f"cannot write the cache: {full.strerror}", "cache", "more room") from full
+
+    monkeypatch.setattr(candidates, "build_library", no_room)
+    with pytest.raises(TreadleError, match="cannot write the cache: No space left on device"):
+        search(model, tmp_path / "db", by_digest, trials=7)
+    assert records(tmp_path / "db") == {}

@@ -165,6 +165,11 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--threads", type=int, metavar="N", help="threads of a call")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of what is drawn (default 0)")
+    parser.add_argument(
+        "--scheduler",
+        metavar="tcp://HOST:PORT",
+        help="build and time on the workers of a Dask scheduler, for their kind of machine",
+    )
 
 
 def _add_schedules(parser: argparse.ArgumentParser) -> None:

@@ -41,7 +41,7 @@ def tune_command(args: argparse.Namespace) -> int:
         groups = tune(
             args.model, Path(args.database), parse_shapes(args.shape), seconds=args.seconds, trials=args.trials,
             groups=args.groups or (), precision=args.precision or "f32", threads=args.threads, seed=args.seed,
-            show=show,
+            scheduler=args.scheduler, show=show,
         )  # fmt: skip
     Console(width=None if sys.stdout.isatty() else _WIDTH).print(table(groups))
     return 0

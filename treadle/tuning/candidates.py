@@ -1,7 +1,9 @@
-"""Candidates of a group as shared libraries for this machine's processor, built in any process."""
+"""Candidates of a group as shared libraries for the processor of the machine that builds them, in any process."""
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -51,10 +53,10 @@ class Printed:
 
 @dataclass(frozen=True)
 class Built:
-    """A candidate's library, or the reason why there is none."""
+    """A candidate's library as bytes, or the reason why there is none."""
 
     candidate: Candidate
-    library: str = ""
+    library: bytes = b""
     arena_bytes: int = 0
     error: str | None = None
 
@@ -76,14 +78,30 @@ def printed(text: str, candidate: Candidate, target_text: str) -> Printed:
 
 
 def built(given: Printed, target_text: str) -> Built:
-    """Compiles the text of a candidate to a shared library."""
+    """Compiles the text of a candidate to a shared library; one that cannot be compiled has an `error`.
+
+    TreadleError for what the machine lacks, such as room on its disk.
+    """
     if given.error is not None:
         return Built(given.candidate, error=given.error)
     try:
         library = build_library(given.units, target=Target.parse(target_text))
     except TreadleError as error:
+        if _is_of_machine(error):
+            raise
         return Built(given.candidate, error=str(error))
-    return Built(given.candidate, str(library), given.arena_bytes)
+    return Built(given.candidate, library.read_bytes(), given.arena_bytes)
+
+
+def _is_of_machine(error: TreadleError) -> bool:
+    """Whether no candidate could be built: a file or the compiler cannot be used, or there is no room for what it
+    writes."""
+    full = os.strerror(errno.ENOSPC)
+    return isinstance(error.__cause__, OSError) or any(full in text for text in (str(error), *_notes(error)))
+
+
+def _notes(error: TreadleError) -> list[str]:
+    return getattr(error, "__notes__", [])
 
 
 __all__ = ["ENTRY", "Built", "Candidate", "Printed", "built", "printed"]

@@ -1,15 +1,13 @@
-"""Times candidates in a child process, so that one that crashes or hangs does not end the search."""
+"""Times candidates in a child process, here or elsewhere: one that crashes or hangs does not end the search."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeoutError
-from concurrent.futures.process import BrokenProcessPool
+import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
-from multiprocessing.process import BaseProcess
-from typing import Any
+from functools import partial
+from threading import Lock
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +16,12 @@ from xdsl.parser import Parser
 from treadle.backends.buffers import TensorSpec
 from treadle.backends.reference.bound_module import bound_module
 from treadle.dialects.registry import treadle_context
+from treadle.environment import load_environment
+from treadle.errors import TreadleError
+from treadle.store import store_of
+from treadle.tuning.child import Child
 from treadle.tuning.cpu_timing import InterleavedTimer, Operands
+from treadle.tuning.workers import Workers, reason_of
 
 Array = NDArray[Any]
 
@@ -35,11 +38,11 @@ _LARGEST = 8.0
 class Comparison:
     """Libraries that compute the same group, to be timed together.
 
-    text: the group's program; libraries: paths; seconds: limit of the timing
+    text: the group's program; libraries: their bytes; seconds: limit of the timing
     """
 
     text: str
-    libraries: tuple[str, ...]
+    libraries: tuple[bytes, ...]
     arena_bytes: int
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -56,50 +59,84 @@ class Timing:
     error: str | None = None
 
 
-class Measurer:
-    """Runs comparisons, one at a time, in a child process that is restarted after a crash or a hang."""
+class Measurer(Protocol):
+    """Times libraries that compute the same."""
+
+    def measure(self, comparison: Comparison) -> list[Timing]:
+        """A timing for each library. One that is wrong, crashes or hangs has an error; the others have times.
+
+        TreadleError for what no library is at fault for, such as a full disk.
+        """
+        ...
+
+    def close(self) -> None:
+        """Ends what it started."""
+        ...
+
+
+class LocalMeasurer:
+    """Runs comparisons, one at a time, in a child process that is started anew after a crash or a hang."""
 
     def __init__(self) -> None:
-        self._pool: ProcessPoolExecutor | None = None
+        self._child = Child()
 
     def close(self) -> None:
         """Ends the child process."""
-        if self._pool is not None:
-            for process in self._children():
-                process.kill()
-            self._pool.shutdown(wait=True, cancel_futures=True)
-            self._pool = None
-
-    def _children(self) -> list[BaseProcess]:
-        """The pool's processes: only a signal ends a kernel that hangs, and executors have no method that sends one."""
-        running: dict[int, BaseProcess] | None = getattr(self._pool, "_processes", None)
-        return [] if running is None else list(running.values())
+        self._child.close()
 
     def measure(self, comparison: Comparison) -> list[Timing]:
-        """A timing for each library. If the process crashes or hangs, each library is timed alone, to find the one at
-        fault."""
-        try:
-            return self._run(comparison)
-        except (BrokenProcessPool, FutureTimeoutError) as error:
-            self.close()
-            if len(comparison.libraries) == 1:
-                hung = isinstance(error, FutureTimeoutError)
-                return [Timing(error="it did not end in time" if hung else "it ended the process that ran it")]
-        alone = [self.measure(_only(comparison, n)) for n in range(len(comparison.libraries))]
-        return [each for (each,) in alone]
+        """As every Measurer. If the process ends, each library is timed alone, to find the one at fault."""
+        return _isolating(comparison, self._run)
 
     def _run(self, comparison: Comparison) -> list[Timing]:
-        if self._pool is None:
-            self._pool = ProcessPoolExecutor(1, get_context("spawn"))
-        future = self._pool.submit(timings, comparison)
-        return future.result(timeout=comparison.seconds * 2 + _PATIENCE)
+        return self._child.call(partial(timings, comparison), comparison.seconds * 2 + _PATIENCE)
+
+
+class RemoteMeasurer:
+    """Runs comparisons, one at a time, on whatever worker takes them, in a child process of the worker's."""
+
+    def __init__(self, workers: Workers):
+        self._workers = workers
+
+    def close(self) -> None:
+        """Nothing: the workers are their executor's."""
+
+    def measure(self, comparison: Comparison) -> list[Timing]:
+        """As every Measurer. If a worker is lost for good, each library is timed alone."""
+        return _isolating(comparison, self._run)
+
+    def _run(self, comparison: Comparison) -> list[Timing]:
+        return self._workers.call(measure_here, comparison)
+
+
+_HERE, _ONE_AT_A_TIME = LocalMeasurer(), Lock()
+
+
+def measure_here(comparison: Comparison) -> list[Timing]:
+    """A comparison on this process's machine, for executors: however many threads call it, one runs."""
+    with _ONE_AT_A_TIME:
+        return _HERE.measure(comparison)
+
+
+def _isolating(comparison: Comparison, run: Callable[[Comparison], list[Timing]]) -> list[Timing]:
+    """The timings of `run`; if it fails, those of runs with one library each."""
+    try:
+        return run(comparison)
+    except TreadleError:
+        raise
+    except Exception as error:
+        if len(comparison.libraries) == 1:
+            return [Timing(error=reason_of(error))]
+    alone = [replace(comparison, libraries=(library,)) for library in comparison.libraries]
+    return [timing for each in alone for timing in _isolating(each, run)]
 
 
 def timings(comparison: Comparison) -> list[Timing]:
     """Runs a comparison in this process. A library whose results are wrong is not timed."""
     inputs = random_inputs(comparison.inputs)
     operands = Operands(inputs, comparison.outputs, comparison.constants, CACHE_BYTES)
-    timer = InterleavedTimer(comparison.libraries, comparison.arena_bytes, operands, comparison.threads)
+    paths = [_stored(each) for each in comparison.libraries]
+    timer = InterleavedTimer(paths, comparison.arena_bytes, operands, comparison.threads)
     try:
         wrong = {n: _difference(comparison, inputs, timer.outputs(n)) for n in range(len(comparison.libraries))}
     finally:
@@ -107,14 +144,19 @@ def timings(comparison: Comparison) -> list[Timing]:
     right = [n for n, difference in wrong.items() if difference is None]
     found = {n: Timing(error=difference) for n, difference in wrong.items() if difference is not None}
     if right:
-        libraries = [comparison.libraries[n] for n in right]
-        timer = InterleavedTimer(libraries, comparison.arena_bytes, operands, comparison.threads)
+        timer = InterleavedTimer([paths[n] for n in right], comparison.arena_bytes, operands, comparison.threads)
         try:
             timer.run(_ROUNDS, comparison.seconds)
         finally:
             timer.close()
         found |= {n: Timing(timed.median) for n, timed in zip(right, timer.timed, strict=True)}
     return [found[n] for n in range(len(comparison.libraries))]
+
+
+def _stored(library: bytes) -> str:
+    """The path of a library with these bytes, in the cache: code can be loaded from there."""
+    name = hashlib.sha256(library).hexdigest()
+    return str(store_of(load_environment()).add_content("libraries", name, memoryview(library)))
 
 
 def random_inputs(specs: Sequence[TensorSpec]) -> list[Array]:
@@ -150,8 +192,6 @@ def _difference(comparison: Comparison, inputs: Sequence[Array], outputs: Sequen
     return None
 
 
-def _only(comparison: Comparison, number: int) -> Comparison:
-    return replace(comparison, libraries=(comparison.libraries[number],))
-
-
-__all__ = ["Comparison", "Measurer", "Timing", "random_inputs", "timings"]
+__all__ = [
+    "Comparison", "LocalMeasurer", "Measurer", "RemoteMeasurer", "Timing", "measure_here", "random_inputs", "timings",
+]  # fmt: skip

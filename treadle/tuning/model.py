@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import nullcontext
-from multiprocessing import get_context
+from collections.abc import Generator, Sequence
+from concurrent.futures import Executor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from treadle.compile_options import CompileOptions, parse_precision
 from treadle.compile_request import CompileRequest, lowered_module
 from treadle.environment import available_cores, load_environment
 from treadle.errors import TreadleError
-from treadle.host import host_target
 from treadle.schedules.search.database import Database
 from treadle.shapes import Shapes, normalized
 from treadle.target import Target
+from treadle.tuning.child_pool import ChildPool
+from treadle.tuning.cluster import cluster
+from treadle.tuning.measure import LocalMeasurer, Measurer, RemoteMeasurer
 from treadle.tuning.tasks import Task, tasks_of
 from treadle.tuning.tuner import Group, Options, Show, Tuner
+from treadle.tuning.workers import Workers, this_machine
 
 _LEAST_SECONDS = 1.0
+_BUILD_SECONDS = 120.0
+"""For lowering or compiling one candidate, which takes below a second on an idle machine; assumed, not measured."""
 
 
 def tune(
@@ -34,6 +38,8 @@ def tune(
     threads: int | None = None,
     seed: int = 0,
     executor: Executor | None = None,
+    measurer: Measurer | None = None,
+    scheduler: str | None = None,
     show: Show = lambda groups, current: None,
 ) -> list[Group]:
     """Searches schedules for a model's kernels on this machine's processor, and writes those that are faster to a
@@ -47,7 +53,11 @@ def tune(
     groups:   tune only groups whose label contains one of these words; default: all
     threads:  of a call; default: the variable TREADLE_NUM_THREADS
     seed:     of the random choice of candidates
-    executor: where candidates are built; default: a process for each core
+    executor: where candidates are built, any `concurrent.futures.Executor` on machines like this one; default: a
+        process for each core
+    measurer: what times them; default: a process of this machine
+    scheduler: the address of a Dask scheduler, instead: its workers build and time, and schedules are for their kind of
+        machine
     show:     called with all groups, and the one that is being tuned, after each change
 
     Every candidate is compared with the group's definition in float64 before it is timed. Raises TreadleError for
@@ -57,15 +67,29 @@ def tune(
         raise TreadleError(f"seconds is {seconds:g}", "tune", f"at least {_LEAST_SECONDS:g}")
     if trials is not None and trials < 1:
         raise TreadleError(f"trials is {trials}", "tune", "a number from 1 upwards")
-    target, options = host_target(), CompileOptions(parse_precision(precision))
-    tasks = tasks_of_model(Path(model), target, normalized(shapes), options, groups)
-    workers = load_environment().num_threads if threads is None else threads
-    pool = ProcessPoolExecutor(available_cores(), get_context("spawn")) if executor is None else nullcontext(executor)
-    with pool as builders:
-        tuner = Tuner(
-            tasks, target, Database(Path(database)), Options(seconds, workers, trials, seed), builders, show=show
-        )
-        return tuner.run()
+    with ExitStack() as stack:
+        workers = stack.enter_context(_workers(executor, scheduler))
+        if measurer is None:
+            measurer = LocalMeasurer() if scheduler is None else RemoteMeasurer(workers)
+            stack.callback(measurer.close)
+        target, options = workers.machine.target, CompileOptions(parse_precision(precision))
+        tasks = tasks_of_model(Path(model), target, normalized(shapes), options, groups)
+        own = load_environment().num_threads if scheduler is None else target.cores
+        search = Options(seconds, own if threads is None else threads, trials, seed)
+        return Tuner(tasks, Database(Path(database)), search, workers, measurer, show=show).run()
+
+
+@contextmanager
+def _workers(executor: Executor | None, scheduler: str | None) -> Generator[Workers]:
+    """The caller's workers, a cluster's, or one of this machine for each core."""
+    if scheduler is not None:
+        with cluster(scheduler) as workers:
+            yield workers
+    elif executor is not None:
+        yield Workers(executor, this_machine())
+    else:
+        with ChildPool(available_cores(), _BUILD_SECONDS) as own:
+            yield Workers(own, this_machine())
 
 
 def tasks_of_model(

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 
-from treadle.artifact_cache import source_fingerprint
-from treadle.backends.c.toolchain import find_toolchain
-from treadle.environment import load_environment
 from treadle.errors import TreadleError
-from treadle.host import hardware_of
 from treadle.schedules.search.analytic import cpu_seconds
+from treadle.schedules.search.appended_lines import Room
 from treadle.schedules.search.database import Database, Record, Trial
 from treadle.schedules.search.proposals import Combination, Proposals, ranked
-from treadle.target import Target
 from treadle.tuning.candidates import Built, Candidate, Printed, built, printed
 from treadle.tuning.measure import Comparison, Measurer, Timing
 from treadle.tuning.tasks import Task, candidates_of, canonical, default_candidate
+from treadle.tuning.workers import Failed, Workers
 
 DRAWN = 48
 """Candidates that are lowered and ranked in a round."""
@@ -83,23 +80,25 @@ Show = Callable[[Sequence[Group], Group | None], None]
 class Tuner:
     """Tunes the groups of one module for this machine's processor.
 
-    executor: builds candidates; functions and arguments travel to other processes
+    workers: build candidates; functions and arguments travel to other processes
+    measurer: times them, on a machine of the workers' kind
     """
 
     def __init__(
         self,
         tasks: Sequence[Task],
-        target: Target,
         database: Database,
         options: Options,
-        executor: Executor,
+        workers: Workers,
+        measurer: Measurer,
         show: Show = lambda groups, current: None,
     ):
+        target = workers.machine.target
         self.groups = [Group(task, canonical(task, default_candidate(task, target), target)) for task in tasks]
         self._target, self._database, self._options = target, database, options
-        self._executor, self._show = executor, show
-        self._measurer = Measurer()
-        self._hardware = hardware_of(target)
+        self._workers, self._measurer, self._show = workers, measurer, show
+        self._room = Room(database.folder)
+        self._hardware = workers.machine.hardware
         self._start = time.monotonic()
 
     def run(self) -> list[Group]:
@@ -108,7 +107,7 @@ class Tuner:
         The search begins where the database's records of an interrupted one end.
         """
         self._start = time.monotonic()
-        try:
+        with self._room:
             for group in self.groups:
                 self._resume(group)
             for group in self.groups:
@@ -121,8 +120,6 @@ class Tuner:
                 self._round(group)
             for group in self.groups:
                 self._confirm(group)
-        finally:
-            self._measurer.close()
         return self.groups
 
     def _left(self) -> float:
@@ -230,8 +227,8 @@ class Tuner:
             default_us=round(group.default_seconds * 1e6, 2),
             target=self._target.name,
             hardware=self._hardware,
-            compiler=find_toolchain(load_environment(), self._target).identity().splitlines()[0],
-            sources=source_fingerprint()[:12],
+            compiler=self._workers.machine.compiler,
+            sources=self._workers.machine.sources[:12],
             date=datetime.now(UTC).strftime("%Y-%m-%d"),
         )
         self._database.write(group.task.program.module, group.task.digest, group.best.use, record)
@@ -247,13 +244,18 @@ class Tuner:
         return None if text.work is None else cpu_seconds(text.work, self._target)
 
     def _print(self, task: Task, candidates: Sequence[Candidate]) -> list[Printed]:
-        target = str(self._target)
-        futures = [self._executor.submit(printed, task.text, each, target) for each in candidates]
-        return [future.result() for future in futures]
+        texts = self._workers.call_all(partial(printed, task.text, target_text=str(self._target)), candidates)
+        return [
+            Printed(candidate, error=text.reason) if isinstance(text, Failed) else text
+            for candidate, text in zip(candidates, texts, strict=True)
+        ]
 
     def _build(self, texts: Sequence[Printed]) -> list[Built]:
-        futures = [self._executor.submit(built, each, str(self._target)) for each in texts]
-        return [future.result() for future in futures]
+        builds = self._workers.call_all(partial(built, target_text=str(self._target)), texts)
+        return [
+            Built(text.candidate, error=build.reason) if isinstance(build, Failed) else build
+            for text, build in zip(texts, builds, strict=True)
+        ]
 
     def _measure(self, task: Task, builds: Sequence[Built], seconds: float) -> list[Timing]:
         """Times libraries while nothing else runs: builds have ended."""
@@ -268,7 +270,7 @@ class Tuner:
         return [found[id(each)] for each in builds]
 
     def _remember(self, group: Group, trials: Sequence[Trial]) -> None:
-        self._database.add_trials(group.task.digest, group.task.label, self._hardware, trials)
+        self._database.add_trials(group.task.digest, group.task.label, self._hardware, trials, self._room)
 
 
 def _trial(

@@ -23,6 +23,7 @@ from treadle.dialects.graph import FusedOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice, UseAttr
 from treadle.errors import TreadleError
+from treadle.schedules.search.appended_lines import Room, append_lines
 from treadle.schedules.search.database_files import DatabaseFiles, slug
 
 RECORD = "schedule.record"
@@ -93,19 +94,16 @@ class Database(DatabaseFiles):
         _write(path, str(tuned) + "\n")
         return path
 
-    def add_trials(self, digest: str, label: str, hardware: str, trials: Sequence[Trial]) -> None:
-        """Appends measured candidates, a line each, in one write."""
+    def add_trials(
+        self, digest: str, label: str, hardware: str, trials: Sequence[Trial], room: Room | None = None
+    ) -> None:
+        """Appends measured candidates, a line each: all of them or none. `room` is for the last ones on a full disk."""
         found = self.path_of(digest, hardware, ".jsonl")
         name = f"{slug(label)[:_LABEL_LENGTH]}-{digest}.jsonl"
         path = self.folder / slug(hardware) / name if found is None else found
         lines = "".join(f"{json.dumps(_without_none(asdict(trial)))}\n" for trial in trials)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("ab") as file:
-                _end_last_line(path, file)
-                file.write(lines.encode())
-        except OSError as error:
-            raise TreadleError(f"cannot write: {error.strerror}", path, "a database that can be written") from error
+        if lines:
+            append_lines(path, lines, room)
 
     def trials(self, digest: str, hardware: str) -> list[Trial]:
         """Every candidate that was measured, without lines that are incomplete because their writer was killed."""
@@ -180,16 +178,6 @@ def _choice(value: object) -> Choice:
 
 def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _end_last_line(path: Path, file: Any) -> None:
-    """Ends a line that a killed writer left incomplete, so that the next one begins a line."""
-    size = path.stat().st_size
-    if size:
-        with path.open("rb") as reader:
-            reader.seek(size - 1)
-            if reader.read(1) != b"\n":
-                file.write(b"\n")
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,0 +1,112 @@
+"""Calls in child processes: what crashes or hangs ends itself, nothing outlives its parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from treadle.tuning.child import CallEndedError, Child
+from treadle.tuning.child_pool import ChildPool
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def child() -> Generator[Child]:
+    one = Child()
+    yield one
+    one.close()
+
+
+def test_results_and_exceptions_come_back(child: Child) -> None:
+    assert child.call(partial(divmod, 17, 5), 20) == (3, 2)
+    with pytest.raises(ZeroDivisionError):
+        child.call(partial(divmod, 17, 0), 20)
+    first = child.call(os.getpid, 20)
+    assert first == child.call(os.getpid, 20) != os.getpid()
+
+
+def test_a_call_that_ends_its_process_is_named_by_signal_or_status(child: Child) -> None:
+    with pytest.raises(CallEndedError, match=r"^it ended the process that ran it \(SIGABRT\)$"):
+        child.call(os.abort, 20)
+    with pytest.raises(CallEndedError, match=r"\(exit status 3: no good\)"):
+        child.call(partial(exec, "import os; os.write(2, b'so\\nno good\\n'); os._exit(3)"), 20)
+    assert child.call(partial(abs, -1), 20) == 1
+
+
+def test_a_call_that_hangs_is_ended(child: Child) -> None:
+    assert child.call(partial(abs, -1), 20) == 1
+    with pytest.raises(CallEndedError, match=r"^it did not end within 0\.1 seconds$"):
+        child.call(partial(time.sleep, 60), 0.1)
+    assert child.call(partial(abs, -1), 20) == 1
+
+
+class Unreadable:
+    """A call that the other process cannot unpickle, as one whose module it does not have."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return int, ("no number",)
+
+    def __call__(self) -> None: ...
+
+
+def test_a_call_that_cannot_be_read_there_is_an_error(child: Child) -> None:
+    with pytest.raises(ValueError, match="no number"):
+        child.call(Unreadable(), 20)
+    assert child.call(partial(abs, -1), 20) == 1
+
+
+def test_a_child_ends_with_a_parent_that_is_killed() -> None:
+    script = (
+        "import os, time, functools\n"
+        "from treadle.tuning.child import Child\n"
+        "child = Child()\n"
+        "print(child.call(os.getpid, 20), flush=True)\n"
+        "child.call(functools.partial(time.sleep, 600), 600)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    with parent.stdout:
+        number = int(parent.stdout.readline())
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    for _ in range(200):
+        if not _runs(number):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"process {number} lives on")
+
+
+def _runs(number: int) -> bool:
+    """Whether a process runs: one that nobody waited for has ended, too."""
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_pool_loses_the_call_that_crashes_and_no_other() -> None:
+    with ChildPool(2, 20) as pool:
+        futures = [pool.submit(os.abort if n == 3 else partial(abs, -n)) for n in range(8)]
+        assert [None if n == 3 else future.result() for n, future in enumerate(futures)] == [0, 1, 2, None, 4, 5, 6, 7]
+        assert isinstance(futures[3].exception(), CallEndedError)
+
+
+def test_an_exception_ends_a_pool_at_once() -> None:
+    futures: list[Future[None]] = []
+    with pytest.raises(KeyboardInterrupt), ChildPool(1, 600) as pool:
+        assert pool.submit(abs, -1).result() == 1
+        futures += [pool.submit(time.sleep, 600), pool.submit(time.sleep, 600)]
+        time.sleep(0.1)
+        raise KeyboardInterrupt
+    assert isinstance(futures[0].exception(), CallEndedError)
+    assert futures[1].cancelled()

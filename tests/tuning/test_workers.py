@@ -1,0 +1,81 @@
+"""Calls on any executor: what a candidate does to a worker is its own failure, what ends the search is said."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor, Future
+from dataclasses import replace
+
+import pytest
+
+from treadle.errors import TreadleError
+from treadle.tuning import workers as module
+from treadle.tuning.child_pool import ChildPool
+from treadle.tuning.workers import Failed, Workers, this_machine, workers_of
+
+
+def negated(number: int) -> int:
+    """-1 times a number; 3, 4 and 5 go wrong in their own ways."""
+    if number == 3:
+        raise ValueError("not 3\nand so on")
+    if number == 4:
+        raise TreadleError("no room", "disk", "room")
+    return -number
+
+
+class Here(Executor):
+    """Makes calls at once; `broken` ones are never made."""
+
+    def __init__(self, broken: tuple[int, ...] = ()):
+        self.broken = broken
+
+    def submit(self, fn, /, *args, **kwargs):  # pyright: ignore[reportIncompatibleMethodOverride, reportMissingParameterType]
+        future: Future[object] = Future()
+        if args[-1] in self.broken:
+            future.cancel()
+            future.set_running_or_notify_cancel()
+            return future
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+def workers(executor: Executor) -> Workers:
+    return Workers(executor, this_machine())
+
+
+def test_what_a_call_raises_is_its_own_failure() -> None:
+    assert workers(Here()).call_all(negated, [1, 3, 2]) == [-1, Failed("ValueError: not 3"), -2]
+
+
+def test_what_is_wrong_with_the_machine_ends_all_calls() -> None:
+    with pytest.raises(TreadleError, match="disk: no room"):
+        workers(Here()).call_all(negated, [1, 4, 2])
+
+
+def test_a_lost_executor_is_no_candidates_fault() -> None:
+    with pytest.raises(TreadleError, match="the workers are gone: CancelledError; accepted: the same command, which"):
+        workers(Here((2,))).call_all(negated, [1, 2])
+    with pytest.raises(TreadleError, match="the workers are gone"):
+        workers(Here((2,))).call(negated, 2)
+    pool = ChildPool(1, 1)
+    pool.shutdown()
+    with pytest.raises(TreadleError, match="the workers are gone: cannot schedule new futures after shutdown"):
+        workers(pool).call_all(negated, [1])
+
+
+def test_workers_are_machines_of_one_kind() -> None:
+    other = Workers(Here(), replace(this_machine(), hardware="Z80 1 core"))
+    with pytest.raises(
+        TreadleError, match=r"a worker is a machine of another kind: .*; accepted: workers that are Z80 1 core"
+    ):
+        other.call_all(negated, [1])
+
+
+def test_workers_have_the_same_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = this_machine()
+    assert workers_of(Here()).machine == here
+    monkeypatch.setattr(module, "this_machine", lambda: replace(here, sources="older"))
+    with pytest.raises(TreadleError, match="a worker has another version of treadle; accepted: the same sources"):
+        workers_of(Here())

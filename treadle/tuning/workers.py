@@ -1,0 +1,144 @@
+"""The processes that build, and on clusters measure: any executor whose workers are machines of one kind.
+
+What one call raises is that candidate's fault. A worker of another kind, a full disk, or the loss of the executor ends
+the search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TypeVar
+
+from treadle.artifact_cache import source_fingerprint
+from treadle.backends.c.toolchain import find_toolchain
+from treadle.environment import load_environment
+from treadle.errors import TreadleError
+from treadle.host import hardware_of, host_target
+from treadle.target import Target
+from treadle.tuning.child import CallEndedError
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+_SAME_COMMAND = "the same command, which goes on where this one ended"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What times depend on: the processor, what compiles for it, and the sources that write the code.
+
+    target_text: the target, as text, since that travels
+    """
+
+    target_text: str
+    hardware: str
+    compiler: str
+    sources: str
+
+    @cached_property
+    def target(self) -> Target:
+        """The processor."""
+        return Target.parse(self.target_text)
+
+
+def this_machine() -> Machine:
+    """The machine of this process."""
+    target = host_target()
+    compiler = find_toolchain(load_environment(), target).identity().splitlines()[0]
+    return Machine(str(target), hardware_of(target), compiler, source_fingerprint())
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A call without a result, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Makes calls with an executor. TreadleError if it takes or ends no more calls, if a worker is no such machine, and
+    if a call raises one: functions raise TreadleError for what is wrong with the worker's machine."""
+
+    executor: Executor
+    machine: Machine
+
+    def call_all(self, function: Callable[[S], T], items: Sequence[S]) -> list[T | Failed]:
+        """The result of a function for each item, in their order."""
+        there = partial(_on, self.machine.hardware, function)
+        futures: list[Future[T]] = []
+        try:
+            for item in items:
+                futures.append(_submitted(self.executor, there, item))
+            return [_result(future) for future in futures]
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def call(self, function: Callable[[S], T], item: S) -> T:
+        """The result of one call; raises what the call raises."""
+        return _result_of_one(_submitted(self.executor, partial(_on, self.machine.hardware, function), item))
+
+
+def workers_of(executor: Executor) -> Workers:
+    """The workers of an executor that may be elsewhere: of the kind of machine that the first one asked is of.
+
+    TreadleError if its sources differ from this process's.
+    """
+    machine = _result_of_one(_submitted(executor, _machine_there, None))
+    if machine.sources != source_fingerprint():
+        raise TreadleError("a worker has another version of treadle", machine.hardware, "the same sources everywhere")
+    return Workers(executor, machine)
+
+
+def reason_of(error: Exception) -> str:
+    """Why a call has no result, in a line."""
+    lines = str(error).strip().splitlines() or [""]
+    return lines[0] if isinstance(error, CallEndedError) else f"{type(error).__name__}: {lines[0]}".removesuffix(": ")
+
+
+def _machine_there(_: None) -> Machine:
+    return this_machine()
+
+
+def _on(hardware: str, function: Callable[[S], T], item: S) -> T:
+    """On the worker: the call, if this is the machine that it is meant for."""
+    here = hardware_of(host_target())
+    if here != hardware:
+        raise TreadleError(f"a worker is a machine of another kind: {here}", "tune", f"workers that are {hardware}")
+    return function(item)
+
+
+def _submitted(executor: Executor, function: Callable[[S], T], item: S) -> Future[T]:
+    try:
+        return executor.submit(function, item)
+    except RuntimeError as error:  # it was shut down, or is broken
+        raise _lost(error) from error
+
+
+def _result_of_one(future: Future[T]) -> T:
+    try:
+        return future.result()
+    except (BrokenExecutor, CancelledError) as error:
+        raise _lost(error) from error
+    finally:
+        future.cancel()
+
+
+def _result(future: Future[T]) -> T | Failed:
+    try:
+        return _result_of_one(future)
+    except TreadleError:
+        raise
+    except Exception as error:
+        return Failed(reason_of(error))
+
+
+def _lost(error: BaseException) -> TreadleError:
+    return TreadleError(f"the workers are gone: {str(error) or type(error).__name__}", "tune", _SAME_COMMAND)
+
+
+__all__ = ["Failed", "Machine", "Workers", "reason_of", "this_machine", "workers_of"]
