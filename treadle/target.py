@@ -36,7 +36,7 @@ _WARP = 32
 """The warp size that templates and the cuda dialect are written for."""
 _VECTOR_BYTES = (16, 32, 64)
 """The vectors of CPUs that C text can be printed for."""
-_OF_CPUS = ("vector_registers", "l2_bytes", "cores", "isa")
+_OF_CPUS = ("vector_registers", "cores", "isa")
 """Fields that a GPU does not have."""
 _LARGEST = 1 << 40
 
@@ -71,11 +71,20 @@ class Target:
     vector_registers: int = 16
     """Of a CPU's core."""
     l2_bytes: int = 256 * KIB
-    """Private L2 cache of a CPU's core."""
+    """The private L2 cache of a CPU's core; the one that all of a GPU's multiprocessors share."""
     cores: int = 1
     """Cores of a CPU, which share the blocks of a kernel; its peaks are those of one core."""
     isa: str = NATIVE
     """Instruction set that a CPU's code is compiled for (`-march`); "native" is that of the compiling machine."""
+
+    clock: float = 3e9
+    """Cycles a second, at which the peaks are."""
+    l2_bytes_per_cycle: float = 32.0
+    """From L2 to one core or multiprocessor."""
+    memory_latency: float = 500.0
+    """Cycles from a load of global memory to its value."""
+    shared_latency: float = 30.0
+    """Cycles from a load of shared memory to its value."""
 
     warp_size: int = 1
     multiprocessors: int = 1
@@ -251,8 +260,12 @@ def _gpu(
     shared_kib: int,
     tflops: tuple[float, float, float],
     bandwidth_gb: float,
+    mhz: float,
+    l2_mib: int,
+    l2_bytes_per_cycle: float,
 ) -> Target:
-    """A row of the table below; `tflops` is f32, f16 and tf32 tensor, `shared_kib` per multiprocessor."""
+    """A row of the table below; `tflops` is f32, f16 and tf32 tensor, `shared_kib` and `l2_bytes_per_cycle` per
+    multiprocessor."""
     f32, f16, tf32 = tflops
     return Target(
         name=name,
@@ -262,6 +275,9 @@ def _gpu(
         peak_f16_tensor=f16 * 1e12,
         peak_tf32_tensor=tf32 * 1e12,
         peak_bandwidth=bandwidth_gb * 1e9,
+        l2_bytes=l2_mib * KIB * KIB,
+        clock=mhz * 1e6,
+        l2_bytes_per_cycle=l2_bytes_per_cycle,
         warp_size=_WARP,
         multiprocessors=multiprocessors,
         max_threads_per_block=1024,
@@ -287,6 +303,11 @@ def _gpu(
 #   sm_100   HGX B200 data sheet and, for the bandwidth, DGX B200 data sheet, divided by eight GPUs; the sparse numbers
 #            halved
 #   sm_120   RTX Blackwell whitepaper, GeForce RTX 5090; f16 with f32 accumulators
+#
+# Boost clocks and L2 caches are those of the same papers (B200: the clock that its f32 peak implies, and the L2 of its
+# tuning guide). From L2 to a multiprocessor sm_80 moves 5120 bytes a cycle over 108 (A100 whitepaper); for the others
+# no paper says: 31 is what microbenchmarks of Hopper reach, 32 is assumed. Latencies are rounded from published
+# microbenchmarks of Ampere and Hopper, and taken for all.
 _H100 = _gpu(
     "sm_90",
     "H100 SXM5",
@@ -296,6 +317,9 @@ _H100 = _gpu(
     shared_kib=228,
     tflops=(66.9, 989.4, 494.7),
     bandwidth_gb=3352,
+    mhz=1980,
+    l2_mib=50,
+    l2_bytes_per_cycle=31,
 )
 
 
@@ -340,6 +364,9 @@ TARGETS: Mapping[str, Target] = {
             shared_kib=164,
             tflops=(19.5, 312.0, 156.0),
             bandwidth_gb=2039,
+            mhz=1410,
+            l2_mib=40,
+            l2_bytes_per_cycle=47,
         ),
         _gpu(
             "sm_86",
@@ -350,6 +377,9 @@ TARGETS: Mapping[str, Target] = {
             shared_kib=100,
             tflops=(35.6, 71.0, 35.6),
             bandwidth_gb=936,
+            mhz=1695,
+            l2_mib=6,
+            l2_bytes_per_cycle=32,
         ),
         _gpu(
             "sm_89",
@@ -360,6 +390,9 @@ TARGETS: Mapping[str, Target] = {
             shared_kib=100,
             tflops=(82.6, 165.2, 82.6),
             bandwidth_gb=1008,
+            mhz=2520,
+            l2_mib=72,
+            l2_bytes_per_cycle=32,
         ),
         _H100,
         replace(_H100, name="sm_90a"),
@@ -372,6 +405,9 @@ TARGETS: Mapping[str, Target] = {
             shared_kib=228,
             tflops=(75.0, 2250.0, 1125.0),
             bandwidth_gb=8000,
+            mhz=1980,
+            l2_mib=126,
+            l2_bytes_per_cycle=31,
         ),
         _gpu(
             "sm_120",
@@ -382,6 +418,9 @@ TARGETS: Mapping[str, Target] = {
             shared_kib=100,
             tflops=(104.8, 209.5, 104.8),
             bandwidth_gb=1792,
+            mhz=2407,
+            l2_mib=96,
+            l2_bytes_per_cycle=32,
         ),
     )
 }

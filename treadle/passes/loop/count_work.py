@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from xdsl.dialects import arith, scf
+from xdsl.dialects import scf
 from xdsl.dialects.builtin import IndexType, MemRefType, VectorType
 from xdsl.ir import Block, Operation, SSAValue
 
@@ -14,8 +14,8 @@ from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.loop import FuncOp, Space
 from treadle.index.expr import Expr, const
 from treadle.index.linear import depends_on
-from treadle.index.reader import IndexReader
 from treadle.passes.loop.accesses import Access, accesses
+from treadle.passes.loop.frequencies import Unclamped, mean_trips, probability
 from treadle.schedules.digits import digits_of
 from treadle.schedules.op_cost import op_cost
 from treadle.schedules.search.cache_traffic import Node, Touch, reuse_of
@@ -50,23 +50,13 @@ class _Counts:
         self.stores += other.stores * times
 
 
-class _Unclamped(IndexReader):
-    """Reads an index as if it were not clamped: as far as tiles do not overhang, it is not."""
-
-    def read(self, value: SSAValue) -> Expr:
-        op = value.owner
-        if isinstance(op, arith.MinSIOp | arith.MaxSIOp):
-            return self.read(op.rhs if isinstance(op.lhs.owner, arith.ConstantOp) else op.lhs)
-        return super().read(value)
-
-
 class _Counter:
     """Walks a kernel once."""
 
     def __init__(self) -> None:
         self.bodies: list[Body] = []
         self.roots: list[Node | Touch] = []
-        self._reader = _Unclamped()
+        self._reader = Unclamped()
         self._loops: list[tuple[SSAValue, float, bool]] = []
         """The loops around: variable, trips, whether unrolled."""
         self._children = [self.roots]
@@ -90,7 +80,7 @@ class _Counter:
         return counts
 
     def _loop(self, loop: scf.ForOp, counts: _Counts, executions: float) -> None:
-        trips, variable = self._mean_trips(loop), loop.body.block.args[0]
+        trips, variable = mean_trips(loop, self._reader), loop.body.block.args[0]
         unrolled = _UNROLL in loop.attributes
         node = Node(variable, trips)
         self._children[-1].append(node)
@@ -107,7 +97,7 @@ class _Counter:
         self._children.pop()
 
     def _branches(self, op: scf.IfOp, counts: _Counts, executions: float) -> None:
-        likely = self._probability(op.cond)
+        likely = probability(op.cond, self._reader)
         for region, part in ((op.true_region, likely), (op.false_region, 1 - likely)):
             if not region.blocks or part == 0:
                 continue
@@ -155,38 +145,6 @@ class _Counter:
             if not any(depends_on(index, variable) for index in indices):
                 times /= trips
         return times
-
-    def _mean_trips(self, loop: scf.ForOp) -> float:
-        """The trip count of a loop; of bounds that depend on other variables, at the middle of their range."""
-        (lo, first), (end, last) = self._reader.read(loop.lb).range(), self._reader.read(loop.ub).range()
-        step = self._reader.read(loop.step).as_int() or 1
-        if lo is None or first is None or end is None or last is None:
-            return 1.0
-        return max(1.0, ((end + last) / 2 - (lo + first) / 2) / step)
-
-    def _probability(self, condition: SSAValue) -> float:
-        """The probability of a condition, if each value of the index that it compares is equally likely."""
-        op = condition.owner
-        if isinstance(op, arith.AndIOp):
-            return self._probability(op.lhs) * self._probability(op.rhs)
-        if not isinstance(op, arith.CmpiOp) or not isinstance(op.lhs.type, IndexType):
-            return 1.0
-        comparisons = self._reader.comparisons(op)
-        if comparisons is None or len(comparisons) != 1:
-            return 1.0
-        return _part(comparisons[0].kind, comparisons[0].difference.range())
-
-
-def _part(kind: str, bounds: tuple[int | None, int | None]) -> float:
-    """The fraction of a range of integers for which a comparison with 0 is true."""
-    lo, hi = bounds
-    if lo is None or hi is None:
-        return 1.0
-    size = hi - lo + 1
-    below = min(max(0 - lo, 0), size)
-    zero = 1 if lo <= 0 <= hi else 0
-    counted = {"slt": below, "sle": below + zero, "sgt": size - below - zero, "sge": size - below, "eq": zero}
-    return counted.get(kind, size - zero) / size
 
 
 def _accumulates(access: Access, op: Operation) -> bool:
