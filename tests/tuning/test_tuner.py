@@ -18,9 +18,10 @@ import pytest
 import treadle
 from tests.tuning.small_model import write_model
 from treadle.compile_options import CompileOptions
+from treadle.dialects.schedule import UseAttr
 from treadle.errors import TreadleError
 from treadle.host import hardware_of, host_target
-from treadle.passes.schedule.anchor import anchor_of
+from treadle.passes.schedule.schedule_select import default_schedule
 from treadle.schedules.search import appended_lines
 from treadle.schedules.search.database import Database
 from treadle.schedules.templates import TEMPLATES
@@ -28,7 +29,6 @@ from treadle.tools.treadle_cli import main
 from treadle.tuning import candidates, tuner
 from treadle.tuning.measure import Comparison, Timing
 from treadle.tuning.model import tasks_of_model, tune
-from treadle.tuning.tasks import candidates_of, canonical, default_candidate
 from treadle.tuning.tuner import Group
 
 
@@ -78,16 +78,17 @@ def test_equal_groups_are_one_task(model: Path) -> None:
     assert [len(task.constants) for task in tasks] == [1, 0]
 
 
-def test_candidates_are_legal_and_hold_the_default(model: Path) -> None:
+def test_every_schedule_of_the_templates_is_one_candidate(model: Path) -> None:
     target = host_target()
     for task in tasks_of_model(model, target, {}, CompileOptions()):
-        every = candidates_of(task, target)
-        assert canonical(task, default_candidate(task, target), target) in every
-        assert len({str(each) for each in every}) == len(every)
-        templates = {each.template for each in every}
-        assert templates >= {default_candidate(task, target).template}
-        for each in every[:: max(1, len(every) // 20)]:
-            TEMPLATES[each.template].check(anchor_of(task.program.fused), each.choices, target, "test")
+        anchor, default = task.search.anchor, task.search.replay(task.default)
+        assert default == default_schedule(task.program.fused, target)
+        kernels = [default, *map(task.search.replay, task.search.distinct(known=[task.default]))]
+        assert len(set(kernels)) == len(kernels)
+        fitting = [TEMPLATES[program.sym_name.data] for program in task.search.programs]
+        assert {t.name for t in fitting} == {t.name for t in TEMPLATES.values() if t.kind == "cpu" and t.fits(anchor)}
+        spaces = [UseAttr.get(t.name, choices) for t in fitting for choices in t.candidates(anchor, target)]
+        assert sorted(map(str, kernels)) == sorted(map(str, spaces))
 
 
 def test_a_search_keeps_what_it_measured(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -104,7 +105,7 @@ def test_a_search_keeps_what_it_measured(model: Path, tmp_path: Path, capfd: pyt
         if group.confirmed:
             assert entry is not None
             assert group.best is not None
-            assert entry.use == group.best.use
+            assert entry.schedule == group.task.search.replay(group.best)
             assert entry.record.us < 0.98 * entry.record.default_us
     x = np.random.default_rng(1).standard_normal((20, 48)).astype(np.float32)
     with treadle.compile(model) as plain, treadle.compile(model, database=tmp_path / "db") as tuned:

@@ -13,6 +13,7 @@ from rich.console import Console
 from treadle.api import resolve_target
 from treadle.compile_options import CompileOptions, parse_precision
 from treadle.passes.schedule.anchor import anchor_of
+from treadle.passes.schedule.schedule_select import default_schedule
 from treadle.schedules.default_template import is_allowed
 from treadle.schedules.space import values_text
 from treadle.schedules.template import Anchor, Template
@@ -21,7 +22,7 @@ from treadle.shapes import normalized
 from treadle.target import Target
 from treadle.tools.arguments import parse_shapes
 from treadle.tuning.model import tasks_of_model
-from treadle.tuning.tasks import Task, default_candidate
+from treadle.tuning.tasks import GroupTask
 
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 
@@ -38,10 +39,10 @@ def schedules_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def _lines(task: Task, target: Target, *, limits: bool) -> Iterator[str]:
+def _lines(task: GroupTask, target: Target, *, limits: bool) -> Iterator[str]:
     anchor = anchor_of(task.program.fused)
     yield f"{task}, {task.count} {'group' if task.count == 1 else 'groups'}"
-    yield f"  default {default_candidate(task, target)}"
+    yield f"  default {default_schedule(task.program.fused, target)}"
     for template in TEMPLATES.values():
         if is_allowed(template, anchor, target) and template.fits(anchor):
             yield from _of_template(template, anchor, target, limits=limits)

@@ -16,28 +16,15 @@ from treadle.backends.program import read_program
 from treadle.compiler import lower
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
-from treadle.dialects.schedule import Choice, UseAttr
+from treadle.dialects.schedule import ProgramOp
 from treadle.errors import TreadleError
 from treadle.passes.loop.count_work import count_work
 from treadle.passes.schedule.group_program import group_of
+from treadle.passes.schedule.schedule_select import add_program
+from treadle.schedules.search.candidate import Candidate
+from treadle.schedules.search.programs import taken
 from treadle.schedules.search.work import Work
 from treadle.target import Target
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A template and the value of each of its knobs."""
-
-    template: str
-    choices: Mapping[str, Choice]
-
-    @property
-    def use(self) -> UseAttr:
-        """The group's schedule attribute for this candidate."""
-        return UseAttr.get(self.template, dict(self.choices))
-
-    def __str__(self) -> str:
-        return str(self.use)
 
 
 @dataclass(frozen=True)
@@ -61,11 +48,16 @@ class Built:
     error: str | None = None
 
 
-def printed(text: str, candidate: Candidate, target_text: str) -> Printed:
-    """Lowers a group's program, given as text, with the candidate's schedule; a bad candidate has an `error`."""
+def printed(text: str, programs: Mapping[str, str], candidate: Candidate, target_text: str) -> Printed:
+    """Lowers a candidate of a group; one that is not legal has an `error`.
+
+    text, programs: of the group, and of its schedule programs by name, since modules do not travel between processes
+    """
     target, context = Target.parse(target_text), treadle_context()
     module = Parser(context, text).parse_module()
-    group_of(module).schedule = candidate.use
+    (op,) = Parser(context, programs[candidate.program]).parse_module().body.block.ops
+    assert isinstance(op, ProgramOp)
+    group_of(module).schedule = add_program(module, taken(op, candidate.decisions))
     try:
         lower(context, module, target, after="schedule", to="loops")
         (kernel,) = [op for op in module.walk() if isinstance(op, FuncOp)]
@@ -104,4 +96,4 @@ def _notes(error: TreadleError) -> list[str]:
     return getattr(error, "__notes__", [])
 
 
-__all__ = ["ENTRY", "Built", "Candidate", "Printed", "built", "printed"]
+__all__ = ["ENTRY", "Built", "Printed", "built", "printed"]

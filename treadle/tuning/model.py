@@ -17,7 +17,7 @@ from treadle.target import Target
 from treadle.tuning.child_pool import ChildPool
 from treadle.tuning.cluster import cluster
 from treadle.tuning.measure import LocalMeasurer, Measurer, RemoteMeasurer
-from treadle.tuning.tasks import Task, tasks_of
+from treadle.tuning.tasks import GroupTask, tasks_of
 from treadle.tuning.tuner import Group, Options, Show, Tuner
 from treadle.tuning.workers import Workers, this_machine
 
@@ -94,11 +94,11 @@ def _workers(executor: Executor | None, scheduler: str | None) -> Generator[Work
 
 def tasks_of_model(
     model: Path, target: Target, shapes: Shapes, options: CompileOptions, groups: Sequence[str] = ()
-) -> list[Task]:
+) -> list[GroupTask]:
     """The tasks of the model's groups, or of those whose labels contain one of some words; TreadleError if there are
     none."""
     module = lowered_module(CompileRequest(model, target, shapes, options=options), "fuse")
-    tasks = tasks_of(module)
+    tasks = tasks_of(module, target)
     chosen = [task for task in tasks if not groups or any(word in task.label for word in groups)]
     if not chosen:
         raise TreadleError(f"no group is called {' or '.join(groups)}", model, [task.label for task in tasks])

@@ -1,9 +1,11 @@
-"""Tuning tasks of a model: its distinct groups, and the schedules that the templates have for each."""
+"""Tuning tasks of a model: its distinct groups, and the schedule programs for each."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp
@@ -11,23 +13,30 @@ from xdsl.dialects.func import FuncOp
 from treadle.backends.buffers import TensorSpec
 from treadle.dialects.graph import FusedOp
 from treadle.dialects.graph.dtypes import numpy_dtype
+from treadle.dialects.schedule import ProgramOp
 from treadle.errors import TreadleError
 from treadle.passes.schedule.anchor import anchor_of
 from treadle.passes.schedule.group_program import GroupProgram, group_program
 from treadle.passes.schedule.schedule_select import default_schedule
-from treadle.schedules.default_template import is_allowed
+from treadle.schedules.search.candidate import Candidate, Task
+from treadle.schedules.search.programs import template_program, template_programs
+from treadle.schedules.template import Anchor
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
-from treadle.tuning.candidates import Candidate
+
+ProgramsOf: TypeAlias = Callable[[Anchor, Target], Sequence[ProgramOp]]
+"""Gives the schedule programs among which an anchor's schedule is searched."""
 
 
 @dataclass(frozen=True)
-class Task:
+class GroupTask:
     """A group to be tuned, and the number of groups of the model that are equal to it.
 
     text:   the program as text, for other processes
     count:  equal groups, this one included
     constants: the numbers of the inputs that are weights
+    search: its anchor and the schedule programs
+    default: the candidate that gives the schedule without a search
     """
 
     digest: str
@@ -38,51 +47,37 @@ class Task:
     outputs: tuple[TensorSpec, ...]
     constants: tuple[int, ...]
     program: GroupProgram
+    search: Task
+    default: Candidate
 
     def __str__(self) -> str:
         shapes = " x ".join("x".join(map(str, spec.shape)) for spec in self.outputs)
         return f"{self.label} {shapes}"
 
 
-def tasks_of(module: ModuleOp) -> list[Task]:
+def tasks_of(module: ModuleOp, target: Target, programs_of: ProgramsOf = template_programs) -> list[GroupTask]:
     """The tasks of a module after stage `fuse`, in the order of their first groups."""
     counts: Counter[str] = Counter()
-    programs: dict[str, GroupProgram] = {}
+    groups: dict[str, GroupProgram] = {}
     for fused in [op for op in module.walk() if isinstance(op, FusedOp)]:
-        program = group_program(fused)
-        digest = program.digest()
+        group = group_program(fused)
+        digest = group.digest()
         counts[digest] += 1
-        programs.setdefault(digest, program)
-    return [_task(digest, program, counts[digest]) for digest, program in programs.items()]
+        groups.setdefault(digest, group)
+    return [_task(digest, group, counts[digest], target, programs_of) for digest, group in groups.items()]
 
 
-def default_candidate(task: Task, target: Target) -> Candidate:
-    """The schedule without a search. Raises what `default_schedule` raises."""
-    use = default_schedule(task.program.fused, target)
-    return Candidate(use.template.data, use.knobs())
+def _search(fused: FusedOp, target: Target, programs_of: ProgramsOf) -> tuple[Task, Candidate]:
+    """The programs of a group, the default schedule's among them, and that schedule as a candidate."""
+    anchor, use = anchor_of(fused), default_schedule(fused, target)
+    programs = list(programs_of(anchor, target))
+    if all(program.sym_name.data != use.template.data for program in programs):
+        programs.append(template_program(TEMPLATES[use.template.data], anchor, target))
+    task = Task(anchor, target, tuple(programs))
+    return task, task.candidate(use)
 
 
-def candidates_of(task: Task, target: Target) -> list[Candidate]:
-    """Every combination of parameters of every template that fits and has the anchor's precision, without duplicates.
-
-    Combinations that give the same kernel are duplicates. The order is that of the templates and their knobs.
-    """
-    anchor = anchor_of(task.program.fused)
-    found: list[Candidate] = []
-    for template in TEMPLATES.values():
-        if not is_allowed(template, anchor, target) or not template.fits(anchor):
-            continue
-        found += [Candidate(template.name, choices) for choices in template.candidates(anchor, target)]
-    return found
-
-
-def canonical(task: Task, candidate: Candidate, target: Target) -> Candidate:
-    """The candidate of `candidates_of` that gives the same kernel."""
-    template = TEMPLATES[candidate.template]
-    return Candidate(template.name, template.canonical(anchor_of(task.program.fused), candidate.choices, target))
-
-
-def _task(digest: str, program: GroupProgram, count: int) -> Task:
+def _task(digest: str, program: GroupProgram, count: int, target: Target, programs_of: ProgramsOf) -> GroupTask:
     main = program.module.body.block.first_op
     if not isinstance(main, FuncOp):
         raise TreadleError("the program has no @main", "tune")
@@ -95,7 +90,10 @@ def _task(digest: str, program: GroupProgram, count: int) -> Task:
         )
         for kind, types in (("input", inputs), ("output", outputs))
     ]
-    return Task(digest, program.label, program.text(), count, specs[0], specs[1], program.constants, program)
+    search, default = _search(program.fused, target, programs_of)
+    return GroupTask(
+        digest, program.label, program.text(), count, specs[0], specs[1], program.constants, program, search, default
+    )
 
 
-__all__ = ["Task", "candidates_of", "canonical", "default_candidate", "tasks_of"]
+__all__ = ["GroupTask", "ProgramsOf", "tasks_of"]

@@ -8,14 +8,18 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 
+from treadle.dialects.schedule import ProgramOp, UseAttr
 from treadle.errors import TreadleError
 from treadle.schedules.search.analytic import cpu_seconds
 from treadle.schedules.search.appended_lines import Room
-from treadle.schedules.search.database import Database, Record, Trial
-from treadle.schedules.search.proposals import Combination, Proposals, ranked
-from treadle.tuning.candidates import Built, Candidate, Printed, built, printed
+from treadle.schedules.search.candidate import Candidate
+from treadle.schedules.search.database import Database, Record
+from treadle.schedules.search.programs import taken
+from treadle.schedules.search.proposals import Proposals, ranked
+from treadle.schedules.search.trials import Trial
+from treadle.tuning.candidates import Built, Printed, built, printed
 from treadle.tuning.measure import Comparison, Measurer, Timing
-from treadle.tuning.tasks import Task, candidates_of, canonical, default_candidate
+from treadle.tuning.tasks import GroupTask
 from treadle.tuning.workers import Failed, Workers
 
 DRAWN = 48
@@ -35,8 +39,7 @@ less."""
 class Group:
     """The state of one task's search. Times are seconds of one kernel."""
 
-    task: Task
-    default: Candidate
+    task: GroupTask
     default_seconds: float | None = None
     best: Candidate | None = None
     best_seconds: float | None = None
@@ -48,6 +51,11 @@ class Group:
     gains: list[float] = field(default_factory=list[float])
     confirmed: bool | None = None
     """Whether the best schedule was faster than the default in the last timing; None before that timing."""
+
+    @property
+    def default(self) -> Candidate:
+        """The schedule without a search."""
+        return self.task.default
 
     @property
     def weight(self) -> float:
@@ -86,15 +94,15 @@ class Tuner:
 
     def __init__(
         self,
-        tasks: Sequence[Task],
+        tasks: Sequence[GroupTask],
         database: Database,
         options: Options,
         workers: Workers,
         measurer: Measurer,
         show: Show = lambda groups, current: None,
     ):
+        self.groups = [Group(task) for task in tasks]
         target = workers.machine.target
-        self.groups = [Group(task, canonical(task, default_candidate(task, target), target)) for task in tasks]
         self._target, self._database, self._options = target, database, options
         self._workers, self._measurer, self._show = workers, measurer, show
         self._room = Room(database.folder)
@@ -133,7 +141,7 @@ class Tuner:
 
     def _resume(self, group: Group) -> None:
         """Restores a group's state from the records of an earlier search: rounds are drawn again, times are read."""
-        known = self._database.trials(group.task.digest, self._hardware)
+        known = self._database.trials(group.task.digest, self._hardware, _texts(group.task))
         for number in range(max((trial.round for trial in known), default=-1) + 1):
             trials = [trial for trial in known if trial.round == number]
             if number == 0 and trials:
@@ -142,7 +150,7 @@ class Tuner:
                 self._draw(group)
                 self._absorb(group, trials)
             for trial in trials:
-                self._proposals(group).drop((trial.template, trial.choices))
+                self._proposals(group).drop(Candidate(trial.program, trial.decisions))
 
     def _first(self, group: Group) -> None:
         """Times the default schedule, which gives the group's part of the model's time."""
@@ -160,12 +168,11 @@ class Tuner:
         self._show(self.groups, group)
         assert group.best is not None
         drawn = self._draw(group)
-        texts = self._print(group.task, [Candidate(template, choices) for template, choices in drawn])
-        works = {str(each.candidate): each for each in texts}
+        texts = {each.candidate: each for each in self._print(group.task, drawn)}
         group.ranked += len(drawn)
-        order = ranked(drawn, lambda each: self._predicted(works[str(Candidate(*each))]))[:MEASURED]
+        order = ranked(drawn, lambda each: self._predicted(texts[each]))[:MEASURED]
         best = self._print(group.task, [group.best])
-        builds = self._build([*best, *(works[str(Candidate(*each))] for each, _ in order)])
+        builds = self._build([*best, *(texts[each] for each, _ in order)])
         reference, *timings = self._measure(group.task, builds, _ROUND_SECONDS) if order else [Timing()]
         trials = [
             _trial(build.candidate, group.rounds + 1, timing, reference.seconds, predicted)
@@ -178,8 +185,8 @@ class Tuner:
             self._keep(group)
         self._show(self.groups, group)
 
-    def _draw(self, group: Group) -> list[Combination]:
-        return self._proposals(group).draw(DRAWN, [] if group.best is None else [_combination(group.best)])
+    def _draw(self, group: Group) -> list[Candidate]:
+        return self._proposals(group).draw(DRAWN, [] if group.best is None else [group.best])
 
     def _absorb_default(self, group: Group, trial: Trial) -> None:
         group.trials += 1
@@ -197,7 +204,7 @@ class Tuner:
             # Relative to the best schedule's time in the same run: the machine may have become slower since the first.
             seconds = trial.us / trial.reference_us * before
             if seconds < (group.best_seconds or before):
-                group.best = Candidate(trial.template, trial.choices)
+                group.best = Candidate(trial.program, trial.decisions)
                 group.best_seconds, group.confirmed = seconds, None
         group.trials += len(trials)
         group.failures += sum(trial.error is not None for trial in trials)
@@ -231,20 +238,21 @@ class Tuner:
             sources=self._workers.machine.sources[:12],
             date=datetime.now(UTC).strftime("%Y-%m-%d"),
         )
-        self._database.write(group.task.program.module, group.task.digest, group.best.use, record)
+        self._database.write(group.task.program.module, group.task.digest, _schedule(group.task, group.best), record)
 
     def _proposals(self, group: Group) -> Proposals:
         if group.proposals is None:
-            every = [_combination(each) for each in candidates_of(group.task, self._target)]
+            every = group.task.search.distinct(known=[group.default])
             group.proposals = Proposals(every, f"{self._options.seed} {group.task.digest}")
-            group.proposals.drop(_combination(group.default))
         return group.proposals
 
     def _predicted(self, text: Printed) -> float | None:
         return None if text.work is None else cpu_seconds(text.work, self._target)
 
-    def _print(self, task: Task, candidates: Sequence[Candidate]) -> list[Printed]:
-        texts = self._workers.call_all(partial(printed, task.text, target_text=str(self._target)), candidates)
+    def _print(self, task: GroupTask, candidates: Sequence[Candidate]) -> list[Printed]:
+        programs = {name: str(program) for name, program in task.search.by_name.items()}
+        lowered = partial(printed, task.text, programs, target_text=str(self._target))
+        texts = self._workers.call_all(lowered, candidates)
         return [
             Printed(candidate, error=text.reason) if isinstance(text, Failed) else text
             for candidate, text in zip(candidates, texts, strict=True)
@@ -257,7 +265,7 @@ class Tuner:
             for text, build in zip(texts, builds, strict=True)
         ]
 
-    def _measure(self, task: Task, builds: Sequence[Built], seconds: float) -> list[Timing]:
+    def _measure(self, task: GroupTask, builds: Sequence[Built], seconds: float) -> list[Timing]:
         """Times libraries while nothing else runs: builds have ended."""
         ready = [each for each in builds if each.error is None]
         found = {id(each): Timing(error=each.error) for each in builds if each.error is not None}
@@ -270,7 +278,8 @@ class Tuner:
         return [found[id(each)] for each in builds]
 
     def _remember(self, group: Group, trials: Sequence[Trial]) -> None:
-        self._database.add_trials(group.task.digest, group.task.label, self._hardware, trials, self._room)
+        task = group.task
+        self._database.add_trials(task.digest, task.label, self._hardware, trials, self._room, _texts(task))
 
 
 def _trial(
@@ -279,7 +288,7 @@ def _trial(
     us, reference_us, predicted_us = (
         None if seconds is None else round(seconds * 1e6, 2) for seconds in (timing.seconds, reference, predicted)
     )
-    return Trial(candidate.template, candidate.choices, number, us, reference_us, predicted_us, timing.error)
+    return Trial(candidate.program, candidate.decisions, number, us, reference_us, predicted_us, timing.error)
 
 
 def model_seconds(groups: Sequence[Group]) -> tuple[float, float]:
@@ -288,8 +297,20 @@ def model_seconds(groups: Sequence[Group]) -> tuple[float, float]:
     return default, sum(group.weight for group in groups)
 
 
-def _combination(candidate: Candidate) -> Combination:
-    return candidate.template, candidate.choices
+def _texts(task: GroupTask) -> dict[str, str]:
+    """The texts of the programs that are no template's."""
+    programs = task.search.by_name
+    return {name: str(program) for name, program in programs.items() if program.template is None}
+
+
+def _schedule(task: GroupTask, candidate: Candidate) -> UseAttr | ProgramOp:
+    """What a database says of a candidate: a template with its choices, or the program with its decisions."""
+    replayed = task.search.replay(candidate)
+    return (
+        replayed
+        if isinstance(replayed, UseAttr)
+        else taken(task.search.by_name[candidate.program], candidate.decisions)
+    )
 
 
 __all__ = ["Group", "Options", "Tuner", "model_seconds"]

@@ -8,16 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.parser import Parser
 
 from tests.helpers.graphs import Graph
 from treadle.compiler import lower
 from treadle.dialects.graph import FusedOp, MatmulOp
 from treadle.dialects.registry import treadle_context
-from treadle.dialects.schedule import UseAttr
+from treadle.dialects.schedule import ProgramOp, UseAttr
 from treadle.errors import TreadleError
 from treadle.passes.schedule.group_program import group_program
-from treadle.schedules.search.database import Database, Record, Trial, read_entry
+from treadle.schedules.search.database import Database, Record, read_entry
 from treadle.schedules.search.database_files import open_database, slug
+from treadle.schedules.search.programs import taken
+from treadle.schedules.search.trials import Trial
 from treadle.target import Target
 
 USE = UseAttr.get("matmul_cpu", {"rows": 4, "chunk": 8, "pack": True})
@@ -40,10 +43,62 @@ def test_an_entry_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert path.relative_to(tmp_path).as_posix() == f"a-processor-r-2-cores/matmul-{digest}.mlir"
     entry = Database(tmp_path).find(digest, RECORD.hardware)
     assert entry is not None
-    assert (entry.use, entry.record, entry.path) == (USE, RECORD, path)
+    assert (entry.schedule, entry.record, entry.path) == (USE, RECORD, path)
     assert Database(tmp_path).find("0" * 12, RECORD.hardware) is None
     assert Database(tmp_path).find(digest, "another") is None
     assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+NEST = """
+schedule.program @tiled for "cpu" {
+  %i, %j, %k = schedule.axes 2 spatial, 1 reduction
+  %t = schedule.sample "rows" from [2, 4]
+  %i0, %i1 = schedule.split %i by (%t)
+  schedule.arrange block(%i0) loop(%k) repeat(%i1, %j)
+}
+"""
+
+
+def nest() -> ProgramOp:
+    (found,) = Parser(treadle_context(), NEST).parse_module().body.block.ops
+    assert isinstance(found, ProgramOp)
+    return found
+
+
+def test_a_program_stands_beside_its_group(tmp_path: Path) -> None:
+    module, digest = program()
+    schedule = taken(nest(), {"rows": 4})
+    path = Database(tmp_path).write(module, digest, schedule, RECORD)
+    entry = read_entry(path)
+    assert isinstance(entry.schedule, ProgramOp)
+    assert str(entry.schedule) == str(schedule)
+    text = path.read_text()
+    assert "taken 4" in text
+    assert "schedule @tiled" in text
+    assert nest().samples[0].decision is None
+
+
+def test_a_group_whose_program_is_missing_is_named(tmp_path: Path) -> None:
+    module, digest = program()
+    path = Database(tmp_path).write(module, digest, taken(nest(), {"rows": 4}), RECORD)
+    path.write_text(path.read_text().replace("schedule @tiled", "schedule @gone"))
+    with pytest.raises(TreadleError, match=r"has no group with a schedule and a schedule\.record"):
+        read_entry(path)
+
+
+def test_trials_of_a_program_that_has_changed_are_left_out(tmp_path: Path) -> None:
+    """A text stands before the first trial of its program, and again when it has changed."""
+    database, first, second = Database(tmp_path), str(nest()), NEST.replace("[2, 4]", "[2, 4, 8]")
+    old, new, other = (Trial("tiled", {"rows": 2}, us=time) for time in (5.0, 4.0, 3.0))
+    plain = Trial("matmul_cpu", {"rows": 4}, us=2.0)
+    for trials, text in (([old, plain], first), ([new], second), ([other], second)):
+        database.add_trials("0" * 12, "matmul", "b", trials, programs={"tiled": text})
+    assert database.trials("0" * 12, "b") == [old, plain, new, other]
+    assert database.trials("0" * 12, "b", {"tiled": second}) == [plain, new, other]
+    assert database.trials("0" * 12, "b", {"tiled": first}) == [old, plain]
+    assert database.trials("0" * 12, "b", {}) == [plain]
+    (path,) = (tmp_path / "b").iterdir()
+    assert path.read_text().count('"text"') == 2
 
 
 def test_a_later_entry_takes_the_place_of_the_first(tmp_path: Path) -> None:
@@ -51,7 +106,7 @@ def test_a_later_entry_takes_the_place_of_the_first(tmp_path: Path) -> None:
     first = Database(tmp_path).write(module, digest, USE, RECORD)
     other = UseAttr.get("matmul_cpu", {"rows": 8, "chunk": 8, "pack": False})
     assert Database(tmp_path).write(module, digest, other, RECORD) == first
-    assert read_entry(first).use == other
+    assert read_entry(first).schedule == other
 
 
 def test_hardware_lies_side_by_side(tmp_path: Path) -> None:
@@ -87,7 +142,7 @@ def test_trials_are_lines_and_a_broken_one_is_left_out(tmp_path: Path) -> None:
     database.add_trials("0" * 12, "matmul", "b", trials[:1])
     (path,) = (tmp_path / "b").iterdir()
     with path.open("a") as file:
-        file.write('{"template": "matmul_cpu", "choi')
+        file.write('{"program": "matmul_cpu", "deci')
     database.add_trials("0" * 12, "matmul", "b", trials[1:])
     assert database.trials("0" * 12, "b") == trials
     assert len(path.read_text().splitlines()) == 2, "the line that a killed writer left is cut off"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from tests.schedules.search.anchors import ANCHORS, anchor
-from treadle.dialects.schedule import Choice, ProgramOp, SampleOp, TemplateOp
+from treadle.dialects.schedule import Choice, ProgramOp, SampleOp, TemplateOp, UseAttr
 from treadle.errors import TreadleError
 from treadle.passes.schedule.anchor import anchor_of
 from treadle.schedules.search.programs import decisions_of, enumerate_program, replay, template_program
@@ -30,12 +30,18 @@ QUICK = (
 )
 
 
+def use(program: ProgramOp, decisions: Mapping[str, Choice], of: Anchor, target: Target) -> UseAttr:
+    found = replay(program, decisions, of, target)
+    assert isinstance(found, UseAttr)
+    return found
+
+
 def same(template_name: str, of: Anchor, target: Target) -> None:
     template = TEMPLATES[template_name]
     program = template_program(template, of, target)
     program.verify()
     space = list(template.space(of, target))
-    replayed = [replay(program, decisions, of, target).knobs() for decisions in enumerate_program(program, of, target)]
+    replayed = [use(program, decisions, of, target).knobs() for decisions in enumerate_program(program, of, target)]
     assert replayed == space
     assert space
 

@@ -12,15 +12,14 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.graph import FusedOp
 from treadle.dialects.loop import KernelOp
-from treadle.dialects.schedule import Choice, ProgramOp
+from treadle.dialects.schedule import ProgramOp
 from treadle.errors import TreadleError
 from treadle.passes.schedule.anchor import anchor_of
 from treadle.passes.schedule.schedule_select import check_use
 from treadle.schedules.nest.kernel import nest_kernel
-from treadle.schedules.nest.replay import nest_of
-from treadle.schedules.nest.workload import workload_of
+from treadle.schedules.nest.nest import Nest
 from treadle.schedules.search.programs import decisions_of, replay
-from treadle.schedules.template import Anchor, has_elements
+from treadle.schedules.template import Anchor
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
 
@@ -81,18 +80,9 @@ def _kernel(fused: FusedOp, anchor: Anchor, target: Target, programs: Mapping[st
         if program is None:
             accepted = [f"@{name}" for name in programs] or "a schedule.program in the module"
             raise TreadleError(f"there is no schedule program @{schedule.string_value()}", where, accepted)
-        decisions = decisions_of(program)
-        if program.template is None:
-            return _nest(program, decisions, anchor, target, label)
-        schedule = replay(program, decisions, anchor, target)
+        schedule = replay(program, decisions_of(program), anchor, target)
+    if isinstance(schedule, Nest):
+        return nest_kernel(anchor, schedule, label)
     assert schedule is not None
     check_use(fused, schedule, target, where)
     return TEMPLATES[schedule.template.data].build(anchor, schedule.knobs(), target, label)
-
-
-def _nest(program: ProgramOp, decisions: Mapping[str, Choice], anchor: Anchor, target: Target, label: str) -> KernelOp:
-    """A kernel from a nest of levels."""
-    if not has_elements(anchor):
-        where = f"schedule program @{program.sym_name.data}"
-        raise TreadleError("it schedules no empty tensor", where, "extents from 1 upwards")
-    return nest_kernel(anchor, nest_of(program, decisions, workload_of(anchor), target), label)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, StringAttr, SymbolRefAttr
+from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.graph import FusedOp
 from treadle.dialects.location import location_of
-from treadle.dialects.schedule import UseAttr
+from treadle.dialects.schedule import ProgramOp, UseAttr
 from treadle.errors import TreadleError
 from treadle.host import hardware_of
 from treadle.passes.schedule.anchor import anchor_of
@@ -20,6 +23,7 @@ from treadle.passes.schedule.group_program import group_program
 from treadle.schedules.default_template import default_template
 from treadle.schedules.search.database import Database
 from treadle.schedules.search.database_files import open_database, slug
+from treadle.schedules.search.programs import decisions_of, replay
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
 
@@ -36,8 +40,9 @@ class ScheduleSelectPass(ModulePass):
     %y = graph.fused "matmul" { ... } schedule #schedule.use<"matmul_cpu", {rows = 8, chunk = 64, pack = false}> : ...
     ```
     target: the text of a target, `cpu` or `sm_80` and so on.
-    database: the folder of tuned schedules. An entry that cannot be used, since it is damaged or today's templates
-        reject it, is named in a warning on stderr, and the default is taken.
+    database: the folder of tuned schedules. A program of an entry is put into the module, and the group names it. An
+        entry that cannot be used, since it is damaged or is not legal today, is named in a warning on stderr, and the
+        default is taken.
     """
 
     name = "schedule-select"
@@ -50,7 +55,8 @@ class ScheduleSelectPass(ModulePass):
         for fused in [inner for inner in op.walk() if isinstance(inner, FusedOp)]:
             if fused.schedule is None:
                 found = None if tuned is None else tuned_schedule(fused, target, tuned)
-                fused.schedule = default_schedule(fused, target) if found is None else found
+                found = found or default_schedule(fused, target)
+                fused.schedule = found if isinstance(found, UseAttr) else add_program(op, found)
 
 
 def default_schedule(fused: FusedOp, target: Target) -> UseAttr:
@@ -62,17 +68,50 @@ def default_schedule(fused: FusedOp, target: Target) -> UseAttr:
     raise TreadleError(f"no template for {target.name} schedules {anchor.name} of {anchor.type}", location_of(anchor))
 
 
-def tuned_schedule(fused: FusedOp, target: Target, database: Database) -> UseAttr | None:
+def tuned_schedule(fused: FusedOp, target: Target, database: Database) -> UseAttr | ProgramOp | None:
     """The group's decision in a database; None if it has none, or one that is not legal, with a warning on stderr."""
     try:
         entry = database.find(group_program(fused).digest(), hardware_of(target))
         if entry is None:
             return None
-        check_use(fused, entry.use, target, str(entry.path))
+        where = str(entry.path)
+        if isinstance(entry.schedule, UseAttr):
+            check_use(fused, entry.schedule, target, where)
+        else:
+            check_program(fused, entry.schedule, target, where)
     except TreadleError as error:
         print(f"warning: group {fused.label.data!r} takes its default schedule: {error}", file=sys.stderr)
         return None
-    return entry.use
+    return entry.schedule
+
+
+def add_program(module: ModuleOp, program: ProgramOp) -> SymbolRefAttr:
+    """Puts a copy of a program in front of a module's functions, under a name that is free; its symbol.
+
+    A program that the module has already is not added again.
+    """
+    block = module.body.block
+    known = {op.sym_name.data: op for op in block.ops if isinstance(op, ProgramOp)}
+    taken = {op.sym_name.data for op in block.ops if isinstance(op, ProgramOp | FuncOp)}
+    copy, name = program.clone(), program.sym_name.data
+    for number in count(1):
+        if name in known and known[name].is_structurally_equivalent(copy):
+            return SymbolRefAttr(name)
+        if name not in taken:
+            break
+        name = f"{program.sym_name.data}_{number}"
+        copy.sym_name = StringAttr(name)
+    after = next((op for op in block.ops if not isinstance(op, ProgramOp)), None)
+    Rewriter.insert_op(copy, InsertPoint.at_end(block) if after is None else InsertPoint.before(after))
+    return SymbolRefAttr(name)
+
+
+def check_program(fused: FusedOp, program: ProgramOp, target: Target, where: str) -> None:
+    """TreadleError unless a program and the decisions that it has taken are legal for a group."""
+    try:
+        replay(program, decisions_of(program), anchor_of(fused), target)
+    except TreadleError as error:
+        raise TreadleError(error.message, where, error.accepted) from error
 
 
 def check_use(fused: FusedOp, use: UseAttr, target: Target, where: str) -> None:

@@ -8,23 +8,24 @@ A group is found by the digest in the file's name, which does not depend on the 
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, ModuleOp, StringAttr, f64
+from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, ModuleOp, StringAttr, SymbolRefAttr, f64
+from xdsl.ir import Operation
 from xdsl.parser import Parser
 from xdsl.utils.exceptions import ParseError, VerifyException
 
 from treadle.dialects.graph import FusedOp
 from treadle.dialects.registry import treadle_context
-from treadle.dialects.schedule import Choice, UseAttr
+from treadle.dialects.schedule import ProgramOp, UseAttr
 from treadle.errors import TreadleError
 from treadle.schedules.search.appended_lines import Room, append_lines
 from treadle.schedules.search.database_files import DatabaseFiles, slug
+from treadle.schedules.search.trials import Trial, read_trials, trial_lines
 
 RECORD = "schedule.record"
 _LABEL_LENGTH = 60
@@ -50,28 +51,14 @@ class Record:
 
 @dataclass(frozen=True)
 class Entry:
-    """A group's best known schedule. `path` is the file that it was read from."""
+    """A group's best known schedule: a template with its choices, or a program all of whose decisions are taken.
 
-    path: Path
-    use: UseAttr
-    record: Record
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A candidate that was tried: its median time in microseconds, or the reason why there is none.
-
-    round: 0 of the default schedule, then 1, 2, ...
-    reference_us: the median of the best one so far, timed together with this one; predicted_us: the cost model's
+    path: the file that it was read from
     """
 
-    template: str
-    choices: Mapping[str, Choice]
-    round: int = 0
-    us: float | None = None
-    reference_us: float | None = None
-    predicted_us: float | None = None
-    error: str | None = None
+    path: Path
+    schedule: UseAttr | ProgramOp
+    record: Record
 
 
 class Database(DatabaseFiles):
@@ -82,11 +69,18 @@ class Database(DatabaseFiles):
         path = self.path_of(digest, hardware)
         return None if path is None else read_entry(path)
 
-    def write(self, module: ModuleOp, digest: str, use: UseAttr, record: Record) -> Path:
-        """Writes a group's schedule, atomically; the program is that of `group_program`."""
+    def write(self, module: ModuleOp, digest: str, schedule: UseAttr | ProgramOp, record: Record) -> Path:
+        """Writes a group's schedule, atomically; the module is that of `group_program`.
+
+        A program, all of whose decisions are taken, stands beside the function, and the group names it.
+        """
         tuned = module.clone()
         (fused,) = [op for op in tuned.walk() if isinstance(op, FusedOp)]
-        fused.schedule = use
+        if isinstance(schedule, UseAttr):
+            fused.schedule = schedule
+        else:
+            fused.schedule = SymbolRefAttr(schedule.sym_name.data)
+            tuned.body.block.insert_ops_before([schedule.clone()], _first(tuned))
         tuned.attributes[RECORD] = _attribute(record)
         folder = self.folder / slug(record.hardware)
         old = self.path_of(digest, record.hardware)
@@ -95,20 +89,28 @@ class Database(DatabaseFiles):
         return path
 
     def add_trials(
-        self, digest: str, label: str, hardware: str, trials: Sequence[Trial], room: Room | None = None
+        self,
+        digest: str,
+        label: str,
+        hardware: str,
+        trials: Sequence[Trial],
+        room: Room | None = None,
+        programs: Mapping[str, str] | None = None,
     ) -> None:
-        """Appends measured candidates, a line each: all of them or none. `room` is for the last ones on a full disk."""
+        """Appends measured candidates, a line each: all of them or none.
+
+        room: for the last ones on a full disk; programs: the texts of those that are no template's
+        """
         found = self.path_of(digest, hardware, ".jsonl")
         name = f"{slug(label)[:_LABEL_LENGTH]}-{digest}.jsonl"
         path = self.folder / slug(hardware) / name if found is None else found
-        lines = "".join(f"{json.dumps(_without_none(asdict(trial)))}\n" for trial in trials)
-        if lines:
-            append_lines(path, lines, room)
+        if trials:
+            append_lines(path, trial_lines(path, trials, programs or {}), room)
 
-    def trials(self, digest: str, hardware: str) -> list[Trial]:
-        """Every candidate that was measured, without lines that are incomplete because their writer was killed."""
+    def trials(self, digest: str, hardware: str, programs: Mapping[str, str] | None = None) -> list[Trial]:
+        """Every candidate that was measured; with `programs`, without those whose program had another text."""
         path = self.path_of(digest, hardware, ".jsonl")
-        return [] if path is None else list(_read_trials(path))
+        return [] if path is None else list(read_trials(path, programs))
 
 
 def read_entry(path: Path) -> Entry:
@@ -123,10 +125,25 @@ def read_entry(path: Path) -> Entry:
         raise TreadleError(f"cannot read: {lines[-1].strip()}", path, _ACCEPTED) from error
     groups = [op for op in module.walk() if isinstance(op, FusedOp)]
     record = module.attributes.get(RECORD)
-    use = groups[0].schedule if len(groups) == 1 else None
-    if not isinstance(record, DictionaryAttr) or not isinstance(use, UseAttr):
+    schedule = _schedule(module, groups[0]) if len(groups) == 1 else None
+    if not isinstance(record, DictionaryAttr) or schedule is None:
         raise TreadleError(f"has no group with a schedule and a {RECORD}", path, _ACCEPTED)
-    return Entry(path, use, _record(record, path))
+    return Entry(path, schedule, _record(record, path))
+
+
+def _schedule(module: ModuleOp, fused: FusedOp) -> UseAttr | ProgramOp | None:
+    """What schedules the group: an attribute, or the program of the module that it names."""
+    schedule = fused.schedule
+    if not isinstance(schedule, SymbolRefAttr):
+        return schedule
+    programs = [op for op in module.body.block.ops if isinstance(op, ProgramOp)]
+    return next((each for each in programs if each.sym_name.data == schedule.string_value()), None)
+
+
+def _first(module: ModuleOp) -> Operation:
+    first = module.body.block.first_op
+    assert first is not None, "a group's module has a function"
+    return first
 
 
 def _attribute(record: Record) -> DictionaryAttr:
@@ -146,40 +163,6 @@ def _record(attribute: DictionaryAttr, path: Path) -> Record:
     return Record(**values)
 
 
-def _read_trials(path: Path) -> Iterator[Trial]:
-    for line in path.read_text(errors="replace").splitlines():
-        try:
-            yield _trial(json.loads(line))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            continue
-
-
-def _trial(found: Mapping[str, Any]) -> Trial:
-    """A trial as JSON says it; ValueError, KeyError or the like for anything else."""
-    choices = {name: _choice(value) for name, value in found["choices"].items()}
-    times = (found.get(name) for name in ("us", "reference_us", "predicted_us"))
-    us, reference, predicted = (None if time is None else float(time) for time in times)
-    error = found.get("error")
-    return Trial(
-        str(found["template"]), choices, int(found["round"]), us, reference, predicted,
-        None if error is None else str(error),
-    )  # fmt: skip
-
-
-def _choice(value: object) -> Choice:
-    """The value of a knob in JSON; ValueError for anything else."""
-    if isinstance(value, int | str):
-        return value
-    numbers = cast("list[object]", value) if isinstance(value, list) else []
-    if not numbers or not all(isinstance(number, int) for number in numbers):
-        raise ValueError(f"{value!r} is no choice")
-    return tuple(cast("list[int]", numbers))
-
-
-def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
 def _write(path: Path, text: str) -> None:
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -193,4 +176,4 @@ def _write(path: Path, text: str) -> None:
         raise TreadleError(f"cannot write: {error.strerror}", path, "a database that can be written") from error
 
 
-__all__ = ["Database", "Entry", "Record", "Trial", "read_entry"]
+__all__ = ["Database", "Entry", "Record", "read_entry"]

@@ -1,25 +1,34 @@
-"""The spaces of templates as schedule programs: a sample for each knob that is free, and one instruction."""
+"""Schedule programs and decisions: what they give, with which decisions they do, and templates' spaces as programs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import product
+from typing import TypeAlias
 
+from xdsl.dialects.builtin import DenseArrayBase, i64
 from xdsl.ir import SSAValue
 
 from treadle.dialects.schedule import Choice, ProgramOp, SampleOp, SampleTileOp, TemplateOp, UseAttr
+from treadle.dialects.schedule.attributes import choice_attribute
 from treadle.errors import TreadleError
-from treadle.schedules.template import Anchor, Template
+from treadle.schedules.default_template import is_allowed
+from treadle.schedules.nest.nest import Nest
+from treadle.schedules.nest.replay import nest_of
+from treadle.schedules.nest.workload import Workload, workload_of
+from treadle.schedules.template import Anchor, Template, has_elements
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
 
-Decisions = Mapping[str, Choice]
+Decisions: TypeAlias = Mapping[str, Choice]
 """What was taken, by the names of the samples."""
+Replayed: TypeAlias = Nest | UseAttr
+"""What a kernel is written from: a nest of levels, or a template with its choices."""
 
 
-def template_program(template: Template, anchor: Anchor, target: Target, name: str = "schedule") -> ProgramOp:
-    """The program whose schedules are those of the template's space: knobs that the anchor or other knobs decide are
-    left out."""
+def template_program(template: Template, anchor: Anchor, target: Target) -> ProgramOp:
+    """The program, called as the template, whose schedules are those of the template's space: knobs that the anchor or
+    other knobs decide are left out."""
     decided, dependent = template.decided(anchor, target), template.dependent(anchor, target)
     free = [knob for knob in template.knobs if knob.name not in decided and knob.name not in dependent]
     samples = [SampleOp(knob.name, knob.values) for knob in free]
@@ -27,20 +36,28 @@ def template_program(template: Template, anchor: Anchor, target: Target, name: s
     for knob, sample in zip(free, samples, strict=True):
         sample.param.name_hint = knob.name
         knobs.append((knob.name, sample.param))
-    return ProgramOp(name, target.kind, [*samples, TemplateOp(template.name, knobs)])
+    return ProgramOp(template.name, target.kind, [*samples, TemplateOp(template.name, knobs)])
 
 
-def replay(program: ProgramOp, decisions: Decisions, anchor: Anchor, target: Target) -> UseAttr:
-    """The schedule that a program gives for some decisions.
+def replay(
+    program: ProgramOp, decisions: Decisions, anchor: Anchor, target: Target, workload: Workload | None = None
+) -> Replayed:
+    """What a program gives for some decisions; `workload` is the anchor's, where the caller knows it.
 
-    TreadleError for a sample without a decision or with one out of its support, and for what the template rejects of
-    the anchor: limits are named with the margin.
+    TreadleError for a sample without a decision or with one out of its support, and for what the template or the nest
+    rejects of the anchor: a limit that is exceeded is named with the margin.
     """
     where = f"schedule program @{program.sym_name.data}"
-    instruction = program.template
-    if instruction is None:
-        raise TreadleError("it has no schedule.template", where, "a program of one template")
-    values: dict[SSAValue, Choice] = {}
+    if program.template is not None:
+        return _use(program, program.template, decisions, anchor, target)
+    if not has_elements(anchor):
+        raise TreadleError("it schedules no empty tensor", where, "extents from 1 upwards")
+    return nest_of(program, decisions, workload_of(anchor) if workload is None else workload, target)
+
+
+def _use(program: ProgramOp, instruction: TemplateOp, decisions: Decisions, anchor: Anchor, target: Target) -> UseAttr:
+    """A template with the choices that are decided, and those that follow."""
+    where, values = f"schedule program @{program.sym_name.data}", dict[SSAValue, Choice]()
     for sample in program.samples:
         values |= _decided(sample, decisions, where)
     template = TEMPLATES.get(instruction.template.data)
@@ -61,17 +78,35 @@ def decisions_of(program: ProgramOp) -> dict[str, Choice]:
     return {sample.label.data: sample.decision for sample in program.samples if sample.decision is not None}
 
 
+def taken(program: ProgramOp, decisions: Decisions) -> ProgramOp:
+    """A copy of a program whose samples have taken the decisions; those without one stay open."""
+    copy = program.clone()
+    for sample in copy.samples:
+        decision = decisions.get(sample.label.data)
+        if decision is None:
+            continue
+        if isinstance(sample, SampleOp):
+            sample.taken = choice_attribute(decision)
+        elif isinstance(decision, tuple):
+            sample.taken = DenseArrayBase.from_list(i64, list(decision))
+    return copy
+
+
 def enumerate_program(program: ProgramOp, anchor: Anchor, target: Target) -> Iterator[dict[str, Choice]]:
     """Every list of decisions that replays, the last sample changing fastest."""
-    samples = program.samples
-    supports = [list(sample.support()) if isinstance(sample, SampleTileOp) else sample.support for sample in samples]
-    for values in product(*supports):
-        decisions = {sample.label.data: value for sample, value in zip(samples, values, strict=True)}
+    for decisions in _products(program):
         try:
             replay(program, decisions, anchor, target)
         except TreadleError:
             continue
         yield decisions
+
+
+def _products(program: ProgramOp) -> Iterator[dict[str, Choice]]:
+    samples = program.samples
+    supports = [sample.support() if isinstance(sample, SampleTileOp) else sample.support for sample in samples]
+    for values in product(*supports):
+        yield {sample.label.data: value for sample, value in zip(samples, values, strict=True)}
 
 
 def _decided(sample: SampleOp | SampleTileOp, decisions: Decisions, where: str) -> dict[SSAValue, Choice]:
@@ -89,4 +124,16 @@ def _decided(sample: SampleOp | SampleTileOp, decisions: Decisions, where: str) 
     return dict(zip(sample.params, taken, strict=True))
 
 
-__all__ = ["Decisions", "decisions_of", "enumerate_program", "replay", "template_program"]
+def template_programs(anchor: Anchor, target: Target) -> list[ProgramOp]:
+    """A program for each template that fits the anchor and is as exact as the anchor asks for."""
+    return [
+        template_program(template, anchor, target)
+        for template in TEMPLATES.values()
+        if is_allowed(template, anchor, target) and has_elements(anchor) and template.fits(anchor)
+    ]
+
+
+__all__ = [
+    "Decisions", "Replayed", "decisions_of", "enumerate_program", "replay", "taken", "template_program",
+    "template_programs",
+]  # fmt: skip

@@ -1,0 +1,155 @@
+"""What a search decides and what it decides about: candidates of a task, and the two things that a search is made of.
+
+    task = Task(anchor, target, programs)                  # the programs that may schedule the anchor
+    candidate = Candidate("matmul_cpu", {"rows": 4, ...})  # one of them, with a decision for each of its samples
+    task.replay(candidate)                                 # what a kernel is written from; TreadleError if illegal
+
+A `Strategy` proposes candidates and is told what became of them; a `CostModel` predicts times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+from treadle.dialects.schedule import Choice, ProgramOp, UseAttr, choice_text
+from treadle.errors import TreadleError
+from treadle.schedules.nest.workload import Workload, workload_of
+from treadle.schedules.search.programs import Replayed, enumerate_program, replay
+from treadle.schedules.search.work import Work
+from treadle.schedules.template import Anchor
+from treadle.schedules.templates import TEMPLATES
+from treadle.target import Target
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A schedule program and what its samples take. It travels between processes, and is a key of dictionaries.
+
+    program: the symbol of a program of the task; decisions: by the names of its samples
+    """
+
+    program: str
+    decisions: Mapping[str, Choice]
+
+    def __hash__(self) -> int:
+        return hash((self.program, tuple(sorted(self.decisions.items()))))
+
+    def __str__(self) -> str:
+        taken = ", ".join(f"{name} = {choice_text(value)}" for name, value in self.decisions.items())
+        return f"@{self.program} {{{taken}}}"
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """An anchor to be scheduled for a target, and the programs that do it.
+
+    programs: in the order in which they are tried; nobody changes them. TreadleError if two have one name.
+    """
+
+    anchor: Anchor
+    target: Target
+    programs: tuple[ProgramOp, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = [program.sym_name.data for program in self.programs]
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise TreadleError(f"two schedule programs are called @{twice[0]}", "task", "a name for each")
+
+    @cached_property
+    def by_name(self) -> Mapping[str, ProgramOp]:
+        """The programs by their symbols."""
+        return {program.sym_name.data: program for program in self.programs}
+
+    @cached_property
+    def workload(self) -> Workload:
+        """What the anchor asks of a nest. Raises what `workload_of` raises."""
+        return workload_of(self.anchor)
+
+    def replay(self, candidate: Candidate) -> Replayed:
+        """What the candidate's kernel is written from, the same value for all candidates that give the same kernel.
+
+        TreadleError for a candidate that is not legal: LimitError where a limit is exceeded.
+        """
+        program = self.by_name.get(candidate.program)
+        if program is None:
+            raise TreadleError(f"there is no schedule program @{candidate.program}", "task", list(self.by_name))
+        workload = self.workload if program.template is None else None
+        replayed = replay(program, candidate.decisions, self.anchor, self.target, workload)
+        if not isinstance(replayed, UseAttr):
+            return replayed
+        template = TEMPLATES[replayed.template.data]
+        canonical = template.canonical(self.anchor, replayed.knobs(), self.target)
+        return UseAttr.get(template.name, {name: canonical[name] for name in replayed.knobs()})
+
+    def distinct(self, known: Iterable[Candidate] = ()) -> list[Candidate]:
+        """A candidate for each kernel that the programs give, in their order, without those of `known` ones."""
+        seen = {self.replay(candidate) for candidate in known}
+        found: list[Candidate] = []
+        for program in self.programs:
+            for candidate, kernel in self._legal(program):
+                if kernel not in seen:
+                    seen.add(kernel)
+                    found.append(candidate)
+        return found
+
+    def _legal(self, program: ProgramOp) -> Iterator[tuple[Candidate, Replayed]]:
+        """Every candidate of a program that replays, and what it gives; of a template, which knows its own, those."""
+        name, labels = program.sym_name.data, [sample.label.data for sample in program.samples]
+        if name in TEMPLATES:
+            for choices in TEMPLATES[name].candidates(self.anchor, self.target):
+                yield Candidate(name, {label: choices[label] for label in labels}), UseAttr.get(name, choices)
+            return
+        for decisions in enumerate_program(program, self.anchor, self.target):
+            candidate = Candidate(name, decisions)
+            yield candidate, self.replay(candidate)
+
+    def candidate(self, use: UseAttr) -> Candidate:
+        """The candidate that gives the same kernel as a template's choices; TreadleError if no program has that
+        template."""
+        name = use.template.data
+        if name not in TEMPLATES or name not in self.by_name:
+            raise TreadleError(f"no schedule program is called @{name}", "task", list(self.by_name))
+        choices = TEMPLATES[name].canonical(self.anchor, use.knobs(), self.target)
+        labels = [sample.label.data for sample in self.by_name[name].samples]
+        return Candidate(name, {label: choices[label] for label in labels})
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What became of a candidate: the seconds that one kernel takes, or None for one that failed."""
+
+    candidate: Candidate
+    seconds: float | None
+    work: Work | None = None
+
+
+class Strategy(Protocol):
+    """Chooses which candidates are measured. The same seed and results give the same candidates."""
+
+    def propose(self, count: int) -> Sequence[Candidate]:
+        """At most `count` candidates that replay and were not proposed before, the most promising first; none when
+        there is nothing left."""
+        ...
+
+    def learn(self, results: Sequence[Measured]) -> None:
+        """Takes notice of measured candidates, its own or other ones."""
+        ...
+
+
+class CostModel(Protocol):
+    """Predicts how long kernels take from the work that they do."""
+
+    def seconds(self, works: Sequence[Work], target: Target) -> Sequence[float]:
+        """The predicted seconds of each kernel."""
+        ...
+
+    def learn(self, results: Sequence[tuple[Work, float]], target: Target) -> None:
+        """Takes notice of kernels' works and measured seconds."""
+        ...
+
+
+__all__ = ["Candidate", "CostModel", "Measured", "Strategy", "Task"]

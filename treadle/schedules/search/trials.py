@@ -1,0 +1,102 @@
+"""The candidates that searches have measured, as lines of JSON: what a later search and a cost model read.
+
+    {"program": "tiled", "text": "schedule.program @tiled for \\"cpu\\" { ... }"}
+    {"program": "tiled", "decisions": {"rows": 4}, "round": 1, "us": 41.5, "reference_us": 43.0, "predicted_us": 40.2}
+    {"program": "matmul_cpu", "decisions": {"rows": 5}, "round": 1, "error": "it did not end in time"}
+
+A program's text stands before its first trial, and again when it has changed; a template's program is called as the
+template, whose knobs may get more values, and has no such line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from treadle.dialects.schedule import Choice
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A candidate that was tried: its median time in microseconds, or the reason why there is none.
+
+    program, decisions: those of the candidate
+    round: 0 of the default schedule, then 1, 2, ...
+    reference_us: the median of the best one so far, timed together with this one; predicted_us: the cost model's
+    """
+
+    program: str
+    decisions: Mapping[str, Choice]
+    round: int = 0
+    us: float | None = None
+    reference_us: float | None = None
+    predicted_us: float | None = None
+    error: str | None = None
+
+
+def trial_lines(path: Path, trials: Sequence[Trial], programs: Mapping[str, str]) -> str:
+    """Trials as the next lines of a file; `programs` are the texts of those that are no template's."""
+    known = _texts(path) if path.exists() else {}
+    names = dict.fromkeys(trial.program for trial in trials)
+    new = [{"program": n, "text": programs[n]} for n in names if n in programs and programs[n] != known.get(n)]
+    records = [*new, *({k: v for k, v in asdict(trial).items() if v is not None} for trial in trials)]
+    return "".join(f"{json.dumps(record)}\n" for record in records)
+
+
+def read_trials(path: Path, programs: Mapping[str, str] | None = None) -> Iterator[Trial]:
+    """The trials of a file, without lines that are incomplete because their writer was killed.
+
+    programs: today's texts of those that are no template's; trials of programs with another text are left out
+    """
+    texts: dict[str, str] = {}
+    for found in _records(path):
+        try:
+            if "text" in found:
+                texts[found["program"]] = str(found["text"])
+            elif programs is None or programs.get(found["program"]) == texts.get(found["program"]):
+                yield _trial(found)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue
+
+
+def _texts(path: Path) -> dict[str, str]:
+    """The last text of each program."""
+    return {found["program"]: found["text"] for found in _records(path) if "text" in found and "program" in found}
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    for line in path.read_text(errors="replace").splitlines():
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(found, dict):
+            yield cast("dict[str, Any]", found)
+
+
+def _trial(found: Mapping[str, Any]) -> Trial:
+    """A trial as JSON says it; ValueError, KeyError or the like for anything else."""
+    decisions = {name: _choice(value) for name, value in found["decisions"].items()}
+    times = (found.get(name) for name in ("us", "reference_us", "predicted_us"))
+    us, reference, predicted = (None if time is None else float(time) for time in times)
+    error = found.get("error")
+    return Trial(
+        str(found["program"]), decisions, int(found["round"]), us, reference, predicted,
+        None if error is None else str(error),
+    )  # fmt: skip
+
+
+def _choice(value: object) -> Choice:
+    """A decision in JSON; ValueError for anything else."""
+    if isinstance(value, int | str):
+        return value
+    numbers = cast("list[object]", value) if isinstance(value, list) else []
+    if not numbers or not all(isinstance(number, int) for number in numbers):
+        raise ValueError(f"{value!r} is no choice")
+    return tuple(cast("list[int]", numbers))
+
+
+__all__ = ["Trial", "read_trials", "trial_lines"]
