@@ -1,0 +1,68 @@
+"""Operators whose groups are scheduled by programs of rules, with values drawn by a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
+
+from benchmarks.paper_operators import OPERATORS
+from treadle.compiler import lower
+from treadle.dialects.graph import FusedOp
+from treadle.dialects.registry import treadle_context
+from treadle.errors import TreadleError
+from treadle.passes.schedule.anchor import anchor_of
+from treadle.schedules.rules import Draft, Rule
+from treadle.schedules.rules.programs import drafts
+from treadle.schedules.search.programs import replay
+from treadle.schedules.template import Anchor
+from treadle.target import Target
+
+CPU = Target.parse("cpu")
+GPU = Target.parse("sm_80")
+MOST_STATEMENTS = 40
+"""Accumulators of a nest: what is unrolled takes the C compiler's time."""
+
+
+def groups_of(module: ModuleOp, target: Target) -> list[FusedOp]:
+    """The groups of a module, which is lowered up to stage `schedule`."""
+    lower(treadle_context(), module, target, to="schedule")
+    return [op for op in module.walk() if isinstance(op, FusedOp)]
+
+
+def anchor(name: str, target: Target = CPU, *, small: bool = True) -> Anchor:
+    """The anchor of the last group of one of the twelve operators: its product, if it has one."""
+    return anchor_of(groups_of(OPERATORS[name].module(small=small), target)[-1])
+
+
+def take(module: ModuleOp, fused: FusedOp, draft: Draft, name: str) -> None:
+    """Lets a draft, with the values that its samples have taken, schedule a group."""
+    module.body.block.add_op(draft.program(name, with_decisions=True))
+    fused.schedule = SymbolRefAttr(name)
+
+
+def scheduled(module: ModuleOp, target: Target, rules: Sequence[Rule], number: int) -> ModuleOp:
+    """The module after stage `schedule`, each group by the draft of that number, counted around."""
+    for n, fused in enumerate(groups_of(module, target)):
+        take(module, fused, drawn(anchor_of(fused), target, rules, number), f"p{n}")
+    module.verify()
+    return module
+
+
+def drawn(of: Anchor, target: Target, rules: Sequence[Rule], number: int) -> Draft:
+    """One draft for an anchor, with values that are legal and soon compiled."""
+    for seed in range(100):
+        found = [draft for draft in drafts(of, target, rules, f"{number} {seed}") if _is_cheap(draft)]
+        if found:
+            return found[number % len(found)]
+    raise TreadleError(f"no program for {of.name} is cheap", "tests")
+
+
+def _is_cheap(draft: Draft) -> bool:
+    if draft.nest is not None:
+        return draft.nest.accumulators <= MOST_STATEMENTS
+    try:
+        replay(draft.program("p"), draft.decisions, draft.anchor, draft.target)
+    except TreadleError:
+        return False
+    return True

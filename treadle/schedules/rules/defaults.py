@@ -1,0 +1,31 @@
+"""The rules that a search uses unless it is given others."""
+
+from __future__ import annotations
+
+from treadle.schedules.rules.fusing import fused
+from treadle.schedules.rules.marking import unrolled, vectorised
+from treadle.schedules.rules.programs import Rule
+from treadle.schedules.rules.staging import staged
+from treadle.schedules.rules.templates import templates
+from treadle.schedules.rules.tiling import tiled
+from treadle.target import Target
+
+CPU: tuple[Rule, ...] = (
+    templates,
+    fused,
+    tiled("SSRSRS"),
+    tiled("SSRS", reuse=False),
+    vectorised,
+    unrolled,
+)
+"""For CPUs: the words are MetaSchedule's; a tile that is not read twice needs no level between two reduction loops."""
+CUDA: tuple[Rule, ...] = (templates, fused, tiled("SSSRRSRS"), tiled("SSSR", reuse=False), staged("shared"), unrolled)
+"""For GPUs."""
+
+
+def default_rules(target: Target) -> tuple[Rule, ...]:
+    """The rules for a target."""
+    return CUDA if target.is_cuda else CPU
+
+
+__all__ = ["CPU", "CUDA", "default_rules"]

@@ -1,0 +1,74 @@
+"""Which reads go through faster memory, and where they are filled.
+
+Source: MetaSchedule (NeurIPS 2022), figure 3's Sample-Compute-Location, for what a kernel reads. What it writes needs
+no rule: an epilogue is computed where the result is stored, and a producer where it is staged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from xdsl.ir import SSAValue
+
+from treadle.dialects.schedule.sizes import Size
+from treadle.dialects.schedule.staging import Memory
+from treadle.errors import TreadleError
+from treadle.schedules.limits import LimitError
+from treadle.schedules.rules.draft import Draft
+from treadle.schedules.rules.programs import Rule
+
+_VECTORS, _BUFFERS = (1, 2, 4), (1, 2)
+"""Elements of one copy to shared memory, up to 16 bytes of float32; buffers that are filled through registers."""
+
+
+def staged(memory: Memory, *, places: int = 1, alone: bool = False) -> Rule:
+    """The draft as it is, and with the reads of its terms staged at each of the `places` outermost reduction loops.
+
+    alone: also with the last reads only: of a product its right operand, whose elements vectors run along. What has no
+    box at a level, given the values taken, is not staged there.
+
+    ```mlir
+    schedule.arrange block(%i0, %j0) thread(%i1, %j1) loop(%k0) loop(%k1) repeat(%i2, %j2)
+    ```
+    becomes that, and by `staged("shared")`
+    ```mlir
+    schedule.arrange block(%i0, %j0) thread(%i1, %j1) loop(%k0) loop(%k1) repeat(%i2, %j2)
+    %vector = schedule.sample "vector" from [1, 2, 4]
+    %buffers = schedule.sample "buffers" from [1, 2]
+    schedule.stage 0 at %k0 in "shared" vector %vector buffers %buffers
+    schedule.stage 1 at %k0 in "shared" vector %vector buffers %buffers
+    ```
+    """
+
+    def rule(draft: Draft) -> Sequence[Draft]:
+        loops = [levels[-1] for role, levels in draft.groups if role == "loop"]
+        if draft.workload is None or not loops:
+            return ()
+        terms = [n for n, read in enumerate(draft.workload.reads) if read.is_term and read.obstacle is None]
+        chosen = [terms[n:] for n in (range(len(terms) - 1, -1, -1) if alone else range(bool(terms)))]
+        tried = [_staged(draft, reads, level, memory) for level in loops[:places] for reads in chosen]
+        found = {str(each): each for each in tried if each is not None}
+        return [draft, *found.values()]
+
+    return rule
+
+
+def _staged(draft: Draft, reads: Iterable[int], level: SSAValue, memory: Memory) -> Draft | None:
+    """With some reads staged at a level; None if none of them can be."""
+    sizes: tuple[Size, ...] = ()
+    if memory == "shared":
+        draft, vector = draft.sample("vector", _VECTORS)
+        draft, buffers = draft.sample("buffers", _BUFFERS)
+        sizes = (vector, buffers)
+    sampled = draft
+    for read in reads:
+        try:
+            draft = draft.stage(read, level, memory, *sizes)
+        except LimitError:
+            raise
+        except TreadleError:
+            continue
+    return None if draft is sampled else draft
+
+
+__all__ = ["staged"]

@@ -1,0 +1,209 @@
+"""Multi-level tiling: the axes cut into levels by a word of S and R.
+
+Source: MetaSchedule (NeurIPS 2022), figure 4 and appendix A.3, after Ansor's sketches (OSDI 2020).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil
+
+from xdsl.ir import SSAValue
+
+from treadle.dialects.schedule.sizes import Size
+from treadle.dialects.schedule.tiling import Role
+from treadle.errors import TreadleError
+from treadle.index.linear import depends_on
+from treadle.schedules.nest.legality import MOST_ACCUMULATORS
+from treadle.schedules.nest.workload import Workload
+from treadle.schedules.rules.draft import Draft
+from treadle.schedules.rules.programs import Rule
+from treadle.schedules.rules.sizes import sizes_of, thread_sizes, vector_sizes
+from treadle.target import Target
+
+_TILED_AXES = 3
+"""Axes of a kind that are cut, the innermost ones longer than 1; others stay whole: a tile of three axes is what
+convolutions have, and one more would multiply supports by ten."""
+_OUTER, _DEPTH, _GPU_DEPTH = 64, 512, 32
+"""The largest products of a CPU's serial tile, and of the iterations inside of the outermost reduction loop. Assumed,
+not measured, as the next ones."""
+_SHORT = 64
+"""Of accumulators along an axis shorter than a vector, each of which is a statement. Assumed, not measured."""
+_GPU_ACCUMULATORS, _MOST_THREADS = 128, 256
+"""Of a thread, which has 255 registers; of a block, so that several are resident."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """One letter of a word: the role of its levels, and the sample of their factors; the first S and R have none, they
+    are what is left of the axes."""
+
+    role: Role
+    is_reduction: bool
+    label: str = ""
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether its iterations are accumulated at once."""
+        return not self.is_reduction and self.label.startswith(("virtual", "tile", "registers"))
+
+
+@dataclass
+class _Tiling:
+    """A draft, and the levels of its axes, in the order of the places of their kind."""
+
+    draft: Draft
+    levels: dict[SSAValue, list[SSAValue]] = field(default_factory=dict[SSAValue, list[SSAValue]])
+
+
+def tiled(word: str, *, reuse: bool = True) -> Rule:
+    """Cuts every axis as a word of S and R says, and arranges the levels: one S is a level of all spatial axes, one R
+    of all reduction axes. Without a reduction, the word's R are left out.
+
+    The first S are blocks. For a GPU the last S in front of the first R are threads, those in between are virtual
+    threads. Factors of one level are sampled together, under a bound of their product that the hardware gives.
+
+    reuse: whether the rule is for definitions whose reads leave some axis out, so that a tile is read several times
+        (matrix products, convolutions), or for the others (elementwise operators, pooling, reductions)
+
+    ```mlir
+    %i, %j, %k = schedule.axes 2 spatial, 1 reduction
+    ```
+    becomes, by `tiled("SRS")`,
+    ```mlir
+    %i, %j, %k = schedule.axes 2 spatial, 1 reduction
+    %registers_0, %registers_1 = schedule.sample_tile "registers" 2 from ([1, 2, 3, 4, 6, 8], [16, 32, 48, 64]) ...
+    %i0, %i1 = schedule.split %i by (%registers_0)
+    %j0, %j1 = schedule.split %j by (%registers_1)
+    schedule.arrange block(%i0, %j0) loop(%k) repeat(%i1, %j1)
+    ```
+    Rejected: another letter, a word that does not begin with S, and for a GPU with fewer than two S in front of the R.
+    """
+    if set(word) - {"S", "R"} or not word.startswith("S"):
+        raise TreadleError(f"no tiling is called {word!r}", "tiled", "a word of S and R that begins with S")
+
+    def rule(draft: Draft) -> Sequence[Draft]:
+        if draft.is_complete or draft.workload is None or has_reuse(draft.workload) != reuse:
+            return ()
+        kinds = word if draft.workload.kind is not None else word.replace("R", "")
+        return [_tile(draft, _places(kinds, draft.target))]
+
+    return rule
+
+
+def has_reuse(workload: Workload) -> bool:
+    """Whether some term does not depend on some spatial axis, and so serves several elements of the result.
+
+    MetaSchedule's condition for multi-level tiling (`NeedsMultiLevelTiling` in its sources).
+    """
+    wide = [dim for dim in range(workload.spatial) if workload.extents[dim] > 1]
+    terms = [read for read in workload.reads if read.is_term]
+    return any(not any(depends_on(index, dim) for index in read.indices) for read in terms for dim in wide)
+
+
+def _places(word: str, target: Target) -> list[_Place]:
+    """The role of each letter."""
+    first = word.find("R")
+    before = len(word) if first < 0 else first
+    if target.is_cuda and before < 2:
+        raise TreadleError(f"{word} has {before} S before the R", "tiled", "two for a GPU: blocks and threads")
+    places: list[_Place] = []
+    for n, letter in enumerate(word):
+        rest = word[n + 1 :]
+        if letter == "R":
+            places.append(_Place("loop", True, "depth" if "R" in word[:n] else ""))
+        elif n == 0:
+            places.append(_Place("block", False))
+        elif target.is_cuda and n == before - 1:
+            places.append(_Place("thread", False, "threads"))
+        elif "S" not in rest:
+            places.append(_Place("repeat", False, "registers"))
+        else:
+            outside = "virtual" if target.is_cuda else "outer"
+            places.append(_Place("repeat", False, outside if n < before else "tile"))
+    return [_numbered(place, n, places) for n, place in enumerate(places)]
+
+
+def _numbered(place: _Place, position: int, places: Sequence[_Place]) -> _Place:
+    """With a label of its own: levels of one name are numbered, outermost first."""
+    same = [n for n, each in enumerate(places) if place.label and each.label == place.label]
+    return replace(place, label=f"{place.label} {same.index(position)}") if len(same) > 1 else place
+
+
+def _tile(draft: Draft, places: Sequence[_Place]) -> Draft:
+    """Samples, splits and arranges."""
+    draft, axes = draft.axes()
+    state = _Tiling(draft)
+    for is_reduction, whole in ((False, axes.spatial), (True, axes.reduction)):
+        _cut(state, whole, [place for place in places if place.is_reduction == is_reduction])
+    groups: list[tuple[Role, list[SSAValue]]] = []
+    counts = {False: 0, True: 0}
+    for place in places:
+        kind = axes.reduction if place.is_reduction else axes.spatial
+        depth = counts[place.is_reduction]
+        levels = [state.levels[axis][depth] for axis in kind if depth < len(state.levels[axis])]
+        groups.append((place.role, levels))
+        counts[place.is_reduction] += 1
+    return state.draft.arrange(groups)
+
+
+def _cut(state: _Tiling, axes: Sequence[SSAValue], places: Sequence[_Place]) -> None:
+    """Splits the axes of one kind into as many levels as there are places; short ones stay whole."""
+    long = [axis for axis in axes if state.draft.extent(axis) > 1][-_TILED_AXES:]
+    state.levels |= {axis: [axis] for axis in axes}
+    if not long or len(places) < 2:
+        return
+    factors: dict[str, Sequence[Size]] = {}
+    left = [state.draft.extent(axis) for axis in long]
+    for place in reversed(places[1:]):
+        sizes = _sizes(place, left, state.draft.target)
+        state.draft, factors[place.label] = _sampled(state.draft, place, long, sizes, factors)
+        left = [ceil(extent / each[len(each) // 2]) for extent, each in zip(left, sizes, strict=True)]
+    for n, axis in enumerate(long):
+        state.draft, levels = state.draft.split(axis, [factors[place.label][n] for place in places[1:]])
+        state.levels[axis] = list(levels)
+
+
+def _sizes(place: _Place, extents: Sequence[int], target: Target) -> list[list[int]]:
+    """What each factor of a level may be; `extents`: what the levels inside of it usually leave of the axes, so that
+    few draws overhang by much."""
+    *others, last = extents
+    if place.is_reduction:
+        return [sizes_of(extent, _GPU_DEPTH if target.is_cuda else _DEPTH, whole=True) for extent in extents]
+    if place.role == "thread":
+        return [*(sizes_of(extent, 64) for extent in others), thread_sizes(last, target)]
+    if place.label == "registers" and not target.is_cuda:
+        return [*(sizes_of(extent, 16) for extent in others), vector_sizes(last, target)]
+    return [sizes_of(extent, 8 if place.accumulates else 16) for extent in extents]
+
+
+def _sampled(
+    draft: Draft,
+    place: _Place,
+    axes: Sequence[SSAValue],
+    sizes: Sequence[Sequence[int]],
+    inner: Mapping[str, Sequence[Size]],
+) -> tuple[Draft, Sequence[Size]]:
+    """The factors of one level, given those of the levels inside of it; 1 where nothing else is worth trying."""
+    target, bounds, step, beside = draft.target, (1, _OUTER), 1, list[SSAValue]()
+    if all(each == [1] for each in sizes):
+        return draft, [1] * len(sizes)
+    if place.is_reduction:
+        bounds, beside = (1, _GPU_DEPTH if target.is_cuda else _DEPTH), _params(inner)
+    elif place.role == "thread":
+        bounds, step = (target.warp_size, _MOST_THREADS), target.warp_size
+    elif place.label == "registers" and not target.is_cuda:
+        short = sizes[-1][-1] < target.lanes
+        bounds = (1, _SHORT if short else target.vector_registers * target.lanes)
+    elif place.accumulates:
+        bounds = (1, _GPU_ACCUMULATORS if target.is_cuda else MOST_ACCUMULATORS)
+        beside = _params({label: factors for label, factors in inner.items() if label != "threads"})
+    return draft.sample_tile(place.label, len(axes), sizes, bounds, step=step, beside=beside, of=axes)
+
+
+def _params(factors: Mapping[str, Sequence[Size]]) -> list[SSAValue]:
+    return [factor for each in factors.values() for factor in each if not isinstance(factor, int)]
+
+
+__all__ = ["has_reuse", "tiled"]
