@@ -15,6 +15,7 @@ from treadle.dialects.graph import ComputeOp, MatmulOp, ReduceOp, WholeOp
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.errors import TreadleError
+from treadle.schedules.gpu_work import GpuWork
 from treadle.schedules.space import Choices, Knob, Space
 from treadle.target import Target
 
@@ -66,6 +67,12 @@ class Template(ABC):
         None, unless overridden, where that is as often as the definition reads it.
         """
         del anchor, operand, target
+        return None
+
+    def work(self, anchor: Anchor, choices: Choices, target: Target) -> GpuWork | None:
+        """What `count_gpu_work` finds in the kernel of some choices, without the kernel; None, unless overridden, and
+        where only the kernel says."""
+        del anchor, choices, target
         return None
 
     def decided(self, anchor: Anchor, target: Target) -> Choices:

@@ -118,7 +118,7 @@ class _GpuCounter:
             if isinstance(op, scf.ForOp):
                 self._loop(op, times)
             elif isinstance(op, scf.IfOp):
-                likely = probability(op.cond, self._reader)
+                likely = probability(op.cond, self._reader, self._kernel.block_id)
                 for region, part in ((op.true_region, likely), (op.false_region, 1 - likely)):
                     if region.blocks and part:
                         self._block(region.block, times * part)
@@ -249,6 +249,10 @@ def _waits_at_once(code: Sequence[Operation], loads: Sequence[Operation]) -> boo
             pending.add(access.buffer)
         elif isinstance(op, LoadOp | memref.LoadOp | vector.LoadOp):
             pending |= set(op.results) if accesses(op)[0].buffer in pending else set()
+        elif isinstance(op, scf.YieldOp):
+            outer = op.parent_op()
+            assert outer is not None
+            pending |= {value for value, given in zip(outer.results, op.operands, strict=True) if given in pending}
         elif pending & set(op.operands):
             return not worked
         worked = worked or (bool(pending) and (isinstance(op, MmaOp | scf.ForOp) or op_cost(op) > 0))

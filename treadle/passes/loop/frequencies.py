@@ -8,6 +8,7 @@ from xdsl.ir import SSAValue
 
 from treadle.dialects.loop import ArriveOp
 from treadle.index.expr import Expr
+from treadle.index.linear import depends_on
 from treadle.index.reader import IndexReader
 
 
@@ -30,17 +31,18 @@ def mean_trips(loop: scf.ForOp, reader: IndexReader) -> float:
     return max(1.0, ((end + last) / 2 - (lo + first) / 2) / step)
 
 
-def probability(condition: SSAValue, reader: IndexReader) -> float:
-    """The probability of a condition, if each value of the index that it compares is equally likely."""
+def probability(condition: SSAValue, reader: IndexReader, taken: SSAValue | None = None) -> float:
+    """The probability of a condition, if each value of the index that it compares is equally likely. Comparisons of
+    what depends on the index `taken` are true."""
     op = condition.owner
     if isinstance(op, arith.AndIOp):
-        return probability(op.lhs, reader) * probability(op.rhs, reader)
+        return probability(op.lhs, reader, taken) * probability(op.rhs, reader, taken)
     if isinstance(op, ArriveOp):
         return 1 / op.blocks.value.data
     if not isinstance(op, arith.CmpiOp) or not isinstance(op.lhs.type, IndexType):
         return 1.0
     comparisons = reader.comparisons(op)
-    if comparisons is None or len(comparisons) != 1:
+    if comparisons is None or len(comparisons) != 1 or depends_on(comparisons[0].difference, taken):
         return 1.0
     return _part(comparisons[0].kind, comparisons[0].difference.range())
 

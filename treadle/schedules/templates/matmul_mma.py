@@ -12,10 +12,12 @@ from treadle.dialects.graph import MatmulOp
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.errors import TreadleError
+from treadle.schedules.gpu_work import GpuWork
 from treadle.schedules.split_k import SPLIT_K, Slices, first_that_fills, number_of_slices, shared_out, tiles_of
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
 from treadle.schedules.templates.matmul_mma_kernel import MmaKernel
 from treadle.schedules.templates.matmul_mma_tile import MmaTile, mma_tile
+from treadle.schedules.templates.mma_work import mma_work
 from treadle.target import Target
 
 _TERMS = 256
@@ -156,6 +158,10 @@ class MatmulMma(Template):
         assert isinstance(anchor, MatmulOp)
         tile = mma_tile(anchor, choices, anchor.type.get_element_type())
         return MmaKernel(anchor, tile, number(choices, "split_k")).build(name)
+
+    def work(self, anchor: Anchor, choices: Choices, target: Target) -> GpuWork | None:
+        assert isinstance(anchor, MatmulOp)
+        return mma_work(anchor, mma_tile(anchor, choices, anchor.type.get_element_type()), number(choices, "split_k"))
 
 
 class MatmulTf32(MatmulMma):

@@ -20,18 +20,18 @@ from treadle.dialects.task import repeat
 from treadle.errors import TreadleError
 from treadle.schedules.access_analysis import spread, vector_width
 from treadle.schedules.accumulator import narrowed
+from treadle.schedules.gpu_work import GpuWork
 from treadle.schedules.index_value import Index, all_of
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.partial_sums import PartialSums
 from treadle.schedules.split_k import SPLIT_K, first_that_fills, number_of_slices, shared_out, tiles_of
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number, shared_by_batch
 from treadle.schedules.templates.simt_tile import Filling, SimtTile
+from treadle.schedules.templates.simt_work import simt_work
 from treadle.target import Target
 
 _MANY = 64
 """Accumulators of a thread from which registers, not threads, bound the blocks on a multiprocessor."""
-_SOME = 32
-"""Accumulators of a thread from which `__launch_bounds__` names a minimum of blocks per multiprocessor."""
 _TERMS = 128
 """Terms of a slice, at least: an element then takes 256 operations for the 8 bytes of its partial sum that are written
 and read, more than any target's operations a byte."""
@@ -169,9 +169,11 @@ class MatmulSimt(Template):
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, MatmulOp)
         tile = SimtTile(choices)
-        # Without a minimum, ptxas spills a few registers for the sake of one block more.
-        min_blocks_per_sm = number(choices, "min_blocks_per_sm") if tile.outputs >= _SOME else None
-        return _MatmulBody(anchor, tile, number(choices, "split_k")).build(name, min_blocks_per_sm)
+        return _MatmulBody(anchor, tile, number(choices, "split_k")).build(name, tile.min_blocks)
+
+    def work(self, anchor: Anchor, choices: Choices, target: Target) -> GpuWork | None:
+        assert isinstance(anchor, MatmulOp)
+        return simt_work(anchor, SimtTile(choices), number(choices, "split_k"))
 
 
 def _needs_more(anchor: Anchor, choices: Choices, block_k: int, overhang: int) -> str | None:

@@ -17,6 +17,8 @@ aligned."""
 _SECTOR = 8
 """Elements of 4 bytes that global memory moves at once."""
 _WARP = 32
+_SOME = 32
+"""Accumulators of a thread from which `__launch_bounds__` names a minimum of blocks per multiprocessor."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,8 @@ class SimtTile:
         self.a_transposed, self.b_transposed = choices["a_order"] == "k", choices["b_order"] == "k"
         self.a_filling = self._filling(self.m, self.a_transposed, number(choices, "a_vector"))
         self.b_filling = self._filling(self.n, self.b_transposed, number(choices, "b_vector"))
+        # Without a minimum, ptxas spills a few registers for the sake of one block more.
+        self.min_blocks = number(choices, "min_blocks_per_sm") if self.outputs >= _SOME else None
 
     def _filling(self, extent: int, transposed: bool, most: int) -> Filling | None:
         """The tile of A or B as lines of K if it is transposed, else as lines of M or N."""

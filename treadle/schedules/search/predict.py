@@ -1,0 +1,40 @@
+"""Predicted times of candidates as values: before there is a kernel, in a fraction of a millisecond."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from treadle.dialects.schedule import UseAttr
+from treadle.schedules.search.analytic import cpu_seconds, gpu_seconds
+from treadle.schedules.search.candidate import Candidate, Task
+from treadle.schedules.search.group_cost import GroupCost, group_cost
+from treadle.schedules.search.nest_work import work_of
+from treadle.schedules.search.programs import Replayed
+from treadle.schedules.templates import TEMPLATES
+
+
+class Forecast:
+    """Predicts the times of one task's candidates, as far as their values say what their kernels do."""
+
+    def __init__(self, task: Task):
+        self._task = task
+
+    @cached_property
+    def _cost(self) -> GroupCost:
+        return group_cost(self._task.anchor)
+
+    def seconds(self, candidate: Candidate) -> float | None:
+        """The predicted seconds; None where only the kernel says. TreadleError for a candidate that is not legal."""
+        return self.seconds_of(self._task.replay(candidate))
+
+    def seconds_of(self, replayed: Replayed) -> float | None:
+        """The same for what a kernel is written from. TreadleError for a nest that `work_of` does not count."""
+        target = self._task.target
+        if not isinstance(replayed, UseAttr):
+            return None if target.is_cuda else cpu_seconds(work_of(replayed, self._cost, target), target)
+        template = TEMPLATES[replayed.template.data]
+        work = template.work(self._task.anchor, replayed.knobs(), target)
+        return None if work is None else gpu_seconds(work, target)
+
+
+__all__ = ["Forecast"]
