@@ -66,9 +66,10 @@ class EmulatedProgram:
         return Launch(self.emulator, symbol, kernel.grid_shape, kernel.block_shape, arguments, shared)
 
 
-def print_program(name: str, module: ModuleOp) -> PrintedKernels:
-    """Lowers the module, in place, and prints it. Raises what the passes and the printer raise."""
-    lower(treadle_context(), module, Target.parse(TARGET))
+def print_program(name: str, module: ModuleOp, after: str | None = None) -> PrintedKernels:
+    """Lowers the module, in place, from behind a stage or from the first, and prints it. Raises what the passes and the
+    printer raise."""
+    lower(treadle_context(), module, Target.parse(TARGET), after=after)
     kernels = {op.sym_name.data: op for op in module.walk() if isinstance(op, KernelOp)}
     return PrintedKernels(name, tuple(print_kernels(module)), kernels, read_program(module))
 

@@ -29,6 +29,8 @@ from treadle.dialects.loop import (
 )
 from treadle.dialects.loop import YieldOp as CopyYieldOp
 from treadle.dialects.task import ForOp, Mapping, YieldOp
+from treadle.index.emitter import IndexEmitter
+from treadle.index.expr import Expr
 from treadle.schedules.index_value import Index, IndexLike, Predicate
 
 index = IndexType()
@@ -72,6 +74,10 @@ class KernelBuilder(DefinitionBuilder):
     def index(self, i: SSAValue | int) -> Index:
         """A constant, or a value of type `index`, with operators."""
         return Index(self._ssa(i), self)
+
+    def expression(self, e: Expr) -> Index:
+        """Writes an index expression, whose variables' keys are values."""
+        return Index(IndexEmitter(self._builder.insertion_point).emit(e), self)
 
     def _ssa(self, i: IndexLike) -> SSAValue:
         if isinstance(i, Index):

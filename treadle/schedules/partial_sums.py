@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import gcd
 
 from xdsl.dialects.builtin import i32
 from xdsl.ir import Attribute, SSAValue
 
 from treadle.dialects.graph.definition import Scalar
 from treadle.dialects.graph.dtypes import byte_width
+from treadle.dialects.graph.reduction import identity
 from treadle.dialects.loop import ArriveOp, Space
 from treadle.dialects.task import repeat
 from treadle.schedules.index_value import Index
@@ -20,13 +22,23 @@ _VECTOR_BYTES = 16
 class PartialSums:
     """The accumulators of every block of a launch of `tiles` times `split_k` blocks, in device memory.
 
-    Each of `threads` threads has `accumulators` elements. They are stored as vectors of 16 bytes, those of consecutive
-    threads side by side: a thread reads what the threads of the same number wrote, whatever their coordinates in C.
+    Each of `threads` threads has `accumulators` elements. They are stored as vectors of 16 bytes, or shorter ones where
+    these do not divide them, those of consecutive threads side by side: a thread reads what the threads of the same
+    number wrote, whatever their coordinates in C. `kind` says how they are folded.
     """
 
-    def __init__(self, b: KernelBuilder, tiles: int, split_k: int, threads: int, accumulators: int, element: Attribute):
-        self._b, self._split_k, self._element = b, split_k, element
-        self.lanes = _VECTOR_BYTES // byte_width(element)
+    def __init__(
+        self,
+        b: KernelBuilder,
+        tiles: int,
+        split_k: int,
+        threads: int,
+        accumulators: int,
+        element: Attribute,
+        kind: str = "add",
+    ):
+        self._b, self._split_k, self._element, self._kind = b, split_k, element, kind
+        self.lanes = gcd(_VECTOR_BYTES // byte_width(element), accumulators)
         """Elements of a vector."""
         self._vectors = accumulators // self.lanes
         shape = [tiles, split_k, self._vectors, threads, self.lanes]
@@ -49,7 +61,7 @@ class PartialSums:
         """Sets the elements of a register buffer to the sums over all slices, always in the slices' order."""
         b = self._b
         with b.tasks(["n"], repeat(self._vectors * self.lanes), unroll=True) as (n,):
-            b.store(b.constant(0, self._element), total, [n])
+            b.store(b.constant(identity(self._kind, self._element), self._element), total, [n])
         with (
             b.loop("slice", self._split_k) as slice,
             b.tasks(["v"], repeat(self._vectors), unroll=True) as (v,),
@@ -57,7 +69,7 @@ class PartialSums:
         ):
             n = v * self.lanes + e
             part = b.load(self._sums, [tile, slice, v, b.thread, e])
-            b.store(b.add(b.load(total, [n]), part), total, [n])
+            b.store(b.binary(self._kind, b.load(total, [n]), part), total, [n])
 
 
 __all__ = ["PartialSums"]

@@ -101,13 +101,7 @@ def test_fused_axes_are_one() -> None:
         (
             "%i, %j, %k = schedule.axes 2 spatial, 1 reduction\nschedule.arrange block(%i, %k) repeat(%j)",
             {},
-            "a reduction level is in block: split-k is not built yet; accepted: loop",
-        ),
-        (
-            "%i, %j, %k = schedule.axes 2 spatial, 1 reduction\nschedule.arrange block(%i, %j) loop(%k)\n"
-            "schedule.mark vector %k",
-            {},
-            "a reduction level is marked vector, which is not built yet; accepted: unroll",
+            "a reduction level is in block, and blocks of a CPU share no sums; accepted: loop",
         ),
         ('schedule.template "matmul_cpu" {}', {}, "schedule.template is no instruction of a nest"),
     ],

@@ -82,7 +82,7 @@ def _kernel(fused: FusedOp, anchor: Anchor, target: Target, programs: Mapping[st
             raise TreadleError(f"there is no schedule program @{schedule.string_value()}", where, accepted)
         schedule = replay(program, decisions_of(program), anchor, target)
     if isinstance(schedule, Nest):
-        return nest_kernel(anchor, schedule, label)
+        return nest_kernel(anchor, schedule, target, label)
     assert schedule is not None
     check_use(fused, schedule, target, where)
     return TEMPLATES[schedule.template.data].build(anchor, schedule.knobs(), target, label)

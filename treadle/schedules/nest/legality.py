@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from treadle.errors import TreadleError
 from treadle.schedules.limits import check_limit
 from treadle.schedules.nest.nest import Nest, Stage
@@ -16,23 +18,23 @@ OTHER_REGISTERS = 24
 
 def check_nest(nest: Nest, target: Target, where: str) -> None:
     """TreadleError for a nest that cannot be built, LimitError for one that the target has too little of."""
-    _check_levels(nest, where)
+    _check_levels(nest, target, where)
     for stage in nest.stages:
         _check_stage(nest, stage, f"{where}, stage of read {stage.read}")
     _check_pairs(nest, where)
     if target.is_cuda:
         _check_gpu(nest, target, where)
     else:
-        check_limit("accumulators", nest.accumulators, MOST_ACCUMULATORS, where)
+        lanes = prod(nest.levels[n].trips for n in nest.vector_reduction)
+        check_limit("accumulators", nest.accumulators * lanes, MOST_ACCUMULATORS, where)
         check_limit("bytes of stages", nest.staged_bytes("register"), target.l2_bytes, where)
 
 
-def _check_levels(nest: Nest, where: str) -> None:
-    for level, role in zip(nest.levels, nest.roles, strict=True):
-        if level.axis.is_reduction and role == "block":
-            raise TreadleError("a reduction level is in block: split-k is not built yet", where, "loop")
-        if level.axis.is_reduction and level.vector:
-            raise TreadleError("a reduction level is marked vector, which is not built yet", where, "unroll")
+def _check_levels(nest: Nest, target: Target, where: str) -> None:
+    if nest.slices and not target.is_cuda:
+        raise TreadleError("a reduction level is in block, and blocks of a CPU share no sums", where, "loop")
+    if nest.vector_reduction and target.is_cuda:
+        raise TreadleError("a reduction level is marked vector", where, "thread, whose lanes fold")
 
 
 def _check_stage(nest: Nest, stage: Stage, where: str) -> None:
@@ -83,7 +85,8 @@ def _check_pairs(nest: Nest, where: str) -> None:
 
 def _check_gpu(nest: Nest, target: Target, where: str) -> None:
     check_limit("threads", nest.threads, target.max_threads_per_block, where)
-    check_limit("bytes of shared memory", nest.staged_bytes("shared"), target.shared_per_block_static, where)
+    shared = nest.staged_bytes("shared") + nest.scratch_bytes
+    check_limit("bytes of shared memory", shared, target.shared_per_block_static, where)
     registers, least = registers_of(nest), nest.min_blocks_per_sm or 1
     check_limit("registers of a thread", registers, target.registers_per_thread, where)
     whole = registers * nest.threads * least

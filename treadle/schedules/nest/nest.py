@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
+from math import gcd, prod
 
+from treadle.dialects.loop.warp import WARP
 from treadle.dialects.schedule.staging import Memory
 from treadle.dialects.schedule.tiling import Role
 from treadle.dialects.task import Mapping, repeat, spatial
-from treadle.schedules.nest.box import Box, Moving, box_of
+from treadle.index.expr import Expr
+from treadle.schedules.nest.box import Box, Moving, box_of, in_levels
 from treadle.schedules.nest.layout import Layout, layout_of
 from treadle.schedules.nest.workload import Workload
 
@@ -69,6 +71,20 @@ class Stage:
     vector: int = 1
     buffers: int = 1
     is_async: bool = False
+
+
+@dataclass(frozen=True)
+class ThreadFold:
+    """How threads fold the parts of an element that they share.
+
+    levels, others: those of the threads that share one, and of the rest; parts: threads that share an element
+    lanes: of the parts, how many are folded among the lanes of a warp; 1 where all are in shared memory
+    """
+
+    levels: tuple[int, ...]
+    others: tuple[int, ...]
+    parts: int
+    lanes: int
 
 
 @dataclass(frozen=True)
@@ -139,6 +155,42 @@ class Nest:
         """Of a thread."""
         return prod(self.levels[n].trips for n in self.tile)
 
+    @cached_property
+    def slices(self) -> tuple[int, ...]:
+        """The levels of the reduction whose iterations are blocks: split-k."""
+        return tuple(n for n in self.numbers("block") if self.levels[n].axis.is_reduction)
+
+    @cached_property
+    def tiles(self) -> tuple[int, ...]:
+        """The other levels whose iterations are blocks."""
+        return tuple(n for n in self.numbers("block") if n not in self.slices)
+
+    @cached_property
+    def vector_reduction(self) -> tuple[int, ...]:
+        """The level of the reduction along which a vector runs, if one does."""
+        return tuple(n for n, level in enumerate(self.levels) if level.vector and level.axis.is_reduction)
+
+    @cached_property
+    def thread_fold(self) -> ThreadFold | None:
+        """How threads that share elements fold them; None where none do."""
+        threads = [n for n in self.numbers("thread") if self.levels[n].trips > 1]
+        shared = tuple(n for n in threads if self.levels[n].axis.is_reduction)
+        if not shared:
+            return None
+        parts = prod(self.levels[n].trips for n in shared)
+        lanes = gcd(parts, WARP)
+        in_warps = shared == tuple(threads[-len(shared) :]) and self.threads % WARP == 0 and lanes in (parts, WARP)
+        others = tuple(n for n in threads if n not in shared)
+        return ThreadFold(shared, others, parts, lanes if in_warps and self.workload.lanes_fold else 1)
+
+    @cached_property
+    def scratch_bytes(self) -> int:
+        """Shared memory in which threads fold what they share."""
+        fold = self.thread_fold
+        if fold is None or fold.lanes == fold.parts:
+            return 0
+        return self.threads // fold.lanes * self.accumulators * self.workload.accumulator_bytes
+
     def below(self, place: int) -> tuple[int, ...]:
         """Positions of each axis that the levels below a place reach."""
         inside = self.levels[place:]
@@ -178,8 +230,11 @@ class Nest:
 
     def box(self, read: int, place: int, memory: Memory = "register") -> Box | None:
         """What a read reaches below a place; None where that is no box at a position that the levels above give."""
-        levels = {n: Moving(level.axis.first, level.axis.shape, level.trips, level.stride) for n, level in self._all}
-        return box_of(self.workload.reads[read], levels, self.moving(place, memory))
+        return box_of(self.workload.reads[read], self._moving, self.moving(place, memory))
+
+    def indices(self, read: int) -> tuple[Expr, ...]:
+        """The indices of a read, in the iterations of the levels: those of level n count in variable `("level", n)`."""
+        return in_levels(self.workload.reads[read], self._moving)
 
     def layout(self, stage: Stage) -> Layout:
         """How what a stage holds lies in its memory. Levels inside of the reduction are the inner ones; vectors, and
@@ -207,9 +262,10 @@ class Nest:
         """What all stages in a memory take."""
         return sum(self.stage_bytes(memory))
 
-    @property
-    def _all(self) -> list[tuple[int, Level]]:
-        return list(enumerate(self.levels))
+    @cached_property
+    def _moving(self) -> dict[int, Moving]:
+        found = enumerate(self.levels)
+        return {n: Moving(level.axis.first, level.axis.shape, level.trips, level.stride) for n, level in found}
 
 
 __all__ = ["Axis", "Group", "Level", "Nest", "Stage"]

@@ -15,6 +15,7 @@ from xdsl.ir import SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp, YieldOp, definition
 from treadle.dialects.graph.dtypes import accumulator, byte_width
+from treadle.dialects.loop.warp import lanes_fold
 from treadle.errors import TreadleError
 from treadle.index.atom import Var
 from treadle.index.comparison import Comparison
@@ -70,6 +71,12 @@ class Read:
                 return None
         return tuple(found)
 
+    def ends_with(self, dim: int, extent: int) -> bool:
+        """Whether it is beyond its tensor's end, and gives 0, where a dimension of the iteration space is beyond its
+        own, at `extent`."""
+        alone = var(dim, 0, extent - 1)
+        return self.is_zero and any(i == alone and e == extent for i, e in zip(self.indices, self.shape, strict=True))
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -78,6 +85,7 @@ class Workload:
     extents: the first `spatial` are the result's, then come the reduction's
     bytes: of an element of the result; accumulator_bytes: of one that is being folded
     kind: of the reduction; None without one
+    lanes_fold: whether the lanes of a warp can fold accumulators
     is_product: whether the reduction adds products of reads and of nothing else
     """
 
@@ -87,6 +95,7 @@ class Workload:
     bytes: int
     accumulator_bytes: int
     kind: str | None
+    lanes_fold: bool
     is_product: bool
 
 
@@ -119,6 +128,7 @@ def workload_of(anchor: Anchor) -> Workload:
         byte_width(element),
         byte_width(accumulator(element if reduce is None else reduce.result.type)),
         None if reduce is None else reduce.kind.data,
+        reduce is not None and lanes_fold(reduce.kind.data, accumulator(reduce.result.type)),
         reduce is not None and _is_product(reduce),
     )
     if not isinstance(anchor, ComputeOp):

@@ -1,0 +1,138 @@
+"""The definition of an anchor at one position of a nest: positions, values, and reads of tensors or of stages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Operation, SSAValue
+
+from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp
+from treadle.dialects.graph.definition import Scalar
+from treadle.schedules.index_value import Index, Predicate, all_of
+from treadle.schedules.kernel_builder import KernelBuilder
+from treadle.schedules.nest.held import Held
+from treadle.schedules.nest.nest import Axis, Nest
+from treadle.schedules.scalar_body import emit_operation
+
+At: TypeAlias = Mapping[int, Index]
+"""The iteration of each level that has more than one; those that are left out stand at 0."""
+
+
+class Positions:
+    """Where a nest stands: the axes' positions, and what lies beyond their ends."""
+
+    def __init__(self, b: KernelBuilder, nest: Nest):
+        self._b, self._nest = b, nest
+        self._masked = {
+            axis
+            for axis in nest.axes
+            if nest.overhangs(axis) and any(_is_masked(nest, n) for n, lv in enumerate(nest.levels) if lv.axis == axis)
+        }
+
+    def of(self, axis: Axis, at: At) -> Index:
+        """The position along an axis."""
+        total: Index | None = None
+        for n, level in enumerate(self._nest.levels):
+            if level.axis == axis and n in at:
+                step = at[n] * level.stride
+                total = step if total is None else total + step
+        return self._b.index(0) if total is None else total
+
+    def inside(self, axes: Sequence[Axis], at: At) -> Predicate | None:
+        """Whether the position is before the end of some axes; None where it always is."""
+        return all_of([self.of(axis, at) < axis.extent for axis in axes if self._nest.overhangs(axis)])
+
+    def indices(self, at: At) -> dict[int, Index]:
+        """The index of each dimension."""
+        return self._split({axis: self.of(axis, at) for axis in self._nest.axes})
+
+    def clamped(self, at: At) -> dict[int, Index]:
+        """The index of each dimension, at the last position of axes that overhang and are not masked."""
+        found = {axis: self.of(axis, at) for axis in self._nest.axes}
+        for axis, position in found.items():
+            if self._nest.overhangs(axis) and axis not in self._masked:
+                found[axis] = position.min(axis.extent - 1)
+        return self._split(found)
+
+    def mask(self, read: int, at: At) -> Predicate | None:
+        """When a read that is not clamped is inside of its tensor."""
+        indices = self._nest.workload.reads[read].indices
+        dims = {v.key for index in indices for v in index.vars()}
+        axes = [axis for axis in self._nest.axes if axis in self._masked]
+        return self.inside([axis for axis in axes if dims & set(range(axis.first, axis.first + len(axis.shape)))], at)
+
+    @staticmethod
+    def _split(positions: Mapping[Axis, Index]) -> dict[int, Index]:
+        found: dict[int, Index] = {}
+        for axis, position in positions.items():
+            parts = position.delinearize(axis.shape) if len(axis.shape) > 1 else [position]
+            found |= {axis.first + n: part for n, part in enumerate(parts)}
+        return found
+
+
+def _is_masked(nest: Nest, number: int) -> bool:
+    """Along vectors and threads, clamped indices would not be consecutive."""
+    return nest.levels[number].vector or nest.roles[number] == "thread"
+
+
+class Body:
+    """Writes scalars of a definition. What a value is computed from is written when it is first asked for, so that
+    indices of reads that go through stages are not."""
+
+    def __init__(self, b: KernelBuilder, compute: ComputeOp, reduce: ReduceOp | None, nest: Nest):
+        self._b, self._nest = b, nest
+        inner = () if reduce is None else reduce.body.block.args
+        self._arguments: dict[SSAValue, int] = {arg: n for n, arg in enumerate((*compute.body.block.args, *inner))}
+        self._reads = {at: n for n, at in enumerate(compute.reads())}
+        self._buffers: dict[SSAValue, SSAValue] = dict(zip(compute.tensors(), b.inputs, strict=True))
+        self.positions = Positions(b, nest)
+        self.held: dict[int, Held] = {}
+        """The innermost stage of each read that has one here."""
+
+    def value(self, value: SSAValue, at: At, known: Mapping[SSAValue, Scalar] | None = None) -> Scalar:
+        """A value of the definition where the levels have done so many iterations; `known` holds some values."""
+        return self._value(value, at, self._buffers | dict(known or {}))
+
+    def inside_terms(self, at: At) -> Predicate | None:
+        """Whether the position is before the end of the reduction; None where it always is, or where each term beyond
+        is the identity: a product all of whose factors are 0 there, since they are staged."""
+        axes = [axis for axis in self._nest.axes if axis.is_reduction and not self._is_padded(axis)]
+        return self.positions.inside(axes, at)
+
+    def _is_padded(self, axis: Axis) -> bool:
+        workload = self._nest.workload
+        terms = [n for n, read in enumerate(workload.reads) if read.is_term]
+        return workload.is_product and all(
+            n in self.held and workload.reads[n].ends_with(axis.first, axis.shape[0]) for n in terms
+        )
+
+    def _value(self, value: SSAValue, at: At, values: dict[SSAValue, SSAValue]) -> Scalar:
+        if value in values:
+            return values[value]
+        op = value.owner
+        if isinstance(op, Operation):
+            values[value] = self._operation(op, at, values)
+        else:
+            indices = self.positions.clamped(at)
+            values |= {arg: indices[n].value for arg, n in self._arguments.items()}
+        return values[value]
+
+    def _operation(self, op: Operation, at: At, values: dict[SSAValue, SSAValue]) -> Scalar:
+        number = self._reads[op] if isinstance(op, AtOp) else None
+        if number is not None and number in self.held:
+            return self.held[number].load(self._b, at)
+        for operand in op.operands:
+            if not isinstance(operand.type, TensorType):
+                self._value(operand, at, values)
+        mask = None if number is None else self.positions.mask(number, at)
+        if not isinstance(op, AtOp) or mask is None:
+            return emit_operation(self._b, op, values)
+        own = None if op.predicate is None else Predicate(values[op.predicate], self._b)
+        otherwise = self._b.constant(0, op.result.type) if op.otherwise is None else values[op.otherwise]
+        indices = [values[index] for index in op.indices]
+        return self._b.load(values[op.source], indices, all_of([own, mask]), otherwise)
+
+
+__all__ = ["At", "Body", "Positions"]
