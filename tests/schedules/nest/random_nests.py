@@ -115,10 +115,10 @@ CASES: Mapping[str, Case] = {
 }
 
 
-def random_program(workload: Workload, target: Target, draw: random.Random) -> ProgramOp:
+def random_program(workload: Workload, target: Target, draw: random.Random, *, is_plain: bool) -> ProgramOp:
     """Axes fused and split at random, levels dealt to roles in a legal order, reads staged wherever they may be."""
-    program = ProgramOp("random", target.kind, _levels(workload, target, draw))
-    for read in range(len(workload.reads)):
+    program = ProgramOp("random", target.kind, _levels(workload, target, draw, is_plain=is_plain))
+    for read in [] if is_plain else range(len(workload.reads)):
         for _ in range(2):
             staged = program.clone()
             last = staged.body.block.last_op
@@ -148,7 +148,7 @@ def _replays(program: ProgramOp, workload: Workload, target: Target) -> Nest | N
         return None
 
 
-def _levels(workload: Workload, target: Target, draw: random.Random) -> list[Operation]:
+def _levels(workload: Workload, target: Target, draw: random.Random, *, is_plain: bool) -> list[Operation]:
     extents, spatial = workload.extents, workload.spatial
     axes = AxesOp(spatial, len(extents) - spatial)
     body: list[Operation] = [axes]
@@ -168,10 +168,12 @@ def _levels(workload: Workload, target: Target, draw: random.Random) -> list[Ope
         factors = [draw.choice((1, 2, 3, 4, 8, 16)) for _ in range(count)]
         body.append(split := SplitOp(axis, factors))
         levels.append([(level, kind) for level in split.levels])
-    return body + _arranged(levels, target, draw)
+    return body + _arranged(levels, target, draw, is_plain=is_plain)
 
 
-def _arranged(levels: list[list[tuple[SSAValue, bool]]], target: Target, draw: random.Random) -> list[Operation]:
+def _arranged(
+    levels: list[list[tuple[SSAValue, bool]]], target: Target, draw: random.Random, *, is_plain: bool
+) -> list[Operation]:
     """The levels in an order that keeps each axis's outermost first; then blocks, threads, repeats, loops."""
     order: list[tuple[SSAValue, bool]] = []
     left = [list(each) for each in levels]
@@ -179,7 +181,7 @@ def _arranged(levels: list[list[tuple[SSAValue, bool]]], target: Target, draw: r
         each = draw.choice([each for each in left if each])
         order.append(each.pop(0))
     blocks, slices = 0, 1 if target.is_cuda and draw.random() < 0.3 else 0
-    while blocks < len(order) - 1 and draw.random() < 0.6 and (not order[blocks][1] or slices):
+    while blocks < len(order) - 1 and (slices or not order[blocks][1]) and draw.random() < 0.6:
         slices -= order[blocks][1]
         blocks += 1
     groups: list[tuple[Role, list[SSAValue]]] = [("block", [value for value, _ in order[:blocks]])] if blocks else []
@@ -192,19 +194,20 @@ def _arranged(levels: list[list[tuple[SSAValue, bool]]], target: Target, draw: r
         else:
             groups.append((role, [value]))
     found: list[Operation] = [ArrangeOp(groups)]
-    if groups[-1][0] == "repeat" or (groups[-1][0] == "loop" and not target.is_cuda):
+    if groups[-1][0] == "repeat" or (groups[-1][0] == "loop" and not target.is_cuda and not is_plain):
         found += [MarkOp("vector", order[-1][0])] if draw.random() < 0.7 else []
     return found
 
 
-def scheduled(case: Case, seed: int, target: Target) -> ModuleOp:
-    """The case after stage `schedule`, its group scheduled by a random program."""
+def scheduled(case: Case, seed: int, target: Target, *, is_plain: bool = False) -> ModuleOp:
+    """The case after stage `schedule`, its group scheduled by a random program; a plain one has loops and marks of
+    spatial levels only."""
     draw = random.Random(seed)
 
     def drawn(workload: Workload) -> ProgramOp:
         nest, program = None, None
         while nest is None or program is None or nest.accumulators > MOST_UNROLLED or nest.threads > MOST_THREADS:
-            program = random_program(workload, target, draw)
+            program = random_program(workload, target, draw, is_plain=is_plain)
             nest = _replays(program, workload, target)
         return program
 

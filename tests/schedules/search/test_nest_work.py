@@ -10,8 +10,8 @@ from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
 from xdsl.ir import SSAValue
 
 from tests.helpers.graphs import Graph
+from tests.schedules.nest.random_nests import CASES, scheduled
 from tests.schedules.nest.test_nest import program
-from tests.schedules.nest.test_nest_kernels import CASES, scheduled
 from treadle.compiler import lower
 from treadle.dialects.graph import BinaryOp, FusedOp, MatmulOp, ReductionOp, TransposeOp, UnaryOp
 from treadle.dialects.loop import FuncOp
@@ -32,6 +32,8 @@ from treadle.target import Target
 CPU = Target.parse("cpu")
 PROGRAMS = 4
 """Random programs for each definition."""
+COUNTED = [name for name in CASES if name not in ("convolution", "transposed convolution")]
+"""Of the others, what caches reuse of an image's rows is approximated otherwise on the value than on the kernel."""
 
 
 def both(module: ModuleOp) -> tuple[Work, Work, Nest, GroupCost]:
@@ -66,9 +68,9 @@ def is_aligned(nest: Nest, load: GroupCost) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(PROGRAMS))
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", COUNTED)
 def test_random_nests(name: str, seed: int) -> None:
-    found, counted, nest, load = both(scheduled(CASES[name], seed))
+    found, counted, nest, load = both(scheduled(CASES[name], seed, CPU, is_plain=True))
     if is_aligned(nest, load):
         assert parts(found) == parts(counted)
     # Where quotients remain in an address, both are approximations of it.
