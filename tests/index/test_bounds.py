@@ -56,6 +56,10 @@ BLOCK, THREAD, STEP, LANE = var("block", 0, 9), var("thread", 0, 127), var("step
             id="a digit of a sum",
         ),
         pytest.param(STEP + LANE, [1 - STEP, 1 - LANE], (0, 2), id="two facts"),
+        pytest.param(
+            BLOCK * 1000 + THREAD * 100 + STEP * 3 + LANE, [9 - BLOCK, 127 - THREAD, 1 - STEP, 1 - LANE],
+            (0, 9000 + 12700 + 4), id="beside what always holds",
+        ),
     ],
 )  # fmt: skip
 def test_ranges_that_kernels_need(e: Expr, facts: list[Expr], expected: Range) -> None:

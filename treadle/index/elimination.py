@@ -25,7 +25,9 @@ one. Where a single fact more is enough, every term is tried: two digits of a po
 def bounded(e: Expr, facts: Sequence[Expr], enough: Range = UNBOUNDED) -> Range:
     """The bounds of e where no fact is negative; not closer than `enough`."""
     lo, hi = enough
-    system = _System([_linear(fact) for fact in facts], _boxes([e, *facts], facts))
+    # What holds in the whole box makes no sum's range smaller, and would be tried in place of what does.
+    telling = [fact for fact in facts if (least := fact.range()[0]) is None or least < 0]
+    system = _System([_linear(fact) for fact in telling], _boxes([e, *facts], facts))
     most = system.most(_linear(e), None if hi is None else hi, _DEPTH)
     least = system.most(_linear(-e), None if lo is None else -lo, _DEPTH)
     return None if least is None else -least, most
