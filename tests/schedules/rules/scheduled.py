@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
 
@@ -21,7 +22,7 @@ from treadle.target import Target
 CPU = Target.parse("cpu")
 GPU = Target.parse("sm_80")
 MOST_STATEMENTS = 40
-"""Accumulators of a nest: what is unrolled takes the C compiler's time."""
+"""Terms of a nest that are unrolled, at most: they take the C compiler's time."""
 
 
 def groups_of(module: ModuleOp, target: Target) -> list[FusedOp]:
@@ -60,7 +61,8 @@ def drawn(of: Anchor, target: Target, rules: Sequence[Rule], number: int) -> Dra
 
 def _is_cheap(draft: Draft) -> bool:
     if draft.nest is not None:
-        return draft.nest.accumulators <= MOST_STATEMENTS
+        unrolled = prod(level.trips for level in draft.nest.levels if level.unroll)
+        return draft.nest.accumulators * unrolled <= MOST_STATEMENTS
     try:
         replay(draft.program("p"), draft.decisions, draft.anchor, draft.target)
     except TreadleError:

@@ -113,8 +113,8 @@ def test_what_is_no_word(word: str, says: str) -> None:
 
 
 def test_a_gpu_needs_two_spatial_levels_first() -> None:
-    with pytest.raises(TreadleError, match="SRS has 1 S before the R; accepted: two for a GPU: blocks and threads"):
-        programs(anchor("GMM", GPU), GPU, [tiled("SRS")])
+    with pytest.raises(TreadleError, match="SRRS has 1 S before the first loop; accepted: two for a GPU"):
+        programs(anchor("GMM", GPU), GPU, [tiled("SRRS")])
 
 
 def test_figure_5_composed_modules_multiply() -> None:

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from xdsl.dialects.builtin import ModuleOp
 
 from benchmarks.paper_operators import OPERATORS
+from tests.helpers import emulated_batch
+from tests.helpers.emulated_batch import EmulatedProgram, PrintedKernels
 from tests.helpers.program_batch import (
     Backend,
     CompiledProgram,
@@ -33,13 +35,18 @@ from treadle.target import Target
 Array = NDArray[Any]
 NESTS = [name for name in OPERATORS if name != "SFM"]
 """Softmax has two reductions: templates schedule it."""
-PROGRAMS = 2
-"""Drafts of each operator that are compiled."""
-NAMES = [f"{name} {number}" for name in OPERATORS for number in range(PROGRAMS)]
+START, MORE = 1, 3
+"""The number of the first operator's draft; drafts that slow tests compile, beside one of each operator."""
+NAMES = [f"{name} {number + more}" for number, name in enumerate(OPERATORS, START) for more in range(1 + MORE)]
+FAST = NAMES[:: 1 + MORE]
+DRAWN = [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in NAMES]
 
 
 QUICK = ("C2D", "DEP", "GRP", "T2D", "TBG", "NRM", "SFM")
 """Of the others the anchors are products as well."""
+EMULATED = [
+    pytest.param(name, marks=() if name in FAST and name.split()[0] in QUICK else pytest.mark.slow) for name in NAMES
+]
 SIZED = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in OPERATORS]
 
 
@@ -69,13 +76,28 @@ def maker(name: str, target: Target) -> Callable[[], ModuleOp]:
 @pytest.fixture(scope="module")
 def compiled() -> ProgramBatch[PrintedProgram, CompiledProgram]:
     backend = Backend(partial(print_program, after="schedule"), compile_programs)
-    return ProgramBatch({name: maker(name, CPU) for name in NAMES}, backend)
+    return ProgramBatch({name: maker(name, CPU) for name in FAST + NAMES}, backend, len(FAST))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DRAWN)
 def test_compiled(compiled: ProgramBatch[PrintedProgram, CompiledProgram], name: str) -> None:
     operator = OPERATORS[name.split()[0]]
     (actual,) = compiled[name].run(operator.arrays(small=True)[: operator.inputs])
+    np.testing.assert_allclose(actual, expected(name.split()[0]), rtol=1e-5, atol=2e-5)
+
+
+@pytest.fixture(scope="module")
+def emulated() -> ProgramBatch[PrintedKernels, EmulatedProgram]:
+    backend = Backend(partial(emulated_batch.print_program, after="schedule"), emulated_batch.compile_programs)
+    first = [name for name in FAST if name.split()[0] in QUICK]
+    return ProgramBatch({name: maker(name, GPU) for name in first + NAMES}, backend, len(first))
+
+
+@pytest.mark.parametrize("name", EMULATED)
+def test_emulated(emulated: ProgramBatch[PrintedKernels, EmulatedProgram], name: str) -> None:
+    """As CUDA, with every check of the emulator."""
+    operator = OPERATORS[name.split()[0]]
+    (actual,) = emulated[name].run(operator.arrays(small=True)[: operator.inputs])
     np.testing.assert_allclose(actual, expected(name.split()[0]), rtol=1e-5, atol=2e-5)
 
 

@@ -47,6 +47,10 @@ class Axes(NamedTuple):
     spatial: tuple[SSAValue, ...]
     reduction: tuple[SSAValue, ...]
 
+    def of(self, is_reduction: bool) -> tuple[SSAValue, ...]:
+        """Those of one kind."""
+        return self.reduction if is_reduction else self.spatial
+
 
 @dataclass(frozen=True)
 class Draft:
@@ -172,7 +176,7 @@ class Draft:
         taken = self._random(name).choice(support)
         op = SampleTileOp(name, count, sizes, product, step=step, divisors_of=divisors_of, beside=beside, taken=taken)
         for param, axis in zip(op.params, of, strict=False):
-            param.name_hint = f"{name[0]}{''.join(c for c in name if c.isdigit())}{axis.name_hint or ''}"
+            param.name_hint = f"{_word(name)}_{axis.name_hint}"
         return self._with(op), tuple(op.params)
 
     def split(self, axis: SSAValue, factors: Sequence[Size]) -> tuple[Draft, tuple[SSAValue, ...]]:
@@ -275,7 +279,8 @@ def _check_unused(name: str, instructions: Sequence[Operation]) -> None:
 
 
 def _word(name: str) -> str:
-    return "".join(c if c.isalnum() else "_" for c in name)
+    """A name as a part of an SSA name."""
+    return "".join(c for c in name if c.isalnum())
 
 
 __all__ = ["Axes", "Draft", "Groups", "number"]

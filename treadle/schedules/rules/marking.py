@@ -46,8 +46,10 @@ def unrolled(draft: Draft) -> Sequence[Draft]:
     loops = [level for role, levels in draft.groups if role == "loop" for level in levels]
     if not loops or draft.nest is None:
         return ()
-    trips = draft.nest.levels[draft.nest.numbers("loop")[-1]].trips
-    return [draft, draft.mark("unroll", loops[-1])] if 1 < trips <= _UNROLLED else ()
+    innermost = draft.nest.levels[draft.nest.numbers("loop")[-1]]
+    if innermost.vector or not 1 < innermost.trips <= _UNROLLED:
+        return ()
+    return [draft, draft.mark("unroll", loops[-1])]
 
 
 __all__ = ["unrolled", "vectorised"]

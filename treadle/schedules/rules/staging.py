@@ -16,13 +16,15 @@ from treadle.errors import TreadleError
 from treadle.schedules.limits import LimitError
 from treadle.schedules.rules.draft import Draft
 from treadle.schedules.rules.programs import Rule
+from treadle.schedules.rules.tiling import has_reuse
 
 _VECTORS, _BUFFERS = (1, 2, 4), (1, 2)
 """Elements of one copy to shared memory, up to 16 bytes of float32; buffers that are filled through registers."""
 
 
 def staged(memory: Memory, *, places: int = 1, alone: bool = False) -> Rule:
-    """The draft as it is, and with the reads of its terms staged at each of the `places` outermost reduction loops.
+    """The draft as it is, and with the reads of its terms staged at each of the `places` outermost reduction loops,
+    where tiles are read several times.
 
     alone: also with the last reads only: of a product its right operand, whose elements vectors run along. What has no
     box at a level, given the values taken, is not staged there.
@@ -42,7 +44,7 @@ def staged(memory: Memory, *, places: int = 1, alone: bool = False) -> Rule:
 
     def rule(draft: Draft) -> Sequence[Draft]:
         loops = [levels[-1] for role, levels in draft.groups if role == "loop"]
-        if draft.workload is None or not loops:
+        if draft.workload is None or not loops or not has_reuse(draft.workload):
             return ()
         terms = [n for n, read in enumerate(draft.workload.reads) if read.is_term and read.obstacle is None]
         chosen = [terms[n:] for n in (range(len(terms) - 1, -1, -1) if alone else range(bool(terms)))]

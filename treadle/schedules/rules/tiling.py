@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil
+from math import ceil, prod
 
 from xdsl.ir import SSAValue
 
@@ -28,6 +28,9 @@ convolutions have, and one more would multiply supports by ten."""
 _OUTER, _DEPTH, _GPU_DEPTH = 64, 512, 32
 """The largest products of a CPU's serial tile, and of the iterations inside of the outermost reduction loop. Assumed,
 not measured, as the next ones."""
+_SLICES, _LEAST_SLICE, _USUAL_TILE = (2, 3, 4, 6, 8, 12, 16), 256, 64 * 64
+"""Blocks that share an element; terms of a slice, at least, and elements of a block, by which it is judged whether that
+is worth while: the first as in `matmul_mma`, the others assumed, not measured."""
 _SHORT = 64
 """Of accumulators along an axis shorter than a vector, each of which is a statement. Assumed, not measured."""
 _GPU_ACCUMULATORS, _MOST_THREADS = 128, 256
@@ -51,21 +54,24 @@ class _Place:
 
 @dataclass
 class _Tiling:
-    """A draft, and the levels of its axes, in the order of the places of their kind."""
+    """A draft, and the levels of its axes by their places."""
 
     draft: Draft
-    levels: dict[SSAValue, list[SSAValue]] = field(default_factory=dict[SSAValue, list[SSAValue]])
+    levels: dict[SSAValue, dict[_Place, SSAValue]] = field(default_factory=dict[SSAValue, dict[_Place, SSAValue]])
 
 
 def tiled(word: str, *, reuse: bool = True) -> Rule:
     """Cuts every axis as a word of S and R says, and arranges the levels: one S is a level of all spatial axes, one R
     of all reduction axes. Without a reduction, the word's R are left out.
 
-    The first S are blocks. For a GPU the last S in front of the first R are threads, those in between are virtual
-    threads. Factors of one level are sampled together, under a bound of their product that the hardware gives.
+    The first S are blocks. For a GPU the last S in front of the first loop are threads, those in between are virtual
+    threads, and an R behind the first S stands among the blocks, too, which then share elements (split-k): such a word
+    gives an alternative, where the reduction is one long axis and there are fewer blocks than fill the GPU.
+    Factors of one level are sampled together, under a bound of their product that the hardware gives.
 
     reuse: whether the rule is for definitions whose reads leave some axis out, so that a tile is read several times
-        (matrix products, convolutions), or for the others (elementwise operators, pooling, reductions)
+        (matrix products, convolutions), or for the others (elementwise operators, pooling, reductions to more than
+        one element)
 
     ```mlir
     %i, %j, %k = schedule.axes 2 spatial, 1 reduction
@@ -73,12 +79,13 @@ def tiled(word: str, *, reuse: bool = True) -> Rule:
     becomes, by `tiled("SRS")`,
     ```mlir
     %i, %j, %k = schedule.axes 2 spatial, 1 reduction
-    %registers_0, %registers_1 = schedule.sample_tile "registers" 2 from ([1, 2, 3, 4, 6, 8], [16, 32, 48, 64]) ...
-    %i0, %i1 = schedule.split %i by (%registers_0)
-    %j0, %j1 = schedule.split %j by (%registers_1)
+    %registers_i, %registers_j = schedule.sample_tile "registers" 2 from ([1, 2, 4, 8], [16, 32]) product 1 to 512
+    %i0, %i1 = schedule.split %i by (%registers_i)
+    %j0, %j1 = schedule.split %j by (%registers_j)
     schedule.arrange block(%i0, %j0) loop(%k) repeat(%i1, %j1)
     ```
-    Rejected: another letter, a word that does not begin with S, and for a GPU with fewer than two S in front of the R.
+    Rejected: another letter, a word that does not begin with S, and for a GPU with fewer than two S in front of the
+    first loop.
     """
     if set(word) - {"S", "R"} or not word.startswith("S"):
         raise TreadleError(f"no tiling is called {word!r}", "tiled", "a word of S and R that begins with S")
@@ -86,8 +93,13 @@ def tiled(word: str, *, reuse: bool = True) -> Rule:
     def rule(draft: Draft) -> Sequence[Draft]:
         if draft.is_complete or draft.workload is None or has_reuse(draft.workload) != reuse:
             return ()
+        if draft.workload.kind is not None and prod(draft.workload.extents[: draft.workload.spatial]) == 1:
+            return ()
         kinds = word if draft.workload.kind is not None else word.replace("R", "")
-        return [_tile(draft, _places(kinds, draft.target))]
+        places = _places(kinds, draft.target)
+        if places[1:] and places[1].role == "block":
+            return [draft, _tile(draft, places)] if _needs_slices(draft) else ()
+        return [_tile(draft, places)]
 
     return rule
 
@@ -102,19 +114,31 @@ def has_reuse(workload: Workload) -> bool:
     return any(not any(depends_on(index, dim) for index in read.indices) for read in terms for dim in wide)
 
 
+def _needs_slices(draft: Draft) -> bool:
+    """Whether blocks of usual tiles leave multiprocessors idle, and the reduction is one axis that is worth cutting."""
+    workload = draft.workload
+    assert workload is not None
+    blocks = prod(workload.extents[: workload.spatial]) / _USUAL_TILE
+    long = [extent for extent in workload.extents[workload.spatial :] if extent > 1]
+    return blocks < draft.target.multiprocessors and len(long) == 1 and long[0] >= 2 * _LEAST_SLICE
+
+
 def _places(word: str, target: Target) -> list[_Place]:
     """The role of each letter."""
-    first = word.find("R")
+    slices = target.is_cuda and word.startswith("SR")
+    first = word.find("R", 2 if slices else 0)
     before = len(word) if first < 0 else first
-    if target.is_cuda and before < 2:
-        raise TreadleError(f"{word} has {before} S before the R", "tiled", "two for a GPU: blocks and threads")
+    if target.is_cuda and word[:before].count("S") < 2:
+        accepted = "two for a GPU: blocks and threads"
+        raise TreadleError(f"{word} has {word[:before].count('S')} S before the first loop", "tiled", accepted)
     places: list[_Place] = []
     for n, letter in enumerate(word):
         rest = word[n + 1 :]
-        if letter == "R":
-            places.append(_Place("loop", True, "depth" if "R" in word[:n] else ""))
-        elif n == 0:
-            places.append(_Place("block", False))
+        if n == 0 or (n == 1 and slices):
+            places.append(_Place("block", letter == "R"))
+        elif letter == "R":
+            outermost = "R" not in word[:n]
+            places.append(_Place("loop", True, "" if outermost else "steps" if n == first else "depth"))
         elif target.is_cuda and n == before - 1:
             places.append(_Place("thread", False, "threads"))
         elif "S" not in rest:
@@ -135,23 +159,26 @@ def _tile(draft: Draft, places: Sequence[_Place]) -> Draft:
     """Samples, splits and arranges."""
     draft, axes = draft.axes()
     state = _Tiling(draft)
-    for is_reduction, whole in ((False, axes.spatial), (True, axes.reduction)):
-        _cut(state, whole, [place for place in places if place.is_reduction == is_reduction])
+    for is_reduction in (False, True):
+        own = [place for place in places if place.is_reduction == is_reduction]
+        _cut(state, axes.of(is_reduction), own)
     groups: list[tuple[Role, list[SSAValue]]] = []
-    counts = {False: 0, True: 0}
     for place in places:
-        kind = axes.reduction if place.is_reduction else axes.spatial
-        depth = counts[place.is_reduction]
-        levels = [state.levels[axis][depth] for axis in kind if depth < len(state.levels[axis])]
-        groups.append((place.role, levels))
-        counts[place.is_reduction] += 1
+        levels = [state.levels[axis][place] for axis in axes.of(place.is_reduction) if place in state.levels[axis]]
+        if groups and groups[-1][0] == place.role == "block":
+            groups[-1][1].extend(levels)
+        else:
+            groups.append((place.role, levels))
     return state.draft.arrange(groups)
 
 
 def _cut(state: _Tiling, axes: Sequence[SSAValue], places: Sequence[_Place]) -> None:
     """Splits the axes of one kind into as many levels as there are places; short ones stay whole."""
+    if not axes:
+        return
     long = [axis for axis in axes if state.draft.extent(axis) > 1][-_TILED_AXES:]
-    state.levels |= {axis: [axis] for axis in axes}
+    whole = next((place for place in places if not (place.is_reduction and place.role == "block")), places[0])
+    state.levels |= {axis: {whole: axis} for axis in axes}
     if not long or len(places) < 2:
         return
     factors: dict[str, Sequence[Size]] = {}
@@ -162,13 +189,15 @@ def _cut(state: _Tiling, axes: Sequence[SSAValue], places: Sequence[_Place]) -> 
         left = [ceil(extent / each[len(each) // 2]) for extent, each in zip(left, sizes, strict=True)]
     for n, axis in enumerate(long):
         state.draft, levels = state.draft.split(axis, [factors[place.label][n] for place in places[1:]])
-        state.levels[axis] = list(levels)
+        state.levels[axis] = dict(zip(places, levels, strict=True))
 
 
 def _sizes(place: _Place, extents: Sequence[int], target: Target) -> list[list[int]]:
     """What each factor of a level may be; `extents`: what the levels inside of it usually leave of the axes, so that
     few draws overhang by much."""
     *others, last = extents
+    if place.label == "steps":
+        return [sorted({ceil(extent / count) for count in _SLICES}) for extent in extents]
     if place.is_reduction:
         return [sizes_of(extent, _GPU_DEPTH if target.is_cuda else _DEPTH, whole=True) for extent in extents]
     if place.role == "thread":
@@ -189,7 +218,9 @@ def _sampled(
     target, bounds, step, beside = draft.target, (1, _OUTER), 1, list[SSAValue]()
     if all(each == [1] for each in sizes):
         return draft, [1] * len(sizes)
-    if place.is_reduction:
+    if place.label == "steps":
+        bounds = (1, max(sizes[-1]))
+    elif place.is_reduction:
         bounds, beside = (1, _GPU_DEPTH if target.is_cuda else _DEPTH), _params(inner)
     elif place.role == "thread":
         bounds, step = (target.warp_size, _MOST_THREADS), target.warp_size
