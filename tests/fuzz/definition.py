@@ -241,7 +241,8 @@ def _judged(exact: Array, dtype: np.dtype[Any], samples: Sequence[Array]) -> Exp
         undecided, spread = undecided | ~same, np.maximum(spread, apart)
     with np.errstate(all="ignore"):
         own = LAST_PLACES * float(info.eps) / 2 * np.abs(value) + float(info.smallest_subnormal)
-    return Expected(value, np.where(np.isfinite(value), MARGIN * spread + own, 0), undecided)
+        limit = np.where(np.isfinite(value), MARGIN * spread + own, 0)
+    return Expected(value, limit, undecided)
 
 
 __all__ = ["EXACT", "ONCE", "Expected", "evaluate_node", "expected_outputs"]

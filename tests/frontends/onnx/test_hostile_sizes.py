@@ -102,9 +102,10 @@ def test_a_number_that_the_type_does_not_hold() -> None:
     ("shape", "message"),
     [
         ([HUGE, 2], r"input 'x': tensor<1099511627776x2xf32> takes 8796093022208 bytes: at most 68719476736"),
+        ([0, HUGE, HUGE], r"input 'x': tensor<0x\d+x\d+xf32> is empty, but its other dimensions span \d+ bytes"),
         ([1] * 65, "input 'x': 65 dimensions: at most 32 are accepted"),
     ],
-    ids=["bytes", "rank"],
+    ids=["bytes", "empty", "rank"],
 )
 def test_inputs(shape: Sequence[int], message: str) -> None:
     refused(model([node("Relu", "x", "y")], {"x": shape}), message)

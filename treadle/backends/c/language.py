@@ -54,6 +54,7 @@ class CLanguage(Language):
     infinity = "TREADLE_INFINITY"
     nan = "TREADLE_NAN"
     wide_suffix = "L"
+    wraps: ClassVar[bool] = True
     # A load in a branch becomes a masked one, of which GCC 12 reads the wrong elements: -O3 with AVX-512, loops over
     # bytes whose masks are read once for two rows.
     named_choices: ClassVar[bool] = True

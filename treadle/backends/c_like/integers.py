@@ -1,14 +1,14 @@
 """Operations on integers, as C expressions with exactly the value that the operation defines.
 
-C computes 8 and 16-bit integers as `int`, and leaves the overflow of `int` and `long` undefined; operations of `arith`
-wrap. Sums, differences and products of elements are therefore computed as unsigned numbers and cast back once:
-`(short)((unsigned)a * b + c)`. An `index` does not overflow, and is written plainly.
+C computes 8 and 16-bit integers as `int`; operations of `arith` wrap. Sums, differences and products of elements are
+cast back once: `(short)(a * b + c)`. Where a language leaves the overflow of `int` and `long` undefined, they are
+computed as unsigned numbers: `(int)((unsigned)a * b + c)`. An `index` does not overflow, and is written plainly.
 """
 
 from __future__ import annotations
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import IndexType, IntegerType, VectorType
+from xdsl.dialects.builtin import IndexType, IntegerType, VectorType, i32, i64
 from xdsl.ir import Operation, SSAValue
 
 from treadle.backends.c_like.constants import constant_integer, folded_integer
@@ -45,9 +45,11 @@ class Integers:
         if isinstance(type, VectorType) or type == IntegerType(1):
             self._language.reject(op, f"{op.name} of {type}", "scalars of index and of 8 to 64-bit integers")
         if not isinstance(type, IndexType):
-            unsigned = self._modular(op)
-            text = f"({self._language.type_name(type)}){unsigned.at(Level.UNARY)}"
-            return Text(text, Level.UNARY, unsigned)
+            modular = self._modular(op)
+            if self._language.wraps and type in (i32, i64):
+                return modular
+            text = f"({self._language.type_name(type)}){modular.at(Level.UNARY)}"
+            return Text(text, Level.UNARY, modular)
         known = folded_integer(op)
         if known is not None:
             return number_text(self._language, type, known)  # C would compute it in 32 bits
@@ -56,12 +58,14 @@ class Integers:
         return Text(f"{self._values.at(op.operands[0], level)} {symbol} {rhs.at(level.tighter)}", level)
 
     def _modular(self, op: Operation) -> Text:
-        """The result modulo two to the power of its bits, as an unsigned number of at least as many."""
+        """The result modulo two to the power of its bits, as a number of at least as many."""
         symbol, level = OPERATORS[op.__class__]
         symbol, rhs = self._right(op, symbol, level)
         lhs = self._values.text(op.operands[0])
-        # One unsigned operand makes C convert the other.
-        first = lhs.modular or Text(self._unsigned(op.operands[0], lhs), Level.UNARY)
+        first = lhs.modular or lhs
+        if lhs.modular is None and not self._language.wraps:
+            # One unsigned operand makes C convert the other.
+            first = Text(self._unsigned(op.operands[0], lhs), Level.UNARY)
         return Text(f"{first.at(level)} {symbol} {(rhs.modular or rhs).at(level.tighter)}", level)
 
     def _unsigned(self, value: SSAValue, text: Text) -> str:

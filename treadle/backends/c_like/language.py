@@ -51,6 +51,8 @@ class Language(ABC):
     """Of a 64-bit integer literal."""
     scalars: ClassVar[dict[Attribute, str]]
     """The types of values, except for `index`."""
+    wraps: ClassVar[bool] = False
+    """Whether sums, differences and products of `int` and of 64-bit integers wrap."""
     named_choices: ClassVar[bool] = False
     """Whether loads that a selection chooses between are done before it, both of them."""
 

@@ -20,7 +20,8 @@ class Text:
     text: str
     level: Level = Level.PRIMARY
     modular: Text | None = None
-    """For a cast of an unsigned number, that number, which suffices where the value is only needed modulo its bits."""
+    """For a cast of a wider or unsigned number, that number, which suffices where the value is only needed modulo its
+    bits."""
 
     def at(self, level: Level) -> str:
         """The text, in parentheses unless its precedence is at least this."""

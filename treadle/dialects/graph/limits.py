@@ -23,14 +23,19 @@ class TensorSizes:
         self._total = 0
 
     def add(self, type: TensorType) -> None:
-        """Counts a tensor; VerifyException if it is too large, or all tensors together are."""
+        """Counts a tensor; VerifyException if it is too large, or all tensors together are.
+
+        An empty one is too large if it were with extents of 1 instead of 0: NumPy has no such array.
+        """
         shape = type.get_shape()
         check_rank(shape)
         # A symbolic extent counts as none.
-        size = byte_width(type.get_element_type()) * prod(max(extent, 0) for extent in shape)
+        size = byte_width(type.get_element_type()) * prod(extent for extent in shape if extent > 0)
+        is_empty = min(shape, default=1) <= 0
         if size > MAX_TENSOR_BYTES:
-            raise VerifyException(f"{type} takes {size} bytes: at most {MAX_TENSOR_BYTES} are accepted")
-        self._total += size
+            takes = "is empty, but its other dimensions span" if is_empty else "takes"
+            raise VerifyException(f"{type} {takes} {size} bytes: at most {MAX_TENSOR_BYTES} are accepted")
+        self._total += 0 if is_empty else size
         if self._total > MAX_MODULE_BYTES:
             limit = f"at most {MAX_MODULE_BYTES} are accepted"
             raise VerifyException(f"with {type} the tensors take {self._total} bytes together: {limit}")
