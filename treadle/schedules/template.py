@@ -98,6 +98,11 @@ class Template(ABC):
         """The combinations of the space that are their own canonical ones: all different kernels, each once."""
         return (c for c in self.space(anchor, target) if self.canonical(anchor, c, target) == c)
 
+    def values(self, anchor: Anchor, target: Target) -> Mapping[str, tuple[Choice, ...]]:
+        """The values worth trying of knobs that have more of them; none by default."""
+        del anchor, target
+        return {}
+
     def space(self, anchor: Anchor, target: Target) -> Space:
         """Every choice for an anchor on a target that is worth trying, and within the limits."""
         pinned = self._whole(anchor, target).pinned(**self.decided(anchor, target))

@@ -68,6 +68,11 @@ class SampleOp(IRDLOperation):
         return tuple(choice_value(value) for value in self.values)
 
     @property
+    def likely(self) -> tuple[float, ...]:
+        """The weights, in order; empty where all values are alike."""
+        return tuple(weight.value.data for weight in self.weights or () if isinstance(weight, FloatAttr))
+
+    @property
     def decision(self) -> Choice | None:
         """The value that was taken."""
         return None if self.taken is None else choice_value(self.taken)
@@ -87,7 +92,7 @@ class SampleOp(IRDLOperation):
             assert decision is not None
             listed = ", ".join(map(choice_text, support))
             raise VerifyException(f"{where} takes {choice_text(decision)}: expected one of {listed}")
-        weights = [weight.value.data for weight in self.weights or () if isinstance(weight, FloatAttr)]
+        weights = self.likely
         if self.weights is not None and (len(weights) != len(support) or min(weights) < 0 or not sum(weights) > 0):
             raise VerifyException(f"{where} needs {len(support)} weights from 0 upwards, not all 0")
 

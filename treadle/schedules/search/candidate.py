@@ -17,7 +17,8 @@ from typing import Protocol
 from treadle.dialects.schedule import Choice, ProgramOp, UseAttr, choice_text
 from treadle.errors import TreadleError
 from treadle.schedules.nest.workload import Workload, workload_of
-from treadle.schedules.search.programs import Replayed, enumerate_program, replay
+from treadle.schedules.search.programs import Replayed, replay
+from treadle.schedules.search.sampler import Sampler
 from treadle.schedules.search.work import Work
 from treadle.schedules.template import Anchor
 from treadle.schedules.templates import TEMPLATES
@@ -65,6 +66,15 @@ class Task:
         return {program.sym_name.data: program for program in self.programs}
 
     @cached_property
+    def samplers(self) -> Mapping[str, Sampler]:
+        """The decisions of each program."""
+        try:
+            extents = self.workload.extents
+        except TreadleError:  # several reductions: no nest schedules them, which replaying says
+            extents = ()
+        return {name: Sampler(program, extents) for name, program in self.by_name.items()}
+
+    @cached_property
     def workload(self) -> Workload:
         """What the anchor asks of a nest. Raises what `workload_of` raises."""
         return workload_of(self.anchor)
@@ -103,9 +113,13 @@ class Task:
             for choices in TEMPLATES[name].candidates(self.anchor, self.target):
                 yield Candidate(name, {label: choices[label] for label in labels}), UseAttr.get(name, choices)
             return
-        for decisions in enumerate_program(program, self.anchor, self.target):
+        for decisions in self.samplers[name].enumerate():
             candidate = Candidate(name, decisions)
-            yield candidate, self.replay(candidate)
+            try:
+                kernel = self.replay(candidate)
+            except TreadleError:
+                continue
+            yield candidate, kernel
 
     def candidate(self, use: UseAttr) -> Candidate:
         """The candidate that gives the same kernel as a template's choices; TreadleError if no program has that

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import product
+from collections.abc import Mapping
 from typing import TypeAlias
 
 from xdsl.dialects.builtin import DenseArrayBase, i64
@@ -27,11 +26,12 @@ Replayed: TypeAlias = Nest | UseAttr
 
 
 def template_program(template: Template, anchor: Anchor, target: Target) -> ProgramOp:
-    """The program, called as the template, whose schedules are those of the template's space: knobs that the anchor or
-    other knobs decide are left out."""
+    """The program, called as the template, whose schedules are the template's candidates: knobs that the anchor or
+    other knobs decide are left out, and values that no candidate has."""
     decided, dependent = template.decided(anchor, target), template.dependent(anchor, target)
     free = [knob for knob in template.knobs if knob.name not in decided and knob.name not in dependent]
-    samples = [SampleOp(knob.name, knob.values) for knob in free]
+    values = template.values(anchor, target)
+    samples = [SampleOp(knob.name, values.get(knob.name, knob.values)) for knob in free]
     knobs: list[tuple[str, Choice | SSAValue]] = []
     for knob, sample in zip(free, samples, strict=True):
         sample.param.name_hint = knob.name
@@ -92,23 +92,6 @@ def taken(program: ProgramOp, decisions: Decisions) -> ProgramOp:
     return copy
 
 
-def enumerate_program(program: ProgramOp, anchor: Anchor, target: Target) -> Iterator[dict[str, Choice]]:
-    """Every list of decisions that replays, the last sample changing fastest."""
-    for decisions in _products(program):
-        try:
-            replay(program, decisions, anchor, target)
-        except TreadleError:
-            continue
-        yield decisions
-
-
-def _products(program: ProgramOp) -> Iterator[dict[str, Choice]]:
-    samples = program.samples
-    supports = [sample.support() if isinstance(sample, SampleTileOp) else sample.support for sample in samples]
-    for values in product(*supports):
-        yield {sample.label.data: value for sample, value in zip(samples, values, strict=True)}
-
-
 def _decided(sample: SampleOp | SampleTileOp, decisions: Decisions, where: str) -> dict[SSAValue, Choice]:
     """The parameters of a sample with their values."""
     label = sample.label.data
@@ -134,6 +117,6 @@ def template_programs(anchor: Anchor, target: Target) -> list[ProgramOp]:
 
 
 __all__ = [
-    "Decisions", "Replayed", "decisions_of", "enumerate_program", "replay", "taken", "template_program",
+    "Decisions", "Replayed", "decisions_of", "replay", "taken", "template_program",
     "template_programs",
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
@@ -97,6 +97,11 @@ class MatmulCpu(Template):
         tiles = ceil(m / rows)
         blocks = ceil(m / number(choices, "chunk"))
         return {**choices, "rows": rows, "chunk": min(rows * ceil(tiles / blocks), _LONGEST_CHUNK // rows * rows)}
+
+    def values(self, anchor: Anchor, target: Target) -> Mapping[str, tuple[Choice, ...]]:
+        """Rows and chunks of some candidate: of 1024 chunks most give the blocks of another one."""
+        every = list(self.candidates(anchor, target))
+        return {name: tuple(sorted({number(choices, name) for choices in every})) for name in ("rows", "chunk")}
 
     def candidates(self, anchor: Anchor, target: Target) -> Iterable[Choices]:
         """As in general, without looking at each chunk up to the longest."""

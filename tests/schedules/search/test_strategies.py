@@ -1,0 +1,202 @@
+"""Strategies on a task whose times a formula gives: what they find, in how many trials, and the same each time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import log2
+
+import pytest
+from xdsl.parser import Parser
+
+from tests.schedules.search.anchors import anchor
+from treadle.dialects.registry import treadle_context
+from treadle.dialects.schedule import ProgramOp
+from treadle.schedules.search.candidate import Candidate, Measured, Strategy, Task
+from treadle.schedules.search.evolution import Evolution, Settings
+from treadle.schedules.search.exhaustive import Exhaustive
+from treadle.schedules.search.programs import template_programs
+from treadle.schedules.search.strategies import STRATEGIES
+from treadle.schedules.search.strategy import Explored
+from treadle.target import Target
+
+CPU = Target.parse("cpu")
+PROGRAM = """
+schedule.program @tiled for "cpu" {
+  %i, %j, %k = schedule.axes 2 spatial, 1 reduction
+  %i_inner, %j_inner = schedule.sample_tile "tile" 2 from [1, 2, 4, 8, 16, 32] product 1 to 2048
+  %d = schedule.sample "depth" from [1, 2, 4, 8]
+  %b = schedule.sample "block" from [1, 2, 3]
+  %i0, %i1, %i2 = schedule.split %i by (%b, %i_inner)
+  %j0, %j1 = schedule.split %j by (%j_inner)
+  %k0, %k1 = schedule.split %k by (%d)
+  schedule.arrange block(%i0, %j0) repeat(%i1) loop(%k0) loop(%k1) repeat(%i2, %j1)
+}
+"""
+OPTIMUM = {"tile": (8, 16), "depth": 4, "block": 2}
+SMALL = Settings(population=24, generations=4)
+Seconds = Callable[[Candidate], float | None]
+
+
+def task(text: str = PROGRAM) -> Task:
+    ops = Parser(treadle_context(), text).parse_module().body.block.ops
+    return Task(anchor("matmul", 24, 40), CPU, tuple(op for op in ops if isinstance(op, ProgramOp)))
+
+
+def planted(candidate: Candidate) -> float:
+    """1 at the optimum; a step from it in any direction costs something, more where two are off at once."""
+    tile, depth, block = (candidate.decisions[name] for name in ("tile", "depth", "block"))
+    assert isinstance(tile, tuple)
+    assert isinstance(depth, int)
+    assert isinstance(block, int)
+    off = abs(log2(tile[0]) - 3) + abs(log2(tile[1]) - 4) + abs(log2(depth) - 2) + abs(block - 2)
+    return 1 + 0.1 * off + 0.02 * off**2
+
+
+def uneven(candidate: Candidate) -> float:
+    """The same with local optima: what a kernel takes differs from what a smooth model says."""
+    digits = sum((n + 1) * ord(each) for n, each in enumerate(str(candidate)))
+    return planted(candidate) * (1 + 0.15 * (digits * 7919 % 101) / 101)
+
+
+class Formula:
+    """Predicts by a formula, and counts how often it was asked."""
+
+    def __init__(self, seconds: Seconds, costly: str = ""):
+        self._seconds, self._costly = seconds, costly
+        self.asked: dict[Candidate, None] = {}
+
+    def __call__(self, candidates: Sequence[Candidate]) -> Sequence[float | None]:
+        self.asked |= dict.fromkeys(candidates)
+        return [self._seconds(each) for each in candidates]
+
+    def is_costly(self, candidate: Candidate) -> bool:
+        return candidate.program == self._costly and candidate not in self.asked
+
+
+def run(strategy: Strategy, seconds: Seconds, trials: int, count: int = 8) -> list[Measured]:
+    """Measures what a strategy proposes."""
+    found: list[Measured] = []
+    while len(found) < trials and (proposed := strategy.propose(min(count, trials - len(found)))):
+        results = [Measured(each, seconds(each)) for each in proposed]
+        strategy.learn(results)
+        found += results
+    return found
+
+
+def best(results: Sequence[Measured]) -> float:
+    return min(each.seconds for each in results if each.seconds is not None)
+
+
+@pytest.mark.parametrize("name", list(STRATEGIES))
+def test_the_seed_decides_and_everything_comes_once(name: str) -> None:
+    def tried(seed: str) -> list[str]:
+        results = run(STRATEGIES[name](Explored(task()), Formula(planted), seed), uneven, 16)
+        return [str(each.candidate) for each in results]
+
+    first = tried("a")
+    assert len(first) == 16 == len(set(first))
+    assert tried("a") == first
+    assert (tried("b") == first) == (name == "exhaustive")
+
+
+@pytest.mark.parametrize("name", list(STRATEGIES))
+def test_a_search_that_was_interrupted_proposes_the_same(name: str) -> None:
+    def strategy() -> Strategy:
+        return STRATEGIES[name](Explored(task()), Formula(planted), "a")
+
+    whole = run(strategy(), uneven, 24)
+    resumed = strategy()
+    resumed.learn(whole[:8])
+    assert [each.candidate for each in run(resumed, uneven, 16)] == [each.candidate for each in whole[8:]]
+
+
+def test_exhaustive_search_goes_through_all_by_their_predictions() -> None:
+    of = task()
+    results = run(Exhaustive(Explored(of), Formula(planted), ""), planted, 10_000, 50)
+    times = [each.seconds for each in results]
+    assert times == sorted(times, key=lambda time: time or 0)
+    kernels = [of.replay(each.candidate) for each in results]
+    assert len(set(kernels)) == len(kernels) == len(of.distinct())
+    assert results[0].candidate.decisions == OPTIMUM
+
+
+def test_evolution_finds_the_optimum_of_a_model() -> None:
+    """By predictions alone, of which it asks for fewer than there are candidates."""
+    of = task()
+    for seed in "abc":
+        model = Formula(planted)
+        (found,) = Evolution(Explored(of), model, seed, Settings(population=32, generations=8)).propose(1)
+        assert found.decisions == OPTIMUM
+        assert len(model.asked) < len(of.distinct()) / 2
+
+
+def test_evolution_needs_a_quarter_of_the_trials() -> None:
+    """98 % of the best throughput, whichever the seed, with a model that does not know the local optima."""
+    of = task()
+    every = of.distinct()
+    optimum = min(uneven(each) for each in every)
+    for seed in "abcde":
+        evolution = Evolution(Explored(of), Formula(planted), seed, SMALL)
+        assert optimum / best(run(evolution, uneven, len(every) // 4 - 1)) >= 0.98
+
+
+def test_metropolis_keeps_parents_that_are_faster() -> None:
+    """At a low temperature no child that is slower takes its parent's place, so that the generations are faster."""
+
+    def mean(temperature: float | None) -> float:
+        model = Formula(planted)
+        settings = Settings(population=24, generations=4, best=0, mutation=1.0, temperature=temperature)
+        Evolution(Explored(task()), model, "a", settings).propose(8)
+        late = list(model.asked)[60:]
+        return sum(map(planted, late)) / len(late)
+
+    assert mean(1e-6) < mean(None)
+
+
+def test_what_cannot_be_predicted_is_not_proposed() -> None:
+    def seconds(candidate: Candidate) -> float | None:
+        return None if candidate.decisions["block"] == 2 else planted(candidate)
+
+    exhaustive = Exhaustive(Explored(task()), Formula(seconds), "a")
+    evolution = Evolution(Explored(task()), Formula(seconds), "a", SMALL)
+    for strategy in (exhaustive, evolution):
+        results = run(strategy, planted, 30)
+        assert len(results) == 30
+        assert all(each.candidate.decisions["block"] != 2 for each in results)
+
+
+def test_costly_predictions_are_few() -> None:
+    of = task()
+    both = Task(of.anchor, CPU, (*of.programs, *template_programs(of.anchor, CPU)))
+
+    def seconds(candidate: Candidate) -> float:
+        return planted(candidate) if candidate.program == "tiled" else 3.0
+
+    model = Formula(seconds, costly="matmul_cpu")
+    evolution = Evolution(Explored(both), model, "a", Settings(population=40, generations=3, costly=9))
+    assert evolution.propose(6)
+    lowered = [each for each in model.asked if each.program == "matmul_cpu"]
+    assert 4 <= len(lowered) <= 9
+    assert len(model.asked) > 40
+
+
+def test_the_ledger_adds_up() -> None:
+    """Every candidate that was replayed is legal or counted with one reason; the least margin is the example's."""
+    explored = Explored(task(PROGRAM.replace("32] product", "32, 64] product").replace("to 2048", "to 4096")))
+    for sampler in explored.task.samplers.values():
+        for decisions in sampler.enumerate():
+            explored.kernel(Candidate("tiled", decisions))
+            explored.kernel(Candidate("tiled", decisions))
+    explored.kernel(Candidate("tiled", {}))
+    every = sum(1 for _ in explored.task.samplers["tiled"].enumerate())
+    ledger = explored.ledger
+    assert ledger.replayed == every + 1 == ledger.legal + ledger.rejected
+    assert ledger.legal == sum(1 for _ in explored.task._legal(explored.task.programs[0]))
+    (limit,) = [each for each in ledger.records() if each["limit"] == "accumulators"]
+    assert limit["count"] == ledger.rejected - 1 == 36
+    assert limit["margin"] == 1.0
+    assert "2048 accumulators" in limit["message"]
+    assert set(limit["example"]["tile"]) == {32, 64}
+    (open_,) = [each for each in ledger.records() if "is open" in each["message"]]
+    assert (open_["program"], open_["count"], open_["example"]) == ("tiled", 1, {})
+    assert "margin" not in open_

@@ -1,0 +1,127 @@
+"""The decisions of one schedule program: enumerated, drawn and changed, sample by sample.
+
+What a sample may take can depend on what the ones before it took (`beside`), so that decisions are a path and not a
+point of a product. None of this asks whether the decisions are legal: replaying them does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from random import Random
+
+from xdsl.ir import OpResult, SSAValue
+
+from treadle.dialects.schedule import AxesOp, Choice, FuseOp, ProgramOp, SampleOp, SampleTileOp
+from treadle.schedules.search.neighbours import Support
+
+REDRAWN = 0.3
+"""How often a mutation draws a value anew instead of taking a neighbour: a walk alone does not leave an optimum that is
+local. Assumed, not measured."""
+
+
+class Sampler:
+    """The samples of a program in their order.
+
+    extents: of the anchor's iteration space, whose divisors some samples take
+    """
+
+    def __init__(self, program: ProgramOp, extents: Sequence[int] = ()):
+        self._samples = {sample.label.data: sample for sample in program.samples}
+        self._extents = _extents_of(program, extents)
+        self._known: dict[tuple[str, int], Support] = {}
+        self.labels = tuple(self._samples)
+
+    def support(self, label: str, decisions: Mapping[str, Choice]) -> Support:
+        """What a sample may take, given what the ones before it took."""
+        sample = self._samples[label]
+        beside = 1 if isinstance(sample, SampleOp) else prod(_taken(value, decisions) for value in sample.beside)
+        found = self._known.get((label, beside))
+        if found is None:
+            found = self._known[label, beside] = self._support(sample, beside)
+        return found
+
+    def enumerate(self) -> Iterator[dict[str, Choice]]:
+        """All decisions, the last sample changing fastest."""
+        return self._completions({}, self.labels)
+
+    def draw(self, random: Random) -> dict[str, Choice] | None:
+        """Random decisions, each uniform in its support, or by its weights; None where a sample has nothing to take."""
+        return self._completed({}, {}, random)
+
+    def neighbours(self, decisions: Mapping[str, Choice]) -> list[dict[str, Choice]]:
+        """The decisions in which one sample takes a neighbour of what it takes here, and all others stay as they are.
+        Symmetric."""
+        found: list[dict[str, Choice]] = []
+        for label in self.labels:
+            for value in self.support(label, decisions).neighbours(decisions[label]):
+                changed = {**decisions, label: value}
+                if all(changed[each] in self.support(each, changed) for each in self.labels):
+                    found.append(changed)
+        return found
+
+    def mutated(self, decisions: Mapping[str, Choice], random: Random) -> dict[str, Choice] | None:
+        """Decisions in which one sample takes another value: a neighbour, or any. Later samples that can then not stay
+        as they are are drawn anew. None where there is nothing to change."""
+        open_ = [label for label in self.labels if len(self.support(label, decisions)) > 1]
+        if not open_:
+            return None
+        label = open_[random.randrange(len(open_))]
+        support, old = self.support(label, decisions), decisions[label]
+        near = support.neighbours(old)
+        if near and random.random() >= REDRAWN:
+            value = near[random.randrange(len(near))]
+        else:
+            others = [value for value in support if value != old]
+            value = others[random.randrange(len(others))]
+        before = {each: decisions[each] for each in self.labels[: self.labels.index(label)]}
+        return self._completed({**before, label: value}, decisions, random)
+
+    def _completed(
+        self, begun: Mapping[str, Choice], wanted: Mapping[str, Choice], random: Random
+    ) -> dict[str, Choice] | None:
+        """Decisions for the samples after the first ones: the wanted ones where possible, else drawn."""
+        found = dict(begun)
+        for label in self.labels[len(begun) :]:
+            support = self.support(label, found)
+            if not len(support):
+                return None
+            found[label] = wanted[label] if label in wanted and wanted[label] in support else support.draw(random)
+        return found
+
+    def _completions(self, begun: dict[str, Choice], labels: Sequence[str]) -> Iterator[dict[str, Choice]]:
+        if not labels:
+            yield begun
+            return
+        for value in self.support(labels[0], begun):
+            yield from self._completions({**begun, labels[0]: value}, labels[1:])
+
+    def _support(self, sample: SampleOp | SampleTileOp, beside: int) -> Support:
+        if isinstance(sample, SampleOp):
+            return Support(sample.support, sample.likely, chained=True)
+        extent = 1 if sample.axis is None else self._extents.get(sample.axis, 1)
+        return Support(sample.support(extent, beside))
+
+
+def _taken(value: SSAValue, decisions: Mapping[str, Choice]) -> int:
+    """What a parameter was decided to be."""
+    assert isinstance(value, OpResult)
+    sample = value.op
+    assert isinstance(sample, SampleOp | SampleTileOp)
+    taken = decisions[sample.label.data]
+    number = taken[value.index] if isinstance(taken, tuple) and isinstance(sample, SampleTileOp) else taken
+    return number if isinstance(number, int) else 1
+
+
+def _extents_of(program: ProgramOp, extents: Sequence[int]) -> dict[SSAValue, int]:
+    """The extents of a program's axes."""
+    found: dict[SSAValue, int] = {}
+    for op in program.instructions:
+        if isinstance(op, AxesOp):
+            found |= dict(zip(op.axes, extents, strict=False))  # of another anchor: rejected when it is replayed
+        elif isinstance(op, FuseOp):
+            found[op.axis] = prod(found.get(axis, 1) for axis in op.axes)
+    return found
+
+
+__all__ = ["REDRAWN", "Sampler"]

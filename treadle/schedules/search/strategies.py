@@ -1,0 +1,24 @@
+"""The strategies by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from treadle.schedules.search.candidate import Strategy
+from treadle.schedules.search.evolution import Evolution
+from treadle.schedules.search.exhaustive import Exhaustive
+from treadle.schedules.search.random_search import RandomSearch
+from treadle.schedules.search.strategy import Explored, Predictor
+
+MakeStrategy: TypeAlias = Callable[[Explored, Predictor, str], Strategy]
+"""Makes the strategy of one task from what is known of it, a predictor, and a seed."""
+
+STRATEGIES: Mapping[str, MakeStrategy] = {
+    "evolution": Evolution,
+    "exhaustive": Exhaustive,
+    "random": RandomSearch,
+}
+"""The first one is the default."""
+
+__all__ = ["STRATEGIES", "MakeStrategy"]
