@@ -150,7 +150,7 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_tune(parser: argparse.ArgumentParser) -> None:
-    _add_model(parser, "an .onnx file")
+    _add_model(parser, "an .onnx file; without one, --report is of all that the database holds", nargs="?")
     _add_target(parser)
     parser.add_argument("--precision", choices=PRECISIONS, help="of products, convolutions and attention; default f32")
     parser.add_argument(
@@ -166,10 +166,20 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, metavar="N", help="threads of a call")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of what is drawn (default 0)")
     parser.add_argument(
+        "--resume", action="store_true", help="go on with an interrupted search, as without it; fail if there is none"
+    )
+    parser.add_argument(
         "--scheduler",
         metavar="tcp://HOST:PORT",
         help="build and time on the workers of a Dask scheduler, for their kind of machine",
     )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="count, reject and rank candidates; build and time nothing"
+    )
+    parser.add_argument(
+        "--explain", metavar="WORD", help="say why candidates of these groups are rejected, or ranked as they are"
+    )
+    parser.add_argument("--report", metavar="FILE.html", help="write what was tried and chosen as a page; - prints it")
 
 
 def _add_schedules(parser: argparse.ArgumentParser) -> None:

@@ -1,79 +1,125 @@
-"""`treadle tune`: searches schedules, and shows each group's time and its gain."""
+"""`treadle tune`: searches schedules, shows each group's time and its gain, explains, and writes reports."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
 
 from treadle.errors import TreadleError
+from treadle.host import hardware_of, host_target
+from treadle.schedules.search.candidate import Candidate
+from treadle.schedules.search.database import Database
+from treadle.schedules.search.database_files import slug
 from treadle.tools.arguments import parse_shapes
-from treadle.tuning.model import tune
-from treadle.tuning.tuner import Group, model_seconds
+from treadle.tools.output import output_stream
+from treadle.tools.report_page import report_page
+from treadle.tools.report_source import database_report, model_report
+from treadle.tools.tune_preview import dry_run_table, print_explanation
+from treadle.tools.tune_table import Budget, search_table
+from treadle.tuning.model import previews, tune
+from treadle.tuning.preview import Preview
+from treadle.tuning.tuner import Group
 
-_WIDTH = 140
-"""Columns if the output is no terminal."""
+_WIDTH, _WIDE = 140, 220
+"""Columns if the output is no terminal, and of an explanation."""
 
 
 def tune_command(args: argparse.Namespace) -> int:
-    """Tunes a model for this machine. On a terminal the table is updated during the search, else it is printed at the
-    end."""
+    """Tunes a model for this machine, or says what a search would do.
+
+    Without a model it writes the report of a database. On a terminal the table is updated during the search, else it is
+    printed at the end.
+    """
     if args.target not in (None, "cpu"):
         raise TreadleError(f"cannot time kernels for {args.target} here", "--target", "cpu")
-    start = time.monotonic()
+    if args.model is None:
+        return _report_database(args)
+    if args.explain is not None or args.dry_run:
+        return _preview(args)
+    if args.resume:
+        _check_records(Path(args.database))
+    groups = _search(args)
+    if args.report is not None:
+        _write_report(args, groups)
+    return 0
+
+
+def _search(args: argparse.Namespace) -> list[Group]:
+    start, budget = time.monotonic(), Budget(args.seconds, args.trials)
     console = Console(file=sys.stderr)
-
-    def table(groups: Sequence[Group], current: Group | None = None) -> Table:
-        return _table(groups, current, time.monotonic() - start, args.seconds)
-
     with Live(console=console, auto_refresh=False, transient=True) as live:
 
         def show(groups: Sequence[Group], current: Group | None) -> None:
             if console.is_terminal:
-                live.update(table(groups, current), refresh=True)
+                live.update(search_table(groups, current, time.monotonic() - start, budget), refresh=True)
 
         groups = tune(
             args.model, Path(args.database), parse_shapes(args.shape), seconds=args.seconds, trials=args.trials,
             groups=args.groups or (), precision=args.precision or "f32", threads=args.threads, seed=args.seed,
             scheduler=args.scheduler, show=show,
         )  # fmt: skip
-    Console(width=None if sys.stdout.isatty() else _WIDTH).print(table(groups))
+    _console().print(search_table(groups, None, time.monotonic() - start, budget))
+    return groups
+
+
+def _preview(args: argparse.Namespace) -> int:
+    """What a search would do, of all groups as a table, or of some in detail."""
+    words = [args.explain] if args.explain is not None else args.groups or ()
+    found = previews(
+        args.model, parse_shapes(args.shape), groups=words, precision=args.precision or "f32", seed=args.seed,
+        scheduler=args.scheduler,
+    )  # fmt: skip
+    if args.explain is None:
+        _console().print(dry_run_table(found))
+        return 0
+    console = _console(_WIDE)
+    for each in found:
+        print_explanation(console, each, _measured(Path(args.database), each))
     return 0
 
 
-def _table(groups: Sequence[Group], current: Group | None, passed: float, seconds: float) -> Table:
-    """A line for each group, in descending order of its time, and the total."""
-    default, best = model_seconds(groups)
-    trials = sum(group.trials for group in groups)
-    left = max(0.0, seconds - passed)
-    title = f"kernels {default * 1e3:.2f} -> {best * 1e3:.2f} ms"
-    caption = f"{trials} trials, {_clock(passed)} gone" + (f", {_clock(left)} left" if current is not None else "")
-    table = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
-    table.add_column("group", no_wrap=True, overflow="ellipsis")
-    for heading in ("count", "share", "ranked", "timed", "rejected", "default us", "best us", "gain"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for group in sorted(groups, key=lambda each: -each.task.count * (each.default_seconds or 0.0)):
-        table.add_row(*_row(group, default), style="bold" if group is current else None)
-    return table
+def _measured(folder: Path, preview: Preview) -> Mapping[Candidate, str]:
+    """What a database knows of a group's candidates on this machine."""
+    if not folder.is_dir():
+        return {}
+    trials = Database(folder).trials(preview.task.digest, hardware_of(host_target()))
+    return {
+        Candidate(trial.program, trial.decisions): f"{trial.us:.1f}" if trial.us is not None else str(trial.error)
+        for trial in trials
+    }
 
 
-def _row(group: Group, whole: float) -> list[str]:
-    first, best = group.default_seconds, group.best_seconds
-    share = "" if first is None or not whole else f"{group.task.count * first / whole:.1%}"
-    times = ["" if each is None else f"{each * 1e6:.1f}" for each in (first, best)]
-    gain = "" if first is None or best is None else f"{first / best:.2f}x"
-    counts = [str(group.task.count), share, str(group.ranked), str(group.trials), str(group.failures)]
-    return [str(group.task), *counts, *times, gain]
+def _check_records(folder: Path) -> None:
+    """TreadleError if there is nothing that a search on this machine could go on with."""
+    here = folder / slug(hardware_of(host_target()))
+    if not any(here.glob("*.jsonl")):
+        raise TreadleError("there are no records of an interrupted search", here, "the same command without --resume")
 
 
-def _clock(seconds: float) -> str:
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
+def _write_report(args: argparse.Namespace, groups: Sequence[Group]) -> None:
+    name, tasks = Path(args.model).name, [group.task for group in groups]
+    report = model_report(name, tasks, Path(args.database), groups[0].hardware, args.seed)
+    with output_stream(args.report) as stream:
+        stream.write(report_page(report))
+
+
+def _report_database(args: argparse.Namespace) -> int:
+    if args.report is None:
+        raise TreadleError("there is no model", "tune", "a model to tune, or --report FILE for what a database holds")
+    page = report_page(database_report(Path(args.database)))
+    with output_stream(args.report) as stream:
+        stream.write(page)
+    return 0
+
+
+def _console(width: int = _WIDTH) -> Console:
+    return Console(width=None if sys.stdout.isatty() else width, highlight=False)
 
 
 __all__ = ["tune_command"]

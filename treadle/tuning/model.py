@@ -17,6 +17,7 @@ from treadle.target import Target
 from treadle.tuning.child_pool import ChildPool
 from treadle.tuning.cluster import cluster
 from treadle.tuning.measure import LocalMeasurer, Measurer, RemoteMeasurer
+from treadle.tuning.preview import Preview, preview
 from treadle.tuning.tasks import GroupTask, tasks_of
 from treadle.tuning.tuner import Group, Options, Show, Tuner
 from treadle.tuning.workers import Workers, this_machine
@@ -79,6 +80,23 @@ def tune(
         return Tuner(tasks, Database(Path(database)), search, workers, measurer, show=show).run()
 
 
+def previews(
+    model: str | Path,
+    shapes: Shapes | None = None,
+    *,
+    groups: Sequence[str] = (),
+    precision: str = "f32",
+    seed: int = 0,
+    executor: Executor | None = None,
+    scheduler: str | None = None,
+) -> Generator[Preview]:
+    """What a search would begin with, group by group; arguments as for `tune`. Nothing is built or timed."""
+    with _workers(executor, scheduler) as workers:
+        target, options = workers.machine.target, CompileOptions(parse_precision(precision))
+        for task in tasks_of_model(Path(model), target, normalized(shapes), options, groups):
+            yield preview(task, workers, seed)
+
+
 @contextmanager
 def _workers(executor: Executor | None, scheduler: str | None) -> Generator[Workers]:
     """The caller's workers, a cluster's, or one of this machine for each core."""
@@ -105,4 +123,4 @@ def tasks_of_model(
     return chosen
 
 
-__all__ = ["tasks_of_model", "tune"]
+__all__ = ["previews", "tasks_of_model", "tune"]

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 
 from treadle.dialects.schedule import ProgramOp, UseAttr
 from treadle.errors import TreadleError
@@ -17,10 +16,11 @@ from treadle.schedules.search.database import Database, Record
 from treadle.schedules.search.programs import taken
 from treadle.schedules.search.proposals import Proposals, ranked
 from treadle.schedules.search.trials import Trial
-from treadle.tuning.candidates import Built, Printed, built, printed
+from treadle.tuning.building import build_all, print_all
+from treadle.tuning.candidates import Built, Printed
 from treadle.tuning.measure import Comparison, Measurer, Timing
 from treadle.tuning.tasks import GroupTask
-from treadle.tuning.workers import Failed, Workers
+from treadle.tuning.workers import Workers
 
 DRAWN = 48
 """Candidates that are lowered and ranked in a round."""
@@ -37,15 +37,23 @@ less."""
 
 @dataclass
 class Group:
-    """The state of one task's search. Times are seconds of one kernel."""
+    """The state of one task's search. Times are seconds of one kernel.
+
+    hardware: what it is measured on
+    ranked, rejected: candidates of this search that were lowered and given a predicted time, and that could not be
+    built: how many were compiled; trials: how many were recorded, in this search or before; failures: without a time
+    """
 
     task: GroupTask
+    hardware: str
     default_seconds: float | None = None
     best: Candidate | None = None
     best_seconds: float | None = None
     proposals: Proposals | None = None
     rounds: int = 0
     ranked: int = 0
+    rejected: int = 0
+    built: int = 0
     trials: int = 0
     failures: int = 0
     gains: list[float] = field(default_factory=list[float])
@@ -101,7 +109,7 @@ class Tuner:
         measurer: Measurer,
         show: Show = lambda groups, current: None,
     ):
-        self.groups = [Group(task) for task in tasks]
+        self.groups = [Group(task, workers.machine.hardware) for task in tasks]
         target = workers.machine.target
         self._target, self._database, self._options = target, database, options
         self._workers, self._measurer, self._show = workers, measurer, show
@@ -146,6 +154,8 @@ class Tuner:
             trials = [trial for trial in known if trial.round == number]
             if number == 0 and trials:
                 self._absorb_default(group, trials[0])
+            elif group.default_seconds is not None and trials and len(trials) < trials[0].of:
+                self._round(group, trials)
             elif group.default_seconds is not None:
                 self._draw(group)
                 self._absorb(group, trials)
@@ -155,35 +165,47 @@ class Tuner:
     def _first(self, group: Group) -> None:
         """Times the default schedule, which gives the group's part of the model's time."""
         self._show(self.groups, group)
-        builds = self._build(self._print(group.task, [group.default]))
+        (text,) = print_all(self._workers, group.task, [group.default])
+        builds = build_all(self._workers, [text])
         (timing,) = self._measure(group.task, builds, _ROUND_SECONDS / 4)
         if timing.seconds is None:
             raise TreadleError(f"the default schedule cannot be timed: {timing.error}", f"group {group.task}")
-        trial = _trial(group.default, 0, timing, None, None)
+        trial = _trial(group.default, (0, 1), timing, None, self._predicted(text))
         self._remember(group, [trial])
         self._absorb_default(group, trial)
 
-    def _round(self, group: Group) -> None:
-        """Draws candidates, times the most promising ones together with the best one so far, and keeps the fastest."""
+    def _round(self, group: Group, known: Sequence[Trial] = ()) -> None:
+        """Draws candidates, times the most promising ones together with the best one so far, and keeps the fastest.
+
+        known: the first trials of the round, if a killed search has recorded them and not the rest
+        """
         self._show(self.groups, group)
         assert group.best is not None
-        drawn = self._draw(group)
-        texts = {each.candidate: each for each in self._print(group.task, drawn)}
-        group.ranked += len(drawn)
-        order = ranked(drawn, lambda each: self._predicted(texts[each]))[:MEASURED]
-        best = self._print(group.task, [group.best])
-        builds = self._build([*best, *(texts[each] for each, _ in order)])
-        reference, *timings = self._measure(group.task, builds, _ROUND_SECONDS) if order else [Timing()]
+        order = self._promising(group)
+        number = (group.rounds + 1, len(order))
+        texts = print_all(self._workers, group.task, [group.best]) + [text for text, _ in order[len(known) :]]
+        builds = build_all(self._workers, texts) if len(texts) > 1 else []
+        group.built += len(builds)
+        reference, *timings = self._measure(group.task, builds, _ROUND_SECONDS) if builds else [Timing()]
         trials = [
-            _trial(build.candidate, group.rounds + 1, timing, reference.seconds, predicted)
-            for build, timing, (_, predicted) in zip(builds[1:], timings, order, strict=True)
+            _trial(build.candidate, number, timing, reference.seconds, predicted)
+            for build, timing, (_, predicted) in zip(builds[1:], timings, order[len(known) :], strict=True)
         ]
         self._remember(group, trials)
         before = group.best
-        self._absorb(group, trials)
+        self._absorb(group, [*known, *trials])
         if group.best is not before and group.gains[-1] > _LEAST_GAIN:
             self._keep(group)
         self._show(self.groups, group)
+
+    def _promising(self, group: Group) -> list[tuple[Printed, float]]:
+        """The candidates of the next round with their predicted times, fastest first."""
+        drawn = self._draw(group)
+        texts = {each.candidate: each for each in print_all(self._workers, group.task, drawn)}
+        order = ranked(drawn, lambda each: self._predicted(texts[each]))
+        group.ranked += len(order)
+        group.rejected += len(drawn) - len(order)
+        return [(texts[candidate], predicted) for candidate, predicted in order[:MEASURED]]
 
     def _draw(self, group: Group) -> list[Candidate]:
         return self._proposals(group).draw(DRAWN, [] if group.best is None else [group.best])
@@ -217,7 +239,7 @@ class Tuner:
         if group.best is None or group.best == group.default or group.default_seconds is None:
             return
         self._show(self.groups, group)
-        builds = self._build(self._print(group.task, [group.default, group.best]))
+        builds = build_all(self._workers, print_all(self._workers, group.task, [group.default, group.best]))
         default, best = self._measure(group.task, builds, _CONFIRM_SECONDS)
         won = default.seconds is not None and best.seconds is not None
         group.confirmed = won and (best.seconds or 0) < (1 - _LEAST_GAIN) * (default.seconds or 0)
@@ -249,22 +271,6 @@ class Tuner:
     def _predicted(self, text: Printed) -> float | None:
         return None if text.work is None else cpu_seconds(text.work, self._target)
 
-    def _print(self, task: GroupTask, candidates: Sequence[Candidate]) -> list[Printed]:
-        programs = {name: str(program) for name, program in task.search.by_name.items()}
-        lowered = partial(printed, task.text, programs, target_text=str(self._target))
-        texts = self._workers.call_all(lowered, candidates)
-        return [
-            Printed(candidate, error=text.reason) if isinstance(text, Failed) else text
-            for candidate, text in zip(candidates, texts, strict=True)
-        ]
-
-    def _build(self, texts: Sequence[Printed]) -> list[Built]:
-        builds = self._workers.call_all(partial(built, target_text=str(self._target)), texts)
-        return [
-            Built(text.candidate, error=build.reason) if isinstance(build, Failed) else build
-            for text, build in zip(texts, builds, strict=True)
-        ]
-
     def _measure(self, task: GroupTask, builds: Sequence[Built], seconds: float) -> list[Timing]:
         """Times libraries while nothing else runs: builds have ended."""
         ready = [each for each in builds if each.error is None]
@@ -283,12 +289,14 @@ class Tuner:
 
 
 def _trial(
-    candidate: Candidate, number: int, timing: Timing, reference: float | None, predicted: float | None
+    candidate: Candidate, number: tuple[int, int], timing: Timing, reference: float | None, predicted: float | None
 ) -> Trial:
+    """A trial of a round, given by its number and that of its trials."""
     us, reference_us, predicted_us = (
         None if seconds is None else round(seconds * 1e6, 2) for seconds in (timing.seconds, reference, predicted)
     )
-    return Trial(candidate.program, candidate.decisions, number, us, reference_us, predicted_us, timing.error)
+    error, (turn, of) = timing.error, number
+    return Trial(candidate.program, candidate.decisions, turn, us, reference_us, predicted_us, error, of)
 
 
 def model_seconds(groups: Sequence[Group]) -> tuple[float, float]:

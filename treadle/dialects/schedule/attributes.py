@@ -14,6 +14,7 @@ from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_$.]*")
+_BOOL = IntegerType(1)
 
 Choice: TypeAlias = int | bool | str | tuple[int, ...]
 """A knob's value: a number, a switch, a word, or a list of numbers."""
@@ -104,15 +105,14 @@ def choice_value(attribute: Attribute) -> Choice:
     if isinstance(attribute, StringAttr):
         return attribute.data
     if isinstance(attribute, IntegerAttr):
-        is_bool = attribute.type == IntegerType(1)
-        return bool(attribute.value.data) if is_bool else attribute.value.data
+        return bool(attribute.value.data) if attribute.type == _BOOL else attribute.value.data
     if isinstance(attribute, ArrayAttr) and all(map(_is_number, attribute.data)):
         return tuple(v.value.data for v in attribute.data if isinstance(v, IntegerAttr))
     raise ValueError(f"{attribute} is no integer, switch, word or list of integers")
 
 
 def _is_number(attribute: Attribute) -> bool:
-    return isinstance(attribute, IntegerAttr) and attribute.type != IntegerType(1)
+    return isinstance(attribute, IntegerAttr) and attribute.type != _BOOL
 
 
 def choice_text(value: Choice) -> str:

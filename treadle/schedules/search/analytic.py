@@ -21,23 +21,30 @@ _LAUNCH_SECONDS = 3e-6
 
 
 def cpu_seconds(work: Work, target: Target) -> float:
-    """The predicted time of a kernel on all of a CPU's cores.
+    """The predicted time of a kernel on all of a CPU's cores: the sum of its terms."""
+    return sum(cpu_terms(work, target).values())
 
-    A body takes as long as its slowest resource: two arithmetic and two load ports, one store port, and the latency of
-    dependent additions. Cache misses are added to this, since prefetching hides them only in part.
+
+def cpu_terms(work: Work, target: Target) -> dict[str, float]:
+    """What the predicted time is made of, in seconds.
+
+    A body takes as long as its slowest resource, whose term it is part of: two arithmetic and two load ports, one store
+    port, and the latency of dependent additions. Cache misses are added to this, since prefetching hides them only in
+    part.
     """
     cycle = 4 * target.lanes / target.peak_f32
-    straight = sum(b.executions * _cycles(b.arithmetic, b.loads, b.stores, b.chain) for b in work.bodies)
-    workers = min(target.cores, work.blocks)
-    rounds = ceil(work.blocks / workers)
-    from_l2, from_l3 = work.traffic(_L1_BYTES), work.traffic(0.75 * target.l2_bytes)
-    waits = from_l2 / _BYTES_PER_CYCLE_L2 + from_l3 / _BYTES_PER_CYCLE_L3
-    cycles = rounds * (straight + _BLOCK_CYCLES) + waits
-    return _LAUNCH_SECONDS + cycles * cycle
-
-
-def _cycles(arithmetic: float, loads: float, stores: float, chain: float) -> float:
-    return max(arithmetic / 2, (loads + stores) / 2, stores, chain * _LATENCY, 1.0)
+    rounds = ceil(work.blocks / min(target.cores, work.blocks))
+    resources = ("arithmetic", "loads and stores", "stores", "sums in sequence", "at least a cycle")
+    terms: dict[str, float] = dict.fromkeys(resources, 0.0)
+    for b in work.bodies:
+        cycles = (b.arithmetic / 2, (b.loads + b.stores) / 2, b.stores, b.chain * _LATENCY, 1.0)
+        slowest, most = max(zip(resources, cycles, strict=True), key=lambda pair: pair[1])
+        terms[slowest] += rounds * b.executions * most * cycle
+    terms["blocks"] = rounds * _BLOCK_CYCLES * cycle
+    terms["from L2"] = work.traffic(_L1_BYTES) / _BYTES_PER_CYCLE_L2 * cycle
+    terms["from L3"] = work.traffic(0.75 * target.l2_bytes) / _BYTES_PER_CYCLE_L3 * cycle
+    terms["launch"] = _LAUNCH_SECONDS
+    return terms
 
 
 _GPU_LAUNCH_SECONDS = 2e-6
@@ -103,4 +110,4 @@ def _block_cycles(work: GpuWork, target: Target) -> dict[str, float]:
     }
 
 
-__all__ = ["cpu_seconds", "gpu_seconds", "resident_blocks"]
+__all__ = ["cpu_seconds", "cpu_terms", "gpu_seconds", "resident_blocks"]

@@ -99,7 +99,7 @@ def _decided(sample: SampleOp | SampleTileOp, decisions: Decisions, where: str) 
         raise TreadleError(f"sample {label!r} is open", where, "a decision for each sample")
     taken = decisions[label]
     if isinstance(sample, SampleOp):
-        if not any(taken == value and isinstance(taken, bool) == isinstance(value, bool) for value in sample.support):
+        if choice_attribute(taken) not in sample.values.data:
             raise TreadleError(f"sample {label!r} takes {taken}", where, [str(value) for value in sample.support])
         return {sample.param: taken}
     if not isinstance(taken, tuple) or taken not in sample.support():

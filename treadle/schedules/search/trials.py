@@ -1,8 +1,8 @@
 """The candidates that searches have measured, as lines of JSON: what a later search and a cost model read.
 
     {"program": "tiled", "text": "schedule.program @tiled for \\"cpu\\" { ... }"}
-    {"program": "tiled", "decisions": {"rows": 4}, "round": 1, "us": 41.5, "reference_us": 43.0, "predicted_us": 40.2}
-    {"program": "matmul_cpu", "decisions": {"rows": 5}, "round": 1, "error": "it did not end in time"}
+    {"program": "tiled", "decisions": {"rows": 4}, "round": 1, "us": 41.5, "reference_us": 43.0, ..., "of": 2}
+    {"program": "matmul_cpu", "decisions": {"rows": 5}, "round": 1, "error": "it did not end in time", "of": 2}
 
 A program's text stands before its first trial, and again when it has changed; a template's program is called as the
 template, whose knobs may get more values, and has no such line.
@@ -24,7 +24,7 @@ class Trial:
     """A candidate that was tried: its median time in microseconds, or the reason why there is none.
 
     program, decisions: those of the candidate
-    round: 0 of the default schedule, then 1, 2, ...
+    round: 0 of the default schedule, then 1, 2, ...; of: the number of trials of that round
     reference_us: the median of the best one so far, timed together with this one; predicted_us: the cost model's
     """
 
@@ -35,6 +35,7 @@ class Trial:
     reference_us: float | None = None
     predicted_us: float | None = None
     error: str | None = None
+    of: int = 1
 
 
 def trial_lines(path: Path, trials: Sequence[Trial], programs: Mapping[str, str]) -> str:
@@ -85,7 +86,7 @@ def _trial(found: Mapping[str, Any]) -> Trial:
     error = found.get("error")
     return Trial(
         str(found["program"]), decisions, int(found["round"]), us, reference, predicted,
-        None if error is None else str(error),
+        None if error is None else str(error), int(found.get("of", 1)),
     )  # fmt: skip
 
 

@@ -1,0 +1,122 @@
+"""`treadle tune`: the table of a search, what a dry run and an explanation say, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tests.tuning.small_model import write_model
+from treadle.compile_options import CompileOptions
+from treadle.host import hardware_of, host_target
+from treadle.schedules.search.database import Database
+from treadle.schedules.search.trials import Trial
+from treadle.tools.treadle_cli import main
+from treadle.tools.tune_table import Budget, search_table
+from treadle.tuning import preview
+from treadle.tuning.model import tasks_of_model
+from treadle.tuning.tuner import Group
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_model(tmp_path / "m.onnx")
+
+
+def columns(line: str) -> list[str]:
+    return [word.strip() for word in line.strip("│").split("│")]
+
+
+def printed(groups: list[Group], current: Group | None, passed: float, budget: Budget) -> list[str]:
+    """The lines of a table."""
+    console = Console(width=160)
+    with console.capture() as captured:
+        console.print(search_table(groups, current, passed, budget))
+    return captured.get().splitlines()
+
+
+def test_the_table_has_the_groups_by_their_time(model: Path) -> None:
+    product, softmax = (Group(task, "here") for task in tasks_of_model(model, host_target(), {}, CompileOptions()))
+    softmax = replace(softmax, default_seconds=9e-6, best_seconds=6e-6, ranked=40, rejected=3, built=9, trials=8)
+    product = replace(product, default_seconds=3e-6, best_seconds=3e-6, trials=1, failures=1)
+    lines = printed([product, softmax], product, 61, Budget(900, 18))
+    rows = [columns(line) for line in lines if line.startswith("│")]
+    assert rows == [
+        ["softmax 20x48", "60.0%", "2", "43", "3", "9", "8", "9.0", "6.0", "1.50x"],
+        ["unpack_matmul_relu 20x48  x2", "40.0%", "1", "0", "0", "0", "1", "3.0", "3.0", "1.00x"],
+    ]
+    (caption,) = [line.strip() for line in lines if "groups," in line]
+    assert caption == "2 groups, 9 trials (1 failed), 1:01 gone of 15:00, about 1:01 to go; kernels 0.015 -> 0.012 ms"
+    assert "about 13:59 to go" in "".join(printed([product], product, 61, Budget(900)))
+    assert "to go" not in "".join(printed([product], None, 61, Budget(900)))
+
+
+@pytest.fixture
+def nothing_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three candidates are drawn, and whoever builds or times anything fails."""
+
+    def built(*arguments: object, **options: object) -> None:
+        raise AssertionError("a preview builds nothing")
+
+    monkeypatch.setattr(preview, "DRAWN", 3)
+    monkeypatch.setattr("treadle.tuning.candidates.build_library", built)
+    monkeypatch.setattr("treadle.tuning.measure.timings", built)
+    monkeypatch.setattr("treadle.schedules.search.survey.MOST", 50)
+
+
+@pytest.mark.usefixtures("nothing_is_built")
+def test_a_dry_run_ranks_and_leaves_nothing(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", str(model), "--database", str(tmp_path / "db"), "--dry-run"]) == 0
+    rows = [columns(line) for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    (product, softmax) = sorted(rows, reverse=True)
+    assert product[:3] == ["unpack_matmul_relu 20x48", "2", "1"]
+    assert softmax[:3] == ["softmax 20x48", "1", "2"]
+    assert int(product[4]) > 0, "tiles that overrun a chunk are rejected"
+    for row in rows:
+        default, best, ratio = float(row[6]), float(row[7]), float(row[8].rstrip("x"))
+        assert 0 < best <= default
+        assert ratio == pytest.approx(default / best, rel=0.05)
+        assert row[5] == "3"
+    assert not (tmp_path / "db").exists()
+
+
+@pytest.mark.usefixtures("nothing_is_built")
+def test_an_explanation_has_limits_terms_and_what_was_measured(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task, _ = tasks_of_model(model, host_target(), {}, CompileOptions())
+    trial = Trial(task.default.program, task.default.decisions, 0, 123.4)
+    Database(tmp_path / "db").add_trials(task.digest, task.label, hardware_of(host_target()), [trial])
+    assert main(["tune", str(model), "--database", str(tmp_path / "db"), "--explain", "matmul"]) == 0
+    out = capsys.readouterr().out
+    assert "unpack_matmul_relu 20x48, 2 groups" in out
+    assert "softmax" not in out
+    assert "@matmul_cpu: 16384 candidates; of 1000 drawn" in out
+    assert "rejected: matmul_cpu: tiles of N rows overrun a chunk of N rows by N" in out
+    assert "the closest: @matmul_cpu {rows = " in out
+    (heading,) = [line for line in out.splitlines() if line.startswith("rank")]
+    for name in ("us", "arithmetic", "from L3", "launch", "measured us", "candidate"):
+        assert name in heading
+    (default,) = [line for line in out.splitlines() if line.startswith("default")]
+    assert "123.4" in default
+    assert str(task.default) in default
+    numbers = [float(word) for word in default.split()[1 : default.split().index("123.4")]]
+    assert numbers[0] == pytest.approx(sum(numbers[1:]), abs=0.05 * len(numbers))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--explain", "pool"], "no group is called pool; accepted: "),
+        (["--resume"], "there are no records of an interrupted search; accepted: the same command without --resume"),
+    ],
+)
+def test_what_is_not_there_is_one_line(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    assert main(["tune", str(model), "--database", str(tmp_path / "db"), *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert says in line
+    assert not (tmp_path / "db").exists()

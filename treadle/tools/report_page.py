@@ -1,0 +1,191 @@
+"""The page that `treadle tune --report` writes: one HTML file without scripts, fonts or files from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from xml.etree.ElementTree import Element, SubElement, tostring
+
+from treadle.tools import report_chart
+from treadle.tools.report_chart import Point, best_after_each_trial, predicted_against_measured
+from treadle.tools.report_data import Attempt, GroupReport, Rejection, Report
+
+_STYLE = """
+:root{color-scheme:light dark;--page:#ffffff;--panel:#f5f6f8;--text:#1b1f24;--faint:#59626e;--line:#c4cad2;
+--timed:#0b62c4;--chosen:#b54708;--failed:#b42318}
+@media (prefers-color-scheme:dark){:root{--page:#14171b;--panel:#1e2228;--text:#e7e9ec;--faint:#a3acb8;--line:#464e59;
+--timed:#6cb0ff;--chosen:#ffb454;--failed:#ff8a80}}
+*{box-sizing:border-box}
+body{margin:0 auto;padding:24px 20px 64px;max-width:1360px;background:var(--page);color:var(--text);
+font:15px/1.5 system-ui,sans-serif}
+h1{font-size:24px;margin:0 0 4px}h2{font-size:19px;margin:36px 0 4px;padding-top:12px;border-top:1px solid var(--line)}
+h3{font-size:15px;margin:20px 0 4px}p{margin:4px 0}.faint{color:var(--faint)}
+a{color:var(--timed)}
+.scroll{overflow-x:auto}
+table{border-collapse:collapse;font-variant-numeric:tabular-nums;margin:8px 0}
+caption{text-align:left;color:var(--faint);padding-bottom:4px}
+th,td{padding:3px 12px 3px 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}
+th{font-weight:600}
+.number{text-align:right;white-space:nowrap}
+tr.chosen{font-weight:600}tr.chosen td:first-child{border-left:3px solid var(--chosen);padding-left:8px}
+tr.failed td{color:var(--failed)}
+code,pre{font:13px/1.45 ui-monospace,monospace}
+pre{background:var(--panel);padding:12px;overflow-x:auto;border-radius:4px;margin:8px 0}
+.charts{display:flex;flex-wrap:wrap;gap:16px}.charts figure{margin:8px 0;flex:1 1 480px;max-width:660px}
+details{margin:8px 0}summary{cursor:pointer;font-weight:600}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:2px 16px;margin:8px 0}dt{color:var(--faint)}dd{margin:0}
+"""
+_MANY = 400
+"""Attempts that a table lists; a page with all of a long search would be slow. The picture has all of them."""
+
+
+def report_page(report: Report) -> str:
+    """The whole page."""
+    root = Element("html", {"lang": "en"})
+    head = SubElement(root, "head")
+    SubElement(head, "meta", {"charset": "utf-8"})
+    SubElement(head, "meta", {"name": "viewport", "content": "width=device-width,initial-scale=1"})
+    SubElement(head, "title").text = report.title
+    SubElement(head, "style").text = _STYLE + report_chart.STYLE
+    body = SubElement(root, "body")
+    _add_summary(body, report)
+    main = SubElement(body, "main")
+    for group in report.groups:
+        _add_group(main, group)
+    return "<!doctype html>\n" + tostring(root, encoding="unicode", method="html") + "\n"
+
+
+def _add_summary(body: Element, report: Report) -> None:
+    header = SubElement(body, "header")
+    SubElement(header, "h1").text = report.title
+    facts = SubElement(header, "dl")
+    for name, value in report.facts:
+        SubElement(facts, "dt").text = name
+        SubElement(facts, "dd").text = value
+    columns: list[tuple[str, Callable[[GroupReport], str | None]]] = [
+        ("count", lambda g: None if g.count is None else str(g.count)),
+        ("share", lambda g: None if g.share is None else f"{g.share:.1%}"),
+        ("tried", lambda g: str(len(g.attempts))),
+        ("rejected", lambda g: None if g.rejected is None else str(sum(each.count for each in g.rejected))),
+        ("default, µs", lambda g: _time(g.default_us)),
+        ("best, µs", lambda g: _time(g.best_us)),
+        ("default / best", lambda g: None if g.ratio is None else f"{g.ratio:.2f}x"),
+        ("rank correlation", lambda g: None if g.correlation is None else f"{g.correlation:.2f}"),
+    ]
+    shown = [(name, text) for name, text in columns if any(text(group) is not None for group in report.groups)]
+    table = _table(header, "groups in descending order of their part of the time", ["group"], [n for n, _ in shown])
+    for group in report.groups:
+        row = SubElement(table, "tr")
+        SubElement(SubElement(row, "td"), "a", {"href": f"#{group.anchor}"}).text = group.name
+        for _, text in shown:
+            SubElement(row, "td", {"class": "number"}).text = text(group) or ""
+
+
+def _add_group(main: Element, group: GroupReport) -> None:
+    section = SubElement(main, "section", {"id": group.anchor, "aria-label": group.name})
+    SubElement(section, "h2").text = group.name
+    SubElement(section, "p").text = _result(group)
+    _add_charts(section, group)
+    _add_program(section, group)
+    _add_attempts(section, group)
+    if group.rejected is not None:
+        _add_rejected(section, group.rejected)
+
+
+def _result(group: GroupReport) -> str:
+    """The outcome in a sentence."""
+    if group.ratio is None:
+        return "Not timed."
+    said = f"{_time(group.default_us)} µs by default, {_time(group.best_us)} µs with the best schedule"
+    said += f", {group.ratio:.2f} times as fast." if group.ratio > 1 else ": the default is kept."
+    if group.correlation is not None:
+        said += f" The cost model orders {group.compared} candidates with a rank correlation of {group.correlation:.2f}"
+        said += f" and is off by a factor of {group.model_error:.1f} in the median." if group.model_error else "."
+    return said
+
+
+def _add_charts(section: Element, group: GroupReport) -> None:
+    figures = SubElement(section, "div", {"class": "charts"})
+    points = [_point(attempt) for attempt in group.attempts]
+    if any(point.measured and point.predicted for point in points):
+        picture = predicted_against_measured(points, group.name)
+        _add_figure(figures, picture, "Predicted against measured time; on the dashed line they agree.")
+    times = [attempt.us for attempt in group.attempts]
+    if len(times) > 1 and times[0] is not None:
+        _add_figure(figures, best_after_each_trial(times, group.name), "The best time after each trial.")
+
+
+def _add_figure(figures: Element, picture: Element, caption: str) -> None:
+    figure = SubElement(figures, "figure")
+    figure.append(picture)
+    SubElement(figure, "figcaption", {"class": "faint"}).text = caption
+
+
+def _point(attempt: Attempt) -> Point:
+    lines = [attempt.schedule]
+    lines += [] if attempt.predicted_us is None else [f"predicted {_time(attempt.predicted_us)} µs"]
+    lines += [attempt.error or ""] if attempt.us is None else [f"measured {_time(attempt.us)} µs"]
+    return Point(attempt.kind, attempt.predicted_us, attempt.us, "\n".join(lines))
+
+
+def _add_program(section: Element, group: GroupReport) -> None:
+    SubElement(section, "h3").text = "Chosen schedule"
+    SubElement(SubElement(section, "pre"), "code").text = group.chosen
+    if group.program is not None:
+        details = SubElement(section, "details")
+        SubElement(details, "summary").text = "The group with its schedule, as the database has it"
+        SubElement(SubElement(details, "pre"), "code").text = group.program
+
+
+def _add_attempts(section: Element, group: GroupReport) -> None:
+    details = SubElement(section, "details")
+    SubElement(details, "summary").text = f"{len(group.attempts)} candidates that were tried"
+    ordered = sorted(group.attempts, key=lambda each: (each.us is None, each.us or 0.0))
+    left_out = len(ordered) - _MANY
+    caption = "fastest first; times relative to the best one so far, which was timed with them"
+    caption += f"; the {left_out} last ones are left out" if left_out > 0 else ""
+    table = _table(details, caption, ["schedule"], ["predicted, µs", "measured, µs", "round"], ["note"])
+    for each in ordered[:_MANY]:
+        row = SubElement(table, "tr", {} if each.kind == "timed" else {"class": each.kind})
+        SubElement(SubElement(row, "td"), "code").text = each.schedule
+        for text in (_time(each.predicted_us), _time(each.us), str(each.round)):
+            SubElement(row, "td", {"class": "number"}).text = text
+        note = each.error or ("" if each.kind == "timed" else each.kind)
+        SubElement(row, "td").text = note
+
+
+def _add_rejected(section: Element, rejected: Sequence[Rejection]) -> None:
+    details = SubElement(section, "details")
+    total = sum(each.count for each in rejected)
+    SubElement(details, "summary").text = f"{total} candidates that were rejected before they were built"
+    if not rejected:
+        return
+    table = _table(details, "by program and limit", ["program", "limit"], ["candidates"], ["closest one"])
+    for each in sorted(rejected, key=lambda one: -one.count):
+        row = SubElement(table, "tr")
+        SubElement(SubElement(row, "td"), "code").text = each.program
+        SubElement(row, "td").text = each.limit
+        SubElement(row, "td", {"class": "number"}).text = str(each.count)
+        SubElement(row, "td").text = each.example
+
+
+def _table(
+    parent: Element, caption: str, before: Iterable[str], numbers: Iterable[str], after: Iterable[str] = ()
+) -> Element:
+    """The body of a new table with these headings; numbers are aligned to the right."""
+    table = SubElement(SubElement(parent, "div", {"class": "scroll"}), "table")
+    SubElement(table, "caption").text = caption
+    head = SubElement(SubElement(table, "thead"), "tr")
+    for names, attributes in ((before, {}), (numbers, {"class": "number"}), (after, {})):
+        for name in names:
+            SubElement(head, "th", {"scope": "col", **attributes}).text = name
+    return SubElement(table, "tbody")
+
+
+def _time(us: float | None) -> str:
+    """Microseconds with three or four digits."""
+    if us is None:
+        return ""
+    return f"{us:.0f}" if us >= 1000 else f"{us:.4g}"
+
+
+__all__ = ["report_page"]

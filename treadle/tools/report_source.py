@@ -1,0 +1,177 @@
+"""Tuning reports from what a database holds, and from the groups of a model where there is one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+
+from xdsl.dialects.builtin import TensorType
+from xdsl.parser import Parser
+
+from treadle.dialects.registry import treadle_context
+from treadle.dialects.schedule import ProgramOp, UseAttr
+from treadle.errors import TreadleError
+from treadle.passes.schedule.group_program import group_of
+from treadle.schedules.search.candidate import Candidate
+from treadle.schedules.search.database import Database, Entry
+from treadle.schedules.search.programs import decisions_of, taken
+from treadle.schedules.search.survey import survey
+from treadle.schedules.search.trials import Trial
+from treadle.tools.report_data import Attempt, GroupReport, Rejection, Report
+from treadle.tuning.tasks import GroupTask
+
+_DIGEST = 12
+_LIST = re.compile(r"\[([^\[\]]{60,})\]")
+
+
+def model_report(model: str, tasks: Sequence[GroupTask], folder: Path, hardware: str, seed: int) -> Report:
+    """The groups of a model on one kind of hardware, those that take most of its time first."""
+    database = Database(folder)
+    groups = [_of_task(task, database, hardware, seed) for task in tasks]
+    entries = [entry for task in tasks if (entry := database.find(task.digest, hardware)) is not None]
+    default, best = (sum((g.count or 1) * (time(g) or 0.0) for g in groups) for time in (_default, _best))
+    facts = [("machine", hardware), *_facts(entries)]
+    if default and best:
+        facts.append(("kernels", f"{default / 1e3:.4g} -> {best / 1e3:.4g} ms, {default / best:.2f} times as fast"))
+        groups = [replace(g, share=(g.count or 1) * (g.default_us or 0.0) / default) for g in groups]
+    return Report(f"Tuning of {model}", tuple(facts), tuple(sorted(groups, key=lambda g: -(g.share or 0.0))))
+
+
+def database_report(folder: Path) -> Report:
+    """All groups of a database, for every kind of hardware. TreadleError if there are none, or one is damaged."""
+    database = Database(folder)
+    found = list(_known(folder))
+    if not found:
+        raise TreadleError("there are no records", folder, "a database that `treadle tune` wrote")
+    groups: list[GroupReport] = []
+    entries: list[Entry] = []
+    for hardware, name, digest in found:
+        entry = database.find(digest, hardware)
+        entries += [] if entry is None else [entry]
+        group = _group(_name(entry, name), digest, entry, database.trials(digest, hardware))
+        groups.append(replace(group, anchor=f"{hardware}-{digest}"))
+    machines = {hardware: hardware for hardware, _, _ in found}
+    machines |= {entry.path.parent.name: entry.record.hardware for entry in entries}
+    facts = (("machine" if len(machines) == 1 else "machines", "; ".join(machines.values())), *_facts(entries))
+    return Report(f"Tuned schedules in {folder}", facts, tuple(sorted(groups, key=lambda g: -(g.default_us or 0.0))))
+
+
+def _of_task(task: GroupTask, database: Database, hardware: str, seed: int) -> GroupReport:
+    entry = database.find(task.digest, hardware)
+    group = _group(str(task), task.digest, entry, database.trials(task.digest, hardware))
+    programs = task.search.by_name
+    rejected = tuple(
+        Rejection(each.program, each.limit, each.count, f"{each.closest}: {each.reason}")
+        for each in survey(task.search, seed).rejected
+    )
+    chosen = task.default if entry is None else _candidate(entry)
+    if entry is None or isinstance(entry.schedule, UseAttr):
+        known = {sample.label.data for sample in programs[chosen.program].samples}
+        decisions = {name: value for name, value in chosen.decisions.items() if name in known}
+        group = replace(group, chosen=_abridged(str(taken(programs[chosen.program], decisions))))
+    return replace(group, count=task.count, rejected=rejected)
+
+
+def _abridged(program: str) -> str:
+    """A program's text, of long lists of values the first and the last."""
+    return _LIST.sub(lambda found: f"[{_ends(found[1].split(', '))}]", program)
+
+
+def _ends(words: Sequence[str]) -> str:
+    return ", ".join((*words[:6], "...", words[-1]))
+
+
+def _group(name: str, digest: str, entry: Entry | None, trials: Sequence[Trial]) -> GroupReport:
+    default = next((trial for trial in trials if trial.round == 0), None)
+    default_us = default.us if entry is None and default is not None else None
+    best_us = default_us
+    if entry is not None:
+        default_us, best_us = entry.record.default_us, entry.record.us
+    times = _comparable(trials)
+    attempts = tuple(_attempt(trial, us, entry) for trial, us in zip(trials, times, strict=True))
+    if entry is not None:
+        chosen = str(entry.schedule)
+    else:
+        chosen = "none: nothing was timed" if default is None else str(Candidate(default.program, default.decisions))
+    text = None if entry is None else entry.path.read_text()
+    return GroupReport(name, f"group-{digest}", None, None, default_us, best_us, chosen, text, attempts)
+
+
+def _comparable(trials: Sequence[Trial]) -> list[float | None]:
+    """Times that can be compared, in microseconds: a trial's is relative to that of the best one so far, which was
+    timed together with it. Between two rounds the machine may have become slower."""
+    best: float | None = None
+    found: list[float | None] = []
+    for _, group in groupby(trials, lambda trial: trial.round):
+        before = best
+        for trial in group:
+            time = trial.us
+            if time is not None and before is not None and trial.reference_us:
+                time = time / trial.reference_us * before
+            found.append(time)
+            best = min((each for each in (best, time) if each is not None), default=None)
+    return found
+
+
+def _attempt(trial: Trial, us: float | None, entry: Entry | None) -> Attempt:
+    candidate = Candidate(trial.program, trial.decisions)
+    kind = "default" if trial.round == 0 else "timed"
+    if trial.us is None:
+        kind = "failed"
+    elif entry is not None and _is_chosen(candidate, entry):
+        kind = "chosen"
+    return Attempt(str(candidate), kind, trial.round, trial.predicted_us, us, trial.error)
+
+
+def _is_chosen(candidate: Candidate, entry: Entry) -> bool:
+    """Whether a candidate gives the entry's schedule: a template's knobs that follow are no decisions."""
+    chosen = _candidate(entry)
+    decisions = {name: chosen.decisions.get(name) for name in candidate.decisions}
+    return candidate.program == chosen.program and decisions == dict(candidate.decisions)
+
+
+def _candidate(entry: Entry) -> Candidate:
+    schedule = entry.schedule
+    if isinstance(schedule, ProgramOp):
+        return Candidate(schedule.sym_name.data, decisions_of(schedule))
+    return Candidate(schedule.template.data, schedule.knobs())
+
+
+def _known(folder: Path) -> Iterator[tuple[str, str, str]]:
+    """The folder of the hardware, the label and the digest of each group that has an entry or records."""
+    paths = sorted(folder.glob("*/*.jsonl")) + sorted(folder.glob("*/*.mlir"))
+    yield from dict.fromkeys(
+        (path.parent.name, path.stem[: -_DIGEST - 1], path.stem[-_DIGEST:])
+        for path in paths
+        if path.stem[-_DIGEST - 1 : -_DIGEST] == "-" and not path.name.startswith(".")
+    )
+
+
+def _name(entry: Entry | None, label: str) -> str:
+    """The label, and where there is an entry the shapes of the results."""
+    if entry is None:
+        return label
+    group = group_of(Parser(treadle_context(), entry.path.read_text()).parse_module())
+    shapes = ("x".join(map(str, t.get_shape())) for t in group.outputs.types if isinstance(t, TensorType))
+    return f"{group.label.data} {' x '.join(shapes)}"
+
+
+def _facts(entries: Sequence[Entry]) -> list[tuple[str, str]]:
+    """What the entries' records say besides times, each value once."""
+    names = (("compiler", "compiler"), ("sources", "sources"), ("measured", "date"))
+    found = ((name, dict.fromkeys(str(getattr(entry.record, field)) for entry in entries)) for name, field in names)
+    return [(name, ", ".join(values)) for name, values in found if values]
+
+
+def _default(group: GroupReport) -> float | None:
+    return group.default_us
+
+
+def _best(group: GroupReport) -> float | None:
+    return group.best_us
+
+
+__all__ = ["database_report", "model_report"]

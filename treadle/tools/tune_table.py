@@ -1,0 +1,73 @@
+"""The table of a search: a line for each group, what was tried, and what it gained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+
+from treadle.tuning.tuner import Group, model_seconds
+
+_HEADINGS = ("share", "programs", "replayed", "rejected", "built", "timed", "default us", "best us", "ratio")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a search may take: seconds, and trials if they are limited."""
+
+    seconds: float
+    trials: int | None = None
+
+
+def search_table(groups: Sequence[Group], current: Group | None, passed: float, budget: Budget) -> Table:
+    """The groups in descending order of their part of the model's time; `passed` seconds of the budget are gone.
+
+    `current` is the group that is being tuned; None if the search has ended.
+    """
+    default, _ = model_seconds(groups)
+    table = Table(caption=_caption(groups, current, passed, budget), caption_justify="left")
+    table.add_column("group", no_wrap=True, overflow="ellipsis")
+    for heading in _HEADINGS:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for group in sorted(groups, key=lambda each: -each.task.count * (each.default_seconds or 0.0)):
+        table.add_row(*_row(group, default), style="bold" if group is current else None)
+    return table
+
+
+def _row(group: Group, whole: float) -> list[str]:
+    first, best = group.default_seconds, group.best_seconds
+    share = "" if first is None or not whole else f"{group.task.count * first / whole:.1%}"
+    times = ["" if each is None else f"{each * 1e6:.1f}" for each in (first, best)]
+    ratio = "" if first is None or best is None else f"{first / best:.2f}x"
+    name = f"{group.task}  x{group.task.count}" if group.task.count > 1 else str(group.task)
+    counts = (len(group.task.search.programs), group.ranked + group.rejected, group.rejected, group.built, group.trials)
+    return [name, share, *map(str, counts), *times, ratio]
+
+
+def _caption(groups: Sequence[Group], current: Group | None, passed: float, budget: Budget) -> str:
+    """How far the search is, and what the model takes."""
+    default, best = model_seconds(groups)
+    trials, failed = sum(group.trials for group in groups), sum(group.failures for group in groups)
+    parts = [f"{len(groups)} groups, {trials} trials" + (f" ({failed} failed)" if failed else "")]
+    parts.append(f"{clock(passed)} gone of {clock(budget.seconds)}")
+    left = _left(trials, passed, budget)
+    if current is not None and left is not None:
+        parts.append(f"about {clock(left)} to go")
+    return f"{', '.join(parts)}; kernels {default * 1e3:.4g} -> {best * 1e3:.4g} ms"
+
+
+def _left(trials: int, passed: float, budget: Budget) -> float | None:
+    """Seconds to the end: of the time, or of the trials at the pace so far, whatever comes first."""
+    left = max(0.0, budget.seconds - passed)
+    if budget.trials is None or not trials:
+        return left
+    return min(left, max(0, budget.trials - trials) * passed / trials)
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
+
+
+__all__ = ["Budget", "clock", "search_table"]
