@@ -120,7 +120,9 @@ class Draft:
         raise TreadleError("a value was asked for that no sample took", _WHERE, "a parameter of this draft")
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self._copies(with_decisions=True)))
+        """The instructions, with the values taken."""
+        lines = str(ProgramOp("draft", self.target.kind, self._copies(with_decisions=True))).splitlines()
+        return "\n".join(line.removeprefix("  ") for line in lines[1:-1])
 
     # instructions
 

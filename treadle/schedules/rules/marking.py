@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from treadle.schedules.rules.draft import Draft
 
 _UNROLLED = 16
-"""Iterations of a reduction loop that is unrolled, at most. Assumed, not measured."""
+"""Terms that are unrolled, at most. Of one convolution in groups, the nine terms of a 3 x 3 window unrolled took 0.86
+instead of 1.60 ms (two cores beside other jobs)."""
 
 
 def vectorised(draft: Draft) -> Sequence[Draft]:
@@ -32,7 +33,8 @@ def vectorised(draft: Draft) -> Sequence[Draft]:
 
 
 def unrolled(draft: Draft) -> Sequence[Draft]:
-    """Marks the innermost reduction loop, if the value taken makes it short; the loop as it is, is the alternative.
+    """Marks the innermost reduction loops, as many as the values taken make short together; the loops as they are, are
+    the alternative.
 
     ```mlir
     schedule.arrange block(%i0, %j0) loop(%k0) loop(%k1) repeat(%i1, %j1)
@@ -44,12 +46,16 @@ def unrolled(draft: Draft) -> Sequence[Draft]:
     ```
     """
     loops = [level for role, levels in draft.groups if role == "loop" for level in levels]
-    if not loops or draft.nest is None:
+    if draft.nest is None:
         return ()
-    innermost = draft.nest.levels[draft.nest.numbers("loop")[-1]]
-    if innermost.vector or not 1 < innermost.trips <= _UNROLLED:
-        return ()
-    return [draft, draft.mark("unroll", loops[-1])]
+    known = [draft.nest.levels[n] for n in draft.nest.numbers("loop")]
+    after, body = draft, 1
+    for handle, level in zip(reversed(loops), reversed(known), strict=True):
+        body *= level.trips
+        if level.vector or body > _UNROLLED:
+            break
+        after = after.mark("unroll", handle) if level.trips > 1 else after
+    return () if after is draft else [draft, after]
 
 
 __all__ = ["unrolled", "vectorised"]

@@ -31,8 +31,6 @@ not measured, as the next ones."""
 _SLICES, _LEAST_SLICE, _USUAL_TILE = (2, 3, 4, 6, 8, 12, 16), 256, 64 * 64
 """Blocks that share an element; terms of a slice, at least, and elements of a block, by which it is judged whether that
 is worth while: the first as in `matmul_mma`, the others assumed, not measured."""
-_SHORT = 64
-"""Of accumulators along an axis shorter than a vector, each of which is a statement. Assumed, not measured."""
 _GPU_ACCUMULATORS, _MOST_THREADS = 128, 256
 """Of a thread, which has 255 registers; of a block, so that several are resident."""
 
@@ -182,9 +180,10 @@ def _cut(state: _Tiling, axes: Sequence[SSAValue], places: Sequence[_Place]) -> 
     if not long or len(places) < 2:
         return
     factors: dict[str, Sequence[Size]] = {}
-    left = [state.draft.extent(axis) for axis in long]
+    extents = [state.draft.extent(axis) for axis in long]
+    left = extents
     for place in reversed(places[1:]):
-        sizes = _sizes(place, left, state.draft.target)
+        sizes = _sizes(place, extents, left, state.draft.target)
         state.draft, factors[place.label] = _sampled(state.draft, place, long, sizes, factors)
         left = [ceil(extent / each[len(each) // 2]) for extent, each in zip(left, sizes, strict=True)]
     for n, axis in enumerate(long):
@@ -192,19 +191,24 @@ def _cut(state: _Tiling, axes: Sequence[SSAValue], places: Sequence[_Place]) -> 
         state.levels[axis] = dict(zip(places, levels, strict=True))
 
 
-def _sizes(place: _Place, extents: Sequence[int], target: Target) -> list[list[int]]:
-    """What each factor of a level may be; `extents`: what the levels inside of it usually leave of the axes, so that
+def _sizes(place: _Place, extents: Sequence[int], left: Sequence[int], target: Target) -> list[list[int]]:
+    """What each factor of a level may be; `left`: what the levels inside of it usually leave of the extents, so that
     few draws overhang by much."""
-    *others, last = extents
     if place.label == "steps":
-        return [sorted({ceil(extent / count) for count in _SLICES}) for extent in extents]
+        return [sorted({ceil(extent / count) for count in _SLICES}) for extent in left]
+    most = 8 if place.accumulates else 16
     if place.is_reduction:
-        return [sizes_of(extent, _GPU_DEPTH if target.is_cuda else _DEPTH, whole=True) for extent in extents]
+        most = _GPU_DEPTH if target.is_cuda else _DEPTH
+    elif place.role == "thread":
+        most = 64
+    elif place.label == "registers" and not target.is_cuda:
+        most = 16
+    sizes = [sizes_of(extent, min(most, rest)) for extent, rest in zip(extents, left, strict=True)]
     if place.role == "thread":
-        return [*(sizes_of(extent, 64) for extent in others), thread_sizes(last, target)]
-    if place.label == "registers" and not target.is_cuda:
-        return [*(sizes_of(extent, 16) for extent in others), vector_sizes(last, target)]
-    return [sizes_of(extent, 8 if place.accumulates else 16) for extent in extents]
+        sizes[-1] = thread_sizes(left[-1], target)
+    elif place.label == "registers" and not target.is_cuda:
+        sizes[-1] = vector_sizes(extents[-1], target)
+    return sizes
 
 
 def _sampled(
@@ -225,8 +229,7 @@ def _sampled(
     elif place.role == "thread":
         bounds, step = (target.warp_size, _MOST_THREADS), target.warp_size
     elif place.label == "registers" and not target.is_cuda:
-        short = sizes[-1][-1] < target.lanes
-        bounds = (1, _SHORT if short else target.vector_registers * target.lanes)
+        bounds = (1, target.vector_registers * sizes[-1][0])
     elif place.accumulates:
         bounds = (1, _GPU_ACCUMULATORS if target.is_cuda else MOST_ACCUMULATORS)
         beside = _params({label: factors for label, factors in inner.items() if label != "threads"})
