@@ -1,7 +1,8 @@
 """`make bench`, `make gpu-bench` and `make gpu-first`: runs the measurements.
 
-The arguments are those of `benchmarks/cpu_models.py`, after `--gpu` those of `benchmarks/gpu.py`, and after
-`--gpu-spaces` those of `benchmarks/gpu_spaces.py`, after `--gpu-first` those of `benchmarks/gpu_first.py`.
+The arguments are those of `benchmarks/cpu_models.py`, after `--tuned` those of `benchmarks/tuned_models.py`, after
+`--gpu` those of `benchmarks/gpu.py`, after `--gpu-spaces` those of `benchmarks/gpu_spaces.py`, and after `--gpu-first`
+those of `benchmarks/gpu_first.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-ON_GPU = {
+OTHERS = {
+    "--tuned": "benchmarks.tuned_models",
     "--gpu": "benchmarks.gpu",
     "--gpu-spaces": "benchmarks.gpu_spaces",
     "--gpu-first": "benchmarks.gpu_first",
@@ -20,6 +22,6 @@ ON_GPU = {
 if __name__ == "__main__":
     # Run as a file, Python knows this folder but not the one above it, where the catalog of models lies.
     sys.path.insert(0, str(ROOT))
-    chosen = ON_GPU.get(" ".join(sys.argv[1:2]))
+    chosen = OTHERS.get(" ".join(sys.argv[1:2]))
     module = importlib.import_module(chosen or "benchmarks.cpu_models")
     sys.exit(module.main(sys.argv[1 + (chosen is not None) :]))

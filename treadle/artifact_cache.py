@@ -65,14 +65,20 @@ def store_artifact(store: Store, key: str, write: Callable[[Path], str]) -> Arti
 
 
 @cache
-def source_fingerprint() -> str:
-    """A digest of this package's sources and of the versions of what it compiles with."""
+def source_fingerprint(*folders: str) -> str:
+    """A digest of this package's sources and of the versions of what it compiles with; `folders`: of these alone."""
     hasher = hashlib.sha256()
-    for path in sorted(path for path in _PACKAGE.rglob("*") if path.suffix in _SOURCES):
+    roots = [_PACKAGE / folder for folder in folders] or [_PACKAGE]
+    for path in sorted(path for root in roots for path in root.rglob("*") if path.suffix in _SOURCES):
         hasher.update(path.relative_to(_PACKAGE).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     for name in _DEPENDENCIES:
         hasher.update(f"{name} {_version(name)}\n".encode())
     return hasher.hexdigest()
+
+
+def kernel_fingerprint() -> str:
+    """A digest of the sources that decide what a scheduled kernel's code is: twelve digits."""
+    return source_fingerprint("backends", "passes", "schedules")[:12]
 
 
 def _version(name: str) -> str:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ import pytest
 
 import treadle
 from tests.tuning.small_model import write_model
+from treadle.backends.c.compiler import Unit
 from treadle.compile_options import CompileOptions
 from treadle.dialects.schedule import UseAttr
 from treadle.errors import TreadleError
@@ -26,6 +27,7 @@ from treadle.passes.schedule.schedule_select import default_schedule
 from treadle.schedules.search import appended_lines
 from treadle.schedules.search.database import Database
 from treadle.schedules.templates import TEMPLATES
+from treadle.target import Target
 from treadle.tools.treadle_cli import main
 from treadle.tuning import candidates, tuner
 from treadle.tuning.measure import Comparison, Timing
@@ -169,6 +171,30 @@ def test_what_fails_is_counted_and_not_kept(model: Path, tmp_path: Path) -> None
     assert not list((tmp_path / "db").rglob("*.mlir"))
     lines = [json.loads(line) for path in (tmp_path / "db").rglob("*.jsonl") for line in path.read_text().splitlines()]
     assert [line.get("error") for line in lines] == [None, *["it is wrong"] * group.failures]
+
+
+def test_what_cannot_be_compiled_costs_itself(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler rejects one candidate, and crashes in another way on the next; the others are timed."""
+    build, calls = candidates.build_library, [0]
+
+    def build_library(units: Sequence[Unit], *, target: Target) -> Path:
+        calls[0] += 1
+        if calls[0] == 3:
+            return build([Unit("bad", "not C")], target=target)
+        if calls[0] == 4:
+            raise RecursionError("too deep")
+        return build(units, target=target)
+
+    monkeypatch.setattr(candidates, "build_library", build_library)
+    monkeypatch.setattr(tuner, "MEASURED", 4)
+    with ThreadPoolExecutor(1) as executor:
+        options: dict[str, Any] = {"seconds": 60, "trials": 3, "groups": ["softmax"]}
+        tune(model, tmp_path / "db", executor=executor, measurer=Fake(by_digest), **options)
+    (text,) = records(tmp_path / "db").values()
+    errors = [json.loads(line).get("error") for line in text.splitlines()]
+    assert [each is None for each in errors] == [True, False, False, True]
+    assert "error" in errors[1]
+    assert errors[2] == "RecursionError: too deep"
 
 
 def test_a_real_search_from_the_command_line(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

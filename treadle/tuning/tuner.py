@@ -257,7 +257,7 @@ class Tuner:
             target=self._target.name,
             hardware=self._hardware,
             compiler=self._workers.machine.compiler,
-            sources=self._workers.machine.sources[:12],
+            sources=self._workers.machine.kernels,
             date=datetime.now(UTC).strftime("%Y-%m-%d"),
         )
         self._database.write(group.task.program.module, group.task.digest, _schedule(group.task, group.best), record)

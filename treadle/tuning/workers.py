@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TypeVar
 
-from treadle.artifact_cache import source_fingerprint
+from treadle.artifact_cache import kernel_fingerprint, source_fingerprint
 from treadle.backends.c.toolchain import find_toolchain
 from treadle.environment import load_environment
 from treadle.errors import TreadleError
@@ -30,13 +30,14 @@ _SAME_COMMAND = "the same command, which goes on where this one ended"
 class Machine:
     """What times depend on: the processor, what compiles for it, and the sources that write the code.
 
-    target_text: the target, as text, since that travels
+    target_text: the target, as text, since that travels; kernels: of `kernel_fingerprint`
     """
 
     target_text: str
     hardware: str
     compiler: str
     sources: str
+    kernels: str
 
     @cached_property
     def target(self) -> Target:
@@ -48,7 +49,7 @@ def this_machine() -> Machine:
     """The machine of this process."""
     target = host_target()
     compiler = find_toolchain(load_environment(), target).identity().splitlines()[0]
-    return Machine(str(target), hardware_of(target), compiler, source_fingerprint())
+    return Machine(str(target), hardware_of(target), compiler, source_fingerprint(), kernel_fingerprint())
 
 
 @dataclass(frozen=True)

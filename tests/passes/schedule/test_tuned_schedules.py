@@ -12,6 +12,7 @@ from xdsl.parser import Parser
 
 import treadle
 from tests.helpers.graphs import Graph
+from treadle.artifact_cache import kernel_fingerprint
 from treadle.compiler import lower
 from treadle.dialects.graph import FusedOp, MatmulOp, UnaryOp
 from treadle.dialects.registry import treadle_context
@@ -28,7 +29,7 @@ from treadle.target import Target
 
 CPU = Target.parse("cpu")
 TUNED = UseAttr.get("matmul_cpu", {"rows": 2, "chunk": 6, "pack": True})
-RECORD = Record(1.5, 2.5, "cpu", hardware_of(CPU), "gcc", "0", "2026-11-22")
+RECORD = Record(1.5, 2.5, "cpu", hardware_of(CPU), "gcc", kernel_fingerprint(), "2026-11-22")
 
 
 PROGRAM = """
@@ -184,6 +185,25 @@ def test_other_hardware_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[st
     assert selected(tmp_path) not in (None, TUNED)
     (said,) = capfd.readouterr().err.splitlines()
     assert said.startswith(f"warning: {tmp_path} has no schedules for {slug(hardware_of(CPU))}, only for a-toaster")
+
+
+def test_an_entry_of_another_machine_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Somebody has moved it to this machine's folder."""
+    path = tuned(tmp_path, record=replace(RECORD, hardware="Z80 1 core"))
+    path.parent.rename(tmp_path / slug(hardware_of(CPU)))
+    assert selected(tmp_path) not in (None, TUNED)
+    said = capfd.readouterr().err
+    assert said.startswith("warning: group 'matmul_relu' takes its default schedule: ")
+    assert "the entry was measured on Z80 1 core; accepted: " in said
+
+
+def test_an_entry_of_other_sources_is_taken_and_counted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tuned(tmp_path, record=replace(RECORD, sources="0123456789ab"))
+    assert selected(tmp_path) == TUNED
+    assert capfd.readouterr().err == (
+        f"warning: {tmp_path}: 1 of 1 schedules were measured with other versions of treadle; they are used, and "
+        "`treadle tune` measures them anew\n"
+    )
 
 
 def test_a_database_that_is_not_there_is_an_error(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 from treadle.errors import TreadleError
 from treadle.schedules.search.appended_lines import Room, append_lines
 
+ROOT = Path(__file__).resolve().parents[3]
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -95,3 +98,23 @@ def test_no_room_is_said_before_anything_is_measured(tmp_path: Path, monkeypatch
     with pytest.raises(TreadleError, match="cannot write: No space left on device"):
         Room(tmp_path)
     assert os.listdir(tmp_path) == []
+
+
+MOUNTED = "mount -t tmpfs -o size=160k tmpfs {folder} && exec {python} -m tests.tuning.full_disk {folder}"
+
+
+def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
+    """Of a file system of 160 kB 64 are kept: the line that found it full is written, too, and all lines are whole."""
+    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    try:
+        able = subprocess.run([*command, f"mount -t tmpfs tmpfs {tmp_path}"], capture_output=True).returncode == 0
+    except OSError:
+        able = False
+    if not able:
+        pytest.skip("no file system can be mounted here")
+    script = MOUNTED.format(folder=tmp_path, python=sys.executable)
+    done = subprocess.run([*command, script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    appended, lines, whole, said = done.stdout.split(maxsplit=3)
+    assert int(lines) == int(appended) + 1 > 80
+    assert whole == "True"
+    assert "cannot write: No space left on device; accepted: a database that can be written, with room" in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -13,6 +14,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
+from treadle.artifact_cache import kernel_fingerprint
 from treadle.dialects.graph import FusedOp
 from treadle.dialects.location import location_of
 from treadle.dialects.schedule import ProgramOp, UseAttr
@@ -21,7 +23,7 @@ from treadle.host import hardware_of
 from treadle.passes.schedule.anchor import anchor_of
 from treadle.passes.schedule.group_program import group_program
 from treadle.schedules.default_template import default_template
-from treadle.schedules.search.database import Database
+from treadle.schedules.search.database import Database, Entry
 from treadle.schedules.search.database_files import open_database, slug
 from treadle.schedules.search.programs import decisions_of, replay
 from treadle.schedules.templates import TEMPLATES
@@ -52,11 +54,14 @@ class ScheduleSelectPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = Target.parse(self.target)
         tuned = _opened(Path(self.database), target) if self.database else None
+        used: list[Entry] = []
         for fused in [inner for inner in op.walk() if isinstance(inner, FusedOp)]:
             if fused.schedule is None:
-                found = None if tuned is None else tuned_schedule(fused, target, tuned)
-                found = found or default_schedule(fused, target)
+                entry = None if tuned is None else tuned_entry(fused, target, tuned)
+                used += [] if entry is None else [entry]
+                found = default_schedule(fused, target) if entry is None else entry.schedule
                 fused.schedule = found if isinstance(found, UseAttr) else add_program(op, found)
+        _warn_of_stale(used, self.database)
 
 
 def default_schedule(fused: FusedOp, target: Target) -> UseAttr:
@@ -68,13 +73,16 @@ def default_schedule(fused: FusedOp, target: Target) -> UseAttr:
     raise TreadleError(f"no template for {target.name} schedules {anchor.name} of {anchor.type}", location_of(anchor))
 
 
-def tuned_schedule(fused: FusedOp, target: Target, database: Database) -> UseAttr | ProgramOp | None:
-    """The group's decision in a database; None if it has none, or one that is not legal, with a warning on stderr."""
+def tuned_entry(fused: FusedOp, target: Target, database: Database) -> Entry | None:
+    """The group's entry in a database; None if it has none, or one that is not legal, with a warning on stderr."""
+    hardware = hardware_of(target)
     try:
-        entry = database.find(group_program(fused).digest(), hardware_of(target))
+        entry = database.find(group_program(fused).digest(), hardware)
         if entry is None:
             return None
         where = str(entry.path)
+        if slug(entry.record.hardware) != slug(hardware):
+            raise TreadleError(f"the entry was measured on {entry.record.hardware}", where, hardware)
         if isinstance(entry.schedule, UseAttr):
             check_use(fused, entry.schedule, target, where)
         else:
@@ -82,7 +90,15 @@ def tuned_schedule(fused: FusedOp, target: Target, database: Database) -> UseAtt
     except TreadleError as error:
         print(f"warning: group {fused.label.data!r} takes its default schedule: {error}", file=sys.stderr)
         return None
-    return entry.schedule
+    return entry
+
+
+def _warn_of_stale(used: Sequence[Entry], database: str) -> None:
+    """A line on stderr if schedules are used whose times were those of kernels that other sources wrote."""
+    stale = [entry for entry in used if entry.record.sources != kernel_fingerprint()]
+    if stale:
+        how = f"{len(stale)} of {len(used)} schedules were measured with other versions of treadle"
+        print(f"warning: {database}: {how}; they are used, and `treadle tune` measures them anew", file=sys.stderr)
 
 
 def add_program(module: ModuleOp, program: ProgramOp) -> SymbolRefAttr:

@@ -37,7 +37,7 @@ class Record:
     """How an entry was measured: medians in microseconds, of one run that timed both schedules.
 
     target, hardware: what it was tuned for, and where; compiler: what compiled the kernels
-    sources: the fingerprint of the package that built them; date: ISO 8601
+    sources: the fingerprint of the sources that wrote them; date: ISO 8601
     """
 
     us: float
