@@ -90,6 +90,7 @@ docs: $(PACKAGES) ## regenerate the parts of the documentation that show code an
 	$(BIN)/python -m treadle.tools.render_schedules
 	$(BIN)/python -m treadle.tools.render_operations
 	$(BIN)/python -m treadle.tools.render_embedding
+	$(BIN)/python -m treadle.tools.render_rules
 
 bench: $(MODELS) ## measure the models against ONNX Runtime on this machine
 	$(BIN)/python benchmarks/run.py $(ARGS)

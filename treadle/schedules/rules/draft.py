@@ -121,6 +121,8 @@ class Draft:
 
     def __str__(self) -> str:
         """The instructions, with the values taken."""
+        if not self.instructions:
+            return ""
         lines = str(ProgramOp("draft", self.target.kind, self._copies(with_decisions=True))).splitlines()
         return "\n".join(line.removeprefix("  ") for line in lines[1:-1])
 
@@ -225,7 +227,10 @@ class Draft:
     def program(self, name: str, *, with_decisions: bool = False) -> ProgramOp:
         """The instructions as a program, whose samples are open unless the values taken are kept."""
         program = ProgramOp(name, self.target.kind, self._copies(with_decisions))
-        _verify(program)
+        try:
+            program.verify_()  # each instruction was verified when it was appended
+        except VerifyException as error:
+            raise TreadleError(str(error), _WHERE) from error
         return program
 
     def again(self, seed: str) -> Draft:
@@ -270,7 +275,7 @@ def number(value: Choice) -> int:
 
 def _verify(op: Operation) -> None:
     try:
-        op.verify(verify_nested_ops=isinstance(op, ProgramOp))
+        op.verify()
     except VerifyException as error:
         raise TreadleError(str(error), _WHERE) from error
 
@@ -282,7 +287,7 @@ def _check_unused(name: str, instructions: Sequence[Operation]) -> None:
 
 def _word(name: str) -> str:
     """A name as a part of an SSA name."""
-    return "".join(c for c in name if c.isalnum())
+    return "".join(c for c in name if c.isalnum() or c == "_")
 
 
 __all__ = ["Axes", "Draft", "Groups", "number"]
