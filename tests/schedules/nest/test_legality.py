@@ -90,13 +90,13 @@ def test_stages_that_cannot_be(workload: Workload, body: str, says: str) -> None
         (
             "registers of a thread",
             "%i0, %i1 = schedule.split %i by (4)\nschedule.arrange block(%i0) loop(%k) repeat(%i1, %j)",
-            LimitError("registers of a thread", 280, 255),
+            LimitError("registers of a thread", 272, 255),
         ),
         (
             "registers of a multiprocessor",
             "%i0, %i1 = schedule.split %i by (8)\n%j0, %j1 = schedule.split %j by (8)\n"
             "schedule.arrange repeat(%i0, %j0) thread(%i1, %j1) loop(%k) min_blocks_per_sm 16",
-            LimitError("registers of a multiprocessor", 90112, 65536),
+            LimitError("registers of a multiprocessor", 81920, 65536),
         ),
     ],
 )

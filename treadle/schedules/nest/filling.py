@@ -50,9 +50,10 @@ class Filling:
         return [found[dim] for dim in range(self.rank)]
 
 
-def filling_of(layout: Layout, nearest: Sequence[int], element_bytes: int, vector: int) -> Filling:
+def filling_of(layout: Layout, nearest: Sequence[int], element_bytes: int, vector: int, *, is_async: bool) -> Filling:
     """The filling of a stage whose tensor has its nearest neighbours along the last of the dimensions `nearest`.
 
+    Asynchronous copies move vectors to neighbours, so that across the rows of a stage they move single elements.
     Where rows of the stage lie across these, only as many as a sector holds are taken at once: the lanes of a warp then
     store to more rows of the stage's.
     """
@@ -61,11 +62,12 @@ def filling_of(layout: Layout, nearest: Sequence[int], element_bytes: int, vecto
     line = next((dim for dim in reversed(nearest) if box.extents[dim] > 1), nearest[-1])
     middle = [(apart + dim, box.extents[dim], 1) for dim in nearest if dim != line]
     extent, sector = box.extents[line], _SECTOR_BYTES // element_bytes
-    across = line != layout.order[-1] and extent % sector == 0
-    chunks = [(apart + line, extent // sector, sector)] if across else []
-    last = apart + line, sector if across else extent, 1
+    across = line != layout.order[-1]
+    in_sectors = across and extent % sector == 0
+    chunks = [(apart + line, extent // sector, sector)] if in_sectors else []
+    last = apart + line, sector if in_sectors else extent, 1
     rank = apart + len(box.extents)
-    return Filling((*outer, *chunks, *middle, last), rank, gcd(vector, last[1]))
+    return Filling((*outer, *chunks, *middle, last), rank, 1 if across and is_async else gcd(vector, last[1]))
 
 
 __all__ = ["Filling", "filling_of"]

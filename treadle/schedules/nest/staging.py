@@ -63,36 +63,26 @@ class Stager:
 
     def copy(self, stages: Sequence[Stage], at: At) -> None:
         """All threads fill shared memory."""
+        b = self._b
         for stage in stages:
             element, held = self._element(stage, at), Held(self._layouts[stage], self._shared[stage])
-            with (
-                self._vectors(stage) as (filling, c),
-                self._elements(self._layouts[stage], filling, c) as (apart, place, _),
-            ):
-                self._b.store(element(apart, place), held.buffer, held.address(self._b, apart, place))
+            with self._each(stage) as (apart, place, _):
+                b.store(element(apart, place), held.buffer, held.address(b, apart, place))
 
     def fetch(self, stages: Sequence[Stage], at: At) -> None:
         """All threads load what they will `keep`."""
-        b = self._b
         for stage in stages:
             element = self._element(stage, at)
-            with (
-                self._vectors(stage) as (filling, c),
-                self._elements(self._layouts[stage], filling, c) as (apart, place, e),
-            ):
-                b.store(element(apart, place), self._ahead[stage], [c // self._nest.threads, e])
+            with self._each(stage) as (apart, place, number):
+                self._b.store(element(apart, place), self._ahead[stage], number)
 
     def keep(self, stages: Sequence[Stage], half: Index) -> None:
         """All threads store what they fetched."""
         b = self._b
         for stage in stages:
             held = Held(self._layouts[stage], self._shared[stage], half)
-            with (
-                self._vectors(stage) as (filling, c),
-                self._elements(self._layouts[stage], filling, c) as (apart, place, e),
-            ):
-                value = b.load(self._ahead[stage], [c // self._nest.threads, e])
-                b.store(value, held.buffer, held.address(b, apart, place))
+            with self._each(stage) as (apart, place, number):
+                b.store(b.load(self._ahead[stage], number), held.buffer, held.address(b, apart, place))
 
     def start(self, stages: Sequence[Stage], at: At, half: Index) -> None:
         """All threads start asynchronous copies."""
@@ -102,16 +92,14 @@ class Stager:
                 self._start(held, filling, c, self._element(stage, at))
 
     def _start(self, held: Held, filling: Filling, c: Index, element: _Element) -> None:
-        """One vector, or its elements one by one where they are no neighbours in shared memory."""
-        b, layout = self._b, held.layout
-        row = layout.order[-1]
-        is_row = filling.digits[-1][0] - len(layout.box.apart) == row
-        with self._elements(layout, filling, c, at_once=is_row) as (apart, place, _):
+        """One vector, which is one element where neighbours are none in shared memory."""
+        b, layout, row = self._b, held.layout, held.layout.order[-1]
+        apart, place = _split(layout, filling.place(c.delinearize(filling.shape), b.index(0)))
 
-            def value(e: Index) -> Scalar:
-                return element(apart, [p + e if dim == row else p for dim, p in enumerate(place)])
+        def value(e: Index) -> Scalar:
+            return element(apart, [p + e if dim == row else p for dim, p in enumerate(place)])
 
-            b.copy(held.buffer, held.address(b, apart, place), filling.vector if is_row else 1, value)
+        b.copy(held.buffer, held.address(b, apart, place), filling.vector, value)
 
     def _alloc_shared(self, stage: Stage) -> SSAValue:
         halves = [stage.buffers] if stage.buffers > 1 else []
@@ -125,16 +113,19 @@ class Stager:
 
     def _filling(self, stage: Stage) -> Filling:
         read = self._nest.workload.reads[stage.read]
-        return filling_of(self._layouts[stage], read.order, read.bytes, stage.vector)
+        return filling_of(self._layouts[stage], read.order, read.bytes, stage.vector, is_async=stage.is_async)
 
     @contextmanager
     def _each(self, stage: Stage) -> Generator[tuple[dict[int, Index], list[Index], list[Index]]]:
         """A loop over the elements that the calling thread copies: where in the box each is, and its number."""
-        with (
-            self._vectors(stage) as (filling, c),
-            self._elements(self._layouts[stage], filling, c) as (apart, place, e),
-        ):
-            yield apart, place, [c // self._nest.threads, e]
+        b, layout = self._b, self._layouts[stage]
+        with self._vectors(stage) as (filling, c):
+            parts, number = c.delinearize(filling.shape), c // self._nest.threads
+            if filling.vector == 1:
+                yield *_split(layout, filling.place(parts, b.index(0))), [number, b.index(0)]
+                return
+            with b.loop("e", filling.vector, unroll=True) as e:
+                yield *_split(layout, filling.place(parts, e)), [number, e]
 
     @contextmanager
     def _vectors(self, stage: Stage) -> Generator[tuple[Filling, Index]]:
@@ -146,18 +137,6 @@ class Stager:
             b.when(c < filling.vectors if ragged else None),
         ):
             yield filling, c
-
-    @contextmanager
-    def _elements(
-        self, layout: Layout, filling: Filling, c: Index, *, at_once: bool = False
-    ) -> Generator[tuple[dict[int, Index], list[Index], Index]]:
-        """A loop over the elements of vector c: where in the box each is, and its number; `at_once`: only the first."""
-        b, parts = self._b, c.delinearize(filling.shape)
-        if at_once or filling.vector == 1:
-            yield *_split(layout, filling.place(parts, b.index(0))), b.index(0)
-            return
-        with b.loop("e", filling.vector, unroll=True) as e:
-            yield *_split(layout, filling.place(parts, e)), e
 
     def _fill_registers(self, stage: Stage, at: At) -> Held:
         """One thread copies all."""
