@@ -24,8 +24,8 @@ from treadle.target import Target
 
 Compiled = ProgramBatch[PrintedKernels, EmulatedProgram]
 GPU = Target.parse(TARGET)
-PROGRAMS = 2
-"""Random programs for each case."""
+PROGRAMS, MORE = 2, 12
+"""Random programs for each case, and those of the slow test."""
 
 TILES = """%i, %j, %k = schedule.axes 2 spatial, 1 reduction
 %i0, %i1, %i2, %i3 = schedule.split %i by (2, 4, 2)
@@ -88,6 +88,7 @@ WRITTEN: dict[str, tuple[Case, str]] = {
 }
 
 NAMES = [*WRITTEN, *(f"{name} {seed}" for name in CASES for seed in range(PROGRAMS))]
+SLOW = [f"{name} {seed}" for name in CASES for seed in range(PROGRAMS, MORE)]
 
 
 def _case(name: str) -> Case:
@@ -103,10 +104,10 @@ def _made(name: str) -> Callable[[], ModuleOp]:
 @pytest.fixture(scope="module")
 def compiled() -> Compiled:
     backend = Backend(partial(print_program, after="schedule"), compile_programs)
-    return ProgramBatch({name: _made(name) for name in NAMES}, backend)
+    return ProgramBatch({name: _made(name) for name in (*NAMES, *SLOW)}, backend, size=len(NAMES))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_emulated_nests(compiled: Compiled, name: str) -> None:
     case = _case(name)
     (actual,) = compiled[name].run(case.inputs())

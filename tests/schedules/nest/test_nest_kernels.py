@@ -22,10 +22,11 @@ from treadle.target import Target
 
 Compiled = ProgramBatch[PrintedProgram, CompiledProgram]
 CPU = Target.parse("cpu")
-PROGRAMS = 2
-"""Random programs for each case."""
+PROGRAMS, MORE = 2, 12
+"""Random programs for each case, and those of the slow test."""
 
 NAMES = [f"{name} {seed}" for name in CASES for seed in range(PROGRAMS)]
+SLOW = [f"{name} {seed}" for name in CASES for seed in range(PROGRAMS, MORE)]
 
 
 def _made(name: str) -> Callable[[], ModuleOp]:
@@ -36,10 +37,10 @@ def _made(name: str) -> Callable[[], ModuleOp]:
 @pytest.fixture(scope="module")
 def compiled() -> Compiled:
     backend = Backend(partial(print_program, after="schedule"), compile_programs)
-    return ProgramBatch({name: _made(name) for name in NAMES}, backend)
+    return ProgramBatch({name: _made(name) for name in (*NAMES, *SLOW)}, backend, size=len(NAMES))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_compiled_nests(compiled: Compiled, name: str) -> None:
     case = CASES[name.rpartition(" ")[0]]
     (actual,) = compiled[name].run(case.inputs())

@@ -1,0 +1,71 @@
+"""The machine code of a nest with the decisions of `matmul_simt` is the template's, but for addresses."""
+
+from __future__ import annotations
+
+import pytest
+from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
+
+from tests.schedules.nest.test_nest import program
+from treadle.backends.cuda.compiler import Cubin, compile_cubin
+from treadle.backends.cuda.printer import print_kernels
+from treadle.backends.cuda.sass import Sass, disassemble
+from treadle.compiler import lower
+from treadle.dialects.graph import FusedOp
+from treadle.dialects.loop import FuncOp
+from treadle.dialects.registry import treadle_context
+from treadle.errors import TreadleError
+from treadle.passes.loop.memory_transactions import memory_transactions
+from treadle.target import Target
+from treadle.tools.schedule_cases import cases
+
+pytest.importorskip("cuda.bindings.nvrtc", reason="needs treadle[nvrtc]")
+GPU = Target.parse("sm_80")
+TILES = """%i, %j, %k = schedule.axes 2 spatial, 1 reduction
+%i0, %i1, %i2, %i3 = schedule.split %i by (2, 16, 4)
+%j0, %j1, %j2, %j3 = schedule.split %j by (2, 16, 4)
+%k0, %k1 = schedule.split %k by (8)
+schedule.arrange block(%i0, %j0) repeat(%i1, %j1) thread(%i2, %j2) loop(%k0) loop(%k1) repeat(%i3, %j3)
+    min_blocks_per_sm 2
+schedule.stage 0 at %k0 in "shared" vector 4 buffers 2
+schedule.stage 1 at %k0 in "shared" vector 4 buffers 2
+schedule.stage 0 at %k1 in "register"
+schedule.stage 1 at %k1 in "register"
+schedule.mark unroll %k1
+"""
+
+
+def scheduled(body: str | None) -> ModuleOp:
+    """The product of 4096 cubed after stage `loops`, as a nest or by default."""
+    module: ModuleOp = cases()["matmul 4096 x 4096 x 4096"].module()
+    lower(treadle_context(), module, GPU, after="fuse", to="schedule")
+    if body is not None:
+        (fused,) = [op for op in module.walk() if isinstance(op, FusedOp)]
+        module.body.block.add_op(program(body, "cuda"))
+        fused.schedule = SymbolRefAttr("p")
+    lower(treadle_context(), module, GPU, after="schedule", to="loops")
+    return module
+
+
+def compiled(module: ModuleOp) -> tuple[Cubin, Sass]:
+    """The machine code of a module after stage `loops`."""
+    lower(treadle_context(), module, GPU, after="loops")
+    (unit,) = print_kernels(module)
+    cubin = compile_cubin(unit, GPU)
+    try:
+        return cubin, disassemble(cubin.image)[unit.name]
+    except TreadleError as error:
+        if "not installed" not in error.message:
+            raise
+        pytest.skip(str(error))
+
+
+def test_a_nest_is_as_good_as_the_template() -> None:
+    nest = scheduled(TILES)
+    (kernel,) = [op for op in nest.walk() if isinstance(op, FuncOp)]
+    accesses = memory_transactions(kernel)
+    assert accesses and not any(access.conflicts or access.excess for access in accesses)
+    (ours, code), (_, theirs) = compiled(nest), compiled(scheduled(None))
+    (found,) = ours.resources.values()
+    assert found.registers <= 128 and not code.uses_local_memory, "two blocks of 256 threads on a multiprocessor"
+    for opcode in ("FFMA", "LDS", "LDS.128", "LDG", "LDG.128", "STS", "STS.128", "STG", "STG.128", "BAR"):
+        assert code.count(opcode) == theirs.count(opcode) > 0, opcode
