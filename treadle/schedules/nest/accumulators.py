@@ -75,9 +75,12 @@ class Accumulators:
         if not slices:
             yield
             return
-        split, tile = nest.levels[slices[0]].trips, self._number(at, nest.tiles)
-        count = prod(self._shape)
-        sums = PartialSums(b, nest.grid // split, split, nest.threads, count, self._type, self._kind)
+        split, count = nest.levels[slices[0]].trips, prod(self._shape)
+        # Each position of a serial tile has sums and a counter of its own: its slices arrive once.
+        serial = [n for n in at if nest.roles[n] == "repeat"]
+        tile = self._number(at, [*nest.tiles, *serial])
+        tiles = nest.grid // split * prod(nest.levels[n].trips for n in serial)
+        sums = PartialSums(b, tiles, split, nest.threads, count, self._type, self._kind)
 
         def element(v: Index, e: Index) -> Scalar:
             where = (v * sums.lanes + e).delinearize(self._shape) if self._shape else [b.index(0)]

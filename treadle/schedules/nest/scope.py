@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from xdsl.dialects.builtin import TensorType
@@ -49,18 +50,17 @@ class Positions:
         return self._split({axis: self.of(axis, at) for axis in self._nest.axes})
 
     def clamped(self, at: At) -> dict[int, Index]:
-        """The index of each dimension, at the last position of axes that overhang and are not masked."""
+        """The index of each dimension, at the last position of axes that overhang and along which none is masked."""
         found = {axis: self.of(axis, at) for axis in self._nest.axes}
         for axis, position in found.items():
             if self._nest.overhangs(axis) and axis not in self._masked:
                 found[axis] = position.min(axis.extent - 1)
         return self._split(found)
 
-    def mask(self, read: int, at: At) -> Predicate | None:
-        """When a read that is not clamped is inside of its tensor."""
-        indices = self._nest.workload.reads[read].indices
-        dims = {v.key for index in indices for v in index.vars()}
-        axes = [axis for axis in self._nest.axes if axis in self._masked]
+    def mask(self, read: int, at: At, *, is_clamped: bool) -> Predicate | None:
+        """When a read is inside of its tensor as far as it is not clamped to that."""
+        dims = self._nest.workload.reads[read].dims
+        axes = [axis for axis in self._nest.axes if not is_clamped or axis in self._masked]
         return self.inside([axis for axis in axes if dims & set(range(axis.first, axis.first + len(axis.shape)))], at)
 
     @staticmethod
@@ -75,6 +75,18 @@ class Positions:
 def _is_masked(nest: Nest, number: int) -> bool:
     """Along vectors and threads, clamped indices would not be consecutive."""
     return nest.levels[number].vector or nest.roles[number] == "thread"
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """Values of a definition at one position.
+
+    given: those that depend on no index; is_clamped: indices are those that `Positions.clamped` gives
+    """
+
+    given: Mapping[SSAValue, SSAValue]
+    values: dict[SSAValue, SSAValue]
+    is_clamped: bool = True
 
 
 class Body:
@@ -93,7 +105,8 @@ class Body:
 
     def value(self, value: SSAValue, at: At, known: Mapping[SSAValue, Scalar] | None = None) -> Scalar:
         """A value of the definition where the levels have done so many iterations; `known` holds some values."""
-        return self._value(value, at, self._buffers | dict(known or {}))
+        given = self._buffers | dict(known or {})
+        return self._value(value, at, _Scope(given, dict(given)))
 
     def inside_terms(self, at: At) -> Predicate | None:
         """Whether the position is before the end of the reduction; None where it always is, or where each term beyond
@@ -108,25 +121,30 @@ class Body:
             n in self.held and workload.reads[n].ends_with(axis.first, axis.shape[0]) for n in terms
         )
 
-    def _value(self, value: SSAValue, at: At, values: dict[SSAValue, SSAValue]) -> Scalar:
+    def _value(self, value: SSAValue, at: At, scope: _Scope) -> Scalar:
+        values = scope.values
         if value in values:
             return values[value]
         op = value.owner
         if isinstance(op, Operation):
-            values[value] = self._operation(op, at, values)
+            values[value] = self._operation(op, at, scope)
         else:
-            indices = self.positions.clamped(at)
+            indices = self.positions.clamped(at) if scope.is_clamped else self.positions.indices(at)
             values |= {arg: indices[n].value for arg, n in self._arguments.items()}
         return values[value]
 
-    def _operation(self, op: Operation, at: At, values: dict[SSAValue, SSAValue]) -> Scalar:
+    def _operation(self, op: Operation, at: At, scope: _Scope) -> Scalar:
         number = self._reads[op] if isinstance(op, AtOp) else None
         if number is not None and number in self.held:
             return self.held[number].load(self._b, at)
+        if scope.is_clamped and isinstance(op, AtOp) and op.predicate is not None:
+            # It has a predicate anyway, and minima in one are harder to prove.
+            scope = _Scope(scope.given, dict(scope.given), is_clamped=False)
         for operand in op.operands:
             if not isinstance(operand.type, TensorType):
-                self._value(operand, at, values)
-        mask = None if number is None else self.positions.mask(number, at)
+                self._value(operand, at, scope)
+        values = scope.values
+        mask = None if number is None else self.positions.mask(number, at, is_clamped=scope.is_clamped)
         if not isinstance(op, AtOp) or mask is None:
             return emit_operation(self._b, op, values)
         own = None if op.predicate is None else Predicate(values[op.predicate], self._b)

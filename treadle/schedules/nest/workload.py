@@ -11,7 +11,7 @@ from functools import cached_property
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import FloatAttr, IndexType, IntegerAttr, TensorType, i1
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp, YieldOp, definition
 from treadle.dialects.graph.dtypes import accumulator, byte_width
@@ -42,6 +42,7 @@ class Read:
 
     shape, bytes: of its tensor, and of an element of it
     indices: one along each dimension of the tensor
+    dims: the dimensions of the iteration space that these are computed from, whether or not it matters
     conditions: what its predicate asks of these indices
     order: the tensor's dimensions by how far apart neighbours lie in memory, the nearest last; through a producer that
         is fused
@@ -53,6 +54,7 @@ class Read:
     shape: tuple[int, ...]
     bytes: int
     indices: tuple[Expr, ...]
+    dims: frozenset[int]
     conditions: tuple[Condition, ...]
     order: tuple[int, ...]
     is_term: bool
@@ -124,7 +126,7 @@ def workload_of(anchor: Anchor) -> Workload:
     found = Workload(
         extents,
         len(compute.shape),
-        tuple(_read(at, reader, anchor, at.parent_op() is reduce) for at in compute.reads()),
+        tuple(_read(at, reader, arguments, anchor, at.parent_op() is reduce) for at in compute.reads()),
         byte_width(element),
         byte_width(accumulator(element if reduce is None else reduce.result.type)),
         None if reduce is None else reduce.kind.data,
@@ -136,7 +138,7 @@ def workload_of(anchor: Anchor) -> Workload:
     return found
 
 
-def _read(at: AtOp, reader: IndexReader, anchor: Anchor, is_term: bool) -> Read:
+def _read(at: AtOp, reader: IndexReader, arguments: Sequence[SSAValue], anchor: Anchor, is_term: bool) -> Read:
     type = at.source.type
     assert isinstance(type, TensorType)
     indices = tuple(map(reader.read, at.indices))
@@ -144,7 +146,23 @@ def _read(at: AtOp, reader: IndexReader, anchor: Anchor, is_term: bool) -> Read:
     shape = tuple(type.get_shape())
     order = _memory_order(at.source, anchor, len(shape))
     size, is_zero = byte_width(type.get_element_type()), _is_zero(at.otherwise)
-    return Read(shape, size, indices, conditions, order, is_term, is_zero, obstacle)
+    computed = _computed_from(at.indices)
+    dims = frozenset(n for n, arg in enumerate(arguments) if arg in computed)
+    return Read(shape, size, indices, dims, conditions, order, is_term, is_zero, obstacle)
+
+
+def _computed_from(values: Sequence[SSAValue]) -> set[SSAValue]:
+    """Some values and all that they are computed from."""
+    found, waiting = set(values), list(values)
+    for value in waiting:
+        new = (
+            [operand for operand in value.owner.operands if operand not in found]
+            if isinstance(value.owner, Operation)
+            else []
+        )
+        found.update(new)
+        waiting += new
+    return found
 
 
 def _own_conditions(at: AtOp, indices: Sequence[Expr], reader: IndexReader) -> tuple[tuple[Condition, ...], str | None]:
