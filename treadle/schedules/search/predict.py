@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 from treadle.dialects.schedule import UseAttr
+from treadle.errors import TreadleError
 from treadle.schedules.search.analytic import cpu_seconds, gpu_seconds
 from treadle.schedules.search.candidate import Candidate, Task
 from treadle.schedules.search.group_cost import GroupCost, group_cost
@@ -26,6 +28,21 @@ class Forecast:
     def seconds(self, candidate: Candidate) -> float | None:
         """The predicted seconds; None where only the kernel says. TreadleError for a candidate that is not legal."""
         return self.seconds_of(self._task.replay(candidate))
+
+    def __call__(self, candidates: Sequence[Candidate]) -> Sequence[float | None]:
+        """The predicted seconds of legal candidates; None where only the kernel says."""
+        found: list[float | None] = []
+        for candidate in candidates:
+            try:
+                found.append(self.seconds(candidate))
+            except TreadleError:
+                found.append(None)
+        return found
+
+    def is_costly(self, candidate: Candidate) -> bool:
+        """No prediction of this kind takes long."""
+        del candidate
+        return False
 
     def seconds_of(self, replayed: Replayed) -> float | None:
         """The same for what a kernel is written from. TreadleError for a nest that `work_of` does not count."""
