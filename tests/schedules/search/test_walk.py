@@ -167,7 +167,7 @@ def default_seconds(fused: FusedOp) -> float:
     return cpu_seconds(count_work(kernel, CPU.cores), CPU)
 
 
-@pytest.mark.parametrize("extents", [(65536, 4, 1024), (512, 512, 512)])
+@pytest.mark.parametrize("extents", [(65536, 4, 1024), pytest.param((512, 512, 512), marks=pytest.mark.slow)])
 def test_a_walk_beats_the_default(extents: tuple[int, int, int]) -> None:
     """In less than two seconds of a core; the first one is M2 of the paper's table IV."""
     task = tilings(product(*extents))
@@ -192,7 +192,12 @@ TABLE_V = {"32768": (32768, 64, 2048), "16384": (16384, 32, 1024)}
 """Its first product is M2."""
 
 
-@pytest.mark.parametrize("label", TABLE_IV)
+SLOW = [pytest.mark.slow]
+OF_TABLE_IV = [pytest.param(label, marks=[] if label in ("M1", "P1") else SLOW) for label in TABLE_IV]
+OF_TABLE_V = [pytest.param(label, marks=[] if label == "32768" else SLOW) for label in TABLE_V]
+
+
+@pytest.mark.parametrize("label", OF_TABLE_IV)
 def test_operators_of_table_iv(label: str) -> None:
     operator, shapes = TABLE_IV[label]
     task = tilings(fused_of(operator, shapes))
@@ -205,7 +210,7 @@ def test_operators_of_table_iv(label: str) -> None:
     assert seconds <= drawn[len(drawn) // 4]
 
 
-@pytest.mark.parametrize("label", TABLE_V)
+@pytest.mark.parametrize("label", OF_TABLE_V)
 def test_unbalanced_products_of_table_v(label: str) -> None:
     task = tilings(product(*TABLE_V[label]))
     (best, *_) = walk(task, settings=WalkSettings(states=400)).propose(1)
