@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 
 import treadle
 from tests.helpers.onnx_models import save_model, value
+from tests.helpers.sampling import every
 from treadle.compiler import STAGE_NAMES
 from treadle.tools.treadle_opt import main
 
@@ -64,7 +65,7 @@ def test_kernels_say_which_nodes_they_compute(target: str, tmp_path: Path) -> No
     assert max(map(len, comments)) < 700
 
 
-@pytest.mark.parametrize("stage", STAGE_NAMES)
+@pytest.mark.parametrize("stage", every(3, STAGE_NAMES))
 def test_saved_text_keeps_them(stage: str, tmp_path: Path) -> None:
     model = str(network(tmp_path / "m.onnx"))
     straight = printed([model, "--pipeline", "cpu", "-t", "c"], tmp_path / "k.c")

@@ -16,6 +16,9 @@ from tests.models.catalog import text_page
 from treadle.tools.oracle import Definition, reference_outputs
 
 THREADS = 2
+SLOW = ("ddddocr_det",)
+"""The largest, whose kernels are those of the other detector."""
+QUICK = [name for name in NAMES if name not in SLOW]
 
 Cases = Callable[[str], Case]
 
@@ -35,7 +38,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
     return case
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_a_model_agrees(name: str, cases: Cases) -> None:
     case = cases(name)
     model = case.compile("cpu", threads=THREADS)

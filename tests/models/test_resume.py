@@ -23,6 +23,8 @@ from treadle.tools.treadle_opt import main
 
 PRINTED = {"cpu": "c", "sm_80": "cuda"}
 """The text target that each target's last stage is printed with."""
+ONE = [pytest.param("cpu", marks=pytest.mark.slow), "sm_80"]
+"""Small models resume on both targets (tests/test_compiler.py)."""
 
 ANOTHER_SEED = "19"
 """Of string hashes; this process's own is random."""
@@ -85,7 +87,7 @@ def resume(road: Road, stage: str, target: str, wanted: list[str], folder: Path)
 
 
 @pytest.mark.parametrize(("stage", "following"), list(itertools.pairwise(STAGE_NAMES)))
-@pytest.mark.parametrize("target", PRINTED)
+@pytest.mark.parametrize("target", ONE)
 @pytest.mark.parametrize("name", ["ppocr_cls", *SLOW])
 def test_a_stage_saved_as_text_becomes_the_next(
     name: str, target: str, stage: str, following: str, walk: Walk, tmp_path: Path
@@ -95,14 +97,14 @@ def test_a_stage_saved_as_text_becomes_the_next(
     assert text.rstrip() == road.borders[following].read_bytes().rstrip()
 
 
-@pytest.mark.parametrize("target", PRINTED)
+@pytest.mark.parametrize("target", ONE)
 @pytest.mark.parametrize(("name", "stage"), TO_THE_END)
 def test_a_stage_saved_as_text_resumes(name: str, target: str, stage: str, walk: Walk, tmp_path: Path) -> None:
     road = walk(name, target)
     assert resume(road, stage, target, ["-t", PRINTED[target]], tmp_path) == road.text
 
 
-@pytest.mark.parametrize("target", PRINTED)
+@pytest.mark.parametrize("target", ONE)
 @pytest.mark.parametrize("name", ["ppocr_cls", *SLOW])
 def test_another_process_prints_the_same(
     name: str, target: str, walk: Walk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from tests.helpers.bless import assert_golden
+from tests.helpers.sampling import every
 from treadle.errors import TreadleError
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
@@ -37,7 +38,7 @@ def test_spaces_are_small_and_hold_their_default(name: str, target: str) -> None
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", list(cases()))
+@pytest.mark.parametrize("name", every(2, cases()))
 def test_defaults_compile_without_spills_and_conflicts(name: str, target: str) -> None:
     result = compiled_default(name, target)
     assert (result.spills, result.conflicts) == (0, 0)

@@ -16,6 +16,7 @@ from xdsl.ir import SSAValue
 from tests.backends.cuda.machine_code import disassembled
 from tests.helpers.emulated_batch import renamed
 from tests.helpers.graphs import Graph, random
+from tests.helpers.sampling import every
 from tests.schedules.tensor_cores import scheduled
 from treadle.backends.cuda.compiler import Cubin, Unit, compile_cubin
 from treadle.backends.cuda.emulator import Emulator
@@ -152,7 +153,7 @@ def test_every_template_is_compiled_here() -> None:
     assert {name for name, template in TEMPLATES.items() if template.kind == "cuda"} | {BY_HAND} == set(EXPECTED)
 
 
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", every(3, ARCHS))
 @pytest.mark.parametrize("template", EXPECTED)
 def test_registers_shared_memory_and_occupancy(template: str, arch: str) -> None:
     kernel, used, target = launched(template, arch), compiled(arch).resources[symbol(template)], Target.parse(arch)

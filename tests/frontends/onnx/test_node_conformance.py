@@ -24,6 +24,7 @@ from treadle.errors import TreadleError
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SUPPORTED, ids=lambda case: case.name)
 def test_case(case: TestCase) -> None:
     for model, inputs, expected in data_of(case):

@@ -9,9 +9,9 @@ import pytest
 from tests.models.agreement import Case
 from treadle.backends.cuda.emulator import CHECKS
 
-QUICK = ("ppocr_cls", "minilm")
+QUICK = ("ppocr_cls",)
 """What every run of the tests emulates; the rest takes minutes (`make slow-test`)."""
-SLOW = ("ppocrv4_rec", "ppocrv4_det", "ddddocr_det", "light_resnet50")
+SLOW = ("minilm", "ppocrv4_rec", "ppocrv4_det", "ddddocr_det", "light_resnet50")
 
 NAMES = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 

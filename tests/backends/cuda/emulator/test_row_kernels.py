@@ -10,6 +10,7 @@ from xdsl.ir import SSAValue
 
 from tests.helpers.graphs import Graph, random
 from tests.helpers.limits import assert_within, module_limits
+from tests.helpers.sampling import every
 from treadle.backends.cuda import sass
 from treadle.backends.cuda.compiler import compile_cubin
 from treadle.backends.cuda.emulator import CHECKS
@@ -118,7 +119,7 @@ def test_a_row_computation_is_one_kernel_right_and_clean(name: str, emulator_env
     assert reports and not [str(report) for report in reports if report.findings]
 
 
-@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("target", every(2, ["sm_80", "sm_90"]))
 @pytest.mark.parametrize("name", list(GRAPHS))
 def test_default_choices_do_not_spill(name: str, target: str) -> None:
     pytest.importorskip("cuda.bindings.nvrtc", reason="needs treadle[nvrtc]")

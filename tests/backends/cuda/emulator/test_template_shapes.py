@@ -17,6 +17,7 @@ from tests.backends.cuda.emulator.forced import forced, operands_of, values_of
 from tests.backends.cuda.emulator.template_cases import COVERED, DTYPES, TRUTHS
 from tests.helpers.graphs import Graph, random
 from tests.helpers.limits import assert_within, limits_of_template
+from tests.helpers.sampling import every
 from treadle.backends.cuda.emulator import CHECKS
 from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
 from treadle.backends.reference import evaluate_module
@@ -62,7 +63,7 @@ def check(template: str, anchors: Sequence[Anchor], environment: Environment) ->
     assert not [str(report) for report in reports if report.findings]
 
 
-@pytest.mark.parametrize(("template", "dtype"), EVERYWHERE)
+@pytest.mark.parametrize(("template", "dtype"), every(2, EVERYWHERE, names=2))
 def test_a_template_on_some_of_its_shapes(template: str, dtype: str, emulator_environment: Environment) -> None:
     anchors = anchors_of(template, dtype)
     check(template, anchors[:: len(anchors) // 3 + 1], emulator_environment)
