@@ -125,6 +125,15 @@ def test_transposed_convolutions(batch: int, pads: int, groups: int, becomes: st
     assert becomes in left and "conv_transpose" not in left
 
 
+def test_operators_on_an_image_of_one_element() -> None:
+    """All operands have extents of 1 only: none of them may lose its rank."""
+    graph = Graph(random(1, 1, 1, 1))
+    weights = graph.constant(random(1, 1, 1, 1))
+    y = graph.add(ConvTransposeOp(graph[0], weights, [1, 1], [0] * 4, [1, 1], 1, [0, 0]))
+    square = graph.add(BinaryOp("mul", y, graph.add(UnaryOp("exp", y))))
+    assert_same_values(graph, [graph.add(BinaryOp("add", square, y))], PASSES, tolerance=1e-5)
+
+
 def convolved(graph: Graph, x: SSAValue, channels: int = 6) -> SSAValue:
     """A convolution of 4 channels that keeps pixels."""
     return graph.add(ConvOp(x, graph.constant(random(channels, 4, 3, 3)), [1, 1], [1] * 4, [1, 1], 1))

@@ -74,7 +74,7 @@ def _elementwise(op: UnaryOp | CastOp | BinaryOp | WhereOp, last: Last) -> list[
 
     def operand(x: SSAValue) -> SSAValue:
         shape = shape_of(x)
-        if len(shape) == rank and prod(shape) > 1:
+        if len(shape) == rank and (prod(shape) > 1 or prod(op.shape) == 1):
             return last(x)
         if prod(shape) == 1 and len(shape) < rank:
             return x
