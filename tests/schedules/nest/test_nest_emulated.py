@@ -24,7 +24,7 @@ from treadle.target import Target
 
 Compiled = ProgramBatch[PrintedKernels, EmulatedProgram]
 GPU = Target.parse(TARGET)
-PROGRAMS, MORE = 2, 12
+PROGRAMS, MORE = 1, 12
 """Random programs for each case, and those of the slow test."""
 
 TILES = """%i, %j, %k = schedule.axes 2 spatial, 1 reduction
@@ -76,6 +76,10 @@ WRITTEN: dict[str, tuple[Case, str]] = {
     "copied ahead, ragged": (RAGGED, TILES + shared("%k0", "vector 4 buffers 2 async")),
     "copied far ahead": (TURNED, TILES + shared("%k0", "vector 2 buffers 6 async")),
     "slices": (Case(((11, 70), (70, 9)), product, epilogue=True), SLICES),
+    "slices of serial tiles": (
+        Case(((11, 70), (70, 9)), product),
+        SLICES.replace("loop(%k1) repeat(%i2)", "repeat(%i2) loop(%k1)"),
+    ),
     "slices of shared tiles": (
         Case(((12, 64), (64, 8)), product),
         SLICES + 'schedule.stage 0 at %i0 in "shared" vector 4',

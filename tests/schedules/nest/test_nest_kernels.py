@@ -22,7 +22,7 @@ from treadle.target import Target
 
 Compiled = ProgramBatch[PrintedProgram, CompiledProgram]
 CPU = Target.parse("cpu")
-PROGRAMS, MORE = 2, 12
+PROGRAMS, MORE = 1, 12
 """Random programs for each case, and those of the slow test."""
 
 NAMES = [f"{name} {seed}" for name in CASES for seed in range(PROGRAMS)]
