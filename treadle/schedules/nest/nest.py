@@ -239,6 +239,13 @@ class Nest:
     def layout(self, stage: Stage) -> Layout:
         """How what a stage holds lies in its memory. Levels inside of the reduction are the inner ones; vectors, and
         what threads and the register tile run along, are further inside than loops."""
+        return self._layouts[stage]
+
+    @cached_property
+    def _layouts(self) -> dict[Stage, Layout]:
+        return {stage: self._layout(stage) for stage in self.stages}
+
+    def _layout(self, stage: Stage) -> Layout:
         box = self.box(stage.read, stage.place, stage.memory)
         assert box is not None, "checked when the program was replayed"
         count = len(self.levels)
