@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from io import StringIO
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from benchmarks.interleave import Times
 from benchmarks.paper_models import PaperModel
 from benchmarks.tuned_models import Gain, exported, gain_row, gain_table, geometric_mean, main
 from tests.tuning.small_model import write_model
-from treadle.tuning import tuner
+from treadle.schedules.search.evolution import Evolution, Settings
+from treadle.schedules.search.strategies import STRATEGIES
+from treadle.tuning import predictions, tuner
 
 GAIN = Gain("m", Times((4e-3, 6e-3, 8e-3), 1), Times((2e-3, 2e-3, 8e-3), 1), 1e-7)
 
@@ -56,7 +59,9 @@ def test_a_model_is_exported_with_its_weights(tmp_path: Path) -> None:
 def test_a_model_is_tuned_and_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     example = np.random.default_rng(0).standard_normal((20, 48)).astype(np.float32)
     monkeypatch.setattr(tuned_models, "PAPER_MODELS", {"small": PaperModel(lambda: None, "x", example)})
-    for name, value in (("DRAWN", 3), ("MEASURED", 1), ("_ROUND_SECONDS", 0.1), ("_CONFIRM_SECONDS", 0.1)):
+    monkeypatch.setattr(predictions, "LOWERED", 2)
+    monkeypatch.setitem(STRATEGIES, "evolution", partial(Evolution, settings=Settings(population=8, generations=1)))
+    for name, value in (("MEASURED", 1), ("_ROUND_SECONDS", 0.1), ("_CONFIRM_SECONDS", 0.1)):
         monkeypatch.setattr(tuner, name, value)
     monkeypatch.setattr(tuned_models, "_BATCH_SECONDS", 0.001)
     write_model(tmp_path / "small.onnx")

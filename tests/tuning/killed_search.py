@@ -15,7 +15,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from treadle.tuning import tuner
+from treadle.schedules.rules.templates import templates
+from treadle.tuning import predictions, tuner
 from treadle.tuning.measure import Comparison, Timing
 from treadle.tuning.model import tune
 
@@ -38,9 +39,12 @@ class Fake:
 
 def search(model: Path, database: Path, groups: list[str]) -> None:
     """A search of few candidates with a fixed seed."""
-    tuner.DRAWN, tuner.MEASURED = 3, 2
+    predictions.LOWERED, tuner.MEASURED = 4, 2
     with ThreadPoolExecutor(2) as executor:
-        tune(model, database, seconds=600, trials=TRIALS, groups=groups, seed=5, executor=executor, measurer=Fake())
+        tune(
+            model, database, seconds=600, trials=TRIALS, groups=groups, seed=5, rules=(templates,), executor=executor,
+            measurer=Fake(),
+        )  # fmt: skip
 
 
 def forked(model: Path, database: Path, groups: list[str]) -> int:

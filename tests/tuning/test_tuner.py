@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,25 @@ import treadle
 from tests.tuning.small_model import write_model
 from treadle.backends.c.compiler import Unit
 from treadle.compile_options import CompileOptions
-from treadle.dialects.schedule import UseAttr
+from treadle.dialects.schedule import ProgramOp, UseAttr
 from treadle.errors import TreadleError
 from treadle.host import hardware_of, host_target
 from treadle.passes.schedule.schedule_select import default_schedule
-from treadle.schedules.search import appended_lines
+from treadle.schedules.rules.marking import vectorised
+from treadle.schedules.rules.templates import templates
+from treadle.schedules.rules.tiling import tiled
+from treadle.schedules.search import appended_lines, learned
+from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.database import Database
+from treadle.schedules.search.evolution import Evolution, Settings
+from treadle.schedules.search.learned import Learned
+from treadle.schedules.search.programs import decisions_of
+from treadle.schedules.search.strategies import STRATEGIES
+from treadle.schedules.search.work import Work
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
 from treadle.tools.treadle_cli import main
-from treadle.tuning import candidates, tuner
+from treadle.tuning import candidates, predictions, tuner
 from treadle.tuning.measure import Comparison, Timing
 from treadle.tuning.model import tasks_of_model, tune
 from treadle.tuning.tuner import Group
@@ -43,7 +53,7 @@ def model(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds that cost a test little."""
-    monkeypatch.setattr(tuner, "DRAWN", 3)
+    monkeypatch.setattr(predictions, "LOWERED", 4)
     monkeypatch.setattr(tuner, "MEASURED", 2)
 
 
@@ -67,6 +77,7 @@ def by_digest(comparison: Comparison) -> list[Timing]:
 
 def search(model: Path, folder: Path, answer: Callable[[Comparison], list[Timing]], **options: Any) -> list[Group]:
     with ThreadPoolExecutor(2) as executor:
+        options.setdefault("rules", (templates,))
         return tune(model, folder, seconds=60, executor=executor, measurer=Fake(answer), **options)
 
 
@@ -83,7 +94,7 @@ def test_equal_groups_are_one_task(model: Path) -> None:
 
 def test_every_schedule_of_the_templates_is_one_candidate(model: Path) -> None:
     target = host_target()
-    for task in tasks_of_model(model, target, {}, CompileOptions()):
+    for task in tasks_of_model(model, target, {}, CompileOptions(), rules=(templates,)):
         anchor, default = task.search.anchor, task.search.replay(task.default)
         assert default == default_schedule(task.program.fused, target)
         kernels = [default, *map(task.search.replay, task.search.distinct(known=[task.default]))]
@@ -115,6 +126,65 @@ def test_a_search_keeps_what_it_measured(model: Path, tmp_path: Path, capfd: pyt
         np.testing.assert_allclose(tuned(x)[0], plain(x)[0], rtol=1e-4, atol=1e-6)
         assert tuned.folder != plain.folder
     assert "warning" not in capfd.readouterr().err
+
+
+def test_a_nest_that_was_fastest_is_kept_and_compiled(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With rules that write nests only, and times that sink within a round: the entry is a program."""
+    monkeypatch.setitem(STRATEGIES, "evolution", partial(Evolution, settings=Settings(population=8, generations=1)))
+    groups = search(
+        model, tmp_path / "db",
+        lambda comparison: [Timing((9 - n) * 1e-6) for n in range(len(comparison.libraries))],
+        trials=3, groups=["matmul"], rules=(tiled("SSRSRS"), vectorised),
+    )  # fmt: skip
+    (group,) = groups
+    database, hardware = Database(tmp_path / "db"), hardware_of(host_target())
+    entry = database.find(group.task.digest, hardware)
+    assert entry is not None
+    assert isinstance(entry.schedule, ProgramOp)
+    assert group.best == Candidate(entry.schedule.sym_name.data, decisions_of(entry.schedule))
+    default, *others = database.trials(group.task.digest, hardware, {})
+    assert default.program == "matmul_cpu"
+    assert others == []
+    assert all(trial.work is not None for trial in database.trials(group.task.digest, hardware))
+    x = np.random.default_rng(1).standard_normal((20, 48)).astype(np.float32)
+    with treadle.compile(model) as plain, treadle.compile(model, database=tmp_path / "db") as tuned:
+        np.testing.assert_allclose(tuned(x)[0], plain(x)[0], rtol=1e-4, atol=1e-6)
+        assert tuned.folder != plain.folder
+    assert "warning" not in capfd.readouterr().err
+
+
+def test_a_strategy_is_chosen_by_its_name(model: Path, tmp_path: Path) -> None:
+    (group,) = search(model, tmp_path / "db", by_digest, trials=4, groups=["softmax"], strategy="random")
+    trials = Database(tmp_path / "db").trials(group.task.digest, group.hardware)
+    assert len({Candidate(trial.program, trial.decisions) for trial in trials}) == 5
+    assert all(trial.work is not None and trial.predicted_us is not None for trial in trials)
+
+
+def test_a_search_learns_from_what_the_database_knows(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The second search begins with a model that the first one's records fit; without scikit-learn one line says so."""
+    monkeypatch.setattr(learned, "LEAST_RECORDS", 4)
+    search(model, tmp_path / "db", by_digest, trials=4, groups=["softmax"], strategy="random")
+    known = Database(tmp_path / "db").measured_works(hardware_of(host_target()))
+    assert sum(map(len, known.values())) == 5
+    fitted: list[bool] = []
+
+    def seconds(self: Learned, works: Sequence[Work], target: Target) -> Sequence[float]:
+        fitted.append(self.is_fitted)
+        return [1.0] * len(works)
+
+    monkeypatch.setattr(Learned, "seconds", seconds)
+    monkeypatch.setattr(tuner, "MEASURED", 1)
+    search(model, tmp_path / "db", by_digest, trials=6, groups=["softmax"])
+    assert fitted[0]
+    assert "scikit-learn" not in capfd.readouterr().err
+    monkeypatch.setattr(learned, "find_spec", lambda name: None)
+    search(model, tmp_path / "other", by_digest, trials=2, groups=["softmax"])
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line == f"warning: {learned.MISSING}"
 
 
 def test_the_seed_decides_what_is_tried(model: Path, tmp_path: Path) -> None:
@@ -212,6 +282,7 @@ def test_a_real_search_from_the_command_line(model: Path, tmp_path: Path, capsys
     [
         (["--seconds", "0"], "seconds is 0; accepted: at least 1"),
         (["--trials", "0"], "trials is 0; accepted: a number from 1 upwards"),
+        (["--strategy", "best"], "there is no strategy 'best'; accepted: evolution, exhaustive, random, walk"),
         (["--groups", "pool"], "no group is called pool; accepted: "),
         (["--target", "sm_80"], "cannot time kernels for sm_80 here; accepted: cpu"),
         (["--shape", "z=1"], "z"),

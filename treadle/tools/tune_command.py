@@ -62,7 +62,7 @@ def _search(args: argparse.Namespace) -> list[Group]:
         groups = tune(
             args.model, Path(args.database), parse_shapes(args.shape), seconds=args.seconds, trials=args.trials,
             groups=args.groups or (), precision=args.precision or "f32", threads=args.threads, seed=args.seed,
-            scheduler=args.scheduler, show=show,
+            strategy=args.strategy, scheduler=args.scheduler, show=show,
         )  # fmt: skip
     _console().print(search_table(groups, None, time.monotonic() - start, budget))
     return groups

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from treadle.compile_options import CompileOptions, parse_precision
 from treadle.compile_request import CompileRequest, lowered_module
 from treadle.environment import available_cores, load_environment
 from treadle.errors import TreadleError
+from treadle.schedules.rules.programs import Rule, programs
 from treadle.schedules.search.database import Database
+from treadle.schedules.search.learned import MISSING, can_learn
+from treadle.schedules.search.strategies import STRATEGIES
 from treadle.shapes import Shapes, normalized
 from treadle.target import Target
 from treadle.tuning.child_pool import ChildPool
 from treadle.tuning.cluster import cluster
 from treadle.tuning.measure import LocalMeasurer, Measurer, RemoteMeasurer
 from treadle.tuning.preview import Preview, preview
-from treadle.tuning.tasks import GroupTask, tasks_of
+from treadle.tuning.tasks import GroupTask, default_programs, tasks_of
 from treadle.tuning.tuner import Group, Options, Show, Tuner
 from treadle.tuning.workers import Workers, this_machine
 
@@ -38,6 +43,8 @@ def tune(
     precision: str = "f32",
     threads: int | None = None,
     seed: int = 0,
+    strategy: str = next(iter(STRATEGIES)),
+    rules: Sequence[Rule] | None = None,
     executor: Executor | None = None,
     measurer: Measurer | None = None,
     scheduler: str | None = None,
@@ -54,6 +61,8 @@ def tune(
     groups:   tune only groups whose label contains one of these words; default: all
     threads:  of a call; default: the variable TREADLE_NUM_THREADS
     seed:     of the random choice of candidates
+    strategy: how they are chosen: `evolution`, `exhaustive`, `random` or `walk`
+    rules:    write the schedule programs among which a group's schedule is searched; default: `default_rules`
     executor: where candidates are built, any `concurrent.futures.Executor` on machines like this one; default: a
         process for each core
     measurer: what times them; default: a process of this machine
@@ -66,6 +75,10 @@ def tune(
     """
     if seconds < _LEAST_SECONDS:
         raise TreadleError(f"seconds is {seconds:g}", "tune", f"at least {_LEAST_SECONDS:g}")
+    if strategy not in STRATEGIES:
+        raise TreadleError(f"there is no strategy {strategy!r}", "tune", list(STRATEGIES))
+    if not can_learn():
+        print(f"warning: {MISSING}", file=sys.stderr)
     if trials is not None and trials < 1:
         raise TreadleError(f"trials is {trials}", "tune", "a number from 1 upwards")
     with ExitStack() as stack:
@@ -74,9 +87,9 @@ def tune(
             measurer = LocalMeasurer() if scheduler is None else RemoteMeasurer(workers)
             stack.callback(measurer.close)
         target, options = workers.machine.target, CompileOptions(parse_precision(precision))
-        tasks = tasks_of_model(Path(model), target, normalized(shapes), options, groups)
+        tasks = tasks_of_model(Path(model), target, normalized(shapes), options, groups, rules)
         own = load_environment().num_threads if scheduler is None else target.cores
-        search = Options(seconds, own if threads is None else threads, trials, seed)
+        search = Options(seconds, own if threads is None else threads, trials, seed, strategy)
         return Tuner(tasks, Database(Path(database)), search, workers, measurer, show=show).run()
 
 
@@ -111,12 +124,18 @@ def _workers(executor: Executor | None, scheduler: str | None) -> Generator[Work
 
 
 def tasks_of_model(
-    model: Path, target: Target, shapes: Shapes, options: CompileOptions, groups: Sequence[str] = ()
+    model: Path,
+    target: Target,
+    shapes: Shapes,
+    options: CompileOptions,
+    groups: Sequence[str] = (),
+    rules: Sequence[Rule] | None = None,
 ) -> list[GroupTask]:
     """The tasks of the model's groups, or of those whose labels contain one of some words; TreadleError if there are
     none."""
     module = lowered_module(CompileRequest(model, target, shapes, options=options), "fuse")
-    tasks = tasks_of(module, target)
+    written = default_programs if rules is None else partial(programs, rules=rules)
+    tasks = tasks_of(module, target, written)
     chosen = [task for task in tasks if not groups or any(word in task.label for word in groups)]
     if not chosen:
         raise TreadleError(f"no group is called {' or '.join(groups)}", model, [task.label for task in tasks])

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 
 from treadle.schedules.search.analytic import cpu_terms
 from treadle.schedules.search.candidate import Candidate
-from treadle.schedules.search.proposals import Proposals
+from treadle.schedules.search.learned import Learned
+from treadle.schedules.search.strategies import STRATEGIES
 from treadle.schedules.search.survey import Survey, survey
 from treadle.target import Target
-from treadle.tuning.building import print_all
-from treadle.tuning.candidates import Printed
+from treadle.tuning.group_search import GroupSearch
+from treadle.tuning.predictions import Predictions
 from treadle.tuning.tasks import GroupTask
-from treadle.tuning.tuner import DRAWN
+from treadle.tuning.tuner import MEASURED
 from treadle.tuning.workers import Workers
 
 
@@ -33,7 +34,7 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Preview:
-    """ranked: candidates as the first round of a search draws them, fastest first, those without a time last."""
+    """ranked: candidates that the first proposal of a search looks at, fastest first, those without a time last."""
 
     task: GroupTask
     survey: Survey
@@ -47,19 +48,19 @@ class Preview:
 
 
 def preview(task: GroupTask, workers: Workers, seed: int) -> Preview:
-    """Lowers the default and the candidates that a search with this seed draws first."""
-    every = task.search.distinct(known=[task.default])
-    drawn = Proposals(every, f"{seed} {task.digest}").draw(DRAWN, [task.default])
-    default, *others = _predicted(print_all(workers, task, [task.default, *drawn]), workers.machine.target)
+    """Predicts the default and the candidates that a search with this seed looks at first."""
+    search = GroupSearch(task, workers, Learned(), next(iter(STRATEGIES)), seed)
+    search.propose(MEASURED)
+    search.predictions.texts([task.default])
+    default, *others = _predicted(search.predictions, [task.default, *search.predictions.known], workers.machine.target)
     return Preview(task, survey(task.search, seed), default, tuple(sorted(others, key=_seconds)))
 
 
-def _predicted(texts: Sequence[Printed], target: Target) -> list[Predicted]:
+def _predicted(predictions: Predictions, candidates: Sequence[Candidate], target: Target) -> list[Predicted]:
+    works = [(each, predictions.work(each)) for each in candidates]
     return [
-        Predicted(text.candidate, error=text.error or "it has no work")
-        if text.work is None
-        else Predicted(text.candidate, cpu_terms(text.work, target))
-        for text in texts
+        Predicted(each, error=predictions.error(each)) if work is None else Predicted(each, cpu_terms(work, target))
+        for each, work in works
     ]
 
 

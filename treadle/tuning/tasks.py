@@ -18,8 +18,10 @@ from treadle.errors import TreadleError
 from treadle.passes.schedule.anchor import anchor_of
 from treadle.passes.schedule.group_program import GroupProgram, group_program
 from treadle.passes.schedule.schedule_select import default_schedule
+from treadle.schedules.rules.defaults import default_rules
+from treadle.schedules.rules.programs import programs
 from treadle.schedules.search.candidate import Candidate, Task
-from treadle.schedules.search.programs import template_program, template_programs
+from treadle.schedules.search.programs import template_program
 from treadle.schedules.template import Anchor
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
@@ -55,7 +57,12 @@ class GroupTask:
         return f"{self.label} {shapes}"
 
 
-def tasks_of(module: ModuleOp, target: Target, programs_of: ProgramsOf = template_programs) -> list[GroupTask]:
+def default_programs(anchor: Anchor, target: Target) -> Sequence[ProgramOp]:
+    """The programs that the default rules write."""
+    return programs(anchor, target, default_rules(target))
+
+
+def tasks_of(module: ModuleOp, target: Target, programs_of: ProgramsOf = default_programs) -> list[GroupTask]:
     """The tasks of a module after stage `fuse`, in the order of their first groups."""
     counts: Counter[str] = Counter()
     groups: dict[str, GroupProgram] = {}
@@ -70,10 +77,10 @@ def tasks_of(module: ModuleOp, target: Target, programs_of: ProgramsOf = templat
 def _search(fused: FusedOp, target: Target, programs_of: ProgramsOf) -> tuple[Task, Candidate]:
     """The programs of a group, the default schedule's among them, and that schedule as a candidate."""
     anchor, use = anchor_of(fused), default_schedule(fused, target)
-    programs = list(programs_of(anchor, target))
-    if all(program.sym_name.data != use.template.data for program in programs):
-        programs.append(template_program(TEMPLATES[use.template.data], anchor, target))
-    task = Task(anchor, target, tuple(programs))
+    found = list(programs_of(anchor, target))
+    if all(program.sym_name.data != use.template.data for program in found):
+        found.append(template_program(TEMPLATES[use.template.data], anchor, target))
+    task = Task(anchor, target, tuple(found))
     return task, task.candidate(use)
 
 
@@ -96,4 +103,4 @@ def _task(digest: str, program: GroupProgram, count: int, target: Target, progra
     )
 
 
-__all__ = ["GroupTask", "ProgramsOf", "tasks_of"]
+__all__ = ["GroupTask", "ProgramsOf", "default_programs", "tasks_of"]

@@ -9,21 +9,20 @@ from datetime import UTC, datetime
 
 from treadle.dialects.schedule import ProgramOp, UseAttr
 from treadle.errors import TreadleError
-from treadle.schedules.search.analytic import cpu_seconds
 from treadle.schedules.search.appended_lines import Room
-from treadle.schedules.search.candidate import Candidate
+from treadle.schedules.search.candidate import Candidate, CostModel, Measured
 from treadle.schedules.search.database import Database, Record
+from treadle.schedules.search.learned import Learned
 from treadle.schedules.search.programs import taken
-from treadle.schedules.search.proposals import Proposals, ranked
+from treadle.schedules.search.strategies import STRATEGIES
 from treadle.schedules.search.trials import Trial
 from treadle.tuning.building import build_all, print_all
 from treadle.tuning.candidates import Built, Printed
+from treadle.tuning.group_search import GroupSearch
 from treadle.tuning.measure import Comparison, Measurer, Timing
 from treadle.tuning.tasks import GroupTask
 from treadle.tuning.workers import Workers
 
-DRAWN = 48
-"""Candidates that are lowered and ranked in a round."""
 MEASURED = 8
 """Candidates that are built and timed in a round."""
 _ROUND_SECONDS = 2.0
@@ -40,19 +39,18 @@ class Group:
     """The state of one task's search. Times are seconds of one kernel.
 
     hardware: what it is measured on
-    ranked, rejected: candidates of this search that were lowered and given a predicted time, and that could not be
+    search: what proposes its candidates
     built: how many were compiled; trials: how many were recorded, in this search or before; failures: without a time
     """
 
     task: GroupTask
     hardware: str
+    search: GroupSearch
     default_seconds: float | None = None
     best: Candidate | None = None
     best_seconds: float | None = None
-    proposals: Proposals | None = None
+    is_exhausted: bool = False
     rounds: int = 0
-    ranked: int = 0
-    rejected: int = 0
     built: int = 0
     trials: int = 0
     failures: int = 0
@@ -66,6 +64,16 @@ class Group:
         return self.task.default
 
     @property
+    def ranked(self) -> int:
+        """Candidates of this search that were given a predicted time."""
+        return self.search.predictions.predicted
+
+    @property
+    def rejected(self) -> int:
+        """Candidates of this search that are not legal, or could not be lowered."""
+        return self.search.explored.ledger.rejected + self.search.predictions.failed
+
+    @property
     def weight(self) -> float:
         """Seconds of all equal groups together, with the best schedule so far."""
         return self.task.count * (self.best_seconds or self.default_seconds or 0.0)
@@ -73,7 +81,7 @@ class Group:
     @property
     def expected_gain(self) -> float:
         """Seconds that the next round is expected to gain."""
-        if self.default_seconds is None or (self.proposals is not None and not len(self.proposals)):
+        if self.default_seconds is None or self.is_exhausted:
             return 0.0
         recent = max(self.gains[-2:], default=0.0)
         return self.weight * max(recent, _FIRST_GAIN * 0.5**self.rounds)
@@ -81,12 +89,14 @@ class Group:
 
 @dataclass(frozen=True)
 class Options:
-    """seconds: limit of the whole search; trials: limit of the candidates that are timed; threads: of each call."""
+    """seconds: limit of the whole search; trials: limit of the candidates that are timed; threads: of each call;
+    strategy: a name of `STRATEGIES`."""
 
     seconds: float
     threads: int
     trials: int | None = None
     seed: int = 0
+    strategy: str = next(iter(STRATEGIES))
 
 
 Show = Callable[[Sequence[Group], Group | None], None]
@@ -98,6 +108,7 @@ class Tuner:
 
     workers: build candidates; functions and arguments travel to other processes
     measurer: times them, on a machine of the workers' kind
+    model: ranks candidates; it learns from the database's records, then from each round
     """
 
     def __init__(
@@ -108,9 +119,11 @@ class Tuner:
         workers: Workers,
         measurer: Measurer,
         show: Show = lambda groups, current: None,
+        model: CostModel | None = None,
     ):
-        self.groups = [Group(task, workers.machine.hardware) for task in tasks]
         target = workers.machine.target
+        self._model: CostModel = Learned() if model is None else model
+        self.groups = [Group(task, workers.machine.hardware, self._search(task, workers, options)) for task in tasks]
         self._target, self._database, self._options = target, database, options
         self._workers, self._measurer, self._show = workers, measurer, show
         self._room = Room(database.folder)
@@ -124,6 +137,8 @@ class Tuner:
         """
         self._start = time.monotonic()
         with self._room:
+            known = self._database.measured_works(self._hardware)
+            self._model.learn([record for records in known.values() for record in records], self._target)
             for group in self.groups:
                 self._resume(group)
             for group in self.groups:
@@ -138,6 +153,9 @@ class Tuner:
                 self._confirm(group)
         return self.groups
 
+    def _search(self, task: GroupTask, workers: Workers, options: Options) -> GroupSearch:
+        return GroupSearch(task, workers, self._model, options.strategy, options.seed)
+
     def _left(self) -> float:
         """Seconds left, without those that the final timings will take."""
         waiting = sum(g.confirmed is None and g.best is not None and g.best != g.default for g in self.groups)
@@ -148,7 +166,7 @@ class Tuner:
         return most is None or sum(group.trials for group in self.groups) < most
 
     def _resume(self, group: Group) -> None:
-        """Restores a group's state from the records of an earlier search: rounds are drawn again, times are read."""
+        """Restores a group's state from the records of an earlier search, and completes a round that was cut off."""
         known = self._database.trials(group.task.digest, self._hardware, _texts(group.task))
         for number in range(max((trial.round for trial in known), default=-1) + 1):
             trials = [trial for trial in known if trial.round == number]
@@ -157,10 +175,7 @@ class Tuner:
             elif group.default_seconds is not None and trials and len(trials) < trials[0].of:
                 self._round(group, trials)
             elif group.default_seconds is not None:
-                self._draw(group)
                 self._absorb(group, trials)
-            for trial in trials:
-                self._proposals(group).drop(Candidate(trial.program, trial.decisions))
 
     def _first(self, group: Group) -> None:
         """Times the default schedule, which gives the group's part of the model's time."""
@@ -170,7 +185,8 @@ class Tuner:
         (timing,) = self._measure(group.task, builds, _ROUND_SECONDS / 4)
         if timing.seconds is None:
             raise TreadleError(f"the default schedule cannot be timed: {timing.error}", f"group {group.task}")
-        trial = _trial(group.default, (0, 1), timing, None, self._predicted(text))
+        predicted = None if text.work is None else self._model.seconds([text.work], self._target)[0]
+        trial = _trial(text, (0, 1), timing, None, predicted)
         self._remember(group, [trial])
         self._absorb_default(group, trial)
 
@@ -181,15 +197,18 @@ class Tuner:
         """
         self._show(self.groups, group)
         assert group.best is not None
-        order = self._promising(group)
-        number = (group.rounds + 1, len(order))
-        texts = print_all(self._workers, group.task, [group.best]) + [text for text, _ in order[len(known) :]]
-        builds = build_all(self._workers, texts) if len(texts) > 1 else []
+        proposed = group.search.propose(MEASURED)
+        group.is_exhausted = not proposed
+        number = (group.rounds + 1, len(proposed))
+        tried = {Candidate(trial.program, trial.decisions) for trial in known}
+        order = [each for each in proposed if each[0].candidate not in tried]
+        texts = group.search.predictions.texts([group.best]) + [text for text, _ in order]
+        builds = build_all(self._workers, texts) if order else []
         group.built += len(builds)
         reference, *timings = self._measure(group.task, builds, _ROUND_SECONDS) if builds else [Timing()]
         trials = [
-            _trial(build.candidate, number, timing, reference.seconds, predicted)
-            for build, timing, (_, predicted) in zip(builds[1:], timings, order[len(known) :], strict=True)
+            _trial(text, number, timing, reference.seconds, predicted)
+            for timing, (text, predicted) in zip(timings, order, strict=True)
         ]
         self._remember(group, trials)
         before = group.best
@@ -198,36 +217,23 @@ class Tuner:
             self._keep(group)
         self._show(self.groups, group)
 
-    def _promising(self, group: Group) -> list[tuple[Printed, float]]:
-        """The candidates of the next round with their predicted times, fastest first."""
-        drawn = self._draw(group)
-        texts = {each.candidate: each for each in print_all(self._workers, group.task, drawn)}
-        order = ranked(drawn, lambda each: self._predicted(texts[each]))
-        group.ranked += len(order)
-        group.rejected += len(drawn) - len(order)
-        return [(texts[candidate], predicted) for candidate, predicted in order[:MEASURED]]
-
-    def _draw(self, group: Group) -> list[Candidate]:
-        return self._proposals(group).draw(DRAWN, [] if group.best is None else [group.best])
-
     def _absorb_default(self, group: Group, trial: Trial) -> None:
         group.trials += 1
         if trial.us is not None:
             group.default_seconds = group.best_seconds = trial.us * 1e-6
             group.best = group.default
+        group.search.learn([Measured(group.default, group.default_seconds, trial.work)])
 
     def _absorb(self, group: Group, trials: Sequence[Trial]) -> None:
         """Updates the best schedule by the times of a round, new or recorded."""
         before = group.best_seconds
         assert before is not None
-        for trial in trials:
-            if trial.us is None or trial.reference_us is None:
-                continue
-            # Relative to the best schedule's time in the same run: the machine may have become slower since the first.
-            seconds = trial.us / trial.reference_us * before
-            if seconds < (group.best_seconds or before):
-                group.best = Candidate(trial.program, trial.decisions)
-                group.best_seconds, group.confirmed = seconds, None
+        results = [_measured(trial, before) for trial in trials]
+        for each in results:
+            if each.seconds is not None and each.seconds < (group.best_seconds or before):
+                group.best = each.candidate
+                group.best_seconds, group.confirmed = each.seconds, None
+        group.search.learn(results)
         group.trials += len(trials)
         group.failures += sum(trial.error is not None for trial in trials)
         group.gains.append(1 - (group.best_seconds or before) / before)
@@ -262,15 +268,6 @@ class Tuner:
         )
         self._database.write(group.task.program.module, group.task.digest, _schedule(group.task, group.best), record)
 
-    def _proposals(self, group: Group) -> Proposals:
-        if group.proposals is None:
-            every = group.task.search.distinct(known=[group.default])
-            group.proposals = Proposals(every, f"{self._options.seed} {group.task.digest}")
-        return group.proposals
-
-    def _predicted(self, text: Printed) -> float | None:
-        return None if text.work is None else cpu_seconds(text.work, self._target)
-
     def _measure(self, task: GroupTask, builds: Sequence[Built], seconds: float) -> list[Timing]:
         """Times libraries while nothing else runs: builds have ended."""
         ready = [each for each in builds if each.error is None]
@@ -286,17 +283,28 @@ class Tuner:
     def _remember(self, group: Group, trials: Sequence[Trial]) -> None:
         task = group.task
         self._database.add_trials(task.digest, task.label, self._hardware, trials, self._room, _texts(task))
+        self._model.learn([(t.work, t.us * 1e-6) for t in trials if t.work is not None and t.us], self._target)
 
 
 def _trial(
-    candidate: Candidate, number: tuple[int, int], timing: Timing, reference: float | None, predicted: float | None
+    text: Printed, number: tuple[int, int], timing: Timing, reference: float | None, predicted: float | None
 ) -> Trial:
     """A trial of a round, given by its number and that of its trials."""
     us, reference_us, predicted_us = (
         None if seconds is None else round(seconds * 1e6, 2) for seconds in (timing.seconds, reference, predicted)
     )
-    error, (turn, of) = timing.error, number
-    return Trial(candidate.program, candidate.decisions, turn, us, reference_us, predicted_us, error, of)
+    candidate, (round_, of) = text.candidate, number
+    return Trial(
+        candidate.program, candidate.decisions, round_, us, reference_us, predicted_us, timing.error, of, text.work
+    )
+
+
+def _measured(trial: Trial, best: float) -> Measured:
+    """A trial's time relative to the best schedule's in the same run: the machine may have become slower since the
+    first one."""
+    known = trial.us is not None and trial.reference_us is not None
+    seconds = (trial.us or 0.0) / (trial.reference_us or 1.0) * best if known else None
+    return Measured(Candidate(trial.program, trial.decisions), seconds, trial.work)
 
 
 def model_seconds(groups: Sequence[Group]) -> tuple[float, float]:

@@ -26,6 +26,7 @@ from treadle.errors import TreadleError
 from treadle.schedules.search.appended_lines import Room, append_lines
 from treadle.schedules.search.database_files import DatabaseFiles, slug
 from treadle.schedules.search.trials import Trial, read_trials, trial_lines
+from treadle.schedules.search.work import Work
 
 RECORD = "schedule.record"
 _LABEL_LENGTH = 60
@@ -111,6 +112,14 @@ class Database(DatabaseFiles):
         """Every candidate that was measured; with `programs`, without those whose program had another text."""
         path = self.path_of(digest, hardware, ".jsonl")
         return [] if path is None else list(read_trials(path, programs))
+
+    def measured_works(self, hardware: str) -> dict[str, list[tuple[Work, float]]]:
+        """The works and seconds of all candidates that were measured, by the names of their groups' files."""
+        paths = sorted((self.folder / slug(hardware)).glob("*.jsonl"))
+        return {
+            path.stem: [(t.work, t.us * 1e-6) for t in read_trials(path) if t.work is not None and t.us]
+            for path in paths
+        }
 
 
 def read_entry(path: Path) -> Entry:

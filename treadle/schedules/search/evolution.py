@@ -26,7 +26,6 @@ class Settings:
         `test_strategies.py` with 1 (TVM's), 4 and 16; a model that errs by a fifth must not end where it began
     temperature: None takes every child. Otherwise a child that is predicted slower than its parent by the factor f
         takes its place with probability f ** (-1 / t), where t sinks from `temperature` to 0 (Metropolis, annealed)
-    costly: predictions of a proposal that may take long, half of them of the first generation
     """
 
     population: int = 512
@@ -37,7 +36,6 @@ class Settings:
     random: float = 0.1
     pressure: float = 4.0
     temperature: float | None = None
-    costly: int = 48
 
 
 class Evolution:
@@ -75,16 +73,20 @@ class Evolution:
         return [measured[n].candidate for _, n in timed[:most]]
 
     def _fresh(self, random: Random) -> list[Candidate]:
-        """New random candidates: of programs whose predictions take long, no more than may be lowered."""
+        """New random candidates; half of the costly predictions are for them, the rest is for their descendants."""
         names = list(self._explored.task.by_name)
-        found = self._explored.draws(random, self._settings.population, names)
-        kept: list[Candidate] = []
-        costly = 0
-        for each in found:
-            costly += self._predict.is_costly(each)
-            if costly <= self._settings.costly // 2 or not self._predict.is_costly(each):
-                kept.append(each)
-        return kept
+        found: list[Candidate] = []
+        left = self._predict.most_costly // 2
+        for each in self._explored.draws(random, names):
+            costly = self._predict.is_costly(each)
+            if costly and not left:
+                names.remove(each.program)
+                continue
+            left -= costly
+            found.append(each)
+            if len(found) == self._settings.population:
+                break
+        return found
 
     def _next(self, population: Sequence[Candidate], met: _Met, random: Random, left: int) -> list[Candidate]:
         """The next generation, of which there are `left`: survivors drawn by predicted throughput, most of them
@@ -95,7 +97,7 @@ class Evolution:
         fastest = min(map(met.known, population))
         weights = [(fastest / met.known(each)) ** settings.pressure for each in population]
         parents = random.choices(population, weights, k=settings.population)
-        room = (settings.costly - met.costly) // left
+        room = (self._predict.most_costly - met.costly) // left
         children: list[Candidate] = []
         for parent in parents:
             if room < 1 and parent.program in met.costly_programs:

@@ -7,16 +7,20 @@ from functools import cached_property
 
 from treadle.dialects.schedule import UseAttr
 from treadle.errors import TreadleError
+from treadle.schedules.gpu_work import GpuWork
 from treadle.schedules.search.analytic import cpu_seconds, gpu_seconds
 from treadle.schedules.search.candidate import Candidate, Task
 from treadle.schedules.search.group_cost import GroupCost, group_cost
 from treadle.schedules.search.nest_work import work_of
 from treadle.schedules.search.programs import Replayed
+from treadle.schedules.search.work import Work
 from treadle.schedules.templates import TEMPLATES
 
 
 class Forecast:
     """Predicts the times of one task's candidates, as far as their values say what their kernels do."""
+
+    most_costly: int = 0
 
     def __init__(self, task: Task):
         self._task = task
@@ -46,12 +50,17 @@ class Forecast:
 
     def seconds_of(self, replayed: Replayed) -> float | None:
         """The same for what a kernel is written from. TreadleError for a nest that `work_of` does not count."""
+        work, target = self.work(replayed), self._task.target
+        if work is None:
+            return None
+        return cpu_seconds(work, target) if isinstance(work, Work) else gpu_seconds(work, target)
+
+    def work(self, replayed: Replayed) -> Work | GpuWork | None:
+        """The work of a kernel; None where only the kernel says. TreadleError for what `work_of` does not count."""
         target = self._task.target
         if not isinstance(replayed, UseAttr):
-            return None if target.is_cuda else cpu_seconds(work_of(replayed, self._cost, target), target)
-        template = TEMPLATES[replayed.template.data]
-        work = template.work(self._task.anchor, replayed.knobs(), target)
-        return None if work is None else gpu_seconds(work, target)
+            return None if target.is_cuda else work_of(replayed, self._cost, target)
+        return TEMPLATES[replayed.template.data].work(self._task.anchor, replayed.knobs(), target)
 
 
 __all__ = ["Forecast"]

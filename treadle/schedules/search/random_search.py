@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 from treadle.schedules.search.candidate import Candidate, Measured
 from treadle.schedules.search.strategy import Explored, Predictor
@@ -17,7 +18,8 @@ class RandomSearch:
 
     def propose(self, count: int) -> Sequence[Candidate]:
         """At most `count` random candidates."""
-        found = self._explored.draws(self._explored.random(self._seed), count, list(self._explored.task.by_name))
+        random, names = self._explored.random(self._seed), list(self._explored.task.by_name)
+        found = list(islice(self._explored.draws(random, names), count))
         self._explored.take(found)
         return found
 

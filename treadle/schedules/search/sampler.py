@@ -30,6 +30,7 @@ class Sampler:
         self._samples = {sample.label.data: sample for sample in program.samples}
         self._extents = _extents_of(program, extents)
         self._known: dict[tuple[str, int], Support] = {}
+        self._depends = {label: _beside(sample) for label, sample in self._samples.items()}
         self.labels = tuple(self._samples)
 
     def support(self, label: str, decisions: Mapping[str, Choice]) -> Support:
@@ -44,6 +45,10 @@ class Sampler:
     def enumerate(self) -> Iterator[dict[str, Choice]]:
         """All decisions, the last sample changing fastest."""
         return self._completions({}, self.labels)
+
+    def size(self) -> int:
+        """How many decisions there are."""
+        return self._size({}, self.labels)
 
     def draw(self, random: Random) -> dict[str, Choice] | None:
         """Random decisions, each uniform in its support, or by its weights; None where a sample has nothing to take."""
@@ -89,6 +94,16 @@ class Sampler:
             found[label] = wanted[label] if label in wanted and wanted[label] in support else support.draw(random)
         return found
 
+    def _size(self, begun: dict[str, Choice], labels: Sequence[str]) -> int:
+        """The number of completions; what no later sample depends on is multiplied."""
+        if not labels:
+            return 1
+        label, rest = labels[0], labels[1:]
+        support = self.support(label, begun)
+        if not any(label in self._depends[each] for each in rest):
+            return len(support) * self._size({**begun, label: next(iter(support), 0)}, rest) if len(support) else 0
+        return sum(self._size({**begun, label: value}, rest) for value in support)
+
     def _completions(self, begun: dict[str, Choice], labels: Sequence[str]) -> Iterator[dict[str, Choice]]:
         if not labels:
             yield begun
@@ -101,6 +116,13 @@ class Sampler:
             return Support(sample.support, sample.likely, chained=True)
         extent = 1 if sample.axis is None else self._extents.get(sample.axis, 1)
         return Support(sample.support(extent, beside))
+
+
+def _beside(sample: SampleOp | SampleTileOp) -> set[str]:
+    """The samples that a sample's support depends on."""
+    values = () if isinstance(sample, SampleOp) else sample.beside
+    owners = [value.owner for value in values]
+    return {owner.label.data for owner in owners if isinstance(owner, SampleOp | SampleTileOp)}
 
 
 def _taken(value: SSAValue, decisions: Mapping[str, Choice]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TypeAlias
 
 from treadle.schedules.search.candidate import Strategy
@@ -15,7 +15,7 @@ from treadle.schedules.search.walk import Walk
 MakeStrategy: TypeAlias = Callable[[Explored, Predictor, str], Strategy]
 """Makes the strategy of one task from what is known of it, a predictor, and a seed."""
 
-STRATEGIES: Mapping[str, MakeStrategy] = {
+STRATEGIES: dict[str, MakeStrategy] = {
     "evolution": Evolution,
     "exhaustive": Exhaustive,
     "random": RandomSearch,

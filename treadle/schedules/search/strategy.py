@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 from typing import Protocol
 
 from treadle.errors import TreadleError
 from treadle.schedules.search.candidate import Candidate, Measured, Task
 from treadle.schedules.search.ledger import Ledger
+from treadle.schedules.search.programs import Replayed
 
 _MOST_MISSES = 500
 """Draws in a row that give nothing new, after which nothing new is expected: while one draw in a hundred is new, that
 happens once in 150 times."""
 
+_RECENT = 4096
+"""Values of candidates that are kept: those of one proposal, for which several ask."""
+
 
 class Predictor(Protocol):
-    """Predicts seconds of candidates; None for one that no kernel can be made of."""
+    """Predicts seconds of candidates; None for one that no kernel can be made of.
+
+    most_costly: predictions of one proposal that may take long
+    """
+
+    most_costly: int
 
     def __call__(self, candidates: Sequence[Candidate]) -> Sequence[float | None]:
         """The predicted seconds of legal candidates."""
         ...
 
     def is_costly(self, candidate: Candidate) -> bool:
-        """Whether a prediction takes long, since the candidate has to be lowered for it; not for one that is known."""
+        """Whether a prediction takes long, since the candidate has to be lowered for it. The same whenever it is
+        asked."""
         ...
 
 
@@ -37,6 +47,7 @@ class Explored:
         self.task, self.ledger = task, Ledger()
         self.results: list[Measured] = []
         self._kernels: dict[Candidate, int | None] = {}
+        self._recent: dict[Candidate, Replayed] = {}
         self._done: set[int] = set()
 
     def kernel(self, candidate: Candidate) -> int | None:
@@ -47,12 +58,21 @@ class Explored:
         if candidate in self._kernels:
             return self._kernels[candidate]
         try:
-            found = hash(self.task.replay(candidate))
+            found = hash(self.replayed(candidate))
             self.ledger.accept()
         except TreadleError as error:
             found = None
             self.ledger.reject(candidate, error)
         self._kernels[candidate] = found
+        return found
+
+    def replayed(self, candidate: Candidate) -> Replayed:
+        """What a candidate's kernel is written from. TreadleError for one that is not legal."""
+        found = self._recent.get(candidate)
+        if found is None:
+            if len(self._recent) >= _RECENT:
+                self._recent.clear()
+            found = self._recent[candidate] = self.task.replay(candidate)
         return found
 
     def is_new(self, candidate: Candidate) -> bool:
@@ -74,19 +94,20 @@ class Explored:
         interrupted goes on as if it had not been."""
         return Random(f"{seed} {len(self.results)}")
 
-    def draws(self, random: Random, count: int, programs: Sequence[str]) -> list[Candidate]:
-        """At most `count` new candidates of some programs, each of another kernel."""
-        found: dict[int, Candidate] = {}
+    def draws(self, random: Random, programs: Sequence[str]) -> Iterator[Candidate]:
+        """New candidates of some programs, each of another kernel, until none is found; the caller may change the list
+        of programs meanwhile."""
+        found: set[int] = set()
         misses = 0
-        while programs and len(found) < count and misses < _MOST_MISSES:
+        while programs and misses < _MOST_MISSES:
             candidate = self.draw(random, programs)
             kernel = None if candidate is None else self.kernel(candidate)
             if candidate is None or kernel is None or kernel in found or kernel in self._done:
                 misses += 1
                 continue
-            found[kernel] = candidate
             misses = 0
-        return list(found.values())
+            found.add(kernel)
+            yield candidate
 
     def draw(self, random: Random, programs: Sequence[str]) -> Candidate | None:
         """A random candidate, legal or not."""

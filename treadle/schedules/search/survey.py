@@ -6,12 +6,13 @@ import random
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import inf, prod
+from math import inf
 
-from treadle.dialects.schedule import Choice, ProgramOp, SampleTileOp
+from treadle.dialects.schedule import Choice
 from treadle.errors import TreadleError
 from treadle.schedules.limits import LimitError
 from treadle.schedules.search.candidate import Candidate, Task
+from treadle.schedules.search.sampler import Sampler
 
 MOST = 1000
 """Candidates of a program that are replayed, at 0.2 to 1 ms each; of a larger space as many are drawn."""
@@ -49,16 +50,16 @@ class Survey:
         return sum(each.count for each in self.rejected)
 
 
-def survey(task: Task, seed: int = 0, most: int = MOST) -> Survey:
-    """Replays the candidates of a task's programs; of a program that has more than `most`, so many at random."""
+def survey(task: Task, seed: int = 0, most: int | None = None) -> Survey:
+    """Replays the candidates of a task's programs; of a program that has more than `most` (default:
+    `MOST`), so many at random."""
     sizes: dict[str, int] = {}
     replayed: dict[str, int] = {}
     legal: dict[str, int] = {}
     found: dict[tuple[str, str], Rejection] = {}
-    for program in task.programs:
-        name = program.sym_name.data
-        sizes[name], replayed[name], legal[name] = _size(program), 0, 0
-        for decisions in _decisions(program, random.Random(f"{seed} {name}"), most):
+    for name, sampler in task.samplers.items():
+        sizes[name], replayed[name], legal[name] = sampler.size(), 0, 0
+        for decisions in _decisions(sampler, random.Random(f"{seed} {name}"), MOST if most is None else most):
             candidate = Candidate(name, decisions)
             replayed[name] += 1
             try:
@@ -88,28 +89,17 @@ def _counted(known: Rejection | None, new: Rejection) -> Rejection:
     return Rejection(new.program, new.limit, known.count + 1, closest.margin, closest.closest, closest.reason)
 
 
-def _supports(program: ProgramOp) -> list[tuple[str, list[Choice]]]:
-    """The values of each sample, by name."""
-    return [
-        (sample.label.data, list(sample.support()) if isinstance(sample, SampleTileOp) else list(sample.support))
-        for sample in program.samples
-    ]
-
-
-def _size(program: ProgramOp) -> int:
-    return prod(len(values) for _, values in _supports(program))
-
-
-def _decisions(program: ProgramOp, generator: random.Random, most: int) -> Iterator[dict[str, Choice]]:
-    """All decisions in order, the last sample changing fastest; of too many, a draw without repetition, in order."""
-    supports = _supports(program)
-    size = prod(len(values) for _, values in supports)
-    for number in range(size) if size <= most else sorted(generator.sample(range(size), most)):
-        decisions: dict[str, Choice] = {}
-        for name, values in reversed(supports):
-            number, index = divmod(number, len(values))
-            decisions[name] = values[index]
-        yield dict(reversed(decisions.items()))
+def _decisions(sampler: Sampler, generator: random.Random, most: int) -> Iterator[dict[str, Choice]]:
+    """All decisions in order, the last sample changing fastest; of too many, some that are drawn, each once."""
+    if sampler.size() <= most:
+        yield from sampler.enumerate()
+        return
+    drawn: dict[Candidate, dict[str, Choice]] = {}
+    for _ in range(20 * most):
+        decisions = sampler.draw(generator) if len(drawn) < most else None
+        if decisions is not None:
+            drawn[Candidate("", decisions)] = decisions
+    yield from drawn.values()
 
 
 __all__ = ["MOST", "Rejection", "Survey", "limit_of", "survey"]

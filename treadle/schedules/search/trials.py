@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from treadle.dialects.schedule import Choice
+from treadle.schedules.search.work import Work
+from treadle.schedules.search.work_record import work_of_record, work_record
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class Trial:
     program, decisions: those of the candidate
     round: 0 of the default schedule, then 1, 2, ...; of: the number of trials of that round
     reference_us: the median of the best one so far, timed together with this one; predicted_us: the cost model's
+    work: of its kernel, which a cost model learns from
     """
 
     program: str
@@ -36,6 +39,7 @@ class Trial:
     predicted_us: float | None = None
     error: str | None = None
     of: int = 1
+    work: Work | None = None
 
 
 def trial_lines(path: Path, trials: Sequence[Trial], programs: Mapping[str, str]) -> str:
@@ -43,7 +47,7 @@ def trial_lines(path: Path, trials: Sequence[Trial], programs: Mapping[str, str]
     known = _texts(path) if path.exists() else {}
     names = dict.fromkeys(trial.program for trial in trials)
     new = [{"program": n, "text": programs[n]} for n in names if n in programs and programs[n] != known.get(n)]
-    records = [*new, *({k: v for k, v in asdict(trial).items() if v is not None} for trial in trials)]
+    records = [*new, *map(_record, trials)]
     return "".join(f"{json.dumps(record)}\n" for record in records)
 
 
@@ -61,6 +65,11 @@ def read_trials(path: Path, programs: Mapping[str, str] | None = None) -> Iterat
                 yield _trial(found)
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
+
+
+def _record(trial: Trial) -> dict[str, Any]:
+    work = {} if trial.work is None else {"work": work_record(trial.work)}
+    return {k: v for k, v in asdict(replace(trial, work=None)).items() if v is not None} | work
 
 
 def _texts(path: Path) -> dict[str, str]:
@@ -86,8 +95,16 @@ def _trial(found: Mapping[str, Any]) -> Trial:
     error = found.get("error")
     return Trial(
         str(found["program"]), decisions, int(found["round"]), us, reference, predicted,
-        None if error is None else str(error), int(found.get("of", 1)),
+        None if error is None else str(error), int(found.get("of", 1)), _work(found.get("work")),
     )  # fmt: skip
+
+
+def _work(found: Any) -> Work | None:
+    """The work of a record; None where there is none, or one that today's models do not read."""
+    try:
+        return None if found is None else work_of_record(found)
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _choice(value: object) -> Choice:

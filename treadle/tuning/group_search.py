@@ -1,0 +1,39 @@
+"""The search of one group: a strategy, what it knows, and the predictions that it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from treadle.errors import TreadleError
+from treadle.schedules.search.candidate import CostModel, Measured
+from treadle.schedules.search.strategies import STRATEGIES
+from treadle.schedules.search.strategy import Explored
+from treadle.tuning.candidates import Printed
+from treadle.tuning.predictions import Predictions
+from treadle.tuning.tasks import GroupTask
+from treadle.tuning.workers import Workers
+
+
+class GroupSearch:
+    """Proposes candidates of a group as texts that can be built. TreadleError for a strategy that there is not."""
+
+    def __init__(self, task: GroupTask, workers: Workers, model: CostModel, strategy: str, seed: int):
+        if strategy not in STRATEGIES:
+            raise TreadleError(f"there is no strategy {strategy!r}", "tune", list(STRATEGIES))
+        self.explored = Explored(task.search)
+        self.predictions = Predictions(task, workers, model, self.explored)
+        self.explored.take([task.default])
+        self._strategy = STRATEGIES[strategy](self.explored, self.predictions, f"{seed} {task.digest}")
+
+    def propose(self, count: int) -> list[tuple[Printed, float | None]]:
+        """At most `count` candidates with their predicted seconds, the best first; none if nothing is left."""
+        self.predictions.forget_texts()
+        found = self._strategy.propose(count)
+        return list(zip(self.predictions.texts(found), self.predictions(found), strict=True))
+
+    def learn(self, results: Sequence[Measured]) -> None:
+        """Tells the strategy what was measured, now or by an earlier search."""
+        self._strategy.learn(results)
+
+
+__all__ = ["GroupSearch"]
