@@ -74,7 +74,7 @@ SHOWN = (
     Shown("vector_lanes", vector_lanes, vector_lanes, _sums(64, 768)),
     Shown("cross_thread", cross_thread, cross_thread, _sums(64, 768), "sm_80"),
     Shown('staged("register", alone=True)', staged("register", alone=True), staged, _DENSE, "cpu", [_arranged]),
-    Shown('staged("shared")', staged("shared"), staged, _DENSE, "sm_80", [_arranged]),
+    Shown('staged("shared", ahead=True)', staged("shared", ahead=True), staged, _DENSE, "sm_80", [_arranged]),
     Shown("vectorised", vectorised, vectorised, _DENSE, "cpu", [_arranged]),
     Shown("unrolled", unrolled, unrolled, _DENSE, "cpu", [_arranged]),
 )

@@ -29,7 +29,7 @@ CUDA: tuple[Rule, ...] = (
     tiled("SRSSRRSRS"),
     tiled("SSSRRSRS"),
     tiled("SSSR", reuse=False),
-    staged("shared"),
+    staged("shared", ahead=True),
     unrolled,
 )
 """For GPUs."""

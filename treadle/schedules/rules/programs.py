@@ -19,11 +19,9 @@ Rule: TypeAlias = Callable[[Draft], Sequence[Draft]]
 """Goes on from a draft: in one way, or in several, which are alternatives. No result: the rule does not apply, and the
 draft stays as it is; to offer something beside the draft as it is, a rule returns that, too."""
 
-RUNS = 2
-"""Executions of all rules, each with other values taken: programs in which a rule looks at a value may differ. Assumed,
-not measured, as the next ones."""
-_MOST_RUNS = 8
-"""Of them, where in some a rule took only values beyond a limit."""
+RUNS, _MOST_RUNS = 2, 8
+"""Executions of all rules, each with other values taken, until so many in a row give nothing new, and at most: programs
+differ where a rule looks at a value, or took only values beyond a limit. Assumed, not measured, as the next one."""
 _ATTEMPTS = 4
 """Executions of one rule on a draft, with other values each, until its error stands."""
 
@@ -36,13 +34,13 @@ def programs(anchor: Anchor, target: Target, rules: Sequence[Rule], seed: int = 
     """
     found: dict[str, Draft] = {}
     errors: list[TreadleError] = []
-    whole = 0
+    in_vain = 0
     for run in range(_MOST_RUNS):
-        before = len(errors)
+        before = len(found)
         for draft in drafts(anchor, target, rules, f"{seed} {run}", errors):
             found.setdefault(str(draft.program("schedule")), draft)
-        whole += len(errors) == before
-        if whole == RUNS:
+        in_vain = in_vain + 1 if len(found) == before and (found or not errors) else 0
+        if in_vain == RUNS:
             break
     if errors and not found:
         raise errors[-1]

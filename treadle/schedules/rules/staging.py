@@ -18,16 +18,17 @@ from treadle.schedules.rules.draft import Draft
 from treadle.schedules.rules.programs import Rule
 from treadle.schedules.rules.tiling import has_reuse
 
-_VECTORS, _BUFFERS = (1, 2, 4), (1, 2)
-"""Elements of one copy to shared memory, up to 16 bytes of float32; buffers that are filled through registers."""
+_VECTORS, _BUFFERS, _AHEAD = (1, 2, 4), (1, 2), (2, 3, 4)
+"""Elements of one copy to shared memory, up to 16 bytes of float32; buffers that are filled through registers, and by
+asynchronous copies."""
 
 
-def staged(memory: Memory, *, places: int = 1, alone: bool = False) -> Rule:
+def staged(memory: Memory, *, places: int = 1, alone: bool = False, ahead: bool = False) -> Rule:
     """The draft as it is, and with the reads of its terms staged at each of the `places` outermost reduction loops,
     where tiles are read several times.
 
     alone: also with the last reads only: of a product its right operand, whose elements vectors run along. What has no
-    box at a level, given the values taken, is not staged there.
+    box at a level, given the values taken, is not staged there. ahead: also by asynchronous copies.
 
     ```mlir
     schedule.arrange block(%i0, %j0) thread(%i1, %j1) loop(%k0) loop(%k1) repeat(%i2, %j2)
@@ -48,26 +49,28 @@ def staged(memory: Memory, *, places: int = 1, alone: bool = False) -> Rule:
             return ()
         terms = [n for n, read in enumerate(draft.workload.reads) if read.is_term and read.obstacle is None]
         chosen = [terms[n:] for n in (range(len(terms) - 1, -1, -1) if alone else range(bool(terms)))]
-        tried = [_staged(draft, reads, level, memory) for level in loops[:places] for reads in chosen]
+        ways = (False, True) if ahead else (False,)
+        places_and_reads = [(level, reads) for level in loops[:places] for reads in chosen]
+        tried = [_staged(draft, reads, level, memory, way) for level, reads in places_and_reads for way in ways]
         found = {str(each): each for each in tried if each is not None}
         return [draft, *found.values()]
 
     return rule
 
 
-def _staged(draft: Draft, reads: Iterable[int], level: SSAValue, memory: Memory) -> Draft | None:
-    """With some reads staged at a level; None if none of them can be."""
+def _staged(draft: Draft, reads: Iterable[int], level: SSAValue, memory: Memory, is_async: bool) -> Draft | None:
+    """With some reads staged at a level; None if none of them can be, or the values taken are beyond a limit."""
     sizes: tuple[Size, ...] = ()
     if memory == "shared":
         draft, vector = draft.sample("vector", _VECTORS)
-        draft, buffers = draft.sample("buffers", _BUFFERS)
+        draft, buffers = draft.sample("buffers", _AHEAD if is_async else _BUFFERS)
         sizes = (vector, buffers)
     sampled = draft
     for read in reads:
         try:
-            draft = draft.stage(read, level, memory, *sizes)
+            draft = draft.stage(read, level, memory, *sizes, is_async=is_async)
         except LimitError:
-            raise
+            return None
         except TreadleError:
             continue
     return None if draft is sampled else draft
