@@ -232,6 +232,29 @@ def test_one_seed_gives_one_walk_and_nothing_is_proposed_twice() -> None:
     assert len({*following, *first}) > len(following)
 
 
+class Costly(Forecast):
+    """Says that one program's candidates have to be lowered, and predicts those of the others."""
+
+    def __init__(self, task: Task, program: str):
+        super().__init__(task)
+        self._program = program
+
+    def __call__(self, candidates: Sequence[Candidate]) -> Sequence[float | None]:
+        assert not any(map(self.is_costly, candidates))
+        return super().__call__(candidates)
+
+    def is_costly(self, candidate: Candidate) -> bool:
+        return candidate.program == self._program
+
+
+def test_nothing_is_lowered_for_a_walk() -> None:
+    task = tilings(product(64, 64, 64))
+    costly, *others = task.by_name
+    found = Walk(Explored(task), Costly(task, costly), "0", WalkSettings(states=50)).propose(4)
+    assert found
+    assert {each.program for each in found} <= set(others)
+
+
 def test_templates_have_no_tiles_to_walk_over() -> None:
     fused = product(64, 64, 64)
     anchor = anchor_of(fused)

@@ -55,7 +55,8 @@ class Step:
 
 
 class Walk:
-    """Proposes the best predicted of all states that walks over a task's programs meet, whatever was measured."""
+    """Proposes the best predicted of all states that walks over a task's programs meet, whatever was measured. Programs
+    whose kernels have to be lowered for a prediction are left to other strategies."""
 
     def __init__(self, explored: Explored, predict: Predictor, seed: str, settings: WalkSettings | None = None):
         self._explored, self._predict, self._seed = explored, predict, seed
@@ -143,9 +144,9 @@ class Walk:
         return None
 
     def _legal(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Those that replay and have a predicted time, which is remembered."""
+        """Those that replay and have a predicted time, which is remembered; what would have to be lowered has none."""
         new = [each for each in candidates if each not in self._seconds]
-        legal = [each for each in new if self._explored.kernel(each) is not None]
+        legal = [e for e in new if self._explored.kernel(e) is not None and not self._predict.is_costly(e)]
         self._seconds |= dict.fromkeys(new, None) | dict(zip(legal, self._predict(legal), strict=True))
         return [each for each in candidates if self._seconds[each] is not None]
 
