@@ -52,22 +52,24 @@ class Case:
     operator: Callable[[Graph, SSAValue], Operation]
     prologue: Callable[[SSAValue], Operation] | None = None
     epilogue: bool = False
+    dtype: type[np.floating[Any]] = np.float32
 
-    def module(self, dtype: type[np.floating[Any]]) -> ModuleOp:
-        """As graph operators."""
-        graph = Graph(*self.inputs(dtype))
+    def module(self, *, wide: bool = False) -> ModuleOp:
+        """As graph operators, of float64 if it is wide."""
+        graph = Graph(*self.inputs(wide=wide))
         first = graph[0] if self.prologue is None else graph.add(self.prologue(graph[0]))
         value = graph.add(self.operator(graph, first))
         return graph.module(graph.add(UnaryOp("relu", value)) if self.epilogue else value)
 
-    def inputs(self, dtype: type[np.floating[Any]] = np.float32) -> list[Array]:
-        """Its operands."""
+    def inputs(self, *, wide: bool = False) -> list[Array]:
+        """Its operands, as float64 if they are wide."""
         generator = np.random.default_rng(0)
-        return [generator.standard_normal(shape).astype(np.float32).astype(dtype) for shape in self.shapes]
+        drawn = [generator.standard_normal(shape).astype(self.dtype) for shape in self.shapes]
+        return [each.astype(np.float64) for each in drawn] if wide else drawn
 
     def expected(self) -> Array:
         """Its definition in float64."""
-        (result,) = evaluate_module(self.module(np.float64), self.inputs(np.float64))
+        (result,) = evaluate_module(self.module(wide=True), self.inputs(wide=True))
         return result
 
 
@@ -216,7 +218,7 @@ def scheduled(case: Case, seed: int, target: Target, *, is_plain: bool = False) 
 
 def scheduled_by(case: Case, target: Target, program_of: Callable[[Workload], ProgramOp]) -> ModuleOp:
     """The case after stage `schedule`, its last group scheduled by a program."""
-    module = case.module(np.float32)
+    module = case.module()
     lower(treadle_context(), module, target, after="graph", to="schedule")
     fused = [op for op in module.walk() if isinstance(op, FusedOp)][-1]
     program = program_of(workload_of(anchor_of(fused)))

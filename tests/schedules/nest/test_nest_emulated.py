@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -75,6 +76,9 @@ WRITTEN: dict[str, tuple[Case, str]] = {
     "copied ahead": (WHOLE, TILES + shared("%k0", "vector 4 buffers 3 async")),
     "copied ahead, ragged": (RAGGED, TILES + shared("%k0", "vector 4 buffers 2 async")),
     "copied far ahead": (TURNED, TILES + shared("%k0", "vector 2 buffers 6 async")),
+    "halves": (replace(WHOLE, dtype=np.float16), TILES + shared("%k0", "vector 4 buffers 3 async")),
+    "ragged halves": (replace(RAGGED, dtype=np.float16), TILES + shared("%k0", "vector 4 buffers 2")),
+    "doubles": (replace(RAGGED, dtype=np.float64), TILES + shared("%k0", "vector 4 buffers 2 async")),
     "slices": (Case(((11, 70), (70, 9)), product, epilogue=True), SLICES),
     "slices of serial tiles": (
         Case(((11, 70), (70, 9)), product),
@@ -115,4 +119,5 @@ def compiled() -> Compiled:
 def test_emulated_nests(compiled: Compiled, name: str) -> None:
     case = _case(name)
     (actual,) = compiled[name].run(case.inputs())
-    np.testing.assert_allclose(actual, case.expected(), rtol=1e-5, atol=2e-5)
+    rounding = {np.float16: 2.0**-11, np.float32: 1e-5, np.float64: 1e-13}[case.dtype]
+    np.testing.assert_allclose(actual, case.expected(), rtol=rounding, atol=min(rounding * 2, 2e-5))
