@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import islice
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
@@ -19,7 +20,9 @@ from treadle.compile_options import CompileOptions
 from treadle.dialects.schedule import UseAttr
 from treadle.errors import TreadleError
 from treadle.host import hardware_of, host_target
+from treadle.schedules.search.candidate import Candidate, Task
 from treadle.schedules.search.database import Database, Record
+from treadle.schedules.search.programs import taken
 from treadle.schedules.search.trials import Trial
 from treadle.tools.report_chart import LogScale, Point, best_after_each_trial, predicted_against_measured, scale_of
 from treadle.tools.report_data import Attempt, GroupReport, Rejection, Report, rank_correlation
@@ -160,11 +163,36 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> list[GroupTask]:
     return tasks_of_model(path, host_target(), {}, CompileOptions())
 
 
-def filled(folder: Path, tasks: Sequence[GroupTask]) -> Database:
+@pytest.fixture(autouse=True)
+def few_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("treadle.schedules.search.survey.MOST", 30)
+
+
+def candidates(task: GroupTask, *, nest: bool) -> list[Candidate]:
+    """Three candidates of a template, other ones than the default, or of the first program that tiles."""
+    (program, *_) = [each for each in task.search.programs if (each.template is None) == nest]
+    found = Task(task.search.anchor, task.search.target, (program,))
+    if not nest:
+        return [each for each in found.distinct() if each != task.default][:3]
+    name = program.sym_name.data
+    every = (Candidate(name, decisions) for decisions in found.samplers[name].enumerate())
+    return list(islice((each for each in every if is_legal(found, each)), 3))
+
+
+def is_legal(task: Task, candidate: Candidate) -> bool:
+    """Whether it replays."""
+    try:
+        task.replay(candidate)
+    except TreadleError:
+        return False
+    return True
+
+
+def filled(folder: Path, tasks: Sequence[GroupTask], *, nest: bool = False) -> Database:
     """Records of every task: its default, a failure, and two others, of which the last is the entry of the first."""
     database, hardware = Database(folder), hardware_of(host_target())
     for number, task in enumerate(tasks):
-        default, first, second, third = task.default, *task.search.distinct(known=[task.default])[:3]
+        default, (first, second, third) = task.default, candidates(task, nest=nest and number == 0)
         trials = [
             Trial(default.program, default.decisions, 0, 10.0, None, 9.0),
             Trial(first.program, first.decisions, 1, None, None, 8.0, "it is wrong", of=2),
@@ -175,13 +203,14 @@ def filled(folder: Path, tasks: Sequence[GroupTask]) -> Database:
         if number == 0:
             record = Record(5.0, 10.0, "cpu", hardware, "gcc 12.2", "0123456789ab", "2026-11-22")
             use = task.search.replay(third)
-            assert isinstance(use, UseAttr)
-            database.write(task.program.module, task.digest, use, record)
+            schedule = use if isinstance(use, UseAttr) else taken(task.search.by_name[third.program], third.decisions)
+            database.write(task.program.module, task.digest, schedule, record)
     return database
 
 
-def test_a_models_report_is_made_of_records(tasks: list[GroupTask], tmp_path: Path) -> None:
-    filled(tmp_path, tasks)
+@pytest.mark.parametrize("nest", [False, True])
+def test_a_models_report_is_made_of_records(tasks: list[GroupTask], tmp_path: Path, nest: bool) -> None:
+    filled(tmp_path, tasks, nest=nest)
     report = model_report("m.onnx", tasks, tmp_path, hardware_of(host_target()), 0)
     product, softmax = report.groups
     assert (product.name, product.count, softmax.count) == ("unpack_matmul_relu 20x48", 2, 1)
@@ -190,7 +219,8 @@ def test_a_models_report_is_made_of_records(tasks: list[GroupTask], tmp_path: Pa
     assert [each.kind for each in softmax.attempts] == ["default", "failed", "timed", "timed"]
     assert [each.us for each in product.attempts] == [10.0, None, 15.0, 5.0], "relative to the reference"
     assert (product.ratio, softmax.ratio) == (2.0, 1.0)
-    assert product.chosen.startswith('schedule.program @matmul_cpu for "cpu" {')
+    (program, *_) = [each for each in tasks[0].search.programs if (each.template is None) == nest]
+    assert product.chosen.startswith(f'schedule.program @{program.sym_name.data} for "cpu" {{')
     assert "taken" in product.chosen
     assert product.rejected
     assert product.rejected[0].count > 0
