@@ -30,12 +30,12 @@ Quality = tuple[float, float]
 """A rank correlation, and the time of the favourite over that of the fastest."""
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Prints a line for each group, and the medians."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("database", type=Path)
     arguments.add_argument("--hardware", help="a folder of the database; default: this machine's")
-    chosen = arguments.parse_args()
+    chosen = arguments.parse_args(words)
     target = host_target()
     groups = Database(chosen.database).measured_works(chosen.hardware or hardware_of(target))
     print(table({name: trials for name, trials in groups.items() if len(trials) >= LEAST_TRIALS}, target))

@@ -46,21 +46,21 @@ def printed(groups: list[Group], current: Group | None, passed: float, budget: B
 def counts(ranked: int, rejected: int) -> Any:
     """What a table reads of a search."""
     return SimpleNamespace(
-        predictions=SimpleNamespace(predicted=ranked, failed=1 if rejected else 0),
-        explored=SimpleNamespace(ledger=SimpleNamespace(rejected=max(rejected - 1, 0))),
+        predictions=SimpleNamespace(failed=1 if rejected else 0),
+        explored=SimpleNamespace(ledger=SimpleNamespace(legal=ranked + 1, rejected=max(rejected - 1, 0))),
     )
 
 
 def test_the_table_has_the_groups_by_their_time(model: Path) -> None:
     tasks = tasks_of_model(model, host_target(), {}, CompileOptions(), rules=(templates,))
-    product, softmax = (Group(task, "here", counts(*of)) for task, of in zip(tasks, [(0, 0), (40, 3)], strict=True))
+    product, softmax = (Group(task, "here", counts(*of)) for task, of in zip(tasks, [(1, 0), (40, 3)], strict=True))
     softmax = replace(softmax, default_seconds=9e-6, best_seconds=6e-6, built=9, trials=8)
     product = replace(product, default_seconds=3e-6, best_seconds=3e-6, trials=1, failures=1)
     lines = printed([product, softmax], product, 61, Budget(900, 18))
     rows = [columns(line) for line in lines if line.startswith("│")]
     assert rows == [
         ["softmax 20x48", "60.0%", "2", "43", "3", "9", "8", "9.0", "6.0", "1.50x"],
-        ["unpack_matmul_relu 20x48  x2", "40.0%", "1", "0", "0", "0", "1", "3.0", "3.0", "1.00x"],
+        ["unpack_matmul_relu 20x48  x2", "40.0%", "1", "2", "0", "0", "1", "3.0", "3.0", "1.00x"],
     ]
     (caption,) = [line.strip() for line in lines if "groups," in line]
     assert caption == "2 groups, 9 trials (1 failed), 1:01 gone of 15:00, about 1:01 to go; kernels 0.015 -> 0.012 ms"

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from treadle.schedules.search.candidate import Candidate
-from treadle.schedules.search.survey import Rejection
+from treadle.schedules.search.ledger import Rejection
 from treadle.tuning.preview import Predicted, Preview
 
 _SHOWN = 10

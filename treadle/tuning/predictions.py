@@ -30,14 +30,12 @@ class Predictions:
         self._lowered: dict[Candidate, Work | str] = {}
         self._texts: dict[Candidate, Printed] = {}
         self.most_costly = LOWERED
-        self.predicted = 0
 
     def __call__(self, candidates: Sequence[Candidate]) -> Sequence[float | None]:
         """The predicted seconds; None for one that cannot be lowered."""
         self.texts([each for each in candidates if self.is_costly(each) and each not in self._lowered])
         works = [self.work(each) for each in candidates]
         times = iter(self._model.seconds([work for work in works if work is not None], self._target))
-        self.predicted += len(works)
         return [None if work is None else next(times) for work in works]
 
     def is_costly(self, candidate: Candidate) -> bool:

@@ -65,8 +65,8 @@ class Group:
 
     @property
     def ranked(self) -> int:
-        """Candidates of this search that were given a predicted time."""
-        return self.search.predictions.predicted
+        """Candidates of this search that are legal, and could be lowered where they had to be."""
+        return self.search.explored.ledger.legal - self.search.predictions.failed
 
     @property
     def rejected(self) -> int:

@@ -192,11 +192,12 @@ def test_the_ledger_adds_up() -> None:
     ledger = explored.ledger
     assert ledger.replayed == every + 1 == ledger.legal + ledger.rejected
     assert ledger.legal == sum(1 for _ in explored.task._legal(explored.task.programs[0]))
-    (limit,) = [each for each in ledger.records() if each["limit"] == "accumulators"]
-    assert limit["count"] == ledger.rejected - 1 == 36
-    assert limit["margin"] == 1.0
-    assert "2048 accumulators" in limit["message"]
-    assert set(limit["example"]["tile"]) == {32, 64}
-    (open_,) = [each for each in ledger.records() if "is open" in each["message"]]
-    assert (open_["program"], open_["count"], open_["example"]) == ("tiled", 1, {})
-    assert "margin" not in open_
+    limit, open_ = ledger.rejections
+    assert limit.count == ledger.rejected - 1 == 36
+    assert (limit.limit, limit.margin) == ("accumulators", 1.0)
+    assert "2048 accumulators" in limit.reason
+    tile = limit.closest.decisions["tile"]
+    assert isinstance(tile, tuple)
+    assert set(tile) == {32, 64}
+    assert (open_.program, open_.count, open_.margin, open_.closest.decisions) == ("tiled", 1, None, {})
+    assert "is open" in open_.reason

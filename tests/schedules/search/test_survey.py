@@ -11,8 +11,9 @@ from treadle.dialects.schedule import ProgramOp
 from treadle.errors import TreadleError
 from treadle.schedules.limits import LimitError
 from treadle.schedules.search.candidate import Candidate, Task
+from treadle.schedules.search.ledger import limit_of
 from treadle.schedules.search.programs import template_programs
-from treadle.schedules.search.survey import limit_of, survey
+from treadle.schedules.search.survey import survey
 from treadle.target import Target
 
 CPU = Target.parse("cpu")

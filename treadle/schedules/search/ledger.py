@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from math import inf
 
 from treadle.errors import TreadleError
 from treadle.schedules.limits import LimitError
@@ -13,20 +13,20 @@ from treadle.schedules.search.candidate import Candidate
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
-@dataclass
-class Rejections:
-    """The candidates of one program that one limit rejects.
+@dataclass(frozen=True)
+class Rejection:
+    """Candidates of a program that one limit rejects.
 
-    margin: the least fraction by which it is exceeded, None for what has no amount
-    example, message: of that candidate, else of the first one
+    margin: the fraction of what is allowed by which the closest one exceeds it; None of what is no amount
+    reason: of the closest one, the first of equal ones
     """
 
     program: str
     limit: str
     count: int
     margin: float | None
-    example: Candidate
-    message: str
+    closest: Candidate
+    reason: str
 
 
 @dataclass
@@ -34,12 +34,17 @@ class Ledger:
     """What became of the candidates that were replayed: each is legal, or rejected for one reason."""
 
     legal: int = 0
-    rejections: dict[tuple[str, str], Rejections] = field(default_factory=dict[tuple[str, str], Rejections])
+    _rejections: dict[tuple[str, str], Rejection] = field(default_factory=dict[tuple[str, str], Rejection])
+
+    @property
+    def rejections(self) -> tuple[Rejection, ...]:
+        """The reasons, the most frequent first."""
+        return tuple(sorted(self._rejections.values(), key=lambda each: -each.count))
 
     @property
     def rejected(self) -> int:
         """Candidates that were not legal."""
-        return sum(each.count for each in self.rejections.values())
+        return sum(each.count for each in self._rejections.values())
 
     @property
     def replayed(self) -> int:
@@ -51,27 +56,24 @@ class Ledger:
         self.legal += 1
 
     def reject(self, candidate: Candidate, error: TreadleError) -> None:
-        """Counts a candidate that is not legal, by its limit; without a limit, by the message without its numbers."""
-        limited = isinstance(error, LimitError)
-        limit = error.what if limited else _NUMBER.sub("N", error.message)
-        margin = error.used / max(error.allowed, 1) - 1 if limited else None
-        key = candidate.program, limit
-        known = self.rejections.get(key)
+        """Counts a candidate that is not legal."""
+        key = candidate.program, limit_of(error)
+        new = Rejection(*key, 1, _margin(error), candidate, error.message)
+        known = self._rejections.get(key)
         if known is None:
-            self.rejections[key] = Rejections(*key, 1, margin, candidate, error.message)
+            self._rejections[key] = new
             return
-        known.count += 1
-        if margin is not None and (known.margin is None or margin < known.margin):
-            known.margin, known.example, known.message = margin, candidate, error.message
-
-    def records(self) -> list[dict[str, Any]]:
-        """A line for each reason, the most frequent first, as JSON says it."""
-        found: list[dict[str, Any]] = []
-        for each in sorted(self.rejections.values(), key=lambda each: -each.count):
-            line = {name: value for name, value in asdict(each).items() if value is not None}
-            line["example"] = dict(each.example.decisions)
-            found.append(line | ({} if each.margin is None else {"margin": round(each.margin, 4)}))
-        return found
+        margins = [inf if each.margin is None else each.margin for each in (known, new)]
+        self._rejections[key] = replace(new if margins[1] < margins[0] else known, count=known.count + 1)
 
 
-__all__ = ["Ledger", "Rejections"]
+def limit_of(error: TreadleError) -> str:
+    """What rejections are counted by: the limit, or the message without its numbers."""
+    return error.what if isinstance(error, LimitError) else _NUMBER.sub("N", error.message)
+
+
+def _margin(error: TreadleError) -> float | None:
+    return (error.used - error.allowed) / max(error.allowed, 1) if isinstance(error, LimitError) else None
+
+
+__all__ = ["Ledger", "Rejection", "limit_of"]
