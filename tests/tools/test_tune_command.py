@@ -120,6 +120,7 @@ def test_an_explanation_has_limits_terms_and_what_was_measured(
     (default,) = [line for line in out.splitlines() if line.startswith("default")]
     assert "123.4" in default
     assert str(task.default) in default
+    assert out.count(str(task.default)) == 1, "the default is no candidate of its own search"
     numbers = [float(word) for word in default.split()[1 : default.split().index("123.4")]]
     assert numbers[0] == pytest.approx(sum(numbers[1:]), abs=0.05 * len(numbers))
 
@@ -128,6 +129,7 @@ def test_an_explanation_has_limits_terms_and_what_was_measured(
     ("arguments", "says"),
     [
         (["--explain", "pool"], "no group is called pool; accepted: "),
+        (["--dry-run", "--strategy", "guess"], "there is no strategy 'guess'; accepted: evolution, "),
         (["--resume"], "there are no records of an interrupted search; accepted: the same command without --resume"),
     ],
 )

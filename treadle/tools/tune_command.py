@@ -73,7 +73,7 @@ def _preview(args: argparse.Namespace) -> int:
     words = [args.explain] if args.explain is not None else args.groups or ()
     found = previews(
         args.model, parse_shapes(args.shape), groups=words, precision=args.precision or "f32", seed=args.seed,
-        scheduler=args.scheduler,
+        strategy=args.strategy, scheduler=args.scheduler,
     )  # fmt: skip
     if args.explain is None:
         _console().print(dry_run_table(found))

@@ -100,6 +100,7 @@ def previews(
     groups: Sequence[str] = (),
     precision: str = "f32",
     seed: int = 0,
+    strategy: str = next(iter(STRATEGIES)),
     executor: Executor | None = None,
     scheduler: str | None = None,
 ) -> Generator[Preview]:
@@ -107,7 +108,7 @@ def previews(
     with _workers(executor, scheduler) as workers:
         target, options = workers.machine.target, CompileOptions(parse_precision(precision))
         for task in tasks_of_model(Path(model), target, normalized(shapes), options, groups):
-            yield preview(task, workers, seed)
+            yield preview(task, workers, strategy, seed)
 
 
 @contextmanager

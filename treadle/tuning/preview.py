@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from treadle.schedules.search.analytic import cpu_terms
 from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.learned import Learned
-from treadle.schedules.search.strategies import STRATEGIES
 from treadle.schedules.search.survey import Survey, survey
 from treadle.target import Target
 from treadle.tuning.group_search import GroupSearch
@@ -47,12 +46,16 @@ class Preview:
         return min((self.default, *self.ranked), key=_seconds)
 
 
-def preview(task: GroupTask, workers: Workers, seed: int) -> Preview:
-    """Predicts the default and the candidates that a search with this seed looks at first."""
-    search = GroupSearch(task, workers, Learned(), next(iter(STRATEGIES)), seed)
+def preview(task: GroupTask, workers: Workers, strategy: str, seed: int) -> Preview:
+    """Predicts the default and the candidates that a search with this strategy and seed looks at first.
+
+    TreadleError for a strategy that there is not.
+    """
+    search = GroupSearch(task, workers, Learned(), strategy, seed)
     search.propose(MEASURED)
     search.predictions.texts([task.default])
-    default, *others = _predicted(search.predictions, [task.default, *search.predictions.known], workers.machine.target)
+    known = [each for each in search.predictions.known if each != task.default]
+    default, *others = _predicted(search.predictions, [task.default, *known], workers.machine.target)
     return Preview(task, survey(task.search, seed), default, tuple(sorted(others, key=_seconds)))
 
 
