@@ -26,6 +26,7 @@ from benchmarks.machine import describe_run
 from benchmarks.paper_operators import OPERATORS
 from benchmarks.result_files import RESULTS, write_results
 from treadle.ir import print_text
+from treadle.schedules.search.strategies import STRATEGIES
 from treadle.tuning.tuner import Group
 
 
@@ -50,20 +51,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _arguments(argv)
     console, circumstances = Console(), describe_run()
     names = track(args.operators, console=console, transient=True)
-    tuned = [tuned_operator(name, args.trials, args.seconds, args.seed) for name in names]
+    tuned = [tuned_operator(name, args.trials, args.seconds, args.strategy, args.seed) for name in names]
     console.print(table_of(tuned, args.trials))
-    settings = {"trials": args.trials, "seconds": args.seconds, "seed": args.seed}
+    settings = {"trials": args.trials, "seconds": args.seconds, "strategy": args.strategy, "seed": args.seed}
     path = write_results("tuned_operators", circumstances | settings, [row_of(each) for each in tuned], args.output)
     console.print(f"written to {path}")
     return 0
 
 
-def tuned_operator(name: str, trials: int, seconds: float, seed: int) -> Tuned:
+def tuned_operator(name: str, trials: int, seconds: float, strategy: str, seed: int) -> Tuned:
     """One operator at the paper's size, tuned from an empty database."""
     with TemporaryDirectory() as folder:
         model = Path(folder) / f"{name}.mlir"
         model.write_text(print_text(OPERATORS[name].module()))
-        groups = treadle.tune(model, Path(folder) / "tuned", trials=trials, seconds=seconds, seed=seed)
+        groups = treadle.tune(
+            model, Path(folder) / "tuned", trials=trials, seconds=seconds, strategy=strategy, seed=seed
+        )
         return summed(name, groups)
 
 
@@ -107,6 +110,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--operators", nargs="+", choices=list(OPERATORS), default=list(OPERATORS), metavar="NAME")
     parser.add_argument("--trials", type=int, default=200, help="candidates that are timed for each operator")
     parser.add_argument("--seconds", type=float, default=600.0, help="limit for each operator")
+    parser.add_argument("--strategy", choices=list(STRATEGIES), default=next(iter(STRATEGIES)))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
     return parser.parse_args(argv)

@@ -18,11 +18,12 @@ from treadle.schedules.rules.staging import staged
 from treadle.schedules.rules.templates import templates, tensor_cores
 from treadle.schedules.rules.tiling import tiled
 from treadle.target import Target
-from treadle.tools.render_architecture import Excerpts, rewrite
+from treadle.tools.render_architecture import ROOT, Excerpts, rewrite
 from treadle.tools.reporting import run_reporting
 from treadle.tools.schedule_cases import Case, group_of
 
 DOCUMENT = "docs/schedule-programs.md"
+EXAMPLE = ROOT / "examples" / "own_rule.py"
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,14 @@ def _summary(of: Callable[..., object]) -> str:
     return " ".join((inspect.getdoc(of) or "").split("\n\n")[0].split())
 
 
-EXCERPTS: Excerpts = {"rules": _rules}
+def _own_rule() -> str:
+    """The example's rule and how it is composed."""
+    source = EXAMPLE.read_text()
+    begin, end = source.index("def whole_windows"), source.index("def ", source.index("RULES:"))
+    return f"```python\n{source[begin:end].rstrip()}\n```\n"
+
+
+EXCERPTS: Excerpts = {"rules": _rules, "own rule": _own_rule}
 
 if __name__ == "__main__":
     sys.exit(main())
