@@ -32,6 +32,9 @@ UNITS = 4.0
 MARGIN = 2.0
 """How much larger limits are than the largest deviation of the samples."""
 LAST_PLACES = 4.0
+LARGE_ANGLE = 0.3
+"""Errors of an angle above this make a sine, cosine or tangent undecided."""
+LARGEST = {"Sin": 1.0, "Cos": 1.0, "Tan": np.inf}
 SAMPLES = 4
 """Random evaluations, beside the one with all errors up and the one with all down."""
 
@@ -137,8 +140,8 @@ class _Run:
                 outputs[name] = env[name] = self._stored(array, name, node.op_type)
                 if self.noise is not None and node.op_type == "Mul":
                     env[name] = self._unrounded(env[name], name, operands)
-                if self.noise is not None and node.op_type in ("Sin", "Cos"):
-                    outputs[name] = env[name] = self._any_phase(env[name], env[node.input[0]], node.input[0])
+                if self.noise is not None and node.op_type in LARGEST:
+                    outputs[name] = env[name] = self._any_phase(env[name], node, env[node.input[0]])
         return {**env, **outputs}
 
     def _rounding(self, node: NodeProto, inner: bool) -> Round:
@@ -176,11 +179,11 @@ class _Run:
         largest = np.copysign(float(np.finfo(self.types[name]).max), product)
         return np.where(too_large & (self.noise(product.shape) > 0), largest, product)
 
-    def _any_phase(self, values: Array, angles: Array, name: str) -> Array:
-        """1 and -1 among the samples where an angle's error is large: too few of them would show what is possible."""
+    def _any_phase(self, values: Array, node: NodeProto, angles: Array) -> Array:
+        """The ends of the range among the samples where an angle's error is large: few would show what is possible."""
         with np.errstate(all="ignore"):
-            is_any = np.abs(angles - self.exact[name]) > 1
-        return np.where(is_any, np.sign(self.noise(values.shape)), values)
+            is_any = np.abs(angles - self.exact[node.input[0]]) > LARGE_ANGLE
+        return np.where(is_any, np.copysign(LARGEST[node.op_type], self.noise(values.shape)), values)
 
     def _off(self, array: Array, dtype: np.dtype[Any]) -> Array:
         if dtype.kind != "f":

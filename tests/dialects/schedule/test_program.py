@@ -164,6 +164,19 @@ def test_what_a_cpu_rejects(body: str, says: str) -> None:
     program(body, "cuda")
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "%a = schedule.axes 99999999999 spatial, 0 reduction",
+        "%a = schedule.axes 1 spatial, 65 reduction",
+        '%a = schedule.sample_tile "x" 99999999999 from [1] product 1 to 8',
+    ],
+)
+def test_a_number_of_results_is_limited(body: str) -> None:
+    with pytest.raises(ParseError, match="results, at most 64 are accepted"):
+        program(body)
+
+
 def test_an_unknown_kind_of_target() -> None:
     with pytest.raises(VerifyException, match="unknown kind of target 'tpu': expected cpu, cuda"):
         program(HEAD + ARRANGE, "tpu")

@@ -24,6 +24,7 @@ from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.schedule.attributes import Choice, choice_attribute, choice_text, choice_value
+from treadle.dialects.schedule.sizes import parse_count
 from treadle.dialects.schedule.supports import Factors, factor_support
 from treadle.dialects.schedule.types import AXIS, PARAM, AxisType, ParamType
 
@@ -234,7 +235,7 @@ class SampleTileOp(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> SampleTileOp:
-        label, count = parser.parse_str_literal(), parser.parse_integer(allow_negative=False)
+        label, count = parser.parse_str_literal(), parse_count(parser)
         parser.parse_keyword("from")
         lists = parser.parse_optional_comma_separated_list(parser.Delimiter.PAREN, lambda: _parse_sizes(parser))
         sizes = _parse_sizes(parser) if lists is None else lists

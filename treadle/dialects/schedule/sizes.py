@@ -13,6 +13,8 @@ from xdsl.printer import Printer
 from treadle.dialects.schedule.types import PARAM
 
 SAMPLED = -1
+MOST_RESULTS = 64
+"""Of one operation, given by a number: two for each dimension that a tensor may have."""
 Size: TypeAlias = int | SSAValue
 """A number, or the parameter that holds it."""
 
@@ -47,6 +49,15 @@ def parse_size(parser: Parser) -> Size:
     return parser.parse_integer(allow_negative=False)
 
 
+def parse_count(parser: Parser) -> int:
+    """The number of some results, at most `MOST_RESULTS`."""
+    start = parser.pos
+    count = parser.parse_integer(allow_negative=False)
+    if count > MOST_RESULTS:
+        parser.raise_error(f"{count} results, at most {MOST_RESULTS} are accepted", start, parser.pos)
+    return count
+
+
 def print_size(printer: Printer, size: Size) -> None:
     """`4` or `%t`."""
     if isinstance(size, int):
@@ -55,4 +66,7 @@ def print_size(printer: Printer, size: Size) -> None:
         printer.print_ssa_value(size)
 
 
-__all__ = ["SAMPLED", "Size", "joined", "parse_size", "print_size", "sampled", "sizes_attribute", "values_of"]
+__all__ = [
+    "MOST_RESULTS", "SAMPLED", "Size", "joined", "parse_count", "parse_size", "print_size", "sampled",
+    "sizes_attribute", "values_of",
+]  # fmt: skip

@@ -22,7 +22,7 @@ from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.schedule.sizes import Size, joined, parse_size, print_size, sampled, sizes_attribute
+from treadle.dialects.schedule.sizes import Size, joined, parse_count, parse_size, print_size, sampled, sizes_attribute
 from treadle.dialects.schedule.types import AXIS, AxisType, ParamType
 
 Role: TypeAlias = Literal["block", "thread", "repeat", "loop"]
@@ -59,10 +59,10 @@ class AxesOp(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> AxesOp:
-        spatial = parser.parse_integer(allow_negative=False)
+        spatial = parse_count(parser)
         parser.parse_keyword("spatial")
         parser.parse_punctuation(",")
-        reduction = parser.parse_integer(allow_negative=False)
+        reduction = parse_count(parser)
         parser.parse_keyword("reduction")
         return cls(spatial, reduction)
 
