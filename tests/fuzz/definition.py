@@ -155,7 +155,12 @@ class _Run:
     def _operand(self, env: Mapping[str, Array], name: str, noisy: bool) -> Array | None:
         if not name:
             return None
-        return self._off(env[name], self.types[name]) if noisy else env[name]
+        if not noisy or self.types[name].kind != "f":
+            return env[name]
+        array, dtype = env[name], self.types[name]
+        # What is stored is finite or not: an error does not make it infinite.
+        largest = float(np.finfo(dtype).max)
+        return np.where(np.isinf(array), array, np.clip(self._off(array, dtype), -largest, largest))
 
     def _stored(self, array: Array, name: str, operator: str) -> Array:
         """A result as the tensor holds it: infinite where its type ends."""
