@@ -65,7 +65,8 @@ _CANCELS = Freedom("cancels: the mean of squares less the square of the mean")
 _EMPTY = Freedom("reductions of nothing: a mean of 0, or another shape", lambda operands: operands[0].size == 0)
 _OF_OPERATORS: Mapping[str, Freedom] = {
     **dict.fromkeys(("Erf", "Gelu", "Tanh", "Sigmoid", "Mish", "Swish", "Sin", "Cos"), _APPROXIMATED),
-    **dict.fromkeys(("ArgMax", "ArgMin", "Max", "Min", "MaxPool", "ReduceMax", "ReduceMin"), _NAN),
+    **dict.fromkeys(("ArgMax", "ArgMin", "Max", "Min", "ReduceMax", "ReduceMin"), _NAN),
+    "MaxPool": Freedom("elements that are NaN, and -inf is the lowest number", _any(lambda x: ~(x > -np.inf))),
     **dict.fromkeys(("Sign", "Relu", "GlobalMaxPool"), _NAN),
     **dict.fromkeys(("Softmax", "LogSoftmax"), Freedom("infinite elements and NaN", _any(lambda x: ~np.isfinite(x)))),
     "ReduceLogSumExp": Freedom("elements that are NaN, and integers", lambda x: _NAN.applies(x) or _of_integers(x)),
