@@ -84,7 +84,7 @@ _OF_OPERATORS: Mapping[str, Freedom] = {
     **dict.fromkeys(("Cast", "CastLike"), Freedom("floats beyond the integers of a type", _beyond_integers)),
     "MatMul": Freedom("products of nothing: another batch", lambda operands: any(x.size == 0 for x in operands)),
     "Gemm": Freedom("products of nothing: no beta", lambda operands: any(x.size == 0 for x in operands)),
-    "Conv": Freedom("multiplies infinite weights by its padding", lambda x: not np.isfinite(x[1]).all()),
+    "Conv": Freedom("multiplies by the zeros of its padding and of its layouts", _any(lambda x: ~np.isfinite(x))),
     **dict.fromkeys(("BatchNormalization", "InstanceNormalization"), Freedom("cancels: x * a + (b - mean * a)")),
     "Gather": Freedom("rejects indices out of range"),
 }
