@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from benchmarks.arguments import positive
 from benchmarks.compile_time import CompileTime, measure_compile
 from benchmarks.machine import describe_run
 from benchmarks.measure import Latencies, measure_model
@@ -127,9 +128,9 @@ def _tracked(names: Sequence[str], console: Console) -> Iterable[str]:
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure real models on the CPU against ONNX Runtime.")
     parser.add_argument("--models", nargs="+", choices=tuple(MODELS), default=NAMES, metavar="NAME", help="which")
-    parser.add_argument("--threads", type=_positive, default=2, metavar="N", help="threads of both sides (default 2)")
-    parser.add_argument("--pairs", type=_positive, default=30, metavar="N", help="calls of each side (default 30)")
-    parser.add_argument("--warmups", type=_positive, default=5, metavar="N", help="calls before them (default 5)")
+    parser.add_argument("--threads", type=positive, default=2, metavar="N", help="threads of both sides (default 2)")
+    parser.add_argument("--pairs", type=positive, default=30, metavar="N", help="calls of each side (default 30)")
+    parser.add_argument("--warmups", type=positive, default=5, metavar="N", help="calls before them (default 5)")
     parser.add_argument(
         "--pause", type=float, default=0.05, metavar="S", help="seconds before each call, both sides (default 0.05)"
     )
@@ -138,9 +139,3 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--target", default="cpu", metavar="NAME", help="with --compile: what to compile for")
     parser.add_argument("--output", type=Path, default=RESULTS, metavar="DIR", help="default: benchmarks/results")
     return parser.parse_args(argv)
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 upwards")
-    return int(text)

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from benchmarks.arguments import positive
 from benchmarks.gpu_peers import MAKERS, TREADLE, Maker, Peer, PeerMissing, difference
 from benchmarks.gpu_workloads import WORKLOADS, Workload
 from benchmarks.interleave import Times, interleave
@@ -190,15 +191,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--precision", nargs="+", choices=PRECISIONS, default=("f32",), metavar="P", help=", ".join(PRECISIONS)
     )
-    parser.add_argument("--rounds", type=_positive, default=30, metavar="N", help="batches of each side (default 30)")
+    parser.add_argument("--rounds", type=positive, default=30, metavar="N", help="batches of each side (default 30)")
     parser.add_argument(
-        "--batch-ms", type=_positive, default=5, metavar="MS", help="how long a batch of runs takes (default 5)"
+        "--batch-ms", type=positive, default=5, metavar="MS", help="how long a batch of runs takes (default 5)"
     )
     parser.add_argument("--output", type=Path, default=RESULTS, metavar="DIR", help="default: benchmarks/results")
     return parser.parse_args(argv)
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 upwards")
-    return int(text)

@@ -29,6 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 import treadle
+from benchmarks.arguments import positive
 from benchmarks.interleave import Run, Times, interleave
 from benchmarks.machine import describe_run
 from benchmarks.measure import relative_error
@@ -185,18 +186,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--database", type=Path, default=TUNED, metavar="DIR", help="default: benchmarks/tuned")
     parser.add_argument("--seconds", type=float, default=900.0, metavar="S", help="of each search (default 900)")
     parser.add_argument("--measure-only", action="store_true", help="search nothing: measure what the database has")
-    parser.add_argument("--threads", type=_positive, default=2, metavar="N", help="threads of both sides (default 2)")
-    parser.add_argument("--rounds", type=_positive, default=40, metavar="N", help="batches of each side (default 40)")
+    parser.add_argument("--threads", type=positive, default=2, metavar="N", help="threads of both sides (default 2)")
+    parser.add_argument("--rounds", type=positive, default=40, metavar="N", help="batches of each side (default 40)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the search (default 0)")
     parser.add_argument("--least", type=float, default=0.0, metavar="RATIO", help="fail below this geometric mean")
     parser.add_argument("--output", type=Path, default=RESULTS, metavar="DIR", help="default: benchmarks/results")
     return parser.parse_args(argv)
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 upwards")
-    return int(text)
 
 
 if __name__ == "__main__":

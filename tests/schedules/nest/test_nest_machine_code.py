@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
 
+from benchmarks.nests import TILES
 from tests.schedules.nest.test_nest import program
 from treadle.backends.cuda.compiler import Cubin, compile_cubin
 from treadle.backends.cuda.printer import print_kernels
@@ -20,18 +21,6 @@ from treadle.tools.schedule_cases import cases
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="needs treadle[nvrtc]")
 GPU = Target.parse("sm_80")
-TILES = """%i, %j, %k = schedule.axes 2 spatial, 1 reduction
-%i0, %i1, %i2, %i3 = schedule.split %i by (2, 16, 4)
-%j0, %j1, %j2, %j3 = schedule.split %j by (2, 16, 4)
-%k0, %k1 = schedule.split %k by (8)
-schedule.arrange block(%i0, %j0) repeat(%i1, %j1) thread(%i2, %j2) loop(%k0) loop(%k1) repeat(%i3, %j3)
-    min_blocks_per_sm 2
-schedule.stage 0 at %k0 in "shared" vector 4 buffers 2
-schedule.stage 1 at %k0 in "shared" vector 4 buffers 2
-schedule.stage 0 at %k1 in "register"
-schedule.stage 1 at %k1 in "register"
-schedule.mark unroll %k1
-"""
 
 
 def scheduled(body: str | None) -> ModuleOp:
