@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
@@ -136,11 +136,6 @@ def calls(model: CompiledModel, inputs: Sequence[NDArray[Any]]) -> Run:
             model(*inputs)
 
     return run
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    """Of numbers above 0."""
-    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 def gain_table(gains: Sequence[Gain], threads: int) -> Table:

@@ -14,7 +14,7 @@ from rich.console import Console
 from benchmarks import tuned_models
 from benchmarks.interleave import Times
 from benchmarks.paper_models import PaperModel
-from benchmarks.tuned_models import Gain, exported, gain_row, gain_table, geometric_mean, main
+from benchmarks.tuned_models import Gain, exported, gain_row, gain_table, main
 from tests.tuning.small_model import write_model
 from treadle.schedules.search.evolution import Evolution, Settings
 from treadle.schedules.search.strategies import STRATEGIES
@@ -29,7 +29,6 @@ def test_ratios_are_round_by_round() -> None:
         "model": "m", "default_ms": 6.0, "tuned_ms": 2.0, "ratio": 2.0, "ratio_quartiles": [1.5, 2.0, 2.5],
         "difference": 1e-7, "rounds": [[4.0, 2.0], [6.0, 2.0], [8.0, 8.0]],
     }  # fmt: skip
-    assert geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
 
 
 def test_the_table_ends_with_the_mean() -> None:
