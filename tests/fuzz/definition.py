@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -35,8 +35,11 @@ LAST_PLACES = 4.0
 LARGE_ANGLE = 0.3
 """Errors of an angle above this make a sine, cosine or tangent undecided."""
 LARGEST = {"Sin": 1.0, "Cos": 1.0, "Tan": np.inf}
-SAMPLES = 4
-"""Random evaluations, beside the one with all errors up and the one with all down."""
+UNDECIDED = (np.inf, -np.inf, np.nan, 0.0)
+"""What stands for a value that rounding decides, each in an evaluation of its own: whatever an operator then makes of
+them, such as whether each is NaN, some evaluations disagree about every element."""
+MIXED = 2
+"""Evaluations in which such values are of all these kinds, beside the one of each kind."""
 
 EXACT = {
     "Abs", "And", "ArgMax", "ArgMin", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "CastLike",
@@ -110,10 +113,28 @@ def expected_outputs(case: Case) -> dict[str, Expected]:
     }
 
 
-def _noises(case: Case) -> list[Any]:
+@dataclass(frozen=True)
+class _Noise:
+    """The errors of one evaluation's roundings, from -1 to 1, and what stands for values that rounding decides; each
+    takes a shape."""
+
+    errors: Callable[[tuple[int, ...]], Array]
+    undecided: Callable[[tuple[int, ...]], Array]
+
+    def __call__(self, shape: tuple[int, ...]) -> Array:
+        return self.errors(shape)
+
+
+def _noises(case: Case) -> list[_Noise]:
+    """All errors up, all down, and random ones."""
     rng = np.random.default_rng(len(case.nodes))
-    one = np.ones
-    return [one, lambda shape: -one(shape), *[lambda shape: rng.uniform(-1, 1, shape) for _ in range(SAMPLES)]]
+
+    def drawn(shape: tuple[int, ...]) -> Array:
+        return rng.uniform(-1, 1, shape)
+
+    errors = [np.ones, lambda shape: -np.ones(shape), *[drawn] * (len(UNDECIDED) - 2)]
+    alike = [_Noise(e, partial(np.full, fill_value=u)) for e, u in zip(errors, UNDECIDED, strict=True)]
+    return [*alike, *[_Noise(drawn, partial(rng.choice, UNDECIDED)) for _ in range(MIXED)]]
 
 
 @dataclass
@@ -208,7 +229,7 @@ class _Native(Round):
 class _Noisy(Round):
     """Adds sampled errors to each step, which is infinite where its type ends."""
 
-    def __init__(self, off: Callable[[Array, np.dtype[Any]], Array], dtype: np.dtype[Any], noise: Any):
+    def __init__(self, off: Callable[[Array, np.dtype[Any]], Array], dtype: np.dtype[Any], noise: _Noise):
         self.off, self.dtype, self.noise = off, dtype, noise
 
     def at_least(self, dtype: Any) -> Round:
@@ -236,11 +257,8 @@ class _Noisy(Round):
         return self.undecided(self(product), (largest > float(wide.max)) | (least < float(wide.tiny)))
 
     def undecided(self, values: Any, where: Any) -> Any:
-        """Infinities of both signs, 0 and NaN instead of some values: whatever they are, some samples disagree, and so
-        they do after operators that make one of these of the others."""
-        noise = self.noise(np.shape(values))
-        other = np.where(noise == 1, np.inf, np.where(noise == -1, -np.inf, np.where(noise < 0, np.nan, 0)))
-        return np.where(where, other, values)
+        """What stands for values that rounding decides (see `UNDECIDED`) instead of some."""
+        return np.where(where, self.noise.undecided(np.shape(values)), values)
 
 
 def _judged(exact: Array, dtype: np.dtype[Any], samples: Sequence[Array]) -> Expected:

@@ -67,6 +67,19 @@ def _sum_of(x: np.ndarray, operator: str = "Add") -> Case:
     return draw.case(["t1_0", "t2_0"])
 
 
+def test_whether_an_overflowing_sum_is_nan_is_undecided_everywhere() -> None:
+    """The sum is 0; in another order, or with products that are rounded by themselves, it is infinite or NaN."""
+    draw = Draw(0)
+    draw.opset = 21
+    largest = np.finfo(np.float32).max
+    draw.values["x"] = draw.inputs["x"] = np.full((64, 2), largest, np.float32)
+    draw.values["w"] = draw.inputs["w"] = np.array([[2], [-2]], np.float32)
+    draw.node("MatMul", ["x", "w"])
+    draw.node("Reciprocal", ["t0_0"])
+    draw.node("IsNaN", ["t1_0"])
+    assert expected_outputs(draw.case(["t2_0"]))["t2_0"].undecided.all()
+
+
 def test_a_wrong_element_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     case = _sum_of(np.array([[1, 2, np.nan], [3, 4, np.inf]], np.float32))
     assert not check_case(case).findings
