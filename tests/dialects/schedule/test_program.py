@@ -14,6 +14,7 @@ from xdsl.xdsl_opt_main import xDSLOptMain
 
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import ProgramOp, SampleTileOp
+from treadle.errors import TreadleError
 
 HEAD = """%i, %j, %k = schedule.axes 2 spatial, 1 reduction
 %i0, %i1 = schedule.split %i by (4)
@@ -138,6 +139,10 @@ def test_a_whole_program_is_valid() -> None:
             '%a, %b = schedule.sample_tile "x" 2 from ([1], [2]) product 1 to 8 taken [2, 1]',
             "takes [2, 1], which is out of its support",
         ),
+        (
+            f'{", ".join(f"%a{n}" for n in range(64))} = schedule.sample_tile "x" 64 from [1, 2] product 1 to {2**62}',
+            "sample 'x': 131072 lists of factors or more are within the bound, 65536 too many; accepted: at most 65536",
+        ),
         ('schedule.template "t" {stages = 4, stages = 5}', "knob 'stages' is given twice"),
     ],
 )
@@ -211,6 +216,20 @@ def test_divisors_join_the_sizes() -> None:
     (sample,) = op.samples
     assert isinstance(sample, SampleTileOp)
     assert list(sample.support(extent=6)) == [(1,), (2,), (3,), (4,), (6,)]
+    assert len(sample.support(extent=2**40)) == 7  # 1 to 64
+
+
+def test_factors_that_are_too_many_once_the_extent_is_known() -> None:
+    axes = "%i, %k = schedule.axes 1 spatial, 1 reduction\n"
+    results = ", ".join(f"%t{n}" for n in range(9))
+    body = axes + f'{results} = schedule.sample_tile "x" 9 from [1] divisors of %i product 1 to 720720'
+    (sample,) = program(body + "\nschedule.arrange block(%i) loop(%k)").samples
+    assert isinstance(sample, SampleTileOp)
+    assert len(sample.support(extent=4)) == 3**9
+    with pytest.raises(TreadleError) as caught:
+        sample.support(extent=720720)
+    assert str(caught.value).startswith("sample 'x': ")
+    assert str(caught.value).endswith("accepted: at most 65536: fewer factors, fewer sizes or a lower bound")
 
 
 def test_a_stock_xdsl_opt_reads_verifies_and_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

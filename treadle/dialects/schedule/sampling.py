@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isqrt
 
 from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, FloatAttr, IntegerAttr, IntegerType, StringAttr, f64, i64
 from xdsl.ir import Attribute, SSAValue
@@ -27,6 +28,7 @@ from treadle.dialects.schedule.attributes import Choice, choice_attribute, choic
 from treadle.dialects.schedule.sizes import parse_count
 from treadle.dialects.schedule.supports import Factors, factor_support
 from treadle.dialects.schedule.types import AXIS, PARAM, AxisType, ParamType
+from treadle.errors import TreadleError
 
 
 @irdl_op_definition
@@ -132,7 +134,8 @@ class SampleTileOp(IRDLOperation):
     The list is the same for all factors, or one for each. The product counts what stands `beside`, too, and is a
     multiple of `step`. `divisors of` adds those of an axis's extent to each list. The factors are those of several axes
     at one level, or of one axis at several levels (MetaSchedule's Sample-Tile). Rejected: bounds that no product lies
-    in, factors below 1, an empty list, a number of lists that is not that of the factors, `taken` out of the support.
+    in, factors below 1, an empty list, a number of lists that is not that of the factors, `taken` out of the support,
+    more lists of factors than can be enumerated.
     """
 
     name = "schedule.sample_tile"
@@ -187,12 +190,15 @@ class SampleTileOp(IRDLOperation):
 
     def support(self, extent: int = 1, beside: int = 1) -> tuple[Factors, ...]:
         """Every list of factors, the last one changing fastest; `extent` of the axis whose divisors are added, and
-        `beside`, the product of what stands beside."""
+        `beside`, the product of what stands beside. TreadleError where they are too many to be enumerated."""
         least, most, step = (number.value.data for number in (self.least, self.most, self.step))
         added = _divisors(extent) if self.axis is not None else ()
         sizes = [tuple(sorted({*each, *added})) for each in self.lists]
         each_factor = tuple(sizes * len(self.params) if len(sizes) == 1 else sizes)
-        return factor_support(each_factor, least, most, step, beside)
+        try:
+            return factor_support(each_factor, least, most, step, beside)
+        except TreadleError as error:
+            raise TreadleError(error.message, f"sample {self.label.data!r}", error.accepted) from error
 
     def verify_(self) -> None:
         where, step = f"sample {self.label.data!r}", self.step.value.data
@@ -210,9 +216,13 @@ class SampleTileOp(IRDLOperation):
             raise VerifyException(f"{where} takes {len(self.decision)} factors of {len(self.params)}")
         if self.axis is not None or self.beside:
             return  # what they stand for is known when the program is replayed
-        if not self.support():
+        try:
+            support = self.support()
+        except TreadleError as error:
+            raise VerifyException(str(error)) from error
+        if not support:
             raise VerifyException(f"{where} has no factors whose product is within its bounds")
-        if self.decision is not None and self.decision not in self.support():
+        if self.decision is not None and self.decision not in support:
             raise VerifyException(f"{where} takes {choice_text(self.decision)}, which is out of its support")
 
     def print(self, printer: Printer) -> None:
@@ -273,7 +283,8 @@ def parse_choice(parser: Parser) -> Choice:
 
 
 def _divisors(extent: int) -> list[int]:
-    return [d for d in range(1, extent + 1) if extent % d == 0]
+    """Both of each pair whose product is the extent."""
+    return [d for low in range(1, isqrt(extent) + 1) if extent % low == 0 for d in (low, extent // low)]
 
 
 __all__ = ["SampleOp", "SampleTileOp", "parse_choice"]
