@@ -17,7 +17,7 @@ from treadle.tuning.workers import Workers
 LOWERED = 48
 """Candidates that are lowered for one proposal, at 50 ms each: two to three seconds of one core."""
 _KEPT = 8192
-"""Works of nests that are kept; counting one again takes 0.1 ms."""
+"""Works of nests that are kept; counting one again takes about a millisecond."""
 
 
 class Predictions:
@@ -76,7 +76,8 @@ class Predictions:
         return sum(isinstance(each, str) for each in self._lowered.values())
 
     def _value(self, candidate: Candidate) -> Work | None:
-        """The work that a candidate's value says; None for templates, and for nests that only the kernel tells of."""
+        """The work that a candidate's value says; None for templates, and for nests that only the kernel tells of:
+        those with a reduction in lanes of vectors."""
         found = self._counted.get(candidate)
         if found is not None or self._task.search.by_name[candidate.program].template is not None:
             return found

@@ -126,5 +126,5 @@ def test_a_reduction_in_blocks_is_not_counted() -> None:
     i, k = Axis(0, (8,), False), Axis(1, (64,), True)
     groups = Group("block", (Level(i, 8, 1), Level(k, 4, 16))), Group("loop", (Level(k, 16, 1),))
     nest = Nest(workload_of(anchor_of(fused)), groups)
-    with pytest.raises(TreadleError, match="stages and shared reductions are counted on kernels only"):
+    with pytest.raises(TreadleError, match="shared reductions are counted on kernels only"):
         work_of(nest, group_cost(anchor_of(fused)), CPU)

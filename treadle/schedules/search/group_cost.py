@@ -55,6 +55,20 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Operand:
+    """What one read of the term takes, up to tensors that come from outside of the group.
+
+    step: at a position of the iteration space; its reads are among the term's
+    filled: the same reads, given the indices of the tensor that is read, which may be computed in the group
+    is_f32: the element that the read gives is one that CPUs keep in vectors
+    """
+
+    step: Step
+    filled: tuple[Touched, ...]
+    is_f32: bool
+
+
+@dataclass(frozen=True)
 class GroupCost:
     """A group's anchor with its neighbours, as what each position of its iteration space costs.
 
@@ -63,6 +77,7 @@ class GroupCost:
     fuses: the fold is an addition of products, one operation with the term's last one
     fold: the cost of the fold's operation; element: whatever follows the reduction; result: what is written
     accumulator_bytes: of one
+    operands: the reads of the term and the element, by their numbers among the anchor's
     """
 
     extents: tuple[int, ...]
@@ -73,6 +88,7 @@ class GroupCost:
     accumulator_bytes: int
     element: Step
     result: Touched
+    operands: Mapping[int, Operand]
     _along: dict[tuple[int, Axis], Digits] = field(default_factory=dict[tuple[int, Axis], Digits], compare=False)
 
     def along(self, touched: Touched, axis: Axis) -> Digits:
@@ -109,7 +125,8 @@ def group_cost(anchor: Anchor) -> GroupCost:
     element = Step(element.reads, element.arithmetic + converts)
     element, result = reader.consumers(anchor, compute, element)
     width = byte_width(accumulator(reduce.result.type if reduce is not None else compute.type.get_element_type()))
-    found = GroupCost(tuple(extents), len(compute.shape), term, fuses, fold, width, element, result)
+    operands = {n: reader.operand(at) for n, at in enumerate(compute.reads()) if reader.is_known(at)}
+    found = GroupCost(tuple(extents), len(compute.shape), term, fuses, fold, width, element, result, operands)
     if compute is not anchor:
         compute.erase()
     return found
@@ -125,6 +142,7 @@ class _Reader:
 
     def __init__(self, extents: Mapping[BlockArgument, int], group: Operation | None):
         self._extents, self._group = extents, group
+        self._steps: dict[AtOp, Step] = {}
 
     def step(self, value: SSAValue, accesses: DefinitionAccesses, without: ReduceOp | None) -> Step:
         """What computing a value takes, up to tensors that come from outside of the group; `without`: is known."""
@@ -137,7 +155,7 @@ class _Reader:
             seen.add(value)
             arithmetic += op_cost(op)
             if isinstance(op, AtOp):
-                inner = self._read(op, accesses)
+                inner = self._steps[op] = self._read(op, accesses)
                 reads += inner.reads
                 arithmetic += inner.arithmetic
                 todo += [v for v in (op.predicate, op.otherwise) if v is not None]
@@ -145,10 +163,39 @@ class _Reader:
                 todo += op.operands
         return Step(tuple(reads), arithmetic)
 
+    def is_known(self, at: AtOp) -> bool:
+        """Whether a step had a read."""
+        return at in self._steps
+
+    def operand(self, at: AtOp) -> Operand:
+        """A read that a step had."""
+        assert isinstance(at.source.type, TensorType)
+        is_f32 = at.source.type.get_element_type() == f32
+        return Operand(self._steps[at], self._filled(at, at.source.type), is_f32)
+
+    def _filled(self, at: AtOp, type: TensorType) -> tuple[Touched, ...]:
+        """The reads behind a tensor, given its own indices."""
+        producer, shape = self._producer(at), type.get_shape()
+        if producer is not None:
+            own = dict(zip(producer.body.block.args, producer.shape, strict=True))
+            last = _yielded(producer.body.block.last_op)
+            return _Reader(own, self._group).step(last, DefinitionAccesses(producer), None).reads
+        (touched,) = self._steps[at].reads
+        rows = [prod(shape[n + 1 :]) * touched.bytes for n in range(len(shape))]
+        digits = tuple(((float(extent), row),) for extent, row in zip(shape, rows, strict=True))
+        return (Touched(touched.buffer, touched.bytes, digits, touched.is_f32),)
+
+    def _producer(self, at: AtOp) -> ComputeOp | None:
+        """What computes the tensor of a read in the group."""
+        owner = at.source.owner
+        if not isinstance(owner, ComputeOp) or self._group is None:
+            return None
+        return owner if owner.parent_op() is self._group else None
+
     def _read(self, at: AtOp, accesses: DefinitionAccesses) -> Step:
         """One read, or the computation of what it reads where the group computes it."""
-        producer = at.source.owner
-        if isinstance(producer, ComputeOp) and self._group is not None and producer.parent_op() is self._group:
+        producer = self._producer(at)
+        if producer is not None:
             known: dict[SSAValue, Expr] = {}
             known |= zip(producer.body.block.args, map(accesses.index, at.indices), strict=True)
             inner = DefinitionAccesses(producer, known)
@@ -204,4 +251,4 @@ def _permuted(user: ComputeOp, read: SSAValue, place: Sequence[Expr]) -> dict[SS
     return known
 
 
-__all__ = ["GroupCost", "Step", "Touched", "group_cost"]
+__all__ = ["GroupCost", "Operand", "Step", "Touched", "group_cost"]

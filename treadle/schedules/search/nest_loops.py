@@ -1,0 +1,199 @@
+"""The loops and the straight code of a nest's finished kernel for a CPU, from the value alone.
+
+They are those that the builder of nests writes and the loop passes leave: single trips are gone, levels are split at
+the digits of the addresses that they move, the level marked `vector` takes whole vectors, short loops are unrolled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, gcd
+
+from treadle.schedules.nest.nest import Nest
+from treadle.schedules.search.group_cost import GroupCost
+from treadle.schedules.search.nest_accesses import (
+    Access,
+    BufferAccess,
+    Code,
+    Key,
+    Loop,
+    TensorAccess,
+    moved,
+    nested,
+    pieces,
+)
+from treadle.schedules.search.nest_stages import staged_reads
+from treadle.schedules.search.work import REGISTER_BYTES
+from treadle.target import Target
+
+_MOST_UNROLLED, _MOST_OF_REGISTERS = 8, 64
+"""Trips of a loop that `loop-unroll` marks, and of one whose variable indexes registers."""
+
+
+def loops_of(nest: Nest, cost: GroupCost, target: Target) -> list[Loop | Code]:
+    """What each block does. TreadleError for stages that only a kernel tells of."""
+    found = _Writer(nest, cost, target).block()
+    _unroll(found)
+    return found
+
+
+class _Writer:
+    """Writes loops outside of the accumulators, and inside of them those that fill stages, reset, fold and store."""
+
+    def __init__(self, nest: Nest, cost: GroupCost, target: Target):
+        self._nest, self._cost, self._target = nest, cost, target
+        self._staged = staged_reads(nest, cost, target)
+        self._last_loop = max(nest.numbers("loop"), default=len(nest.levels))
+        self._result = TensorAccess(cost.result, cost, nest)
+        self._reads = [TensorAccess(each, cost, nest) for each in cost.element.reads]
+        places = {id(read): each.place for each in self._staged.values() for read in each.operand.step.reads}
+        terms = [] if cost.term is None else [TensorAccess(each, cost, nest) for each in cost.term.reads]
+        self._terms = [each for each in terms if id(each.touched) not in places]
+        self._of_stages = [(each, places[id(each.touched)]) for each in terms if id(each.touched) in places]
+        self._sums = self._accumulators()
+
+    def _accumulators(self) -> BufferAccess:
+        nest, size, steps = self._nest, self._cost.accumulator_bytes, dict[Key, int]()
+        elements = 1
+        for n in reversed(nest.tile):
+            steps["level", n] = elements * size
+            elements *= nest.levels[n].trips
+        is_reduced, registers = self._cost.term is not None, self._target.vector_registers * self._target.lanes
+        self._is_spilled = is_reduced and elements * size > REGISTER_BYTES
+        self._is_indexed = is_reduced and elements <= registers
+        return BufferAccess("sums", size, steps)
+
+    def block(self) -> list[Loop | Code]:
+        """All of it."""
+        nest, cost = self._nest, self._cost
+        outer = [n for n in range(nest.first_loop) if nest.roles[n] != "block"]
+        written = [*self._reads, self._result]
+        if cost.term is None:
+            vector = self._vector(outer, written)
+            code = Code(cost.element.arithmetic, self._reads, [self._result], vector)
+            return nested(self._levels(outer, [*self._terms, *written], vector), [code])
+        tile = [*self._reset(), *self._fold(), *self._store(written)]
+        loops = self._levels(outer, [*self._terms, *written], None)
+        return [*self._filled(len(nest.blocks)), *nested(loops, tile)]
+
+    def _reset(self) -> list[Loop | Code]:
+        tile = self._nest.tile
+        vector = self._vector(tile, [])
+        code = Code(stores=[self._sums] if self._is_spilled else [], vector=vector)
+        return nested(self._levels(tile, [], vector, unrolled=True), [code])
+
+    def _store(self, written: Sequence[TensorAccess]) -> list[Loop | Code]:
+        tile, sums = self._nest.tile, [self._sums] if self._is_spilled else []
+        vector = self._vector(tile, written)
+        code = Code(self._cost.element.arithmetic, [*sums, *self._reads], [self._result], vector)
+        return nested(self._levels(tile, written, vector, unrolled=True), [code])
+
+    def _fold(self) -> list[Loop | Code]:
+        nest, first = self._nest, self._nest.first_loop
+        inner = range(first, len(nest.levels))
+        held = all(staged.allows_lanes(len(nest.levels) - 1) for staged in self._staged.values())
+        vector = self._vector(inner, self._terms) if held else None
+        found: list[Loop | Code] = [self._term(vector)]
+        for n in reversed(inner):
+            if nest.roles[n] == "loop":
+                found = [*self._filled(n + 1), *found]
+            found = nested(self._levels([n], self._terms, vector), found)
+        return found
+
+    def _term(self, vector: Loop | None) -> Code:
+        """One term for one accumulator."""
+        cost, sums = self._cost, [self._sums] if self._is_spilled else []
+        assert cost.term is not None
+        # Vectors are chosen from by masks of lanes, which `op_cost` has for free.
+        selects = 0.0 if vector else cost.fold
+        selects = selects if self._is_masked() else -1.0 if cost.fuses else 0.0
+        staged = sum(each.operand.step.arithmetic for each in self._staged.values())
+        held: list[Access] = [each.held for each in self._staged.values() if each.is_in_memory]
+        own = None if self._is_spilled else self._sums
+        loads = [*self._terms, *held, *sums]
+        return Code(cost.term.arithmetic - staged + cost.fold + selects, loads, sums, vector, own)
+
+    def _is_masked(self) -> bool:
+        """Whether terms beyond the end of the reduction are replaced: not where all factors are 0 there."""
+        nest, workload = self._nest, self._nest.workload
+        terms = [n for n, read in enumerate(workload.reads) if read.is_term]
+        for axis in nest.axes:
+            padded = workload.is_product and all(
+                n in self._staged and workload.reads[n].ends_with(axis.first, axis.shape[0]) for n in terms
+            )
+            if axis.is_reduction and nest.overhangs(axis) and not padded:
+                return True
+        return False
+
+    def _filled(self, place: int) -> list[Loop | Code]:
+        """The copies to stages at a place."""
+        return [each for staged in self._staged.values() if staged.place == place for each in staged.filling()]
+
+    def _levels(
+        self, numbers: Sequence[int], split: Sequence[TensorAccess], vector: Loop | None, *, unrolled: bool = False
+    ) -> list[Loop]:
+        """The loops over some levels: split at the digits of some tensors, and of those that are copied further
+        inside."""
+        found: list[Loop] = []
+        for n in numbers:
+            level, key = self._nest.levels[n], ("level", n)
+            if level.trips == 1:
+                continue
+            if vector is not None and key == vector.key:
+                lanes = vector.trips
+                loops = [Loop(key, ceil(level.trips / lanes), level.stride * lanes, lanes)]
+            elif level.vector:
+                loops = [Loop(key, level.trips, level.stride)]
+            else:
+                inside = [] if unrolled else [tensor for tensor, place in self._of_stages if n < place]
+                digits = [tensor.along(level.axis) for tensor in (*split, *inside)]
+                loops = pieces(key, level.trips, level.stride, digits)
+            for loop in loops:
+                loop.is_written = unrolled or level.unroll or (self._cost.term is not None and n > self._last_loop)
+                loop.indexes = self._indexes(n)
+            found += [loop for loop in loops if loop.trips > 1]
+        return found
+
+    def _indexes(self, number: int) -> bool:
+        """Whether a level moves the place of accumulators or of a stage that are in registers."""
+        of_sums = self._is_indexed and ("level", number) in self._sums.steps
+        return of_sums or any(staged.is_indexed_by(number) for staged in self._staged.values())
+
+    def _vector(self, numbers: Sequence[int], tensors: Sequence[TensorAccess]) -> Loop | None:
+        """One iteration a lane, where vectors run along the last level."""
+        last = len(self._nest.levels) - 1
+        level = self._nest.levels[last]
+        if last not in numbers or not level.vector or level.trips == 1:
+            return None
+        if not all(self._allows_lanes(tensor) for tensor in tensors):
+            return None
+        return Loop(("level", last), self._target.lanes, level.stride)
+
+    def _allows_lanes(self, tensor: TensorAccess) -> bool:
+        """Whether what lanes along the last level access is a vector, strided, or the same for all."""
+        lanes, level = self._target.lanes, self._nest.levels[-1]
+        covered = self._nest.covered(level.axis)
+        # Vectors begin at multiples of `begin`; if lanes may carry into a higher digit, addresses are not affine.
+        begin = lanes if level.trips == covered else gcd(level.trips, lanes) if level.trips > lanes else level.trips
+        weight, digits = 1, tensor.along(level.axis)
+        for size, _ in digits[:-1]:
+            weight *= int(size)
+            if gcd(begin, weight) < lanes and (level.trips < covered or weight < lanes):
+                return False
+        step = moved(digits, level.stride, lanes)
+        is_moved = bool(step and step[0][1])
+        return tensor.touched.is_f32 if is_moved else tensor is not self._result
+
+
+def _unroll(inside: Sequence[Loop | Code]) -> None:
+    """Which loops are unrolled."""
+    for loop in inside:
+        if not isinstance(loop, Loop):
+            continue
+        _unroll(loop.inside)
+        is_innermost = not any(isinstance(each, Loop) for each in loop.inside)
+        most = _MOST_OF_REGISTERS if loop.indexes else _MOST_UNROLLED if is_innermost else 0
+        loop.is_unrolled = loop.is_written or loop.trips <= most
+
+
+__all__ = ["loops_of"]
