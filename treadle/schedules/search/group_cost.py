@@ -89,11 +89,13 @@ class GroupCost:
     element: Step
     result: Touched
     operands: Mapping[int, Operand]
-    _along: dict[tuple[int, Axis], Digits] = field(default_factory=dict[tuple[int, Axis], Digits], compare=False)
+    _along: dict[tuple[int, int, int], Digits] = field(
+        default_factory=dict[tuple[int, int, int], Digits], compare=False
+    )
 
     def along(self, touched: Touched, axis: Axis) -> Digits:
         """`touched.along(axis)`, computed once."""
-        key = id(touched), axis
+        key = id(touched), axis.first, len(axis.shape)
         found = self._along.get(key)
         if found is None:
             found = self._along[key] = touched.along(axis)

@@ -117,11 +117,9 @@ class _Writer:
         """Whether terms beyond the end of the reduction are replaced: not where all factors are 0 there."""
         nest, workload = self._nest, self._nest.workload
         terms = [n for n, read in enumerate(workload.reads) if read.is_term]
-        for axis in nest.axes:
-            padded = workload.is_product and all(
-                n in self._staged and workload.reads[n].ends_with(axis.first, axis.shape[0]) for n in terms
-            )
-            if axis.is_reduction and nest.overhangs(axis) and not padded:
+        is_staged = workload.is_product and all(n in self._staged for n in terms)
+        for axis in [axis for axis in nest.axes if axis.is_reduction and nest.overhangs(axis)]:
+            if not is_staged or not all(workload.reads[n].ends_with(axis.first, axis.shape[0]) for n in terms):
                 return True
         return False
 
