@@ -129,6 +129,7 @@ class Tuner:
         self._room = Room(database.folder)
         self._hardware = workers.machine.hardware
         self._start = time.monotonic()
+        self._round_seconds = 0.0  # that the last one took: the next one is not begun unless they are left
 
     def run(self) -> list[Group]:
         """Searches until the time is up or all candidates were tried. Each result is written to the database at once.
@@ -144,7 +145,7 @@ class Tuner:
             for group in self.groups:
                 if self._left() > 0 and group.default_seconds is None:
                     self._first(group)
-            while self._left() > 0 and self._more_trials():
+            while self._left() > self._round_seconds and self._more_trials():
                 group = max(self.groups, key=lambda each: each.expected_gain)
                 if group.expected_gain <= 0:
                     break
@@ -196,6 +197,7 @@ class Tuner:
         known: the first trials of the round, if a killed search has recorded them and not the rest
         """
         self._show(self.groups, group)
+        begin = time.monotonic()
         assert group.best is not None
         proposed = group.search.propose(MEASURED)
         group.is_exhausted = not proposed
@@ -215,6 +217,7 @@ class Tuner:
         self._absorb(group, [*known, *trials])
         if group.best is not before and group.gains[-1] > _LEAST_GAIN:
             self._keep(group)
+        self._round_seconds = time.monotonic() - begin
         self._show(self.groups, group)
 
     def _absorb_default(self, group: Group, trial: Trial) -> None:

@@ -82,6 +82,20 @@ TREADLE_INLINE float treadle_minf(float a, float b) { return ((a < b) | (a != a)
 #define TREADLE_IOTA_4 {0, 1, 2, 3}
 #define TREADLE_IOTA_8 {0, 1, 2, 3, 4, 5, 6, 7}
 #define TREADLE_IOTA_16 {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
+/* Shuffles of two vectors: those that make every second element of the first and, from its second one, of the other; of
+ * both; and the lanes of a mask, each before one of zeros. */
+#define TREADLE_SECOND_4 0, 2, 5, 7
+#define TREADLE_SECOND_8 0, 2, 4, 6, 9, 11, 13, 15
+#define TREADLE_SECOND_16 0, 2, 4, 6, 8, 10, 12, 14, 17, 19, 21, 23, 25, 27, 29, 31
+#define TREADLE_EVEN_4 0, 2, 4, 6
+#define TREADLE_EVEN_8 0, 2, 4, 6, 8, 10, 12, 14
+#define TREADLE_EVEN_16 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
+#define TREADLE_SPREAD_LOW_4 0, 4, 1, 5
+#define TREADLE_SPREAD_HIGH_4 2, 6, 3, 7
+#define TREADLE_SPREAD_LOW_8 0, 8, 1, 9, 2, 10, 3, 11
+#define TREADLE_SPREAD_HIGH_8 4, 12, 5, 13, 6, 14, 7, 15
+#define TREADLE_SPREAD_LOW_16 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define TREADLE_SPREAD_HIGH_16 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
 #define TREADLE_LOAD_LANES(lanes) for (int l = 0; l < lanes; l++) if (on[l]) rest[l] = p[l]; return rest;
 #define TREADLE_STORE_LANES(lanes) for (int l = 0; l < lanes; l++) if (on[l]) p[l] = x[l];
 #define TREADLE_LOAD_WHERE_4 TREADLE_LOAD_LANES(4)
@@ -152,9 +166,25 @@ TREADLE_INLINE float treadle_minf(float a, float b) { return ((a < b) | (a != a)
     TREADLE_INLINE void treadle_store_where_v##lanes##f(float *p, v##lanes##f x, v##lanes##i on) {   \
         TREADLE_STORE_WHERE_##lanes                                                                  \
     }                                                                                                \
+    /* Every second element, of which the last one read is p[2 * lanes - 2]. */                       \
+    TREADLE_INLINE v##lanes##f treadle_load_second_v##lanes##f(const float *p) {                     \
+        const v##lanes##f a = treadle_load_v##lanes##f(p), b = treadle_load_v##lanes##f(p + lanes - 1); \
+        return __builtin_shufflevector(a, b, TREADLE_SECOND_##lanes);                                \
+    }                                                                                                \
+    TREADLE_INLINE v##lanes##f treadle_load_second_where_v##lanes##f(                                \
+        const float *p, v##lanes##i on, v##lanes##f rest) {                                          \
+        const v##lanes##f none = {0};                                                                \
+        const v##lanes##i off = {0};                                                                 \
+        const v##lanes##i on_a = __builtin_shufflevector(on, off, TREADLE_SPREAD_LOW_##lanes);       \
+        const v##lanes##i on_b = __builtin_shufflevector(on, off, TREADLE_SPREAD_HIGH_##lanes);      \
+        const v##lanes##f a = treadle_load_where_v##lanes##f(p, on_a, none);                         \
+        const v##lanes##f b = treadle_load_where_v##lanes##f(p + lanes, on_b, none);                 \
+        return treadle_select_v##lanes##f(on, __builtin_shufflevector(a, b, TREADLE_EVEN_##lanes), rest); \
+    }                                                                                                \
     /* Elements `stride` apart. */                                                                   \
     TREADLE_INLINE v##lanes##f treadle_load_strided_v##lanes##f(const float *p, long stride) {       \
         v##lanes##f x;                                                                               \
+        if (__builtin_constant_p(stride) && stride == 2) return treadle_load_second_v##lanes##f(p);  \
         for (int l = 0; l < lanes; l++) x[l] = p[l * stride];                                        \
         return x;                                                                                    \
     }                                                                                                \
@@ -168,6 +198,8 @@ TREADLE_INLINE float treadle_minf(float a, float b) { return ((a < b) | (a != a)
     }                                                                                                \
     TREADLE_INLINE v##lanes##f treadle_load_strided_where_v##lanes##f(                               \
         const float *p, long stride, v##lanes##i on, v##lanes##f rest) {                             \
+        if (__builtin_constant_p(stride) && stride == 2)                                             \
+            return treadle_load_second_where_v##lanes##f(p, on, rest);                               \
         for (int l = 0; l < lanes; l++) if (on[l]) rest[l] = p[l * stride];                          \
         return rest;                                                                                 \
     }                                                                                                \
