@@ -6,7 +6,6 @@ types. The ones among them that are known not to work are listed with the error 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 from typing import Any
@@ -15,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, numpy_helper
 from onnx.backend.test.case.test_case import TestCase
-from onnx.backend.test.loader import load_model_tests
 
 from tests.frontends.onnx.backend import with_compile_time_inputs
+from tests.frontends.onnx.shared_cases import node_cases
 from tests.helpers.limits import assert_within, module_limits
 from treadle.frontends.onnx import import_model, supported_operators
 from treadle.frontends.onnx.tensor_data import DTYPES
@@ -60,13 +59,6 @@ UNSUPPORTED: dict[str, Sequence[str]] = {
     "keep_aspect_ratio_policy": ("test_resize_*_not_larger", "test_resize_*_not_smaller"),
 }
 """Cases by what their error says; names as shell patterns, the last reason that fits a name counts."""
-
-
-def _load() -> list[TestCase]:
-    # The suite computes its own expectations, some of them with overflows.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return load_model_tests(kind="node")
 
 
 def _element_types(model: ModelProto) -> set[int | None]:
@@ -123,7 +115,7 @@ def assert_expected(
         assert_within(wanted, limited, wanted.dtype, f"what ONNX expects of {case.name}")
 
 
-CASES = _load()
+CASES = node_cases(_is_in_scope)
 IN_SCOPE = [case for case in CASES if _is_in_scope(model_of(case))]
 SUPPORTED = [case for case in IN_SCOPE if reason_of(case.name) is None]
 REFUSED = [case for case in IN_SCOPE if reason_of(case.name) is not None]
