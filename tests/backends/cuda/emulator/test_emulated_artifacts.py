@@ -14,6 +14,7 @@ import pytest
 
 import treadle
 from tests.backends.cuda.gpu_graphs import CASES
+from tests.helpers.emulator_cache import cache_with_emulator
 from tests.helpers.graphs import Array, Graph, random
 from tests.helpers.onnx_models import WEIGHTS, linear_model
 from treadle.artifact import Artifact, file_digest
@@ -69,7 +70,7 @@ def without_nvrtc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_the_emulator_needs_no_nvrtc(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("TREADLE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("TREADLE_CACHE_DIR", str(cache_with_emulator(tmp_path / "cache")))
     with pytest.raises(TreadleError, match=r"NVRTC.* is not installed"):
         treadle.compile(model, "sm_80")
     assert main(["run", str(model), "--device", "emulator", "--sanitize"]) == 0

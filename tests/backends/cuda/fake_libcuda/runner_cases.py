@@ -19,6 +19,7 @@ from tests.backends.cuda.conformance.cases import all_kernels
 from tests.backends.cuda.conformance.runners import on_device
 from tests.backends.cuda.fake_libcuda.as_python import emulated
 from tests.backends.cuda.fake_libcuda.setting import ONE, OUTPUT, SIZE, X, fails, image, kernel, launch, opened, program
+from tests.helpers.emulator_cache import cache_with_emulator
 from treadle.backends.cuda import write_artifact
 from treadle.backends.cuda.compiler import Cubin, Unit
 from treadle.backends.cuda.executor import Launch
@@ -59,7 +60,9 @@ def a_program_becomes_a_graph() -> None:
 def the_benchmark_measures_and_writes() -> None:
     """One workload; the cubins are what the fake driver loads, and no other side takes part."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TREADLE_CACHE_DIR", folder)  # no other test may find these artifacts
+        patch.setenv(
+            "TREADLE_CACHE_DIR", str(cache_with_emulator(Path(folder)))
+        )  # no other test may find these artifacts
         patch.setattr(write_artifact, "compile_cubins", _emulated)
         options = ["--rounds", "3", "--batch-ms", "1", "--peers", "treadle", "ONNX Runtime", "--output", folder]
         assert gpu_bench(["--workloads", "matmul_128", *options]) == 0
