@@ -40,10 +40,17 @@ class Case:
     expected: Expected
 
     @classmethod
-    def of(cls, name: str, folder: Path, precision: Precision = "f32") -> Case:
-        """The model of that name. The weights of a light model are constant: it gets random ones, in a file in
-        `folder`, so that an output that ignores where each weight belongs is noticed."""
-        model = require_model(name)
+    def of(
+        cls,
+        name: str,
+        folder: Path,
+        precision: Precision = "f32",
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> Case:
+        """The model of that name, perhaps with other shapes of inputs than the catalog's. The weights of a light model
+        are constant: it gets random ones, in a file in `folder`, so that an output that ignores where each weight
+        belongs is noticed."""
+        model = require_model(name).with_shapes(shapes or {})
         path = model.path()
         if name.startswith("light_"):
             path = with_random_weights(path, folder / f"{name}.onnx", seed=1)

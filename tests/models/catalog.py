@@ -7,7 +7,7 @@ metadata; the packages themselves are never imported, since their own dependenci
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
@@ -124,6 +124,11 @@ class CatalogModel:
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
         """The fixed shape of each input; several of the files leave theirs dynamic."""
         return {name: spec.shape for name, spec in self.inputs.items()}
+
+    def with_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> CatalogModel:
+        """The model with other shapes of some inputs."""
+        inputs = {name: replace(spec, shape=shapes.get(name, spec.shape)) for name, spec in self.inputs.items()}
+        return replace(self, inputs=inputs)
 
     def path(self) -> Path:
         """The model's file, or `ModelMissing`."""

@@ -23,7 +23,10 @@ from tests.models.catalog import MODELS, require_model
 from treadle.environment import Environment
 
 QUICK = "ppocr_cls"
-"""The model whose kernels every run mutates, one of those mutated alike; all of every model takes minutes."""
+"""The model whose kernels every run mutates, some of those mutated differently; all of every model takes minutes."""
+
+STEP = 4
+"""Of those every fourth: convolution, product, reduction and slices take part, in 20 s of a core instead of 65 s."""
 
 EXAMINED = (
     "ppocrv4_rec", "ppocrv4_det", "ppocr_cls", "ddddocr_det", "minilm", "light_bvlc_alexnet", "light_resnet50",
@@ -60,10 +63,11 @@ def staged(emulator_environment: Environment) -> list[Examined]:
 def examined(
     staged: list[Examined], emulator_environment: Environment, tmp_path_factory: pytest.TempPathFactory
 ) -> list[Examined]:
-    """Mutants of kernels of all templates."""
+    """Mutants of kernels of all families."""
     folder = tmp_path_factory.mktemp("models")
     found = _kernels(QUICK, folder)
-    return [*staged, *examine_all(distinct(found, lambda kernel: pattern(kernel.text)), emulator_environment)]
+    chosen = distinct(found, lambda kernel: pattern(kernel.text))[::STEP]
+    return [*staged, *examine_all(chosen, emulator_environment)]
 
 
 def test_nothing_is_found_in_the_kernels_themselves(examined: list[Examined]) -> None:
