@@ -36,17 +36,12 @@ Array = NDArray[Any]
 NESTS = [name for name in OPERATORS if name != "SFM"]
 """Softmax has two reductions: templates schedule it."""
 START, MORE = 1, 3
-"""The number of the first operator's draft; drafts that slow tests compile, beside one of each operator."""
+"""The number of the first operator's draft; drafts that slow tests compile, beside one of each quick operator."""
 NAMES = [f"{name} {number + more}" for number, name in enumerate(OPERATORS, START) for more in range(1 + MORE)]
-FAST = NAMES[:: 1 + MORE]
-DRAWN = [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in NAMES]
-
-
 QUICK = ("C2D", "DEP", "GRP", "T2D", "TBG", "NRM", "SFM")
 """Of the others the anchors are products as well."""
-EMULATED = [
-    pytest.param(name, marks=() if name in FAST and name.split()[0] in QUICK else pytest.mark.slow) for name in NAMES
-]
+FIRST = [name for name in NAMES[:: 1 + MORE] if name.split()[0] in QUICK]
+DRAWN = [pytest.param(name, marks=() if name in FIRST else pytest.mark.slow) for name in NAMES]
 SIZED = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in OPERATORS]
 
 
@@ -76,7 +71,7 @@ def maker(name: str, target: Target) -> Callable[[], ModuleOp]:
 @pytest.fixture(scope="module")
 def compiled() -> ProgramBatch[PrintedProgram, CompiledProgram]:
     backend = Backend(partial(print_program, after="schedule"), compile_programs)
-    return ProgramBatch({name: maker(name, CPU) for name in FAST + NAMES}, backend, len(FAST))
+    return ProgramBatch({name: maker(name, CPU) for name in FIRST + NAMES}, backend, len(FIRST))
 
 
 @pytest.mark.parametrize("name", DRAWN)
@@ -89,11 +84,10 @@ def test_compiled(compiled: ProgramBatch[PrintedProgram, CompiledProgram], name:
 @pytest.fixture(scope="module")
 def emulated() -> ProgramBatch[PrintedKernels, EmulatedProgram]:
     backend = Backend(partial(emulated_batch.print_program, after="schedule"), emulated_batch.compile_programs)
-    first = [name for name in FAST if name.split()[0] in QUICK]
-    return ProgramBatch({name: maker(name, GPU) for name in first + NAMES}, backend, len(first))
+    return ProgramBatch({name: maker(name, GPU) for name in FIRST + NAMES}, backend, len(FIRST))
 
 
-@pytest.mark.parametrize("name", EMULATED)
+@pytest.mark.parametrize("name", DRAWN)
 def test_emulated(emulated: ProgramBatch[PrintedKernels, EmulatedProgram], name: str) -> None:
     """As CUDA, with every check of the emulator."""
     operator = OPERATORS[name.split()[0]]
