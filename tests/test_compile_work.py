@@ -11,6 +11,7 @@ import pytest
 
 import treadle
 from benchmarks.growing_models import GROWING
+from tests.helpers.sampling import every
 from treadle.backends.c.printer import print_kernels
 from treadle.compile_request import CompileRequest, lowered_module
 from treadle.passes.graph import definition_size
@@ -39,7 +40,9 @@ def calls(name: str, nodes: int, target: str, folder: Path) -> int:
     return sum(entry.callcount for entry in profile.getstats())
 
 
-@pytest.mark.parametrize(("name", "target"), [*((name, "cpu") for name in GROWING), ("blocks", "sm_80")])
+@pytest.mark.parametrize(
+    ("name", "target"), [*every(2, [(name, "cpu") for name in GROWING], names=2), ("blocks", "sm_80")]
+)
 def test_work_grows_with_the_number_of_nodes(
     name: str, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
