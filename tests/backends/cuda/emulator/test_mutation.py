@@ -26,7 +26,7 @@ QUICK = "ppocr_cls"
 """The model whose kernels every run mutates, some of those mutated differently; all of every model takes minutes."""
 
 STEP = 4
-"""Of those every fourth: convolution, product, reduction and slices take part, in 20 s of a core instead of 65 s."""
+"""Of those every fourth: convolution, product, reduction and slices take part, in 29 s of a core instead of 65 s."""
 
 EXAMINED = (
     "ppocrv4_rec", "ppocrv4_det", "ppocr_cls", "ddddocr_det", "minilm", "light_bvlc_alexnet", "light_resnet50",
