@@ -32,6 +32,11 @@ ANOTHER_SEED = "19"
 """Of string hashes; this process's own is random."""
 
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in NAMES if name != "ppocr_cls"]
+PAIRS = [
+    pytest.param(*pair, marks=pytest.mark.slow if pair[0] in ("kernels", "plan") else ())
+    for pair in itertools.pairwise(STAGE_NAMES)
+]
+"""Behind kernels a model's text is the longest, and what resumes at `schedule` passes there, too."""
 TO_THE_END = [
     pytest.param(name, stage, marks=() if (name, stage) == ("ppocr_cls", "schedule") else pytest.mark.slow)
     for name in NAMES
@@ -104,7 +109,7 @@ def resume(road: Road, stage: str, target: str, wanted: list[str], folder: Path)
     return resumed.read_bytes()
 
 
-@pytest.mark.parametrize(("stage", "following"), list(itertools.pairwise(STAGE_NAMES)))
+@pytest.mark.parametrize(("stage", "following"), PAIRS)
 @pytest.mark.parametrize("target", ONE)
 @pytest.mark.parametrize("name", ["ppocr_cls", *SLOW])
 def test_a_stage_saved_as_text_becomes_the_next(
