@@ -13,7 +13,7 @@ from tests.helpers.graphs import Graph
 from tests.schedules.nest.random_nests import CASES, scheduled
 from tests.schedules.nest.test_nest import program
 from treadle.compiler import lower
-from treadle.dialects.graph import BinaryOp, FusedOp, MatmulOp, ReductionOp, TransposeOp, UnaryOp
+from treadle.dialects.graph import BinaryOp, FusedOp, MatmulOp, ReductionOp, ReshapeOp, TransposeOp, UnaryOp
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import ProgramOp
@@ -128,3 +128,13 @@ def test_a_reduction_in_blocks_is_not_counted() -> None:
     nest = Nest(workload_of(anchor_of(fused)), groups)
     with pytest.raises(TreadleError, match="shared reductions are counted on kernels only"):
         work_of(nest, group_cost(anchor_of(fused)), CPU)
+
+
+def test_neighbours_that_reshape_are_counted() -> None:
+    """An epilogue behind a change of shape, which is read by another one: each is computed once."""
+    graph = Graph(*(np.zeros(shape, np.float32) for shape in ((8, 64), (64, 96), (96, 2, 4))))
+    product = graph.add(MatmulOp(graph[0], graph[1]))
+    image = graph.add(ReshapeOp(graph.add(TransposeOp(product, [1, 0])), [96, 2, 4]))
+    shifted = graph.add(UnaryOp("relu", graph.add(BinaryOp("add", image, graph[2]))))
+    found, counted, *_ = both(tiled(graph, graph.add(TransposeOp(shifted, [1, 2, 0]))))
+    assert parts(found) == parts(counted)

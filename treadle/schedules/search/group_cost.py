@@ -13,6 +13,8 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp, YieldOp
 from treadle.dialects.graph.dtypes import accumulator, byte_width, is_float
 from treadle.index.expr import Expr, const
+from treadle.index.mixed_radix import DigitSum, as_permutation, index_digits, inverted
+from treadle.index.mixed_radix import digits_of as digit_sum
 from treadle.schedules.access_analysis import DefinitionAccesses
 from treadle.schedules.digits import Digits, digits_of
 from treadle.schedules.nest.nest import Axis
@@ -145,6 +147,8 @@ class _Reader:
     def __init__(self, extents: Mapping[BlockArgument, int], group: Operation | None):
         self._extents, self._group = extents, group
         self._steps: dict[AtOp, Step] = {}
+        self._given: set[SSAValue] = set()
+        """What is at hand where consumers use it, so that it is not computed again."""
 
     def step(self, value: SSAValue, accesses: DefinitionAccesses, without: ReduceOp | None) -> Step:
         """What computing a value takes, up to tensors that come from outside of the group; `without`: is known."""
@@ -190,7 +194,7 @@ class _Reader:
     def _producer(self, at: AtOp) -> ComputeOp | None:
         """What computes the tensor of a read in the group."""
         owner = at.source.owner
-        if not isinstance(owner, ComputeOp) or self._group is None:
+        if not isinstance(owner, ComputeOp) or self._group is None or at.source in self._given:
             return None
         return owner if owner.parent_op() is self._group else None
 
@@ -215,14 +219,15 @@ class _Reader:
     def consumers(self, anchor: Anchor, compute: ComputeOp, element: Step) -> tuple[Step, Touched]:
         """The element's step with those of the operators that use it in the group, and what is written at the end.
 
-        A consumer with permuted indices is read in the anchor's; of one that reshapes, elements keep their order.
+        The indices of a consumer are those that the inverse of its index map gives for the anchor's.
         """
         result, own = anchor.result, DefinitionAccesses(compute)
         place = [own.index(arg) for arg in compute.body.block.args]
         while (user := self._consumer(result)) is not None:
-            known = _permuted(user, result, place)
+            known = _inverse(user, result, place)
             if known is None:
                 break
+            self._given.add(result)
             step = self.step(_yielded(user.body.block.last_op), DefinitionAccesses(user, known), None)
             reads = tuple(each for each in step.reads if each.buffer is not result)
             element = Step((*element.reads, *reads), element.arithmetic + step.arithmetic)
@@ -240,17 +245,17 @@ class _Reader:
         return found if found is not None and found.parent_op() is self._group else None
 
 
-def _permuted(user: ComputeOp, read: SSAValue, place: Sequence[Expr]) -> dict[SSAValue, Expr] | None:
-    """An operator's indices, given those at which it reads a tensor; None where it does not only permute them."""
+def _inverse(user: ComputeOp, read: SSAValue, place: Sequence[Expr]) -> dict[SSAValue, Expr] | None:
+    """An operator's indices, given those at which it reads a tensor; None where that is no one-to-one map."""
+    assert isinstance(read.type, TensorType)
     at = next(each for each in user.reads() if each.source is read)
-    accesses = DefinitionAccesses(user)
-    known: dict[SSAValue, Expr] = {}
-    for arg, extent in zip(user.body.block.args, user.shape, strict=True):
-        found = [n for n, index in enumerate(at.indices) if accesses.index(index) == accesses.index(arg)]
-        if extent > 1 and len(found) != 1:
-            return None
-        known[arg] = place[found[0]] if extent > 1 else const(0)
-    return known
+    arguments, shape = user.body.block.args, user.shape
+    variables: dict[Hashable, DigitSum] = dict(zip(arguments, index_digits(shape), strict=True))
+    position = digit_sum(DefinitionAccesses(user).position(at), variables)
+    permuted = None if position is None else as_permutation(position, prod(shape))
+    if permuted is None or prod(shape) != prod(read.type.get_shape()):
+        return None
+    return dict(zip(arguments, inverted(permuted, shape, place, read.type.get_shape()), strict=True))
 
 
 __all__ = ["GroupCost", "Operand", "Step", "Touched", "group_cost"]
