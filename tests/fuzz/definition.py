@@ -160,7 +160,7 @@ class _Run:
             for name, array in zip(node.output, results, strict=True):
                 outputs[name] = env[name] = self._stored(array, name, node.op_type)
                 if self.noise is not None and node.op_type == "Mul":
-                    env[name] = self._unrounded(env[name], name, operands)
+                    env[name] = _unrounded(env[name], operands, self.types[name], self.noise)
                 if self.noise is not None and node.op_type in LARGEST:
                     outputs[name] = env[name] = self._any_phase(env[name], node, env[node.input[0]])
         return {**env, **outputs}
@@ -195,15 +195,6 @@ class _Run:
         if operator in ("Cast", "CastLike"):
             return narrow.astype(np.float64)
         return np.where(np.isinf(narrow), narrow.astype(np.float64), wide)
-
-    def _unrounded(self, product: Array, name: str, factors: Sequence[Array | None]) -> Array:
-        """A product as its readers see it: where a fused multiply-add does not round it, it is not infinite."""
-        if self.types[name].kind != "f":
-            return product
-        a, b = (np.isfinite(factor) for factor in factors if factor is not None)
-        too_large = np.isinf(product) & a & b
-        largest = np.copysign(float(np.finfo(self.types[name]).max), product)
-        return np.where(too_large & (self.noise(product.shape) > 0), largest, product)
 
     def _any_phase(self, values: Array, node: NodeProto, angles: Array) -> Array:
         """The ends of the range among the samples where an angle's error is large: few would show what is possible."""
@@ -256,9 +247,22 @@ class _Noisy(Round):
         wide = np.finfo(np.promote_types(self.dtype, np.float32))
         return self.undecided(self(product), (largest > float(wide.max)) | (least < float(wide.tiny)))
 
+    def term(self, a: Any, b: Any) -> Any:
+        return _unrounded(self(a * b), (a, b), self.dtype, self.noise)
+
     def undecided(self, values: Any, where: Any) -> Any:
         """What stands for values that rounding decides (see `UNDECIDED`) instead of some."""
         return np.where(where, self.noise.undecided(np.shape(values)), values)
+
+
+def _unrounded(product: Array, factors: Sequence[Any], dtype: np.dtype[Any], noise: _Noise) -> Array:
+    """A product as what adds to it sees it: where a fused multiply-add does not round it, it is not infinite."""
+    if dtype.kind != "f":
+        return product
+    a, b = (np.isfinite(factor) for factor in factors)
+    too_large = np.isinf(product) & a & b
+    largest = np.copysign(float(np.finfo(dtype).max), product)
+    return np.where(too_large & (noise(product.shape) > 0), largest, product)
 
 
 def _judged(exact: Array, dtype: np.dtype[Any], samples: Sequence[Array]) -> Expected:

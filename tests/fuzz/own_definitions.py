@@ -41,6 +41,11 @@ class Round:
         """A product; `largest` and `least` are the bounds of its partial products' magnitudes, those of 0 left away."""
         return self(product)
 
+    def term(self, a: Any, b: Any) -> Any:
+        """The product of two numbers to which one is added: a fused multiply-add does not round it, so that it need not
+        be infinite."""
+        return self(a * b)
+
 
 Own = Callable[[int, Attributes, "list[Any]", Round], "Sequence[Any]"]
 
@@ -179,13 +184,13 @@ def _shrink(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Ar
 
 def _hard_swish(_: int, __: Attributes, x: list[Array], r: Round) -> list[Array]:
     t = x[0].dtype.type
-    return [r(x[0] * np.minimum(np.maximum(r(r(x[0] * t(1 / 6)) + t(0.5)), t(0)), t(1)))]
+    return [r(x[0] * np.minimum(np.maximum(r(r.term(x[0], t(1 / 6)) + t(0.5)), t(0)), t(1)))]
 
 
 def _gelu(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
     v, t = x[0], x[0].dtype.type
     if attributes["approximate"] == b"tanh":
-        inner = r(t(np.sqrt(2 / np.pi)) * r(v + r(t(0.044715) * r(r(v * v) * v))))
+        inner = r(t(np.sqrt(2 / np.pi)) * r(v + r.term(t(0.044715), r(r(v * v) * v))))
         return [r(r(t(0.5) * v) * r(t(1) + r(np.tanh(inner))))]
     return [r(r(t(0.5) * v) * r(t(1) + r(_erf(r(v * t(np.sqrt(0.5)))))))]
 

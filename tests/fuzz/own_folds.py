@@ -154,7 +154,7 @@ def _log_softmax(opset: int, attributes: Attributes, x: list[Array], r: Round) -
 def _batch_norm(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
     scale, bias, mean, variance = (v.reshape(-1, *[1] * (x[0].ndim - 2)) for v in x[1:])
     deviation = r(np.sqrt(r(variance + x[0].dtype.type(attributes["epsilon"]))))
-    return [r(r(scale * r(r(x[0] - mean) / deviation)) + bias)]
+    return [r(r.term(scale, r(r(x[0] - mean) / deviation)) + bias)]
 
 
 def _mean_variance(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
@@ -187,14 +187,14 @@ def _instance_norm(_: int, attributes: Attributes, x: list[Array], r: Round) -> 
 
 def _affine(normal: Array, x: list[Array], r: Round) -> list[Array]:
     scale, bias = (v.reshape(-1, *[1] * (normal.ndim - 2)) for v in x[1:])
-    return [r(r(normal * scale) + bias)]
+    return [r(r.term(normal, scale) + bias)]
 
 
 def _layer_norm(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
     axes = tuple(range(attributes["axis"] % x[0].ndim, x[0].ndim))
     normal, average, deviation = _standardised(x[0], axes, attributes["epsilon"], r)
-    scaled = r(normal * x[1])
-    return [scaled if len(x) < 3 else r(scaled + x[2]), average, r(x[0].dtype.type(1) / deviation)]
+    scaled = r(normal * x[1]) if len(x) < 3 else r(r.term(normal, x[1]) + x[2])
+    return [scaled, average, r(x[0].dtype.type(1) / deviation)]
 
 
 def _rms_norm(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
@@ -215,7 +215,7 @@ def _local_norm(_: int, attributes: Attributes, x: list[Array], r: Round) -> lis
     squares = r(x[0] * x[0]).astype(np.float64)
     padded = np.pad(squares, [(0, 0), (before, size - 1 - before), *[(0, 0)] * (x[0].ndim - 2)])
     total = r(sum(padded[:, n : n + x[0].shape[1]] for n in range(size)).astype(x[0].dtype))  # pyright: ignore
-    base = r(t(attributes["bias"]) + r(t(attributes["alpha"]) * r(total / t(size))))
+    base = r(t(attributes["bias"]) + r.term(t(attributes["alpha"]), r(total / t(size))))
     return [r(x[0] / r(np.power(base, t(attributes["beta"]))))]
 
 

@@ -21,7 +21,7 @@ def _gemm(_: int, attributes: Attributes, x: list[Any], r: Round) -> list[Array]
     t = a.dtype.type
     alpha = t(attributes["alpha"])
     result = r(alpha * _products(a, b, r, max(1.0, abs(float(alpha)))))
-    return [result if len(x) < 3 else r(result + r(t(attributes["beta"]) * x[2]))]
+    return [result if len(x) < 3 else r(result + r.term(t(attributes["beta"]), x[2]))]
 
 
 def _products(a: Array, b: Array, r: Round, scale: float = 1.0) -> Any:

@@ -80,6 +80,20 @@ def test_whether_an_overflowing_sum_is_nan_is_undecided_everywhere() -> None:
     assert expected_outputs(draw.case(["t2_0"]))["t2_0"].undecided.all()
 
 
+def test_whether_a_scale_overflows_before_the_bias_is_added_is_undecided() -> None:
+    """A fused multiply-add does not round the product in between."""
+    draw = Draw(0)
+    draw.opset = 21
+    draw.values["x"] = draw.inputs["x"] = np.array([[[-1.0, -1, -1, 1, 1, 3]]])
+    largest = np.finfo(np.float64).max
+    for name, value in (("scale", largest), ("bias", -largest)):
+        draw.values[name] = draw.inputs[name] = np.array([value])
+    draw.node("InstanceNormalization", ["x", "scale", "bias"])
+    expected = expected_outputs(draw.case(["t0_0"]))["t0_0"]
+    # The last one is 1.8 deviations from the mean, the others less than one: their sums are sure.
+    np.testing.assert_array_equal(expected.undecided, [[[False] * 5 + [True]]])
+
+
 def test_a_wrong_element_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     case = _sum_of(np.array([[1, 2, np.nan], [3, 4, np.inf]], np.float32))
     assert not check_case(case).findings
