@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import time
 
 import numpy as np
 import pytest
@@ -89,13 +88,12 @@ def test_a_producer_in_the_group_is_not_in_the_tile() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "size"), [(np.float32, 104), (np.float16, 192)])
-def test_a_space_is_ranked_without_kernels(dtype: Dtype, size: int) -> None:
+def test_a_space_is_ranked_without_kernels(dtype: Dtype, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     (task,) = tasks_of(product(4096, 4096, 4096, dtype), A100)
     names = {task.default.program}
     search = Task(task.search.anchor, A100, tuple(p for p in task.search.programs if p.sym_name.data in names))
-    start = time.process_time()
+    monkeypatch.delattr("treadle.tuning.ranking.lower")
     ranking = ranked_for_gpu(dataclasses.replace(task, search=search))
-    assert time.process_time() - start < 3
     assert len(ranking) == size
     times = dict(ranking)
     assert list(times.values()) == sorted(times.values())

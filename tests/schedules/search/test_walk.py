@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from itertools import islice
 from random import Random
@@ -170,11 +169,9 @@ def default_seconds(fused: FusedOp) -> float:
 
 @pytest.mark.parametrize("extents", [(65536, 4, 1024), pytest.param((512, 512, 512), marks=pytest.mark.slow)])
 def test_a_walk_beats_the_default(extents: tuple[int, int, int]) -> None:
-    """In less than two seconds of a core; the first one is M2 of the paper's table IV."""
+    """The first one is M2 of the paper's table IV; `benchmarks/strategies.py` times walks."""
     task = tilings(product(*extents))
-    start = time.process_time()
     best, *_ = walk(task).propose(4)
-    assert time.process_time() - start < 2
     seconds = Forecast(task).seconds(best)
     assert seconds is not None
     assert seconds < 0.95 * default_seconds(product(*extents))
