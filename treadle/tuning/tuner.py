@@ -286,7 +286,8 @@ class Tuner:
     def _remember(self, group: Group, trials: Sequence[Trial]) -> None:
         task = group.task
         self._database.add_trials(task.digest, task.label, self._hardware, trials, self._room, _texts(task))
-        self._model.learn([(t.work, t.us * 1e-6) for t in trials if t.work is not None and t.us], self._target)
+        results = [_measured(trial, group.best_seconds) for trial in trials]
+        self._model.learn([(each.work, each.seconds) for each in results if each.work and each.seconds], self._target)
 
 
 def _trial(
@@ -302,11 +303,12 @@ def _trial(
     )
 
 
-def _measured(trial: Trial, best: float) -> Measured:
-    """A trial's time relative to the best schedule's in the same run: the machine may have become slower since the
-    first one."""
-    known = trial.us is not None and trial.reference_us is not None
-    seconds = (trial.us or 0.0) / (trial.reference_us or 1.0) * best if known else None
+def _measured(trial: Trial, best: float | None) -> Measured:
+    """A trial's time relative to the best schedule's in the same run, as `seconds_of`; the default's, which is timed
+    alone, as it is."""
+    seconds = None if trial.us is None else trial.us * 1e-6
+    if seconds is not None and trial.round:
+        seconds = seconds / (trial.reference_us * 1e-6) * best if trial.reference_us and best else None
     return Measured(Candidate(trial.program, trial.decisions), seconds, trial.work)
 
 

@@ -20,7 +20,7 @@ from treadle.passes.schedule.group_program import group_program
 from treadle.schedules.search.database import Database, Record, read_entry
 from treadle.schedules.search.database_files import open_database, slug
 from treadle.schedules.search.programs import taken
-from treadle.schedules.search.trials import Trial
+from treadle.schedules.search.trials import Trial, seconds_of
 from treadle.target import Target
 
 USE = UseAttr.get("matmul_cpu", {"rows": 4, "chunk": 8, "pack": True})
@@ -201,3 +201,20 @@ def test_a_database_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
 )
 def test_names_of_files_are_plain(text: str, name: str) -> None:
     assert slug(text) == name
+
+
+def test_times_are_of_one_machine() -> None:
+    """The machine is twice as slow in the second round, and three times in the third; one trial has no time, one stood
+    alone."""
+    trials = [
+        Trial("t", {"n": 0}, round=0, us=80.0),
+        Trial("t", {"n": 1}, round=1, us=40.0, reference_us=80.0),
+        Trial("t", {"n": 2}, round=1, us=60.0, reference_us=80.0),
+        Trial("t", {"n": 3}, round=2, us=160.0, reference_us=80.0),
+        Trial("t", {"n": 4}, round=2, error="it crashed"),
+        Trial("t", {"n": 5}, round=2, us=40.0, reference_us=80.0),
+        Trial("t", {"n": 6}, round=3, us=60.0, reference_us=60.0),
+        Trial("t", {"n": 7}, round=3, us=60.0),
+    ]
+    found = {trial.decisions["n"]: round(seconds * 1e6) for trial, seconds in seconds_of(trials)}
+    assert found == {0: 80, 1: 40, 2: 60, 3: 80, 5: 20, 6: 20}

@@ -25,7 +25,7 @@ from treadle.dialects.schedule import ProgramOp, UseAttr
 from treadle.errors import TreadleError
 from treadle.schedules.search.appended_lines import Room, append_lines
 from treadle.schedules.search.database_files import DatabaseFiles, slug
-from treadle.schedules.search.trials import Trial, read_trials, trial_lines
+from treadle.schedules.search.trials import Trial, read_trials, seconds_of, trial_lines
 from treadle.schedules.search.work import Work
 
 RECORD = "schedule.record"
@@ -114,12 +114,10 @@ class Database(DatabaseFiles):
         return [] if path is None else list(read_trials(path, programs))
 
     def measured_works(self, hardware: str) -> dict[str, list[tuple[Work, float]]]:
-        """The works and seconds of all candidates that were measured, by the names of their groups' files."""
+        """The works and seconds (see `seconds_of`) of all measured candidates, by the names of their groups' files."""
         paths = sorted((self.folder / slug(hardware)).glob("*.jsonl"))
-        return {
-            path.stem: [(t.work, t.us * 1e-6) for t in read_trials(path) if t.work is not None and t.us]
-            for path in paths
-        }
+        timed = {path.stem: seconds_of(read_trials(path)) for path in paths}
+        return {name: [(t.work, s) for t, s in trials if t.work is not None and s] for name, trials in timed.items()}
 
 
 def read_entry(path: Path) -> Entry:

@@ -11,7 +11,7 @@ template, whose knobs may get more values, and has no such line.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -40,6 +40,25 @@ class Trial:
     error: str | None = None
     of: int = 1
     work: Work | None = None
+
+
+def seconds_of(trials: Iterable[Trial]) -> Iterator[tuple[Trial, float]]:
+    """The trials of a group that have a time, in their order, with the seconds that they would have taken when the
+    default schedule was timed.
+
+    The machine is faster at one time than at another, by half and more where others share it. A round's trials were
+    timed together with the best one of the rounds before, and this one together with those before it.
+    """
+    fastest: float | None = None
+    reference, number = 0.0, -1
+    for trial in trials:
+        if fastest is not None and trial.round != number:
+            reference, number = fastest, trial.round
+        if trial.us is None or (trial.round and not trial.reference_us):
+            continue
+        seconds = trial.us * 1e-6 if fastest is None else trial.us / (trial.reference_us or trial.us) * reference
+        fastest = seconds if fastest is None else min(fastest, seconds)
+        yield trial, seconds
 
 
 def trial_lines(path: Path, trials: Sequence[Trial], programs: Mapping[str, str]) -> str:
@@ -117,4 +136,4 @@ def _choice(value: object) -> Choice:
     return tuple(cast("list[int]", numbers))
 
 
-__all__ = ["Trial", "read_trials", "trial_lines"]
+__all__ = ["Trial", "read_trials", "seconds_of", "trial_lines"]
