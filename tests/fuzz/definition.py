@@ -38,8 +38,10 @@ LARGEST = {"Sin": 1.0, "Cos": 1.0, "Tan": np.inf}
 UNDECIDED = (np.inf, -np.inf, np.nan, 0.0)
 """What stands for a value that rounding decides, each in an evaluation of its own: whatever an operator then makes of
 them, such as whether each is NaN, some evaluations disagree about every element."""
-MIXED = 2
-"""Evaluations in which such values are of all these kinds, beside the one of each kind."""
+MIXED = 10
+"""Evaluations in which such values are of all these kinds, beside the one of each kind. Their errors are the largest,
+up or down: with as few as two, of errors drawn between, an error of a sixteenth of theirs left the limits of one model
+in twenty-five."""
 
 EXACT = {
     "Abs", "And", "ArgMax", "ArgMin", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "CastLike",
@@ -126,15 +128,18 @@ class _Noise:
 
 
 def _noises(case: Case) -> list[_Noise]:
-    """All errors up, all down, and random ones."""
+    """All errors up, all down, of random size, and of random sign."""
     rng = np.random.default_rng(len(case.nodes))
 
     def drawn(shape: tuple[int, ...]) -> Array:
         return rng.uniform(-1, 1, shape)
 
+    def signs(shape: tuple[int, ...]) -> Array:
+        return rng.choice((-1.0, 1.0), shape)
+
     errors = [np.ones, lambda shape: -np.ones(shape), *[drawn] * (len(UNDECIDED) - 2)]
     alike = [_Noise(e, partial(np.full, fill_value=u)) for e, u in zip(errors, UNDECIDED, strict=True)]
-    return [*alike, *[_Noise(drawn, partial(rng.choice, UNDECIDED)) for _ in range(MIXED)]]
+    return [*alike, *[_Noise(signs, partial(rng.choice, UNDECIDED)) for _ in range(MIXED)]]
 
 
 @dataclass
