@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -92,6 +94,50 @@ def test_whether_a_scale_overflows_before_the_bias_is_added_is_undecided() -> No
     expected = expected_outputs(draw.case(["t0_0"]))["t0_0"]
     # The last one is 1.8 deviations from the mean, the others less than one: their sums are sure.
     np.testing.assert_array_equal(expected.undecided, [[[False] * 5 + [True]]])
+
+
+def _undecided(node: str, operands: dict[str, np.ndarray], then: Sequence[tuple[str, list[str]]]) -> list[bool]:
+    """Which elements of the last node's result are undecided."""
+    draw = Draw(0)
+    draw.opset = 21
+    for name, array in operands.items():
+        draw.values[name] = draw.inputs[name] = array
+    draw.node(node, list(operands)[: 5 if node == "BatchNormalization" else 2])
+    for operator, inputs in then:
+        draw.node(operator, inputs)
+    last = draw.nodes[-1].output[0]
+    return expected_outputs(draw.case([last]))[last].undecided.reshape(-1).tolist()
+
+
+def test_whether_a_scale_that_moves_into_a_product_overflows_is_undecided() -> None:
+    """`x @ w` is 0, and so is five times that; `x @ (5 * w)` has infinite terms."""
+    largest = float(np.finfo(np.float32).max)
+    x = np.array([[largest / 4, largest / 4]], np.float32)
+    w = np.array([[1, 0.25], [-1, -0.25]], np.float32)
+    operands = {"x": x, "w": w, "c": np.array([5], np.float32)}
+    assert _undecided("MatMul", operands, [("Mul", ["t0_0", "c"])]) == [True, False]
+    assert _undecided("MatMul", operands, []) == [False, False]
+
+
+def test_whether_a_centred_number_overflows_in_a_batch_norm_is_undecided() -> None:
+    """`(x - mean) * scale` is infinite, `x * scale - mean * scale` is not."""
+    largest = float(np.finfo(np.float64).max)
+    parameters = {name: np.array([v], np.float64) for name, v in (("s", 0.1), ("b", 0), ("m", -largest / 2), ("v", 1))}
+    assert _undecided("BatchNormalization", {"x": np.array([[largest, 1]], np.float64).T, **parameters}, []) == [
+        True,
+        False,
+    ]
+
+
+def test_whether_a_last_product_overflows_before_something_is_added_is_undecided() -> None:
+    """As of `Mul`, so of every operator that ends in a product: a fused multiply-add does not round it."""
+    largest = float(np.finfo(np.float32).max)
+    operands = {
+        "x": np.array([-largest, -1], np.float32),
+        "slope": np.array([1.5], np.float32),
+        "y": np.array([largest, 1], np.float32),
+    }
+    assert _undecided("PRelu", operands, [("Add", ["t0_0", "y"])]) == [True, False]
 
 
 def test_a_wrong_element_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
