@@ -25,7 +25,7 @@ func.func @main(%a: tensor<{m}x{k}x{t}>, %b: tensor<{k}x{n}x{t}>) -> tensor<{m}x
   %y = graph.fused "product" {{
     %c = graph.matmul %a, %b : (tensor<{m}x{k}x{t}>, tensor<{k}x{n}x{t}>) -> tensor<{m}x{n}x{t}>
     graph.yield %c : tensor<{m}x{n}x{t}>
-  }} schedule #schedule.use<"matmul_cpu", {{rows = 3, chunk = 3, pack = {pack}}}> : tensor<{m}x{n}x{t}>
+  }} schedule #schedule.use<"matmul_cpu", {{rows = 3, vectors = 2, chunk = 3, pack = {pack}}}> : tensor<{m}x{n}x{t}>
   func.return %y : tensor<{m}x{n}x{t}>
 }}
 """

@@ -388,7 +388,7 @@ def test_an_anchor_that_does_not_fit_is_rejected():
 
 def test_an_unknown_knob_is_rejected():
     message = rejection("matmul_cpu", product(ODD), CPU, tile=8)
-    assert message == "group 'g': template 'matmul_cpu' has no knob 'tile'; accepted: chunk, pack, rows"
+    assert message == "group 'g': template 'matmul_cpu' has no knob 'tile'; accepted: chunk, pack, rows, vectors"
 
 
 @pytest.mark.parametrize("value", [0, 9, True, "8", (8,)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
+from math import ceil, prod
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import IndexType, TensorType
@@ -89,6 +89,19 @@ def panel_strides(compute: ComputeOp, width: int) -> tuple[int | None, int | Non
         return None, None
     position = DefinitionAccesses(compute, {n: panel}).position(reads[0])
     return stride_along(position, k), stride_along(position, "column")
+
+
+def panel_width(compute: ComputeOp) -> int | None:
+    """Columns of the panels `[ceil(N / width), K, width]` that a definition reads as a matrix `[K, N]`; None for one
+    that reads no panels."""
+    if len(compute.shape) != 2 or len(reads := compute.reads()) != 1:
+        return None
+    type, (rows, columns) = reads[0].source.type, compute.shape
+    assert isinstance(type, TensorType)
+    width = type.get_shape()[-1] if type.get_num_dims() else 0
+    if width == 0 or type.get_shape() != (ceil(columns / width), rows, width):
+        return None
+    return width if panel_strides(compute, width) == (width, 1) else None
 
 
 def spread(compute: ComputeOp, index: BlockArgument) -> int:

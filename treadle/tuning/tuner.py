@@ -168,7 +168,8 @@ class Tuner:
 
     def _resume(self, group: Group) -> None:
         """Restores a group's state from the records of an earlier search, and completes a round that was cut off."""
-        known = self._database.trials(group.task.digest, self._hardware, _texts(group.task))
+        trials, task = self._database.trials(group.task.digest, self._hardware, _texts(group.task)), group.task.search
+        known = [trial for trial in trials if task.has_samples_of(Candidate(trial.program, trial.decisions))]
         for number in range(max((trial.round for trial in known), default=-1) + 1):
             trials = [trial for trial in known if trial.round == number]
             if number == 0 and trials:

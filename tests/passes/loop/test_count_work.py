@@ -38,7 +38,7 @@ def work_of(graph: Graph, operator: Operation, template: str, workers: int = 1, 
 def product(m: int, k: int, n: int, rows: int, chunk: int, *, pack: bool) -> Work:
     """Of `matmul_cpu`."""
     graph = Graph(np.zeros((m, k), np.float32), np.zeros((k, n), np.float32))
-    return work_of(graph, MatmulOp(graph[0], graph[1]), "matmul_cpu", rows=rows, chunk=chunk, pack=pack)
+    return work_of(graph, MatmulOp(graph[0], graph[1]), "matmul_cpu", rows=rows, vectors=2, chunk=chunk, pack=pack)
 
 
 def test_a_product_is_counted_as_by_hand() -> None:

@@ -44,8 +44,17 @@ def test_templates_and_nests_are_candidates_of_one_task() -> None:
     of = anchor("matmul")
     task = Task(of, CPU, (*programs(NEST), *template_programs(of, CPU)))
     assert isinstance(task.replay(Candidate("tiled", {"rows": 4, "unused": 1})), Nest)
-    use = UseAttr.get("matmul_cpu", {"rows": 2, "chunk": 6, "pack": True})
+    use = UseAttr.get("matmul_cpu", {"rows": 2, "vectors": 2, "chunk": 6, "pack": True})
     assert task.replay(task.candidate(use)) == use
+
+
+def test_a_record_of_other_knobs_is_none_of_the_task() -> None:
+    of = anchor("matmul")
+    task = Task(of, CPU, (*programs(NEST), *template_programs(of, CPU)))
+    old = {"rows": 2, "chunk": 6, "pack": True}
+    assert not task.has_samples_of(Candidate("matmul_cpu", old))
+    assert task.has_samples_of(Candidate("matmul_cpu", {**old, "vectors": 1}))
+    assert not task.has_samples_of(Candidate("gone", old))
 
 
 def test_one_candidate_stands_for_all_of_one_kernel() -> None:

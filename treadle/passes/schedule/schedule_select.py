@@ -39,7 +39,7 @@ class ScheduleSelectPass(ModulePass):
     ```
     becomes
     ```mlir
-    %y = graph.fused "matmul" { ... } schedule #schedule.use<"matmul_cpu", {rows = 8, chunk = 64, pack = false}> : ...
+    %y = graph.fused "matmul" { ... } schedule #schedule.use<"matmul_cpu", {rows = 8, ...}> : tensor<128x768xf32>
     ```
     target: the text of a target, `cpu` or `sm_80` and so on.
     database: the folder of tuned schedules. A program of an entry is put into the module, and the group names it. An

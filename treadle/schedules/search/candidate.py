@@ -95,6 +95,12 @@ class Task:
         canonical = template.canonical(self.anchor, replayed.knobs(), self.target)
         return UseAttr.get(template.name, {name: canonical[name] for name in replayed.knobs()})
 
+    def has_samples_of(self, candidate: Candidate) -> bool:
+        """Whether the candidate decides just the samples of a program of the task; one that was recorded before a
+        template got another knob does not."""
+        sampler = self.samplers.get(candidate.program)
+        return sampler is not None and set(sampler.labels) == set(candidate.decisions)
+
     def distinct(self, known: Iterable[Candidate] = ()) -> list[Candidate]:
         """A candidate for each kernel that the programs give, in their order, without those of `known` ones."""
         seen = {self.replay(candidate) for candidate in known}

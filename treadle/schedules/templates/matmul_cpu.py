@@ -1,10 +1,11 @@
-"""Matrix product on a CPU: a register tile of rows by two vectors, parallel over column panels and row chunks."""
+"""Matrix product on a CPU: a register tile of rows by vectors, parallel over column panels and row chunks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import product
 from math import ceil
 from typing import ClassVar
 
@@ -18,11 +19,11 @@ from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
 from treadle.errors import TreadleError
-from treadle.schedules.access_analysis import panel_strides
+from treadle.schedules.access_analysis import panel_strides, panel_width
 from treadle.schedules.accumulator import narrowed
 from treadle.schedules.index_value import Index, Predicate, all_of
 from treadle.schedules.kernel_builder import KernelBuilder
-from treadle.schedules.register_tile import MOST_ROWS, most_rows, panel_columns
+from treadle.schedules.register_tile import DEFAULT_VECTORS, MOST_ROWS, MOST_VECTORS, most_rows, panel_columns
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number, shared_by_batch
 from treadle.target import Target
 
@@ -30,19 +31,20 @@ _LONGEST_CHUNK = 1024
 
 
 class MatmulCpu(Template):
-    """`C[m, n] = sum_k A[m, k] * B[k, n]` with the accumulators of `rows` rows by two vectors in registers.
+    """`C[m, n] = sum_k A[m, k] * B[k, n]` with the accumulators of `rows` rows by `vectors` vectors in registers.
 
-    A is read in place and broadcast, B by vectors. A block computes `chunk` rows of one panel, whose columns are two
-    vectors (32 with AVX-512, as `graph-pack-weights` lays constants out); blocks of one chunk follow one another, so
-    that its rows of A stay in the cache. With `pack`, a block first copies its panel of B to a local buffer, which pays
-    where B is strided or computed, many rows use it, and it stays in the second cache. Sums of 16-bit floats run in
-    float32, and are rounded once.
+    A is read in place and broadcast, B by vectors. A block computes `chunk` rows of one panel of `vectors` vectors (of
+    16 columns with AVX-512), as wide as the panels of a constant that `graph-pack-weights` laid out; blocks of one
+    chunk follow one another, so that its rows of A stay in the cache. With `pack`, a block first copies its panel of B
+    to a local buffer, which pays where B is strided or computed, many rows use it, and it stays in the second cache.
+    Sums of 16-bit floats run in float32, and are rounded once.
     """
 
     name: ClassVar[str] = "matmul_cpu"
     kind: ClassVar[str] = "cpu"
     knobs: ClassVar[tuple[Knob, ...]] = (
         Knob("rows", tuple(range(1, MOST_ROWS + 1)), "rows of a register tile"),
+        Knob("vectors", tuple(range(1, MOST_VECTORS + 1)), "vectors of a register tile's row, and of a panel of B"),
         Knob("chunk", tuple(range(1, _LONGEST_CHUNK + 1)), "rows that a block computes"),
         Knob("pack", (True, False), "copy the panel of B before use"),
     )
@@ -52,7 +54,8 @@ class MatmulCpu(Template):
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
         m, k, n = _extents(anchor)
-        columns, most = panel_columns(target), most_rows(target)
+        vectors = _vectors_of_panels(anchor, target) or DEFAULT_VECTORS
+        columns, most = panel_columns(target, vectors), most_rows(target, vectors)
         panels = ceil(n / columns)
         rows = min(range(most, max(most - 3, 0), -1), key=lambda r: (ceil(m / r) * r, -r)) if m > most else m
         tiles = ceil(m / rows)
@@ -64,7 +67,12 @@ class MatmulCpu(Template):
         far = along_k is None or (along_k >= 768 and k >= 1024) or along_k >= 2048
         stays = k * columns * _element_bytes(anchor) <= target.l2_bytes // 2
         pack = m >= 16 and (along_n != 1 or (far and m >= 64 and stays))
-        return {"rows": rows, "chunk": chunk, "pack": pack}
+        return {"rows": rows, "vectors": vectors, "chunk": chunk, "pack": pack}
+
+    def decided(self, anchor: Anchor, target: Target) -> Choices:
+        """A tile of a constant that is laid out in panels is as wide as they are."""
+        vectors = _vectors_of_panels(anchor, target)
+        return {} if vectors is None else {"vectors": vectors}
 
     def evaluations(self, anchor: Operation, operand: SSAValue, target: Target) -> Fraction | None:
         """A is read for every panel, one by one, which takes as long as a vector; B for every chunk, or for every tile
@@ -73,15 +81,23 @@ class MatmulCpu(Template):
         m, _, n = _extents(anchor)
         choices = self.default(anchor, target)
         rows = number(choices, "chunk" if choices["pack"] else "rows")
-        reads = (anchor.a, ceil(n / panel_columns(target)) * target.lanes), (anchor.b, ceil(m / rows))
+        panels = ceil(n / panel_columns(target, number(choices, "vectors")))
+        reads = (anchor.a, panels * target.lanes), (anchor.b, ceil(m / rows))
         return sum((shared_by_batch(anchor, x) * times for x, times in reads if x is operand), start=Fraction(0))
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
-        rows, chunk = number(choices, "rows"), number(choices, "chunk")
-        most = most_rows(target)
+        rows, vectors, chunk = (number(choices, name) for name in ("rows", "vectors", "chunk"))
+        most, laid_out = most_rows(target, vectors), _vectors_of_panels(anchor, target)
+        if laid_out not in (None, vectors):
+            raise TreadleError(
+                f"matmul_cpu: the right operand lies in memory as panels of {laid_out * target.lanes} columns, "
+                f"not of {vectors * target.lanes}",
+                accepted=f"vectors = {laid_out}",
+            )
         if rows > most:
             raise TreadleError(
-                f"matmul_cpu: a tile of {rows} rows has {rows - most} too many for {target.vector_registers} registers",
+                f"matmul_cpu: a tile of {rows} rows by {vectors} vectors has {rows - most} rows too many for "
+                f"{target.vector_registers} registers",
                 accepted=f"at most {most} rows",
             )
         if chunk % rows:
@@ -91,27 +107,31 @@ class MatmulCpu(Template):
             )
 
     def canonical(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:
-        """A tile has no more rows than the product, and the chunks of as many blocks are even."""
-        m = _extents(anchor)[0]
+        """A tile has no more rows than the product, nor vectors unless panels decide them, and the chunks of as many
+        blocks are even."""
+        m, _, n = _extents(anchor)
         rows = min(number(choices, "rows"), m)
         tiles = ceil(m / rows)
         blocks = ceil(m / number(choices, "chunk"))
-        return {**choices, "rows": rows, "chunk": min(rows * ceil(tiles / blocks), _LONGEST_CHUNK // rows * rows)}
+        laid_out = _vectors_of_panels(anchor, target)
+        vectors = laid_out or min(number(choices, "vectors"), ceil(n / target.lanes))
+        chunk = min(rows * ceil(tiles / blocks), _LONGEST_CHUNK // rows * rows)
+        return {**choices, "rows": rows, "vectors": vectors, "chunk": chunk}
 
     def values(self, anchor: Anchor, target: Target) -> Mapping[str, tuple[Choice, ...]]:
-        """Rows and chunks of some candidate: of 1024 chunks most give the blocks of another one."""
-        every = list(self.candidates(anchor, target))
-        return {name: tuple(sorted({number(choices, name) for choices in every})) for name in ("rows", "chunk")}
+        """Those of some candidate: of 1024 chunks most give the blocks of another one."""
+        every, names = list(self.candidates(anchor, target)), ("rows", "vectors", "chunk")
+        return {name: tuple(sorted({number(choices, name) for choices in every})) for name in names}
 
     def candidates(self, anchor: Anchor, target: Target) -> Iterable[Choices]:
         """As in general, without looking at each chunk up to the longest."""
-        m = _extents(anchor)[0]
-        for rows in range(1, min(m, most_rows(target)) + 1):
-            tiles, longest = ceil(m / rows), _LONGEST_CHUNK // rows
-            counts = {ceil(tiles / blocks) for blocks in range(1, tiles + 1)}
-            for count in sorted(count for count in counts if count <= longest):
-                for pack in (True, False):
-                    yield {"rows": rows, "chunk": rows * count, "pack": pack}
+        m, _, n = _extents(anchor)
+        laid_out = _vectors_of_panels(anchor, target)
+        widths = range(1, min(MOST_VECTORS, ceil(n / target.lanes)) + 1) if laid_out is None else (laid_out,)
+        tiles = [(rows, vectors) for vectors in widths for rows in range(1, min(m, most_rows(target, vectors)) + 1)]
+        for rows, vectors in sorted(tiles):
+            for chunk, pack in product(_chunks(m, rows), (True, False)):
+                yield {"rows": rows, "vectors": vectors, "chunk": chunk, "pack": pack}
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, MatmulOp)
@@ -121,6 +141,22 @@ class MatmulCpu(Template):
 def _extents(anchor: Anchor) -> tuple[int, int, int]:
     assert isinstance(anchor, MatmulOp)
     return anchor.shape[-2], anchor.reduction_extent, anchor.shape[-1]
+
+
+def _chunks(m: int, rows: int) -> list[int]:
+    """The chunks of tiles of `rows` rows that cut M rows into different numbers of blocks."""
+    tiles, longest = ceil(m / rows), _LONGEST_CHUNK // rows
+    counts = {ceil(tiles / blocks) for blocks in range(1, tiles + 1)}
+    return [rows * count for count in sorted(counts) if count <= longest]
+
+
+def _vectors_of_panels(anchor: Anchor, target: Target) -> int | None:
+    """The vectors of the panels that the right operand is laid out in; None where any width is as good."""
+    assert isinstance(anchor, MatmulOp)
+    producer = anchor.b.owner
+    width = panel_width(producer) if isinstance(producer, ComputeOp) else None
+    vectors, rest = (0, 0) if width is None else divmod(width, target.lanes)
+    return vectors if 1 <= vectors <= MOST_VECTORS and not rest else None
 
 
 def _element_bytes(anchor: Anchor) -> int:
@@ -157,7 +193,7 @@ class _MatmulBody:
         self.element = anchor.type.get_element_type()
         self.rows, self.chunk = number(choices, "rows"), number(choices, "chunk")
         self.pack = bool(choices["pack"])
-        self.vector, self.columns = target.lanes, panel_columns(target)
+        self.vector, self.columns = target.lanes, panel_columns(target, number(choices, "vectors"))
         types = [t for t in (anchor.a.type, anchor.b.type) if isinstance(t, TensorType)]
         self.b = KernelBuilder(types, anchor.type)
 

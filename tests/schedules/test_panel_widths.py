@@ -1,0 +1,196 @@
+"""Products by the CPU's template with panels of each width: compiled, beside float64, for two sizes of registers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from xdsl.dialects.builtin import ModuleOp
+
+from tests.helpers.graphs import Graph
+from tests.helpers.program_batch import CompiledProgram, PrintedProgram, compile_programs, print_program
+from treadle.compiler import lower
+from treadle.dialects.graph import FusedOp, MatmulOp, UnaryOp
+from treadle.dialects.registry import treadle_context
+from treadle.dialects.schedule import UseAttr
+from treadle.errors import TreadleError
+from treadle.host import lacks, needs_of
+from treadle.passes.graph.graph_pack_weights import GraphPackWeightsPass
+from treadle.passes.schedule.anchor import anchor_of
+from treadle.schedules.register_tile import MOST_VECTORS, most_rows
+from treadle.schedules.template import Template
+from treadle.schedules.templates import TEMPLATES
+from treadle.target import Target
+
+Array = NDArray[Any]
+TARGET_TEXTS = ("avx512", "avx2")
+WIDTHS = range(1, MOST_VECTORS + 1)
+TEMPLATE: Template = TEMPLATES["matmul_cpu"]
+TYPES: Mapping[str, np.dtype[Any]] = {
+    "f32": np.dtype(np.float32), "f64": np.dtype(np.float64),
+    "f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """A product, its tile, and where its right operand comes from.
+
+    panels: the vectors of the panels that B is laid out in; None where it is an input
+    around: whether B is negated before, and the product after
+    """
+
+    vectors: int
+    rows: int
+    shape: tuple[int, int, int]
+    type: str = "f32"
+    batch: tuple[int, ...] = ()
+    pack: bool = False
+    panels: int | None = None
+    around: bool = False
+
+    def operands(self) -> tuple[Array, Array]:
+        """A and B."""
+        m, k, n = self.shape
+        rng = np.random.default_rng(m + k + n)
+        shapes = (*self.batch, m, k), ((k, n) if self.panels else (*self.batch, k, n))
+        a, b = (rng.uniform(0.5, 1.5, shape).astype(TYPES[self.type]) for shape in shapes)
+        return a, b
+
+    def inputs(self) -> tuple[Array, ...]:
+        """What @main takes."""
+        a, b = self.operands()
+        return (a,) if self.panels else (a, b)
+
+    def expected(self) -> Array:
+        """The product in float64, or longer."""
+        a, b = (x.astype(np.longdouble if self.type == "f64" else np.float64) for x in self.operands())
+        return a @ b
+
+    def scheduled(self, target: Target) -> ModuleOp:
+        """The module whose group has the tile."""
+        inputs = self.inputs()
+        graph = Graph(*inputs)
+        b = graph.constant(self.operands()[1]) if self.panels else graph[1]
+        if self.around:
+            b = graph.add(UnaryOp("neg", b))
+        product = graph.add(MatmulOp(graph[0], b))
+        module = graph.module(graph.add(UnaryOp("neg", product)) if self.around else product)
+        if self.panels:
+            GraphPackWeightsPass(width=self.panels * target.lanes).apply(treadle_context(), module)
+        lower(treadle_context(), module, target, after="graph", to="fuse")
+        (group,) = [op for op in module.walk() if isinstance(op, FusedOp) and is_product(op)]
+        knobs = {"rows": self.rows, "vectors": self.vectors, "chunk": self.rows, "pack": self.pack}
+        group.schedule = UseAttr.get("matmul_cpu", knobs)
+        return module
+
+
+def is_product(group: FusedOp) -> bool:
+    return isinstance(anchor_of(group), MatmulOp)
+
+
+@cache
+def cases(text: str) -> Mapping[str, Case]:
+    """Whole and partial panels and tiles of each width, and what may surround them."""
+    target, found = Target.parse(text), list[Case]()
+    for vectors in WIDTHS:
+        most, width = most_rows(target, vectors), vectors * target.lanes
+        for number, columns in enumerate((1, width - 1, width, width + 1, 2 * width + target.lanes)):
+            rows = (most, 1, most, max(most - 1, 1), most)[number]
+            found.append(Case(vectors, rows, (rows + 1, 19, columns), pack=bool(number % 2)))
+        found.append(Case(vectors, most, (most, 1, width + 3)))
+        found.append(Case(vectors, most, (most + 1, 7, width + 5), batch=(2, 3), pack=vectors % 2 == 0))
+        found += [Case(vectors, most, (most + 2, 33, width + 5), type=type) for type in ("f64", "f16", "bf16")]
+        found += [Case(vectors, most, (most + 1, 9, n), panels=vectors) for n in (5, width, 2 * width + 1)]
+        found.append(Case(vectors, most, (most + 1, 9, width + 2), panels=vectors, pack=True))
+        found += [Case(vectors, most, (most + 1, 9, width + 2), pack=pack, around=True) for pack in (True, False)]
+    return {str(case): case for case in found}
+
+
+@cache
+def programs(text: str) -> Mapping[str, CompiledProgram]:
+    """All cases, compiled in one call of the compiler."""
+    return compile_programs([_printed(name, case, text) for name, case in cases(text).items()], text)
+
+
+def _printed(name: str, case: Case, text: str) -> PrintedProgram:
+    return print_program(name, case.scheduled(Target.parse(text)), text, after="fuse")
+
+
+@pytest.mark.parametrize("vectors", WIDTHS)
+@pytest.mark.parametrize("text", TARGET_TEXTS)
+def test_products_of_each_width_are_those_in_float64(text: str, vectors: int) -> None:
+    missing = lacks(needs_of(Target.parse(text)))
+    if missing:
+        pytest.skip(f"this machine lacks {', '.join(missing)}")
+    chosen = {name: case for name, case in cases(text).items() if case.vectors == vectors}
+    assert chosen
+    for name, case in chosen.items():
+        (actual,) = programs(text)[name].run(case.inputs())
+        assert actual.dtype == TYPES[case.type]
+        summed = 2.0**-53 if case.type == "f64" else 2.0**-24
+        # The rounding of the result, and that of the sums: all terms are positive.
+        bound = float(ml_dtypes.finfo(TYPES[case.type]).eps) / 2 * 1.01 + case.shape[1] * summed
+        expected = case.expected()
+        error = np.abs(actual.astype(expected.dtype) - expected) / np.abs(expected)
+        assert float(error.max()) <= bound, name
+
+
+@pytest.mark.parametrize(("text", "most"), [("avx512", (8, 8, 8, 6)), ("avx2", (8, 6, 4, 2)), ("sse2", (8, 6, 4, 2))])
+def test_a_tile_of_each_width_fits_the_registers(text: str, most: tuple[int, ...]) -> None:
+    target = Target.parse(text)
+    assert tuple(most_rows(target, vectors) for vectors in WIDTHS) == most
+    for vectors, rows in zip(WIDTHS, most, strict=True):
+        assert rows * vectors + vectors + 1 <= target.vector_registers
+
+
+def anchor(panels: int | None, target: Target, columns: int = 100) -> MatmulOp:
+    """A product of 13 rows."""
+    module = Case(panels or 1, 1, (13, 9, columns), panels=panels).scheduled(target)
+    (found,) = [op for op in module.walk() if isinstance(op, MatmulOp)]
+    return found
+
+
+@pytest.mark.parametrize("panels", WIDTHS)
+@pytest.mark.parametrize("text", TARGET_TEXTS)
+def test_panels_in_memory_decide_the_width(text: str, panels: int) -> None:
+    target = Target.parse(text)
+    of = anchor(panels, target)
+    assert {choices["vectors"] for choices in TEMPLATE.candidates(of, target)} == {panels}
+    default = TEMPLATE.default(of, target)
+    TEMPLATE.check(of, default, target, "here")
+    assert TEMPLATE.canonical(of, default, target)["vectors"] == default["vectors"] == panels
+    other = panels % MOST_VECTORS + 1
+    says = f"lies in memory as panels of {panels * target.lanes} columns, not of {other * target.lanes}"
+    with pytest.raises(TreadleError, match=f"{says}; accepted: vectors = {panels}"):
+        TEMPLATE.check(of, {**default, "rows": 1, "chunk": 13, "vectors": other}, target, "here")
+
+
+@pytest.mark.parametrize(("columns", "widest"), [(1, 1), (16, 1), (17, 2), (48, 3), (100, 4)])
+def test_an_input_has_panels_of_any_width_that_it_fills(columns: int, widest: int) -> None:
+    target = Target.parse("avx512")
+    found = {choices["vectors"] for choices in TEMPLATE.candidates(anchor(None, target, columns), target)}
+    assert found == set(range(1, widest + 1))
+
+
+def test_rows_beyond_the_registers_are_rejected() -> None:
+    target = Target.parse("avx2")
+    choices = {"rows": 5, "vectors": 3, "chunk": 5, "pack": False}
+    with pytest.raises(TreadleError, match="5 rows by 3 vectors has 1 rows too many for 16 registers; accepted: at m"):
+        TEMPLATE.check(anchor(None, target), choices, target, "here")
+
+
+def test_a_constant_in_panels_of_no_whole_vectors_is_read_with_any_width() -> None:
+    target = Target.parse("avx512")
+    case = Case(1, 1, (13, 9, 50))
+    graph = Graph(case.inputs()[0])
+    module = graph.module(graph.add(MatmulOp(graph[0], graph.constant(case.operands()[1]))))
+    GraphPackWeightsPass(width=20).apply(treadle_context(), module)
+    (of,) = [op for op in module.walk() if isinstance(op, MatmulOp)]
+    assert {choices["vectors"] for choices in TEMPLATE.candidates(of, target)} == {1, 2, 3, 4}
