@@ -37,6 +37,9 @@ def probability(condition: SSAValue, reader: IndexReader, taken: SSAValue | None
     op = condition.owner
     if isinstance(op, arith.AndIOp):
         return probability(op.lhs, reader, taken) * probability(op.rhs, reader, taken)
+    if isinstance(op, arith.OrIOp):
+        neither = [1 - probability(side, reader, taken) for side in op.operands]
+        return 1 - neither[0] * neither[1]
     if isinstance(op, ArriveOp):
         return 1 / op.blocks.value.data
     if not isinstance(op, arith.CmpiOp) or not isinstance(op.lhs.type, IndexType):

@@ -19,6 +19,7 @@ from treadle.schedules.nest.nest import Nest
 from treadle.schedules.nest.pipeline import Pipeline
 from treadle.schedules.nest.scope import At, Body
 from treadle.schedules.nest.staging import Stager
+from treadle.schedules.nest.whole_tiles import is_ragged, is_whole, whole_along
 from treadle.schedules.nest.workload import definition_of
 from treadle.schedules.template import Anchor
 from treadle.target import Target
@@ -39,7 +40,8 @@ class _NestKernel:
     """Writes the kernel of one definition.
 
     Tiles may overhang the extents. Reads along a spatial axis are then clamped to its last position, whose element is
-    computed again and not stored; along vectors and threads they are masked, and stages are padded.
+    computed again and not stored; along vectors and threads they are masked, and stages are padded. On a CPU, tiles of
+    accumulators that lie inside of all extents have code of their own, without any of this along spatial axes.
     """
 
     def __init__(self, compute: ComputeOp, reduce: ReduceOp | None, nest: Nest, *, is_gpu: bool):
@@ -49,6 +51,7 @@ class _NestKernel:
         self.body = Body(self.b, compute, reduce, nest)
         self.stager = Stager(self.b, compute, nest, self.body, is_gpu=is_gpu)
         self.pipeline = Pipeline(self.b, nest, self.stager, self._name)
+        self.whole = () if is_gpu or reduce is None else whole_along(nest)
 
     def build(self, name: str) -> KernelOp:
         """The finished kernel."""
@@ -56,7 +59,7 @@ class _NestKernel:
         at = self._digits(b.block, nest.numbers("block")) | self._digits(b.thread, nest.numbers("thread"))
         inside = () if self.reduce is None else nest.tile
         outer = [n for n in nest.numbers("repeat") if n not in inside]
-        body = self._reduced if self.reduce is not None else self._store
+        body = self._versions if self.reduce is not None else self._store
         self._staged(len(nest.blocks), at, lambda: self._loops(outer, at, body))
         comment = f"nest of {self.compute.type}"
         least = nest.min_blocks_per_sm
@@ -91,6 +94,16 @@ class _NestKernel:
             return
         with self.b.loop(self._name(number), level.trips, unroll=level.unroll, vector=level.vector) as index:
             body({**at, number: index})
+
+    def _versions(self, at: At) -> None:
+        """A tile of accumulators: once for those inside of all extents, and once for those that overhang."""
+        if not self.whole:
+            self._reduced(at)
+            return
+        with self.b.when(is_whole(self.whole, at)), self.body.positions.within(each.axis for each in self.whole):
+            self._reduced(at)
+        with self.b.when(is_ragged(self.whole, at)):
+            self._reduced(at)
 
     def _reduced(self, at: At) -> None:
         """A tile of accumulators: reset, folded over the loops and by those that share it, stored."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from math import ceil, prod
 from typing import TypeAlias
 
 from xdsl.dialects.builtin import TensorType
@@ -11,6 +13,8 @@ from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp
 from treadle.dialects.graph.definition import Scalar
+from treadle.index.expr import Expr, var
+from treadle.index.ranges import Range
 from treadle.schedules.index_value import Index, Predicate, all_of
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.nest.held import Held
@@ -26,11 +30,24 @@ class Positions:
 
     def __init__(self, b: KernelBuilder, nest: Nest):
         self._b, self._nest = b, nest
+        self._within = frozenset[Axis]()
         self._masked = {
             axis
             for axis in nest.axes
             if nest.overhangs(axis) and any(_is_masked(nest, n) for n, lv in enumerate(nest.levels) if lv.axis == axis)
         }
+
+    @contextmanager
+    def within(self, axes: Iterable[Axis]) -> Generator[None]:
+        """Inside, all positions along some axes are before their ends."""
+        before = self._within
+        self._within = before.union(axes)
+        yield
+        self._within = before
+
+    def overhangs(self, axis: Axis) -> bool:
+        """Whether some positions here lie beyond an axis's end."""
+        return self._nest.overhangs(axis) and axis not in self._within
 
     def of(self, axis: Axis, at: At) -> Index:
         """The position along an axis."""
@@ -43,7 +60,7 @@ class Positions:
 
     def inside(self, axes: Sequence[Axis], at: At) -> Predicate | None:
         """Whether the position is before the end of some axes; None where it always is."""
-        return all_of([self.of(axis, at) < axis.extent for axis in axes if self._nest.overhangs(axis)])
+        return all_of([self.of(axis, at) < axis.extent for axis in axes if self.overhangs(axis)])
 
     def indices(self, at: At) -> dict[int, Index]:
         """The index of each dimension."""
@@ -53,7 +70,7 @@ class Positions:
         """The index of each dimension, at the last position of axes that overhang and along which none is masked."""
         found = {axis: self.of(axis, at) for axis in self._nest.axes}
         for axis, position in found.items():
-            if self._nest.overhangs(axis) and axis not in self._masked:
+            if self.overhangs(axis) and axis not in self._masked:
                 found[axis] = position.min(axis.extent - 1)
         return self._split(found)
 
@@ -62,6 +79,17 @@ class Positions:
         dims = self._nest.workload.reads[read].dims
         axes = [axis for axis in self._nest.axes if not is_clamped or axis in self._masked]
         return self.inside([axis for axis in axes if dims & set(range(axis.first, axis.first + len(axis.shape)))], at)
+
+    def ranges(self, read: int) -> list[Range]:
+        """The bounds of each index of a read."""
+        if not self._within:
+            return [index.range() for index in self._nest.indices(read)]
+        known: dict[Hashable, Expr] = {}
+        for axis in self._nest.axes:
+            end = self._nest.covered(axis) if self.overhangs(axis) else axis.extent
+            shape = (ceil(end / prod(axis.shape[1:])), *axis.shape[1:])
+            known |= {axis.first + n: var(axis.first + n, 0, extent - 1) for n, extent in enumerate(shape)}
+        return [index.substitute(known).range() for index in self._nest.workload.reads[read].indices]
 
     @staticmethod
     def _split(positions: Mapping[Axis, Index]) -> dict[int, Index]:

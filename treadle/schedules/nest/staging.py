@@ -183,8 +183,8 @@ class Stager:
         """What keeps a read inside of its tensor: its own predicate, and the ends that tiles reach beyond."""
         read = self._nest.workload.reads[stage.read]
         found = list(read.conditions)
-        for dim, index in enumerate(self._nest.indices(stage.read)):
-            (lo, hi), extent = index.range(), read.shape[dim]
+        for dim, (lo, hi) in enumerate(self._body.positions.ranges(stage.read)):
+            extent = read.shape[dim]
             below, beyond = Condition(dim, "sge", 1, 0), Condition(dim, "slt", 1, -extent)
             found += [below] if (lo is None or lo < 0) and below not in found else []
             found += [beyond] if (hi is None or hi >= extent) and beyond not in found else []

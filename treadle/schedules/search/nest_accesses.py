@@ -32,7 +32,15 @@ class Loop:
     is_written: bool = False
     indexes: bool = False
     is_unrolled: bool = False
-    inside: list[Loop | Code] = field(default_factory=list["Loop | Code"])
+    inside: list[Inside] = field(default_factory=list["Inside"])
+
+
+@dataclass(eq=False)
+class Branch:
+    """What is executed in a part of the iterations of the loops around."""
+
+    part: float
+    inside: list[Inside]
 
 
 @dataclass
@@ -48,6 +56,9 @@ class Code:
     stores: Sequence[Access] = ()
     vector: Loop | None = None
     sums: Access | None = None
+
+
+Inside: TypeAlias = Loop | Branch | Code
 
 
 class Access(ABC):
@@ -143,9 +154,9 @@ def pieces(key: Key, trips: int, stride: int, tensors: Sequence[Digits]) -> list
     return [Loop(key, trips // inner, stride * inner, inner), *found]
 
 
-def nested(loops: Sequence[Loop], inside: Sequence[Loop | Code]) -> list[Loop | Code]:
+def nested(loops: Sequence[Loop], inside: Sequence[Inside]) -> list[Inside]:
     """Loops inside one another."""
-    found: list[Loop | Code] = list(inside)
+    found: list[Inside] = list(inside)
     for loop in reversed(loops):
         loop.inside = found
         found = [loop]
@@ -181,4 +192,7 @@ def _depends(digits: Digits, stride: int, trips: int) -> bool:
     return False
 
 
-__all__ = ["BLOCK", "Access", "BufferAccess", "Code", "Key", "Loop", "TensorAccess", "moved", "nested", "pieces"]
+__all__ = [
+    "BLOCK", "Access", "Branch", "BufferAccess", "Code", "Inside", "Key", "Loop", "TensorAccess", "moved", "nested",
+    "pieces",
+]  # fmt: skip

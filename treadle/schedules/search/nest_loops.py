@@ -10,11 +10,14 @@ from collections.abc import Sequence
 from math import ceil, gcd
 
 from treadle.schedules.nest.nest import Nest
+from treadle.schedules.nest.whole_tiles import parts, whole_along
 from treadle.schedules.search.group_cost import GroupCost
 from treadle.schedules.search.nest_accesses import (
     Access,
+    Branch,
     BufferAccess,
     Code,
+    Inside,
     Key,
     Loop,
     TensorAccess,
@@ -30,7 +33,7 @@ _MOST_UNROLLED, _MOST_OF_REGISTERS = 8, 64
 """Trips of a loop that `loop-unroll` marks, and of one whose variable indexes registers."""
 
 
-def loops_of(nest: Nest, cost: GroupCost, target: Target) -> list[Loop | Code]:
+def loops_of(nest: Nest, cost: GroupCost, target: Target) -> list[Inside]:
     """What each block does. TreadleError for stages that only a kernel tells of."""
     found = _Writer(nest, cost, target).block()
     _unroll(found)
@@ -40,9 +43,9 @@ def loops_of(nest: Nest, cost: GroupCost, target: Target) -> list[Loop | Code]:
 class _Writer:
     """Writes loops outside of the accumulators, and inside of them those that fill stages, reset, fold and store."""
 
-    def __init__(self, nest: Nest, cost: GroupCost, target: Target):
-        self._nest, self._cost, self._target = nest, cost, target
-        self._staged = staged_reads(nest, cost, target)
+    def __init__(self, nest: Nest, cost: GroupCost, target: Target, version: int = 0):
+        self._nest, self._cost, self._target, self._version = nest, cost, target, version
+        self._staged = staged_reads(nest, cost, target, version)
         self._last_loop = max(nest.numbers("loop"), default=len(nest.levels))
         self._result = TensorAccess(cost.result, cost, nest)
         self._reads = [TensorAccess(each, cost, nest) for each in cost.element.reads]
@@ -61,9 +64,9 @@ class _Writer:
         is_reduced, registers = self._cost.term is not None, self._target.vector_registers * self._target.lanes
         self._is_spilled = is_reduced and elements * size > REGISTER_BYTES
         self._is_indexed = is_reduced and elements <= registers
-        return BufferAccess("sums", size, steps)
+        return BufferAccess(("sums", self._version), size, steps)
 
-    def block(self) -> list[Loop | Code]:
+    def block(self) -> list[Inside]:
         """All of it."""
         nest, cost = self._nest, self._cost
         outer = [n for n in range(nest.first_loop) if nest.roles[n] != "block"]
@@ -72,28 +75,40 @@ class _Writer:
             vector = self._vector(outer, written)
             code = Code(cost.element.arithmetic, self._reads, [self._result], vector)
             return nested(self._levels(outer, [*self._terms, *written], vector), [code])
-        tile = [*self._reset(), *self._fold(), *self._store(written)]
         loops = self._levels(outer, [*self._terms, *written], None)
-        return [*self._filled(len(nest.blocks)), *nested(loops, tile)]
+        return [*self._filled(len(nest.blocks)), *nested(loops, self._versions())]
 
-    def _reset(self) -> list[Loop | Code]:
+    def _versions(self) -> list[Inside]:
+        """A tile of accumulators: for tiles inside of all extents, and for those that overhang."""
+        whole = whole_along(self._nest)
+        if not whole:
+            return self.tile()
+        inside, ragged = parts(whole)
+        other = _Writer(self._nest, self._cost, self._target, self._version + 1)
+        return [Branch(inside, self.tile()), Branch(ragged, other.tile())]
+
+    def tile(self) -> list[Inside]:
+        """A tile of accumulators."""
+        return [*self._reset(), *self._fold(), *self._store([*self._reads, self._result])]
+
+    def _reset(self) -> list[Inside]:
         tile = self._nest.tile
         vector = self._vector(tile, [])
         code = Code(stores=[self._sums] if self._is_spilled else [], vector=vector)
         return nested(self._levels(tile, [], vector, unrolled=True), [code])
 
-    def _store(self, written: Sequence[TensorAccess]) -> list[Loop | Code]:
+    def _store(self, written: Sequence[TensorAccess]) -> list[Inside]:
         tile, sums = self._nest.tile, [self._sums] if self._is_spilled else []
         vector = self._vector(tile, written)
         code = Code(self._cost.element.arithmetic, [*sums, *self._reads], [self._result], vector)
         return nested(self._levels(tile, written, vector, unrolled=True), [code])
 
-    def _fold(self) -> list[Loop | Code]:
+    def _fold(self) -> list[Inside]:
         nest, first = self._nest, self._nest.first_loop
         inner = range(first, len(nest.levels))
         held = all(staged.allows_lanes(len(nest.levels) - 1) for staged in self._staged.values())
         vector = self._vector(inner, self._terms) if held else None
-        found: list[Loop | Code] = [self._term(vector)]
+        found: list[Inside] = [self._term(vector)]
         for n in reversed(inner):
             if nest.roles[n] == "loop":
                 found = [*self._filled(n + 1), *found]
@@ -123,7 +138,7 @@ class _Writer:
                 return True
         return False
 
-    def _filled(self, place: int) -> list[Loop | Code]:
+    def _filled(self, place: int) -> list[Inside]:
         """The copies to stages at a place."""
         return [each for staged in self._staged.values() if staged.place == place for each in staged.filling()]
 
@@ -183,13 +198,15 @@ class _Writer:
         return tensor.touched.is_f32 if is_moved else tensor is not self._result
 
 
-def _unroll(inside: Sequence[Loop | Code]) -> None:
+def _unroll(inside: Sequence[Inside]) -> None:
     """Which loops are unrolled."""
     for loop in inside:
-        if not isinstance(loop, Loop):
+        if isinstance(loop, Code):
             continue
         _unroll(loop.inside)
-        is_innermost = not any(isinstance(each, Loop) for each in loop.inside)
+        if isinstance(loop, Branch):
+            continue
+        is_innermost = not any(isinstance(each, Loop | Branch) for each in loop.inside)
         most = _MOST_OF_REGISTERS if loop.indexes else _MOST_UNROLLED if is_innermost else 0
         loop.is_unrolled = loop.is_written or loop.trips <= most
 

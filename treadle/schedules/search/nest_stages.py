@@ -10,7 +10,17 @@ from treadle.index.linear import alignment
 from treadle.schedules.digits import Digits
 from treadle.schedules.nest.nest import Nest, Stage
 from treadle.schedules.search.group_cost import GroupCost
-from treadle.schedules.search.nest_accesses import BufferAccess, Code, Key, Loop, TensorAccess, moved, nested, pieces
+from treadle.schedules.search.nest_accesses import (
+    BufferAccess,
+    Code,
+    Inside,
+    Key,
+    Loop,
+    TensorAccess,
+    moved,
+    nested,
+    pieces,
+)
 from treadle.schedules.search.work import REGISTER_BYTES
 from treadle.target import Target
 
@@ -21,7 +31,7 @@ class StagedRead:
     place: as the stage's; held: what reads it where the levels stand; is_in_memory: too large for registers
     """
 
-    def __init__(self, nest: Nest, stage: Stage, cost: GroupCost, target: Target):
+    def __init__(self, nest: Nest, stage: Stage, cost: GroupCost, target: Target, version: int):
         read = nest.workload.reads[stage.read]
         if cost.term is None or not read.is_term or stage.memory != "register" or stage.read not in cost.operands:
             accepted = "stages in registers, of reads inside of a reduction"
@@ -38,7 +48,7 @@ class StagedRead:
         rows = dict(zip(layout.order, self._rows[len(apart) :], strict=True))
         steps = {n: sum(step * rows[dim] for dim, step in enumerate(box.place_steps(n))) for n in box.steps}
         found: dict[Key, int] = {("level", n): abs(apart.get(n, step)) for n, step in steps.items()}
-        self.held = BufferAccess(("stage", stage.read), read.bytes, found)
+        self.held = BufferAccess(("stage", stage.read, version), read.bytes, found)
 
     def is_indexed_by(self, number: int) -> bool:
         """Whether a level moves the place of a stage that may be in registers."""
@@ -52,7 +62,7 @@ class StagedRead:
         others = [step for dim, step in enumerate(box.place_steps(number)) if dim != last]
         return number not in box.apart and not any(others) and self.operand.is_f32
 
-    def filling(self) -> list[Loop | Code]:
+    def filling(self) -> list[Inside]:
         """The loops that fill the stage."""
         operand, box, layout = self.operand, self._layout.box, self._layout
         loads = [
@@ -115,9 +125,14 @@ def _digits(loads: list[TensorAccess], key: Key) -> list[Digits]:
     return [load.digits(probe) for load in loads]
 
 
-def staged_reads(nest: Nest, cost: GroupCost, target: Target) -> dict[int, StagedRead]:
-    """The reads that go through stages, by their numbers. TreadleError for stages that only a kernel tells of."""
-    return {stage.read: StagedRead(nest, stage, cost, target) for stage in nest.stages}
+def staged_reads(nest: Nest, cost: GroupCost, target: Target, version: int) -> dict[int, StagedRead]:
+    """The reads that go through stages, by their numbers; each version of the tile has stages of its own but for those
+    that blocks fill. TreadleError for stages that only a kernel tells of."""
+    outer = len(nest.blocks)
+    return {
+        stage.read: StagedRead(nest, stage, cost, target, 0 if stage.place == outer else version)
+        for stage in nest.stages
+    }
 
 
 __all__ = ["StagedRead", "staged_reads"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from treadle.errors import TreadleError
@@ -11,7 +11,7 @@ from treadle.schedules.digits import Digits
 from treadle.schedules.nest.nest import Nest
 from treadle.schedules.search.cache_traffic import Node, Touch, reuse_of
 from treadle.schedules.search.group_cost import GroupCost
-from treadle.schedules.search.nest_accesses import BLOCK, Access, Code, Loop
+from treadle.schedules.search.nest_accesses import BLOCK, Access, Branch, Code, Inside, Loop
 from treadle.schedules.search.nest_loops import loops_of
 from treadle.schedules.search.work import Body, Work
 from treadle.target import Target
@@ -32,7 +32,7 @@ def work_of(nest: Nest, cost: GroupCost, target: Target) -> Work:
     blocks = prod(level.trips for level in nest.blocks)
     share = max(1.0, blocks / target.cores)
     counter = _Counter()
-    root = Node(BLOCK, share, counter.body(loops_of(nest, cost, target), []))
+    root = Node(BLOCK, share, counter.body(loops_of(nest, cost, target), [], 1.0))
     return Work(blocks, 1, tuple(counter.bodies), reuse_of(root), share)
 
 
@@ -46,36 +46,55 @@ class _Counts:
     chain: float = 0.0
 
 
+@dataclass(frozen=True)
+class _Around:
+    """The loops around some code, of which those behind the `first` ones are unrolled, and how often a block executes
+    it."""
+
+    loops: list[Loop]
+    first: int
+    executions: float
+
+
 class _Counter:
     """Counts the loops of one nest, each of which is a body unless it is unrolled."""
 
     def __init__(self) -> None:
         self.bodies: list[Body] = []
 
-    def body(self, inside: Sequence[Loop | Code], loops: list[Loop]) -> list[Node | Touch]:
-        """Counts what is executed in some loops as a body of its own; its loops with their accesses."""
+    def body(self, inside: Sequence[Inside], loops: list[Loop], executions: float) -> list[Node | Touch]:
+        """Counts what is executed in some loops, or in a part of their iterations, as a body of its own; its loops
+        with their accesses."""
         counts = _Counts()
-        nodes = self._inside(inside, loops, len(loops), counts)
+        nodes = self._inside(inside, _Around(loops, len(loops), executions), counts)
         if counts.arithmetic or counts.loads or counts.stores:
-            self.bodies.append(Body(float(prod(loop.trips for loop in loops)), **vars(counts)))
+            self.bodies.append(Body(executions, **vars(counts)))
         return nodes
 
-    def _inside(
-        self, inside: Sequence[Loop | Code], loops: list[Loop], first: int, counts: _Counts
-    ) -> list[Node | Touch]:
-        """Adds to the counts of the body whose loops are the `first` ones; those that follow are unrolled."""
+    def _inside(self, inside: Sequence[Inside], around: _Around, counts: _Counts) -> list[Node | Touch]:
+        """Adds to the counts of a body."""
         found: list[Node | Touch] = []
         for each in inside:
             if isinstance(each, Code):
-                found += _code(each, loops, loops[first:], counts)
-                continue
-            around = [*loops, each]
-            if each.is_unrolled:
-                nodes = self._inside(each.inside, around, first, counts)
+                found += _code(each, around.loops, around.loops[around.first :], counts)
+            elif isinstance(each, Branch):
+                found.append(self._branch(each, around, counts))
+            elif each.is_unrolled:
+                within = _Around([*around.loops, each], around.first, around.executions * each.trips)
+                found.append(Node(each, float(each.trips), self._inside(each.inside, within, counts)))
             else:
-                nodes = self.body(each.inside, around)
-            found.append(Node(each, float(each.trips), nodes))
+                nodes = self.body(each.inside, [*around.loops, each], around.executions * each.trips)
+                found.append(Node(each, float(each.trips), nodes))
         return found
+
+    def _branch(self, branch: Branch, around: _Around, counts: _Counts) -> Node:
+        inner = _Counts()
+        nodes = self._inside(branch.inside, replace(around, executions=around.executions * branch.part), inner)
+        counts.arithmetic += inner.arithmetic * branch.part
+        counts.loads += inner.loads * branch.part
+        counts.stores += inner.stores * branch.part
+        counts.chain = max(counts.chain, inner.chain)
+        return Node(branch, 1.0, nodes, weight=branch.part)
 
 
 def _code(code: Code, loops: Sequence[Loop], unrolled: Sequence[Loop], counts: _Counts) -> list[Touch]:
