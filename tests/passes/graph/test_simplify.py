@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from xdsl.dialects.builtin import f16, f32, f64, i16, i32, i64
+from xdsl.dialects.builtin import bf16, f16, f32, f64, i16, i32, i64
 from xdsl.ir import SSAValue
 
 from tests.helpers.compiled import run_as_c
@@ -23,6 +23,7 @@ from treadle.dialects.graph import (
     TransposeOp,
     WhereOp,
 )
+from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.passes.graph.graph_simplify import GraphSimplifyPass
 
 SIMPLIFY = [GraphSimplifyPass()]
@@ -96,6 +97,45 @@ def test_a_scale_that_overflows_the_weights_stays() -> None:
     y = graph.add(MatmulOp(graph[0], graph.constant(np.full((2, 2), 6e4, np.float16))))
     y = graph.add(BinaryOp("mul", y, graph.constant(np.float16(4))))
     assert "binary" in operators(assert_same_values(graph, [y], SIMPLIFY))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_a_scale_that_makes_all_weights_of_an_output_subnormal_stays(dtype: type[np.floating]) -> None:
+    """Of 0.4 times the smallest number nothing is left; a normal number beside it keeps what the sum needs."""
+    smallest = np.finfo(dtype).smallest_subnormal
+    x, weights = np.full((1, 64), 7, dtype), np.full((64, 2), 0.4, dtype)
+    graph = Graph(x)
+    y = graph.add(MatmulOp(graph[0], graph.constant(weights)))
+    scaled = graph.add(BinaryOp("mul", y, graph.constant(np.array([smallest, 1.5], dtype))))
+    (result,) = run_as_c(graph.module(scaled), [x])
+    total = 64 * 7 * float(weights[0, 0])
+    np.testing.assert_allclose(result[0, 0] / smallest, total, rtol=2e-3, atol=1)
+    np.testing.assert_allclose(result[0, 1], total * 1.5, rtol=2e-3)
+
+
+def test_a_scale_that_makes_some_weights_subnormal_folds() -> None:
+    graph = Graph(random(2, 3).astype(np.float16))
+    y = graph.add(MatmulOp(graph[0], graph.constant(np.array([[1, 0], [1e-5, 0], [0.5, 0]], np.float16))))
+    y = graph.add(BinaryOp("mul", y, graph.constant(np.array([1e-3, 2], np.float16))))
+    assert "binary" not in operators(assert_same_values(graph, [y], SIMPLIFY))
+
+
+def test_a_batch_norm_whose_scale_is_subnormal_stays() -> None:
+    """Half the smallest number would be 0."""
+    smallest = np.finfo(np.float16).smallest_subnormal
+    x, one = np.array([[1000.0]], np.float16), np.ones(1, np.float16)
+    graph = Graph(x)
+    scale, bias, mean, variance = (graph.constant((v * one).astype(np.float16)) for v in (smallest, 0, 0, 16))
+    (y,) = run_as_c(graph.module(graph.add(BatchNormOp(graph[0], scale, bias, mean, variance, 0))), [x])
+    np.testing.assert_array_equal(y / smallest, [[250]])
+
+
+def test_a_batch_norm_of_bfloat16_is_a_scale_and_a_bias() -> None:
+    one = np.ones(1, numpy_dtype(bf16))
+    graph = Graph(one.reshape(1, 1))
+    scale, bias, mean, variance = (graph.constant(one) for _ in range(4))
+    y = graph.add(BatchNormOp(graph[0], scale, bias, mean, variance, 1e-5))
+    assert "batch_norm" not in operators(assert_same_values(graph, [y], SIMPLIFY))
 
 
 def test_a_batch_norm_whose_scale_overflows_stays() -> None:

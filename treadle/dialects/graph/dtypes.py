@@ -77,6 +77,11 @@ def epsilon(dtype: np.dtype[np.generic]) -> float:
     return float(cast("float", ml_dtypes.finfo(dtype).eps))
 
 
+def smallest_normal(dtype: np.dtype[np.generic]) -> float:
+    """The smallest positive number of a float type that has all its digits."""
+    return float(cast("float", ml_dtypes.finfo(dtype).smallest_normal))
+
+
 def represents(wide: Attribute, narrow: Attribute) -> bool:
     """Whether every value of the element type `narrow` is a value of `wide`, so that a cast loses nothing."""
     if wide == narrow or narrow == i1:

@@ -14,6 +14,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern, op_type_rewrite_pattern
 
 from treadle.dialects.graph import BatchNormOp, BinaryOp, ConvOp, ConvTransposeOp, MatmulOp
+from treadle.dialects.graph.dtypes import smallest_normal
 from treadle.passes.graph.rewriting import Array, constant_of, constant_op, insert_constant, replace, shape_of
 
 Linear = ConvOp | ConvTransposeOp | MatmulOp
@@ -21,7 +22,7 @@ Linear = ConvOp | ConvTransposeOp | MatmulOp
 
 class BatchNormAsScale(RewritePattern):
     """`batch_norm(x)` of constant parameters is `x * s + b` per channel, if `s` and `b` are finite in the element
-    type."""
+    type, and `s` is not subnormal."""
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: BatchNormOp, rewriter: PatternRewriter) -> None:
@@ -34,7 +35,7 @@ class BatchNormAsScale(RewritePattern):
             factor = scale / np.sqrt(variance + op.epsilon.value.data)
             offset = bias - mean * factor
             rounded = [v.astype(parameters[0].dtype) for v in (factor, offset) if parameters[0] is not None]
-        if not all(np.isfinite(v).all() for v in rounded):
+        if not all(np.isfinite(v).all() for v in rounded) or not _keep_digits(rounded[0], scale != 0, ()):
             return
         shape = [-1, *[1] * (len(op.shape) - 2)]
         s, b = (constant_op(v.reshape(shape)) for v in rounded)
@@ -181,9 +182,22 @@ def _scaled_matrix(linear: MatmulOp, factor: Array, varying: list[int]) -> tuple
 
 
 def _checked(position: int, weights: Array, factor: Array) -> tuple[int, Array] | None:
-    """The product in the weights' type, unless it overflows."""
-    scaled = _scaled_by(weights, factor)
-    return (position, scaled) if np.all(np.isfinite(scaled)) else None
+    """The product in the weights' type, unless it overflows, or all weights of one factor become subnormal."""
+    aligned = factor.reshape([1] * (weights.ndim - factor.ndim) + list(factor.shape))
+    scaled = _scaled_by(weights, aligned)
+    along = tuple(d for d, extent in enumerate(aligned.shape) if extent == 1)
+    if not np.all(np.isfinite(scaled)) or not _keep_digits(scaled, (weights != 0) & (aligned != 0), along):
+        return None
+    return position, scaled
+
+
+def _keep_digits(values: Array, are_numbers: Array, along: tuple[int, ...]) -> bool:
+    """Whether the largest of the values along dimensions is a normal number, where they are not all zeros.
+
+    Smaller ones may then be subnormal, or 0: their errors are within the rounding of the largest.
+    """
+    largest = np.max(np.abs(values).astype(np.float64), axis=along, initial=0)
+    return bool(np.all((largest >= smallest_normal(values.dtype)) | ~np.any(are_numbers, axis=along)))
 
 
 def _scaled_by(values: Array, factor: Array) -> Array:
