@@ -61,13 +61,14 @@ def _power_beyond(x: Operands) -> bool:
 _BY_FLOAT64 = "sums of integers by way of float64"
 _APPROXIMATED = Freedom("approximates to an absolute error")
 _NAN = Freedom("elements that are NaN", _any(np.isnan))
+_LOWEST = Freedom("elements that are NaN, and -inf is the lowest number", _any(lambda x: ~(x > -np.inf)))
 _CANCELS = Freedom("cancels: the mean of squares less the square of the mean")
 _EMPTY = Freedom("reductions of nothing: a mean of 0, or another shape", lambda operands: operands[0].size == 0)
 _OF_OPERATORS: Mapping[str, Freedom] = {
     **dict.fromkeys(("Erf", "Gelu", "Tanh", "Sigmoid", "Mish", "Swish", "Sin", "Cos"), _APPROXIMATED),
     **dict.fromkeys(("ArgMax", "ArgMin", "Max", "Min", "ReduceMax", "ReduceMin"), _NAN),
-    "MaxPool": Freedom("elements that are NaN, and -inf is the lowest number", _any(lambda x: ~(x > -np.inf))),
-    **dict.fromkeys(("Sign", "Relu", "GlobalMaxPool"), _NAN),
+    **dict.fromkeys(("MaxPool", "GlobalMaxPool"), _LOWEST),
+    **dict.fromkeys(("Sign", "Relu"), _NAN),
     **dict.fromkeys(("Softmax", "LogSoftmax"), Freedom("infinite elements and NaN", _any(lambda x: ~np.isfinite(x)))),
     "ReduceLogSumExp": Freedom("elements that are NaN, and integers", lambda x: _NAN.applies(x) or _of_integers(x)),
     **dict.fromkeys(("ReduceL2", "ReduceLogSum"), Freedom("functions of integers, step by step", _of_integers)),
