@@ -46,7 +46,7 @@ def edit(path: Path, pattern: str, replacement: str) -> None:
 
 def test_on_the_cpu(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = scheduled(model, tmp_path / "text")
-    edit(path, r"rows = \d+, vectors = 2, chunk = \d+, pack = false", "rows = 3, vectors = 2, chunk = 6, pack = true")
+    edit(path, r"rows = \d+, (vectors = \d), chunk = \d+, pack = false", r"rows = 3, \1, chunk = 6, pack = true")
     assert main(["run", str(path), "--from", "schedule", "--check"]) == 0
     out = capsys.readouterr().out
     assert "agrees" in out

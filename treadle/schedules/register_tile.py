@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from treadle.target import Target
 
 MOST_ROWS = 8
 MOST_VECTORS = 4
-DEFAULT_VECTORS = 2
-"""Of a panel, so that a broadcast element of the left operand serves two fmas."""
 
 
-def panel_columns(target: Target, vectors: int = DEFAULT_VECTORS) -> int:
+def default_vectors(target: Target, columns: int) -> int:
+    """Vectors of a panel of a matrix of some columns, where none are chosen: with 32 registers of 64 bytes three, or
+    four that hold the whole matrix; else two, since nothing else was measured.
+
+    Measured with AVX-512 code (gcc, -march=native) on a Xeon, one thread, default rows and chunks of each width: the
+    time of two vectors divided by that of three and of four (the least of 100 interleaved rounds; M x K x N):
+    BERT's 128 x 768 x 2304 1.37 and 1.38, and again 1.19 and 1.14, 128 x 768 x 768 1.19 and 1.02, and again 1.15 and
+    1.08 (128 x 768 x 3072 and 128 x 3072 x 768 differed by factors between the two runs, 3.2 and 1.9, 1.05 and 1.76:
+    other processes used the memory), 12 of 128 x 64 x 128 1.12 and 1.21, 12 of 128 x 128 x 64 0.93 and 1.11;
+    MobileNet-V2's 16 x 32 x 12544 1.07 and 1.03, 96 x 16 x 12544 1.27 and 1.20, 24 x 96 x 3136 1.12 and 1.21,
+    192 x 32 x 784 1.04 and 1.11, 384 x 64 x 196 1.12 and 1.17, 64 x 384 x 196 1.21 and 0.85, 576 x 96 x 196 1.21 and
+    1.19, 96 x 576 x 196 1.17 and 1.07, 49 x 576 x 160 0.99 and 1.01, 49 x 160 x 960 1.06 and 1.08, 49 x 960 x 320 1.08
+    and 1.08, 49 x 320 x 1280 1.05 and 1.08. One vector takes 1.4 times as long as two.
+    """
+    if target.vector_bytes < 64 or target.vector_registers < 32:
+        return 2
+    return 4 if ceil(columns / target.lanes) == 4 else 3
+
+
+def panel_columns(target: Target, vectors: int) -> int:
     """Columns of a panel of the right operand."""
     return vectors * target.lanes
 
 
-def most_rows(target: Target, vectors: int = DEFAULT_VECTORS) -> int:
+def most_rows(target: Target, vectors: int) -> int:
     """Rows of the largest tile that stays in registers, next to a row of the panel and a broadcast element.
 
     Of two vectors 8 rows with 32 registers, 6 with 16; of four vectors 6 and 2. Measured with AVX2 code (gcc 12,

@@ -17,7 +17,7 @@ from treadle.dialects.graph.compute import ComputeOp
 from treadle.dialects.graph.definition import DefinitionBuilder, Scalar, compute_of
 from treadle.dialects.graph.store import constant_array
 from treadle.passes.graph.rewriting import Array, constant_op
-from treadle.schedules.register_tile import panel_columns
+from treadle.schedules.register_tile import default_vectors, panel_columns
 from treadle.target import Target
 
 
@@ -30,11 +30,11 @@ class GraphPackWeightsPass(ModulePass):
     ```
     becomes
     ```mlir
-    %panels = graph.constant #graph.blob<...> : tensor<96x768x32xf32>
+    %panels = graph.constant #graph.blob<...> : tensor<64x768x48xf32>
     %b = graph.compute "unpack" (%k, %n) {
-      %0 = arith.divui %n, %c32 : index
-      %1 = arith.remui %n, %c32 : index
-      %2 = graph.at %panels[%0, %k, %1] : tensor<96x768x32xf32>
+      %0 = arith.divui %n, %c48 : index
+      %1 = arith.remui %n, %c48 : index
+      %2 = graph.at %panels[%0, %k, %1] : tensor<64x768x48xf32>
       graph.yield %2 : f32
     } : tensor<768x3072xf32>
     %c = graph.matmul %a, %b : (tensor<128x768xf32>, tensor<768x3072xf32>) -> tensor<128x3072xf32>
@@ -48,16 +48,18 @@ class GraphPackWeightsPass(ModulePass):
 
     target: str = "cpu"
     width: int | None = None
-    """Columns of a panel; by default those of the target's register tile."""
+    """Columns of a panel; by default those of the target's register tile for a matrix of as many."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        width = panel_columns(Target.parse(self.target)) if self.width is None else self.width
+        target = Target.parse(self.target)
         unpacked: dict[SSAValue, ComputeOp] = {}
         for matmul in [inner for inner in op.walk() if isinstance(inner, MatmulOp)]:
             owner = matmul.b.owner
             if isinstance(owner, ConstantOp) and len(owner.type.get_shape()) == 2:
                 if matmul.b not in unpacked:
-                    unpacked[matmul.b] = _unpack(owner, width)
+                    columns = owner.type.get_shape()[1]
+                    default = panel_columns(target, default_vectors(target, columns))
+                    unpacked[matmul.b] = _unpack(owner, default if self.width is None else self.width)
                 matmul.operands[1] = unpacked[matmul.b].result
                 if not owner.result.uses:
                     Rewriter.erase_op(owner)

@@ -23,7 +23,7 @@ from treadle.schedules.access_analysis import panel_strides, panel_width
 from treadle.schedules.accumulator import narrowed
 from treadle.schedules.index_value import Index, Predicate, all_of
 from treadle.schedules.kernel_builder import KernelBuilder
-from treadle.schedules.register_tile import DEFAULT_VECTORS, MOST_ROWS, MOST_VECTORS, most_rows, panel_columns
+from treadle.schedules.register_tile import MOST_ROWS, MOST_VECTORS, default_vectors, most_rows, panel_columns
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number, shared_by_batch
 from treadle.target import Target
 
@@ -54,7 +54,7 @@ class MatmulCpu(Template):
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
         m, k, n = _extents(anchor)
-        vectors = _vectors_of_panels(anchor, target) or DEFAULT_VECTORS
+        vectors = _vectors_of_panels(anchor, target) or default_vectors(target, n)
         columns, most = panel_columns(target, vectors), most_rows(target, vectors)
         panels = ceil(n / columns)
         rows = min(range(most, max(most - 3, 0), -1), key=lambda r: (ceil(m / r) * r, -r)) if m > most else m
