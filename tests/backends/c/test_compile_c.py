@@ -136,3 +136,19 @@ def test_zig_has_other_names_for_instruction_sets(
 def test_compilers_know_the_instruction_sets(tmp_path: Path, command: tuple[str, ...]) -> None:
     for name in ("avx512", "avx2", "sse2"):
         compile_objects([unit()], private_environment(tmp_path, command), target=TARGETS[name])
+
+
+@pytest.mark.parametrize(
+    ("version", "is_told"),
+    [
+        ("gcc (Debian 12.2.0-14+deb12u1) 12.2.0\nCopyright (C) 2022 Free Software Foundation, Inc.", True),
+        ("gcc (Ubuntu 11.4.0-1ubuntu1~22.04) 11.4.0\nCopyright (C) 2021 Free Software Foundation, Inc.", False),
+        ("Debian clang version 14.0.6", False),
+        ("clang version 18.1.8", True),
+    ],
+)
+def test_float16_is_kept_by_compilers_that_know_how(version: str, is_told: bool) -> None:
+    told = toolchain.Toolchain(("cc",), version, (), "")
+    for text, flag in (("float x;", False), ("_Float16 x;", is_told)):
+        command = told.compile_command(Path("x.c"), Path("x.o"), (), text)
+        assert ("-fexcess-precision=16" in command) == flag

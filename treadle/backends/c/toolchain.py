@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -58,9 +59,16 @@ class Toolchain:
         return [*self.command, *self.flags, *self._flags_of(text), *folders, "-c", str(source), "-o", str(target)]
 
     def _flags_of(self, text: str) -> tuple[str, ...]:
-        """GCC 12 turns a branch that stores a _Float16 or 0 into an instruction that no assembler takes."""
+        """float16 means float16: where the processor has no instructions for it, compilers keep several operations in
+        float32 unless they are told not to. GCC 12 turns a branch that stores a _Float16 or 0 into an instruction that
+        no assembler takes."""
+        if "_Float16" not in text:
+            return ()
         is_gcc = "Free Software Foundation" in self.version
-        return ("-fno-if-conversion",) if is_gcc and "_Float16" in text else ()
+        major = re.search(r"(?:version|\)) (\d+)", self.version)
+        is_known = major is not None and int(major[1]) >= (12 if is_gcc else 16)
+        each_operation = ("-fexcess-precision=16",) if is_known else ()
+        return (*each_operation, "-fno-if-conversion") if is_gcc else each_operation
 
     def link_command(self, objects: list[Path], target: Path) -> list[str]:
         """The command line that links objects to a shared library."""
@@ -68,7 +76,7 @@ class Toolchain:
 
     def identity(self) -> str:
         """Text that differs wherever the same C text could become a different object."""
-        return "\n".join((*self.command, self.version, *self.flags, self.cpu))
+        return "\n".join((*self.command, self.version, *self.flags, *self._flags_of("_Float16"), self.cpu))
 
 
 def find_toolchain(environment: Environment, target: Target | None = None) -> Toolchain:
