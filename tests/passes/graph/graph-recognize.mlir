@@ -38,5 +38,5 @@ func.func @layer_norm(%x: tensor<2x8xf32>, %scale: tensor<8xf32>) -> tensor<2x8x
   func.return %y : tensor<2x8xf32>
 }
 // CHECK:      func.func @layer_norm
-// CHECK-NEXT:   [[B:%.*]] = graph.constant #graph.inline<"0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0"> : tensor<8xf32>
+// CHECK-NEXT:   [[B:%.*]] = graph.constant #graph.inline<"-0.0, -0.0, -0.0, -0.0, -0.0, -0.0, -0.0, -0.0"> : tensor<8xf32>
 // CHECK-NEXT:   %y = graph.layer_norm %x, %scale, [[B]] {dim = 1 : i64

@@ -39,7 +39,7 @@ def layer_norm(node: Node, g: GraphBuilder) -> list[Tensor]:
     x = node.input()
     dim = node.axis(node.int("axis", -1), x.rank)
     rows, epsilon = x.shape[dim:], node.float("epsilon", 1e-5)
-    bias = node.optional(2) or g.constant(np.broadcast_to(np.zeros((), x.dtype), rows))
+    bias = node.optional(2) or g.constant(np.broadcast_to(np.array(-0.0, x.dtype), rows))
     scale, bias = g.broadcast(node.input(1), rows), g.broadcast(bias, rows)
     y = g.emit(lambda v: LayerNormOp(v[0], v[1], v[2], dim, epsilon), x, scale, bias)
     if not any(node.used[1:]):

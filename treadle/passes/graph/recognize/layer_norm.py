@@ -28,7 +28,8 @@ from treadle.passes.graph.rewriting import constant_of, constant_op, is_uniform,
 
 
 class WrittenLayerNorm(RewritePattern):
-    """`(x - mean(x)) / sqrt(mean((x - mean(x)) ** 2) + epsilon)` is a `layer_norm` with scale 1 and bias 0."""
+    """`(x - mean(x)) / sqrt(mean((x - mean(x)) ** 2) + epsilon)` is a `layer_norm` with scale 1 and bias -0: `x + 0.0`
+    is not `x` where that is -0."""
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: BinaryOp, rewriter: PatternRewriter) -> None:
@@ -40,7 +41,7 @@ class WrittenLayerNorm(RewritePattern):
             if variance is None or centred is None or _variance_of(variance[0]) != centred:
                 continue
             x, dim = centred
-            one, zero = _uniform(x, dim, 1.0), _uniform(x, dim, 0.0)
+            one, zero = _uniform(x, dim, 1.0), _uniform(x, dim, -0.0)
             replace(rewriter, op, [one, zero, LayerNormOp(x, one.result, zero.result, dim, variance[1])])
             return
 
