@@ -54,9 +54,9 @@ def seconds_of(trials: Iterable[Trial]) -> Iterator[tuple[Trial, float]]:
     for trial in trials:
         if fastest is not None and trial.round != number:
             reference, number = fastest, trial.round
-        if trial.us is None or (trial.round and not trial.reference_us):
+        if trial.us is None or (trial.round and not (trial.reference_us and reference)):
             continue
-        seconds = trial.us * 1e-6 if fastest is None else trial.us / (trial.reference_us or trial.us) * reference
+        seconds = trial.us / trial.reference_us * reference if trial.reference_us else trial.us * 1e-6
         fastest = seconds if fastest is None else min(fastest, seconds)
         yield trial, seconds
 
