@@ -181,3 +181,9 @@ def test_functions_that_call_each_other_in_a_circle() -> None:
 def test_functions_that_fit_are_expanded() -> None:
     module = import_model(nested(6, 2).SerializeToString())
     assert sum(op.name == "graph.unary" for op in module.walk()) == 128
+
+
+def test_a_weight_without_elements_that_cannot_be_addressed() -> None:
+    proto = model([node("Add", "x w", "y")], {"x": [2]})
+    proto.graph.initializer.append(TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[0, 1 << 40, 1 << 40]))
+    refused(proto, "cannot be addressed; accepted: at most 9223372036854775807 bytes")

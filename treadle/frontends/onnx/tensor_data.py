@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from math import prod
 
 import numpy as np
@@ -62,6 +63,8 @@ def to_array(tensor: TensorProto, files: ExternalFiles, where: str) -> Array:
         raise TreadleError(f"shape {shape} has a negative extent", where, "extents from 0 upwards")
     if len(shape) > MAX_RANK:
         raise TreadleError(f"the tensor has {len(shape)} dimensions", where, f"at most {MAX_RANK}")
+    if prod(max(extent, 1) for extent in shape) * dtype.itemsize > sys.maxsize:
+        raise TreadleError(f"a tensor of shape {shape} cannot be addressed", where, f"at most {sys.maxsize} bytes")
     if tensor.HasField("segment"):
         raise TreadleError("the tensor is split into segments", where, "a tensor in one piece")
     nbytes = prod(shape) * dtype.itemsize
