@@ -15,7 +15,7 @@ from treadle.schedules.search.database import Database, Record
 from treadle.schedules.search.learned import Learned
 from treadle.schedules.search.programs import taken
 from treadle.schedules.search.strategies import STRATEGIES
-from treadle.schedules.search.trials import Trial
+from treadle.schedules.search.trials import Trial, seconds_beside
 from treadle.tuning.building import build_all, print_all
 from treadle.tuning.candidates import Built, Printed
 from treadle.tuning.group_search import GroupSearch
@@ -305,12 +305,9 @@ def _trial(
 
 
 def _measured(trial: Trial, best: float | None) -> Measured:
-    """A trial's time relative to the best schedule's in the same run, as `seconds_of`; the default's, which is timed
-    alone, as it is."""
-    seconds = None if trial.us is None else trial.us * 1e-6
-    if seconds is not None and trial.round:
-        seconds = seconds / (trial.reference_us * 1e-6) * best if trial.reference_us and best else None
-    return Measured(Candidate(trial.program, trial.decisions), seconds, trial.work)
+    """A trial's time relative to the best schedule's in the same run: the machine may have become slower since the
+    first one."""
+    return Measured(Candidate(trial.program, trial.decisions), seconds_beside(trial, best), trial.work)
 
 
 def model_seconds(groups: Sequence[Group]) -> tuple[float, float]:

@@ -42,6 +42,14 @@ class Trial:
     work: Work | None = None
 
 
+def seconds_beside(trial: Trial, reference: float | None) -> float | None:
+    """The seconds of a trial, if what it was timed together with takes `reference`; those of the default, which is
+    timed alone, as they are."""
+    if trial.us is None or (trial.round and not (trial.reference_us and reference)):
+        return None
+    return trial.us / trial.reference_us * reference if trial.reference_us and reference else trial.us * 1e-6
+
+
 def seconds_of(trials: Iterable[Trial]) -> Iterator[tuple[Trial, float]]:
     """The trials of a group that have a time, in their order, with the seconds that they would have taken when the
     default schedule was timed.
@@ -54,9 +62,9 @@ def seconds_of(trials: Iterable[Trial]) -> Iterator[tuple[Trial, float]]:
     for trial in trials:
         if fastest is not None and trial.round != number:
             reference, number = fastest, trial.round
-        if trial.us is None or (trial.round and not (trial.reference_us and reference)):
+        seconds = seconds_beside(trial, reference)
+        if seconds is None:
             continue
-        seconds = trial.us / trial.reference_us * reference if trial.reference_us else trial.us * 1e-6
         fastest = seconds if fastest is None else min(fastest, seconds)
         yield trial, seconds
 
@@ -136,4 +144,4 @@ def _choice(value: object) -> Choice:
     return tuple(cast("list[int]", numbers))
 
 
-__all__ = ["Trial", "read_trials", "seconds_of", "trial_lines"]
+__all__ = ["Trial", "read_trials", "seconds_beside", "seconds_of", "trial_lines"]
