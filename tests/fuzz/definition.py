@@ -309,7 +309,8 @@ def _judged(exact: Array, dtype: np.dtype[Any], samples: Sequence[Array]) -> Exp
     with np.errstate(all="ignore"):
         own = LAST_PLACES * float(info.eps) / 2 * np.abs(value) + float(info.smallest_subnormal)
         limit = np.where(np.isfinite(value), MARGIN * spread + own, 0)
-    return Expected(value, limit, undecided)
+        near_the_end = np.isfinite(value) & (np.abs(value) + limit > float(info.max)) & (limit > own)
+    return Expected(value, limit, undecided | near_the_end)
 
 
 __all__ = ["EXACT", "ONCE", "Expected", "evaluate_node", "expected_outputs"]

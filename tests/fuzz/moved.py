@@ -85,11 +85,11 @@ class _Moved:
 
 
 def _normalised(terms: Array, node: NodeProto, x: Sequence[Array]) -> Any:
-    """The larger of what is centred, and of what is scaled and biased."""
+    """The largest of what is centred, what is then divided, and what is scaled and biased."""
     scale, bias, mean, variance = (v.reshape(-1, *[1] * (terms.ndim - 2)) for v in x[1:])
     epsilon = {a.name: helper.get_attribute_value(a) for a in node.attribute}.get("epsilon", 1e-5)
-    factor = scale / np.sqrt(variance + epsilon)
-    return np.maximum(terms + mean, (terms + mean) * factor + bias)
+    centred, deviation = terms + mean, np.sqrt(variance + epsilon)
+    return np.maximum.reduce([centred, centred / deviation, centred * (scale / deviation) + bias])
 
 
 __all__ = ["PRODUCTS", "beyond"]

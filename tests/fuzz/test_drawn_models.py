@@ -129,6 +129,22 @@ def test_whether_a_centred_number_overflows_in_a_batch_norm_is_undecided() -> No
     ]
 
 
+def test_whether_a_number_divided_by_a_deviation_overflows_in_a_batch_norm_is_undecided() -> None:
+    """`(x - mean) / deviation * scale` is infinite, `x * (scale / deviation)` is not."""
+    largest = float(np.finfo(np.float64).max)
+    parameters = {name: np.array([v], np.float64) for name, v in (("s", 0.1), ("b", 0), ("m", 0), ("v", 0.25))}
+    assert _undecided("BatchNormalization", {"x": np.array([[largest, 1]], np.float64).T, **parameters}, []) == [
+        True,
+        False,
+    ]
+
+
+def test_a_number_whose_limits_are_beyond_the_type_is_undecided() -> None:
+    info = np.finfo(np.float32)
+    x = np.array([float(info.max) * (1 - 4 * float(info.eps)), float(info.max) / 2], np.float32)
+    assert _undecided("Mul", {"x": x, "one": np.array([1], np.float32)}, []) == [True, False]
+
+
 def test_whether_a_last_product_overflows_before_something_is_added_is_undecided() -> None:
     """As of `Mul`, so of every operator that ends in a product: a fused multiply-add does not round it."""
     largest = float(np.finfo(np.float32).max)
