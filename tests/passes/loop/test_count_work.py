@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies
 from xdsl.ir import Operation
+from xdsl.parser import Parser
 
 from tests.helpers.graphs import Graph
 from treadle.compiler import lower
@@ -119,3 +120,16 @@ def test_small_products_have_work(extents: tuple[int, int, int]) -> None:
     work = product(*extents, rows=1, chunk=1, pack=False)
     assert work.blocks >= 1
     assert work.traffic(1 << 30) > 0
+
+
+@pytest.mark.parametrize(("stride", "loads"), [(2, 2), (3, 16)])
+def test_every_second_element_is_two_loads(stride: int, loads: int) -> None:
+    """And a shuffle; other strides are a load for each lane."""
+    text = f"""loop.func @kernel(%A : memref<100xf32>, %C : memref<16xf32>) grid(%b in 1) threads(%t in 1) {{
+      %c0 = arith.constant 0 : index
+      %v = loop.strided_load %A[%c0] by {stride} : memref<100xf32>, vector<16xf32>
+      vector.store %v, %C[%c0] : memref<16xf32>, vector<16xf32>
+    }}"""
+    (kernel,) = [op for op in Parser(treadle_context(), text).parse_module().walk() if isinstance(op, FuncOp)]
+    (body,) = count_work(kernel, 1).bodies
+    assert (body.loads, body.stores) == (loads, 1)

@@ -19,7 +19,7 @@ from treadle.passes.loop.frequencies import Unclamped, mean_trips, probability
 from treadle.schedules.digits import digits_of
 from treadle.schedules.op_cost import op_cost
 from treadle.schedules.search.cache_traffic import Node, Touch, reuse_of
-from treadle.schedules.search.work import REGISTER_BYTES, Body, Work
+from treadle.schedules.search.work import REGISTER_BYTES, Body, Work, strided_loads
 
 _UNROLL = "loop.unroll"
 
@@ -125,7 +125,7 @@ class _Counter:
         if access.is_store:
             counts.stores += times * elements
         else:
-            counts.loads += times * elements
+            counts.loads += times * strided_loads(elements, access.stride)
         size = _bytes_of(access.type) // max(1, prod(access.type.get_shape()))
         strides = access.strides
         address = const(0)

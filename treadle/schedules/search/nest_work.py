@@ -13,7 +13,7 @@ from treadle.schedules.search.cache_traffic import Node, Touch, reuse_of
 from treadle.schedules.search.group_cost import GroupCost
 from treadle.schedules.search.nest_accesses import BLOCK, Access, Branch, Code, Inside, Loop
 from treadle.schedules.search.nest_loops import loops_of
-from treadle.schedules.search.work import Body, Work
+from treadle.schedules.search.work import Body, Work, strided_loads
 from treadle.target import Target
 
 
@@ -103,7 +103,8 @@ def _code(code: Code, loops: Sequence[Loop], unrolled: Sequence[Loop], counts: _
     touches: list[Touch] = []
     for access in code.loads:
         elements, touch = _touch(access, code, loops)
-        counts.loads += elements * _times(access, unrolled)
+        stride = touch.own[0][1] / access.bytes if touch.own else 1.0
+        counts.loads += strided_loads(elements, stride) * _times(access, unrolled)
         touches.append(touch)
     for access in code.stores:
         elements, touch = _touch(access, code, loops)

@@ -8,6 +8,12 @@ REGISTER_BYTES = 2048
 """Bytes of all vector registers with AVX-512: smaller local buffers are assumed to be in registers."""
 
 
+def strided_loads(lanes: float, stride: float) -> float:
+    """Loads of a vector of elements that are `stride` elements apart, at least two, on a CPU: two vectors and a shuffle
+    for every second element, as `treadle.h` has it, else one for each lane."""
+    return 2.0 if abs(stride) == 2 and lanes > 2 else lanes
+
+
 @dataclass(frozen=True)
 class Body:
     """Straight-line code: the body of an innermost loop that is not unrolled, or the code outside of such loops.
@@ -63,4 +69,4 @@ class Work:
         return moved
 
 
-__all__ = ["REGISTER_BYTES", "Body", "Reuse", "Work"]
+__all__ = ["REGISTER_BYTES", "Body", "Reuse", "Work", "strided_loads"]
