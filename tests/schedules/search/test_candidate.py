@@ -46,6 +46,10 @@ def test_templates_and_nests_are_candidates_of_one_task() -> None:
     assert isinstance(task.replay(Candidate("tiled", {"rows": 4, "unused": 1})), Nest)
     use = UseAttr.get("matmul_cpu", {"rows": 2, "vectors": 2, "chunk": 6, "pack": True})
     assert task.replay(task.candidate(use)) == use
+    with pytest.raises(
+        TreadleError, match="template 'matmul_cpu' is used without chunk, pack; accepted: rows, vectors, "
+    ):
+        task.candidate(UseAttr.get("matmul_cpu", {"rows": 2, "vectors": 2}))
 
 
 def test_a_record_of_other_knobs_is_none_of_the_task() -> None:

@@ -129,12 +129,15 @@ class Task:
 
     def candidate(self, use: UseAttr) -> Candidate:
         """The candidate that gives the same kernel as a template's choices; TreadleError if no program has that
-        template."""
+        template, or a choice is missing."""
         name = use.template.data
         if name not in TEMPLATES or name not in self.by_name:
             raise TreadleError(f"no schedule program is called @{name}", "task", list(self.by_name))
-        choices = TEMPLATES[name].canonical(self.anchor, use.knobs(), self.target)
         labels = [sample.label.data for sample in self.by_name[name].samples]
+        missing = [label for label in labels if label not in use.knobs()]
+        if missing:
+            raise TreadleError(f"template {name!r} is used without {', '.join(missing)}", "task", labels)
+        choices = TEMPLATES[name].canonical(self.anchor, use.knobs(), self.target)
         return Candidate(name, {label: choices[label] for label in labels})
 
 
