@@ -15,12 +15,14 @@ from tests.tuning.small_model import write_model
 from treadle.compile_options import CompileOptions
 from treadle.host import hardware_of, host_target
 from treadle.schedules.rules.templates import templates
+from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.database import Database
 from treadle.schedules.search.evolution import Evolution, Settings
+from treadle.schedules.search.ledger import Ledger, Rejection
 from treadle.schedules.search.strategies import STRATEGIES
 from treadle.schedules.search.trials import Trial
 from treadle.tools.treadle_cli import main
-from treadle.tools.tune_table import Budget, search_table
+from treadle.tools.tune_table import Budget, limit_warnings, search_table
 from treadle.tuning import predictions
 from treadle.tuning.model import tasks_of_model
 from treadle.tuning.tuner import Group
@@ -44,11 +46,13 @@ def printed(groups: list[Group], current: Group | None, passed: float, budget: B
 
 
 def counts(ranked: int, rejected: int) -> Any:
-    """What a table reads of a search."""
-    return SimpleNamespace(
-        predictions=SimpleNamespace(failed=1 if rejected else 0),
-        explored=SimpleNamespace(ledger=SimpleNamespace(legal=ranked + 1, rejected=max(rejected - 1, 0))),
-    )
+    """What a table reads of a search: one candidate could not be lowered, the others exceed a limit."""
+    ledger = Ledger()
+    ledger.accept("a", ranked + 1)
+    if rejected:
+        ledger.reject(Rejection("a", "accumulators", rejected - 1, 0.5, Candidate("a", {"n": 4}), "6, 2 too many"))
+    failed = SimpleNamespace(failed=1 if rejected else 0)
+    return SimpleNamespace(predictions=failed, explored=SimpleNamespace(ledger=ledger))
 
 
 def test_the_table_has_the_groups_by_their_time(model: Path) -> None:
@@ -66,6 +70,13 @@ def test_the_table_has_the_groups_by_their_time(model: Path) -> None:
     assert caption == "2 groups, 9 trials (1 failed), 1:01 gone of 15:00, about 1:01 to go; kernels 0.015 -> 0.012 ms"
     assert "about 13:59 to go" in "".join(printed([product], product, 61, Budget(900)))
     assert "to go" not in "".join(printed([product], None, 61, Budget(900)))
+
+
+def test_a_limit_that_rejects_nearly_everything_is_named(model: Path) -> None:
+    task, _ = tasks_of_model(model, host_target(), {}, CompileOptions(), rules=(templates,))
+    few, most = (Group(task, "here", counts(*of)) for of in [(0, 10), (0, 11)])
+    (line,) = limit_warnings([few, most])
+    assert line == f"{task}: one limit rejects 10 of 11 candidates of @a: accumulators"
 
 
 @pytest.fixture
@@ -105,12 +116,19 @@ def test_an_explanation_has_limits_terms_and_what_was_measured(
 ) -> None:
     task, _ = tasks_of_model(model, host_target(), {}, CompileOptions())
     trial = Trial(task.default.program, task.default.decisions, 0, 123.4)
-    Database(tmp_path / "db").add_trials(task.digest, task.label, hardware_of(host_target()), [trial])
+    program, ledger = next(name for name in task.search.by_name if name != "matmul_cpu"), Ledger()
+    ledger.reject(Rejection(program, "accumulators", 70, 0.5, Candidate(program, {"n": 4}), "6, 2 too many"))
+    ledger.accept(program, 7)
+    key, texts = (task.digest, task.label, hardware_of(host_target())), task.texts
+    Database(tmp_path / "db").add_trials(*key, [trial], programs=texts, ledgers={"random 0 1": ledger})
     assert main(["tune", str(model), "--database", str(tmp_path / "db"), "--explain", "matmul"]) == 0
     out = capsys.readouterr().out
     assert "unpack_matmul_relu 20x48, 2 groups" in out
     assert "softmax" not in out
-    assert "candidates; of 50 drawn" in out
+    assert "candidates; of 50 drawn" in out, "of programs that no search has looked at"
+    assert "candidates; of 77 that searches have looked at, 7 are legal" in out
+    assert "    70 rejected: accumulators, at least 50% too much, more than nine tenths of the program's\n" in out
+    assert f"      the closest: @{program} {{n = 4}}: 6, 2 too many" in out
     assert "@matmul_cpu: " in out
     assert "rejected: matmul_cpu: tiles of N rows overrun a chunk of N rows by N" in out
     assert "the closest: @matmul_cpu {rows = " in out

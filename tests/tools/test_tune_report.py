@@ -22,6 +22,8 @@ from treadle.errors import TreadleError
 from treadle.host import hardware_of, host_target
 from treadle.schedules.search.candidate import Candidate, Task
 from treadle.schedules.search.database import Database, Record
+from treadle.schedules.search.ledger import Ledger
+from treadle.schedules.search.ledger import Rejection as Rejected
 from treadle.schedules.search.programs import taken
 from treadle.schedules.search.trials import Trial
 from treadle.tools.report_chart import LogScale, Point, best_after_each_trial, predicted_against_measured, scale_of
@@ -199,7 +201,10 @@ def filled(folder: Path, tasks: Sequence[GroupTask], *, nest: bool = False) -> D
             Trial(second.program, second.decisions, 1, 30.0, 20.0, 14.0, of=2),
             Trial(third.program, third.decisions, 2, 8.0, 16.0, 6.0),
         ]
-        database.add_trials(task.digest, task.label, hardware, trials)
+        ledger, program = Ledger(), next(name for name in task.search.by_name if name != default.program)
+        ledger.reject(Rejected(program, "accumulators", 31, 0.5, Candidate(program, {"n": 4}), "6, 2 too many"))
+        counted = {"random 0 1": ledger} if number == 0 else {}
+        database.add_trials(task.digest, task.label, hardware, trials, programs=task.texts, ledgers=counted)
         if number == 0:
             record = Record(5.0, 10.0, "cpu", hardware, "gcc 12.2", "0123456789ab", "2026-11-22")
             use = task.search.replay(third)
@@ -223,7 +228,9 @@ def test_a_models_report_is_made_of_records(tasks: list[GroupTask], tmp_path: Pa
     assert product.chosen.startswith(f'schedule.program @{program.sym_name.data} for "cpu" {{')
     assert "taken" in product.chosen
     assert product.rejected
-    assert product.rejected[0].count > 0
+    searched, surveyed, *_ = product.rejected
+    assert (searched.limit, searched.count, searched.example[-16:]) == ("accumulators", 31, "}: 6, 2 too many")
+    assert surveyed.program == "matmul_cpu", "of which no search has looked at a candidate"
     assert dict(report.facts)["kernels"] == "0.03 -> 0.02 ms, 1.50 times as fast"
     Reader(report_page(report))
 
@@ -238,6 +245,9 @@ def test_a_finished_database_has_a_report(
     chosen = [each for group in report.groups for each in group.attempts if each.kind == "chosen"]
     assert len(chosen) == 1, "knobs that follow from others are no decisions of its candidate"
     assert dict(report.facts)["machine"] == hardware_of(host_target())
+    rejected = {group.name: group.rejected for group in report.groups}
+    assert rejected["softmax"] is None, "nobody counted"
+    assert [each.count for each in rejected["unpack_matmul_relu 20x48"] or ()] == [31]
     assert main(["tune", "--database", str(folder), "--report", str(tmp_path / "out.html")]) == 0
     assert (tmp_path / "out.html").read_text() == report_page(report)
     assert main(["tune", "--database", str(folder), "--report", "-"]) == 0

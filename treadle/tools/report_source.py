@@ -15,8 +15,9 @@ from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import ProgramOp, UseAttr
 from treadle.errors import TreadleError
 from treadle.passes.schedule.group_program import group_of
-from treadle.schedules.search.candidate import Candidate
+from treadle.schedules.search.candidate import Candidate, Task
 from treadle.schedules.search.database import Database, Entry
+from treadle.schedules.search.ledger import Ledger, total
 from treadle.schedules.search.programs import decisions_of, taken
 from treadle.schedules.search.survey import survey
 from treadle.schedules.search.trials import Trial
@@ -52,7 +53,9 @@ def database_report(folder: Path) -> Report:
         entry = database.find(digest, hardware)
         entries += [] if entry is None else [entry]
         group = _group(_name(entry, name), digest, entry, database.trials(digest, hardware))
-        groups.append(replace(group, anchor=f"{hardware}-{digest}"))
+        ledger = total(database.ledgers(digest, hardware).values())
+        rejected = _rejected(ledger) if ledger.replayed else None
+        groups.append(replace(group, anchor=f"{hardware}-{digest}", rejected=rejected))
     machines = {hardware: hardware for hardware, _, _ in found}
     machines |= {entry.path.parent.name: entry.record.hardware for entry in entries}
     facts = (("machine" if len(machines) == 1 else "machines", "; ".join(machines.values())), *_facts(entries))
@@ -63,16 +66,23 @@ def _of_task(task: GroupTask, database: Database, hardware: str, seed: int) -> G
     entry = database.find(task.digest, hardware)
     group = _group(str(task), task.digest, entry, database.trials(task.digest, hardware))
     programs = task.search.by_name
-    rejected = tuple(
-        Rejection(each.program, each.limit, each.count, f"{each.closest}: {each.reason}")
-        for each in survey(task.search, seed).rejected
-    )
+    searched = total(database.ledgers(task.digest, hardware, task.texts).values()).of(programs)
+    others = tuple(program for name, program in programs.items() if name not in searched.programs)
+    surveyed = survey(Task(task.search.anchor, task.search.target, others), seed).ledger
+    rejected = _rejected(total([searched, surveyed]))
     chosen = task.default if entry is None else _candidate(entry)
     if entry is None or isinstance(entry.schedule, UseAttr):
         known = {sample.label.data for sample in programs[chosen.program].samples}
         decisions = {name: value for name, value in chosen.decisions.items() if name in known}
         group = replace(group, chosen=_abridged(str(taken(programs[chosen.program], decisions))))
     return replace(group, count=task.count, rejected=rejected)
+
+
+def _rejected(ledger: Ledger) -> tuple[Rejection, ...]:
+    """Why candidates were rejected, that of the closest one in its own words."""
+    return tuple(
+        Rejection(each.program, each.limit, each.count, f"{each.closest}: {each.reason}") for each in ledger.rejections
+    )
 
 
 def _abridged(program: str) -> str:

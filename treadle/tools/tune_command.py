@@ -16,12 +16,13 @@ from treadle.host import hardware_of, host_target
 from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.database import Database
 from treadle.schedules.search.database_files import slug
+from treadle.schedules.search.ledger import Ledger, total
 from treadle.tools.arguments import parse_shapes
 from treadle.tools.output import output_stream
 from treadle.tools.report_page import report_page
 from treadle.tools.report_source import database_report, model_report
 from treadle.tools.tune_preview import dry_run_table, print_explanation
-from treadle.tools.tune_table import Budget, search_table
+from treadle.tools.tune_table import Budget, limit_warnings, search_table
 from treadle.tuning.model import previews, tune
 from treadle.tuning.preview import Preview
 from treadle.tuning.tuner import Group
@@ -65,6 +66,8 @@ def _search(args: argparse.Namespace) -> list[Group]:
             strategy=args.strategy, scheduler=args.scheduler, show=show,
         )  # fmt: skip
     _console().print(search_table(groups, None, time.monotonic() - start, budget))
+    for line in limit_warnings(groups):
+        print(f"warning: {line}", file=sys.stderr)
     return groups
 
 
@@ -80,19 +83,20 @@ def _preview(args: argparse.Namespace) -> int:
         return 0
     console = _console(_WIDE)
     for each in found:
-        print_explanation(console, each, _measured(Path(args.database), each))
+        print_explanation(console, each, *_known(Path(args.database), each))
     return 0
 
 
-def _measured(folder: Path, preview: Preview) -> Mapping[Candidate, str]:
-    """What a database knows of a group's candidates on this machine."""
+def _known(folder: Path, preview: Preview) -> tuple[Mapping[Candidate, str], Ledger]:
+    """What a database knows of a group's candidates on this machine: those that were measured, and the rejected."""
     if not folder.is_dir():
-        return {}
-    trials = Database(folder).trials(preview.task.digest, hardware_of(host_target()))
-    return {
+        return {}, Ledger()
+    database, key = Database(folder), (preview.task.digest, hardware_of(host_target()))
+    measured = {
         Candidate(trial.program, trial.decisions): f"{trial.us:.1f}" if trial.us is not None else str(trial.error)
-        for trial in trials
+        for trial in database.trials(*key)
     }
+    return measured, total(database.ledgers(*key, preview.task.texts).values())
 
 
 def _check_records(folder: Path) -> None:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from treadle.schedules.search.candidate import Candidate
-from treadle.schedules.search.ledger import Rejection
+from treadle.schedules.search.ledger import Ledger, Rejection, filled
 from treadle.tuning.preview import Predicted, Preview
 
 _SHOWN = 10
@@ -27,33 +27,42 @@ def dry_run_table(previews: Iterable[Preview]) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for each in previews:
         survey, (default, best) = each.survey, (each.default.seconds, each.best.seconds)
-        counts = (each.task.count, len(survey.all), sum(survey.replayed.values()), survey.rejections, len(each.ranked))
+        replayed, rejected = survey.ledger.replayed, survey.ledger.rejected
+        counts = (each.task.count, len(survey.all), replayed, rejected, len(each.ranked))
         ratio = "" if default is None or best is None else f"{default / best:.2f}x"
         table.add_row(str(each.task), *map(str, counts), _us(default), _us(best), ratio)
     return table
 
 
-def print_explanation(console: Console, preview: Preview, measured: Mapping[Candidate, str]) -> None:
+def print_explanation(
+    console: Console, preview: Preview, measured: Mapping[Candidate, str], searched: Ledger | None = None
+) -> None:
     """Why candidates of a group are rejected, and why the others are ranked as they are.
 
     measured: of candidates that a database knows, their time in microseconds or why they have none
+    searched: what a database knows of candidates that searches have looked at
     """
-    for line in _rejections(preview):
+    for line in _rejections(preview, Ledger() if searched is None else searched):
         console.print(Text(line), soft_wrap=True)
     console.print(_ranking(preview, measured))
     for each in [each for each in preview.ranked if each.error is not None][:_SHOWN]:
         console.print(Text(f"  {each.candidate} cannot be lowered: {each.error}"), soft_wrap=True)
 
 
-def _rejections(preview: Preview) -> Iterator[str]:
+def _rejections(preview: Preview, searched: Ledger) -> Iterator[str]:
+    """What searches have counted; of a program that none has looked at, what a sample of its candidates says."""
     survey, task = preview.survey, preview.task
+    ledger = filled(searched, survey.ledger)
     yield f"{task}, {task.count} {'group' if task.count == 1 else 'groups'}"
     for name, size in survey.all.items():
-        of = "all" if survey.replayed[name] == size else f"{survey.replayed[name]} drawn"
-        yield f"  @{name}: {size} candidates; of {of}, {survey.legal[name]} are legal"
-        for each in survey.rejected:
+        replayed = ledger.replayed_of(name)
+        of = "all" if replayed == size else f"{replayed} drawn"
+        of = f"{replayed} that searches have looked at" if name in searched.programs else of
+        yield f"  @{name}: {size} candidates; of {of}, {ledger.accepted[name]} are legal"
+        for each in ledger.rejections:
             if each.program == name:
-                yield f"    {each.count} rejected: {_limit(each)}"
+                most = ", more than nine tenths of the program's" if each in ledger.wasteful else ""
+                yield f"    {each.count} rejected: {_limit(each)}{most}"
                 yield f"      the closest: {each.closest}: {each.reason}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
@@ -33,6 +33,15 @@ def search_table(groups: Sequence[Group], current: Group | None, passed: float, 
     for group in sorted(groups, key=lambda each: -each.task.count * (each.default_seconds or 0.0)):
         table.add_row(*_row(group, default), style="bold" if group is current else None)
     return table
+
+
+def limit_warnings(groups: Sequence[Group]) -> Iterator[str]:
+    """The limits that reject nearly all candidates of a program: the rule that wrote it samples what is not legal."""
+    for group in groups:
+        ledger = group.search.explored.ledger
+        for each in ledger.wasteful:
+            of = f"{each.count} of {ledger.replayed_of(each.program)} candidates of @{each.program}"
+            yield f"{group.task}: one limit rejects {of}: {each.limit}"
 
 
 def _row(group: Group, whole: float) -> list[str]:
@@ -70,4 +79,4 @@ def clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
 
 
-__all__ = ["Budget", "clock", "search_table"]
+__all__ = ["Budget", "clock", "limit_warnings", "search_table"]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from treadle.errors import TreadleError
 from treadle.schedules.search.candidate import CostModel, Measured
+from treadle.schedules.search.ledger import Ledger
 from treadle.schedules.search.strategies import STRATEGIES
 from treadle.schedules.search.strategy import Explored
 from treadle.tuning.candidates import Printed
@@ -20,7 +21,7 @@ class GroupSearch:
     def __init__(self, task: GroupTask, workers: Workers, model: CostModel, strategy: str, seed: int):
         if strategy not in STRATEGIES:
             raise TreadleError(f"there is no strategy {strategy!r}", "tune", list(STRATEGIES))
-        self.explored = Explored(task.search)
+        self.explored = Explored(task.search, f"{strategy} {seed}")
         self.predictions = Predictions(task, workers, model, self.explored)
         self.explored.take([task.default])
         self._strategy = STRATEGIES[strategy](self.explored, self.predictions, f"{seed} {task.digest}")
@@ -28,8 +29,14 @@ class GroupSearch:
     def propose(self, count: int) -> list[tuple[Printed, float | None]]:
         """At most `count` candidates with their predicted seconds, the best first; none if nothing is left."""
         self.predictions.forget_texts()
+        self.explored.drawn.clear()
         found = self._strategy.propose(count)
         return list(zip(self.predictions.texts(found), self.predictions(found), strict=True))
+
+    @property
+    def counted(self) -> Mapping[str, Ledger]:
+        """What was rejected when the last proposal was drawn, by the names of its draws."""
+        return {name: self.explored.ledgers[name] for name in self.explored.drawn}
 
     def learn(self, results: Sequence[Measured]) -> None:
         """Tells the strategy what was measured, now or by an earlier search."""

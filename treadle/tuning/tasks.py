@@ -52,6 +52,11 @@ class GroupTask:
     search: Task
     default: Candidate
 
+    @property
+    def texts(self) -> dict[str, str]:
+        """The texts of the programs that are no template's."""
+        return {name: str(program) for name, program in self.search.by_name.items() if program.template is None}
+
     def __str__(self) -> str:
         shapes = " x ".join("x".join(map(str, spec.shape)) for spec in self.outputs)
         return f"{self.label} {shapes}"

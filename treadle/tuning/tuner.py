@@ -65,12 +65,12 @@ class Group:
 
     @property
     def ranked(self) -> int:
-        """Candidates of this search that are legal, and could be lowered where they had to be."""
+        """Candidates that searches have looked at, and that are legal and could be lowered where they had to be."""
         return self.search.explored.ledger.legal - self.search.predictions.failed
 
     @property
     def rejected(self) -> int:
-        """Candidates of this search that are not legal, or could not be lowered."""
+        """Candidates that searches have looked at, and that are not legal or could not be lowered."""
         return self.search.explored.ledger.rejected + self.search.predictions.failed
 
     @property
@@ -168,7 +168,9 @@ class Tuner:
 
     def _resume(self, group: Group) -> None:
         """Restores a group's state from the records of an earlier search, and completes a round that was cut off."""
-        trials, task = self._database.trials(group.task.digest, self._hardware, _texts(group.task)), group.task.search
+        key, task = (group.task.digest, self._hardware, group.task.texts), group.task.search
+        trials = self._database.trials(*key)
+        group.search.explored.ledgers |= self._database.ledgers(*key)
         known = [trial for trial in trials if task.has_samples_of(Candidate(trial.program, trial.decisions))]
         for number in range(max((trial.round for trial in known), default=-1) + 1):
             trials = [trial for trial in known if trial.round == number]
@@ -286,7 +288,9 @@ class Tuner:
 
     def _remember(self, group: Group, trials: Sequence[Trial]) -> None:
         task = group.task
-        self._database.add_trials(task.digest, task.label, self._hardware, trials, self._room, _texts(task))
+        self._database.add_trials(
+            task.digest, task.label, self._hardware, trials, self._room, task.texts, group.search.counted
+        )
         results = [_measured(trial, group.best_seconds) for trial in trials]
         self._model.learn([(each.work, each.seconds) for each in results if each.work and each.seconds], self._target)
 
@@ -314,12 +318,6 @@ def model_seconds(groups: Sequence[Group]) -> tuple[float, float]:
     """The sum of all kernels' times, with the default and with the best schedules."""
     default = sum(group.task.count * (group.default_seconds or 0.0) for group in groups)
     return default, sum(group.weight for group in groups)
-
-
-def _texts(task: GroupTask) -> dict[str, str]:
-    """The texts of the programs that are no template's."""
-    programs = task.search.by_name
-    return {name: str(program) for name, program in programs.items() if program.template is None}
 
 
 def _schedule(task: GroupTask, candidate: Candidate) -> UseAttr | ProgramOp:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +18,10 @@ from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import ProgramOp, UseAttr
 from treadle.errors import TreadleError
 from treadle.passes.schedule.group_program import group_program
+from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.database import Database, Record, read_entry
 from treadle.schedules.search.database_files import open_database, slug
+from treadle.schedules.search.ledger import Ledger, Rejection
 from treadle.schedules.search.programs import taken
 from treadle.schedules.search.trials import Trial, seconds_of
 from treadle.target import Target
@@ -99,6 +102,44 @@ def test_trials_of_a_program_that_has_changed_are_left_out(tmp_path: Path) -> No
     assert database.trials("0" * 12, "b", {}) == [plain]
     (path,) = (tmp_path / "b").iterdir()
     assert path.read_text().count('"text"') == 2
+
+
+def ledger(rows: int) -> Ledger:
+    """One legal candidate of a nest, and some of two programs that are not."""
+    found = Ledger()
+    found.accept("tiled")
+    found.reject(Rejection("tiled", "accumulators", rows, 0.25, Candidate("tiled", {"tile": (rows, 2)}), "too many"))
+    found.reject(Rejection("row_cpu", "no rows", 3, None, Candidate("row_cpu", {"across": "rows", "pack": True}), "."))
+    return found
+
+
+def test_what_was_rejected_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """By draws: a later line of a draw supersedes an earlier one, and one that says nothing new is not written."""
+    database, key, text = Database(tmp_path), ("0" * 12, "b"), str(nest())
+
+    def add(trials: list[Trial], draw: str, rows: int, program: str = text) -> None:
+        database.add_trials(key[0], "matmul", key[1], trials, None, {"tiled": program}, {draw: ledger(rows)})
+
+    add([Trial("matmul_cpu", {"rows": 4}, us=2.0)], "random 0 1", 40)
+    add([], "random 0 9", 48)
+    (path,) = (tmp_path / "b").iterdir()
+    lines = path.read_text().splitlines(keepends=True)
+    assert [next(iter(json.loads(line))) for line in lines] == ["program", "drawn", "program", "drawn"]
+    assert "".join(lines[2:3]).count("matmul_cpu") == 1, "the trials of a draw stand after it"
+    assert database.ledgers(*key) == {"random 0 1": ledger(40), "random 0 9": ledger(48)}
+    add([], "random 0 9", 48)
+    assert path.read_text() == "".join(lines)
+    path.write_text("".join(lines[:3]) + lines[3][:-9])
+    assert database.ledgers(*key) == {"random 0 1": ledger(40)}
+    add([], "random 0 9", 48)
+    assert path.read_text() == "".join(lines), "the line that a killed writer left is cut off"
+    add([], "random 0 1", 41)
+    assert database.ledgers(*key) == {"random 0 1": ledger(41), "random 0 9": ledger(48)}
+    assert len(database.trials(*key)) == 1
+    add([], "random 0 9", 50, NEST.replace("[2, 4]", "[2, 4, 8]"))
+    of_templates = ledger(41).of(["row_cpu"])
+    assert database.ledgers(*key, {"tiled": text}) == {"random 0 1": ledger(41), "random 0 9": of_templates}
+    assert database.ledgers(*key, {})["random 0 1"] == of_templates
 
 
 def test_a_later_entry_takes_the_place_of_the_first(tmp_path: Path) -> None:

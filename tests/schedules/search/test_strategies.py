@@ -14,9 +14,11 @@ from treadle.dialects.schedule import ProgramOp
 from treadle.schedules.search.candidate import Candidate, Measured, Strategy, Task
 from treadle.schedules.search.evolution import Evolution, Settings
 from treadle.schedules.search.exhaustive import Exhaustive
+from treadle.schedules.search.ledger import Ledger
 from treadle.schedules.search.programs import template_programs
 from treadle.schedules.search.strategies import STRATEGIES
 from treadle.schedules.search.strategy import Explored
+from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
 
 CPU = Target.parse("cpu")
@@ -99,15 +101,26 @@ def test_the_seed_decides_and_everything_comes_once(name: str) -> None:
     assert (tried("b") == first) == (name == "exhaustive")
 
 
+def overfull() -> Task:
+    """A task of which some candidates have more accumulators than allowed."""
+    return task(PROGRAM.replace("32] product", "32, 64] product").replace("to 2048", "to 4096"))
+
+
 @pytest.mark.parametrize("name", list(STRATEGIES))
 def test_a_search_that_was_interrupted_proposes_the_same(name: str) -> None:
-    def strategy() -> Strategy:
-        return STRATEGIES[name](Explored(task()), Formula(planted), "a")
+    """And counts the same of what it rejects, by draws, whether it met some of that before or not."""
 
-    whole = run(strategy(), uneven, 24)
-    resumed = strategy()
+    def explored() -> Explored:
+        return Explored(overfull(), name)
+
+    first, second = explored(), explored()
+    whole = run(STRATEGIES[name](first, Formula(planted), "a"), uneven, 24)
+    resumed = STRATEGIES[name](second, Formula(planted), "a")
     resumed.learn(whole[:8])
     assert [each.candidate for each in run(resumed, uneven, 16)] == [each.candidate for each in whole[8:]]
+    assert second.ledgers == {draw: first.ledgers[draw] for draw in second.drawn}
+    assert {"exhaustive all", f"{name} 0"} & set(first.ledgers)
+    assert first.ledger.rejected > 0
 
 
 def test_exhaustive_search_goes_through_all_by_their_predictions() -> None:
@@ -182,12 +195,15 @@ def test_costly_predictions_are_few() -> None:
 
 def test_the_ledger_adds_up() -> None:
     """Every candidate that was replayed is legal or counted with one reason; the least margin is the example's."""
-    explored = Explored(task(PROGRAM.replace("32] product", "32, 64] product").replace("to 2048", "to 4096")))
-    for sampler in explored.task.samplers.values():
-        for decisions in sampler.enumerate():
-            explored.kernel(Candidate("tiled", decisions))
-            explored.kernel(Candidate("tiled", decisions))
+    explored = Explored(overfull())
     explored.kernel(Candidate("tiled", {}))
+    assert explored.ledger == Ledger(), "nothing was drawn"
+    with explored.counted("all"):
+        for sampler in explored.task.samplers.values():
+            for decisions in sampler.enumerate():
+                explored.kernel(Candidate("tiled", decisions))
+                explored.kernel(Candidate("tiled", decisions))
+        explored.kernel(Candidate("tiled", {}))
     every = sum(1 for _ in explored.task.samplers["tiled"].enumerate())
     ledger = explored.ledger
     assert ledger.replayed == every + 1 == ledger.legal + ledger.rejected
@@ -201,3 +217,27 @@ def test_the_ledger_adds_up() -> None:
     assert set(tile) == {32, 64}
     assert (open_.program, open_.count, open_.margin, open_.closest.decisions) == ("tiled", 1, None, {})
     assert "is open" in open_.reason
+
+
+def test_an_exhaustive_search_counts_what_it_leaves_out() -> None:
+    """Of templates, too, which list their legal candidates themselves."""
+    of = anchor("softmax", 2, 20_000)
+    explored = Explored(Task(of, CPU, tuple(template_programs(of, CPU))))
+    Exhaustive(explored, Formula(lambda candidate: 1.0), "").propose(1)
+    (limit,) = explored.ledger.rejections
+    assert (limit.program, limit.count) == ("row_cpu", len(list(TEMPLATES["row_cpu"].space(of, CPU).excluded())))
+
+
+def test_a_limit_that_rejects_nearly_everything_is_named() -> None:
+    """More than nine tenths of a program's candidates, not of all."""
+    explored = Explored(task(PROGRAM.replace("[1, 2, 4, 8, 16, 32]", "[64, 128]").replace("to 2048", "to 16384")))
+    with explored.counted("all"):
+        explored.every()
+    (limit,) = explored.ledger.wasteful
+    assert (limit.program, limit.limit) == ("tiled", "accumulators")
+    assert limit.count > 0.9 * explored.ledger.replayed_of("tiled")
+    for _ in range(limit.count):
+        explored.ledgers["all"].accept("tiled")
+    assert explored.ledger.wasteful == ()
+    explored.ledgers["all"].accept("other", 10_000)
+    assert explored.ledger.wasteful == ()

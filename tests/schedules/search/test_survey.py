@@ -36,8 +36,7 @@ def test_counts_add_up() -> None:
     assert set(found.all) == {program.sym_name.data for program in task.programs}
     for name, size in found.all.items():
         rejected = sum(each.count for each in found.rejected if each.program == name)
-        assert found.replayed[name] == min(size, 200)
-        assert found.legal[name] + rejected == found.replayed[name]
+        assert found.ledger.accepted[name] + rejected == found.ledger.replayed_of(name) == min(size, 200)
     assert [each.count for each in found.rejected] == sorted((each.count for each in found.rejected), reverse=True)
     for each in found.rejected:
         with pytest.raises(TreadleError) as error:
@@ -50,9 +49,9 @@ def test_a_small_space_is_replayed_whole_and_a_draw_is_repeatable() -> None:
     assert isinstance(program, ProgramOp)
     task = Task(anchor("matmul"), CPU, (program,))
     whole = survey(task)
-    assert (whole.all, whole.replayed) == ({"nest": 12}, {"nest": 12})
+    assert (whole.all, whole.ledger.replayed_of("nest")) == ({"nest": 12}, 12)
     assert survey(task, seed=1, most=5) == survey(task, seed=1, most=5)
-    assert survey(task, most=5).replayed == {"nest": 5}
+    assert survey(task, most=5).ledger.replayed == 5
 
 
 def test_the_closest_of_a_limit_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ A `Strategy` proposes candidates and is told what became of them; a `CostModel` 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -101,29 +101,48 @@ class Task:
         sampler = self.samplers.get(candidate.program)
         return sampler is not None and set(sampler.labels) == set(candidate.decisions)
 
-    def distinct(self, known: Iterable[Candidate] = ()) -> list[Candidate]:
-        """A candidate for each kernel that the programs give, in their order, without those of `known` ones."""
+    def distinct(
+        self, known: Iterable[Candidate] = (), rejected: Callable[[Candidate, TreadleError], None] | None = None
+    ) -> list[Candidate]:
+        """A candidate for each kernel that the programs give, in their order, without those of `known` ones.
+
+        rejected: is called with each candidate that is not legal
+        """
         seen = {self.replay(candidate) for candidate in known}
         found: list[Candidate] = []
         for program in self.programs:
-            for candidate, kernel in self._legal(program):
+            for candidate, kernel in self._legal(program, rejected):
                 if kernel not in seen:
                     seen.add(kernel)
                     found.append(candidate)
         return found
 
-    def _legal(self, program: ProgramOp) -> Iterator[tuple[Candidate, Replayed]]:
+    def _legal(
+        self, program: ProgramOp, rejected: Callable[[Candidate, TreadleError], None] | None = None
+    ) -> Iterator[tuple[Candidate, Replayed]]:
         """Every candidate of a program that replays, and what it gives; of a template, which knows its own, those."""
-        name, labels = program.sym_name.data, [sample.label.data for sample in program.samples]
-        if name in TEMPLATES:
-            for choices in TEMPLATES[name].candidates(self.anchor, self.target):
-                yield Candidate(name, {label: choices[label] for label in labels}), UseAttr.get(name, choices)
+        name = program.sym_name.data
+        if name not in TEMPLATES:
+            yield from self._replaying(name, rejected)
             return
+        if rejected is not None:
+            for _ in self._replaying(name, rejected):
+                pass
+        labels = [sample.label.data for sample in program.samples]
+        for choices in TEMPLATES[name].candidates(self.anchor, self.target):
+            yield Candidate(name, {label: choices[label] for label in labels}), UseAttr.get(name, choices)
+
+    def _replaying(
+        self, name: str, rejected: Callable[[Candidate, TreadleError], None] | None
+    ) -> Iterator[tuple[Candidate, Replayed]]:
+        """The candidates of a program that replay, in the order of their decisions."""
         for decisions in self.samplers[name].enumerate():
             candidate = Candidate(name, decisions)
             try:
                 kernel = self.replay(candidate)
-            except TreadleError:
+            except TreadleError as error:
+                if rejected is not None:
+                    rejected(candidate, error)
                 continue
             yield candidate, kernel
 

@@ -25,7 +25,8 @@ from treadle.dialects.schedule import ProgramOp, UseAttr
 from treadle.errors import TreadleError
 from treadle.schedules.search.appended_lines import Room, append_lines
 from treadle.schedules.search.database_files import DatabaseFiles, slug
-from treadle.schedules.search.trials import Trial, read_trials, seconds_of, trial_lines
+from treadle.schedules.search.ledger import Ledger
+from treadle.schedules.search.trials import Trial, read_ledgers, read_trials, seconds_of, trial_lines
 from treadle.schedules.search.work import Work
 
 RECORD = "schedule.record"
@@ -97,21 +98,29 @@ class Database(DatabaseFiles):
         trials: Sequence[Trial],
         room: Room | None = None,
         programs: Mapping[str, str] | None = None,
+        ledgers: Mapping[str, Ledger] | None = None,
     ) -> None:
         """Appends measured candidates, a line each: all of them or none.
 
         room: for the last ones on a full disk; programs: the texts of those that are no template's
+        ledgers: what was rejected when these were drawn, by the names of the draws
         """
         found = self.path_of(digest, hardware, ".jsonl")
         name = f"{slug(label)[:_LABEL_LENGTH]}-{digest}.jsonl"
         path = self.folder / slug(hardware) / name if found is None else found
-        if trials:
-            append_lines(path, trial_lines(path, trials, programs or {}), room)
+        lines = trial_lines(path, trials, programs or {}, ledgers)
+        if lines:
+            append_lines(path, lines, room)
 
     def trials(self, digest: str, hardware: str, programs: Mapping[str, str] | None = None) -> list[Trial]:
         """Every candidate that was measured; with `programs`, without those whose program had another text."""
         path = self.path_of(digest, hardware, ".jsonl")
         return [] if path is None else list(read_trials(path, programs))
+
+    def ledgers(self, digest: str, hardware: str, programs: Mapping[str, str] | None = None) -> dict[str, Ledger]:
+        """What searches have rejected, by the names of their draws; `programs` as for `trials`."""
+        path = self.path_of(digest, hardware, ".jsonl")
+        return {} if path is None else read_ledgers(path, programs)
 
     def measured_works(self, hardware: str) -> dict[str, list[tuple[Work, float]]]:
         """The works and seconds (see `seconds_of`) of all measured candidates, by the names of their groups' files."""

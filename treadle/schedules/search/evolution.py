@@ -47,6 +47,10 @@ class Evolution:
 
     def propose(self, count: int) -> Sequence[Candidate]:
         """At most `count` candidates: the best predicted ones, then random ones."""
+        with self._explored.counted(len(self._explored.results)):
+            return self._evolved(count)
+
+    def _evolved(self, count: int) -> Sequence[Candidate]:
         random, settings = self._explored.random(self._seed), self._settings
         fresh = self._fresh(random)
         met = _Met(self._explored, self._predict)

@@ -22,8 +22,10 @@ class Exhaustive:
 
     def propose(self, count: int) -> Sequence[Candidate]:
         """The `count` best predicted ones that are left."""
-        every = self._explored.task.distinct() if self._left is None else self._left
-        left = [each for each in every if self._explored.is_new(each)]
+        if self._left is None:
+            with self._explored.counted("all"):
+                self._left = self._explored.every()
+        left = [each for each in self._left if self._explored.is_new(each)]
         times = [(time, each) for each, time in zip(left, self._predict(left), strict=True) if time is not None]
         found = [each for _, each in sorted(times, key=lambda pair: pair[0])[:count]]
         self._left = [each for _, each in times]

@@ -19,7 +19,8 @@ class RandomSearch:
     def propose(self, count: int) -> Sequence[Candidate]:
         """At most `count` random candidates."""
         random, names = self._explored.random(self._seed), list(self._explored.task.by_name)
-        found = list(islice(self._explored.draws(random, names), count))
+        with self._explored.counted(len(self._explored.results)):
+            found = list(islice(self._explored.draws(random, names), count))
         self._explored.take(found)
         return found
 

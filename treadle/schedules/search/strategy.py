@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from random import Random
 from typing import Protocol
 
 from treadle.errors import TreadleError
 from treadle.schedules.search.candidate import Candidate, Measured, Task
-from treadle.schedules.search.ledger import Ledger
+from treadle.schedules.search.ledger import Ledger, Rejection, rejection, total
 from treadle.schedules.search.programs import Replayed
 
 _MOST_MISSES = 500
@@ -41,12 +42,21 @@ class Explored:
     """What is known of a task's candidates: what each gives, which ones were proposed, what was measured.
 
     A kernel counts once, whichever of the candidates that give it is met first.
+
+    name: of the search, in the names of its draws
+    ledgers: what became of the candidates that each draw has looked at, by the names of the draws; those of an earlier
+        search may be put there
+    drawn: the names of this search's draws since somebody last emptied the list
     """
 
-    def __init__(self, task: Task):
-        self.task, self.ledger = task, Ledger()
+    def __init__(self, task: Task, name: str = ""):
+        self.task, self._name = task, name
+        self.ledgers: dict[str, Ledger] = {}
+        self.drawn: list[str] = []
         self.results: list[Measured] = []
-        self._kernels: dict[Candidate, int | None] = {}
+        self._ledger: Ledger | None = None
+        self._met: set[Candidate] = set()
+        self._kernels: dict[Candidate, int | Rejection] = {}
         self._recent: dict[Candidate, Replayed] = {}
         self._done: set[int] = set()
 
@@ -55,16 +65,51 @@ class Explored:
 
         The number is a hash: the values themselves, of some hundred thousand candidates, would not fit into memory.
         """
-        if candidate in self._kernels:
-            return self._kernels[candidate]
+        found = self._kernels.get(candidate)
+        if found is None:
+            try:
+                found = hash(self.replayed(candidate))
+            except TreadleError as error:
+                found = rejection(candidate, error)
+            self._kernels[candidate] = found
+        self._count(candidate, found)
+        return None if isinstance(found, Rejection) else found
+
+    def every(self) -> list[Candidate]:
+        """A candidate for each kernel that there is, all others being looked at, too."""
+
+        def reject(candidate: Candidate, error: TreadleError) -> None:
+            self._count(candidate, rejection(candidate, error))
+
+        found = self.task.distinct(rejected=reject)
+        return [each for each in found if self.kernel(each) is not None]
+
+    @property
+    def ledger(self) -> Ledger:
+        """What became of all candidates that draws have looked at, once in each draw."""
+        return total(self.ledgers.values())
+
+    @contextmanager
+    def counted(self, draw: object) -> Generator[None]:
+        """What is looked at inside is counted as that of one draw, whatever was met before: a search that was
+        interrupted repeats the draw, and counts the same. `draw` is what decides, beside the seed, what is drawn."""
+        name = f"{self._name} {draw}".strip()
+        self._ledger = self.ledgers[name] = Ledger()
+        self._met.clear()
+        self.drawn.append(name)
         try:
-            found = hash(self.replayed(candidate))
-            self.ledger.accept()
-        except TreadleError as error:
-            found = None
-            self.ledger.reject(candidate, error)
-        self._kernels[candidate] = found
-        return found
+            yield
+        finally:
+            self._ledger = None
+
+    def _count(self, candidate: Candidate, found: int | Rejection) -> None:
+        if self._ledger is None or candidate in self._met:
+            return
+        self._met.add(candidate)
+        if isinstance(found, Rejection):
+            self._ledger.reject(found)
+        else:
+            self._ledger.accept(candidate.program)
 
     def replayed(self, candidate: Candidate) -> Replayed:
         """What a candidate's kernel is written from. TreadleError for one that is not legal."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from treadle.dialects.schedule import Choice
 from treadle.errors import TreadleError
 from treadle.schedules.search.candidate import Candidate, Task
-from treadle.schedules.search.ledger import Ledger, Rejection
+from treadle.schedules.search.ledger import Ledger, Rejection, rejection
 from treadle.schedules.search.sampler import Sampler
 
 MOST = 1000
@@ -18,38 +18,31 @@ MOST = 1000
 
 @dataclass(frozen=True)
 class Survey:
-    """Candidates by program: `legal` and `replayed` ones, of `all`; and why the others are rejected, most first."""
+    """How many candidates each program has, and what became of those that were replayed."""
 
     all: Mapping[str, int]
-    replayed: Mapping[str, int]
-    legal: Mapping[str, int]
-    rejected: tuple[Rejection, ...]
+    ledger: Ledger
 
     @property
-    def rejections(self) -> int:
-        """Candidates that were rejected."""
-        return sum(each.count for each in self.rejected)
+    def rejected(self) -> tuple[Rejection, ...]:
+        """Why some are rejected, the most frequent reason first."""
+        return self.ledger.rejections
 
 
 def survey(task: Task, seed: int = 0, most: int | None = None) -> Survey:
     """Replays the candidates of a task's programs; of a program that has more than `most` (default:
     `MOST`), so many at random."""
-    sizes: dict[str, int] = {}
-    replayed: dict[str, int] = {}
-    legal: dict[str, int] = {}
-    ledger = Ledger()
+    sizes, ledger = dict[str, int](), Ledger()
     for name, sampler in task.samplers.items():
-        before = ledger.legal, ledger.replayed
         for decisions in _decisions(sampler, random.Random(f"{seed} {name}"), MOST if most is None else most):
             candidate = Candidate(name, decisions)
             try:
                 task.replay(candidate)
-                ledger.accept()
+                ledger.accept(name)
             except TreadleError as error:
-                ledger.reject(candidate, error)
+                ledger.reject(rejection(candidate, error))
         sizes[name] = sampler.size()
-        legal[name], replayed[name] = ledger.legal - before[0], ledger.replayed - before[1]
-    return Survey(sizes, replayed, legal, ledger.rejections)
+    return Survey(sizes, ledger)
 
 
 def _decisions(sampler: Sampler, generator: random.Random, most: int) -> Iterator[dict[str, Choice]]:

@@ -1,11 +1,13 @@
-"""The candidates that searches have measured, as lines of JSON: what a later search and a cost model read.
+"""What searches have measured and rejected, as lines of JSON: what a later search and a cost model read.
 
     {"program": "tiled", "text": "schedule.program @tiled for \\"cpu\\" { ... }"}
     {"program": "tiled", "decisions": {"rows": 4}, "round": 1, "us": 41.5, "reference_us": 43.0, ..., "of": 2}
     {"program": "matmul_cpu", "decisions": {"rows": 5}, "round": 1, "error": "it did not end in time", "of": 2}
 
-A program's text stands before its first trial, and again when it has changed; a template's program is called as the
-template, whose knobs may get more values, and has no such line.
+A program's text stands before the first line that speaks of it, and again when it has changed; a template's program is
+called as the template, whose knobs may get more values, and has no such line. What was rejected while a round's
+candidates were drawn (`ledger_record.py`) stands before their trials: where a killed writer has left a trial, it is
+there, too.
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from treadle.dialects.schedule import Choice
+from treadle.schedules.search.decisions_record import decisions_of_record
+from treadle.schedules.search.ledger import Ledger
+from treadle.schedules.search.ledger_record import DRAWN, ledger_of_record, ledger_record
 from treadle.schedules.search.work import Work
 from treadle.schedules.search.work_record import work_of_record, work_record
 
@@ -69,12 +74,19 @@ def seconds_of(trials: Iterable[Trial]) -> Iterator[tuple[Trial, float]]:
         yield trial, seconds
 
 
-def trial_lines(path: Path, trials: Sequence[Trial], programs: Mapping[str, str]) -> str:
-    """Trials as the next lines of a file; `programs` are the texts of those that are no template's."""
-    known = _texts(path) if path.exists() else {}
-    names = dict.fromkeys(trial.program for trial in trials)
+def trial_lines(
+    path: Path, trials: Sequence[Trial], programs: Mapping[str, str], ledgers: Mapping[str, Ledger] | None = None
+) -> str:
+    """What a round has found as the next lines of a file, without what the file says already.
+
+    programs: the texts of those that are no template's; ledgers: by the names of the draws
+    """
+    drawn = {} if ledgers is None else {name: ledger for name, ledger in ledgers.items() if ledger.replayed}
+    known, counted = (_texts(path), _last_ledgers(path)) if path.exists() else ({}, {})
+    counts = [r for n, each in drawn.items() if json.dumps(r := ledger_record(n, each)) != counted.get(n)]
+    names = dict.fromkeys([*(n for ledger in drawn.values() for n in ledger.programs), *(t.program for t in trials)])
     new = [{"program": n, "text": programs[n]} for n in names if n in programs and programs[n] != known.get(n)]
-    records = [*new, *map(_record, trials)]
+    records = [*new, *counts, *map(_record, trials)]
     return "".join(f"{json.dumps(record)}\n" for record in records)
 
 
@@ -94,6 +106,23 @@ def read_trials(path: Path, programs: Mapping[str, str] | None = None) -> Iterat
             continue
 
 
+def read_ledgers(path: Path, programs: Mapping[str, str] | None = None) -> dict[str, Ledger]:
+    """What was rejected, by the names of the draws; `programs` as for `read_trials`."""
+    texts: dict[str, str] = {}
+    ledgers: dict[str, Ledger] = {}
+    for found in _records(path):
+        try:
+            if "text" in found:
+                texts[found["program"]] = str(found["text"])
+            elif DRAWN in found:
+                ledger = ledger_of_record(found)
+                same = [n for n in ledger.programs if programs is None or programs.get(n) == texts.get(n)]
+                ledgers[str(found[DRAWN])] = ledger.of(same)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return ledgers
+
+
 def _record(trial: Trial) -> dict[str, Any]:
     work = {} if trial.work is None else {"work": work_record(trial.work)}
     return {k: v for k, v in asdict(replace(trial, work=None)).items() if v is not None} | work
@@ -102,6 +131,11 @@ def _record(trial: Trial) -> dict[str, Any]:
 def _texts(path: Path) -> dict[str, str]:
     """The last text of each program."""
     return {found["program"]: found["text"] for found in _records(path) if "text" in found and "program" in found}
+
+
+def _last_ledgers(path: Path) -> dict[str, str]:
+    """The last line of each draw."""
+    return {found[DRAWN]: json.dumps(found) for found in _records(path) if isinstance(found.get(DRAWN), str)}
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
@@ -116,7 +150,7 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
 
 def _trial(found: Mapping[str, Any]) -> Trial:
     """A trial as JSON says it; ValueError, KeyError or the like for anything else."""
-    decisions = {name: _choice(value) for name, value in found["decisions"].items()}
+    decisions = decisions_of_record(found["decisions"])
     times = (found.get(name) for name in ("us", "reference_us", "predicted_us"))
     us, reference, predicted = (None if time is None else float(time) for time in times)
     error = found.get("error")
@@ -134,14 +168,4 @@ def _work(found: Any) -> Work | None:
         return None
 
 
-def _choice(value: object) -> Choice:
-    """A decision in JSON; ValueError for anything else."""
-    if isinstance(value, int | str):
-        return value
-    numbers = cast("list[object]", value) if isinstance(value, list) else []
-    if not numbers or not all(isinstance(number, int) for number in numbers):
-        raise ValueError(f"{value!r} is no choice")
-    return tuple(cast("list[int]", numbers))
-
-
-__all__ = ["Trial", "read_trials", "seconds_beside", "seconds_of", "trial_lines"]
+__all__ = ["Trial", "read_ledgers", "read_trials", "seconds_beside", "seconds_of", "trial_lines"]

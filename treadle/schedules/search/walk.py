@@ -88,15 +88,19 @@ class Walk:
     def _round(self) -> bool:
         """Walks over all programs; whether that met a state that was not known. What was measured does not matter: an
         interrupted search goes on as if it had not been."""
-        before, random = self._predicted, Random(f"{self._seed} {self._rounds}")
+        before = self._predicted
+        with self._explored.counted(self._rounds):
+            self._walks(Random(f"{self._seed} {self._rounds}"), before)
+        self._rounds += 1
+        return self._predicted > before
+
+    def _walks(self, random: Random, before: int) -> None:
         names = [name for name, program in self._explored.task.by_name.items() if levels_of(program)]
         for number in range(self._settings.walks):
             for name in list(names):
                 if self._predicted < before + self._settings.states:
                     start = self.start(name, random, _BEGINNINGS[number % 4])
                     names = names if self.walk(name, random, start) else [each for each in names if each != name]
-        self._rounds += 1
-        return self._predicted > before
 
     @property
     def _predicted(self) -> int:
