@@ -172,6 +172,11 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
         "--resume", action="store_true", help="go on with an interrupted search, as without it; fail if there is none"
     )
     parser.add_argument(
+        "--stale",
+        action="store_true",
+        help="search nothing: time anew the entries that other versions of treadle measured, and drop slower ones",
+    )
+    parser.add_argument(
         "--scheduler",
         metavar="tcp://HOST:PORT",
         help="build and time on the workers of a Dask scheduler, for their kind of machine",

@@ -15,14 +15,14 @@ from treadle.errors import TreadleError
 from treadle.host import hardware_of, host_target
 from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.database import Database
-from treadle.schedules.search.database_files import slug
+from treadle.schedules.search.database_files import open_database, slug
 from treadle.schedules.search.ledger import Ledger, total
 from treadle.tools.arguments import parse_shapes
 from treadle.tools.output import output_stream
 from treadle.tools.report_page import report_page
 from treadle.tools.report_source import database_report, model_report
 from treadle.tools.tune_preview import dry_run_table, print_explanation
-from treadle.tools.tune_table import Budget, limit_warnings, search_table
+from treadle.tools.tune_table import Budget, limit_warnings, search_table, stale_warnings
 from treadle.tuning.model import previews, tune
 from treadle.tuning.preview import Preview
 from treadle.tuning.tuner import Group
@@ -39,6 +39,8 @@ def tune_command(args: argparse.Namespace) -> int:
     """
     if args.target not in (None, "cpu"):
         raise TreadleError(f"cannot time kernels for {args.target} here", "--target", "cpu")
+    if args.stale:
+        _check_stale(args)
     if args.model is None:
         return _report_database(args)
     if args.explain is not None or args.dry_run:
@@ -46,6 +48,10 @@ def tune_command(args: argparse.Namespace) -> int:
     if args.resume:
         _check_records(Path(args.database))
     groups = _search(args)
+    if not groups:
+        print(
+            f"nothing is stale: {args.database} has no entry of {args.model} that another version of treadle measured"
+        )
     if args.report is not None:
         _write_report(args, groups)
     return 0
@@ -63,10 +69,12 @@ def _search(args: argparse.Namespace) -> list[Group]:
         groups = tune(
             args.model, Path(args.database), parse_shapes(args.shape), seconds=args.seconds, trials=args.trials,
             groups=args.groups or (), precision=args.precision or "f32", threads=args.threads, seed=args.seed,
-            strategy=args.strategy, scheduler=args.scheduler, show=show,
+            strategy=args.strategy, scheduler=args.scheduler, stale=args.stale, show=show,
         )  # fmt: skip
+    if not groups:
+        return []
     _console().print(search_table(groups, None, time.monotonic() - start, budget))
-    for line in limit_warnings(groups):
+    for line in (*limit_warnings(groups), *stale_warnings(groups)):
         print(f"warning: {line}", file=sys.stderr)
     return groups
 
@@ -97,6 +105,17 @@ def _known(folder: Path, preview: Preview) -> tuple[Mapping[Candidate, str], Led
         for trial in database.trials(*key)
     }
     return measured, total(database.ledgers(*key, preview.task.texts).values())
+
+
+def _check_stale(args: argparse.Namespace) -> None:
+    """TreadleError for what measuring anew cannot be asked for together with, and for a database that is not there."""
+    given = {"--dry-run": args.dry_run, "--explain": args.explain, "--resume": args.resume, "--report": args.report}
+    for name, value in given.items():
+        if value:
+            raise TreadleError(f"{name} is given", "--stale", f"--stale without {name}")
+    if args.model is None:
+        raise TreadleError("there is no model", "--stale", "the model whose entries are measured anew")
+    open_database(Path(args.database))
 
 
 def _check_records(folder: Path) -> None:

@@ -44,6 +44,15 @@ def limit_warnings(groups: Sequence[Group]) -> Iterator[str]:
             yield f"{group.task}: one limit rejects {of}: {each.limit}"
 
 
+def stale_warnings(groups: Sequence[Group]) -> Iterator[str]:
+    """The entries whose schedules could not be timed anew, or that the time did not suffice for."""
+    for group in groups:
+        if group.dropped is not None:
+            yield f"{group.task}: the default takes the place of a schedule that cannot be timed: {group.dropped}"
+        if group.default_seconds is None:
+            yield f"{group.task}: the time did not suffice, the entry stays stale"
+
+
 def _row(group: Group, whole: float) -> list[str]:
     first, best = group.default_seconds, group.best_seconds
     share = "" if first is None or not whole else f"{group.task.count * first / whole:.1%}"
@@ -79,4 +88,4 @@ def clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
 
 
-__all__ = ["Budget", "clock", "limit_warnings", "search_table"]
+__all__ = ["Budget", "clock", "limit_warnings", "search_table", "stale_warnings"]

@@ -23,6 +23,7 @@ from treadle.tuning.child_pool import ChildPool
 from treadle.tuning.cluster import cluster
 from treadle.tuning.measure import LocalMeasurer, Measurer, RemoteMeasurer
 from treadle.tuning.preview import Preview, preview
+from treadle.tuning.stale import stale_entries
 from treadle.tuning.tasks import GroupTask, default_programs, tasks_of
 from treadle.tuning.tuner import Group, Options, Show, Tuner
 from treadle.tuning.workers import Workers, this_machine
@@ -49,6 +50,7 @@ def tune(
     executor: Executor | None = None,
     measurer: Measurer | None = None,
     scheduler: str | None = None,
+    stale: bool = False,
     show: Show = lambda groups, current: None,
 ) -> list[Group]:
     """Searches schedules for a model's kernels on this machine's processor, and writes those that are faster to a
@@ -69,6 +71,8 @@ def tune(
     measurer: what times them; default: a process of this machine
     scheduler: the address of a Dask scheduler, instead: its workers build and time, and schedules are for their kind of
         machine
+    stale:    search nothing, but time anew the database's entries for groups of this model that were measured with
+        other versions of treadle, each together with its default; the groups of these entries are returned
     show:     called with all groups, and the one that is being tuned, after each change
 
     Every candidate is compared with the group's definition in float64 before it is timed. Raises TreadleError for
@@ -78,7 +82,7 @@ def tune(
         raise TreadleError(f"seconds is {seconds:g}", "tune", f"at least {_LEAST_SECONDS:g}")
     if strategy not in STRATEGIES:
         raise TreadleError(f"there is no strategy {strategy!r}", "tune", list(STRATEGIES))
-    if not can_learn():
+    if not stale and not can_learn():
         print(f"warning: {MISSING}", file=sys.stderr)
     if trials is not None and trials < 1:
         raise TreadleError(f"trials is {trials}", "tune", "a number from 1 upwards")
@@ -91,7 +95,14 @@ def tune(
         tasks = tasks_of_model(Path(model), target, normalized(shapes), options, groups, rules)
         own = load_environment().num_threads if scheduler is None else target.cores
         search = Options(seconds, own if threads is None else threads, trials, seed, strategy)
-        return Tuner(tasks, Database(Path(database)), search, workers, measurer, show=show).run()
+        folder = Database(Path(database))
+        if not stale:
+            return Tuner(tasks, folder, search, workers, measurer, show=show).run()
+        entries = stale_entries(tasks, folder, workers.machine)
+        if not entries:
+            return []
+        tuner = Tuner([each.task for each in entries], folder, search, workers, measurer, show=show)
+        return tuner.remeasure([each.candidate for each in entries])
 
 
 def previews(

@@ -57,6 +57,8 @@ class Group:
     gains: list[float] = field(default_factory=list[float])
     confirmed: bool | None = None
     """Whether the best schedule was faster than the default in the last timing; None before that timing."""
+    dropped: str | None = None
+    """Why an entry's schedule could not be timed anew."""
 
     @property
     def default(self) -> Candidate:
@@ -153,6 +155,36 @@ class Tuner:
             for group in self.groups:
                 self._confirm(group)
         return self.groups
+
+    def remeasure(self, schedules: Sequence[Candidate]) -> list[Group]:
+        """Times one schedule of each group together with the default, and writes the faster one to the database.
+
+        Nothing is searched. Groups that the time does not suffice for stay without times. TreadleError for a default
+        that cannot be timed.
+        """
+        self._start = time.monotonic()
+        with self._room:
+            for group, schedule in zip(self.groups, schedules, strict=True):
+                if self._left() > 0:
+                    self._remeasure(group, schedule)
+        return self.groups
+
+    def _remeasure(self, group: Group, schedule: Candidate) -> None:
+        self._show(self.groups, group)
+        task = group.task.search
+        is_default = task.replay(schedule) == task.replay(group.default)
+        default, *others = self._compared(group, [group.default] if is_default else [group.default, schedule])
+        if default.seconds is None:
+            raise TreadleError(f"the default schedule cannot be timed: {default.error}", f"group {group.task}")
+        group.best, group.default_seconds, group.best_seconds = group.default, default.seconds, default.seconds
+        group.confirmed = False
+        for timing in others:
+            group.dropped = timing.error
+            group.confirmed = _is_faster(timing, default)
+            if group.confirmed:
+                group.best, group.best_seconds = schedule, timing.seconds
+        self._keep(group)
+        self._show(self.groups, group)
 
     def _search(self, task: GroupTask, workers: Workers, options: Options) -> GroupSearch:
         return GroupSearch(task, workers, self._model, options.strategy, options.seed)
@@ -251,15 +283,18 @@ class Tuner:
         if group.best is None or group.best == group.default or group.default_seconds is None:
             return
         self._show(self.groups, group)
-        builds = build_all(self._workers, print_all(self._workers, group.task, [group.default, group.best]))
-        default, best = self._measure(group.task, builds, _CONFIRM_SECONDS)
-        won = default.seconds is not None and best.seconds is not None
-        group.confirmed = won and (best.seconds or 0) < (1 - _LEAST_GAIN) * (default.seconds or 0)
+        default, best = self._compared(group, [group.default, group.best])
+        group.confirmed = _is_faster(best, default)
         if group.confirmed:
             group.default_seconds, group.best_seconds = default.seconds, best.seconds
         else:
             group.best, group.best_seconds = group.default, group.default_seconds
         self._keep(group)
+
+    def _compared(self, group: Group, schedules: Sequence[Candidate]) -> list[Timing]:
+        """Times schedules together, longer than in a round."""
+        builds = build_all(self._workers, print_all(self._workers, group.task, schedules))
+        return self._measure(group.task, builds, _CONFIRM_SECONDS)
 
     def _keep(self, group: Group) -> None:
         assert group.best is not None and group.best_seconds is not None and group.default_seconds is not None
@@ -312,6 +347,13 @@ def _measured(trial: Trial, best: float | None) -> Measured:
     """A trial's time relative to the best schedule's in the same run: the machine may have become slower since the
     first one."""
     return Measured(Candidate(trial.program, trial.decisions), seconds_beside(trial, best), trial.work)
+
+
+def _is_faster(one: Timing, default: Timing) -> bool:
+    """Whether a schedule is faster than the default by more than two runs of one kernel differ."""
+    if one.seconds is None or default.seconds is None:
+        return False
+    return one.seconds < (1 - _LEAST_GAIN) * default.seconds
 
 
 def model_seconds(groups: Sequence[Group]) -> tuple[float, float]:

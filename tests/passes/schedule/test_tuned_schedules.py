@@ -205,7 +205,7 @@ def test_an_entry_of_other_sources_is_taken_and_counted(tmp_path: Path, capfd: p
     assert selected(tmp_path) == TUNED
     assert capfd.readouterr().err == (
         f"warning: {tmp_path}: 1 of 1 schedules were measured with other versions of treadle; they are used, and "
-        "`treadle tune` measures them anew\n"
+        "`treadle tune --stale` measures them anew\n"
     )
 
 

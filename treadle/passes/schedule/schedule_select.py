@@ -78,19 +78,23 @@ def tuned_entry(fused: FusedOp, target: Target, database: Database) -> Entry | N
     hardware = hardware_of(target)
     try:
         entry = database.find(group_program(fused).digest(), hardware)
-        if entry is None:
-            return None
-        where = str(entry.path)
-        if slug(entry.record.hardware) != slug(hardware):
-            raise TreadleError(f"the entry was measured on {entry.record.hardware}", where, hardware)
-        if isinstance(entry.schedule, UseAttr):
-            check_use(fused, entry.schedule, target, where)
-        else:
-            check_program(fused, entry.schedule, target, where)
+        if entry is not None:
+            check_entry(entry, fused, target, hardware)
     except TreadleError as error:
         print(f"warning: group {fused.label.data!r} takes its default schedule: {error}", file=sys.stderr)
         return None
     return entry
+
+
+def check_entry(entry: Entry, fused: FusedOp, target: Target, hardware: str) -> None:
+    """TreadleError unless a group's entry was measured on some hardware and is legal today."""
+    where = str(entry.path)
+    if slug(entry.record.hardware) != slug(hardware):
+        raise TreadleError(f"the entry was measured on {entry.record.hardware}", where, hardware)
+    if isinstance(entry.schedule, UseAttr):
+        check_use(fused, entry.schedule, target, where)
+    else:
+        check_program(fused, entry.schedule, target, where)
 
 
 def _warn_of_stale(used: Sequence[Entry], database: str) -> None:
@@ -98,7 +102,9 @@ def _warn_of_stale(used: Sequence[Entry], database: str) -> None:
     stale = [entry for entry in used if entry.record.sources != kernel_fingerprint()]
     if stale:
         how = f"{len(stale)} of {len(used)} schedules were measured with other versions of treadle"
-        print(f"warning: {database}: {how}; they are used, and `treadle tune` measures them anew", file=sys.stderr)
+        print(
+            f"warning: {database}: {how}; they are used, and `treadle tune --stale` measures them anew", file=sys.stderr
+        )
 
 
 def add_program(module: ModuleOp, program: ProgramOp) -> SymbolRefAttr:
