@@ -35,6 +35,9 @@ def test_every_value_is_in_the_range(e: Expr, facts: list[Expr]) -> None:
     lo, hi = range_under(e, facts)
     values = [e.evaluate(p) for p in POINTS if all(fact.evaluate(p) >= 0 for fact in facts)]
     assert all((lo is None or lo <= value) and (hi is None or value <= hi) for value in values)
+    if values:
+        low, high = range_under(e, facts, (min(values), max(values)))
+        assert (low is None or low <= min(values)) and (high is None or max(values) <= high)
 
 
 BLOCK, THREAD, STEP, LANE = var("block", 0, 9), var("thread", 0, 127), var("step", 0, 4), var("lane", 0, 3)
@@ -68,6 +71,16 @@ def test_what_always_holds_is_no_fact() -> None:
     e = heavy[0] * 4000 + heavy[1] * 2000 + heavy[2] * 1000 + light[0] + light[1] * 8 + light[2] * 64 + STEP * 512
     always = [3 - v for v in heavy]
     assert range_under(e, [*always, *heavy, *(1 - v for v in light)]) == (0, 21000 + 1 + 8 + 64 + 4 * 512)
+
+
+def test_facts_narrow_the_ranges_of_terms_that_none_cancels() -> None:
+    """A convolution whose window is as wide as the image: `k // 3` is both indices of the window, of which the
+    predicate has one, `k // 3 % 2`; the extent of k bounds the other, for which there is no fact left."""
+    thread, block, step = var("thread", 0, 127), var("block", 0, 2), var("step", 0, 1)
+    k, position = step * 8 + thread // 16, block * 8 + thread // 2 % 8
+    e = position // 12 * 12 + k % 3 * 4 + k // 3 + position % 3
+    facts = [11 - k, position // 3 % 4 - 1, 1 - position // 3 % 4, 1 - position % 3 - k // 3 % 2]
+    assert range_under(e, facts, (0, 23)) == (0, 23)
 
 
 def test_sums_of_one_variable_are_different_variables() -> None:

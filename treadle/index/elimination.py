@@ -13,7 +13,7 @@ from math import gcd
 
 from treadle.index.atom import Atom, Div, Mod, Monomial
 from treadle.index.expr import Expr
-from treadle.index.ranges import UNBOUNDED, Range, intersection, range_product
+from treadle.index.ranges import UNBOUNDED, Range, intersection, is_empty, is_inside, range_product
 
 _DEPTH = 4
 """Facts that are combined: the border of a tile takes the block's, the dimension's and the lane's."""
@@ -24,13 +24,13 @@ one. Where a single fact more is enough, every term is tried: two digits of a po
 
 def bounded(e: Expr, facts: Sequence[Expr], enough: Range = UNBOUNDED) -> Range:
     """The bounds of e where no fact is negative; not closer than `enough`."""
-    lo, hi = enough
     # What holds in the whole box makes no sum's range smaller, and would be tried in place of what does.
     telling = [fact for fact in facts if (least := fact.range()[0]) is None or least < 0]
-    system = _System([_linear(fact) for fact in telling], _boxes([e, *facts], facts))
-    most = system.most(_linear(e), None if hi is None else hi, _DEPTH)
-    least = system.most(_linear(-e), None if lo is None else -lo, _DEPTH)
-    return None if least is None else -least, most
+    linear = [_linear(fact) for fact in telling]
+    boxes = _boxes([e, *facts], facts)
+    found = _System(linear, boxes).bounds(_linear(e), enough)
+    narrowed = boxes if enough == UNBOUNDED or is_inside(found, enough) else _narrowed(boxes, linear)
+    return found if narrowed == boxes else intersection(found, _System(linear, narrowed).bounds(_linear(e), enough))
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,13 @@ class _System:
 
     def __init__(self, facts: Sequence[_Linear], boxes: Mapping[Monomial, Range]):
         self._facts, self._boxes = facts, boxes
+
+    def bounds(self, e: _Linear, enough: Range) -> Range:
+        """The bounds of e; not closer than `enough`."""
+        lo, hi = enough
+        most = self.most(e, hi, _DEPTH)
+        least = self.most(_scaled(e, -1), None if lo is None else -lo, _DEPTH)
+        return None if least is None else -least, most
 
     def most(self, e: _Linear, enough: int | None, depth: int, used: frozenset[int] = frozenset()) -> int | None:
         """An upper bound of e; `enough` is low enough, None for the lowest that is found."""
@@ -100,6 +107,10 @@ class _System:
         return total
 
 
+def _scaled(e: _Linear, factor: int) -> _Linear:
+    return _Linear({m: k * factor for m, k in e.terms.items()}, e.constant * factor)
+
+
 def _combined(a: _Linear, scale: int, b: _Linear, factor: int) -> _Linear:
     terms = {m: k * scale for m, k in a.terms.items()}
     for monomial, k in b.terms.items():
@@ -116,6 +127,26 @@ def _boxes(expressions: Sequence[Expr], facts: Sequence[Expr]) -> dict[Monomial,
             found = range_product(found, _atom(atom, facts))
         boxes[monomial] = found
     return boxes
+
+
+def _narrowed(boxes: Mapping[Monomial, Range], facts: Sequence[_Linear]) -> dict[Monomial, Range]:
+    """The range of each monomial under each fact by itself: `9 - 2 * i - j >= 0` and j >= 0 give i <= 4.
+
+    Source: propagation of bounds (Apt, "Principles of Constraint Programming", 2003, section 6.4), in one pass.
+    """
+    found = dict(boxes)
+    for fact in facts:
+        for monomial, k in fact.terms.items():
+            others = [(other, c) for other, c in fact.terms.items() if other != monomial]
+            ends = [found[other][c > 0] for other, c in others]
+            if any(end is None for end in ends):
+                continue
+            rest = fact.constant + sum(c * end for (_, c), end in zip(others, ends, strict=True) if end is not None)
+            # k * monomial >= -rest
+            bound: Range = (-(rest // k), None) if k > 0 else (None, rest // -k)
+            narrow = intersection(found[monomial], bound)
+            found[monomial] = found[monomial] if is_empty(narrow) else narrow
+    return found
 
 
 def _atom(atom: Atom, facts: Sequence[Expr]) -> Range:

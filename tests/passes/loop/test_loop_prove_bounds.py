@@ -56,7 +56,7 @@ REJECTED: dict[str, tuple[str, str]] = {
     ),
     "a branch of the other side": (
         "%p = arith.cmpi sgt, %i, %c99 : index scf.if %p { loop.store %zero, %A[%i] : memref<100xf32> }",
-        "loop.store writes elements 0 to 127 of dimension 0 of %A",
+        "loop.store writes elements 100 to 127 of dimension 0 of %A",
     ),
     "data": ("%v = loop.load %A[%j] : memref<100xf32>", "loop.load reads elements -9223372036854775808 to 922"),
     "a reason that is none": (
