@@ -213,5 +213,28 @@ def test_a_division_by_a_power_of_two_is_a_product() -> None:
 
 def test_a_neutral_operand_may_still_broadcast() -> None:
     graph = Graph(random(2, 3))
-    y = graph.add(BinaryOp("add", graph[0], graph.constant(np.zeros((4, 1, 1), np.float32))))
+    y = graph.add(BinaryOp("sub", graph[0], graph.constant(np.zeros((4, 1, 1), np.float32))))
     assert operators(assert_same_values(graph, [y], SIMPLIFY, tolerance=0)) == ["broadcast"]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_a_zero_that_is_added_or_subtracted_may_change_the_sign_of_another(dtype: type[np.floating]) -> None:
+    """`-0 + 0` is 0, `-0 + -0` is -0."""
+    x = np.array([-0.0, 0, -1, 1], dtype)
+    graph = Graph(x)
+    zeros = [(kind, graph.constant(dtype(zero))) for kind, zero in (("add", 0.0), ("sub", -0.0))]
+    changed = [graph.add(BinaryOp(kind, graph[0], zero)) for kind, zero in zeros]
+    neutral = [(kind, graph.constant(dtype(zero))) for kind, zero in (("add", -0.0), ("sub", 0.0))]
+    kept = [graph.add(BinaryOp(kind, graph[0], zero)) for kind, zero in neutral]
+    results = run_as_c(graph.module(*changed, *kept), [x])
+    signs = [np.signbit(y).tolist() for y in results]
+    assert signs == [[False, False, True, False]] * 2 + [[True, False, True, False]] * 2
+
+
+def test_only_zeros_that_change_nothing_vanish() -> None:
+    graph = Graph(random(2, 3), np.arange(6, dtype=np.int32), random(2, 3).astype(numpy_dtype(bf16)))
+    wide, whole, narrow = (graph[n] for n in range(3))
+    y = graph.add(BinaryOp("add", wide, graph.constant(np.float32(-0.0))))
+    n = graph.add(BinaryOp("sub", whole, graph.constant(np.int32(0))))
+    z = graph.add(BinaryOp("add", narrow, graph.constant(np.zeros((), numpy_dtype(bf16)))))
+    assert operators(assert_same_values(graph, [y, n, z], SIMPLIFY, tolerance=0)) == ["constant", "binary"]

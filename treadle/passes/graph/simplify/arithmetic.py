@@ -8,7 +8,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern, op_type_rewrite_pattern
 
 from treadle.dialects.graph import BinaryOp, BroadcastOp, CastOp, WhereOp
-from treadle.dialects.graph.dtypes import represents
+from treadle.dialects.graph.dtypes import is_float_dtype, represents
 from treadle.passes.graph.rewriting import (
     Array,
     constant_of,
@@ -19,7 +19,7 @@ from treadle.passes.graph.rewriting import (
     tensor,
 )
 
-_RIGHT_IDENTITY = {"add": 0, "sub": 0, "mul": 1, "div": 1, "pow": 1, "or": 0, "xor": 0, "and": -1}
+_RIGHT_IDENTITY = {"add": -0.0, "sub": 0.0, "mul": 1, "div": 1, "pow": 1, "or": 0, "xor": 0, "and": -1}
 _COMMUTATIVE = ("add", "mul", "or", "xor", "and")
 
 
@@ -30,7 +30,10 @@ def give(rewriter: PatternRewriter, op: Operation, value: SSAValue) -> None:
 
 
 class NeutralOperand(RewritePattern):
-    """`x * 1`, `x + 0`, `x - 0`, `x / 1`, `x ** 1`, and the like on integers and bools, give `x`."""
+    """`x * 1`, `x + -0.0`, `x - 0.0`, `x / 1`, `x ** 1`, and the like on integers and bools, give `x`.
+
+    Where `x` is the float -0, `x + 0.0` is 0, and so is `x - -0.0`.
+    """
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: BinaryOp, rewriter: PatternRewriter) -> None:
@@ -40,9 +43,16 @@ class NeutralOperand(RewritePattern):
         sides = [(op.lhs, op.rhs)] + ([(op.rhs, op.lhs)] if op.kind.data in _COMMUTATIVE else [])
         for kept, other in sides:
             constant = constant_of(other)
-            if constant is not None and is_uniform(constant, bool(neutral) if constant.dtype == np.bool_ else neutral):
+            if constant is not None and _is_neutral(constant, neutral):
                 give(rewriter, op, kept)
                 return
+
+
+def _is_neutral(constant: Array, neutral: float) -> bool:
+    """Whether every element is this number; that of floats also in its sign."""
+    if not is_uniform(constant, bool(neutral) if constant.dtype == np.bool_ else neutral):
+        return False
+    return not is_float_dtype(constant.dtype) or bool(np.all(np.signbit(constant) == np.signbit(neutral)))
 
 
 class SmallPower(RewritePattern):
