@@ -156,6 +156,16 @@ def test_whether_a_last_product_overflows_before_something_is_added_is_undecided
     assert _undecided("PRelu", operands, [("Add", ["t0_0", "y"])]) == [True, False]
 
 
+def test_onnx_runtime_may_add_up_powers_beyond_the_type() -> None:
+    """The definition subtracts the largest element first."""
+    draw = Draw(0)
+    draw.opset = 28
+    draw.values["x"] = draw.inputs["x"] = np.array([1000, 1], np.float32)
+    draw.node("ReduceLogSumExp", ["x"])
+    report = check_case(draw.case(["t0_0"]))
+    assert not report.findings and report.skipped
+
+
 def test_a_wrong_element_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     case = _sum_of(np.array([[1, 2, np.nan], [3, 4, np.inf]], np.float32))
     assert not check_case(case).findings
