@@ -24,6 +24,7 @@ from tests.fuzz.moved import beyond
 from tests.fuzz.own_definitions import EXACTLY, OWN_SCALARS, Round
 from tests.fuzz.own_folds import OWN_FOLDS
 from tests.fuzz.own_windows import OWN_WINDOWS
+from tests.fuzz.zeros import free_zeros
 
 Array = NDArray[Any]
 
@@ -115,7 +116,7 @@ def expected_outputs(case: Case) -> dict[str, Expected]:
     declared = _Run(case).values({})
     types = {name: array.dtype for name, array in declared.items()}
     exact = _Run(case, types).values({})
-    undecided = beyond(case.nodes, exact, types, lambda node, operands: evaluate_node(node, case.opset, operands))
+    undecided = beyond(case.nodes, exact, types, _Run(case).evaluate)
     samples = [_Run(case, types, noise, exact, undecided).values({}) for noise in _noises(case)]
     return {
         name: _judged(exact[name], types[name], [declared[name], *(s[name] for s in samples)]) for name in case.outputs
@@ -214,11 +215,18 @@ class _Run:
         """A result with something else where that is possible: as the tensor holds it, and as what reads it sees it."""
         if node.op_type in LARGEST:
             values = self._any_phase(values, node, np.asarray(operands[0]))
+        free = free_zeros(node, operands, values, self.evaluate)
+        if free is not None:
+            values = np.where(free, np.copysign(values, self.noise(values.shape)), values)
         if name in self.undecided:
             values = np.where(self.undecided[name], self.noise.undecided(values.shape), values)
         if node.op_type in LAST_PRODUCT:
             return values, _unrounded(values, operands, self.types[name], self.noise)
         return values, values
+
+    def evaluate(self, node: NodeProto, operands: Sequence[Array | None]) -> list[Array]:
+        """A node's results for other operands."""
+        return evaluate_node(node, self.case.opset, operands)
 
     def _any_phase(self, values: Array, node: NodeProto, angles: Array) -> Array:
         """The ends of the range among the samples where an angle's error is large: few would show what is possible."""
@@ -270,6 +278,9 @@ class _Noisy(Round):
             return product
         wide = np.finfo(np.promote_types(self.dtype, np.float32))
         return self.undecided(self(product), (largest > float(wide.max)) | (least < float(wide.tiny)))
+
+    def zero(self, zero: Any) -> Any:
+        return np.copysign(zero, self.noise(np.shape(zero)))
 
     def term(self, a: Any, b: Any) -> Any:
         return _unrounded(self(a * b), (a, b), self.dtype, self.noise)

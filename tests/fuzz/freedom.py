@@ -95,6 +95,7 @@ _OF_OPERATORS: Mapping[str, Freedom] = {
     "Gemm": Freedom("products of nothing: no beta", lambda operands: any(x.size == 0 for x in operands)),
     "Conv": Freedom("multiplies by the zeros of its padding and of its layouts", _any(lambda x: ~np.isfinite(x))),
     **dict.fromkeys(("BatchNormalization", "InstanceNormalization"), Freedom("cancels: x * a + (b - mean * a)")),
+    "Where": Freedom("-0: adds 0 for what is not chosen", _any(lambda x: (x == 0) & np.signbit(x))),
     "Gather": Freedom("rejects indices out of range"),
 }
 

@@ -37,6 +37,10 @@ class Round:
         Roundings of so many partial sums are independent: they add up as squares."""
         return self(total)
 
+    def zero(self, zero: Any) -> Any:
+        """A zero whose sign is free."""
+        return zero
+
     def product(self, product: Any, largest: Any, least: Any) -> Any:
         """A product; `largest` and `least` are the bounds of its partial products' magnitudes, those of 0 left away."""
         return self(product)

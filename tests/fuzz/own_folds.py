@@ -17,8 +17,18 @@ def _sum(x: Array, axes: tuple[int, ...], r: Round) -> Any:
     """Sums of narrow floats run in wide ones, and are rounded once; those of integers wrap."""
     if x.dtype.kind != "f":
         return np.sum(x, axis=axes, keepdims=True, dtype=x.dtype)
-    total = np.sum(x, axis=axes, keepdims=True, dtype=np.float64).astype(x.dtype)
+    total = wide_sum(x, axes, r).astype(x.dtype)
     return r.total(total, np.sum(finite(x), axis=axes, keepdims=True), prod(x.shape[a] for a in axes))
+
+
+def wide_sum(x: Array, axes: tuple[int, ...], r: Round) -> Any:
+    """The sum in float64 along axes, which are kept. That of nothing but -0 is either zero: a sum may begin with 0 or
+    with its first term."""
+    total = np.sum(x, axis=axes, keepdims=True, dtype=np.float64, initial=0.0)
+    if not np.signbit(x).any():
+        return total
+    of_negative_zeros = np.all((x == 0) & np.signbit(x), axis=axes, keepdims=True)
+    return np.where(of_negative_zeros, r.zero(total), total)
 
 
 def finite(x: Array) -> Array:
@@ -30,7 +40,7 @@ def mean(x: Array, axes: tuple[int, ...], r: Round) -> Any:
     """The mean along axes, which are kept; that of integers is truncated."""
     count = prod(x.shape[a] for a in axes)
     if x.dtype.kind == "f":
-        total = np.sum(x, axis=axes, keepdims=True, dtype=np.float64)
+        total = wide_sum(x, axes, r)
         result = (total / np.float64(count)).astype(x.dtype)
         return r.total(result, np.sum(finite(x), axis=axes, keepdims=True), count, count)
     total = _sum(x, axes, r)
@@ -233,4 +243,4 @@ OWN_FOLDS: Mapping[str, Own] = {
     "LRN": _carried(_local_norm),
 }
 
-__all__ = ["OWN_FOLDS", "Fold", "finite", "largest", "mean"]
+__all__ = ["OWN_FOLDS", "Fold", "finite", "largest", "mean", "wide_sum"]

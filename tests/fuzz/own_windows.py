@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tests.fuzz.own_definitions import Array, Attributes, Own, Round
-from tests.fuzz.own_folds import Fold, finite, largest, mean
+from tests.fuzz.own_folds import Fold, finite, largest, mean, wide_sum
 
 
 def _gemm(_: int, attributes: Attributes, x: list[Any], r: Round) -> list[Array]:
@@ -66,7 +66,8 @@ def _average_pool(_: int, attributes: Attributes, x: list[Array], r: Round) -> l
         part = x[0][np.ix_(range(x[0].shape[0]), range(x[0].shape[1]), *seen)]
         count = prod(attributes["kernel_shape"]) if attributes["count_include_pad"] else prod(map(len, seen))
         axes = tuple(range(2, part.ndim))
-        average = (np.sum(part, axis=axes, dtype=np.float64) / np.float64(count)).astype(x[0].dtype)
+        total = np.squeeze(wide_sum(part, axes, r), axes)
+        average = (total / np.float64(count)).astype(x[0].dtype)
         result[(..., *place)] = r.total(average, np.sum(finite(part), axis=axes), count, count)
     return [result]
 

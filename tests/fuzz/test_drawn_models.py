@@ -156,6 +156,28 @@ def test_whether_a_last_product_overflows_before_something_is_added_is_undecided
     assert _undecided("PRelu", operands, [("Add", ["t0_0", "y"])]) == [True, False]
 
 
+def _inverse_is_undecided(node: str, operands: dict[str, np.ndarray]) -> list[bool]:
+    return _undecided(node, operands, [("Reciprocal", ["t0_0"])])
+
+
+def test_which_zero_an_extremum_of_both_is_is_undecided() -> None:
+    x, y = np.array([-0.0, 0.0, -0.0, -1.0], np.float32), np.array([0.0, 0.0, -0.0, 0.0], np.float32)
+    assert _inverse_is_undecided("Max", {"x": x, "y": y}) == [True, False, False, False]
+    assert _inverse_is_undecided("Min", {"x": x, "y": y}) == [True, False, False, False]
+    assert _inverse_is_undecided("Relu", {"x": x}) == [True, False, True, False]
+    assert _inverse_is_undecided("Sign", {"x": x}) == [True, False, True, False]
+    assert _inverse_is_undecided("GlobalMaxPool", {"x": np.stack([x, y], 1)[:, None]}) == [True, False, False, False]
+    assert _inverse_is_undecided("Neg", {"x": x}) == [False] * 4
+
+
+def test_which_zero_a_sum_of_negative_zeros_is_is_undecided() -> None:
+    """`0 + -0` is 0, and -0 alone is -0."""
+    x = np.array([[-0.0, -0.0], [-0.0, 0.0], [-1.0, 1.0]], np.float32)
+    assert _inverse_is_undecided("GlobalAveragePool", {"x": x[:, None]}) == [True, False, True]
+    assert _inverse_is_undecided("ReduceSum", {"x": x[0]}) == [True]
+    assert _inverse_is_undecided("ReduceSum", {"x": x[1]}) == [False]
+
+
 def test_onnx_runtime_may_add_up_powers_beyond_the_type() -> None:
     """The definition subtracts the largest element first."""
     draw = Draw(0)
