@@ -40,7 +40,8 @@ def beyond(
         # Sums run in float32 at least; what is scaled or biased separately is stored.
         held = np.promote_types(types[name], np.float32) if node.op_type in PRODUCTS else types[name]
         if peak is not None:
-            found[name] = peak > float(np.finfo(held).max)
+            # NaN, where such a magnitude is scaled by 0, is not below the end of the type.
+            found[name] = ~(peak <= float(np.finfo(held).max))
     return found
 
 
@@ -75,12 +76,14 @@ class _Moved:
             return _normalised(known[0], node, x)
         if not any(name in self.terms for name in node.input):
             return None
-        if node.op_type in ("Add", "Sub"):
-            return known[0] + known[1]
+        if node.op_type in ("Add", "Sub", "Sum", "Mean"):
+            # The quotient of a mean is no larger than the sum, on the way to it.
+            return sum(known)
         if node.op_type == "Mul":
             return known[0] * known[1]
         if node.op_type == "Div":
-            return known[0] / x[1]
+            # No scale is made of a division by 0.
+            return known[0] / np.where(x[1] == 0, 1, x[1])
         return known[0] if node.op_type in ("Neg", "Identity") else None
 
 

@@ -119,6 +119,21 @@ def test_whether_a_scale_that_moves_into_a_product_overflows_is_undecided() -> N
     assert _undecided("MatMul", operands, []) == [False, False]
 
 
+def test_whether_biases_of_a_product_overflow_together_is_undecided() -> None:
+    """`(x @ w + a) + a` is a number, `x @ w + (a + a)` is infinite."""
+    largest = float(np.finfo(np.float32).max)
+    x, w = np.array([[-1]], np.float32), np.array([[largest * 0.9]], np.float32)
+    operands = {"x": x, "w": w, "a": np.array([largest * 0.75], np.float32)}
+    sums = _undecided("MatMul", operands, [("Sum", ["t0_0", "a", "a"])])
+    assert sums == _undecided("MatMul", operands, [("Add", ["t0_0", "a"]), ("Add", ["t1_0", "a"])])
+    assert sums[0]
+
+
+def test_that_a_quotient_by_zero_is_infinite_is_decided() -> None:
+    operands = {name: np.ones((1, 1), np.float32) for name in ("x", "w")} | {"zero": np.zeros(1, np.float32)}
+    assert _undecided("MatMul", operands, [("Div", ["t0_0", "zero"])]) == [False]
+
+
 def test_whether_a_centred_number_overflows_in_a_batch_norm_is_undecided() -> None:
     """`(x - mean) * scale` is infinite, `x * scale - mean * scale` is not."""
     largest = float(np.finfo(np.float64).max)
@@ -127,6 +142,14 @@ def test_whether_a_centred_number_overflows_in_a_batch_norm_is_undecided() -> No
         True,
         False,
     ]
+
+
+def test_whether_a_centred_number_overflows_before_it_is_scaled_by_zero_is_undecided() -> None:
+    """`(x - mean) * 0` is NaN where the difference is infinite, `x * 0 - mean * 0` is 0."""
+    largest = float(np.finfo(np.float64).max)
+    parameters = {name: np.array([v], np.float64) for name, v in (("s", 0), ("b", 0), ("m", -largest / 2), ("v", 1))}
+    x = np.array([[largest, 1]], np.float64).T
+    assert _undecided("BatchNormalization", {"x": x, **parameters}, []) == [True, False]
 
 
 def test_whether_a_number_divided_by_a_deviation_overflows_in_a_batch_norm_is_undecided() -> None:
