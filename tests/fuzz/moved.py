@@ -69,8 +69,8 @@ class _Moved:
     def _terms(self, node: NodeProto, operands: Operands, result: Array) -> Any:
         x = [finite(v) for v in operands if v is not None]
         if node.op_type in PRODUCTS:
-            # What is added to the products is at most what they and the sum are.
-            return np.abs(self.evaluate(node, x[:2])[0]) + finite(result)
+            products = np.abs(self.evaluate(node, x[:2])[0])
+            return products + np.abs(self.evaluate(node, [0 * x[0], 0 * x[1], *x[2:]])[0])
         known = [self.terms.get(name, v) for name, v in zip(node.input, x, strict=False)]
         if node.op_type == "BatchNormalization":
             return _normalised(known[0], node, x)
