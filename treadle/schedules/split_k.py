@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from treadle.dialects.graph import MatmulOp
-from treadle.errors import TreadleError
+from treadle.schedules.limits import check_limit
 from treadle.schedules.space import Knob
 
 SPLIT_K = Knob("split_k", tuple(range(1, 65)), "blocks that share out the terms of a tile of C; the last one adds up")
@@ -45,12 +45,14 @@ class Slices:
     def check(self, template: str) -> None:
         """TreadleError for more slices than have a step."""
         used = ceil(self.steps / self.each)
-        if used < self.number:
-            raise TreadleError(
-                f"{template} with {self.number} slices of {self.each} of {self.steps} steps along K leaves "
-                f"{self.number - used} without any",
-                accepted=f"split_k = {used}",
-            )
+        check_limit(
+            "slices along K",
+            self.number,
+            used,
+            message=f"{template} with {self.number} slices of {self.each} of {self.steps} steps along K leaves "
+            f"{self.number - used} without any",
+            accepted=f"split_k = {used}",
+        )
 
 
 def shared_out(product: MatmulOp, split_k: int, block_k: int) -> Slices:

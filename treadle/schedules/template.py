@@ -121,7 +121,8 @@ class Template(ABC):
             raise TreadleError(f"template {self.name!r} does not schedule {anchor.name}", where)
         error = self._whole(anchor, target).exclusion(choices)
         if error is not None:
-            raise TreadleError(error.message, where, error.accepted) from error
+            error.where = where
+            raise error
 
 
 def has_elements(anchor: Anchor) -> bool:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,16 +13,17 @@ from treadle.compile_options import CompileOptions, parse_precision
 from treadle.passes.schedule.anchor import anchor_of
 from treadle.passes.schedule.schedule_select import default_schedule
 from treadle.schedules.default_template import is_allowed
+from treadle.schedules.search.candidate import Candidate
+from treadle.schedules.search.ledger import Ledger, rejection
 from treadle.schedules.space import values_text
 from treadle.schedules.template import Anchor, Template
 from treadle.schedules.templates import TEMPLATES
 from treadle.shapes import normalized
 from treadle.target import Target
 from treadle.tools.arguments import parse_shapes
+from treadle.tools.rejection_lines import rejection_lines
 from treadle.tuning.model import tasks_of_model
 from treadle.tuning.tasks import GroupTask
-
-_NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
 def schedules_command(args: argparse.Namespace) -> int:
@@ -61,9 +60,11 @@ def _of_template(template: Template, anchor: Anchor, target: Target, *, limits: 
         yield f"    {knob.name:{width}}  {values_text(knob.values)}{how}: {knob.meaning}"
     if not limits:
         return
-    reasons = Counter(_NUMBER.sub("N", error.message) for _, error in space.excluded())
-    for reason, count in reasons.most_common():
-        yield f"    {count} rejected: {reason}"
+    ledger = Ledger()
+    for choices, error in space.excluded():
+        ledger.reject(rejection(Candidate(template.name, choices), error))
+    ledger.accept(template.name, space.combinations - ledger.rejected)
+    yield from rejection_lines(ledger, template.name)
 
 
 __all__ = ["schedules_command"]

@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from treadle.schedules.search.candidate import Candidate
-from treadle.schedules.search.ledger import Ledger, Rejection, filled
+from treadle.schedules.search.ledger import Ledger, filled
+from treadle.tools.rejection_lines import rejection_lines
 from treadle.tuning.preview import Predicted, Preview
 
 _SHOWN = 10
@@ -59,17 +60,7 @@ def _rejections(preview: Preview, searched: Ledger) -> Iterator[str]:
         of = "all" if replayed == size else f"{replayed} drawn"
         of = f"{replayed} that searches have looked at" if name in searched.programs else of
         yield f"  @{name}: {size} candidates; of {of}, {ledger.accepted[name]} are legal"
-        for each in ledger.rejections:
-            if each.program == name:
-                most = ", more than nine tenths of the program's" if each in ledger.wasteful else ""
-                yield f"    {each.count} rejected: {_limit(each)}{most}"
-                yield f"      the closest: {each.closest}: {each.reason}"
-
-
-def _limit(rejection: Rejection) -> str:
-    if rejection.margin is None:
-        return rejection.limit
-    return f"{rejection.limit}, at least {rejection.margin:.0%} too much"
+        yield from rejection_lines(ledger, name)
 
 
 def _ranking(preview: Preview, measured: Mapping[Candidate, str]) -> Table:

@@ -133,7 +133,8 @@ def check_program(fused: FusedOp, program: ProgramOp, target: Target, where: str
     try:
         replay(program, decisions_of(program), anchor_of(fused), target)
     except TreadleError as error:
-        raise TreadleError(error.message, where, error.accepted) from error
+        error.where = where
+        raise
 
 
 def check_use(fused: FusedOp, use: UseAttr, target: Target, where: str) -> None:

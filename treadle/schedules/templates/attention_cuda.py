@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import DYNAMIC_INDEX, BFloat16Type, Float16Type, Floa
 from treadle.dialects.graph import AttentionOp
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
-from treadle.errors import TreadleError
+from treadle.schedules.limits import check_limit, check_limits
 from treadle.schedules.template import Anchor, Choices, Knob, Template
 from treadle.schedules.templates.attention_cuda_kernel import AttentionKernel
 from treadle.schedules.templates.attention_tile import AttentionTile
@@ -70,24 +70,26 @@ class AttentionCuda(Template):
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         assert isinstance(anchor, AttentionOp)
         tile = _tile(anchor, choices)
-        if tile.rows < tile.strips:
-            raise TreadleError(
-                f"attention_cuda: {tile.threads} threads, {tile.lanes} a row, take {tile.strips} rows at once, "
-                f"{tile.strips - tile.rows} too many",
-                accepted=f"at most the {tile.rows} rows of the block",
-            )
-        if tile.columns < tile.lanes:
-            raise TreadleError(
-                f"attention_cuda: {tile.columns} keys for {tile.lanes} lanes are {tile.lanes - tile.columns} too few",
-                accepted="at least one key a lane",
-            )
-        for what, used, limit in _usage(tile, target):
-            if used > limit:
-                raise TreadleError(
-                    f"attention_cuda with {tile.rows} queries of {tile.size} elements and {tile.columns} values of "
-                    f"{tile.width} takes {used} {what}, {used - limit} too many",
-                    accepted=f"at most {limit} on {target.name}",
-                )
+        check_limit(
+            "rows at once",
+            tile.strips,
+            tile.rows,
+            message=f"attention_cuda: {tile.threads} threads, {tile.lanes} a row, take {tile.strips} rows at once, "
+            f"{tile.strips - tile.rows} too many",
+            accepted=f"at most the {tile.rows} rows of the block",
+        )
+        missing = tile.lanes - tile.columns
+        check_limit(
+            "keys that the lanes of a row need",
+            tile.lanes,
+            tile.columns,
+            message=f"attention_cuda: {tile.columns} keys for {tile.lanes} lanes are {missing} too few",
+            accepted="at least one key a lane",
+        )
+        who = (
+            f"attention_cuda with {tile.rows} queries of {tile.size} elements and {tile.columns} values of {tile.width}"
+        )
+        check_limits(who, _usage(tile, target), target)
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, AttentionOp)

@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import DYNAMIC_INDEX, BFloat16Type, Float16Type, Tens
 from treadle.dialects.graph import AttentionOp
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
-from treadle.errors import TreadleError
+from treadle.schedules.limits import check_limit, check_limits
 from treadle.schedules.template import Anchor, Choices, Knob, Template
 from treadle.schedules.templates.attention_blocks import mask_varies
 from treadle.schedules.templates.attention_mma_kernel import AttentionMmaKernel
@@ -88,25 +88,22 @@ class AttentionMma(Template):
         assert isinstance(anchor, AttentionOp)
         tile = _tile(anchor, choices)
         least, most, each = PRODUCT_M, _MOST_SLABS * PRODUCT_M, tile.rows // tile.warps
-        if not least <= each <= most:
-            margin = f"{least - each} too few" if each < least else f"{each - most} too many"
-            raise TreadleError(
-                f"attention_mma: {tile.rows} rows for {tile.warps} warps are {each} each, {margin}",
-                accepted=f"{least} to {most} rows a warp",
-            )
-        if tile.own_columns < STEP:
-            raise TreadleError(
-                f"attention_mma: {tile.columns} keys in {tile.parts} parts are {tile.own_columns} each, "
-                f"{STEP - tile.own_columns} too few",
-                accepted=f"at least {STEP} keys a warp",
-            )
-        for what, used, limit in _usage(anchor, tile, target):
-            if used > limit:
-                raise TreadleError(
-                    f"attention_mma with {tile.rows} queries of {tile.size} elements and {tile.columns} values of "
-                    f"{tile.width} in {tile.stages} stages takes {used} {what}, {used - limit} too many",
-                    accepted=f"at most {limit} on {target.name}",
-                )
+        shared, accepted = f"{tile.rows} rows for {tile.warps} warps are {each} each", f"{least} to {most} rows a warp"
+        message = f"attention_mma: {shared}, {least - each} too few"
+        check_limit("rows that a warp needs", least, each, message=message, accepted=accepted)
+        message = f"attention_mma: {shared}, {each - most} too many"
+        check_limit("rows of a warp", each, most, message=message, accepted=accepted)
+        check_limit(
+            "keys that a warp needs",
+            STEP,
+            tile.own_columns,
+            message=f"attention_mma: {tile.columns} keys in {tile.parts} parts are {tile.own_columns} each, "
+            f"{STEP - tile.own_columns} too few",
+            accepted=f"at least {STEP} keys a warp",
+        )
+        values = f"{tile.rows} queries of {tile.size} elements and {tile.columns} values of {tile.width}"
+        who = f"attention_mma with {values} in {tile.stages} stages"
+        check_limits(who, _usage(anchor, tile, target), target)
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, AttentionOp)

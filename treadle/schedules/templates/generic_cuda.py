@@ -12,9 +12,9 @@ from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat, spatial
-from treadle.errors import TreadleError
 from treadle.schedules.access_analysis import collapsed_width
 from treadle.schedules.kernel_builder import KernelBuilder
+from treadle.schedules.limits import check_divides
 from treadle.schedules.scalar_body import emit_element
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
 from treadle.target import Target
@@ -55,11 +55,13 @@ class GenericCuda(Template):
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         vector, total = number(choices, "vector"), prod(anchor.shape)
-        if total % vector:
-            raise TreadleError(
-                f"generic_cuda: vectors of {vector} overrun a result of {total} elements by {-total % vector}",
-                accepted="a vector that divides the number of elements",
-            )
+        check_divides(
+            "elements of vectors",
+            vector,
+            total,
+            f"generic_cuda: vectors of {vector} overrun a result of {total} elements by {-total % vector}",
+            accepted="a vector that divides the number of elements",
+        )
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         compute = definition(anchor) if isinstance(anchor, WholeOp) else anchor

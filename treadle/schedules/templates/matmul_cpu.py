@@ -23,6 +23,7 @@ from treadle.schedules.access_analysis import panel_strides, panel_width
 from treadle.schedules.accumulator import narrowed
 from treadle.schedules.index_value import Index, Predicate, all_of
 from treadle.schedules.kernel_builder import KernelBuilder
+from treadle.schedules.limits import check_divides, check_limit
 from treadle.schedules.register_tile import MOST_ROWS, MOST_VECTORS, default_vectors, most_rows, panel_columns
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number, shared_by_batch
 from treadle.target import Target
@@ -94,17 +95,21 @@ class MatmulCpu(Template):
                 f"not of {vectors * target.lanes}",
                 accepted=f"vectors = {laid_out}",
             )
-        if rows > most:
-            raise TreadleError(
-                f"matmul_cpu: a tile of {rows} rows by {vectors} vectors has {rows - most} rows too many for "
-                f"{target.vector_registers} registers",
-                accepted=f"at most {most} rows",
-            )
-        if chunk % rows:
-            raise TreadleError(
-                f"matmul_cpu: tiles of {rows} rows overrun a chunk of {chunk} rows by {rows - chunk % rows}",
-                accepted=f"a chunk that is a multiple of {rows}",
-            )
+        check_limit(
+            "rows of a tile",
+            rows,
+            most,
+            message=f"matmul_cpu: a tile of {rows} rows by {vectors} vectors has {rows - most} rows too many for "
+            f"{target.vector_registers} registers",
+            accepted=f"at most {most} rows",
+        )
+        check_divides(
+            "rows of a chunk's tiles",
+            rows,
+            chunk,
+            f"matmul_cpu: tiles of {rows} rows overrun a chunk of {chunk} rows by {rows - chunk % rows}",
+            accepted=f"a chunk that is a multiple of {rows}",
+        )
 
     def canonical(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:
         """A tile has no more rows than the product, nor vectors unless panels decide them, and the chunks of as many

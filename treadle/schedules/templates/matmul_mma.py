@@ -11,8 +11,8 @@ from xdsl.dialects.builtin import BFloat16Type, Float16Type, Float32Type
 from treadle.dialects.graph import MatmulOp
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
-from treadle.errors import TreadleError
 from treadle.schedules.gpu_work import GpuWork
+from treadle.schedules.limits import check_divides, check_limit, check_limits
 from treadle.schedules.split_k import SPLIT_K, Slices, first_that_fills, number_of_slices, shared_out, tiles_of
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
 from treadle.schedules.templates.matmul_mma_kernel import MmaKernel
@@ -97,47 +97,49 @@ class MatmulMma(Template):
         self._check_warps(tile)
         self._check_slices(tile, shared_out(anchor, number(choices, "split_k"), tile.block_k))
         self._check_columns(tile, anchor.shape[-1])
-        for what, used, limit in (
+        used = (
             ("threads", tile.threads, target.max_threads_per_block),
             ("bytes of shared memory", tile.shared_bytes, target.shared_per_block),
             ("registers a thread", tile.registers + _OTHER_REGISTERS, target.registers_per_thread),
             ("bytes along K in all stages", tile.stages * tile.block_k * tile.a.element_bytes, _LARGEST_AHEAD),
-        ):
-            if used > limit:
-                raise TreadleError(
-                    f"{self.name} with {tile.m} x {tile.n} x {tile.block_k} tiles in {tile.stages} stages takes {used} "
-                    f"{what}, {used - limit} too many",
-                    accepted=f"at most {limit} on {target.name}",
-                )
+        )
+        who = f"{self.name} with {tile.m} x {tile.n} x {tile.block_k} tiles in {tile.stages} stages"
+        check_limits(who, used, target)
         for operand, shared in (("A", tile.a), ("B", tile.b)):
-            if shared.chunks > tile.threads and shared.chunks % tile.threads:
-                raise TreadleError(
-                    f"{self.name}: {operand}'s tile of {shared.chunks} chunks is not shared out evenly by "
-                    f"{tile.threads} threads, {shared.chunks % tile.threads} remain",
-                    accepted="a tile whose chunks of 16 bytes are a multiple of the threads",
-                )
+            check_divides(
+                f"chunks of {operand}'s tile that all threads copy",
+                min(tile.threads, shared.chunks),
+                shared.chunks,
+                f"{self.name}: {operand}'s tile of {shared.chunks} chunks is not shared out evenly by "
+                f"{tile.threads} threads, {shared.chunks % tile.threads} remain",
+                accepted="a tile whose chunks of 16 bytes are a multiple of the threads",
+            )
 
     def _check_warps(self, tile: MmaTile) -> None:
         """TreadleError for warps' tiles that are too small or too narrow to reuse what they load."""
         rows, columns = tile.warp
-        if (
-            rows % 16
-            or columns % 16
-            or rows * columns < _SMALLEST_WARP_TILE
-            or max(rows, columns) > 2 * min(rows, columns)
+        message = (
+            f"{self.name}: {tile.warps[0]} x {tile.warps[1]} warps share {tile.m} x {tile.n} tiles as {rows} x "
+            f"{columns}, {max(0, _SMALLEST_WARP_TILE - rows * columns)} elements too few for a warp"
+        )
+        accepted = f"multiples of 16, at least {_SMALLEST_WARP_TILE} elements, one side at most twice the other"
+        for what, used, limit in (
+            ("elements that a warp needs", _SMALLEST_WARP_TILE, rows * columns),
+            ("elements along the longer side of a warp's tile", max(rows, columns), 2 * min(rows, columns)),
+            ("rows of a warp's products", rows + -rows % 16, rows),
+            ("columns of a warp's products", columns + -columns % 16, columns),
         ):
-            raise TreadleError(
-                f"{self.name}: {tile.warps[0]} x {tile.warps[1]} warps share {tile.m} x {tile.n} tiles as {rows} x "
-                f"{columns}, {max(0, _SMALLEST_WARP_TILE - rows * columns)} elements too few for a warp",
-                accepted=f"multiples of 16, at least {_SMALLEST_WARP_TILE} elements, one side at most twice the other",
-            )
+            check_limit(what, used, limit, message=message, accepted=accepted)
 
     def _check_slices(self, tile: MmaTile, slices: Slices) -> None:
         """TreadleError for slices without terms, and for more accumulators than can be added up in registers."""
         slices.check(self.name)
-        if slices.number > 1 and tile.accumulators > _MOST_SPLIT:
-            raise TreadleError(
-                f"{self.name} with {slices.number} slices and {tile.accumulators} accumulators a thread has "
+        if slices.number > 1:
+            check_limit(
+                "accumulators a thread that are added up",
+                tile.accumulators,
+                _MOST_SPLIT,
+                message=f"{self.name} with {slices.number} slices and {tile.accumulators} accumulators a thread has "
                 f"{tile.accumulators - _MOST_SPLIT} too many to add them up in registers",
                 accepted=f"at most {_MOST_SPLIT} accumulators a thread, or split_k = 1",
             )
@@ -147,10 +149,17 @@ class MatmulMma(Template):
         narrow = columns <= _NARROW
         if narrow == (tile.n <= _NARROW) or (narrow and tile.n <= 2 * _NARROW):
             return
-        distance = tile.n - 2 * _NARROW if narrow else _NARROW + 1 - tile.n
-        raise TreadleError(
-            f"{self.name}: tiles of {tile.n} columns for a product of {columns} columns are too "
-            f"{'wide' if narrow else 'narrow'} by {distance}",
+        what, used, allowed = (
+            ("columns of a narrow product's tile", tile.n, 2 * _NARROW)
+            if narrow
+            else ("columns that a wide product's tile needs", _NARROW + 1, tile.n)
+        )
+        check_limit(
+            what,
+            used,
+            allowed,
+            message=f"{self.name}: tiles of {tile.n} columns for a product of {columns} columns are too "
+            f"{'wide' if narrow else 'narrow'} by {used - allowed}",
             accepted=f"at most {2 * _NARROW} columns for products of at most {_NARROW}, else more than {_NARROW}",
         )
 
@@ -187,11 +196,14 @@ class MatmulTf32(MatmulMma):
         tile = mma_tile(anchor, choices, anchor.type.get_element_type())
         overhang = anchor.shape[-2] % tile.m or anchor.shape[-1] % tile.n
         # Found by compiling: copies of twice as many bytes as f16 take an address and a predicate each.
-        if overhang and tile.accumulators > _MOST_SPLIT and tile.block_k > self.default_block_k:
-            raise TreadleError(
-                f"{self.name}: {tile.accumulators} accumulators a thread leave no registers for the predicates of "
-                f"copies with block_k = {tile.block_k}, {tile.block_k - self.default_block_k} too many, in tiles that "
-                f"overhang by {overhang}",
+        if overhang and tile.accumulators > _MOST_SPLIT:
+            check_limit(
+                "terms of tiles that overhang",
+                tile.block_k,
+                self.default_block_k,
+                message=f"{self.name}: {tile.accumulators} accumulators a thread leave no registers for the predicates "
+                f"of copies with block_k = {tile.block_k}, {tile.block_k - self.default_block_k} too many, in tiles "
+                f"that overhang by {overhang}",
                 accepted=f"block_k = {self.default_block_k}, or at most {_MOST_SPLIT} accumulators a thread",
             )
 

@@ -17,12 +17,12 @@ from treadle.dialects.graph.dtypes import accumulator, byte_width, is_float
 from treadle.dialects.loop import KernelOp, Space
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
-from treadle.errors import TreadleError
 from treadle.schedules.access_analysis import spread, vector_width
 from treadle.schedules.accumulator import narrowed
 from treadle.schedules.gpu_work import GpuWork
 from treadle.schedules.index_value import Index, all_of
 from treadle.schedules.kernel_builder import KernelBuilder
+from treadle.schedules.limits import LimitError, check_limit, check_limits
 from treadle.schedules.partial_sums import PartialSums
 from treadle.schedules.split_k import SPLIT_K, first_that_fills, number_of_slices, shared_out, tiles_of
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number, shared_by_batch
@@ -32,6 +32,7 @@ from treadle.target import Target
 
 _MANY = 64
 """Accumulators of a thread from which registers, not threads, bound the blocks on a multiprocessor."""
+_ONE_BLOCK = "min_blocks_per_sm = 1"
 _TERMS = 128
 """Terms of a slice, at least: an element then takes 256 operations for the 8 bytes of its partial sum that are written
 and read, more than any target's operations a byte."""
@@ -129,39 +130,34 @@ class MatmulSimt(Template):
         tile, blocks = SimtTile(choices), number(choices, "min_blocks_per_sm")
         shared_out(anchor, number(choices, "split_k"), tile.block_k).check(self.name)
         shared = tile.shared_elements * byte_width(anchor.type.get_element_type())
-        for what, used, limit in (
+        used = (
             ("threads", tile.threads, target.max_threads_per_block),
             ("bytes of shared memory", shared, target.shared_per_block_static),
             ("resident threads", blocks * tile.threads, target.max_warps_per_multiprocessor * target.warp_size),
             ("resident bytes of shared memory", blocks * shared, target.shared_per_multiprocessor),
             ("accumulators a thread", tile.outputs, target.registers_per_thread),
             ("resident accumulators", blocks * tile.m * tile.n, target.registers_per_multiprocessor),
-        ):
-            if used > limit:
-                raise TreadleError(
-                    f"matmul_simt with {tile.m} x {tile.n} tiles takes {used} {what}, {used - limit} too many",
-                    accepted=f"at most {limit} on {target.name}",
-                )
-        if blocks > 1 and tile.outputs < _MANY:
-            raise TreadleError(
-                f"matmul_simt with {tile.outputs} accumulators a thread leaves room for {blocks} blocks anyway, "
-                f"{_MANY - tile.outputs} fewer than where registers get scarce",
-                accepted="min_blocks_per_sm = 1",
-            )
+        )
+        check_limits(f"matmul_simt with {tile.m} x {tile.n} tiles", used, target)
+        if blocks > 1:
+            said = f"with {tile.outputs} accumulators a thread leaves room for {blocks} blocks anyway"
+            message = f"matmul_simt {said}, {_MANY - tile.outputs} fewer than where registers get scarce"
+            check_limit("accumulators that several blocks need", _MANY, tile.outputs, None, message, _ONE_BLOCK)
         left = target.registers_per_multiprocessor // (blocks * tile.threads)
         overhang = anchor.shape[-2] % tile.m or anchor.shape[-1] % tile.n
         needs_more = _needs_more(anchor, choices, tile.block_k, overhang) if left <= 2 * tile.outputs else None
         if needs_more is not None:
-            raise TreadleError(
-                f"matmul_simt: {left} registers a thread, of {blocks} blocks of {tile.threads}, are too few for "
-                f"{tile.outputs} accumulators and {needs_more}",
-                accepted="min_blocks_per_sm = 1",
-            )
+            said = f"{left} registers a thread, of {blocks} blocks of {tile.threads}, are too few for {tile.outputs}"
+            message = f"matmul_simt: {said} accumulators and {needs_more}"
+            check_limit("registers a thread of several blocks", 2 * tile.outputs + 1, left, None, message, _ONE_BLOCK)
         fillings = ("A", tile.m * tile.block_k, tile.a_filling), ("B", tile.block_k * tile.n, tile.b_filling)
         for operand, elements, filling in fillings:
             if filling is None:
-                raise TreadleError(
-                    f"matmul_simt: {operand}'s tile of {elements} elements is not shared out evenly "
+                raise LimitError(
+                    f"elements of {operand}'s tile that all threads copy",
+                    elements + -elements % tile.threads,
+                    elements,
+                    message=f"matmul_simt: {operand}'s tile of {elements} elements is not shared out evenly "
                     f"by {tile.threads} threads, {elements % tile.threads} remain",
                     accepted="a tile whose elements are a multiple of the threads",
                 )

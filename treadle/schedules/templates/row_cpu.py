@@ -21,10 +21,10 @@ from treadle.dialects.graph.reduction import identity
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
-from treadle.errors import TreadleError
 from treadle.schedules.accumulator import narrowed
 from treadle.schedules.index_value import Index, Predicate
 from treadle.schedules.kernel_builder import KernelBuilder
+from treadle.schedules.limits import check_limit
 from treadle.schedules.row_analysis import MOST_CACHED, Rows, analyse_rows, is_costly
 from treadle.schedules.row_body import Column, RowBody
 from treadle.schedules.row_strides import columns_are_contiguous, neighbouring_dims, neighbouring_rows
@@ -81,10 +81,8 @@ class RowCpu(Template):
             _padded(found.columns, lanes, target.lanes) if choices["across"] == "columns" else found.columns * lanes
         )
         most = MOST_CACHED + lanes
-        if cached > most:
-            raise TreadleError(
-                f"row_cpu caches {cached} elements of each value, {cached - most} too many", accepted=f"at most {most}"
-            )
+        message = f"row_cpu caches {cached} elements of each value, {cached - most} too many"
+        check_limit("cached elements of each value", cached, most, message=message)
 
     def canonical(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:
         """A block has no more rows than there are."""

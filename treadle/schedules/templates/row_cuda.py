@@ -18,10 +18,10 @@ from treadle.dialects.graph.reduction import identity
 from treadle.dialects.loop import KernelOp, Space, WarpReduceOp
 from treadle.dialects.loop.warp import WARP, lanes_fold
 from treadle.dialects.schedule import Choice
-from treadle.errors import TreadleError
 from treadle.schedules.accumulator import narrowed
 from treadle.schedules.index_value import Index, all_of
 from treadle.schedules.kernel_builder import KernelBuilder
+from treadle.schedules.limits import check_divides, check_limits
 from treadle.schedules.row_analysis import MOST_CACHED, Rows, analyse_rows
 from treadle.schedules.row_body import RowBody, Slot
 from treadle.schedules.row_strides import columns_are_contiguous, neighbouring_rows
@@ -82,28 +82,26 @@ class RowCuda(Template):
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         found, share = _rows_of(anchor), _Share.of(choices)
         cached = _cache_registers(found, share.chunks(found) * share.vector) if choices["cache_row"] else 0
-        for what, used, limit in (
+        used = (
             ("threads", share.threads, target.max_threads_per_block),
             ("registers a thread to cache columns in", cached, _most_cached(share.threads, target)),
-        ):
-            if used > limit:
-                raise TreadleError(
-                    f"row_cuda with {share.parts} threads a row and {share.rows} rows takes {used} {what}, "
-                    f"{used - limit} too many",
-                    accepted=f"at most {limit} on {target.name}",
-                )
-        if found.columns % share.vector:
-            raise TreadleError(
-                f"row_cuda: vectors of {share.vector} overrun a row of {found.columns} by "
-                f"{-found.columns % share.vector}",
-                accepted="a vector that divides the number of columns",
-            )
-        if share.threads % WARP:
-            raise TreadleError(
-                f"row_cuda: {share.parts} threads a row and {share.rows} rows are {share.threads} threads, "
-                f"{WARP - share.threads % WARP} short of whole warps",
-                accepted=f"a multiple of {WARP}",
-            )
+        )
+        check_limits(f"row_cuda with {share.parts} threads a row and {share.rows} rows", used, target)
+        check_divides(
+            "columns of vectors",
+            share.vector,
+            found.columns,
+            f"row_cuda: vectors of {share.vector} overrun a row of {found.columns} by {-found.columns % share.vector}",
+            accepted="a vector that divides the number of columns",
+        )
+        check_divides(
+            "threads of whole warps",
+            WARP,
+            share.threads,
+            f"row_cuda: {share.parts} threads a row and {share.rows} rows are {share.threads} threads, "
+            f"{WARP - share.threads % WARP} short of whole warps",
+            accepted=f"a multiple of {WARP}",
+        )
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         return _RowKernel(_rows_of(anchor), _Share.of(choices), bool(choices["cache_row"])).build(name)

@@ -15,9 +15,9 @@ from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.loop import KernelOp, Space
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import Mapping, repeat, spatial
-from treadle.errors import TreadleError
 from treadle.schedules.index_value import Index, Predicate, all_of, ssa_values
 from treadle.schedules.kernel_builder import KernelBuilder
+from treadle.schedules.limits import check_divides
 from treadle.schedules.scalar_body import emit_operation
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
 from treadle.schedules.transposed_reads import TransposedReads, transposed_reads
@@ -71,12 +71,14 @@ class TransposeCuda(Template):
             ("write_vector", "result", transposed.suffix_extent),
         ):
             vector = number(choices, knob)
-            if extent % vector:
-                raise TreadleError(
-                    f"transpose_cuda: vectors of {vector} overrun {extent} elements along the {where} "
-                    f"by {-extent % vector}",
-                    accepted=f"a {knob} that divides {extent}",
-                )
+            check_divides(
+                f"elements of vectors along the {where}",
+                vector,
+                extent,
+                f"transpose_cuda: vectors of {vector} overrun {extent} elements along the {where} "
+                f"by {-extent % vector}",
+                accepted=f"a {knob} that divides {extent}",
+            )
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, ComputeOp)

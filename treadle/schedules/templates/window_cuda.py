@@ -16,10 +16,10 @@ from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.graph.reduction import identity
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
-from treadle.errors import TreadleError
 from treadle.schedules.access_analysis import vector_width
 from treadle.schedules.index_value import Index, ssa_values
 from treadle.schedules.kernel_builder import KernelBuilder
+from treadle.schedules.limits import check_limit
 from treadle.schedules.scalar_body import emit_operation
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
 from treadle.schedules.templates.reduce_cpu import only_reduce
@@ -87,11 +87,9 @@ class WindowCuda(Template):
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         vector, widest = number(choices, "vector"), _widest_vector(anchor)
-        if vector > widest:
-            raise TreadleError(
-                f"{self.name}: {vector} consecutive elements of reads are not one access, {vector - widest} too many",
-                accepted=f"vector = {widest} or less for {anchor.type}",
-            )
+        message = f"{self.name}: {vector} consecutive elements of reads are not one access, {vector - widest} too many"
+        accepted = f"vector = {widest} or less for {anchor.type}"
+        check_limit("consecutive elements of an access", vector, widest, None, message, accepted)
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, ComputeOp)
