@@ -55,7 +55,8 @@ VECTOR_CASES: dict[str, Case] = {
     **{f"operator{sign}=": _in_place(sign, compute) for sign, compute in _OPERATORS.items()},
     "treadle_splat": Case(
         """const auto v = treadle_splat<treadle_vec<float, 3>>(x[i]);
-  for (int n = 0; n < 3; ++n) out[3 * i + n] = v.v[n];""",
+  const auto low = treadle_splat<treadle_vec<double, 3>>(-INFINITY);
+  for (int n = 0; n < 3; ++n) out[3 * i + n] = low.v[n] == -INFINITY ? v.v[n] : 0.0f;""",
         {"x": _X[:, 0].copy()},
         np.repeat(_X[:, 0], 3).reshape(_COUNT, 3),
         block=_COUNT,

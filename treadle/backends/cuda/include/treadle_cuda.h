@@ -58,9 +58,10 @@ template <typename T, typename F> inline T treadle_to_integer(F x) {
 template <typename T> inline bool treadle_unordered(T a, T b) { return a != a || b != b; }
 template <typename T> inline bool treadle_differ(T a, T b) { return a < b || a > b; }
 
+// The literals INFINITY and NAN are float, whatever the vector's elements are.
 template <typename V, typename T> inline V treadle_splat(T x) {
   V r;
-  for (T &lane : r.v) lane = x;
+  for (auto &lane : r.v) lane = x;
   return r;
 }
 
