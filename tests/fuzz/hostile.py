@@ -38,6 +38,9 @@ from treadle.manifest import MANIFEST
 
 MEMORY = 4 << 30
 SECONDS = 20
+"""Of the processor: beside other processes an attempt may last much longer."""
+WAITING = 10
+"""So many times as long an attempt may last in all, as one that waits for what never comes."""
 TESTS = Path(__file__).parents[1]
 NOT_IN_PROCESS = ("--help", "--version", "-o")
 
@@ -185,8 +188,12 @@ def findings(kind: str, first: int, last: int) -> Iterator[str]:
         first = reached + 1
 
 
-def _try(seed: int, attempt: Attempt, folder: Path) -> None:
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+def try_seed(seed: int, attempt: Attempt, folder: Path) -> None:
+    """Makes an attempt, and prints what is wrong with it."""
+    for number in (signal.SIGPROF, signal.SIGALRM):
+        signal.signal(number, _late)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    signal.setitimer(signal.ITIMER_REAL, WAITING * SECONDS)
     try:
         attempt(seed, folder)
     except TreadleError as error:
@@ -196,25 +203,25 @@ def _try(seed: int, attempt: Attempt, folder: Path) -> None:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         print(seed, f"{type(error).__name__}: {str(error)[:300]!r} in {frame.filename}:{frame.lineno}")
     finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _late(*_: object) -> None:
-    raise Late(f"still busy after {SECONDS} s")
+def _late(number: int, _: object) -> None:
+    raise Late(f"still busy after {SECONDS} s" if number == signal.SIGPROF else f"waits for {WAITING * SECONDS} s")
 
 
 def main() -> None:
     """Tries the seeds of the command line."""
     kind, first, last = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    signal.signal(signal.SIGALRM, _late)
     warnings.simplefilter("error")
     with TemporaryDirectory() as folder:
         for seed in range(first, last):
             print(seed, flush=True)
             each = Path(folder) / str(seed)
             each.mkdir()
-            _try(seed, ATTEMPTS[kind], each)
+            try_seed(seed, ATTEMPTS[kind], each)
             shutil.rmtree(each, ignore_errors=True)
 
 
