@@ -188,6 +188,11 @@ STAGES: tuple[Stage, ...] = (
         "What the target's printer accepts.",
         (
             Step("loop-prove-bounds", "First in the stage, so that IR that is resumed here is proved, too."),
+            Step(
+                "loop-prefetch",
+                "What is asked for may be out of bounds.",
+                only="cpu",
+            ),
             Step("loop-resolve-swizzles", "After every pass that analyses addresses.", only="cuda"),
             Step("loop-hoist-invariants", "Addresses of vectors and swizzles leave the loops.", only="cuda"),
             Step("loop-lower-accesses", "After every pass that reads predicates, which become branches."),

@@ -146,8 +146,8 @@ def is_pure(op: Operation) -> bool:
 
 
 def is_load(op: Operation) -> bool:
-    """Whether an operation without regions does nothing but read buffers, for one thread."""
-    return not op.regions and not op.has_trait(Convergent) and _only(op, MemoryEffectKind.READ)
+    """Whether an operation without regions does nothing but read buffers and give what is there, for one thread."""
+    return bool(op.results) and not op.regions and not op.has_trait(Convergent) and _only(op, MemoryEffectKind.READ)
 
 
 def is_allocation(op: Operation) -> bool:

@@ -40,7 +40,7 @@ LEGAL: Mapping[str, Sequence[str]] = {
     "plan cuda": (*_FRAME, *_HOST, "loop.func", "task.*", *_BODY, *_BLOCKS, *_COPIES),
     "loops cpu": (*_FRAME, *_HOST, "loop.func", *_BODY, *_LANES),
     "loops cuda": (*_FRAME, *_HOST, "loop.func", *_BODY, *_BLOCKS, "loop.async_copy"),
-    "lower cpu": (*_FRAME, *_HOST, *_SCALARS, "scf.*", "memref.*", "vector.*", *_LANES),
+    "lower cpu": (*_FRAME, *_HOST, *_SCALARS, "scf.*", "memref.*", "vector.*", *_LANES, "loop.prefetch"),
     "lower cuda": (*_FRAME, *_HOST, *_SCALARS, "scf.*", "memref.*", "vector.*", "cuda.*"),
 }
 """Operation names, `dialect.*` for a whole dialect, that may remain after each stage (and kind of target)."""

@@ -48,6 +48,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
         "loop-vectorize-accesses",
         "loop-unroll",
         "loop-prove-bounds",
+        "loop-prefetch",
     ),
     "lower": ("task-lower", "memory-plan", "loop-lower-accesses", "loop-to-c", "loop-to-cuda"),
 }

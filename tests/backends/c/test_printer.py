@@ -551,3 +551,23 @@ def test_symbolic_extents_are_rejected() -> None:
 def test_several_threads_are_rejected() -> None:
     with pytest.raises(TreadleError, match="kernel of 32 threads a block"):
         lowered(kernel("").replace("%t in 1", "%t in 32"))
+
+
+def test_what_is_prefetched_may_lie_outside_of_its_buffer() -> None:
+    body = """
+  %far = arith.constant 100000000000 : index
+  %before = arith.constant -4096 : index
+  %panel = loop.alloc : memref<4x2xvector<16xf32>, #loop.space<register>>
+  loop.prefetch %A at %far : memref<64xf32>
+  loop.prefetch %A at %before : memref<64xf32>
+  loop.prefetch %panel at %c16 : memref<4x2xvector<16xf32>, #loop.space<register>>
+  %x = loop.load %A[%b] : memref<64xf32>
+  loop.store %x, %C[%b] : memref<64xf32>"""
+    assert printed(body).splitlines()[1:4] == [
+        "TREADLE_PREFETCH(float, A, 100000000000L);",
+        "TREADLE_PREFETCH(float, A, -4096);",
+        "TREADLE_PREFETCH(v16f, panel, 16);",
+    ]
+    x = np.arange(64, dtype=np.float32) + 1
+    (result,) = run(kernel(body), [x], [((64,), F32)])
+    np.testing.assert_array_equal(result[:2], x[:2])

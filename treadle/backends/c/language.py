@@ -25,7 +25,8 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute, Operation
 
-from treadle.backends.c_like.language import Language
+from treadle.backends.c_like.language import Language, Values
+from treadle.dialects.loop import PrefetchOp, type_of
 from treadle.errors import TreadleError
 
 LANES = (4, 8, 16)
@@ -123,6 +124,12 @@ class CLanguage(Language):
 
     def lane(self, vector: str, position: str, type: VectorType) -> str:
         return f"{vector}[{position}]"
+
+    def statement(self, op: Operation, values: Values) -> str | None:
+        if isinstance(op, PrefetchOp):
+            element = self.memory_type(type_of(op.buffer).element_type)
+            return f"TREADLE_PREFETCH({element}, {values.at(op.buffer)}, {values.at(op.offset)});"
+        return None
 
     def declare_array(self, name: str, type: MemRefType, extents: str, op: Operation) -> list[str]:
         size = array_bytes(type)

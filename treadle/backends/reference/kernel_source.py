@@ -85,6 +85,7 @@ class _Writer(KernelText):
             loop.AllocOp: self._alloc,
             loop.BarrierOp: self._barrier,
             loop.ArriveOp: self._arrive,
+            loop.PrefetchOp: lambda op: None,
             loop.WarpReduceOp: self._warp_reduce,
             loop.CopyOp: self._copy,
             loop.AsyncCopyOp: self._async_copy,

@@ -2,10 +2,10 @@
 
 Kernels: `kernel.py`; the program that launches them is the host dialect's. Loads, stores, buffers and barriers:
 `access.py`, between blocks: `arrive.py`; of vectors with masks and strides: `strided_access.py`; comparisons and
-selections of vectors: `vector_compare.py`. Copies to shared memory, which may be asynchronous: `copy.py`; products of
-tiles on tensor cores: `tile_product.py`; folds of a warp: `warp.py`. `treadle/passes/legality.py` lists which of them
-    belong to which target. Everything else in a kernel is upstream's `arith`, `math`, `scf`, and the task dialect's
-    `task.for`.
+selections of vectors: `vector_compare.py`; requests for memory ahead of its use: `prefetch.py`. Copies to shared
+memory, which may be asynchronous: `copy.py`; products of tiles on tensor cores: `tile_product.py`; folds of a warp:
+`warp.py`. `treadle/passes/legality.py` lists which of them belong to which target. Everything else in a kernel is
+upstream's `arith`, `math`, `scf`, and the task dialect's `task.for`.
 """
 
 from xdsl.ir import Dialect
@@ -24,6 +24,7 @@ from treadle.dialects.loop.attributes import (
 )
 from treadle.dialects.loop.copy import AsyncCopyOp, CommitOp, CopyOp, WaitOp, YieldOp
 from treadle.dialects.loop.kernel import FuncOp, KernelOp
+from treadle.dialects.loop.prefetch import PrefetchOp
 from treadle.dialects.loop.strided_access import LaneMaskOp, StridedLoadOp, StridedStoreOp
 from treadle.dialects.loop.swizzle import Swizzle, swizzle_of_rows
 from treadle.dialects.loop.tile_product import LoadMatrixOp, MmaOp, RoundTf32Op
@@ -34,7 +35,7 @@ LOOP = Dialect(
     "loop",
     [
         AllocOp, ArriveOp, AsyncCopyOp, BarrierOp, CommitOp, CopyOp, FuncOp, KernelOp, LaneCompareOp,
-        LaneMaskOp, LaneSelectOp, LoadMatrixOp, LoadOp, MmaOp, RoundTf32Op, StoreOp,
+        LaneMaskOp, LaneSelectOp, LoadMatrixOp, LoadOp, MmaOp, PrefetchOp, RoundTf32Op, StoreOp,
         StridedLoadOp, StridedStoreOp, WaitOp, WarpReduceOp, YieldOp,
     ],
     [SpaceAttr, SwizzleAttr],
@@ -57,6 +58,7 @@ __all__ = [
     "LoadMatrixOp",
     "LoadOp",
     "MmaOp",
+    "PrefetchOp",
     "RoundTf32Op",
     "Space",
     "SpaceAttr",

@@ -10,6 +10,7 @@ from xdsl.dialects import memref, vector
 from xdsl.dialects.builtin import FixedBitwidthType, MemRefType, VectorType
 from xdsl.ir import Operation, SSAValue
 
+from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.loop import (
     ArriveOp,
     AsyncCopyOp,
@@ -103,6 +104,14 @@ def accesses(op: Operation) -> list[Access]:
     return []
 
 
+def buffer_bytes(type: MemRefType) -> int:
+    """The bytes of a buffer, whose elements may be vectors."""
+    element = type.get_element_type()
+    if isinstance(element, VectorType):
+        return prod(type.get_shape()) * element.element_count() * byte_width(element.get_element_type())
+    return prod(type.get_shape()) * byte_width(element)
+
+
 def name_of(buffer: SSAValue) -> str:
     """What a buffer is called in reports."""
     return buffer.name_hint or "buffer"
@@ -114,4 +123,4 @@ def _count(value: SSAValue) -> int:
     return type.element_count()
 
 
-__all__ = ["SECTOR_BYTES", "WARP", "Access", "accesses", "name_of"]
+__all__ = ["SECTOR_BYTES", "WARP", "Access", "accesses", "buffer_bytes", "name_of"]

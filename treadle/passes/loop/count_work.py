@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from math import prod
 
 from xdsl.dialects import scf
-from xdsl.dialects.builtin import IndexType, MemRefType, VectorType
+from xdsl.dialects.builtin import IndexType, MemRefType
 from xdsl.ir import Block, Operation, SSAValue
 
-from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.loop import FuncOp, Space
 from treadle.index.expr import Expr, const
 from treadle.index.linear import depends_on
-from treadle.passes.loop.accesses import Access, accesses
+from treadle.passes.loop.accesses import Access, accesses, buffer_bytes
 from treadle.passes.loop.frequencies import Unclamped, mean_trips, probability
 from treadle.schedules.digits import digits_of
 from treadle.schedules.op_cost import op_cost
@@ -116,7 +115,7 @@ class _Counter:
 
     def _access(self, access: Access, op: Operation, counts: _Counts) -> None:
         indices = [self._reader.read(index) for index in access.indices]
-        if access.space is Space.REGISTER and _bytes_of(access.type) <= REGISTER_BYTES:
+        if access.space is Space.REGISTER and buffer_bytes(access.type) <= REGISTER_BYTES:
             if access.is_store and _accumulates(access, op):
                 counts.chain = max(counts.chain, 1 / self._invariance(indices))
             return
@@ -126,7 +125,7 @@ class _Counter:
             counts.stores += times * elements
         else:
             counts.loads += times * strided_loads(elements, access.stride)
-        size = _bytes_of(access.type) // max(1, prod(access.type.get_shape()))
+        size = buffer_bytes(access.type) // max(1, prod(access.type.get_shape()))
         strides = access.strides
         address = const(0)
         for index, stride in zip(indices, strides, strict=True):
@@ -159,14 +158,6 @@ def _accumulates(access: Access, op: Operation) -> bool:
             return True
         todo += [value for value in owner.operands if not isinstance(value.type, IndexType | MemRefType)]
     return False
-
-
-def _bytes_of(type: MemRefType) -> int:
-    """The bytes of a buffer, whose elements may be vectors."""
-    element = type.get_element_type()
-    if isinstance(element, VectorType):
-        return prod(type.get_shape()) * element.element_count() * byte_width(element.get_element_type())
-    return prod(type.get_shape()) * byte_width(element)
 
 
 __all__ = ["count_work"]

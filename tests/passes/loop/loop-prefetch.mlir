@@ -1,0 +1,112 @@
+// RUN: treadle-opt %s -p loop-prefetch | filecheck %s
+// RUN: treadle-opt %s -p "loop-prefetch{arithmetic=9}" | filecheck %s --check-prefix=LESS
+
+// An iteration multiplies 8 rows by one line of %B: 4 cycles, so that the line of 32 iterations later is asked for. Rows
+// of %A have 2 KiB, of which iterations read on in the same line; %B has 8 MiB, and rows a page apart.
+// CHECK-LABEL: @product
+// CHECK:       scf.for %k
+// CHECK:         loop.prefetch %B at %{{.*}} : memref<2097152xf32>
+// CHECK-NOT:     loop.prefetch
+// CHECK:         scf.for %r
+// LESS-NOT:    loop.prefetch
+loop.func @product(%A: memref<4096xf32>, %B: memref<2097152xf32>) grid(%b in 256) threads(%t in 1) {
+  %acc = loop.alloc : memref<8xvector<16xf32>, #loop.space<register>>
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c8 = arith.constant 8 : index
+  %c16 = arith.constant 16 : index
+  %c512 = arith.constant 512 : index
+  %c4096 = arith.constant 4096 : index
+  %first = arith.muli %b, %c16 : index
+  scf.for %k = %c0 to %c512 step %c1 {
+    %row = arith.muli %k, %c4096 : index
+    %at = arith.addi %row, %first : index
+    scf.for %r = %c0 to %c8 step %c1 {
+      %line = arith.muli %r, %c512 : index
+      %i = arith.addi %line, %k : index
+      %a = loop.load %A[%i] : memref<4096xf32>
+      %x = vector.broadcast %a : f32 to vector<16xf32>
+      %y = vector.load %B[%at] : memref<2097152xf32>, vector<16xf32>
+      %xy = arith.mulf %x, %y : vector<16xf32>
+      %sum = loop.load %acc[%r] : memref<8xvector<16xf32>, #loop.space<register>>
+      %next = arith.addf %sum, %xy : vector<16xf32>
+      loop.store %next, %acc[%r] : memref<8xvector<16xf32>, #loop.space<register>>
+    } {loop.unroll}
+  }
+}
+
+// With one row there is less than an operation for each line and cycle: the processor fetches by itself.
+// CHECK-LABEL: @one_row
+// CHECK-NOT:     loop.prefetch
+loop.func @one_row(%B: memref<2097152xf32>, %C: memref<16xf32>) grid(%b in 1) threads(%t in 1) {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c512 = arith.constant 512 : index
+  %c4096 = arith.constant 4096 : index
+  scf.for %k = %c0 to %c512 step %c1 {
+    %at = arith.muli %k, %c4096 : index
+    %y = vector.load %B[%at] : memref<2097152xf32>, vector<16xf32>
+    %sum = vector.load %C[%c0] : memref<16xf32>, vector<16xf32>
+    %next = arith.addf %sum, %y : vector<16xf32>
+    vector.store %next, %C[%c0] : memref<16xf32>, vector<16xf32>
+  }
+}
+
+// Of 256 lines that every iteration of %m reads again, none: 16 KiB stay in the first cache.
+// CHECK-LABEL: @again
+// CHECK-NOT:     loop.prefetch
+loop.func @again(%B: memref<2097152xf32>, %C: memref<64xf32>) grid(%b in 1) threads(%t in 1) {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c4 = arith.constant 4 : index
+  %c16 = arith.constant 16 : index
+  %c256 = arith.constant 256 : index
+  %c4096 = arith.constant 4096 : index
+  scf.for %m = %c0 to %c256 step %c1 {
+    scf.for %k = %c0 to %c256 step %c1 {
+      %at = arith.muli %k, %c4096 : index
+      scf.for %r = %c0 to %c4 step %c1 {
+        %y = vector.load %B[%at] : memref<2097152xf32>, vector<16xf32>
+        %i = arith.muli %r, %c16 : index
+        %sum = vector.load %C[%i] : memref<64xf32>, vector<16xf32>
+        %next = arith.addf %sum, %y : vector<16xf32>
+        vector.store %next, %C[%i] : memref<64xf32>, vector<16xf32>
+      } {loop.unroll}
+    }
+  }
+}
+
+// The innermost loop ends before the lines that are asked for; the loop around it goes on with the next ones.
+// CHECK-LABEL: @goes_on
+// CHECK:       scf.for %k1
+// CHECK:         loop.prefetch %B at %{{.*}} : memref<2097152xf32>
+// CHECK:         loop.prefetch %B at %{{.*}} : memref<2097152xf32>
+// CHECK-NOT:     loop.prefetch
+loop.func @goes_on(%B: memref<2097152xf32>, %C: memref<256xf32>) grid(%b in 1) threads(%t in 1) {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c2 = arith.constant 2 : index
+  %c3 = arith.constant 3 : index
+  %c8 = arith.constant 8 : index
+  %c16 = arith.constant 16 : index
+  %c32 = arith.constant 32 : index
+  %c512 = arith.constant 512 : index
+  scf.for %k0 = %c0 to %c512 step %c1 {
+    %taps = arith.muli %k0, %c3 : index
+    scf.for %k1 = %c0 to %c3 step %c1 {
+      %tap = arith.addi %taps, %k1 : index
+      %first = arith.muli %tap, %c32 : index
+      scf.for %v = %c0 to %c2 step %c1 {
+        %lane = arith.muli %v, %c16 : index
+        %at = arith.addi %first, %lane : index
+        scf.for %r = %c0 to %c8 step %c1 {
+          %y = vector.load %B[%at] : memref<2097152xf32>, vector<16xf32>
+          %i = arith.muli %r, %c16 : index
+          %sum = vector.load %C[%i] : memref<256xf32>, vector<16xf32>
+          %next = arith.addf %sum, %y : vector<16xf32>
+          vector.store %next, %C[%i] : memref<256xf32>, vector<16xf32>
+        } {loop.unroll}
+      } {loop.unroll}
+    }
+  }
+}
