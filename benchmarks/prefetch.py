@@ -25,6 +25,7 @@ from benchmarks.machine import describe_run
 from benchmarks.paper_models import PAPER_MODELS
 from benchmarks.result_files import RESULTS, write_results
 from benchmarks.tuned_models import NAMES, exported, shapes_of
+from treadle.backends.c.compiler import Unit
 from treadle.compile_options import CompileOptions, parse_precision
 from treadle.host import host_target
 from treadle.shapes import normalized
@@ -81,12 +82,16 @@ def kernels(model: str, tasks: Sequence[GroupTask], threads: int, rounds: int) -
     target = str(host_target())
     for task in tasks:
         text = printed(task.text, {n: str(p) for n, p in task.search.by_name.items()}, task.default, target)
-        bare = replace(text, units=tuple(replace(u, text=_PREFETCH.sub("", u.text)) for u in text.units))
-        if bare == text:
+        if not any(_PREFETCH.search(unit.text) for unit in text.units):
             continue
+        bare = replace(text, units=tuple(_without(unit) for unit in text.units))
         plain, prefetched = medians(task, [bare, text], threads, rounds)
         schedule = str(task.default)
         yield Kernel(model, task.label, task.count, schedule, round(plain * 1e6, 2), round(prefetched * 1e6, 2))
+
+
+def _without(unit: Unit) -> Unit:
+    return replace(unit, text=_PREFETCH.sub("", unit.text), code=None)
 
 
 def medians(task: GroupTask, texts: Sequence[Printed], threads: int, rounds: int) -> list[float]:
