@@ -215,8 +215,16 @@ def _rms_norm(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[
 
 def _lp_norm(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
     axis = (int(attributes["axis"]) % x[0].ndim,)
-    size = _sum(np.abs(x[0]), axis, r) if attributes["p"] == 1 else np.sqrt(r(_sum(r(x[0] * x[0]), axis, r)))
+    size = _sum(np.abs(x[0]), axis, r) if attributes["p"] == 1 else np.sqrt(r(_squares(x[0], axis, r)))
     return [r(x[0] / np.where(size == 0, x[0].dtype.type(1), r(size)))]
+
+
+def _squares(x: Array, axes: tuple[int, ...], r: Round) -> Any:
+    """The sum of squares. Where it is 0 though x is not, what is divided by it is said by no definition: ONNX's
+    reference evaluator divides by 1, ONNX Runtime gives 0, and exactly it is no 0."""
+    total = _sum(r(x * x), axes, r)
+    vanished = (total == 0) & np.any(x != 0, axis=axes, keepdims=True)
+    return r.product(total, 0.0, np.where(vanished, 0.0, 1.0))
 
 
 def _local_norm(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:

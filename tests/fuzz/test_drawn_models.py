@@ -109,6 +109,11 @@ def _undecided(node: str, operands: dict[str, np.ndarray], then: Sequence[tuple[
     return expected_outputs(draw.case([last]))[last].undecided.reshape(-1).tolist()
 
 
+def test_what_is_divided_by_squares_that_vanish_is_undecided() -> None:
+    x = np.array([[1e-200, 1e-200], [1e-100, 1], [0, 0]])
+    assert _undecided("LpNormalization", {"x": x}, []) == [True, True, False, False, False, False]
+
+
 def test_whether_a_scale_that_moves_into_a_product_overflows_is_undecided() -> None:
     """`x @ w` is 0, and so is five times that; `x @ (5 * w)` has infinite terms."""
     largest = float(np.finfo(np.float32).max)
