@@ -22,7 +22,7 @@ class GroupSearch:
         if strategy not in STRATEGIES:
             raise TreadleError(f"there is no strategy {strategy!r}", "tune", list(STRATEGIES))
         self.explored = Explored(task.search, f"{strategy} {seed}")
-        self.predictions = Predictions(task, workers, model, self.explored)
+        self.predictions = Predictions(task, workers, model)
         self.explored.take([task.default])
         self._strategy = STRATEGIES[strategy](self.explored, self.predictions, f"{seed} {task.digest}")
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from treadle.errors import TreadleError
 from treadle.schedules.search.candidate import Candidate, CostModel
 from treadle.schedules.search.predict import Forecast
-from treadle.schedules.search.strategy import Explored
 from treadle.schedules.search.work import Work
 from treadle.tuning.building import print_all
 from treadle.tuning.candidates import Printed
@@ -23,8 +22,8 @@ _KEPT = 8192
 class Predictions:
     """What a cost model says of a group's candidates; a `Predictor`, which tells strategies what is costly."""
 
-    def __init__(self, task: GroupTask, workers: Workers, model: CostModel, explored: Explored):
-        self._task, self._workers, self._model, self._explored = task, workers, model, explored
+    def __init__(self, task: GroupTask, workers: Workers, model: CostModel):
+        self._task, self._workers, self._model = task, workers, model
         self._forecast, self._target = Forecast(task.search), task.search.target
         self._counted: dict[Candidate, Work] = {}
         self._lowered: dict[Candidate, Work | str] = {}
@@ -82,7 +81,7 @@ class Predictions:
         if found is not None or self._task.search.by_name[candidate.program].template is not None:
             return found
         try:
-            work = self._forecast.work(self._explored.replayed(candidate))
+            work = self._forecast.work(self._task.search.replay(candidate))
         except TreadleError:
             return None
         if not isinstance(work, Work):

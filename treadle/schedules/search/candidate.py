@@ -24,6 +24,9 @@ from treadle.schedules.template import Anchor
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
 
+_RECENT = 4096
+"""Values of candidates that are kept: those of one proposal, for which several ask."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -35,8 +38,16 @@ class Candidate:
     program: str
     decisions: Mapping[str, Choice]
 
-    def __hash__(self) -> int:
+    @cached_property
+    def _hash(self) -> int:
         return hash((self.program, tuple(sorted(self.decisions.items()))))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[type[Candidate], tuple[str, Mapping[str, Choice]]]:
+        # Without the hash: another process has another one of the same text.
+        return Candidate, (self.program, self.decisions)
 
     def __str__(self) -> str:
         taken = ", ".join(f"{name} = {choice_text(value)}" for name, value in self.decisions.items())
@@ -59,6 +70,11 @@ class Task:
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise TreadleError(f"two schedule programs are called @{twice[0]}", "task", "a name for each")
+
+    @cached_property
+    def _recent(self) -> dict[Candidate, Replayed]:
+        """What was replayed last."""
+        return {}
 
     @cached_property
     def by_name(self) -> Mapping[str, ProgramOp]:
@@ -84,6 +100,14 @@ class Task:
 
         TreadleError for a candidate that is not legal: LimitError where a limit is exceeded.
         """
+        found = self._recent.get(candidate)
+        if found is None:
+            if len(self._recent) >= _RECENT:
+                self._recent.clear()
+            found = self._recent[candidate] = self._replayed(candidate)
+        return found
+
+    def _replayed(self, candidate: Candidate) -> Replayed:
         program = self.by_name.get(candidate.program)
         if program is None:
             raise TreadleError(f"there is no schedule program @{candidate.program}", "task", list(self.by_name))

@@ -10,14 +10,10 @@ from typing import Protocol
 from treadle.errors import TreadleError
 from treadle.schedules.search.candidate import Candidate, Measured, Task
 from treadle.schedules.search.ledger import Ledger, Rejection, rejection, total
-from treadle.schedules.search.programs import Replayed
 
 _MOST_MISSES = 500
 """Draws in a row that give nothing new, after which nothing new is expected: while one draw in a hundred is new, that
 happens once in 150 times."""
-
-_RECENT = 4096
-"""Values of candidates that are kept: those of one proposal, for which several ask."""
 
 
 class Predictor(Protocol):
@@ -57,7 +53,6 @@ class Explored:
         self._ledger: Ledger | None = None
         self._met: set[Candidate] = set()
         self._kernels: dict[Candidate, int | Rejection] = {}
-        self._recent: dict[Candidate, Replayed] = {}
         self._done: set[int] = set()
 
     def kernel(self, candidate: Candidate) -> int | None:
@@ -68,7 +63,7 @@ class Explored:
         found = self._kernels.get(candidate)
         if found is None:
             try:
-                found = hash(self.replayed(candidate))
+                found = hash(self.task.replay(candidate))
             except TreadleError as error:
                 found = rejection(candidate, error)
             self._kernels[candidate] = found
@@ -110,15 +105,6 @@ class Explored:
             self._ledger.reject(found)
         else:
             self._ledger.accept(candidate.program)
-
-    def replayed(self, candidate: Candidate) -> Replayed:
-        """What a candidate's kernel is written from. TreadleError for one that is not legal."""
-        found = self._recent.get(candidate)
-        if found is None:
-            if len(self._recent) >= _RECENT:
-                self._recent.clear()
-            found = self._recent[candidate] = self.task.replay(candidate)
-        return found
 
     def is_new(self, candidate: Candidate) -> bool:
         """Whether it is legal, and gives a kernel that was neither proposed nor measured."""
