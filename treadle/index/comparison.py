@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from treadle.index.expr import Expr
 from treadle.index.linear import always_less
+from treadle.index.ranges import Range
 
 _NEGATED = {"slt": "sge", "sge": "slt", "sle": "sgt", "sgt": "sle", "eq": "ne", "ne": "eq"}
 
@@ -62,3 +63,15 @@ def is_natural(e: Expr) -> bool:
     """Whether e is never negative, by the ranges."""
     lo, _ = e.range()
     return lo is not None and lo >= 0
+
+
+def likelihood(kind: str, bounds: Range) -> float:
+    """The fraction of a range of integers for which a comparison with 0 is true; 1 of a range without ends."""
+    lo, hi = bounds
+    if lo is None or hi is None:
+        return 1.0
+    size = hi - lo + 1
+    below = min(max(0 - lo, 0), size)
+    zero = 1 if lo <= 0 <= hi else 0
+    counted = {"slt": below, "sle": below + zero, "sgt": size - below - zero, "sge": size - below, "eq": zero}
+    return counted.get(kind, size - zero) / size

@@ -15,10 +15,28 @@ Digits: TypeAlias = Sequence[tuple[float, int]]
 
 
 def digits_of(address: Expr, steps: Mapping[Hashable, int]) -> dict[Hashable, list[tuple[float, int]]]:
-    """(extent, stride) of each variable's digits, the lowest first. `steps` has the steps of loops.
+    """(extent, distance) of each variable's digits, the lowest first. `steps` has the steps of loops."""
+    found = signed_digits_of(address, steps)
+    return {variable: [(size, abs(step)) for size, step in digits] for variable, digits in found.items()}
+
+
+def signed_digits_of(address: Expr, steps: Mapping[Hashable, int]) -> dict[Hashable, list[tuple[float, int]]]:
+    """The same with strides, which are negative where an address falls.
 
     Where the address is not linear in a digit, the stride is the difference of the addresses for 0 and 1.
     """
+    flat, digits = _in_digits(address, steps)
+    return {variable: [(float(size), _stride(flat, key)) for key, size in keys] for variable, keys in digits.items()}
+
+
+def is_sum_of_digits(address: Expr) -> bool:
+    """Whether an address is linear in all digits of its variables."""
+    flat, digits = _in_digits(address, {})
+    return all(stride_along(flat, key) is not None for keys in digits.values() for key, _ in keys)
+
+
+def _in_digits(address: Expr, steps: Mapping[Hashable, int]) -> tuple[Expr, dict[Hashable, list[tuple[Hashable, int]]]]:
+    """An address as an expression of the digits of its variables; the digits' keys and extents, the lowest first."""
     counted = address.substitute({v.key: _counter_of(v, steps) for v in address.vars() if None not in v.range})
     divisors = divisors_of([counted])
     replacement: dict[Hashable, Expr] = {}
@@ -35,10 +53,7 @@ def digits_of(address: Expr, steps: Mapping[Hashable, int]) -> dict[Hashable, li
             keys.append(((v.key, n), size))
             weight = end or weight
         replacement[v.key], digits[v.key] = total, keys
-    flat = counted.substitute(replacement)
-    return {
-        variable: [(float(size), abs(_stride(flat, key))) for key, size in keys] for variable, keys in digits.items()
-    }
+    return counted.substitute(replacement), digits
 
 
 def _counter_of(v: Var, steps: Mapping[Hashable, int]) -> Expr:
@@ -58,4 +73,4 @@ def _stride(e: Expr, key: Hashable) -> int:
     return e.evaluate({**at, key: 1}) - e.evaluate({**at, key: 0})
 
 
-__all__ = ["Digits", "digits_of"]
+__all__ = ["Digits", "digits_of", "is_sum_of_digits", "signed_digits_of"]

@@ -25,7 +25,7 @@ def ranked_for_gpu(task: GroupTask) -> list[tuple[Candidate, float]]:
     """
     forecast, found = Forecast(task.search), list[tuple[Candidate, float]]()
     for candidate in task.search.distinct():
-        seconds = forecast.seconds(candidate)
+        (seconds,) = forecast([candidate])
         found.append((candidate, _counted(task, candidate) if seconds is None else seconds))
     return sorted(found, key=lambda pair: pair[1])
 

@@ -7,6 +7,7 @@ from xdsl.dialects.builtin import IndexType
 from xdsl.ir import SSAValue
 
 from treadle.dialects.loop import ArriveOp
+from treadle.index.comparison import likelihood
 from treadle.index.expr import Expr
 from treadle.index.linear import depends_on
 from treadle.index.reader import IndexReader
@@ -47,19 +48,7 @@ def probability(condition: SSAValue, reader: IndexReader, taken: SSAValue | None
     comparisons = reader.comparisons(op)
     if comparisons is None or len(comparisons) != 1 or depends_on(comparisons[0].difference, taken):
         return 1.0
-    return _part(comparisons[0].kind, comparisons[0].difference.range())
-
-
-def _part(kind: str, bounds: tuple[int | None, int | None]) -> float:
-    """The fraction of a range of integers for which a comparison with 0 is true."""
-    lo, hi = bounds
-    if lo is None or hi is None:
-        return 1.0
-    size = hi - lo + 1
-    below = min(max(0 - lo, 0), size)
-    zero = 1 if lo <= 0 <= hi else 0
-    counted = {"slt": below, "sle": below + zero, "sgt": size - below - zero, "sge": size - below, "eq": zero}
-    return counted.get(kind, size - zero) / size
+    return likelihood(comparisons[0].kind, comparisons[0].difference.range())
 
 
 __all__ = ["Unclamped", "mean_trips", "probability"]

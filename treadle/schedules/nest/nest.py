@@ -36,6 +36,11 @@ class Axis:
         """Positions along the axis."""
         return prod(self.shape)
 
+    @cached_property
+    def dimensions(self) -> frozenset[int]:
+        """Those of the iteration space."""
+        return frozenset(range(self.first, self.first + len(self.shape)))
+
 
 @dataclass(frozen=True)
 class Level:
@@ -203,6 +208,14 @@ class Nest:
     def overhangs(self, axis: Axis) -> bool:
         """Whether some positions that the levels reach lie beyond the end."""
         return self.covered(axis) != axis.extent
+
+    def masks(self, axis: Axis) -> bool:
+        """Whether reads beyond the end of an axis are masked, and not clamped to its last position: along vectors and
+        threads, clamped indices would not be consecutive."""
+        return any(
+            level.axis == axis and (level.vector or role == "thread")
+            for level, role in zip(self.levels, self.roles, strict=True)
+        )
 
     @cached_property
     def mapping(self) -> Mapping:

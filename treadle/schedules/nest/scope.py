@@ -31,11 +31,7 @@ class Positions:
     def __init__(self, b: KernelBuilder, nest: Nest):
         self._b, self._nest = b, nest
         self._within = frozenset[Axis]()
-        self._masked = {
-            axis
-            for axis in nest.axes
-            if nest.overhangs(axis) and any(_is_masked(nest, n) for n, lv in enumerate(nest.levels) if lv.axis == axis)
-        }
+        self._masked = {axis for axis in nest.axes if nest.overhangs(axis) and nest.masks(axis)}
 
     @contextmanager
     def within(self, axes: Iterable[Axis]) -> Generator[None]:
@@ -78,7 +74,7 @@ class Positions:
         """When a read is inside of its tensor as far as it is not clamped to that."""
         dims = self._nest.workload.reads[read].dims
         axes = [axis for axis in self._nest.axes if not is_clamped or axis in self._masked]
-        return self.inside([axis for axis in axes if dims & set(range(axis.first, axis.first + len(axis.shape)))], at)
+        return self.inside([axis for axis in axes if dims & axis.dimensions], at)
 
     def ranges(self, read: int) -> list[Range]:
         """The bounds of each index of a read."""
@@ -98,11 +94,6 @@ class Positions:
             parts = position.delinearize(axis.shape) if len(axis.shape) > 1 else [position]
             found |= {axis.first + n: part for n, part in enumerate(parts)}
         return found
-
-
-def _is_masked(nest: Nest, number: int) -> bool:
-    """Along vectors and threads, clamped indices would not be consecutive."""
-    return nest.levels[number].vector or nest.roles[number] == "thread"
 
 
 @dataclass(frozen=True)

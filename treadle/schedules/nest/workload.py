@@ -73,6 +73,11 @@ class Read:
                 return None
         return tuple(found)
 
+    @property
+    def is_predicated(self) -> bool:
+        """Whether it has a predicate of its own."""
+        return bool(self.conditions or self.obstacle)
+
     def ends_with(self, dim: int, extent: int) -> bool:
         """Whether it is beyond its tensor's end, and gives 0, where a dimension of the iteration space is beyond its
         own, at `extent`."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import TensorType, f32
+from xdsl.dialects.builtin import IndexType, TensorType, f32
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp, YieldOp
@@ -16,11 +16,21 @@ from treadle.index.expr import Expr, const
 from treadle.index.mixed_radix import DigitSum, as_permutation, index_digits, inverted
 from treadle.index.mixed_radix import digits_of as digit_sum
 from treadle.schedules.access_analysis import DefinitionAccesses
-from treadle.schedules.digits import Digits, digits_of
+from treadle.schedules.digits import Digits, digits_of, is_sum_of_digits, signed_digits_of
 from treadle.schedules.nest.nest import Axis
 from treadle.schedules.nest.workload import definition_of
 from treadle.schedules.op_cost import op_cost
 from treadle.schedules.template import Anchor
+
+
+@dataclass(frozen=True)
+class Guard:
+    """`difference kind 0`: the difference where all indices are 0, and how each dimension of the iteration space moves
+    it. No kind for what is no comparison of indices."""
+
+    kind: str = ""
+    start: int = 0
+    digits: tuple[Digits, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -29,23 +39,23 @@ class Touched:
 
     buffer: which tensor; bytes: of an element; digits: how each dimension of the iteration space moves the place
     is_f32: elements that CPUs keep in vectors
+    start: the place where all indices are 0, in bytes; is_data: it depends on what is in memory
+    about: the dimensions that move the place in another way than the digits say; none where it is their sum
+    guards: where it is accessed at all
     """
 
     buffer: Hashable
     bytes: int
     digits: tuple[Digits, ...]
     is_f32: bool
+    start: int = 0
+    is_data: bool = False
+    about: frozenset[int] = frozenset()
+    guards: tuple[Guard, ...] = ()
 
     def along(self, axis: Axis) -> Digits:
-        """How an axis moves the place: digits of its dimensions, of which neighbours with one step are taken as one."""
-        found: list[tuple[float, int]] = []
-        for dimension in reversed(range(axis.first, axis.first + len(axis.shape))):
-            for size, step in self.digits[dimension]:
-                if found and step == found[-1][0] * found[-1][1]:
-                    found[-1] = found[-1][0] * size, found[-1][1]
-                else:
-                    found.append((size, step))
-        return tuple(found)
+        """How an axis moves the place."""
+        return along(self.digits, axis)
 
 
 @dataclass(frozen=True)
@@ -136,9 +146,26 @@ def group_cost(anchor: Anchor) -> GroupCost:
     return found
 
 
+def _at_zero(e: Expr) -> int:
+    """An expression where each variable has its least value; 0 of those that are not bounded."""
+    return e.evaluate({v.key: v.range[0] or 0 for v in e.vars()})
+
+
 def _yielded(op: Operation | None) -> SSAValue:
     assert isinstance(op, YieldOp), "a definition's block ends with graph.yield"
     return op.value
+
+
+def along(dimensions: Sequence[Digits], axis: Axis) -> Digits:
+    """How an axis moves something: digits of its dimensions, of which neighbours with one step are taken as one."""
+    found: list[tuple[float, int]] = []
+    for dimension in reversed(range(axis.first, axis.first + len(axis.shape))):
+        for size, step in dimensions[dimension]:
+            if found and step == found[-1][0] * found[-1][1]:
+                found[-1] = found[-1][0] * size, found[-1][1]
+            else:
+                found.append((size, step))
+    return tuple(found)
 
 
 class _Reader:
@@ -149,6 +176,8 @@ class _Reader:
         self._steps: dict[AtOp, Step] = {}
         self._given: set[SSAValue] = set()
         """What is at hand where consumers use it, so that it is not computed again."""
+        self._under: tuple[Guard, ...] = ()
+        """The predicates of the reads that are being followed."""
 
     def step(self, value: SSAValue, accesses: DefinitionAccesses, without: ReduceOp | None) -> Step:
         """What computing a value takes, up to tensors that come from outside of the group; `without`: is known."""
@@ -200,21 +229,45 @@ class _Reader:
 
     def _read(self, at: AtOp, accesses: DefinitionAccesses) -> Step:
         """One read, or the computation of what it reads where the group computes it."""
-        producer = self._producer(at)
+        producer, outer = self._producer(at), self._under
+        self._under = (*outer, *self._guards(at.predicate, accesses))
         if producer is not None:
             known: dict[SSAValue, Expr] = {}
             known |= zip(producer.body.block.args, map(accesses.index, at.indices), strict=True)
             inner = DefinitionAccesses(producer, known)
-            return self.step(_yielded(producer.body.block.last_op), inner, None)
-        return Step((self._touched(at.source, accesses.position(at)),), 0.0)
+            found = self.step(_yielded(producer.body.block.last_op), inner, None)
+        else:
+            found = Step((self._touched(at.source, accesses.position(at)),), 0.0)
+        self._under = outer
+        return found
+
+    def _guards(self, predicate: SSAValue | None, accesses: DefinitionAccesses) -> list[Guard]:
+        """The comparisons that a predicate is the conjunction of."""
+        op = None if predicate is None else predicate.owner
+        if op is None:
+            return []
+        if isinstance(op, arith.AndIOp):
+            return [guard for side in op.operands for guard in self._guards(side, accesses)]
+        if not isinstance(op, arith.CmpiOp) or not isinstance(op.lhs.type, IndexType):
+            return [Guard()]
+        return [
+            Guard(each.kind, _at_zero(each.difference), self._along(signed_digits_of(each.difference, {})))
+            for each in accesses.comparisons(op)
+        ]
 
     def _touched(self, tensor: SSAValue, position: Expr) -> Touched:
         assert isinstance(tensor.type, TensorType)
         element = tensor.type.get_element_type()
         size = byte_width(element)
-        found = digits_of(position * size, {})
-        digits = (found.get(arg, [(float(extent), 0)]) for arg, extent in self._extents.items())
-        return Touched(tensor, size, tuple(map(tuple, digits)), element == f32)
+        digits, start = self._along(digits_of(position * size, {})), _at_zero(position) * size
+        is_data = any(v.key not in self._extents for v in position.vars())
+        keys = set[Hashable]() if is_sum_of_digits(position) else {v.key for v in position.vars()}
+        about = frozenset(n for n, arg in enumerate(self._extents) if arg in keys)
+        return Touched(tensor, size, digits, element == f32, start, is_data, about, self._under)
+
+    def _along(self, found: Mapping[Hashable, list[tuple[float, int]]]) -> tuple[Digits, ...]:
+        """Digits along all dimensions."""
+        return tuple(tuple(found.get(arg, [(float(extent), 0)])) for arg, extent in self._extents.items())
 
     def consumers(self, anchor: Anchor, compute: ComputeOp, element: Step) -> tuple[Step, Touched]:
         """The element's step with those of the operators that use it in the group, and what is written at the end.
@@ -258,4 +311,4 @@ def _inverse(user: ComputeOp, read: SSAValue, place: Sequence[Expr]) -> dict[SSA
     return dict(zip(arguments, inverted(permuted, shape, place, read.type.get_shape()), strict=True))
 
 
-__all__ = ["GroupCost", "Operand", "Step", "Touched", "group_cost"]
+__all__ = ["GroupCost", "Guard", "Operand", "Step", "Touched", "along", "group_cost"]

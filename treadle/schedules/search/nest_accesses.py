@@ -111,7 +111,7 @@ class TensorAccess(Access):
         return moved(self.digits(loop), loop.stride, loop.trips)
 
     def depends(self, loop: Loop) -> bool:
-        return _depends(self.digits(loop), loop.stride, loop.trips)
+        return depends(self.digits(loop), loop.stride, loop.trips)
 
     def blocks(self) -> list[tuple[float, int]]:
         found: list[tuple[float, int]] = []
@@ -180,7 +180,7 @@ def moved(digits: Digits, stride: int, trips: int) -> list[tuple[float, int]]:
     return found
 
 
-def _depends(digits: Digits, stride: int, trips: int) -> bool:
+def depends(digits: Digits, stride: int, trips: int) -> bool:
     """Whether a loop moves a place: directly, or where what its iterations add is carried into a higher digit."""
     if any(step for _, step in moved(digits, stride, trips)):
         return True
@@ -193,6 +193,6 @@ def _depends(digits: Digits, stride: int, trips: int) -> bool:
 
 
 __all__ = [
-    "BLOCK", "Access", "Branch", "BufferAccess", "Code", "Inside", "Key", "Loop", "TensorAccess", "moved", "nested",
-    "pieces",
+    "BLOCK", "Access", "Branch", "BufferAccess", "Code", "Inside", "Key", "Loop", "TensorAccess", "depends", "moved",
+    "nested", "pieces",
 ]  # fmt: skip

@@ -6,10 +6,10 @@ the digits of the addresses that they move, the level marked `vector` takes whol
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from math import ceil, gcd
 
-from treadle.schedules.nest.nest import Nest
+from treadle.schedules.nest.nest import Axis, Nest
 from treadle.schedules.nest.whole_tiles import parts, whole_along
 from treadle.schedules.search.group_cost import GroupCost
 from treadle.schedules.search.nest_accesses import (
@@ -36,7 +36,7 @@ _MOST_UNROLLED, _MOST_OF_REGISTERS = 8, 64
 def loops_of(nest: Nest, cost: GroupCost, target: Target) -> list[Inside]:
     """What each block does. TreadleError for stages that only a kernel tells of."""
     found = _Writer(nest, cost, target).block()
-    _unroll(found)
+    unroll(found)
     return found
 
 
@@ -121,22 +121,12 @@ class _Writer:
         assert cost.term is not None
         # Vectors are chosen from by masks of lanes, which `op_cost` has for free.
         selects = 0.0 if vector else cost.fold
-        selects = selects if self._is_masked() else -1.0 if cost.fuses else 0.0
+        selects = selects if is_masked(self._nest, self._staged) else -1.0 if cost.fuses else 0.0
         staged = sum(each.operand.step.arithmetic for each in self._staged.values())
         held: list[Access] = [each.held for each in self._staged.values() if each.is_in_memory]
         own = None if self._is_spilled else self._sums
         loads = [*self._terms, *held, *sums]
         return Code(cost.term.arithmetic - staged + cost.fold + selects, loads, sums, vector, own)
-
-    def _is_masked(self) -> bool:
-        """Whether terms beyond the end of the reduction are replaced: not where all factors are 0 there."""
-        nest, workload = self._nest, self._nest.workload
-        terms = [n for n, read in enumerate(workload.reads) if read.is_term]
-        is_staged = workload.is_product and all(n in self._staged for n in terms)
-        for axis in [axis for axis in nest.axes if axis.is_reduction and nest.overhangs(axis)]:
-            if not is_staged or not all(workload.reads[n].ends_with(axis.first, axis.shape[0]) for n in terms):
-                return True
-        return False
 
     def _filled(self, place: int) -> list[Inside]:
         """The copies to stages at a place."""
@@ -198,12 +188,27 @@ class _Writer:
         return tensor.touched.is_f32 if is_moved else tensor is not self._result
 
 
-def _unroll(inside: Sequence[Inside]) -> None:
+def is_masked(nest: Nest, staged: Container[int], without: Mapping[Axis, int] | None = None) -> bool:
+    """Whether terms beyond the end of the reduction are replaced: not where all factors are 0 there, since all reads of
+    terms are staged. `without`: positions at the end of axes that are not reached."""
+    without = {} if without is None else without
+    workload = nest.workload
+    terms = [n for n, read in enumerate(workload.reads) if read.is_term]
+    is_staged = workload.is_product and all(n in staged for n in terms)
+    for axis in nest.axes:
+        if not axis.is_reduction or nest.covered(axis) - without.get(axis, 0) <= axis.extent:
+            continue
+        if not is_staged or not all(workload.reads[n].ends_with(axis.first, axis.shape[0]) for n in terms):
+            return True
+    return False
+
+
+def unroll(inside: Sequence[Inside]) -> None:
     """Which loops are unrolled."""
     for loop in inside:
         if isinstance(loop, Code):
             continue
-        _unroll(loop.inside)
+        unroll(loop.inside)
         if isinstance(loop, Branch):
             continue
         is_innermost = not any(isinstance(each, Loop | Branch) for each in loop.inside)
@@ -211,4 +216,4 @@ def _unroll(inside: Sequence[Inside]) -> None:
         loop.is_unrolled = loop.is_written or loop.trips <= most
 
 
-__all__ = ["loops_of"]
+__all__ = ["is_masked", "loops_of", "unroll"]

@@ -10,6 +10,7 @@ from treadle.errors import TreadleError
 from treadle.schedules.gpu_work import GpuWork
 from treadle.schedules.search.analytic import cpu_seconds, gpu_seconds
 from treadle.schedules.search.candidate import Candidate, Task
+from treadle.schedules.search.gpu_nest_work import gpu_work_of
 from treadle.schedules.search.group_cost import GroupCost, group_cost
 from treadle.schedules.search.nest_work import work_of
 from treadle.schedules.search.programs import Replayed
@@ -49,17 +50,17 @@ class Forecast:
         return False
 
     def seconds_of(self, replayed: Replayed) -> float | None:
-        """The same for what a kernel is written from. TreadleError for a nest that `work_of` does not count."""
+        """The same for what a kernel is written from. TreadleError for a nest that is not counted."""
         work, target = self.work(replayed), self._task.target
         if work is None:
             return None
         return cpu_seconds(work, target) if isinstance(work, Work) else gpu_seconds(work, target)
 
     def work(self, replayed: Replayed) -> Work | GpuWork | None:
-        """The work of a kernel; None where only the kernel says. TreadleError for what `work_of` does not count."""
+        """The work of a kernel; None where only the kernel says. TreadleError for a nest that is not counted."""
         target = self._task.target
         if not isinstance(replayed, UseAttr):
-            return None if target.is_cuda else work_of(replayed, self._cost, target)
+            return gpu_work_of(replayed, self._cost) if target.is_cuda else work_of(replayed, self._cost, target)
         return TEMPLATES[replayed.template.data].work(self._task.anchor, replayed.knobs(), target)
 
 

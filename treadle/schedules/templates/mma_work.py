@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from treadle.dialects.graph import MatmulOp
+from treadle.schedules.gpu_traffic import Traffic
 from treadle.schedules.gpu_work import OTHER_REGISTERS, WARP, Addresses, GpuWork
 from treadle.schedules.split_k import shared_out, tiles_of
 from treadle.schedules.templates.matmul_mma_tile import CHUNK_BYTES, PRODUCT_M, PRODUCT_N, MmaTile, SharedTile
-from treadle.schedules.templates.product_work import Traffic, bytes_of, comes_from_outside
+from treadle.schedules.templates.product_work import bytes_of, comes_from_outside
 
 _PAIR = 2
 _FRAGMENT_REGISTERS = 4
@@ -39,7 +40,7 @@ def mma_work(anchor: MatmulOp, tile: MmaTile, split_k: int) -> GpuWork | None:
     _fragments(tile, traffic, products * rows, products * pairs)
     _stores(tile, n, traffic, part)
     if slices.number > 1:
-        traffic.add_up(tile.accumulators, slices.number)
+        traffic.add_up(tile.accumulators)
     fragments = (rows + pairs) * _FRAGMENT_REGISTERS
     operations = products * fragments * _ROUNDING if size == 4 else part * tile.accumulators
     by_lanes = 0 if tile.b.loads_matrices else _FRAGMENT_REGISTERS

@@ -7,9 +7,10 @@ from math import gcd
 from xdsl.dialects.builtin import f32
 
 from treadle.dialects.graph import MatmulOp
+from treadle.schedules.gpu_traffic import Traffic
 from treadle.schedules.gpu_work import OTHER_REGISTERS, WARP, Addresses, GpuWork
 from treadle.schedules.split_k import shared_out, tiles_of
-from treadle.schedules.templates.product_work import Traffic, bytes_of, comes_from_outside
+from treadle.schedules.templates.product_work import bytes_of, comes_from_outside
 from treadle.schedules.templates.simt_tile import Filling, SimtTile
 
 _SIZE = 4
@@ -42,7 +43,7 @@ def simt_work(anchor: MatmulOp, tile: SimtTile, split_k: int) -> GpuWork | None:
     traffic.reach((row * n + column) * _SIZE, vector * _SIZE, part * rows * columns / vector)
     operations = steps * tile.block_k * tile.outputs
     if slices.number > 1:
-        traffic.add_up(tile.outputs, slices.number)
+        traffic.add_up(tile.outputs)
         operations += tile.outputs
     tiles = tiles_of(anchor, tile.m, tile.n)
     return GpuWork(
