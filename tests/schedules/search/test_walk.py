@@ -23,12 +23,13 @@ from treadle.passes.schedule.schedule_select import default_schedule
 from treadle.schedules.nest.nest import Nest
 from treadle.schedules.rules.defaults import default_rules
 from treadle.schedules.rules.programs import programs
-from treadle.schedules.search.analytic import cpu_seconds
+from treadle.schedules.search.analytic import cpu_seconds, gpu_seconds
 from treadle.schedules.search.candidate import Candidate, Measured, Task
 from treadle.schedules.search.etir import actions, etir, levels_of
 from treadle.schedules.search.predict import Forecast
 from treadle.schedules.search.strategy import Explored
 from treadle.schedules.search.walk import Walk, WalkSettings
+from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
 
 CPU, A100 = Target.parse("cpu"), Target.parse("sm_80")
@@ -215,6 +216,38 @@ def test_unbalanced_products_of_table_v(label: str) -> None:
     seconds = Forecast(task).seconds(best)
     assert seconds is not None
     assert seconds < default_seconds(product(*TABLE_V[label]))
+
+
+def test_all_programs_of_a_gpu_are_looked_at() -> None:
+    """Also where walks over some of them would meet as many states as are wanted; the best is as good as a template's
+    default."""
+    graph = Graph(*(np.zeros(shape, np.float32) for shape in ((784, 512), (512, 128))))
+    module = graph.module(graph.add(MatmulOp(graph[0], graph[1])))
+    lower(treadle_context(), module, A100, after="graph", to="fuse")
+    anchor = anchor_of(next(op for op in module.walk() if isinstance(op, FusedOp)))
+    found = programs(anchor, A100, default_rules(A100))
+    task = Task(anchor, A100, tuple(each for each in found if each.template is None))
+    forecast = SeenBy(task)
+    (best,) = Walk(Explored(task), forecast, "0", WalkSettings(states=150)).propose(1)
+    assert {each.program for each in forecast.seen} == set(task.by_name)
+    template = TEMPLATES["matmul_simt"]
+    default = template.work(anchor, template.default(anchor, A100), A100)
+    seconds = forecast.seconds(best)
+    assert default is not None
+    assert seconds is not None
+    assert seconds < 1.25 * gpu_seconds(default, A100)
+
+
+class SeenBy(Forecast):
+    """Keeps the candidates that it predicts."""
+
+    def __init__(self, task: Task):
+        super().__init__(task)
+        self.seen: list[Candidate] = []
+
+    def __call__(self, candidates: Sequence[Candidate]) -> Sequence[float | None]:
+        self.seen += candidates
+        return super().__call__(candidates)
 
 
 def test_one_seed_gives_one_walk_and_nothing_is_proposed_twice() -> None:
