@@ -3,14 +3,15 @@
     python benchmarks/strategies.py --trials 64 --json results.json
 
 A trial's result is what the model predicts from the candidate's value, so that strategies are compared with each other
-and not with the noise of timings, and a GPU's without a device. For CPUs the programs are the tilings that the rules
-write, for GPUs the product's template, whose values say what their kernels do. Seconds are those of the strategy
-itself: to compare them, run this on a machine that does nothing else.
+and not with the noise of timings, and a GPU's without a device. The programs are the nests that the rules write; for
+GPUs another task has the product's template, whose space is small enough to be enumerated. Seconds are those of the
+strategy itself: to compare them, run this on a machine that does nothing else.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import time
 from collections.abc import Sequence
@@ -43,7 +44,8 @@ PRODUCTS = {
     "ResNet-50's 3 x 3, 56 x 56": (3136, 576, 64),
 }
 """Rows, terms and columns: a square, and three layers."""
-TARGETS = ("cpu", "sm_80")
+TASKS = (("cpu", "nests"), ("sm_80", "nests"), ("sm_80", "matmul_simt"))
+"""Targets, and the programs among which is searched: the rules' nests, or those of a template."""
 _BATCH = 8
 """Candidates of a proposal."""
 _MOST_ENUMERATED = 1000
@@ -65,13 +67,14 @@ class Run:
 
     product: str
     target: str
+    programs: str
     strategy: str
     seed: int
     points: tuple[Point, ...]
 
 
-def task_of(extents: tuple[int, int, int], target: Target) -> Task:
-    """A product with the programs that its predictions are known of."""
+def task_of(extents: tuple[int, int, int], target: Target, kind: str = "nests") -> Task:
+    """A product with its nests, or with the program of a template."""
     m, k, n = extents
     block = Block(arg_types=[TensorType(f32, (m, k)), TensorType(f32, (k, n))])
     block.add_op(product := MatmulOp(*block.args))
@@ -81,8 +84,8 @@ def task_of(extents: tuple[int, int, int], target: Target) -> Task:
     lower(treadle_context(), module, target, after="graph", to="fuse")
     (fused,) = [op for op in module.walk() if isinstance(op, FusedOp)]
     anchor = anchor_of(fused)
-    if target.is_cuda:
-        return Task(anchor, target, (template_program(TEMPLATES["matmul_simt"], anchor, target),))
+    if kind != "nests":
+        return Task(anchor, target, (template_program(TEMPLATES[kind], anchor, target),))
     tilings = (each for each in programs(anchor, target, default_rules(target)) if each.template is None)
     return Task(anchor, target, tuple(tilings))
 
@@ -118,18 +121,17 @@ def compared(trials: int, seeds: int, products: Sequence[str] = tuple(PRODUCTS))
     """All strategies on all products and targets."""
     found: list[Run] = []
     for product in products:
-        for name in TARGETS:
-            task = task_of(PRODUCTS[product], Target.parse(name))
-            for strategy in STRATEGIES:
-                for seed in range(seeds):
-                    found.append(Run(product, name, strategy, seed, searched(task, strategy, trials, seed)))
-                    print(line(found[-1]), flush=True)
+        for name, kind in TASKS:
+            task = task_of(PRODUCTS[product], Target.parse(name), kind)
+            for strategy, seed in itertools.product(STRATEGIES, range(seeds)):
+                found.append(Run(product, name, kind, strategy, seed, searched(task, strategy, trials, seed)))
+                print(line(found[-1]), flush=True)
     return found
 
 
 def line(run: Run) -> str:
     """A row: the best after 8 trials, after all, and what that took."""
-    head = f"{run.product:28} {run.target:6} {run.strategy:10} {run.seed:2}"
+    head = f"{run.product:28} {run.target:6} {run.programs:12} {run.strategy:10} {run.seed:2}"
     finite = [point for point in run.points if np.isfinite(point.best)]
     if not finite:
         return f"{head}  does not apply"
