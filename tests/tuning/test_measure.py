@@ -79,15 +79,17 @@ def test_a_wrong_library_is_not_timed(name: str) -> None:
 
 
 def test_what_dies_or_hangs_costs_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "_PATIENCE", 4.0)
+    """The call that hangs finds a child that has imported all it needs: its limit holds on the busiest machine."""
     with closing(LocalMeasurer()) as measurer:
+        (first,) = measurer.measure(comparison("right"))
+        assert first.seconds is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(measure, "_PATIENCE", 0.6)
+            (hang,) = measurer.measure(comparison("hang"))
+        assert hang.error == "it did not end within 1 seconds"
         right, crash = measurer.measure(comparison("right", "crash"))
         assert right.seconds is not None
         assert crash.error == "it ended the process that ran it (SIGABRT)"
-        (hang,) = measurer.measure(comparison("hang"))
-        assert hang.error == "it did not end within 4.4 seconds"
-        (again,) = measurer.measure(comparison("right"))
-        assert again.seconds is not None
 
 
 def test_a_worker_of_an_executor_measures_in_a_child_of_its_own() -> None:
