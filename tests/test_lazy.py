@@ -7,6 +7,7 @@ import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def lazy_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
         if isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple):
             targets, values = node.targets[0].elts, node.value.elts
         for target, value in zip(targets, values, strict=True):
-            if isinstance(value, ast.Call) and ast.unparse(value.func) == "lazy_module":
+            if isinstance(value, ast.Call) and called(value) == "lazy_module":
                 (name,) = value.args
                 assert isinstance(target, ast.Name) and isinstance(name, ast.Constant)
                 yield target.id, str(name.value)
@@ -44,7 +45,7 @@ def lazy_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
 def exported_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
     """Name and value of every entry of a `lazy_exports`."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "lazy_exports":
+        if isinstance(node, ast.Call) and called(node) == "lazy_exports":
             for name, place in ast.literal_eval(node.args[0]).items():
                 yield name, f"{place}.{name}"
 
@@ -59,14 +60,23 @@ def typed_names(tree: ast.Module) -> dict[str, str]:
     }
 
 
-def sources() -> list[Path]:
-    return sorted(path for path in PACKAGE.rglob("*.py") if path.name not in ALLOWED)
+@cache
+def sources() -> dict[Path, ast.Module]:
+    """The syntax tree of each file of the package, in the order of the paths."""
+    return {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py")) if path.name not in ALLOWED}
+
+
+def called(node: ast.Call) -> str:
+    """The last name of what is called; empty where it has none."""
+    function = node.func
+    return (
+        function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
+    )
 
 
 def test_late_imports_are_the_ones_that_are_checked() -> None:
     found = 0
-    for path in sources():
-        tree = ast.parse(path.read_text())
+    for path, tree in sources().items():
         typed = typed_names(tree)
         for variable, module in lazy_names(tree):
             assert typed.get(variable) == module, f"{path}: {variable}"
@@ -79,12 +89,11 @@ def test_late_imports_are_the_ones_that_are_checked() -> None:
 
 
 def test_nothing_of_the_package_is_imported_by_a_bare_string() -> None:
-    for path in sources():
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path, tree in sources().items():
+        for node in ast.walk(tree):
             if not isinstance(node, ast.Call):
                 continue
-            called = ast.unparse(node.func)
-            by_name = called.endswith(("resolve_name", "import_module", "__import__"))
+            by_name = called(node).endswith(("resolve_name", "import_module", "__import__"))
             assert not (by_name and "treadle" in ast.unparse(node)), f"{path}:{node.lineno}"
 
 
