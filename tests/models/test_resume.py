@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from io import StringIO
 from pathlib import Path
 
 import onnx
@@ -22,6 +23,7 @@ from treadle.frontends.onnx import import_model
 from treadle.passes.instruments import Verify, ir_text, verify
 from treadle.target import Target
 from treadle.tools.treadle_opt import main
+from treadle.universe import TREADLE_UNIVERSE
 
 PRINTED = {"cpu": "c", "sm_80": "cuda"}
 """The text target that each target's last stage is printed with."""
@@ -73,8 +75,9 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Walk:
             verify(module, f"after stage '{stage}'")
             previous, borders[stage] = stage, folder / f"{stage}.mlir"
             borders[stage].write_text(ir_text(module))
-        assert main([str(borders[STAGE_NAMES[-1]]), "-t", PRINTED[target], "-o", str(folder / "text")]) == 0
-        return Road((folder / "text").read_bytes(), borders)
+        text = StringIO()
+        TREADLE_UNIVERSE.all_targets[PRINTED[target]]()().emit(treadle_context(), module, text)
+        return Road(text.getvalue().encode(), borders)
 
     return walked
 
