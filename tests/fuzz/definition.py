@@ -220,7 +220,7 @@ class _Run:
             values = np.where(free, np.copysign(values, self.noise(values.shape)), values)
         if name in self.undecided:
             values = np.where(self.undecided[name], self.noise.undecided(values.shape), values)
-        if node.op_type in LAST_PRODUCT:
+        if node.op_type in LAST_PRODUCT or _is_doubled(node):
             return values, _unrounded(values, operands, self.types[name], self.noise)
         return values, values
 
@@ -285,9 +285,21 @@ class _Noisy(Round):
     def term(self, a: Any, b: Any) -> Any:
         return _unrounded(self(a * b), (a, b), self.dtype, self.noise)
 
+    def pair(self, a: Any, b: Any) -> Any:
+        total = self(a + b)
+        if self.dtype.kind != "f":
+            return total
+        are_equal = np.abs(a - b) <= 2 * UNITS * float(np.finfo(self.dtype).eps) * np.abs(a)
+        return np.where(are_equal, _unrounded(total, (a, b), self.dtype, self.noise), total)
+
     def undecided(self, values: Any, where: Any) -> Any:
         """What stands for values that rounding decides (see `UNDECIDED`) instead of some."""
         return np.where(where, self.noise.undecided(np.shape(values)), values)
+
+
+def _is_doubled(node: NodeProto) -> bool:
+    """Whether a node is `x + x`, which compilers for C make `2 * x`."""
+    return node.op_type in ("Add", "Sum") and len(node.input) == 2 and node.input[0] == node.input[1]
 
 
 def _unrounded(product: Array, factors: Sequence[Any], dtype: np.dtype[Any], noise: _Noise) -> Array:

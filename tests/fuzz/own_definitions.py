@@ -50,6 +50,10 @@ class Round:
         be infinite."""
         return self(a * b)
 
+    def pair(self, a: Any, b: Any) -> Any:
+        """The sum of two numbers to which one is added: that of equal ones is a product."""
+        return self(a + b)
+
 
 Own = Callable[[int, Attributes, "list[Any]", Round], "Sequence[Any]"]
 
@@ -120,6 +124,14 @@ def _chain(function: Callable[..., Any]) -> Own:
         return [np.asarray(result)]
 
     return own
+
+
+def _sum(_: int, __: Attributes, x: list[Array], r: Round) -> list[Array]:
+    """From the first operand to the last."""
+    result = x[0]
+    for n, other in enumerate(x[1:], 2):
+        result = r.pair(result, other) if n == 2 and len(x) > 2 else r(result + other)
+    return [np.asarray(result)]
 
 
 def _clip(opset: int, attributes: Attributes, x: list[Any], r: Round) -> list[Array]:
@@ -228,8 +240,8 @@ OWN_SCALARS: Mapping[str, Own] = {
     "GatherElements": _gather_elements,
     "Max": _chain(np.maximum),
     "Min": _chain(np.minimum),
-    "Sum": _chain(np.add),
-    "Mean": lambda o, a, x, r: [r(_chain(np.add)(o, a, x, r)[0] / x[0].dtype.type(len(x)))],
+    "Sum": _sum,
+    "Mean": lambda o, a, x, r: [r(_sum(o, a, x, r)[0] / x[0].dtype.type(len(x)))],
     "Clip": _clip,
     "Pow": _power,
     "Relu": lambda _, __, x, r: [np.maximum(x[0], np.zeros((), x[0].dtype))],

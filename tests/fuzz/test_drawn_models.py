@@ -102,7 +102,7 @@ def _undecided(node: str, operands: dict[str, np.ndarray], then: Sequence[tuple[
     draw.opset = 21
     for name, array in operands.items():
         draw.values[name] = draw.inputs[name] = array
-    draw.node(node, list(operands)[: 5 if node == "BatchNormalization" else 2])
+    draw.node(node, list(operands)[: 1 if node == "Neg" else 5 if node == "BatchNormalization" else 2])
     for operator, inputs in then:
         draw.node(operator, inputs)
     last = draw.nodes[-1].output[0]
@@ -214,6 +214,15 @@ def test_onnx_runtime_may_add_up_powers_beyond_the_type() -> None:
     draw.node("ReduceLogSumExp", ["x"])
     report = check_case(draw.case(["t0_0"]))
     assert not report.findings and report.skipped
+
+
+def test_whether_a_doubled_number_overflows_before_something_is_added_is_undecided() -> None:
+    """`x + x` is `2 * x`."""
+    x, y = np.array([-1.5e308, 1]), np.array([np.inf, np.inf])
+    operands = {"x": x, "y": y}
+    assert _undecided("Neg", operands, [("Sum", ["x", "x", "y"])]) == [True, False]
+    assert _undecided("Neg", operands, [("Add", ["x", "x"]), ("Add", ["t1_0", "y"])]) == [True, False]
+    assert _undecided("Neg", operands, [("Add", ["x", "y"]), ("Add", ["t1_0", "x"])]) == [False, False]
 
 
 def test_a_wrong_element_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
