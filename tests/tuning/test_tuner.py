@@ -44,6 +44,9 @@ from treadle.tuning.measure import Comparison, Timing
 from treadle.tuning.model import tasks_of_model, tune
 from treadle.tuning.tuner import Group
 
+PATIENCE = 600
+"""Seconds of a search that its trials end, however busy the machine is."""
+
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
@@ -78,7 +81,7 @@ def by_digest(comparison: Comparison) -> list[Timing]:
 def search(model: Path, folder: Path, answer: Callable[[Comparison], list[Timing]], **options: Any) -> list[Group]:
     with ThreadPoolExecutor(2) as executor:
         options.setdefault("rules", (templates,))
-        return tune(model, folder, seconds=60, executor=executor, measurer=Fake(answer), **options)
+        return tune(model, folder, seconds=PATIENCE, executor=executor, measurer=Fake(answer), **options)
 
 
 def records(folder: Path) -> dict[str, bytes]:
@@ -264,7 +267,7 @@ def test_what_cannot_be_compiled_costs_itself(model: Path, tmp_path: Path, monke
     monkeypatch.setattr(candidates, "build_library", build_library)
     monkeypatch.setattr(tuner, "MEASURED", 4)
     with ThreadPoolExecutor(1) as executor:
-        options: dict[str, Any] = {"seconds": 60, "trials": 3, "groups": ["softmax"]}
+        options: dict[str, Any] = {"seconds": PATIENCE, "trials": 3, "groups": ["softmax"]}
         tune(model, tmp_path / "db", executor=executor, measurer=Fake(by_digest), **options)
     (text,) = records(tmp_path / "db").values()
     errors = [record.get("error") for line in text.splitlines() if "round" in (record := json.loads(line))]
