@@ -35,10 +35,11 @@ ANOTHER_SEED = "19"
 
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in NAMES if name != "ppocr_cls"]
 PAIRS = [
-    pytest.param(*pair, marks=pytest.mark.slow if pair[0] in ("kernels", "plan") else ())
+    pytest.param(*pair, marks=pytest.mark.slow if pair[0] in ("schedule", "kernels", "plan") else ())
     for pair in itertools.pairwise(STAGE_NAMES)
 ]
-"""Behind kernels a model's text is the longest, and what resumes at `schedule` passes there, too."""
+"""Behind kernels a model's text is the longest, and what resumes at `schedule` passes there, too: it goes to the end,
+and small models' IR is compared from there (tests/test_compiler.py)."""
 TO_THE_END = [
     pytest.param(name, stage, marks=() if (name, stage) == ("ppocr_cls", "schedule") else pytest.mark.slow)
     for name in NAMES
