@@ -58,9 +58,8 @@ def check_limits(who: str, limits: Iterable[tuple[str, int, int]], target: Targe
     who: what takes too much, for the message
     """
     for what, used, allowed in limits:
-        if used > allowed:
-            message = f"{who} takes {used} {what}, {used - allowed} too many"
-            raise LimitError(what, used, allowed, None, message, f"at most {allowed} on {target.name}")
+        message = f"{who} takes {used} {what}, {used - allowed} too many"
+        check_limit(what, used, allowed, None, message, f"at most {allowed} on {target.name}")
 
 
 def check_divides(what: str, part: int, whole: int, message: str, accepted: str) -> None:

@@ -14,12 +14,13 @@ from xdsl.ir import Block, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
+from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.loop import FuncOp, KernelOp, PrefetchOp, type_of
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr, const
 from treadle.index.linear import stride_along
 from treadle.index.reader import IndexReader
-from treadle.passes.loop.accesses import Access, accesses, buffer_bytes
+from treadle.passes.loop.accesses import Access, accesses
 from treadle.passes.loop.counted_loops import loops_in, trip_count
 from treadle.passes.loop.kernels import constant_index, kernels_of
 from treadle.schedules.op_cost import op_cost
@@ -31,9 +32,9 @@ _ARITHMETIC = 4
 _NEAR_BYTES, _NEAR_STREAM_BYTES = 32 * KIB, 256 * KIB
 """`python -m benchmarks.prefetch` on a Xeon with 48 KiB and 1.25 MiB of caches a core (`benchmarks/results/`): the 15
 products and convolutions of ResNet-50 that prefetch take 0.94 of the time that they take without, from 0.85 to 1.01;
-BERT's one 0.97. The limits come from earlier runs of it: up to 32 KiB of rows apart, and up to 256 KiB in one stream,
-that a loop reads again took 1.0 to 1.1 times as long with prefetches, and so did the kernel's own buffers; 64 and 192
-cycles instead of 128 differed by less than such runs do."""
+BERT's one 0.97. The limits come from a few such pairs of kernels, timed before there was the benchmark and not kept: up
+to 32 KiB of rows apart, and up to 256 KiB in one stream, that a loop reads again took 1.0 to 1.1 times as long with
+prefetches, and so did the kernel's own buffers; 64, 96 and 192 cycles differed by less than such runs do."""
 _MOST_PLACES = 64
 """Places of one access in unrolled loops."""
 
@@ -50,11 +51,11 @@ class LoopPrefetchPass(ModulePass):
       ...
     }
     ```
-    becomes, if the rest takes 12 cycles an iteration,
+    becomes, if an iteration has 16 operations on vectors, which take 8 cycles,
     ```mlir
     scf.for %k = %c0 to %c512 step %c1 {
-      %0 = arith.addi %k, %c16 : index
-      %1 = arith.muli %0, %c16 : index
+      %0 = arith.muli %k, %c16 : index
+      %1 = arith.addi %0, %c256 : index
       loop.prefetch %B at %1 : memref<8192xf32>
       ...
     }
@@ -208,9 +209,7 @@ def _loop_around(loop: scf.ForOp) -> scf.ForOp | None:
 
 
 def _element_bytes(buffer: SSAValue) -> int:
-    """Of an element that may be a vector."""
-    type = type_of(buffer)
-    return buffer_bytes(type) // max(1, prod(type.get_shape()))
+    return byte_width(type_of(buffer).get_element_type())
 
 
 def _values(loop: scf.ForOp) -> Sequence[int]:
@@ -220,15 +219,10 @@ def _values(loop: scf.ForOp) -> Sequence[int]:
 
 
 def _is_inside(key: object, loop: scf.ForOp) -> bool:
-    """Whether a variable is known only inside of a loop; its own is known at its beginning."""
-    if not isinstance(key, SSAValue) or key is loop.body.block.args[0]:
-        return not isinstance(key, SSAValue)
-    block = key.owner if isinstance(key.owner, Block) else key.owner.parent_block()
-    while block is not None:
-        if block is loop.body.block:
-            return True
-        block = block.parent_block()
-    return False
+    """Whether a variable is known only inside of a loop, or is no value; the loop's own is known at its beginning."""
+    if not isinstance(key, SSAValue):
+        return True
+    return key is not loop.body.block.args[0] and loop.is_ancestor(key.owner)
 
 
 def _write(loop: scf.ForOp, lines: Sequence[_Line], ahead: int) -> None:
