@@ -1,12 +1,15 @@
 """How well cost models rank schedules: rank correlation with measured times, on groups that they have not learned from.
 
     python -m benchmarks.rank_correlation tuned
-    python -m benchmarks.rank_correlation benchmarks/records/random --hardware HARDWARE
+    python -m benchmarks.rank_correlation benchmarks/records/random/*
 
-For each group of a database (`treadle tune MODEL --database tuned --strategy random` measures candidates that no model
-has chosen; `benchmarks/records/random` has 275 of MobileNet-V2 and ResNet-50, of the one machine that its folder is
-named after, 2026-11-23) the learned model is fitted to all other groups. Prints the table for docs/tuning.md:
-Spearman's rank correlation, and how much slower the candidate that the model likes best is than the best one that was
+Takes databases, say one for each model: `treadle tune MODEL --database tuned --strategy random` measures candidates
+that no cost model has chosen. `benchmarks/records/random` has 275 of MobileNet-V2 and ResNet-50, of one machine,
+2026-11-23.
+For each machine that one of them has records of, prints a table for docs/tuning.md. Of every group it has Spearman's
+rank correlation of predicted and measured times for the analytic model, for the learned one fitted to all other groups
+of that machine (leave one group out), and for the learned one fitted to the other databases (leave one database, that
+is one model, out); then how much slower the candidate that each of them likes best is than the best one that was
 measured.
 """
 
@@ -14,52 +17,80 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 
+from treadle.errors import TreadleError
 from treadle.host import hardware_of, host_target
-from treadle.schedules.search.database import Database
+from treadle.schedules.search.database import TARGET, Database
+from treadle.schedules.search.database_files import digest_of, slug
 from treadle.schedules.search.learned import Learned
 from treadle.schedules.search.work import Work
 from treadle.target import Target
 
 LEAST_TRIALS = 10
 """Of a group: the rank correlation of fewer says little."""
+_COLUMNS = ("analytic", "learned, other groups", "other databases")
 
 Measured = Sequence[tuple[Work, float]]
-Quality = tuple[float, float]
-"""A rank correlation, and the time of the favourite over that of the fastest."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group's measured candidates, and the folder of the database that they are in."""
+
+    folder: str
+    name: str
+    trials: Measured
+
+
+@dataclass(frozen=True)
+class Quality:
+    """A rank correlation, and the time of the favourite over that of the fastest."""
+
+    correlation: float
+    favourite: float
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Prints a line for each group, and the medians."""
+    """Prints a table for each machine."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("database", type=Path)
-    arguments.add_argument("--hardware", help="a folder of the database; default: this machine's")
-    chosen = arguments.parse_args(words)
-    target = host_target()
-    groups = Database(chosen.database).measured_works(chosen.hardware or hardware_of(target))
-    print(table({name: trials for name, trials in groups.items() if len(trials) >= LEAST_TRIALS}, target))
+    arguments.add_argument("databases", type=Path, nargs="+")
+    folders = [Database(each) for each in arguments.parse_args(words).databases]
+    for hardware in sorted({name for folder in folders for name in folder.measured()}):
+        groups = [
+            Group(folder.folder.name, name, trials)
+            for folder in folders
+            for name, trials in folder.measured_works(hardware).items()
+            if len(trials) >= LEAST_TRIALS
+        ]
+        print(f"{hardware}\n\n{table(groups, _target(folders, hardware))}\n")
 
 
-def table(groups: dict[str, Measured], target: Target) -> str:
-    """Both models on each group."""
-    lines = [
-        "| group | trials | analytic | learned | favourite of analytic | of learned |",
-        "|---|" + "---:|" * 5,
-    ]
-    rows: list[tuple[Quality, Quality]] = []
-    for name, trials in groups.items():
-        model = Learned()
-        model.learn([trial for other, each in groups.items() if other != name for trial in each], target)
-        rows.append((quality(Learned(), trials, target), quality(model, trials, target)))
-        lines.append(_line(name, str(len(trials)), *rows[-1]))
+def table(groups: Sequence[Group], target: Target) -> str:
+    """The models on each group; then their medians over each database's groups, and over all."""
+    columns = [*_COLUMNS, *(f"favourite of {column}" for column in _COLUMNS)]
+    lines = [f"| group | trials | {' | '.join(columns)} |", "|---|" + "---:|" * (1 + len(columns))]
+    rows = [(group, qualities(group, groups, target)) for group in groups]
+    lines += [_line(group.name, len(group.trials), found) for group, found in rows]
+    folders = dict.fromkeys(group.folder for group in groups)
+    for folder in folders if len(folders) > 1 else ():
+        lines.append(_medians(f"median of {folder}", [row for row in rows if row[0].folder == folder]))
     if rows:
-        middle = [(median(r[m][0] for r in rows), median(r[m][1] for r in rows)) for m in (0, 1)]
-        lines.append(_line("median", str(sum(map(len, groups.values()))), middle[0], middle[1]))
+        lines.append(_medians("median", rows))
     return "\n".join(lines)
+
+
+def qualities(group: Group, groups: Sequence[Group], target: Target) -> list[Quality | None]:
+    """How each of the models ranks a group's kernels; None where there is no other database. Equal groups of two
+    databases are one."""
+    others = [each for each in groups if digest_of(each.name) != digest_of(group.name)]
+    elsewhere = [each for each in others if each.folder != group.folder]
+    fitted = [Learned(), _fitted(others, target), _fitted(elsewhere, target) if elsewhere else None]
+    return [None if model is None else quality(model, group.trials, target) for model in fitted]
 
 
 def quality(model: Learned, trials: Measured, target: Target) -> Quality:
@@ -67,7 +98,25 @@ def quality(model: Learned, trials: Measured, target: Target) -> Quality:
     predicted = list(model.seconds([work for work, _ in trials], target))
     seconds = [each for _, each in trials]
     correlation = float(np.corrcoef(_ranks(predicted), _ranks(seconds))[0, 1])
-    return correlation, seconds[predicted.index(min(predicted))] / min(seconds)
+    return Quality(correlation, seconds[predicted.index(min(predicted))] / min(seconds))
+
+
+def _fitted(groups: Sequence[Group], target: Target) -> Learned:
+    model, records = Learned(), dict[str, list[tuple[Work, float]]]()
+    for group in groups:
+        records.setdefault(digest_of(group.name), []).extend(group.trials)
+    model.learn(records, target)
+    return model
+
+
+def _target(folders: Sequence[Database], hardware: str) -> Target:
+    """What the records are records of: as one of the databases says, else this machine if they are its own."""
+    named = [target for folder in folders if (target := folder.target(hardware)) is not None]
+    if named:
+        return named[0]
+    if slug(hardware_of(host_target())) != hardware:
+        raise TreadleError(f"the records of {hardware} do not say what target it is", "rank correlation", TARGET)
+    return host_target()
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
@@ -77,8 +126,20 @@ def _ranks(values: Sequence[float]) -> list[float]:
     return [first[value] + (order.count(value) - 1) / 2 for value in values]
 
 
-def _line(name: str, trials: str, analytic: Quality, learned: Quality) -> str:
-    return f"| {name} | {trials} | {analytic[0]:.2f} | {learned[0]:.2f} | {analytic[1]:.2f}x | {learned[1]:.2f}x |"
+def _medians(name: str, rows: Sequence[tuple[Group, Sequence[Quality | None]]]) -> str:
+    columns = zip(*(found for _, found in rows), strict=True)
+    return _line(name, sum(len(group.trials) for group, _ in rows), [_median(column) for column in columns])
+
+
+def _median(column: Sequence[Quality | None]) -> Quality | None:
+    found = [each for each in column if each is not None]
+    return Quality(median(q.correlation for q in found), median(q.favourite for q in found)) if found else None
+
+
+def _line(name: str, trials: int, found: Sequence[Quality | None]) -> str:
+    correlations = ["-" if each is None else f"{each.correlation:.2f}" for each in found]
+    favourites = ["-" if each is None else f"{each.favourite:.2f}x" for each in found]
+    return f"| {name} | {trials} | {' | '.join([*correlations, *favourites])} |"
 
 
 if __name__ == "__main__":

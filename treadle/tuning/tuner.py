@@ -12,6 +12,7 @@ from treadle.errors import TreadleError
 from treadle.schedules.search.appended_lines import Room
 from treadle.schedules.search.candidate import Candidate, CostModel, Measured
 from treadle.schedules.search.database import Database, Record
+from treadle.schedules.search.database_files import digest_of
 from treadle.schedules.search.learned import Learned
 from treadle.schedules.search.programs import taken
 from treadle.schedules.search.strategies import STRATEGIES
@@ -140,8 +141,9 @@ class Tuner:
         """
         self._start = time.monotonic()
         with self._room:
+            self._database.keep_target(self._hardware, self._target)
             known = self._database.measured_works(self._hardware)
-            self._model.learn([record for records in known.values() for record in records], self._target)
+            self._model.learn({digest_of(name): records for name, records in known.items()}, self._target)
             for group in self.groups:
                 self._resume(group)
             for group in self.groups:
@@ -327,7 +329,8 @@ class Tuner:
             task.digest, task.label, self._hardware, trials, self._room, task.texts, group.search.counted
         )
         results = [_measured(trial, group.best_seconds) for trial in trials]
-        self._model.learn([(each.work, each.seconds) for each in results if each.work and each.seconds], self._target)
+        timed = [(each.work, each.seconds) for each in results if each.work and each.seconds]
+        self._model.learn({task.digest: timed}, self._target)
 
 
 def _trial(

@@ -161,6 +161,17 @@ def test_hardware_lies_side_by_side(tmp_path: Path) -> None:
     assert [entry.record.us for entry in found if entry is not None] == [41.5, 1.5]
 
 
+def test_the_target_of_records_is_kept(tmp_path: Path) -> None:
+    """The first one that was written: the folder's name says of which hardware the records are."""
+    database, cpu = Database(tmp_path), Target.parse("cpu")
+    assert database.target("a machine") is None
+    database.keep_target("a machine", replace(cpu, l2_bytes=4096))
+    database.keep_target("a machine", cpu)
+    assert database.target("a machine") == replace(cpu, l2_bytes=4096)
+    assert database.target("another machine") is None
+    assert database.hardware() == database.measured() == []
+
+
 def test_the_fingerprint_follows_the_entries_of_its_hardware(tmp_path: Path) -> None:
     module, digest = program()
     files = open_database(tmp_path)

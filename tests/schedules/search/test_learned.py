@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -59,7 +60,7 @@ def works() -> list[Work]:
 @pytest.fixture(scope="module")
 def fitted(works: list[Work]) -> Learned:
     model = Learned()
-    model.learn([(work, measured(work)) for work in works[:200]], CPU)
+    model.learn({"group": [(work, measured(work)) for work in works[:200]]}, CPU)
     return model
 
 
@@ -77,13 +78,13 @@ def test_the_order_of_records_does_not_matter(works: list[Work], fitted: Learned
     shuffled = works[:200]
     Random(1).shuffle(shuffled)
     for start in range(0, 200, 100):
-        other.learn([(work, measured(work)) for work in shuffled[start : start + 100]], CPU)
+        other.learn({"group": [(work, measured(work)) for work in shuffled[start : start + 100]]}, CPU)
     assert other.seconds(works, CPU) == fitted.seconds(works, CPU)
 
 
 def test_it_begins_as_the_analytic_model(works: list[Work]) -> None:
     model, few = Learned(), works[: LEAST_RECORDS - 1]
-    model.learn([(work, measured(work)) for work in few], CPU)
+    model.learn({"group": [(work, measured(work)) for work in few]}, CPU)
     assert not model.is_fitted
     assert model.seconds(works, CPU) == [cpu_seconds(work, CPU) for work in works]
     assert list(model.seconds([], CPU)) == []
@@ -92,10 +93,51 @@ def test_it_begins_as_the_analytic_model(works: list[Work]) -> None:
 def test_without_scikit_learn_it_stays_that(works: list[Work], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learned, "find_spec", lambda name: None)
     model = Learned()
-    model.learn([(work, measured(work)) for work in works], CPU)
+    model.learn({"group": [(work, measured(work)) for work in works]}, CPU)
     assert not learned.can_learn()
     assert not model.is_fitted
     assert model.seconds(works[:3], CPU) == [cpu_seconds(work, CPU) for work in works[:3]]
+
+
+def in_groups(works: Sequence[Work]) -> dict[str, list[tuple[Work, float]]]:
+    """Ten groups of kernels of one number of blocks each, which all take a half to 16 times as long as `measured`."""
+    groups: dict[str, list[tuple[Work, float]]] = {}
+    for n, work in enumerate(works):
+        number = n % 10
+        blocks = replace(work, blocks=number + 2, share=1 + number / 2)
+        groups.setdefault(str(number), []).append((blocks, measured(blocks) * 2 ** (number * 7 % 6 - 1)))
+    return groups
+
+
+def test_what_a_group_has_in_common_is_not_learned(works: list[Work]) -> None:
+    """The order within groups that it has not seen, whose times differ by a factor as those of the others do."""
+    groups = in_groups(works)
+    seen, unseen = dict(list(groups.items())[:7]), dict(list(groups.items())[7:])
+    by_group, together = Learned(), Learned()
+    by_group.learn(seen, CPU)
+    together.learn({"all": [record for records in seen.values() for record in records]}, CPU)
+    for records in unseen.values():
+        each = [work for work, _ in records]
+        assert agreement(by_group, each) > 0.97
+        assert agreement(by_group, each) > agreement(together, each)
+
+
+def test_predictions_keep_the_scale_of_most_groups(works: list[Work]) -> None:
+    model = Learned()
+    model.learn({str(n): [(w, 5 * measured(w)) for w in works[n * 50 : n * 50 + 50]] for n in range(3)}, CPU)
+    predicted = model.seconds(works[150:], CPU)
+    ratios = [p / measured(work) for p, work in zip(predicted, works[150:], strict=True)]
+    assert float(np.median(ratios)) == pytest.approx(5, rel=0.2)
+
+
+def test_groups_of_one_record_teach_nothing(works: list[Work], fitted: Learned) -> None:
+    """Of such records there are any number when a search begins: each group's default."""
+    alone, both = Learned(), Learned()
+    defaults = {str(n): [(work, measured(work) * (n + 1))] for n, work in enumerate(works[200:])}
+    alone.learn(defaults, CPU)
+    assert not alone.is_fitted
+    both.learn({"group": [(work, measured(work)) for work in works[:200]]} | defaults, CPU)
+    assert both.seconds(works, CPU) == fitted.seconds(works, CPU)
 
 
 @given(strategies.integers(0, 2**32))

@@ -213,8 +213,8 @@ class CostModel(Protocol):
         """The predicted seconds of each kernel."""
         ...
 
-    def learn(self, results: Sequence[tuple[Work, float]], target: Target) -> None:
-        """Takes notice of kernels' works and measured seconds."""
+    def learn(self, results: Mapping[str, Sequence[tuple[Work, float]]], target: Target) -> None:
+        """Takes notice of kernels' works and measured seconds, by the digests of their groups."""
         ...
 
 

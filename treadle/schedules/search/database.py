@@ -2,6 +2,7 @@
 
     tuned/intel-xeon-processor-2-cores/matmul_add_relu-84d92526536f.mlir     the group with its schedule, and its times
     tuned/intel-xeon-processor-2-cores/matmul_add_relu-84d92526536f.jsonl    every candidate that was measured
+    tuned/intel-xeon-processor-2-cores/target.txt                            the target of both
 
 A group is found by the digest in the file's name, which does not depend on the model that the group came from.
 """
@@ -28,8 +29,11 @@ from treadle.schedules.search.database_files import DatabaseFiles, slug
 from treadle.schedules.search.ledger import Ledger
 from treadle.schedules.search.trials import Trial, read_ledgers, read_trials, seconds_of, trial_lines
 from treadle.schedules.search.work import Work
+from treadle.target import Target
 
 RECORD = "schedule.record"
+TARGET = "target.txt"
+"""The file of a hardware's folder that has the text of its target."""
 _LABEL_LENGTH = 60
 _ACCEPTED = "a file that `treadle tune` wrote"
 
@@ -121,6 +125,17 @@ class Database(DatabaseFiles):
         """What searches have rejected, by the names of their draws; `programs` as for `trials`."""
         path = self.path_of(digest, hardware, ".jsonl")
         return {} if path is None else read_ledgers(path, programs)
+
+    def keep_target(self, hardware: str, target: Target) -> None:
+        """Writes beside the records what they are records of, so that another machine can compare models on them."""
+        path = self.folder / slug(hardware) / TARGET
+        if not path.exists():
+            _write(path, f"{target}\n")
+
+    def target(self, hardware: str) -> Target | None:
+        """The target of a folder's records; None where none is written. TreadleError for what is none."""
+        path = self.folder / slug(hardware) / TARGET
+        return Target.parse(path.read_text().strip()) if path.exists() else None
 
     def measured_works(self, hardware: str) -> dict[str, list[tuple[Work, float]]]:
         """The works and seconds (see `seconds_of`) of all measured candidates, by the names of their groups' files."""

@@ -23,6 +23,10 @@ class DatabaseFiles:
         """The names of the folders that have entries."""
         return sorted(each.name for each in self.folder.iterdir() if each.is_dir() and _entries(each))
 
+    def measured(self) -> list[str]:
+        """The names of the folders that have records of measured candidates."""
+        return sorted({path.parent.name for path in self.folder.glob("*/*.jsonl")})
+
     def fingerprint(self, hardware: str) -> str:
         """A digest of all entries for one kind of hardware; empty if there are none."""
         hasher = hashlib.sha256()
@@ -44,6 +48,11 @@ def open_database(folder: Path) -> DatabaseFiles:
     return DatabaseFiles(folder)
 
 
+def digest_of(name: str) -> str:
+    """The digest in the name of a group's file, without its suffix."""
+    return name.rpartition("-")[2]
+
+
 def slug(text: str) -> str:
     """Converts a text to a part of a file's name: small letters, digits, and one - or _ between words."""
     return "_".join(_WORDS.sub("-", part).strip("-") for part in text.lower().split("_")).strip("_") or "unnamed"
@@ -53,4 +62,4 @@ def _entries(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("*.mlir") if _ENTRY.fullmatch(path.name))
 
 
-__all__ = ["DatabaseFiles", "open_database", "slug"]
+__all__ = ["DatabaseFiles", "digest_of", "open_database", "slug"]

@@ -6,15 +6,21 @@ g is a sum of regression trees (gradient boosting on histograms), fitted anew wh
 take about a second. Nothing of it is stored but the records, which are text.
 Source: MetaSchedule (NeurIPS 2022), section 4, whose model is XGBoost's. A factor instead of a time means that the
 model begins as the analytic one, and that kernels of all sizes share what is learned.
+
+A search compares kernels of one group only. What a group's kernels have in common - an operator that the analytic model
+finds too fast as a whole, a machine that was slow on that day - is therefore not learned, as Ansor (OSDI 2020, section
+5.2) and MetaSchedule divide each throughput by the best one of its task: here each error is learned relative to the
+median error of its group, which one lucky record does not move.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib.util import find_spec
 from math import log
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -25,7 +31,7 @@ from treadle.schedules.search.work import Work
 from treadle.target import Target
 
 LEAST_RECORDS = 32
-"""Below that the model is the analytic one; assumed, not measured."""
+"""Below that, of groups that have several, the model is the analytic one; assumed, not measured."""
 _TREES = {"max_iter": 120, "learning_rate": 0.08, "max_leaf_nodes": 15, "min_samples_leaf": 5, "l2_regularization": 1.0}
 """Assumed, not measured: small trees for some hundred to some thousand records."""
 MISSING = (
@@ -47,8 +53,10 @@ class Learned:
     """
 
     def __init__(self) -> None:
-        self._rows: list[tuple[tuple[float, ...], float]] = []
+        self._rows: dict[str, list[tuple[tuple[float, ...], float]]] = {}
+        """By group: the features of each record, and the logarithm of the factor by which the analytic model errs."""
         self._trees: Any = None
+        self._common = 0.0
 
     @property
     def is_fitted(self) -> bool:
@@ -56,29 +64,36 @@ class Learned:
         return self._trees is not None
 
     def seconds(self, works: Sequence[Work], target: Target) -> Sequence[float]:
-        """The predicted seconds of each kernel."""
+        """The predicted seconds of each kernel. What all kernels of its group have in common is that of most groups."""
         analytic = [cpu_seconds(work, target) for work in works]
         if self._trees is None or not works:
             return analytic
         rows = np.array([features(work, target) for work in works])
         with _one_thread():
-            factors = np.exp(self._trees.predict(rows))
+            factors = np.exp(self._trees.predict(rows) + self._common)
         return [time * float(factor) for time, factor in zip(analytic, factors, strict=True)]
 
-    def learn(self, results: Sequence[tuple[Work, float]], target: Target) -> None:
-        """Adds kernels with their measured seconds, and fits all anew."""
-        for work, seconds in results:
-            error = log(seconds / cpu_seconds(work, target))
-            self._rows.append((tuple(features(work, target)), error))
-        if results and len(self._rows) >= LEAST_RECORDS and can_learn():
-            self._fit()
+    def learn(self, results: Mapping[str, Iterable[tuple[Work, float]]], target: Target) -> None:
+        """Adds kernels with their measured seconds, by the names of their groups, and fits all anew."""
+        for group, records in results.items():
+            rows = self._rows.setdefault(group, [])
+            for work, seconds in records:
+                rows.append((tuple(features(work, target)), log(seconds / cpu_seconds(work, target))))
+        groups = [rows for rows in self._rows.values() if len(rows) > 1]
+        if results and sum(map(len, groups)) >= LEAST_RECORDS and can_learn():
+            self._fit(groups)
 
-    def _fit(self) -> None:
-        rows = sorted(self._rows)
+    def _fit(self, groups: Sequence[Sequence[tuple[tuple[float, ...], float]]]) -> None:
+        """Fits the trees to what tells the kernels of a group apart; a group of one record says nothing of that."""
+        middles = [median(error for _, error in rows) for rows in groups]
+        rows = sorted(
+            (row, error - middle) for each, middle in zip(groups, middles, strict=True) for row, error in each
+        )
         ensemble: Any = importlib.import_module("sklearn.ensemble")
         trees = ensemble.HistGradientBoostingRegressor(**_TREES, early_stopping=False, random_state=0)
         with _one_thread():
             self._trees = trees.fit(np.array([row for row, _ in rows]), np.array([error for _, error in rows]))
+        self._common = median(middles)
 
 
 def _one_thread() -> AbstractContextManager[Any]:
