@@ -2,6 +2,7 @@
 
 import gc
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +93,44 @@ def test_outputs_are_aligned_and_not_reused(library: Path) -> None:
     assert first[0] == 0
     assert second[0] == 2
     assert first.ctypes.data % ALIGNMENT == 0
+
+
+SLEEPER = r"""
+#include "pool.h"
+#include <time.h>
+static void nap(void *const *args, long worker, long workers) {
+    if (worker == 0) nanosleep(&(struct timespec){.tv_nsec = 20 * 1000 * 1000}, 0);
+}
+static void nothing(void *const *args, long worker, long workers) {}
+void treadle_run(struct treadle_pool *pool, void *const *inputs, void *const *outputs,
+                 void *const *constants, char *arena) {
+    treadle_pool_run(pool, nothing, inputs, 1);
+    treadle_pool_run(pool, nap, inputs, 4);
+    treadle_pool_run(pool, nap, inputs, 1);
+    treadle_pool_run(pool, nothing, inputs, 4);
+}
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_launches_are_timed_in_order(tmp_path: Path, threads: int) -> None:
+    library = build_library([Unit("host", SLEEPER)], private_environment(tmp_path))
+    with CpuProgram(library, [], [], threads=threads) as running:
+        start = time.monotonic()
+        first, second, third, fourth = running.launch_seconds([], 4)
+        taken = time.monotonic() - start
+        assert second >= 0.02 and third >= 0.02
+        assert first >= 0 and fourth >= 0
+        assert first + second + third + fourth <= taken
+        assert len(running.launch_seconds([], 2)) == 2  # the others are not timed
+        assert running.launch_seconds([], 6)[4:] == [0, 0]  # there are no more
+
+
+def test_a_library_that_cannot_time_says_so(library: Path) -> None:
+    with program(library) as running:
+        running._record = None  # as in libraries of before there was the function
+        with pytest.raises(TreadleError, match="cannot time its kernels"):
+            running.launch_seconds([np.ones(LENGTH, np.float32)], 2)
 
 
 def test_threads_take_turns(library: Path) -> None:

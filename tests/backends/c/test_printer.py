@@ -506,7 +506,7 @@ func.func @main() {
 }"""
     )
     assert print_host(module).text.endswith("""{
-    small((void *const[]){constants[1], arena + 256}, 0, 1);
+    treadle_pool_run(pool, small, (void *const[]){constants[1], arena + 256}, 1);
     treadle_pool_run(pool, k, (void *const[]){arena + 256, outputs[0]}, 2);
     treadle_pool_run(pool, k, (void *const[]){constants[0], outputs[0]}, 2);
 }

@@ -117,6 +117,7 @@ GOOD = [
     KERNEL.format(grid=4, threads=8),
     KERNEL.format(grid=4, threads=8).replace("in 8) {", 'in 8) comment "copy" {'),
     KERNEL.format(grid=4, threads=8).replace("in 8)", "in 8) min_blocks_per_sm 2"),
+    KERNEL.format(grid=4, threads=8).replace("in 8)", "in 8) min_blocks_per_sm 2 operations 36893488147419103232"),
     FUNC.format(grid=3, threads=12),
 ]
 

@@ -15,7 +15,7 @@ schedule.program @chosen for "cpu" {
 }
 
 // Two blocks along the rows, the second of which overhangs by 2: their loads are clamped, their stores predicated.
-// CHECK: loop.kernel @product ins(%A = %x : {{.*}}, %B = %w : {{.*}}) outs(%C : tensor<6x32xf32>) grid(%block in 2) threads(%thread in 1) comment "nest of tensor<6x32xf32>"
+// CHECK: loop.kernel @product ins(%A = %x : {{.*}}, %B = %w : {{.*}}) outs(%C : tensor<6x32xf32>) grid(%block in 2) threads(%thread in 1) operations 6144 comment "nest of tensor<6x32xf32>"
 // CHECK: %acc = loop.alloc : memref<4x32xf32, #loop.space<register>>
 // CHECK: task.for (%i0, %j1) in #task.map<repeat(4, 32)> unroll {
 // CHECK: scf.for %k

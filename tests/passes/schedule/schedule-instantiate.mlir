@@ -4,7 +4,7 @@
 // CHECK-LABEL: func.func @product
 // CHECK:         %y = graph.fused "matmul_relu" {
 // CHECK-NEXT:      %m = loop.kernel @matmul_relu ins(%A = %x : tensor<6x5xf32>, %B = %w : tensor<5x32xf32>) outs(%C : tensor<6x32xf32>)
-// CHECK-SAME:          grid(%block in 3) threads(%thread in 1) comment "C[6, 32] = A[6, 5] * B[5, 32]" {
+// CHECK-SAME:          grid(%block in 3) threads(%thread in 1) operations 2112 comment "C[6, 32] = A[6, 5] * B[5, 32]" {
 // CHECK:             scf.for %m_1 =
 // CHECK:               %acc = loop.alloc : memref<2x32xf32, #loop.space<register>>
 // CHECK:               scf.for %k =

@@ -93,7 +93,7 @@ class CpuProgram:
         self._constants = [aligned(array) for array in constants]
         self._constant_pointers = _pointers(self._constants)
         self._arena = aligned_empty((max(arena_bytes, ALIGNMENT),), np.uint8)
-        self._entry, create, destroy = _load(library, entry)
+        self._entry, create, destroy, self._record = _load(library, entry)
         address = create(self.threads)
         if not address:
             accepted = "a smaller TREADLE_NUM_THREADS"
@@ -109,11 +109,37 @@ class CpuProgram:
         buffers = self._checked(inputs)
         results = [aligned_empty(spec.shape, spec.dtype) for spec in self.outputs]
         with self._pool.calls.turn():
-            if self._pool.address is None:
-                raise TreadleError("run() after close()", "CpuProgram", "an open program")
-            arena = self._arena.ctypes.data
-            self._entry(self._pool.address, _pointers(buffers), _pointers(results), self._constant_pointers, arena)
+            self._call(self._pool_address(), buffers, results)
         return results
+
+    def launch_seconds(self, inputs: Sequence[Array], launches: int) -> list[float]:
+        """How many seconds each launch of one run takes, the first `launches` of them, in order; its outputs are
+        dropped.
+
+        Raises what run() raises, and TreadleError for a library of before there was `treadle_pool_record`.
+        """
+        if self._record is None:
+            message, accepted = "the library cannot time its kernels", "the model compiled again, or with rebuild=True"
+            raise TreadleError(message, "CpuProgram.launch_seconds", accepted)
+        buffers = self._checked(inputs)
+        results = [aligned_empty(spec.shape, spec.dtype) for spec in self.outputs]
+        seconds = (ctypes.c_double * launches)()
+        with self._pool.calls.turn():
+            pool = self._pool_address()
+            self._record(pool, seconds, launches)
+            self._call(pool, buffers, results)
+            self._record(pool, None, 0)
+        return list(seconds)
+
+    def _pool_address(self) -> int:
+        """That of the pool; the caller has the lock."""
+        if self._pool.address is None:
+            raise TreadleError("run() after close()", "CpuProgram", "an open program")
+        return self._pool.address
+
+    def _call(self, pool: int, inputs: Sequence[Array], results: Sequence[Array]) -> None:
+        arena = self._arena.ctypes.data
+        self._entry(pool, _pointers(inputs), _pointers(results), self._constant_pointers, arena)
 
     def close(self) -> None:
         """Ends the pool's threads and frees the constants and the arena; a second call does nothing."""
@@ -147,8 +173,8 @@ def _pointers(arrays: Sequence[Array]) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * max(len(arrays), 1))(*(array.ctypes.data for array in arrays))
 
 
-def _load(library: Path | ctypes.CDLL, symbol: str) -> tuple[Any, Any, Any]:
-    """The entry, and the pool's create and destroy, with their C types."""
+def _load(library: Path | ctypes.CDLL, symbol: str) -> tuple[Any, Any, Any, Any]:
+    """The entry, and the pool's create, destroy and record, with their C types; older libraries have no record."""
     try:
         loaded = library if isinstance(library, ctypes.CDLL) else ctypes.CDLL(str(library))
         entry, create, destroy = loaded[symbol], loaded.treadle_pool_create, loaded.treadle_pool_destroy
@@ -160,4 +186,7 @@ def _load(library: Path | ctypes.CDLL, symbol: str) -> tuple[Any, Any, Any]:
     entry.restype = None
     create.argtypes, create.restype = [ctypes.c_long], ctypes.c_void_p
     destroy.argtypes, destroy.restype = [ctypes.c_void_p], None
-    return entry, create, destroy
+    record: Any = getattr(loaded, "treadle_pool_record", None)
+    if record is not None:
+        record.argtypes, record.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long], None
+    return entry, create, destroy, record

@@ -67,7 +67,6 @@ def print_host(module: ModuleOp) -> Unit:
     """The unit with `treadle_run`: the launches of @main in program order.
 
     `inputs` and `outputs` are numbered as the buffers say, `constants` in the order of @main's constant buffers.
-    A kernel of one block runs on the calling thread alone, which costs less than waking the pool.
     """
     names = _kernel_names(module)
     kernels = {kernel.sym_name.data: kernel for kernel in _kernels(module)}
@@ -86,14 +85,9 @@ def print_host(module: ModuleOp) -> Unit:
         args = f"(void *const[]){{{arguments}}}"
         grid = kernels[symbol].attributes.get("grid")
         blocks = grid.value.data if isinstance(grid, IntegerAttr) else 1
-        call = (
-            f"{names[symbol]}({args}, 0, 1);"
-            if blocks == 1
-            else f"treadle_pool_run(pool, {names[symbol]}, {args}, {blocks});"
-        )
         nodes = comment_text(describe_nodes(launch.location))
         lines += [f"    /* {nodes} */"] if nodes else []
-        lines.append(f"    {call}")
+        lines.append(f"    treadle_pool_run(pool, {names[symbol]}, {args}, {blocks});")
     return Unit(ENTRY, "\n".join([*lines, "}", ""]))
 
 

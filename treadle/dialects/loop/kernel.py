@@ -7,6 +7,7 @@ from typing import cast
 
 from xdsl.dialects.builtin import (
     IndexType,
+    IntAttr,
     IntegerAttr,
     MemRefType,
     StringAttr,
@@ -53,7 +54,7 @@ def _parse_range(parser: Parser, word: str) -> tuple[Parser.Argument, int]:
 
 
 def _properties(
-    name: str, grid: int, threads: int, comment: str | None, min_blocks_per_sm: int | None
+    name: str, grid: int, threads: int, comment: str | None, min_blocks_per_sm: int | None, operations: int | None
 ) -> dict[str, Attribute]:
     """The properties of both kinds of kernel."""
     properties: dict[str, Attribute] = {
@@ -65,6 +66,8 @@ def _properties(
         properties["comment"] = StringAttr(comment)
     if min_blocks_per_sm is not None:
         properties["min_blocks_per_sm"] = IntegerAttr(min_blocks_per_sm, i64)
+    if operations is not None:
+        properties["operations"] = IntAttr(operations)
     return properties
 
 
@@ -81,6 +84,8 @@ def _print_shape(printer: Printer, kernel: KernelOp | FuncOp) -> None:
     _print_range(printer, "threads", kernel.thread_id, kernel.threads.value.data)
     if kernel.min_blocks_per_sm is not None:
         printer.print_string(f" min_blocks_per_sm {kernel.min_blocks_per_sm.value.data}")
+    if kernel.operations is not None:
+        printer.print_string(f" operations {kernel.operations.data}")
     if kernel.comment is not None:
         printer.print_string(" comment ")
         printer.print_string_literal(kernel.comment.data)
@@ -102,7 +107,8 @@ class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
     and the number of the thread in its block. Blocks are independent and run in any order; every element of each
     result is stored. Several results are `outs(%C : tensor<4xf32>, %D : tensor<4xf16>)`, and `%c, %d = ` gives them
     names. An optional `comment` names the operators that it computes; `min_blocks_per_sm 2`, after the threads, limits
-    the registers of a thread so that two blocks fit on a multiprocessor. The body captures nothing.
+    the registers of a thread so that two blocks fit on a multiprocessor; `operations 384` says how many arithmetic
+    operations the results take by their definition. The body captures nothing.
     Rejected: arguments of other types than the operands', no result, a grid or a number of threads below 1.
     """
 
@@ -112,6 +118,7 @@ class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
     grid = prop_def(IntegerAttr)
     threads = prop_def(IntegerAttr)
     min_blocks_per_sm = opt_prop_def(IntegerAttr)
+    operations = opt_prop_def(IntAttr)
     comment = opt_prop_def(StringAttr)
     body = region_def("single_block")
     outputs = var_result_def(TensorType)
@@ -127,8 +134,9 @@ class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
         body: Region,
         comment: str | None = None,
         min_blocks_per_sm: int | None = None,
+        operations: int | None = None,
     ):
-        properties = _properties(name, grid, threads, comment, min_blocks_per_sm)
+        properties = _properties(name, grid, threads, comment, min_blocks_per_sm, operations)
         super().__init__(operands=[inputs], result_types=[result_types], properties=properties, regions=[body])
 
     @property
@@ -201,13 +209,16 @@ class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
         return cls(name, [value for _, value in inputs], [type for _, type in outputs], *shape)
 
 
-def _parse_shape(parser: Parser, buffers: Sequence[Parser.Argument]) -> tuple[int, int, Region, str | None, int | None]:
-    """What `_print_shape` prints: grid, threads, body, comment, blocks per multiprocessor."""
+def _parse_shape(
+    parser: Parser, buffers: Sequence[Parser.Argument]
+) -> tuple[int, int, Region, str | None, int | None, int | None]:
+    """What `_print_shape` prints: grid, threads, body, comment, blocks per multiprocessor, operations."""
     block, grid = _parse_range(parser, "grid")
     thread, threads = _parse_range(parser, "threads")
     min_blocks_per_sm = parser.parse_integer() if parser.parse_optional_keyword("min_blocks_per_sm") else None
+    operations = parser.parse_integer() if parser.parse_optional_keyword("operations") else None
     comment = parser.parse_str_literal() if parser.parse_optional_keyword("comment") else None
-    return grid, threads, parser.parse_region([*buffers, block, thread]), comment, min_blocks_per_sm
+    return grid, threads, parser.parse_region([*buffers, block, thread]), comment, min_blocks_per_sm, operations
 
 
 def _print_input(printer: Printer, buffer: SSAValue, tensor: SSAValue) -> None:
@@ -252,6 +263,7 @@ class FuncOp(IRDLOperation, HasIndexRanges):
     threads = prop_def(IntegerAttr)
     min_blocks_per_sm = opt_prop_def(IntegerAttr)
     outputs = opt_prop_def(IntegerAttr)
+    operations = opt_prop_def(IntAttr)
     comment = opt_prop_def(StringAttr)
     body = region_def("single_block")
     traits = traits_def(NoTerminator(), IsolatedFromAbove(), SymbolOpInterface())
@@ -264,9 +276,10 @@ class FuncOp(IRDLOperation, HasIndexRanges):
         body: Region,
         comment: str | None = None,
         min_blocks_per_sm: int | None = None,
+        operations: int | None = None,
         outputs: int = 1,
     ):
-        properties = _properties(name, grid, threads, comment, min_blocks_per_sm)
+        properties = _properties(name, grid, threads, comment, min_blocks_per_sm, operations)
         if outputs != 1:
             properties["outputs"] = IntegerAttr(outputs, i64)
         super().__init__(properties=properties, regions=[body])

@@ -67,6 +67,8 @@ def _lower_kernel(kernel: FuncOp) -> None:
     function.attributes["grid"] = kernel.grid
     if kernel.comment is not None:
         function.attributes["comment"] = kernel.comment
+    if kernel.operations is not None:
+        function.attributes["operations"] = kernel.operations
     function.location = kernel.location
     Rewriter.replace_op(kernel, function)
 

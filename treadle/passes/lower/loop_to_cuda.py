@@ -82,6 +82,8 @@ def _lower_kernel(kernel: FuncOp) -> None:
     lowered = KernelOp(kernel.sym_name, *shape, Region(block))
     if kernel.comment is not None:
         lowered.attributes["comment"] = kernel.comment
+    if kernel.operations is not None:
+        lowered.attributes["operations"] = kernel.operations
     if kernel.min_blocks_per_sm is not None:
         lowered.attributes["min_blocks_per_sm"] = kernel.min_blocks_per_sm
     lowered.location = kernel.location

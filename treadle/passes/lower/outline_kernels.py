@@ -60,7 +60,7 @@ def _op_key(op: Operation, numbers: dict[SSAValue, int]) -> Key:
 def _function(kernel: KernelOp, name: str) -> FuncOp:
     grid, threads, outputs = kernel.grid.value.data, kernel.threads.value.data, len(kernel.outputs)
     function = FuncOp(name, grid, threads, kernel.detach_region(0), outputs=outputs)
-    function.min_blocks_per_sm = kernel.min_blocks_per_sm
+    function.min_blocks_per_sm, function.operations = kernel.min_blocks_per_sm, kernel.operations
     function.location = kernel.location
     return function
 

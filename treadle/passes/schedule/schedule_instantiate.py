@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
+from xdsl.dialects.builtin import IntAttr, ModuleOp, SymbolRefAttr
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from treadle.dialects.graph import FusedOp
+from treadle.dialects.graph import ComputeOp, FusedOp, WholeOp
+from treadle.dialects.graph.operation_count import count_operations
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import ProgramOp
 from treadle.errors import TreadleError
@@ -38,14 +39,15 @@ class ScheduleInstantiatePass(ModulePass):
     becomes
     ```mlir
     graph.fused "matmul_relu" {
-      %m = loop.kernel @matmul_relu ins(%A = %a : ..., %B = %b : ...) outs(%C : ...) grid(...) threads(...) { ... }
+      %m = loop.kernel @matmul_relu ins(%A = %a : ..., %B = %b : ...) outs(%C : ...) grid(...) threads(...)
+          operations 604078080 comment "..." { ... }
       %r = graph.compute (%i, %j) { ... %m ... } : tensor<128x768xf32>
       graph.yield %r
     } : tensor<128x768xf32>
     ```
-    A group may also name a program of the module, `schedule @tiled`, all of whose decisions are taken; programs are
-    erased. Rejected: an unknown template, program or knob, a value outside the space, an open sample, a combination
-    beyond a limit of the target.
+    The kernel carries the number of operations of all members. A group may also name a program of the module,
+    `schedule @tiled`, all of whose decisions are taken; programs are erased. Rejected: an unknown template, program or
+    knob, a value outside the space, an open sample, a combination beyond a limit of the target.
     """
 
     name = "schedule-instantiate"
@@ -66,10 +68,16 @@ def instantiate(fused: FusedOp, target: Target, programs: Mapping[str, ProgramOp
     anchor = anchor_of(fused)
     kernel = _kernel(fused, anchor, target, programs or {})
     kernel.location = fused.location
+    kernel.operations = IntAttr(operations_of(fused))
     kernel.results[0].name_hint = anchor.result.name_hint
     Rewriter.insert_op(kernel, InsertPoint.before(anchor))
     Rewriter.replace_op(anchor, [], kernel.results)
     fused.schedule = None
+
+
+def operations_of(fused: FusedOp) -> int:
+    """The arithmetic operations of a group's members by their definitions; one that two members read counts once."""
+    return sum(count_operations(op) for op in fused.body.block.ops if isinstance(op, ComputeOp | WholeOp))
 
 
 def _kernel(fused: FusedOp, anchor: Anchor, target: Target, programs: Mapping[str, ProgramOp]) -> KernelOp:

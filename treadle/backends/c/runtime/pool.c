@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <time.h>
 
 /* Between two kernels of one model pass microseconds: waiting workers spin that long, then sleep. */
 enum { SPINS = 20000, YIELD_EVERY = 256, CACHE_LINE = 64, STACK_BYTES = 64 << 20 };
@@ -37,6 +38,8 @@ struct treadle_pool {
     long workers;
     unsigned forks;    /* of the process that started the crew */
     struct crew *crew; /* NULL if no threads could be started after a fork */
+    double *seconds;   /* of the next run, NULL if none is wanted; room for `left` of them */
+    long left;
 };
 
 /* fork() copies the calling thread only, so a crew is of use only to the process that started it. This counts the forks
@@ -173,13 +176,15 @@ struct treadle_pool *treadle_pool_create(long workers) {
     if (!pool) return NULL;
     pool->workers = workers;
     pool->forks = forks;
+    pool->seconds = NULL;
+    pool->left = 0;
     pool->crew = start_crew(workers);
     if (pool->crew) return pool;
     free(pool);
     return NULL;
 }
 
-void treadle_pool_run(struct treadle_pool *pool, treadle_kernel kernel, void *const *args, long blocks) {
+static void run(struct treadle_pool *pool, treadle_kernel kernel, void *const *args, long blocks) {
     struct crew *crew = pool->workers == 1 || blocks <= 1 ? NULL : crew_of(pool);
     if (!crew) {
         kernel(args, 0, 1);
@@ -192,6 +197,28 @@ void treadle_pool_run(struct treadle_pool *pool, treadle_kernel kernel, void *co
     publish(crew, shares);
     take_shares(crew);
     for (long spin = 0; atomic_load_explicit(&crew->done, memory_order_acquire) < shares; spin++) spin_once(spin);
+}
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+void treadle_pool_run(struct treadle_pool *pool, treadle_kernel kernel, void *const *args, long blocks) {
+    if (!pool->seconds || !pool->left) {
+        run(pool, kernel, args, blocks);
+        return;
+    }
+    double start = now();
+    run(pool, kernel, args, blocks);
+    *pool->seconds++ = now() - start;
+    pool->left--;
+}
+
+void treadle_pool_record(struct treadle_pool *pool, double *seconds, long most) {
+    pool->seconds = seconds;
+    pool->left = seconds ? most : 0;
 }
 
 long treadle_pool_workers(const struct treadle_pool *pool) { return pool->workers; }

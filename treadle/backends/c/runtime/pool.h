@@ -20,9 +20,13 @@ struct treadle_pool;
 struct treadle_pool *treadle_pool_create(long workers);
 
 /* Runs a kernel of `blocks` blocks in shares that the threads take one after another, so that a thread which the system
- * holds up delays no more than its own share; returns when all are done, and what they wrote is visible then. One caller
- * at a time. */
+ * holds up delays no more than its own share; returns when all are done, and what they wrote is visible then. A kernel of
+ * one block runs on the calling thread, which costs less than waking the others. One caller at a time. */
 void treadle_pool_run(struct treadle_pool *pool, treadle_kernel kernel, void *const *args, long blocks);
+
+/* From now on each run stores how many seconds it took, the first one in seconds[0], while there is room for `most`;
+ * with NULL none does. Not while a run is under way. */
+void treadle_pool_record(struct treadle_pool *pool, double *seconds, long most);
 
 /* The number of workers, the caller included. */
 long treadle_pool_workers(const struct treadle_pool *pool);
