@@ -19,14 +19,13 @@ from tests.backends.cuda.emulator.mutation.record import Summary, summary, table
 from tests.backends.cuda.emulator.mutation.verdict import Examined, Outcome, Verdict, examine_all, verdicts_of
 from tests.helpers.bless import assert_golden
 from tests.helpers.random_weights import with_random_weights
+from tests.models.agreement import QUICK_ON_GPU
 from tests.models.catalog import MODELS, require_model
 from treadle.environment import Environment
 
-QUICK = "ppocr_cls"
-"""The model whose kernels every run mutates, some of those mutated differently; all of every model takes minutes."""
-
 STEP = 4
-"""Of those every fourth: convolution, product, reduction and slices take part, in 29 s of a core instead of 65 s."""
+"""Of the quick model's kernels that are mutated differently every run takes every fourth: convolution, product,
+reduction and slices take part. All of every model takes minutes."""
 
 EXAMINED = (
     "ppocrv4_rec", "ppocrv4_det", "ppocr_cls", "ddddocr_det", "minilm", "light_bvlc_alexnet", "light_resnet50",
@@ -60,12 +59,10 @@ def staged(emulator_environment: Environment) -> list[Examined]:
 
 
 @pytest.fixture(scope="module")
-def examined(
-    staged: list[Examined], emulator_environment: Environment, tmp_path_factory: pytest.TempPathFactory
-) -> list[Examined]:
+def examined(staged: list[Examined], emulator_environment: Environment) -> list[Examined]:
     """Mutants of kernels of all families."""
-    folder = tmp_path_factory.mktemp("models")
-    found = _kernels(QUICK, folder)
+    name, shapes = QUICK_ON_GPU
+    found = kernels_of(name, require_model(name).path(), shapes)
     chosen = distinct(found, lambda kernel: pattern(kernel.text))[::STEP]
     return [*staged, *examine_all(chosen, emulator_environment)]
 

@@ -8,19 +8,16 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from xdsl.dialects.builtin import MemRefType
-
+import treadle
 from treadle.backends.cuda.emulator.signature import kernels
-from treadle.backends.cuda.printer import print_kernel
-from treadle.backends.program import read_program
-from treadle.compile_request import CompileRequest, lowered_module
-from treadle.dialects.cuda import KernelOp
-from treadle.dialects.graph.dtypes import numpy_dtype
-from treadle.target import Target
+from treadle.manifest import KernelLaunch
 
 Extents = tuple[int, ...]
 
 _COMMENT = re.compile(r"//.*")
+
+_INTERFACE = '\nextern "C" {'
+"""Begins what stands behind a kernel in an artifact: what its launch is, as a text of its own."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +60,10 @@ class SharedKernel:
 
 
 def kernels_of(origin: str, path: Path, shapes: Mapping[str, Sequence[int]]) -> list[SharedKernel]:
-    """The kernels of a model that use shared memory, printed for sm_80."""
-    module = lowered_module(CompileRequest(path, Target.parse("sm_80"), shapes))
-    zeroed = {
-        launch.kernel: tuple(n for n, buffer in enumerate(launch.buffers) if buffer.kind == "zeroed")
-        for launch in read_program(module).launches
-    }
-    made = (_kernel(origin, op, zeroed[op.sym_name.data]) for op in module.walk() if isinstance(op, KernelOp))
+    """The kernels of a model that use shared memory, printed for sm_80; the artifact may come from the run's cache."""
+    model = treadle.compile(path, "sm_80", shapes, device="emulator")
+    launches = {launch.kernel: launch for launch in model.manifest.launches}
+    made = (_kernel(origin, launch, model.folder) for launch in launches.values())
     return [kernel for kernel in made if "__shared__" in kernel.text]
 
 
@@ -83,18 +77,15 @@ def distinct(found: Iterable[SharedKernel], key: Callable[[SharedKernel], Hashab
     return list(chosen.values())
 
 
-def _kernel(origin: str, op: KernelOp, zeroed: tuple[int, ...]) -> SharedKernel:
-    types = [argument.type for argument in op.body.block.args]
-    buffers = tuple(
-        (prod(type.get_shape()), numpy_dtype(type.element_type).name) for type in types if isinstance(type, MemRefType)
-    )
+def _kernel(origin: str, launch: KernelLaunch, folder: Path) -> SharedKernel:
+    text = (folder / launch.image).with_suffix(".cu").read_text()
     return SharedKernel(
         origin=origin,
-        name=op.sym_name.data,
-        text=print_kernel(op),
-        grid=op.grid_shape,
-        block=op.block_shape,
-        shared_bytes=op.shared_bytes(dynamic=True),
-        buffers=buffers,
-        zeroed=zeroed,
+        name=launch.kernel,
+        text=text.partition(_INTERFACE)[0],
+        grid=launch.grid,
+        block=launch.block,
+        shared_bytes=launch.dynamic_shared,
+        buffers=tuple((size, dtype) for dtype, size in launch.types),
+        zeroed=tuple(n for n, (kind, _) in enumerate(launch.buffers) if kind == "zeroed"),
     )
