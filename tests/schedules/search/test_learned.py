@@ -145,11 +145,13 @@ def test_a_record_gives_the_same_features(seed: int) -> None:
     """Up to the six digits that are kept, and through JSON."""
     work = drawn(Random(seed))
     read = work_of_record(json.loads(json.dumps(work_record(work))))
-    assert len(features(work, CPU)) == 40
+    assert len(features(work, CPU)) == 41
     np.testing.assert_allclose(features(read, CPU), features(work, CPU), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("change", [{"reuse": []}, {"blocks": None}, {"bodies": [["x"]]}, {"share": "x"}])
+@pytest.mark.parametrize(
+    "change", [{"reuse": []}, {"blocks": None}, {"bodies": [["x"]]}, {"bodies": [[768, 32, 6, 0, 1]]}, {"share": "x"}]
+)
 def test_what_is_no_work_is_rejected(change: dict[str, object]) -> None:
     with pytest.raises((ValueError, KeyError, TypeError)):
         work_of_record(work_record(drawn(Random(0))) | change)

@@ -18,7 +18,7 @@ from treadle.passes.loop.frequencies import Unclamped, mean_trips, probability
 from treadle.schedules.digits import digits_of
 from treadle.schedules.op_cost import op_cost
 from treadle.schedules.search.cache_traffic import Node, Touch, reuse_of
-from treadle.schedules.search.work import REGISTER_BYTES, Body, Work, strided_loads
+from treadle.schedules.search.work import REGISTER_BYTES, Body, Work, masked_accesses, strided_loads
 
 _UNROLL = "loop.unroll"
 
@@ -27,7 +27,7 @@ def count_work(kernel: FuncOp, workers: int) -> Work:
     """The work of a kernel whose blocks are distributed to `workers`, each of which has a contiguous share."""
     blocks, threads = kernel.grid.value.data, kernel.threads.value.data
     share = max(1.0, blocks / workers)
-    counter = _Counter()
+    counter = _Counter(_masked_buffers(kernel))
     counter.block(kernel.body.block, 1.0)
     root = Node(kernel.block_id, share, counter.roots)
     return Work(blocks, threads, tuple(counter.bodies), reuse_of(root), share)
@@ -41,19 +41,22 @@ class _Counts:
     loads: float = 0.0
     stores: float = 0.0
     chain: float = 0.0
+    masked: float = 0.0
 
     def add(self, other: _Counts, times: float) -> None:
         """Adds another block's counts, multiplied."""
         self.arithmetic += other.arithmetic * times
         self.loads += other.loads * times
         self.stores += other.stores * times
+        self.masked += other.masked * times
 
 
 class _Counter:
     """Walks a kernel once."""
 
-    def __init__(self) -> None:
+    def __init__(self, in_memory: set[SSAValue]) -> None:
         self.bodies: list[Body] = []
+        self._in_memory = in_memory
         self.roots: list[Node | Touch] = []
         self._reader = Unclamped()
         self._loops: list[tuple[SSAValue, float, bool]] = []
@@ -115,7 +118,9 @@ class _Counter:
 
     def _access(self, access: Access, op: Operation, counts: _Counts) -> None:
         indices = [self._reader.read(index) for index in access.indices]
-        if access.space is Space.REGISTER and buffer_bytes(access.type) <= REGISTER_BYTES:
+        if access.mask is not None:
+            counts.masked += masked_accesses(access.elements, access.stride)
+        if self._is_register(access):
             if access.is_store and _accumulates(access, op):
                 counts.chain = max(counts.chain, 1 / self._invariance(indices))
             return
@@ -135,6 +140,10 @@ class _Counter:
         width = size * access.elements if access.stride == 1 else size
         self._children[-1].append(Touch(access.buffer, width, own, digits_of(address, self._steps)))
 
+    def _is_register(self, access: Access) -> bool:
+        small = access.space is Space.REGISTER and buffer_bytes(access.type) <= REGISTER_BYTES
+        return small and access.buffer not in self._in_memory
+
     def _invariance(self, indices: Sequence[Expr]) -> float:
         """What hoisting leaves of an access: it is out of the innermost unrolled loops along which it does not move."""
         times = 1.0
@@ -144,6 +153,12 @@ class _Counter:
             if not any(depends_on(index, variable) for index in indices):
                 times /= trips
         return times
+
+
+def _masked_buffers(kernel: FuncOp) -> set[SSAValue]:
+    """The local buffers that masks access a part of: they are not kept in registers."""
+    found = (access for op in kernel.walk() for access in accesses(op))
+    return {each.buffer for each in found if each.mask is not None and each.space is Space.REGISTER}
 
 
 def _accumulates(access: Access, op: Operation) -> bool:

@@ -29,15 +29,15 @@ def cpu_terms(work: Work, target: Target) -> dict[str, float]:
     """What the predicted time is made of, in seconds.
 
     A body takes as long as its slowest resource, whose term it is part of: two arithmetic and two load ports, one store
-    port, and the latency of dependent additions. Cache misses are added to this, since prefetching hides them only in
-    part.
+    port, and the latency of dependent additions. Masks take arithmetic ports. Cache misses are added to this, since
+    prefetching hides them only in part.
     """
     cycle = 4 * target.lanes / target.peak_f32
     rounds = ceil(work.blocks / min(target.cores, work.blocks))
     resources = ("arithmetic", "loads and stores", "stores", "sums in sequence", "at least a cycle")
     terms: dict[str, float] = dict.fromkeys(resources, 0.0)
     for b in work.bodies:
-        cycles = (b.arithmetic / 2, (b.loads + b.stores) / 2, b.stores, b.chain * _LATENCY, 1.0)
+        cycles = (b.operations / 2, (b.loads + b.stores) / 2, b.stores, b.chain * _LATENCY, 1.0)
         slowest, most = max(zip(resources, cycles, strict=True), key=lambda pair: pair[1])
         terms[slowest] += rounds * b.executions * most * cycle
     terms["blocks"] = rounds * _BLOCK_CYCLES * cycle

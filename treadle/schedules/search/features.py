@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import ceil, log2
 
 from treadle.schedules.search.analytic import cpu_seconds
-from treadle.schedules.search.work import Body, Work
+from treadle.schedules.search.work import MASK_OPERATIONS, Body, Work
 from treadle.target import KIB, Target
 
 _L1_BYTES = 32 * KIB
@@ -16,7 +16,7 @@ _LATENCY = 4.0
 
 
 def features(work: Work, target: Target) -> list[float]:
-    """40 numbers for every kernel.
+    """41 numbers for every kernel.
 
     They do not depend on the unit of time: the model learns by what factor the analytic one errs, from kernels of all
     groups together.
@@ -33,12 +33,13 @@ def features(work: Work, target: Target) -> list[float]:
 
 
 def _limits(bodies: Sequence[Body], cycles: float) -> list[float]:
-    """How long each resource is busy, as parts of the time: arithmetic, loads and stores, latency."""
+    """How long each resource is busy, as parts of the time: arithmetic, loads and stores, latency, masks."""
     return [
         sum(b.executions * b.arithmetic for b in bodies) / 2 / cycles,
         sum(b.executions * (b.loads + b.stores) for b in bodies) / 2 / cycles,
         sum(b.executions * b.stores for b in bodies) / cycles,
         sum(b.executions * b.chain for b in bodies) * _LATENCY / cycles,
+        sum(b.executions * b.masked for b in bodies) * MASK_OPERATIONS / 2 / cycles,
     ]
 
 
@@ -71,7 +72,7 @@ def _traffic(work: Work, target: Target, cycles: float) -> list[float]:
 
 def _cycles(b: Body) -> float:
     """As the analytic model counts them."""
-    return b.executions * max(b.arithmetic / 2, (b.loads + b.stores) / 2, b.stores, b.chain * _LATENCY, 1.0)
+    return b.executions * max(b.operations / 2, (b.loads + b.stores) / 2, b.stores, b.chain * _LATENCY, 1.0)
 
 
 def _log(value: float) -> float:

@@ -48,7 +48,7 @@ class Code:
     """Straight code: operations, and loads and stores of memory.
 
     vector: a loop of one iteration a lane where the code is of vectors; sums: the accumulators that it adds to, if
-    these are in registers
+    these are in registers; masked: the loads and stores that masks of lanes guard
     """
 
     arithmetic: float = 0.0
@@ -56,6 +56,7 @@ class Code:
     stores: Sequence[Access] = ()
     vector: Loop | None = None
     sums: Access | None = None
+    masked: Sequence[Access] = ()
 
 
 Inside: TypeAlias = Loop | Branch | Code
@@ -106,6 +107,10 @@ class TensorAccess(Access):
     def along(self, axis: Axis) -> Digits:
         """Of an axis."""
         return self.cost.along(self.touched, axis)
+
+    def is_moved(self, axis: Axis) -> bool:
+        """Whether an axis moves the place."""
+        return any(step for _, step in self.along(axis))
 
     def moved(self, loop: Loop) -> list[tuple[float, int]]:
         return moved(self.digits(loop), loop.stride, loop.trips)

@@ -45,7 +45,8 @@ class _Writer:
 
     def __init__(self, nest: Nest, cost: GroupCost, target: Target, version: int = 0):
         self._nest, self._cost, self._target, self._version = nest, cost, target, version
-        self._staged = staged_reads(nest, cost, target, version)
+        self._past = past_ends(nest, version) if cost.term is not None else past_ends(nest, 1)
+        self._staged = staged_reads(nest, cost, target, version, self._past)
         self._last_loop = max(nest.numbers("loop"), default=len(nest.levels))
         self._result = TensorAccess(cost.result, cost, nest)
         self._reads = [TensorAccess(each, cost, nest) for each in cost.element.reads]
@@ -62,7 +63,11 @@ class _Writer:
             steps["level", n] = elements * size
             elements *= nest.levels[n].trips
         is_reduced, registers = self._cost.term is not None, self._target.vector_registers * self._target.lanes
-        self._is_spilled = is_reduced and elements * size > REGISTER_BYTES
+        level = nest.levels[-1]
+        self._is_partial = level.vector and level.trips > 1 and level.trips % self._target.lanes > 0
+        # Of an array that masks access a part of, compilers keep nothing in registers.
+        in_memory = elements * size > REGISTER_BYTES or (self._is_partial and len(nest.levels) - 1 in nest.tile)
+        self._is_spilled = is_reduced and in_memory
         self._is_indexed = is_reduced and elements <= registers
         return BufferAccess(("sums", self._version), size, steps)
 
@@ -73,7 +78,9 @@ class _Writer:
         written = [*self._reads, self._result]
         if cost.term is None:
             vector = self._vector(outer, written)
-            code = Code(cost.element.arithmetic, self._reads, [self._result], vector)
+            code = Code(
+                cost.element.arithmetic, self._reads, [self._result], vector, masked=self._masked_written(vector)
+            )
             return nested(self._levels(outer, [*self._terms, *written], vector), [code])
         loops = self._levels(outer, [*self._terms, *written], None)
         return [*self._filled(len(nest.blocks)), *nested(loops, self._versions())]
@@ -94,13 +101,15 @@ class _Writer:
     def _reset(self) -> list[Inside]:
         tile = self._nest.tile
         vector = self._vector(tile, [])
-        code = Code(stores=[self._sums] if self._is_spilled else [], vector=vector)
+        sums = [self._sums] if self._is_spilled else []
+        code = Code(stores=sums, vector=vector, masked=self._masked(sums, vector))
         return nested(self._levels(tile, [], vector, unrolled=True), [code])
 
     def _store(self, written: Sequence[TensorAccess]) -> list[Inside]:
         tile, sums = self._nest.tile, [self._sums] if self._is_spilled else []
         vector = self._vector(tile, written)
-        code = Code(self._cost.element.arithmetic, [*sums, *self._reads], [self._result], vector)
+        masked = [*self._masked(sums, vector), *self._masked_written(vector)]
+        code = Code(self._cost.element.arithmetic, [*sums, *self._reads], [self._result], vector, masked=masked)
         return nested(self._levels(tile, written, vector, unrolled=True), [code])
 
     def _fold(self) -> list[Inside]:
@@ -126,7 +135,28 @@ class _Writer:
         held: list[Access] = [each.held for each in self._staged.values() if each.is_in_memory]
         own = None if self._is_spilled else self._sums
         loads = [*self._terms, *held, *sums]
-        return Code(cost.term.arithmetic - staged + cost.fold + selects, loads, sums, vector, own)
+        masked = [*self._masked([*held, *sums, *sums], vector), *self._masked_terms(vector)]
+        return Code(cost.term.arithmetic - staged + cost.fold + selects, loads, sums, vector, own, masked)
+
+    def _masked(self, accesses: Sequence[Access], vector: Loop | None) -> list[Access]:
+        """Those that lanes move, where the last level has no whole vectors."""
+        if not self._is_partial or vector is None:
+            return []
+        return [each for each in accesses if any(step for _, step in each.moved(vector))]
+
+    def _masked_terms(self, vector: Loop | None) -> list[Access]:
+        """Reads of terms that are masked: along vectors that end beyond an axis, or where a predicate guards them."""
+        ends = [axis for axis in self._past if self._nest.masks(axis)]
+        return [
+            each
+            for each in self._terms
+            if each.touched.guards or each in self._masked([each], vector) or any(map(each.is_moved, ends))
+        ]
+
+    def _masked_written(self, vector: Loop | None) -> list[Access]:
+        """What is masked where results are written: all of it where a position may lie beyond an end."""
+        accesses = [*self._reads, self._result]
+        return [*accesses] if self._past else self._masked(accesses, vector)
 
     def _filled(self, place: int) -> list[Inside]:
         """The copies to stages at a place."""
@@ -186,6 +216,13 @@ class _Writer:
         step = moved(digits, level.stride, lanes)
         is_moved = bool(step and step[0][1])
         return tensor.touched.is_f32 if is_moved else tensor is not self._result
+
+
+def past_ends(nest: Nest, version: int) -> list[Axis]:
+    """The axes beyond whose ends a version of the tile may reach: the first one lies inside of those that only some
+    tiles overhang."""
+    within = () if version else [each.axis for each in whole_along(nest)]
+    return [axis for axis in nest.axes if nest.overhangs(axis) and axis not in within]
 
 
 def is_masked(nest: Nest, staged: Container[int], without: Mapping[Axis, int] | None = None) -> bool:

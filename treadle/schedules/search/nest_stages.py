@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import gcd, prod
 
 from treadle.errors import TreadleError
 from treadle.index.expr import const
 from treadle.index.linear import alignment
 from treadle.schedules.digits import Digits
-from treadle.schedules.nest.nest import Nest, Stage
+from treadle.schedules.nest.nest import Axis, Nest, Stage
 from treadle.schedules.search.group_cost import GroupCost
 from treadle.schedules.search.nest_accesses import (
     BufferAccess,
@@ -31,7 +32,7 @@ class StagedRead:
     place: as the stage's; held: what reads it where the levels stand; is_in_memory: too large for registers
     """
 
-    def __init__(self, nest: Nest, stage: Stage, cost: GroupCost, target: Target, version: int):
+    def __init__(self, nest: Nest, stage: Stage, cost: GroupCost, target: Target, version: int, past: Sequence[Axis]):
         read = nest.workload.reads[stage.read]
         if cost.term is None or not read.is_term or stage.memory != "register" or stage.read not in cost.operands:
             accepted = "stages in registers, of reads inside of a reduction"
@@ -39,7 +40,6 @@ class StagedRead:
         self.place, self.operand = stage.place, cost.operands[stage.read]
         self._nest, self._stage, self._cost, self._target, self._read = nest, stage, cost, target, read
         self._layout = layout = nest.layout(stage)
-        self.is_in_memory = layout.elements * read.bytes > REGISTER_BYTES
         self._is_indexed = layout.elements <= target.vector_registers * target.lanes
         shape = layout.shape
         self._rows = [prod(shape[n + 1 :]) * read.bytes for n in range(len(shape))]
@@ -48,6 +48,22 @@ class StagedRead:
         rows = dict(zip(layout.order, self._rows[len(apart) :], strict=True))
         steps = {n: sum(step * rows[dim] for dim, step in enumerate(box.place_steps(n))) for n in box.steps}
         found: dict[Key, int] = {("level", n): abs(apart.get(n, step)) for n, step in steps.items()}
+        box_keys: list[tuple[Key, int, int]] = [
+            (("level", n), trips, nest.levels[n].stride) for n, trips in box.apart.items()
+        ]
+        self._keys = [*box_keys, *((("place", dim), box.extents[dim], box.scale[dim]) for dim in layout.order)]
+        self._loads = [
+            TensorAccess(touched, cost, nest, filled)
+            for touched, filled in zip(self.operand.step.reads, self.operand.filled, strict=True)
+        ]
+        ends = [axis for axis in past if axis.dimensions & read.dims]
+        self._is_padded = bool(ends) or any(touched.guards for touched in self.operand.step.reads)
+        level, last = nest.levels[-1], len(nest.levels) - 1
+        is_part = last in box.steps and level.vector and level.trips > 1 and level.trips % target.lanes > 0
+        # Of an array that masks access a part of, compilers keep nothing in registers.
+        self._is_partial = self._fills_vectors() and self._keys[-1][1] % target.lanes > 0
+        is_masked = self._is_partial or (is_part and self.allows_lanes(last))
+        self.is_in_memory = layout.elements * read.bytes > REGISTER_BYTES or is_masked
         self.held = BufferAccess(("stage", stage.read, version), read.bytes, found)
 
     def is_indexed_by(self, number: int) -> bool:
@@ -64,28 +80,27 @@ class StagedRead:
 
     def filling(self) -> list[Inside]:
         """The loops that fill the stage."""
-        operand, box, layout = self.operand, self._layout.box, self._layout
-        loads = [
-            TensorAccess(touched, self._cost, self._nest, filled)
-            for touched, filled in zip(operand.step.reads, operand.filled, strict=True)
-        ]
-        keys: list[tuple[Key, int, int]] = [
-            (("level", n), trips, self._nest.levels[n].stride) for n, trips in box.apart.items()
-        ]
-        keys += [(("place", dim), box.extents[dim], box.scale[dim]) for dim in layout.order]
+        operand, keys, loads = self.operand, self._keys, self._loads
         rows = {key: row for (key, _, _), row in zip(keys, self._rows, strict=True)}
         store = BufferAccess(self.held.buffer, self._read.bytes, rows)
         *outer, (key, trips, stride) = [each for each in keys if each[1] > 1] or [keys[-1]]
         loops = [loop for each in outer for loop in pieces(*each, _digits(loads, each[0]))]
         vector, lanes = None, self._target.lanes
-        if key == keys[-1][0] and trips > 1 and self._is_vector(loads, key[1], trips, stride):
+        if key == keys[-1][0] and self._fills_vectors():
             vector = Loop(key, lanes, stride)
             trips, stride = -(-trips // lanes), stride * lanes
         loops.append(Loop(key, trips, stride, 1 if vector is None else lanes))
-        code = Code(operand.step.arithmetic, loads, [store] if self.is_in_memory else [], vector)
+        stores = [store] if self.is_in_memory else []
+        masked = [*(loads if self._is_padded or self._is_partial else []), *(stores if self._is_partial else [])]
+        code = Code(operand.step.arithmetic, loads, stores, vector, masked=masked)
         for loop in loops:
             loop.indexes = self._is_indexed
         return nested([loop for loop in loops if loop.trips > 1], [code])
+
+    def _fills_vectors(self) -> bool:
+        """Whether the stage is filled by vectors."""
+        (_, dim), trips, stride = self._keys[-1]
+        return trips > 1 and self._is_vector(self._loads, dim, trips, stride)
 
     def _is_vector(self, loads: list[TensorAccess], dim: int, trips: int, stride: int) -> bool:
         """Whether all accesses along the stage's last dimension are vectors, strided, or the same for all lanes."""
@@ -125,12 +140,19 @@ def _digits(loads: list[TensorAccess], key: Key) -> list[Digits]:
     return [load.digits(probe) for load in loads]
 
 
-def staged_reads(nest: Nest, cost: GroupCost, target: Target, version: int) -> dict[int, StagedRead]:
+def staged_reads(
+    nest: Nest, cost: GroupCost, target: Target, version: int, past: Sequence[Axis]
+) -> dict[int, StagedRead]:
     """The reads that go through stages, by their numbers; each version of the tile has stages of its own but for those
-    that blocks fill. TreadleError for stages that only a kernel tells of."""
-    outer = len(nest.blocks)
+    that blocks fill. TreadleError for stages that only a kernel tells of.
+
+    past: the axes beyond whose ends this version of the tile may reach
+    """
+    outer, all_ends = len(nest.blocks), [axis for axis in nest.axes if nest.overhangs(axis)]
     return {
-        stage.read: StagedRead(nest, stage, cost, target, 0 if stage.place == outer else version)
+        stage.read: StagedRead(nest, stage, cost, target, 0, all_ends)
+        if stage.place == outer
+        else StagedRead(nest, stage, cost, target, version, past)
         for stage in nest.stages
     }
 

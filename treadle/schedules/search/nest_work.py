@@ -13,7 +13,7 @@ from treadle.schedules.search.cache_traffic import Node, Touch, reuse_of
 from treadle.schedules.search.group_cost import GroupCost
 from treadle.schedules.search.nest_accesses import BLOCK, Access, Branch, Code, Inside, Loop
 from treadle.schedules.search.nest_loops import loops_of
-from treadle.schedules.search.work import Body, Work, strided_loads
+from treadle.schedules.search.work import Body, Work, masked_accesses, strided_loads
 from treadle.target import Target
 
 
@@ -44,6 +44,7 @@ class _Counts:
     loads: float = 0.0
     stores: float = 0.0
     chain: float = 0.0
+    masked: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ class _Counter:
         counts.arithmetic += inner.arithmetic * branch.part
         counts.loads += inner.loads * branch.part
         counts.stores += inner.stores * branch.part
+        counts.masked += inner.masked * branch.part
         counts.chain = max(counts.chain, inner.chain)
         return Node(branch, 1.0, nodes, weight=branch.part)
 
@@ -110,6 +112,10 @@ def _code(code: Code, loops: Sequence[Loop], unrolled: Sequence[Loop], counts: _
         elements, touch = _touch(access, code, loops)
         counts.stores += elements * _times(access, unrolled)
         touches.append(touch)
+    for access in code.masked if code.vector is not None else ():
+        elements, touch = _touch(access, code, loops)
+        stride = touch.own[0][1] / access.bytes if touch.own else 1.0
+        counts.masked += masked_accesses(elements, stride) * prod(loop.trips for loop in unrolled)
     sums = code.sums
     if sums is not None:
         alone = prod(loop.trips for loop in unrolled if not sums.depends(loop))

@@ -8,6 +8,16 @@ REGISTER_BYTES = 2048
 """Bytes of all vector registers with AVX-512: smaller local buffers are assumed to be in registers."""
 
 
+MASK_OPERATIONS = 4.0
+"""Operations on vectors that a masked access takes besides itself: two ends are broadcast and compared. GCC 12 writes
+nine instructions for one, half of which need the ports of arithmetic on vectors."""
+
+
+def masked_accesses(lanes: float, stride: float) -> float:
+    """Accesses through masks that one of `lanes` elements takes: one, or one for each lane as in `strided_loads`."""
+    return 1.0 if abs(stride) <= 2 else lanes
+
+
 def strided_loads(lanes: float, stride: float) -> float:
     """Loads of a vector of elements that are `stride` elements apart, at least two, on a CPU: two vectors and a shuffle
     for every second element, as `treadle.h` has it, else one for each lane."""
@@ -23,6 +33,7 @@ class Body:
         such as exp counts as the number of operations that take its time
     loads, stores: of memory; registers are not accessed
     chain: length of the longest sequence of dependent additions that is carried to the next execution
+    masked: how many of the loads and stores are of the lanes of a mask, which compilers hoist out of no loop
     """
 
     executions: float
@@ -30,6 +41,12 @@ class Body:
     loads: float = 0.0
     stores: float = 0.0
     chain: float = 0.0
+    masked: float = 0.0
+
+    @property
+    def operations(self) -> float:
+        """Operations on vectors, those of masks included."""
+        return self.arithmetic + MASK_OPERATIONS * self.masked
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
 """A kernel's work as a record's field, from which a cost model learns without lowering the kernel again.
 
-{"blocks": 24, "threads": 1, "share": 12, "bodies": [[768, 32, 6, 0, 1], ...], "reuse": [[0, 98304], ...]}
+{"blocks": 24, "threads": 1, "share": 12, "bodies": [[768, 32, 6, 0, 1, 0], ...], "reuse": [[0, 98304], ...]}
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import astuple
+from dataclasses import astuple, fields
 from typing import Any
 
 from treadle.schedules.search.work import Body, Reuse, Work
@@ -27,7 +27,10 @@ def work_record(work: Work) -> dict[str, Any]:
 
 
 def work_of_record(found: Mapping[str, Any]) -> Work:
-    """What was recorded; ValueError, KeyError or TypeError for anything else."""
+    """What was recorded; ValueError, KeyError or TypeError for anything else, also for what was recorded before as much
+    was counted as today."""
+    if any(len(body) != len(fields(Body)) for body in found["bodies"]):
+        raise ValueError("a body has another number of counts")
     bodies = tuple(Body(*map(float, body)) for body in found["bodies"])
     reuse = tuple(Reuse(*map(float, step)) for step in found["reuse"])
     if not reuse:
