@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from itertools import islice, product
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from treadle.dialects.loop import FuncOp, Space, swizzle_of
 from treadle.index.atom import Var
 from treadle.index.reader import IndexReader
@@ -21,8 +23,9 @@ from treadle.passes.loop.accesses import SECTOR_BYTES, WARP, Access, accesses, n
 
 BANKS = 32
 BANK_BYTES = 4
-Address: TypeAlias = Callable[[Mapping[Any, int]], int]
-"""A byte's address, for values of the thread, the block and the loops' variables."""
+Address: TypeAlias = Callable[[Mapping[Any, Any]], Any]
+"""A byte's address, for values of the thread, the block and the loops' variables: of all threads at once, given an
+array of theirs."""
 _MOST_SAMPLES = 32
 """How many combinations of block and loop variables, at the ends of their ranges, an access is evaluated for."""
 
@@ -76,8 +79,8 @@ def _cost(access: Access, kernel: FuncOp, reader: IndexReader) -> MemoryTransact
         return None
     swizzle, strides = swizzle_of(access.type), access.strides
 
-    def address(at: Mapping[Any, int]) -> int:
-        position = [index.evaluate(at) for index in indices]
+    def address(at: Mapping[Any, Any]) -> Any:
+        position: list[Any] = [index.evaluate(at) for index in indices]
         if swizzle is not None:
             position[-1] = swizzle.column(position[-2], position[-1])
         return size * sum(index * stride for index, stride in zip(position, strides, strict=True))
@@ -94,16 +97,15 @@ def _cost(access: Access, kernel: FuncOp, reader: IndexReader) -> MemoryTransact
     return worst
 
 
-def _warps(
-    address: Callable[[Mapping[Any, int]], int], variables: Sequence[Var], kernel: FuncOp
-) -> Iterator[list[int]]:
+def _warps(address: Address, variables: Sequence[Var], kernel: FuncOp) -> Iterator[list[int]]:
     """The addresses of a warp's lanes, for each warp and the ends of the ranges of the other variables."""
     others: dict[Any, tuple[Any, Any]] = {v.key: v.range for v in variables if v.key is not kernel.thread_id}
+    threads = np.arange(kernel.threads.value.data)
     for values in islice(product(*others.values()), _MOST_SAMPLES):
-        at: dict[Any, int] = dict(zip(others, values, strict=True))
-        for first in range(0, kernel.threads.value.data, WARP):
-            last = min(first + WARP, kernel.threads.value.data)
-            yield [address({**at, kernel.thread_id: t}) for t in range(first, last)]
+        at: dict[Any, Any] = dict(zip(others, values, strict=True))
+        addresses = np.broadcast_to(address({**at, kernel.thread_id: threads}), threads.shape).tolist()
+        for first in range(0, len(addresses), WARP):
+            yield addresses[first : first + WARP]
 
 
 def sectors(addresses: Sequence[int], width: int) -> tuple[int, int]:
