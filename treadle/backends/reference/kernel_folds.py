@@ -21,11 +21,11 @@ def folder(op: loop.WarpReduceOp) -> WarpFunction:
     combine, lanes = _COMBINE[op.kind.data], op.lanes
 
     def fold(brought: Sequence[Any]) -> Sequence[Any]:
-        values, distance = [value for (value,) in brought], lanes // 2
+        values, distance = np.array([value for (value,) in brought]), lanes // 2
         while distance:
-            values = [combine(value, values[lane ^ distance]) for lane, value in enumerate(values)]
+            values = combine(values, values[np.arange(len(values)) ^ distance])
             distance //= 2
-        return values
+        return list(values)
 
     return fold
 
