@@ -10,6 +10,9 @@ PACKAGES := $(VENV)/.stamp-packages
 MODELS := $(VENV)/.stamp-models
 GPU := $(VENV)/.stamp-gpu
 
+# Processes of one run compile the same modules and tests: the first keeps their bytecode for the others, ignored by git.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Arguments for one run, for example: make pytest ARGS="-k fuse -x"
 ARGS ?=
 # What `make quick` runs.
