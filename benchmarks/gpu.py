@@ -25,10 +25,10 @@ from rich.table import Table
 from benchmarks.arguments import positive
 from benchmarks.gpu_peers import MAKERS, TREADLE, Maker, Peer, PeerMissing, difference
 from benchmarks.gpu_workloads import WORKLOADS, Workload
-from benchmarks.interleave import Times, interleave
 from benchmarks.machine import describe_gpu, describe_run
 from benchmarks.result_files import RESULTS, write_results
 from treadle.backends.cuda.gpu_probe import why_no_gpu
+from treadle.bench.interleave import Times, interleave
 from treadle.compile_options import PRECISIONS
 from treadle.errors import TreadleError
 

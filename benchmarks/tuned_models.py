@@ -30,11 +30,11 @@ from rich.table import Table
 
 import treadle
 from benchmarks.arguments import positive
-from benchmarks.interleave import Run, Times, interleave
 from benchmarks.machine import describe_run
 from benchmarks.measure import relative_error
 from benchmarks.paper_models import PAPER_MODELS
 from benchmarks.result_files import RESULTS, write_results
+from treadle.bench.interleave import Run, Times, interleave
 from treadle.host import hardware_of, host_target
 from treadle.model import CompiledModel
 from treadle.schedules.search.database_files import slug

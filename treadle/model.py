@@ -163,19 +163,22 @@ class CompiledModel:
 
     def _ordered(self, arrays: tuple[ArrayLike, ...], named: Mapping[str, ArrayLike]) -> list[Array]:
         """One checked array for each input, in order."""
-        wanted = "; ".join(map(str, self.inputs)) or "no inputs"
         if len(arrays) > len(self.inputs):
-            raise TreadleError(f"{len(arrays)} inputs given, {len(self.inputs)} needed", "call", wanted)
+            raise self._misfit(f"{len(arrays)} inputs given, {len(self.inputs)} needed")
         given = dict(zip((tensor.name for tensor in self.inputs), arrays, strict=False))
         for name, array in named.items():
             if name in given:
-                raise TreadleError(f"input '{name}' is given by position and by name", "call", wanted)
+                raise self._misfit(f"input '{name}' is given by position and by name")
             given[name] = array
         known = {tensor.name for tensor in self.inputs}
         for name in given:
             if name not in known:
-                raise TreadleError(f"there is no input '{name}'", "call", wanted)
+                raise self._misfit(f"there is no input '{name}'")
         return [_checked(tensor, given) for tensor in self.inputs]
+
+    def _misfit(self, message: str) -> TreadleError:
+        """What a call with other inputs raises."""
+        return TreadleError(message, "call", "; ".join(map(str, self.inputs)) or "no inputs")
 
 
 def load(

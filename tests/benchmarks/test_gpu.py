@@ -26,11 +26,11 @@ from benchmarks import gpu, gpu_peers
 from benchmarks.gpu import Measured, main, measure, notices, row, slug, table
 from benchmarks.gpu_peers import CUDA_PROVIDER, MAKERS, TREADLE, OnnxRuntimePeer, PeerMissing, TorchPeer, TritonPeer
 from benchmarks.gpu_workloads import WORKLOADS, Workload
-from benchmarks.interleave import Times, interleave
 from benchmarks.machine import describe_run, installed, nvidia_driver
 from benchmarks.measure import onnx_runtime_session, relative_error
 from benchmarks.paper_models import PAPER_MODELS
 from benchmarks.result_files import write_results
+from treadle.bench.interleave import Times, interleave
 from treadle.errors import TreadleError
 
 Array = NDArray[Any]

@@ -12,10 +12,10 @@ import pytest
 from rich.console import Console
 
 from benchmarks import tuned_models
-from benchmarks.interleave import Times
 from benchmarks.paper_models import PaperModel
 from benchmarks.tuned_models import Gain, exported, gain_row, gain_table, main
 from tests.tuning.small_model import write_model
+from treadle.bench.interleave import Times
 from treadle.schedules.search.evolution import Evolution, Settings
 from treadle.schedules.search.strategies import STRATEGIES
 from treadle.tuning import predictions, tuner

@@ -15,9 +15,9 @@ from treadle.errors import TreadleError
 from treadle.manifest import Tensor
 from treadle.tools import progress_bar as progress_module
 from treadle.tools.arguments import parse_shapes
+from treadle.tools.model_inputs import sample
 from treadle.tools.oracle import Comparison, compare
 from treadle.tools.progress_bar import progress_bar
-from treadle.tools.run_command import sample
 
 VALUES = np.array([1.0, -4.0, 0.5])
 EXPECTED = Bounded(VALUES, np.array([1e-6, 1e-6, 1e-9]))

@@ -17,10 +17,10 @@ from treadle.backends.file_names import file_names
 from treadle.compile_options import DEVICES, parse_precision
 from treadle.errors import TreadleError
 from treadle.lazy import lazy_module
-from treadle.manifest import Tensor
 from treadle.model import CompiledModel, load
 from treadle.progress import Progress
 from treadle.tools.arguments import parse_shapes
+from treadle.tools.model_inputs import complete, read_inputs
 from treadle.tools.profile_table import print_profile
 from treadle.tools.progress_bar import progress_bar
 
@@ -52,7 +52,7 @@ def run_command(args: argparse.Namespace) -> int:
         check_limit(args.limit, "--limit")
     with progress_bar() as progress:
         model = _packaged(path, args) if path.is_dir() else _compiled(shapes, args, progress)
-        inputs = _complete(model, given, args.seed)
+        inputs = complete(model.inputs, given, args.seed)
         if model.device == "emulator":
             progress("compiling for the emulator", 1.0)
             model.open()
@@ -72,33 +72,6 @@ def run_command(args: argparse.Namespace) -> int:
         print_profile(model.reports)
     statuses = [_sanitize(model) if args.sanitize else 0, _check(path, model, inputs, outputs) if args.check else 0]
     return max(statuses)
-
-
-def read_inputs(arguments: Sequence[str]) -> dict[str, Array]:
-    """`["x=f.npy"]` as arrays by name; a name may contain `=`. TreadleError for a file that is no .npy array."""
-    inputs: dict[str, Array] = {}
-    for argument in arguments:
-        name, sign, file = argument.rpartition("=")
-        if not sign or not name or not file:
-            raise TreadleError(f"cannot read {argument!r}", "--input", "NAME=FILE.npy")
-        try:
-            array: object = np.load(file, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise TreadleError(f"cannot read the array: {error}", file, "a .npy file without objects") from error
-        if not isinstance(array, np.ndarray):
-            raise TreadleError("several arrays in one file", file, "a .npy file with one array")
-        if name in inputs:
-            raise TreadleError(f"two arrays for input '{name}'", "--input", "one array an input")
-        inputs[name] = array
-    return inputs
-
-
-def sample(tensor: Tensor, generator: np.random.Generator) -> Array:
-    """Values for an input: floats in [-1, 1); integers 0 and 1, which are valid ids and masks nearly everywhere."""
-    dtype = np.dtype(tensor.dtype)
-    if dtype.kind == "f":
-        return generator.uniform(-1.0, 1.0, tensor.shape).astype(dtype)
-    return generator.integers(0, 2, tensor.shape).astype(dtype)
 
 
 def _packaged(path: Path, args: argparse.Namespace) -> CompiledModel:
@@ -139,13 +112,6 @@ def _compiled(shapes: Mapping[str, Sequence[int]], args: argparse.Namespace, pro
 
 def _checks(args: argparse.Namespace) -> tuple[str, ...]:
     return tuple(CHECKS) if args.sanitize else ()
-
-
-def _complete(model: CompiledModel, given: dict[str, Array], seed: int) -> dict[str, Array]:
-    """The given inputs; seeded random ones for the rest."""
-    generator = np.random.default_rng(seed)
-    drawn = {tensor.name: sample(tensor, generator) for tensor in model.inputs}
-    return drawn | given
 
 
 def _seconds(model: CompiledModel, inputs: dict[str, Array]) -> float:

@@ -16,6 +16,7 @@ from treadle.version import __version__
 
 if TYPE_CHECKING:
     from treadle.tools import (
+        bench_command,
         cache_command,
         check_command,
         compile_command,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         tune_command,
     )
 else:  # --help and --version wait for none of them
+    bench_command = lazy_module("treadle.tools.bench_command")
     cache_command = lazy_module("treadle.tools.cache_command")
     check_command = lazy_module("treadle.tools.check_command")
     compile_command = lazy_module("treadle.tools.compile_command")
@@ -59,6 +61,8 @@ def _run(args: argparse.Namespace) -> int:
             return compile_command.compile_command(args)
         case "run":
             return run_command.run_command(args)
+        case "bench":
+            return bench_command.bench_command(args)
         case "schedules":
             return schedules_command.schedules_command(args)
         case "tune":
@@ -74,10 +78,11 @@ def _run(args: argparse.Namespace) -> int:
 def _parser() -> Parser:
     parser = Parser(prog="treadle", description="A deep-learning compiler: ONNX models to C and CUDA C++.")
     parser.add_argument("--version", action="version", version=f"treadle {__version__}")
-    names = "compile | run | tune | schedules | check | map | cache"
+    names = "compile | run | bench | tune | schedules | check | map | cache"
     commands = parser.add_subparsers(required=True, dest="command", metavar=names)
     _add_compile(commands.add_parser("compile", help="write a model as C or CUDA text, compiled"))
     _add_run(commands.add_parser("run", help="compile a model and run it"))
+    _add_bench(commands.add_parser("bench", help="time a model, its kernels, and other runtimes beside it"))
     _add_tune(commands.add_parser("tune", help="search schedules for a model on this machine"))
     _add_schedules(commands.add_parser("schedules", help="say what may be chosen for a model's kernels"))
     _add_check(commands.add_parser("check", help="say which nodes of a model are supported"))
@@ -139,6 +144,34 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--threads", type=int, metavar="N", help="threads of the cpu target")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="for random inputs (default 0)")
+
+
+def _add_bench(parser: argparse.ArgumentParser) -> None:
+    _add_model(parser, "an .onnx file, an .mlir file, or a folder that `treadle compile` wrote")
+    _add_target(parser)
+    parser.add_argument("--precision", choices=PRECISIONS, help="of products, convolutions and attention; default f32")
+    _add_database(parser)
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=FILE.npy",
+        help="an input's values; without any, seeded random ones",
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="for random inputs (default 0)")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of a call, of the peers' too")
+    parser.add_argument(
+        "--seconds", type=float, default=10.0, metavar="N", help="of the measurement (default %(default)g)"
+    )
+    parser.add_argument(
+        "--peers",
+        nargs="+",
+        metavar="NAME",
+        help="runtimes to measure beside it: onnxruntime, openvino, or none; default: those that are installed",
+    )
+    parser.add_argument("--against", metavar="DIR", help="a folder that `treadle compile` wrote, measured beside it")
+    parser.add_argument("--kernels", type=int, default=20, metavar="N", help="the longest N kernels (default 20)")
+    parser.add_argument("--json", metavar="FILE", help="write all numbers; - prints them")
 
 
 def _add_check(parser: argparse.ArgumentParser) -> None:

@@ -86,6 +86,22 @@ def test_a_strided_input_is_copied(library: Path) -> None:
         np.testing.assert_array_equal(running.run([x])[0], x * 3)
 
 
+def test_a_contiguous_input_is_read_where_it_lies(library: Path) -> None:
+    x = np.arange(LENGTH + 1, dtype=np.float32)[1:]
+    assert x.ctypes.data % ALIGNMENT
+    with program(library, 2) as running:
+        assert running._checked([x])[0] is x
+        np.testing.assert_array_equal(running.run([x])[0], x * 2 + np.arange(LENGTH) * 2)
+
+
+def test_an_input_between_elements_is_copied(library: Path) -> None:
+    x = np.zeros(4 * LENGTH + 1, np.uint8)[1:].view(np.float32)
+    x[:] = np.arange(LENGTH)
+    with program(library, 2) as running:
+        assert running._checked([x])[0].ctypes.data % x.itemsize == 0
+        np.testing.assert_array_equal(running.run([x])[0], x * 4)
+
+
 def test_outputs_are_aligned_and_not_reused(library: Path) -> None:
     x = np.zeros(LENGTH, np.float32)
     with program(library, 1) as running:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable, Sequence
+from math import prod
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,7 +19,9 @@ from treadle.environment import load_environment
 from treadle.errors import TreadleError
 
 ALIGNMENT = 64
-"""Bytes: every buffer that a kernel sees begins at a multiple of it (a cache line, and a 512-bit vector)."""
+"""Bytes: outputs, constants and the arena begin at a multiple of it (a cache line, and a 512-bit vector), so that no
+vector of theirs lies in two lines. Kernels need the alignment of an element only, and inputs are read where they lie:
+copying MobileNet-V2's image to such an address takes 0.25 of its 6.1 ms."""
 
 ENTRY = "treadle_run"
 """The function of a library that runs its program."""
@@ -29,15 +32,18 @@ Array = npt.NDArray[Any]
 def aligned_empty(shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
     """An uninitialised C-contiguous array whose first byte lies at a multiple of ALIGNMENT."""
     element = np.dtype(dtype)
-    count = int(np.prod(shape, dtype=np.int64)) * element.itemsize
-    storage = np.empty(count + ALIGNMENT, np.uint8)
-    start = -storage.ctypes.data % ALIGNMENT
-    return storage[start : start + count].view(element).reshape(shape)
+    storage = np.empty(prod(shape) * element.itemsize + ALIGNMENT, np.uint8)
+    return np.ndarray(shape, element, storage, -address(storage) % ALIGNMENT)
+
+
+def address(array: Array) -> int:
+    """That of the first byte; `array.ctypes.data` takes several times as long."""
+    return array.__array_interface__["data"][0]
 
 
 def aligned(array: Array) -> Array:
     """`array` itself if it is C-contiguous and aligned, else a copy that is."""
-    if array.flags.c_contiguous and array.ctypes.data % ALIGNMENT == 0:
+    if array.flags.c_contiguous and address(array) % ALIGNMENT == 0:
         return array
     copy = aligned_empty(array.shape, array.dtype)
     copy[...] = array
@@ -138,7 +144,7 @@ class CpuProgram:
         return self._pool.address
 
     def _call(self, pool: int, inputs: Sequence[Array], results: Sequence[Array]) -> None:
-        arena = self._arena.ctypes.data
+        arena = address(self._arena)
         self._entry(pool, _pointers(inputs), _pointers(results), self._constant_pointers, arena)
 
     def close(self) -> None:
@@ -158,19 +164,18 @@ class CpuProgram:
         self.close()
 
     def _checked(self, inputs: Sequence[Array]) -> list[Array]:
-        wanted = "; ".join(map(str, self.inputs)) or "no inputs"
         if len(inputs) != len(self.inputs):
             message = f"{len(inputs)} inputs given, {len(self.inputs)} needed"
-            raise TreadleError(message, "CpuProgram.run", wanted)
+            raise TreadleError(message, "CpuProgram.run", "; ".join(map(str, self.inputs)) or "no inputs")
         for array, spec in zip(inputs, self.inputs, strict=True):
             if array.shape != spec.shape or array.dtype != spec.dtype:
                 given = f"{array.dtype}{list(array.shape)} given"
                 raise TreadleError(given, f"input {spec.name!r}", str(spec))
-        return [aligned(array) for array in inputs]
+        return [array if array.flags.c_contiguous and array.flags.aligned else aligned(array) for array in inputs]
 
 
 def _pointers(arrays: Sequence[Array]) -> ctypes.Array[ctypes.c_void_p]:
-    return (ctypes.c_void_p * max(len(arrays), 1))(*(array.ctypes.data for array in arrays))
+    return (ctypes.c_void_p * max(len(arrays), 1))(*map(address, arrays))
 
 
 def _load(library: Path | ctypes.CDLL, symbol: str) -> tuple[Any, Any, Any, Any]:

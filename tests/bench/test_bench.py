@@ -1,0 +1,181 @@
+"""`treadle bench`: what launches are said to do, who is measured, and what the command prints and refuses."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import treadle
+from treadle.bench.interleave import Times
+from treadle.bench.launches import Launch, launches_of
+from treadle.bench.model import OWN, Benchmark, KernelTime, bench_model
+from treadle.bench.peaks import Peaks, measure_peaks
+from treadle.bench.peers import installed_peers, peer_call
+from treadle.errors import TreadleError
+from treadle.model import CompiledModel
+from treadle.tools.bench_command import kernel_table
+from treadle.tools.treadle_cli import main
+
+X = np.linspace(-1, 1, 24 * 16, dtype=np.float32).reshape(24, 16)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """softmax(x w), of 24 x 16 by 16 x 40."""
+    w = numpy_helper.from_array(np.full((16, 40), 0.25, np.float32), "w")
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], "product"),
+        helper.make_node("Softmax", ["a"], ["y"], "norm"),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [24, 16])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [24, 40])
+    path = tmp_path_factory.mktemp("model") / "m.onnx"
+    graph = helper.make_graph(nodes, "g", [x], [y], [w])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def compiled(model: Path) -> CompiledModel:
+    return treadle.compile(model, threads=2)
+
+
+def test_launches_have_their_nodes_operations_and_bytes(compiled: CompiledModel) -> None:
+    product, norm = launches_of(compiled.artifact)
+    assert (product.nodes, norm.nodes) == ("MatMul 'product'", "Softmax 'norm'")
+    assert product.operations == 2 * 24 * 16 * 40
+    assert norm.operations == 24 * (7 * 40 + 1)  # max, sub, exp, add; 1 / sum; sub, exp, mul
+    # The weights lie in panels of some vectors, of which the last may reach beyond column 40.
+    assert product.nbytes in {4 * (24 * 16 + 16 * columns + 24 * 40) for columns in (40, 48, 64, 96)}
+    assert norm.nbytes == 4 * (24 * 40 * 2)
+
+
+def test_sides_and_kernels_are_measured(model: Path, compiled: CompiledModel) -> None:
+    called: list[int] = []
+    result = bench_model(compiled, {"x": X}, {"other": lambda: called.append(1)}, seconds=1)
+    assert list(result.times) == [OWN, "other"]
+    assert len(called) > len(result.times["other"].seconds) >= 5
+    assert sum(len(kernel.launches) for kernel in result.kernels) == 2
+    seconds = [kernel.seconds for kernel in result.kernels]
+    assert seconds == sorted(seconds, reverse=True)
+    assert math.isclose(result.kernel_seconds, math.fsum(seconds))
+    assert all(each > 0 for each in seconds)
+    assert result.threads == 2
+
+
+def test_a_peer_computes_the_same_model(model: Path, compiled: CompiledModel) -> None:
+    assert "onnxruntime" in installed_peers()
+    (theirs,) = peer_call("onnxruntime", model, {"x": X}, 2)()  # pyright: ignore[reportGeneralTypeIssues]
+    np.testing.assert_allclose(theirs, compiled(X)[0], rtol=1e-5)
+
+
+def test_a_peer_that_cannot_load_the_model_is_named(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(b"no model")
+    with pytest.raises(TreadleError, match="onnxruntime cannot run the model"):
+        peer_call("onnxruntime", tmp_path / "m.onnx", {"x": X}, 2)
+
+
+def test_the_roofline_is_the_slower_of_arithmetic_and_memory() -> None:
+    peaks = Peaks(operations=2e9, bandwidth=1e9)
+    kernel = KernelTime("k", (Launch("k", "", 4_000, 1_000), Launch("k", "", 0, 500)), 4e-6)
+    assert kernel.least_seconds(peaks) == 2e-6
+    assert KernelTime("k", (Launch("k", "", 10, 3_000),), 1.0).least_seconds(peaks) == 3e-6
+
+
+def test_the_table_has_rates_and_what_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+    kernels = (
+        KernelTime("slow", (Launch("slow", "Conv 'a'", 6_000_000, 30_000),) * 2, 300e-6),
+        KernelTime("fast", (Launch("fast", "Relu 'b'", 0, 90_000),), 100e-6),
+    )
+    times = {OWN: Times((1e-3,), 1)}
+    table = kernel_table(Benchmark(times, kernels, Peaks(80e9, 9e9), 1), 1)
+    cells = [list(column.cells) for column in table.columns]
+    assert [column[0] for column in cells] == ["slow", "2", "300.0", "75.0%", "40.0", "0.2", "50%", "Conv 'a', ..."]
+    assert [column[1] for column in cells][:4] == ["1 others", "1", "100.0", "25.0%"]
+
+
+def test_peaks_are_those_of_a_processor() -> None:
+    """A core does between a tenth and a thousand GFLOP/s, and reads 0.1 to 1000 GB/s, since about 1995."""
+    peaks = measure_peaks(1)
+    assert 1e8 < peaks.operations < 1e12
+    assert 1e8 < peaks.bandwidth < 1e12
+
+
+def bench(*arguments: str) -> int:
+    return main(["bench", *arguments, "--seconds", "1", "--threads", "2"])
+
+
+def test_the_command_measures_a_model_and_writes_all_numbers(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(str(model), "--peers", "onnxruntime", "--json", str(tmp_path / "n.json")) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^ treadle +\d+\.\d{3} ", out, re.M)
+    assert re.search(r"^ onnxruntime \d\S+ +\d+\.\d{3} .* \d+\.\d{3} +\d+\.\d{3} - \d+\.\d{3}", out, re.M)
+    numbers = json.loads((tmp_path / "n.json").read_text())
+    assert set(numbers["seconds_a_call"]) == {"treadle", "onnxruntime"}
+    assert sorted(node for kernel in numbers["kernels"] for node in kernel["nodes"]) == [
+        "MatMul 'product'",
+        "Softmax 'norm'",
+    ]
+    assert numbers["peaks"]["operations"] > 0
+
+
+def test_a_compiled_model_is_measured_against_another(
+    model: Path, compiled: CompiledModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compiled.save(tmp_path / "a")
+    assert bench(str(tmp_path / "a"), "--against", str(tmp_path / "a"), "--json", "-") == 0
+    captured = capsys.readouterr()
+    assert set(json.loads(captured.out)["seconds_a_call"]) == {"treadle", "against"}
+    assert "against" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--peers", "tvm"], "there is no peer 'tvm'"),
+        (["--target", "sm_80"], "what is compiled for sm_80 cannot be timed here"),
+        (["--threads", "0"], "0 is not a number of threads"),
+        (["--seconds", "0.5"], "at least 1"),
+        (["--against", "nowhere"], "nowhere"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(
+    model: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", str(model), "--peers", "none", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_folder_takes_neither_options_of_compilation_nor_peers(
+    compiled: CompiledModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compiled.save(tmp_path / "a")
+    assert bench(str(tmp_path / "a"), "--precision", "f16") == 2
+    assert bench(str(tmp_path / "a"), "--peers", "onnxruntime") == 2
+    err = capsys.readouterr().err
+    assert "--precision needs the model itself" in err
+    assert "onnxruntime need the model itself" in err
+
+
+def test_another_artifact_has_to_take_the_same_inputs(
+    model: Path, compiled: CompiledModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["z"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("z", TensorProto.FLOAT, [3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [3])],
+    )
+    other = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    treadle.compile(other).save(tmp_path / "other")
+    assert bench(str(model), "--peers", "none", "--against", str(tmp_path / "other")) == 2
+    assert "it takes other inputs than the model: z: float32[3]" in capsys.readouterr().err

@@ -1,0 +1,1 @@
+"""`treadle bench`: a model's latency beside its peers', and where its time goes, kernel by kernel."""

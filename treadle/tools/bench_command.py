@@ -1,0 +1,187 @@
+"""`treadle bench`: a model's latency beside its peers' and another artifact's, and the time of each kernel."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from treadle.api import compile
+from treadle.bench.model import OWN, Benchmark, KernelTime, bench_model
+from treadle.bench.peers import PEERS, installed_peers, peer_call
+from treadle.environment import load_environment
+from treadle.errors import TreadleError
+from treadle.host import hardware_of, host_target
+from treadle.model import CompiledModel, load
+from treadle.progress import Progress
+from treadle.shapes import Shapes
+from treadle.tools.arguments import parse_shapes
+from treadle.tools.model_inputs import complete, read_inputs
+from treadle.tools.output import STDOUT, output_stream
+from treadle.tools.progress_bar import progress_bar
+from treadle.version import __version__
+
+Inputs = Mapping[str, NDArray[Any]]
+
+_LEAST_SECONDS = 1.0
+_WIDTH = 118
+"""Columns where the output is no terminal."""
+_AGAINST = "against"
+
+
+def bench_command(args: argparse.Namespace) -> int:
+    """Prints the tables, and writes the numbers where `--json` says; to stdout, the tables go to stderr."""
+    if args.seconds < _LEAST_SECONDS:
+        raise TreadleError(f"{args.seconds:g} seconds", "--seconds", f"at least {_LEAST_SECONDS:g}")
+    if args.threads is not None and args.threads < 1:
+        raise TreadleError(f"{args.threads} is not a number of threads", "--threads", "1 upwards")
+    path, given = Path(args.model), read_inputs(args.input)
+    shapes = {name: array.shape for name, array in given.items()} | parse_shapes(args.shape)
+    peers = _peers(path, args)
+    with ExitStack() as stack, progress_bar() as progress:
+        model = stack.enter_context(_model(path, shapes, args, progress))
+        inputs = complete(model.inputs, given, args.seed)
+        progress("measuring", 1.0)
+        others: dict[str, Callable[[], object]] = {}
+        if args.against is not None:
+            others[_AGAINST] = _other(stack.enter_context(load(args.against, args.threads)), model, inputs)
+        threads = load_environment().num_threads if args.threads is None else args.threads
+        others |= {name: peer_call(name, path, inputs, threads) for name in peers}
+        result = bench_model(model, inputs, others, seconds=args.seconds)
+    console = Console(highlight=False, stderr=args.json == STDOUT)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_WIDTH, stderr=args.json == STDOUT)
+    console.print(latency_table(result, peers))
+    console.print(kernel_table(result, args.kernels))
+    if args.json is not None:
+        with output_stream(args.json) as stream:
+            stream.write(json.dumps(_numbers(result, path, peers), indent=1) + "\n")
+    return 0
+
+
+def _model(path: Path, shapes: Shapes, args: argparse.Namespace, progress: Progress) -> CompiledModel:
+    """The compiled model in a folder, or the model compiled; TreadleError for an option that only the latter takes."""
+    if not path.is_dir():
+        precision, target = args.precision or "f32", args.target or "cpu"
+        return compile(
+            path, target, shapes, precision=precision, database=args.database, threads=args.threads, progress=progress
+        )
+    asked = ("shape", "target", "precision", "database")
+    for option in asked:
+        if getattr(args, option):
+            raise TreadleError(f"--{option} needs the model itself, not a compiled one", path, "an .onnx file")
+    return load(path, args.threads)
+
+
+def latency_table(result: Benchmark, versions: Mapping[str, str]) -> Table:
+    """A line a side: the median and the quartiles of its calls, and how many times the model's own time it takes."""
+    threads = "1 thread" if result.threads == 1 else f"{result.threads} threads"
+    table = Table(title=f"Milliseconds a call with {threads}", box=box.SIMPLE_HEAD, show_edge=False, title_style="")
+    table.add_column("")
+    for heading in ("median", "quartiles", f"times {OWN}'s", "quartiles"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    own = result.times[OWN]
+    for name, times in result.times.items():
+        (low, middle, high), (least, ratio, most) = times.quartiles, times.ratios(own)
+        ratios = ("", "") if times is own else (f"{ratio:.3f}", f"{least:.3f} - {most:.3f}")
+        table.add_row(
+            f"{name} {versions.get(name, '')}", f"{middle * 1e3:.3f}", f"{low * 1e3:.3f} - {high * 1e3:.3f}", *ratios
+        )
+    return table
+
+
+def kernel_table(result: Benchmark, most: int) -> Table:
+    """A line a kernel: its launches, time and share, its rates, and the roofline's bound as a share of its time."""
+    peaks = result.peaks
+    title = (
+        f"{len(result.kernels)} kernels, {result.kernel_seconds * 1e3:.3f} ms; this machine's peaks: "
+        f"{peaks.operations / 1e9:.0f} GFLOP/s of float32, {peaks.bandwidth / 1e9:.1f} GB/s from memory"
+    )
+    table = Table(title=title, box=box.SIMPLE_HEAD, show_edge=False, title_style="")
+    table.add_column("kernel", no_wrap=True, overflow="ellipsis", max_width=28)
+    for heading in ("launches", "us", "share", "GFLOP/s", " GB/s", "of the\nroofline"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("nodes of the model", no_wrap=True, overflow="ellipsis", max_width=28)
+    for kernel in result.kernels[:most]:
+        table.add_row(*_cells(kernel, result))
+    rest = result.kernels[most:]
+    if rest:
+        seconds = sum(kernel.seconds for kernel in rest)
+        launches = sum(len(kernel.launches) for kernel in rest)
+        share = seconds / result.kernel_seconds
+        table.add_row(f"{len(rest)} others", str(launches), f"{seconds * 1e6:.1f}", f"{share:.1%}")
+    return table
+
+
+def _cells(kernel: KernelTime, result: Benchmark) -> list[str]:
+    seconds = kernel.seconds or float("nan")
+    nodes = kernel.nodes[0]
+    return [
+        kernel.name,
+        str(len(kernel.launches)),
+        f"{kernel.seconds * 1e6:.1f}",
+        f"{kernel.seconds / (result.kernel_seconds or float('nan')):.1%}",
+        f"{kernel.operations / seconds / 1e9:.1f}",
+        f"{kernel.nbytes / seconds / 1e9:.1f}",
+        f"{kernel.least_seconds(result.peaks) / seconds:.0%}",
+        nodes if len(kernel.launches) == 1 else f"{nodes}, ...",
+    ]
+
+
+def _peers(path: Path, args: argparse.Namespace) -> dict[str, str]:
+    """Names and versions of the peers to measure: those asked for, else all that are installed; of an .onnx file."""
+    asked = args.peers
+    if asked == ["none"]:
+        return {}
+    installed = installed_peers()
+    for name in asked or ():
+        if name not in installed:
+            known = f"{name} is not installed" if name in PEERS else f"there is no peer {name!r}"
+            raise TreadleError(known, "--peers", ["none", *installed] if name not in PEERS else f"pip install {name}")
+    if path.suffix != ".onnx" or path.is_dir():
+        if asked:
+            raise TreadleError(f"{' and '.join(asked)} need the model itself", path, "an .onnx file")
+        return {}
+    return {name: installed[name] for name in asked or installed}
+
+
+def _other(other: CompiledModel, model: CompiledModel, inputs: Inputs) -> Callable[[], object]:
+    """A call of another artifact with the same inputs; TreadleError if it takes others."""
+    wanted = {tensor.name: (tensor.shape, tensor.dtype) for tensor in model.inputs}
+    if {tensor.name: (tensor.shape, tensor.dtype) for tensor in other.inputs} != wanted:
+        theirs = "; ".join(map(str, other.inputs))
+        accepted = "; ".join(map(str, model.inputs))
+        raise TreadleError(f"it takes other inputs than the model: {theirs}", other.folder, accepted)
+    ordered = [inputs[tensor.name] for tensor in other.inputs]
+    other.open()
+    return lambda: other(*ordered)
+
+
+def _numbers(result: Benchmark, path: Path, versions: Mapping[str, str]) -> dict[str, object]:
+    """All that was measured: seconds, operations and bytes."""
+    return {
+        "model": str(path),
+        "machine": hardware_of(host_target()),
+        "threads": result.threads,
+        "versions": {OWN: __version__, **versions},
+        "seconds_a_call": {name: list(times.seconds) for name, times in result.times.items()},
+        "peaks": vars(result.peaks),
+        "kernels": [
+            {
+                "kernel": kernel.name,
+                "seconds": kernel.seconds,
+                "operations": kernel.operations,
+                "bytes": kernel.nbytes,
+                "nodes": list(kernel.nodes),
+            }
+            for kernel in result.kernels
+        ],
+    }
