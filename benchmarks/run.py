@@ -1,8 +1,8 @@
 """`make bench`, `make gpu-bench` and `make gpu-first`: runs the measurements.
 
-The arguments are those of `benchmarks/cpu_models.py`, after `--tuned` those of `benchmarks/tuned_models.py`, after
-`--gpu` those of `benchmarks/gpu.py`, after `--gpu-spaces` those of `benchmarks/gpu_spaces.py`, and after `--gpu-first`
-those of `benchmarks/gpu_first.py`.
+The arguments are those of `benchmarks/cpu_models.py`, after `--peers` those of `benchmarks/cpu_peers.py`, after
+`--tuned` those of `benchmarks/tuned_models.py`, after `--gpu` those of `benchmarks/gpu.py`, after `--gpu-spaces` those
+of `benchmarks/gpu_spaces.py`, and after `--gpu-first` those of `benchmarks/gpu_first.py`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 OTHERS = {
+    "--peers": "benchmarks.cpu_peers",
     "--tuned": "benchmarks.tuned_models",
     "--gpu": "benchmarks.gpu",
     "--gpu-spaces": "benchmarks.gpu_spaces",

@@ -1,0 +1,119 @@
+"""The papers' models on the CPU against ONNX Runtime and OpenVINO.
+
+    make bench ARGS="--peers --onnx /tmp/models"
+    make bench ARGS="--peers --onnx /tmp/models --models resnet50 --threads 1 --seconds 60"
+
+The models are those of `benchmarks/paper_models.py`, exported to the folder `--onnx` unless they are there;
+`--exporter` names a Python that has torch, torchvision, transformers and onnxscript. All sides run in one process,
+float32, a batch of calls of each in turn. The table shows medians, and the median of the best peer's time divided by
+Treadle's, round by round; the raw numbers go to `benchmarks/results/`. Measure on a machine that does nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import geometric_mean
+
+from rich.console import Console
+from rich.table import Table
+
+import treadle
+from benchmarks.arguments import positive
+from benchmarks.machine import describe_run
+from benchmarks.paper_models import PAPER_MODELS
+from benchmarks.result_files import RESULTS, write_results
+from benchmarks.tuned_models import exported, shapes_of
+from treadle.bench.model import OWN, Benchmark, bench_model
+from treadle.bench.peers import installed_peers, peer_call
+from treadle.errors import TreadleError
+
+
+@dataclass(frozen=True)
+class Race:
+    """One model's times beside its peers'."""
+
+    name: str
+    result: Benchmark
+
+    @property
+    def best(self) -> str:
+        """The peer with the smallest median."""
+        peers = {name: times.median for name, times in self.result.times.items() if name != OWN}
+        return min(peers, key=lambda name: peers[name])
+
+    @property
+    def ratios(self) -> tuple[float, float, float]:
+        """How many times as fast as the best peer Treadle is: quartiles of the rounds' ratios."""
+        return self.result.times[self.best].ratios(self.result.times[OWN])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measures, prints and writes; 1 if the geometric mean is below `--least`."""
+    args = _arguments(argv)
+    console, circumstances, peers = Console(), describe_run(), installed_peers()
+    if not peers:
+        raise TreadleError("no peer is installed", "--peers", "pip install onnxruntime openvino")
+    races: list[Race] = []
+    for name in args.models:
+        path = exported(name, args.onnx, args.exporter)
+        races.append(Race(name, _measured(path, name, list(peers), args)))
+        console.print(f"{name}: {races[-1].ratios[1]:.3f} of {races[-1].best}'s speed")
+    console.print(race_table(races, args.threads))
+    mean = geometric_mean([race.ratios[1] for race in races])
+    settings = {"threads": args.threads, "seconds": args.seconds, "peers": peers, "geometric_mean": mean}
+    path = write_results("cpu_peers", circumstances | settings, [race_row(race) for race in races], args.output)
+    console.print(f"written to {path}")
+    return int(mean < args.least)
+
+
+def race_table(races: Sequence[Race], threads: int) -> Table:
+    """One line a model, milliseconds, and the geometric mean."""
+    table = Table(title=f"Median latency in ms on the CPU with {threads} threads, float32, batch 1")
+    sides = list(dict.fromkeys(name for race in races for name in race.result.times))
+    table.add_column("model", no_wrap=True)
+    for title in (*sides, "best peer / treadle", "quartiles"):
+        table.add_column(title, justify="right")
+    for race in races:
+        low, middle, high = race.ratios
+        times = (f"{race.result.times[side].median * 1e3:.2f}" for side in sides)
+        table.add_row(race.name, *times, f"{middle:.3f}", f"{low:.3f} - {high:.3f}")
+    mean = geometric_mean([race.ratios[1] for race in races])
+    table.add_row("geometric mean", *("" for _ in sides), f"{mean:.3f}", "")
+    return table
+
+
+def race_row(race: Race) -> dict[str, object]:
+    """A model's numbers for JSON: milliseconds of every round, and of its kernels."""
+    return {
+        "model": race.name,
+        "best_peer": race.best,
+        "ratio_quartiles": [round(ratio, 4) for ratio in race.ratios],
+        "ms": {name: [round(each * 1e3, 4) for each in times.seconds] for name, times in race.result.times.items()},
+        "peak_gflops": round(race.result.peaks.operations / 1e9, 1),
+        "peak_gb_s": round(race.result.peaks.bandwidth / 1e9, 1),
+        "kernels_us": {kernel.name: round(kernel.seconds * 1e6, 1) for kernel in race.result.kernels},
+    }
+
+
+def _measured(path: Path, name: str, peers: Sequence[str], args: argparse.Namespace) -> Benchmark:
+    inputs = PAPER_MODELS[name].inputs
+    others = {peer: peer_call(peer, path, inputs, args.threads) for peer in peers}
+    with treadle.compile(path, "cpu", shapes_of(inputs), threads=args.threads, database=args.database) as model:
+        return bench_model(model, inputs, others, seconds=args.seconds)
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measure the papers' models against ONNX Runtime and OpenVINO.")
+    parser.add_argument("--models", nargs="+", choices=tuple(PAPER_MODELS), default=tuple(PAPER_MODELS), metavar="NAME")
+    parser.add_argument("--onnx", type=Path, required=True, metavar="DIR", help="where the .onnx files are, or go")
+    parser.add_argument("--exporter", default=sys.executable, metavar="PYTHON", help="what exports missing ones")
+    parser.add_argument("--database", type=Path, metavar="DIR", help="tuned schedules; default: none")
+    parser.add_argument("--threads", type=positive, default=2, metavar="N", help="threads of all sides (default 2)")
+    parser.add_argument("--seconds", type=float, default=20.0, metavar="S", help="for each model (default 20)")
+    parser.add_argument("--least", type=float, default=0.0, metavar="RATIO", help="fail if the mean is smaller")
+    parser.add_argument("--output", type=Path, default=RESULTS, metavar="DIR", help="default: benchmarks/results")
+    return parser.parse_args(argv)
