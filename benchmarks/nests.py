@@ -91,7 +91,7 @@ def product(m: int, k: int, n: int) -> ModuleOp:
 GATES = (
     Gate(
         "product 784 x 512 x 128", lambda: product(784, 512, 128), PRODUCT,
-        Candidate("matmul_cpu", {"rows": 8, "vectors": 2, "chunk": 56, "pack": True}), 0.95,
+        Candidate("matmul_cpu", {"rows": 8, "vectors": 2, "chunk": 56, "pack": True, "passes": 1}), 0.95,
     ),
     Gate("grouped convolution of MetaSchedule's table", OPERATORS["GRP"].module, GROUPED, None, 8.0),
 )  # fmt: skip

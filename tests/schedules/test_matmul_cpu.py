@@ -25,20 +25,25 @@ func.func @main(%a: tensor<{m}x{k}x{t}>, %b: tensor<{k}x{n}x{t}>) -> tensor<{m}x
   %y = graph.fused "product" {{
     %c = graph.matmul %a, %b : (tensor<{m}x{k}x{t}>, tensor<{k}x{n}x{t}>) -> tensor<{m}x{n}x{t}>
     graph.yield %c : tensor<{m}x{n}x{t}>
-  }} schedule #schedule.use<"matmul_cpu", {{rows = 3, vectors = 2, chunk = 3, pack = {pack}}}> : tensor<{m}x{n}x{t}>
+  }} schedule #schedule.use<"matmul_cpu", {choices}> : tensor<{m}x{n}x{t}>
   func.return %y : tensor<{m}x{n}x{t}>
 }}
 """
-CASES = {f"{name}, pack = {pack}": (name, pack) for name, pack in product(TYPES, ("true", "false"))}
+CHOICES = "{{rows = 3, vectors = 2, chunk = {}, pack = {}, passes = {}}}"
+"""With several passes, the sums wait in a buffer."""
+CASES = {
+    f"{name}, pack = {pack}, passes = {passes}": (name, CHOICES.format(chunk, pack, passes))
+    for name, pack, (chunk, passes) in product(TYPES, ("true", "false"), ((3, 1), (6, 7)))
+}
 
 
 @pytest.fixture(scope="module")
 def programs() -> dict[str, CompiledProgram]:
-    return compile_programs([_printed(case, *choices) for case, choices in CASES.items()])
+    return compile_programs([_printed(case, *each) for case, each in CASES.items()])
 
 
-def _printed(case: str, type: str, pack: str) -> PrintedProgram:
-    module = Parser(treadle_context(), SCHEDULED.format(m=M, k=K, n=N, t=type, pack=pack)).parse_module()
+def _printed(case: str, type: str, choices: str) -> PrintedProgram:
+    module = Parser(treadle_context(), SCHEDULED.format(m=M, k=K, n=N, t=type, choices=choices)).parse_module()
     name_arguments(module, 2, 1)
     return print_program(case, module, after="schedule")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -18,7 +18,7 @@ from tests.helpers.program_batch import CompiledProgram, PrintedProgram, compile
 from treadle.compiler import lower
 from treadle.dialects.graph import FusedOp, MatmulOp, UnaryOp
 from treadle.dialects.registry import treadle_context
-from treadle.dialects.schedule import UseAttr
+from treadle.dialects.schedule import Choice, UseAttr
 from treadle.errors import TreadleError
 from treadle.host import lacks, needs_of
 from treadle.passes.graph.graph_pack_weights import GraphPackWeightsPass
@@ -32,6 +32,12 @@ Array = NDArray[Any]
 TARGET_TEXTS = ("avx512", "avx2")
 WIDTHS = range(1, MOST_VECTORS + 1)
 TEMPLATE: Template = TEMPLATES["matmul_cpu"]
+HEIGHTS = [
+    ("avx512", (14, 14, 9, 7, 5, 4)),
+    ("avx2", (14, 6, 4, 2, 2, 1)),
+    ("sse2", (14, 6, 4, 2, 2, 1)),
+    ("neon", (14, 14, 9, 6, 5, 4)),
+]
 TYPES: Mapping[str, np.dtype[Any]] = {
     "f32": np.dtype(np.float32), "f64": np.dtype(np.float64),
     "f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16),
@@ -54,6 +60,9 @@ class Case:
     pack: bool = False
     panels: int | None = None
     around: bool = False
+    passes: int = 1
+    tiles: int = 1
+    """Of a chunk."""
 
     def operands(self) -> tuple[Array, Array]:
         """A and B."""
@@ -86,7 +95,8 @@ class Case:
             GraphPackWeightsPass(width=self.panels * target.lanes).apply(treadle_context(), module)
         lower(treadle_context(), module, target, after="graph", to="fuse")
         (group,) = [op for op in module.walk() if isinstance(op, FusedOp) and is_product(op)]
-        knobs = {"rows": self.rows, "vectors": self.vectors, "chunk": self.rows, "pack": self.pack}
+        knobs = {"rows": self.rows, "vectors": self.vectors, "chunk": self.rows * self.tiles}
+        knobs |= {"pack": self.pack, "passes": self.passes}
         group.schedule = UseAttr.get("matmul_cpu", knobs)
         return module
 
@@ -106,11 +116,29 @@ def cases(text: str) -> Mapping[str, Case]:
             found.append(Case(vectors, rows, (rows + 1, 19, columns), pack=bool(number % 2)))
         found.append(Case(vectors, most, (most, 1, width + 3)))
         found.append(Case(vectors, most, (most + 1, 7, width + 5), batch=(2, 3), pack=vectors % 2 == 0))
-        found += [Case(vectors, most, (most + 2, 33, width + 5), type=type) for type in ("f64", "f16", "bf16")]
+        found += list(of_types(vectors, most, width)) if vectors in (1, 3) else []
         found += [Case(vectors, most, (most + 1, 9, n), panels=vectors) for n in (5, width, 2 * width + 1)]
         found.append(Case(vectors, most, (most + 1, 9, width + 2), panels=vectors, pack=True))
         found += [Case(vectors, most, (most + 1, 9, width + 2), pack=pack, around=True) for pack in (True, False)]
+        found += list(in_passes(vectors, most, width))
     return {str(case): case for case in found}
+
+
+def in_passes(vectors: int, most: int, width: int) -> Iterator[Case]:
+    """Chunks of several tiles that use one part of K after the other."""
+    rows = max(most - 1, 1)
+    for pack in (True, False):
+        yield Case(vectors, rows, (5 * rows - 1, 192, width + 5), pack=pack, passes=3, tiles=2)
+        yield Case(vectors, rows, (2 * rows, 128, width), batch=(2,), pack=pack, passes=2, tiles=2, around=True)
+    yield Case(vectors, rows, (3 * rows, 384, width + 1), panels=vectors, passes=6, tiles=3)
+
+
+def of_types(vectors: int, most: int, width: int) -> Iterator[Case]:
+    """Of the types that the C compiler makes vectors of, in small tiles: it takes long for large ones."""
+    rows = min(most, 3)
+    for type in ("f64", "f16", "bf16"):
+        yield Case(vectors, rows, (rows + 2, 33, width + 5), type=type)
+        yield Case(vectors, rows, (2 * rows + 1, 192, width + 5), type=type, passes=3, tiles=3)
 
 
 @cache
@@ -142,12 +170,50 @@ def test_products_of_each_width_are_those_in_float64(text: str, vectors: int) ->
         assert float(error.max()) <= bound, name
 
 
-@pytest.mark.parametrize(("text", "most"), [("avx512", (8, 8, 8, 6)), ("avx2", (8, 6, 4, 2)), ("sse2", (8, 6, 4, 2))])
+@pytest.mark.parametrize("text", TARGET_TEXTS)
+def test_passes_add_in_the_order_of_a_single_one(text: str) -> None:
+    """Bit by bit, of random numbers whose sums depend on the order, in f32: of other types the C compiler decides which
+    products it fuses with their sums."""
+    missing = lacks(needs_of(Target.parse(text)))
+    if missing:
+        pytest.skip(f"this machine lacks {', '.join(missing)}")
+    pairs = [
+        (case, replace(case, passes=1))
+        for vectors in (1, 2)
+        for case in in_passes(vectors, 4, vectors * Target.parse(text).lanes)
+    ]
+    found = compile_programs(
+        [_printed(f"{n}, {case.passes}", case, text) for n, pair in enumerate(pairs) for case in pair], text
+    )
+    for n, (case, single) in enumerate(pairs):
+        rng = np.random.default_rng(n)
+        inputs = [(rng.standard_normal(a.shape) * 100).astype(a.dtype) for a in case.inputs()]
+        (actual,), (expected,) = (found[f"{n}, {each.passes}"].run(inputs) for each in (case, single))
+        assert actual.tobytes() == expected.tobytes(), case
+
+
+def test_passes_are_equal_parts_that_are_not_too_short() -> None:
+    target = Target.parse("avx512")
+
+    def passes(m: int, k: int) -> set[Choice]:
+        module = Case(1, 1, (m, k, 100)).scheduled(target)
+        (of,) = [op for op in module.walk() if isinstance(op, MatmulOp)]
+        found = {choices["passes"] for choices in TEMPLATE.candidates(of, target)}
+        assert set(TEMPLATE.values(of, target)["passes"]) == found
+        return found
+
+    assert passes(3, 768) == {1, 2, 3, 4, 6, 8, 12}
+    assert passes(3, 127) == passes(3, 131) == {1}
+    assert passes(1, 768) == {1}, "one row uses no part of the panel twice"
+
+
+@pytest.mark.parametrize(("text", "most"), HEIGHTS)
 def test_a_tile_of_each_width_fits_the_registers(text: str, most: tuple[int, ...]) -> None:
     target = Target.parse(text)
     assert tuple(most_rows(target, vectors) for vectors in WIDTHS) == most
+    broadcast = target.vector_bytes < 64  # an operand in memory in AVX-512 code
     for vectors, rows in zip(WIDTHS, most, strict=True):
-        assert rows * vectors + vectors + 1 <= target.vector_registers
+        assert rows * vectors + vectors + broadcast <= target.vector_registers or rows == 1
 
 
 def anchor(panels: int | None, target: Target, columns: int = 100) -> MatmulOp:
@@ -172,7 +238,7 @@ def test_panels_in_memory_decide_the_width(text: str, panels: int) -> None:
         TEMPLATE.check(of, {**default, "rows": 1, "chunk": 13, "vectors": other}, target, "here")
 
 
-@pytest.mark.parametrize(("columns", "widest"), [(1, 1), (16, 1), (17, 2), (48, 3), (100, 4)])
+@pytest.mark.parametrize(("columns", "widest"), [(1, 1), (16, 1), (17, 2), (48, 3), (100, 6)])
 def test_an_input_has_panels_of_any_width_that_it_fills(columns: int, widest: int) -> None:
     target = Target.parse("avx512")
     found = {choices["vectors"] for choices in TEMPLATE.candidates(anchor(None, target, columns), target)}
@@ -181,7 +247,7 @@ def test_an_input_has_panels_of_any_width_that_it_fills(columns: int, widest: in
 
 def test_rows_beyond_the_registers_are_rejected() -> None:
     target = Target.parse("avx2")
-    choices = {"rows": 5, "vectors": 3, "chunk": 5, "pack": False}
+    choices = {"rows": 5, "vectors": 3, "chunk": 5, "pack": False, "passes": 1}
     with pytest.raises(TreadleError, match="5 rows by 3 vectors has 1 rows too many for 16 registers; accepted: at m"):
         TEMPLATE.check(anchor(None, target), choices, target, "here")
 

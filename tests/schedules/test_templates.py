@@ -388,13 +388,15 @@ def test_an_anchor_that_does_not_fit_is_rejected():
 
 def test_an_unknown_knob_is_rejected():
     message = rejection("matmul_cpu", product(ODD), CPU, tile=8)
-    assert message == "group 'g': template 'matmul_cpu' has no knob 'tile'; accepted: chunk, pack, rows, vectors"
+    assert (
+        message == "group 'g': template 'matmul_cpu' has no knob 'tile'; accepted: chunk, pack, passes, rows, vectors"
+    )
 
 
-@pytest.mark.parametrize("value", [0, 9, True, "8", (8,)])
+@pytest.mark.parametrize("value", [0, 15, True, "8", (8,)])
 def test_a_value_outside_the_space_is_rejected(value: Choice):
     message = rejection("matmul_cpu", product(ODD), CPU, rows=value)
-    assert f"knob 'rows' of template 'matmul_cpu' is {choice_text(value)}; accepted: 1, 2, 3, 4, 5, 6, 7, 8" in message
+    assert f"knob 'rows' of template 'matmul_cpu' is {choice_text(value)}; accepted: 1 to 14" in message
 
 
 def test_a_number_is_no_switch():

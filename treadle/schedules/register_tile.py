@@ -6,8 +6,8 @@ from math import ceil
 
 from treadle.target import Target
 
-MOST_ROWS = 8
-MOST_VECTORS = 4
+MOST_ROWS = 14
+MOST_VECTORS = 6
 
 
 def default_vectors(target: Target, columns: int) -> int:
@@ -29,17 +29,37 @@ def default_vectors(target: Target, columns: int) -> int:
     return 4 if ceil(columns / target.lanes) == 4 else 3
 
 
+def default_rows(target: Target, vectors: int, rows: int) -> int:
+    """Rows of a tile of a product with some rows, where none are chosen: those of the three largest tiles, of up to 8
+    rows, that overhang the least.
+
+    `python -m benchmarks.register_tiles` on a Zen 4 with AVX-512, two threads, the time of the tile in brackets divided
+    by that of other rows. Four vectors: ResNet-50's 12544 x 147 x 64 (4 rows) with 5, 6 and 7 rows 1.30, 1.18 and 1.23,
+    3136 x 576 x 64 (4 rows) 1.23, 1.24 and 1.26, BERT's 12 of 128 x 128 x 64 (4 rows) with 6 and 7 1.01 and 1.02.
+    Three vectors: its products of 128 rows (8 rows) with 6, 7 and 9 rows 0.83 to 0.93, 0.85 to 0.96 and 0.83 to 0.93;
+    ResNet-50's of 784, 196 and 49 rows (8, 7 and 7 rows) with 5 and 6 0.81 to 0.94 and 0.76 to 0.97. Passes over K did
+    not pay there: of about 256 terms each they take 1.00 to 1.41 times as long, of 128 in BERT 1.03 to 1.13.
+    """
+    most = min(8, most_rows(target, vectors))
+    if rows <= most:
+        return rows
+    return min(range(most, max(most - 3, 0), -1), key=lambda r: (ceil(rows / r) * r, -r))
+
+
 def panel_columns(target: Target, vectors: int) -> int:
     """Columns of a panel of the right operand."""
     return vectors * target.lanes
 
 
 def most_rows(target: Target, vectors: int) -> int:
-    """Rows of the largest tile that stays in registers, next to a row of the panel and a broadcast element.
+    """Rows of the largest tile that stays in registers, next to a row of the panel and a broadcast element, which may
+    be an operand in memory with vectors of 64 bytes; gcc 12 does so for one vector only, and spills one of the row's
+    vectors from the tile of 7 rows by 4, twice for 28 products, which did not slow it.
 
-    Of two vectors 8 rows with 32 registers, 6 with 16; of four vectors 6 and 2. Measured with AVX2 code (gcc 12,
-    x86-64-v3) on a Xeon, one thread, packed weights, panels of two vectors: 504 x 512 x 512 takes 2.97 ms with 6 rows
-    and 3.60 ms with 8, which spill; 510 x 512 x 512 takes 2.99 ms, and 122 ms where the vectors of the text are
-    AVX-512's (CPU time, the least of 250 and of 60 interleaved runs).
+    Of one to six vectors 14, 14, 9, 7, 5 and 4 rows with 32 registers of 64 bytes, 14, 6, 4, 2, 2 and 1 with 16.
+    Measured with AVX2 code (gcc 12, x86-64-v3) on a Xeon, one thread, packed weights, panels of two vectors:
+    504 x 512 x 512 takes 2.97 ms with 6 rows and 3.60 ms with 8, which spill; 510 x 512 x 512 takes 2.99 ms, and 122 ms
+    where the vectors of the text are AVX-512's (CPU time, the least of 250 and of 60 interleaved runs).
     """
-    return max(1, min(MOST_ROWS, (target.vector_registers - vectors - 1) // vectors))
+    others = max(4, vectors) if target.vector_bytes == 64 else vectors + 1
+    return max(1, min(MOST_ROWS, (target.vector_registers - others) // vectors))

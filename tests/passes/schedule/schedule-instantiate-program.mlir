@@ -11,7 +11,7 @@ schedule.program @tiled for "cpu" {
 }
 schedule.program @chosen for "cpu" {
   %p = schedule.sample "pack" from [true, false] taken true
-  schedule.template "matmul_cpu" {rows = 2, vectors = 2, chunk = 4, pack = %p}
+  schedule.template "matmul_cpu" {rows = 2, vectors = 2, chunk = 4, pack = %p, passes = 1}
 }
 
 // Two blocks along the rows, the second of which overhangs by 2: their loads are clamped, their stores predicated.

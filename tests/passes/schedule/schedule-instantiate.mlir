@@ -23,7 +23,7 @@ func.func @product(%x: tensor<6x5xf32>, %w: tensor<5x32xf32>) -> tensor<6x32xf32
       graph.yield %b : f32
     } : tensor<6x32xf32>
     graph.yield %r : tensor<6x32xf32>
-  } schedule #schedule.use<"matmul_cpu", {rows = 2, vectors = 2, chunk = 2, pack = false}> : tensor<6x32xf32>
+  } schedule #schedule.use<"matmul_cpu", {rows = 2, vectors = 2, chunk = 2, pack = false, passes = 1}> : tensor<6x32xf32>
   func.return %y : tensor<6x32xf32>
 }
 

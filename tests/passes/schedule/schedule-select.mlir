@@ -3,7 +3,7 @@
 // RUN: treadle-opt %s -p 'schedule-select{target="sm_80{multiprocessors=1}"}' | filecheck %s --check-prefix=ONE
 
 // CPU: graph.fused "product"
-// CPU: } schedule #schedule.use<"matmul_cpu", {rows = {{[0-9]+}}, vectors = 4, chunk = {{[0-9]+}}, pack = {{[a-z]+[}]}}> : tensor<128x64xf32>
+// CPU: } schedule #schedule.use<"matmul_cpu", {rows = {{[0-9]+}}, vectors = 4, chunk = {{[0-9]+}}, pack = {{[a-z]+}}, passes = {{[0-9]+[}]}}> : tensor<128x64xf32>
 // GPU: graph.fused "product"
 // ONE: } schedule #schedule.use<"matmul_simt", {warps = [2, 2], repeats = [2, 1], thread = [4, 4],
 // GPU: } schedule #schedule.use<"matmul_simt", {warps = [1, 2], repeats = [1, 1], thread = [2, 2], block_k = 8, min_blocks_per_sm = 1, a_order = "k", b_order = "n", a_vector = 4, b_vector = 4, split_k = 1}> : tensor<128x64xf32>

@@ -109,10 +109,14 @@ CASES = [
     ),
     (decided('"matmul_simt"'), INSTANTIATE, "template 'matmul_simt' is for cuda targets, not cpu"),
     (decided('"matmul_cpu", {rows = 8, tile = 8}'), INSTANTIATE, "template 'matmul_cpu' has no knob 'tile'"),
-    (decided('"matmul_cpu", {rows = 9}'), INSTANTIATE, "knob 'rows' of template 'matmul_cpu' is 9; accepted: 1, 2, 3"),
-    (decided('"matmul_cpu", {rows = 8}'), INSTANTIATE, "needs a value for vectors, chunk, pack"),
     (
-        decided('"matmul_cpu", {rows = 8, vectors = 2, chunk = 9, pack = true}'),
+        decided('"matmul_cpu", {rows = 15}'),
+        INSTANTIATE,
+        "knob 'rows' of template 'matmul_cpu' is 15; accepted: 1 to 14",
+    ),
+    (decided('"matmul_cpu", {rows = 8}'), INSTANTIATE, "needs a value for vectors, chunk, pack, passes"),
+    (
+        decided('"matmul_cpu", {rows = 8, vectors = 2, chunk = 9, pack = true, passes = 1}'),
         INSTANTIATE,
         "group 'product': matmul_cpu: tiles of 8 rows overrun a chunk of 9 rows by 7",
     ),

@@ -28,7 +28,7 @@ from treadle.schedules.search.programs import decisions_of
 from treadle.target import Target
 
 CPU = Target.parse("cpu")
-TUNED = UseAttr.get("matmul_cpu", {"rows": 2, "vectors": 2, "chunk": 6, "pack": True})
+TUNED = UseAttr.get("matmul_cpu", {"rows": 2, "vectors": 2, "chunk": 6, "pack": True, "passes": 1})
 RECORD = Record(1.5, 2.5, "cpu", hardware_of(CPU), "gcc", kernel_fingerprint(), "2026-11-22")
 
 
@@ -99,7 +99,10 @@ def test_another_group_takes_its_default(tmp_path: Path, capfd: pytest.CaptureFi
 
 def test_a_decision_by_hand_stays(tmp_path: Path) -> None:
     tuned(tmp_path)
-    module, byhand = fused_layer(), UseAttr.get("matmul_cpu", {"rows": 3, "vectors": 2, "chunk": 3, "pack": False})
+    module, byhand = (
+        fused_layer(),
+        UseAttr.get("matmul_cpu", {"rows": 3, "vectors": 2, "chunk": 3, "pack": False, "passes": 1}),
+    )
     groups(module)[0].schedule = byhand
     (select,) = parse_passes(f'schedule-select{{target=cpu database="{tmp_path}"}}')
     select.apply(treadle_context(), module)
@@ -109,12 +112,12 @@ def test_a_decision_by_hand_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("use", "reason"),
     [
-        (UseAttr.get("matmul_cpu", {"rows": 15, "vectors": 2, "chunk": 15, "pack": True}), "rows"),
+        (UseAttr.get("matmul_cpu", {"rows": 15, "vectors": 2, "chunk": 15, "pack": True, "passes": 1}), "rows"),
         (
-            UseAttr.get("matmul_cpu", {"rows": 2, "vectors": 2, "chunk": 7, "pack": True}),
+            UseAttr.get("matmul_cpu", {"rows": 2, "vectors": 2, "chunk": 7, "pack": True, "passes": 1}),
             "overrun a chunk of 7 rows by 1",
         ),
-        (UseAttr.get("matmul_cpu", {"rows": 2}), "needs a value for vectors, chunk, pack"),
+        (UseAttr.get("matmul_cpu", {"rows": 2}), "needs a value for vectors, chunk, pack, passes"),
         (UseAttr.get("gone", {}), "unknown template 'gone'"),
         (UseAttr.get("matmul_simt", {}), "is for cuda targets, not cpu"),
         (UseAttr.get("row_cpu", {}), "does not schedule graph.matmul"),
@@ -224,7 +227,12 @@ def test_a_model_is_compiled_with_what_was_tuned(tmp_path: Path) -> None:
     exact = np.maximum(x.astype(np.float64) @ w, 0)
     texts: list[str] = []
     (tmp_path / "db").mkdir()
-    for use in (None, TUNED, UseAttr.get("matmul_cpu", {"rows": 4, "vectors": 2, "chunk": 24, "pack": False}), tiled()):
+    for use in (
+        None,
+        TUNED,
+        UseAttr.get("matmul_cpu", {"rows": 4, "vectors": 2, "chunk": 24, "pack": False, "passes": 1}),
+        tiled(),
+    ):
         if use is not None:
             tuned(tmp_path / "db", use, here)
         with treadle.compile(layer(), database=tmp_path / "db") as model:

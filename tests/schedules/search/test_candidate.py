@@ -47,10 +47,10 @@ def test_templates_and_nests_are_candidates_of_one_task() -> None:
     of = anchor("matmul")
     task = Task(of, CPU, (*programs(NEST), *template_programs(of, CPU)))
     assert isinstance(task.replay(Candidate("tiled", {"rows": 4, "unused": 1})), Nest)
-    use = UseAttr.get("matmul_cpu", {"rows": 2, "vectors": 2, "chunk": 6, "pack": True})
+    use = UseAttr.get("matmul_cpu", {"rows": 2, "vectors": 2, "chunk": 6, "pack": True, "passes": 1})
     assert task.replay(task.candidate(use)) == use
     with pytest.raises(
-        TreadleError, match="template 'matmul_cpu' is used without chunk, pack; accepted: rows, vectors, "
+        TreadleError, match="template 'matmul_cpu' is used without chunk, pack, passes; accepted: rows, vectors, "
     ):
         task.candidate(UseAttr.get("matmul_cpu", {"rows": 2, "vectors": 2}))
 

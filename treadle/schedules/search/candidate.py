@@ -177,9 +177,10 @@ class Task:
         if name not in TEMPLATES or name not in self.by_name:
             raise TreadleError(f"no schedule program is called @{name}", "task", list(self.by_name))
         labels = [sample.label.data for sample in self.by_name[name].samples]
-        missing = [label for label in labels if label not in use.knobs()]
+        knobs = [knob.name for knob in TEMPLATES[name].knobs]
+        missing = [knob for knob in knobs if knob not in use.knobs()]
         if missing:
-            raise TreadleError(f"template {name!r} is used without {', '.join(missing)}", "task", labels)
+            raise TreadleError(f"template {name!r} is used without {', '.join(missing)}", "task", knobs)
         choices = TEMPLATES[name].canonical(self.anchor, use.knobs(), self.target)
         return Candidate(name, {label: choices[label] for label in labels})
 

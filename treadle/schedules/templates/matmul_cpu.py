@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
 from math import ceil
 from typing import ClassVar
 
-from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import ComputeOp, MatmulOp
-from treadle.dialects.graph.definition import widened
-from treadle.dialects.graph.dtypes import accumulator, byte_width, is_float
+from treadle.dialects.graph.dtypes import byte_width, is_float
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
-from treadle.dialects.task import repeat
 from treadle.errors import TreadleError
 from treadle.schedules.access_analysis import panel_strides, panel_width
-from treadle.schedules.accumulator import narrowed
-from treadle.schedules.index_value import Index, Predicate, all_of
-from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.limits import check_divides, check_limit
-from treadle.schedules.register_tile import MOST_ROWS, MOST_VECTORS, default_vectors, most_rows, panel_columns
+from treadle.schedules.register_tile import (
+    MOST_ROWS,
+    MOST_VECTORS,
+    default_rows,
+    default_vectors,
+    most_rows,
+    panel_columns,
+)
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number, shared_by_batch
+from treadle.schedules.templates.matmul_cpu_kernel import MatmulBody
 from treadle.target import Target
 
 _LONGEST_CHUNK = 1024
+_MOST_PASSES = 16
+_LEAST_DEPTH = 64
+"""Terms of a pass, so that what it costs a tile to fetch and leave its sums is little."""
 
 
 class MatmulCpu(Template):
@@ -38,6 +42,8 @@ class MatmulCpu(Template):
     16 columns with AVX-512), as wide as the panels of a constant that `graph-pack-weights` laid out; blocks of one
     chunk follow one another, so that its rows of A stay in the cache. With `pack`, a block first copies its panel of B
     to a local buffer, which pays where B is strided or computed, many rows use it, and it stays in the second cache.
+    With `passes`, all rows of a chunk use an equal part of K, of which the panel's rows then stay in the first cache,
+    before the next part follows; their sums wait in a buffer. Terms are added in the same order as in a single pass.
     Sums of 16-bit floats run in float32, and are rounded once.
     """
 
@@ -48,6 +54,7 @@ class MatmulCpu(Template):
         Knob("vectors", tuple(range(1, MOST_VECTORS + 1)), "vectors of a register tile's row, and of a panel of B"),
         Knob("chunk", tuple(range(1, _LONGEST_CHUNK + 1)), "rows that a block computes"),
         Knob("pack", (True, False), "copy the panel of B before use"),
+        Knob("passes", tuple(range(1, _MOST_PASSES + 1)), "equal parts of K, each used by all rows of a chunk in turn"),
     )
 
     def fits(self, anchor: Anchor) -> bool:
@@ -56,9 +63,8 @@ class MatmulCpu(Template):
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
         m, k, n = _extents(anchor)
         vectors = _vectors_of_panels(anchor, target) or default_vectors(target, n)
-        columns, most = panel_columns(target, vectors), most_rows(target, vectors)
+        columns, rows = panel_columns(target, vectors), default_rows(target, vectors, m)
         panels = ceil(n / columns)
-        rows = min(range(most, max(most - 3, 0), -1), key=lambda r: (ceil(m / r) * r, -r)) if m > most else m
         tiles = ceil(m / rows)
         # About eight blocks a core keep the load even; a block of under 2 MFLOP is not worth its start.
         wanted = max(1, min(tiles, ceil(8 * target.cores / panels), ceil(2 * m * min(n, columns) * k / 2e6)))
@@ -68,12 +74,12 @@ class MatmulCpu(Template):
         far = along_k is None or (along_k >= 768 and k >= 1024) or along_k >= 2048
         stays = k * columns * _element_bytes(anchor) <= target.l2_bytes // 2
         pack = m >= 16 and (along_n != 1 or (far and m >= 64 and stays))
-        return {"rows": rows, "vectors": vectors, "chunk": chunk, "pack": pack}
+        return {"rows": rows, "vectors": vectors, "chunk": chunk, "pack": pack, "passes": 1}
 
     def decided(self, anchor: Anchor, target: Target) -> Choices:
-        """A tile of a constant that is laid out in panels is as wide as they are."""
-        vectors = _vectors_of_panels(anchor, target)
-        return {} if vectors is None else {"vectors": vectors}
+        """A tile of a constant that is laid out in panels is as wide as they are, and some K are not to be divided."""
+        vectors, passes = _vectors_of_panels(anchor, target), _passes(_extents(anchor)[1])
+        return ({} if vectors is None else {"vectors": vectors}) | ({"passes": 1} if passes == [1] else {})
 
     def evaluations(self, anchor: Operation, operand: SSAValue, target: Target) -> Fraction | None:
         """A is read for every panel, one by one, which takes as long as a vector; B for every chunk, or for every tile
@@ -110,10 +116,11 @@ class MatmulCpu(Template):
             f"matmul_cpu: tiles of {rows} rows overrun a chunk of {chunk} rows by {rows - chunk % rows}",
             accepted=f"a chunk that is a multiple of {rows}",
         )
+        _check_passes(_extents(anchor)[1], number(choices, "passes"))
 
     def canonical(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:
         """A tile has no more rows than the product, nor vectors unless panels decide them, and the chunks of as many
-        blocks are even."""
+        blocks are even; a chunk of one tile has one pass, since no other rows use the panel."""
         m, _, n = _extents(anchor)
         rows = min(number(choices, "rows"), m)
         tiles = ceil(m / rows)
@@ -121,26 +128,39 @@ class MatmulCpu(Template):
         laid_out = _vectors_of_panels(anchor, target)
         vectors = laid_out or min(number(choices, "vectors"), ceil(n / target.lanes))
         chunk = min(rows * ceil(tiles / blocks), _LONGEST_CHUNK // rows * rows)
-        return {**choices, "rows": rows, "vectors": vectors, "chunk": chunk}
+        passes = number(choices, "passes") if chunk > rows else 1
+        return {**choices, "rows": rows, "vectors": vectors, "chunk": chunk, "passes": passes}
 
     def values(self, anchor: Anchor, target: Target) -> Mapping[str, tuple[Choice, ...]]:
         """Those of some candidate: of 1024 chunks most give the blocks of another one."""
-        every, names = list(self.candidates(anchor, target)), ("rows", "vectors", "chunk")
-        return {name: tuple(sorted({number(choices, name) for choices in every})) for name in names}
+        m, k, _ = _extents(anchor)
+        tiles = self._tiles(anchor, target)
+        every = {rows: _chunks(m, rows) for rows, _ in tiles}
+        return {
+            "rows": tuple(sorted(every)),
+            "vectors": tuple(sorted({vectors for _, vectors in tiles})),
+            "chunk": tuple(sorted({chunk for chunks in every.values() for chunk in chunks})),
+            "passes": tuple(_passes(k) if any(chunks[-1] > rows for rows, chunks in every.items()) else (1,)),
+        }
 
     def candidates(self, anchor: Anchor, target: Target) -> Iterable[Choices]:
         """As in general, without looking at each chunk up to the longest."""
+        m, k, _ = _extents(anchor)
+        for rows, vectors in sorted(self._tiles(anchor, target)):
+            for chunk, pack in product(_chunks(m, rows), (True, False)):
+                for passes in _passes(k) if chunk > rows else (1,):
+                    yield {"rows": rows, "vectors": vectors, "chunk": chunk, "pack": pack, "passes": passes}
+
+    def _tiles(self, anchor: Anchor, target: Target) -> list[tuple[int, int]]:
+        """The rows and vectors of tiles that fit the registers, and are no larger than the product."""
         m, _, n = _extents(anchor)
         laid_out = _vectors_of_panels(anchor, target)
         widths = range(1, min(MOST_VECTORS, ceil(n / target.lanes)) + 1) if laid_out is None else (laid_out,)
-        tiles = [(rows, vectors) for vectors in widths for rows in range(1, min(m, most_rows(target, vectors)) + 1)]
-        for rows, vectors in sorted(tiles):
-            for chunk, pack in product(_chunks(m, rows), (True, False)):
-                yield {"rows": rows, "vectors": vectors, "chunk": chunk, "pack": pack}
+        return [(rows, vectors) for vectors in widths for rows in range(1, min(m, most_rows(target, vectors)) + 1)]
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, MatmulOp)
-        return _MatmulBody(anchor, choices, target).build(name)
+        return MatmulBody(anchor, choices, target).build(name)
 
 
 def _extents(anchor: Anchor) -> tuple[int, int, int]:
@@ -153,6 +173,28 @@ def _chunks(m: int, rows: int) -> list[int]:
     tiles, longest = ceil(m / rows), _LONGEST_CHUNK // rows
     counts = {ceil(tiles / blocks) for blocks in range(1, tiles + 1)}
     return [rows * count for count in sorted(counts) if count <= longest]
+
+
+def _passes(k: int) -> list[int]:
+    """The numbers of passes that cut K terms into equal parts which are not too short."""
+    return [n for n in range(1, _MOST_PASSES + 1) if k % n == 0 and (n == 1 or k // n >= _LEAST_DEPTH)]
+
+
+def _check_passes(k: int, passes: int) -> None:
+    check_divides(
+        "terms of passes",
+        passes,
+        k,
+        f"matmul_cpu: {passes} equal passes do not divide K = {k}",
+        accepted=", ".join(map(str, _passes(k))),
+    )
+    check_limit(
+        "passes",
+        passes,
+        max(_passes(k)),
+        message=f"matmul_cpu: {passes} passes over K = {k} have {k // passes} terms each, fewer than {_LEAST_DEPTH}",
+        accepted=", ".join(map(str, _passes(k))),
+    )
 
 
 def _vectors_of_panels(anchor: Anchor, target: Target) -> int | None:
@@ -173,106 +215,3 @@ def _right_strides(anchor: Anchor, columns: int) -> tuple[int | None, int | None
     assert isinstance(anchor, MatmulOp)
     producer = anchor.b.owner
     return panel_strides(producer, columns) if isinstance(producer, ComputeOp) else (anchor.shape[-1], 1)
-
-
-@dataclass(frozen=True)
-class _Columns:
-    """The columns of a panel: from `first` on `used` of them exist, and `lanes` are computed."""
-
-    first: Index
-    lanes: int
-    used: int
-
-    def inside(self, b: KernelBuilder, n: Index) -> list[Predicate]:
-        """When column n of the panel exists; nothing where all do."""
-        return [n < self.used] if self.used < self.lanes else []
-
-
-class _MatmulBody:
-    """Writes the kernel of one product."""
-
-    def __init__(self, anchor: MatmulOp, choices: Choices, target: Target):
-        self.anchor = anchor
-        self.m, self.k, self.n = _extents(anchor)
-        self.batch = anchor.shape[:-2]
-        self.element = anchor.type.get_element_type()
-        self.rows, self.chunk = number(choices, "rows"), number(choices, "chunk")
-        self.pack = bool(choices["pack"])
-        self.vector, self.columns = target.lanes, panel_columns(target, number(choices, "vectors"))
-        types = [t for t in (anchor.a.type, anchor.b.type) if isinstance(t, TensorType)]
-        self.b = KernelBuilder(types, anchor.type)
-
-    def build(self, name: str) -> KernelOp:
-        b = self.b
-        panels, chunks = ceil(self.n / self.columns), ceil(self.m / self.chunk)
-        batches = 1
-        for extent in self.batch:
-            batches *= extent
-        panel = b.block % panels
-        rest = b.block // panels
-        first_row = (rest % chunks) * self.chunk
-        self.batch_index = (rest // chunks).delinearize(self.batch) if self.batch else []
-        whole, rest_columns = divmod(self.n, self.columns)
-        # Whole panels need no predicates; the last, narrower one gets code of its own.
-        if whole:
-            with b.when(panel < whole if rest_columns else None):
-                self._panel(first_row, _Columns(panel * self.columns, self.columns, self.columns))
-        if rest_columns:
-            lanes = min(self.columns, ceil(rest_columns / self.vector) * self.vector)
-            with b.when(panel >= whole if whole else None):
-                self._panel(first_row, _Columns(b.index(whole * self.columns), lanes, rest_columns))
-        comment = f"C[{self.m}, {self.n}] = A[{self.m}, {self.k}] * B[{self.k}, {self.n}]"
-        return b.kernel(name, [self.anchor.a, self.anchor.b], self.anchor.type, panels * chunks * batches, 1, comment)
-
-    def _panel(self, first_row: Index, columns: _Columns) -> None:
-        """The block's rows of one panel."""
-        b = self.b
-        source = self._packed(columns) if self.pack else None
-        with b.loop("m", self.chunk, step=self.rows) as m:
-            row = first_row + m
-            covered = self.m % self.chunk == 0
-            with b.when(None if covered else row < self.m):
-                self._tile(row, columns, source)
-
-    def _packed(self, columns: _Columns) -> SSAValue:
-        b = self.b
-        panel = b.alloc("panel", [self.k, columns.lanes], self.element)
-        with b.tasks(["k", "n"], repeat(self.k, columns.lanes), vector=True) as (k, n):
-            b.store(self._right(columns, k, n), panel, [k, n])
-        return panel
-
-    def _tile(self, row: Index, columns: _Columns, panel: SSAValue | None) -> None:
-        b, tile = self.b, repeat(self.rows, columns.lanes)
-        wide = accumulator(self.element)
-        acc = b.alloc("acc", [self.rows, columns.lanes], wide)
-        with b.tasks(["r", "n"], tile, unroll=True, vector=True) as (r, n):
-            b.store(b.constant(0, wide), acc, [r, n])
-        with b.loop("k", self.k) as k, b.tasks(["r", "n"], tile, unroll=True, vector=True) as (r, n):
-            left = b.load(b.inputs[0], [*self._batch_of(0), self._clamped(row + r), k])
-            right = self._right(columns, k, n) if panel is None else b.load(panel, [k, n])
-            term = b.mul(widened(b, left), widened(b, right))
-            b.store(b.add(b.load(acc, [r, n]), term), acc, [r, n])
-        with b.tasks(["r", "n"], tile, unroll=True, vector=True) as (r, n):
-            line = row + r
-            inside = [line < self.m] if self.m % self.rows else []
-            inside += columns.inside(b, n)
-            total = narrowed(b, b.load(acc, [r, n]), self.element)
-            b.store(total, b.output, [*self.batch_index, line, columns.first + n], all_of(inside))
-
-    def _right(self, columns: _Columns, k: Index, n: Index) -> SSAValue:
-        """B[k, first + n], 0 beyond the last column."""
-        b = self.b
-        indices = [*self._batch_of(1), k, columns.first + n]
-        inside = all_of(columns.inside(b, n))
-        if inside is None:
-            return b.load(b.inputs[1], indices)
-        return b.load(b.inputs[1], indices, inside, b.constant(0, self.element))
-
-    def _clamped(self, row: Index) -> Index:
-        """The row, or the last one: a tile that reaches beyond the matrix computes rows that are not stored."""
-        return row if self.m % self.rows == 0 else row.min(self.m - 1)
-
-    def _batch_of(self, operand: int) -> list[Index]:
-        type = (self.anchor.a, self.anchor.b)[operand].type
-        assert isinstance(type, TensorType)
-        return self.batch_index if type.get_num_dims() > 2 else []

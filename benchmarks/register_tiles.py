@@ -1,0 +1,145 @@
+"""Products with other register tiles and passes than the default ones, on this machine's processor.
+
+    python -m benchmarks.register_tiles --onnx /tmp/models --models resnet50 bert_base --variants rows=7 depth=256
+
+Of every group of a model that `matmul_cpu` schedules by default, that schedule and its variants are compiled, and
+called in turn. A variant has other `rows`, or as many `passes` as make their depth nearest to a number of terms; what
+is none, or is the default, counts as the default. The table has the median of the default, and how many times as fast
+each variant is; its last line the sums over the groups, as often as the models have them. The raw numbers go to
+`benchmarks/results/`. What is chosen by default is decided in `treadle/schedules/register_tile.py`. Measure on a
+machine that does nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.arguments import positive
+from benchmarks.machine import describe_run
+from benchmarks.paper_models import PAPER_MODELS
+from benchmarks.prefetch import medians
+from benchmarks.result_files import RESULTS, write_results
+from benchmarks.tuned_models import NAMES, exported, shapes_of
+from treadle.compile_options import CompileOptions, parse_precision
+from treadle.dialects.graph import MatmulOp
+from treadle.dialects.schedule import Choice
+from treadle.host import host_target
+from treadle.schedules.search.candidate import Candidate
+from treadle.schedules.template import Choices
+from treadle.schedules.templates import TEMPLATES
+from treadle.shapes import normalized
+from treadle.target import Target
+from treadle.tuning.candidates import printed
+from treadle.tuning.model import tasks_of_model
+from treadle.tuning.tasks import GroupTask
+
+_TEMPLATE = "matmul_cpu"
+
+
+@dataclass(frozen=True)
+class Product:
+    """One group: its extents, how often the model has it, and the medians in microseconds of the default schedule, and
+    of the variants by name."""
+
+    model: str
+    group: str
+    extents: tuple[int, ...]
+    count: int
+    schedule: str
+    default_us: float
+    variants_us: Mapping[str, float]
+
+    def ratio(self, variant: str) -> float:
+        """How many times as fast as the default it is."""
+        return self.default_us / self.variants_us[variant]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measures, prints and writes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=NAMES, default=list(NAMES))
+    parser.add_argument("--variants", nargs="+", required=True, metavar="rows=N|depth=N", help="joined by commas")
+    parser.add_argument("--onnx", type=Path, required=True, help="a folder of models, or where they are exported to")
+    parser.add_argument("--exporter", default="python", help="a Python that can export the models")
+    parser.add_argument("--threads", type=positive, default=2)
+    parser.add_argument("--rounds", type=positive, default=40)
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    args = parser.parse_args(argv)
+    found: list[Product] = []
+    for name in args.models:
+        path, inputs = exported(name, args.onnx, args.exporter), PAPER_MODELS[name].inputs
+        options = CompileOptions(parse_precision("f32"))
+        tasks = tasks_of_model(path, host_target(), normalized(shapes_of(inputs)), options, ())
+        products = (task for task in tasks if task.default.program == _TEMPLATE)
+        found += [measured(name, task, args.variants, args.threads, args.rounds) for task in products]
+    Console().print(table(found, args.variants))
+    settings = {"threads": args.threads, "rounds": args.rounds}
+    rows: list[dict[str, object]] = [asdict(each) for each in found]
+    print(f"written to {write_results('register_tiles', describe_run() | settings, rows, args.output)}")
+
+
+def measured(model: str, task: GroupTask, variants: Sequence[str], threads: int, rounds: int) -> Product:
+    """Times the default schedule of a group and its variants."""
+    target = host_target()
+    anchor = task.search.anchor
+    assert isinstance(anchor, MatmulOp)
+    usual = TEMPLATES[_TEMPLATE].default(anchor, target)
+    wanted = {name: varied(anchor, usual, name, target) for name in variants}
+    different = [usual, *(choices for choices in wanted.values() if choices != usual)]
+    programs = {name: str(program) for name, program in task.search.by_name.items()}
+    open_knobs = set(task.default.decisions)
+    texts = [
+        printed(
+            task.text, programs, Candidate(_TEMPLATE, {k: v for k, v in each.items() if k in open_knobs}), str(target)
+        )
+        for each in different
+    ]
+    times = iter(round(seconds * 1e6, 2) for seconds in medians(task, texts, threads, rounds))
+    default = next(times)
+    us = {name: default if choices == usual else next(times) for name, choices in wanted.items()}
+    extents = (*anchor.shape[:-1], anchor.reduction_extent, anchor.shape[-1])
+    return Product(model, task.label, extents, task.count, str(task.default), default, us)
+
+
+def varied(anchor: MatmulOp, usual: Choices, variant: str, target: Target) -> dict[str, Choice]:
+    """The default with what a variant says, about as many rows a block, and even blocks; the default itself where the
+    template does not allow it."""
+    template = TEMPLATES[_TEMPLATE]
+    choices = dict(usual)
+    for word in variant.split(","):
+        knob, _, value = word.partition("=")
+        if knob == "depth":
+            k = anchor.reduction_extent
+            passes = template.values(anchor, target)["passes"]
+            choices["passes"] = min(passes, key=lambda n: abs(k / int(str(n)) - int(value)))
+        else:
+            choices[knob] = int(value)
+    chunk, rows = (int(str(choices[name])) for name in ("chunk", "rows"))
+    choices["chunk"] = max(1, chunk // rows) * rows
+    choices = dict(template.canonical(anchor, choices, target))
+    return choices if choices in template.space(anchor, target) else dict(usual)
+
+
+def table(found: Sequence[Product], variants: Sequence[str]) -> Table:
+    """A line for each product, and one for all."""
+    result = Table(title="Median in us of the default, and how many times as fast the variants are")
+    for head in ("model", "product", "count", "default", *variants):
+        result.add_column(head, justify="left" if head in ("model", "product") else "right")
+    for each in found:
+        ratios = (f"{each.ratio(name):.3f}" for name in variants)
+        extents = "x".join(map(str, each.extents))
+        result.add_row(each.model, f"{each.group} {extents}", str(each.count), f"{each.default_us:.0f}", *ratios)
+    total = sum(each.count * each.default_us for each in found)
+    sums = (sum(each.count * each.variants_us[name] for each in found) for name in variants)
+    result.add_row("", "all of these", "", f"{total:.0f}", *(f"{total / us:.3f}" for us in sums))
+    return result
+
+
+if __name__ == "__main__":
+    main()
