@@ -36,10 +36,11 @@ def work_of(graph: Graph, operator: Operation, template: str, workers: int = 1, 
     return count_work(kernel, workers)
 
 
-def product(m: int, k: int, n: int, rows: int, chunk: int, *, pack: bool) -> Work:
+def product(m: int, k: int, n: int, rows: int, chunk: int, *, pack: bool, passes: int = 1) -> Work:
     """Of `matmul_cpu`."""
     graph = Graph(np.zeros((m, k), np.float32), np.zeros((k, n), np.float32))
-    return work_of(graph, MatmulOp(graph[0], graph[1]), "matmul_cpu", rows=rows, vectors=2, chunk=chunk, pack=pack)
+    knobs = {"rows": rows, "vectors": 2, "chunk": chunk, "pack": pack, "passes": passes}
+    return work_of(graph, MatmulOp(graph[0], graph[1]), "matmul_cpu", **knobs)
 
 
 def test_a_product_is_counted_as_by_hand() -> None:
@@ -68,6 +69,15 @@ def test_a_panel_that_stays_is_read_once() -> None:
     panel = 512 * 32 * 4
     tile = 4 * (8 * 512 + 8 * 32)
     assert work.traffic(panel + 2 * tile) < work.traffic(panel // 2) / 4
+
+
+def test_passes_read_a_panel_once_into_a_cache_that_holds_a_part() -> None:
+    """B is 1024 x 512; its panel of 32 columns is 128 KiB, a part of it in four passes 32 KiB."""
+    whole, parts = (product(256, 1024, 512, rows=8, chunk=256, pack=False, passes=passes) for passes in (1, 4))
+    capacity = 3 * 32 * 1024
+    assert parts.traffic(capacity) < whole.traffic(capacity) / 3
+    tensors, sums = 4 * (256 * 1024 + 1024 * 512 + 256 * 512), 4 * 256 * 32
+    assert [work.traffic(1 << 30) for work in (whole, parts)] == [tensors, tensors + sums]
 
 
 def test_functions_cost_what_the_table_says() -> None:
