@@ -110,7 +110,7 @@ def test_every_schedule_of_the_templates_is_one_candidate(model: Path) -> None:
 
 def test_a_search_keeps_what_it_measured(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """With digests for times: the best of them is in the database, the model is compiled with it, and is right."""
-    groups = search(model, tmp_path / "db", by_digest, trials=12)
+    groups = search(model, tmp_path / "db", by_digest, trials=24)
     target, database = host_target(), Database(tmp_path / "db")
     assert any(group.confirmed for group in groups)
     for group in groups:
