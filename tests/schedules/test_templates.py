@@ -32,6 +32,8 @@ from treadle.dialects.graph.definition import DefinitionBuilder, Scalar, compute
 from treadle.dialects.graph.dtypes import element_type, is_float_dtype, numpy_dtype
 from treadle.dialects.schedule import Choice, choice_text
 from treadle.errors import TreadleError
+from treadle.passes.graph.layout.permutations import permuted_definition, to_last
+from treadle.passes.graph.rewriting import shape_of
 from treadle.schedules.template import Anchor
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
@@ -344,6 +346,12 @@ def test_a_definition_without_operands(name: str):
     check(name, constant_tensor())
 
 
+def channels_last(pool: PoolOp) -> Anchor:
+    n, c, *pixels = shape_of(pool.x)
+    order = to_last(len(pool.shape))
+    return permuted_definition(pool, order, {pool.x: (tensor(n, *pixels, c), order)})
+
+
 @pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES.keys())
 def test_defaults_are_in_the_space(template: Any):
     target = GPU if template.kind == "cuda" else CPU
@@ -356,6 +364,7 @@ def test_defaults_are_in_the_space(template: Any):
         defined(SoftmaxOp(tensor(*shape), 1)) for shape in ((1, 5), (9, 1000), (2, 60000), (4096, 100), (2, 90, 49))
     ]
     anchors += [defined(PoolOp("max", tensor(1, 8, n, n), [3, 3], [1, 1], [1] * 4, [1, 1])) for n in (17, 224)]
+    anchors += [channels_last(PoolOp("max", tensor(1, 32, n, n), [3, 3], [1, 1], [1] * 4, [1, 1])) for n in (5, 224)]
     anchors += [defined(TransposeOp(tensor(m, n), [1, 0])) for m in (8, 100, 1024) for n in (31, 256)]
     anchors += [
         AttentionOp(*(tensor(12, n, d, dtype=dtype) for _ in range(3)))

@@ -1,4 +1,4 @@
-"""window_cuda against the definition of its anchor, and which definitions have windows."""
+"""window_cuda and window_cpu against the definition of their anchor, and which definitions have windows."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from treadle.compiler import lower
 from treadle.dialects.graph import ComputeOp, ConvOp, Operator, PoolOp
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
+from treadle.passes.graph.layout.blocks import Blocks, blocked_definition
 from treadle.passes.graph.layout.permutations import permuted_definition, to_last
 from treadle.passes.graph.rewriting import shape_of
 from treadle.passes.graph.simplify_body import simplify_body
@@ -38,7 +39,12 @@ WINDOWS: list[Operator] = [
 def last(operator: Operator) -> ComputeOp:
     """The definition with channels last."""
     order = to_last(len(operator.shape))
-    weights = {operator.operands[1]: (tensor(3, 3, 1, 16), (2, 3, 1, 0))} if isinstance(operator, ConvOp) else {}
+    order_of_weights = (2, 3, 1, 0)
+    weights = (
+        {operator.w: (tensor(*(shape_of(operator.w)[d] for d in order_of_weights)), order_of_weights)}
+        if isinstance(operator, ConvOp)
+        else {}
+    )
     n, c, h, w = shape_of(operator.operands[0])
     images = {operator.operands[0]: (tensor(n, h, w, c), order)}
     compute = permuted_definition(operator, order, images | weights)
@@ -51,6 +57,45 @@ LAST = [
     conv((1, 16, 31, 23), (16, 1, 3, 3), 2, 16),
     PoolOp("max", tensor(1, 24, 21, 17), [3, 3], [2, 2], [1] * 4, [1, 1], ceil=True),
 ]
+
+
+def in_blocks(operator: Operator) -> ComputeOp:
+    """The definition with channels in blocks of 16."""
+    images, filters = Blocks(1, 16), Blocks(0, 16)
+    operands = {operator.operands[0]: (tensor(*images.shape(shape_of(operator.operands[0]))), images)}
+    if isinstance(operator, ConvOp):
+        operands[operator.w] = (tensor(*filters.shape(shape_of(operator.w))), filters)
+    compute = blocked_definition(operator, images, operands)
+    simplify_body(compute)
+    return compute
+
+
+BLOCKED = [
+    *LAST,
+    conv((1, 32, 9, 8), (32, 1, 5, 5), 1, 32),
+    PoolOp("avg", tensor(2, 20, 9, 12), [3, 3], [1, 1], [1] * 4, [1, 1], count_pad=True),
+    PoolOp("avg", tensor(1, 16, 7, 8), [2, 2], [1, 2], [0] * 4, [1, 1]),
+]
+
+
+@pytest.mark.parametrize("operator", BLOCKED, ids=lambda op: f"{op.name} {op.type}")
+@pytest.mark.parametrize(("windows", "rows"), [(1, 1), (3, 2), (7, 4), (8, 64)])
+def test_tiles_of_a_cpu(operator: Operator, windows: int, rows: int) -> None:
+    check("window_cpu", in_blocks(operator), {"windows": windows, "rows": rows})
+
+
+@pytest.mark.parametrize(("step", "target", "windows"), [(1, "avx512", 7), (2, "avx512", 7), (1, "avx2", 5)])
+def test_registers_of_a_cpu_bound_the_default_tile(step: int, target: str, windows: int) -> None:
+    anchor = in_blocks(conv((1, 16, 28 * step, 28 * step), (16, 1, 3, 3), step, 16))
+    assert TEMPLATES["window_cpu"].default(anchor, Target.parse(target))["windows"] == windows
+
+
+def test_a_cpu_needs_neighbours_along_the_last_dimension() -> None:
+    template = TEMPLATES["window_cpu"]
+    assert not template.fits(defined(conv((1, 16, 12, 12), (16, 1, 3, 3), 1, 16)))
+    four = last(conv((1, 4, 9, 9), (4, 1, 3, 3), 1, 4))
+    assert template.fits(four) and template.has_default(four, Target.parse("sse2"))
+    assert not template.has_default(four, Target.parse("avx2"))
 
 
 @pytest.mark.parametrize("operator", LAST, ids=lambda op: f"{op.name} {op.type}")

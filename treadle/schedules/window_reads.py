@@ -44,6 +44,11 @@ class Windows:
         """Positions of a window."""
         return self.reduce.shape[self.term]
 
+    def is_shared(self, value: SSAValue) -> bool:
+        """Whether a value of the definition is the same for all windows and all of their positions."""
+        along = {self.compute.body.block.args[self.dim], self.reduce.body.block.args[self.term]}
+        return along.isdisjoint(_keys(DefinitionAccesses(self.compute), [value]))
+
 
 def windows_of(compute: ComputeOp, reduce: ReduceOp) -> Windows | None:
     """The windows of a definition along the first of its last dimensions but one that has any; None without any.

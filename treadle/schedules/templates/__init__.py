@@ -13,6 +13,7 @@ from treadle.schedules.templates.reduce_cuda import ReduceCuda
 from treadle.schedules.templates.row_cpu import RowCpu
 from treadle.schedules.templates.row_cuda import RowCuda
 from treadle.schedules.templates.transpose_cuda import TransposeCuda
+from treadle.schedules.templates.window_cpu import WindowCpu
 from treadle.schedules.templates.window_cuda import WindowCuda
 
 TEMPLATES: dict[str, Template] = {
@@ -20,6 +21,7 @@ TEMPLATES: dict[str, Template] = {
     for template in (
         MatmulCpu(),
         RowCpu(),
+        WindowCpu(),
         ReduceCpu(),
         GenericCpu(),
         AttentionMma(),

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
 from math import ceil, prod
 from typing import ClassVar
 
 from xdsl.dialects.builtin import TensorType
-from xdsl.ir import Operation, SSAValue
 
-from treadle.dialects.graph import AtOp, ComputeOp, WholeOp, YieldOp
-from treadle.dialects.graph.definition import Scalar
+from treadle.dialects.graph import ComputeOp, WholeOp
 from treadle.dialects.graph.dtypes import byte_width
-from treadle.dialects.graph.reduction import identity
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.schedules.access_analysis import vector_width
-from treadle.schedules.index_value import Index, ssa_values
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.limits import check_limit
-from treadle.schedules.scalar_body import emit_operation
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
 from treadle.schedules.templates.reduce_cpu import only_reduce
+from treadle.schedules.templates.window_tile import WindowTile
 from treadle.schedules.window_reads import Windows, windows_of
 from treadle.target import Target
 
@@ -39,8 +33,6 @@ _LONGEST_BYTES = 16
 """What a thread moves at once, at most."""
 _MOST_REGISTERS = 128
 """Inputs, shared terms and accumulators that a thread may keep in registers."""
-
-Values = dict[SSAValue, SSAValue]
 
 
 class WindowCuda(Template):
@@ -93,9 +85,7 @@ class WindowCuda(Template):
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, ComputeOp)
-        vector = number(choices, "vector")
-        body = _WindowBody(anchor, _windows(anchor), number(choices, "windows"), vector)
-        return body.build(name, _block_threads(anchor, number(choices, "threads"), vector))
+        return _kernel(anchor, choices, name)
 
 
 def _windows(anchor: Anchor) -> Windows:
@@ -133,122 +123,20 @@ def _registers(windows: Windows, count: int, vector: int) -> int:
     return vector * (span * len(windows.sliding) + windows.width * len(windows.shared) + count)
 
 
-class _WindowBody:
-    """Writes the kernel of one definition."""
-
-    def __init__(self, compute: ComputeOp, windows: Windows, count: int, vector: int):
-        self.compute, self.windows, self.count, self.vector = compute, windows, count, vector
-        self.reduce = windows.reduce
-        self.tensors = compute.tensors()
-        self.b = KernelBuilder([t.type for t in self.tensors if isinstance(t.type, TensorType)], compute.type)
-        self.span = (count - 1) * windows.step + windows.width
-
-    def build(self, name: str, threads: int) -> KernelOp:
-        b, dim = self.b, self.windows.dim
-        shape = list(self.compute.shape)
-        shape[dim] = ceil(shape[dim] / self.count)
-        shape[-1] //= self.vector
-        total = prod(shape)
-        position = b.block * threads + b.thread
-        with b.when(position < total if total % threads else None):
-            index = position.delinearize(shape)
-            index[dim] = index[dim] * self.count
-            index[-1] = index[-1] * self.vector
-            self._column(index)
-        operators = self.compute.operators.data if self.compute.operators is not None else "windows"
-        comment = f"{operators} to {self.compute.type}"
-        return b.kernel(name, self.tensors, self.compute.type, ceil(total / threads), threads, comment)
-
-    def _column(self, index: Sequence[Index]) -> None:
-        """The calling thread's windows, of which the first gives the element at `index`."""
-        b, kind, element = self.b, self.reduce.kind.data, self.reduce.result.type
-        values: Values = dict(zip(self.tensors, b.inputs, strict=True))
-        values.update(zip(self.compute.body.block.args, ssa_values(index), strict=True))
-        acc = b.alloc("acc", [self.count, self.vector], element)
-        with b.loop("r", self.count, unroll=True) as r, self._elements(values) as (e, _):
-            b.store(b.constant(identity(kind, element), element), acc, [r, e])
-        self._terms(0, values, acc)
-        with b.loop("r", self.count, unroll=True) as r:
-            along = index[self.windows.dim] + r
-            inside = along < self.windows.extent if self.windows.extent % self.count else None
-            with b.when(inside), self._elements(values) as (e, own):
-                end = self.compute.body.block.last_op
-                assert isinstance(end, YieldOp)
-                own = self._of_window(own, along) | {self.reduce.result: b.load(acc, [r, e])}
-                at = [own[i] for i in self.compute.body.block.args]
-                b.store(self._emit(end.value, own), b.output, at)
-
-    @contextmanager
-    def _elements(self, values: Values) -> Generator[tuple[Index, Values]]:
-        """A loop over the calling thread's elements along the last dimension: its variable, and the values for it."""
-        last = self.compute.body.block.args[-1]
-        with self.b.loop("e", self.vector, unroll=True, vector=True) as e:
-            yield e, values | {last: (self.b.index(values[last]) + e).value}
-
-    def _of_window(self, values: Values, along: Index) -> Values:
-        return values | {self.compute.body.block.args[self.windows.dim]: along.value}
-
-    def _terms(self, depth: int, values: Values, acc: SSAValue) -> None:
-        """Loops over the reduction's dimensions but the one along which windows slide, then all windows."""
-        args = self.reduce.body.block.args
-        if depth == len(args):
-            self._slide(values, acc)
-            return
-        if depth == self.windows.term:
-            self._terms(depth + 1, values, acc)
-            return
-        with self.b.loop(args[depth].name_hint or "k", self.reduce.shape[depth]) as k:
-            self._terms(depth + 1, values | {args[depth]: k.value}, acc)
-
-    def _slide(self, values: Values, acc: SSAValue) -> None:
-        """Reads the elements under the windows and the shared terms once, and folds them into every window."""
-        b, windows = self.b, self.windows
-        k = self.reduce.body.block.args[windows.term]
-        windows_read = {at: b.alloc("places", [self.span, self.vector], at.result.type) for at in windows.sliding}
-        for at, buffer in windows_read.items():
-            with b.loop("p", self.span, unroll=True) as p, self._elements(values) as (e, own):
-                b.store(self._sliding_read(at, own, p), buffer, [p, e])
-        shared = {at: b.alloc("shared", [windows.width, self.vector], at.result.type) for at in windows.shared}
-        for at, buffer in shared.items():
-            with b.loop("k", windows.width, unroll=True) as each, self._elements(values) as (e, own):
-                b.store(self._emit(at.result, own | {k: each.value}), buffer, [each, e])
-        with (
-            b.loop("r", self.count, unroll=True) as r,
-            b.loop("k", windows.width, unroll=True) as each,
-            self._elements(values) as (e, own),
-        ):
-            along = b.index(values[self.compute.body.block.args[windows.dim]]) + r
-            own = self._of_window(own, along) | {k: each.value}
-            position = r * windows.step + each
-            own |= {at.result: b.load(buffer, [position, e]) for at, buffer in windows_read.items()}
-            own |= {at.result: b.load(buffer, [each, e]) for at, buffer in shared.items()}
-            end = self.reduce.body.block.last_op
-            assert isinstance(end, YieldOp)
-            total = b.binary(self.reduce.kind.data, b.load(acc, [r, e]), self._emit(end.value, own))
-            b.store(total, acc, [r, e])
-
-    def _sliding_read(self, at: AtOp, values: Values, position: Index) -> Scalar:
-        """What a sliding read gives at a position, counted from the start of the thread's first window."""
-        b, windows = self.b, self.windows
-        own = values | {self.reduce.body.block.args[windows.term]: position.value}
-        indices = [self._emit(i, own) for i in at.indices]
-        conditions = [] if at.predicate is None else [self._emit(at.predicate, own)]
-        if windows.extent % self.count:
-            # Positions that only windows beyond the result reach may lie outside the input.
-            first = b.index(values[self.compute.body.block.args[windows.dim]]) * windows.step
-            last = (windows.extent - 1) * windows.step + windows.width
-            conditions.append((first + position < last).value)
-        if not conditions:
-            return b.load(own[at.source], indices)
-        other = b.constant(0, at.result.type) if at.otherwise is None else self._emit(at.otherwise, own)
-        return b.load(own[at.source], indices, b.all(conditions), other)
-
-    def _emit(self, value: SSAValue, values: Values) -> Scalar:
-        """Writes what a value of the definition is computed from, as far as `values` does not give it."""
-        if value not in values:
-            op = value.owner
-            assert isinstance(op, Operation)
-            for operand in op.operands:
-                self._emit(operand, values)
-            values[value] = emit_operation(self.b, op, values)
-        return values[value]
+def _kernel(compute: ComputeOp, choices: Choices, name: str) -> KernelOp:
+    """The kernel in which each thread computes a tile."""
+    windows, count, vector = _windows(compute), number(choices, "windows"), number(choices, "vector")
+    threads, tensors = _block_threads(compute, number(choices, "threads"), vector), compute.tensors()
+    b = KernelBuilder([t.type for t in tensors if isinstance(t.type, TensorType)], compute.type)
+    shape = list(compute.shape)
+    shape[windows.dim] = ceil(shape[windows.dim] / count)
+    shape[-1] //= vector
+    total = prod(shape)
+    position = b.block * threads + b.thread
+    with b.when(position < total if total % threads else None):
+        index = position.delinearize(shape)
+        index[windows.dim] = index[windows.dim] * count
+        index[-1] = index[-1] * vector
+        WindowTile(b, windows, count, vector, exact=windows.extent % count == 0).write(index)
+    comment = f"{compute.operators.data if compute.operators is not None else 'windows'} to {compute.type}"
+    return b.kernel(name, tensors, compute.type, ceil(total / threads), threads, comment)

@@ -1,0 +1,198 @@
+"""Pooling and depthwise convolution on a CPU: a register tile of windows by one vector."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import ceil, prod
+from typing import ClassVar
+
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import TensorType, f32
+from xdsl.ir import SSAValue
+
+from treadle.dialects.graph import AtOp, ComputeOp, WholeOp
+from treadle.dialects.loop import KernelOp
+from treadle.dialects.schedule import Choice
+from treadle.schedules.access_analysis import vector_width
+from treadle.schedules.index_value import Index
+from treadle.schedules.kernel_builder import KernelBuilder
+from treadle.schedules.limits import check_limit
+from treadle.schedules.template import Anchor, Choices, Knob, Template, least_power, number
+from treadle.schedules.templates.reduce_cpu import only_reduce
+from treadle.schedules.templates.window_tile import Values, WindowTile
+from treadle.schedules.window_reads import Windows, windows_of
+from treadle.target import Target
+
+_MANY_TERMS = 512
+"""Terms of a window from which on they are better shared out."""
+_WIDEST = 16
+"""Elements of a window up to which several windows fit into registers."""
+_MOST = 8
+"""Windows of a tile."""
+_NARROWEST = 4
+"""Elements of the shortest vectors."""
+
+
+class WindowCpu(Template):
+    """A register tile of `windows` neighbours along a dimension of which each element is a vector along the last one,
+    such as the lanes of a block of channels.
+
+    The vectors under the windows are read once, and so are terms that do not depend on the window, such as weights: a
+    3x3 depthwise convolution reads 36 instead of 126 vectors for a tile of seven. The first and the last tile of a row
+    have code of their own, so that those between them test no border; the other dimensions' borders are tested once
+    for a row of a window. A block computes `rows` rows of tiles.
+    """
+
+    name: ClassVar[str] = "window_cpu"
+    kind: ClassVar[str] = "cpu"
+    knobs: ClassVar[tuple[Knob, ...]] = (
+        Knob("windows", tuple(range(1, _MOST + 1)), "neighbouring windows of a tile"),
+        Knob("rows", tuple(2**n for n in range(17)), "rows of windows that a block computes"),
+    )
+
+    def fits(self, anchor: Anchor) -> bool:
+        if isinstance(anchor, WholeOp) or anchor.type.get_element_type() != f32:
+            return False
+        reduce = only_reduce(anchor)
+        if reduce is None or reduce.result.type != f32 or prod(reduce.shape) > _MANY_TERMS:
+            return False
+        windows = windows_of(anchor, reduce)
+        return windows is not None and windows.width <= _WIDEST and _widest_vector(anchor, _NARROWEST) == _NARROWEST
+
+    def has_default(self, anchor: Anchor, target: Target) -> bool:
+        return _widest_vector(anchor, target.lanes) == target.lanes
+
+    def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
+        widest = _widest_vector(anchor, target.lanes)
+        message = f"window_cpu: vectors of {target.lanes} elements, of which {widest} are neighbours in every operand"
+        accepted = f"a target whose vectors have at most {widest} elements"
+        check_limit("elements of a vector", target.lanes, widest, None, message, accepted)
+
+    def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
+        windows = _windows(anchor)
+        fitting = [
+            n for n in range(1, min(_MOST, windows.extent) + 1) if _registers(windows, n) < target.vector_registers
+        ]
+        count = min(fitting or [1], key=lambda n: (ceil(windows.extent / n), n))
+        total = prod(windows.compute.shape) // windows.extent // target.lanes
+        work = windows.extent * target.lanes * prod(windows.reduce.shape)
+        rows = 1
+        while rows * work < 65536 and rows * 8 * target.cores < total:
+            rows *= 2
+        return {"windows": count, "rows": rows}
+
+    def canonical(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:
+        """A tile has no more windows than a row, a block no more rows than there are."""
+        windows = _windows(anchor)
+        total = prod(windows.compute.shape) // windows.extent // target.lanes
+        rows = least_power(number(choices, "rows"), total)
+        return {"windows": min(number(choices, "windows"), windows.extent), "rows": rows}
+
+    def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
+        assert isinstance(anchor, ComputeOp)
+        windows, tensors = _windows(anchor), anchor.tensors()
+        count, rows = number(choices, "windows"), number(choices, "rows")
+        b = KernelBuilder([t.type for t in tensors if isinstance(t.type, TensorType)], anchor.type)
+        outer = [1 if d == windows.dim else extent for d, extent in enumerate(anchor.shape)]
+        outer[-1] //= target.lanes
+        total = prod(outer)
+        with b.loop("row", rows) as row:
+            position = b.block * rows + row
+            with b.when(position < total if total % rows else None):
+                index = position.delinearize(outer)
+                index[-1] = index[-1] * target.lanes
+                _row(b, windows, count, target.lanes, index)
+        comment = f"{anchor.operators.data if anchor.operators is not None else 'windows'} to {anchor.type}"
+        return b.kernel(name, tensors, anchor.type, ceil(total / rows), 1, comment)
+
+
+def _row(b: KernelBuilder, windows: Windows, count: int, lanes: int, index: Sequence[Index]) -> None:
+    """The tiles along the windows' dimension: the first, those in the middle, and the last ones."""
+    whole, rest = divmod(windows.extent, count)
+    tested = any(at.predicate is not None for at in windows.sliding)
+    ends = [0, 1, whole - (rest == 0), whole] if whole > 1 and tested else [0, whole]
+    for begin, end in pairwise(ends):
+        if begin < end:
+            at_border = end - begin == 1
+            with b.loop("tile", end, begin=begin) as tile:
+                place = [tile * count if d == windows.dim else i for d, i in enumerate(index)]
+                _CpuTile(b, windows, count, lanes, at_border).write(place)
+    if rest:
+        place = [b.index(whole * count) if d == windows.dim else i for d, i in enumerate(index)]
+        _CpuTile(b, windows, rest, lanes, at_border=True).write(place)
+
+
+class _CpuTile(WindowTile):
+    """A tile whose windows all exist. Conditions that hold, or not, for all of them are tested once."""
+
+    def __init__(self, b: KernelBuilder, windows: Windows, count: int, vector: int, at_border: bool):
+        super().__init__(b, windows, count, vector, exact=True)
+        self.at_border = at_border
+
+    def _read_places(self, at: AtOp, values: Values, buffer: SSAValue) -> None:
+        b = self.b
+        of_row, of_place = self._conditions(at)
+        if not of_row:
+            self._read_each(at, values, buffer, of_place)
+            return
+        assert at.otherwise is not None
+        with b.loop("p", self.span, unroll=True) as p, self._elements(values) as (e, own):
+            b.store(self._emit(at.otherwise, own), buffer, [p, e])
+        first = self._at(values, b.index(0))
+        with b.when(b.all([self._emit(condition, first) for condition in of_row])):
+            self._read_each(at, dict(values), buffer, of_place)
+
+    def _conditions(self, at: AtOp) -> tuple[list[SSAValue], list[SSAValue]]:
+        """The conditions of a read: those that all places share, and the others."""
+        conditions = [] if at.predicate is None else _conjuncts(at.predicate)
+        shared = [c for c in conditions if self.windows.is_shared(c)]
+        return shared, [c for c in conditions if c not in shared]
+
+    def _read_each(self, at: AtOp, values: Values, buffer: SSAValue, conditions: Sequence[SSAValue]) -> None:
+        """Reads the elements under the windows, place by place where some may be outside."""
+        b = self.b
+        if not (self.at_border and conditions):
+            with b.loop("p", self.span, unroll=True) as p:
+                self._read_one(at, values, buffer, conditions, p)
+            return
+        for p in range(self.span):
+            self._read_one(at, values, buffer, conditions, b.index(p))
+
+    def _read_one(self, at: AtOp, values: Values, buffer: SSAValue, conditions: Sequence[SSAValue], p: Index) -> None:
+        b = self.b
+        with self._elements(values) as (e, own):
+            own = self._at(own, p)
+            indices = [self._emit(i, own) for i in at.indices]
+            where = b.all([self._emit(condition, own) for condition in conditions])
+            otherwise = None if where is None or at.otherwise is None else self._emit(at.otherwise, own)
+            b.store(b.load(own[at.source], indices, where, otherwise), buffer, [p, e])
+
+    def _at(self, values: Values, place: Index) -> Values:
+        """Values at a place, counted from the start of the first window."""
+        return values | {self.reduce.body.block.args[self.windows.term]: place.value}
+
+
+def _conjuncts(predicate: SSAValue) -> list[SSAValue]:
+    op = predicate.owner
+    return [*_conjuncts(op.lhs), *_conjuncts(op.rhs)] if isinstance(op, arith.AndIOp) else [predicate]
+
+
+def _windows(anchor: Anchor) -> Windows:
+    assert isinstance(anchor, ComputeOp)
+    reduce = only_reduce(anchor)
+    windows = None if reduce is None else windows_of(anchor, reduce)
+    assert windows is not None, "fits rejects definitions without windows"
+    return windows
+
+
+def _widest_vector(anchor: Anchor, most: int) -> int:
+    """Neighbouring elements along the last dimension, up to `most`, that each read gives as neighbours or as one."""
+    assert isinstance(anchor, ComputeOp)
+    return vector_width(anchor, anchor.body.block.args[-1], most)
+
+
+def _registers(windows: Windows, count: int) -> int:
+    """Vectors that a tile of so many windows keeps."""
+    span = (count - 1) * windows.step + windows.width
+    return span * len(windows.sliding) + windows.width * len(windows.shared) + count
