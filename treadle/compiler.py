@@ -75,8 +75,13 @@ STAGES: tuple[Stage, ...] = (
                 only="cuda",
             ),
             Step(
+                "graph-block-channels{target=TARGET}",
+                "After scales went into the filters; later passes see products, and definitions.",
+                only="cpu",
+            ),
+            Step(
                 "graph-conv-to-matmul{pad=true}",
-                "After scales went into the filters; a stored border of zeros needs no predicates.",
+                "What is left; a stored border of zeros needs no predicates.",
                 only="cpu",
             ),
             Step(

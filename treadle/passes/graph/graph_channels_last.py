@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import DYNAMIC_INDEX, ModuleOp
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
-from xdsl.rewriter import InsertPoint, Rewriter
 
-from treadle.dialects.graph import ComputeOp, ConvOp, ConvTransposeOp, Operator, TransposeOp
-from treadle.passes.graph.layout.operators import channels_last, folded_to_rows, operands_of
+from treadle.dialects.graph import ComputeOp, Operator, TransposeOp
+from treadle.passes.graph.layout.images import Form, Images, Layout
+from treadle.passes.graph.layout.operators import channels_last, folded_to_rows
 from treadle.passes.graph.layout.permutations import to_first, to_last
 from treadle.passes.graph.rewriting import shape_of
 
@@ -48,67 +49,23 @@ class GraphChannelsLastPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for function in op.body.block.ops:
             if isinstance(function, FuncOp) and function.body.blocks:
-                _Images(function.body.block).run()
+                Images(function.body.block, _ChannelsLast()).run()
 
 
-class _Images:
-    """The channels-last forms of one function's values."""
+class _ChannelsLast(Layout):
+    """Images `[N, spatial..., C]`."""
 
-    def __init__(self, block: Block):
-        self.block = block
-        self._forms: dict[SSAValue, SSAValue] = {}
-        self._turned_back: list[TransposeOp] = []
+    def enter(self, value: SSAValue) -> list[Operation]:
+        return [TransposeOp(value, to_last(len(shape_of(value))))]
 
-    def run(self) -> None:
-        """Rewrites every operator that reads an image in this form, in order."""
-        for op in list(self.block.ops):
-            if isinstance(op, Operator | ComputeOp) and self._reads_images(op):
-                self._rewrite(op)
-        for back in reversed(self._turned_back):
-            if not back.result.uses:
-                Rewriter.erase_op(back)
+    def leave(self, form: SSAValue, shape: Sequence[int]) -> list[Operation]:
+        return [TransposeOp(form, to_first(len(shape)))]
 
-    def _reads_images(self, op: Operator | ComputeOp) -> bool:
-        operands = operands_of(op)
-        if any(DYNAMIC_INDEX in shape_of(value) for value in (*operands, op.result)):
-            return False
-        return isinstance(op, ConvOp | ConvTransposeOp) or any(value in self._forms for value in operands)
+    def form_of(self, op: Operator | ComputeOp, form: Form, has_form: Callable[[SSAValue], bool]) -> list[Operation]:
+        return channels_last(op, form, has_form)
 
-    def _rewrite(self, op: Operator | ComputeOp) -> None:
-        rank = len(op.shape)
-        new = channels_last(op, self._form, self._forms.__contains__) if rank >= 3 else []
-        if not new:
-            source = next((value for value in operands_of(op) if value in self._forms), None)
-            direct = [] if source is None else folded_to_rows(op, self._forms[source])
-            if direct:
-                _replace(op, direct)
-            return
-        form = new[-1].results[0]
-        back = TransposeOp(form, to_first(rank))
-        _replace(op, [*new, back])
-        self._forms[back.result] = form
-        self._turned_back.append(back)
-
-    def _form(self, value: SSAValue) -> SSAValue:
-        """A value's channels-last form, transposed once where it has none."""
-        if value not in self._forms:
-            transposed = TransposeOp(value, to_last(len(shape_of(value))))
-            owner = value.owner
-            if isinstance(owner, Operation):
-                transposed.location = owner.location
-            point = InsertPoint.after(owner) if isinstance(owner, Operation) else InsertPoint.at_start(self.block)
-            Rewriter.insert_op(transposed, point)
-            self._forms[value] = transposed.result
-        return self._forms[value]
-
-
-def _replace(old: Operator | ComputeOp, new: list[Operation]) -> None:
-    """Replaces an operator by operations, of which the last gives its result."""
-    for op in new:
-        op.location = old.location
-    new[-1].results[0].name_hint = old.result.name_hint
-    Rewriter.insert_op(new, InsertPoint.before(old))
-    Rewriter.replace_op(old, [], [new[-1].results[0]])
+    def value_of(self, op: Operator | ComputeOp, x: SSAValue) -> list[Operation]:
+        return folded_to_rows(op, x)
 
 
 __all__ = ["GraphChannelsLastPass"]

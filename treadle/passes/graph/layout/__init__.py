@@ -1,1 +1,1 @@
-"""Operators on images in channels-last order."""
+"""Operators on images in other layouts: channels last, or channels in blocks."""

@@ -6,7 +6,7 @@ form, the last of which gives that result; or none where there is no such form.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import prod
 
 from xdsl.dialects.builtin import TensorType
@@ -33,14 +33,12 @@ from treadle.dialects.graph import (
 )
 from treadle.dialects.graph.definition import int_list
 from treadle.passes.graph.layout.convolutions import convolution, image_with_more_channels, transposed_convolution
+from treadle.passes.graph.layout.images import Form
 from treadle.passes.graph.layout.permutations import permuted, permuted_definition, to_last
 from treadle.passes.graph.rewriting import shape_of
 
-Last = Callable[[SSAValue], SSAValue]
-"""The channels-last form of a value of rank three or more."""
 
-
-def channels_last(op: Operator | ComputeOp, last: Last, has_form: Callable[[SSAValue], bool]) -> list[Operation]:
+def channels_last(op: Operator | ComputeOp, last: Form, has_form: Callable[[SSAValue], bool]) -> list[Operation]:
     """The operations that compute an operator's channels-last form.
 
     has_form: whether a value's form is known; others are transposed if the operator asks for them with `last`
@@ -68,7 +66,7 @@ def channels_last(op: Operator | ComputeOp, last: Last, has_form: Callable[[SSAV
     return _reshape(op, last) if isinstance(op, ReshapeOp) else []
 
 
-def _elementwise(op: UnaryOp | CastOp | BinaryOp | WhereOp, last: Last) -> list[Operation]:
+def _elementwise(op: UnaryOp | CastOp | BinaryOp | WhereOp, last: Form) -> list[Operation]:
     """The same operator on permuted operands; those of lower rank are permuted as they broadcast."""
     rank, new = len(op.shape), list[Operation]()
 
@@ -107,7 +105,7 @@ def _moved(op: PadOp | SliceOp | ResizeOp, x: SSAValue) -> Operation:
     return PadOp(op.mode.data, x, op.value, [*permuted(pads[:rank], order), *permuted(pads[rank:], order)])
 
 
-def _reduction(op: ReductionOp, last: Last) -> list[Operation]:
+def _reduction(op: ReductionOp, last: Form) -> list[Operation]:
     """A reduction that leaves the batch and the channels, each of them whole or of extent 1."""
     order, dims = to_last(len(shape_of(op.x))), int_list(op.properties, "dims")
     keep = bool(op.keep.value.data)
@@ -116,7 +114,7 @@ def _reduction(op: ReductionOp, last: Last) -> list[Operation]:
     return [ReductionOp(op.kind.data, last(op.x), sorted(order.index(d) for d in dims), keep)]
 
 
-def _reshape(op: ReshapeOp, last: Last) -> list[Operation]:
+def _reshape(op: ReshapeOp, last: Form) -> list[Operation]:
     """A reshape of spatial dimensions only."""
     source, shape = shape_of(op.x), op.shape
     if len(shape) < 3 or source[:2] != shape[:2]:
@@ -124,7 +122,7 @@ def _reshape(op: ReshapeOp, last: Last) -> list[Operation]:
     return [ReshapeOp(last(op.x), permuted(shape, to_last(len(shape))))]
 
 
-def _computation(op: ComputeOp, last: Last, has_form: Callable[[SSAValue], bool]) -> list[Operation]:
+def _computation(op: ComputeOp, last: Form, has_form: Callable[[SSAValue], bool]) -> list[Operation]:
     """The definition of an operator on images with other operands beside them, such as a padded average pooling."""
     order = to_last(len(op.shape))
     images = [x for x in op.tensors() if has_form(x) and shape_of(x)[:2] == op.shape[:2]]
@@ -145,9 +143,4 @@ def folded_to_rows(op: Operation, x: SSAValue) -> list[Operation]:
     return [ReductionOp(op.kind.data, x, sorted(order.index(d) for d in dims), keep=False)]
 
 
-def operands_of(op: Operator | ComputeOp) -> Sequence[SSAValue]:
-    """The tensors that an operator reads."""
-    return op.tensors() if isinstance(op, ComputeOp) else op.operands
-
-
-__all__ = ["channels_last", "folded_to_rows", "operands_of"]
+__all__ = ["channels_last", "folded_to_rows"]

@@ -1,0 +1,123 @@
+"""Convolutions whose result, and mostly whose image, lies in blocks of channels: dense ones as matrix products,
+depthwise ones as their definition.
+
+Rows of a product are pixels of all images, columns output channels. The terms of an image in blocks are `(block,
+kernel..., lane)`: consecutive terms are neighbours, and the windows of one block are read before the next one's. An
+image of few channels is read as it is. Source: Georganas et al., "Anatomy of high-performance deep learning
+convolutions on SIMD architectures", SC 2018, section II.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Operation, SSAValue
+
+from treadle.dialects.graph import ConvOp, MatmulOp, PadOp, ReshapeOp, TransposeOp
+from treadle.dialects.graph.compute import ComputeOp
+from treadle.dialects.graph.definition import DefinitionBuilder, Scalar, compute_of, int_list
+from treadle.dialects.graph.dtypes import numpy_dtype
+from treadle.passes.graph.layout.blocks import Blocks, blocked_definition, zeros_after
+from treadle.passes.graph.rewriting import constant_op, shape_of, tensor
+
+CHANNELS = 1
+"""The dimension of an image that is cut into blocks."""
+
+
+def is_dense(op: ConvOp) -> bool:
+    """Whether each output channel depends on every input channel."""
+    return op.groups.value.data == 1
+
+
+def is_depthwise(op: ConvOp) -> bool:
+    """Whether each output channel depends on the input channel of the same number only."""
+    return op.groups.value.data == op.shape[CHANNELS] == shape_of(op.x)[CHANNELS]
+
+
+def dense(op: ConvOp, x: SSAValue, lanes: int) -> list[Operation]:
+    """The operations of which the last gives the form of a dense convolution of `x`: of the image, or of its form."""
+    n, oc, *spatial = op.shape
+    rank, missing = len(spatial), -oc % lanes
+    border = bordered(op, x)
+    rows = _im2col(op, border[-1].results[0] if border else x)
+    filters = _filters(op, x)
+    if missing:
+        filters += zeros_after(filters[-1].results[0], 1, missing)
+    product = MatmulOp(rows.result, filters[-1].results[0])
+    apart = ReshapeOp(product.result, [n, *spatial, (oc + missing) // lanes, lanes])
+    turned = TransposeOp(apart.result, [0, rank + 1, *range(1, rank + 1), rank + 2])
+    return [*border, rows, *filters, product, apart, turned]
+
+
+def depthwise(op: ConvOp, x: SSAValue, lanes: int) -> list[Operation]:
+    """The same of a depthwise convolution of an image whose form is `x`."""
+    images, filters = Blocks(CHANNELS, lanes), Blocks(0, lanes)
+    weights = filters.enter(op.w)
+    operands = {op.x: (x, images), op.w: (weights[-1].results[0], filters)}
+    return [*weights, blocked_definition(op, images, operands)]
+
+
+def bordered(op: ConvOp, x: SSAValue) -> list[Operation]:
+    """The image, or its form, stored with the border of zeros under the windows; nothing for a convolution without
+    padding."""
+    pads, rest = int_list(op.properties, "pads"), len(shape_of(x)) - len(op.shape)
+    if not any(pads):
+        return []
+    rank = len(pads) // 2
+    zero = constant_op(np.zeros((), numpy_dtype(op.type.get_element_type())))
+    whole = [0] * rest
+    return [zero, PadOp("constant", x, zero.result, [0, 0, *pads[:rank], *whole, 0, 0, *pads[rank:], *whole])]
+
+
+def _in_whole_blocks(op: ConvOp, x: SSAValue) -> bool:
+    """Whether `x` is an image's form whose last block is full."""
+    return len(shape_of(x)) > len(op.shape) and shape_of(op.x)[CHANNELS] % shape_of(x)[-1] == 0
+
+
+def _filters(op: ConvOp, x: SSAValue) -> list[Operation]:
+    """The weights as `[terms, OC]`."""
+    oc, ic, *kernel = shape_of(op.w)
+    rank, weights = len(kernel), op.w
+    ops: list[Operation] = []
+    if _in_whole_blocks(op, x):
+        lanes = shape_of(x)[-1]
+        ops.append(ReshapeOp(op.w, [oc, ic // lanes, lanes, *kernel]))
+        weights, order = ops[-1].results[0], [1, *range(3, 3 + rank), 2, 0]
+    elif len(shape_of(x)) > len(op.shape):
+        order = [*range(2, 2 + rank), 1, 0]
+    else:
+        order = [1, *range(2, 2 + rank), 0]
+    turned = TransposeOp(weights, order)
+    return [*ops, turned, ReshapeOp(turned.result, [ic * prod(kernel), oc])]
+
+
+def _im2col(op: ConvOp, x: SSAValue) -> ComputeOp:
+    """The windows of a bordered image, or of its form, as rows `[N * pixels, terms]`."""
+    n, _, *spatial = op.shape
+    _, ic, *kernel = shape_of(op.w)
+    strides, dilations = (int_list(op.properties, name) for name in ("strides", "dilations"))
+    in_blocks, whole = len(shape_of(x)) > len(op.shape), _in_whole_blocks(op, x)
+    lanes = shape_of(x)[-1]
+
+    def element(b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
+        image, *position = b.delinearize(index[0], [n, *spatial])
+        if whole:
+            block, *offset, lane = b.delinearize(index[1], [ic // lanes, *kernel, lanes])
+        elif in_blocks:
+            *offset, channel = b.delinearize(index[1], [*kernel, ic])
+            block, lane = b.div(channel, lanes), b.mod(channel, lanes)
+        else:
+            block, *offset = b.delinearize(index[1], [ic, *kernel])
+            lane = None
+        steps = zip(position, strides, offset, dilations, strict=True)
+        where = [b.add(b.mul(at, stride), b.mul(k, dilation)) for at, stride, k, dilation in steps]
+        return b.at(x, [image, block, *where, *([] if lane is None else [lane])])
+
+    type = TensorType(tensor(op.x).get_element_type(), [n * prod(spatial), ic * prod(kernel)])
+    return compute_of(type, element, "im2col")
+
+
+__all__ = ["CHANNELS", "bordered", "dense", "depthwise", "is_dense", "is_depthwise"]
