@@ -67,6 +67,10 @@ class CLanguage(Language):
     def memory_type(self, type: Attribute) -> str:
         return "unsigned char" if type == i1 else self.type_name(type)
 
+    def argument_type(self, type: Attribute) -> str:
+        """The type of an element of a buffer that the caller owns: its vectors lie where floats may."""
+        return f"{self.vector_type(type)}_u" if isinstance(type, VectorType) else self.memory_type(type)
+
     def literal(self, type: Attribute, value: float) -> str:
         # Beside a float, C would compute the other operands as floats, too.
         text = super().literal(type, value)

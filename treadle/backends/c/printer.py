@@ -44,7 +44,8 @@ def _print_kernel(kernel: func.FuncOp, names: Mapping[str, str], nodes: Nodes) -
     block = kernel.body.block
     index_bits(kernel, f"@{symbol}")  # `long` holds 64
     *buffers, worker, workers = block.args
-    printer = StatementPrinter(CLanguage(), Names(), block)
+    language = CLanguage()
+    printer = StatementPrinter(language, Names(), block)
     for value, fixed in ((worker, "worker"), (workers, "workers")):
         printer.values.names[value] = fixed
     printer.values.positive.add(workers)
@@ -54,7 +55,7 @@ def _print_kernel(kernel: func.FuncOp, names: Mapping[str, str], nodes: Nodes) -
         if not any(True for _ in buffer.uses):
             continue
         const = "" if buffer in written else "const "
-        element = printer.language.memory_type(buffer.type.element_type)
+        element = language.argument_type(buffer.type.element_type)
         given = printer.parameter(buffer, "buffer")
         printer.line(f"{const}{element} *restrict {given} = args[{position}];")
     comments = [f"/* {text} */" for text in kernel_comments(kernel, nodes.get(symbol, kernel.location))]
