@@ -89,7 +89,8 @@ def measured(model: str, task: GroupTask, variants: Sequence[str], threads: int,
     target = host_target()
     anchor = task.search.anchor
     assert isinstance(anchor, MatmulOp)
-    usual = TEMPLATES[_TEMPLATE].default(anchor, target)
+    template = TEMPLATES[_TEMPLATE]
+    usual = dict(template.canonical(anchor, template.default(anchor, target), target))
     wanted = {name: varied(anchor, usual, name, target) for name in variants}
     different = [usual, *(choices for choices in wanted.values() if choices != usual)]
     programs = {name: str(program) for name, program in task.search.by_name.items()}

@@ -33,12 +33,12 @@ def default_rows(target: Target, vectors: int, rows: int) -> int:
     """Rows of a tile of a product with some rows, where none are chosen: those of the three largest tiles, of up to 8
     rows, that overhang the least.
 
-    `python -m benchmarks.register_tiles` on a Zen 4 with AVX-512, two threads, the time of the tile in brackets divided
-    by that of other rows. Four vectors: ResNet-50's 12544 x 147 x 64 (4 rows) with 5, 6 and 7 rows 1.30, 1.18 and 1.23,
-    3136 x 576 x 64 (4 rows) 1.23, 1.24 and 1.26, BERT's 12 of 128 x 128 x 64 (4 rows) with 6 and 7 1.01 and 1.02.
-    Three vectors: its products of 128 rows (8 rows) with 6, 7 and 9 rows 0.83 to 0.93, 0.85 to 0.96 and 0.83 to 0.93;
-    ResNet-50's of 784, 196 and 49 rows (8, 7 and 7 rows) with 5 and 6 0.81 to 0.94 and 0.76 to 0.97. Passes over K did
-    not pay there: of about 256 terms each they take 1.00 to 1.41 times as long, of 128 in BERT 1.03 to 1.13.
+    `python -m benchmarks.register_tiles` on a Zen 4 with AVX-512, two threads, nothing else running
+    (`benchmarks/results/register_tiles-2026-11-23.json`): all 54 products of ResNet-50 take 1.34, 1.04, 1.05, 1.00 and
+    1.02 times as long with 4, 5, 6, 7 and 8 rows as with these. Those of four vectors, 12544 x 147 x 64, 3136 x 64 x 64,
+    3136 x 576 x 64 and 3136 x 256 x 64 (7 rows), take 1.32 to 1.39 with 4, 1.01 to 1.06 with 5 and 1.05 to 1.06 with 6;
+    those of 49 rows and three vectors (7 rows) 1.07 to 1.14 with 5 and 1.07 to 1.22 with 8. Passes over K did not pay in
+    an earlier run with another image layout: of about 256 terms each they took 1.00 to 1.41 times as long.
     """
     most = min(8, most_rows(target, vectors))
     if rows <= most:
