@@ -35,10 +35,11 @@ def default_rows(target: Target, vectors: int, rows: int) -> int:
 
     `python -m benchmarks.register_tiles` on a Zen 4 with AVX-512, two threads, nothing else running
     (`benchmarks/results/register_tiles-2026-11-23.json`): all 54 products of ResNet-50 take 1.34, 1.04, 1.05, 1.00 and
-    1.02 times as long with 4, 5, 6, 7 and 8 rows as with these. Those of four vectors, 12544 x 147 x 64, 3136 x 64 x 64,
-    3136 x 576 x 64 and 3136 x 256 x 64 (7 rows), take 1.32 to 1.39 with 4, 1.01 to 1.06 with 5 and 1.05 to 1.06 with 6;
-    those of 49 rows and three vectors (7 rows) 1.07 to 1.14 with 5 and 1.07 to 1.22 with 8. Passes over K did not pay in
-    an earlier run with another image layout: of about 256 terms each they took 1.00 to 1.41 times as long.
+    1.02 times as long with 4, 5, 6, 7 and 8 rows as with these. Those of four vectors, of 12544 x 147 x 64,
+    3136 x 64 x 64, 3136 x 576 x 64 and 3136 x 256 x 64 (7 rows), take 1.32 to 1.39 with 4, 1.01 to 1.06 with 5 and 1.05
+    to 1.06 with 6; those of 49 rows and three vectors (7 rows) 1.07 to 1.14 with 5 and 1.07 to 1.22 with 8. Passes over
+    K did not pay in an earlier run with another image layout: of about 256 terms each they took 1.00 to 1.41 times as
+    long.
     """
     most = min(8, most_rows(target, vectors))
     if rows <= most:
