@@ -23,7 +23,7 @@ from treadle.errors import TreadleError
 from treadle.host import lacks, needs_of
 from treadle.passes.graph.graph_pack_weights import GraphPackWeightsPass
 from treadle.passes.schedule.anchor import anchor_of
-from treadle.schedules.register_tile import MOST_VECTORS, most_rows
+from treadle.schedules.register_tile import MOST_VECTORS, default_vectors, most_rows
 from treadle.schedules.template import Template
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
@@ -246,6 +246,27 @@ def test_an_input_has_panels_of_any_width_that_it_fills(columns: int, widest: in
     target = Target.parse("avx512")
     found = {choices["vectors"] for choices in TEMPLATE.candidates(anchor(None, target, columns), target)}
     assert found == set(range(1, widest + 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "depth", "vectors"),
+    [
+        *(("avx512", columns, 512, 4) for columns in (64, 128, 120, 256, 512, 1024, 2048)),
+        *(("avx512", columns, 512, 3) for columns in (48, 96, 160, 192, 768, 1000)),
+        *(("avx512", 256, depth, vectors) for depth, vectors in ((64, 3), (127, 3), (128, 4))),
+        ("avx512", 64, 16, 4),
+        *((text, 256, 512, 2) for text in ("avx2", "sse2", "neon")),
+    ],
+)
+def test_a_weight_has_panels_of_equal_width(text: str, columns: int, depth: int, vectors: int) -> None:
+    """Where three vectors would leave a narrower last panel and four do not, and sums have many terms."""
+    target = Target.parse(text)
+    assert default_vectors(target, columns, depth) == vectors
+    graph = Graph(np.ones((2, depth), np.float32))
+    module = graph.module(graph.add(MatmulOp(graph[0], graph.constant(np.ones((depth, columns), np.float32)))))
+    GraphPackWeightsPass(target=text).apply(treadle_context(), module)
+    (of,) = [op for op in module.walk() if isinstance(op, MatmulOp)]
+    assert TEMPLATE.default(of, target)["vectors"] == vectors
 
 
 def test_rows_beyond_the_registers_are_rejected() -> None:

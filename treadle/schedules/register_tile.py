@@ -8,13 +8,27 @@ from treadle.target import Target
 
 MOST_ROWS = 14
 MOST_VECTORS = 6
+_LEAST_DEPTH_OF_FOUR = 128
+"""Terms of sums from which on panels of four vectors were not slower than those of three."""
 
 
-def default_vectors(target: Target, columns: int) -> int:
-    """Vectors of a panel of a matrix of some columns, where none are chosen: with 32 registers of 64 bytes three, or
-    four that hold the whole matrix; else two, since nothing else was measured.
+def default_vectors(target: Target, columns: int, depth: int) -> int:
+    """Vectors of a panel of a matrix `[depth, columns]`, where none are chosen: with 32 registers of 64 bytes three, or
+    four that hold the whole matrix, or of which equal panels consist where three leave a narrower last one; else two,
+    since nothing else was measured. A narrow panel has few products for each element of A, and blocks of unequal work.
 
-    Measured with AVX-512 code (gcc, -march=native) on a Xeon, one thread, default rows and chunks of each width: the
+    Measured on a Zen 4 with AVX-512, two threads, nothing else running, the same models with three and with four in
+    turn, default rows (8 and 7): the time of three divided by that of four, of whole models ResNet-50 1.056 (quartiles
+    1.041 and 1.068; 41.3 and 38.9 ms), again 1.044, and 1.016 (0.980 and 1.051) while both were a quarter slower;
+    Inception-V3 1.009 (1.002 and 1.023; 58.4 and 57.8 ms); MobileNet-V2 1.013 (0.996 and 1.031), and again 0.990 (0.960
+    and 1.010). Of ResNet-50's products (medians of 40 runs of the model) 3136 x 256 x 128 1.16, 784 x 512 x 128 1.13,
+    784 x 1152 x 128, 196 x 2304 x 256, 196 x 1024 x 256 and 784 x 512 x 256 1.09, 196 x 1024 x 512 1.08, those of 49
+    rows 1.01 to 1.06, 784 x 128 x 512 1.01 and 1.02, 196 x 256 x 1024 1.00 and 1.02; but 3136 x 64 x 256, with few
+    terms a tile, 0.93 to 0.96, and BERT's 128 x 64 x 128 0.97. Where three divide the vectors as well, four were 0.95
+    to 1.00 in MobileNet-V2's 784 x 32 x 192, 196 x 64 x 384 and 196 x 96 x 576, and 1.14 in 49 x 160 x 960; BERT's
+    products with weights were 0.98 to 1.10, and the whole model 0.97 (0.93 and 1.01).
+
+    Before, with AVX-512 code (gcc, -march=native) on a Xeon, one thread, default rows and chunks of each width: the
     time of two vectors divided by that of three and of four (the least of 100 interleaved rounds; M x K x N):
     BERT's 128 x 768 x 2304 1.37 and 1.38, and again 1.19 and 1.14, 128 x 768 x 768 1.19 and 1.02, and again 1.15 and
     1.08 (128 x 768 x 3072 and 128 x 3072 x 768 differed by factors between the two runs, 3.2 and 1.9, 1.05 and 1.76:
@@ -26,7 +40,9 @@ def default_vectors(target: Target, columns: int) -> int:
     """
     if target.vector_bytes < 64 or target.vector_registers < 32:
         return 2
-    return 4 if ceil(columns / target.lanes) == 4 else 3
+    vectors = ceil(columns / target.lanes)
+    only_four = vectors % 4 == 0 and vectors % 3 != 0
+    return 4 if vectors == 4 or (only_four and depth >= _LEAST_DEPTH_OF_FOUR) else 3
 
 
 def default_rows(target: Target, vectors: int, rows: int) -> int:
@@ -34,12 +50,10 @@ def default_rows(target: Target, vectors: int, rows: int) -> int:
     rows, that overhang the least.
 
     `python -m benchmarks.register_tiles` on a Zen 4 with AVX-512, two threads, nothing else running
-    (`benchmarks/results/register_tiles-2026-11-23.json`): all 54 products of ResNet-50 take 1.34, 1.04, 1.05, 1.00 and
-    1.02 times as long with 4, 5, 6, 7 and 8 rows as with these. Those of four vectors, of 12544 x 147 x 64,
-    3136 x 64 x 64, 3136 x 576 x 64 and 3136 x 256 x 64 (7 rows), take 1.32 to 1.39 with 4, 1.01 to 1.06 with 5 and 1.05
-    to 1.06 with 6; those of 49 rows and three vectors (7 rows) 1.07 to 1.14 with 5 and 1.07 to 1.22 with 8. Passes over
-    K did not pay in an earlier run with another image layout: of about 256 terms each they took 1.00 to 1.41 times as
-    long.
+    (`benchmarks/results/register_tiles-2026-11-23.json`): all 54 products of ResNet-50 take 1.08, 1.07, 1.00 and 1.00
+    times as long with 5, 6, 7 and 8 rows as with these, and 1.34 with 4 when panels were of three vectors where columns
+    exceed 64; each takes 1.00 to 1.15 with 5 and with 6. Passes over K did not pay in an earlier run with another image
+    layout: of about 256 terms each they took 1.00 to 1.41 times as long.
     """
     most = min(8, most_rows(target, vectors))
     if rows <= most:

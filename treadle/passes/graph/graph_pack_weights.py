@@ -57,8 +57,8 @@ class GraphPackWeightsPass(ModulePass):
             owner = matmul.b.owner
             if isinstance(owner, ConstantOp) and len(owner.type.get_shape()) == 2:
                 if matmul.b not in unpacked:
-                    columns = owner.type.get_shape()[1]
-                    default = panel_columns(target, default_vectors(target, columns))
+                    rows, columns = owner.type.get_shape()
+                    default = panel_columns(target, default_vectors(target, columns, rows))
                     unpacked[matmul.b] = _unpack(owner, default if self.width is None else self.width)
                 matmul.operands[1] = unpacked[matmul.b].result
                 if not owner.result.uses:

@@ -62,7 +62,7 @@ class MatmulCpu(Template):
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
         m, k, n = _extents(anchor)
-        vectors = _vectors_of_panels(anchor, target) or default_vectors(target, n)
+        vectors = _vectors_of_panels(anchor, target) or default_vectors(target, n, k)
         columns, rows = panel_columns(target, vectors), default_rows(target, vectors, m)
         panels = ceil(n / columns)
         tiles = ceil(m / rows)
