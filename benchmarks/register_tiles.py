@@ -96,8 +96,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def quickest(turns: Sequence[Sequence[Product]]) -> list[Product]:
-    """Of each group the turn that took the least. For a second at a time the threads may have half the processor, which
-    all kernels of a group show alike and no accounting of processor time: two cores of a virtual machine become one."""
+    """Of each group the turn that took the least. On a virtual machine all kernels of one or two groups of a run took
+    twice as long, other groups each time, while the process had both processors by its own accounting; it may be that
+    the host ran both on one core."""
     return [min(same, key=lambda each: each.total_us) for same in zip(*turns, strict=True)]
 
 

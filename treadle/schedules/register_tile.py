@@ -50,7 +50,8 @@ def default_rows(target: Target, vectors: int, rows: int) -> int:
     rows, that overhang the least.
 
     `python -m benchmarks.register_tiles` on a Zen 4 with AVX-512, two threads, nothing else running
-    (`benchmarks/results/register_tiles-2026-11-23.json`): all 54 products of ResNet-50 take 1.08, 1.07, 1.00 and 1.00
+    (`benchmarks/results/register_tiles-2026-11-23.json`, of one turn, the only one of three runs in which no group took
+    twice as long as in the others): all 54 products of ResNet-50 take 1.08, 1.07, 1.00 and 1.00
     times as long with 5, 6, 7 and 8 rows as with these, and 1.34 with 4 when panels were of three vectors where columns
     exceed 64; each takes 1.00 to 1.15 with 5 and with 6. Passes over K did not pay in an earlier run with another image
     layout: of about 256 terms each they took 1.00 to 1.41 times as long.
