@@ -7,7 +7,7 @@ import pytest
 
 import treadle
 from tests.helpers.graphs import Graph
-from treadle.dialects.graph import BinaryOp, WhereOp
+from treadle.dialects.graph import BinaryOp, ConcatOp, PadOp, ReductionOp, SliceOp, WhereOp
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "float16", "float32", "float64"])
@@ -31,3 +31,27 @@ def test_thresholds_of_few_16_bit_floats(shape: tuple[int, ...]) -> None:
     above = graph.add(BinaryOp("gt", graph[0], least))
     with treadle.compile(graph.module(graph.add(WhereOp(above, graph[0], zero)))) as model:
         np.testing.assert_array_equal(model(x)[0], np.where(x > np.float16(0.01), x, np.float16(0)))
+
+
+@pytest.mark.parametrize("lanes", [16, 21, 3])
+def test_sums_of_concatenated_vectors(lanes: int) -> None:
+    """Which part a vector comes from is one question for all of its lanes; the other parts have no such address."""
+    generator = np.random.default_rng(0)
+    parts = [generator.standard_normal((blocks, 6, lanes)).astype(np.float32) for blocks in (2, 3, 1)]
+    graph = Graph(*parts)
+    whole = graph.add(ConcatOp([graph[n] for n in range(3)], 0))
+    rows = graph.add(ReductionOp("add", whole, [1], False))
+    with treadle.compile(graph.module(rows)) as model:
+        expected = np.concatenate(parts).astype(np.float64).sum(1)
+        np.testing.assert_allclose(model(*parts)[0], expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("lanes", [16, 21, 3])
+def test_slices_of_padded_vectors(lanes: int) -> None:
+    """A border of rows: no lane of theirs, or every one, is read."""
+    x = np.random.default_rng(0).standard_normal((5, 7, lanes)).astype(np.float32)
+    graph = Graph(x)
+    padded = graph.add(PadOp("constant", graph[0], graph.constant(np.float32(2)), [1, 2, 0, 0, 3, 0]))
+    with treadle.compile(graph.module(graph.add(SliceOp(padded, [0, 1, 0], [6, 11, lanes], [1, 1, 1])))) as model:
+        expected = np.pad(x, [(1, 0), (2, 3), (0, 0)], constant_values=2)[:, 1:]
+        np.testing.assert_array_equal(model(x)[0], expected)

@@ -81,6 +81,39 @@ loop.func @predicates(%A: memref<16xf32>, %Y: memref<16xf32>) grid(%b in 4) thre
 // CHECK-NEXT:    %[[ALL:.*]] = loop.lane_mask %{{.*}}, %[[END]] : vector<16xi1>
 // CHECK-NEXT:    vector.maskedstore %Y[%{{.*}}], %[[ALL]], %x
 
+// Lanes that agree on the predicate of a load branch on it, and are masked where the loop ends inside of a vector.
+loop.func @agreed(%A: memref<16xf32>, %Y: memref<21xf32>) grid(%b in 4) threads(%t in 1) {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c3 = arith.constant 3 : index
+  %c16 = arith.constant 16 : index
+  %c21 = arith.constant 21 : index
+  %pad = arith.constant 9.0 : f32
+  %first = arith.cmpi slt, %b, %c3 : index
+  scf.for %i = %c0 to %c16 step %c1 {
+    %x = loop.load %A[%i] where %first else %pad : memref<16xf32>
+    loop.store %x, %Y[%i] : memref<21xf32>
+  } {loop.vector}
+  scf.for %i = %c0 to %c21 step %c1 {
+    %z = loop.load %Y[%i] where %first else %pad : memref<21xf32>
+    loop.store %z, %Y[%i] : memref<21xf32>
+  } {loop.vector}
+}
+
+// CHECK-LABEL: loop.func @agreed
+// CHECK:         %[[PAD:.*]] = vector.broadcast %pad : f32 to vector<16xf32>
+// CHECK:         %x = scf.if %first -> (vector<16xf32>) {
+// CHECK-NEXT:      %[[X:.*]] = vector.load %A[%{{.*}}] : memref<16xf32>, vector<16xf32>
+// CHECK-NEXT:      scf.yield %[[X]] : vector<16xf32>
+// CHECK-NEXT:    } else {
+// CHECK-NEXT:      scf.yield %[[PAD]] : vector<16xf32>
+// CHECK-NEXT:    }
+// CHECK-NEXT:    vector.store %x, %Y
+// CHECK:         scf.for
+// CHECK:           %[[IN:.*]] = loop.lane_mask
+// CHECK-NEXT:      %z = scf.if %first -> (vector<16xf32>) {
+// CHECK-NEXT:        vector.maskedload %Y[%{{.*}}], %[[IN]],
+
 // One element, for those lanes that the predicate lets through.
 loop.func @splat(%A: memref<16xf32>, %Y: memref<16xf32>) grid(%b in 4) threads(%t in 1) {
   %c0 = arith.constant 0 : index

@@ -143,3 +143,24 @@ def test_every_second_element_is_two_loads(stride: int, loads: int) -> None:
     (kernel,) = [op for op in Parser(treadle_context(), text).parse_module().walk() if isinstance(op, FuncOp)]
     (body,) = count_work(kernel, 1).bodies
     assert (body.loads, body.stores) == (loads, 1)
+
+
+def test_a_load_that_a_branch_guards_counts_as_a_masked_one() -> None:
+    """However unlikely it is."""
+    text = """loop.func @kernel(%A : memref<64xf32>, %C : memref<64xf32>) grid(%b in 4) threads(%t in 1) {
+      %c1 = arith.constant 1 : index
+      %c16 = arith.constant 16 : index
+      %at = arith.muli %b, %c16 : index
+      %pad = arith.constant dense<9.0> : vector<16xf32>
+      %first = arith.cmpi slt, %b, %c1 : index
+      %v = scf.if %first -> (vector<16xf32>) {
+        %x = vector.load %A[%at] : memref<64xf32>, vector<16xf32>
+        scf.yield %x : vector<16xf32>
+      } else {
+        scf.yield %pad : vector<16xf32>
+      }
+      vector.store %v, %C[%at] : memref<64xf32>, vector<16xf32>
+    }"""
+    (kernel,) = [op for op in Parser(treadle_context(), text).parse_module().walk() if isinstance(op, FuncOp)]
+    (body,) = count_work(kernel, 1).bodies
+    assert (body.loads, body.stores, body.masked) == (1, 1, 1)

@@ -123,6 +123,9 @@ class CLanguage(Language):
     def vector_load(self, type: VectorType, address: str) -> str:
         return f"*(const {self.vector_type(type)}_u *){address}"
 
+    def loaded(self, type: VectorType, load: str) -> str:
+        return f"({self.vector_type(type)}){load}"
+
     def vector_lvalue(self, type: VectorType, address: str) -> str:
         return f"*({self.vector_type(type)}_u *){address}"
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from xdsl.dialects import arith, scf
+from xdsl.dialects import arith, scf, vector
+from xdsl.dialects.builtin import VectorType
 from xdsl.ir import SSAValue
 
 from treadle.backends.c_like.operators import COMPARISONS, FLOAT_COMPARISONS, NEGATED_COMPARISONS, Level
@@ -59,4 +60,11 @@ class Comparisons:
 
     def _ternary(self, op: scf.IfOp) -> Text:
         branches = [cast(scf.YieldOp, region.block.last_op).arguments[0] for region in op.regions]
-        return self._choice(op.cond, self._values.text(branches[0]), self._values.text(branches[1]))
+        return self._choice(op.cond, *map(self._branch, branches))
+
+    def _branch(self, value: SSAValue) -> Text:
+        """A branch's value, of the type that the other branch's has."""
+        text, type = self._values.text(value), value.type
+        if not isinstance(value.owner, vector.LoadOp) or not isinstance(type, VectorType):
+            return text
+        return Text(self._language.loaded(type, text.at(Level.UNARY)), Level.UNARY)

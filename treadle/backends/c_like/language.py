@@ -132,6 +132,11 @@ class Language(ABC):
     def vector_load(self, type: VectorType, address: str) -> str:
         """The vector at an address (`&A[i]`), in the text of a unary expression."""
 
+    def loaded(self, type: VectorType, load: str) -> str:
+        """What `vector_load` gives, or a variable that holds it, as a value of the vector's own type; the text of a
+        unary expression."""
+        return load
+
     @abstractmethod
     def lane(self, vector: str, position: str, type: VectorType) -> str:
         """One lane of a vector that is a primary expression."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from xdsl.dialects import scf
-from xdsl.dialects.builtin import IndexType, MemRefType
+from xdsl.dialects.builtin import IndexType, MemRefType, VectorType
 from xdsl.ir import Block, Operation, SSAValue
 
 from treadle.dialects.loop import FuncOp, Space
@@ -75,6 +75,9 @@ class _Counter:
         for op in block.ops:
             if isinstance(op, scf.ForOp):
                 self._loop(op, counts, executions)
+            elif isinstance(op, scf.IfOp) and (load := _guarded_load(op)) is not None:
+                self._operation(load, counts)
+                counts.masked += sum(access.mask is None for access in accesses(load))
             elif isinstance(op, scf.IfOp):
                 self._branches(op, counts, executions)
             else:
@@ -159,6 +162,17 @@ def _masked_buffers(kernel: FuncOp) -> set[SSAValue]:
     """The local buffers that masks access a part of: they are not kept in registers."""
     found = (access for op in kernel.walk() for access in accesses(op))
     return {each.buffer for each in found if each.mask is not None and each.space is Space.REGISTER}
+
+
+def _guarded_load(op: scf.IfOp) -> Operation | None:
+    """The load of a vector that a branch guards, and nothing else: it counts as one under a mask, whose two operations
+    the comparison and the jump take, however likely it is."""
+    if not op.results or not isinstance(op.results[0].type, VectorType):
+        return None
+    first, last, other = op.true_region.block.first_op, op.true_region.block.last_op, op.false_region.block.first_op
+    if first is None or first.next_op is not last or not isinstance(other, scf.YieldOp):
+        return None
+    return first if any(accesses(first)) else None
 
 
 def _accumulates(access: Access, op: Operation) -> bool:

@@ -270,23 +270,51 @@ class _VectorWriter:
         if stride == 0:
             self._uniform_load(op, where, predicate, level)
             return
+        if predicate and not any(map(depends_on_lane, predicate)):
+            self._guarded_load(op, where, stride, predicate, level)
+            return
+        self._finish(op, self._vector_load(op, where, stride, (*self._always, *predicate), level), level)
+
+    def _vector_load(
+        self,
+        op: LoadOp,
+        where: Sequence[Expr],
+        stride: int,
+        conditions: Sequence[Condition],
+        level: _Level,
+        otherwise: SSAValue | None = None,
+    ) -> Operation:
+        """The load of the lanes in which the conditions hold, not inserted yet.
+
+        otherwise: what the other lanes get, where it is written already
+        """
         type = self._type(op.result.type)
         indices = [level.emit(e) for e in where]
-        mask = self._mask((*self._always, *predicate), level)
+        mask = self._mask(conditions, level)
         if mask is None:
-            new: Operation = (
-                vector.LoadOp(op.buffer, indices, type)
-                if stride == 1
-                else StridedLoadOp(op.buffer, indices, stride, type)
-            )
-        else:
-            otherwise = self._otherwise(op, level)
-            new = (
-                vector.MaskedLoadOp(op.buffer, indices, mask, otherwise)
-                if stride == 1
-                else StridedLoadOp(op.buffer, indices, stride, type, mask, otherwise)
-            )
-        self._finish(op, new, level)
+            if stride != 1:
+                return StridedLoadOp(op.buffer, indices, stride, type)
+            return vector.LoadOp(op.buffer, indices, type)
+        otherwise = otherwise or self._otherwise(op, level)
+        if stride != 1:
+            return StridedLoadOp(op.buffer, indices, stride, type, mask, otherwise)
+        return vector.MaskedLoadOp(op.buffer, indices, mask, otherwise)
+
+    def _guarded_load(
+        self, op: LoadOp, where: Sequence[Expr], stride: int, predicate: tuple[Condition, ...], level: _Level
+    ) -> None:
+        """A load on whose predicate all lanes agree: a branch, since masked loads of no lane are slow where their
+        address is no memory."""
+        otherwise = self._otherwise(op, level)
+        load = self._vector_load(op, where, stride, self._always, level, otherwise)
+        load.location, load.attributes = op.location, load.attributes | op.attributes
+        taken, skipped = scf.YieldOp(load.results[0]), scf.YieldOp(otherwise)
+        taken.location = skipped.location = op.location
+        new = scf.IfOp(self._truth(predicate, level), [otherwise.type], [load, taken], [skipped])
+        new.location = op.location
+        new.results[0].name_hint = op.result.name_hint
+        level.insert(new)
+        self._vectors[op.result] = new.results[0]
 
     def _otherwise(self, op: LoadOp, level: _Level) -> SSAValue:
         if op.otherwise is not None:
