@@ -10,10 +10,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from treadle.api import resolve_target
 from treadle.compile_options import CompileOptions
 from treadle.passes.schedule.anchor import anchor_of
 from treadle.schedules.templates import TEMPLATES
-from treadle.target import Target
 from treadle.tools.treadle_cli import main
 from treadle.tuning.model import tasks_of_model
 
@@ -36,10 +36,10 @@ def listed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("target", ["cpu", "sm_80"])
+@pytest.mark.parametrize("target", ["cpu", "avx2", "sm_80"])
 def test_groups_have_their_templates(model: Path, capsys: pytest.CaptureFixture[str], target: str) -> None:
     out = listed(capsys, str(model), "--shape", "rows=24", "--target", target)
-    tasks = tasks_of_model(model, Target.parse(target), {"rows": (24,)}, CompileOptions())
+    tasks = tasks_of_model(model, resolve_target(target), {"rows": (24,)}, CompileOptions())
     blocks = out.strip().split("\n\n")
     assert len(blocks) == len(tasks)
     for task, block in zip(tasks, blocks, strict=True):
@@ -49,7 +49,7 @@ def test_groups_have_their_templates(model: Path, capsys: pytest.CaptureFixture[
         names = [each.partition(" = ")[0] for each in re.split(r", (?=\w+ = )", default[2])]
         assert sorted(names) == sorted(knob.name for knob in TEMPLATES[default[1]].knobs)
         for name, count in re.findall(r"^  (\w+): (\d+) different kernels", block, re.MULTILINE):
-            found = list(TEMPLATES[name].candidates(anchor_of(task.program.fused), Target.parse(target)))
+            found = list(TEMPLATES[name].candidates(anchor_of(task.program.fused), resolve_target(target)))
             assert len(found) == int(count) > 0
 
 

@@ -169,7 +169,7 @@ def test_an_entry_that_does_not_replay_is_named_and_left_out(
     model: Path, tasks: list[GroupTask], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     product, softmax = tasks
-    knobs = {**other(product).knobs(), "rows": 8, "chunk": 9}
+    knobs = {**other(product).knobs(), "rows": 4, "chunk": 9}
     path = write(tmp_path / "db", product, UseAttr.get("matmul_cpu", knobs))
     before = path.read_bytes()
     write(tmp_path / "db", softmax, other(softmax))

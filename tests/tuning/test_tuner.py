@@ -143,7 +143,7 @@ def test_a_nest_that_was_fastest_is_kept_and_compiled(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """With rules that write nests only, and times that sink within a round: the entry is a program."""
-    monkeypatch.setitem(STRATEGIES, "evolution", partial(Evolution, settings=Settings(population=8, generations=1)))
+    monkeypatch.setitem(STRATEGIES, "evolution", partial(Evolution, settings=Settings(population=32, generations=1)))
     groups = search(
         model, tmp_path / "db",
         lambda comparison: [Timing((9 - n) * 1e-6) for n in range(len(comparison.libraries))],

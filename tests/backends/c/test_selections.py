@@ -7,7 +7,7 @@ import pytest
 
 import treadle
 from tests.helpers.graphs import Graph
-from treadle.dialects.graph import BinaryOp, ConcatOp, PadOp, ReductionOp, SliceOp, WhereOp
+from treadle.dialects.graph import BinaryOp, ConcatOp, PadOp, ReductionOp, SliceOp, UnaryOp, WhereOp
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "float16", "float32", "float64"])
@@ -55,3 +55,14 @@ def test_slices_of_padded_vectors(lanes: int) -> None:
     with treadle.compile(graph.module(graph.add(SliceOp(padded, [0, 1, 0], [6, 11, lanes], [1, 1, 1])))) as model:
         expected = np.pad(x, [(1, 0), (2, 3), (0, 0)], constant_values=2)[:, 1:]
         np.testing.assert_array_equal(model(x)[0], expected)
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 5), (4, 3, 8), (2, 3, 17)])
+def test_a_tensor_concatenated_with_itself(shape: tuple[int, ...]) -> None:
+    """Two loads of one buffer, each under the opposite of the other's condition: gcc 12.2 lost one on AVX2."""
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    graph = Graph(x)
+    twice = graph.add(ConcatOp([graph[0], graph[0]], 0))
+    grown = graph.add(ConcatOp([twice, graph.add(UnaryOp("neg", twice))], 0))
+    with treadle.compile(graph.module(grown), threads=1) as model:
+        np.testing.assert_array_equal(model(x)[0], np.concatenate([x, x, -x, -x]))
