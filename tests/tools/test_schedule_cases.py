@@ -12,7 +12,7 @@ from treadle.errors import TreadleError
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
 from treadle.tools.render_architecture import ROOT, render
-from treadle.tools.render_schedules import DOCUMENT, EXCERPTS
+from treadle.tools.render_schedules import DOCUMENT, EXCERPTS, default_row
 from treadle.tools.schedule_cases import Compiled, cases, compiled, compiled_default
 
 TARGETS = ("sm_80", "sm_90")
@@ -47,11 +47,22 @@ def test_defaults_compile_without_spills_and_conflicts(name: str, target: str) -
     assert result.excess_sectors == 0 or "2039" in name
     template = cases()[name].default(Target.parse(target)).template.data
     assert result.excess_requests == result.excess_sectors or "window" in template
+    assert f"| {' | '.join(default_row(name, target))} |\n" in (ROOT / DOCUMENT).read_text()
 
 
+@pytest.mark.slow
 def test_the_document_is_up_to_date() -> None:
     path = ROOT / DOCUMENT
     assert_golden(render(path.read_text(), DOCUMENT, EXCERPTS), path)
+
+
+def test_what_the_document_says_of_knobs_and_spaces_is_up_to_date() -> None:
+    """All but the table of which the cases above are rows."""
+    path = ROOT / DOCUMENT
+    text = path.read_text()
+    (defaults,) = re.findall(r"<!-- generated: defaults -->\n(.*?)<!-- end -->", text, re.DOTALL)
+    assert defaults.count("\n") == 2 + len(TARGETS) * len(cases())
+    assert_golden(render(text, DOCUMENT, {**EXCERPTS, "defaults": lambda: defaults}), path)
 
 
 def _result(registers: int, limit: int, spills: int) -> Compiled:
@@ -84,7 +95,7 @@ def test_a_block_more_leaves_fewer_registers_a_thread() -> None:
 
 def test_a_sample_of_a_space_compiles() -> None:
     case, target = cases()["matmul 2039 x 2039 x 2039"], Target.parse("sm_80")
-    for choices in list(case.space(target))[5::60]:
+    for choices in list(case.space(target))[5::90]:
         assert compiled(case.text(), "matmul_simt", choices, "sm_80").registers <= 255
 
 

@@ -57,7 +57,13 @@ def check_legal(module: ModuleOp, stage: str, kind: str) -> None:
     An operation on scalars or vectors also has to have element types for which the target's printer has a form.
     """
     allowed = LEGAL.get(f"{stage} {kind}") or LEGAL[stage]
+    known = set[tuple[object, ...]]()
     for op in module.walk():
+        # What is asked depends on the name and the types alone, of which a module has few; they live as long as it.
+        key = (op.name, len(op.results), *(id(value.type) for value in (*op.operands, *op.results)))
+        if key in known:
+            continue
+        known.add(key)
         if not is_allowed(op, allowed):
             raise TreadleError(f"'{op.name}' may not remain after stage '{stage}'", location_of(op) or stage, allowed)
         missing = missing_form(op, kind)

@@ -118,10 +118,11 @@ def chain(seed: int) -> tuple[Graph, list[SSAValue]]:
     return graph, [x, graph.add(ReductionOp("mean", x, [2, 3], False))]
 
 
-def test_compiled_chains() -> None:
+@pytest.mark.parametrize("seeds", [range(3), pytest.param(range(3, 12), marks=pytest.mark.slow)], ids=["few", "many"])
+def test_compiled_chains(seeds: range) -> None:
     """Through the whole pipeline and the C compiler, in blocks of this machine's vectors."""
     inputs, expected, programs = list[list[np.ndarray]](), list[list[np.ndarray]](), []
-    for seed in range(6):
+    for seed in seeds:
         graph, results = chain(seed)
         module: ModuleOp = graph.module(*results)
         inputs.append(list(graph.inputs))

@@ -7,7 +7,7 @@ arithmetic leaves no operators in the module.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -41,6 +41,9 @@ from treadle.frontends.onnx.tensor_data import Array
 
 FOLD_LIMIT = 4096
 """An operator of known operands is evaluated while importing if its result has at most this many elements."""
+_SMALL = 64
+"""Elements of an array whose values are remembered: shapes, axes, and what is computed of them for each layer anew."""
+_MOST_FOLDED = 4096
 
 
 @dataclass(eq=False)
@@ -145,7 +148,7 @@ class GraphBuilder:
         check_rank(op.shape)
         if prod(op.shape) > FOLD_LIMIT:
             return None
-        return self.constant(np.asarray(evaluate(op, dict(zip(scratch.args, arrays, strict=True)))))
+        return self.constant(_evaluated(op, dict(zip(scratch.args, arrays, strict=True))))
 
     def unary(self, kind: str, x: Tensor) -> Tensor:
         return self.emit(lambda v: UnaryOp(kind, v[0]), x)
@@ -213,6 +216,24 @@ class GraphBuilder:
 
     def reduce(self, kind: str, x: Tensor, dims: Sequence[int], keep: bool) -> Tensor:
         return x if not dims else self.emit(lambda v: ReductionOp(kind, v[0], sorted(dims), keep), x)
+
+
+_folded: dict[object, Array] = {}
+
+
+def _evaluated(op: Operator, known: Mapping[SSAValue, Array]) -> Array:
+    """What an operator gives; of small arrays only the first time, since a definition takes longer than its values."""
+    if prod(op.shape) > _SMALL or any(array.size > _SMALL for array in known.values()):
+        return np.asarray(evaluate(op, known))
+    values = tuple((operand.type, known[operand].tobytes()) for operand in op.operands)
+    key = (op.name, op.result.type, frozenset(op.properties.items()), frozenset(op.attributes.items()), values)
+    if key not in _folded:
+        if len(_folded) >= _MOST_FOLDED:
+            _folded.clear()
+        found = np.array(evaluate(op, known))
+        found.flags.writeable = False
+        _folded[key] = found
+    return _folded[key]
 
 
 __all__ = ["FOLD_LIMIT", "Build", "GraphBuilder", "Tensor"]
