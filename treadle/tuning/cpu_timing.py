@@ -79,15 +79,24 @@ class InterleavedTimer:
     """Times libraries with the same interface alternately, on one pool of threads.
 
     libraries: paths; arena_bytes: the size of their largest arena; threads: of each call
+    constants: those of the programs, which are the same for all that have any
     """
 
-    def __init__(self, libraries: Sequence[str], arena_bytes: int, operands: Operands, threads: int):
+    def __init__(
+        self,
+        libraries: Sequence[str],
+        arena_bytes: int,
+        operands: Operands,
+        threads: int,
+        constants: Sequence[Array] = (),
+    ):
         self._loaded = [ctypes.CDLL(path) for path in libraries]
         self.timed = [Timed(path) for path in libraries]
         self._results = [aligned_empty(spec.shape, spec.dtype) for spec in operands.outputs]
         self._copies = operands.copies()
         self._inputs = [_pointers(copy) for copy in self._copies]
-        self._outputs, self._none = _pointers(self._results), _pointers([])
+        self._kept = [_aligned(array) for array in constants]
+        self._outputs, self._constants = _pointers(self._results), _pointers(self._kept)
         self._arena = aligned_empty((max(arena_bytes, 64),), np.uint8)
         first = self._loaded[0]
         first.treadle_pool_create.restype, first.treadle_pool_create.argtypes = ctypes.c_void_p, [ctypes.c_long]
@@ -139,7 +148,7 @@ class InterleavedTimer:
     def _call(self, number: int) -> None:
         inputs = self._inputs[self._turn % len(self._inputs)]
         self._turn += 1
-        self._entries[number](self._pool, inputs, self._outputs, self._none, self._arena.ctypes.data)
+        self._entries[number](self._pool, inputs, self._outputs, self._constants, self._arena.ctypes.data)
 
 
 def _pointers(arrays: Sequence[Array]) -> Any:

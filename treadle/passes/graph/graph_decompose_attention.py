@@ -71,27 +71,31 @@ class DecomposeAttention(RewritePattern):
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: AttentionOp, rewriter: PatternRewriter) -> None:
-        if DYNAMIC_INDEX in op.scores_shape or has_template(op, self.target):
-            return
-        steps: list[Operation] = []
+        if DYNAMIC_INDEX not in op.scores_shape and not has_template(op, self.target):
+            replace(rewriter, op, written_out(op))
 
-        def step(new: Operation) -> SSAValue:
-            steps.append(new)
-            return new.results[0]
 
-        element = op.type.get_element_type()
-        wide = element if byte_width(element) >= 4 else f32
-        k, v = (_repeated(operand, op, step) for operand in (op.k, op.v))
-        rank = len(op.shape)
-        transposed = step(TransposeOp(k, [*range(rank - 2), rank - 1, rank - 2]))
-        scores = _cast(step(MatmulOp(op.q, transposed)), wide, step)
-        scores = _masked(op, scores, step)
-        shares = step(SoftmaxOp(scores, rank - 1))
-        if op.guard.value.data:
-            zero = step(constant_op(np.array(0.0, numpy_dtype(wide))))
-            shares = step(WhereOp(step(UnaryOp("isnan", shares)), zero, shares))
-        step(MatmulOp(_cast(shares, element, step), v))
-        replace(rewriter, op, steps)
+def written_out(op: AttentionOp) -> list[Operation]:
+    """Attention of constant shapes as the operators that it is made of, of which the last gives its result."""
+    steps: list[Operation] = []
+
+    def step(new: Operation) -> SSAValue:
+        steps.append(new)
+        return new.results[0]
+
+    element = op.type.get_element_type()
+    wide = element if byte_width(element) >= 4 else f32
+    k, v = (_repeated(operand, op, step) for operand in (op.k, op.v))
+    rank = len(op.shape)
+    transposed = step(TransposeOp(k, [*range(rank - 2), rank - 1, rank - 2]))
+    scores = _cast(step(MatmulOp(op.q, transposed)), wide, step)
+    scores = _masked(op, scores, step)
+    shares = step(SoftmaxOp(scores, rank - 1))
+    if op.guard.value.data:
+        zero = step(constant_op(np.array(0.0, numpy_dtype(wide))))
+        shares = step(WhereOp(step(UnaryOp("isnan", shares)), zero, shares))
+    step(MatmulOp(_cast(shares, element, step), v))
+    return steps
 
 
 def _repeated(value: SSAValue, op: AttentionOp, step: Step) -> SSAValue:
@@ -122,4 +126,4 @@ def _cast(value: SSAValue, element: Attribute, step: Step) -> SSAValue:
     return value if tensor(value).get_element_type() == element else step(CastOp(value, element))
 
 
-__all__ = ["GraphDecomposeAttentionPass"]
+__all__ = ["GraphDecomposeAttentionPass", "written_out"]

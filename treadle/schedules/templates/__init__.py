@@ -1,6 +1,7 @@
 """The templates, and the order in which they are tried by default."""
 
 from treadle.schedules.template import Template
+from treadle.schedules.templates.attention_cpu import AttentionCpu
 from treadle.schedules.templates.attention_cuda import AttentionCuda
 from treadle.schedules.templates.attention_mma import AttentionMma
 from treadle.schedules.templates.generic_cpu import GenericCpu
@@ -19,6 +20,7 @@ from treadle.schedules.templates.window_cuda import WindowCuda
 TEMPLATES: dict[str, Template] = {
     template.name: template
     for template in (
+        AttentionCpu(),
         MatmulCpu(),
         RowCpu(),
         WindowCpu(),
