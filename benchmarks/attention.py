@@ -84,8 +84,10 @@ class Size:
         q, k, v = part(0, self.rows), part(1, self.keys), part(2, self.keys)
         mask = entry["mask"] if self.kind == "masked" else None
         op = AttentionOp(q, k, v, mask, scale=self.size**-0.5, causal=self.kind == "causal")
-        results = [entry.add(step) for step in ([op] if whole else written_out(op))]
-        joined = entry.add(TransposeOp(results[-1], [0, 2, 1, 3]))
+        *_, result = [entry.add(step) for step in ([op] if whole else written_out(op))]
+        if not whole:
+            op.erase()
+        joined = entry.add(TransposeOp(result, [0, 2, 1, 3]))
         return entry.module({"y": entry.add(ReshapeOp(joined, [1, self.rows, width]))})
 
 
