@@ -180,10 +180,12 @@ def test_what_it_fits() -> None:
     assert not TEMPLATE.fits(MatmulOp(tensor(3, 4), tensor(4, 5)))
 
 
-def test_a_default_whose_scores_stay_in_the_cache() -> None:
-    """Two vectors of queries, one where only its scores stay there, and none where no scores do."""
-    for keys, vectors in ((1024, 2), (3900, 2), (4200, 1), (8000, 1), (8300, None)):
-        op = attention(Sizes((), 12, 12, 128, keys, 64, 64), "float32")
+def test_where_it_is_the_default() -> None:
+    """With two vectors of queries, or one where only its scores stay in the cache; not where no scores do, nor for less
+    than a vector of queries."""
+    long = [(128, keys, vectors) for keys, vectors in ((1024, 2), (3900, 2), (4200, 1), (8000, 1), (8300, None))]
+    for queries, keys, vectors in (*long, (9, 128, 2), (8, 128, 1), (7, 128, None), (1, 1024, None)):
+        op = attention(Sizes((), 12, 12, queries, keys, 64, 64), "float32")
         assert TEMPLATE.has_default(op, CPU) == has_template(op, CPU) == (vectors is not None)
         if vectors is not None:
             choices = TEMPLATE.default(op, CPU)

@@ -30,6 +30,7 @@ ANCHORS: dict[str, Anchor] = {
     "sum": reduction(("add", (4096, 300), (1,), "float32")),
     "attention": AttentionOp(*(tensor(12, 128, 64, dtype="float16") for _ in range(3))),
     "wide attention": AttentionOp(*(tensor(12, 128, 256) for _ in range(3))),
+    "long attention": AttentionOp(*(tensor(12, 4000, 64) for _ in range(3))),
 }
 SIMT: dict[str, Choice] = {
     "warps": (2, 2), "repeats": (1, 1), "thread": (4, 4), "block_k": 8, "min_blocks_per_sm": 1, "a_order": "k",
@@ -44,6 +45,10 @@ CASES: list[tuple[str, str, dict[str, Choice], str, int, int]] = [
      "rows of a chunk's tiles", 9, 7),
     ("matmul_cpu", "even", {"rows": 4, "vectors": 1, "chunk": 8, "pack": True, "passes": 3}, "terms of passes", 66, 64),
     ("matmul_cpu", "even", {"rows": 4, "vectors": 1, "chunk": 8, "pack": True, "passes": 8}, "passes", 8, 1),
+    ("attention_cpu", "wide attention", {"vectors": 4, "keys": 8}, "keys of a tile", 8, 7),
+    ("attention_cpu", "wide attention", {"rows": 10, "columns": 3}, "rows of a tile", 10, 9),
+    ("attention_cpu", "long attention", {"vectors": 6, "keys": 4}, "bytes of scores and queries",
+     4 * 6 * 16 * (4000 + 64), 1 << 20),
     ("row_cpu", "softmax", {"across": "rows", "lanes": 32, "rows": 1, "cache_row": True},
      "cached elements of each value", 32 * 1003, 16384 + 32),
     ("generic_cuda", "exp", {"vector": 4, "threads": 32, "repeats": 1}, "elements of vectors", 16, 15),

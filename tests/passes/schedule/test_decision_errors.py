@@ -100,7 +100,7 @@ CASES = [
     (
         decided('"gemm"'),
         INSTANTIATE,
-        "group 'product': unknown template 'gemm'; accepted: attention_cuda, attention_mma",
+        "group 'product': unknown template 'gemm'; accepted: attention_cpu, attention_cuda, attention_mma",
     ),
     (
         decided('"generic_cpu", {run = 1, rows = 1}'),

@@ -136,9 +136,12 @@ def _choices(anchor: AttentionOp, target: Target, vectors: int) -> dict[str, Cho
 
 
 def _default(anchor: AttentionOp, target: Target) -> dict[str, Choice] | None:
-    """Two vectors of queries, or one where there are no more or where the scores of two exceed half of the cache; None
-    where those of one do."""
+    """Two vectors of queries, or one where there are no more or where the scores of two exceed half of the cache. None
+    where those of one do, and for fewer queries than a vector has lanes, of which most would be idle: products and a
+    softmax then vectorise along the keys."""
     *_, m, _, _, _ = _extents(anchor)
+    if m < target.lanes:
+        return None
     for vectors in range(min(_VECTORS, ceil(m / target.lanes)), 0, -1):
         choices = _choices(anchor, target, vectors)
         _, used, allowed = _cached(anchor, choices, target)
