@@ -100,13 +100,11 @@ def scheduled(module: ModuleOp, choices: Choices) -> ModuleOp:
 
 
 def cases() -> Iterator[Case]:
-    """Every size with one mask of all ways to broadcast, with and without causality and guard, and several tiles."""
-    tiles = cycle(TILES)
-    for number, sizes in enumerate(SIZES):
-        yield Case(sizes, next(tiles), causal=number % 2 > 0, guard=number % 3 > 0)
-        yield Case(
-            sizes, next(tiles), sizes.masks[number % len(sizes.masks)], causal=number % 2 == 0, guard=number % 4 > 1
-        )
+    """Every size, every other one with one of the masks that broadcast to it; with and without causality and guard, in
+    several tiles."""
+    for number, (sizes, tile) in enumerate(zip(SIZES, cycle(TILES), strict=False)):
+        mask = sizes.masks[number // 2 % len(sizes.masks)] if number % 2 else None
+        yield Case(sizes, tile, mask, causal=number % 3 > 0, guard=number % 4 > 1)
     ragged = Sizes((2,), 4, 2, 21, 37, 19, 27)
     for mask, tile in zip(ragged.masks, cycle(TILES), strict=False):
         yield Case(ragged, tile, mask, causal=len(mask) % 2 > 0)

@@ -22,11 +22,10 @@ from treadle.target import Target
 
 @dataclass(frozen=True)
 class _ResultTile:
-    """A register tile of the result: `rows` queries from the block's query `first` on, and `lanes` columns from
-    `column` on, of which `used` exist."""
+    """A register tile of the result: from the block's query `first` on, and `lanes` columns from `column` on, of which
+    `used` exist."""
 
     first: Index
-    rows: int
     column: Index
     lanes: int
     used: int
@@ -47,7 +46,7 @@ class AttentionCpuKernel:
         self.size, self.width = anchor.q.type.get_shape()[-1], anchor.shape[-1]
         self.lanes = target.lanes
         self.queries = number(choices, "vectors") * target.lanes
-        self.keys, self.rows = number(choices, "keys"), number(choices, "rows")
+        self.keys, self.rows = number(choices, "keys"), min(number(choices, "rows"), self.queries)
         self.columns = number(choices, "columns") * target.lanes
         self.is_causal = bool(anchor.causal.value.data)
         self.b = KernelBuilder([t.type for t in anchor.operands if isinstance(t.type, TensorType)], anchor.type)
@@ -172,17 +171,17 @@ class AttentionCpuKernel:
 
     def _panel(self, weights: SSAValue, shares: SSAValue, column: Index, lanes: int, used: int) -> None:
         b = self.b
-        whole, rest = divmod(self.queries, self.rows)
-        if whole:
-            with b.loop("part", whole) as part:
-                self._tile(weights, shares, _ResultTile(part * self.rows, self.rows, column, lanes, used))
-        if rest:
-            self._tile(weights, shares, _ResultTile(b.index(whole * self.rows), rest, column, lanes, used))
+        last = self.queries - self.rows
+        with b.loop("part", ceil(self.queries / self.rows)) as part:
+            first = part * self.rows
+            # The last tile begins earlier where it would overhang: it writes some rows again, and has no other code.
+            first = first if self.queries % self.rows == 0 else first.min(last)
+            self._tile(weights, shares, _ResultTile(first, column, lanes, used))
 
     def _tile(self, weights: SSAValue, shares: SSAValue, tile: _ResultTile) -> None:
-        b, each = self.b, repeat(tile.rows, tile.lanes)
+        b, each = self.b, repeat(self.rows, tile.lanes)
         with b.when(all_of(self._exists(self.first_row + tile.first))):
-            acc = b.alloc("sums", [tile.rows, tile.lanes], f32)
+            acc = b.alloc("sums", [self.rows, tile.lanes], f32)
             with b.tasks(["r", "e"], each, unroll=True, vector=True) as (r, e):
                 b.store(b.constant(0, f32), acc, [r, e])
             with b.loop("n", self.visible) as n, b.tasks(["r", "e"], each, unroll=True, vector=True) as (r, e):
@@ -195,7 +194,7 @@ class AttentionCpuKernel:
 
     def _store(self, acc: SSAValue, shares: SSAValue, tile: _ResultTile) -> None:
         b = self.b
-        with b.tasks(["r", "e"], repeat(tile.rows, tile.lanes), unroll=True, vector=True) as (r, e):
+        with b.tasks(["r", "e"], repeat(self.rows, tile.lanes), unroll=True, vector=True) as (r, e):
             share, row = b.load(shares, [tile.first + r]), self.first_row + tile.first + r
             value = b.mul(b.load(acc, [r, e]), share)
             if self.anchor.guard.value.data:
