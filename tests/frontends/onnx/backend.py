@@ -17,6 +17,8 @@ from treadle.frontends.onnx import import_model
 Array = NDArray[Any]
 
 COMPILE_TIME_INPUTS: dict[str, Sequence[int]] = {
+    "AffineGrid": (1,), "BlackmanWindow": (0,), "CenterCropPad": (1,), "HammingWindow": (0,), "HannWindow": (0,),
+    "Loop": (0, 1),
     "ConstantOfShape": (0,), "Dropout": (1, 2), "Expand": (1,), "OneHot": (1,), "Pad": (1, 3),
     "Range": (0, 1, 2), "Reshape": (1,), "Resize": (1, 2, 3), "Slice": (1, 2, 3, 4), "Split": (1,),
     "Squeeze": (1,), "Tile": (1,), "Trilu": (1,), "Unsqueeze": (1,), "Upsample": (1,),
@@ -50,11 +52,15 @@ class TreadleBackend(Backend):
         return device == "CPU"
 
 
-def with_compile_time_inputs(model: ModelProto, inputs: Sequence[Array]) -> tuple[ModelProto, list[Array]]:
-    """The model with the inputs that decide its shapes made constant, and the inputs that remain."""
-    fixed = {
-        node.input[n] for node in model.graph.node for n in _compile_time(node) if n < len(node.input) and node.input[n]
-    }
+def with_compile_time_inputs(
+    model: ModelProto, inputs: Sequence[Array], whole: ModelProto | None = None
+) -> tuple[ModelProto, list[Array]]:
+    """The model with the inputs that decide its shapes made constant, and the inputs that remain.
+
+    whole: of a model that is a function's expanded body, the model of the function itself
+    """
+    nodes = [*model.graph.node, *([] if whole is None else whole.graph.node)]
+    fixed = {node.input[n] for node in nodes for n in _compile_time(node) if n < len(node.input) and node.input[n]}
     baked = onnx.ModelProto()
     baked.CopyFrom(model)
     left: list[Array] = []

@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 from onnx.backend.test.case.test_case import TestCase
 
 from tests.frontends.onnx.backend import with_compile_time_inputs
 from tests.frontends.onnx.shared_cases import node_cases
 from tests.helpers.limits import assert_within, module_limits
 from treadle.frontends.onnx import import_model, supported_operators
+from treadle.frontends.onnx.registry import functions_expanded
 from treadle.frontends.onnx.tensor_data import DTYPES
 
 Array = NDArray[Any]
@@ -33,6 +34,7 @@ UNSUPPORTED: dict[str, Sequence[str]] = {
     ),
     "output 1 .* is used": ("test_maxpool_with_argmax_2d_*",),
     "'mode' is 'wrap'": ("test_wrap_pad",),
+    "Scan of opset 8": ("test_scan_sum",),
     "mode (linear|cubic)": (
         "test_resize_upsample_scales_linear",
         "test_resize_upsample_scales_linear_align_corners",
@@ -61,6 +63,10 @@ UNSUPPORTED: dict[str, Sequence[str]] = {
 """Cases by what their error says; names as shell patterns, the last reason that fits a name counts."""
 
 
+def _name(node: NodeProto) -> str:
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+
+
 def _element_types(model: ModelProto) -> set[int | None]:
     values = [*model.graph.input, *model.graph.output]
     return {v.type.tensor_type.elem_type if v.type.HasField("tensor_type") else None for v in values}
@@ -68,8 +74,13 @@ def _element_types(model: ModelProto) -> set[int | None]:
 
 def _is_in_scope(model: ModelProto) -> bool:
     known = set(supported_operators())
-    nodes = all(node.domain in ("", "ai.onnx") and node.op_type in known for node in model.graph.node)
+    nodes = all(_name(node) in known for node in model.graph.node)
     return nodes and _element_types(model) <= set(DTYPES)
+
+
+def _calls_functions(model: ModelProto) -> bool:
+    functions = set(functions_expanded())
+    return all(_name(node) in functions for node in model.graph.node)
 
 
 def reason_of(name: str) -> str | None:
@@ -92,8 +103,10 @@ def model_of(case: TestCase) -> ModelProto:
 def data_of(case: TestCase) -> Iterator[tuple[ModelProto, list[Array], list[Array]]]:
     """For each data set the model for it, its inputs and the outputs that ONNX expects."""
     assert case.data_sets
+    whole = _BY_NAME.get(case.name.removesuffix("_expanded"))
     for inputs, outputs in case.data_sets:
-        model, left = with_compile_time_inputs(model_of(case), [array_of(value) for value in inputs])
+        arrays = [array_of(value) for value in inputs]
+        model, left = with_compile_time_inputs(model_of(case), arrays, None if whole is None else model_of(whole))
         yield model, left, [array_of(value) for value in outputs]
 
 
@@ -116,7 +129,15 @@ def assert_expected(
 
 
 CASES = node_cases(_is_in_scope)
+_BY_NAME = {case.name: case for case in CASES}
 IN_SCOPE = [case for case in CASES if _is_in_scope(model_of(case))]
 SUPPORTED = [case for case in IN_SCOPE if reason_of(case.name) is None]
 REFUSED = [case for case in IN_SCOPE if reason_of(case.name) is not None]
+EXPANDED = {
+    case.name
+    for case in SUPPORTED
+    for whole in [_BY_NAME.get(case.name.removesuffix("_expanded"))]
+    if whole is not None and whole is not case and _is_in_scope(model_of(whole)) and _calls_functions(model_of(whole))
+}
+"""Cases that are the bodies of functions which Treadle expands itself: the modules of two cases are the same."""
 OUT_OF_SCOPE = [case for case in CASES if not _is_in_scope(model_of(case))]

@@ -14,7 +14,7 @@ from xdsl.ir import Block
 from treadle.dialects.graph.dtypes import element_type
 from treadle.errors import TreadleError
 from treadle.frontends.onnx.builder import Tensor
-from treadle.frontends.onnx.converters import find_converter
+from treadle.frontends.onnx.converters import find_conversion
 from treadle.frontends.onnx.importer import GraphWalk, live_nodes
 from treadle.frontends.onnx.inputs import Shapes
 from treadle.frontends.onnx.loader import LoadedModel, load_model, node_context, node_label
@@ -51,7 +51,7 @@ def check_model(path_or_bytes: str | Path | bytes, shapes: Shapes | None = None)
     walk = GraphWalk.start(model, shapes or {})
     declared = _declared_types(model)
     reports: list[NodeReport] = []
-    for position in live_nodes(model.graph):
+    for position in walk.live:
         report = _check_node(walk, position)
         reports.append(report)
         if report.supported:
@@ -63,14 +63,15 @@ def check_model(path_or_bytes: str | Path | bytes, shapes: Shapes | None = None)
 def look_up_nodes(path_or_bytes: str | Path | bytes) -> list[NodeReport]:
     """A report on every node that needs no shapes: whether there is a converter for its operator and version."""
     model = load_model(path_or_bytes)
-    return [_look_up(model, position) for position in live_nodes(model.graph)]
+    outputs = [output.name for output in model.graph.output]
+    return [_look_up(model, position) for position in live_nodes(model.graph.node, outputs)]
 
 
 def _look_up(model: LoadedModel, position: int) -> NodeReport:
     proto = model.graph.node[position]
     name = node_label(proto, position)
     try:
-        find_converter(proto.op_type, proto.domain, model.opset, node_context(proto, position, model.opset))
+        find_conversion(proto.op_type, proto.domain, model.opset, node_context(proto, position, model.opset))
     except TreadleError as error:
         return NodeReport(name, proto.op_type, "unsupported", str(error))
     return NodeReport(name, proto.op_type, "supported")
@@ -79,12 +80,12 @@ def _look_up(model: LoadedModel, position: int) -> NodeReport:
 def _check_node(walk: GraphWalk, position: int) -> NodeReport:
     proto: NodeProto = walk.model.graph.node[position]
     name = node_label(proto, position)
-    unknown = [operand for operand in proto.input if operand and operand not in walk.tensors]
+    unknown = [operand for operand in walk.operands(position) if operand not in walk.tensors]
     try:
         if not unknown:
             walk.convert(position)
             return NodeReport(name, proto.op_type, "supported")
-        find_converter(proto.op_type, proto.domain, walk.model.opset, walk.where(position))
+        find_conversion(proto.op_type, proto.domain, walk.model.opset, walk.where(position))
     except TreadleError as error:
         return NodeReport(name, proto.op_type, "unsupported", str(error))
     reason = f"{walk.where(position)}: the shape of '{unknown[0]}' is unknown, since its node is not supported"

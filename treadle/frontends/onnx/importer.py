@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import ChainMap
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-from onnx import GraphProto, NodeProto
+from onnx import FunctionProto, GraphProto, NodeProto
 from xdsl.dialects.builtin import (
     ArrayAttr,
     BytesAttr,
@@ -23,10 +25,21 @@ from xdsl.ir import Block, Region
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.model_nodes import ascii_text, name_hint, node_location
+from treadle.errors import TreadleError
 from treadle.frontends.onnx.builder import GraphBuilder, Tensor
-from treadle.frontends.onnx.converters import find_converter
+from treadle.frontends.onnx.converters import find_conversion
+from treadle.frontends.onnx.expansion import MAX_UNROLLED
+from treadle.frontends.onnx.functions import function_body
 from treadle.frontends.onnx.inputs import Shapes, input_types
-from treadle.frontends.onnx.loader import LoadedModel, load_model, node_context, node_label
+from treadle.frontends.onnx.loader import (
+    DEFAULT_DOMAINS,
+    LoadedModel,
+    graphs_of,
+    load_model,
+    node_context,
+    node_label,
+    opset_versions,
+)
 from treadle.frontends.onnx.node import Bytes, Node
 from treadle.frontends.onnx.tensor_data import to_array
 
@@ -56,9 +69,26 @@ def import_model(path_or_bytes: str | Path | bytes, shapes: Shapes | None = None
 def import_loaded(model: LoadedModel, shapes: Shapes | None = None) -> ModuleOp:
     """As `import_model`, of a model that was read; `model.files` records the external data that is read."""
     walk = GraphWalk.start(model, shapes or {})
-    for position in live_nodes(model.graph):
+    for position in walk.live:
         walk.convert(position)
     return _module(model, walk)
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """What a list of nodes sees: the tensors of the names so far, which names anything reads, and how errors say where
+    the list is."""
+
+    tensors: MutableMapping[str, Tensor]
+    read: frozenset[str]
+    opsets: Mapping[str, int]
+    within: str = ""
+
+    def opset(self, domain: str) -> int:
+        return self.opsets.get("" if domain in DEFAULT_DOMAINS else domain, self.opsets[""])
+
+    def where(self, proto: NodeProto, position: int) -> str:
+        return self.within + node_context(proto, position, self.opset(proto.domain))
 
 
 @dataclass(eq=False)
@@ -72,6 +102,7 @@ class GraphWalk:
     tensors: dict[str, Tensor]
     read: frozenset[str]
     made: Bytes = field(default_factory=Bytes)
+    _expanded: int = 0
 
     @classmethod
     def start(cls, model: LoadedModel, shapes: Shapes) -> GraphWalk:
@@ -83,53 +114,145 @@ class GraphWalk:
         for (name, type), argument in zip(types.items(), block.args, strict=True):
             argument.name_hint = name_hint(name)
             tensors[name] = Tensor(type, None, argument)
-        live = {operand for n in live_nodes(model.graph) for operand in model.graph.node[n].input}
-        read = frozenset(live | {output.name for output in model.graph.output})
-        for initialiser in model.graph.initializer:
-            if initialiser.name in read:
-                builder.location = NameLoc(ascii_text(initialiser.name), NoneAttr())
-                array = to_array(initialiser, model.files, f"initialiser '{initialiser.name}'")
-                tensors[initialiser.name] = builder.constant(array)
-        return cls(model, types, block, builder, tensors, read)
+        outputs = [output.name for output in model.graph.output]
+        walk = cls(model, types, block, builder, tensors, _names_read(model.graph.node, outputs))
+        walk._initialise(model.graph, walk._scope)
+        return walk
+
+    @property
+    def live(self) -> list[int]:
+        """Positions of the nodes that the graph's outputs depend on, in order."""
+        return live_nodes(self.model.graph.node, [output.name for output in self.model.graph.output])
+
+    @property
+    def _scope(self) -> _Scope:
+        return _Scope(self.tensors, self.read, self.model.opsets)
 
     def where(self, position: int) -> str:
-        return node_context(self.model.graph.node[position], position, self.model.opset)
+        return self._scope.where(self.model.graph.node[position], position)
+
+    def operands(self, position: int) -> list[str]:
+        """The names that a node reads."""
+        return _operands(self.model.graph.node[position])
 
     def convert(self, position: int) -> None:
         """Writes the operators of one node, whose operands were converted; TreadleError naming the node."""
         proto = self.model.graph.node[position]
-        where = self.where(position)
-        convert = find_converter(proto.op_type, proto.domain, self.model.opset, where)
-        inputs = [self.tensors[name] if name else None for name in proto.input]
-        used = [name in self.read for name in proto.output]
-        node = Node(proto, inputs, used, self.model.opset, where, self.model.files, self.made)
         self.builder.location = node_location(node_label(proto, position), proto.op_type)
+        self._convert(proto, position, self._scope)
+
+    def _convert(self, proto: NodeProto, position: int, scope: _Scope) -> None:
+        where, opset = scope.where(proto, position), scope.opset(proto.domain)
+        conversion = find_conversion(proto.op_type, proto.domain, opset, where)
+        inputs = [scope.tensors[name] if name else None for name in proto.input]
+        used = [name in scope.read for name in proto.output]
+        enter = partial(self._enter, scope, where)
+        node = Node(proto, inputs, used, opset, where, self.model.files, self.made, enter)
+        if not callable(conversion):
+            body = function_body(node, conversion, scope.opsets)
+            self._define(self._call(body, node), scope)
+            return
         try:
-            results = convert(node, self.builder)
+            results = conversion(node, self.builder)
         except VerifyException as error:
             raise node.error(str(error)) from error
         node.check_attributes()
-        self._define(node, [results] if isinstance(results, Tensor) else results)
+        listed = [results] if isinstance(results, Tensor) else results
+        node.only_output(len(listed) - 1)
+        self._define(zip(proto.output, listed, strict=False), scope)
 
-    def _define(self, node: Node, results: Sequence[Tensor]) -> None:
-        node.only_output(len(results) - 1)
-        for name, tensor in zip(node.proto.output, results, strict=False):
-            self.tensors[name] = tensor
+    def _call(self, body: FunctionProto, node: Node) -> list[tuple[str, Tensor]]:
+        """The outputs of a function that are used, under the names that the node gives them, by its body's nodes."""
+        node.only_output(len(body.output) - 1)
+        outputs = [
+            (own, inner) for own, inner, used in zip(node.proto.output, body.output, node.used, strict=False) if used
+        ]
+        given = {name: x for name, x in zip(body.input, node.inputs, strict=False) if x is not None}
+        _omit(body.node, set(body.input) - set(given))
+        read = _names_read(body.node, [inner for _, inner in outputs])
+        opsets = {**self.model.opsets, **opset_versions(body.opset_import)}
+        scope = _Scope(given, read, opsets, f"{node.where}, by its definition: ")
+        self._convert_all(body.node, [inner for _, inner in outputs], scope)
+        return [(own, scope.tensors[inner]) for own, inner in outputs]
+
+    def _enter(self, scope: _Scope, where: str, graph: GraphProto, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """The outputs of a graph in an attribute of a node, for tensors as its inputs."""
+        outputs = [output.name for output in graph.output]
+        names = [entry.name for entry in graph.input]
+        if len(inputs) != len(names):
+            raise TreadleError(f"a graph of {len(names)} inputs gets {len(inputs)} tensors", where, "as many")
+        inner = _Scope(
+            ChainMap(dict(zip(names, inputs, strict=True)), scope.tensors),
+            _names_read(graph.node, outputs),
+            scope.opsets,
+            f"{where}: ",
+        )
+        self._initialise(graph, inner)
+        self._convert_all(graph.node, outputs, inner)
+        return [inner.tensors[name] for name in outputs]
+
+    def _initialise(self, graph: GraphProto, scope: _Scope) -> None:
+        location = self.builder.location
+        for initialiser in graph.initializer:
+            if initialiser.name in scope.read:
+                self.builder.location = NameLoc(ascii_text(initialiser.name), NoneAttr())
+                array = to_array(initialiser, self.model.files, f"{scope.within}initialiser '{initialiser.name}'")
+                scope.tensors[initialiser.name] = self.builder.constant(array)
+        self.builder.location = location
+
+    def _convert_all(self, nodes: Sequence[NodeProto], outputs: Sequence[str], scope: _Scope) -> None:
+        self._expanded += 1 + len(nodes)
+        if self._expanded > MAX_UNROLLED:
+            message = f"the bodies of functions and loops expand to more than {MAX_UNROLLED} nodes"
+            raise TreadleError(message, scope.within.removesuffix(": "), "fewer iterations")
+        for position in live_nodes(nodes, outputs):
+            self._convert(nodes[position], position, scope)
+
+    def _define(self, results: Iterable[tuple[str, Tensor]], scope: _Scope) -> None:
+        for name, tensor in results:
+            scope.tensors[name] = tensor
             if tensor.ssa is not None and tensor.ssa.name_hint is None:
                 tensor.ssa.name_hint = name_hint(name)
 
 
-def live_nodes(graph: GraphProto) -> list[int]:
-    """Positions of the nodes that the graph's outputs depend on, in order."""
-    needed = {output.name for output in graph.output}
+def live_nodes(nodes: Sequence[NodeProto], outputs: Iterable[str]) -> list[int]:
+    """Positions of the nodes on which some of the names that they define depend, in order."""
+    needed = set(outputs)
     live: list[int] = []
-    for position in reversed(range(len(graph.node))):
-        node: NodeProto = graph.node[position]
+    for position in reversed(range(len(nodes))):
+        node = nodes[position]
         if needed.isdisjoint(filter(None, node.output)):
             continue
         live.append(position)
-        needed.update(filter(None, node.input))
+        needed.update(_operands(node))
     return live[::-1]
+
+
+def _operands(node: NodeProto) -> list[str]:
+    """The names that a node reads, those of enclosing graphs that graphs in its attributes read included."""
+    names = list(filter(None, node.input))
+    for graph in graphs_of(node):
+        own = {entry.name for entry in [*graph.input, *graph.initializer]}
+        own.update(name for inner in graph.node for name in inner.output)
+        read = [*(output.name for output in graph.output), *(name for inner in graph.node for name in _operands(inner))]
+        names += [name for name in read if name not in own]
+    return names
+
+
+def _names_read(nodes: Sequence[NodeProto], outputs: Iterable[str]) -> frozenset[str]:
+    """The names that the outputs depend on."""
+    outputs = list(outputs)
+    return frozenset(outputs).union(*(_operands(nodes[n]) for n in live_nodes(nodes, outputs)))
+
+
+def _omit(nodes: Sequence[NodeProto], missing: Set[str]) -> None:
+    """Leaves operands out, in place, that a function's caller leaves out."""
+    for node in nodes if missing else ():
+        for n, name in enumerate(node.input):
+            if name in missing:
+                node.input[n] = ""
+        for graph in graphs_of(node):
+            _omit(graph.node, missing)
 
 
 def _module(model: LoadedModel, walk: GraphWalk) -> ModuleOp:

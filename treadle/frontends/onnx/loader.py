@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
-from onnx import GraphProto, ModelProto, NodeProto, checker, inliner
+from onnx import GraphProto, ModelProto, NodeProto, OperatorSetIdProto, checker, inliner
 
 from treadle.errors import TreadleError
 from treadle.frontends.onnx.expansion import check_expansion
@@ -20,15 +21,20 @@ DEFAULT_DOMAINS = ("", "ai.onnx")
 class LoadedModel:
     """A model whose structure was checked.
 
-    files: where its external data is read
-    name:  how errors call it
-    opset: version of ONNX's own operators
+    files:  where its external data is read
+    name:   how errors call it
+    opsets: the version of each domain's operators; that of ONNX's own has the name ''
     """
 
     proto: ModelProto
     files: ExternalFiles
     name: str
-    opset: int
+    opsets: Mapping[str, int]
+
+    @property
+    def opset(self) -> int:
+        """Version of ONNX's own operators."""
+        return self.opsets[""]
 
     @property
     def graph(self) -> GraphProto:
@@ -69,9 +75,11 @@ def _checked(data: bytes, folder: Path | None, name: str) -> LoadedModel:
         )
     proto = _inlined(proto, name)
     _check_text(proto, name)
-    opset = _opset(proto, name)
-    _check_graph(proto.graph, name)
-    return LoadedModel(proto, ExternalFiles(folder), name, opset)
+    opsets = opset_versions(proto.opset_import)
+    if "" not in opsets:
+        raise TreadleError("the model imports no version of ONNX's operators", name, "an opset_import of domain ''")
+    _check_graph(proto.graph, name, frozenset())
+    return LoadedModel(proto, ExternalFiles(folder), name, opsets)
 
 
 def _inlined(proto: ModelProto, name: str) -> ModelProto:
@@ -88,12 +96,15 @@ def _inlined(proto: ModelProto, name: str) -> ModelProto:
 
 def _check_text(proto: ModelProto, where: str) -> None:
     """Protobuf gives a name that is no UTF-8 as bytes."""
-    graph = proto.graph
-    named = [*graph.input, *graph.output, *graph.initializer, *graph.node]
-    names: list[object] = [entry.name for entry in named]
-    for node in graph.node:
-        names += [node.op_type, node.domain, *node.input, *node.output]
-        names += [attribute.name for attribute in node.attribute]
+    names: list[object] = []
+    pending = [proto.graph]
+    while pending:
+        graph = pending.pop()
+        names += [entry.name for entry in [*graph.input, *graph.output, *graph.initializer, *graph.node]]
+        for node in graph.node:
+            names += [node.op_type, node.domain, *node.input, *node.output]
+            names += [attribute.name for attribute in node.attribute]
+            pending += graphs_of(node)
     for entry in proto.metadata_props:
         names += [entry.key, entry.value]
     names += [entry.domain for entry in proto.opset_import]
@@ -102,15 +113,16 @@ def _check_text(proto: ModelProto, where: str) -> None:
             raise TreadleError(f"the name {name!r} is no text", where, "names in UTF-8")
 
 
-def _opset(proto: ModelProto, name: str) -> int:
-    versions = [entry.version for entry in proto.opset_import if entry.domain in DEFAULT_DOMAINS]
-    if not versions:
-        raise TreadleError("the model imports no version of ONNX's operators", name, "an opset_import of domain ''")
-    return versions[0]
+def opset_versions(imports: Iterable[OperatorSetIdProto]) -> dict[str, int]:
+    """The version of each domain's operators, the first that is given; ONNX's own domain is ''."""
+    versions: dict[str, int] = {}
+    for entry in imports:
+        versions.setdefault("" if entry.domain in DEFAULT_DOMAINS else entry.domain, entry.version)
+    return versions
 
 
-def _check_graph(graph: GraphProto, name: str) -> None:
-    """Every name has one producer and is produced before it is used."""
+def _check_graph(graph: GraphProto, name: str, outside: Set[str]) -> None:
+    """Every name has one producer and is produced before it is used; `outside` are those of enclosing graphs."""
     if graph.sparse_initializer:
         raise TreadleError("sparse initialisers are not supported", name, "dense initialisers")
     defined = {entry.name for entry in graph.input} | {entry.name for entry in graph.initializer}
@@ -119,12 +131,14 @@ def _check_graph(graph: GraphProto, name: str) -> None:
     for position, node in enumerate(graph.node):
         where = node_context(node, position)
         for operand in node.input:
-            if operand and operand not in defined:
+            if operand and operand not in defined and operand not in outside:
                 raise TreadleError(
                     f"input '{operand}' is not defined before this node",
                     where,
                     "a topologically sorted graph",
                 )
+        for inner in graphs_of(node):
+            _check_graph(inner, where, outside | defined)
         for result in filter(None, node.output):
             if result in defined:
                 raise TreadleError(f"output '{result}' is defined a second time", where, "one definition for each name")
@@ -132,8 +146,13 @@ def _check_graph(graph: GraphProto, name: str) -> None:
     if not graph.output:
         raise TreadleError("the graph has no output", name, "at least one output")
     for output in graph.output:
-        if output.name not in defined:
+        if output.name not in defined and output.name not in outside:
             raise TreadleError(f"output '{output.name}' is computed by no node", name, "an output of some node")
+
+
+def graphs_of(node: NodeProto) -> list[GraphProto]:
+    """The graphs in a node's attributes."""
+    return [graph for a in node.attribute for graph in ([a.g] if a.HasField("g") else list(a.graphs))]
 
 
 def _check_unique(names: list[str], kind: str, where: str) -> None:
@@ -156,4 +175,6 @@ def node_context(node: NodeProto, position: int, opset: int | None = None) -> st
     return f"node '{node_label(node, position)}' ({domain}{node.op_type}{version})"
 
 
-__all__ = ["DEFAULT_DOMAINS", "LoadedModel", "load_model", "node_context", "node_label"]
+__all__ = [
+    "DEFAULT_DOMAINS", "LoadedModel", "graphs_of", "load_model", "node_context", "node_label", "opset_versions",
+]  # fmt: skip

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import floor, isfinite, prod
 from typing import cast
 
 import numpy as np
-from onnx import AttributeProto, NodeProto, TensorProto
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
 from treadle.dialects.graph.limits import check_rank
 from treadle.errors import TreadleError
@@ -26,6 +26,7 @@ _KINDS = {
     AttributeProto.FLOATS: "floats",
     AttributeProto.STRING: "s",
     AttributeProto.TENSOR: "t",
+    AttributeProto.GRAPH: "g",
 }
 
 
@@ -49,6 +50,7 @@ class Node:
     where:  `node 'name' (OpType, opset N)`
     files:  where its tensors' external data is read
     made:   the bytes of the constants that the model's nodes made so far
+    enter:  the outputs of a graph in one of its attributes, for tensors as the graph's inputs
     """
 
     proto: NodeProto
@@ -58,6 +60,7 @@ class Node:
     where: str
     files: ExternalFiles = field(default_factory=lambda: ExternalFiles(None))
     made: Bytes = field(default_factory=Bytes)
+    enter: Callable[[GraphProto, Sequence[Tensor]], list[Tensor]] | None = None
     _read: set[str] = field(default_factory=set[str])
 
     @property
@@ -212,6 +215,17 @@ class Node:
     def tensor(self, name: str) -> Array | None:
         value = self._attribute(name, AttributeProto.TENSOR)
         return None if value is None else to_array(cast("TensorProto", value), self.files, self.where)
+
+    def graph(self, name: str) -> GraphProto:
+        value = self._attribute(name, AttributeProto.GRAPH)
+        if value is None:
+            raise self.error(f"attribute '{name}' is missing", "a graph")
+        return cast("GraphProto", value)
+
+    def run(self, graph: GraphProto, *inputs: Tensor) -> list[Tensor]:
+        """The outputs of a graph in one of the node's attributes, whose operators are written here."""
+        assert self.enter is not None
+        return self.enter(graph, inputs)
 
     def check_attributes(self) -> None:
         """TreadleError if the node has an attribute that its converter did not look at."""

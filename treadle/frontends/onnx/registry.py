@@ -8,6 +8,7 @@ from difflib import get_close_matches
 
 from treadle.errors import TreadleError
 from treadle.frontends.onnx.builder import GraphBuilder, Tensor
+from treadle.frontends.onnx.functions import Schema, defined_by_functions, find_schema
 from treadle.frontends.onnx.node import Node
 
 MAX_OPSET = 28
@@ -43,16 +44,29 @@ def converts(*op_types: str, since: int = 1) -> Callable[[Converter], Converter]
 
 
 def supported_operators() -> list[str]:
-    """Names of the operators that have a converter."""
-    return sorted(_REGISTRY)
+    """Names of the operators that have a converter, or a body of others that have one."""
+    return sorted([*_REGISTRY, *functions_expanded()])
 
 
-def find_converter(op_type: str, domain: str, opset: int, where: str) -> Converter:
-    """The converter for an operator; TreadleError if there is none for it, its domain or its version."""
-    if domain not in ("", "ai.onnx"):
-        raise TreadleError(f"operators of domain '{domain}' are not supported", where, "operators of ONNX's own domain")
-    entries = _REGISTRY.get(op_type)
+def functions_expanded() -> list[str]:
+    """Names of the operators that are imported by the bodies that ONNX defines them with."""
+    return defined_by_functions(_REGISTRY)
+
+
+def find_conversion(op_type: str, domain: str, opset: int, where: str) -> Converter | Schema:
+    """The converter for an operator, or the schema that defines it by others.
+
+    TreadleError if there is neither for it, its domain or its version.
+    """
+    own = domain in ("", "ai.onnx")
+    entries = _REGISTRY.get(op_type) if own else None
     if entries is None:
+        schema = find_schema(op_type, domain, opset)
+        if schema is not None:
+            return schema
+        if not own:
+            message = f"operators of domain '{domain}' are not supported"
+            raise TreadleError(message, where, "operators of ONNX's own domain")
         raise TreadleError(f"operator {op_type} is not supported", where, _accepted(op_type))
     if opset > MAX_OPSET or opset < entries[0].since:
         message = f"{op_type} of opset {opset} is not supported"
@@ -62,9 +76,10 @@ def find_converter(op_type: str, domain: str, opset: int, where: str) -> Convert
 
 def _accepted(op_type: str) -> str:
     """Operators of similar names; all of them would fill a screen, once for each node."""
-    similar = get_close_matches(op_type, _REGISTRY, n=3)
+    operators = supported_operators()
+    similar = get_close_matches(op_type, operators, n=3)
     others = f"{', '.join(similar)}, and " if similar else ""
-    return f"{others}{len(_REGISTRY) - len(similar)} other operators (`treadle check --operators` lists them)"
+    return f"{others}{len(operators) - len(similar)} other operators (`treadle check --operators` lists them)"
 
 
-__all__ = ["MAX_OPSET", "Converter", "converts", "find_converter", "supported_operators"]
+__all__ = ["MAX_OPSET", "Converter", "converts", "find_conversion", "functions_expanded", "supported_operators"]

@@ -3,6 +3,7 @@
 from treadle.frontends.onnx.converters import (
     activation,
     constant,
+    control,
     elementwise,
     indexing,
     linear,
@@ -14,12 +15,12 @@ from treadle.frontends.onnx.converters import (
     resize,
     softmax,
 )
-from treadle.frontends.onnx.registry import find_converter
+from treadle.frontends.onnx.registry import find_conversion
 
 FAMILIES = (
-    activation, constant, elementwise, indexing, linear, normalize, pad, pool, reduce, reshape, resize,
+    activation, constant, control, elementwise, indexing, linear, normalize, pad, pool, reduce, reshape, resize,
     softmax,
 )  # fmt: skip
 """Every module that registers converters."""
 
-__all__ = ["FAMILIES", "find_converter"]
+__all__ = ["FAMILIES", "find_conversion"]
