@@ -18,7 +18,8 @@ Array = NDArray[Any]
 
 COMPILE_TIME_INPUTS: dict[str, Sequence[int]] = {
     "AffineGrid": (1,), "BlackmanWindow": (0,), "CenterCropPad": (1,), "HammingWindow": (0,), "HannWindow": (0,),
-    "Loop": (0, 1),
+    "Loop": (0, 1), "Col2Im": (1, 2), "CumProd": (1,), "CumSum": (1,), "DFT": (1, 2), "MaxUnpool": (2,),
+    "STFT": (1, 3), "TopK": (1,),
     "ConstantOfShape": (0,), "Dropout": (1, 2), "Expand": (1,), "OneHot": (1,), "Pad": (1, 3),
     "Range": (0, 1, 2), "Reshape": (1,), "Resize": (1, 2, 3), "Slice": (1, 2, 3, 4), "Split": (1,),
     "Squeeze": (1,), "Tile": (1,), "Trilu": (1,), "Unsqueeze": (1,), "Upsample": (1,),

@@ -35,30 +35,6 @@ UNSUPPORTED: dict[str, Sequence[str]] = {
     "output 1 .* is used": ("test_maxpool_with_argmax_2d_*",),
     "'mode' is 'wrap'": ("test_wrap_pad",),
     "Scan of opset 8": ("test_scan_sum",),
-    "mode (linear|cubic)": (
-        "test_resize_upsample_scales_linear",
-        "test_resize_upsample_scales_linear_align_corners",
-        "test_resize_downsample_sizes_linear_antialias",
-        "test_resize_downsample_sizes_linear_pytorch_half_pixel",
-        "test_resize_downsample_scales_cubic*",
-        "test_resize_upsample_scales_cubic*",
-        "test_resize_*_sizes_cubic*",
-        "test_resize_tf_crop_and_resize*",
-    ),
-    "mode nearest": (
-        "test_resize_*_sizes_nearest",
-        "test_resize_upsample_sizes_nearest_axes_*",
-        "test_resize_upsample_sizes_nearest_floor_align_corners",
-        "test_resize_upsample_sizes_nearest_round_prefer_ceil_asymmetric",
-        "test_resize_upsample_sizes_nearest_ceil_half_pixel",
-    ),
-    "leaves no whole extent": (
-        "test_resize_downsample_scales_nearest",
-        "test_resize_downsample_scales_linear*",
-        "test_resize_downsample_scales_cubic_antialias",
-        "test_resize_upsample_scales_linear_half_pixel_symmetric",
-    ),
-    "keep_aspect_ratio_policy": ("test_resize_*_not_larger", "test_resize_*_not_smaller"),
 }
 """Cases by what their error says; names as shell patterns, the last reason that fits a name counts."""
 

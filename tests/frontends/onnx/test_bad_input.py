@@ -240,9 +240,8 @@ def test_nodes_with_constant_operands(broken: NodeProto, weights: dict[str, list
 
 def test_resize_names_what_is_supported() -> None:
     resize = node("Resize", "x _ s", "y", mode="linear")
-    message = _node_error(resize, s=np.array([2, 2], np.float32))
-    assert "mode linear, coordinate_transformation_mode half_pixel" in message
-    assert "accepted: mode nearest with coordinate_transformation_mode asymmetric and nearest_mode floor" in message
+    message = _error(model([resize], {"x": [2, 8]}, weights={"s": [2.0, 2.0]}, element=TensorProto.INT32))
+    assert "mode linear of i32; accepted: mode nearest, or floats" in message
 
 
 def test_a_sparse_initialiser() -> None:

@@ -195,6 +195,13 @@ class Node:
             raise self.error(f"attribute '{name}' is {text!r}", accepted)
         return text
 
+    def text(self, name: str) -> str:
+        """A string attribute that has to be there."""
+        value = self._attribute(name, AttributeProto.STRING)
+        if value is None:
+            raise self.error(f"attribute '{name}' is missing", "a string")
+        return cast("bytes", value).decode("utf-8", "replace")
+
     def ints(self, name: str) -> list[int] | None:
         value = self._attribute(name, AttributeProto.INTS)
         return None if value is None else list(cast("Sequence[int]", value))

@@ -4,22 +4,26 @@ from treadle.frontends.onnx.converters import (
     activation,
     constant,
     control,
+    cumulative,
+    einsum,
     elementwise,
     indexing,
     linear,
     normalize,
+    order,
     pad,
     pool,
     reduce,
     reshape,
     resize,
+    scatter,
     softmax,
 )
 from treadle.frontends.onnx.registry import find_conversion
 
 FAMILIES = (
-    activation, constant, control, elementwise, indexing, linear, normalize, pad, pool, reduce, reshape, resize,
-    softmax,
+    activation, constant, control, cumulative, einsum, elementwise, indexing, linear, normalize, order, pad, pool,
+    reduce, reshape, resize, scatter, softmax,
 )  # fmt: skip
 """Every module that registers converters."""
 

@@ -60,6 +60,26 @@ def bitwise_not(node: Node, g: GraphBuilder) -> Tensor:
     return g.binary("xor", node.input(), -1)
 
 
+@converts("BitShift", since=11)
+def bit_shift(node: Node, g: GraphBuilder) -> Tensor:
+    """Products with, and quotients by, powers of two; to the right the sign stays.
+
+    Counts are unsigned: by a negative one, all bits leave.
+    """
+    x, count = node.input(0), node.input(1)
+    bits = 8 * x.dtype.itemsize
+    beyond = g.binary("or", g.binary("gt", count, bits - 2), g.binary("lt", count, 0))
+    powers = g.constant(np.left_shift(np.ones(bits - 1, x.dtype), np.arange(bits - 1, dtype=x.dtype)))
+    power = g.gather(powers, g.binary("max", g.binary("min", count, bits - 2), 0), 0)
+    if node.string("direction", "", ("LEFT", "RIGHT")) == "LEFT":
+        # The highest bit alone is the lowest number; what is shifted further leaves nothing.
+        far = g.where(g.binary("eq", count, bits - 1), g.scalar(-(1 << (bits - 1)), x), g.scalar(0, x))
+        return g.mul(x, g.where(beyond, far, power))
+    sign = g.where(g.binary("lt", x, 0), g.scalar(-1, x), g.scalar(0, x))
+    shifted = g.div(g.binary("xor", x, sign), power)
+    return g.binary("xor", g.where(beyond, g.scalar(0, x), shifted), sign)
+
+
 @converts("Pow", since=7)
 def power(node: Node, g: GraphBuilder) -> Tensor:
     """The exponent takes the base's type; integers go through float64, exact below 2^53."""

@@ -118,6 +118,11 @@ def gather_elements(node: Node, g: GraphBuilder) -> Tensor:
     axis = node.axis(node.int("axis", 0), data.rank)
     if indices.rank != data.rank:
         raise node.error(f"indices of rank {indices.rank} into data of rank {data.rank}", "equal ranks")
+    return gather_along(node, g, data, indices, axis)
+
+
+def gather_along(node: Node, g: GraphBuilder, data: Tensor, indices: Tensor, axis: int) -> Tensor:
+    """`data[..., indices[i, ..., k], ...]`: the index at each position replaces its own coordinate along the axis."""
     indices = _wide_enough(g, indices, data)
     strides = [prod(data.shape[d + 1 :]) for d in range(data.rank)]
     node.reserve(indices.shape, np.dtype(np.int64))
@@ -130,13 +135,14 @@ def gather_elements(node: Node, g: GraphBuilder) -> Tensor:
     return g.gather(g.reshape(data, (prod(data.shape),)), linear, 0)
 
 
-def _counted_from_front(g: GraphBuilder, indices: Tensor, extent: int) -> Tensor:
+def counted_from_front(g: GraphBuilder, indices: Tensor, extent: int) -> Tensor:
+    """Indices of which negative ones count from the end."""
     return g.where(g.binary("lt", indices, 0), g.add(indices, extent), indices)
 
 
 def _inside(g: GraphBuilder, indices: Tensor, extent: int) -> Tensor:
     """Indices of one dimension as `graph.gather` takes them: negative ones from the end, clamped to the nearest."""
-    return g.binary("max", g.binary("min", _counted_from_front(g, indices, extent), extent - 1), 0)
+    return g.binary("max", g.binary("min", counted_from_front(g, indices, extent), extent - 1), 0)
 
 
 def _largest(indices: Tensor) -> int:
@@ -172,6 +178,22 @@ def gather_nd(node: Node, g: GraphBuilder) -> Tensor:
     return g.gather(g.reshape(data, (count * prod(lead), *data.shape[batch + width :])), linear, 0)
 
 
+@converts("ReverseSequence", since=10)
+def reverse_sequence(node: Node, g: GraphBuilder) -> Tensor:
+    """The first elements along the time axis of each entry of the batch in reverse order, the rest as they are."""
+    x, lengths = node.input(0), g.cast(node.input(1), i64)
+    batch, time = (node.axis(node.int(f"{w}_axis", d), x.rank) for w, d in (("batch", 1), ("time", 0)))
+    if {batch, time} != {0, 1} or lengths.shape != (x.shape[batch],):
+        axes = f"batch_axis {batch}, time_axis {time}, lengths of shape {lengths.shape}"
+        raise node.error(axes, "the axes 0 and 1, and a length for each entry of the batch")
+    steps = g.constant(np.arange(x.shape[time]).reshape([-1 if d == time else 1 for d in (0, 1)]))
+    lengths = g.reshape(lengths, [x.shape[d] if d == batch else 1 for d in (0, 1)])
+    reverse = g.sub(g.sub(lengths, 1), steps)
+    source = g.where(g.binary("lt", steps, lengths), reverse, steps)
+    spread = g.broadcast(g.reshape(source, (*source.shape, *[1] * (x.rank - 2))), x.shape)
+    return gather_along(node, g, x, spread, time)
+
+
 @converts("Trilu", since=14)
 def trilu(node: Node, g: GraphBuilder) -> Tensor:
     """The triangle above or below a diagonal that is known, zero elsewhere."""
@@ -197,8 +219,11 @@ def one_hot(node: Node, g: GraphBuilder) -> Tensor:
     node.reserve((depth,), np.dtype(np.int64))
     if not indices.is_float and depth > _largest(indices):
         indices = g.cast(indices, i64)
-    chosen = _counted_from_front(g, indices, depth)
+    chosen = counted_from_front(g, indices, depth)
     chosen = g.reshape(chosen, (*indices.shape[:axis], 1, *indices.shape[axis:]))
     positions = np.arange(depth).astype(indices.dtype).reshape([depth] + [1] * (indices.rank - axis))
     off, on = (g.reshape(g.narrow(values, 0, n, 1), ()) for n in (0, 1))
     return g.where(g.binary("eq", chosen, g.constant(positions)), on, off)
+
+
+__all__ = ["counted_from_front", "gather_along"]

@@ -1,10 +1,11 @@
-"""Contractions: MatMul, Gemm, Conv, ConvTranspose."""
+"""Contractions: MatMul, Gemm, Conv, ConvTranspose, Col2Im."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
 
+import numpy as np
 from xdsl.dialects.builtin import f64
 
 from treadle.dialects.graph import ConvOp, ConvTransposeOp
@@ -138,3 +139,36 @@ def _transposed_pads(node: Node, x: Tensor, window: Window, extra: Sequence[int]
         after.append(total - half)
         grown.append(extra[d] + max(wanted[d] - full, 0))
     return before + after, grown
+
+
+@converts("Col2Im", since=18)
+def col2im(node: Node, g: GraphBuilder) -> Tensor:
+    """The sum of blocks where they overlap: a transposed convolution of each channel with unit blocks."""
+    x, image, block = node.input(0), node.known_ints(1, "the image's shape"), node.known_ints(2, "the block's shape")
+    rank, size = len(block), prod(block)
+    if x.rank != 3 or len(image) != rank or size < 1 or x.shape[1] % size:
+        shapes = f"an input of shape {x.shape}, an image of {image}, blocks of {block}"
+        raise node.error(shapes, "[N, C * block, L], and as many extents of the image as of the block")
+    window = read_window(node, (1, 1, *image), block)
+    grid = [
+        (e + window.pads[d] + window.pads[d + rank] - window.dilations[d] * (k - 1) - 1) // window.strides[d] + 1
+        for d, (e, k) in enumerate(zip(image, block, strict=True))
+    ]
+    if prod(grid) != x.shape[2]:
+        raise node.error(f"{x.shape[2]} blocks", f"{prod(grid)}, as the image has places for")
+    channels = x.shape[1] // size
+    node.reserve((size, size), x.dtype)
+    units = g.constant(np.eye(size, dtype=x.dtype).reshape(size, 1, *block))
+    columns = g.reshape(x, (x.shape[0] * channels, size, *grid))
+    extra = [
+        e
+        + window.pads[d]
+        + window.pads[d + rank]
+        - (grid[d] - 1) * window.strides[d]
+        - window.dilations[d] * (k - 1)
+        - 1
+        for d, (e, k) in enumerate(zip(image, block, strict=True))
+    ]
+    lists = (window.strides, window.pads, window.dilations)
+    y = g.emit(lambda v: ConvTransposeOp(v[0], v[1], *lists, 1, extra), columns, units)
+    return g.reshape(y, (x.shape[0], channels, *image))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from treadle.dialects.graph import PoolOp
 from treadle.frontends.onnx.builder import GraphBuilder, Tensor
 from treadle.frontends.onnx.converters.window import read_window
@@ -32,6 +34,46 @@ def max_pool(node: Node, g: GraphBuilder) -> Tensor:
 def average_pool(node: Node, g: GraphBuilder) -> Tensor:
     """Padding counts as zeros with `count_include_pad`, else not at all."""
     return _pool(node, g, "avg", node.flag("count_include_pad"))
+
+
+@converts("LpPool", since=2)
+def lp_pool(node: Node, g: GraphBuilder) -> Tensor:
+    """The root of the sum of powers: a mean over windows, padding counted as zeros, times their size."""
+    x, kernel, p = node.input(), node.ints("kernel_shape"), node.int("p", 2)
+    if kernel is None or p < 1:
+        raise node.error(f"kernel_shape {kernel}, p {p}", "the window's extents, and p from 1 upwards")
+    window = read_window(node, x.shape, kernel)
+    rank, pads = x.rank - 2, list(window.pads)
+    if node.flag("ceil_mode") and window.auto_pad in ("NOTSET", "VALID"):
+        for d, (extent, size) in enumerate(zip(x.shape[2:], kernel, strict=True)):
+            over = (extent + pads[d] + pads[d + rank] - window.dilations[d] * (size - 1) - 1) % window.strides[d]
+            pads[d + rank] += (window.strides[d] - over) % window.strides[d]
+    wide = g.widened(x)
+    lists = (window.kernel, window.strides, pads, window.dilations)
+    powers = g.emit(lambda v: PoolOp("avg", v[0], *lists, False, True), _power(g, wide, p))
+    return g.cast(_root(g, g.mul(powers, prod(kernel)), p), x.element)
+
+
+@converts("GlobalLpPool", since=2)
+def global_lp_pool(node: Node, g: GraphBuilder) -> Tensor:
+    """The root of the sum of powers over the spatial dimensions."""
+    x, p = node.input(), node.int("p", 2)
+    if p < 1:
+        raise node.error(f"p is {p}", "p from 1 upwards")
+    total = g.reduce("add", _power(g, g.widened(x), p), _spatial(node), keep=True)
+    return g.cast(_root(g, total, p), x.element)
+
+
+def _power(g: GraphBuilder, x: Tensor, p: int) -> Tensor:
+    if p == 1:
+        return g.unary("abs", x)
+    return g.mul(x, x) if p == 2 else g.binary("pow", g.unary("abs", x), p)
+
+
+def _root(g: GraphBuilder, x: Tensor, p: int) -> Tensor:
+    if p == 1:
+        return x
+    return g.unary("sqrt", x) if p == 2 else g.binary("pow", x, 1 / p)
 
 
 def _spatial(node: Node) -> range:

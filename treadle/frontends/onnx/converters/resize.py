@@ -1,114 +1,160 @@
-"""Resize and Upsample to the nearest neighbour."""
+"""Resize and Upsample, one dimension after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import floor, inf
 
 import numpy as np
 
 from treadle.dialects.graph import ResizeOp
 from treadle.frontends.onnx.builder import GraphBuilder, Tensor
+from treadle.frontends.onnx.converters.interpolation import COORDINATES, MODES, ROUNDINGS, Interpolation, Taps, taps
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
 from treadle.frontends.onnx.tensor_data import Array
 
-SUPPORTED = (
-    "mode nearest with coordinate_transformation_mode asymmetric and nearest_mode floor, "
-    "or by whole factors with half_pixel and round_prefer_floor or round_prefer_ceil"
-)
+POLICIES = ("stretch", "not_larger", "not_smaller")
+_FEW = 4
+"""As many taps are added up one by one; more are a reduction."""
 
 
 @converts("Upsample", since=7)
 def upsample_attribute(node: Node, g: GraphBuilder) -> Tensor:
     """Scales as an attribute."""
-    return _by_scales(node, g, node.floats("scales") or [])
+    return _asymmetric(node, g, node.floats("scales") or [])
 
 
 @converts("Upsample", since=9)
 @converts("Resize", since=10)
 def scales_input(node: Node, g: GraphBuilder) -> Tensor:
     """Scales as the second input; the coordinates are asymmetric."""
-    return _by_scales(node, g, _floats(node.known(1, "scales")))
+    return _asymmetric(node, g, _floats(node.known(1, "scales")))
 
 
-def _by_scales(node: Node, g: GraphBuilder, scales: list[float]) -> Tensor:
-    if node.string("mode", "nearest", ("nearest", "linear", "bilinear")) != "nearest":
-        raise node.error("this interpolation is not supported", SUPPORTED)
-    x = node.input()
-    return _nearest(g, x, _scaled_extents(node, x, list(range(x.rank)), scales))
+def _asymmetric(node: Node, g: GraphBuilder, scales: Sequence[float]) -> Tensor:
+    mode = node.string("mode", "nearest", ("nearest", "linear", "bilinear"))
+    axes = list(range(node.input().rank))
+    how = Interpolation("nearest" if mode == "nearest" else "linear")
+    return _resized(node, g, how, _by_scales(node, axes, scales), {})
 
 
 @converts("Resize", since=11)
 def resize(node: Node, g: GraphBuilder) -> Tensor:
     """Sizes or scales, of all axes or (since opset 18) of some."""
-    node.ignore("cubic_coeff_a", "exclude_outside", "extrapolation_value", "antialias")
     x = node.input()
     listed = node.ints("axes")
     axes = list(range(x.rank)) if listed is None else node.axes(listed, x.rank)
-    policy = node.string("keep_aspect_ratio_policy", "stretch", ("stretch", "not_larger", "not_smaller"))
+    policy = node.string("keep_aspect_ratio_policy", "stretch", POLICIES)
+    how = Interpolation(
+        node.string("mode", "nearest", MODES),
+        node.string("coordinate_transformation_mode", "half_pixel", COORDINATES),
+        node.string("nearest_mode", "round_prefer_floor", ROUNDINGS),
+        node.float("cubic_coeff_a", -0.75),
+        node.flag("antialias"),
+        node.flag("exclude_outside"),
+    )
+    roi: dict[int, tuple[float, float]] = {}
+    if how.coordinates == "tf_crop_and_resize":
+        bounds = _floats(node.known(1, "roi"))
+        if len(bounds) != 2 * len(axes):
+            raise node.error(f"roi {bounds} for {len(axes)} axes", f"{2 * len(axes)} numbers")
+        roi = {axis: (bounds[n], bounds[n + len(axes)]) for n, axis in enumerate(axes)}
     if node.optional(3) is not None and node.input(3).shape != (0,):
-        if policy != "stretch":
-            raise node.error(f"keep_aspect_ratio_policy {policy}", "stretch")
-        shape = _replaced(node, x, axes, node.known_ints(3, "sizes"))
+        sizes = _by_sizes(node, axes, node.known_ints(3, "sizes"), policy)
     else:
-        shape = _scaled_extents(node, x, axes, _floats(node.known(2, "scales")))
-    _check_mode(node, x.shape, shape)
-    return _nearest(g, x, shape)
+        sizes = _by_scales(node, axes, _floats(node.known(2, "scales")))
+    return _resized(node, g, how, sizes, roi)
 
 
-def _check_mode(node: Node, shape: Sequence[int], target: Sequence[int]) -> None:
-    """TreadleError unless the node's attributes choose the elements that `graph.resize` does."""
-    mode = _word(node, "mode", "nearest")
-    coordinates = _word(node, "coordinate_transformation_mode", "half_pixel")
-    rounding = _word(node, "nearest_mode", "round_prefer_floor")
-    whole = all(e > 0 and t % e == 0 for e, t in zip(shape, target, strict=True))
-    same = tuple(shape) == tuple(target)
-    # With a whole factor s, (r + 1/2) / s - 1/2 lies strictly between -1/2 and 1/2: every r rounds to 0.
-    halves = coordinates in ("half_pixel", "half_pixel_symmetric") and rounding.startswith("round_prefer") and whole
-    fits = mode == "nearest" and (same or halves or (coordinates == "asymmetric" and rounding == "floor"))
-    if not fits:
-        raise node.error(
-            f"mode {mode}, coordinate_transformation_mode {coordinates}, nearest_mode {rounding}", SUPPORTED
-        )
-
-
-def _word(node: Node, name: str, default: str) -> str:
-    words = {
-        "mode": ("nearest", "linear", "cubic"),
-        "coordinate_transformation_mode": (
-            "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric",
-            "tf_half_pixel_for_nn", "tf_crop_and_resize",
-        ),
-        "nearest_mode": ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"),
-    }  # fmt: skip
-    return node.string(name, default, words[name])
+Sizes = Mapping[int, tuple[int, float]]
+"""By dimension, its new extent and the scale, which need not give it exactly."""
 
 
 def _floats(array: Array) -> list[float]:
     return [float(v.item()) for v in array.reshape(-1)]
 
 
-def _replaced(node: Node, x: Tensor, axes: Sequence[int], values: Sequence[int]) -> list[int]:
-    if len(values) != len(axes) or min(values, default=0) < 0:
-        raise node.error(f"sizes {list(values)} for {len(axes)} axes", f"{len(axes)} extents")
-    chosen = dict(zip(axes, values, strict=True))
-    return [chosen.get(d, e) for d, e in enumerate(x.shape)]
-
-
-def _scaled_extents(node: Node, x: Tensor, axes: Sequence[int], scales: Sequence[float]) -> list[int]:
-    """Extents by scales. ONNX selects elements by the scale, `graph.resize` by the extents: both have to agree."""
+def _by_scales(node: Node, axes: Sequence[int], scales: Sequence[float]) -> Sizes:
     if len(scales) != len(axes) or not all(0 < scale < inf for scale in scales):
         raise node.error(f"scales {list(scales)} for {len(axes)} axes", f"{len(axes)} finite numbers above 0")
-    extents = [x.shape[axis] for axis in axes]
-    sizes = [floor(e * s) for e, s in zip(extents, scales, strict=True)]
-    node.check_volume((max(sizes, default=0),), np.dtype(np.float64))
-    for axis, extent, size, scale in zip(axes, extents, sizes, scales, strict=True):
-        positions = np.arange(size)
-        if not np.array_equal(np.floor(positions / scale), positions * extent // max(size, 1)):
-            raise node.error(f"scale {scale} of axis {axis} leaves no whole extent of {extent}", "scales that do")
-    return _replaced(node, x, axes, sizes)
+    extents = [node.input().shape[axis] for axis in axes]
+    return {a: (floor(e * s), s) for a, e, s in zip(axes, extents, scales, strict=True)}
 
 
-def _nearest(g: GraphBuilder, x: Tensor, shape: Sequence[int]) -> Tensor:
-    return x if tuple(shape) == x.shape else g.emit(lambda v: ResizeOp(v[0], shape), x)
+def _by_sizes(node: Node, axes: Sequence[int], sizes: Sequence[int], policy: str) -> Sizes:
+    extents = [node.input().shape[axis] for axis in axes]
+    if len(sizes) != len(axes) or min(sizes, default=0) < 0:
+        raise node.error(f"sizes {list(sizes)} for {len(axes)} axes", f"{len(axes)} extents")
+    if any(e == 0 and s > 0 for e, s in zip(extents, sizes, strict=True)):
+        raise node.error(f"sizes {list(sizes)} of extents {extents}", "an extent of 0 for one of 0")
+    scales = [s / e if e else 1.0 for e, s in zip(extents, sizes, strict=True)]
+    if policy != "stretch":
+        scale = min(scales) if policy == "not_larger" else max(scales)
+        sizes = [floor(scale * e + 0.5) for e in extents]
+        scales = [scale] * len(axes)
+    return {a: (size, scale) for a, size, scale in zip(axes, sizes, scales, strict=True)}
+
+
+def _resized(
+    node: Node, g: GraphBuilder, how: Interpolation, sizes: Sizes, roi: Mapping[int, tuple[float, float]]
+) -> Tensor:
+    x = node.input()
+    read: dict[int, Taps] = {}
+    for axis, (size, scale) in sizes.items():
+        if size == x.shape[axis] and scale == 1 and how.coordinates != "tf_crop_and_resize":
+            continue
+        reach = max(2, round(4 / scale)) if how.antialias else 4
+        # The arrays from which taps follow are several times larger than they.
+        node.check_volume((size, 8 * reach), np.dtype(np.float64))
+        node.reserve((size, reach), np.dtype(np.float64))
+        read[axis] = taps(how, x.shape[axis], size, scale, roi.get(axis, (0.0, 1.0)))
+    if how.mode == "nearest":
+        return _nearest(node, g, x, read)
+    if not x.is_float:
+        raise node.error(f"mode {how.mode} of {x.element}", "mode nearest, or floats")
+    y = g.widened(x)
+    for axis, each in read.items():
+        y = _interpolated(g, y, axis, each)
+    return g.cast(_extrapolated(node, g, y, read), x.element)
+
+
+def _nearest(node: Node, g: GraphBuilder, x: Tensor, read: Mapping[int, Taps]) -> Tensor:
+    chosen = {axis: each.indices[np.arange(each.extent), each.weights.argmax(1)] for axis, each in read.items()}
+    whole = all(
+        np.array_equal(index, np.arange(len(index)) * x.shape[axis] // max(len(index), 1)) and not each.outside.any()
+        for (axis, index), each in zip(chosen.items(), read.values(), strict=True)
+    )
+    if whole:
+        shape = [len(chosen[d]) if d in chosen else e for d, e in enumerate(x.shape)]
+        return x if tuple(shape) == x.shape else g.emit(lambda v: ResizeOp(v[0], shape), x)
+    y = x
+    for axis, index in chosen.items():
+        y = g.gather(y, g.constant(index), axis)
+    return _extrapolated(node, g, y, read)
+
+
+def _interpolated(g: GraphBuilder, x: Tensor, axis: int, read: Taps) -> Tensor:
+    """The weighted sum of the elements along a dimension."""
+    count = read.indices.shape[1]
+    weights = read.weights.astype(x.dtype)
+    if count <= _FEW:
+        y: Tensor | None = None
+        for n in range(count):
+            along = weights[:, n].reshape(-1, *[1] * (x.rank - axis - 1))
+            term = g.mul(g.gather(x, g.constant(read.indices[:, n]), axis), g.constant(along))
+            y = term if y is None else g.add(y, term)
+        assert y is not None
+        return y
+    along = weights.reshape(*weights.shape, *[1] * (x.rank - axis - 1))
+    terms = g.mul(g.gather(x, g.constant(read.indices), axis), g.constant(along))
+    return g.reduce("add", terms, [axis + 1], keep=False)
+
+
+def _extrapolated(node: Node, g: GraphBuilder, y: Tensor, read: Mapping[int, Taps]) -> Tensor:
+    value = g.scalar(node.float("extrapolation_value", 0.0), y)
+    for axis, each in read.items():
+        if each.outside.any():
+            mask = each.outside.reshape(-1, *[1] * (y.rank - axis - 1))
+            y = g.where(g.constant(mask), value, y)
+    return y

@@ -1,10 +1,12 @@
-"""Softmax and its logarithm."""
+"""Softmax, its logarithm, and Hardmax."""
 
 from __future__ import annotations
 
 from math import prod
 
-from treadle.dialects.graph import SoftmaxOp
+import numpy as np
+
+from treadle.dialects.graph import ArgReductionOp, SoftmaxOp
 from treadle.frontends.onnx.builder import GraphBuilder, Tensor
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
@@ -37,3 +39,26 @@ def softmax(node: Node, g: GraphBuilder) -> Tensor:
     """Along one dimension."""
     x = node.input()
     return _softmax(g, x, node.axis(node.int("axis", -1), x.rank), node.op_type == "LogSoftmax")
+
+
+def _hardmax(g: GraphBuilder, x: Tensor, dim: int) -> Tensor:
+    first = g.emit(lambda v: ArgReductionOp("max", v[0], dim, True, False), x)
+    positions = np.arange(x.shape[dim]).reshape(-1, *[1] * (x.rank - dim - 1))
+    return g.where(g.binary("eq", first, g.constant(positions)), g.scalar(1, x), g.scalar(0, x))
+
+
+@converts("Hardmax")
+def hardmax_flattened(node: Node, g: GraphBuilder) -> Tensor:
+    """Before opset 13 the dimensions from `axis` on are one."""
+    x = node.input()
+    axis = node.int("axis", 1)
+    axis = axis if axis == x.rank else node.axis(axis, x.rank)
+    rows = g.reshape(x, (prod(x.shape[:axis]), prod(x.shape[axis:])))
+    return g.reshape(_hardmax(g, rows, 1), x.shape)
+
+
+@converts("Hardmax", since=13)
+def hardmax(node: Node, g: GraphBuilder) -> Tensor:
+    """1 for the first largest element along a dimension, else 0."""
+    x = node.input()
+    return _hardmax(g, x, node.axis(node.int("axis", -1), x.rank))

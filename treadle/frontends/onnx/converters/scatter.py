@@ -1,0 +1,211 @@
+"""Scatter operators, from the side of the result: each element asks which updates name it.
+
+That takes a comparison for each pair of an element along the scattered dimension and an update; positions that are
+known are sorted out while importing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf, prod
+
+import numpy as np
+from xdsl.dialects.builtin import i1, i64
+
+from treadle.dialects.graph import PadOp
+from treadle.frontends.onnx.builder import GraphBuilder, Tensor
+from treadle.frontends.onnx.converters.indexing import counted_from_front
+from treadle.frontends.onnx.node import Node
+from treadle.frontends.onnx.registry import converts
+
+REDUCTIONS = ("none", "add", "mul", "max", "min")
+
+
+def _scattered(
+    node: Node, g: GraphBuilder, data: Tensor, positions: Tensor, updates: Tensor, reduction: str = "none"
+) -> Tensor:
+    """`data[b, positions[b, m], s]` replaced by, or combined with, `updates[b, m, s]`.
+
+    Of several updates of one element the last one counts. Positions outside of the data change nothing.
+    """
+    batch, extent, width = data.shape
+    count = positions.shape[1]
+    if count == 0 or prod(data.shape) == 0:
+        return data
+    if reduction != "none":
+        return _combined(g, data, positions, updates, reduction)
+    last = _last_updates(node, g, positions, extent)
+    start = g.constant(np.arange(batch)[:, None] * count)
+    chosen = g.add(g.binary("max", last, 0), start)
+    rows = g.gather(g.reshape(updates, (batch * count, width)), chosen, 0)
+    return g.where(g.reshape(g.binary("ge", last, 0), (batch, extent, 1)), rows, data)
+
+
+def _last_updates(node: Node, g: GraphBuilder, positions: Tensor, extent: int) -> Tensor:
+    """`[batch, extent]`: the number of the last update of each element, -1 for one without."""
+    batch, count = positions.shape
+    if positions.array is None:
+        match = _matches(g, positions, extent)
+        return g.reduce("max", g.where(match, g.constant(np.arange(count)), g.constant(np.array(-1))), [2], keep=False)
+    node.reserve((batch, extent), np.dtype(np.int64))
+    last = np.full((batch, extent), -1)
+    for row, places in zip(last, positions.array, strict=True):
+        for number, place in enumerate(places.tolist()):
+            if 0 <= place < extent:
+                row[place] = number
+    return g.constant(last)
+
+
+def _matches(g: GraphBuilder, positions: Tensor, extent: int) -> Tensor:
+    """`[batch, extent, updates]`: whether the update is one of the element."""
+    batch, count = positions.shape
+    return g.binary("eq", g.reshape(positions, (batch, 1, count)), g.constant(np.arange(extent)[:, None]))
+
+
+def _combined(g: GraphBuilder, data: Tensor, positions: Tensor, updates: Tensor, reduction: str) -> Tensor:
+    batch, extent, _ = data.shape
+    count, width = updates.shape[1:]
+    wide, terms = g.widened(data), g.reshape(g.widened(updates), (batch, 1, count, width))
+    limit = 1 << (8 * data.dtype.itemsize - 1)
+    lowest, highest = (-inf, inf) if data.is_float else (-limit, limit - 1)
+    neutral = {"add": 0, "mul": 1, "max": lowest, "min": highest}[reduction]
+    match = g.reshape(_matches(g, positions, extent), (batch, extent, count, 1))
+    total = g.reduce(reduction, g.where(match, terms, g.scalar(neutral, wide)), [2], keep=False)
+    return g.cast(g.binary(reduction, wide, total), data.element)
+
+
+def _reduction(node: Node, data: Tensor) -> str:
+    reduction = node.string("reduction", "none", REDUCTIONS)
+    if reduction != "none" and data.element == i1:
+        raise node.error(f"reduction {reduction} of bools", "none, or numbers")
+    return reduction
+
+
+@converts("Scatter", since=9)
+@converts("ScatterElements", since=11)
+def scatter_elements(node: Node, g: GraphBuilder) -> Tensor:
+    """Each update replaces the element with its own coordinates, but the index along the axis."""
+    data, indices, updates = node.input(0), node.input(1), node.input(2)
+    axis = node.axis(node.int("axis", 0), data.rank)
+    fits = indices.rank == data.rank and all(
+        i <= e for d, (i, e) in enumerate(zip(indices.shape, data.shape, strict=True)) if d != axis
+    )
+    if not fits or updates.shape != indices.shape:
+        shapes = f"indices of shape {indices.shape} and updates of shape {updates.shape} into data of {data.shape}"
+        raise node.error(shapes, "indices and updates of one shape, no larger than the data's but along the axis")
+    perm = [*(d for d in range(data.rank) if d != axis), axis]
+    positions = counted_from_front(g, g.cast(indices, i64), data.shape[axis])
+    positions, rows = (g.transpose(v, perm) for v in (positions, updates))
+    lead, whole = rows.shape[:-1], g.transpose(data, perm)
+    part = g.slice(whole, [0] * data.rank, [*lead, whole.shape[-1]], [1] * data.rank)
+    flat = [g.reshape(v, (prod(lead), v.shape[-1])) for v in (part, positions, rows)]
+    values, places, terms = flat
+    changed = _scattered(
+        node, g, g.reshape(values, (*values.shape, 1)), places, g.reshape(terms, (*terms.shape, 1)),
+        _reduction(node, data),
+    )  # fmt: skip
+    changed = g.reshape(changed, part.shape)
+    return g.transpose(_put_back(node, g, whole, changed), [perm.index(d) for d in range(data.rank)])
+
+
+def _put_back(node: Node, g: GraphBuilder, whole: Tensor, part: Tensor) -> Tensor:
+    """A tensor with its first elements along each dimension replaced."""
+    if part.shape == whole.shape:
+        return part
+    node.reserve(whole.shape, np.dtype(np.bool_))
+    inside = np.zeros(whole.shape, np.bool_)
+    inside[tuple(slice(e) for e in part.shape)] = True
+    pads = [0] * whole.rank + [e - p for e, p in zip(whole.shape, part.shape, strict=True)]
+    padded = g.emit(lambda v: PadOp("constant", v[0], v[1], pads), part, g.scalar(0, part))
+    return g.where(g.constant(inside), padded, whole)
+
+
+@converts("ScatterND", since=11)
+def scatter_nd(node: Node, g: GraphBuilder) -> Tensor:
+    """Each update replaces the slice at a tuple of indices of the leading dimensions."""
+    data, indices, updates = node.input(0), node.input(1), node.input(2)
+    width = indices.shape[-1] if indices.rank else 0
+    expected = (*indices.shape[:-1], *data.shape[width:])
+    if not 1 <= width <= data.rank or updates.shape != expected:
+        shapes = f"indices of shape {indices.shape} and updates of shape {updates.shape} into data of {data.shape}"
+        raise node.error(shapes, f"tuples no longer than the data's rank, and updates of shape {expected}")
+    lead, count = data.shape[:width], prod(indices.shape[:-1])
+    wide = g.cast(indices, i64)
+    linear: Tensor | None = None
+    inside: Tensor | None = None
+    for n, extent in enumerate(lead):
+        index = g.reshape(g.narrow(wide, wide.rank - 1, n, 1), (1, count))
+        index = counted_from_front(g, index, extent)
+        fits = g.binary("and", g.binary("ge", index, 0), g.binary("lt", index, extent))
+        inside = fits if inside is None else g.binary("and", inside, fits)
+        linear = index if linear is None else g.add(g.mul(linear, extent), index)
+    assert linear is not None and inside is not None
+    positions = g.where(inside, linear, g.constant(np.array(-1)))
+    rest = prod(data.shape[width:])
+    flat, terms = g.reshape(data, (1, prod(lead), rest)), g.reshape(updates, (1, count, rest))
+    return g.reshape(_scattered(node, g, flat, positions, terms, _reduction(node, data)), data.shape)
+
+
+@converts("TensorScatter", since=24)
+def tensor_scatter(node: Node, g: GraphBuilder) -> Tensor:
+    """A cache `[batch, ..., L, ...]` with consecutive slices replaced, in each entry of the batch from an index on."""
+    cache, update = node.input(0), node.input(1)
+    axis = node.axis(node.int("axis", -2), cache.rank)
+    extent, count, batch = cache.shape[axis], update.shape[axis] if update.rank == cache.rank else 0, cache.shape[0]
+    circular = node.string("mode", "linear", ("linear", "circular")) == "circular"
+    expected = (*cache.shape[:axis], count, *cache.shape[axis + 1 :])
+    if axis == 0 or not 0 < count <= extent or update.shape != expected:
+        shapes = f"an update of shape {update.shape} along axis {axis} of {cache.shape}"
+        raise node.error(shapes, "another axis than the batch, and no more slices than the cache has")
+    starts = node.optional(2) or g.constant(np.zeros(batch, np.int64))
+    positions = g.add(g.reshape(g.cast(starts, i64), (batch, 1)), g.constant(np.arange(count)))
+    if circular:
+        positions = g.binary("mod", positions, extent)
+    perm = [0, axis, *(d for d in range(1, cache.rank) if d != axis)]
+    rows, terms = (_rows(g, v, perm) for v in (cache, update))
+    changed = _scattered(node, g, rows, positions, terms)
+    moved = g.reshape(changed, [cache.shape[d] for d in perm])
+    return g.transpose(moved, [perm.index(d) for d in range(cache.rank)])
+
+
+def _rows(g: GraphBuilder, x: Tensor, perm: Sequence[int]) -> Tensor:
+    batch, count, *rest = (x.shape[d] for d in perm)
+    return g.reshape(g.transpose(x, perm), (batch, count, prod(rest)))
+
+
+@converts("MaxUnpool", since=9)
+def max_unpool(node: Node, g: GraphBuilder) -> Tensor:
+    """Each element at the position in the result, counted through all of its dimensions, that an index gives it."""
+    x, indices, kernel = node.input(0), node.input(1), node.ints("kernel_shape")
+    rank = x.rank - 2
+    if rank < 1 or kernel is None or len(kernel) != rank or indices.shape != x.shape:
+        message = f"a window {kernel} over an input of shape {x.shape}, indices of {indices.shape}"
+        raise node.error(message, "an extent for each spatial dimension, and an index for each element")
+    strides, pads = node.ints_of_length("strides", rank, 1), node.ints_of_length("pads", 2 * rank, 0)
+    extents = [
+        (e - 1) * strides[d] + kernel[d] - pads[d] - pads[d + rank] for d, e in enumerate(x.shape[2:])
+    ]  # fmt: skip
+    given = node.known_ints(2, "the result's shape") if node.optional(2) is not None else [*x.shape[:2], *extents]
+    if len(given) != x.rank or given[:2] != list(x.shape[:2]) or min(given) < 1:
+        raise node.error(f"a result of shape {given}", f"{list(x.shape[:2])} and {rank} extents")
+    planes, size = prod(given[:2]), prod(given[2:])
+    # ONNX counts in the result without `output_shape`, which embeds it.
+    flat = _embedded(node, g, g.reshape(g.cast(indices, i64), (planes, prod(x.shape[2:]))), extents, given[2:])
+    zeros = g.broadcast(g.scalar(0, x), (planes, size, 1))
+    values = g.reshape(x, (planes, prod(x.shape[2:]), 1))
+    return g.reshape(_scattered(node, g, zeros, flat, values), given)
+
+
+def _embedded(node: Node, g: GraphBuilder, indices: Tensor, extents: Sequence[int], target: Sequence[int]) -> Tensor:
+    """Positions in the whole result of `extents` as positions in a plane of `target`."""
+    offsets = g.constant(np.arange(indices.shape[0])[:, None] * prod(extents))
+    index = g.sub(indices, offsets)
+    if list(extents) == list(target):
+        return index
+    result: Tensor | None = None
+    for d, wanted in enumerate(target):
+        coordinate = g.binary("mod", g.div(index, prod(extents[d + 1 :])), extents[d])
+        result = coordinate if result is None else g.add(g.mul(result, wanted), coordinate)
+    if result is None or any(t < e for t, e in zip(target, extents, strict=True)):
+        raise node.error(f"a result of {list(target)} for {list(extents)}", "no smaller extents")
+    return result
