@@ -14,7 +14,7 @@ from treadle.backends.cuda.compiler import nvrtc_is_installed, nvrtc_version
 from treadle.backends.cuda.driver import check_toolkit
 from treadle.backends.cuda.emulator import Emulation
 from treadle.backends.cuda.open_driver import open_driver
-from treadle.compile_options import CompileOptions, Device, parse_precision
+from treadle.compile_options import CompileOptions, Device, parse_convolution, parse_precision
 from treadle.environment import Environment, load_environment
 from treadle.errors import TreadleError
 from treadle.host import hardware_of, host_target
@@ -47,6 +47,7 @@ def compile(
     shapes: Shapes | None = None,
     *,
     precision: str = "f32",
+    convolution: str | None = None,
     database: str | Path | None = None,
     after: str | None = None,
     threads: int | None = None,
@@ -69,6 +70,8 @@ def compile(
                each dynamic dimension by its name, `{"batch": 1}`
     precision: "f16" or "bf16" for the operands and results of products, convolutions and attention (weights take half
                the memory; sums, norms and functions stay f32), "tf32" for their tensor-core arithmetic only
+    convolution: of CPUs, in f32: "direct", or "winograd2" or "winograd4" where 3x3 filters are estimated to be faster
+               by Winograd's F(2x2), or up to F(4x4), which has twice the rounding errors; default: "direct"
     database:  folder of tuned schedules (`treadle tune`), which are taken where it has some for this hardware
     after:     of a module: the stage that left it, such as "schedule", whose decisions may have been edited
     threads:   cpu: threads of a call; default: the variable TREADLE_NUM_THREADS
@@ -89,11 +92,13 @@ def compile(
     emulation = Emulation(tuple(checks), counters, limit)
     check_device(device, emulation, chosen.name, chosen.kind)
     schedules, fingerprint = _tuned(database, chosen)
-    options = CompileOptions(parse_precision(precision), explain_fusion, schedules)
+    algorithm = parse_convolution(convolution, chosen.kind)
+    options = CompileOptions(parse_precision(precision), explain_fusion, schedules, algorithm)
     source = _Source.of(model, normalized(shapes), after)
     cubins = chosen.is_cuda and (device is None or nvrtc_is_installed())  # the emulator needs none
     toolchain = _toolchain(chosen, environment, cubins)
-    key = artifact_key(source.content, source.shapes, str(chosen), toolchain, precision, f"{fingerprint} {after}")
+    decided = f"{fingerprint} {after}"
+    key = artifact_key(source.content, source.shapes, str(chosen), toolchain, precision, algorithm, decided)
     store, may_be_cached = store_of(environment), cached and trace is None and not explain_fusion
     artifact = find_artifact(store, key, source.folder) if may_be_cached else None
     if artifact is None:

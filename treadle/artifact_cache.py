@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from treadle.artifact import Artifact
+from treadle.compile_options import CompileOptions
 from treadle.confined_files import Confinement
 from treadle.errors import TreadleError
 from treadle.manifest import Source
@@ -27,18 +28,19 @@ def artifact_key(
     target: str,
     toolchain: str,
     precision: str = "f32",
+    convolution: str = CompileOptions.convolution,
     decided: str = "",
 ) -> str:
     """The key under which the cache has the result of compiling `model`.
 
-    It covers the model's bytes, the given shapes, the target, the precision, the compiler that makes the code
-    (`toolchain`), the origin of the schedules (`decided`) and this package's own sources. External data is not covered:
-    `find_artifact` compares it.
+    It covers the model's bytes, the given shapes, the target, the precision, how convolutions are computed, the
+    compiler that makes the code (`toolchain`), the origin of the schedules (`decided`) and this package's own sources.
+    External data is not covered: `find_artifact` compares it.
     """
     hasher = hashlib.sha256()
     given = repr(sorted((name, tuple(shape)) for name, shape in shapes.items()))
-    parts = hashlib.sha256(model).hexdigest(), given, target, precision, toolchain, decided, source_fingerprint()
-    for part in parts:
+    options = precision, convolution, toolchain, decided
+    for part in (hashlib.sha256(model).hexdigest(), given, target, *options, source_fingerprint()):
         hasher.update(f"{len(part)}:{part}".encode())
     return hasher.hexdigest()
 

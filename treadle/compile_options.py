@@ -1,4 +1,4 @@
-"""The options of a compilation besides its target: precision, and whether fusion is explained."""
+"""The options of a compilation besides its target: precision, how convolutions are computed, and more."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from treadle.errors import TreadleError
 
 Precision = Literal["f32", "f16", "bf16", "tf32"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+
+Convolution = Literal["direct", "winograd2", "winograd4"]
+CONVOLUTIONS: tuple[Convolution, ...] = get_args(Convolution)
 
 Device = Literal["emulator"]
 """What runs a model in place of the hardware that it was compiled for: its CUDA kernels on the CPU."""
@@ -24,6 +27,8 @@ class CompileOptions:
     """Choices that change what is compiled.
 
     precision:      of products, convolutions and attention; f32 means what the model says
+    convolution:    of CPUs, in f32: direct, or by Winograd's algorithm in tiles of at most 2x2 or 4x4 outputs, where
+                    that is estimated to be faster
     explain_fusion: print to stderr, for each pair of neighbours, whether they share a kernel and why (not)
     database:       folder of tuned schedules, which are taken where it has some; empty means: the defaults
     """
@@ -31,15 +36,28 @@ class CompileOptions:
     precision: Precision = "f32"
     explain_fusion: bool = False
     database: str = ""
+    convolution: Convolution = "direct"
 
     def words(self) -> dict[str, str]:
         """The values of the words in capitals in the pipeline's passes."""
         words = {"PRECISION": self.precision, "EXPLAIN": str(self.explain_fusion).lower()}
-        return words | {"DATABASE": f'"{self.database}"'}
+        return words | {"DATABASE": f'"{self.database}"', "CONVOLUTION": self.convolution}
 
 
 def parse_precision(name: str) -> Precision:
     """The precision of that name; TreadleError if there is none."""
     if name not in PRECISIONS:
         raise TreadleError(f"unknown precision '{name}'", accepted=PRECISIONS)
+    return name
+
+
+def parse_convolution(name: str | None, kind: str) -> Convolution:
+    """The way of that name to compute convolutions, the default for None; TreadleError for one that targets of that
+    kind do not have."""
+    if name is None:
+        return CompileOptions.convolution
+    if name not in CONVOLUTIONS:
+        raise TreadleError(f"unknown convolution '{name}'", accepted=CONVOLUTIONS)
+    if kind != "cpu" and name != "direct":
+        raise TreadleError(f"convolution '{name}' for a {kind} target", accepted="direct; others are of CPUs")
     return name

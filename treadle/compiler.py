@@ -75,7 +75,7 @@ STAGES: tuple[Stage, ...] = (
                 only="cuda",
             ),
             Step(
-                "graph-block-channels{target=TARGET}",
+                "graph-block-channels{target=TARGET convolution=CONVOLUTION}",
                 "After scales went into the filters; later passes see products, and definitions.",
                 only="cpu",
             ),

@@ -24,7 +24,7 @@ from xdsl.utils.exceptions import DiagnosticException
 from treadle import compiler
 from treadle.api import resolve_target
 from treadle.backends.reference.run_module import run_module
-from treadle.compile_options import CompileOptions, parse_precision
+from treadle.compile_options import CompileOptions, parse_convolution, parse_precision
 from treadle.compile_request import read_module
 from treadle.dialects.graph import ConstantOp
 from treadle.dialects.graph.dtypes import element_type
@@ -119,7 +119,7 @@ def check(module: ModuleOp) -> None:
 
 def lower(
     module: ModuleOp, target: str | Target = "cpu", *, after: str | None = None, to: str | None = None,
-    precision: str = "f32",
+    precision: str = "f32", convolution: str | None = None,
 ) -> None:  # fmt: skip
     """Runs the stages after `after` (default: all) up to `to` (default: the last) on a module, in place.
 
@@ -128,10 +128,9 @@ def lower(
     """
     if after is None:
         check(module)
-    options = CompileOptions(parse_precision(precision))
-    compiler.lower(
-        treadle_context(), module, resolve_target(target), after=after, to=to, instruments=[Verify()], options=options
-    )
+    chosen = resolve_target(target)
+    options = CompileOptions(parse_precision(precision), convolution=parse_convolution(convolution, chosen.kind))
+    compiler.lower(treadle_context(), module, chosen, after=after, to=to, instruments=[Verify()], options=options)
 
 
 def run_passes(module: ModuleOp, passes: str) -> None:

@@ -1,4 +1,4 @@
-"""--precision and --explain-fusion, on the tools and in `compile`."""
+"""--precision, --convolution and --explain-fusion, on the tools and in `compile`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 
 import treadle
 from tests.helpers.onnx_models import WEIGHTS, linear_model
-from treadle.compile_options import EPSILON, PRECISIONS, CompileOptions, Precision
+from treadle.artifact_cache import artifact_key
+from treadle.compile_options import CONVOLUTIONS, EPSILON, PRECISIONS, CompileOptions, Precision
 from treadle.errors import TreadleError
 from treadle.tools.oracle import Definition
 from treadle.tools.treadle_cli import main
@@ -102,6 +103,20 @@ def test_a_compiled_folder_has_its_precision_already(
     assert "--precision needs the model itself" in capsys.readouterr().err
 
 
+def test_an_unknown_convolution_is_named(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(TreadleError, match=r"unknown convolution 'fft'; accepted: direct, winograd2, winograd4"):
+        treadle.compile(model, convolution="fft")
+    with pytest.raises(TreadleError, match=r"convolution 'winograd2' for a cuda target; accepted: direct"):
+        treadle.compile(model, "sm_80", convolution="winograd2", device="emulator")
+    assert main(["run", model, "--convolution", "fft"]) == 2
+    assert "fft" in capsys.readouterr().err
+
+
+def test_convolutions_are_cached_apart() -> None:
+    keys = {artifact_key(b"model", {}, "cpu", "gcc", "f32", way) for way in CONVOLUTIONS}
+    assert len(keys) == len(CONVOLUTIONS)
+
+
 def test_settings_name_what_the_pipeline_replaces() -> None:
-    words = {"PRECISION": "bf16", "EXPLAIN": "true", "DATABASE": '"/tuned"'}
-    assert CompileOptions("bf16", True, "/tuned").words() == words
+    words = {"PRECISION": "bf16", "EXPLAIN": "true", "DATABASE": '"/tuned"', "CONVOLUTION": "direct"}
+    assert CompileOptions("bf16", True, "/tuned", "direct").words() == words

@@ -14,7 +14,8 @@ from treadle.passes.scalar_forms import missing_form
 _FRAME = ("builtin.module", "func.func", "func.return")
 _SCALARS = ("arith.*", "math.*", "scalar.*")
 _DEFINITIONS = (*_FRAME, *_SCALARS, "graph.compute", "graph.at", "graph.reduce", "graph.yield")
-_DEFINED = (*_DEFINITIONS, "graph.matmul", "graph.attention", "graph.constant")
+_WHOLE = ("graph.matmul", "graph.attention", "graph.winograd_input", "graph.winograd_output")
+_DEFINED = (*_DEFINITIONS, *_WHOLE, "graph.constant")
 _BODY = (*_SCALARS, "scf.*", "memref.*", "vector.*", "loop.load", "loop.store", "loop.alloc")
 _LANES = (
     "loop.lane_mask", "loop.lane_compare", "loop.lane_select", "loop.strided_load", "loop.strided_store",

@@ -92,14 +92,14 @@ def panel_strides(compute: ComputeOp, width: int) -> tuple[int | None, int | Non
 
 
 def panel_width(compute: ComputeOp) -> int | None:
-    """Columns of the panels `[ceil(N / width), K, width]` that a definition reads as a matrix `[K, N]`; None for one
-    that reads no panels."""
-    if len(compute.shape) != 2 or len(reads := compute.reads()) != 1:
+    """Columns of the panels `[..., ceil(N / width), K, width]` that a definition reads as matrices `[..., K, N]`; None
+    for one that reads no panels."""
+    if len(compute.shape) < 2 or len(reads := compute.reads()) != 1:
         return None
-    type, (rows, columns) = reads[0].source.type, compute.shape
+    type, (*batch, rows, columns) = reads[0].source.type, compute.shape
     assert isinstance(type, TensorType)
     width = type.get_shape()[-1] if type.get_num_dims() else 0
-    if width == 0 or type.get_shape() != (ceil(columns / width), rows, width):
+    if width == 0 or type.get_shape() != (*batch, ceil(columns / width), rows, width):
         return None
     return width if panel_strides(compute, width) == (width, 1) else None
 

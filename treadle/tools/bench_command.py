@@ -72,9 +72,10 @@ def _model(path: Path, shapes: Shapes, args: argparse.Namespace, progress: Progr
     if not path.is_dir():
         precision, target = args.precision or "f32", args.target or "cpu"
         return compile(
-            path, target, shapes, precision=precision, database=args.database, threads=args.threads, progress=progress
-        )
-    asked = ("shape", "target", "precision", "database")
+            path, target, shapes, precision=precision, convolution=args.convolution, database=args.database,
+            threads=args.threads, progress=progress,
+        )  # fmt: skip
+    asked = ("shape", "target", "precision", "convolution", "database")
     for option in asked:
         if getattr(args, option):
             raise TreadleError(f"--{option} needs the model itself, not a compiled one", path, "an .onnx file")

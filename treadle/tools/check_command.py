@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from treadle.compile_options import CompileOptions
+from treadle.compile_options import CompileOptions, parse_convolution
 from treadle.errors import TreadleError
 from treadle.lazy import lazy_module
 from treadle.tools.arguments import parse_shapes
@@ -64,7 +64,8 @@ def _reports(args: argparse.Namespace) -> tuple[list[NodeReport], str | None]:
 def _explain(args: argparse.Namespace) -> None:
     """Runs the pipeline up to the fusion, which prints its decisions."""
     target = api.resolve_target(args.target or "cpu")
-    options = CompileOptions(args.precision or "f32", explain_fusion=True)
+    algorithm = parse_convolution(args.convolution, target.kind)
+    options = CompileOptions(args.precision or "f32", explain_fusion=True, convolution=algorithm)
     shapes = parse_shapes(args.shape)
     request = compile_request.CompileRequest(Path(args.model), target, shapes, options=options)
     compile_request.lowered_module(request, "fuse")

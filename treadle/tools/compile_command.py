@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from treadle.api import compile, resolve_target
 from treadle.artifact import is_artifact
-from treadle.compile_options import CompileOptions
+from treadle.compile_options import CompileOptions, parse_convolution
 from treadle.errors import TreadleError
 from treadle.lazy import lazy_module
 from treadle.publishing import check_replaceable, publish
@@ -43,8 +43,8 @@ def compile_command(args: argparse.Namespace) -> int:
     check_replaceable(output, is_artifact)
     with progress_bar() as progress:
         model = compile(
-            args.model, args.target or "cpu", shapes, precision=args.precision or "f32", trace_dir=trace,
-            database=args.database, after=args.after,
+            args.model, args.target or "cpu", shapes, precision=args.precision or "f32", convolution=args.convolution,
+            trace_dir=trace, database=args.database, after=args.after,
             explain_fusion=args.explain_fusion, progress=progress,
         )  # fmt: skip
     model.save(output)
@@ -61,7 +61,8 @@ def _write_stage(args: argparse.Namespace, output: Path, shapes: dict[str, tuple
     compiler.stages_between(None, args.to)
     target = resolve_target(args.target or "cpu")
     with progress_bar() as progress:
-        options = CompileOptions(args.precision or "f32", args.explain_fusion, _database(args.database))
+        algorithm = parse_convolution(args.convolution, target.kind)
+        options = CompileOptions(args.precision or "f32", args.explain_fusion, _database(args.database), algorithm)
         request = compile_request.CompileRequest(
             Path(args.model), target, shapes, trace, options=options, progress=progress, after=args.after
         )

@@ -78,6 +78,7 @@ def _packaged(path: Path, args: argparse.Namespace) -> CompiledModel:
     """The compiled model in a folder; TreadleError for an option that only the .onnx file could follow."""
     asked = {
         "--check": args.check, "--shape": args.shape, "--target": args.target, "--precision": args.precision,
+        "--convolution": args.convolution,
         "--database": args.database, "--from": args.after,
         "--explain-fusion": args.explain_fusion,
     }  # fmt: skip
@@ -98,6 +99,7 @@ def _compiled(shapes: Mapping[str, Sequence[int]], args: argparse.Namespace, pro
         target,
         shapes,
         precision=args.precision or "f32",
+        convolution=args.convolution,
         database=args.database,
         after=args.after,
         threads=args.threads,

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from treadle.compile_options import DEVICES, PRECISIONS
+from treadle.compile_options import CONVOLUTIONS, DEVICES, PRECISIONS, CompileOptions
 from treadle.lazy import lazy_module
 from treadle.target import TARGETS
 from treadle.tools.parser import Parser
@@ -150,6 +150,7 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     _add_model(parser, "an .onnx file, an .mlir file, or a folder that `treadle compile` wrote")
     _add_target(parser)
     parser.add_argument("--precision", choices=PRECISIONS, help="of products, convolutions and attention; default f32")
+    _add_convolution(parser)
     _add_database(parser)
     parser.add_argument(
         "--input",
@@ -276,9 +277,18 @@ def _add_from(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_convolution(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--convolution", choices=CONVOLUTIONS,
+        help=f"3x3 filters on CPUs: by Winograd's F(2x2), or up to F(4x4), where that is estimated to be faster; "
+        f"default {CompileOptions.convolution}",
+    )  # fmt: skip
+
+
 def _add_settings(parser: argparse.ArgumentParser) -> None:
     # No default here, either.
     parser.add_argument("--precision", choices=PRECISIONS, help="of products, convolutions and attention; default f32")
+    _add_convolution(parser)
     parser.add_argument(
         "--explain-fusion", action="store_true", help="say which neighbours share a kernel, and why not (on stderr)"
     )

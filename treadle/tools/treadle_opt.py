@@ -19,7 +19,7 @@ from xdsl.utils.exceptions import UnregisteredConstructException
 from xdsl.xdsl_opt_main import xDSLOptMain
 
 from treadle.api import EMULATED
-from treadle.compile_options import PRECISIONS, CompileOptions
+from treadle.compile_options import CONVOLUTIONS, PRECISIONS, CompileOptions, parse_convolution
 from treadle.compiler import STAGE_NAMES, lower, stages_between
 from treadle.dialects.located_parser import LocatedParser
 from treadle.dialects.printing import NodePrinter, ir_text
@@ -64,6 +64,7 @@ class TreadleOptMain(xDSLOptMain):
         group.add_argument("--to", metavar="STAGE", help=f"the last stage to run; one of {', '.join(STAGE_NAMES)}")
         group.add_argument("--from", dest="after", metavar="STAGE", help="the input is what STAGE left")
         group.add_argument("--precision", choices=PRECISIONS, default="f32", help="of products; default f32")
+        group.add_argument("--convolution", choices=CONVOLUTIONS, help=f"of CPUs; default {CompileOptions.convolution}")
         group.add_argument(
             "--explain-fusion", action="store_true", help="say which neighbours share a kernel, and why not"
         )
@@ -95,7 +96,12 @@ class TreadleOptMain(xDSLOptMain):
         self.pipeline = PassPipeline(passes, callback)
         staged = self.args.to is not None or self.args.after is not None or self.args.trace is not None
         # They are options of the stages, unless passes are named that they apply to.
-        asked = staged or self.args.precision != "f32" or (self.args.explain_fusion and not passes)
+        asked = (
+            staged
+            or self.args.precision != "f32"
+            or self.args.convolution is not None
+            or (self.args.explain_fusion and not passes)
+        )
         if self.args.pipeline is None and asked:
             # CUDA text wants a GPU's passes: those of the target that the emulator plays.
             self.args.pipeline = EMULATED if self.args.target == "cuda" else "cpu"
@@ -136,7 +142,10 @@ class TreadleOptMain(xDSLOptMain):
             lower(
                 self.ctx, prog, self._target,
                 after=self.args.after, to=self.args.to, instruments=[timing, *self._instruments(prog)],
-                options=CompileOptions(self.args.precision, self.args.explain_fusion),
+                options=CompileOptions(
+                    self.args.precision, self.args.explain_fusion,
+                    convolution=parse_convolution(self.args.convolution, self._target.kind),
+                ),
             )  # fmt: skip
             if self.args.time_passes:
                 for name, seconds in timing.seconds:

@@ -104,6 +104,14 @@ def attention(q: str, k: str, v: str, y: str, mask: str = "") -> str:
     return f"%y = graph.attention {operands} {attributes} : ({types}) -> {y}"
 
 
+def winograd_input(x: str, y: str, outputs: int = 2, pads: str = "array<i64: 1, 1, 1, 1>") -> str:
+    return one("winograd_input", x, y, f"{{outputs = {outputs} : i64, pads = {pads}}}")
+
+
+def winograd_output(x: str, y: str, image: str, outputs: int = 2) -> str:
+    return one("winograd_output", x, y, f"{{outputs = {outputs} : i64, image = {image}}}")
+
+
 def batch_norm(x: str, parameter: str, last: str | None = None) -> str:
     names = [f"{{%p{n}: {parameter}}}" for n in range(3)] + [f"{{%last: {last or parameter}}}"]
     types = ", ".join([x, parameter, parameter, parameter, last or parameter])
@@ -157,6 +165,9 @@ GOOD = [
     attention(
         "tensor<2x4x5x8xf32>", "tensor<2x2x6x8xf32>", "tensor<2x2x6x3xf32>", "tensor<2x4x5x3xf32>", "tensor<1x6xf32>"
     ),
+    winograd_input("tensor<2x3x7x6x4xf32>", "tensor<16x3x24x4xf32>"),
+    winograd_input("tensor<1x1x5x9x16xf32>", "tensor<36x1x2x16xf32>", 4, ints(0, 1, 0, 0)),
+    winograd_output("tensor<16x3x24x4xf32>", "tensor<2x3x7x6x4xf32>", ints(2, 7, 6)),
     compute(READ),
     compute("%v = arith.constant 0xFF800000 : f32\ngraph.yield %v : f32"),
     compute(
@@ -301,6 +312,19 @@ REJECTED = [
     (rms_norm(F, F, 1), "dimension 1 of tensor<4xf32>"),
     (rms_norm(N, N, 0), "rms_norm of tensor<4xi32>: floats are needed"),
     (attention("tensor<5x8xi32>", "tensor<6x8xi32>", "tensor<6x3xi32>", "tensor<5x3xi32>"), "floats are needed"),
+    (winograd_input("tensor<2x12x7x6xf32>", "tensor<16x3x24x4xf32>"), "a tensor of rank 5 is needed"),
+    (winograd_input("tensor<2x3x7x6x4xf16>", "tensor<16x3x24x4xf16>"), "elements of f32 are needed"),
+    (winograd_input("tensor<2x3x?x6x4xf32>", "tensor<16x3x24x4xf32>"), "known extents of at least 1 are needed"),
+    (
+        winograd_input("tensor<2x3x7x6x4xf32>", "tensor<25x3x24x4xf32>", 3),
+        "tiles of 3 outputs: those of 2, 4 are known",
+    ),
+    (winograd_input("tensor<2x3x7x6x4xf32>", "tensor<16x3x24x4xf32>", 2, ints(1, 1)), "four of at least 0 are needed"),
+    (winograd_input("tensor<2x3x7x6x4xf32>", "tensor<16x3x24x4xf32>", 2, ints(-1, 0, 0, 0)), "four of at least 0"),
+    (winograd_input("tensor<1x1x2x4x4xf32>", "tensor<16x1x1x4xf32>", 2, ints(0, 0, 0, 0)), "3x3 does not fit"),
+    (winograd_output("tensor<16x3x24x4xf32>", "tensor<2x3x7x6x4xf32>", ints(2, 7)), "N, H and W of at least 1"),
+    (winograd_output("tensor<16x3x20x4xf32>", "tensor<2x3x7x6x4xf32>", ints(2, 7, 6)), "needs 16 of 24"),
+    (winograd_output("tensor<2x3x7x6x4xf32>", "tensor<2x3x7x6x4xf32>", ints(2, 7, 6)), "a tensor of rank 4 is needed"),
     (attention(Q, "tensor<1x4x6x8xf16>", Q, Q), "element types differ"),
     (attention(Q, "tensor<6x8xf32>", "tensor<6x3xf32>", Q), "ranks 4, 2, 2: equal ones from 2 on are needed"),
     (attention(Q, "tensor<1x4x6x7xf32>", Q, Q), "queries of size 8 against keys of size 7"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.graphs import Graph, assert_same_values, operators, random, run_passes
-from treadle.dialects.graph import BinaryOp, BroadcastOp, GatherOp, MatmulOp, TransposeOp, UnaryOp
+from treadle.dialects.graph import BinaryOp, BroadcastOp, ConstantOp, GatherOp, MatmulOp, TransposeOp, UnaryOp
 from treadle.passes.graph import graph_fold_constants
 from treadle.passes.graph.graph_fold_constants import GraphFoldConstantsPass
 from treadle.passes.graph.graph_pack_weights import GraphPackWeightsPass, packed
@@ -82,12 +82,18 @@ def test_packing_shares_panels() -> None:
 
 def test_only_constant_matrices_are_packed() -> None:
     graph = Graph(random(2, 5, 7), random(7, 4))
-    products = [
-        graph.add(MatmulOp(graph[0], graph[1])),
-        graph.add(MatmulOp(graph[0], graph.constant(random(2, 7, 3)))),
-    ]
-    module = assert_same_values(graph, products, [GraphPackWeightsPass()], tolerance=0)
+    product = graph.add(MatmulOp(graph[0], graph[1]))
+    module = assert_same_values(graph, [product], [GraphPackWeightsPass()], tolerance=0)
     assert "compute" not in operators(module)
+
+
+def test_batches_of_matrices_are_packed() -> None:
+    graph = Graph(random(2, 5, 7))
+    product = graph.add(MatmulOp(graph[0], graph.constant(random(2, 7, 3))))
+    module = assert_same_values(graph, [product], [GraphPackWeightsPass(width=2)], tolerance=0)
+    assert operators(module) == ["constant", "compute", "matmul"]
+    panels = next(op for op in module.walk() if isinstance(op, ConstantOp))
+    assert panels.type.get_shape() == (2, 2, 7, 2)
 
 
 def test_panels() -> None:

@@ -1,7 +1,7 @@
 """The graph dialect: tensors, operators, and the definition of each operator.
 
 Definition language: `compute.py`. Groups: `fused.py`. Operators by family: `elementwise.py`, `linear.py`,
-`reduction.py`, `arg_reduction.py`, `movement.py`, `normalize.py`, `attention.py`, `constant.py`.
+`reduction.py`, `arg_reduction.py`, `movement.py`, `normalize.py`, `attention.py`, `winograd.py`, `constant.py`.
 """
 
 from xdsl.ir import Dialect
@@ -28,8 +28,9 @@ from treadle.dialects.graph.movement import (
 from treadle.dialects.graph.normalize import BatchNormOp, LayerNormOp, SoftmaxOp
 from treadle.dialects.graph.reduction import PoolOp, ReductionOp
 from treadle.dialects.graph.rms_norm import RmsNormOp
+from treadle.dialects.graph.winograd import WinogradInputOp, WinogradOutputOp
 
-WholeOp = AttentionOp | MatmulOp
+WholeOp = AttentionOp | MatmulOp | WinogradInputOp | WinogradOutputOp
 """Operators that stay operators beside definitions: templates recognise them by name."""
 
 GRAPH = Dialect(
@@ -38,7 +39,7 @@ GRAPH = Dialect(
         AtOp, ComputeOp, FusedOp, ReduceOp, YieldOp,
         ConstantOp,
         BinaryOp, CastOp, UnaryOp, WhereOp,
-        ConvOp, ConvTransposeOp, MatmulOp,
+        ConvOp, ConvTransposeOp, MatmulOp, WinogradInputOp, WinogradOutputOp,
         BroadcastOp, ConcatOp, GatherOp, PadOp, ReshapeOp, ResizeOp, SliceOp, TransposeOp,
         AttentionOp, BatchNormOp, LayerNormOp, RmsNormOp, SoftmaxOp,
         ArgReductionOp, PoolOp, ReductionOp,
@@ -50,6 +51,6 @@ __all__ = [
     "GRAPH", "ArgReductionOp", "AtOp", "AttentionOp", "BatchNormOp", "BinaryOp", "BlobAttr", "BroadcastOp", "CastOp",
     "ComputeOp", "ConcatOp", "ConstantOp", "ConvOp", "ConvTransposeOp", "DimsAttr", "FusedOp", "GatherOp",
     "InlineAttr", "LayerNormOp", "MatmulOp", "Operator", "PadOp", "PoolOp", "ReduceOp", "ReductionOp", "ReshapeOp",
-    "ResizeOp", "RmsNormOp", "SliceOp", "SoftmaxOp", "TransposeOp", "UnaryOp", "WhereOp", "WholeOp", "YieldOp",
-    "definition",
+    "ResizeOp", "RmsNormOp", "SliceOp", "SoftmaxOp", "TransposeOp", "UnaryOp", "WhereOp", "WholeOp",
+    "WinogradInputOp", "WinogradOutputOp", "YieldOp", "definition",
 ]  # fmt: skip

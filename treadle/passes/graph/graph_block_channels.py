@@ -9,9 +9,14 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 
+from treadle.errors import TreadleError
 from treadle.passes.graph.layout.blocked_operators import BlockedChannels
 from treadle.passes.graph.layout.images import Images
+from treadle.passes.graph.layout.winograd_choice import outputs_by_work
 from treadle.target import Target
+
+_MOST_OUTPUTS = {"direct": 0, "winograd2": 2, "winograd4": 4}
+"""The outputs of a tile along a dimension, by ways to compute a convolution."""
 
 
 @dataclass(frozen=True)
@@ -39,16 +44,32 @@ class GraphBlockChannelsPass(ModulePass):
     that stores vectors, that of an operand of a product a prologue, and weights are constants. Depthwise convolutions
     and pooling take neighbouring channels as the lanes of vectors, so that neither strides nor borders divide these.
     Channels that are no multiple of `lanes` fill the last block in part, if at most a third more is computed then;
-    nothing reads the rest. Operators of symbolic extents, and of other types than f32, stay as they are. Sources:
-    Georganas et al., "Anatomy of high-performance deep learning convolutions on SIMD architectures", SC 2018; Liu et
-    al., "Optimizing CNN model inference on CPUs", USENIX ATC 2019, section 3.
+    nothing reads the rest. Constant filters of 3x3 and stride 1, where that is less work and `convolution` allows it,
+    become
+    ```mlir
+    %1 = graph.winograd_input %0 {outputs = 2 : i64, pads = array<i64: 1, 1, 1, 1>} : ... -> tensor<16x4x784x16xf32>
+    %2 = %1 as tensor<16x784x64xf32>, by a transpose and a reshape
+    %3 = graph.matmul %2, %filters : (tensor<16x784x64xf32>, tensor<16x64x96xf32>) -> tensor<16x784x96xf32>
+    %4 = %3 as tensor<16x6x784x16xf32>, by a reshape and a transpose
+    %5 = graph.winograd_output %4 {outputs = 2 : i64, image = array<i64: 1, 56, 56>} : ... -> tensor<1x6x56x56x16xf32>
+    ```
+    Operators of symbolic extents, and of other types than f32, stay as they are. Sources: Georganas et al., "Anatomy of
+    high-performance deep learning convolutions on SIMD architectures", SC 2018; Liu et al., "Optimizing CNN model
+    inference on CPUs", USENIX ATC 2019, section 3; Lavin and Gray, "Fast algorithms for convolutional neural networks",
+    CVPR 2016.
     """
 
     name = "graph-block-channels"
     target: str = "cpu"
+    convolution: str = "direct"
+    """How 3x3 filters of stride 1 are computed: direct, or by Winograd's algorithm in tiles of at most 2x2 (winograd2)
+    or 4x4 (winograd4) outputs where that is less work; F(4x4, 3x3) has about twice the rounding errors."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        layout = BlockedChannels(Target.parse(self.target).lanes)
+        if self.convolution not in _MOST_OUTPUTS:
+            raise TreadleError(f"unknown convolution {self.convolution!r}", self.name, _MOST_OUTPUTS)
+        most = _MOST_OUTPUTS[self.convolution]
+        layout = BlockedChannels(Target.parse(self.target).lanes, lambda conv: outputs_by_work(conv, most))
         for function in op.body.block.ops:
             if isinstance(function, FuncOp) and function.body.blocks:
                 Images(function.body.block, layout).run()

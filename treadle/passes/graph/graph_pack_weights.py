@@ -23,7 +23,8 @@ from treadle.target import Target
 
 @dataclass(frozen=True)
 class GraphPackWeightsPass(ModulePass):
-    """Stores a constant `B[K, N]` as `[ceil(N / width), K, width]`, zero-padded, read through a compute.
+    """Stores a constant `B[batch..., K, N]` as `[batch..., ceil(N / width), K, width]`, zero-padded, read through a
+    compute.
 
     ```mlir
     %c = graph.matmul %a, %b : (tensor<128x768xf32>, tensor<768x3072xf32>) -> tensor<128x3072xf32>
@@ -55,9 +56,9 @@ class GraphPackWeightsPass(ModulePass):
         unpacked: dict[SSAValue, ComputeOp] = {}
         for matmul in [inner for inner in op.walk() if isinstance(inner, MatmulOp)]:
             owner = matmul.b.owner
-            if isinstance(owner, ConstantOp) and len(owner.type.get_shape()) == 2:
+            if isinstance(owner, ConstantOp):
                 if matmul.b not in unpacked:
-                    rows, columns = owner.type.get_shape()
+                    *_, rows, columns = owner.type.get_shape()
                     default = panel_columns(target, default_vectors(target, columns, rows))
                     unpacked[matmul.b] = _unpack(owner, default if self.width is None else self.width)
                 matmul.operands[1] = unpacked[matmul.b].result
@@ -66,11 +67,11 @@ class GraphPackWeightsPass(ModulePass):
 
 
 def packed(matrix: Array, width: int) -> Array:
-    """The panels of a matrix `[K, N]` as `[ceil(N / width), K, width]`; columns beyond N are zeros."""
-    rows, columns = matrix.shape
+    """The panels of matrices `[..., K, N]` as `[..., ceil(N / width), K, width]`; columns beyond N are zeros."""
+    *batch, rows, columns = matrix.shape
     panels = -(-columns // width)
-    padded = np.pad(matrix, [(0, 0), (0, panels * width - columns)])
-    return np.ascontiguousarray(padded.reshape(rows, panels, width).transpose(1, 0, 2))
+    padded = np.pad(matrix, [*[(0, 0)] * (matrix.ndim - 1), (0, panels * width - columns)])
+    return np.ascontiguousarray(padded.reshape(*batch, rows, panels, width).swapaxes(-3, -2))
 
 
 def _unpack(constant: ConstantOp, width: int) -> ComputeOp:
@@ -78,8 +79,8 @@ def _unpack(constant: ConstantOp, width: int) -> ComputeOp:
     panels = constant_op(packed(constant_array(constant), width))
 
     def element(b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
-        k, n = index
-        return b.at(panels.result, [b.div(n, width), k, b.mod(n, width)])
+        *batch, k, n = index
+        return b.at(panels.result, [*batch, b.div(n, width), k, b.mod(n, width)])
 
     compute = compute_of(constant.type, element, "unpack")
     panels.location = compute.location = constant.location

@@ -16,12 +16,14 @@ from treadle.schedules.templates.row_cuda import RowCuda
 from treadle.schedules.templates.transpose_cuda import TransposeCuda
 from treadle.schedules.templates.window_cpu import WindowCpu
 from treadle.schedules.templates.window_cuda import WindowCuda
+from treadle.schedules.templates.winograd_cpu import WinogradCpu
 
 TEMPLATES: dict[str, Template] = {
     template.name: template
     for template in (
         AttentionCpu(),
         MatmulCpu(),
+        WinogradCpu(),
         RowCpu(),
         WindowCpu(),
         ReduceCpu(),

@@ -32,6 +32,7 @@ from treadle.dialects.graph.definition import int_list
 from treadle.passes.graph.layout.blocked_convolutions import CHANNELS, dense, depthwise, is_dense, is_depthwise
 from treadle.passes.graph.layout.blocks import Blocks, blocked_definition
 from treadle.passes.graph.layout.images import Form, Layout
+from treadle.passes.graph.layout.winograd import has_tiles, in_tiles
 from treadle.passes.graph.rewriting import shape_of, tensor
 
 _MOST_WASTE = 4 / 3
@@ -40,9 +41,14 @@ _MOST_WASTE = 4 / 3
 
 @dataclass(frozen=True)
 class BlockedChannels(Layout):
-    """Images `[N, C / lanes, spatial..., lanes]`."""
+    """Images `[N, C / lanes, spatial..., lanes]`.
+
+    outputs_of: the outputs along a dimension of a tile in which a convolution that has tiles is computed; None for one
+        that is computed directly
+    """
 
     lanes: int
+    outputs_of: Callable[[ConvOp], int | None] = lambda _: None
 
     @property
     def _blocks(self) -> Blocks:
@@ -100,6 +106,9 @@ class BlockedChannels(Layout):
     def _convolution(self, op: ConvOp, form: Form, has_form: Callable[[SSAValue], bool]) -> list[Operation]:
         if is_dense(op):
             blocked = has_form(op.x) or shape_of(op.x)[CHANNELS] % self.lanes == 0
+            outputs = self.outputs_of(op) if blocked and has_tiles(op) else None
+            if outputs is not None:
+                return in_tiles(op, form(op.x), outputs)
             return dense(op, form(op.x) if blocked else op.x, self.lanes)
         return depthwise(op, form(op.x), self.lanes) if is_depthwise(op) and has_form(op.x) else []
 
