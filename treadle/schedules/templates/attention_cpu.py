@@ -128,11 +128,17 @@ def _cached(anchor: AttentionOp, choices: Choices, target: Target) -> tuple[str,
 
 
 def _choices(anchor: AttentionOp, target: Target, vectors: int) -> dict[str, Choice]:
-    """A block of so many vectors of queries, with the largest tiles that stay in registers."""
+    """A block of so many vectors of queries, with the largest tiles that stay in registers, evened out."""
     *_, m, n, _, width = _extents(anchor)
     columns = min(_VECTORS, ceil(width / target.lanes))
-    rows = min(most_rows(target, columns), min(vectors * target.lanes, m))
-    return {"vectors": vectors, "keys": min(most_rows(target, vectors), n), "rows": rows, "columns": columns}
+    keys = _even(n, most_rows(target, vectors))
+    rows = _even(min(vectors * target.lanes, m), most_rows(target, columns))
+    return {"vectors": vectors, "keys": keys, "rows": rows, "columns": columns}
+
+
+def _even(extent: int, most: int) -> int:
+    """The least length of tiles of which as few cover an extent as of the longest ones."""
+    return ceil(extent / ceil(extent / most))
 
 
 def _default(anchor: AttentionOp, target: Target) -> dict[str, Choice] | None:
