@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
@@ -37,6 +38,10 @@ UNSUPPORTED: dict[str, Sequence[str]] = {
     "Scan of opset 8": ("test_scan_sum",),
 }
 """Cases by what their error says; names as shell patterns, the last reason that fits a name counts."""
+
+
+ROUNDED = ("test_dft_inverse", "test_dft_inverse_opset19")
+"""Cases whose expectations of zero are further from it than their own tolerance."""
 
 
 def _name(node: NodeProto) -> str:
@@ -91,12 +96,13 @@ def assert_expected(
 ) -> None:
     """Shapes, types, and values within the case's own tolerance.
 
-    ONNX rounds its expectations of float16 after each operator of an expanded attention, and is off itself. There both,
+    ONNX rounds its expectations of float16 after each operator of an expanded attention, and is off itself, as it is in
+    the cases that are `ROUNDED`. There both,
     the results and what ONNX expects, have to be within the limits of the imported graph (docs/adr/0024).
     """
     for number, (result, wanted) in enumerate(zip(results, expected, strict=True)):
         assert (result.shape, result.dtype) == (wanted.shape, wanted.dtype)
-        if wanted.dtype != np.float16:
+        if wanted.dtype != np.float16 and wanted.dtype != ml_dtypes.bfloat16 and case.name not in ROUNDED:
             np.testing.assert_allclose(result, wanted, rtol=case.rtol, atol=case.atol)
             continue
         limited = module_limits(import_model(model.SerializeToString()), inputs)[number]

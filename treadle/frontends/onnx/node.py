@@ -25,6 +25,7 @@ _KINDS = {
     AttributeProto.FLOAT: "f",
     AttributeProto.FLOATS: "floats",
     AttributeProto.STRING: "s",
+    AttributeProto.STRINGS: "strings",
     AttributeProto.TENSOR: "t",
     AttributeProto.GRAPH: "g",
 }
@@ -201,6 +202,10 @@ class Node:
         if value is None:
             raise self.error(f"attribute '{name}' is missing", "a string")
         return cast("bytes", value).decode("utf-8", "replace")
+
+    def strings(self, name: str) -> list[str] | None:
+        value = self._attribute(name, AttributeProto.STRINGS)
+        return None if value is None else [v.decode("utf-8", "replace") for v in cast("Sequence[bytes]", value)]
 
     def ints(self, name: str) -> list[int] | None:
         value = self._attribute(name, AttributeProto.INTS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from math import prod
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
@@ -17,6 +18,7 @@ Array = NDArray[np.generic]
 
 DTYPES: dict[int, np.dtype[np.generic]] = {
     TensorProto.FLOAT16: np.dtype(np.float16),
+    TensorProto.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
     TensorProto.FLOAT: np.dtype(np.float32),
     TensorProto.DOUBLE: np.dtype(np.float64),
     TensorProto.BOOL: np.dtype(np.bool_),
@@ -27,10 +29,11 @@ DTYPES: dict[int, np.dtype[np.generic]] = {
 }
 """The element types that are supported, by their ONNX number."""
 
-SUPPORTED_TYPES = "float16, float32, float64, bool, int8, int16, int32, int64"
+SUPPORTED_TYPES = "float16, bfloat16, float32, float64, bool, int8, int16, int32, int64"
 
 _TYPED_FIELDS: dict[int, str] = {
     TensorProto.FLOAT16: "int32_data",
+    TensorProto.BFLOAT16: "int32_data",
     TensorProto.FLOAT: "float_data",
     TensorProto.DOUBLE: "double_data",
     TensorProto.BOOL: "int32_data",

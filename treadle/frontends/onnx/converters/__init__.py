@@ -7,12 +7,16 @@ from treadle.frontends.onnx.converters import (
     cumulative,
     einsum,
     elementwise,
+    fourier,
+    grid_sample,
     indexing,
     linear,
     normalize,
     order,
     pad,
     pool,
+    quantize,
+    recurrent,
     reduce,
     reshape,
     resize,
@@ -22,8 +26,8 @@ from treadle.frontends.onnx.converters import (
 from treadle.frontends.onnx.registry import find_conversion
 
 FAMILIES = (
-    activation, constant, control, cumulative, einsum, elementwise, indexing, linear, normalize, order, pad, pool,
-    reduce, reshape, resize, scatter, softmax,
+    activation, constant, control, cumulative, einsum, elementwise, fourier, grid_sample, indexing, linear, normalize,
+    order, pad, pool, quantize, recurrent, reduce, reshape, resize, scatter, softmax,
 )  # fmt: skip
 """Every module that registers converters."""
 

@@ -1,0 +1,116 @@
+"""DFT and STFT as products with the matrix of the transform, which takes `n^2` steps for a transform of length n."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from treadle.dialects.graph import PadOp
+from treadle.frontends.onnx.builder import GraphBuilder, Tensor
+from treadle.frontends.onnx.node import Node
+from treadle.frontends.onnx.registry import converts
+
+
+@converts("DFT", since=17)
+def dft_attribute(node: Node, g: GraphBuilder) -> Tensor:
+    """The axis as an attribute."""
+    return _dft(node, g, node.int("axis", 1))
+
+
+@converts("DFT", since=20)
+def dft_input(node: Node, g: GraphBuilder) -> Tensor:
+    """The axis as an input."""
+    return _dft(node, g, -2 if node.optional(2) is None else node.known_int(2, "the axis"))
+
+
+def _dft(node: Node, g: GraphBuilder, axis: int) -> Tensor:
+    x = node.input()
+    inverse, onesided = node.flag("inverse"), node.flag("onesided")
+    if x.rank < 2 or x.shape[-1] not in (1, 2):
+        raise node.error(f"an input of shape {x.shape}", "real numbers [..., 1] or complex ones [..., 2]")
+    axis = node.axis(axis, x.rank)
+    if axis == x.rank - 1:
+        raise node.error(f"axis {axis} is that of real and imaginary parts", f"0 to {x.rank - 2}")
+    given = x.shape[axis]
+    length = 2 * (given - 1) if inverse and onesided else given
+    if node.optional(1) is not None:
+        length = node.known_int(1, "the length")
+    if length < 1:
+        raise node.error(f"a length of {length}", "1 and more")
+    used = length // 2 + 1 if inverse and onesided else length
+    parts = [_rows(g, x, axis, n, used) for n in range(x.shape[-1])]
+    count = length // 2 + 1 if onesided and not inverse else length
+    real, imaginary = _transformed(node, g, parts, length, count, inverse, onesided)
+    results = [real] if inverse and onesided else [real, imaginary]
+    lead = [e for d, e in enumerate(x.shape[:-1]) if d != axis]
+    whole = g.concat([g.reshape(v, (*lead, count, 1)) for v in results], len(lead) + 1)
+    perm = [d if d < axis else len(lead) if d == axis else d - 1 for d in range(x.rank - 1)]
+    return g.cast(g.transpose(whole, [*perm, x.rank - 1]), x.element)
+
+
+def _rows(g: GraphBuilder, x: Tensor, axis: int, part: int, used: int) -> Tensor:
+    """The real or imaginary parts as rows along the axis, cut or padded with zeros."""
+    values = g.reshape(g.narrow(g.widened(x), x.rank - 1, part, 1), x.shape[:-1])
+    order = [*(d for d in range(values.rank) if d != axis), axis]
+    rows = g.transpose(values, order)
+    rows = g.reshape(rows, (rows_count(rows.shape[:-1]), rows.shape[-1]))
+    rows = g.narrow(rows, 1, 0, min(used, rows.shape[1]))
+    missing = used - rows.shape[1]
+    if not missing:
+        return rows
+    return g.emit(lambda v: PadOp("constant", v[0], v[1], (0, 0, 0, missing)), rows, g.scalar(0, rows))
+
+
+def rows_count(lead: tuple[int, ...]) -> int:
+    """The number of rows of a tensor with these leading dimensions."""
+    return int(np.prod(lead, dtype=np.int64))
+
+
+def _transformed(
+    node: Node, g: GraphBuilder, parts: list[Tensor], length: int, count: int, inverse: bool, onesided: bool
+) -> tuple[Tensor, Tensor]:
+    """Real and imaginary parts of `sum_m x[m] exp(-+ 2 pi i k m / n)`; an inverse is divided by n, and of one side
+    every frequency that has a mirrored one counts twice."""
+    used = parts[0].shape[1]
+    node.reserve((used, count, 8), np.dtype(np.float64))
+    angle = 2 * np.pi / length * (np.arange(used)[:, None] * np.arange(count) % length)
+    scale = np.ones((used, 1))
+    if inverse:
+        scale /= length
+        if onesided:
+            mirrored = np.arange(used)
+            scale[(mirrored > 0) & (2 * mirrored != length)] *= 2
+    sign = 1 if inverse else -1
+    cosine, sine = (g.constant((f(angle) * scale).astype(parts[0].dtype)) for f in (np.cos, np.sin))
+    real, turned = (g.matmul(parts[0], v) for v in (cosine, sine))
+    turned = turned if sign > 0 else g.unary("neg", turned)
+    if len(parts) == 1:
+        return real, turned
+    other, back = (g.matmul(parts[1], v) for v in (cosine, sine))
+    back = back if sign > 0 else g.unary("neg", back)
+    return g.sub(real, back), g.add(turned, other)
+
+
+@converts("STFT", since=17)
+def stft(node: Node, g: GraphBuilder) -> Tensor:
+    """`[batch, frames, frequencies, 2]`: the transform of each frame, multiplied by a window."""
+    x, step = node.input(0), node.known_int(1, "the step between frames")
+    window, onesided = node.optional(2), node.flag("onesided", True)
+    if x.rank != 3 or x.shape[-1] not in (1, 2):
+        raise node.error(f"a signal of shape {x.shape}", "[batch, length, 1], or 2 for complex numbers")
+    if x.shape[-1] == 2 and onesided:
+        raise node.error("onesided of a complex signal", "onesided = 0, or a real signal")
+    length = node.known_int(3, "the frames' length") if node.optional(3) is not None else 0
+    length = length or (0 if window is None else window.shape[0])
+    if step < 1 or not 1 <= length <= x.shape[1] or (window is not None and window.shape != (length,)):
+        raise node.error(f"frames of {length} every {step} of {x.shape[1]} samples", "at most the signal's length")
+    frames = (x.shape[1] - length) // step + 1
+    node.reserve((frames, length), np.dtype(np.int64))
+    places = g.constant(np.arange(frames)[:, None] * step + np.arange(length))
+    pieces = g.gather(g.widened(x), places, 1)
+    if window is not None:
+        pieces = g.mul(pieces, g.reshape(g.cast(window, pieces.element), (length, 1)))
+    parts = [g.reshape(g.narrow(pieces, 3, n, 1), (x.shape[0] * frames, length)) for n in range(x.shape[-1])]
+    count = length // 2 + 1 if onesided else length
+    both = _transformed(node, g, parts, length, count, False, onesided)
+    shaped = [g.reshape(v, (x.shape[0], frames, count, 1)) for v in both]
+    return g.cast(g.concat(shaped, 3), x.element)
