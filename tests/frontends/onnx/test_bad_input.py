@@ -170,7 +170,7 @@ def test_a_dimension_s_name_binds_it_in_every_input() -> None:
 @pytest.mark.parametrize(("element", "name"), [(TensorProto.UINT8, "uint8"), (TensorProto.STRING, "string")])
 def test_an_unsupported_element_type(element: int, name: str) -> None:
     proto = model([node("Identity", "x", "y")], {"x": [2]}, element=element)
-    assert f"input 'x': element type {name} is not supported; accepted: float16, float32" in _error(proto)
+    assert f"input 'x': element type {name} is not supported; accepted: float16, bfloat16, float32" in _error(proto)
 
 
 def test_an_input_that_is_no_tensor() -> None:

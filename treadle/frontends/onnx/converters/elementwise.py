@@ -166,10 +166,14 @@ def identity(node: Node, g: GraphBuilder) -> Tensor:
 
 @converts("Dropout", since=7)
 def dropout(node: Node, g: GraphBuilder) -> list[Tensor]:
-    """Nothing is dropped in inference; the mask, if it is read, is all true."""
+    """Nothing is dropped in inference, nor by a ratio of 0; the mask, if it is read, is all true."""
     node.ignore("ratio", "seed")
     if node.optional(2) is not None and bool(node.known(2, "training_mode").reshape(-1)[0]):
-        raise node.error("training_mode is true", "training_mode = false")
+        ratio = 0.5 if node.optional(1) is None else node.known_scalar(1, "the ratio")
+        if ratio:
+            raise node.error(
+                f"training_mode is true, with a ratio of {ratio}", "training_mode = false, or a ratio of 0"
+            )
     mask = np.broadcast_to(np.array(True), node.input().shape)
     return [node.input(), g.constant(mask)]
 

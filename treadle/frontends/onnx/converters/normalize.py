@@ -15,18 +15,35 @@ from treadle.frontends.onnx.registry import converts
 
 
 @converts("BatchNormalization", since=7)
-def batch_norm(node: Node, g: GraphBuilder) -> Tensor:
-    """Inference, by the running statistics."""
-    node.ignore("momentum")
-    if node.flag("training_mode"):
-        raise node.error("training_mode is 1", "training_mode = 0, as exporters write it for inference")
+def batch_norm(node: Node, g: GraphBuilder) -> Tensor | list[Tensor]:
+    """By the running statistics, or with `training_mode` by those of the batch, by which the running ones move."""
+    momentum = node.float("momentum", 0.9)
     if not node.flag("spatial", True):
         raise node.error("spatial is 0", "spatial = 1: statistics for each channel")
+    x, epsilon = node.input(), node.float("epsilon", 1e-5)
+    if node.flag("training_mode"):
+        return _batch_norm_of_training(node, g, epsilon, momentum)
     node.only_output()
-    x = node.input()
     parameters = [g.cast(node.input(n), x.element) for n in range(1, 5)]
-    epsilon = node.float("epsilon", 1e-5)
     return g.emit(lambda v: BatchNormOp(*v, epsilon=epsilon), x, *parameters)
+
+
+def _batch_norm_of_training(node: Node, g: GraphBuilder, epsilon: float, momentum: float) -> list[Tensor]:
+    """The result, and the running mean and variance after this batch."""
+    x = node.input()
+    if x.rank < 2:
+        raise node.error(f"an input of rank {x.rank}", "rank 2 and more")
+    wide, dims = g.widened(x), [d for d in range(x.rank) if d != 1]
+    mean = g.reduce("mean", wide, dims, keep=True)
+    centred = g.sub(wide, mean)
+    variance = g.reduce("mean", g.mul(centred, centred), dims, keep=True)
+    normal = g.div(centred, g.unary("sqrt", g.add(variance, epsilon)))
+    results = [g.cast(_affine(g, normal, node.input(1), node.input(2)), x.element)]
+    for index, batch in ((3, mean), (4, variance)):
+        running = node.input(index)
+        own = g.reshape(g.cast(batch, running.element), running.shape)
+        results.append(g.add(g.mul(running, momentum), g.mul(own, 1 - momentum)))
+    return results
 
 
 @converts("LayerNormalization", since=17)
