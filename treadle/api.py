@@ -71,7 +71,7 @@ def compile(
     precision: "f16" or "bf16" for the operands and results of products, convolutions and attention (weights take half
                the memory; sums, norms and functions stay f32), "tf32" for their tensor-core arithmetic only
     convolution: of CPUs, in f32: "direct", or "winograd2" or "winograd4" where 3x3 filters are estimated to be faster
-               by Winograd's F(2x2), or up to F(4x4), which has twice the rounding errors; default: "direct"
+               by Winograd's F(2x2), or up to F(4x4), which has twice the rounding errors; default: "winograd2"
     database:  folder of tuned schedules (`treadle tune`), which are taken where it has some for this hardware
     after:     of a module: the stage that left it, such as "schedule", whose decisions may have been edited
     threads:   cpu: threads of a call; default: the variable TREADLE_NUM_THREADS

@@ -36,7 +36,7 @@ class CompileOptions:
     precision: Precision = "f32"
     explain_fusion: bool = False
     database: str = ""
-    convolution: Convolution = "direct"
+    convolution: Convolution = "winograd2"
 
     def words(self) -> dict[str, str]:
         """The values of the words in capitals in the pipeline's passes."""

@@ -127,6 +127,15 @@ def test_filters_that_are_computed_stay_direct() -> None:
     assert "winograd_input" not in operators(apply(module, "winograd4"))
 
 
+def test_filters_that_are_not_finite_stay_direct() -> None:
+    """Their transforms would be NaN where the convolution is infinite."""
+    weights = LARGE.weights()
+    weights[3, 5, 1, 1] = np.inf
+    graph = Graph(np.zeros(LARGE.image, np.float32))
+    y = graph.add(ConvOp(graph[0], graph.constant(weights), [1, 1], LARGE.pads, [1, 1], 1))
+    assert "winograd_input" not in operators(apply(graph.module(y), "winograd4"))
+
+
 def test_unknown_ways_are_rejected() -> None:
     with pytest.raises(TreadleError, match=r"unknown convolution 'fft'.*direct.*winograd2.*winograd4"):
         rewritten(LARGE, "fft")

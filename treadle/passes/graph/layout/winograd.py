@@ -26,10 +26,13 @@ from treadle.passes.graph.rewriting import Array, constant_of, constant_op, shap
 
 
 def has_tiles(op: ConvOp) -> bool:
-    """Whether a convolution is one of 3x3 filters that are constant, of one group, stride and dilation 1."""
+    """Whether a convolution is one of 3x3 filters that are constant and finite, of one group, stride and dilation 1."""
     strides, dilations = (int_list(op.properties, name) for name in ("strides", "dilations"))
     plain = strides == dilations == (1, 1) and op.groups.value.data == 1
-    return plain and shape_of(op.w)[2:] == (KERNEL, KERNEL) and constant_of(op.w) is not None
+    if not plain or shape_of(op.w)[2:] != (KERNEL, KERNEL):
+        return False
+    weights = constant_of(op.w)
+    return weights is not None and bool(np.isfinite(weights).all())
 
 
 def in_tiles(op: ConvOp, x: SSAValue, outputs: int) -> list[Operation]:
