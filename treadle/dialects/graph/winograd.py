@@ -9,6 +9,7 @@ algorithms for convolutional neural networks", CVPR 2016.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from math import ceil, prod
 
@@ -22,8 +23,27 @@ from treadle.dialects.graph.linear import padded_at, window_index
 from treadle.dialects.graph.winograd_matrices import KERNEL, OUTPUTS, Filtering, Matrix, filtering
 
 
+class TilesOp(Operator):
+    """A transform of all tiles of an image."""
+
+    x = operand_def(TensorType)
+    outputs = prop_def(IntegerAttr)
+    traits = traits_def(Pure())
+    assembly_format = "$x attr-dict `:` `(` type($x) `)` `->` type($result)"
+
+    @property
+    def filtering(self) -> Filtering:
+        """The algorithm along a dimension."""
+        return filtering(self.outputs.value.data)
+
+    @property
+    @abstractmethod
+    def tiles(self) -> tuple[int, int]:
+        """Rows and columns of an image's tiles."""
+
+
 @irdl_op_definition
-class WinogradInputOp(Operator):
+class WinogradInputOp(TilesOp):
     """`B^T d B` of the tiles d of an image: `[N, blocks, H, W, lanes]` to `[a * a, blocks, tiles, lanes]`.
 
     ```mlir
@@ -35,11 +55,7 @@ class WinogradInputOp(Operator):
     """
 
     name = "graph.winograd_input"
-    x = operand_def(TensorType)
-    outputs = prop_def(IntegerAttr)
     pads = prop_def(DenseArrayBase.constr(i64))
-    traits = traits_def(Pure())
-    assembly_format = "$x attr-dict `:` `(` type($x) `)` `->` type($result)"
 
     def __init__(self, x: SSAValue, outputs: int, pads: Sequence[int]):
         super().__init__([x], {"outputs": IntegerAttr(outputs, i64), "pads": ints(pads)})
@@ -58,11 +74,6 @@ class WinogradInputOp(Operator):
         return TensorType(f32, [filtering(outputs).tile ** 2, blocks, n * prod(tiles), lanes])
 
     @property
-    def filtering(self) -> Filtering:
-        """The algorithm along a dimension."""
-        return filtering(self.outputs.value.data)
-
-    @property
     def image(self) -> tuple[int, ...]:
         """`[N, blocks, H, W, lanes]`."""
         assert isinstance(self.x.type, TensorType)
@@ -70,7 +81,6 @@ class WinogradInputOp(Operator):
 
     @property
     def tiles(self) -> tuple[int, int]:
-        """Rows and columns of an image's tiles."""
         pads, outputs = int_list(self.properties, "pads"), self.outputs.value.data
         height, width = (self.image[d] + pads[d - 2] + pads[d] - KERNEL + 1 for d in (2, 3))
         return ceil(height / outputs), ceil(width / outputs)
@@ -96,7 +106,7 @@ class WinogradInputOp(Operator):
 
 
 @irdl_op_definition
-class WinogradOutputOp(Operator):
+class WinogradOutputOp(TilesOp):
     """`A^T m A` of tiles of products: `[a * a, blocks, tiles, lanes]` to the image `[N, blocks, H, W, lanes]`.
 
     ```mlir
@@ -108,11 +118,7 @@ class WinogradOutputOp(Operator):
     """
 
     name = "graph.winograd_output"
-    x = operand_def(TensorType)
-    outputs = prop_def(IntegerAttr)
     image = prop_def(DenseArrayBase.constr(i64))
-    traits = traits_def(Pure())
-    assembly_format = "$x attr-dict `:` `(` type($x) `)` `->` type($result)"
 
     def __init__(self, x: SSAValue, outputs: int, image: Sequence[int]):
         super().__init__([x], {"outputs": IntegerAttr(outputs, i64), "image": ints(image)})
@@ -133,13 +139,7 @@ class WinogradOutputOp(Operator):
         return TensorType(f32, [n, blocks, height, width, lanes])
 
     @property
-    def filtering(self) -> Filtering:
-        """The algorithm along a dimension."""
-        return filtering(self.outputs.value.data)
-
-    @property
     def tiles(self) -> tuple[int, int]:
-        """Rows and columns of an image's tiles."""
         outputs = self.outputs.value.data
         return ceil(self.shape[2] / outputs), ceil(self.shape[3] / outputs)
 

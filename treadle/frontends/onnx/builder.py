@@ -25,6 +25,7 @@ from treadle.dialects.graph import (
     GatherOp,
     MatmulOp,
     Operator,
+    PadOp,
     ReductionOp,
     ReshapeOp,
     SliceOp,
@@ -205,8 +206,20 @@ class GraphBuilder:
         starts[dim], sizes[dim] = start, size
         return self.slice(x, starts, sizes, [1] * x.rank)
 
+    def entry(self, x: Tensor, dim: int, position: int) -> Tensor:
+        """One entry of a dimension, without it."""
+        return self.reshape(self.narrow(x, dim, position, 1), (*x.shape[:dim], *x.shape[dim + 1 :]))
+
     def concat(self, inputs: Sequence[Tensor], dim: int) -> Tensor:
         return inputs[0] if len(inputs) == 1 else self.emit(lambda v: ConcatOp(v, dim), *inputs)
+
+    def stack(self, inputs: Sequence[Tensor], dim: int) -> Tensor:
+        """Tensors of one shape along a new dimension."""
+        return self.concat([self.reshape(x, (*x.shape[:dim], 1, *x.shape[dim:])) for x in inputs], dim)
+
+    def pad(self, x: Tensor, pads: Sequence[int], value: float) -> Tensor:
+        """So many elements of a value before the first of each dimension, then behind the last of each."""
+        return self.emit(lambda v: PadOp("constant", v[0], v[1], pads), x, self.scalar(value, x)) if any(pads) else x
 
     def gather(self, data: Tensor, indices: Tensor, dim: int) -> Tensor:
         return self.emit(lambda v: GatherOp(v[0], v[1], dim), data, indices)
@@ -227,13 +240,14 @@ def _evaluated(op: Operator, known: Mapping[SSAValue, Array]) -> Array:
         return np.asarray(evaluate(op, known))
     values = tuple((operand.type, known[operand].tobytes()) for operand in op.operands)
     key = (op.name, op.result.type, frozenset(op.properties.items()), frozenset(op.attributes.items()), values)
-    if key not in _folded:
-        if len(_folded) >= _MOST_FOLDED:
-            _folded.clear()
+    found = _folded.get(key)
+    if found is None:
         found = np.array(evaluate(op, known))
         found.flags.writeable = False
+        if len(_folded) >= _MOST_FOLDED:
+            _folded.clear()  # other threads hold what they took out
         _folded[key] = found
-    return _folded[key]
+    return found
 
 
 __all__ = ["FOLD_LIMIT", "Build", "GraphBuilder", "Tensor"]

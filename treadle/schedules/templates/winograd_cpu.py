@@ -41,8 +41,8 @@ class WinogradCpu(Template):
         return isinstance(anchor, WinogradInputOp | WinogradOutputOp)
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
-        columns, total = _extents(anchor)
-        work = columns * prod(anchor.shape) // (total * columns)
+        _, total = _extents(anchor)
+        work = prod(anchor.shape) // total
         rows = 1
         while rows * work < _LEAST and rows * 8 * target.cores < total:
             rows *= 2

@@ -42,7 +42,7 @@ def loop(node: Node, g: GraphBuilder) -> list[Tensor]:
             raise node.error("the loop's condition depends on the model's input data", "a condition that is known")
         going = bool(condition.array.reshape(-1)[0])
     if rows:
-        return [*state, *(_stacked(g, column, 0) for column in zip(*rows, strict=True))]
+        return [*state, *(g.stack(column, 0) for column in zip(*rows, strict=True))]
     # The body shows what an iteration's results would be; nothing uses the operators.
     _, _, row = _iterate(node, g, body, 0, state)
     return [*state, *(g.constant(np.zeros((0, *x.shape), x.dtype)) for x in row)]
@@ -57,11 +57,6 @@ def _iterate(
         raise node.error(f"the body has {len(body.output)} outputs", f"at least {len(state) + 1}")
     condition, *results = node.run(body, counter, true, *state)
     return condition, results[: len(state)], results[len(state) :]
-
-
-def _stacked(g: GraphBuilder, rows: Sequence[Tensor], axis: int) -> Tensor:
-    """Tensors of one shape along a new dimension."""
-    return g.concat([g.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:])) for x in rows], axis)
 
 
 @converts("Scan", since=9)
@@ -86,16 +81,12 @@ def scan(node: Node, g: GraphBuilder) -> list[Tensor]:
     rows: list[list[Tensor]] = []
     for n in range(length):
         positions = [length - 1 - n if back else n for back in backward]
-        slices = [_slice(g, x, a, p) for x, a, p in zip(scanned, axes, positions, strict=True)]
+        slices = [g.entry(x, a, p) for x, a, p in zip(scanned, axes, positions, strict=True)]
         results = node.run(body, *state, *slices)
         state = results[: len(state)]
         rows.append(results[len(state) :])
     columns = [list(column) for column in zip(*rows, strict=True)]
     return state + [
-        _stacked(g, column[::-1] if back else column, node.axis(axis, column[0].rank + 1))
+        g.stack(column[::-1] if back else column, node.axis(axis, column[0].rank + 1))
         for column, axis, back in zip(columns, output_axes, output_backward, strict=True)
     ]
-
-
-def _slice(g: GraphBuilder, x: Tensor, axis: int, position: int) -> Tensor:
-    return g.reshape(g.narrow(x, axis, position, 1), (*x.shape[:axis], *x.shape[axis + 1 :]))

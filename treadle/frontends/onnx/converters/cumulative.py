@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from treadle.dialects.graph import PadOp
 from treadle.frontends.onnx.builder import GraphBuilder, Tensor
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
@@ -42,4 +41,4 @@ def _shifted(g: GraphBuilder, x: Tensor, axis: int, places: int, back: bool, fil
     kept = g.narrow(x, axis, places if back else 0, x.shape[axis] - places)
     pads = [0] * (2 * x.rank)
     pads[axis + x.rank if back else axis] = places
-    return g.emit(lambda v: PadOp("constant", v[0], v[1], pads), kept, g.scalar(fill, x))
+    return g.pad(kept, pads, fill)

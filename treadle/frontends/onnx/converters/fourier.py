@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
-from treadle.dialects.graph import PadOp
 from treadle.frontends.onnx.builder import GraphBuilder, Tensor
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
@@ -52,17 +53,9 @@ def _rows(g: GraphBuilder, x: Tensor, axis: int, part: int, used: int) -> Tensor
     values = g.reshape(g.narrow(g.widened(x), x.rank - 1, part, 1), x.shape[:-1])
     order = [*(d for d in range(values.rank) if d != axis), axis]
     rows = g.transpose(values, order)
-    rows = g.reshape(rows, (rows_count(rows.shape[:-1]), rows.shape[-1]))
+    rows = g.reshape(rows, (prod(rows.shape[:-1]), rows.shape[-1]))
     rows = g.narrow(rows, 1, 0, min(used, rows.shape[1]))
-    missing = used - rows.shape[1]
-    if not missing:
-        return rows
-    return g.emit(lambda v: PadOp("constant", v[0], v[1], (0, 0, 0, missing)), rows, g.scalar(0, rows))
-
-
-def rows_count(lead: tuple[int, ...]) -> int:
-    """The number of rows of a tensor with these leading dimensions."""
-    return int(np.prod(lead, dtype=np.int64))
+    return g.pad(rows, (0, 0, 0, used - rows.shape[1]), 0)
 
 
 def _transformed(

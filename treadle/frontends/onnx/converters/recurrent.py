@@ -155,13 +155,13 @@ def _sequence(
     finals: list[State] = []
     for d, each in enumerate(weights):
         backward = kind == "reverse" or d == 1
-        state = tuple(_entry(g, v, d) for v in initial)
+        state = tuple(g.entry(v, 0, d) for v in initial)
         ys, state = _run(g, x, each, cell(each), state, lengths, backward)
         outputs.append(ys)
         finals.append(state)
-    rows = [_stack(g, [ys[t] for ys in outputs]) for t in range(steps)]
-    y = _stack(g, rows)
-    last = [_stack(g, [state[n] for state in finals]) for n in range(states)]
+    rows = [g.stack([ys[t] for ys in outputs], 0) for t in range(steps)]
+    y = g.stack(rows, 0)
+    last = [g.stack([state[n] for state in finals], 0) for n in range(states)]
     if batch_first:
         return [g.transpose(y, (2, 0, 1, 3)), *(g.transpose(v, (1, 0, 2)) for v in last)]
     return [y, *last]
@@ -176,7 +176,7 @@ def _run(
     products = g.reshape(g.add(rows, weights.w_bias), (steps, batch, weights.w.shape[0]))
     outputs: dict[int, Tensor] = {}
     for t in reversed(range(steps)) if backward else range(steps):
-        new = step(g, _entry(g, products, t), state)
+        new = step(g, g.entry(products, 0, t), state)
         if lengths is None:
             state, outputs[t] = new, new[0]
             continue
@@ -204,11 +204,11 @@ def _weights(node: Node, g: GraphBuilder, count: int, gates: int, names: Sequenc
     functions = _functions(node, count, names)
     result: list[_Weights] = []
     for d in range(count):
-        both = _entry(g, bias, d)
+        both = g.entry(bias, 0, d)
         halves = [g.narrow(both, 0, n * gates * size, gates * size) for n in (0, 1)]
         own = functions[d * len(names) : (d + 1) * len(names)]
-        peephole = None if peepholes is None else _entry(g, peepholes, d)
-        result.append(_Weights(_entry(g, w, d), _entry(g, r, d), halves[0], halves[1], peephole, own))
+        peephole = None if peepholes is None else g.entry(peepholes, 0, d)
+        result.append(_Weights(g.entry(w, 0, d), g.entry(r, 0, d), halves[0], halves[1], peephole, own))
     return result
 
 
@@ -230,13 +230,3 @@ def _initial(
     if given.shape != shape:
         raise node.error(f"an initial state of shape {given.shape}", f"{shape}")
     return given
-
-
-def _entry(g: GraphBuilder, x: Tensor, n: int) -> Tensor:
-    """One entry of the first dimension."""
-    return g.reshape(g.narrow(x, 0, n, 1), x.shape[1:])
-
-
-def _stack(g: GraphBuilder, rows: Sequence[Tensor]) -> Tensor:
-    """Tensors of one shape along a new first dimension."""
-    return g.concat([g.reshape(x, (1, *x.shape)) for x in rows], 0)

@@ -12,7 +12,6 @@ from math import inf, prod
 import numpy as np
 from xdsl.dialects.builtin import i1, i64
 
-from treadle.dialects.graph import PadOp
 from treadle.frontends.onnx.builder import GraphBuilder, Tensor
 from treadle.frontends.onnx.converters.indexing import counted_from_front
 from treadle.frontends.onnx.node import Node
@@ -116,8 +115,7 @@ def _put_back(node: Node, g: GraphBuilder, whole: Tensor, part: Tensor) -> Tenso
     inside = np.zeros(whole.shape, np.bool_)
     inside[tuple(slice(e) for e in part.shape)] = True
     pads = [0] * whole.rank + [e - p for e, p in zip(whole.shape, part.shape, strict=True)]
-    padded = g.emit(lambda v: PadOp("constant", v[0], v[1], pads), part, g.scalar(0, part))
-    return g.where(g.constant(inside), padded, whole)
+    return g.where(g.constant(inside), g.pad(part, pads, 0), whole)
 
 
 @converts("ScatterND", since=11)

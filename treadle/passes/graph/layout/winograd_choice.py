@@ -13,7 +13,6 @@ from math import ceil, prod
 
 from treadle.dialects.graph import ConvOp
 from treadle.dialects.graph.winograd_matrices import KERNEL, OUTPUTS, filtering
-from treadle.passes.graph.layout.winograd import has_tiles
 from treadle.passes.graph.rewriting import shape_of
 
 _DIRECT = 1.4
@@ -28,7 +27,7 @@ _FILTER = 12.0
 def outputs_by_work(op: ConvOp, most: int) -> int | None:
     """The outputs, at most so many, along a dimension of the tiles that take the least work, for a convolution that has
     tiles; None where that is the direct way."""
-    ways = [None, *(outputs for outputs in OUTPUTS if outputs <= most and has_tiles(op))]
+    ways = [None, *(outputs for outputs in OUTPUTS if outputs <= most)]
     return min(ways, key=lambda outputs: estimated_work(op, outputs))
 
 
