@@ -1,5 +1,5 @@
 // RUN: treadle-opt %s -p loop-prefetch | filecheck %s
-// RUN: treadle-opt %s -p "loop-prefetch{arithmetic=9}" | filecheck %s --check-prefix=LESS
+// RUN: treadle-opt %s -p "loop-prefetch{arithmetic=17}" | filecheck %s --check-prefix=LESS
 
 // An iteration multiplies 8 rows by one line of %B: 4 cycles, so that the line of 32 iterations later is asked for. Rows
 // of %A have 2 KiB, of which iterations read on in the same line; %B has 8 MiB, and rows a page apart.
@@ -107,6 +107,118 @@ loop.func @goes_on(%B: memref<2097152xf32>, %C: memref<256xf32>) grid(%b in 1) t
           vector.store %next, %C[%i] : memref<256xf32>, vector<16xf32>
         } {loop.unroll}
       } {loop.unroll}
+    }
+  }
+}
+
+// Panels of 32 rows of two lines that both iterations of %m read: each fetches one line of each row of the next block's.
+// CHECK-LABEL: @panels
+// CHECK:       scf.for %m
+// CHECK-DAG:     %[[NUMBER:.+]] = arith.divui %m, %{{.*}} : index
+// CHECK-NOT:     arith.select
+// CHECK:         scf.for %k
+// CHECK:           loop.prefetch %B at %{{.*}} : memref<16384xf32>
+// CHECK-NOT:       loop.prefetch
+// CHECK:           scf.for %r
+loop.func @panels(%B: memref<16384xf32>, %C: memref<256xf32>) grid(%b in 16) threads(%t in 1) {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c2 = arith.constant 2 : index
+  %c8 = arith.constant 8 : index
+  %c16 = arith.constant 16 : index
+  %c32 = arith.constant 32 : index
+  %c1024 = arith.constant 1024 : index
+  %end = arith.constant 16 : index
+  %panel = arith.muli %b, %c1024 : index
+  scf.for %m = %c0 to %end step %c8 {
+    scf.for %k = %c0 to %c32 step %c1 {
+      %line = arith.muli %k, %c32 : index
+      %row = arith.addi %panel, %line : index
+      scf.for %v = %c0 to %c2 step %c1 {
+        %lane = arith.muli %v, %c16 : index
+        %at = arith.addi %row, %lane : index
+        scf.for %r = %c0 to %c8 step %c1 {
+          %y = vector.load %B[%at] : memref<16384xf32>, vector<16xf32>
+          %i = arith.muli %r, %c16 : index
+          %sum = vector.load %C[%i] : memref<256xf32>, vector<16xf32>
+          %next = arith.addf %sum, %y : vector<16xf32>
+          vector.store %next, %C[%i] : memref<256xf32>, vector<16xf32>
+        } {loop.unroll}
+      } {loop.unroll}
+    }
+  }
+}
+
+// With three readings the third has no line left.
+// CHECK-LABEL: @more_readings
+// CHECK:       scf.for %m
+// CHECK:         arith.cmpi slt
+// CHECK:         arith.select
+// CHECK:         scf.for %k
+// CHECK:           loop.prefetch %B at %{{.*}} : memref<16384xf32>
+// CHECK-NOT:       loop.prefetch
+// CHECK:           scf.for %r
+loop.func @more_readings(%B: memref<16384xf32>, %C: memref<256xf32>) grid(%b in 16) threads(%t in 1) {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c2 = arith.constant 2 : index
+  %c8 = arith.constant 8 : index
+  %c16 = arith.constant 16 : index
+  %c32 = arith.constant 32 : index
+  %c1024 = arith.constant 1024 : index
+  %end = arith.constant 24 : index
+  %panel = arith.muli %b, %c1024 : index
+  scf.for %m = %c0 to %end step %c8 {
+    scf.for %k = %c0 to %c32 step %c1 {
+      %line = arith.muli %k, %c32 : index
+      %row = arith.addi %panel, %line : index
+      scf.for %v = %c0 to %c2 step %c1 {
+        %lane = arith.muli %v, %c16 : index
+        %at = arith.addi %row, %lane : index
+        scf.for %r = %c0 to %c8 step %c1 {
+          %y = vector.load %B[%at] : memref<16384xf32>, vector<16xf32>
+          %i = arith.muli %r, %c16 : index
+          %sum = vector.load %C[%i] : memref<256xf32>, vector<16xf32>
+          %next = arith.addf %sum, %y : vector<16xf32>
+          vector.store %next, %C[%i] : memref<256xf32>, vector<16xf32>
+        } {loop.unroll}
+      } {loop.unroll}
+    }
+  }
+}
+
+// Blocks of 16 channels of 7 pixels, which are a line each: at a block of channels, those of the next 7 pixels.
+// CHECK-LABEL: @blocks_of_channels
+// CHECK:       scf.for %m
+// CHECK:         scf.for %c
+// CHECK-COUNT-7:   loop.prefetch %A at %{{.*}} : memref<200704xf32>
+// CHECK-NOT:       loop.prefetch
+// CHECK:           scf.for %k
+loop.func @blocks_of_channels(%A: memref<200704xf32>, %C: memref<256xf32>) grid(%b in 1) threads(%t in 1) {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c7 = arith.constant 7 : index
+  %c16 = arith.constant 16 : index
+  %c64 = arith.constant 64 : index
+  %c196 = arith.constant 196 : index
+  %c3136 = arith.constant 3136 : index
+  scf.for %m = %c0 to %c196 step %c7 {
+    scf.for %c = %c0 to %c64 step %c1 {
+      %plane = arith.muli %c, %c3136 : index
+      scf.for %k = %c0 to %c16 step %c1 {
+        scf.for %r = %c0 to %c7 step %c1 {
+          %pixel = arith.addi %m, %r : index
+          %first = arith.muli %pixel, %c16 : index
+          %lane = arith.addi %first, %k : index
+          %at = arith.addi %plane, %lane : index
+          %a = loop.load %A[%at] : memref<200704xf32>
+          %x = vector.broadcast %a : f32 to vector<16xf32>
+          %i = arith.muli %r, %c16 : index
+          %sum = vector.load %C[%i] : memref<256xf32>, vector<16xf32>
+          %next = arith.addf %sum, %x : vector<16xf32>
+          vector.store %next, %C[%i] : memref<256xf32>, vector<16xf32>
+        } {loop.unroll}
+      }
     }
   }
 }

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import product
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil, prod
 
 from xdsl.context import Context
-from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import ModuleOp, NoneAttr
-from xdsl.ir import Block, SSAValue
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from treadle.dialects.graph.dtypes import byte_width
-from treadle.dialects.loop import FuncOp, KernelOp, PrefetchOp, type_of
+from treadle.dialects.loop import PrefetchOp
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr, const
-from treadle.index.linear import stride_along
 from treadle.index.reader import IndexReader
-from treadle.passes.loop.accesses import Access, accesses
-from treadle.passes.loop.counted_loops import loops_in, trip_count
-from treadle.passes.loop.kernels import constant_index, kernels_of
-from treadle.schedules.op_cost import op_cost
-from treadle.schedules.search.cache_traffic import LINE
+from treadle.passes.loop.cache_lines import Body, Level, Lines, element_bytes, levels_around, lines_by_level
+from treadle.passes.loop.counted_loops import loops_in
+from treadle.passes.loop.kernels import kernels_of
 from treadle.target import KIB
 
 _CYCLES = 128
@@ -35,14 +30,14 @@ products and convolutions of ResNet-50 that prefetch take 0.94 of the time that 
 BERT's one 0.97. The limits come from a few such pairs of kernels, timed before there was the benchmark and not kept: up
 to 32 KiB of rows apart, and up to 256 KiB in one stream, that a loop reads again took 1.0 to 1.1 times as long with
 prefetches, and so did the kernel's own buffers; 64, 96 and 192 cycles differed by less than such runs do."""
-_MOST_PLACES = 64
-"""Places of one access in unrolled loops."""
+_SOON_BYTES = 128 * KIB
+"""With a panel's 512 KiB less than the smallest second cache that was looked at, 1 MiB."""
+_PANEL_BYTES = 512 * KIB
 
 
 @dataclass(frozen=True)
 class LoopPrefetchPass(ModulePass):
-    """Writes `loop.prefetch` for the lines that a loop's later iterations read, where one iteration reads others than
-    the one before.
+    """Writes `loop.prefetch` for lines that loops read later.
 
     ```mlir
     scf.for %k = %c0 to %c512 step %c1 {
@@ -60,12 +55,18 @@ class LoopPrefetchPass(ModulePass):
       ...
     }
     ```
-    In loops without other loops but unrolled ones, with at least `arithmetic` operations on vectors for each line: a
-    processor fetches by itself what loops with less of it stream through. The lines are those of `cycles` later,
-    two operations a cycle, also where the loop ends before that and those around it go on with the next lines. Not
-    prefetched are the kernel's own buffers, which it has just written; lines that several iterations read from; what
-    ends before twice that time; and what a loop around reads again and again: up to 32 KiB, or 256 KiB where iterations
-    read on without gaps.
+    There are three ways, for the lines of a loop that has only unrolled ones inside. Each wants `arithmetic` operations
+    on vectors for a line: a processor fetches by itself what loops with less of it stream through.
+
+    - Lines that each iteration moves: those of `cycles` later, two operations a cycle, also where the loop ends before
+      that and those around it go on with the next lines. Not what ends before twice that time, nor what a loop around
+      reads again and again: up to 32 KiB, or 256 KiB where iterations read on without gaps.
+    - Lines that a loop around moves and the innermost ones read through, as rows of images in blocks of channels: in
+      that loop, those of the next iteration of the outermost loop that reads up to 128 KiB of them.
+    - Lines that a loop reads again, and one around it, or the next block, moves, as panels of weights under tiles of
+      rows: each reading fetches a share of the next panel, up to 512 KiB.
+
+    The kernel's own buffers, which it has just written, are left out.
     """
 
     name = "loop-prefetch"
@@ -74,169 +75,148 @@ class LoopPrefetchPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in kernels_of(op):
-            self._prefetch(kernel)
+            reader = IndexReader()
+            for loop in list(loops_in(kernel.body.block)):
+                body = Body.of(loop)
+                if body is not None:
+                    self._prefetch(body, reader)
 
-    def _prefetch(self, kernel: KernelOp | FuncOp) -> None:
-        reader = IndexReader()
-        for loop in list(loops_in(kernel.body.block)):
-            body = None if _is_unrolled(loop) else _Body.of(loop)
-            lines = [] if body is None else _lines(body, reader)
-            if body is None or body.arithmetic < max(1, self.arithmetic * len(lines)):
-                continue
-            ahead = ceil(self.cycles / (body.arithmetic / 2))
-            _write(loop, [line for line in lines if _is_far(line, lines, loop, ahead)], ahead)
+    def _prefetch(self, body: Body, reader: IndexReader) -> None:
+        levels = levels_around(body.loop, reader)
+        if not levels or levels[0].loop is not body.loop:
+            return
+        groups, writer = lines_by_level(body, levels, reader), _Writer(levels)
+        lines = [each for each in groups if each.level == 0]
+        arithmetic = body.arithmetic
+        if arithmetic >= max(1, self.arithmetic * sum(len(each.starts) for each in lines)):
+            ahead = ceil(self.cycles / (arithmetic / 2))
+            for each in lines:
+                if _is_far(each, levels, ahead):
+                    writer.stream(each, ahead)
+        for each in groups:
+            times = prod(level.trips for level in levels[: each.level])
+            if each.level > 0 and arithmetic * times >= self.arithmetic * len(each.starts):
+                soon = _next_reading(each, levels)
+                if soon is not None:
+                    writer.next_reading(each, soon)
+                    continue
+            share = _share(each, levels)
+            if share is not None and arithmetic * times >= self.arithmetic * share.lines:
+                writer.share(each, share)
+
+
+def _is_far(lines: Lines, levels: Sequence[Level], ahead: int) -> bool:
+    """Whether the lines of `ahead` iterations later are worth prefetches."""
+    stride = levels[0].stride(lines.base)
+    if stride is None:
+        return False
+    is_stream = abs(stride) * element_bytes(lines.buffer) <= lines.bytes
+    near, trips = _NEAR_STREAM_BYTES if is_stream else _NEAR_BYTES, levels[0].trips
+    for level in levels[1:]:
+        along = level.stride(lines.base)
+        if along == 0 and trips * lines.bytes <= near:
+            return False
+        if along is None or along != stride * trips:
+            break
+        trips *= level.trips
+    return trips >= 2 * ahead
+
+
+def _next_reading(lines: Lines, levels: Sequence[Level]) -> Level | None:
+    """The outermost level of which an iteration reads lines that few enough others are read between, and the next one
+    others; None without one."""
+    between, found = lines.bytes * levels[lines.level].trips, None
+    for level in levels[lines.level + 1 :]:
+        if not level.moves(lines.base) or between > _SOON_BYTES:
+            break
+        found, between = level, between * level.trips
+    return found
 
 
 @dataclass(frozen=True)
-class _Line:
-    """A line of a buffer by its offset in elements in an iteration, and how far the next iteration's is away."""
+class _Share:
+    """How many lines of what the next iteration of `moving` reads every iteration of `again`, which reads the same
+    lines as the one before, has fetched at each place."""
 
-    buffer: SSAValue
-    offset: Expr
-    stride: int
-
-
-@dataclass
-class _Body:
-    """What an iteration of a loop does that has only unrolled loops inside: operations on floats, and the reads that
-    it always executes, with the loops around each."""
-
-    loop: scf.ForOp
-    arithmetic: float = 0.0
-    reads: list[tuple[Access, tuple[scf.ForOp, ...]]] = field(
-        default_factory=list[tuple[Access, tuple[scf.ForOp, ...]]]
-    )
-
-    @staticmethod
-    def of(loop: scf.ForOp) -> _Body | None:
-        """None for a loop with another one inside that stays a loop."""
-        if not all(_is_unrolled(inner) for inner in loops_in(loop.body.block)):
-            return None
-        body = _Body(loop)
-        body._add(loop.body.block, ())
-        return body
-
-    def _add(self, block: Block, around: tuple[scf.ForOp, ...]) -> None:
-        times = prod(trip_count(loop) or 0 for loop in around)
-        for op in block.ops:
-            if isinstance(op, scf.ForOp):
-                self._add(op.body.block, (*around, op))
-                continue
-            self.arithmetic += op_cost(op) * times
-            self.reads += [(access, around) for access in accesses(op) if not access.is_store]
+    again: int
+    moving: Level
+    lines: int
 
 
-def _is_unrolled(loop: scf.ForOp) -> bool:
-    return "loop.unroll" in loop.attributes and trip_count(loop) is not None
+def _share(lines: Lines, levels: Sequence[Level]) -> _Share | None:
+    """None where no level reads lines again, none around it moves them, or they are too many for the second cache."""
+    inner = [n for n, level in enumerate(levels) if n > lines.level and not level.moves(lines.base)]
+    if not inner:
+        return None
+    again = inner[0]
+    moving = next((level for level in levels[again:] if level.moves(lines.base)), None)
+    panel = lines.bytes * prod(level.trips for level in levels[lines.level : again])
+    if moving is None or panel > _PANEL_BYTES or lines.spacing is None:
+        return None
+    return _Share(again, moving, ceil(len(lines.starts) / levels[again].trips))
 
 
-def _lines(body: _Body, reader: IndexReader) -> list[_Line]:
-    """The lines that an iteration reads, and no other iteration."""
-    found: dict[tuple[SSAValue, Expr, int], set[int]] = {}
-    for access, around in body.reads:
-        for buffer, offset, stride in _places(access, around, body.loop, reader):
-            width = _element_bytes(buffer)
-            last = (access.elements - 1) * access.stride
-            starts = range(0, last + 1, max(1, LINE // width))
-            found.setdefault((buffer, offset - offset.constant, stride), set()).update(
-                offset.constant + start for start in starts
-            )
-    return [
-        _Line(buffer, base + at, stride)
-        for (buffer, base, stride), offsets in found.items()
-        for at in _apart(sorted(offsets), buffer)
-    ]
+class _Writer:
+    """Writes prefetches at the beginning of loops around an access, and what their offsets share once."""
 
+    def __init__(self, levels: Sequence[Level]) -> None:
+        loops = [level.loop for level in levels if level.loop is not None]
+        self._levels = levels
+        self._location = loops[0].location
+        self._first: list[Operation] = [loop.body.block.first_op or loop for loop in loops]
+        self._emitters: list[IndexEmitter] = []
+        emitter = IndexEmitter(InsertPoint.before(loops[-1]), location=self._location)
+        for first in reversed(self._first):
+            emitter = emitter.inside(InsertPoint.before(first))
+            self._emitters.insert(0, emitter)
 
-def _apart(offsets: Sequence[int], buffer: SSAValue) -> Iterator[int]:
-    """Those that are at least a line apart."""
-    width = _element_bytes(buffer)
-    last: int | None = None
-    for offset in offsets:
-        if last is None or (offset - last) * width >= LINE:
-            yield offset
-            last = offset
+    def stream(self, lines: Lines, ahead: int) -> None:
+        """What the loop reads so many iterations later."""
+        stride = self._levels[0].stride(lines.base)
+        assert stride is not None
+        for start in lines.starts:
+            self._prefetch(lines, lines.base, start + stride * ahead)
 
+    def next_reading(self, lines: Lines, moving: Level) -> None:
+        """What the loop reads at this iteration, but in the next one of a loop around."""
+        for start in lines.starts:
+            self._prefetch(lines, moving.next(lines.base), start)
 
-def _places(
-    access: Access, around: Sequence[scf.ForOp], loop: scf.ForOp, reader: IndexReader
-) -> Iterator[tuple[SSAValue, Expr, int]]:
-    """The offsets in elements of an access in all iterations of the unrolled loops around it, and how far an iteration
-    of the loop outside of them moves it; nothing where that is less than a line, not the same for all iterations, or
-    where the address comes from what the loop computes."""
-    step = constant_index(loop.step)
-    if step is None or access.space is not None or not isinstance(access.type.layout, NoneAttr):
-        return
-    offset = const(0)
-    for index, stride in zip(access.indices, access.strides, strict=True):
-        offset = offset + reader.read(index) * stride
-    along = stride_along(offset, loop.body.block.args[0])
-    if along is None or abs(along * step) * _element_bytes(access.buffer) < LINE:
-        return
-    inner = [each for each in around if any(v.key == each.body.block.args[0] for v in offset.vars())]
-    if prod(trip_count(each) or 0 for each in inner) > _MOST_PLACES:
-        return
-    for values in product(*map(_values, inner)):
-        known = {each.body.block.args[0]: const(value) for each, value in zip(inner, values, strict=True)}
-        place = offset.substitute(known)
-        if not any(_is_inside(v.key, loop) for v in place.vars()):
-            yield access.buffer, place, along * step
+    def share(self, lines: Lines, share: _Share) -> None:
+        """A share of what the loop reads at this iteration in the next one of the level that moves the lines; where all
+        shares are fetched, lines that are about to be read."""
+        again, spacing = self._levels[share.again], lines.spacing or 0
+        first = again.number * share.lines
+        distance = share.moving.next(lines.base) - lines.base + first * spacing
+        limited = None
+        if share.lines * (again.trips - 1) >= len(lines.starts):
+            limited, distance = self._if_less(share.again, first, len(lines.starts), distance), const(0)
+        for n in range(share.lines):
+            self._prefetch(lines, lines.base + distance, lines.starts[0] + n * spacing, limited)
 
+    def _if_less(self, at: int, value: Expr, limit: int, then: Expr) -> SSAValue:
+        """At the beginning of a level's loop: one expression if another is less than a limit, else 0."""
+        emitter = self._emitters[at]
+        less = arith.CmpiOp(emitter.emit(value), emitter.emit(limit), "slt")
+        select = arith.SelectOp(less.result, emitter.emit(then), emitter.emit(0))
+        self._insert(at, less, select)
+        return select.result
 
-def _is_far(line: _Line, lines: Sequence[_Line], loop: scf.ForOp, ahead: int) -> bool:
-    """Whether the line of `ahead` iterations later, one of those that an iteration reads, is worth a prefetch."""
-    together = sum(each.buffer is line.buffer for each in lines) * LINE
-    is_stream = abs(line.stride) * _element_bytes(line.buffer) <= together
-    near = _NEAR_STREAM_BYTES if is_stream else _NEAR_BYTES
-    trips, around = trip_count(loop), _loop_around(loop)
-    while trips is not None and around is not None:
-        along, step = stride_along(line.offset, around.body.block.args[0]), constant_index(around.step)
-        if along == 0 and trips * together <= near:
-            return False
-        outer = trip_count(around)
-        if along is None or step is None or outer is None or along * step != line.stride * trips:
-            break
-        trips, around = trips * outer, _loop_around(around)
-    return trips is None or trips >= 2 * ahead
+    def _prefetch(self, lines: Lines, base: Expr, start: int, distance: SSAValue | None = None) -> None:
+        """Of the line so many elements, and a distance, behind a base."""
+        emitter = self._emitters[lines.level]
+        offset = emitter.emit(base)
+        for more in (emitter.emit(start) if start else None, distance):
+            if more is not None:
+                sum = arith.AddiOp(offset, more)
+                self._insert(lines.level, sum)
+                offset = sum.result
+        self._insert(lines.level, PrefetchOp(lines.buffer, offset))
 
-
-def _loop_around(loop: scf.ForOp) -> scf.ForOp | None:
-    """The next loop outside of a loop and of the branches that it is in."""
-    around = loop.parent_op()
-    while isinstance(around, scf.IfOp):
-        around = around.parent_op()
-    return around if isinstance(around, scf.ForOp) else None
-
-
-def _element_bytes(buffer: SSAValue) -> int:
-    return byte_width(type_of(buffer).get_element_type())
-
-
-def _values(loop: scf.ForOp) -> Sequence[int]:
-    lower, step = constant_index(loop.lb), constant_index(loop.step)
-    assert lower is not None and step is not None, "an unrolled loop has constant bounds"
-    return [lower + step * n for n in range(trip_count(loop) or 0)]
-
-
-def _is_inside(key: object, loop: scf.ForOp) -> bool:
-    """Whether a variable is known only inside of a loop, or is no value; the loop's own is known at its beginning."""
-    if not isinstance(key, SSAValue):
-        return True
-    return key is not loop.body.block.args[0] and loop.is_ancestor(key.owner)
-
-
-def _write(loop: scf.ForOp, lines: Sequence[_Line], ahead: int) -> None:
-    """Prefetches at the beginning of the loop's body what is read `ahead` iterations later."""
-    outer = IndexEmitter(InsertPoint.before(loop), location=loop.location)
-    emitter = outer.inside(InsertPoint.at_start(loop.body.block))
-    first = loop.body.block.first_op
-    assert first is not None
-    for line in lines:
-        base, distance = line.offset - line.offset.constant, line.offset.constant + line.stride * ahead
-        offset = arith.AddiOp(emitter.emit(base), emitter.emit(distance))
-        prefetch = PrefetchOp(line.buffer, offset.result)
-        offset.location = prefetch.location = loop.location
-        Rewriter.insert_op([offset, prefetch], InsertPoint.before(first))
+    def _insert(self, at: int, *operations: Operation) -> None:
+        for operation in operations:
+            operation.location = self._location
+            Rewriter.insert_op(operation, InsertPoint.before(self._first[at]))
 
 
 __all__ = ["LoopPrefetchPass"]
