@@ -26,7 +26,8 @@ Shape3 = tuple[int, int, int]
 _DTYPES: dict[str, np.dtype[Any]] = {
     np.dtype(each).name: np.dtype(each)
     for each in (
-        np.bool_, np.int8, np.int16, np.int32, np.int64, ml_dtypes.bfloat16, np.float16, np.float32, np.float64,
+        np.bool_, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64,
+        ml_dtypes.bfloat16, np.float16, np.float32, np.float64,
     )
 }  # fmt: skip
 _MAX_RANK = 64

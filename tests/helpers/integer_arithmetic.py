@@ -18,10 +18,15 @@ from treadle.dialects.graph.dtypes import element_type
 
 Array = NDArray[Any]
 
-INTEGERS = tuple(np.dtype(t) for t in (np.int8, np.int16, np.int32, np.int64))
+SIGNED = tuple(np.dtype(t) for t in (np.int8, np.int16, np.int32, np.int64))
+UNSIGNED = tuple(np.dtype(t) for t in (np.uint8, np.uint16, np.uint32, np.uint64))
+INTEGERS = (*SIGNED, *UNSIGNED)
 BOOL = np.dtype(np.bool_)
 FLOATS = tuple(np.dtype(t) for t in (np.float32, np.float64))
-LIMITS = (0.5, -0.9, 127.5, -128.5, 2**15 - 0.5, -(2**15) - 0.5, 2**31, -(2**31), 2**63, -(2**63), 1e30, -1e30)
+LIMITS = (
+    0.5, -0.9, 127.5, -128.5, 255.5, 2**15 - 0.5, -(2**15) - 0.5, 2**16 - 0.5, 2**31, -(2**31), 2**32, 2.0**63,
+    -(2.0**63), 2.0**64, 1e30, -1e30,
+)  # fmt: skip
 
 
 def _quotient(a: int, b: int) -> int:
@@ -61,14 +66,16 @@ UNARY: Mapping[str, Callable[[int], int]] = {
 
 def wrapped(value: int, dtype: np.dtype[Any]) -> int:
     """The number of `dtype` that equals `value` modulo two to the power of its bits."""
-    half = 1 << (8 * dtype.itemsize - 1)
-    return (value + half) % (2 * half) - half
+    limits = np.iinfo(dtype)
+    return (value - int(limits.min)) % (int(limits.max) - int(limits.min) + 1) + int(limits.min)
 
 
 def extremes(dtype: np.dtype[Any]) -> list[int]:
     """The limits of an integer type and small, odd and prime numbers of both signs."""
     limits = np.iinfo(dtype)
     most = int(limits.max)
+    if limits.min == 0:
+        return [0, 1, 2, 3, 7, 97, 101, most // 3, most // 2, most // 2 + 1, most - 100, most - 6, most - 1, most]
     return [-most - 1, -most, -most // 2 - 1, -101, -7, -2, -1, 0, 1, 2, 3, 7, 97, most // 3, most - 1, most]
 
 
@@ -127,7 +134,7 @@ class Expressions:
         self._choose = Random(seed)
         rng = np.random.default_rng(seed)
         self.inputs: list[Array] = [
-            rng.choice(extremes(dtype), points).astype(dtype) for dtype in INTEGERS for _ in range(2)
+            rng.choice(array(extremes(dtype), dtype), points) for dtype in INTEGERS for _ in range(2)
         ]
         self.inputs += [rng.random(points) < 0.5 for _ in range(2)]
         for dtype in FLOATS:

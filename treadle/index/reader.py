@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import IndexType, IntegerAttr, IntegerType, TensorType
+from xdsl.dialects.builtin import IndexType, IntegerAttr, IntegerType, Signedness, TensorType
 from xdsl.ir import Block, BlockArgument, SSAValue
 
 from treadle.index.bounds import facts_of, range_under
@@ -14,6 +14,8 @@ from treadle.index.expr import Expr, const, floordiv, mod, var
 from treadle.index.interface import HasIndexRanges
 from treadle.index.linear import function_of
 from treadle.index.ranges import Range, range_max, range_min, range_of_bits, range_union
+
+_INDEX_BITS = 64
 
 
 def integer_range(value: SSAValue) -> Range:
@@ -27,7 +29,10 @@ def integer_range(value: SSAValue) -> Range:
         return range_max(integer_range(op.lhs), integer_range(op.rhs))
     if not isinstance(type, IntegerType) or type.width.data == 1:
         return None, None
-    return -(1 << (type.width.data - 1)), (1 << (type.width.data - 1)) - 1
+    bits = type.width.data
+    if type.signedness.data is Signedness.UNSIGNED:
+        return (0, (1 << bits) - 1) if bits < _INDEX_BITS else (None, None)
+    return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
 
 
 class IndexReader:

@@ -12,6 +12,7 @@ from xdsl.dialects import arith
 from xdsl.dialects.builtin import IndexType, VectorType, f32, f64, i1, i8, i16, i32, i64
 from xdsl.ir import Attribute, Operation
 
+from treadle.dialects.graph.dtypes import ui8, ui16, ui32, ui64
 from treadle.dialects.scalar import is_arithmetic
 from treadle.dialects.scalar_functions import FLOATS, SCALAR_FUNCTIONS, WHERE, TargetKind
 
@@ -20,14 +21,18 @@ Form = tuple[Types, Types]
 """Element types of the operands, and of the results."""
 
 _INTEGERS: Types = (i8, i16, i32, i64)
+_UNSIGNED: Types = (ui8, ui16, ui32, ui64)
+_ELEMENTS: Types = (*_INTEGERS, *_UNSIGNED)
 _INDEX: Types = (IndexType(),)
 _WHOLE: Types = (*_INDEX, *_INTEGERS)
-_ALL: Types = (i1, *_WHOLE, *FLOATS)
+_ALL: Types = (i1, *_WHOLE, *_UNSIGNED, *FLOATS)
 
 _FLOAT_ARITHMETIC = ("addf", "subf", "mulf", "divf", "negf")
 _INTEGER_ARITHMETIC = (
-    "addi", "subi", "muli", "divsi", "remsi", "floordivsi", "ceildivsi", "minsi", "maxsi", "shli", "shrsi", "shrui",
+    "divsi", "remsi", "floordivsi", "ceildivsi", "minsi", "maxsi", "shli", "shrsi", "shrui",
 )  # fmt: skip
+_MODULAR_ARITHMETIC = ("addi", "subi", "muli")
+"""What has one result modulo two to the power of its bits, whatever the sign."""
 
 
 def _of(names: Sequence[str], types: Types) -> dict[str, Form]:
@@ -46,21 +51,25 @@ _SCALARS: Mapping[str, Form] = {
     "arith.constant": ((), _ALL),
     "arith.select": (_ALL, _ALL),
     "arith.cmpf": (FLOATS, (i1,)),
-    "arith.cmpi": ((i1, *_WHOLE), (i1,)),
+    "arith.cmpi": ((i1, *_WHOLE, *_UNSIGNED), (i1,)),
+    "scalar.constant": ((), _UNSIGNED),
     **_of(_named("arith", _FLOAT_ARITHMETIC), FLOATS),
     **_of(_named("arith", _INTEGER_ARITHMETIC), _WHOLE),
-    **_of(_named("arith", ("divui", "remui")), _INDEX),
-    **_of(_named("arith", ("andi", "ori", "xori")), (i1, *_WHOLE)),
+    **_of(_named("arith", _MODULAR_ARITHMETIC), (*_WHOLE, *_UNSIGNED)),
+    **_of(_named("arith", ("divui", "remui")), (*_INDEX, *_UNSIGNED)),
+    **_of(_named("arith", ("minui", "maxui")), _UNSIGNED),
+    **_of(_named("arith", ("andi", "ori", "xori")), (i1, *_WHOLE, *_UNSIGNED)),
     "arith.extf": (FLOATS, FLOATS),
     "arith.truncf": (FLOATS, FLOATS),
     "arith.sitofp": ((i1, *_INTEGERS), FLOATS),
-    "arith.uitofp": ((i1, *_INTEGERS), FLOATS),
+    "arith.uitofp": ((i1, *_ELEMENTS), FLOATS),
     "arith.fptosi": (FLOATS, _INTEGERS),
-    "arith.extsi": ((i1, *_INTEGERS), _INTEGERS),
-    "arith.extui": ((i1, *_INTEGERS), _INTEGERS),
-    "arith.trunci": (_INTEGERS, (i1, *_INTEGERS)),
-    "arith.index_cast": ((i1, *_WHOLE), _WHOLE),
-    "arith.bitcast": ((f32, i32), (f32, i32)),
+    "arith.fptoui": (FLOATS, _UNSIGNED),
+    "arith.extsi": ((i1, *_INTEGERS), _ELEMENTS),
+    "arith.extui": ((i1, *_ELEMENTS), _ELEMENTS),
+    "arith.trunci": (_ELEMENTS, (i1, *_ELEMENTS)),
+    "arith.index_cast": ((i1, *_WHOLE, *_UNSIGNED), _WHOLE),
+    "arith.bitcast": ((f32, *_ELEMENTS), (f32, *_ELEMENTS)),
 }
 
 SCALAR_FORMS: Mapping[str, Mapping[str, Form]] = {

@@ -26,6 +26,7 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, Operation
 
 from treadle.backends.c_like.language import Language, Values
+from treadle.dialects.graph.dtypes import ui8, ui16, ui32, ui64
 from treadle.dialects.loop import PrefetchOp, type_of
 from treadle.errors import TreadleError
 
@@ -36,7 +37,9 @@ LARGEST_LOCAL = 32 << 10
 """Bytes of the largest array on the stack; a larger one is static, with a copy for each thread."""
 
 _ALIGNMENT = 64
-_BYTES: dict[Attribute, int] = {bf16: 2, f16: 2, f32: 4, f64: 8, i1: 1, i8: 1, i16: 2, i32: 4, i64: 8}
+_BYTES: dict[Attribute, int] = {
+    bf16: 2, f16: 2, f32: 4, f64: 8, i1: 1, i8: 1, i16: 2, i32: 4, i64: 8, ui8: 1, ui16: 2, ui32: 4, ui64: 8,
+}  # fmt: skip
 # A mask has lanes of 32 bits, as comparisons of vectors give.
 _VECTOR_SUFFIXES: dict[Attribute, str] = {f32: "f", i32: "i", i1: "i"}
 _INTEGER_NAMES = {"min", "max", "div", "rem", "floordiv", "ceildiv"}
@@ -62,6 +65,7 @@ class CLanguage(Language):
     scalars: ClassVar[dict[Attribute, str]] = {
         **{f32: "float", f64: "double", f16: "_Float16", bf16: "treadle_bfloat16"},
         **{i1: "int", i8: "signed char", i16: "short", i32: "int", i64: "long"},
+        **{ui8: "unsigned char", ui16: "unsigned short", ui32: "unsigned", ui64: "unsigned long"},
     }
 
     def memory_type(self, type: Attribute) -> str:

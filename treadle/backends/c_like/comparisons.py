@@ -10,6 +10,7 @@ from xdsl.ir import SSAValue
 
 from treadle.backends.c_like.operators import COMPARISONS, FLOAT_COMPARISONS, NEGATED_COMPARISONS, Level
 from treadle.backends.c_like.values import Text, Values, Writers, float_type, relation, wide
+from treadle.dialects.scalar import is_unsigned
 
 
 class Comparisons:
@@ -27,7 +28,7 @@ class Comparisons:
 
     def _compare_integers(self, op: arith.CmpiOp) -> Text:
         symbol, unsigned = COMPARISONS[op.predicate.value.data]
-        if not unsigned:
+        if not unsigned or is_unsigned(op.lhs.type):
             return relation(symbol, self._values.at(op.lhs, Level.SHIFT), self._values.at(op.rhs, Level.SHIFT))
         cast_to = f"({self._language.unsigned(op.lhs.type)})"
         sides = (f"{cast_to}{self._values.at(side, Level.UNARY)}" for side in (op.lhs, op.rhs))

@@ -8,6 +8,7 @@ from xdsl.ir import Attribute, Operation
 
 from treadle.backends.c_like.operators import CONVERSIONS, Level
 from treadle.backends.c_like.values import Text, Values, Writers, float_type
+from treadle.dialects.scalar import is_unsigned
 
 
 class Conversions:
@@ -26,20 +27,20 @@ class Conversions:
         widening = self._language.widening(source.type)
         if widening is not None and not self._language.has_operators(source.type):
             text = Text(f"{widening[0]}({self._values.at(source)})")
-            if isinstance(op, arith.FPToSIOp):
+            if isinstance(op, arith.FPToSIOp | arith.FPToUIOp):
                 return self._whole(float_type(self._language), target, text)
             return text if isinstance(op, arith.ExtFOp) else self._cast(target, text)
         narrowing = self._language.narrowing(source.type, target)
         if narrowing is not None and not self._language.has_operators(target):
             return Text(f"{narrowing}({self._values.at(source)})")
-        if isinstance(op, arith.FPToSIOp):
+        if isinstance(op, arith.FPToSIOp | arith.FPToUIOp):
             return self._whole(source.type, target, self._values.text(source))
         one_bit = source.type == IntegerType(1)
         if target == IntegerType(1):
             return Text(f"{self._values.at(source, Level.UNARY)} & 1", Level.AND_BITS)
         if isinstance(op, arith.ExtSIOp | arith.SIToFPOp) and one_bit:
             return Text(f"-{self._cast(target, self._values.text(source)).text}", Level.UNARY)
-        if isinstance(op, arith.ExtUIOp | arith.UIToFPOp) and not one_bit:
+        if isinstance(op, arith.ExtUIOp | arith.UIToFPOp) and not one_bit and not is_unsigned(source.type):
             return self._cast(target, self._cast_to(self._language.unsigned(source.type), self._values.text(source)))
         return self._cast(target, self._values.text(source))
 
@@ -54,6 +55,8 @@ class Conversions:
         return Text(f"({name}){text.at(Level.UNARY)}", Level.UNARY)
 
     def _bitcast(self, op: arith.BitcastOp) -> Text:
+        if isinstance(op.input.type, IntegerType) and isinstance(op.result.type, IntegerType):
+            return self._cast(op.result.type, self._values.text(op.input))
         name = "bits" if isinstance(op.result.type, IntegerType) else "from_bits"
         float_type = op.input.type if name == "bits" else op.result.type
         return Text(f"{self._language.function(name, float_type)}({self._values.at(op.input)})")

@@ -21,6 +21,8 @@ from treadle.backends.c_like.operators import (
     Level,
 )
 from treadle.backends.c_like.values import Text, Values, Writers, number_text
+from treadle.dialects.graph.dtypes import ui32, ui64
+from treadle.dialects.scalar import is_unsigned
 
 _TRUE_BIT = 1
 _SHIFTS = (arith.ShLIOp, arith.ShRSIOp, arith.ShRUIOp)
@@ -46,7 +48,7 @@ class Integers:
             self._language.reject(op, f"{op.name} of {type}", "scalars of index and of 8 to 64-bit integers")
         if not isinstance(type, IndexType):
             modular = self._modular(op)
-            if self._language.wraps and type in (i32, i64):
+            if type in (ui32, ui64) or (self._language.wraps and type in (i32, i64)):
                 return modular
             text = f"({self._language.type_name(type)}){modular.at(Level.UNARY)}"
             return Text(text, Level.UNARY, modular)
@@ -63,7 +65,7 @@ class Integers:
         symbol, rhs = self._right(op, symbol, level)
         lhs = self._values.text(op.operands[0])
         first = lhs.modular or lhs
-        if lhs.modular is None and not self._language.wraps:
+        if lhs.modular is None and not self._language.wraps and op.operands[0].type not in (ui32, ui64):
             # One unsigned operand makes C convert the other.
             first = Text(self._unsigned(op.operands[0], lhs), Level.UNARY)
         return Text(f"{first.at(level)} {symbol} {(rhs.modular or rhs).at(level.tighter)}", level)
@@ -83,8 +85,8 @@ class Integers:
         lhs, rhs = op.operands
         symbol, level = OPERATORS[op.__class__]
         known = constant_integer(rhs)
-        if isinstance(op, UNSIGNED) and not isinstance(type, IndexType):
-            self._language.reject(op, f"{op.name} of {type}", "unsigned division of index, signed of other integers")
+        if isinstance(op, UNSIGNED) and not (isinstance(type, IndexType) or is_unsigned(type)):
+            self._language.reject(op, f"{op.name} of {type}", "index and unsigned integers")
         # C's operators give these values unless they trap: for a divisor of 0, and the lowest number divided by -1.
         if known not in (None, 0, -1) or rhs in self._values.positive:
             return Text(f"{self._values.at(lhs, level)} {symbol} {self._values.at(rhs, level.tighter)}", level)

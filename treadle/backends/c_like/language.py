@@ -21,6 +21,8 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from treadle.backends.c_like.literals import float_literal, int_literal
 from treadle.backends.c_like.operators import Level
+from treadle.dialects.graph.dtypes import ui32, ui64
+from treadle.dialects.scalar import is_unsigned
 from treadle.dialects.scalar_functions import ScalarFunction
 from treadle.errors import TreadleError
 
@@ -72,11 +74,12 @@ class Language(ABC):
 
     def unsigned(self, type: Attribute) -> str:
         """The unsigned twin of an integer type."""
-        return f"unsigned {self.type_name(type).removeprefix('signed ')}"
+        name = self.type_name(type)
+        return name if is_unsigned(type) else f"unsigned {name.removeprefix('signed ')}"
 
     def modular(self, type: Attribute) -> str:
         """The unsigned type that sums and products of an integer type are computed in: C widens narrower ones."""
-        return self.unsigned(type) if type == i64 else "unsigned"
+        return self.unsigned(type) if type in (i64, ui64) else "unsigned"
 
     def literal(self, type: Attribute, value: float) -> str:
         """A number of a scalar type."""
@@ -86,6 +89,8 @@ class Language(ABC):
             return float_literal(value, type.bitwidth, self.infinity, self.nan)
         width = type.width.data if isinstance(type, IntegerType) else 64
         wide = isinstance(type, IntegerType) and width == 64
+        if type in (ui32, ui64):
+            return f"{int(value)}u{self.wide_suffix.lower() if type == ui64 else ''}"
         return int_literal(int(value), width, self.wide_suffix if wide or self.index == "long" else "")
 
     def widening(self, type: Attribute) -> tuple[str, str] | None:

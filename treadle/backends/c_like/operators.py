@@ -58,7 +58,8 @@ COMMUTATIVE = (arith.AddiOp, arith.MuliOp, arith.AddfOp, arith.MulfOp)
 COMPOUND = (*COMMUTATIVE, arith.SubiOp, arith.SubfOp)
 """Operations of which `a = a op b` is written `a op= b`."""
 
-# Index values are not negative where these are used, so that signed division means the same.
+# Index values are not negative where these are used, so that signed division means the same. The other operands are of
+# unsigned types.
 UNSIGNED = (arith.DivUIOp, arith.RemUIOp)
 
 # By the number of the predicate: the symbol, and whether it compares unsigned.
@@ -72,7 +73,7 @@ NEGATED_COMPARISONS = {9: "<=", 10: "<", 11: ">=", 12: ">"}
 
 CONVERSIONS = (
     *(arith.ExtFOp, arith.TruncFOp, arith.ExtSIOp, arith.ExtUIOp, arith.TruncIOp, arith.IndexCastOp),
-    *(arith.SIToFPOp, arith.UIToFPOp, arith.FPToSIOp),
+    *(arith.SIToFPOp, arith.UIToFPOp, arith.FPToSIOp, arith.FPToUIOp),
 )
 
 FUNCTIONS: dict[type[Operation], ScalarFunction] = {**FUNCTION_OF, vector.FMAOp: FUNCTION_OF[math.FmaOp]}
@@ -82,4 +83,6 @@ INTEGER_FUNCTIONS: dict[type[Operation], str] = {
     arith.CeilDivSIOp: "ceildiv",
     arith.MinSIOp: "min",
     arith.MaxSIOp: "max",
+    arith.MinUIOp: "min",
+    arith.MaxUIOp: "max",
 }

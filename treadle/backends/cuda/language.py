@@ -45,6 +45,7 @@ from treadle.dialects.cuda import (
     space_of,
 )
 from treadle.dialects.cuda.layout import buffer_bytes
+from treadle.dialects.graph.dtypes import ui8, ui16, ui32, ui64
 from treadle.errors import TreadleError
 
 _INTEGER_NAMES = {"min", "max", "div", "rem", "floordiv", "ceildiv"}
@@ -69,6 +70,7 @@ class CudaLanguage(Language):
     scalars: ClassVar[dict[Attribute, str]] = {
         **{f32: "float", f64: "double", f16: "treadle_half", bf16: "treadle_bfloat16"},
         **{i1: "bool", i8: "signed char", i16: "short", i32: "int", i64: "long long"},
+        **{ui8: "unsigned char", ui16: "unsigned short", ui32: "unsigned", ui64: "unsigned long long"},
     }
 
     def __init__(self, wide: bool = False) -> None:

@@ -368,7 +368,7 @@ def _moved(value: Array, error: Array, sign: int) -> Array:
     """Values moved by their limits: truths to the other one, integers by whole steps."""
     if value.dtype == np.bool_:
         return value ^ (error > 0)
-    if value.dtype.kind == "i":
+    if value.dtype.kind in "iu":
         info = np.iinfo(value.dtype)
         moved = value.astype(np.float64) + sign * np.ceil(error)
         return np.where(error > 0, np.clip(moved, info.min, info.max).astype(value.dtype), value)

@@ -71,7 +71,7 @@ _COMPARED = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, op
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 _CONVERSIONS = (
-    arith.ExtFOp, arith.TruncFOp, arith.FPToSIOp, arith.SIToFPOp, arith.UIToFPOp,
+    arith.ExtFOp, arith.TruncFOp, arith.FPToSIOp, arith.FPToUIOp, arith.SIToFPOp, arith.UIToFPOp, arith.BitcastOp,
     arith.ExtSIOp, arith.ExtUIOp, arith.TruncIOp, arith.IndexCastOp,
 )  # fmt: skip
 
@@ -161,8 +161,10 @@ def _conversion(op: Operation) -> Callable[[Any], Any]:
         return lambda a: np.asarray(a).view(_UNSIGNED[source.itemsize]).astype(dtype)[()]
     if isinstance(op, arith.TruncIOp) and dtype == np.bool_:
         return lambda a: (a & 1) != 0
-    if isinstance(op, arith.FPToSIOp):
+    if isinstance(op, arith.FPToSIOp | arith.FPToUIOp):
         return lambda a: truncated(np.asarray(a), dtype)[()]
+    if isinstance(op, arith.BitcastOp):
+        return lambda a: np.asarray(a).view(dtype)[()]
     return lambda a: np.asarray(a).astype(dtype)[()]
 
 

@@ -27,7 +27,7 @@ from treadle.backends.reference.kernel_tiles import WarpFunction, matrix_loader,
 from treadle.backends.reference.kernel_vectors import lanes_of
 from treadle.dialects import loop, task
 from treadle.dialects.graph.numpy_scalars import scalar_dtype
-from treadle.dialects.scalar import is_arithmetic
+from treadle.dialects.scalar import UnsignedConstantOp, is_arithmetic
 from treadle.errors import TreadleError
 
 _ACCEPTED = "task.for, scf.for, scf.if, arith, math, memref.load/store/alloca, vector, the loop dialect's accesses"
@@ -77,6 +77,7 @@ class _Writer(KernelText):
         self.of_launch: dict[int, MemRefType[Attribute]] = {}
         self._handlers: dict[type[Operation], Callable[[Any], None]] = {
             arith.ConstantOp: self._constant,
+            UnsignedConstantOp: self._constant,
             scf.ForOp: self._for,
             scf.IfOp: self._if,
             task.ForOp: self._task_for,

@@ -16,7 +16,6 @@ from xdsl.dialects import arith
 from xdsl.dialects.builtin import (
     DYNAMIC_INDEX,
     DenseArrayBase,
-    FloatAttr,
     IndexType,
     IntegerAttr,
     IntegerType,
@@ -33,6 +32,7 @@ from xdsl.utils.exceptions import VerifyException
 from treadle.dialects.graph.compute import AtOp, ComputeOp, ReduceOp, YieldOp
 from treadle.dialects.graph.dtypes import byte_width, is_float
 from treadle.dialects.model_nodes import NamesNodes
+from treadle.dialects.scalar import is_unsigned, number_op
 from treadle.dialects.scalar_functions import BINARY_KINDS, SCALAR_FUNCTIONS
 
 index = IndexType()
@@ -46,8 +46,12 @@ _INT_BINARY: dict[str, type[Operation]] = {
     "add": arith.AddiOp, "sub": arith.SubiOp, "mul": arith.MuliOp, "div": arith.DivSIOp, "mod": arith.RemSIOp,
     "max": arith.MaxSIOp, "min": arith.MinSIOp, "and": arith.AndIOp, "or": arith.OrIOp, "xor": arith.XOrIOp,
 }  # fmt: skip
+_UNSIGNED_BINARY = _INT_BINARY | {
+    "div": arith.DivUIOp, "mod": arith.RemUIOp, "max": arith.MaxUIOp, "min": arith.MinUIOp,
+}  # fmt: skip
 _COMPARE_FLOAT = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 _COMPARE_INT = {"eq": "eq", "ne": "ne", "lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge"}
+_COMPARE_UNSIGNED = {"eq": "eq", "ne": "ne", "lt": "ult", "le": "ule", "gt": "ugt", "ge": "uge"}
 _MATH = {function.kind or function.name: function.operation for function in SCALAR_FUNCTIONS if function.operands == 1}
 
 
@@ -62,10 +66,7 @@ class DefinitionBuilder:
         return op.results[0]
 
     def constant(self, value: float, type: Attribute = index) -> Scalar:
-        if is_float(type):
-            return self.insert(arith.ConstantOp(FloatAttr(float(value), type)))  # pyright: ignore
-        assert isinstance(type, IntegerType | IndexType)
-        return self.insert(arith.ConstantOp(IntegerAttr(int(value), type)))
+        return self.insert(number_op(value, type))
 
     def _pair(self, a: Scalar | int, b: Scalar | int) -> tuple[Scalar, Scalar]:
         a = self.constant(a) if isinstance(a, int) else a
@@ -77,8 +78,8 @@ class DefinitionBuilder:
         if kind in _COMPARE_INT:
             if is_float(a.type):
                 return self.insert(arith.CmpfOp(a, b, _COMPARE_FLOAT[kind]))
-            return self.insert(arith.CmpiOp(a, b, _COMPARE_INT[kind]))
-        table = _FLOAT_BINARY if is_float(a.type) else _INT_BINARY
+            return self.insert(arith.CmpiOp(a, b, (_COMPARE_UNSIGNED if is_unsigned(a.type) else _COMPARE_INT)[kind]))
+        table = _FLOAT_BINARY if is_float(a.type) else _UNSIGNED_BINARY if is_unsigned(a.type) else _INT_BINARY
         return self.insert(table[kind](a, b))  # pyright: ignore[reportCallIssue]
 
     def add(self, a: Scalar | int, b: Scalar | int) -> Scalar:

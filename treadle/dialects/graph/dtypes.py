@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
@@ -11,6 +11,8 @@ from xdsl.dialects.builtin import (
     Float16Type,
     Float32Type,
     Float64Type,
+    IntegerType,
+    Signedness,
     bf16,
     f16,
     f32,
@@ -23,6 +25,9 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute, TypeAttribute
 
+ui8, ui16, ui32, ui64 = (IntegerType(bits, Signedness.UNSIGNED) for bits in (8, 16, 32, 64))
+"""Unsigned integers. Others are signless, as `arith` has them, and count as signed."""
+
 _TO_NUMPY: dict[Attribute, np.dtype[np.generic]] = {
     bf16: np.dtype(ml_dtypes.bfloat16),
     f16: np.dtype(np.float16),
@@ -33,6 +38,10 @@ _TO_NUMPY: dict[Attribute, np.dtype[np.generic]] = {
     i16: np.dtype(np.int16),
     i32: np.dtype(np.int32),
     i64: np.dtype(np.int64),
+    ui8: np.dtype(np.uint8),
+    ui16: np.dtype(np.uint16),
+    ui32: np.dtype(np.uint32),
+    ui64: np.dtype(np.uint64),
 }
 ELEMENT_TYPES: tuple[Attribute, ...] = tuple(_TO_NUMPY)
 """The element types of tensors."""
@@ -55,6 +64,12 @@ def element_type(dtype: np.dtype[np.generic]) -> TypeAttribute:
 def is_float(type: Attribute) -> bool:
     """Whether elements of this type are floating point numbers."""
     return isinstance(type, BFloat16Type | Float16Type | Float32Type | Float64Type)
+
+
+def integer_limits(type: Attribute) -> tuple[int, int]:
+    """The lowest and the highest number of an integer type."""
+    limits = np.iinfo(cast("Any", numpy_dtype(type)))
+    return int(limits.min), int(limits.max)
 
 
 def is_supported(type: Attribute) -> bool:
@@ -89,11 +104,12 @@ def represents(wide: Attribute, narrow: Attribute) -> bool:
     if wide == i1 or (is_float(narrow) and not is_float(wide)):
         return False
     if not is_float(wide):
-        return byte_width(wide) >= byte_width(narrow)
+        (low, high), (lowest, highest) = integer_limits(narrow), integer_limits(wide)
+        return lowest <= low and high <= highest
     digits, largest, smallest = _float_format(wide)
     if not is_float(narrow):
         # The lowest number, a power of two, needs one bit only.
-        bits = 8 * byte_width(narrow) - 1
+        bits = integer_limits(narrow)[1].bit_length()
         return digits >= bits and largest > bits
     needed, high, low = _float_format(narrow)
     return digits >= needed and largest >= high and smallest <= low

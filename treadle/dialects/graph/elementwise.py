@@ -14,6 +14,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph.definition import DefinitionBuilder, Operator, Scalar, require, widened, word
 from treadle.dialects.graph.dtypes import byte_width, is_float, is_supported
+from treadle.dialects.scalar import is_unsigned
 from treadle.dialects.scalar_functions import BINARY_KINDS, UNARY_KINDS
 
 Body = Callable[[DefinitionBuilder, Scalar], Scalar]
@@ -31,13 +32,15 @@ def _sigmoid(b: DefinitionBuilder, x: Scalar) -> Scalar:
 
 
 def _sign(b: DefinitionBuilder, x: Scalar) -> Scalar:
-    zero, one, minus = (b.constant(v, x.type) for v in (0, 1, -1))
-    below = b.select(b.binary("lt", x, zero), minus, x)
+    zero, one = (b.constant(v, x.type) for v in (0, 1))
+    below = x if is_unsigned(x.type) else b.select(b.binary("lt", x, zero), b.constant(-1, x.type), x)
     return b.select(b.binary("gt", x, zero), one, below)
 
 
 def _absolute(b: DefinitionBuilder, x: Scalar) -> Scalar:
-    return b.math("abs", x) if is_float(x.type) else b.binary("max", x, _negate(b, x))
+    if is_float(x.type):
+        return b.math("abs", x)
+    return x if is_unsigned(x.type) else b.binary("max", x, _negate(b, x))
 
 
 def _not(b: DefinitionBuilder, x: Scalar) -> Scalar:
@@ -254,11 +257,13 @@ def convert(b: DefinitionBuilder, x: Scalar, to: Attribute) -> Scalar:
         wider = byte_width(to) > byte_width(x.type)
         return b.insert(arith.ExtFOp(x, to) if wider else arith.TruncFOp(x, to))  # pyright: ignore
     if is_float(x.type):
-        return b.insert(arith.FPToSIOp(x, to))  # pyright: ignore[reportArgumentType]
+        return b.insert(arith.FPToUIOp(x, to) if is_unsigned(to) else arith.FPToSIOp(x, to))  # pyright: ignore
+    unsigned = x.type == i1 or is_unsigned(x.type)
     if is_float(to):
-        unsigned = x.type == i1
         return b.insert(arith.UIToFPOp(x, to) if unsigned else arith.SIToFPOp(x, to))  # pyright: ignore
     assert isinstance(to, IntegerType) and isinstance(x.type, IntegerType)
     if to.width.data < x.type.width.data:
         return b.insert(arith.TruncIOp(x, to))
-    return b.insert(arith.ExtUIOp(x, to) if x.type == i1 else arith.ExtSIOp(x, to))
+    if to.width.data == x.type.width.data:
+        return b.insert(arith.BitcastOp(x, to))
+    return b.insert(arith.ExtUIOp(x, to) if unsigned else arith.ExtSIOp(x, to))

@@ -46,12 +46,21 @@ def _unsigned_remainder(a: Array, b: Array) -> Array:
     return np.asarray(_unsigned(a) % _unsigned(b)).view(a.dtype)
 
 
+def _unsigned_max(a: Array, b: Array) -> Array:
+    return np.maximum(_unsigned(a), _unsigned(b)).view(a.dtype)
+
+
+def _unsigned_min(a: Array, b: Array) -> Array:
+    return np.minimum(_unsigned(a), _unsigned(b)).view(a.dtype)
+
+
 def truncated(a: Array, dtype: np.dtype[Any]) -> Array:
     """The whole parts of floats as integers; the lowest or the highest one for what lies beyond, 0 for NaN."""
     wide, limits = a.astype(np.float64), np.iinfo(dtype)
-    end = -float(limits.min)
-    whole = np.where((wide >= -end) & (wide < end), wide, 0).astype(dtype)
-    return np.where(wide >= end, limits.max, np.where(wide < -end, limits.min, whole)).astype(dtype)
+    lowest, end = float(limits.min), 2.0 * (int(limits.max) // 2 + 1)
+    whole = np.where((wide >= lowest) & (wide < end), wide, 0).astype(dtype)
+    lower = np.where(wide < lowest, dtype.type(limits.min), whole)
+    return np.where(wide >= end, dtype.type(limits.max), lower)
 
 
 _FUNCTIONS: dict[type[Operation], Callable[..., Any]] = {
@@ -60,14 +69,14 @@ _FUNCTIONS: dict[type[Operation], Callable[..., Any]] = {
     arith.AddiOp: np.add, arith.SubiOp: np.subtract, arith.MuliOp: np.multiply,
     arith.DivSIOp: _divide, arith.RemSIOp: np.fmod,
     arith.DivUIOp: _unsigned_divide, arith.RemUIOp: _unsigned_remainder, arith.FloorDivSIOp: np.floor_divide,
-    arith.MaxSIOp: np.maximum, arith.MinSIOp: np.minimum,
+    arith.MaxSIOp: np.maximum, arith.MinSIOp: np.minimum, arith.MaxUIOp: _unsigned_max, arith.MinUIOp: _unsigned_min,
     arith.AndIOp: np.bitwise_and, arith.OrIOp: np.bitwise_or, arith.XOrIOp: np.bitwise_xor,
     arith.SelectOp: np.where,
     **{operation: function.numpy for operation, function in FUNCTION_OF.items()},
 }  # fmt: skip
 
 _CONVERSIONS = (
-    arith.ExtFOp, arith.TruncFOp, arith.FPToSIOp, arith.SIToFPOp, arith.UIToFPOp,
+    arith.ExtFOp, arith.TruncFOp, arith.FPToSIOp, arith.FPToUIOp, arith.SIToFPOp, arith.UIToFPOp, arith.BitcastOp,
     arith.ExtSIOp, arith.ExtUIOp, arith.TruncIOp, arith.IndexCastOp,
 )  # fmt: skip
 
@@ -134,8 +143,10 @@ def _convert(op: Operation, a: Array) -> Array:
         return np.asarray((a & 1) != 0)
     if isinstance(op, arith.ExtSIOp) and a.dtype == np.bool_:
         return -a.astype(dtype)
-    if isinstance(op, arith.FPToSIOp):
+    if isinstance(op, arith.FPToSIOp | arith.FPToUIOp):
         return truncated(a, dtype)
+    if isinstance(op, arith.BitcastOp):
+        return a.view(dtype)
     return a.astype(dtype)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import inf, prod
 
-from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, IntegerType, StringAttr, TensorType, i1, i64
+from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, StringAttr, TensorType, i1, i64
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, traits_def
 from xdsl.traits import Pure
@@ -20,7 +20,7 @@ from treadle.dialects.graph.definition import (
     require,
     word,
 )
-from treadle.dialects.graph.dtypes import accumulator, byte_width, is_float
+from treadle.dialects.graph.dtypes import accumulator, integer_limits, is_float
 from treadle.dialects.graph.elementwise import convert
 from treadle.dialects.graph.linear import window_extent, window_index
 
@@ -64,7 +64,7 @@ class ReductionOp(Operator):
         require(len(set(dims)) == len(dims), f"dimensions {dims} name one twice")
         require(all(0 <= d < len(shape) for d in dims), f"dimensions {dims} of a tensor of rank {len(shape)}")
         if kind == "mean" and not is_float(element):
-            count, most = prod(shape[d] for d in dims), (1 << (8 * byte_width(element) - 1)) - 1
+            count, most = prod(shape[d] for d in dims), integer_limits(element)[1]
             require(count <= most, f"mean of {count} elements of {element}: expected at most {most}")
         if integer(properties, "keep"):
             return TensorType(element, [1 if d in dims else e for d, e in enumerate(shape)])
@@ -97,9 +97,8 @@ def identity(kind: str, type: Attribute) -> float:
         return 1
     if is_float(type):
         return -inf if kind == "max" else inf
-    assert isinstance(type, IntegerType)
-    bits = type.width.data - 1
-    return -(2**bits) if kind == "max" else 2**bits - 1
+    lowest, highest = integer_limits(type)
+    return lowest if kind == "max" else highest
 
 
 @irdl_op_definition

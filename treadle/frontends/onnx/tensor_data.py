@@ -26,10 +26,14 @@ DTYPES: dict[int, np.dtype[np.generic]] = {
     TensorProto.INT16: np.dtype(np.int16),
     TensorProto.INT32: np.dtype(np.int32),
     TensorProto.INT64: np.dtype(np.int64),
+    TensorProto.UINT8: np.dtype(np.uint8),
+    TensorProto.UINT16: np.dtype(np.uint16),
+    TensorProto.UINT32: np.dtype(np.uint32),
+    TensorProto.UINT64: np.dtype(np.uint64),
 }
 """The element types that are supported, by their ONNX number."""
 
-SUPPORTED_TYPES = "float16, bfloat16, float32, float64, bool, int8, int16, int32, int64"
+SUPPORTED_TYPES = "float16, bfloat16, float32, float64, bool, int8, int16, int32, int64, uint8, uint16, uint32, uint64"
 
 _TYPED_FIELDS: dict[int, str] = {
     TensorProto.FLOAT16: "int32_data",
@@ -41,6 +45,10 @@ _TYPED_FIELDS: dict[int, str] = {
     TensorProto.INT16: "int32_data",
     TensorProto.INT32: "int32_data",
     TensorProto.INT64: "int64_data",
+    TensorProto.UINT8: "int32_data",
+    TensorProto.UINT16: "int32_data",
+    TensorProto.UINT32: "uint64_data",
+    TensorProto.UINT64: "uint64_data",
 }
 
 

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import FloatAttr, IntegerAttr, IntegerType, ModuleOp, StringAttr
+from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from treadle.dialects.graph import ComputeOp, ConstantOp, InlineAttr, Operator, WholeOp, definition
 from treadle.dialects.graph.dtypes import is_float
+from treadle.dialects.scalar import number_op
 from treadle.passes.graph.simplify_body import simplify_body
 
 
@@ -80,7 +81,7 @@ def embed_constants(compute: ComputeOp) -> None:
         block = at.parent_block()
         if value is None or block is None:
             continue
-        scalar: Operation = arith.ConstantOp(value)
+        scalar: Operation = number_op(value, at.result.type)
         block.insert_op_before(scalar, at)
         if at.predicate is not None and at.otherwise is not None:
             scalar = arith.SelectOp(at.predicate, scalar.results[0], at.otherwise)
@@ -90,16 +91,11 @@ def embed_constants(compute: ComputeOp) -> None:
         Rewriter.erase_op(at)
 
 
-def _scalar(tensor: SSAValue) -> FloatAttr | IntegerAttr | None:
+def _scalar(tensor: SSAValue) -> float | None:
     """The value of a constant of one element that is written in the IR."""
     constant = tensor.owner
     if not isinstance(constant, ConstantOp) or not isinstance(constant.value, InlineAttr):
         return None
     if constant.type.element_count() != 1:
         return None
-    number = constant.value.array(constant.type).reshape(())[()].item()
-    element = constant.type.get_element_type()
-    if is_float(element):
-        return FloatAttr(float(number), element)  # pyright: ignore
-    assert isinstance(element, IntegerType)
-    return IntegerAttr(int(number), element)
+    return constant.value.array(constant.type).reshape(())[()].item()

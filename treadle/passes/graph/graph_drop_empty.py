@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 from xdsl.context import Context
-from xdsl.dialects import arith
-from xdsl.dialects.builtin import FloatAttr, IntegerAttr, IntegerType, ModuleOp, TensorType
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.graph import AtOp, ComputeOp, ConstantOp, Operator, ReduceOp, definition
-from treadle.dialects.graph.dtypes import is_float, numpy_dtype
+from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.graph.reduction import identity
 from treadle.dialects.location import location_of
+from treadle.dialects.scalar import number_op
 from treadle.errors import TreadleError
 from treadle.passes.graph.rewriting import constant_op
 from treadle.passes.graph.simplify_body import simplify_body
@@ -71,7 +71,7 @@ def _drop(op: Operator | ComputeOp) -> None:
         return
     compute = op if isinstance(op, ComputeOp) else definition(op)
     for reduce in [o for o in compute.body.walk() if isinstance(o, ReduceOp) and 0 in o.shape]:
-        _replace(reduce, arith.ConstantOp(_number(identity(reduce.kind.data, reduce.result.type), reduce.result.type)))
+        _replace(reduce, number_op(identity(reduce.kind.data, reduce.result.type), reduce.result.type))
     for at in [at for at in compute.reads() if is_empty(at.source)]:
         _skip(at, op)
     simplify_body(compute)
@@ -92,10 +92,3 @@ def _replace(old: Operation, new: Operation) -> None:
     new.results[0].name_hint = old.results[0].name_hint
     Rewriter.insert_op(new, InsertPoint.before(old))
     Rewriter.replace_op(old, [], new.results)
-
-
-def _number(value: float, type: Attribute) -> FloatAttr | IntegerAttr:
-    if is_float(type):
-        return FloatAttr(value, type)  # pyright: ignore
-    assert isinstance(type, IntegerType)
-    return IntegerAttr(int(value), type)

@@ -36,7 +36,7 @@ _Reads: TypeAlias = dict[Operation, list[AtOp]]
 _CHEAP = (
     arith.CmpfOp, arith.CmpiOp, arith.SelectOp, arith.AddfOp, arith.SubfOp, arith.MulfOp, arith.NegfOp,
     arith.AddiOp, arith.SubiOp, arith.MuliOp, arith.AndIOp, arith.OrIOp, arith.XOrIOp, arith.ExtFOp, arith.TruncFOp,
-    arith.ExtSIOp, arith.ExtUIOp, arith.TruncIOp, arith.SIToFPOp, arith.UIToFPOp,
+    arith.ExtSIOp, arith.ExtUIOp, arith.TruncIOp, arith.SIToFPOp, arith.UIToFPOp, arith.BitcastOp,
 )  # fmt: skip
 """Operations of which one is worth no kernel of its own."""
 

@@ -19,12 +19,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import FloatAttr, IndexType, IntegerAttr, IntegerType, StringAttr
+from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from treadle.dialects.graph.compute import AtOp, ComputeOp, YieldOp, yielded
-from treadle.dialects.graph.dtypes import is_float
 from treadle.dialects.model_nodes import fused_location, leaves_nodes_out
+from treadle.dialects.scalar import number_op
 from treadle.passes.graph.definition_analysis import is_injective, moves_data
 from treadle.passes.graph.simplify_body import simplify_body
 
@@ -138,10 +138,7 @@ class _Copier:
 
     def _unused(self, type: Attribute) -> SSAValue:
         """A value for a read that does not happen."""
-        if is_float(type):
-            return self._insert(arith.ConstantOp(FloatAttr(0.0, type)))  # pyright: ignore
-        assert isinstance(type, IntegerType | IndexType)
-        return self._insert(arith.ConstantOp(IntegerAttr(0, type)))
+        return self._insert(number_op(0, type))
 
     def _insert(self, op: Operation, source: Operation | None = None) -> SSAValue:
         block = self.at.parent_block()

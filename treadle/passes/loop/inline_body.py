@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 
 from xdsl.builder import Builder
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import FloatAttr, IndexType, IntegerAttr, IntegerType, TensorType
+from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Attribute, BlockArgument, Operation, Region, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.graph import AtOp, ComputeOp, YieldOp
 from treadle.dialects.graph.compute import yielded
-from treadle.dialects.graph.dtypes import is_float
 from treadle.dialects.loop import KernelOp, LoadOp, memref_of
+from treadle.dialects.scalar import number_op
 from treadle.passes.graph.inline_compute import same_constant
 
 BufferOf = Callable[[SSAValue], SSAValue]
@@ -79,10 +79,7 @@ class BodyInliner:
 
 def _placeholder(type: Attribute) -> Operation:
     """A value for a load that does not happen."""
-    if is_float(type):
-        return arith.ConstantOp(FloatAttr(0.0, type))  # pyright: ignore
-    assert isinstance(type, IntegerType | IndexType)
-    return arith.ConstantOp(IntegerAttr(0, type))
+    return number_op(0, type)
 
 
 class KernelArguments:

@@ -33,11 +33,12 @@ template <typename T> inline T treadle_min_integer(T a, T b) { return a < b ? a 
 template <typename T> inline T treadle_max_integer(T a, T b) { return a > b ? a : b; }
 // Quotients round towards zero (div), minus (floordiv) or plus infinity (ceildiv). A quotient or a remainder by 0 is 0,
 // and the lowest number divided by -1 is itself.
+template <typename T> inline bool treadle_minus_one(T b) { return (T)-1 < (T)1 && b == (T)-1; }
 template <typename T> inline T treadle_div_integer(T a, T b) {
-  const T quotient = a / (b == 0 || b == -1 ? 1 : b);
-  return b == 0 ? 0 : b == -1 ? (T)(0ull - (unsigned long long)a) : quotient;
+  const T quotient = a / (b == 0 || treadle_minus_one(b) ? (T)1 : b);
+  return b == 0 ? 0 : treadle_minus_one(b) ? (T)(0ull - (unsigned long long)a) : quotient;
 }
-template <typename T> inline T treadle_rem_integer(T a, T b) { return a % (b == 0 || b == -1 ? 1 : b); }
+template <typename T> inline T treadle_rem_integer(T a, T b) { return a % (b == 0 || treadle_minus_one(b) ? (T)1 : b); }
 template <typename T> inline T treadle_floordiv_integer(T a, T b) {
   const T rest = treadle_rem_integer(a, b);
   return treadle_div_integer(a, b) - (rest != 0 && (rest < 0) != (b < 0));
@@ -48,10 +49,12 @@ template <typename T> inline T treadle_ceildiv_integer(T a, T b) {
 }
 // The whole part of a float; the lowest or the highest number if it lies beyond, 0 for NaN.
 template <typename T, typename F> inline T treadle_to_integer(F x) {
-  const T highest = (T)(~0ull >> (65 - 8 * sizeof(T))), lowest = (T)(-highest - 1);
-  const F end = (F)(1ull << (8 * sizeof(T) - 1));
-  const T whole = (T)(x >= -end && x < end ? x : (F)0);
-  return x >= end ? highest : x < -end ? lowest : whole;
+  constexpr bool has_sign = (T)-1 < (T)1;
+  constexpr int bits = 8 * (int)sizeof(T) - has_sign;
+  const T highest = (T)(~0ull >> (64 - bits)), lowest = has_sign ? (T)(-highest - 1) : (T)0;
+  const F end = (F)(1ull << (bits - 1)) * 2, start = has_sign ? -end : (F)0;
+  const T whole = (T)(x >= start && x < end ? x : (F)0);
+  return x >= end ? highest : x < start ? lowest : whole;
 }
 
 // Whether either is NaN; whether one is less than the other (false where either is NaN).

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from xdsl.dialects.builtin import f64
 
+from treadle.dialects.graph.dtypes import integer_limits
 from treadle.frontends.onnx.builder import GraphBuilder, Tensor
 from treadle.frontends.onnx.converters.elementwise import clip
 from treadle.frontends.onnx.node import Node
@@ -126,7 +127,10 @@ def swish(node: Node, g: GraphBuilder) -> Tensor:
 
 def _holds(x: Tensor, value: float) -> bool:
     """Whether a number and its negative are representable in the element type of `x`."""
-    return x.is_float or (value.is_integer() and abs(value) <= (1 << (8 * x.dtype.itemsize - 1)) - 1)
+    if x.is_float:
+        return True
+    lowest, highest = integer_limits(x.element)
+    return value.is_integer() and lowest <= -abs(value) and abs(value) <= highest
 
 
 @converts("Shrink", since=9)

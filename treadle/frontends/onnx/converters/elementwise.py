@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from xdsl.dialects.builtin import f64
+from xdsl.dialects.builtin import f64, i32
 
 from treadle.dialects.graph.dtypes import element_type
+from treadle.dialects.scalar import is_unsigned
 from treadle.dialects.scalar_functions import SCALAR_FUNCTIONS
 from treadle.frontends.onnx.builder import GraphBuilder, Tensor
 from treadle.frontends.onnx.node import Node
@@ -56,28 +57,32 @@ _register_binary()
 
 @converts("BitwiseNot", since=18)
 def bitwise_not(node: Node, g: GraphBuilder) -> Tensor:
-    """`~x` is `x xor -1`."""
-    return g.binary("xor", node.input(), -1)
+    """`~x` is `x` with every bit flipped."""
+    x = node.input()
+    return g.binary("xor", x, g.constant(np.invert(np.zeros((), x.dtype))))
 
 
 @converts("BitShift", since=11)
 def bit_shift(node: Node, g: GraphBuilder) -> Tensor:
-    """Products with, and quotients by, powers of two; to the right the sign stays.
+    """Products with, and quotients by, powers of two; to the right the sign of a signed number stays.
 
     Counts are unsigned: by a negative one, all bits leave.
     """
-    x, count = node.input(0), node.input(1)
-    bits = 8 * x.dtype.itemsize
-    beyond = g.binary("or", g.binary("gt", count, bits - 2), g.binary("lt", count, 0))
-    powers = g.constant(np.left_shift(np.ones(bits - 1, x.dtype), np.arange(bits - 1, dtype=x.dtype)))
-    power = g.gather(powers, g.binary("max", g.binary("min", count, bits - 2), 0), 0)
+    x = node.input(0)
+    dtype = np.dtype(f"uint{8 * x.dtype.itemsize}")
+    unsigned = element_type(dtype)
+    count = g.cast(node.input(1), unsigned)
+    last = 8 * dtype.itemsize - 1
+    beyond = g.binary("gt", count, last)
+    powers = g.constant(np.left_shift(np.ones(last + 1, dtype), np.arange(last + 1, dtype=dtype)))
+    power = g.gather(powers, g.cast(g.binary("min", count, last), i32), 0)
     if node.string("direction", "", ("LEFT", "RIGHT")) == "LEFT":
-        # The highest bit alone is the lowest number; what is shifted further leaves nothing.
-        far = g.where(g.binary("eq", count, bits - 1), g.scalar(-(1 << (bits - 1)), x), g.scalar(0, x))
-        return g.mul(x, g.where(beyond, far, power))
+        return g.cast(g.where(beyond, g.scalar(0, count), g.mul(g.cast(x, unsigned), power)), x.element)
+    if x.element == unsigned:
+        return g.where(beyond, g.scalar(0, x), g.div(x, power))
     sign = g.where(g.binary("lt", x, 0), g.scalar(-1, x), g.scalar(0, x))
-    shifted = g.div(g.binary("xor", x, sign), power)
-    return g.binary("xor", g.where(beyond, g.scalar(0, x), shifted), sign)
+    shifted = g.div(g.cast(g.binary("xor", x, sign), unsigned), power)
+    return g.binary("xor", g.cast(g.where(beyond, g.scalar(0, count), shifted), x.element), sign)
 
 
 @converts("Pow", since=7)
@@ -96,7 +101,7 @@ def modulo(node: Node, g: GraphBuilder) -> Tensor:
     as_in_c = node.flag("fmod")
     if a.is_float and not as_in_c and node.opset < 28:
         raise node.error("fmod = 0 of floats", "fmod = 1, integers, or opset 28")
-    if as_in_c:
+    if as_in_c or is_unsigned(a.element):
         return g.binary("mod", a, b)
     remainder = g.binary("mod", a, b)
     if a.is_float:

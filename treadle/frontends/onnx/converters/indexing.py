@@ -8,6 +8,8 @@ from math import prod
 import numpy as np
 from xdsl.dialects.builtin import i64
 
+from treadle.dialects.graph.dtypes import integer_limits
+from treadle.dialects.scalar import is_unsigned
 from treadle.frontends.onnx.builder import GraphBuilder, Tensor
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
@@ -137,6 +139,8 @@ def gather_along(node: Node, g: GraphBuilder, data: Tensor, indices: Tensor, axi
 
 def counted_from_front(g: GraphBuilder, indices: Tensor, extent: int) -> Tensor:
     """Indices of which negative ones count from the end."""
+    if is_unsigned(indices.element):
+        return indices
     return g.where(g.binary("lt", indices, 0), g.add(indices, extent), indices)
 
 
@@ -146,7 +150,7 @@ def _inside(g: GraphBuilder, indices: Tensor, extent: int) -> Tensor:
 
 
 def _largest(indices: Tensor) -> int:
-    return (1 << (8 * indices.dtype.itemsize - 1)) - 1
+    return integer_limits(indices.element)[1]
 
 
 def _wide_enough(g: GraphBuilder, indices: Tensor, data: Tensor) -> Tensor:

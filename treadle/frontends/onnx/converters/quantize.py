@@ -1,18 +1,18 @@
-"""Quantisation to signed integers: QuantizeLinear, DequantizeLinear, QLinearMatMul, MatMulInteger."""
+"""Quantisation to integers of 8 and 16 bits: QuantizeLinear, DequantizeLinear, QLinearMatMul, MatMulInteger."""
 
 from __future__ import annotations
 
 from xdsl.dialects.builtin import f32, i8, i16, i32
 from xdsl.ir import Attribute
 
-from treadle.dialects.graph.dtypes import element_type
+from treadle.dialects.graph.dtypes import element_type, ui8, ui16
 from treadle.frontends.onnx.builder import GraphBuilder, Tensor
 from treadle.frontends.onnx.converters.linear import matmul
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
 from treadle.frontends.onnx.tensor_data import dtype_of
 
-QUANTIZED = (i8, i16)
+QUANTIZED = (i8, ui8, i16, ui16)
 
 
 @converts("QuantizeLinear", since=10)
@@ -28,13 +28,11 @@ def quantize_linear(node: Node, g: GraphBuilder) -> Tensor:
 
 def _quantized_type(node: Node, zero: Tensor | None) -> Attribute:
     number = node.int("output_dtype", 0)
-    to = zero.element if zero is not None else None
+    to = zero.element if zero is not None else ui8
     if number:
         to = element_type(dtype_of(number, node.where))
     if to not in QUANTIZED:
-        raise node.error(
-            f"a result of {'uint8' if to is None else to}", "a zero point or output_dtype of int8 or int16"
-        )
+        raise node.error(f"a result of {to}", "a zero point or output_dtype of (u)int8 or (u)int16")
     return to
 
 
@@ -50,7 +48,7 @@ def dequantize_linear(node: Node, g: GraphBuilder) -> Tensor:
     number = node.int("output_dtype", 0)
     to = element_type(dtype_of(number, node.where)) if number else scale.element
     if x.element not in (*QUANTIZED, i32):
-        raise node.error(f"an input of {x.element}", "int8, int16 or int32")
+        raise node.error(f"an input of {x.element}", "(u)int8, (u)int16 or int32")
     value = g.cast(x, i32)
     if zero is not None:
         value = g.sub(value, g.cast(_spread(node, g, zero, x), i32))
@@ -86,8 +84,8 @@ def matmul_integer(node: Node, g: GraphBuilder) -> Tensor:
 
 def _integer_product(node: Node, g: GraphBuilder, a: Tensor, za: Tensor | None, b: Tensor, zb: Tensor | None) -> Tensor:
     """A zero point of a row is a column of the left operand, that of a column a row of the right one."""
-    if a.element != i8 or b.element != i8 or min(a.rank, b.rank) < 2:
-        raise node.error(f"a product of {a.type} and {b.type}", "int8 of rank 2 and more")
+    if a.element not in (i8, ui8) or b.element not in (i8, ui8) or min(a.rank, b.rank) < 2:
+        raise node.error(f"a product of {a.type} and {b.type}", "int8 and uint8, of rank 2 and more")
     left, right = g.cast(a, i32), g.cast(b, i32)
     if za is not None:
         left = g.sub(left, g.cast(g.reshape(za, (*za.shape, 1)) if za.rank == 1 else za, i32))
@@ -105,5 +103,5 @@ def qlinear_matmul(node: Node, g: GraphBuilder) -> Tensor:
     of_rows = g.reshape(scales[0], (*scales[0].shape, 1)) if scales[0].rank == 1 else scales[0]
     factor = g.div(g.mul(of_rows, scales[1]), scales[2])
     if zero.element not in QUANTIZED:
-        raise node.error(f"a result of {zero.element}", "int8 or int16")
+        raise node.error(f"a result of {zero.element}", "(u)int8 or (u)int16")
     return _rounded(g, g.mul(g.cast(product, f32), factor), zero, zero.element)

@@ -12,6 +12,7 @@ from math import inf, prod
 import numpy as np
 from xdsl.dialects.builtin import i1, i64
 
+from treadle.dialects.graph.dtypes import integer_limits
 from treadle.frontends.onnx.builder import GraphBuilder, Tensor
 from treadle.frontends.onnx.converters.indexing import counted_from_front
 from treadle.frontends.onnx.node import Node
@@ -65,8 +66,7 @@ def _combined(g: GraphBuilder, data: Tensor, positions: Tensor, updates: Tensor,
     batch, extent, _ = data.shape
     count, width = updates.shape[1:]
     wide, terms = g.widened(data), g.reshape(g.widened(updates), (batch, 1, count, width))
-    limit = 1 << (8 * data.dtype.itemsize - 1)
-    lowest, highest = (-inf, inf) if data.is_float else (-limit, limit - 1)
+    lowest, highest = (-inf, inf) if data.is_float else integer_limits(data.element)
     neutral = {"add": 0, "mul": 1, "max": lowest, "min": highest}[reduction]
     match = g.reshape(_matches(g, positions, extent), (batch, extent, count, 1))
     total = g.reduce(reduction, g.where(match, terms, g.scalar(neutral, wide)), [2], keep=False)
