@@ -15,6 +15,7 @@ from treadle.dialects.graph.dtypes import element_type, represents
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOATS = [BFLOAT16, *map(np.dtype, (np.float16, np.float32, np.float64))]
 DTYPES = [*FLOATS, *map(np.dtype, (np.bool_, np.int8, np.int16, np.int32, np.int64))]
+DTYPES += [*map(np.dtype, (np.uint8, np.uint16, np.uint32, np.uint64))]
 
 
 def hard_values(dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -24,9 +25,10 @@ def hard_values(dtype: np.dtype[Any]) -> NDArray[Any]:
     if dtype.itemsize <= 2:
         bits = np.arange(1 << 8 * dtype.itemsize, dtype=np.uint32).astype(f"u{dtype.itemsize}")
         return bits.view(dtype)
-    if dtype.kind == "i":
+    if dtype.kind in "iu":
         ends = np.iinfo(dtype)
-        return np.array([ends.min, ends.min + 1, ends.max, ends.max - 1, 0, -1, 65505], dtype)
+        low = [int(ends.min), int(ends.min) + 1, *([-1] if ends.min < 0 else [])]
+        return np.array([*low, int(ends.max), int(ends.max) - 1, 0, 65505], dtype)
     ends = np.finfo(dtype)
     return np.array([ends.max, -ends.max, ends.tiny, ends.smallest_subnormal, 1 + ends.eps, 0.5, np.inf, np.nan], dtype)
 

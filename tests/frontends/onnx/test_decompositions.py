@@ -181,9 +181,11 @@ def test_quantisation_by_slices_and_blocks() -> None:
     agrees(node("QuantizeLinear", "x s z", "y", axis=0), x, per_row)
     blocks = {"s": np.array([[0.5, 1, 2], [1, 0.25, 1]], np.float32), "z": np.zeros((2, 3), np.int8)}
     agrees(node("QuantizeLinear", "x s z", "y", axis=1, block_size=2), x, blocks)
+    one = {"s": np.array(1, np.float32)}
+    agrees(node("QuantizeLinear", "x s", "y"), x, one)
     refused(
-        node("QuantizeLinear", "x s", "y"),
+        node("QuantizeLinear", "x s z", "y"),
         x,
-        {"s": np.array(1, np.float32)},
-        "a result of uint8; accepted: a zero point or",
+        {**one, "z": np.array(0, np.int32)},
+        "a result of i32; accepted: a zero",
     )
