@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import ModelProto, NodeProto, helper
 
 from tests.frontends.onnx.models import model, node
 from tests.frontends.onnx.reference import run
@@ -24,7 +24,7 @@ def _floats(*shape: int) -> Array:
 
 
 def _imported(operator: NodeProto, x: Array, weights: dict[str, Array], opset: int = 21) -> tuple[ModelProto, Any]:
-    element = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(np.int64): TensorProto.INT64}[x.dtype]
+    element = helper.np_dtype_to_tensor_dtype(x.dtype)
     outputs = [name for name in operator.output if name]
     proto = model([operator], {"x": x.shape}, outputs, weights, opset, element)
     proto.ir_version = 10
@@ -189,3 +189,28 @@ def test_quantisation_by_slices_and_blocks() -> None:
         {**one, "z": np.array(0, np.int32)},
         "a result of i32; accepted: a zero",
     )
+
+
+@pytest.mark.parametrize("weights", [np.int8, np.uint8])
+@pytest.mark.parametrize("attributes", [{}, {"group": 2, "strides": [2, 1], "pads": [1, 0, 2, 1]}])
+def test_convolutions_of_quantised_images(weights: type[np.integer[Any]], attributes: dict[str, Any]) -> None:
+    x = RNG.integers(0, 256, (2, 4, 6, 7)).astype(np.uint8)
+    limits = np.iinfo(weights)
+    w = RNG.integers(limits.min, limits.max, (6, 4 // attributes.get("group", 1), 3, 3)).astype(weights)
+    zero, zero_of_w = np.array(131, np.uint8), np.array(3, weights)
+    agrees(node("ConvInteger", "x w z v", "y", **attributes), x, {"w": w, "z": zero, "v": zero_of_w})
+    scales = {"s": np.array(0.5, np.float32), "t": RNG.uniform(0.01, 0.02, 6).astype(np.float32)}
+    others = {
+        "w": w,
+        "z": zero,
+        "v": np.full(6, zero_of_w),
+        "u": np.array(1.5, np.float32),
+        "n": np.array(90, np.uint8),
+    }
+    bias = {"b": RNG.integers(-3000, 3000, 6).astype(np.int32)}
+    agrees(node("QLinearConv", "x s z w t v u n b", "y", **attributes), x, scales | others | bias)
+
+
+def test_quantised_weights_of_other_types_are_refused() -> None:
+    x, w = np.zeros((1, 1, 4, 4), np.uint8), {"w": np.zeros((1, 1, 3, 3), np.int16)}
+    refused(node("ConvInteger", "x w", "y"), x, w, "a convolution of .*ui8> and .*i16>; accepted: int8 and uint8")

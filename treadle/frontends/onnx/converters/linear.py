@@ -77,7 +77,7 @@ def _scaled(g: GraphBuilder, x: Tensor, factor: float) -> Tensor:
     return g.cast(g.mul(wide, factor), x.element)
 
 
-def _plus_bias(g: GraphBuilder, y: Tensor, bias: Tensor | None) -> Tensor:
+def plus_bias(g: GraphBuilder, y: Tensor, bias: Tensor | None) -> Tensor:
     """A bias of one value a channel."""
     if bias is None:
         return y
@@ -87,11 +87,14 @@ def _plus_bias(g: GraphBuilder, y: Tensor, bias: Tensor | None) -> Tensor:
 @converts("Conv")
 def conv(node: Node, g: GraphBuilder) -> Tensor:
     """The bias is an addition of its own."""
-    x, w, bias = node.input(0), node.input(1), node.optional(2)
+    return plus_bias(g, convolution(node, g, node.input(0), node.input(1)), node.optional(2))
+
+
+def convolution(node: Node, g: GraphBuilder, x: Tensor, w: Tensor) -> Tensor:
+    """A convolution by the attributes of `Conv`, of operands that may be others than the node's."""
     window = read_window(node, x.shape, _kernel(node, x, w))
     groups = node.int("group", 1)
-    y = g.emit(lambda v: ConvOp(v[0], v[1], window.strides, window.pads, window.dilations, groups), x, w)
-    return _plus_bias(g, y, bias)
+    return g.emit(lambda v: ConvOp(v[0], v[1], window.strides, window.pads, window.dilations, groups), x, w)
 
 
 def _kernel(node: Node, x: Tensor, w: Tensor) -> Sequence[int]:
@@ -113,7 +116,7 @@ def conv_transpose(node: Node, g: GraphBuilder) -> Tensor:
     pads, extra = _transposed_pads(node, x, window, extra)
     groups = node.int("group", 1)
     y = g.emit(lambda v: ConvTransposeOp(v[0], v[1], window.strides, pads, window.dilations, groups, extra), x, w)
-    return _plus_bias(g, y, bias)
+    return plus_bias(g, y, bias)
 
 
 def _transposed_pads(node: Node, x: Tensor, window: Window, extra: Sequence[int]) -> tuple[list[int], list[int]]:

@@ -1,18 +1,19 @@
-"""Quantisation to integers of 8 and 16 bits: QuantizeLinear, DequantizeLinear, QLinearMatMul, MatMulInteger."""
+"""Quantisation to integers of 8 and 16 bits: QuantizeLinear, DequantizeLinear, products and convolutions."""
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import f32, i8, i16, i32
+from xdsl.dialects.builtin import f32, f64, i8, i16, i32
 from xdsl.ir import Attribute
 
 from treadle.dialects.graph.dtypes import element_type, ui8, ui16
 from treadle.frontends.onnx.builder import GraphBuilder, Tensor
-from treadle.frontends.onnx.converters.linear import matmul
+from treadle.frontends.onnx.converters.linear import convolution, matmul, plus_bias
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
 from treadle.frontends.onnx.tensor_data import dtype_of
 
 QUANTIZED = (i8, ui8, i16, ui16)
+_BYTES = (i8, ui8)
 
 
 @converts("QuantizeLinear", since=10)
@@ -84,24 +85,64 @@ def matmul_integer(node: Node, g: GraphBuilder) -> Tensor:
 
 def _integer_product(node: Node, g: GraphBuilder, a: Tensor, za: Tensor | None, b: Tensor, zb: Tensor | None) -> Tensor:
     """A zero point of a row is a column of the left operand, that of a column a row of the right one."""
-    if a.element not in (i8, ui8) or b.element not in (i8, ui8) or min(a.rank, b.rank) < 2:
+    if not {a.element, b.element} <= set(_BYTES) or min(a.rank, b.rank) < 2:
         raise node.error(f"a product of {a.type} and {b.type}", "int8 and uint8, of rank 2 and more")
-    left, right = g.cast(a, i32), g.cast(b, i32)
-    if za is not None:
-        left = g.sub(left, g.cast(g.reshape(za, (*za.shape, 1)) if za.rank == 1 else za, i32))
-    if zb is not None:
-        right = g.sub(right, g.cast(zb, i32))
-    return matmul(g, left, right)
+    if za is not None and za.rank == 1:
+        za = g.reshape(za, (*za.shape, 1))
+    return matmul(g, _centred(g, a, za, i32), _centred(g, b, zb, i32))
+
+
+def _centred(g: GraphBuilder, x: Tensor, zero: Tensor | None, wide: Attribute) -> Tensor:
+    """Quantised numbers less their zero points, in a type that holds them."""
+    return g.cast(x, wide) if zero is None else g.sub(g.cast(x, wide), g.cast(zero, wide))
 
 
 @converts("QLinearMatMul", since=10)
 def qlinear_matmul(node: Node, g: GraphBuilder) -> Tensor:
     """The product of quantised matrices, quantised again."""
-    a, b, zero = node.input(0), node.input(3), node.input(7)
+    a, b = node.input(0), node.input(3)
     product = _integer_product(node, g, a, node.input(2), b, node.input(5))
     scales = [g.cast(node.input(n), f32) for n in (1, 4, 6)]
     of_rows = g.reshape(scales[0], (*scales[0].shape, 1)) if scales[0].rank == 1 else scales[0]
-    factor = g.div(g.mul(of_rows, scales[1]), scales[2])
+    return _requantized(node, g, product, g.div(g.mul(of_rows, scales[1]), scales[2]))
+
+
+def _requantized(node: Node, g: GraphBuilder, total: Tensor, factor: Tensor) -> Tensor:
+    """An int32 times a factor, in the type of the result's zero point."""
+    zero = node.input(7)
     if zero.element not in QUANTIZED:
         raise node.error(f"a result of {zero.element}", "(u)int8 or (u)int16")
-    return _rounded(g, g.mul(g.cast(product, f32), factor), zero, zero.element)
+    return _rounded(g, g.mul(g.cast(total, f32), factor), zero, zero.element)
+
+
+@converts("ConvInteger", since=10)
+def conv_integer(node: Node, g: GraphBuilder) -> Tensor:
+    """The convolution of integers less their zero points, as int32."""
+    return _integer_convolution(node, g, node.input(0), node.optional(2), node.input(1), node.optional(3))
+
+
+def _integer_convolution(
+    node: Node, g: GraphBuilder, x: Tensor, zx: Tensor | None, w: Tensor, zw: Tensor | None
+) -> Tensor:
+    """Computed in float64, whose sums of such products are exact; padding is zeros, which are the zero point."""
+    if not {x.element, w.element} <= set(_BYTES):
+        raise node.error(f"a convolution of {x.type} and {w.type}", "int8 and uint8")
+    zx = None if zx is None else g.reshape(zx, ())
+    zw = None if zw is None else _of_outputs(g, zw, w.rank - 1)
+    return g.cast(convolution(node, g, _centred(g, x, zx, f64), _centred(g, w, zw, f64)), i32)
+
+
+def _of_outputs(g: GraphBuilder, parameter: Tensor, inner: int) -> Tensor:
+    """One number, or one for each output channel, before so many dimensions that it is broadcast over."""
+    return g.reshape(parameter, () if parameter.shape in ((), (1,)) else (*parameter.shape, *[1] * inner))
+
+
+@converts("QLinearConv", since=10)
+def qlinear_conv(node: Node, g: GraphBuilder) -> Tensor:
+    """The convolution of quantised images, with an int32 bias, quantised again."""
+    x, w = node.input(0), node.input(3)
+    total = plus_bias(g, _integer_convolution(node, g, x, node.input(2), w, node.input(5)), node.optional(8))
+    scales = [g.cast(node.input(n), f32) for n in (1, 4, 6)]
+    of_input, of_result = (g.reshape(scales[n], ()) for n in (0, 2))
+    factor = g.div(g.mul(of_input, _of_outputs(g, scales[1], w.rank - 2)), of_result)
+    return _requantized(node, g, total, factor)
