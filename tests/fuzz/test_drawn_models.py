@@ -26,6 +26,7 @@ NOT_DRAWN = {
         (
             "BitShift",
             "Col2Im",
+            "ConvInteger",
             "CumProd",
             "CumSum",
             "DFT",
@@ -39,6 +40,7 @@ NOT_DRAWN = {
             "LpPool",
             "MatMulInteger",
             "MaxUnpool",
+            "QLinearConv",
             "QLinearMatMul",
             "QuantizeLinear",
             "RNN",
