@@ -65,7 +65,7 @@ def _row(name: str, cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _possible(dtype: np.dtype[Any]) -> Sequence[str]:
-    return VALUES if dtype.kind == "f" else OF_INTEGERS if dtype.kind == "i" else ()
+    return VALUES if dtype.kind == "f" else OF_INTEGERS if dtype.kind in "iu" else ()
 
 
 def _headings(array: Array) -> set[str]:

@@ -16,7 +16,7 @@ from tests.fuzz.case import Case
 from tests.fuzz.definition import evaluate_node
 from tests.fuzz.values import DTYPES, KINDS, Array, draw_array
 
-EXTENTS = (0, 1, 1, 1, 2, 2, 3, 3, 4, 5, 5, 7, 8, 11, 13, 16, 17, 31, 37, 64, 67)
+EXTENTS = (0, 1, 1, 1, 2, 2, 3, 3, 4, 5, 5, 6, 7, 8, 9, 11, 13, 16, 17, 31, 37, 64, 67)
 RANKS = (0, 1, 1, 2, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5)
 LARGEST = 3000
 """Elements of a tensor."""

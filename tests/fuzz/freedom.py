@@ -31,7 +31,7 @@ def _any(test: Callable[[Array], Any]) -> Applies:
 
 
 def _of_integers(operands: Operands) -> bool:
-    return operands[0].dtype.kind == "i"
+    return operands[0].dtype.kind in "iu"
 
 
 def _beyond_integers(operands: Operands) -> bool:

@@ -82,13 +82,13 @@ def _modulo(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Ar
 
 def cast(array: Array, dtype: np.dtype[Any]) -> Array:
     """Floats become the nearest integer that there is, NaN 0; NaN is true."""
-    if array.dtype.kind != "f" or dtype.kind != "i":
+    if array.dtype.kind != "f" or dtype.kind not in "iu":
         return array.astype(dtype)
     ends = np.iinfo(dtype)
-    high = -float(ends.min)
+    low, beyond = float(ends.min), 2.0 * (int(ends.max) // 2 + 1)
     wide = array.astype(np.float64)
-    whole = np.where((wide >= -high) & (wide < high), wide, 0).astype(dtype)
-    return np.where(wide >= high, ends.max, np.where(wide < -high, ends.min, whole)).astype(dtype)
+    whole = np.where((wide >= low) & (wide < beyond), wide, 0).astype(dtype)
+    return np.where(wide >= beyond, dtype.type(ends.max), np.where(wide < low, dtype.type(ends.min), whole))
 
 
 def _cast_node(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
@@ -188,14 +188,14 @@ def _mish(_: int, __: Attributes, x: list[Array], r: Round) -> list[Array]:
 def _shrink(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
     """Integers beside a fraction are rounded towards zero."""
     bias, limit = attributes["bias"], attributes["lambd"]
-    v = x[0].astype(object) if x[0].dtype.kind == "i" and float(bias).is_integer() else x[0]
-    bias = int(bias) if v.dtype.kind == "O" else bias if v.dtype.kind == "i" else v.dtype.type(bias)
+    v = x[0].astype(object) if x[0].dtype.kind in "iu" and float(bias).is_integer() else x[0]
+    bias = int(bias) if v.dtype.kind == "O" else bias if v.dtype.kind in "iu" else v.dtype.type(bias)
     low, high = (np.asarray(np.asarray(e, np.bool_)) for e in (x[0] < -limit, x[0] > limit))
     wide = np.where(low, r(v + bias), np.where(high, r(v - bias), 0 * v if v.dtype.kind != "f" else v.dtype.type(0)))
     if v.dtype.kind != "O":
         return [wide if v.dtype.kind == "f" else cast(wide, x[0].dtype)]
-    bits = 8 * x[0].dtype.itemsize
-    return [np.asarray(((wide + 2 ** (bits - 1)) % 2**bits) - 2 ** (bits - 1)).astype(x[0].dtype)]
+    lowest, count = int(np.iinfo(x[0].dtype).min), 2 ** (8 * x[0].dtype.itemsize)
+    return [np.asarray((wide - lowest) % count + lowest).astype(x[0].dtype)]
 
 
 def _hard_swish(_: int, __: Attributes, x: list[Array], r: Round) -> list[Array]:

@@ -16,7 +16,7 @@ from tests.fuzz.own_folds import Fold, finite, largest, mean, wide_sum
 def _gemm(_: int, attributes: Attributes, x: list[Any], r: Round) -> list[Array]:
     a = x[0].T if attributes["transA"] else x[0]
     b = x[1].T if attributes["transB"] else x[1]
-    if a.dtype.kind == "i":
+    if a.dtype.kind in "iu":
         return [np.matmul(a, b) + (x[2] if len(x) > 2 else a.dtype.type(0))]
     t = a.dtype.type
     alpha = t(attributes["alpha"])
@@ -32,7 +32,7 @@ def _products(a: Array, b: Array, r: Round, scale: float = 1.0) -> Any:
 
 def _matmul(_: int, __: Attributes, x: list[Array], r: Round) -> list[Array]:
     a, b = x
-    return [np.matmul(a, b) if a.dtype.kind == "i" else _products(a, b, r)]
+    return [np.matmul(a, b) if a.dtype.kind in "iu" else _products(a, b, r)]
 
 
 def _windows(attributes: Attributes, shape: Sequence[int]) -> list[tuple[tuple[int, ...], list[list[int]]]]:

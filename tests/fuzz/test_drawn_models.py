@@ -74,7 +74,7 @@ def test_drawn_model(seed: int, drawn: Checker) -> None:
 def test_every_operator_is_drawn_and_every_kind_of_tensor() -> None:
     assert set(supported_operators()) - set(RECIPES) == set(NOT_DRAWN)
     coverage = Coverage()
-    for seed in range(400):
+    for seed in range(600):
         coverage.add(case_of_seed(seed))
     assert set(coverage.operators) == set(RECIPES) and len(RECIPES) >= 100
     assert not coverage.holes()

@@ -12,11 +12,15 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 DTYPES = tuple(
-    np.dtype(t) for t in (np.float16, np.float32, np.float64, np.bool_, np.int8, np.int16, np.int32, np.int64)
-)
+    np.dtype(t)
+    for t in (
+        np.float16, np.float32, np.float64, np.bool_, np.int8, np.int16, np.int32, np.int64,
+        np.uint8, np.uint16, np.uint32, np.uint64,
+    )
+)  # fmt: skip
 """Every element type that the frontend takes."""
 FLOATS = tuple(d for d in DTYPES if d.kind == "f")
-INTEGERS = tuple(d for d in DTYPES if d.kind == "i")
+INTEGERS = tuple(d for d in DTYPES if d.kind in "iu")
 KINDS = ("plain", "plain", "steps", "extreme")
 
 
@@ -31,7 +35,7 @@ def draw_array(rng: np.random.Generator, dtype: np.dtype[Any], shape: Sequence[i
         values = rng.standard_normal(count) * rng.choice([0.1, 1, 1, 10])
     else:
         values = rng.integers(-20, 21, count)
-    array = np.asarray(values).astype(dtype)
+    array = (np.abs(values) if dtype.kind == "u" else np.asarray(values)).astype(dtype)
     if kind == "extreme" and count:
         ends = extremes(dtype)
         chosen = rng.random(count) < rng.choice([0.1, 0.5, 1])
@@ -44,6 +48,9 @@ def extremes(dtype: np.dtype[Any]) -> Array:
     if dtype.kind == "i":
         ends = np.iinfo(dtype)
         return np.array([0, 1, -1, 2, ends.max, ends.min, ends.max - 1, ends.min + 1], dtype)
+    if dtype.kind == "u":
+        most = int(np.iinfo(dtype).max)
+        return np.array([0, 1, 2, most, most - 1, most // 2, most // 2 + 1], dtype)
     info = np.finfo(dtype)
     ends = [
         0.0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from xdsl.dialects.builtin import f64
 
 from treadle.dialects.graph.dtypes import integer_limits
@@ -137,10 +138,17 @@ def _holds(x: Tensor, value: float) -> bool:
 def shrink(node: Node, g: GraphBuilder) -> Tensor:
     """`x < -lambd ? x + bias : x > lambd ? x - bias : 0`; for integers, the result is truncated."""
     x, bias, threshold = node.input(), node.float("bias", 0.0), node.float("lambd", 0.5)
-    wide = x if _holds(x, threshold) and _holds(x, bias) else g.cast(x, f64)
-    moved = x if _holds(x, bias) else wide
-    above = g.where(g.binary("gt", wide, threshold), g.sub(moved, bias), g.scalar(0, moved))
-    return g.cast(g.where(g.binary("lt", wide, -threshold), g.add(moved, bias), above), x.element)
+    compared = x if _holds(x, threshold) else g.cast(x, f64)
+    moved = x if x.is_float or bias.is_integer() else g.cast(x, f64)
+    by = g.scalar(bias, moved) if moved.is_float else _modular(g, int(bias), x)
+    above = g.where(g.binary("gt", compared, threshold), g.sub(moved, by), g.scalar(0, moved))
+    return g.cast(g.where(g.binary("lt", compared, -threshold), g.add(moved, by), above), x.element)
+
+
+def _modular(g: GraphBuilder, value: int, like: Tensor) -> Tensor:
+    """The number of the integer type of `like` that equals a value modulo two to the power of its bits."""
+    bits = 8 * like.dtype.itemsize
+    return g.constant(np.array(value % (1 << bits), f"uint{bits}").view(like.dtype))
 
 
 __all__ = ["softplus"]
