@@ -14,6 +14,7 @@ from xdsl.dialects.builtin import ModuleOp
 from tests.helpers.graphs import Graph
 from treadle.backends.buffers import TensorSpec
 from treadle.backends.c.compiler import Unit, build_library
+from treadle.backends.reference.bounded import Bounded
 from treadle.compiler import lower
 from treadle.dialects.graph import UnaryOp
 from treadle.dialects.registry import treadle_context
@@ -76,6 +77,15 @@ def test_a_wrong_library_is_not_timed(name: str) -> None:
     assert after.seconds is not None
     assert wrong.seconds is None
     assert wrong.error == f"y is wrong in {negative if name == 'wrong' else 1} of 64 elements"
+
+
+def test_results_of_unsigned_integers_may_be_below_what_is_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = Bounded(np.array([5, 7], np.uint8), np.array([1.0, 1.0]))
+    monkeypatch.setattr(measure, "bound_module", lambda *_: (expected,))
+    monkeypatch.setattr(measure, "_EXPECTED", {})
+    given = replace(comparison(), outputs=(TensorSpec("y", (2,), np.dtype(np.uint8)),))
+    assert measure._difference(given, [], [np.array([4, 8], np.uint8)]) is None
+    assert measure._difference(given, [], [np.array([3, 8], np.uint8)]) == "y is wrong in 1 of 2 elements"
 
 
 def test_what_dies_or_hangs_costs_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +154,7 @@ def test_libraries_take_turns(tmp_path: Path) -> None:
 
 
 def test_inputs_are_of_every_type() -> None:
-    dtypes = ("float32", "float16", "float64", "int8", "int64", "bool")
+    dtypes = ("float32", "float16", "float64", "int8", "int64", "bool", "uint8")
     arrays = random_inputs([TensorSpec(name, (100,), np.dtype(name)) for name in dtypes])
     assert [array.dtype.name for array in arrays] == list(dtypes)
     assert all(len(np.unique(array)) > 1 for array in arrays)

@@ -33,12 +33,15 @@ template <typename T> inline T treadle_min_integer(T a, T b) { return a < b ? a 
 template <typename T> inline T treadle_max_integer(T a, T b) { return a > b ? a : b; }
 // Quotients round towards zero (div), minus (floordiv) or plus infinity (ceildiv). A quotient or a remainder by 0 is 0,
 // and the lowest number divided by -1 is itself.
-template <typename T> inline bool treadle_minus_one(T b) { return (T)-1 < (T)1 && b == (T)-1; }
 template <typename T> inline T treadle_div_integer(T a, T b) {
-  const T quotient = a / (b == 0 || treadle_minus_one(b) ? (T)1 : b);
-  return b == 0 ? 0 : treadle_minus_one(b) ? (T)(0ull - (unsigned long long)a) : quotient;
+  const bool negates = (T)-1 < (T)1 && b == (T)-1;
+  const T quotient = a / (b == 0 || negates ? (T)1 : b);
+  return b == 0 ? 0 : negates ? (T)(0ull - (unsigned long long)a) : quotient;
 }
-template <typename T> inline T treadle_rem_integer(T a, T b) { return a % (b == 0 || treadle_minus_one(b) ? (T)1 : b); }
+template <typename T> inline T treadle_rem_integer(T a, T b) {
+  const bool negates = (T)-1 < (T)1 && b == (T)-1;
+  return a % (b == 0 || negates ? (T)1 : b);
+}
 template <typename T> inline T treadle_floordiv_integer(T a, T b) {
   const T rest = treadle_rem_integer(a, b);
   return treadle_div_integer(a, b) - (rest != 0 && (rest < 0) != (b < 0));
