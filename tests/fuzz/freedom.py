@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from onnx import NodeProto
 
 from tests.fuzz.case import Case
 from tests.fuzz.shrink import all_values
@@ -120,9 +121,18 @@ def runtime_differs(case: Case, output: str) -> str | None:
             reasons = [freedom.reason for freedom in _freedoms(node.op_type) if freedom.applies(operands)]
         if any(values[name].dtype == np.float16 and np.isinf(values[name]).any() for name in node.output):
             reasons.append("is float32 between operators where float16 is infinite")
+        if _casts_below_zero(node, values):
+            reasons.append("negative floats as unsigned integers")
         if reasons:
             return f"{node.op_type}: {reasons[0]}"
     return None
+
+
+def _casts_below_zero(node: NodeProto, values: Mapping[str, Array]) -> bool:
+    if node.op_type not in ("Cast", "CastLike") or values[node.output[0]].dtype.kind != "u":
+        return False
+    x = values[node.input[0]]
+    return x.dtype.kind == "f" and bool((x <= -1).any())
 
 
 __all__ = ["runtime_differs"]

@@ -24,6 +24,7 @@ NOT_DRAWN = {
     **dict.fromkeys(functions_expanded(), "expanded into others; ONNX's node tests have it"),
     **dict.fromkeys(
         (
+            "BitCast",
             "BitShift",
             "Col2Im",
             "ConvInteger",

@@ -69,7 +69,7 @@ _SCALARS: Mapping[str, Form] = {
     "arith.extui": ((i1, *_ELEMENTS), _ELEMENTS),
     "arith.trunci": (_ELEMENTS, (i1, *_ELEMENTS)),
     "arith.index_cast": ((i1, *_WHOLE, *_UNSIGNED), _WHOLE),
-    "arith.bitcast": ((f32, *_ELEMENTS), (f32, *_ELEMENTS)),
+    "arith.bitcast": ((f32, f64, *_ELEMENTS), (f32, f64, *_ELEMENTS)),
 }
 
 SCALAR_FORMS: Mapping[str, Mapping[str, Form]] = {

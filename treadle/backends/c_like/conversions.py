@@ -59,4 +59,5 @@ class Conversions:
             return self._cast(op.result.type, self._values.text(op.input))
         name = "bits" if isinstance(op.result.type, IntegerType) else "from_bits"
         float_type = op.input.type if name == "bits" else op.result.type
-        return Text(f"{self._language.function(name, float_type)}({self._values.at(op.input)})")
+        text = Text(f"{self._language.function(name, float_type)}({self._values.at(op.input)})")
+        return self._cast(op.result.type, text) if is_unsigned(op.result.type) else text

@@ -310,6 +310,9 @@ def _apply(op: Operation, values: list[Array]) -> Array:
         return values[0]
     if isinstance(op, arith.SIToFPOp | arith.UIToFPOp):
         return values[0].astype(np.float64)
+    if isinstance(op, arith.BitcastOp):
+        declared = values[0].astype(scalar_dtype(op.input.type), copy=False)
+        return Bounded.of(declared.view(scalar_dtype(op.result.type))).value
     return apply_scalar(op, values)
 
 

@@ -12,7 +12,7 @@ from treadle.dialects.graph.attributes import BlobAttr, DimsAttr, InlineAttr
 from treadle.dialects.graph.compute import AtOp, ComputeOp, ReduceOp, YieldOp
 from treadle.dialects.graph.constant import ConstantOp
 from treadle.dialects.graph.definition import Operator, definition
-from treadle.dialects.graph.elementwise import BinaryOp, CastOp, UnaryOp, WhereOp
+from treadle.dialects.graph.elementwise import BinaryOp, BitcastOp, CastOp, UnaryOp, WhereOp
 from treadle.dialects.graph.fused import FusedOp
 from treadle.dialects.graph.linear import ConvOp, ConvTransposeOp, MatmulOp
 from treadle.dialects.graph.movement import (
@@ -38,7 +38,7 @@ GRAPH = Dialect(
     [
         AtOp, ComputeOp, FusedOp, ReduceOp, YieldOp,
         ConstantOp,
-        BinaryOp, CastOp, UnaryOp, WhereOp,
+        BinaryOp, BitcastOp, CastOp, UnaryOp, WhereOp,
         ConvOp, ConvTransposeOp, MatmulOp, WinogradInputOp, WinogradOutputOp,
         BroadcastOp, ConcatOp, GatherOp, PadOp, ReshapeOp, ResizeOp, SliceOp, TransposeOp,
         AttentionOp, BatchNormOp, LayerNormOp, RmsNormOp, SoftmaxOp,
@@ -48,8 +48,8 @@ GRAPH = Dialect(
 )  # fmt: skip
 
 __all__ = [
-    "GRAPH", "ArgReductionOp", "AtOp", "AttentionOp", "BatchNormOp", "BinaryOp", "BlobAttr", "BroadcastOp", "CastOp",
-    "ComputeOp", "ConcatOp", "ConstantOp", "ConvOp", "ConvTransposeOp", "DimsAttr", "FusedOp", "GatherOp",
+    "GRAPH", "ArgReductionOp", "AtOp", "AttentionOp", "BatchNormOp", "BinaryOp", "BitcastOp", "BlobAttr", "BroadcastOp",
+    "CastOp",    "ComputeOp", "ConcatOp", "ConstantOp", "ConvOp", "ConvTransposeOp", "DimsAttr", "FusedOp", "GatherOp",
     "InlineAttr", "LayerNormOp", "MatmulOp", "Operator", "PadOp", "PoolOp", "ReduceOp", "ReductionOp", "ReshapeOp",
     "ResizeOp", "RmsNormOp", "SliceOp", "SoftmaxOp", "TransposeOp", "UnaryOp", "WhereOp", "WholeOp",
     "WinogradInputOp", "WinogradOutputOp", "YieldOp", "definition",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf, pi, sqrt
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import IntegerType, StringAttr, TensorType, i1
+from xdsl.dialects.builtin import IntegerType, StringAttr, TensorType, bf16, f16, i1
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, traits_def
 from xdsl.traits import Pure
@@ -245,6 +245,44 @@ class CastOp(Operator):
 
     def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
         return convert(b, b.at(self.x, index), self.to)
+
+
+_UNREAD = (bf16, f16)
+
+
+@irdl_op_definition
+class BitcastOp(Operator):
+    """Reads the bits of elements as another type of the same width.
+
+    ```mlir
+    %y = graph.bitcast %x to i32 : (tensor<4xf32>) -> tensor<4xi32>
+    ```
+    The bits of an `i1` are those of 0 and 1; a byte that becomes an `i1` is true unless it is 0. Rejected: a type of
+    another width, floats of 16 bits.
+    """
+
+    name = "graph.bitcast"
+    x = operand_def(TensorType)
+    to = prop_def(Attribute)
+    traits = traits_def(Pure())
+    assembly_format = "$x `to` $to attr-dict `:` `(` type($x) `)` `->` type($result)"
+
+    def __init__(self, x: SSAValue, to: Attribute):
+        super().__init__([x], {"to": to})
+
+    @classmethod
+    def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
+        to, element = properties["to"], types[0].get_element_type()
+        require(is_supported(to), f"no tensor has elements of {to}")
+        require(byte_width(to) == byte_width(element), f"the bits of {element} as {to}: expected a type as wide")
+        readable = to == element or not {to, element} & set(_UNREAD)
+        require(readable, f"the bits of {element} as {to}: no floats of 16 bits are read by their bits")
+        return TensorType(to, types[0].get_shape())
+
+    def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
+        x = b.at(self.x, index)
+        plain = x.type == self.to or i1 in (x.type, self.to)
+        return convert(b, x, self.to) if plain else b.insert(arith.BitcastOp(x, self.to))
 
 
 def convert(b: DefinitionBuilder, x: Scalar, to: Attribute) -> Scalar:

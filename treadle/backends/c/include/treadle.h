@@ -50,6 +50,18 @@ TREADLE_INLINE float treadle_from_bitsf(int bits) {
     return x;
 }
 
+TREADLE_INLINE long treadle_bits(double x) {
+    long bits;
+    __builtin_memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+TREADLE_INLINE double treadle_from_bits(long bits) {
+    double x;
+    __builtin_memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
 /* A bfloat16 in memory: the upper half of a float. Sums and products run in float. */
 typedef struct {
     unsigned short bits;

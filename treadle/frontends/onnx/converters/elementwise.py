@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from xdsl.dialects.builtin import f64, i32
 
+from treadle.dialects.graph import BitcastOp
 from treadle.dialects.graph.dtypes import element_type
 from treadle.dialects.scalar import is_unsigned
 from treadle.dialects.scalar_functions import SCALAR_FUNCTIONS
@@ -161,6 +162,13 @@ def cast_like(node: Node, g: GraphBuilder) -> Tensor:
     """A cast to the type of the second operand."""
     node.ignore("saturate", "round_mode")
     return g.cast(node.input(0), node.input(1).element)
+
+
+@converts("BitCast", since=26)
+def bit_cast(node: Node, g: GraphBuilder) -> Tensor:
+    """The bits of each element as another type of the same width."""
+    to = element_type(dtype_of(node.int("to", 0), node.where))
+    return g.emit(lambda v: BitcastOp(v[0], to), node.input())
 
 
 @converts("Identity")
