@@ -36,10 +36,10 @@ from treadle.backends.cuda.compiler import compile_cubin
 from treadle.backends.cuda.emulator.emulator import Emulator
 from treadle.backends.cuda.printer import print_kernel as print_cuda
 from treadle.dialects.cuda import KernelOp, ReturnOp
-from treadle.dialects.graph import BinaryOp, UnaryOp, definition
+from treadle.dialects.graph import BinaryOp, CastOp, UnaryOp, definition
 from treadle.dialects.graph.dtypes import is_float, ui8, ui16, ui32, ui64
 from treadle.dialects.graph.elementwise import COMPARISONS, UNARY
-from treadle.dialects.scalar import SCALAR, number_op
+from treadle.dialects.scalar import SCALAR, is_unsigned, number_op
 from treadle.dialects.scalar_functions import BINARY_KINDS
 from treadle.errors import TreadleError
 from treadle.passes.legality import check_legal
@@ -94,7 +94,8 @@ def operation(name: str, values: Sequence[SSAValue], flag: SSAValue, result: Att
         return number_op(2.5 if is_float(result) else 1, result)
     count = OPERANDS.get(name, 1 if KINDS[name] in CONVERSIONS or name.startswith("math.") else 2)
     operands = [flag, *values[:2]] if name == "arith.select" else [*values, values[0]][:count]
-    predicate = {"predicate": IntegerAttr(2, i64)} if name in ("arith.cmpi", "arith.cmpf") else {}
+    less = 6 if name == "arith.cmpi" and is_unsigned(values[0].type) else 2
+    predicate = {"predicate": IntegerAttr(less, i64)} if name in ("arith.cmpi", "arith.cmpf") else {}
     return KINDS[name].create(operands=operands, result_types=[result], properties=predicate)
 
 
@@ -219,6 +220,29 @@ def test_every_kind_of_operator_on_floats_can_be_printed(kind: str, type: Attrib
     missing = [
         (made.kind.data, lacks)
         for made in (*unary, *binary)
+        for op in definition(made).body.block.ops
+        if (lacks := missing_form(op, kind)) is not None
+    ]
+    assert missing == []
+
+
+def test_signed_comparisons_of_unsigned_numbers_are_rejected() -> None:
+    x = test_dialect.TestOp(result_types=[ui8]).results[0]
+    assert missing_form(arith.CmpiOp(x, x, "slt"), "cpu") == ("arith.cmpi slt of ui8", "eq, ne, ult, ule, ugt, uge")
+    assert missing_form(arith.CmpiOp(x, x, "ult"), "cpu") is None
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+@pytest.mark.parametrize("type", UNSIGNED, ids=str)
+def test_every_kind_of_operator_on_unsigned_integers_can_be_printed(kind: str, type: Attribute) -> None:
+    values = test_dialect.TestOp(result_types=[TensorType(type, [4])] * 2).results
+    unary = [UnaryOp(name, values[0]) for name in ("neg", "abs", "sign", "relu")]
+    names = ("add", "sub", "mul", "div", "mod", "max", "min", "and", "or", "xor", *COMPARISONS)
+    casts = [CastOp(values[0], to) for to in TYPES if not isinstance(to, IndexType)]
+    casts += [CastOp(test_dialect.TestOp(result_types=[TensorType(to, [4])]).results[0], type) for to in (i1, i8, f32)]
+    missing = [
+        (made.name, lacks)
+        for made in (*unary, *casts, *(BinaryOp(name, *values) for name in names))
         for op in definition(made).body.block.ops
         if (lacks := missing_form(op, kind)) is not None
     ]

@@ -13,7 +13,7 @@ from xdsl.dialects.builtin import IndexType, VectorType, f32, f64, i1, i8, i16, 
 from xdsl.ir import Attribute, Operation
 
 from treadle.dialects.graph.dtypes import ui8, ui16, ui32, ui64
-from treadle.dialects.scalar import is_arithmetic
+from treadle.dialects.scalar import is_arithmetic, is_unsigned
 from treadle.dialects.scalar_functions import FLOATS, SCALAR_FUNCTIONS, WHERE, TargetKind
 
 Types = tuple[Attribute, ...]
@@ -48,7 +48,7 @@ def _functions(target: TargetKind) -> dict[str, Form]:
 
 
 _SCALARS: Mapping[str, Form] = {
-    "arith.constant": ((), _ALL),
+    "arith.constant": ((), (i1, *_WHOLE, *FLOATS)),
     "arith.select": (_ALL, _ALL),
     "arith.cmpf": (FLOATS, (i1,)),
     "arith.cmpi": ((i1, *_WHOLE, *_UNSIGNED), (i1,)),
@@ -104,6 +104,10 @@ def missing_form(op: Operation, kind: str) -> tuple[str, str] | None:
     where = f"{table} of treadle/passes/scalar_forms.py"
     if not vector and op.dialect_name() != arith.Arith.name:
         where = WHERE
+    if isinstance(op, arith.CmpiOp) and is_unsigned(op.lhs.type):
+        predicate = arith.CMPI_COMPARISON_OPERATIONS[op.predicate.value.data]
+        if predicate.startswith("s"):
+            return f"arith.cmpi {predicate} of {op.lhs.type}", "eq, ne, ult, ule, ugt, uge"
     form = forms[kind].get(op.name)
     if form is None:
         return f"{op.name}{' of vectors' if vector else ''}", f"an operation of {where}"
