@@ -12,26 +12,36 @@ enum { SPINS = 20000, YIELD_EVERY = 256, CACHE_LINE = 64, STACK_BYTES = 64 << 20
 /* Shares of a run for each thread: enough to even out a late thread, few enough to cost nothing. */
 enum { SHARES = 4, MOST_WORKERS = 0xffff / SHARES };
 
-/* `turn` holds, from the top, the number of the run (32 bits), its shares, and the next one to take (16 bits each). */
-#define TURN(run, shares) ((run) << 32 | (unsigned long long)(shares) << 16)
-#define RUN_OF(turn) ((turn) >> 32)
-#define SHARES_OF(turn) ((long)((turn) >> 16 & 0xffff))
-#define SHARE_OF(turn) ((long)((turn) & 0xffff))
+/* A queue holds, from the top, the number of the run (32 bits), the end of its shares, and the next one (16 bits each). */
+#define QUEUE(run, end, next) ((run) << 32 | (unsigned long long)(end) << 16 | (unsigned long long)(next))
+#define RUN_OF(queue) ((queue) >> 32)
+#define END_OF(queue) ((long)((queue) >> 16 & 0xffff))
+#define NEXT_OF(queue) ((long)((queue) & 0xffff))
 
-/* The threads of a pool, and what they share. One run: the caller writes kernel and args, publishes a new `turn`, takes
- * shares itself, and waits until all of them are `done`. Kernel and args do not change while a share is left to take, so
- * a thread that takes one has read the right ones. */
+struct worker {
+    _Alignas(CACHE_LINE) atomic_ullong queue;
+    struct crew *crew;
+    long index;
+    pthread_t thread;
+};
+
+/* The threads of a pool, and what they share. One run: the caller writes kernel and args, then each worker's queue of
+ * neighbouring shares, then a new `run`; takes shares itself, and waits until all of them are `done`. A worker takes its
+ * own shares from the front, since blocks that follow one another share data and fetch each other's ahead, and then
+ * those of others from the end. Kernel and args do not change while a share is left to take, so a thread that takes one
+ * has read the right ones. */
 struct crew {
     long workers;
     _Atomic(treadle_kernel) kernel;
     _Atomic(void *const *) args;
-    _Alignas(CACHE_LINE) atomic_ullong turn;
+    _Atomic long shares;
+    _Alignas(CACHE_LINE) atomic_ullong run;
     _Alignas(CACHE_LINE) atomic_long done;
     _Alignas(CACHE_LINE) atomic_long sleepers;
     atomic_int stop;
     pthread_mutex_t mutex;
     pthread_cond_t wake;
-    pthread_t threads[];
+    struct worker each[];
 };
 
 struct treadle_pool {
@@ -68,41 +78,56 @@ static inline void spin_once(long spin) {
         cpu_relax();
 }
 
-/* Takes shares of the current run until there are none; returns that run's number. */
-static unsigned long long take_shares(struct crew *crew) {
-    unsigned long long turn = atomic_load_explicit(&crew->turn, memory_order_acquire);
+/* Takes the shares of one queue until there are none: its owner's from the front, others' from the end. */
+static void take_from(struct crew *crew, struct worker *worker, int own) {
+    unsigned long long queue = atomic_load_explicit(&worker->queue, memory_order_acquire);
     for (;;) {
         treadle_kernel kernel = atomic_load_explicit(&crew->kernel, memory_order_relaxed);
         void *const *args = atomic_load_explicit(&crew->args, memory_order_relaxed);
-        if (SHARE_OF(turn) >= SHARES_OF(turn)) return RUN_OF(turn);
-        /* Success means that this share was still there to take when kernel and args were read. */
-        if (!atomic_compare_exchange_weak_explicit(&crew->turn, &turn, turn + 1, memory_order_acq_rel,
+        long shares = atomic_load_explicit(&crew->shares, memory_order_relaxed);
+        long next = NEXT_OF(queue), end = END_OF(queue);
+        if (next >= end) return;
+        unsigned long long rest = own ? QUEUE(RUN_OF(queue), end, next + 1) : QUEUE(RUN_OF(queue), end - 1, next);
+        /* Success means that this share was still there to take when kernel, args and shares were read. */
+        if (!atomic_compare_exchange_weak_explicit(&worker->queue, &queue, rest, memory_order_acq_rel,
                                                    memory_order_acquire))
             continue;
-        kernel(args, SHARE_OF(turn), SHARES_OF(turn));
+        kernel(args, own ? next : end - 1, shares);
         atomic_fetch_add_explicit(&crew->done, 1, memory_order_release);
-        turn = atomic_load_explicit(&crew->turn, memory_order_acquire);
+        queue = atomic_load_explicit(&worker->queue, memory_order_acquire);
     }
+}
+
+/* Takes shares of the current run until there are none; returns the number of a run that has none left. */
+static unsigned long long take_shares(struct crew *crew, long index) {
+    unsigned long long run = atomic_load_explicit(&crew->run, memory_order_acquire);
+    for (long i = 0; i < crew->workers; i++) take_from(crew, &crew->each[(index + i) % crew->workers], i == 0);
+    return run;
 }
 
 static void wait_for_run_after(struct crew *crew, unsigned long long seen) {
     for (long spin = 0; spin < SPINS; spin++) {
-        if (RUN_OF(atomic_load_explicit(&crew->turn, memory_order_acquire)) != seen) return;
+        if (atomic_load_explicit(&crew->run, memory_order_acquire) != seen) return;
         spin_once(spin);
     }
-    /* `sleepers` is raised before the turn is read again, and publish reads it after changing the turn: one of the two
+    /* `sleepers` is raised before the run is read again, and publish reads it after changing the run: one of the two
      * sees the other, so no wake-up is lost. */
     pthread_mutex_lock(&crew->mutex);
     atomic_fetch_add(&crew->sleepers, 1);
-    while (RUN_OF(atomic_load(&crew->turn)) == seen) pthread_cond_wait(&crew->wake, &crew->mutex);
+    while (atomic_load(&crew->run) == seen) pthread_cond_wait(&crew->wake, &crew->mutex);
     atomic_fetch_sub(&crew->sleepers, 1);
     pthread_mutex_unlock(&crew->mutex);
 }
 
-/* Begins the next run. */
+/* Begins the next run: the queues have their shares before it is seen. */
 static void publish(struct crew *crew, long shares) {
-    unsigned long long run = RUN_OF(atomic_load_explicit(&crew->turn, memory_order_relaxed)) + 1;
-    atomic_store(&crew->turn, TURN(run, shares));
+    unsigned long long run = (atomic_load_explicit(&crew->run, memory_order_relaxed) + 1) & 0xffffffff;
+    atomic_store_explicit(&crew->shares, shares, memory_order_relaxed);
+    for (long i = 0; i < crew->workers; i++) {
+        long first = shares * i / crew->workers, end = shares * (i + 1) / crew->workers;
+        atomic_store_explicit(&crew->each[i].queue, QUEUE(run, end, first), memory_order_release);
+    }
+    atomic_store(&crew->run, run);
     if (atomic_load(&crew->sleepers) == 0) return;
     pthread_mutex_lock(&crew->mutex);
     pthread_cond_broadcast(&crew->wake);
@@ -110,11 +135,11 @@ static void publish(struct crew *crew, long shares) {
 }
 
 static void *thread_main(void *argument) {
-    struct crew *crew = argument;
+    struct worker *self = argument;
     for (unsigned long long seen = 0;;) {
-        wait_for_run_after(crew, seen);
-        if (atomic_load_explicit(&crew->stop, memory_order_relaxed)) return NULL;
-        seen = take_shares(crew);
+        wait_for_run_after(self->crew, seen);
+        if (atomic_load_explicit(&self->crew->stop, memory_order_relaxed)) return NULL;
+        seen = take_shares(self->crew, self->index);
     }
 }
 
@@ -124,7 +149,8 @@ static long start_threads(struct crew *crew) {
     if (pthread_attr_init(&attributes)) return 1;
     pthread_attr_setstacksize(&attributes, STACK_BYTES);
     long started = 1;
-    while (started < crew->workers && !pthread_create(&crew->threads[started - 1], &attributes, thread_main, crew))
+    while (started < crew->workers &&
+           !pthread_create(&crew->each[started].thread, &attributes, thread_main, &crew->each[started]))
         started++;
     pthread_attr_destroy(&attributes);
     return started;
@@ -133,7 +159,7 @@ static long start_threads(struct crew *crew) {
 static void stop_crew(struct crew *crew, long started) {
     atomic_store(&crew->stop, 1);
     publish(crew, 0);
-    for (long i = 1; i < started; i++) pthread_join(crew->threads[i - 1], NULL);
+    for (long i = 1; i < started; i++) pthread_join(crew->each[i].thread, NULL);
     pthread_cond_destroy(&crew->wake);
     pthread_mutex_destroy(&crew->mutex);
     free(crew);
@@ -141,14 +167,19 @@ static void stop_crew(struct crew *crew, long started) {
 
 /* NULL if threads or memory run out. */
 static struct crew *start_crew(long workers) {
-    size_t bytes = sizeof(struct crew) + (size_t)(workers - 1) * sizeof(pthread_t);
-    bytes = (bytes + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
+    size_t bytes = sizeof(struct crew) + (size_t)workers * sizeof(struct worker);
     struct crew *crew = aligned_alloc(CACHE_LINE, bytes);
     if (!crew) return NULL;
     crew->workers = workers;
     atomic_init(&crew->kernel, NULL);
     atomic_init(&crew->args, NULL);
-    atomic_init(&crew->turn, 0);
+    atomic_init(&crew->shares, 0);
+    atomic_init(&crew->run, 0);
+    for (long i = 0; i < workers; i++) {
+        atomic_init(&crew->each[i].queue, 0);
+        crew->each[i].crew = crew;
+        crew->each[i].index = i;
+    }
     atomic_init(&crew->done, 0);
     atomic_init(&crew->sleepers, 0);
     atomic_init(&crew->stop, 0);
@@ -195,7 +226,7 @@ static void run(struct treadle_pool *pool, treadle_kernel kernel, void *const *a
     atomic_store_explicit(&crew->args, args, memory_order_relaxed);
     atomic_store_explicit(&crew->done, 0, memory_order_relaxed);
     publish(crew, shares);
-    take_shares(crew);
+    take_shares(crew, 0);
     for (long spin = 0; atomic_load_explicit(&crew->done, memory_order_acquire) < shares; spin++) spin_once(spin);
 }
 

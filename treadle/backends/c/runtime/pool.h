@@ -19,9 +19,10 @@ struct treadle_pool;
  * run starts threads of its own; if that fails, kernels run on the caller alone. */
 struct treadle_pool *treadle_pool_create(long workers);
 
-/* Runs a kernel of `blocks` blocks in shares that the threads take one after another, so that a thread which the system
- * holds up delays no more than its own share; returns when all are done, and what they wrote is visible then. A kernel of
- * one block runs on the calling thread, which costs less than waking the others. One caller at a time. */
+/* Runs a kernel of `blocks` blocks in shares: each thread takes neighbouring ones, then those that others have left, so
+ * that a thread which the system holds up delays no more than one share; returns when all are done, and what they wrote is
+ * visible then. A kernel of one block runs on the calling thread, which costs less than waking the others. One caller at a
+ * time. */
 void treadle_pool_run(struct treadle_pool *pool, treadle_kernel kernel, void *const *args, long blocks);
 
 /* From now on each run stores how many seconds it took, the first one in seconds[0], while there is room for `most`;
