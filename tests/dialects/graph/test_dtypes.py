@@ -14,8 +14,9 @@ from treadle.dialects.graph.dtypes import element_type, represents
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOATS = [BFLOAT16, *map(np.dtype, (np.float16, np.float32, np.float64))]
-DTYPES = [*FLOATS, *map(np.dtype, (np.bool_, np.int8, np.int16, np.int32, np.int64))]
-DTYPES += [*map(np.dtype, (np.uint8, np.uint16, np.uint32, np.uint64))]
+_SIGNED = (np.int8, np.int16, np.int32, np.int64)
+_UNSIGNED = (np.uint8, np.uint16, np.uint32, np.uint64)
+DTYPES = [*FLOATS, *map(np.dtype, (np.bool_, *_SIGNED, *_UNSIGNED))]
 
 
 def hard_values(dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -31,7 +31,7 @@ BERT's one 0.97. The limits come from a few such pairs of kernels, timed before 
 to 32 KiB of rows apart, and up to 256 KiB in one stream, that a loop reads again took 1.0 to 1.1 times as long with
 prefetches, and so did the kernel's own buffers; 64, 96 and 192 cycles differed by less than such runs do."""
 _SOON_BYTES = 128 * KIB
-"""With a panel's 512 KiB less than the smallest second cache that was looked at, 1 MiB."""
+"""What the second cache is to keep until it is read (2 MiB on the machine of docs/adr/0038, the only one measured)."""
 _PANEL_BYTES = 512 * KIB
 
 
