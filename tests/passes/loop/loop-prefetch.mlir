@@ -222,3 +222,33 @@ loop.func @blocks_of_channels(%A: memref<200704xf32>, %C: memref<256xf32>) grid(
     }
   }
 }
+
+// Panels begin in the middle of a row of 16 terms: no distance leads from every term to that of the next panel.
+// CHECK-LABEL: @no_distance
+// CHECK-NOT:     loop.prefetch
+loop.func @no_distance(%B: memref<65536xf32>, %C: memref<256xf32>) grid(%b in 16) threads(%t in 1) {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c8 = arith.constant 8 : index
+  %c16 = arith.constant 16 : index
+  %c24 = arith.constant 24 : index
+  %c1024 = arith.constant 1024 : index
+  %first = arith.muli %b, %c24 : index
+  scf.for %m = %c0 to %c24 step %c8 {
+    scf.for %k = %c0 to %c24 step %c1 {
+      %term = arith.addi %first, %k : index
+      %row = arith.divui %term, %c16 : index
+      %lane = arith.remui %term, %c16 : index
+      %line = arith.muli %row, %c1024 : index
+      %column = arith.muli %lane, %c16 : index
+      %at = arith.addi %line, %column : index
+      scf.for %r = %c0 to %c8 step %c1 {
+        %y = vector.load %B[%at] : memref<65536xf32>, vector<16xf32>
+        %i = arith.muli %r, %c16 : index
+        %sum = vector.load %C[%i] : memref<256xf32>, vector<16xf32>
+        %next = arith.addf %sum, %y : vector<16xf32>
+        vector.store %next, %C[%i] : memref<256xf32>, vector<16xf32>
+      } {loop.unroll}
+    }
+  }
+}

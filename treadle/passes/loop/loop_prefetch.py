@@ -135,16 +135,17 @@ def _next_reading(lines: Lines, levels: Sequence[Level]) -> Level | None:
 
 @dataclass(frozen=True)
 class _Share:
-    """How many lines of what the next iteration of `moving` reads every iteration of `again`, which reads the same
-    lines as the one before, has fetched at each place."""
+    """How many lines every iteration of `again`, which reads the same lines as the one before, has fetched at each
+    place, of those so many elements away that are read next."""
 
     again: int
-    moving: Level
+    distance: Expr
     lines: int
 
 
 def _share(lines: Lines, levels: Sequence[Level]) -> _Share | None:
-    """None where no level reads lines again, none around it moves them, or they are too many for the second cache."""
+    """None where no level reads lines again, none around it moves them, all by one distance, or they are too many for
+    the second cache."""
     inner = [n for n, level in enumerate(levels) if n > lines.level and not level.moves(lines.base)]
     if not inner:
         return None
@@ -153,7 +154,10 @@ def _share(lines: Lines, levels: Sequence[Level]) -> _Share | None:
     panel = lines.bytes * prod(level.trips for level in levels[lines.level : again])
     if moving is None or panel > _PANEL_BYTES or lines.spacing is None:
         return None
-    return _Share(again, moving, ceil(len(lines.starts) / levels[again].trips))
+    distance = moving.next(lines.base) - lines.base
+    if any(level.moves(distance) for level in levels[:again]):
+        return None
+    return _Share(again, distance, ceil(len(lines.starts) / levels[again].trips))
 
 
 class _Writer:
@@ -187,7 +191,7 @@ class _Writer:
         shares are fetched, lines that are about to be read."""
         again, spacing = self._levels[share.again], lines.spacing or 0
         first = again.number * share.lines
-        distance = share.moving.next(lines.base) - lines.base + first * spacing
+        distance = share.distance + first * spacing
         limited = None
         if share.lines * (again.trips - 1) >= len(lines.starts):
             limited, distance = self._if_less(share.again, first, len(lines.starts), distance), const(0)
