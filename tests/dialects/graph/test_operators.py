@@ -139,6 +139,7 @@ GOOD = [
     two('binary "lt"', "tensor<?x8xi64>", "tensor<i64>", "tensor<?x8xi1>"),
     where("tensor<4x1xi1>", "tensor<4x8xf32>", "tensor<f32>", "tensor<4x8xf32>"),
     "%y = graph.cast {%x: tensor<4xi64>} to f32 : (tensor<4xi64>) -> tensor<4xf32>",
+    "%y = graph.bitcast {%x: tensor<4xf32>} to ui32 : (tensor<4xf32>) -> tensor<4xui32>",
     two("matmul", "tensor<12x128x64xf32>", "tensor<12x64x128xf32>", "tensor<12x128x128xf32>"),
     two("matmul", "tensor<5x3xf32>", "tensor<2x3x4xf32>", "tensor<2x5x4xf32>"),
     conv("tensor<1x3x8x8xf32>", "tensor<4x3x3x3xf32>", "tensor<1x4x3x3xf32>", window(ints(2, 2))),
@@ -226,6 +227,15 @@ REJECTED = [
     (where(F, F, F, F), "the condition is a tensor of i1, not of f32"),
     (where(B, F, N, F), "branches of f32 and i32: element types differ"),
     ("%y = graph.cast {%x: tensor<4xi64>} to i3 : (tensor<4xi64>) -> tensor<4xi3>", "no tensor has elements of i3"),
+    ("%y = graph.bitcast {%x: tensor<4xf32>} to i3 : (tensor<4xf32>) -> tensor<4xi3>", "no tensor has elements of i3"),
+    (
+        "%y = graph.bitcast {%x: tensor<4xf32>} to i64 : (tensor<4xf32>) -> tensor<4xi64>",
+        "the bits of f32 as i64: expected a type as wide",
+    ),
+    (
+        "%y = graph.bitcast {%x: tensor<4xf16>} to i16 : (tensor<4xf16>) -> tensor<4xi16>",
+        "the bits of f16 as i16: no floats of 16 bits are read by their bits",
+    ),
     (two("matmul", F, "tensor<4x4xf32>", F), "matmul of ranks 1 and 2: each is at least 2"),
     (two("matmul", "tensor<2x4xf32>", "tensor<3x5xf32>", "tensor<2x5xf32>"), "4 columns against 3 rows"),
     (two("matmul", "tensor<2x4xf32>", "tensor<4x5xf16>", "tensor<2x5xf32>"), "element types differ"),

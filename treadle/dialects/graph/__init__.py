@@ -49,8 +49,8 @@ GRAPH = Dialect(
 
 __all__ = [
     "GRAPH", "ArgReductionOp", "AtOp", "AttentionOp", "BatchNormOp", "BinaryOp", "BitcastOp", "BlobAttr", "BroadcastOp",
-    "CastOp",    "ComputeOp", "ConcatOp", "ConstantOp", "ConvOp", "ConvTransposeOp", "DimsAttr", "FusedOp", "GatherOp",
+    "CastOp", "ComputeOp", "ConcatOp", "ConstantOp", "ConvOp", "ConvTransposeOp", "DimsAttr", "FusedOp", "GatherOp",
     "InlineAttr", "LayerNormOp", "MatmulOp", "Operator", "PadOp", "PoolOp", "ReduceOp", "ReductionOp", "ReshapeOp",
-    "ResizeOp", "RmsNormOp", "SliceOp", "SoftmaxOp", "TransposeOp", "UnaryOp", "WhereOp", "WholeOp",
-    "WinogradInputOp", "WinogradOutputOp", "YieldOp", "definition",
+    "ResizeOp", "RmsNormOp", "SliceOp", "SoftmaxOp", "TransposeOp", "UnaryOp", "WhereOp", "WholeOp", "WinogradInputOp",
+    "WinogradOutputOp", "YieldOp", "definition",
 ]  # fmt: skip
