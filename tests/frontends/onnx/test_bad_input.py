@@ -194,6 +194,12 @@ def test_an_unsupported_opset(opset: int) -> None:
     assert f"(Add, opset {opset}): Add of opset {opset} is not supported; accepted: Add of opset 7 to" in message
 
 
+def test_a_version_beyond_all_numbers_of_versions() -> None:
+    """Of an operator that is imported by the body that ONNX defines it with."""
+    message = _node_error(node("AffineGrid", "x s", "y"), 1 << 31, s=np.array([1, 1, 2, 2]))
+    assert "(AffineGrid, opset 2147483648): operator AffineGrid is not supported" in message
+
+
 def test_a_model_without_opset() -> None:
     proto = _small()
     del proto.opset_import[:]

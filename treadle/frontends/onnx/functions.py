@@ -40,8 +40,14 @@ class Schema(Protocol):
     ) -> bytes: ...
 
 
+_LARGEST_OPSET = 2**31 - 1
+
+
 def find_schema(op_type: str, domain: str, opset: int) -> Schema | None:
-    """The operator as a version of its domain has it, if it has a body; None without one."""
+    """The operator as a version of its domain has it, if it has a body; None without one, and for a version that ONNX's
+    own numbers do not reach."""
+    if opset > _LARGEST_OPSET:
+        return None
     try:
         schema = _schema(defs.get_schema(op_type, opset, "" if domain == "ai.onnx" else domain))
     except defs.SchemaError:
