@@ -216,19 +216,9 @@ class WhereOp(Operator):
         return b.select(*(b.broadcast_at(v, index) for v in (self.condition, self.a, self.b)))
 
 
-@irdl_op_definition
-class CastOp(Operator):
-    """Converts elements: floats to integers truncate towards zero, numbers to `i1` test for non-zero.
+class ConversionOp(Operator):
+    """Elements in another type."""
 
-    A float beyond the integers of the type becomes the nearest of them, and NaN becomes 0; an integer keeps its low
-    bits.
-
-    ```mlir
-    %y = graph.cast %x : (tensor<4xi64>) -> tensor<4xf32>
-    ```
-    """
-
-    name = "graph.cast"
     x = operand_def(TensorType)
     to = prop_def(Attribute)
     traits = traits_def(Pure())
@@ -236,6 +226,21 @@ class CastOp(Operator):
 
     def __init__(self, x: SSAValue, to: Attribute):
         super().__init__([x], {"to": to})
+
+
+@irdl_op_definition
+class CastOp(ConversionOp):
+    """Converts elements: floats to integers truncate towards zero, numbers to `i1` test for non-zero.
+
+    A float beyond the integers of the type becomes the nearest of them, and NaN becomes 0; an integer keeps its low
+    bits.
+
+    ```mlir
+    %y = graph.cast %x to f32 : (tensor<4xi64>) -> tensor<4xf32>
+    ```
+    """
+
+    name = "graph.cast"
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
@@ -251,7 +256,7 @@ _UNREAD = (bf16, f16)
 
 
 @irdl_op_definition
-class BitcastOp(Operator):
+class BitcastOp(ConversionOp):
     """Reads the bits of elements as another type of the same width.
 
     ```mlir
@@ -262,13 +267,6 @@ class BitcastOp(Operator):
     """
 
     name = "graph.bitcast"
-    x = operand_def(TensorType)
-    to = prop_def(Attribute)
-    traits = traits_def(Pure())
-    assembly_format = "$x `to` $to attr-dict `:` `(` type($x) `)` `->` type($result)"
-
-    def __init__(self, x: SSAValue, to: Attribute):
-        super().__init__([x], {"to": to})
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:

@@ -41,6 +41,7 @@ class Schema(Protocol):
 
 
 _LARGEST_OPSET = 2**31 - 1
+"""What `onnx.defs` takes as a version."""
 
 
 def find_schema(op_type: str, domain: str, opset: int) -> Schema | None:

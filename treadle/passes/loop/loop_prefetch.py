@@ -30,9 +30,9 @@ products and convolutions of ResNet-50 that prefetch take 0.94 of the time that 
 BERT's one 0.97. The limits come from a few such pairs of kernels, timed before there was the benchmark and not kept: up
 to 32 KiB of rows apart, and up to 256 KiB in one stream, that a loop reads again took 1.0 to 1.1 times as long with
 prefetches, and so did the kernel's own buffers; 64, 96 and 192 cycles differed by less than such runs do."""
-_SOON_BYTES = 128 * KIB
-"""What the second cache is to keep until it is read (2 MiB on the machine of docs/adr/0038, the only one measured)."""
-_PANEL_BYTES = 512 * KIB
+_SOON_BYTES, _PANEL_BYTES = 128 * KIB, 512 * KIB
+"""What the second cache is to keep until it is read: guesses for 2 MiB, on the machine of docs/adr/0038. No others were
+tried."""
 
 
 @dataclass(frozen=True)
@@ -212,9 +212,9 @@ class _Writer:
         offset = emitter.emit(base)
         for more in (emitter.emit(start) if start else None, distance):
             if more is not None:
-                sum = arith.AddiOp(offset, more)
-                self._insert(lines.level, sum)
-                offset = sum.result
+                total = arith.AddiOp(offset, more)
+                self._insert(lines.level, total)
+                offset = total.result
         self._insert(lines.level, PrefetchOp(lines.buffer, offset))
 
     def _insert(self, at: int, *operations: Operation) -> None:

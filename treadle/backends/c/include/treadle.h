@@ -38,29 +38,21 @@ TREADLE_VECTOR_TYPES(4)
 TREADLE_VECTOR_TYPES(8)
 TREADLE_VECTOR_TYPES(16)
 
-TREADLE_INLINE int treadle_bitsf(float x) {
-    int bits;
-    __builtin_memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-TREADLE_INLINE float treadle_from_bitsf(int bits) {
-    float x;
-    __builtin_memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-TREADLE_INLINE long treadle_bits(double x) {
-    long bits;
-    __builtin_memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-TREADLE_INLINE double treadle_from_bits(long bits) {
-    double x;
-    __builtin_memcpy(&x, &bits, sizeof x);
-    return x;
-}
+/* The bits of a float as an integer of its width, and back. */
+#define TREADLE_BITS(suffix, float_type, int_type)                                                   \
+    TREADLE_INLINE int_type treadle_bits##suffix(float_type x) {                                     \
+        int_type bits;                                                                               \
+        __builtin_memcpy(&bits, &x, sizeof bits);                                                    \
+        return bits;                                                                                 \
+    }                                                                                                \
+    TREADLE_INLINE float_type treadle_from_bits##suffix(int_type bits) {                             \
+        float_type x;                                                                                \
+        __builtin_memcpy(&x, &bits, sizeof x);                                                       \
+        return x;                                                                                    \
+    }
+TREADLE_BITS(f, float, int)
+TREADLE_BITS(, double, long)
+#undef TREADLE_BITS
 
 /* A bfloat16 in memory: the upper half of a float. Sums and products run in float. */
 typedef struct {
