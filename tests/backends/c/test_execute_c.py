@@ -71,6 +71,40 @@ def test_every_share_is_done_once(library: Path, threads: int) -> None:
     assert turns.tolist() == [1] * shares + [0] * (8 - shares)
 
 
+# Which thread does a share, and when: the caller is thread 0 of two, and what is taken is counted in order.
+_ORDER = r"""
+#include "pool.h"
+#include <stdatomic.h>
+static atomic_long taken;
+static _Thread_local char here;
+static void *caller;
+static void note(void *const *args, long worker, long workers) {
+    (void)workers;
+    ((float *)args[0])[worker] = (float)(atomic_fetch_add(&taken, 1) * 2 + (&here != caller));
+}
+void treadle_run(struct treadle_pool *pool, void *const *inputs, void *const *outputs,
+                 void *const *constants, char *arena) {
+    (void)inputs, (void)constants, (void)arena;
+    caller = &here;
+    atomic_store(&taken, 0);
+    treadle_pool_run(pool, note, (void *const[]){outputs[0]}, 8);
+}
+"""
+
+
+def test_a_thread_takes_neighbours_first_and_then_from_the_end_of_the_others(tmp_path: Path) -> None:
+    library = build_library([Unit("host", _ORDER)], private_environment(tmp_path, next(iter(COMMANDS.values()))))
+    with CpuProgram(library, [], [TensorSpec("order", (8,), F32)], [], 0, 2) as running:
+        for _ in range(200):
+            (order,) = running.run([])
+            for thread in (0, 1):
+                shares = sorted((int(n), share) for share, n in enumerate(order) if int(n) % 2 == thread)
+                taken = [share for _, share in shares]
+                own = [share for share in taken if share // 4 == thread]
+                others = [share for share in taken if share // 4 != thread]
+                assert taken == sorted(own) + sorted(others, reverse=True)
+
+
 def test_sleeping_workers_wake(library: Path) -> None:
     x = np.ones(LENGTH, np.float32)
     with program(library, 2) as running:
