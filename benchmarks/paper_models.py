@@ -51,12 +51,18 @@ class PaperModel:
                     model(torch.randn(4, *self.example.shape[1:]))
         return model.eval()
 
-    def write(self, path: Path) -> Path:
-        """Exports the model; ImportError where a library is missing."""
+    def write(self, path: Path, dynamic: bool = False) -> Path:
+        """Exports the model, `dynamic` with any batch and any length; ImportError where a library is missing."""
         torch: Any = importlib.import_module("torch")
         with torch.no_grad():
             example = torch.from_numpy(self.example)
-            torch.onnx.export(self.module(), (example,), str(path), input_names=[self.input], dynamo=True)
+            options: dict[str, Any] = {"input_names": [self.input], "dynamo": True}
+            if dynamic:
+                # An extent of 1 would be taken for a number.
+                example = torch.cat([example, example])
+                any_extent = torch.export.Dim.DYNAMIC
+                options["dynamic_shapes"] = (dict.fromkeys(range(2), any_extent),)
+            torch.onnx.export(self.module(), (example,), str(path), **options)
         return path
 
 

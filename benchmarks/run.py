@@ -1,7 +1,8 @@
 """`make bench`, `make gpu-bench` and `make gpu-first`: runs the measurements.
 
 The arguments are those of `benchmarks/cpu_models.py`, after `--peers` those of `benchmarks/cpu_peers.py`, after
-`--memory` those of `benchmarks/memory.py`, after `--tuned` those of `benchmarks/tuned_models.py`, after `--gpu` those
+`--memory` those of `benchmarks/memory.py`, after `--tuned` those of `benchmarks/tuned_models.py`, after
+`--dynamic` those of `benchmarks/dynamic_lengths.py`, after `--gpu` those
 of `benchmarks/gpu.py`, after `--gpu-spaces` those of `benchmarks/gpu_spaces.py`, and after `--gpu-first` those of
 `benchmarks/gpu_first.py`.
 """
@@ -16,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 OTHERS = {
     "--peers": "benchmarks.cpu_peers",
     "--tuned": "benchmarks.tuned_models",
+    "--dynamic": "benchmarks.dynamic_lengths",
     "--memory": "benchmarks.memory",
     "--gpu": "benchmarks.gpu",
     "--gpu-spaces": "benchmarks.gpu_spaces",

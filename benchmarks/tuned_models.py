@@ -48,7 +48,8 @@ _EXPORT = """
 import sys
 from pathlib import Path
 from benchmarks.paper_models import PAPER_MODELS
-PAPER_MODELS[sys.argv[1]].write(Path(sys.argv[2]))
+name = sys.argv[1].removesuffix("-dynamic")
+PAPER_MODELS[name].write(Path(sys.argv[2]), dynamic=name != sys.argv[1])
 """
 
 
@@ -92,7 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def exported(name: str, folder: Path, exporter: str) -> Path:
-    """The model's file in a folder; another Python writes it, and a file of its weights, if it is not there."""
+    """The model's file in a folder; another Python writes it, and a file of its weights, if it is not there. A name
+    that ends in `-dynamic` is that of a model with any batch and any length."""
     path = folder / f"{name}.onnx"
     if path.is_file():
         return path

@@ -68,7 +68,7 @@ REJECTED = {
     main_of("%y = math.exp %x : tensor<4xf32>\n  func.return %y : tensor<4xf32>"): r"m:2:3: 'math\.exp' is no",
     main_of("%y = arith.constant 1 : i32\n  func.return %x : tensor<4xf32>"): r"m:2:3: 'arith\.constant' is no",
     main_of("func.return %x : tensor<4xf32>").replace("4xf32", "?xf32"): r"%x of @main: tensor<\?xf32> has a symbolic",
-    main_of("func.return %x : tensor<4xf32>").replace("4xf32", "4xi4"): r"elements of type i4; accepted: bf16, f16",
+    main_of("func.return %x : tensor<4xf32>").replace("4xf32", "4xi3"): r"elements of type i3; accepted: bf16, f16",
     "func.func @main(%x: f32) -> f32 { func.return %x : f32 }": r"argument %x of @main: f32 is no tensor",
     main_of("func.return %x : tensor<4xf32>", attributes='attributes {input_names = ["a", "b"]}'): (
         r'@main: input_names is \["a", "b"\]; accepted: 1 different names'

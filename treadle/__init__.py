@@ -15,12 +15,14 @@ from treadle.version import __version__
 if TYPE_CHECKING:
     from treadle.api import compile
     from treadle.model import CompiledModel, load
+    from treadle.shapes import Dim
     from treadle.target import Target
     from treadle.tuning.model import tune
 else:  # `treadle --version` waits for none of them
     __getattr__ = lazy_exports(
         {
             "CompiledModel": "treadle.model",
+            "Dim": "treadle.shapes",
             "Target": "treadle.target",
             "compile": "treadle.api",
             "load": "treadle.model",
@@ -28,7 +30,7 @@ else:  # `treadle --version` waits for none of them
         }
     )
 
-__all__ = ["CompiledModel", "Target", "TreadleError", "__version__", "compile", "load", "tune"]
+__all__ = ["CompiledModel", "Dim", "Target", "TreadleError", "__version__", "compile", "load", "tune"]
 
 
 def __dir__() -> list[str]:

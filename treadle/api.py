@@ -22,7 +22,7 @@ from treadle.lazy import lazy_module
 from treadle.model import CompiledModel, check_device
 from treadle.progress import Progress, no_progress
 from treadle.schedules.search.database_files import open_database
-from treadle.shapes import Shapes, normalized
+from treadle.shapes import Dim, Shapes, normalized
 from treadle.store import store_of
 from treadle.target import Target
 
@@ -67,7 +67,7 @@ def compile(
     target:    "cpu" for this machine's processor, "avx2" or "sm_80" and the like, a `Target` or its text for other
                hardware ("sm_80{multiprocessors=56}"), or "cuda" for this machine's GPU (the emulator's: sm_80)
     shapes:    a shape for each input that the file leaves dynamic, such as `{"x": (1, 3, 48, 320)}`, or an extent for
-               each dynamic dimension by its name, `{"batch": 1}`
+               each dynamic dimension by its name, `{"batch": 1}`; a `Dim` in it is a range, all of which is served
     precision: "f16" or "bf16" for the operands and results of products, convolutions and attention (weights take half
                the memory; sums, norms and functions stay f32), "tf32" for their tensor-core arithmetic only
     convolution: of CPUs, in f32: "direct", or "winograd2" or "winograd4" where 3x3 filters are estimated to be faster
@@ -135,11 +135,13 @@ class _Source:
     model: str | Path | ModelProto | ModuleOp
     path: Path | None
     content: bytes
-    shapes: dict[str, tuple[int, ...]]
+    shapes: dict[str, tuple[int | Dim, ...]]
     after: str | None
 
     @staticmethod
-    def of(model: str | Path | ModelProto | ModuleOp, shapes: dict[str, tuple[int, ...]], after: str | None) -> _Source:
+    def of(
+        model: str | Path | ModelProto | ModuleOp, shapes: dict[str, tuple[int | Dim, ...]], after: str | None
+    ) -> _Source:
         """TreadleError for what is no model, and for a file that cannot be read."""
         path = Path(model) if isinstance(model, str | Path) else None
         return _Source(model, path, _content(model) if path is None else _read(path), shapes, after)

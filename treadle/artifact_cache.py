@@ -24,7 +24,7 @@ _KIND = "models"
 
 def artifact_key(
     model: bytes,
-    shapes: Mapping[str, Sequence[int]],
+    shapes: Mapping[str, Sequence[object]],
     target: str,
     toolchain: str,
     precision: str = "f32",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -38,7 +39,8 @@ def write_artifact(request: CompileRequest, folder: Path) -> str:
     program = read_program(module)
     target = request.target
     (folder / "module.mlir").write_text(ir_text(module))
-    inputs, outputs = tuple(map(_tensor, program.inputs)), tuple(map(_tensor, program.outputs))
+    inputs = _tensors(program.inputs, program.input_extents)
+    outputs = _tensors(program.outputs, program.output_extents)
     constants = write_weights(map(_stored, program.constants), folder)
     progress = partial(_second_half, request.progress)
     machine, launches = "", ()
@@ -56,6 +58,8 @@ def write_artifact(request: CompileRequest, folder: Path) -> str:
         arena_bytes=program.arena_bytes,
         zeroed_bytes=program.zeroed_bytes,
         precision=request.options.precision,
+        symbols=program.symbols,
+        extents=program.extents,
         machine=machine,
         launches=launches,
         metadata=_metadata(module),
@@ -75,8 +79,10 @@ def _stored(constant: ProgramConstant) -> tuple[NDArray[np.generic], Path | None
     return constant.array(), default_store().path(value.digest.data) if isinstance(value, BlobAttr) else None
 
 
-def _tensor(spec: TensorSpec) -> Tensor:
-    return Tensor(spec.name, spec.shape, spec.dtype.name)
+def _tensors(specs: Sequence[TensorSpec], extents: Sequence[tuple[str, ...]]) -> tuple[Tensor, ...]:
+    """The tensors of a program; those behind the last of `extents` have none."""
+    listed = [*extents, *[()] * (len(specs) - len(extents))]
+    return tuple(Tensor(s.name, s.shape, s.dtype.name, each) for s, each in zip(specs, listed, strict=True))
 
 
 def _metadata(module: ModuleOp) -> dict[str, str]:

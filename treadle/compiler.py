@@ -127,6 +127,7 @@ STAGES: tuple[Stage, ...] = (
                 "graph-fuse{target=TARGET explain=EXPLAIN}",
                 "Needs definitions, of which it computes whether they are injective or bijective.",
             ),
+            Step("graph-demand", "What is stored is known now; where extents are data, not all of it is needed."),
         ),
     ),
     Stage(
@@ -149,6 +150,8 @@ STAGES: tuple[Stage, ...] = (
             ),
             Step("loop-fuse-prologue", "Loads are replaced by producers while indices are still those of tensors."),
             Step("loop-fuse-epilogue", "Stores are replaced by consumers; no definition is left afterwards."),
+            Step("loop-trim", "Every store is there, at the indices of the tensors that are demanded in part."),
+            Step("loop-shorten-tiles", "What is left computes whole tiles.", only="cpu"),
         ),
     ),
     Stage(

@@ -11,10 +11,12 @@ from typing import Any, Literal, NoReturn, get_args
 import ml_dtypes
 import numpy as np
 
+from treadle.dynamic_shapes import DynamicCalls
 from treadle.errors import TreadleError
 from treadle.manifest_fields import Fields
+from treadle.shapes import Dim
 
-FORMAT = 5
+FORMAT = 6
 MANIFEST = "manifest.json"
 WROTE_IT = "a folder that `treadle compile` or CompiledModel.save wrote, unchanged"
 """What messages about a damaged artifact say is accepted."""
@@ -27,6 +29,9 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     np.dtype(each).name: np.dtype(each)
     for each in (
         np.bool_, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64,
+        ml_dtypes.int2, ml_dtypes.int4, ml_dtypes.uint2, ml_dtypes.uint4, ml_dtypes.float4_e2m1fn,
+        ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e4m3fnuz, ml_dtypes.float8_e5m2, ml_dtypes.float8_e5m2fnuz,
+        ml_dtypes.float8_e8m0fnu,
         ml_dtypes.bfloat16, np.float16, np.float32, np.float64,
     )
 }  # fmt: skip
@@ -39,11 +44,16 @@ _MAX_GRID = (1 << 31) - 1
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input, an output or a constant: name (a constant's: its key in the weights), shape, NumPy dtype name."""
+    """An input, an output or a constant: name (a constant's: its key in the weights), shape, NumPy dtype name.
+
+    extents: where some dimensions change from call to call: the extent of each, as an expression of symbols; the shape
+             is then the largest
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
+    extents: tuple[str, ...] = ()
 
     @property
     def num_bytes(self) -> int:
@@ -51,7 +61,7 @@ class Tensor:
         return prod(self.shape) * np.dtype(self.dtype).itemsize
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.extents or self.shape))}]"
 
 
 @dataclass(frozen=True)
@@ -93,6 +103,8 @@ class Manifest:
     """All that is needed to run the folder's kernels.
 
     precision: of products, convolutions and attention, as the model was compiled
+    symbols:  the dimensions that change from call to call
+    extents:  expressions of symbols; the last inputs, int64 scalars, are their values in a call
     machine:  architecture and features that `model.so` needs ("x86_64 avx2 fma ..."); empty on cuda
     launches: cuda only; the kernels in order
     sources:  the external data that was read
@@ -107,6 +119,8 @@ class Manifest:
     arena_bytes: int
     zeroed_bytes: int = 0
     precision: str = "f32"
+    symbols: tuple[Dim, ...] = ()
+    extents: tuple[str, ...] = ()
     machine: str = ""
     launches: tuple[KernelLaunch, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -134,6 +148,10 @@ def parse_manifest(data: bytes, where: object) -> Manifest:
     if fields.natural("format", _MAX_BYTES) != FORMAT:
         raise fields.error("format", "is unknown", f"{FORMAT}; compile the model again")
     manifest = _manifest(fields)
+    try:
+        DynamicCalls(manifest.symbols, manifest.extents, manifest.inputs, manifest.outputs)
+    except ValueError as error:
+        raise TreadleError(f"the manifest contradicts itself: {error}", where, WROTE_IT) from error
     for number, launch in enumerate(manifest.launches):
         _check_buffers(manifest, launch, f"launches[{number}]", where)
     return manifest
@@ -160,6 +178,8 @@ def _manifest(fields: Fields) -> Manifest:
         arena_bytes=fields.natural("arena_bytes", _MAX_BYTES),
         zeroed_bytes=fields.natural("zeroed_bytes", _MAX_BYTES),
         precision=fields.text("precision"),
+        symbols=tuple(map(_symbol, fields.objects("symbols"))),
+        extents=fields.strings("extents"),
         machine=fields.text("machine"),
         launches=tuple(map(_launch, fields.objects("launches"))),
         metadata=fields.texts("metadata"),
@@ -180,7 +200,20 @@ def _tensor(fields: Fields) -> Tensor:
     # Of an empty tensor, NumPy multiplies the other extents too.
     if prod(max(extent, 1) for extent in shape) * _DTYPES[dtype].itemsize > _MAX_BYTES:
         raise fields.error("shape", "is larger than the address space", f"at most {_MAX_BYTES} bytes")
-    return Tensor(fields.text("name"), shape, dtype)
+    extents = fields.strings("extents")
+    if len(extents) not in (0, len(shape)):
+        raise fields.error(
+            "extents", f"has {len(extents)} entries", f"none, or one for each of {len(shape)} dimensions"
+        )
+    return Tensor(fields.text("name"), shape, dtype, extents)
+
+
+def _symbol(fields: Fields) -> Dim:
+    name, lower, upper = fields.text("name"), fields.natural("lower", _MAX_BYTES), fields.natural("upper", _MAX_BYTES)
+    try:
+        return Dim(name, lower, upper, fields.natural("multiple", _MAX_BYTES))
+    except TreadleError as error:
+        raise fields.error("name", f"has a range that is none: {error.message}", fields.unchanged) from error
 
 
 def _source(fields: Fields) -> Source:

@@ -48,6 +48,10 @@ class Fields:
         entries = cast("dict[str, object]", value)
         return {name: self._text(f"{key}.{name[:80]}", each) for name, each in entries.items()}
 
+    def strings(self, key: str) -> tuple[str, ...]:
+        """A list of strings."""
+        return tuple(self._text(f"{key}[{n}]", each) for n, each in enumerate(self._entries(key)))
+
     def objects(self, key: str) -> list[Fields]:
         """A list of objects."""
         entries = self._list(key, self._value(key))

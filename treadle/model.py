@@ -18,9 +18,11 @@ from treadle.backends.cuda.emulator.open_artifact import EmulatedModel
 from treadle.backends.cuda.executor import CudaProgram
 from treadle.backends.cuda.open_artifact import open_program as open_cuda
 from treadle.compile_options import DEVICES, Device
+from treadle.dynamic_shapes import DynamicCalls
 from treadle.errors import TreadleError
 from treadle.manifest import Manifest, Tensor
 from treadle.publishing import publish
+from treadle.shapes import Dim
 
 Array = NDArray[Any]
 Program = CpuProgram | CudaProgram | EmulatedModel
@@ -66,6 +68,8 @@ class CompiledModel:
         self.threads = threads
         self.device = device
         self._program: Program | None = None
+        manifest = artifact.manifest
+        self._dynamic = DynamicCalls(manifest.symbols, manifest.extents, manifest.inputs, manifest.outputs)
         self._calls = CallLock("CompiledModel")
 
     def __repr__(self) -> str:
@@ -95,13 +99,18 @@ class CompiledModel:
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """Name, shape and type of each input, in the model's order."""
-        return self.manifest.inputs
+        """Name, shape and type of each input, in the model's order; of one whose shape changes, the largest."""
+        return self.manifest.inputs[: len(self._dynamic.inputs)]
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
-        """Name, shape and type of each output, in the model's order."""
+        """Name, shape and type of each output, in the model's order; of one whose shape changes, the largest."""
         return self.manifest.outputs
+
+    @property
+    def symbols(self) -> tuple[Dim, ...]:
+        """The dimensions that change from call to call, with their ranges."""
+        return self.manifest.symbols
 
     @property
     def metadata(self) -> Mapping[str, str]:
@@ -116,8 +125,8 @@ class CompiledModel:
     def __call__(self, *arrays: ArrayLike, **named: ArrayLike) -> tuple[Array, ...]:
         """The outputs, in the model's order, for inputs in order or by name (both may be mixed, as in a call).
 
-        Shapes and types must match exactly; else TreadleError names the input and what is accepted. TreadleError, too,
-        if the target's device is absent.
+        Shapes and types must match exactly, or lie in the ranges of `symbols`; else TreadleError names the input and
+        what is accepted. TreadleError, too, if the target's device is absent.
         """
         return tuple(self._run(self._ordered(arrays, named)))
 
@@ -125,6 +134,12 @@ class CompiledModel:
         """As a call, with any input names, and the outputs by name."""
         results = self._run(self._ordered((), inputs))
         return {tensor.name: array for tensor, array in zip(self.outputs, results, strict=True)}
+
+    def arguments(self, inputs: Mapping[str, ArrayLike]) -> list[Array]:
+        """What `open()`'s program takes for these inputs: of shapes that change, the largest, and the extents."""
+        arrays = self._ordered((), inputs)
+        values = self._dynamic.bind(arrays)
+        return self._dynamic.arguments(arrays, values)
 
     def save(self, path: str | Path) -> None:
         """Writes the model as a folder that `treadle.load` reads, in one step.
@@ -147,8 +162,12 @@ class CompiledModel:
             return self._opened()
 
     def _run(self, arrays: Sequence[Array]) -> list[Array]:
+        values = self._dynamic.bind(arrays)
         with self._calls.turn():
-            return self._opened().run(arrays)
+            if not self.symbols:
+                return self._opened().run(arrays)
+            outputs = self._opened().run(self._dynamic.arguments(arrays, values))
+            return self._dynamic.results(outputs, values)
 
     def _opened(self) -> Program:
         """The program; the caller has the lock."""
@@ -174,11 +193,14 @@ class CompiledModel:
         for name in given:
             if name not in known:
                 raise self._misfit(f"there is no input '{name}'")
-        return [_checked(tensor, given) for tensor in self.inputs]
+        for tensor in self.inputs:
+            if tensor.name not in given:
+                raise TreadleError("the input is missing", f"input '{tensor.name}'", self._dynamic.described(tensor))
+        return [np.asarray(given[tensor.name]) for tensor in self.inputs]
 
     def _misfit(self, message: str) -> TreadleError:
         """What a call with other inputs raises."""
-        return TreadleError(message, "call", "; ".join(map(str, self.inputs)) or "no inputs")
+        return TreadleError(message, "call", "; ".join(map(self._dynamic.described, self.inputs)) or "no inputs")
 
 
 def load(
@@ -217,14 +239,3 @@ def check_device(device: Device | None, emulation: Emulation, target: str, kind:
     if kind != "cuda":
         accepted = "a target whose kernels are CUDA, such as sm_80"
         raise TreadleError(f"the emulator does not run what is compiled for {target}", "device", accepted)
-
-
-def _checked(tensor: Tensor, given: Mapping[str, ArrayLike]) -> Array:
-    where = f"input '{tensor.name}'"
-    if tensor.name not in given:
-        raise TreadleError("the input is missing", where, str(tensor))
-    array = np.asarray(given[tensor.name])
-    if array.shape != tensor.shape or array.dtype != np.dtype(tensor.dtype):
-        shape = ", ".join(map(str, array.shape))
-        raise TreadleError(f"{array.dtype}[{shape}] given", where, str(tensor))
-    return array

@@ -24,6 +24,7 @@ from tests.fuzz.moved import beyond
 from tests.fuzz.own_definitions import EXACTLY, OWN_SCALARS, Round
 from tests.fuzz.own_folds import OWN_FOLDS
 from tests.fuzz.own_windows import OWN_WINDOWS
+from tests.fuzz.sums import Terms
 from tests.fuzz.zeros import free_zeros
 
 Array = NDArray[Any]
@@ -192,9 +193,10 @@ class _Run:
         if not noisy or self.types[name].kind != "f":
             return env[name]
         array, dtype = env[name], self.types[name]
-        # What is stored is finite or not: an error does not make it infinite.
+        # What is stored is finite or not, and 0 or not: an error makes it neither infinite nor 0.
         largest = float(np.finfo(dtype).max)
-        return np.where(np.isinf(array), array, np.clip(self._off(array, dtype), -largest, largest))
+        moved = np.clip(self._off(array, dtype), -largest, largest)
+        return np.where(np.isinf(array) | (moved == 0), array, moved)
 
     def _stored(self, array: Array, name: str, operator: str) -> Array:
         """A result as the tensor holds it: infinite where its type ends."""
@@ -220,8 +222,9 @@ class _Run:
             values = np.where(free, np.copysign(values, self.noise(values.shape)), values)
         if name in self.undecided:
             values = np.where(self.undecided[name], self.noise.undecided(values.shape), values)
-        if node.op_type in LAST_PRODUCT or _is_doubled(node):
-            return values, _unrounded(values, operands, self.types[name], self.noise)
+        factors = _last_factors(node, operands)
+        if factors and name == node.output[0]:
+            return values, _unrounded(values, factors, self.types[name], self.noise)
         return values, values
 
     def evaluate(self, node: NodeProto, operands: Sequence[Array | None]) -> list[Array]:
@@ -242,7 +245,8 @@ class _Run:
             error = UNITS * float(info.eps) / 2 * np.abs(array)
             error = np.where(array == 0, 0, error + np.where(error < info.tiny, float(info.smallest_subnormal), 0))
             moved = array + error * self.noise(array.shape)
-        return np.where(np.isfinite(array), moved, array)
+        # -0 is not moved either: it would become 0.
+        return np.where(np.isfinite(array) & (array != 0), moved, array)
 
 
 class _Native(Round):
@@ -265,13 +269,29 @@ class _Noisy(Round):
         with np.errstate(all="ignore"):
             return np.where(np.isinf(moved.astype(self.dtype)), np.copysign(np.inf, moved), moved)
 
-    def total(self, total: Any, magnitude: Any, terms: int = 1, divisor: float = 1) -> Any:
+    def total(self, total: Any, terms: Callable[[], Terms], divisor: float = 1) -> Any:
         if self.dtype.kind != "f":
             return total
-        wide = np.finfo(np.promote_types(self.dtype, np.float32))
-        unit = np.sqrt(terms) * float(wide.eps) / 2 / divisor if divisor else 0.0
-        moved = self(total) + self.noise(np.shape(total)) * np.where(np.isfinite(magnitude), magnitude, 0) * unit
-        return self.undecided(moved, magnitude > float(wide.max))
+        wide, known = np.finfo(np.promote_types(self.dtype, np.float32)), terms()
+        unit = np.sqrt(known.count) * float(wide.eps) / 2 / divisor if divisor else 0.0
+        error = np.where(np.isfinite(known.magnitude), known.magnitude, 0) * unit
+        # Each product is off by half the smallest number at most.
+        error = error + np.ceil((known.positive + known.negative) / 2) * float(wide.smallest_subnormal)
+        moved = self(total + self.noise(np.shape(total)) * error)
+        # Such errors change the sign of no sum whose terms all have one.
+        moved = np.where((known.negative == 0) & (total >= 0) & (known.positive > 0), np.abs(moved), moved)
+        return self._overflown(moved, known if divisor == 1 else known.scaled(1), float(wide.max), divisor)
+
+    def _overflown(self, total: Any, terms: Terms, end: float, divisor: float) -> Any:
+        """A sum with something else where the order of additions decides that: infinite where some partial sums are;
+        anything where some are above and others below the type."""
+        above, below = terms.infinities(end)
+        exact = self(terms.value / divisor) if divisor else total
+        total = np.where((above | below) & ~np.isfinite(total), exact, total)
+        drawn = self.noise.undecided(np.shape(total))
+        one = np.where(np.isfinite(drawn) | (drawn < 0), total, np.where(above, np.inf, -np.inf))
+        is_any = (above & below) | (above & (total < -end)) | (below & (total > end))
+        return np.where(is_any, drawn, np.where(above | below, one, total))
 
     def product(self, product: Any, largest: Any, least: Any) -> Any:
         if self.dtype.kind != "f":
@@ -297,20 +317,28 @@ class _Noisy(Round):
         return np.where(where, self.noise.undecided(np.shape(values)), values)
 
 
-def _is_doubled(node: NodeProto) -> bool:
-    """Whether a node is `x + x`, which compilers for C make `2 * x`."""
-    return node.op_type in ("Add", "Sum") and len(node.input) == 2 and node.input[0] == node.input[1]
+def _last_factors(node: NodeProto, operands: Sequence[Array | None]) -> list[Array]:
+    """Operands that are factors of what a node ends in; none if that is no product. `x + x` is `2 * x` to compilers."""
+    is_doubled = node.op_type in ("Add", "Sum") and len(node.input) == 2 and node.input[0] == node.input[1]
+    if node.op_type in LAST_PRODUCT or is_doubled:
+        return [x for x in operands if x is not None]
+    if node.op_type == "LayerNormalization" and len(node.input) < 3:
+        return [x for x in operands[1:] if x is not None]
+    return []
 
 
 def _unrounded(product: Array, factors: Sequence[Any], dtype: np.dtype[Any], noise: _Noise) -> Array:
-    """A product as what adds to it sees it: where a fused multiply-add does not round it, it is not infinite."""
+    """A product as what adds to it sees it: where a fused multiply-add does not round it, it is neither infinite nor
+    0."""
     if dtype.kind != "f":
         return product
-    too_large = np.isinf(product)
-    for factor in factors:
-        too_large = too_large & np.isfinite(factor)
-    largest = np.copysign(float(np.finfo(dtype).max), product)
-    return np.where(too_large & (noise(product.shape) > 0), largest, product)
+    is_finite = np.logical_and.reduce([np.broadcast_to(np.isfinite(f), product.shape) for f in factors])
+    is_zero = np.logical_or.reduce([np.broadcast_to(f == 0, product.shape) for f in factors])
+    info, chosen = np.finfo(dtype), noise(product.shape) > 0
+    too_large = is_finite & np.isinf(product) & chosen
+    too_small = is_finite & ~is_zero & (product == 0) & ~chosen
+    unrounded = np.where(too_large, np.copysign(float(info.max), product), product)
+    return np.where(too_small, np.copysign(float(info.smallest_subnormal), product), unrounded)
 
 
 def _judged(exact: Array, dtype: np.dtype[Any], samples: Sequence[Array]) -> Expected:

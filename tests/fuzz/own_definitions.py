@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import helper
 
+from tests.fuzz.sums import Terms
+
 Array = NDArray[Any]
 Attributes = Mapping[str, Any]
 
@@ -32,9 +34,9 @@ class Round:
         """The rounding of steps that are carried in a type that is no narrower than this one."""
         return self
 
-    def total(self, total: Any, magnitude: Any, terms: int = 1, divisor: float = 1) -> Any:
-        """A sum, divided; `magnitude` is that of the finite terms' magnitudes, by which partial sums may be infinite.
-        Roundings of so many partial sums are independent: they add up as squares."""
+    def total(self, total: Any, terms: Callable[[], Terms], divisor: float = 1) -> Any:
+        """A sum of terms, divided: partial sums may be infinite, their roundings are independent and add up as squares,
+        and a product that is too small for the type is a zero, or not rounded at all."""
         return self(total)
 
     def zero(self, zero: Any) -> Any:
@@ -46,8 +48,8 @@ class Round:
         return self(product)
 
     def term(self, a: Any, b: Any) -> Any:
-        """The product of two numbers to which one is added: a fused multiply-add does not round it, so that it need not
-        be infinite."""
+        """The product of two numbers to which one is added: a fused multiply-add does not round it, so that it need be
+        neither infinite nor 0."""
         return self(a * b)
 
     def pair(self, a: Any, b: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests.fuzz.own_definitions import Array, Attributes, Own, Round, cast
+from tests.fuzz.sums import Terms, finite, terms_of
 
 Fold = Callable[["Array", "tuple[int, ...]", Round], Any]
 
@@ -18,7 +19,7 @@ def _sum(x: Array, axes: tuple[int, ...], r: Round) -> Any:
     if x.dtype.kind != "f":
         return np.sum(x, axis=axes, keepdims=True, dtype=x.dtype)
     total = wide_sum(x, axes, r).astype(x.dtype)
-    return r.total(total, np.sum(finite(x), axis=axes, keepdims=True), prod(x.shape[a] for a in axes))
+    return r.total(total, lambda: terms_of(x, axes, prod(x.shape[a] for a in axes)))
 
 
 def wide_sum(x: Array, axes: tuple[int, ...], r: Round) -> Any:
@@ -31,18 +32,13 @@ def wide_sum(x: Array, axes: tuple[int, ...], r: Round) -> Any:
     return np.where(of_negative_zeros, r.zero(total), total)
 
 
-def finite(x: Array) -> Array:
-    """Magnitudes, those that are not finite left away."""
-    return np.where(np.isfinite(x), np.abs(x.astype(np.float64)), 0)
-
-
 def mean(x: Array, axes: tuple[int, ...], r: Round) -> Any:
     """The mean along axes, which are kept; that of integers is truncated."""
     count = prod(x.shape[a] for a in axes)
     if x.dtype.kind == "f":
         total = wide_sum(x, axes, r)
         result = (total / np.float64(count)).astype(x.dtype)
-        return r.total(result, np.sum(finite(x), axis=axes, keepdims=True), count, count)
+        return r.total(result, lambda: terms_of(x, axes, count), count)
     total = _sum(x, axes, r)
     return ((total - np.fmod(total, max(count, 1))) // max(count, 1)).astype(x.dtype)
 
@@ -101,7 +97,7 @@ class _OfIntegers(Round):
     def __call__(self, x: Any) -> Any:
         return np.where(np.abs(x) > 2.0**53, self.rounding(x), x)
 
-    def total(self, total: Any, magnitude: Any, terms: int = 1, divisor: float = 1) -> Any:
+    def total(self, total: Any, terms: Callable[[], Terms], divisor: float = 1) -> Any:
         return self(total)
 
 
@@ -251,4 +247,4 @@ OWN_FOLDS: Mapping[str, Own] = {
     "LRN": _carried(_local_norm),
 }
 
-__all__ = ["OWN_FOLDS", "Fold", "finite", "largest", "mean", "wide_sum"]
+__all__ = ["OWN_FOLDS", "Fold", "largest", "mean", "wide_sum"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from math import prod
 from typing import Any
@@ -10,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from tests.fuzz.own_definitions import Array, Attributes, Own, Round
-from tests.fuzz.own_folds import Fold, finite, largest, mean, wide_sum
+from tests.fuzz.own_folds import Fold, largest, mean, wide_sum
+from tests.fuzz.sums import Terms, terms_of, terms_of_products
 
 
 def _gemm(_: int, attributes: Attributes, x: list[Any], r: Round) -> list[Array]:
@@ -20,14 +23,19 @@ def _gemm(_: int, attributes: Attributes, x: list[Any], r: Round) -> list[Array]
         return [np.matmul(a, b) + (x[2] if len(x) > 2 else a.dtype.type(0))]
     t = a.dtype.type
     alpha = t(attributes["alpha"])
-    result = r(alpha * _products(a, b, r, max(1.0, abs(float(alpha)))))
-    return [result if len(x) < 3 else r(result + r.term(t(attributes["beta"]), x[2]))]
+    result = _products(a, b, r, None if alpha == 1 else max(1.0, abs(float(alpha))))
+    return [r(alpha * result) if len(x) < 3 else r(r.term(alpha, result) + r.term(t(attributes["beta"]), x[2]))]
 
 
-def _products(a: Array, b: Array, r: Round, scale: float = 1.0) -> Any:
+def _products(a: Array, b: Array, r: Round, scale: float | None = None) -> Any:
     """The product; with a scale, terms may be scaled before they are added up."""
     total = np.matmul(a.astype(np.float64), b.astype(np.float64)).astype(a.dtype)
-    return r.total(total, scale * np.matmul(finite(a), finite(b)), a.shape[-1], scale)
+
+    def terms() -> Terms:
+        found = terms_of_products(a, b, np.matmul, a.shape[-1])
+        return found if scale is None else found.scaled(scale)
+
+    return r.total(total, terms, scale or 1.0)
 
 
 def _matmul(_: int, __: Attributes, x: list[Array], r: Round) -> list[Array]:
@@ -35,41 +43,58 @@ def _matmul(_: int, __: Attributes, x: list[Array], r: Round) -> list[Array]:
     return [np.matmul(a, b) if a.dtype.kind in "iu" else _products(a, b, r)]
 
 
-def _windows(attributes: Attributes, shape: Sequence[int]) -> list[tuple[tuple[int, ...], list[list[int]]]]:
-    """Each position of the output, and along each dimension what its window sees of the input."""
+@dataclass(frozen=True)
+class _Window:
+    """The window of one position of a pool: what it sees of the input along each dimension, and how many of its
+    elements are in the padded input."""
+
+    place: tuple[int, ...]
+    seen: list[list[int]]
+    padded: int
+
+
+def _windows(attributes: Attributes, shape: Sequence[int]) -> list[_Window]:
+    """The windows of all positions: with `ceil_mode` also of those that begin in the padded input and end beyond it,
+    unless they begin in the padding behind it."""
     rank = len(shape)
-    kernel, strides = list(attributes["kernel_shape"]), list(attributes.get("strides", [1] * rank))
+    strides, steps = (list(attributes.get(name, [1] * rank)) for name in ("strides", "dilations"))
     pads = list(attributes.get("pads", [0] * 2 * rank))
-    counts = [(shape[d] + pads[d] + pads[d + rank] - kernel[d]) // strides[d] + 1 for d in range(rank)]
-    found: list[tuple[tuple[int, ...], list[list[int]]]] = []
-    for place in product(*map(range, counts)):
-        starts = [p * s - before for p, s, before in zip(place, strides, pads, strict=False)]
-        found.append(
-            (place, [[i for i in range(b, b + k) if 0 <= i < e] for b, k, e in zip(starts, kernel, shape, strict=True)])
-        )
-    return found
+    sides: list[list[tuple[list[int], int]]] = []
+    for d, (extent, kernel) in enumerate(zip(shape, attributes["kernel_shape"], strict=True)):
+        first, end, reach = -pads[d], extent + pads[d + rank], (kernel - 1) * steps[d] + 1
+        starts = range(first, extent if attributes["ceil_mode"] else end - reach + 1, strides[d])
+        if attributes["ceil_mode"]:
+            starts = [b for b in starts if b == first or b - strides[d] + reach < end]
+        taps = [range(b, b + reach, steps[d]) for b in starts]
+        sides.append([([i for i in t if 0 <= i < extent], sum(i < end for i in t)) for t in taps])
+    places = [list(enumerate(side)) for side in sides]
+    return [
+        _Window(tuple(n for n, _ in at), [seen for _, (seen, _) in at], prod(padded for _, (_, padded) in at))
+        for at in product(*places)
+    ]
+
+
+def _pooled(attributes: Attributes, x: Array, pool: Callable[[Array, tuple[int, ...], int], Any]) -> list[Array]:
+    """What a pool gives for what each window sees, its axes, and how many of its elements are in the padded input."""
+    windows = _windows(attributes, x.shape[2:])
+    result = np.empty((*x.shape[:2], *(n + 1 for n in windows[-1].place)), x.dtype)
+    for window in windows:
+        part = x[np.ix_(range(x.shape[0]), range(x.shape[1]), *window.seen)]
+        result[(..., *window.place)] = pool(part, tuple(range(2, part.ndim)), window.padded).reshape(part.shape[:2])
+    return [result]
 
 
 def _max_pool(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
-    windows = _windows(attributes, x[0].shape[2:])
-    result = np.empty((*x[0].shape[:2], *(n + 1 for n in windows[-1][0])), x[0].dtype)
-    for place, seen in windows:
-        part = x[0][np.ix_(range(x[0].shape[0]), range(x[0].shape[1]), *seen)]
-        result[(..., *place)] = largest(part, tuple(range(2, part.ndim)), r).reshape(part.shape[:2])
-    return [result]
+    return _pooled(attributes, x[0], lambda part, axes, _: largest(part, axes, r))
 
 
 def _average_pool(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
-    windows = _windows(attributes, x[0].shape[2:])
-    result = np.empty((*x[0].shape[:2], *(n + 1 for n in windows[-1][0])), x[0].dtype)
-    for place, seen in windows:
-        part = x[0][np.ix_(range(x[0].shape[0]), range(x[0].shape[1]), *seen)]
-        count = prod(attributes["kernel_shape"]) if attributes["count_include_pad"] else prod(map(len, seen))
-        axes = tuple(range(2, part.ndim))
-        total = np.squeeze(wide_sum(part, axes, r), axes)
-        average = (total / np.float64(count)).astype(x[0].dtype)
-        result[(..., *place)] = r.total(average, np.sum(finite(part), axis=axes), count, count)
-    return [result]
+    def average(part: Array, axes: tuple[int, ...], padded: int) -> Any:
+        count = padded if attributes["count_include_pad"] else prod(part.shape[2:])
+        result = (wide_sum(part, axes, r) / np.float64(count)).astype(part.dtype)
+        return np.asarray(r.total(result, lambda: terms_of(part, axes, count), count))
+
+    return _pooled(attributes, x[0], average)
 
 
 def _conv(_: int, attributes: Attributes, x: list[Any], r: Round) -> list[Array]:
@@ -96,22 +121,15 @@ def _grouped(taps: Sequence[tuple[Array, Array, Array]], groups: int, r: Round) 
 
     Whether an infinite weight is multiplied by a zero of the border, ONNX does not say: the native evaluation does.
     """
-    total: Any = 0
-    magnitude: Any = 0
-    for data, inside, weights in taps:
-        d = data.reshape(data.shape[0], groups, 1, -1, *data.shape[2:]).astype(np.float64)
-        w = weights.reshape(1, groups, -1, weights.shape[1], *[1] * (data.ndim - 2)).astype(np.float64)
-        terms = d * w
-        within = inside.reshape(d.shape)
-        known = terms if r.native else np.where(within, terms, 0)
-        total = total + known.sum(3)
-        magnitude = magnitude + np.where(within, finite(d) * finite(w), 0).sum(3)
-    shape = (total.shape[0], -1, *total.shape[3:])
-    dtype = taps[0][0].dtype
-    if 0 in total.shape:
-        return np.zeros((total.shape[0], total.shape[1] * total.shape[2], *total.shape[3:]), dtype)
-    terms = len(taps) * taps[0][2].shape[1]
-    return r.total(total.reshape(shape).astype(dtype), magnitude.reshape(shape), terms)
+    shape = taps[0][0].shape
+    data = [d.reshape(shape[0], groups, 1, -1, *shape[2:]).astype(np.float64) for d, _, _ in taps]
+    inside = [i.reshape(data[0].shape) for _, i, _ in taps]
+    weights = [w.reshape(1, groups, -1, w.shape[1], *[1] * (len(shape) - 2)).astype(np.float64) for _, _, w in taps]
+    d, within, w = (np.concatenate(each, axis=3) for each in (data, inside, weights))
+    total = (d * w if r.native else np.where(within, d * w, 0)).sum(3).astype(taps[0][0].dtype)
+    terms = partial(terms_of_products, d, w, lambda a, b: np.where(within, a * b, 0).sum(3), d.shape[3])
+    result = np.asarray(r.total(total, terms))
+    return result.reshape(shape[0], result.shape[1] * result.shape[2], *shape[2:])
 
 
 def _with_bias(y: Array, x: Sequence[Any], r: Round) -> Any:

@@ -47,7 +47,8 @@ def run_emulated(module: ModuleOp, inputs: Sequence[Array]) -> list[Array]:
         launches.append(Launch(emulator, launch.kernel, kernel.grid_shape, kernel.block_shape, arguments, shared))
     outputs = [Output(spec.shape, spec.dtype) for spec in program.outputs]
     constants = [np.asarray(constant.array()) for constant in program.constants]
-    results, _ = Launches(launches, outputs, constants, program.arena_bytes, program.zeroed_bytes).run(inputs)
+    sizes = program.arena_bytes, program.zeroed_bytes
+    results, _ = Launches(launches, outputs, constants, *sizes, in_part=bool(program.extents)).run(inputs)
     return results
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from treadle.index.bounds import facts_of, range_under
 from treadle.index.comparison import Comparison
 from treadle.index.expr import Expr, const, var
-from treadle.index.ranges import Range
+from treadle.index.ranges import Range, is_empty
 
 RANGES = {"b": (0, 3), "t": (0, 11), "k": (-2, 4)}
 B, T, K = (var(name, *bounds) for name, bounds in RANGES.items())
@@ -81,6 +81,37 @@ def test_facts_narrow_the_ranges_of_terms_that_none_cancels() -> None:
     e = position // 12 * 12 + k % 3 * 4 + k // 3 + position % 3
     facts = [11 - k, position // 3 % 4 - 1, 1 - position // 3 % 4, 1 - position % 3 - k // 3 % 2]
     assert range_under(e, facts, (0, 23)) == (0, 23)
+
+
+def test_as_many_facts_are_combined_as_a_window_has_borders() -> None:
+    """A window of 3x2x2 over 5x5x2 elements with a border at two sides: each of their predicates bounds two light
+    terms, beside heavier ones."""
+    block, thread, k0, k1, k2 = (var(n, 0, e) for n, e in (("b", 1), ("t", 63), ("k0", 2), ("k1", 1), ("k2", 1)))
+    place = block * 64 + thread
+    row, column = place // 3 % 5 + k1 - 1, place % 3 + k2 - 1
+    e = place // 45 * 50 + (place // 15 % 3 + k0) * 10 + row * 2 + column
+    assert range_under(e, [89 - place, row, column, 1 - column], (0, 99)) == (0, 99)
+
+
+def test_digits_of_a_difference() -> None:
+    """A transposed convolution of stride 2: what is left of a place and a tap is even, and halved."""
+    block, thread, tap = var("b", 0, 2), var("t", 0, 63), var("k", 0, 3)
+    distance = thread // 4 - tap
+    e = distance // 2 + block * 8
+    assert range_under(e, [135 - thread - block * 64, -(distance % 2), e], (0, 16)) == (0, 16)
+    whole = var("w", -7, 9)
+    assert range_under(whole, [whole // 4 + 1, whole % 4 - 2]) == (-2, 7)
+    assert range_under(whole, [-1 - whole // 4, 1 - whole % 4]) == (-7, -3)
+    assert range_under(var("v", None, 9) % 4, [var("v", None, 9) - 8]) == (0, 1)
+
+
+def test_facts_that_contradict_each_other_leave_nothing() -> None:
+    assert is_empty(range_under(T + B, [T - 6, 5 - T]))
+    assert is_empty(range_under(T + B, [T - B * 4, B * 4 - T - 1]))
+    assert is_empty(range_under(K, [T % 2 - T // 4 - 2]))
+    # For each value of b by itself: no multiple of 3 leaves these remainders.
+    six = var("six", 0, 2) * 6
+    assert is_empty(range_under(K, [six % 4 - 1, 1 - six % 4], (0, 0)))
 
 
 def test_sums_of_one_variable_are_different_variables() -> None:

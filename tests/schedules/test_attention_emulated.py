@@ -63,6 +63,11 @@ def hidden_where_negative(**properties: Any) -> Build:
     return build
 
 
+def of_existing_keys(**properties: Any) -> Build:
+    """Attention of as many keys as the last input says."""
+    return lambda g: g.add(AttentionOp(*g.block.args[:-1], length=g.block.args[-1], **properties))
+
+
 @dataclass(frozen=True)
 class Program:
     """One attention with its neighbours, and what it is fed."""
@@ -73,6 +78,8 @@ class Program:
     mask: tuple[int, ...] | None = None
     joined: bool = False
     """Whether queries, keys and values come as one matrix."""
+    length: int | None = None
+    """How many keys exist, as an input."""
     kernels: int = 1
     """The mask has one of its own where it is computed, since many heads and rows of blocks read it."""
 
@@ -85,7 +92,11 @@ class Program:
         """The inputs, before the operators."""
         sizes = self.sizes
         operands = [(*sizes.batch, sizes.m, 3 * sizes.heads * sizes.d)] if self.joined else [*sizes.shapes]
-        return Graph(*arrays([*operands, *([] if self.mask is None else [self.mask])], self.dtype))
+        found = arrays([*operands, *([] if self.mask is None else [self.mask])], self.dtype)
+        if self.length is None:
+            return Graph(*found)
+        found[1][..., self.length :, :], found[2][..., self.length :, :] = np.nan, np.inf
+        return Graph(*found, np.array(self.length))
 
 
 PROGRAMS = {
@@ -106,6 +117,17 @@ PROGRAMS = {
     ),
     "causal groups in bfloat16": Program(Sizes((2,), 4, 2, 37, 131, 13, 17), whole(scale=0.3, causal=True), "bfloat16"),
     "bfloat16": Program(Sizes((), 2, 2, 33, 40, 8, 8), whole(scale=0.3), "bfloat16"),
+    "existing keys": Program(
+        Sizes((2,), 4, 2, 37, 131, 13, 17), of_existing_keys(scale=0.3, causal=True), mask=(37, 131), length=101
+    ),
+    "existing keys in half precision": Program(
+        Sizes((1,), 2, 1, 70, 128, 64, 40),
+        of_existing_keys(scale=0.125, guard=True),
+        "float16",
+        (1, 1, 1, 128),
+        length=80,
+    ),
+    "no key": Program(Sizes((1,), 1, 1, 9, 64, 8, 8), of_existing_keys(), "float16", length=0),
     "parts of one projection": Program(Sizes((1,), 3, 3, 50, 50, 16, 16), of_one_projection(3, 16), joined=True),
     "parts in half precision": Program(
         Sizes((1,), 2, 2, 33, 33, 24, 24), of_one_projection(2, 24), "float16", mask=(1, 1, 1, 33), joined=True

@@ -13,6 +13,7 @@ from treadle.backends.file_names import file_names
 from treadle.backends.reference.bounded import Bounded
 from treadle.errors import TreadleError
 from treadle.manifest import Tensor
+from treadle.shapes import Dim
 from treadle.tools import progress_bar as progress_module
 from treadle.tools.arguments import parse_shapes
 from treadle.tools.model_inputs import sample
@@ -101,6 +102,10 @@ def test_sampled_integers_are_small() -> None:
 def test_shapes() -> None:
     assert parse_shapes(["x=1,3,48,320", "a=b=7"]) == {"x": (1, 3, 48, 320), "a=b": (7,)}
     assert parse_shapes(["scalar="]) == {"scalar": ()}
+    assert parse_shapes(["x=n:1..8,3,w:32..64:32", "seq=1..9"]) == {
+        "x": (Dim("n", 1, 8), 3, Dim("w", 32, 64, 32)),
+        "seq": (Dim("seq", 1, 9),),
+    }
     with pytest.raises(TreadleError, match="two shapes for input 'x'"):
         parse_shapes(["x=1", "x=2"])
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
+from onnx import helper
 
 import treadle
-from tests.helpers.onnx_models import WEIGHTS, linear_model
+from tests.helpers.onnx_models import WEIGHTS, linear_model, save_model, value
 from treadle.tools import oracle, run_command
 from treadle.tools.treadle_cli import main
 
@@ -62,6 +64,24 @@ def test_an_array_gives_dynamic_dimensions_their_values(tmp_path: Path, capsys: 
     model = str(linear_model(tmp_path / "m.onnx", rows="batch"))
     np.save(tmp_path / "x.npy", X)
     assert main(["run", model, "--input", f"x={tmp_path / 'x.npy'}"]) == 0
+
+
+def test_a_range_of_extents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(linear_model(tmp_path / "m.onnx", rows="batch"))
+    for rows in (1, 2):
+        np.save(tmp_path / f"{rows}.npy", X[:rows])
+    assert main(["check", model, "--shape", "batch=1..9"]) == 0
+    assert main(["compile", model, "--shape", "x=n:1..9,8", "-o", str(tmp_path / "saved")]) == 0
+    assert main(["run", model, "--shape", "batch=1..9", "--input", f"x={tmp_path / '1.npy'}", "--check"]) == 0
+    capsys.readouterr()
+    for rows in (1, 2):
+        assert main(["run", str(tmp_path / "saved"), "--input", f"x={tmp_path / f'{rows}.npy'}"]) == 0
+        largest = np.maximum(X[:rows] @ WEIGHTS, 0).max()
+        assert f"y: float32[{rows}, 4] from 0 to {largest:.4g}"[:-1] in capsys.readouterr().out
+    assert main(["compile", model, "--shape", "x=n:9..1,8", "-o", str(tmp_path / "none")]) == 2
+    assert "accepted: a range that is not empty" in capsys.readouterr().err
+    assert main(["tune", model, "--shape", "batch=1..9", "--database", str(tmp_path / "tuned")]) == 2
+    assert "one shape at a time is tuned" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["gpu_0/data_0", "a=b", "x y", "données:0"])
@@ -157,6 +177,18 @@ def test_run_saves_outputs_and_times_more_calls(model: str, tmp_path: Path, caps
     assert "cannot write: File exists; accepted: a folder that can be written" in capsys.readouterr().err
     assert main(["run", model, "--repeat", "-1"]) == 2
     assert "--repeat: -1 calls; accepted: 0 upwards" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["int4", "uint2", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn"])
+def test_arrays_of_types_that_numpy_lacks_are_written_and_read(name: str, tmp_path: Path) -> None:
+    dtype = np.dtype(getattr(ml_dtypes, name))
+    element = helper.np_dtype_to_tensor_dtype(dtype)
+    transpose = [helper.make_node("Transpose", ["x"], ["y"], perm=[1, 0])]
+    path = save_model(tmp_path / "t.onnx", transpose, [value("x", (2, 3), element)], [value("y", (3, 2), element)])
+    x = np.array([[0, 1, 1], [1, 0, 1]]).astype(dtype)
+    np.save(tmp_path / "x.npy", x.view(f"V{dtype.itemsize}"))
+    assert main(["run", str(path), "--input", f"x={tmp_path / 'x.npy'}", "--save", str(tmp_path)]) == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy").view(dtype), x.T)
 
 
 def test_check_looks_operators_up_where_shapes_are_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

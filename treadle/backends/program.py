@@ -20,6 +20,7 @@ from treadle.dialects.graph.dtypes import byte_width, numpy_dtype
 from treadle.dialects.graph.store import constant_array
 from treadle.dialects.host import BufferOp, LaunchOp
 from treadle.errors import TreadleError
+from treadle.shapes import Dim, parse_dim
 
 _PLANNED = "a module after the pass memory-plan"
 
@@ -47,7 +48,11 @@ class ProgramLaunch:
 @dataclass(frozen=True)
 class Program:
     """The contents of the planned @main. `arena_bytes` is the size of the memory that temporaries share, `zeroed_bytes`
-    of the memory that must be zero before the first launch, and that each launch leaves zero."""
+    of the memory that must be zero before the first launch, and that each launch leaves zero.
+
+    Of a model whose shapes change: its `symbols`, the `extents` that its last inputs hold, and the extents of each
+    dimension of its other inputs and of its outputs (empty where all are static).
+    """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -56,6 +61,10 @@ class Program:
     arena_bytes: int
     launches: tuple[ProgramLaunch, ...]
     zeroed_bytes: int = 0
+    symbols: tuple[Dim, ...] = ()
+    extents: tuple[str, ...] = ()
+    input_extents: tuple[tuple[str, ...], ...] = ()
+    output_extents: tuple[tuple[str, ...], ...] = ()
 
 
 def read_program(module: ModuleOp) -> Program:
@@ -82,7 +91,13 @@ def read_program(module: ModuleOp) -> Program:
             kernel = op.kernel.string_value()
             launches.append(ProgramLaunch(kernel, tuple(references[buffer] for buffer in op.buffers)))
     inputs, outputs = (_specs(main, kind) for kind in ("input", "output"))
-    return Program(inputs, outputs, tuple(constants), arena.value.data, tuple(launches), zeroed_bytes)
+    return Program(
+        inputs, outputs, tuple(constants), arena.value.data, tuple(launches), zeroed_bytes,
+        symbols=tuple(parse_dim(text) for text in _texts(main.attributes.get("symbols"))),
+        extents=_texts(main.attributes.get("extents")),
+        input_extents=_dimensions(main.attributes.get("input_extents")),
+        output_extents=_dimensions(main.attributes.get("output_extents")),
+    )  # fmt: skip
 
 
 def planned_main(module: ModuleOp) -> FuncOp:
@@ -121,6 +136,16 @@ def _specs(main: FuncOp, kind: str) -> tuple[TensorSpec, ...]:
 def _elements(main: FuncOp, name: str) -> Sequence[Attribute] | None:
     attribute = main.attributes.get(name)
     return attribute.data if isinstance(attribute, ArrayAttr) else None
+
+
+def _dimensions(attribute: Attribute | None) -> tuple[tuple[str, ...], ...]:
+    """The extents of tensors' dimensions; none of a tensor whose extents are all numbers."""
+    listed = [_texts(each) for each in attribute.data] if isinstance(attribute, ArrayAttr) else []
+    return tuple(() if all(text.isdigit() for text in texts) else texts for texts in listed)
+
+
+def _texts(attribute: Attribute | None) -> tuple[str, ...]:
+    return tuple(map(_text, attribute.data)) if isinstance(attribute, ArrayAttr) else ()
 
 
 def _text(attribute: Attribute) -> str:

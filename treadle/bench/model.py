@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
@@ -95,9 +96,10 @@ def bench_model(
     launches = launches_of(model.artifact)
     program = model.open()
     assert isinstance(program, CpuProgram)
-    ordered = [inputs[tensor.name] for tensor in model.inputs]
+    ordered = model.arguments(inputs)
     program.launch_seconds(ordered, len(launches))  # says at once if the library cannot
-    sides = {OWN: lambda: program.run(ordered), **(others or {})}
+    own = partial(model.run, inputs) if model.symbols else partial(program.run, ordered)
+    sides = {OWN: own, **(others or {})}
     rounds = max(_FEWEST_ROUNDS, int(0.8 * seconds / (_BATCH_SECONDS * len(sides))))
     times = interleave({name: _repeated(call) for name, call in sides.items()}, rounds, _BATCH_SECONDS, clock)
     calls = max(_FEWEST_ROUNDS, int(0.2 * seconds / times[OWN].median))

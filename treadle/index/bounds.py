@@ -2,7 +2,7 @@
 
 Facts are about integers: `7 - 2 * i >= 0` implies `3 - i >= 0`, and `3 - i // 16 >= 0` implies `63 - i >= 0`. A
 variable that facts and the expression divide (`i % 8` here, `i % 32` there) is replaced by its digits, and a sum that
-they divide by a new variable. `treadle/index/elimination.py` solves the linear problem that remains.
+they divide by a new variable. `treadle/index/linear_bounds.py` solves the linear problem that remains.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import pairwise
 from math import gcd
 
 from treadle.index.atom import Div, Mod, Var
 from treadle.index.comparison import Comparison
 from treadle.index.divisors import divisor_chain, divisors_of
-from treadle.index.elimination import bounded
 from treadle.index.expr import Expr, const, var
-from treadle.index.ranges import UNBOUNDED, Range, intersection, is_inside, range_union
+from treadle.index.linear_bounds import bounded
+from treadle.index.ranges import EMPTY, UNBOUNDED, Range, intersection, is_empty, is_inside, range_union
 
 _FORMS = 4
 """How often sums are replaced by variables, whose digits may be summed and divided again."""
@@ -47,18 +48,19 @@ def facts_of(comparisons: Iterable[Comparison]) -> tuple[Expr, ...]:
 
 
 def range_under(e: Expr, facts: Sequence[Expr], enough: Range = UNBOUNDED) -> Range:
-    """The bounds of e where no fact is negative; where one always is, any bounds.
+    """The bounds of e where no fact is negative; where one always is, an empty range if that is found.
 
     enough: once they are inside these bounds, closer ones are not looked for; for some, one variable's values are tried
     """
     if not facts or _suffices(e.range(), enough):
         return e.range()
     found = _range_in_forms(e, facts, enough)
-    cases = None if enough == UNBOUNDED or is_inside(found, enough) else _cases([e, *facts])
+    cases = None if enough == UNBOUNDED or is_inside(found, enough) or is_empty(found) else _cases([e, *facts])
     if cases is None:
         return found
     each = [_range_in_forms(case[0], case[1:], enough) for case in cases]
-    return intersection(found, reduce(range_union, each))
+    possible = [case for case in each if not is_empty(case)]
+    return intersection(found, reduce(range_union, possible)) if possible else EMPTY
 
 
 def _range_in_forms(e: Expr, facts: Sequence[Expr], enough: Range) -> Range:
@@ -66,7 +68,7 @@ def _range_in_forms(e: Expr, facts: Sequence[Expr], enough: Range) -> Range:
     found, form = e.range(), _in_digits([e, *facts])
     for _ in range(_FORMS):
         found = intersection(found, _range_in(form, enough))
-        renamed = None if _suffices(found, enough) else _in_sums(form)
+        renamed = None if _suffices(found, enough) or is_empty(found) else _in_sums(form)
         if renamed is None:
             break
         form = _in_digits(renamed)
@@ -156,18 +158,20 @@ def _in_digits(expressions: Sequence[Expr]) -> list[Expr]:
     bounds: list[Expr] = []
     for key, divisors in divisors_of(expressions).items():
         lo, hi = variables[key].range
-        chain = divisor_chain(d for d in divisors if hi is None or d <= hi)
-        if not chain or lo is None or lo < 0:
+        # The last digit has the sign of the variable: it is negative where that is.
+        is_natural = lo is not None and lo >= 0
+        chain = divisor_chain(d for d in divisors if not is_natural or hi is None or d <= hi)
+        if not chain:
             continue
         weights = (1, *chain)
         total = const(0)
-        for n, weight in enumerate(weights):
-            top = n + 1 == len(weights)
-            last = (None if hi is None else hi // weight) if top else weights[n + 1] // weight - 1
-            total = total + var((key, weight), 0, last) * weight
+        for weight, following in pairwise(weights):
+            total = total + var((key, weight), 0, following // weight - 1) * weight
+        top = weights[-1]
+        total = total + var((key, top), *(None if end is None else end // top for end in (lo, hi))) * top
         digits[key] = total
-        bounds += [total - lo] if lo else []
-        bounds += [hi - total] if hi is not None and (hi + 1) % weights[-1] else []
+        bounds += [total - lo] if lo is not None and lo % top else []
+        bounds += [hi - total] if hi is not None and (hi + 1) % top else []
     if not digits:
         return list(expressions)
     return [*(e.substitute(digits) for e in expressions), *bounds]

@@ -77,8 +77,6 @@ class Bounds:
             return None
         if enough == UNBOUNDED or is_inside(found, enough):
             return found
-        if any(self._is_negative(fact, [*facts[:n], *facts[n + 1 :]]) for n, fact in enumerate(facts)):
-            return None
         chosen = _choice(e, facts) if choices > 0 else None
         if chosen is None:
             return found
@@ -101,11 +99,6 @@ class Bounds:
         kinds = ("sle", "sge") if isinstance(op, arith.MinSIOp) else ("sge", "sle")
         for value, kind in zip((lhs, rhs), kinds, strict=True):
             yield value, [Comparison(kind, lhs - rhs)]
-
-    def _is_negative(self, fact: Expr, others: Sequence[Expr]) -> bool:
-        """Whether a fact contradicts the others."""
-        hi = self._under(fact, others, (None, -1))[1]
-        return hi is not None and hi < 0
 
     def _under(self, e: Expr, given: Sequence[Expr], enough: Range) -> Range:
         """The bounds of e under facts, and under the definitions of the variables."""

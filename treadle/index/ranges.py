@@ -9,6 +9,7 @@ Range: TypeAlias = tuple[int | None, int | None]
 
 
 UNBOUNDED: Range = (None, None)
+EMPTY: Range = (0, -1)
 
 
 def is_inside(a: Range, b: Range) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import IndexType, IntegerAttr, IntegerType, Signedness, TensorType
@@ -13,7 +14,7 @@ from treadle.index.comparison import Comparison, comparisons_of
 from treadle.index.expr import Expr, const, floordiv, mod, var
 from treadle.index.interface import HasIndexRanges
 from treadle.index.linear import function_of
-from treadle.index.ranges import Range, range_max, range_min, range_of_bits, range_union
+from treadle.index.ranges import Range, is_empty, range_max, range_min, range_of_bits, range_union
 
 _INDEX_BITS = 64
 
@@ -148,7 +149,9 @@ class IndexReader:
         if isinstance(condition, arith.CmpiOp) and isinstance(condition.lhs.type, IndexType):
             found = self.comparisons(condition) or ()
         otherwise = [found[0].negated()] if len(found) == 1 else []
-        return range_union(range_under(lhs, facts_of(found)), range_under(rhs, facts_of(otherwise)))
+        sides = range_under(lhs, facts_of(found)), range_under(rhs, facts_of(otherwise))
+        possible = [side for side in sides if not is_empty(side)]
+        return reduce(range_union, possible or [lhs.range(), rhs.range()])
 
     def _loop_range(self, value: SSAValue, block: Block) -> Range:
         loop = block.parent_op()

@@ -12,7 +12,19 @@ from xdsl.dialects import arith
 from xdsl.dialects.builtin import IndexType, VectorType, f32, f64, i1, i8, i16, i32, i64
 from xdsl.ir import Attribute, Operation
 
-from treadle.dialects.graph.dtypes import ui8, ui16, ui32, ui64
+from treadle.dialects.graph.dtypes import (
+    STORED_FLOATS,
+    STORED_TYPES,
+    f8e8m0fnu,
+    i2,
+    i4,
+    ui2,
+    ui4,
+    ui8,
+    ui16,
+    ui32,
+    ui64,
+)
 from treadle.dialects.scalar import is_arithmetic, is_unsigned
 from treadle.dialects.scalar_functions import FLOATS, SCALAR_FUNCTIONS, WHERE, TargetKind
 
@@ -25,7 +37,11 @@ _UNSIGNED: Types = (ui8, ui16, ui32, ui64)
 _ELEMENTS: Types = (*_INTEGERS, *_UNSIGNED)
 _INDEX: Types = (IndexType(),)
 _WHOLE: Types = (*_INDEX, *_INTEGERS)
-_ALL: Types = (i1, *_WHOLE, *_UNSIGNED, *FLOATS)
+_ALL: Types = (i1, *_WHOLE, *_UNSIGNED, *FLOATS, *STORED_TYPES)
+_STORED_SIGNED: Types = (i2, i4)
+_STORED_UNSIGNED: Types = (ui2, ui4)
+_STORED_INTEGERS: Types = (*_STORED_SIGNED, *_STORED_UNSIGNED)
+_ROUNDED_TO: Types = (*FLOATS, *(type for type in STORED_FLOATS if type != f8e8m0fnu))
 
 _FLOAT_ARITHMETIC = ("addf", "subf", "mulf", "divf", "negf")
 _INTEGER_ARITHMETIC = (
@@ -48,28 +64,28 @@ def _functions(target: TargetKind) -> dict[str, Form]:
 
 
 _SCALARS: Mapping[str, Form] = {
-    "arith.constant": ((), (i1, *_WHOLE, *FLOATS)),
+    "arith.constant": ((), (i1, *_WHOLE, *FLOATS, *_STORED_SIGNED, *STORED_FLOATS)),
     "arith.select": (_ALL, _ALL),
     "arith.cmpf": (FLOATS, (i1,)),
     "arith.cmpi": ((i1, *_WHOLE, *_UNSIGNED), (i1,)),
-    "scalar.constant": ((), _UNSIGNED),
+    "scalar.constant": ((), (*_UNSIGNED, *_STORED_UNSIGNED)),
     **_of(_named("arith", _FLOAT_ARITHMETIC), FLOATS),
     **_of(_named("arith", _INTEGER_ARITHMETIC), _WHOLE),
     **_of(_named("arith", _MODULAR_ARITHMETIC), (*_WHOLE, *_UNSIGNED)),
     **_of(_named("arith", ("divui", "remui")), (*_INDEX, *_UNSIGNED)),
     **_of(_named("arith", ("minui", "maxui")), _UNSIGNED),
     **_of(_named("arith", ("andi", "ori", "xori")), (i1, *_WHOLE, *_UNSIGNED)),
-    "arith.extf": (FLOATS, FLOATS),
-    "arith.truncf": (FLOATS, FLOATS),
+    "arith.extf": ((*FLOATS, *STORED_FLOATS), FLOATS),
+    "arith.truncf": (FLOATS, _ROUNDED_TO),
     "arith.sitofp": ((i1, *_INTEGERS), FLOATS),
     "arith.uitofp": ((i1, *_ELEMENTS), FLOATS),
     "arith.fptosi": (FLOATS, _INTEGERS),
     "arith.fptoui": (FLOATS, _UNSIGNED),
-    "arith.extsi": ((i1, *_INTEGERS), _ELEMENTS),
-    "arith.extui": ((i1, *_ELEMENTS), _ELEMENTS),
-    "arith.trunci": (_ELEMENTS, (i1, *_ELEMENTS)),
+    "arith.extsi": ((i1, *_INTEGERS, *_STORED_SIGNED), _ELEMENTS),
+    "arith.extui": ((i1, *_ELEMENTS, *_STORED_UNSIGNED), _ELEMENTS),
+    "arith.trunci": (_ELEMENTS, (i1, *_ELEMENTS, *_STORED_INTEGERS)),
     "arith.index_cast": ((i1, *_WHOLE, *_UNSIGNED), _WHOLE),
-    "arith.bitcast": ((f32, f64, *_ELEMENTS), (f32, f64, *_ELEMENTS)),
+    "arith.bitcast": ((f32, f64, *_ELEMENTS, *STORED_TYPES), (f32, f64, *_ELEMENTS, *STORED_TYPES)),
 }
 
 SCALAR_FORMS: Mapping[str, Mapping[str, Form]] = {

@@ -71,7 +71,7 @@ class KernelBuilder(DefinitionBuilder):
         """The finished kernel."""
         return KernelOp(name, operands, [result], grid, threads, Region(self.body), comment, min_blocks_per_sm)
 
-    def index(self, i: SSAValue | int) -> Index:
+    def index(self, i: IndexLike) -> Index:
         """A constant, or a value of type `index`, with operators."""
         return Index(self._ssa(i), self)
 

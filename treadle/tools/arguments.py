@@ -2,29 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from treadle.errors import TreadleError
+from treadle.shapes import Dim, parse_dim
 
-_SHAPE_FORM = "NAME=D0,D1,... with positive whole numbers, such as x=1,3,48,320"
+_SHAPE_FORM = (
+    "NAME=D0,D1,... with positive whole numbers, such as x=1,3,48,320, or ranges, such as x=n:1..8,3,48,w:32..2048:32 "
+    "(multiples of 32); of a dimension by its name, w=32..2048"
+)
 
 
-def parse_shapes(arguments: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """`["x=1,3,48,320"]` as `{"x": (1, 3, 48, 320)}`; a name may contain `=`.
+def parse_shapes(arguments: Sequence[str]) -> dict[str, tuple[int | Dim, ...]]:
+    """`["x=1,3,48,320"]` as `{"x": (1, 3, 48, 320)}`; a name may contain `=`. `x=n:1..8,3` has a range, the `Dim` named
+    `n`, and so has `n=1..8`, which names a dimension.
 
     Raises TreadleError for anything else, and for a name given twice.
     """
-    shapes: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, tuple[int | Dim, ...]] = {}
     for argument in arguments:
         name, sign, extents = argument.rpartition("=")
         words = [word.strip() for word in extents.split(",")] if extents.strip() else []
-        if not sign or not name or not all(_is_extent(word) for word in words):
-            raise TreadleError(f"cannot read the shape {argument!r}", "--shape", _SHAPE_FORM)
+        if not sign or not name:
+            raise _unreadable(argument)
         if name in shapes:
             raise TreadleError(f"two shapes for input '{name}'", "--shape", "one shape an input")
-        shapes[name] = tuple(int(word) for word in words)
+        alone = name if len(words) == 1 else None
+        shapes[name] = tuple(_extent(word, alone, argument) for word in words)
     return shapes
 
 
-def _is_extent(word: str) -> bool:
+def shapes_of_call(arguments: Sequence[str], inputs: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int | Dim, ...]]:
+    """The shapes to compile for where inputs of these shapes are at hand, too: with a range, they are those of a call
+    only. Raises as `parse_shapes`."""
+    given = parse_shapes(arguments)
+    has_range = any(isinstance(extent, Dim) for shape in given.values() for extent in shape)
+    return given if has_range else {**inputs, **given}
+
+
+def _extent(word: str, alone: str | None, argument: str) -> int | Dim:
+    """An extent, or a range; `alone` is the name of what the only range is for, which need not repeat it."""
+    if _is_number(word):
+        return int(word)
+    if ".." not in word:
+        raise _unreadable(argument)
+    return parse_dim(word, alone if alone is not None and alone.isidentifier() else None)
+
+
+def _unreadable(argument: str) -> TreadleError:
+    return TreadleError(f"cannot read the shape {argument!r}", "--shape", _SHAPE_FORM)
+
+
+def _is_number(word: str) -> bool:
     return word.isascii() and word.isdigit() and int(word) > 0

@@ -23,7 +23,7 @@ from treadle.host import hardware_of, host_target
 from treadle.model import CompiledModel, load
 from treadle.progress import Progress
 from treadle.shapes import Shapes
-from treadle.tools.arguments import parse_shapes
+from treadle.tools.arguments import shapes_of_call
 from treadle.tools.model_inputs import complete, read_inputs
 from treadle.tools.output import STDOUT, output_stream
 from treadle.tools.progress_bar import progress_bar
@@ -44,7 +44,7 @@ def bench_command(args: argparse.Namespace) -> int:
     if args.threads is not None and args.threads < 1:
         raise TreadleError(f"{args.threads} is not a number of threads", "--threads", "1 upwards")
     path, given = Path(args.model), read_inputs(args.input)
-    shapes = {name: array.shape for name, array in given.items()} | parse_shapes(args.shape)
+    shapes = shapes_of_call(args.shape, {name: array.shape for name, array in given.items()})
     peers = _peers(path, args)
     with ExitStack() as stack, progress_bar() as progress:
         model = stack.enter_context(_model(path, shapes, args, progress))

@@ -14,6 +14,7 @@ from treadle.errors import TreadleError
 from treadle.lazy import lazy_module
 from treadle.publishing import check_replaceable, publish
 from treadle.schedules.search.database_files import open_database
+from treadle.shapes import Shapes
 from treadle.tools.arguments import parse_shapes
 from treadle.tools.output import STDOUT
 from treadle.tools.progress_bar import progress_bar
@@ -54,7 +55,7 @@ def compile_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def _write_stage(args: argparse.Namespace, output: Path, shapes: dict[str, tuple[int, ...]], trace: Path | None) -> int:
+def _write_stage(args: argparse.Namespace, output: Path, shapes: Shapes, trace: Path | None) -> int:
     printed = args.output == STDOUT
     if not printed:
         check_replaceable(output, _holds_only_ir)

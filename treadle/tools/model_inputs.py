@@ -45,7 +45,15 @@ def complete(tensors: Sequence[Tensor], given: Mapping[str, Array], seed: int) -
     """The given inputs; seeded random ones for the rest."""
     generator = np.random.default_rng(seed)
     drawn = {tensor.name: sample(tensor, generator) for tensor in tensors}
-    return drawn | dict(given)
+    named = {tensor.name: _named(given[tensor.name], tensor) for tensor in tensors if tensor.name in given}
+    return drawn | dict(given) | named
+
+
+def _named(array: Array, tensor: Tensor) -> Array:
+    """An array in the input's type, if it is of bytes without one: so .npy files have the types of `ml_dtypes`."""
+    dtype = np.dtype(tensor.dtype)
+    is_unnamed = array.dtype == np.dtype(f"V{dtype.itemsize}") and dtype.isbuiltin != 1
+    return array.view(dtype) if is_unnamed else array
 
 
 __all__ = ["complete", "read_inputs", "sample"]

@@ -22,7 +22,7 @@ EXAMPLE = ROOT / "examples" / "embed_model.py"
 REJECTED = (
     "func.func @layer(%x: tensor<4xf32>) -> tensor<4xf32> {\n  func.return %x : tensor<4xf32>\n}",
     "func.func @main(%x: tensor<?xf32>) -> tensor<?xf32> {\n  func.return %x : tensor<?xf32>\n}",
-    "func.func @main(%x: tensor<4xi4>) -> tensor<4xi4> {\n  func.return %x : tensor<4xi4>\n}",
+    "func.func @main(%x: tensor<4xi3>) -> tensor<4xi3> {\n  func.return %x : tensor<4xi3>\n}",
     "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {\n  %y = math.exp %x : tensor<4xf32>\n"
     "  func.return %y : tensor<4xf32>\n}",
 )

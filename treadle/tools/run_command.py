@@ -19,7 +19,8 @@ from treadle.errors import TreadleError
 from treadle.lazy import lazy_module
 from treadle.model import CompiledModel, load
 from treadle.progress import Progress
-from treadle.tools.arguments import parse_shapes
+from treadle.shapes import Shapes
+from treadle.tools.arguments import shapes_of_call
 from treadle.tools.model_inputs import complete, read_inputs
 from treadle.tools.profile_table import print_profile
 from treadle.tools.progress_bar import progress_bar
@@ -36,7 +37,7 @@ def run_command(args: argparse.Namespace) -> int:
     """Prints a line for each output; 1 if an output differs from the reference, or the sanitizer finds something."""
     path = Path(args.model)
     given = read_inputs(args.input)
-    shapes = {name: array.shape for name, array in given.items()} | parse_shapes(args.shape)
+    shapes = shapes_of_call(args.shape, {name: array.shape for name, array in given.items()})
     if args.threads is not None and args.threads < 1:
         raise TreadleError(f"{args.threads} is not a number of threads", "--threads", "1 upwards")
     if args.repeat < 0:
@@ -91,7 +92,7 @@ def _packaged(path: Path, args: argparse.Namespace) -> CompiledModel:
     )  # fmt: skip
 
 
-def _compiled(shapes: Mapping[str, Sequence[int]], args: argparse.Namespace, progress: Progress) -> CompiledModel:
+def _compiled(shapes: Shapes, args: argparse.Namespace, progress: Progress) -> CompiledModel:
     """The model of an .onnx file; if a device is given without a target, for the GPU that the device emulates."""
     target = args.target or ("cpu" if args.device is None else "cuda")
     return compile(
@@ -133,7 +134,9 @@ def _save(outputs: Mapping[str, Array], folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for stem, array in zip(file_names(list(outputs)), outputs.values(), strict=True):
-            np.save(folder / f"{stem}.npy", array, allow_pickle=False)
+            # The types of `ml_dtypes` have no name in such a file, and one that NumPy writes it does not read.
+            named = array if array.dtype.isbuiltin == 1 else array.view(f"V{array.dtype.itemsize}")
+            np.save(folder / f"{stem}.npy", named, allow_pickle=False)
     except OSError as error:
         reason = error.strerror or error
         raise TreadleError(f"cannot write: {reason}", folder, "a folder that can be written") from error

@@ -17,7 +17,7 @@ from treadle.schedules.rules.programs import Rule, programs
 from treadle.schedules.search.database import Database
 from treadle.schedules.search.learned import MISSING, can_learn
 from treadle.schedules.search.strategies import STRATEGIES
-from treadle.shapes import Shapes, normalized
+from treadle.shapes import Dim, Shapes, normalized
 from treadle.target import Target
 from treadle.tuning.child_pool import ChildPool
 from treadle.tuning.cluster import cluster
@@ -145,7 +145,11 @@ def tasks_of_model(
     rules: Sequence[Rule] | None = None,
 ) -> list[GroupTask]:
     """The tasks of the model's groups, or of those whose labels contain one of some words; TreadleError if there are
-    none."""
+    none, and for ranges of extents: kernels of a range are scheduled for its largest shape."""
+    for name, shape in normalized(shapes).items():
+        if any(isinstance(extent, Dim) for extent in shape):
+            message = f"'{name}' has a range of extents, and one shape at a time is tuned"
+            raise TreadleError(message, "shapes", "extents that are numbers, such as the largest ones")
     module = lowered_module(CompileRequest(model, target, shapes, options=options), "fuse")
     written = default_programs if rules is None else partial(programs, rules=rules)
     tasks = tasks_of(module, target, written)

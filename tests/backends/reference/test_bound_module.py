@@ -19,9 +19,11 @@ from treadle.backends.reference.bound_module import bound_module
 from treadle.backends.reference.bounded import Bounded
 from treadle.dialects.graph import (
     ArgReductionOp,
+    AttentionOp,
     BinaryOp,
     CastOp,
     GatherOp,
+    MaskOp,
     MatmulOp,
     PoolOp,
     ReductionOp,
@@ -181,6 +183,28 @@ def test_a_precision_widens_the_limits_of_products(precision: Any, rounded: Call
     (plain,), (coarse,) = (bound_module(module, graph.inputs, each) for each in ("f32", precision))
     actual = rounded(rounded(a) @ rounded(b))
     assert part(actual, plain) > 2 and 0.02 < part(actual, coarse) < 0.5
+
+
+def test_a_precision_leaves_extents_as_they_are() -> None:
+    """bf16 has no 259: with 260 keys, the last value would count."""
+    length, q, v = np.array(259), np.zeros((1, 4), np.float32), np.ones((300, 1), np.float32)
+    v[259:] = 1e6
+    graph = Graph(q, np.zeros((300, 4), np.float32), v, length)
+    attention = graph.add(AttentionOp(graph[0], graph[1], graph[2], length=graph[3]))
+    masked = graph.add(MaskOp(graph[2], graph[3], 0, 0.0))
+    total = graph.add(MatmulOp(graph.constant(np.ones((1, 300), np.float32)), masked))
+    for found, want in zip(bound_module(graph.module(attention, total), graph.inputs, "bf16"), (1, 259), strict=True):
+        assert abs(float(found.value[0, 0]) - want) < 1e-3 and found.full_error[0, 0] < 20
+
+
+def test_a_masked_operand_is_rounded_for_all_its_readers() -> None:
+    """The mask selects of what the product's operand is stored as."""
+    x = random(8, 8)
+    graph = Graph(x, np.array(5))
+    product = graph.add(MatmulOp(graph.add(MaskOp(graph[0], graph[1], 1, 0.0)), graph.constant(random(8, 8))))
+    other = graph.add(UnaryOp("relu", graph[0]))
+    _, found = bound_module(graph.module(product, other), graph.inputs, "f16")
+    assert found.full_error.max() > 1e-5
 
 
 def test_tf32_rounds_operands_alone() -> None:

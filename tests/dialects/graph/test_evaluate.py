@@ -13,7 +13,7 @@ from onnx import helper
 from xdsl.dialects import func
 from xdsl.dialects import test as test_dialect
 from xdsl.dialects.builtin import TensorType, f32, f64, i1, i32, i64
-from xdsl.ir import Operation
+from xdsl.ir import Attribute, Operation
 from xdsl.utils.exceptions import VerifyException
 
 from tests.helpers.graphs import random
@@ -27,6 +27,7 @@ from treadle.dialects.graph import (
     ConvTransposeOp,
     GatherOp,
     LayerNormOp,
+    MaskOp,
     MatmulOp,
     PadOp,
     PoolOp,
@@ -42,7 +43,7 @@ from treadle.dialects.graph import (
 )
 from treadle.dialects.graph.compute import AtOp
 from treadle.dialects.graph.definition import compute_of
-from treadle.dialects.graph.dtypes import element_type, epsilon
+from treadle.dialects.graph.dtypes import ELEMENT_TYPES, element_type, epsilon, numpy_dtype
 from treadle.dialects.graph.elementwise import BINARY, UNARY
 from treadle.dialects.graph.evaluate import evaluate, evaluate_compute
 from treadle.dialects.scalar_functions import SCALAR_FUNCTIONS
@@ -184,6 +185,35 @@ def test_attention_without_a_finite_score_is_nan_or_guarded() -> None:
     assert_close(guarded[[0, 2]], plain[[0, 2]])
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("length", [1, 3, 5, 6, 7])
+def test_attention_with_a_length_is_that_of_the_keys_that_exist(length: int, causal: bool) -> None:
+    q, mask, k, v = random(2, 4, 6, 8), random(1, 1, 1, 6), random(2, 2, 6, 8), random(2, 2, 6, 3)
+    keys, values = (np.repeat(x, 2, axis=1)[:, :, :length] for x in (k, v))
+    hidden = np.where(np.tri(6, dtype=np.bool_) | (not causal), 0.0, -np.inf)
+    want = softmax_of_products(q, keys, values, (mask + hidden)[..., :length], 0.3)
+    k[:, :, length:], v[:, :, length:], mask[..., length:] = np.nan, np.inf, np.nan
+    got = value(
+        lambda q, k, v, m, n: AttentionOp(q, k, v, m, n, scale=0.3, causal=causal), q, k, v, mask, np.array(length)
+    )
+    assert_close(got, want)
+
+
+@pytest.mark.parametrize("guard", [False, True])
+@pytest.mark.parametrize("length", [0, -1])
+def test_attention_without_keys_is_zero(length: int, guard: bool) -> None:
+    q, n = np.full((3, 4), np.nan, np.float32), np.array(length)
+    np.testing.assert_array_equal(
+        value(lambda q, n: AttentionOp(q, q, q, length=n, guard=guard), q, n), np.zeros((3, 4))
+    )
+
+
+def test_a_row_of_hidden_keys_is_nan_with_a_length_too() -> None:
+    q, mask = random(2, 4), np.array([[0, 0], [-np.inf, 0]], np.float32)
+    got = value(lambda q, m, n: AttentionOp(q, q, q, m, n), q, mask, np.array(1))
+    assert np.isfinite(got[0]).all() and np.isnan(got[1]).all()
+
+
 def test_attention_of_halves_sums_in_single_precision() -> None:
     q, v = np.full((1, 64), 60.0, np.float16), np.array([[1.0], [3.0]], np.float16)
     # Scores of 230400 are beyond what f16 holds.
@@ -237,6 +267,22 @@ def test_gather_counts_from_the_end_and_clamps() -> None:
     data, ids = random(5, 3), np.array([[0, -1], [7, -9]])
     got = value(lambda d, i: GatherOp(d, i, 0), data, ids)
     np.testing.assert_array_equal(got, data[[[0, 4], [4, 0]]])
+
+
+@pytest.mark.parametrize("n", [-3, 0, 1, 5, 7, 8, 2**40])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_mask_fills_from_an_extent_on(dim: int, n: int) -> None:
+    x = random(7, 7)
+    x[[0, 6], [5, 0]] = np.nan, -np.inf
+    got = value(lambda x, n: MaskOp(x, n, dim, -np.inf), x, np.array(n, np.int64))
+    np.testing.assert_array_equal(got, np.where(np.indices((7, 7))[dim] < n, x, -np.inf))
+
+
+@pytest.mark.parametrize("type", ELEMENT_TYPES)
+def test_mask_of_any_type(type: Attribute) -> None:
+    x = np.array([3, 1, 2, 0, 2]).astype(numpy_dtype(type))
+    want = np.array([*x[:3], x[1], x[1]])
+    np.testing.assert_array_equal(value(lambda x, n: MaskOp(x, n, 0, 1), x, np.array(3)), want)
 
 
 MEANINGS: dict[str, Callable[[Array], Any]] = {

@@ -71,6 +71,11 @@ CASES: Mapping[str, tuple[list[tuple[Shape, Attribute]], Make, int]] = {
         lambda q, k, v: AttentionOp(q, k, v, causal=True),
         2 * ((3 + 4 + 5) * (2 * 4 + 5 + 2 * 6) + 3 * 6),
     ),
+    "length": (  # counted as if all keys existed
+        [((2, 3, 4), f32), ((2, 5, 4), f32), ((2, 5, 6), f32), ((), i64)],
+        lambda q, k, v, n: AttentionOp(q, k, v, length=n),
+        2 * (3 * 5 * (2 * 4 + 5 + 2 * 6) + 3 * 6),
+    ),
     "mask": (
         [((3, 4), f32), ((5, 4), f32), ((5, 6), f32), ((3, 5), f32)],
         AttentionOp,

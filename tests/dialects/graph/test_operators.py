@@ -2,129 +2,36 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
-from xdsl.context import Context
-from xdsl.dialects import arith, func, math
-from xdsl.dialects.builtin import Builtin, ModuleOp
-from xdsl.parser import Parser
+from xdsl.dialects import test as test_dialect
+from xdsl.dialects.builtin import TensorType, f32, i32, i64
 from xdsl.utils.exceptions import ParseError, VerifyException
 
-from treadle.dialects.graph import GRAPH
-from treadle.dialects.schedule import SCHEDULE
-
-CONTEXT = Context()
-for dialect in (Builtin, arith.Arith, func.Func, math.Math, GRAPH, SCHEDULE):
-    CONTEXT.load_dialect(dialect)
-
-ZEROS = "sha256:" + "0" * 64
-
-
-def ints(*values: int) -> str:
-    return f"array<i64{': ' if values else ''}{', '.join(map(str, values))}>"
-
-
-def parse(text: str) -> ModuleOp:
-    module = Parser(CONTEXT, text).parse_module()
-    module.verify()
-    return module
-
-
-def with_arguments(text: str) -> str:
-    """A function around `text`, in which `{name: type}` declares and names an argument."""
-    types: dict[str, str] = {}
-    body: list[str] = []
-    for part in text.split("{%"):
-        if not body:
-            body.append(part)
-            continue
-        declaration, _, rest = part.partition("}")
-        name, _, type = declaration.partition(": ")
-        types[f"%{name}"] = type
-        body.append(f"%{name}{rest}")
-    arguments = ", ".join(f"{name}: {type}" for name, type in types.items())
-    return f"func.func @main({arguments}) {{\n{''.join(body)}\nfunc.return\n}}"
-
-
-def window(strides: str = ints(1, 1), pads: str = ints(0, 0, 0, 0), more: str = ", groups = 1 : i64") -> str:
-    return f"{{strides = {strides}, pads = {pads}, dilations = {ints(1, 1)}{more}}}"
-
-
-def conv(x: str, w: str, y: str, attributes: str = window()) -> str:
-    return f"%y = graph.conv {{%x: {x}}}, {{%w: {w}}} {attributes} : ({x}, {w}) -> {y}"
-
-
-def conv_transpose(x: str, w: str, y: str, output_padding: str = ints(0, 0), groups: int = 1, pads: str = "") -> str:
-    more = f", output_padding = {output_padding}, groups = {groups} : i64"
-    attributes = window(ints(2, 2), pads or ints(0, 0, 0, 0), more)
-    return f"%y = graph.conv_transpose {{%x: {x}}}, {{%w: {w}}} {attributes} : ({x}, {w}) -> {y}"
-
-
-def pool(
-    kind: str,
-    x: str = "tensor<1x2x6x6xf32>",
-    y: str = "tensor<1x2x3x3xf32>",
-    kernel: str = ints(2, 2),
-    strides: str = ints(2, 2),
-    pads: str = ints(0, 0, 0, 0),
-) -> str:
-    lists = f"kernel = {kernel}, strides = {strides}, pads = {pads}, dilations = {ints(1, 1)}"
-    attributes = f"{{{lists}, ceil = 0 : i64, count_pad = 0 : i64}}"
-    return f'%y = graph.pool "{kind}" {{%x: {x}}} {attributes} : ({x}) -> {y}'
-
-
-def one(operator: str, x: str, y: str, attributes: str = "") -> str:
-    """An operator of one operand; `operator` may end with its kind."""
-    middle = f" {attributes}" if attributes else ""
-    return f"%y = graph.{operator} {{%x: {x}}}{middle} : ({x}) -> {y}"
-
-
-def two(operator: str, x: str, z: str, y: str, attributes: str = "") -> str:
-    middle = f" {attributes}" if attributes else ""
-    return f"%y = graph.{operator} {{%x: {x}}}, {{%z: {z}}}{middle} : ({x}, {z}) -> {y}"
-
-
-def where(condition: str, a: str, b: str, y: str) -> str:
-    return f"%y = graph.where {{%c: {condition}}}, {{%a: {a}}}, {{%b: {b}}} : ({condition}, {a}, {b}) -> {y}"
-
-
-def layer_norm(x: str, scale: str, bias: str, dim: int) -> str:
-    operands = f"{{%x: {x}}}, {{%s: {scale}}}, {{%b: {bias}}}"
-    attributes = f"{{dim = {dim} : i64, epsilon = 1.000000e-05 : f64}}"
-    return f"%y = graph.layer_norm {operands} {attributes} : ({x}, {scale}, {bias}) -> {x}"
-
-
-def rms_norm(x: str, scale: str, dim: int) -> str:
-    return two("rms_norm", x, scale, x, f"{{dim = {dim} : i64, epsilon = 1.000000e-05 : f64}}")
-
-
-def attention(q: str, k: str, v: str, y: str, mask: str = "") -> str:
-    operands = f"{{%q: {q}}}, {{%k: {k}}}, {{%v: {v}}}" + (f" mask {{%m: {mask}}}" if mask else "")
-    types = ", ".join([q, k, v] + ([mask] if mask else []))
-    attributes = "{scale = 1.250000e-01 : f64, causal = 1 : i64, guard = 0 : i64}"
-    return f"%y = graph.attention {operands} {attributes} : ({types}) -> {y}"
-
-
-def winograd_input(x: str, y: str, outputs: int = 2, pads: str = "array<i64: 1, 1, 1, 1>") -> str:
-    return one("winograd_input", x, y, f"{{outputs = {outputs} : i64, pads = {pads}}}")
-
-
-def winograd_output(x: str, y: str, image: str, outputs: int = 2) -> str:
-    return one("winograd_output", x, y, f"{{outputs = {outputs} : i64, image = {image}}}")
-
-
-def batch_norm(x: str, parameter: str, last: str | None = None) -> str:
-    names = [f"{{%p{n}: {parameter}}}" for n in range(3)] + [f"{{%last: {last or parameter}}}"]
-    types = ", ".join([x, parameter, parameter, parameter, last or parameter])
-    return f"%y = graph.batch_norm {{%x: {x}}}, {', '.join(names)} {{epsilon = 1.000000e-05 : f64}} : ({types}) -> {x}"
-
-
-def slice_of(x: str, y: str, starts: str, sizes: str, steps: str) -> str:
-    return one("slice", x, y, f"{{starts = {starts}, sizes = {sizes}, steps = {steps}}}")
-
-
-def compute(body: str, type: str = "tensor<4x8xf32>", indices: str = "%i, %j") -> str:
-    return f"%y = graph.compute ({indices}) {{\n{body}\n}} : {type}"
-
+from tests.dialects.graph.operator_texts import (
+    ZEROS,
+    attention,
+    batch_norm,
+    compute,
+    conv,
+    conv_transpose,
+    ints,
+    layer_norm,
+    mask,
+    one,
+    parse,
+    pool,
+    rms_norm,
+    slice_of,
+    two,
+    where,
+    window,
+    winograd_input,
+    winograd_output,
+    with_arguments,
+)  # fmt: skip
+from treadle.dialects.graph import GRAPH, AttentionOp
 
 READ = "%a = graph.at {%x: tensor<4x8xf32>}[%i, %j] : tensor<4x8xf32>\ngraph.yield %a : f32"
 FUSED = 'graph.fused "g" {\ngraph.yield {%x: tensor<4xf32>} : tensor<4xf32>\n}'
@@ -132,6 +39,8 @@ FUSED = 'graph.fused "g" {\ngraph.yield {%x: tensor<4xf32>} : tensor<4xf32>\n}'
 GOOD = [
     '%c = graph.constant #graph.inline<"1.0, -inf, nan"> : tensor<3xf32>',
     '%c = graph.constant #graph.inline<"True"> : tensor<i1>',
+    '%c = graph.constant #graph.inline<"-8, 7"> : tensor<2xi4>',
+    '%c = graph.constant #graph.inline<"0, 3"> : tensor<2xui2>',
     f'%c = graph.constant #graph.blob<"{ZEROS}", 24> : tensor<2x3xf32>',
     one('unary "exp"', "tensor<4x8xf32>", "tensor<4x8xf32>"),
     one('unary "isnan"', "tensor<4xf16>", "tensor<4xi1>"),
@@ -157,6 +66,9 @@ GOOD = [
     two("concat", "tensor<1x4xf32>", "tensor<1x8xf32>", "tensor<1x12xf32>", "{dim = 1 : i64}"),
     two('pad "reflect"', "tensor<4x8xf32>", "tensor<f32>", "tensor<4x10xf32>", f"{{pads = {ints(0, 1, 0, 1)}}}"),
     two("gather", "tensor<9x4xf32>", "tensor<1x3xi64>", "tensor<1x3x4xf32>", "{dim = 0 : i64}"),
+    mask("tensor<8x512xf32>", dim=1, fill="0xFF800000 : f32"),
+    mask("tensor<4xui8>", fill="255 : ui8"),
+    mask("tensor<4xi1>", fill="true"),
     one("resize", "tensor<1x8x3x3xf32>", "tensor<1x8x6x6xf32>", f"{{shape = {ints(1, 8, 6, 6)}}}"),
     one("softmax", "tensor<1x4x8xf32>", "tensor<1x4x8xf32>", "{dim = 2 : i64}"),
     layer_norm("tensor<1x4x8xf32>", "tensor<8xf32>", "tensor<8xf32>", 2),
@@ -165,6 +77,10 @@ GOOD = [
     attention("tensor<5x8xf16>", "tensor<6x8xf16>", "tensor<6x3xf16>", "tensor<5x3xf16>"),
     attention(
         "tensor<2x4x5x8xf32>", "tensor<2x2x6x8xf32>", "tensor<2x2x6x3xf32>", "tensor<2x4x5x3xf32>", "tensor<1x6xf32>"
+    ),
+    attention("tensor<5x8xf16>", "tensor<6x8xf16>", "tensor<6x3xf16>", "tensor<5x3xf16>", length="tensor<i64>"),
+    attention(
+        "tensor<5x8xf16>", "tensor<6x8xf16>", "tensor<6x3xf16>", "tensor<5x3xf16>", "tensor<6xf32>", "tensor<i64>"
     ),
     winograd_input("tensor<2x3x7x6x4xf32>", "tensor<16x3x24x4xf32>"),
     winograd_input("tensor<1x1x5x9x16xf32>", "tensor<36x1x2x16xf32>", 4, ints(0, 1, 0, 0)),
@@ -206,6 +122,8 @@ X, W = "tensor<1x3x8x8xf32>", "tensor<4x3x3x3xf32>"
 REJECTED = [
     ('%c = graph.constant #graph.inline<"1.0"> : tensor<2xf32>', "'1.0' is no tensor<2xf32>"),
     ('%c = graph.constant #graph.inline<"300"> : tensor<1xi8>', "'300' is no tensor<1xi8>"),
+    ('%c = graph.constant #graph.inline<"8"> : tensor<1xi4>', "'8' is no tensor<1xi4>: 8 is no int4"),
+    ('%c = graph.constant #graph.inline<"-1"> : tensor<1xui2>', "'-1' is no tensor<1xui2>: -1 is no uint2"),
     ('%c = graph.constant #graph.inline<"yes"> : tensor<i1>', "'yes' is no tensor<i1>"),
     ('%c = graph.constant #graph.inline<"1.0"> : tensor<?xf32>', "a constant has static extents"),
     ('%c = graph.constant #graph.inline<"1"> : tensor<1xi3>', "a supported element type"),
@@ -301,6 +219,12 @@ REJECTED = [
     (two('pad "reflect"', F, "tensor<f32>", F, f"{{pads = {ints(4, 0)}}}"), "a reflection of 4 in 4 elements"),
     (two("gather", F, F, F, "{dim = 0 : i64}"), "indices of f32: integers are needed"),
     (two("gather", F, N, F, "{dim = 1 : i64}"), "dimension 1 of tensor<4xf32>"),
+    (mask(F, dim=1), "dimension 1 of tensor<4xf32>"),
+    (mask("tensor<f32>"), "dimension 0 of tensor<f32>"),
+    (mask(F, "tensor<1xi64>"), "n is a tensor<1xi64>: expected tensor<i64>"),
+    (mask(F, "tensor<i32>"), "n is a tensor<i32>: expected tensor<i64>"),
+    (mask(F, fill="0 : i32"), "fill is 0 : i32: expected a number of f32"),
+    (mask(F, fill="0.000000e+00 : f64"), "fill is 0.000000e+00 : f64: expected a number of f32"),
     (one("resize", F, F, f"{{shape = {ints(1, 4)}}}"), "tensor<4xf32> does not resize to (1, 4)"),
     (one("resize", F, F, f"{{shape = {ints(-2)}}}"), "tensor<4xf32> does not resize to (-2,)"),
     (one("resize", "tensor<0xf32>", F, f"{{shape = {ints(4)}}}"), "tensor<0xf32> does not resize to (4,)"),
@@ -342,6 +266,8 @@ REJECTED = [
     (attention(Q, "tensor<2x4x5x8xf32>", "tensor<2x4x5x8xf32>", Q), "batches of tensor<1x4x5x8xf32>"),
     (attention(Q, "tensor<1x3x5x8xf32>", "tensor<1x3x5x8xf32>", Q), "4 heads are not a multiple of 3 groups"),
     (attention(Q, Q, Q, Q, "tensor<3x5xf32>"), "a mask tensor<3x5xf32> does not broadcast to the scores (1, 4, 5, 5)"),
+    (attention(Q, Q, Q, Q, "tensor<5xi64>"), "a mask tensor<5xi64>: floats are needed"),
+    (attention(Q, Q, Q, Q, length="tensor<i32>"), "operand is used with type tensor<i64>, but has been previously"),
     (attention(Q, Q, Q, Q, "tensor<2x1x5x5xf32>"), "does not broadcast to the scores (1, 4, 5, 5)"),
     (compute(READ, "tensor<4xf32>"), "2 indices define tensor<4xf32>: expected its rank"),
     (compute(READ, "tensor<4x8xf16>"), "yields f32, elements are f16"),
@@ -381,6 +307,14 @@ REJECTED = [
     (compute(READ.replace("graph.yield %a : f32", "graph.yield %a, %a : f32, f32")), "graph.yield gives 2 values"),
     (f"%y = {FUSED} schedule [] : tensor<4xf32>", "expected #schedule.use<...> or a program's symbol, got"),
 ]
+
+
+def test_a_length_is_a_scalar_of_i64():
+    q = test_dialect.TestOp(result_types=[TensorType(f32, [5, 8])]).results[0]
+    for type in (TensorType(i64, [1]), TensorType(i32, [])):
+        length = test_dialect.TestOp(result_types=[type]).results[0]
+        with pytest.raises(VerifyException, match=re.escape(f"a length {type}: expected tensor<i64>")):
+            AttentionOp(q, q, q, length=length)
 
 
 @pytest.mark.parametrize(("text", "expected"), REJECTED, ids=[message[:40] for _, message in REJECTED])

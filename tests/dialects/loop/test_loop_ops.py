@@ -119,6 +119,8 @@ GOOD = [
     KERNEL.format(grid=4, threads=8).replace("in 8)", "in 8) min_blocks_per_sm 2"),
     KERNEL.format(grid=4, threads=8).replace("in 8)", "in 8) min_blocks_per_sm 2 operations 36893488147419103232"),
     FUNC.format(grid=3, threads=12),
+    FUNC.format(grid=3, threads=12).replace("\n    grid(", " outputs 2 partial grid("),
+    FUNC.format(grid=3, threads=12).replace("\n    grid(", " partial grid("),
 ]
 
 

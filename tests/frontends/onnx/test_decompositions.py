@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnxruntime
 import pytest
@@ -189,6 +190,30 @@ def test_quantisation_by_slices_and_blocks() -> None:
         {**one, "z": np.array(0, np.int32)},
         "a result of i32; accepted: a zero",
     )
+
+
+@pytest.mark.parametrize("to", [ml_dtypes.int4, ml_dtypes.uint4])
+def test_quantisation_to_four_bits_and_back(to: type[Any]) -> None:
+    """Values beyond the type, ties, and zero points at its ends, a block of four along the second dimension."""
+    limits = ml_dtypes.iinfo(to)
+    x = np.concatenate([4 * RNG.standard_normal((6, 20)), np.arange(-30, 30).reshape(6, 10) / 2], 1).astype(np.float32)
+    x[0, :3] = 1e6, -1e6, 3e9
+    blocks = {"s": RNG.uniform(0.3, 1, (6, 8)).astype(np.float32)}
+    blocks["z"] = RNG.choice([limits.min, 0, 1, limits.max], (6, 8)).astype(to)
+    for zero, scale in (("z", blocks["s"]), ("_", blocks["s"]), ("z", np.array(0.5, np.float32))):
+        shape = np.shape(scale)
+        weights = {"s": scale, "z": blocks["z"] if shape else np.array(3, to)}
+        size: dict[str, Any] = {"block_size": 4} if shape else {}
+        number = helper.np_dtype_to_tensor_dtype(np.dtype(to))
+        operators = [
+            node("QuantizeLinear", f"x s {zero}", "q", axis=1, output_dtype=number, **size),
+            node("DequantizeLinear", f"q s {zero}", "y", axis=1, **size),
+        ]
+        proto = model(operators, {"x": x.shape}, ["y"], weights, 21)
+        proto.ir_version = 10
+        (expected,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
+        (result,) = run(import_model(proto.SerializeToString()), [x])
+        np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize("weights", [np.int8, np.uint8])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from tests.fuzz.draw import Draw, Recipe, Recipes, Undrawable
 
 _RESIZE_SINCE = 11
+_DILATED_SINCE = 19
+"""From which opset on AveragePool has dilations."""
 
 
 def _image(d: Draw, operator: str) -> str:
@@ -16,9 +18,14 @@ def _pool(operator: str) -> Recipe:
         name = _image(d, operator)
         spatial = d.array(name).shape[2:]
         kernel = [d.between(1, min(3, e)) for e in spatial]
-        pads = [d.between(0, k // 2) if d.chance(0.4) else 0 for _ in range(2) for k in kernel]
+        pads = [d.between(0, k - 1) if d.chance(0.4) else 0 for _ in range(2) for k in kernel]
         strides = [d.between(1, 3) if d.chance(0.4) else 1 for _ in spatial]
-        more = {"count_include_pad": d.choice((None, 1))} if operator == "AveragePool" else {}
+        more: dict[str, object] = {"ceil_mode": d.choice((None, None, 1))}
+        if operator == "MaxPool" or d.opset >= _DILATED_SINCE:
+            is_wide = [d.chance(0.2) and e >= 2 * k - 1 for k, e in zip(kernel, spatial, strict=True)]
+            more["dilations"] = [1 + wide for wide in is_wide] if any(is_wide) else None
+        if operator == "AveragePool":
+            more["count_include_pad"] = d.choice((None, 1))
         d.node(operator, [name], kernel_shape=kernel, pads=pads, strides=strides, **more)
 
     return recipe

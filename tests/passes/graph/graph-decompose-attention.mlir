@@ -22,3 +22,20 @@ func.func @main(%q: tensor<1x4x2x8xf32>, %k: tensor<1x2x3x8xf32>, %v: tensor<1x2
 // CHECK-NEXT: %y = graph.matmul [[X]], [[V]]
 
 // WHOLE: %y = graph.attention %q, %k, %v
+
+// A length of keys becomes masks of scores, probabilities and values.
+func.func @length(%q: tensor<2x8xf32>, %k: tensor<3x8xf32>, %v: tensor<3x5xf32>, %n: tensor<i64>) -> tensor<2x5xf32> {
+  %z = graph.attention %q, %k, %v length %n {scale = 1.0 : f64, causal = 0 : i64, guard = 0 : i64} : (tensor<2x8xf32>, tensor<3x8xf32>, tensor<3x5xf32>) -> tensor<2x5xf32>
+  func.return %z : tensor<2x5xf32>
+}
+
+// CHECK-LABEL: func.func @length
+// CHECK-NEXT:  [[V:%.*]] = graph.mask %v below %n {dim = 0 : i64, fill = 0.000000e+00 : f32}
+// CHECK-NEXT:  [[T:%.*]] = graph.transpose %k
+// CHECK-NEXT:  [[S:%.*]] = graph.matmul %q, [[T]]
+// CHECK-NEXT:  [[M:%.*]] = graph.mask [[S]] below %n {dim = 1 : i64, fill = 0xff800000 : f32}
+// CHECK-NEXT:  [[P:%.*]] = graph.softmax [[M]] {dim = 1 : i64}
+// CHECK-NEXT:  [[A:%.*]] = graph.mask [[P]] below %n {dim = 1 : i64, fill = 0.000000e+00 : f32}
+// CHECK-NEXT:  %z = graph.matmul [[A]], [[V]]
+// WHOLE-LABEL: func.func @length
+// WHOLE:       graph.attention %q, %k, %v length %n

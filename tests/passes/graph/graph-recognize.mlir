@@ -40,3 +40,18 @@ func.func @layer_norm(%x: tensor<2x8xf32>, %scale: tensor<8xf32>) -> tensor<2x8x
 // CHECK:      func.func @layer_norm
 // CHECK-NEXT:   [[B:%.*]] = graph.constant #graph.inline<"-0.0, -0.0, -0.0, -0.0, -0.0, -0.0, -0.0, -0.0"> : tensor<8xf32>
 // CHECK-NEXT:   %y = graph.layer_norm %x, %scale, [[B]] {dim = 1 : i64
+
+// Keys from %n on do not exist: their scores are -inf, their probabilities and values 0.
+func.func @length(%q: tensor<5x8xf32>, %k: tensor<6x8xf32>, %v: tensor<6x3xf32>, %n: tensor<i64>) -> tensor<5x3xf32> {
+  %kt = graph.transpose %k {perm = array<i64: 1, 0>} : (tensor<6x8xf32>) -> tensor<8x6xf32>
+  %s = graph.matmul %q, %kt : (tensor<5x8xf32>, tensor<8x6xf32>) -> tensor<5x6xf32>
+  %t = graph.mask %s below %n {dim = 1 : i64, fill = 0xff800000 : f32} : (tensor<5x6xf32>, tensor<i64>) -> tensor<5x6xf32>
+  %p = graph.softmax %t {dim = 1 : i64} : (tensor<5x6xf32>) -> tensor<5x6xf32>
+  %a = graph.mask %p below %n {dim = 1 : i64, fill = 0.0 : f32} : (tensor<5x6xf32>, tensor<i64>) -> tensor<5x6xf32>
+  %b = graph.mask %v below %n {dim = 0 : i64, fill = 0.0 : f32} : (tensor<6x3xf32>, tensor<i64>) -> tensor<6x3xf32>
+  %y = graph.matmul %a, %b : (tensor<5x6xf32>, tensor<6x3xf32>) -> tensor<5x3xf32>
+  func.return %y : tensor<5x3xf32>
+}
+// CHECK:      func.func @length
+// CHECK-NEXT:   %y = graph.attention %q, %k, %v length %n {scale = 1.000000e+00 : f64, causal = 0 : i64, guard = 0 : i64}
+// CHECK-NEXT:   func.return %y

@@ -22,6 +22,7 @@ from treadle.dialects.graph import (
     ConvTransposeOp,
     GatherOp,
     LayerNormOp,
+    MaskOp,
     MatmulOp,
     PadOp,
     PoolOp,
@@ -77,6 +78,11 @@ def products(g: Cases) -> None:
     g.case(MatmulOp(batch, batch), 0, 0, 2, 2)
     heads = g.add(ReshapeOp(g.rows, [0, 1, 2, 2]))
     g.case(AttentionOp(heads, heads, heads), 0, 0, 1, 2, 2)
+    extent = g.constant(np.int64(2))
+    g.case(MaskOp(g.wide, extent, 1, 7.0), 0, 3, 0)
+    none = g.add(ReshapeOp(g.wide, [3, 0, 2]))
+    queries = g.constant(np.ones((3, 1, 2), np.float32))
+    g.case(AttentionOp(queries, none, none, length=extent), 0, 3, 1, 2)
 
 
 def windows(g: Cases) -> None:

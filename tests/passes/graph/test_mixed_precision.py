@@ -21,6 +21,7 @@ from treadle.dialects.graph import (
     ConstantOp,
     ConvOp,
     GatherOp,
+    MaskOp,
     MatmulOp,
     Operator,
     PoolOp,
@@ -107,6 +108,33 @@ def test_movers_between_products_are_narrow() -> None:
     y = graph.add(MatmulOp(y, graph.constant(random(8, 3))))
     found = elements(narrowed(graph, [y]))
     assert found["concat"] == found["pool"] == found["reshape"] == found["transpose"] == found["conv"] == {f16}
+
+
+def test_masks_between_products_are_narrow() -> None:
+    """With their number, which the narrow type must hold; the extent stays what it is."""
+    graph = Graph(random(4, 8), np.array(5))
+    x = graph.add(MatmulOp(graph[0], graph.constant(random(8, 8))))
+    hidden = graph.add(MaskOp(x, graph[1], 1, -np.inf))
+    y = graph.add(MatmulOp(graph.add(MaskOp(x, graph[1], 1, 0.5)), graph.constant(random(8, 3))))
+    lowest = graph.add(MaskOp(x, graph[1], 1, float(np.finfo(np.float32).min)))
+    module = graph.module(hidden, y, lowest)
+    before = evaluate_module(module, graph.inputs)
+    run_passes(module, [GraphMixedPrecisionPass("f16")])
+    for old, new in zip(before, evaluate_module(module, graph.inputs), strict=True):
+        np.testing.assert_allclose(new, old, rtol=0, atol=2e-2)
+    masks = [op for op in module.walk() if isinstance(op, MaskOp)]
+    assert [(str(op.fill), op.type.get_element_type()) for op in masks] == [
+        ("0xfc00 : f16", f16),
+        ("5.000000e-01 : f16", f16),
+        ("-3.40282347e+38 : f32", f32),
+    ]
+
+
+def test_attention_with_a_length_is_narrow() -> None:
+    graph = Graph(random(2, 9, 8), np.array(5))
+    module = narrowed(graph, [graph.add(AttentionOp(graph[0], graph[0], graph[0], length=graph[1]))])
+    (op,) = [op for op in module.walk() if isinstance(op, AttentionOp)]
+    assert op.type.get_element_type() == f16 and op.length is not None
 
 
 def test_a_tied_weight_is_stored_narrow_and_once() -> None:

@@ -14,6 +14,7 @@ from treadle.dialects.graph import (
     AttentionOp,
     BinaryOp,
     BroadcastOp,
+    MaskOp,
     MatmulOp,
     ReshapeOp,
     SoftmaxOp,
@@ -135,16 +136,17 @@ def test_other_triangles_are_ordinary_masks(shift: int) -> None:
     assert op.causal.value.data == 0 and op.mask is not None
 
 
+def repeated(graph: Graph, x: SSAValue) -> SSAValue:
+    """Every head twice."""
+    b, g, n, d = shape_of(x)
+    apart = graph.add(BroadcastOp(graph.add(ReshapeOp(x, [b, g, 1, n, d])), [b, g, 2, n, d]))
+    return graph.add(ReshapeOp(apart, [b, 2 * g, n, d]))
+
+
 def test_repeated_keys_and_values_are_groups() -> None:
     graph = inputs(groups=2)
-
-    def repeated(x: SSAValue) -> SSAValue:
-        b, g, n, d = shape_of(x)
-        apart = graph.add(BroadcastOp(graph.add(ReshapeOp(x, [b, g, 1, n, d])), [b, g, 2, n, d]))
-        return graph.add(ReshapeOp(apart, [b, 2 * g, n, d]))
-
-    shares = graph.add(SoftmaxOp(scores(graph, k=repeated(graph[1])), 3))
-    op = the_attention(recognized(graph, graph.add(MatmulOp(shares, repeated(graph[2])))))
+    shares = graph.add(SoftmaxOp(scores(graph, k=repeated(graph, graph[1])), 3))
+    op = the_attention(recognized(graph, graph.add(MatmulOp(shares, repeated(graph, graph[2])))))
     assert op.group_size == 2 and op.k is graph[1] and op.v is graph[2]
 
 
@@ -185,6 +187,133 @@ def _enlarging_mask(graph: Graph) -> list[SSAValue]:
 def test_what_is_no_attention(write: Any) -> None:
     graph = inputs()
     assert "attention" not in operators(recognized(graph, *write(graph)))
+
+
+def masked(graph: Graph, x: SSAValue, back: int, fill: float, n: int = 4) -> SSAValue:
+    """A value, a number in it beyond the extent that input `n` is, along a dimension counted from the end."""
+    return graph.add(MaskOp(x, graph[n], len(shape_of(x)) - back, fill))
+
+
+def shortened(*, groups: int = 4, length: int = 4) -> Graph:
+    """The inputs, and how many keys exist; the others hold no numbers."""
+    arrays = [x.copy() for x in inputs(groups=groups).inputs]
+    arrays[1][:, :, length:], arrays[2][:, :, length:] = np.nan, np.inf
+    return Graph(*arrays, np.array(length), np.array(3))
+
+
+def shortened_product(graph: Graph, s: SSAValue, v: SSAValue | None = None) -> SSAValue:
+    shares = masked(graph, graph.add(SoftmaxOp(s, len(shape_of(s)) - 1)), 1, 0.0)
+    return graph.add(MatmulOp(shares, masked(graph, graph[2] if v is None else v, 2, 0.0)))
+
+
+@pytest.mark.parametrize("length", [1, 5, 6])
+@pytest.mark.parametrize("order", ["mask first", "mask last", "mask before the scale"])
+def test_a_length_of_keys(order: str, length: int) -> None:
+    graph = shortened(length=length)
+    s = scores(graph)
+    if order == "mask before the scale":
+        s = scaled(graph, masked(graph, s, 1, -np.inf))
+    else:
+        s = scaled(graph, masked(graph, s, 1, -np.inf) if order == "mask first" else s)
+        s = graph.add(BinaryOp("add", s, graph[3]))
+        s = masked(graph, s, 1, -np.inf) if order == "mask last" else s
+    op = the_attention(recognized(graph, shortened_product(graph, s)))
+    assert op.length is graph[4] and op.scale.value.data == 0.25
+    assert op.v is graph[2] and op.k is graph[1]
+    assert op.mask is (None if order == "mask before the scale" else graph[3])
+
+
+def test_a_length_of_causal_attention_with_a_guard() -> None:
+    graph = shortened()
+    s = graph.add(WhereOp(graph.constant(CAUSAL), scores(graph), graph.constant(np.float32(LOWEST))))
+    shares = graph.add(SoftmaxOp(masked(graph, s, 1, -np.inf), 3))
+    guarded = graph.add(WhereOp(graph.add(UnaryOp("isnan", shares)), graph.constant(np.float32(0)), shares))
+    y = graph.add(MatmulOp(masked(graph, guarded, 1, 0.0), masked(graph, graph[2], 2, 0.0)))
+    op = the_attention(recognized(graph, y))
+    assert op.length is graph[4] and op.causal.value.data == op.guard.value.data == 1
+
+
+def test_a_length_between_batches_that_are_joined() -> None:
+    """Products over [batch * heads], masks over [batch, heads]."""
+    graph = shortened()
+    q, k = (graph.add(ReshapeOp(graph[n], [8, *shape_of(graph[n])[2:]])) for n in range(2))
+    apart = graph.add(ReshapeOp(scores(graph, q, k), [2, 4, 5, 6]))
+    s = masked(graph, graph.add(BinaryOp("add", apart, graph[3])), 1, -np.inf)
+    shares = masked(graph, graph.add(SoftmaxOp(s, 3)), 1, 0.0)
+    v = graph.add(ReshapeOp(masked(graph, graph[2], 2, 0.0), [8, 6, 3]))
+    y = graph.add(MatmulOp(graph.add(ReshapeOp(shares, [8, 5, 6])), v))
+    op = the_attention(recognized(graph, y))
+    assert op.length is graph[4] and op.shape == (2, 4, 5, 3) and op.v is graph[2]
+
+
+def test_a_length_of_repeated_keys_and_values() -> None:
+    graph = shortened(groups=2)
+    s = masked(graph, scores(graph, k=repeated(graph, graph[1])), 1, -np.inf)
+    op = the_attention(recognized(graph, shortened_product(graph, s, repeated(graph, graph[2]))))
+    assert op.group_size == 2 and op.v is graph[2] and op.length is graph[4]
+
+
+def _other_extent(graph: Graph) -> list[SSAValue]:
+    return [shortened_product(graph, masked(graph, scores(graph), 1, -np.inf, n=5))]
+
+
+def _rows_masked(graph: Graph) -> list[SSAValue]:
+    return [shortened_product(graph, masked(graph, scores(graph), 2, -np.inf))]
+
+
+def _scores_unmasked(graph: Graph) -> list[SSAValue]:
+    return [shortened_product(graph, scores(graph))]
+
+
+def _finite_fill(graph: Graph) -> list[SSAValue]:
+    return [shortened_product(graph, masked(graph, scores(graph), 1, -10.0))]
+
+
+def _negative_scale(graph: Graph) -> list[SSAValue]:
+    return [shortened_product(graph, scaled(graph, masked(graph, scores(graph), 1, -np.inf), -1.0))]
+
+
+def _shares_unmasked(graph: Graph) -> list[SSAValue]:
+    shares = graph.add(SoftmaxOp(masked(graph, scores(graph), 1, -np.inf), 3))
+    return [graph.add(MatmulOp(shares, masked(graph, graph[2], 2, 0.0)))]
+
+
+def _values_unmasked(graph: Graph) -> list[SSAValue]:
+    shares = graph.add(SoftmaxOp(masked(graph, scores(graph), 1, -np.inf), 3))
+    return [graph.add(MatmulOp(masked(graph, shares, 1, 0.0), graph[2]))]
+
+
+def _width_of_values_masked(graph: Graph) -> list[SSAValue]:
+    shares = graph.add(SoftmaxOp(masked(graph, scores(graph), 1, -np.inf), 3))
+    return [graph.add(MatmulOp(masked(graph, shares, 1, 0.0), masked(graph, graph[2], 1, 0.0)))]
+
+
+def _masked_shares_used(graph: Graph) -> list[SSAValue]:
+    shares = masked(graph, graph.add(SoftmaxOp(masked(graph, scores(graph), 1, -np.inf), 3)), 1, 0.0)
+    return [graph.add(MatmulOp(shares, masked(graph, graph[2], 2, 0.0))), shares]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        _other_extent, _rows_masked, _scores_unmasked, _finite_fill, _negative_scale, _shares_unmasked,
+        _values_unmasked, _width_of_values_masked, _masked_shares_used,
+    ],
+)  # fmt: skip
+def test_what_is_no_length(write: Any) -> None:
+    graph = Graph(*inputs().inputs, np.array(4), np.array(3))
+    with np.errstate(invalid="ignore"):
+        assert "attention" not in operators(recognized(graph, *write(graph)))
+
+
+@pytest.mark.parametrize("length", [0, 1, 5, 6])
+@pytest.mark.parametrize("groups", [4, 2])
+@pytest.mark.parametrize("causal", [False, True])
+def test_decomposition_with_a_length(causal: bool, groups: int, length: int) -> None:
+    graph = shortened(groups=groups, length=length)
+    y = graph.add(AttentionOp(*(graph[n] for n in range(5)), scale=0.25, causal=causal))
+    module = assert_same_values(graph, [y], [GraphDecomposeAttentionPass()])
+    assert operators(module).count("mask") == 3 and "attention" not in operators(module)
 
 
 @pytest.mark.parametrize("groups", [4, 2])

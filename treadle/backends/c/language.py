@@ -26,7 +26,7 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, Operation
 
 from treadle.backends.c_like.language import Language, Values
-from treadle.dialects.graph.dtypes import ui8, ui16, ui32, ui64
+from treadle.dialects.graph.dtypes import STORED_TYPES, is_stored, ui8, ui16, ui32, ui64
 from treadle.dialects.loop import PrefetchOp, type_of
 from treadle.errors import TreadleError
 
@@ -39,6 +39,7 @@ LARGEST_LOCAL = 32 << 10
 _ALIGNMENT = 64
 _BYTES: dict[Attribute, int] = {
     bf16: 2, f16: 2, f32: 4, f64: 8, i1: 1, i8: 1, i16: 2, i32: 4, i64: 8, ui8: 1, ui16: 2, ui32: 4, ui64: 8,
+    **dict.fromkeys(STORED_TYPES, 1),
 }  # fmt: skip
 # A mask has lanes of 32 bits, as comparisons of vectors give.
 _VECTOR_SUFFIXES: dict[Attribute, str] = {f32: "f", i32: "i", i1: "i"}
@@ -66,6 +67,7 @@ class CLanguage(Language):
         **{f32: "float", f64: "double", f16: "_Float16", bf16: "treadle_bfloat16"},
         **{i1: "int", i8: "signed char", i16: "short", i32: "int", i64: "long"},
         **{ui8: "unsigned char", ui16: "unsigned short", ui32: "unsigned", ui64: "unsigned long"},
+        **dict.fromkeys(STORED_TYPES, "unsigned char"),
     }
 
     def memory_type(self, type: Attribute) -> str:
@@ -83,10 +85,10 @@ class CLanguage(Language):
     def widening(self, type: Attribute) -> tuple[str, str] | None:
         if isinstance(type, BFloat16Type):
             return "treadle_bfloat16_to_float", "treadle_float_to_bfloat16"
-        return ("(float)", "(_Float16)") if isinstance(type, Float16Type) else None
+        return ("(float)", "(_Float16)") if isinstance(type, Float16Type) else super().widening(type)
 
     def has_operators(self, type: Attribute) -> bool:
-        return not isinstance(type, BFloat16Type)
+        return not isinstance(type, BFloat16Type) and not is_stored(type)
 
     def vector_type(self, type: VectorType) -> str:
         suffix = _VECTOR_SUFFIXES.get(type.element_type)

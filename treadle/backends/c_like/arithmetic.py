@@ -9,6 +9,7 @@ from xdsl.ir import Operation, SSAValue
 from treadle.backends.c_like.constants import splat_number
 from treadle.backends.c_like.operators import FLOAT_OPERATORS, FUNCTIONS, OPERATORS, Level
 from treadle.backends.c_like.values import Text, Values, Writers, float_type, narrowed, number_text, wide
+from treadle.dialects.graph.dtypes import is_stored
 
 
 class Arithmetic:
@@ -29,9 +30,8 @@ class Arithmetic:
             number = op.value.value.data
             if isinstance(op.result.type, IntegerType) and op.result.type.width.data == 1:
                 number = abs(number)
-            if self._language.widening(op.result.type) and not self._language.has_operators(op.result.type):
-                return narrowed(self._language, number_text(self._language, op.result.type, number), op.result.type)
-            return number_text(self._language, op.result.type, number)
+            text = number_text(self._language, op.result.type, number)
+            return text if is_stored(op.result.type) else narrowed(self._language, text, op.result.type)
         type = op.result.type
         number = splat_number(op)
         if number is None or not isinstance(type, VectorType):

@@ -6,7 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, NoReturn, Protocol
 
+import numpy as np
 from xdsl.dialects.builtin import (
+    AnyFloat,
     BFloat16Type,
     Float16Type,
     Float32Type,
@@ -21,7 +23,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from treadle.backends.c_like.literals import float_literal, int_literal
 from treadle.backends.c_like.operators import Level
-from treadle.dialects.graph.dtypes import ui32, ui64
+from treadle.dialects.graph.dtypes import is_stored, numpy_dtype, ui32, ui64
 from treadle.dialects.scalar import is_unsigned
 from treadle.dialects.scalar_functions import ScalarFunction
 from treadle.errors import TreadleError
@@ -83,6 +85,8 @@ class Language(ABC):
 
     def literal(self, type: Attribute, value: float) -> str:
         """A number of a scalar type."""
+        if is_stored(type):
+            return str(np.array(value).astype(numpy_dtype(type)).view(np.uint8).item())
         if isinstance(type, BFloat16Type):
             return float_literal(value, 32, self.infinity, self.nan)  # rounded where it is narrowed
         if isinstance(type, Float16Type | Float32Type | Float64Type):
@@ -94,13 +98,16 @@ class Language(ABC):
         return int_literal(int(value), width, self.wide_suffix if wide or self.index == "long" else "")
 
     def widening(self, type: Attribute) -> tuple[str, str] | None:
-        """How a float of 16 bits becomes a float and is made from one; None for other types."""
+        """How a float of up to 16 bits becomes a float and is made from one; None for other types."""
+        if is_stored(type) and isinstance(type, AnyFloat):
+            return f"treadle_{type}_to_float", f"treadle_float_to_{type}"
         return None
 
     def narrowing(self, source: Attribute, target: Attribute) -> str | None:
-        """The function that makes a float of 16 bits of a number of another type; None for other targets."""
-        del source
+        """The function that makes a float of up to 16 bits of a number of another type; None for other targets."""
         pair = self.widening(target)
+        if isinstance(source, Float64Type) and pair is not None:
+            return pair[1].replace("_float_to_", "_double_to_")  # by way of a float it would be rounded twice
         return None if pair is None else pair[1]
 
     @abstractmethod

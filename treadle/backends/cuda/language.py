@@ -45,15 +45,19 @@ from treadle.dialects.cuda import (
     space_of,
 )
 from treadle.dialects.cuda.layout import buffer_bytes
-from treadle.dialects.graph.dtypes import ui8, ui16, ui32, ui64
+from treadle.dialects.graph.dtypes import STORED_TYPES, is_stored, ui8, ui16, ui32, ui64
 from treadle.errors import TreadleError
 
 _INTEGER_NAMES = {"min", "max", "div", "rem", "floordiv", "ceildiv"}
 _BITS = {"bits": "__float_as_int", "from_bits": "__int_as_float"}
 _WIDE_BITS = {"bits": "__double_as_longlong", "from_bits": "__longlong_as_double"}
-_FROM_DOUBLE: dict[Attribute, str] = {f16: "treadle_double_to_half", bf16: "treadle_double_to_bfloat16"}
 _MMA_KINDS: dict[Attribute, str] = {f16: "f16", bf16: "bf16", f32: "tf32"}
 _ALIGNMENT = 16
+
+
+def _fills_half_a_word(type: Attribute) -> bool:
+    """Whether elements are floats of 16 bits, of which vectors hold two in an unsigned."""
+    return isinstance(type, Float16Type | BFloat16Type)
 
 
 class CudaLanguage(Language):
@@ -71,6 +75,7 @@ class CudaLanguage(Language):
         **{f32: "float", f64: "double", f16: "treadle_half", bf16: "treadle_bfloat16"},
         **{i1: "bool", i8: "signed char", i16: "short", i32: "int", i64: "long long"},
         **{ui8: "unsigned char", ui16: "unsigned short", ui32: "unsigned", ui64: "unsigned long long"},
+        **dict.fromkeys(STORED_TYPES, "unsigned char"),
     }
 
     def __init__(self, wide: bool = False) -> None:
@@ -82,19 +87,15 @@ class CudaLanguage(Language):
             return "treadle_half_to_float", "treadle_float_to_half"
         if isinstance(type, BFloat16Type):
             return "treadle_bfloat16_to_float", "treadle_float_to_bfloat16"
-        return None
-
-    def narrowing(self, source: Attribute, target: Attribute) -> str | None:
-        # By way of a float it would be rounded twice.
-        return _FROM_DOUBLE.get(target) if isinstance(source, Float64Type) else super().narrowing(source, target)
+        return super().widening(type)
 
     def has_operators(self, type: Attribute) -> bool:
         element = type.element_type if isinstance(type, VectorType) else type
-        return not isinstance(element, Float16Type | BFloat16Type)
+        return not _fills_half_a_word(element) and not is_stored(element)
 
     def vector_type(self, type: VectorType) -> str:
         count, element = type.element_count(), type.element_type
-        if self.has_operators(type):
+        if not _fills_half_a_word(element):
             return f"treadle_vec<{self.type_name(element)}, {count}>"
         if count % 2:
             raise TreadleError(f"a value of type {type}", "CUDA printer", "an even number of 16-bit floats")
@@ -124,14 +125,14 @@ class CudaLanguage(Language):
 
     def splat(self, type: VectorType, scalar: str, zero: bool) -> str:
         name = self.vector_type(type)
-        lane = scalar if self.has_operators(type) else f"treadle_twice({scalar})"
+        lane = f"treadle_twice({scalar})" if _fills_half_a_word(type.element_type) else scalar
         return f"{name}{{}}" if zero else f"treadle_splat<{name}>({lane})"
 
     def vector_load(self, type: VectorType, address: str) -> str:
         return f"treadle_load<{self.vector_type(type)}>({address})"
 
     def lane(self, vector: str, position: str, type: VectorType) -> str:
-        if not self.has_operators(type):
+        if _fills_half_a_word(type.element_type):
             raise TreadleError(f"one element of {type}", "CUDA printer", "elements of 32 bits")
         return f"{vector}.v[{position}]"
 

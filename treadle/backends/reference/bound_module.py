@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from xdsl.dialects.builtin import ModuleOp, f32
+from xdsl.dialects.builtin import ModuleOp, TensorType, f32, i64
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Block, Operation, SSAValue
 
@@ -21,6 +21,7 @@ from treadle.dialects.graph import (
     ConcatOp,
     ConvOp,
     ConvTransposeOp,
+    MaskOp,
     MatmulOp,
     PadOp,
     PoolOp,
@@ -154,15 +155,19 @@ def _coarse_values(block: Block, precision: Precision) -> dict[SSAValue, Format]
         return {}
     format = Format.of_precision(precision)
     products = [op for op in block.ops if isinstance(op, _Product) and op.type.get_element_type() == f32]
-    read = {_moved_from(operand) for op in products for operand in op.operands}
+    read = {_moved_from(operand) for op in products for operand in op.operands if not _is_extent(operand)}
     given = {op.results[0] for op in products} if precision != "tf32" else set[SSAValue]()
     return dict.fromkeys(read | given, format)
 
 
+def _is_extent(value: SSAValue) -> bool:
+    return isinstance(value.type, TensorType) and value.type.get_element_type() == i64
+
+
 def _moved_from(value: SSAValue) -> SSAValue:
-    """The tensor that an operator only moves elements of; None if there are several."""
-    while isinstance(value.owner, _Mover) and len(value.owner.operands) == 1:
-        value = value.owner.operands[0]
+    """The tensor that an operator only moves elements of; the value itself if there are several."""
+    while isinstance(op := value.owner, MaskOp) or (isinstance(op, _Mover) and len(op.operands) == 1):
+        value = op.operands[0]
     return value
 
 

@@ -31,7 +31,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from treadle.compile_options import EPSILON, Precision
 from treadle.dialects.graph.arithmetic import COMBINE, FOLD, identity, spread
 from treadle.dialects.graph.compute import ReduceOp
-from treadle.dialects.graph.dtypes import is_float, is_float_dtype, numpy_dtype
+from treadle.dialects.graph.dtypes import integer_dtype_limits, is_float, is_float_dtype, is_integer_dtype, numpy_dtype
 from treadle.dialects.graph.numpy_reads import Affine, contract, read
 from treadle.dialects.graph.numpy_scalars import Array, apply_scalar, scalar_dtype
 
@@ -371,10 +371,9 @@ def _moved(value: Array, error: Array, sign: int) -> Array:
     """Values moved by their limits: truths to the other one, integers by whole steps."""
     if value.dtype == np.bool_:
         return value ^ (error > 0)
-    if value.dtype.kind in "iu":
-        info = np.iinfo(value.dtype)
+    if is_integer_dtype(value.dtype):
         moved = value.astype(np.float64) + sign * np.ceil(error)
-        return np.where(error > 0, np.clip(moved, info.min, info.max).astype(value.dtype), value)
+        return np.where(error > 0, np.clip(moved, *integer_dtype_limits(value.dtype)).astype(value.dtype), value)
     return value + sign * error
 
 

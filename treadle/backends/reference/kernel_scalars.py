@@ -15,7 +15,7 @@ from xdsl.dialects import arith
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, IndexType, VectorType
 from xdsl.ir import Attribute, Operation
 
-from treadle.dialects.graph.numpy_scalars import apply_scalar, constant_value, scalar_dtype, truncated
+from treadle.dialects.graph.numpy_scalars import apply_scalar, constant_value, rounded, scalar_dtype, truncated
 
 _MASK = hex(2**64 - 1)
 
@@ -163,6 +163,8 @@ def _conversion(op: Operation) -> Callable[[Any], Any]:
         return lambda a: (a & 1) != 0
     if isinstance(op, arith.FPToSIOp | arith.FPToUIOp):
         return lambda a: truncated(np.asarray(a), dtype)[()]
+    if isinstance(op, arith.TruncFOp):
+        return lambda a: rounded(np.asarray(a), dtype)[()]
     if isinstance(op, arith.BitcastOp):
         return lambda a: np.asarray(a).view(dtype)[()]
     return lambda a: np.asarray(a).astype(dtype)[()]

@@ -3,8 +3,8 @@
 Blocks run one after another; the threads of a block take turns from barrier to barrier, the lanes of a warp from one
 operation of the warp to the next. Everything that the IR leaves undefined is an error here: an index outside a buffer,
 a read of an element that was never stored or is still being copied, a barrier that some threads do not reach or an
-operation of the warp that some lanes do not, an element of the result that is never stored, zeroed memory that is left
-non-zero.
+operation of the warp that some lanes do not, an element of the result that is never stored (unless the kernel says that
+it may leave some), zeroed memory that is left non-zero.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class Kernel:
         self.grid, self.threads = op.grid.value.data, op.threads.value.data
         self.types = [cast("MemRefType[Attribute]", arg.type) for arg in op.body.block.args[:-2]]
         self.num_outputs = len(op.outputs) if isinstance(op, KernelOp) else op.num_outputs
+        partial = op.demands if isinstance(op, KernelOp) else op.partial
+        self.partial = partial is not None
         self.source: KernelSource = kernel_source(self.name, op.body.block, self.num_outputs)
 
     def run(self, inputs: Sequence[Array], *, reverse: bool = False) -> Array:
@@ -69,14 +71,18 @@ class Kernel:
         return tuple(self._tensor(n, values, type) for n, (values, type) in results)
 
     def _tensor(self, number: int, values: Sequence[Any], type: MemRefType[Attribute]) -> Array:
-        """The tensor of a result's elements; TreadleError if one was never stored."""
-        shape = type.get_shape()
+        """The tensor of a result's elements; TreadleError if one was never stored, unless the kernel may leave some:
+        every byte of those is 255."""
+        shape, dtype = type.get_shape(), numpy_dtype(type.get_element_type())
         missing = next((n for n, value in enumerate(values) if value is None), None)
+        if missing is not None and self.partial:
+            unset = np.full(dtype.itemsize, 0xFF, np.uint8).view(dtype)[0]
+            return np.array([unset if value is None else value for value in values], dtype).reshape(shape)
         if missing is not None:
             index = [int(i) for i in np.unravel_index(missing, shape)]
             which = "the result" if self.num_outputs == 1 else f"result {number}"
             raise TreadleError(f"element {index} of {which} is never stored", self._where)
-        return np.array(values, numpy_dtype(type.get_element_type())).reshape(shape)
+        return np.array(values, dtype).reshape(shape)
 
     @property
     def _where(self) -> str:

@@ -6,10 +6,7 @@ from typing import Any
 
 from xdsl.dialects.builtin import (
     DYNAMIC_INDEX,
-    BFloat16Type,
-    Float16Type,
-    Float32Type,
-    Float64Type,
+    AnyFloat,
     IndexType,
     IntegerType,
     MemRefType,
@@ -22,20 +19,20 @@ from treadle.dialects.cuda.attributes import Space, SpaceAttr
 
 AnyMemRef = MemRefType[Any]
 
-_FLOATS = (Float16Type, BFloat16Type, Float32Type, Float64Type)
-_INTEGER_WIDTHS = (1, 8, 16, 32, 64)
+_FLOAT_WIDTHS = (4, 8, 16, 32, 64)
+_INTEGER_WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 
 
 def element_bytes(element_type: Attribute) -> int | None:
     """Bytes that one element takes in memory, or None for a type that CUDA text has no equivalent of.
 
-    An `i1` is a byte and an `index` is eight; a vector is its elements.
+    A number of fewer bits than a byte is one and an `index` is eight; a vector is its elements.
     """
     if isinstance(element_type, VectorType):
         size = element_bytes(element_type.element_type)
         return None if size is None else size * element_type.element_count()
-    if isinstance(element_type, _FLOATS):
-        return element_type.size
+    if isinstance(element_type, AnyFloat):
+        return max(1, element_type.bitwidth // 8) if element_type.bitwidth in _FLOAT_WIDTHS else None
     if isinstance(element_type, IndexType):
         return 8
     if isinstance(element_type, IntegerType) and element_type.width.data in _INTEGER_WIDTHS:

@@ -1,7 +1,8 @@
 """The graph dialect: tensors, operators, and the definition of each operator.
 
-Definition language: `compute.py`. Groups: `fused.py`. Operators by family: `elementwise.py`, `linear.py`,
-`reduction.py`, `arg_reduction.py`, `movement.py`, `normalize.py`, `attention.py`, `winograd.py`, `constant.py`.
+Definition language: `compute.py`. Groups: `fused.py`. Which elements are needed: `demanded.py`. Operators by family:
+`elementwise.py`, `linear.py`, `reduction.py`, `arg_reduction.py`, `movement.py`, `mask.py`, `normalize.py`,
+`attention.py`, `winograd.py`, `constant.py`.
 """
 
 from xdsl.ir import Dialect
@@ -12,9 +13,11 @@ from treadle.dialects.graph.attributes import BlobAttr, DimsAttr, InlineAttr
 from treadle.dialects.graph.compute import AtOp, ComputeOp, ReduceOp, YieldOp
 from treadle.dialects.graph.constant import ConstantOp
 from treadle.dialects.graph.definition import Operator, definition
+from treadle.dialects.graph.demanded import DemandedAttr
 from treadle.dialects.graph.elementwise import BinaryOp, BitcastOp, CastOp, UnaryOp, WhereOp
 from treadle.dialects.graph.fused import FusedOp
 from treadle.dialects.graph.linear import ConvOp, ConvTransposeOp, MatmulOp
+from treadle.dialects.graph.mask import MaskOp
 from treadle.dialects.graph.movement import (
     BroadcastOp,
     ConcatOp,
@@ -40,17 +43,17 @@ GRAPH = Dialect(
         ConstantOp,
         BinaryOp, BitcastOp, CastOp, UnaryOp, WhereOp,
         ConvOp, ConvTransposeOp, MatmulOp, WinogradInputOp, WinogradOutputOp,
-        BroadcastOp, ConcatOp, GatherOp, PadOp, ReshapeOp, ResizeOp, SliceOp, TransposeOp,
+        BroadcastOp, ConcatOp, GatherOp, MaskOp, PadOp, ReshapeOp, ResizeOp, SliceOp, TransposeOp,
         AttentionOp, BatchNormOp, LayerNormOp, RmsNormOp, SoftmaxOp,
         ArgReductionOp, PoolOp, ReductionOp,
     ],
-    [BlobAttr, DimsAttr, InlineAttr],
+    [BlobAttr, DemandedAttr, DimsAttr, InlineAttr],
 )  # fmt: skip
 
 __all__ = [
-    "GRAPH", "ArgReductionOp", "AtOp", "AttentionOp", "BatchNormOp", "BinaryOp", "BitcastOp", "BlobAttr", "BroadcastOp",
-    "CastOp", "ComputeOp", "ConcatOp", "ConstantOp", "ConvOp", "ConvTransposeOp", "DimsAttr", "FusedOp", "GatherOp",
-    "InlineAttr", "LayerNormOp", "MatmulOp", "Operator", "PadOp", "PoolOp", "ReduceOp", "ReductionOp", "ReshapeOp",
-    "ResizeOp", "RmsNormOp", "SliceOp", "SoftmaxOp", "TransposeOp", "UnaryOp", "WhereOp", "WholeOp", "WinogradInputOp",
-    "WinogradOutputOp", "YieldOp", "definition",
+    "GRAPH", "ArgReductionOp", "AtOp", "AttentionOp", "BatchNormOp", "BinaryOp", "BitcastOp", "BlobAttr",
+    "BroadcastOp", "CastOp", "ComputeOp", "ConcatOp", "ConstantOp", "ConvOp", "ConvTransposeOp", "DemandedAttr",
+    "DimsAttr", "FusedOp", "GatherOp", "InlineAttr", "LayerNormOp", "MaskOp", "MatmulOp", "Operator", "PadOp",
+    "PoolOp", "ReduceOp", "ReductionOp", "ReshapeOp", "ResizeOp", "RmsNormOp", "SliceOp", "SoftmaxOp",
+    "TransposeOp", "UnaryOp", "WhereOp", "WholeOp", "WinogradInputOp", "WinogradOutputOp", "YieldOp", "definition",
 ]  # fmt: skip

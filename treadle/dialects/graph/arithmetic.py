@@ -9,7 +9,7 @@ import numpy as np
 from xdsl.ir import Operation
 
 from treadle.dialects.graph.compute import ReduceOp
-from treadle.dialects.graph.dtypes import is_float_dtype
+from treadle.dialects.graph.dtypes import integer_dtype_limits, is_float_dtype
 from treadle.dialects.graph.numpy_reads import Affine, contract, read
 from treadle.dialects.graph.numpy_scalars import Array, apply_scalar, scalar_dtype
 
@@ -136,7 +136,7 @@ def identity(kind: str, dtype: np.dtype[Any]) -> Any:
         return 1
     if is_float_dtype(dtype):
         return -np.inf if kind == "max" else np.inf
-    return np.iinfo(dtype).min if kind == "max" else np.iinfo(dtype).max
+    return integer_dtype_limits(dtype)[0 if kind == "max" else 1]
 
 
 __all__ = ["COMBINE", "FOLD", "Arithmetic", "Exact", "V", "identity", "spread"]

@@ -5,15 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import inf
 
-from xdsl.dialects.builtin import FloatAttr, IntegerAttr, TensorType, f64, i64
+from xdsl.dialects.builtin import DenseArrayBase, FloatAttr, IntegerAttr, TensorType, f64, i32, i64
 from xdsl.ir import Attribute, SSAValue
-from xdsl.irdl import irdl_op_definition, operand_def, opt_operand_def, prop_def, traits_def
+from xdsl.irdl import (
+    AttrSizedOperandSegments,
+    EqAttrConstraint,
+    ParsePropInAttrDict,
+    irdl_op_definition,
+    operand_def,
+    opt_operand_def,
+    prop_def,
+    traits_def,
+)
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.graph.definition import DefinitionBuilder, Operator, Scalar, require, widened
+from treadle.dialects.graph.definition import DefinitionBuilder, Operator, Scalar, int_list, require, widened
 from treadle.dialects.graph.dtypes import is_float
 from treadle.dialects.graph.elementwise import broadcast_shapes, convert
+from treadle.dialects.graph.mask import extent
+
+_SEGMENTS = AttrSizedOperandSegments.attribute_name
 
 
 @irdl_op_definition
@@ -33,9 +45,19 @@ class AttentionOp(Operator):
     probabilities and sums of f16 and bf16 are f32; a kernel may round probabilities to that type where it multiplies
     them. Source: Vaswani et al., "Attention is all you need", NeurIPS 2017, section 3.2.1.
 
+    With a `length`, a number that is data, only the first `length` keys exist:
+    ```mlir
+    %y = graph.attention %q, %k, %v length %n {scale = 1.250000e-01 : f64, causal = 1 : i64, guard = 0 : i64}
+        : (tensor<12x512x64xf32>, tensor<12x512x64xf32>, tensor<12x512x64xf32>) -> tensor<12x512x64xf32>
+    ```
+    The score of another is -inf and its probability 0, whatever its key, its value and its column of the mask hold:
+    NaN there does not come through. `M` and `N` stay the bounds, so that a causal row of self-attention, where they are
+    equal, sees what is not after it and below `length`. A length below 0 counts as 0, one beyond `N` as `N`; a row of 0
+    keys gives 0.
+
     Rejected: ranks below 2 or that differ, integers, element types that differ, a head size, a number of keys or
     batch dimensions that do not fit, heads that are no multiple of the groups, a mask of integers or one that does
-    not broadcast.
+    not broadcast, a length that is no `tensor<i64>`.
     """
 
     name = "graph.attention"
@@ -43,12 +65,14 @@ class AttentionOp(Operator):
     k = operand_def(TensorType)
     v = operand_def(TensorType)
     mask = opt_operand_def(TensorType)
+    length = opt_operand_def(EqAttrConstraint(TensorType(i64, [])))
     scale = prop_def(FloatAttr)
     causal = prop_def(IntegerAttr)
     guard = prop_def(IntegerAttr)
+    irdl_options = (ParsePropInAttrDict(), AttrSizedOperandSegments(as_property=True))
     traits = traits_def(Pure())
     assembly_format = (
-        "$q `,` $k `,` $v (`mask` $mask^)? attr-dict `:` "
+        "$q `,` $k `,` $v (`mask` $mask^)? (`length` $length^)? attr-dict `:` "
         "`(` type($q) `,` type($k) `,` type($v) (`,` type($mask)^)? `)` `->` type($result)"
     )
 
@@ -58,18 +82,24 @@ class AttentionOp(Operator):
         k: SSAValue,
         v: SSAValue,
         mask: SSAValue | None = None,
+        length: SSAValue | None = None,
         *,
         scale: float = 1.0,
         causal: bool = False,
         guard: bool = False,
     ):
         flags = {"causal": IntegerAttr(int(causal), i64), "guard": IntegerAttr(int(guard), i64)}
-        operands = [q, k, v] if mask is None else [q, k, v, mask]
-        super().__init__(operands, {"scale": FloatAttr(scale, f64)} | flags)
+        optional = [[] if operand is None else [operand] for operand in (mask, length)]
+        segments = DenseArrayBase.from_list(i32, [1, 1, 1, *map(len, optional)])
+        operands = [q, k, v, *optional[0], *optional[1]]
+        super().__init__(operands, {"scale": FloatAttr(scale, f64), _SEGMENTS: segments} | flags)
 
     @classmethod
-    def group(cls, operands: Sequence[SSAValue]) -> Sequence[SSAValue | Sequence[SSAValue]]:
-        return [*operands[:3], operands[3:]]
+    def group(
+        cls, operands: Sequence[SSAValue], properties: Mapping[str, Attribute]
+    ) -> Sequence[SSAValue | Sequence[SSAValue]]:
+        end = 3 + int_list(properties, _SEGMENTS)[3]
+        return [*operands[:3], operands[3:end], operands[end:]]
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
@@ -84,8 +114,11 @@ class AttentionOp(Operator):
         if len(q) > 2:
             require(k[-3] >= 1 and q[-3] % k[-3] == 0, f"{q[-3]} heads are not a multiple of {k[-3]} groups")
         scores = (*q[:-1], k[-2])
-        if len(types) > 3:
+        *_, masks, lengths = int_list(properties, _SEGMENTS)
+        if masks:
             _check_mask(types[3], scores)
+        if lengths:
+            require(types[-1] == TensorType(i64, []), f"a length {types[-1]}: expected tensor<i64>")
         return TensorType(element, [*q[:-1], v[-1]])
 
     @property
@@ -104,9 +137,13 @@ class AttentionOp(Operator):
         *batch, i, j = index
         keys = self.scores_shape[-1]
         shared = [*batch[:-1], b.div(batch[-1], self.group_size)] if batch else []
+        length = None if self.length is None else extent(b, b.at(self.length, []), keys)
 
         def score(inner: DefinitionBuilder, n: Scalar) -> Scalar:
-            return self._score(inner, batch, shared, i, n)
+            found = self._score(inner, batch, shared, i, n)
+            if length is None:
+                return found
+            return inner.select(inner.binary("lt", n, length), found, inner.constant(-inf, found.type))
 
         largest = b.reduce("max", [keys], lambda inner, n: score(inner, n[0]))
 
@@ -117,7 +154,12 @@ class AttentionOp(Operator):
 
         def product(inner: DefinitionBuilder, n: Sequence[Scalar]) -> Scalar:
             share = inner.binary("div", weight(inner, n[0]), total)
-            return inner.mul(share, widened(inner, inner.at(self.v, [*shared, n[0], j])))
+            position = [*shared, n[0], j]
+            if length is None:
+                return inner.mul(share, widened(inner, inner.at(self.v, position)))
+            exists, nothing = inner.binary("lt", n[0], length), inner.constant(0.0, self.type.get_element_type())
+            value = widened(inner, inner.at(self.v, position, exists, nothing))
+            return inner.mul(inner.select(exists, share, inner.constant(0.0, share.type)), value)
 
         value = b.reduce("add", [keys], product)
         if self.guard.value.data:

@@ -14,7 +14,7 @@ from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.graph.dtypes import is_float_dtype, numpy_dtype
+from treadle.dialects.graph.dtypes import integer_dtype_limits, is_float_dtype, is_integer_dtype, numpy_dtype
 
 INLINE_LIMIT = 16
 """Constants of at most this many elements are written into the IR; larger ones go to the store."""
@@ -89,11 +89,20 @@ class InlineAttr(ParametrizedAttribute):
         dtype = numpy_dtype(type.element_type)
         if dtype == np.bool_:
             values = np.array([{"True": True, "False": False}[w] for w in words], dtype)
-        elif np.issubdtype(dtype, np.integer):
-            values = np.array([int(w) for w in words], dtype)
+        elif is_integer_dtype(dtype):
+            values = _integers([int(w) for w in words], dtype)
         else:
             values = np.array([float(w) for w in words], np.float64).astype(dtype)
         return values.reshape(type.get_shape())
+
+
+def _integers(numbers: Sequence[int], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
+    """Numbers as an array; OverflowError for one that is none of the type's, of which some types keep the low bits."""
+    lowest, highest = integer_dtype_limits(dtype)
+    beyond = [number for number in numbers if not lowest <= number <= highest]
+    if beyond:
+        raise OverflowError(f"{beyond[0]} is no {dtype}")
+    return np.array(numbers, dtype)
 
 
 def _text_dtype(array: NDArray[np.generic]) -> np.dtype[np.generic]:

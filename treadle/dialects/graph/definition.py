@@ -27,10 +27,11 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.irdl import IRDLOperation, ParsePropInAttrDict, result_def
 from xdsl.rewriter import InsertPoint
+from xdsl.traits import OpTrait
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph.compute import AtOp, ComputeOp, ReduceOp, YieldOp
-from treadle.dialects.graph.dtypes import byte_width, is_float
+from treadle.dialects.graph.dtypes import byte_width, is_float, is_stored
 from treadle.dialects.model_nodes import NamesNodes
 from treadle.dialects.scalar import is_unsigned, number_op
 from treadle.dialects.scalar_functions import BINARY_KINDS, SCALAR_FUNCTIONS
@@ -172,6 +173,10 @@ def widened(b: DefinitionBuilder, x: Scalar) -> Scalar:
     return b.insert(arith.ExtFOp(x, f32)) if is_float(x.type) and byte_width(x.type) < 4 else x
 
 
+class MovesElements(OpTrait):
+    """Elements are only moved or converted, so that they may be of `STORED_TYPES`."""
+
+
 class Operator(IRDLOperation, NamesNodes):
     """A tensor operator: operands are tensors, the result is one tensor with a definition.
 
@@ -184,13 +189,22 @@ class Operator(IRDLOperation, NamesNodes):
 
     def __init__(self, operands: Sequence[SSAValue], properties: Mapping[str, Attribute] | None = None):
         properties = properties or {}
-        type = self.infer([_tensor(o) for o in operands], properties)
-        super().__init__(operands=self.group(operands), properties=properties, result_types=[type])
+        type = self._inferred([_tensor(o) for o in operands], properties)
+        super().__init__(operands=self.group(operands, properties), properties=properties, result_types=[type])
 
     @classmethod
-    def group(cls, operands: Sequence[SSAValue]) -> Sequence[SSAValue | Sequence[SSAValue]]:
+    def group(
+        cls, operands: Sequence[SSAValue], properties: Mapping[str, Attribute]
+    ) -> Sequence[SSAValue | Sequence[SSAValue]]:
         """Operands as the op's operand fields expect them: an operator of variadic operands overrides this."""
         return operands
+
+    @classmethod
+    def _inferred(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
+        elements = [] if cls.has_trait(MovesElements) else [t.get_element_type() for t in types]
+        for element in filter(is_stored, elements):
+            raise VerifyException(f"{cls.name} is not defined on {element}, which is only moved and converted")
+        return cls.infer(types, properties)
 
     @classmethod
     @abstractmethod
@@ -210,7 +224,7 @@ class Operator(IRDLOperation, NamesNodes):
         return self.type.get_shape()
 
     def verify_(self) -> None:
-        expected = self.infer([_tensor(o) for o in self.operands], self.properties)
+        expected = self._inferred([_tensor(o) for o in self.operands], self.properties)
         if expected != self.result.type:
             raise VerifyException(f"{self.name}: the result is {self.result.type}, the operands give {expected}")
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from math import frexp
 from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
 from xdsl.dialects.builtin import (
-    BFloat16Type,
-    Float16Type,
-    Float32Type,
-    Float64Type,
+    AnyFloat,
+    FixedBitwidthType,
+    Float4E2M1FNType,
+    Float8E4M3FNType,
+    Float8E4M3FNUZType,
+    Float8E5M2FNUZType,
+    Float8E5M2Type,
+    Float8E8M0FNUType,
     IntegerType,
     Signedness,
     bf16,
@@ -25,8 +30,30 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute, TypeAttribute
 
-ui8, ui16, ui32, ui64 = (IntegerType(bits, Signedness.UNSIGNED) for bits in (8, 16, 32, 64))
+ui2, ui4, ui8, ui16, ui32, ui64 = (IntegerType(bits, Signedness.UNSIGNED) for bits in (2, 4, 8, 16, 32, 64))
 """Unsigned integers. Others are signless, as `arith` has them, and count as signed."""
+i2, i4 = IntegerType(2), IntegerType(4)
+f4e2m1fn, f8e4m3fn, f8e4m3fnuz = Float4E2M1FNType(), Float8E4M3FNType(), Float8E4M3FNUZType()
+f8e5m2, f8e5m2fnuz, f8e8m0fnu = Float8E5M2Type(), Float8E5M2FNUZType(), Float8E8M0FNUType()
+"""Floats of so many bits of exponent and of mantissa. Without infinities ("fn"), without a negative zero, too ("uz"),
+and without a sign ("u"): `f8E8M0FNU` has the powers of two, and NaN, but no 0."""
+
+_STORED: dict[Attribute, np.dtype[np.generic]] = {
+    i2: np.dtype(ml_dtypes.int2),
+    i4: np.dtype(ml_dtypes.int4),
+    ui2: np.dtype(ml_dtypes.uint2),
+    ui4: np.dtype(ml_dtypes.uint4),
+    f4e2m1fn: np.dtype(ml_dtypes.float4_e2m1fn),
+    f8e4m3fn: np.dtype(ml_dtypes.float8_e4m3fn),
+    f8e4m3fnuz: np.dtype(ml_dtypes.float8_e4m3fnuz),
+    f8e5m2: np.dtype(ml_dtypes.float8_e5m2),
+    f8e5m2fnuz: np.dtype(ml_dtypes.float8_e5m2fnuz),
+    f8e8m0fnu: np.dtype(ml_dtypes.float8_e8m0fnu),
+}
+STORED_TYPES: tuple[Attribute, ...] = tuple(_STORED)
+"""Element types that are moved and converted, but not computed with: docs/adr/0040. An element takes a byte, whose low
+bits it is."""
+STORED_FLOATS: tuple[Attribute, ...] = tuple(type for type in _STORED if isinstance(type, AnyFloat))
 
 _TO_NUMPY: dict[Attribute, np.dtype[np.generic]] = {
     bf16: np.dtype(ml_dtypes.bfloat16),
@@ -42,11 +69,14 @@ _TO_NUMPY: dict[Attribute, np.dtype[np.generic]] = {
     ui16: np.dtype(np.uint16),
     ui32: np.dtype(np.uint32),
     ui64: np.dtype(np.uint64),
+    **_STORED,
 }
 ELEMENT_TYPES: tuple[Attribute, ...] = tuple(_TO_NUMPY)
 """The element types of tensors."""
 
 _FROM_NUMPY = {dtype: type for type, dtype in _TO_NUMPY.items()}
+_ML_FLOATS = [dtype for type, dtype in _TO_NUMPY.items() if isinstance(type, AnyFloat) and dtype.kind != "f"]
+_ML_INTEGERS = [dtype for type, dtype in _STORED.items() if isinstance(type, IntegerType)]
 
 
 def numpy_dtype(type: Attribute) -> np.dtype[np.generic]:
@@ -63,12 +93,22 @@ def element_type(dtype: np.dtype[np.generic]) -> TypeAttribute:
 
 def is_float(type: Attribute) -> bool:
     """Whether elements of this type are floating point numbers."""
-    return isinstance(type, BFloat16Type | Float16Type | Float32Type | Float64Type)
+    return isinstance(type, AnyFloat)
+
+
+def is_stored(type: Attribute) -> bool:
+    """Whether elements of this type are only moved and converted (`STORED_TYPES`)."""
+    return type in _STORED
 
 
 def integer_limits(type: Attribute) -> tuple[int, int]:
     """The lowest and the highest number of an integer type."""
-    limits = np.iinfo(cast("Any", numpy_dtype(type)))
+    return integer_dtype_limits(numpy_dtype(type))
+
+
+def integer_dtype_limits(dtype: np.dtype[np.generic]) -> tuple[int, int]:
+    """The lowest and the highest number of a NumPy dtype of integers, also of 4 and of 2 bits."""
+    limits = ml_dtypes.iinfo(cast("Any", dtype))
     return int(limits.min), int(limits.max)
 
 
@@ -79,7 +119,12 @@ def is_supported(type: Attribute) -> bool:
 
 def is_float_dtype(dtype: np.dtype[np.generic]) -> bool:
     """Whether an array holds floating point numbers; NumPy itself does not count bfloat16 among them."""
-    return dtype.kind == "f" or dtype == _TO_NUMPY[bf16]
+    return dtype.kind == "f" or dtype in _ML_FLOATS
+
+
+def is_integer_dtype(dtype: np.dtype[np.generic]) -> bool:
+    """Whether an array holds integers; NumPy itself does not count those of 4 and of 2 bits among them."""
+    return dtype.kind in "iu" or dtype in _ML_INTEGERS
 
 
 def lowest(dtype: np.dtype[np.generic]) -> float:
@@ -99,7 +144,9 @@ def smallest_normal(dtype: np.dtype[np.generic]) -> float:
 
 def represents(wide: Attribute, narrow: Attribute) -> bool:
     """Whether every value of the element type `narrow` is a value of `wide`, so that a cast loses nothing."""
-    if wide == narrow or narrow == i1:
+    if wide == narrow or is_stored(wide):
+        return wide == narrow
+    if narrow == i1:
         return True
     if wide == i1 or (is_float(narrow) and not is_float(wide)):
         return False
@@ -117,9 +164,9 @@ def represents(wide: Attribute, narrow: Attribute) -> bool:
 
 def _float_format(type: Attribute) -> tuple[int, int, int]:
     """Binary digits of a float type, the hidden one too; exponents: above its largest number, of its smallest."""
-    dtype = numpy_dtype(type)
-    digits = cast("int", ml_dtypes.finfo(dtype).nmant) + 1
-    return digits, cast("int", ml_dtypes.finfo(dtype).maxexp), cast("int", ml_dtypes.finfo(dtype).minexp)
+    info = cast("Any", ml_dtypes.finfo(numpy_dtype(type)))
+    smallest = frexp(float(info.smallest_subnormal))[1] - 1
+    return int(info.nmant) + 1, int(info.maxexp), smallest
 
 
 def accumulator(type: Attribute) -> Attribute:
@@ -127,6 +174,16 @@ def accumulator(type: Attribute) -> Attribute:
     return f32 if is_float(type) and byte_width(type) < byte_width(f32) else type
 
 
+def bit_width(type: Attribute) -> int:
+    """Bits of a byte, or of all bytes, that one element is; 8 of a bool."""
+    return type.bitwidth if is_stored(type) and isinstance(type, FixedBitwidthType) else 8 * byte_width(type)
+
+
+def largest(type: Attribute) -> float:
+    """The largest finite number of a float type."""
+    return float(cast("float", ml_dtypes.finfo(numpy_dtype(type)).max))
+
+
 def byte_width(type: Attribute) -> int:
-    """Bytes that one element takes in memory (a bool takes one)."""
+    """Bytes that one element takes in memory (a bool, and a number of 4 or 2 bits, takes one)."""
     return numpy_dtype(type).itemsize

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf, pi, sqrt
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import IntegerType, StringAttr, TensorType, bf16, f16, i1
+from xdsl.dialects.builtin import IntegerType, StringAttr, TensorType, bf16, f16, f32, i1, i8, i32
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, traits_def
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.graph.definition import DefinitionBuilder, Operator, Scalar, require, widened, word
-from treadle.dialects.graph.dtypes import byte_width, is_float, is_supported
+from treadle.dialects.graph.definition import DefinitionBuilder, MovesElements, Operator, Scalar, require, widened, word
+from treadle.dialects.graph.dtypes import bit_width, byte_width, f8e8m0fnu, is_float, is_stored, is_supported, ui8
 from treadle.dialects.scalar import is_unsigned
 from treadle.dialects.scalar_functions import BINARY_KINDS, UNARY_KINDS
 
@@ -197,7 +197,7 @@ class WhereOp(Operator):
     condition = operand_def(TensorType)
     a = operand_def(TensorType)
     b = operand_def(TensorType)
-    traits = traits_def(Pure())
+    traits = traits_def(Pure(), MovesElements())
     assembly_format = (
         "$condition `,` $a `,` $b attr-dict `:` `(` type($condition) `,` type($a) `,` type($b) `)` `->` type($result)"
     )
@@ -221,7 +221,7 @@ class ConversionOp(Operator):
 
     x = operand_def(TensorType)
     to = prop_def(Attribute)
-    traits = traits_def(Pure())
+    traits = traits_def(Pure(), MovesElements())
     assembly_format = "$x `to` $to attr-dict `:` `(` type($x) `)` `->` type($result)"
 
     def __init__(self, x: SSAValue, to: Attribute):
@@ -233,7 +233,9 @@ class CastOp(ConversionOp):
     """Converts elements: floats to integers truncate towards zero, numbers to `i1` test for non-zero.
 
     A float beyond the integers of the type becomes the nearest of them, and NaN becomes 0; an integer keeps its low
-    bits.
+    bits. An integer of 4 or 2 bits is made of the low bits of an i32. Floats round to the nearest one, ties to even;
+    beyond the largest number is infinity, in a type that has none NaN, and in f4E2M1FN, which has no NaN either, the
+    largest number itself and 0 for NaN. Rejected: f8E8M0FNU as the result, whose elements `graph.bitcast` gives.
 
     ```mlir
     %y = graph.cast %x to f32 : (tensor<4xi64>) -> tensor<4xf32>
@@ -246,6 +248,7 @@ class CastOp(ConversionOp):
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
         to = properties["to"]
         require(is_supported(to), f"no tensor has elements of {to}")
+        require(to != f8e8m0fnu or types[0].get_element_type() == to, f"no number is rounded to {to}")
         return TensorType(to, types[0].get_shape())
 
     def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
@@ -272,7 +275,7 @@ class BitcastOp(ConversionOp):
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
         to, element = properties["to"], types[0].get_element_type()
         require(is_supported(to), f"no tensor has elements of {to}")
-        require(byte_width(to) == byte_width(element), f"the bits of {element} as {to}: expected a type as wide")
+        require(bit_width(to) == bit_width(element), f"the bits of {element} as {to}: expected a type as wide")
         readable = to == element or not {to, element} & set(_UNREAD)
         require(readable, f"the bits of {element} as {to}: no floats of 16 bits are read by their bits")
         return TensorType(to, types[0].get_shape())
@@ -287,6 +290,10 @@ def convert(b: DefinitionBuilder, x: Scalar, to: Attribute) -> Scalar:
     """A scalar in another element type, as `graph.cast` does it."""
     if x.type == to:
         return x
+    if is_stored(x.type):
+        return convert(b, _taken_out(b, x), to)
+    if is_stored(to):
+        return _stored(b, x, to)
     if to == i1:
         return b.binary("ne", x, b.constant(0, x.type))
     if is_float(x.type) and is_float(to):
@@ -303,3 +310,22 @@ def convert(b: DefinitionBuilder, x: Scalar, to: Attribute) -> Scalar:
     if to.width.data == x.type.width.data:
         return b.insert(arith.BitcastOp(x, to))
     return b.insert(arith.ExtUIOp(x, to) if unsigned else arith.ExtSIOp(x, to))
+
+
+def _taken_out(b: DefinitionBuilder, x: Scalar) -> Scalar:
+    """The number that an element of a stored type is, in a type that is computed with."""
+    if is_float(x.type):
+        return b.insert(arith.ExtFOp(x, f32))
+    if is_unsigned(x.type):
+        return b.insert(arith.ExtUIOp(x, ui8))
+    return b.insert(arith.ExtSIOp(x, i8))
+
+
+def _stored(b: DefinitionBuilder, x: Scalar, to: Attribute) -> Scalar:
+    """A number as an element of a stored type."""
+    if is_float(to):
+        wide = widened(b, x) if is_float(x.type) else convert(b, x, f32)
+        return b.insert(arith.TruncFOp(wide, to))  # pyright: ignore
+    assert isinstance(to, IntegerType)
+    whole = convert(b, x, i32) if is_float(x.type) or x.type == i1 else x
+    return b.insert(arith.TruncIOp(whole, to))

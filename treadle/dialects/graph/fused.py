@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from xdsl.dialects.builtin import StringAttr, SymbolRefAttr
+from xdsl.dialects.builtin import ArrayAttr, StringAttr, SymbolRefAttr, TensorType
 from xdsl.ir import Attribute, Operation, Region
 from xdsl.irdl import IRDLOperation, irdl_op_definition, opt_prop_def, prop_def, region_def, traits_def, var_result_def
 from xdsl.parser import Parser
@@ -13,6 +13,7 @@ from xdsl.traits import RecursiveMemoryEffect
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph.compute import yielded_values
+from treadle.dialects.graph.demanded import check_demands, parse_demands, print_demands
 from treadle.dialects.model_nodes import NamesNodes
 from treadle.dialects.schedule.attributes import UseAttr
 
@@ -31,14 +32,16 @@ class FusedOp(IRDLOperation, NamesNodes):
 
     The schedule may also be the symbol of a `schedule.program`: `schedule @tiled`. Tensors from outside are captured.
     A group whose intermediate result others read, too, gives several tensors: `%m, %y = graph.fused ... { ...
-    graph.yield %m, %r : ... } : tensor<64x64xf32>, tensor<64x64xf32>`. Rejected: result types that are not the yielded
-    ones, and a group without any.
+    graph.yield %m, %r : ... } : tensor<64x64xf32>, tensor<64x64xf32>`. After the schedule, `demands
+    [#graph.demanded<d0 < 0>, #graph.demanded<>]` says which elements of each result anybody needs; without it, all.
+    Rejected: result types that are not the yielded ones, a group without any, demands that do not fit the results.
     """
 
     name = "graph.fused"
     label = prop_def(StringAttr)
     body = region_def("single_block")
     schedule = opt_prop_def(UseAttr | SymbolRefAttr)
+    demands = opt_prop_def(ArrayAttr)
     outputs = var_result_def()
     traits = traits_def(RecursiveMemoryEffect())
 
@@ -55,6 +58,8 @@ class FusedOp(IRDLOperation, NamesNodes):
             raise VerifyException("yields nothing: expected at least one tensor")
         if yields != list(self.outputs.types):
             raise VerifyException(f"yields {_listed(yields)}, result is {_listed(self.outputs.types)}")
+        if self.demands is not None:
+            check_demands(self.demands, [t.get_num_dims() for t in yields if isinstance(t, TensorType)])
 
     def print(self, printer: Printer) -> None:
         printer.print_string(" ")
@@ -64,6 +69,7 @@ class FusedOp(IRDLOperation, NamesNodes):
         if self.schedule is not None:
             printer.print_string(" schedule ")
             printer.print_attribute(self.schedule)
+        print_demands(printer, self.demands)
         printer.print_string(" : ")
         printer.print_list(self.outputs.types, printer.print_attribute)
 
@@ -77,13 +83,16 @@ class FusedOp(IRDLOperation, NamesNodes):
             schedule = parser.parse_attribute()
             if not isinstance(schedule, UseAttr | SymbolRefAttr):
                 parser.raise_error(f"expected #schedule.use<...> or a program's symbol, got {schedule}", position)
+        demands = parse_demands(parser)
         parser.parse_punctuation(":")
         position = parser.pos
         types = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_type)
         yields = [value.type for value in yielded_values(body)]
         if types != yields:
             parser.raise_error(f"yields {_listed(yields)}, result is {_listed(types)}", position)
-        return cls(label, body, schedule)
+        fused = cls(label, body, schedule)
+        fused.demands = demands
+        return fused
 
 
 def _listed(types: Iterable[Attribute]) -> str:

@@ -13,6 +13,7 @@ from xdsl.traits import Pure
 
 from treadle.dialects.graph.definition import (
     DefinitionBuilder,
+    MovesElements,
     Operator,
     Scalar,
     int_list,
@@ -43,7 +44,7 @@ class ReshapeOp(Operator):
     name = "graph.reshape"
     x = operand_def(TensorType)
     to = prop_def(DenseArrayBase.constr(i64), prop_name="shape")
-    traits = traits_def(Pure())
+    traits = traits_def(Pure(), MovesElements())
     assembly_format = "$x attr-dict `:` `(` type($x) `)` `->` type($result)"
 
     def __init__(self, x: SSAValue, shape: Sequence[int]):
@@ -74,7 +75,7 @@ class TransposeOp(Operator):
     name = "graph.transpose"
     x = operand_def(TensorType)
     perm = prop_def(DenseArrayBase.constr(i64))
-    traits = traits_def(Pure())
+    traits = traits_def(Pure(), MovesElements())
     assembly_format = "$x attr-dict `:` `(` type($x) `)` `->` type($result)"
 
     def __init__(self, x: SSAValue, perm: Sequence[int]):
@@ -104,7 +105,7 @@ class BroadcastOp(Operator):
     name = "graph.broadcast"
     x = operand_def(TensorType)
     to = prop_def(DenseArrayBase.constr(i64), prop_name="shape")
-    traits = traits_def(Pure())
+    traits = traits_def(Pure(), MovesElements())
     assembly_format = "$x attr-dict `:` `(` type($x) `)` `->` type($result)"
 
     def __init__(self, x: SSAValue, shape: Sequence[int]):
@@ -137,7 +138,7 @@ class SliceOp(Operator):
     starts = prop_def(DenseArrayBase.constr(i64))
     sizes = prop_def(DenseArrayBase.constr(i64))
     steps = prop_def(DenseArrayBase.constr(i64))
-    traits = traits_def(Pure())
+    traits = traits_def(Pure(), MovesElements())
     assembly_format = "$x attr-dict `:` `(` type($x) `)` `->` type($result)"
 
     def __init__(self, x: SSAValue, starts: Sequence[int], sizes: Sequence[int], steps: Sequence[int]):
@@ -182,14 +183,16 @@ class ConcatOp(Operator):
     name = "graph.concat"
     inputs = var_operand_def(TensorType)
     dim = prop_def(IntegerAttr)
-    traits = traits_def(Pure())
+    traits = traits_def(Pure(), MovesElements())
     assembly_format = "$inputs attr-dict `:` `(` type($inputs) `)` `->` type($result)"
 
     def __init__(self, inputs: Sequence[SSAValue], dim: int):
         super().__init__(inputs, {"dim": IntegerAttr(dim, i64)})
 
     @classmethod
-    def group(cls, operands: Sequence[SSAValue]) -> Sequence[SSAValue | Sequence[SSAValue]]:
+    def group(
+        cls, operands: Sequence[SSAValue], properties: Mapping[str, Attribute]
+    ) -> Sequence[SSAValue | Sequence[SSAValue]]:
         return [operands]
 
     @classmethod
@@ -241,7 +244,7 @@ class PadOp(Operator):
     x = operand_def(TensorType)
     value = operand_def(TensorType)
     pads = prop_def(DenseArrayBase.constr(i64))
-    traits = traits_def(Pure())
+    traits = traits_def(Pure(), MovesElements())
     assembly_format = "$mode $x `,` $value attr-dict `:` `(` type($x) `,` type($value) `)` `->` type($result)"
 
     def __init__(self, mode: str, x: SSAValue, value: SSAValue, pads: Sequence[int]):
@@ -310,7 +313,7 @@ class GatherOp(Operator):
     data = operand_def(TensorType)
     indices = operand_def(TensorType)
     dim = prop_def(IntegerAttr)
-    traits = traits_def(Pure())
+    traits = traits_def(Pure(), MovesElements())
     assembly_format = "$data `,` $indices attr-dict `:` `(` type($data) `,` type($indices) `)` `->` type($result)"
 
     def __init__(self, data: SSAValue, indices: SSAValue, dim: int):

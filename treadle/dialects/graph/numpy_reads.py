@@ -140,7 +140,9 @@ def _strided(source: Array, indices: Sequence[Affine], sizes: Sequence[int]) -> 
             shape[rank - 1 - level] = sizes[level]
             strides[rank - 1 - level] += step * stride
     first = source[tuple(slice(i.start, None) for i in indices)]
-    return as_strided(first, shape, strides, writeable=False)
+    # Of a float of 8 bits the array interface says "f1", which NumPy does not read.
+    plain = first.view(np.uint8) if first.dtype.itemsize == 1 else first
+    return as_strided(plain, shape, strides, writeable=False).view(first.dtype)
 
 
 def _padded(source: Array, indices: Sequence[Affine], sizes: Sequence[int]) -> tuple[Array, list[Affine]] | None:

@@ -54,6 +54,17 @@ def _unsigned_min(a: Array, b: Array) -> Array:
     return np.minimum(_unsigned(a), _unsigned(b)).view(a.dtype)
 
 
+def rounded(a: Array, dtype: np.dtype[Any]) -> Array:
+    """Floats in another float type, rounded once: `ml_dtypes` goes through float32."""
+    if a.dtype != np.float64 or np.issubdtype(dtype, np.floating):
+        return a.astype(dtype)
+    nearest = a.astype(np.float32)
+    cut = np.where(np.abs(nearest) > np.abs(a), np.nextafter(nearest, np.float32(0)), nearest)
+    # The last bit says whether anything was cut off: Boldo and Melquiond, "When double rounding is odd", 2005.
+    odd = (cut.view(np.int32) | 1).view(np.float32)
+    return np.where((nearest == a) | np.isnan(a), nearest, odd).astype(dtype)
+
+
 def truncated(a: Array, dtype: np.dtype[Any]) -> Array:
     """The whole parts of floats as integers; the lowest or the highest one for what lies beyond, 0 for NaN."""
     wide, limits = a.astype(np.float64), np.iinfo(dtype)
@@ -145,9 +156,11 @@ def _convert(op: Operation, a: Array) -> Array:
         return -a.astype(dtype)
     if isinstance(op, arith.FPToSIOp | arith.FPToUIOp):
         return truncated(a, dtype)
+    if isinstance(op, arith.TruncFOp):
+        return rounded(a, dtype)
     if isinstance(op, arith.BitcastOp):
         return a.view(dtype)
     return a.astype(dtype)
 
 
-__all__ = ["Array", "apply_scalar", "constant_value", "scalar_dtype", "truncated"]
+__all__ = ["Array", "apply_scalar", "constant_value", "rounded", "scalar_dtype", "truncated"]

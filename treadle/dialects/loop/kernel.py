@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from xdsl.dialects.builtin import (
+    ArrayAttr,
     IndexType,
     IntAttr,
     IntegerAttr,
@@ -13,6 +14,7 @@ from xdsl.dialects.builtin import (
     StringAttr,
     SymbolNameConstraint,
     TensorType,
+    UnitAttr,
     i64,
 )
 from xdsl.ir import Attribute, BlockArgument, Region, SSAValue
@@ -31,6 +33,7 @@ from xdsl.printer import Printer
 from xdsl.traits import IsolatedFromAbove, NoTerminator, SymbolOpInterface
 from xdsl.utils.exceptions import VerifyException
 
+from treadle.dialects.graph.demanded import check_demands, parse_demands, print_demands
 from treadle.dialects.loop.attributes import memref_of
 from treadle.dialects.model_nodes import NamesNodes
 from treadle.index.interface import HasIndexRanges
@@ -104,12 +107,14 @@ class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
     }
     ```
     Outside it takes and gives tensors; inside, its arguments are the buffers that hold them, the number of the block
-    and the number of the thread in its block. Blocks are independent and run in any order; every element of each
-    result is stored. Several results are `outs(%C : tensor<4xf32>, %D : tensor<4xf16>)`, and `%c, %d = ` gives them
-    names. An optional `comment` names the operators that it computes; `min_blocks_per_sm 2`, after the threads, limits
-    the registers of a thread so that two blocks fit on a multiprocessor; `operations 384` says how many arithmetic
-    operations the results take by their definition. The body captures nothing.
-    Rejected: arguments of other types than the operands', no result, a grid or a number of threads below 1.
+    and the number of the thread in its block. Blocks are independent and run in any order; every element of each result
+    that is demanded is stored. Several results are `outs(%C : tensor<4xf32>, %D : tensor<4xf16>)`, and `%c, %d = `
+    gives them names. An optional `comment` names the operators that it computes; `min_blocks_per_sm 2`, after the
+    threads, limits the registers of a thread so that two blocks fit on a multiprocessor; `operations 384` says how many
+    arithmetic operations the results take by their definition. `demands [#graph.demanded<d0 < 0>]`, after the results,
+    says of each which elements are demanded; without it, all are. The body captures nothing.
+    Rejected: arguments of other types than the operands', no result, a grid or a number of threads below 1, demands
+    that do not fit the results.
     """
 
     name = "loop.kernel"
@@ -120,6 +125,7 @@ class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
     min_blocks_per_sm = opt_prop_def(IntegerAttr)
     operations = opt_prop_def(IntAttr)
     comment = opt_prop_def(StringAttr)
+    demands = opt_prop_def(ArrayAttr)
     body = region_def("single_block")
     outputs = var_result_def(TensorType)
     traits = traits_def(NoTerminator(), IsolatedFromAbove())
@@ -171,6 +177,8 @@ class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
                 f"@{self.sym_name.data}: the body takes ({', '.join(map(str, actual))}): "
                 f"expected ({', '.join(map(str, expected))})"
             )
+        if self.demands is not None:
+            check_demands(self.demands, [t.get_num_dims() for t in tensors[len(self.inputs) :]])
 
     def print(self, printer: Printer) -> None:
         printer.print_string(" ")
@@ -182,6 +190,7 @@ class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
         written = list(zip(self.output_buffers, self.outputs, strict=True))
         printer.print_list(written, lambda pair: _print_output(printer, *pair))
         printer.print_string(")")
+        print_demands(printer, self.demands)
         _print_shape(printer, self)
 
     @classmethod
@@ -205,8 +214,11 @@ class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
 
         parser.parse_keyword("outs")
         outputs = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parse_output)
+        demands = parse_demands(parser)
         shape = _parse_shape(parser, [*(arg for arg, _ in inputs), *(arg for arg, _ in outputs)])
-        return cls(name, [value for _, value in inputs], [type for _, type in outputs], *shape)
+        kernel = cls(name, [value for _, value in inputs], [type for _, type in outputs], *shape)
+        kernel.demands = demands
+        return kernel
 
 
 def _parse_shape(
@@ -252,6 +264,7 @@ class FuncOp(IRDLOperation, HasIndexRanges):
     }
     ```
     Several launches may share it. The last buffer is written; with `outputs 2`, after the buffers, the last two are.
+    With `partial`, after that, it may leave elements of them as they are, which nobody reads to any effect.
     Buffers in space `device` and `zeroed` are the launch's own. Rejected: a grid or a number of threads below 1,
     arguments other than memrefs, then the numbers of block and thread, a number of outputs that is not between 1 and
     that of the buffers.
@@ -263,6 +276,7 @@ class FuncOp(IRDLOperation, HasIndexRanges):
     threads = prop_def(IntegerAttr)
     min_blocks_per_sm = opt_prop_def(IntegerAttr)
     outputs = opt_prop_def(IntegerAttr)
+    partial = opt_prop_def(UnitAttr)
     operations = opt_prop_def(IntAttr)
     comment = opt_prop_def(StringAttr)
     body = region_def("single_block")
@@ -321,6 +335,8 @@ class FuncOp(IRDLOperation, HasIndexRanges):
             printer.print_list(self.buffers, printer.print_block_argument)
         if self.num_outputs != 1:
             printer.print_string(f" outputs {self.num_outputs}")
+        if self.partial is not None:
+            printer.print_string(" partial")
         _print_shape(printer, self)
 
     @classmethod
@@ -328,4 +344,7 @@ class FuncOp(IRDLOperation, HasIndexRanges):
         name = parser.parse_symbol_name().data
         buffers = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_argument)
         outputs = parser.parse_integer() if parser.parse_optional_keyword("outputs") else 1
-        return cls(name, *_parse_shape(parser, buffers), outputs)
+        partial = parser.parse_optional_keyword("partial")
+        function = cls(name, *_parse_shape(parser, buffers), outputs)
+        function.partial = None if partial is None else UnitAttr()
+        return function

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-from xdsl.dialects.builtin import LocationAttr, TensorType, UnknownLoc
+from xdsl.dialects.builtin import LocationAttr, TensorType, UnknownLoc, i64
 from xdsl.ir import Attribute, Block, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
@@ -23,6 +23,7 @@ from treadle.dialects.graph import (
     ConcatOp,
     ConstantOp,
     GatherOp,
+    MaskOp,
     MatmulOp,
     Operator,
     PadOp,
@@ -37,8 +38,12 @@ from treadle.dialects.graph.dtypes import accumulator, element_type, is_float, n
 from treadle.dialects.graph.evaluate import evaluate
 from treadle.dialects.graph.limits import TensorSizes, check_rank
 from treadle.dialects.graph.store import constant_attribute
-from treadle.dialects.model_nodes import constant_location
+from treadle.dialects.model_nodes import constant_location, name_hint
+from treadle.frontends.onnx.extent import Extent, Symbolic, expression_of, is_symbolic, reshaped
+from treadle.frontends.onnx.result_extents import Extents, masked_operands, result_extents
+from treadle.frontends.onnx.symbolic_elements import Elements, elements_of, folded_elements, symbols_in
 from treadle.frontends.onnx.tensor_data import Array
+from treadle.index.expr import Expr
 
 FOLD_LIMIT = 4096
 """An operator of known operands is evaluated while importing if its result has at most this many elements."""
@@ -49,16 +54,24 @@ _MOST_FOLDED = 4096
 
 @dataclass(eq=False)
 class Tensor:
-    """A tensor of the model: known elements, an operator's result, or both once a known one was written."""
+    """A tensor of the model: known elements, an operator's result, or both once a known one was written.
+
+    type:     with the largest extents
+    extents:  where some are symbolic: those of a call
+    elements: integers that are known as expressions of symbols, such as those of a shape
+    """
 
     type: TensorType
     array: Array | None = None
     ssa: SSAValue | None = None
     location: LocationAttr | None = None
+    extents: Extents | None = None
+    elements: Elements | None = None
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        return self.type.get_shape()
+    def shape(self) -> tuple[Symbolic, ...]:
+        """The extents; a symbolic one is an `Extent`, as an integer the largest."""
+        return self.type.get_shape() if self.extents is None else self.extents
 
     @property
     def rank(self) -> int:
@@ -86,18 +99,35 @@ class GraphBuilder:
     def __init__(self, block: Block):
         self._block = block
         self.location: LocationAttr = UnknownLoc()
+        self.extents: dict[Expr, SSAValue] = {}
+        """The block's arguments that hold extents, by their expressions."""
         self._sizes = TensorSizes()
 
-    def constant(self, array: Array) -> Tensor:
+    def constant(self, array: Array, extents: Sequence[Symbolic] | None = None) -> Tensor:
         """A tensor of known elements; it is written into the IR only when an operator reads it.
+
+        extents: its shape, where some are symbolic; elements beyond them are ignored
 
         VerifyException for too many dimensions.
         """
         check_rank(array.shape)
-        return Tensor(TensorType(element_type(array.dtype), array.shape), array, None, self.location)
+        known = None if extents is None or not is_symbolic(extents) else tuple(extents)
+        return Tensor(TensorType(element_type(array.dtype), array.shape), array, None, self.location, known)
+
+    def numbers(self, elements: Sequence[Symbolic] | Symbolic) -> Tensor:
+        """Integers of 64 bits, of which some may be expressions of symbols: a shape, or an extent as a scalar."""
+        listed, shape = (elements, (len(elements),)) if isinstance(elements, Sequence) else ([elements], ())
+        return self._of_elements(elements_of(listed, shape), TensorType(i64, shape))
+
+    def _of_elements(self, elements: Elements, type: TensorType) -> Tensor:
+        if not is_symbolic(symbols_in(elements)):
+            return self.constant(elements.astype(numpy_dtype(type.get_element_type())))
+        return Tensor(type, None, None, self.location, None, elements)
 
     def scalar(self, value: float, like: Tensor) -> Tensor:
         """A tensor of rank 0 of the element type of `like`; VerifyException for a number that is none of its values."""
+        if isinstance(value, Extent):
+            return self.cast(self.numbers(value), like.element)
         try:
             with np.errstate(over="ignore", invalid="ignore"):
                 array = np.array(value, like.dtype)
@@ -112,10 +142,33 @@ class GraphBuilder:
 
         A large one that repeats elements becomes a `graph.broadcast` of them: it need not fit in memory.
         """
-        if tensor.ssa is None:
+        if tensor.ssa is None and tensor.elements is not None:
+            tensor.ssa = self._computed(tensor).ssa
+            assert tensor.ssa is not None
+        elif tensor.ssa is None:
             assert tensor.array is not None
             tensor.ssa = self._written(tensor.array, constant_location(tensor.location or self.location))
         return tensor.ssa
+
+    def _computed(self, tensor: Tensor) -> Tensor:
+        """Integers that depend on symbols, put together of extents."""
+        assert tensor.elements is not None
+        if tensor.elements.shape == ():
+            return self.cast(self.extent(tensor.elements.item()), tensor.element)
+        parts = [
+            self.reshape(self.extent(e) if isinstance(e, Extent) else self.constant(np.array(e, np.int64)), (1,))
+            for e in symbols_in(tensor.elements)
+        ]
+        return self.cast(self.reshape(self.concat(parts, 0), tensor.type.get_shape()), tensor.element)
+
+    def extent(self, extent: Extent) -> Tensor:
+        """The extent of a call, as a scalar: an argument of the block."""
+        expression = expression_of(extent)
+        if expression not in self.extents:
+            argument = self._block.insert_arg(TensorType(i64, []), len(self._block.args))
+            argument.name_hint = name_hint(str(expression))
+            self.extents[expression] = argument
+        return Tensor(TensorType(i64, []), None, self.extents[expression])
 
     def _written(self, array: Array, location: LocationAttr) -> SSAValue:
         if array.size > FOLD_LIMIT and 0 in array.strides:
@@ -128,28 +181,68 @@ class GraphBuilder:
         self._block.add_op(op)
         return op.result
 
-    def emit(self, build: Build, *operands: Tensor) -> Tensor:
+    def emit(self, build: Build, *operands: Tensor, shape: Sequence[Symbolic] | None = None) -> Tensor:
         """The result of the operator that `build` makes of SSA values; VerifyException if the operands do not fit it,
-        or if the result is too large."""
-        folded = self._fold(build, operands)
+        or if the result is too large.
+
+        shape: what a reshape, a broadcast or a slice is asked for, where some of it is symbolic
+        """
+        try:
+            return self._emitted(build, operands, shape)
+        except VerifyException as error:
+            listed = [operand.shape for operand in operands] + ([] if shape is None else [shape])
+            if not any(map(is_symbolic, listed)):
+                raise
+            shown = " and ".join(f"[{', '.join(map(str, extents))}]" for extents in listed)
+            raise VerifyException(f"{error}; of extents {shown}") from error
+
+    def _emitted(self, build: Build, operands: Sequence[Tensor], shape: Sequence[Symbolic] | None) -> Tensor:
+        folded = self._fold(build, operands, shape)
         if folded is not None:
             return folded
         op = build([self.value(operand) for operand in operands])
+        extents = _extents_of(op, operands, shape)
+        if extents is not None and (masked := masked_operands(op, *_known(operands))):
+            given = list(operands)
+            for mask in masked:
+                given[mask.operand] = self.mask(given[mask.operand], mask.dim, mask.fill)
+            op.erase()
+            op = build([self.value(operand) for operand in given])
         self._sizes.add(op.type)
         op.location = self.location
         self._block.add_op(op)
-        return Tensor(op.type, None, op.result)
+        symbolic = extents is not None and is_symbolic(extents)
+        return Tensor(op.type, None, op.result, None, extents if symbolic else None)
 
-    def _fold(self, build: Build, operands: Sequence[Tensor]) -> Tensor | None:
-        arrays = [operand.array for operand in operands if operand.array is not None]
-        if len(arrays) < len(operands):
+    def _fold(self, build: Build, operands: Sequence[Tensor], shape: Sequence[Symbolic] | None) -> Tensor | None:
+        arrays = [operand.elements if operand.array is None else operand.array for operand in operands]
+        known = [array for array in arrays if array is not None]
+        if len(known) < len(operands):
             return None
         scratch = Block(arg_types=[operand.type for operand in operands])
         op = build(scratch.args)
         check_rank(op.shape)
         if prod(op.shape) > FOLD_LIMIT:
             return None
-        return self.constant(_evaluated(op, dict(zip(scratch.args, arrays, strict=True))))
+        if any(operand.array is None for operand in operands):
+            sizes = [operand.extents for operand in operands] + [shape]
+            elements = None if any(s is not None and is_symbolic(s) for s in sizes) else folded_elements(op, known)
+            return None if elements is None else self._of_elements(elements, op.type)
+        extents = _extents_of(op, operands, shape)
+        if extents is not None and masked_operands(op, *_known(operands)):
+            return None
+        return self.constant(_evaluated(op, dict(zip(scratch.args, known, strict=True))), extents)
+
+    def mask(self, x: Tensor, dim: int, fill: float) -> Tensor:
+        """The tensor, with a number beyond the extent of a symbolic dimension."""
+        extent = x.shape[dim]
+        assert isinstance(extent, Extent)
+        if extent.factors:
+            split = self.reshape(x, (*x.shape[:dim], *extent.factors, *x.shape[dim + 1 :]))
+            for n, factor in enumerate(extent.factors):
+                split = self.mask(split, dim + n, fill) if isinstance(factor, Extent) else split
+            return self.reshape(split, x.shape)
+        return self.emit(lambda v: MaskOp(v[0], v[1], dim, fill), x, self.extent(extent))
 
     def unary(self, kind: str, x: Tensor) -> Tensor:
         return self.emit(lambda v: UnaryOp(kind, v[0]), x)
@@ -181,26 +274,29 @@ class GraphBuilder:
         """The tensor in the type in which sums of it are computed, for operators of several steps."""
         return self.cast(x, accumulator(x.element))
 
-    def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+    def reshape(self, x: Tensor, shape: Sequence[Symbolic]) -> Tensor:
         check_rank(shape)
         if x.shape == tuple(shape):
             return x
-        if x.array is not None and prod(shape) == prod(x.shape):
-            return self.constant(x.array.reshape(tuple(shape)))
-        return self.emit(lambda v: ReshapeOp(v[0], shape), x)
+        if x.array is not None and prod(map(int, shape)) == x.array.size:
+            extents = reshaped(x.shape, shape) if is_symbolic((*x.shape, *shape)) else None
+            return self.constant(x.array.reshape(tuple(map(int, shape))), extents)
+        return self.emit(lambda v: ReshapeOp(v[0], shape), x, shape=shape)
 
     def transpose(self, x: Tensor, perm: Sequence[int]) -> Tensor:
         return x if list(perm) == list(range(x.rank)) else self.emit(lambda v: TransposeOp(v[0], perm), x)
 
-    def broadcast(self, x: Tensor, shape: Sequence[int]) -> Tensor:
-        return x if x.shape == tuple(shape) else self.emit(lambda v: BroadcastOp(v[0], shape), x)
+    def broadcast(self, x: Tensor, shape: Sequence[Symbolic]) -> Tensor:
+        if x.shape == tuple(shape):
+            return x
+        return self.emit(lambda v: BroadcastOp(v[0], shape), x, shape=shape)
 
-    def slice(self, x: Tensor, starts: Sequence[int], sizes: Sequence[int], steps: Sequence[int]) -> Tensor:
+    def slice(self, x: Tensor, starts: Sequence[int], sizes: Sequence[Symbolic], steps: Sequence[int]) -> Tensor:
         if tuple(sizes) == x.shape and all(s == 0 for s in starts) and all(s > 0 for s in steps):
             return x
-        return self.emit(lambda v: SliceOp(v[0], starts, sizes, steps), x)
+        return self.emit(lambda v: SliceOp(v[0], starts, sizes, steps), x, shape=sizes)
 
-    def narrow(self, x: Tensor, dim: int, start: int, size: int) -> Tensor:
+    def narrow(self, x: Tensor, dim: int, start: int, size: Symbolic) -> Tensor:
         """`size` elements from `start` along one dimension."""
         starts, sizes = [0] * x.rank, list(x.shape)
         starts[dim], sizes[dim] = start, size
@@ -221,14 +317,49 @@ class GraphBuilder:
         """So many elements of a value before the first of each dimension, then behind the last of each."""
         return self.emit(lambda v: PadOp("constant", v[0], v[1], pads), x, self.scalar(value, x)) if any(pads) else x
 
-    def gather(self, data: Tensor, indices: Tensor, dim: int) -> Tensor:
+    def gather(self, data: Tensor, indices: Tensor, dim: int, laid_out: bool = False) -> Tensor:
+        """Slices of a tensor; indices that are `laid_out` are positions in its largest shape, from the front."""
+        extent = data.shape[dim]
+        if isinstance(extent, Extent) and not laid_out:
+            indices = self._positions(indices, extent)
         return self.emit(lambda v: GatherOp(v[0], v[1], dim), data, indices)
+
+    def _positions(self, indices: Tensor, extent: Extent) -> Tensor:
+        """Indices of a symbolic dimension, of which negative ones count from its end in a call."""
+        if extent.factors:
+            raise VerifyException(f"indices into the merged dimension {extent}")
+        if indices.array is None and indices.elements is None:
+            wrapped = self.add(indices, self.cast(self.extent(extent), indices.element))
+            return self.where(self.binary("lt", indices, 0), wrapped, indices)
+        given = symbols_in(indices.elements) if indices.elements is not None else [int(v) for v in indices.array.flat]  # pyright: ignore
+        found = [v + extent if v < 0 else v for v in given]
+        if not all(v >= 0 and v < extent for v in found):
+            raise VerifyException(f"an index beyond the extent {extent}")
+        return self._of_elements(elements_of(found, indices.type.get_shape()), indices.type)
 
     def matmul(self, a: Tensor, b: Tensor) -> Tensor:
         return self.emit(lambda v: MatmulOp(v[0], v[1]), a, b)
 
     def reduce(self, kind: str, x: Tensor, dims: Sequence[int], keep: bool) -> Tensor:
-        return x if not dims else self.emit(lambda v: ReductionOp(kind, v[0], sorted(dims), keep), x)
+        if not dims:
+            return x
+        count = prod(x.shape[d] for d in dims)
+        if kind == "mean" and isinstance(count, Extent):
+            wide = self.widened(x)
+            total = self.reduce("add", wide, dims, keep)
+            return self.cast(self.div(total, self.cast(self.numbers(count), wide.element)), x.element)
+        return self.emit(lambda v: ReductionOp(kind, v[0], sorted(dims), keep), x)
+
+
+def _extents_of(op: Operator, operands: Sequence[Tensor], shape: Sequence[Symbolic] | None) -> Extents | None:
+    """The extents of an operator's result where some operand or result has symbolic ones, else None."""
+    if all(operand.extents is None for operand in operands) and (shape is None or not is_symbolic(shape)):
+        return None
+    return result_extents(op, [operand.shape for operand in operands], shape)
+
+
+def _known(operands: Sequence[Tensor]) -> tuple[list[Extents], list[Array | None]]:
+    return [operand.shape for operand in operands], [operand.array for operand in operands]
 
 
 _folded: dict[object, Array] = {}

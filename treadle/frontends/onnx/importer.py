@@ -18,10 +18,9 @@ from xdsl.dialects.builtin import (
     NameLoc,
     NoneAttr,
     StringAttr,
-    TensorType,
 )
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Block, Region
+from xdsl.ir import Attribute, Block, Region
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.model_nodes import ascii_text, name_hint, node_location
@@ -29,8 +28,9 @@ from treadle.errors import TreadleError
 from treadle.frontends.onnx.builder import GraphBuilder, Tensor
 from treadle.frontends.onnx.converters import find_conversion
 from treadle.frontends.onnx.expansion import MAX_UNROLLED
+from treadle.frontends.onnx.extent import is_symbolic
 from treadle.frontends.onnx.functions import function_body
-from treadle.frontends.onnx.inputs import Shapes, input_types
+from treadle.frontends.onnx.inputs import Input, Shapes, Symbols, model_inputs
 from treadle.frontends.onnx.loader import (
     DEFAULT_DOMAINS,
     LoadedModel,
@@ -41,14 +41,16 @@ from treadle.frontends.onnx.loader import (
     opset_versions,
 )
 from treadle.frontends.onnx.node import Bytes, Node
+from treadle.frontends.onnx.symbolic_attributes import symbolic_attributes
 from treadle.frontends.onnx.tensor_data import to_array
 
 
 def import_model(path_or_bytes: str | Path | bytes, shapes: Shapes | None = None) -> ModuleOp:
-    """Converts a model to `func.func @main` over graph operators, every dimension static.
+    """Converts a model to `func.func @main` over graph operators.
 
     path_or_bytes: an .onnx file, or its content (then without external data)
-    shapes:        a shape for each input that the file leaves dynamic, for example `{"x": (1, 3, 48, 320)}`
+    shapes:        a shape for each input that the file leaves dynamic, for example `{"x": (1, 3, 48, 320)}`; a `Dim` in
+                   it has a range, of which the largest extent is that of the types (docs/adr/0039)
 
     The function's attributes `input_names` and `output_names` are the model's names in order, `metadata` holds
     its free-form properties (text as bytes where it is not ASCII). An operator's location names its node.
@@ -96,7 +98,8 @@ class GraphWalk:
     """The state of a conversion: the block being written, and the tensor of each name so far."""
 
     model: LoadedModel
-    types: dict[str, TensorType]
+    inputs: dict[str, Input]
+    symbols: Symbols
     block: Block
     builder: GraphBuilder
     tensors: dict[str, Tensor]
@@ -107,15 +110,16 @@ class GraphWalk:
     @classmethod
     def start(cls, model: LoadedModel, shapes: Shapes) -> GraphWalk:
         """A walk that knows the model's inputs and its initialisers."""
-        types = input_types(model.graph, shapes)
-        block = Block(arg_types=list(types.values()))
+        inputs, symbols = model_inputs(model.graph, shapes)
+        block = Block(arg_types=[each.type for each in inputs.values()])
         builder = GraphBuilder(block)
         tensors: dict[str, Tensor] = {}
-        for (name, type), argument in zip(types.items(), block.args, strict=True):
+        for (name, each), argument in zip(inputs.items(), block.args, strict=True):
             argument.name_hint = name_hint(name)
-            tensors[name] = Tensor(type, None, argument)
+            extents = each.extents if is_symbolic(each.extents) else None
+            tensors[name] = Tensor(each.type, None, argument, None, extents)
         outputs = [output.name for output in model.graph.output]
-        walk = cls(model, types, block, builder, tensors, _names_read(model.graph.node, outputs))
+        walk = cls(model, inputs, symbols, block, builder, tensors, _names_read(model.graph.node, outputs))
         walk._initialise(model.graph, walk._scope)
         return walk
 
@@ -257,13 +261,19 @@ def _omit(nodes: Sequence[NodeProto], missing: Set[str]) -> None:
 
 def _module(model: LoadedModel, walk: GraphWalk) -> ModuleOp:
     outputs = [output.name for output in model.graph.output]
-    values = [walk.builder.value(walk.tensors[name]) for name in outputs]
+    results = [walk.tensors[name] for name in outputs]
+    values = [walk.builder.value(tensor) for tensor in results]
     walk.block.add_op(ReturnOp(*values))
     _erase_dead(walk.block)
-    type = FunctionType.from_lists(list(walk.types.values()), [value.type for value in values])
+    symbolic: dict[str, Attribute] = {}
+    if walk.symbols.dims:
+        symbolic = symbolic_attributes(walk.symbols, list(walk.inputs.values()), results, walk.builder)
+    type = FunctionType.from_lists([argument.type for argument in walk.block.args], [value.type for value in values])
     func = FuncOp("main", type, Region(walk.block))
-    func.attributes["input_names"] = ArrayAttr([StringAttr(name) for name in walk.types])
+    names = [*walk.inputs, *(f"extent({expression})" for expression in walk.builder.extents)]
+    func.attributes["input_names"] = ArrayAttr([StringAttr(name) for name in names])
     func.attributes["output_names"] = ArrayAttr([StringAttr(name) for name in outputs])
+    func.attributes |= symbolic
     if model.metadata:
         entries = {key: _text(value) for key, value in sorted(model.metadata.items())}
         func.attributes["metadata"] = DictionaryAttr(entries)

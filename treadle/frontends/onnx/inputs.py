@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from onnx import GraphProto, ValueInfoProto
 from xdsl.dialects.builtin import TensorType
@@ -11,25 +12,58 @@ from xdsl.utils.exceptions import VerifyException
 from treadle.dialects.graph.dtypes import element_type
 from treadle.dialects.graph.limits import TensorSizes
 from treadle.errors import TreadleError
+from treadle.frontends.onnx.extent import Extent, Symbol, Symbolic
 from treadle.frontends.onnx.tensor_data import dtype_of
-from treadle.shapes import Shapes, normalized
+from treadle.shapes import Dim, Shapes, normalized
 
 
 class MissingExtents(TreadleError):
     """An input has dimensions without a value."""
 
 
-def input_types(graph: GraphProto, shapes: Shapes) -> dict[str, TensorType]:
-    """The static type of each input that is no initialiser, in the file's order.
+@dataclass
+class Symbols:
+    """The dimensions that change from call to call, by name."""
 
-    A name in `shapes` is that of an input, or that of a dynamic dimension, which gets the extent in every input.
-    TreadleError: an unknown name in `shapes`, a shape that contradicts the file or an extent, a dimension without a
-    value, an element type that is unsupported.
+    dims: dict[str, Dim] = field(default_factory=dict[str, Dim])
+
+    def extent(self, given: int | Dim, where: str) -> Symbolic:
+        """An extent as the importer computes with it; TreadleError for a name with two ranges."""
+        if not isinstance(given, Dim):
+            return given
+        known = self.dims.setdefault(given.name, given)
+        if known != given:
+            message = f"dimension '{given.name}' is {given} here and {known} before"
+            raise TreadleError(message, where, "one range for each name, or another name")
+        if given.least == given.greatest:
+            return given.greatest
+        return Symbol(given.name, given.lower, given.upper, given.multiple)
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input of a model: its type with the largest extents, and its extents where some change from call to call."""
+
+    type: TensorType
+    extents: tuple[Symbolic, ...]
+
+
+def model_inputs(graph: GraphProto, shapes: Shapes) -> tuple[dict[str, Input], Symbols]:
+    """Each input that is no initialiser, in the file's order, and the dimensions that change from call to call.
+
+    A name in `shapes` is that of an input, or that of a dynamic dimension, which gets the extent in every input; so do
+    the dynamic dimensions of an input whose shape is given, in the inputs whose shapes are not. TreadleError: an
+    unknown name in `shapes`, a shape that contradicts the file or an extent, a dimension without a value, one name for
+    two ranges, an element type that is unsupported.
     """
     inputs = free_inputs(graph)
     names, dimensions = [entry.name for entry in inputs], dynamic_dimensions(inputs)
-    given = normalized(shapes)
-    extents: dict[str, int] = {}
+    symbols = Symbols()
+    given = {
+        name: tuple(symbols.extent(extent, f"shapes['{name}']") for extent in shape)
+        for name, shape in normalized(shapes).items()
+    }
+    extents: dict[str, Symbolic] = {}
     for name, shape in given.items():
         if name in names:
             continue
@@ -38,14 +72,21 @@ def input_types(graph: GraphProto, shapes: Shapes) -> dict[str, TensorType]:
         if len(shape) != 1:
             raise TreadleError(f"'{name}' is a dimension, and {shape} is a shape", "shapes", "one extent")
         extents[name] = shape[0]
-    types = {entry.name: _input_type(entry, given.get(entry.name), extents) for entry in inputs}
+    for entry in inputs:
+        for dim, extent in zip(entry.type.tensor_type.shape.dim, given.get(entry.name, ()), strict=False):
+            if not dim.dim_param or not isinstance(extent, Extent):
+                continue
+            if extents.setdefault(dim.dim_param, extent) != extent:
+                message = f"dimension '{dim.dim_param}' is {extents[dim.dim_param]} elsewhere and {extent} here"
+                raise TreadleError(message, f"input '{entry.name}'", "one extent for each dimension of the model")
+    found = {entry.name: _input(entry, given.get(entry.name), extents) for entry in inputs}
     sizes = TensorSizes()
-    for name, type in types.items():
+    for name, each in found.items():
         try:
-            sizes.add(type)
+            sizes.add(each.type)
         except VerifyException as error:
             raise TreadleError(str(error), f"input '{name}'") from error
-    return types
+    return found, symbols
 
 
 def free_inputs(graph: GraphProto) -> list[ValueInfoProto]:
@@ -60,7 +101,7 @@ def dynamic_dimensions(inputs: Iterable[ValueInfoProto]) -> list[str]:
     return list(dict.fromkeys(dim.dim_param for dim in dims if dim.dim_param))
 
 
-def _input_type(entry: ValueInfoProto, given: Sequence[int] | None, extents: Mapping[str, int]) -> TensorType:
+def _input(entry: ValueInfoProto, given: Sequence[Symbolic] | None, extents: Mapping[str, Symbolic]) -> Input:
     where = f"input '{entry.name}'"
     if entry.type.WhichOneof("value") != "tensor_type":
         kind = entry.type.WhichOneof("value") or "value without a type"
@@ -71,7 +112,8 @@ def _input_type(entry: ValueInfoProto, given: Sequence[int] | None, extents: Map
     bound = [_Dimension(d.extent if d.extent is not None else extents.get(d.label), d.label) for d in dims]
     declared = bound if tensor.HasField("shape") else None
     if given is not None:
-        return TensorType(element, _agreed(entry.name, declared, [int(extent) for extent in given]))
+        agreed = tuple(_agreed(entry.name, declared, given))
+        return Input(TensorType(element, list(map(int, agreed))), agreed)
     if declared is None:
         raise MissingExtents("the model does not say the input's shape", where, f"--shape {entry.name}=<d0>,<d1>,...")
     missing = [n for n, dimension in enumerate(declared) if dimension.extent is None]
@@ -84,13 +126,14 @@ def _input_type(entry: ValueInfoProto, given: Sequence[int] | None, extents: Map
             where,
             f"--shape {entry.name}={text}" + _by_name(declared[n] for n in missing),
         )
-    return TensorType(element, [d.extent for d in declared if d.extent is not None])
+    bounds = tuple(d.extent for d in declared if d.extent is not None)
+    return Input(TensorType(element, list(map(int, bounds))), bounds)
 
 
 class _Dimension:
     """A dimension of a declared shape: its extent, or its name if it is dynamic."""
 
-    def __init__(self, extent: int | None, label: str):
+    def __init__(self, extent: Symbolic | None, label: str):
         self.extent = extent
         self.label = label
 
@@ -114,13 +157,13 @@ def _by_name(dimensions: Iterable[_Dimension]) -> str:
     return "" if "?" in names else f", or {' '.join(f'--shape {name}=<n>' for name in names)}"
 
 
-def _agreed(name: str, declared: list[_Dimension] | None, given: list[int]) -> list[int]:
+def _agreed(name: str, declared: list[_Dimension] | None, given: Sequence[Symbolic]) -> Sequence[Symbolic]:
     where = f"input '{name}'"
     if declared is None:
         return given
     text = ",".join(_placeholder(n, d) for n, d in enumerate(declared))
     fits = len(given) == len(declared) and all(
-        d.extent in (None, extent) for d, extent in zip(declared, given, strict=True)
+        d.extent is None or d.extent == extent for d, extent in zip(declared, given, strict=True)
     )
     if not fits:
         shown = ",".join(map(str, given))
@@ -128,4 +171,4 @@ def _agreed(name: str, declared: list[_Dimension] | None, given: list[int]) -> l
     return given
 
 
-__all__ = ["MissingExtents", "Shapes", "dynamic_dimensions", "free_inputs", "input_types"]
+__all__ = ["Input", "MissingExtents", "Shapes", "Symbols", "dynamic_dimensions", "free_inputs", "model_inputs"]

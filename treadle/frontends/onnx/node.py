@@ -14,6 +14,7 @@ from treadle.dialects.graph.limits import check_rank
 from treadle.errors import TreadleError
 from treadle.frontends.onnx.builder import Tensor
 from treadle.frontends.onnx.external_data import ExternalFiles
+from treadle.frontends.onnx.symbolic_elements import symbols_in
 from treadle.frontends.onnx.tensor_data import Array, to_array
 
 MAX_BYTES = 2 << 30
@@ -93,20 +94,29 @@ class Node:
     def known(self, index: int, what: str) -> Array:
         """The elements of an input that has to be known at compile time."""
         tensor = self.input(index)
+        if tensor.elements is not None or (tensor.array is not None and tensor.extents is not None):
+            message = f"{what} (input '{self.proto.input[index]}') depends on symbolic extents"
+            raise self.error(message, "static extents of what it is computed from")
         if tensor.array is None:
             message = f"{what} (input '{self.proto.input[index]}') depends on the model's input data"
             raise self.error(message, f"{what} that is a constant or follows from the inputs' shapes")
         return tensor.array
 
     def known_ints(self, index: int, what: str) -> list[int]:
-        """As `known`, flattened to integers."""
+        """As `known`, flattened to integers, of which some may be extents that change from call to call."""
+        elements = self.input(index).elements
+        if elements is not None:
+            return symbols_in(elements)
         array = self.known(index, what)
         if array.dtype.kind not in "iu":
             raise self.error(f"{what} has elements of {array.dtype}", "int64")
         return [int(v) for v in array.reshape(-1)]
 
     def known_scalar(self, index: int, what: str) -> int | float:
-        """As `known`, of one element: a Python number."""
+        """As `known`, of one element: a Python number, or an extent that changes from call to call."""
+        elements = self.input(index).elements
+        if elements is not None and elements.size == 1:
+            return elements.item()
         array = self.known(index, what)
         if array.size != 1:
             raise self.error(f"{what} has {array.size} elements", "one element")
@@ -117,7 +127,7 @@ class Node:
         value = self.known_scalar(index, what)
         if not isfinite(value) or value != floor(value):
             raise self.error(f"{what} is {value}", "a whole number")
-        return int(value)
+        return value if isinstance(value, int) else int(value)
 
     def only_output(self, index: int = 0) -> None:
         """TreadleError if an output after `index` is read."""

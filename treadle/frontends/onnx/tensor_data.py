@@ -30,10 +30,28 @@ DTYPES: dict[int, np.dtype[np.generic]] = {
     TensorProto.UINT16: np.dtype(np.uint16),
     TensorProto.UINT32: np.dtype(np.uint32),
     TensorProto.UINT64: np.dtype(np.uint64),
+    TensorProto.INT4: np.dtype(ml_dtypes.int4),
+    TensorProto.UINT4: np.dtype(ml_dtypes.uint4),
+    TensorProto.INT2: np.dtype(ml_dtypes.int2),
+    TensorProto.UINT2: np.dtype(ml_dtypes.uint2),
+    TensorProto.FLOAT8E4M3FN: np.dtype(ml_dtypes.float8_e4m3fn),
+    TensorProto.FLOAT8E4M3FNUZ: np.dtype(ml_dtypes.float8_e4m3fnuz),
+    TensorProto.FLOAT8E5M2: np.dtype(ml_dtypes.float8_e5m2),
+    TensorProto.FLOAT8E5M2FNUZ: np.dtype(ml_dtypes.float8_e5m2fnuz),
+    TensorProto.FLOAT8E8M0: np.dtype(ml_dtypes.float8_e8m0fnu),
+    TensorProto.FLOAT4E2M1: np.dtype(ml_dtypes.float4_e2m1fn),
 }
 """The element types that are supported, by their ONNX number."""
 
-SUPPORTED_TYPES = "float16, bfloat16, float32, float64, bool, int8, int16, int32, int64, uint8, uint16, uint32, uint64"
+SUPPORTED_TYPES = (
+    "float16, bfloat16, float32, float64, bool, int8, int16, int32, int64, uint8, uint16, uint32, uint64, int4, uint4, "
+    "int2, uint2, float8e4m3fn, float8e4m3fnuz, float8e5m2, float8e5m2fnuz, float8e8m0, float4e2m1"
+)
+
+_PACKED: dict[int, int] = {
+    TensorProto.INT4: 4, TensorProto.UINT4: 4, TensorProto.FLOAT4E2M1: 4, TensorProto.INT2: 2, TensorProto.UINT2: 2,
+}  # fmt: skip
+"""Bits of the elements of which several share a byte, the first one in the lowest bits; the last byte is padded."""
 
 _TYPED_FIELDS: dict[int, str] = {
     TensorProto.FLOAT16: "int32_data",
@@ -49,6 +67,12 @@ _TYPED_FIELDS: dict[int, str] = {
     TensorProto.UINT16: "int32_data",
     TensorProto.UINT32: "uint64_data",
     TensorProto.UINT64: "uint64_data",
+    **dict.fromkeys(_PACKED, "int32_data"),
+    TensorProto.FLOAT8E4M3FN: "int32_data",
+    TensorProto.FLOAT8E4M3FNUZ: "int32_data",
+    TensorProto.FLOAT8E5M2: "int32_data",
+    TensorProto.FLOAT8E5M2FNUZ: "int32_data",
+    TensorProto.FLOAT8E8M0: "int32_data",
 }
 
 
@@ -78,19 +102,34 @@ def to_array(tensor: TensorProto, files: ExternalFiles, where: str) -> Array:
         raise TreadleError(f"a tensor of shape {shape} cannot be addressed", where, f"at most {sys.maxsize} bytes")
     if tensor.HasField("segment"):
         raise TreadleError("the tensor is split into segments", where, "a tensor in one piece")
-    nbytes = prod(shape) * dtype.itemsize
+    bits = _PACKED.get(tensor.data_type)
+    nbytes = prod(shape) * dtype.itemsize if bits is None else _packed_bytes(prod(shape), bits)
     if tensor.data_location == TensorProto.EXTERNAL:
-        data = files.read(tensor, nbytes, where)
-        return data.view(dtype.newbyteorder("<")).astype(dtype, copy=False).reshape(shape)
+        return _elements(files.read(tensor, nbytes, where), dtype, shape, bits)
     if tensor.HasField("raw_data"):
         if len(tensor.raw_data) != nbytes:
             _fail_size(where, dtype, shape, f"{len(tensor.raw_data)} bytes", f"{nbytes} bytes")
-        return np.frombuffer(tensor.raw_data, dtype.newbyteorder("<")).astype(dtype, copy=False).reshape(shape)
+        return _elements(np.frombuffer(tensor.raw_data, np.uint8), dtype, shape, bits)
     field = _TYPED_FIELDS[tensor.data_type]
-    count = len(getattr(tensor, field))
-    if count != prod(shape):
-        _fail_size(where, dtype, shape, f"{count} values in {field}", f"{prod(shape)} values")
+    count, needed = len(getattr(tensor, field)), prod(shape) if bits is None else nbytes
+    if count != needed:
+        _fail_size(where, dtype, shape, f"{count} values in {field}", f"{needed} values")
     array = numpy_helper.to_array(tensor)
+    array.setflags(write=False)
+    return array
+
+
+def _packed_bytes(count: int, bits: int) -> int:
+    return -(-count * bits // 8)
+
+
+def _elements(data: NDArray[np.uint8], dtype: np.dtype[np.generic], shape: tuple[int, ...], bits: int | None) -> Array:
+    """The elements of which these are the bytes of the file, read-only."""
+    if bits is None:
+        return data.view(dtype.newbyteorder("<")).astype(dtype, copy=False).reshape(shape)
+    places = np.arange(0, 8, bits, dtype=np.uint8)
+    apart = np.bitwise_and(np.right_shift(data[:, None], places), (1 << bits) - 1).astype(np.uint8)
+    array = apart.reshape(-1)[: prod(shape)].view(dtype).reshape(shape)
     array.setflags(write=False)
     return array
 

@@ -18,6 +18,7 @@ from treadle.dialects.graph import (
     BinaryOp,
     BroadcastOp,
     CastOp,
+    MaskOp,
     MatmulOp,
     ReshapeOp,
     SoftmaxOp,
@@ -49,7 +50,8 @@ class GraphDecomposeAttentionPass(ModulePass):
     %p = graph.softmax %b {dim = 2 : i64} : (...)
     %y = graph.matmul %p, %v : (...) -> tensor<12x128x64xf32>
     ```
-    Heads that share keys and values read them through a broadcast. Scores of f16 and bf16 operands are f32 from the
+    Heads that share keys and values read them through a broadcast; beyond a `length`, `graph.mask` makes scores -inf,
+    probabilities and values 0. Scores of f16 and bf16 operands are f32 from the
     scale to the softmax.
 
     target: the hardware; an operator that one of its templates schedules whole stays as it is.
@@ -85,8 +87,9 @@ def written_out(op: AttentionOp) -> list[Operation]:
 
     element = op.type.get_element_type()
     wide = element if byte_width(element) >= 4 else f32
-    k, v = (_repeated(operand, op, step) for operand in (op.k, op.v))
     rank = len(op.shape)
+    values = _below(op.v, op, rank - 2, 0.0, step)
+    k, v = (_repeated(operand, op, step) for operand in (op.k, values))
     transposed = step(TransposeOp(k, [*range(rank - 2), rank - 1, rank - 2]))
     scores = _cast(step(MatmulOp(op.q, transposed)), wide, step)
     scores = _masked(op, scores, step)
@@ -94,7 +97,8 @@ def written_out(op: AttentionOp) -> list[Operation]:
     if op.guard.value.data:
         zero = step(constant_op(np.array(0.0, numpy_dtype(wide))))
         shares = step(WhereOp(step(UnaryOp("isnan", shares)), zero, shares))
-    step(MatmulOp(_cast(shares, element, step), v))
+    shares = _below(_cast(shares, element, step), op, rank - 1, 0.0, step)
+    step(MatmulOp(shares, v))
     return steps
 
 
@@ -119,7 +123,12 @@ def _masked(op: AttentionOp, scores: SSAValue, step: Step) -> SSAValue:
         rows, keys = op.scores_shape[-2:]
         seen = step(constant_op(np.tri(rows, keys, keys - rows, dtype=np.bool_)))
         scores = step(WhereOp(seen, scores, step(constant_op(np.array(-inf, dtype)))))
-    return scores
+    return _below(scores, op, len(op.shape) - 1, -inf, step)
+
+
+def _below(x: SSAValue, op: AttentionOp, dim: int, fill: float, step: Step) -> SSAValue:
+    """`x`, in which a number stands along `dim` for keys beyond the length."""
+    return x if op.length is None else step(MaskOp(x, op.length, dim, fill))
 
 
 def _cast(value: SSAValue, element: Attribute, step: Step) -> SSAValue:

@@ -17,7 +17,7 @@ from treadle.index.expr import Expr, const
 from treadle.index.linear import depends_on, stride_along
 from treadle.index.reader import IndexReader
 from treadle.passes.loop.accesses import Access, accesses
-from treadle.passes.loop.counted_loops import loops_in, trip_count
+from treadle.passes.loop.counted_loops import loops_in, most_trips, trip_count
 from treadle.passes.loop.kernels import constant_index
 from treadle.schedules.op_cost import op_cost
 from treadle.schedules.search.cache_traffic import LINE
@@ -30,7 +30,8 @@ _MOST_PLACES = 64
 class Level:
     """A loop around an access that runs more than once, or the grid; `loop` is None for the grid.
 
-    value: the number of the iteration as an index; lower, step, trips: its first value, the distance, and how many
+    value: the number of the iteration as an index
+    lower, step, trips: its first value, the distance, and how many there are, at most
     """
 
     key: SSAValue
@@ -145,7 +146,7 @@ def levels_around(loop: scf.ForOp, reader: IndexReader) -> list[Level]:
     op = loop
     while op is not None:
         if isinstance(op, scf.ForOp):
-            lower, step, trips = constant_index(op.lb), constant_index(op.step), trip_count(op)
+            lower, step, trips = constant_index(op.lb), constant_index(op.step), most_trips(op, reader)
             if lower is None or step is None or trips is None:
                 break
             key = op.body.block.args[0]

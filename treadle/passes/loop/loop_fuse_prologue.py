@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import SSAValue
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp
+from xdsl.ir import Attribute, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from treadle.dialects.graph import ComputeOp, FusedOp
+from treadle.dialects.graph import ComputeOp, DemandedAttr, FusedOp
 from treadle.dialects.graph.compute import yielded_values
 from treadle.dialects.location import location_of
 from treadle.dialects.loop import KernelOp, LoadOp
@@ -98,8 +99,18 @@ def dissolve(fused: FusedOp) -> None:
     kernel, given = members[0], list(yielded_values(fused.body))
     if any(value.owner is not kernel for value in given):
         return
+    kernel.demands = _demands(kernel, fused, given)
     kernel.detach()
     Rewriter.insert_op(kernel, InsertPoint.before(fused))
     for value, result in zip(given, fused.outputs, strict=True):
         value.name_hint = result.name_hint
     Rewriter.replace_op(fused, [], given)
+
+
+def _demands(kernel: KernelOp, fused: FusedOp, given: Sequence[SSAValue]) -> ArrayAttr | None:
+    """What is demanded of a group's results, as demands of its kernel's; of what it gives twice, everything."""
+    if fused.demands is None:
+        return None
+    demands: Sequence[Attribute] = fused.demands.data
+    known = {value: demand for value, demand in zip(given, demands, strict=True) if given.count(value) == 1}
+    return ArrayAttr([known.get(result, DemandedAttr.of([])) for result in kernel.outputs])

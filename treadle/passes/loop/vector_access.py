@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import FixedBitwidthType, IndexType, LocationAttr, Me
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint
 
+from treadle.dialects.graph.dtypes import byte_width, is_stored
 from treadle.dialects.loop import LoadOp, StoreOp
 from treadle.index.contiguity import Lanes
 from treadle.index.emitter import IndexEmitter
@@ -75,9 +76,9 @@ class AccessVectorizer:
         type = op.buffer.type
         assert isinstance(type, MemRefType)
         element = type.get_element_type()
-        if not isinstance(element, FixedBitwidthType) or element.bitwidth % 8:
+        if not isinstance(element, FixedBitwidthType) or (element.bitwidth % 8 and not is_stored(element)):
             return []
-        counts = [2**n for n in range(5, 0, -1) if 2**n * element.bitwidth <= 8 * most_bytes]
+        counts = [2**n for n in range(5, 0, -1) if 2**n * byte_width(element) <= most_bytes]
         return [n for n in counts if self._trips % n == 0 and self._allows(op, n)]
 
     def _allows(self, op: LoadOp | StoreOp, count: int) -> bool:

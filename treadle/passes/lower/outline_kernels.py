@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 
-from xdsl.dialects.builtin import StringAttr
+from xdsl.dialects.builtin import StringAttr, UnitAttr
 from xdsl.ir import Block, Operation, SSAValue
 
 from treadle.dialects.loop import FuncOp, KernelOp
@@ -38,7 +38,7 @@ def outline(kernels: Sequence[KernelOp], taken: Iterable[str] = ()) -> tuple[lis
 def kernel_key(kernel: KernelOp) -> Key:
     """A key of what a kernel does, without its names: kernels with equal keys are equal programs."""
     shape = (kernel.grid.value.data, kernel.threads.value.data, kernel.min_blocks_per_sm, len(kernel.outputs))
-    return (*shape, _block_key(kernel.body.block, {}))
+    return (*shape, kernel.demands is None, _block_key(kernel.body.block, {}))
 
 
 def _block_key(block: Block, numbers: dict[SSAValue, int]) -> Key:
@@ -61,6 +61,7 @@ def _function(kernel: KernelOp, name: str) -> FuncOp:
     grid, threads, outputs = kernel.grid.value.data, kernel.threads.value.data, len(kernel.outputs)
     function = FuncOp(name, grid, threads, kernel.detach_region(0), outputs=outputs)
     function.min_blocks_per_sm, function.operations = kernel.min_blocks_per_sm, kernel.operations
+    function.partial = None if kernel.demands is None else UnitAttr()
     function.location = kernel.location
     return function
 

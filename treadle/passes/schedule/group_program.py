@@ -18,7 +18,8 @@ DIGEST_DIGITS = 12
 
 @dataclass(frozen=True)
 class GroupProgram:
-    """A group whose operands are the arguments of @main, without names, locations, decisions and constants' values.
+    """A group whose operands are the arguments of @main, without names, locations, decisions, demands and constants'
+    values.
 
     constants: the arguments' numbers that are constants in the model, such as weights
     """
@@ -53,7 +54,7 @@ def group_program(fused: FusedOp) -> GroupProgram:
     operands = captured(fused)
     block = Block(arg_types=[value.type for value in operands])
     copy = fused.clone(dict(zip(operands, block.args, strict=True)))
-    copy.schedule = None
+    copy.schedule = copy.demands = None
     _forget_names(copy)
     block.add_ops([copy, ReturnOp(*copy.outputs)])
     types = [value.type for value in operands], list(copy.outputs.types)

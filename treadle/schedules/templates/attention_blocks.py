@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
-from xdsl.dialects.builtin import TensorType
+from xdsl.dialects.builtin import TensorType, f32
 
 from treadle.dialects.graph import AttentionOp
 from treadle.dialects.graph.definition import Scalar
+from treadle.dialects.graph.mask import extent
 from treadle.schedules.index_value import Index, all_of
 from treadle.schedules.kernel_builder import KernelBuilder
 
@@ -19,7 +20,7 @@ class WorkTile:
     """A block's part of the result, and the keys that it reads.
 
     first_row: of the block; head: of queries and result; shared_head: of keys and values; tiles: of keys that the
-    block reads; most_tiles: that any block reads
+    block reads; most_tiles: that any block reads; length: how many keys exist
     """
 
     first_row: Index
@@ -27,6 +28,7 @@ class WorkTile:
     shared_head: Sequence[Index]
     tiles: Index
     most_tiles: int
+    length: Index | int
 
 
 def blocks_of(anchor: AttentionOp, rows: int) -> int:
@@ -47,12 +49,39 @@ def work_tile(b: KernelBuilder, anchor: AttentionOp, rows: int, columns: int) ->
     head = (b.block // parts).delinearize(batch) if batch else []
     shared_head = [*head[:-1], head[-1] // anchor.group_size] if head else []
     most_tiles = ceil(n / columns)
-    tiles = b.index(most_tiles)
+    length = _length(b, anchor)
+    tiles = b.index(most_tiles) if isinstance(length, int) else (length + (columns - 1)) // columns
     if causal:
         seen = first_row + (rows + n - m)
         seen = seen.max(0) if m > n else seen
-        tiles = ((seen + (columns - 1)) // columns).min(most_tiles)
-    return WorkTile(first_row, head, shared_head, tiles, most_tiles)
+        tiles = ((seen + (columns - 1)) // columns).min(tiles)
+    return WorkTile(first_row, head, shared_head, tiles, most_tiles, length)
+
+
+def _length(b: KernelBuilder, anchor: AttentionOp) -> Index | int:
+    """How many keys exist: all of them without a length, which is the last operand."""
+    bound = anchor.scores_shape[-1]
+    if anchor.length is None:
+        return bound
+    b.inputs[-1].name_hint = "N"
+    length = extent(b, b.load(b.inputs[-1], []), bound)
+    length.name_hint = "length"
+    return b.index(length)
+
+
+def overhangs(total: Index | int, lines: int) -> bool:
+    """Whether the last tile of so many lines may reach beyond their end."""
+    return not isinstance(total, int) or total % lines > 0
+
+
+def ragged_end(total: Index | int, lines: int) -> Index | int | None:
+    """The end, where the last tile of so many lines may reach beyond it."""
+    return total if overhangs(total, lines) else None
+
+
+def share_of_keys(b: KernelBuilder, length: Index | int, share: Scalar) -> Scalar:
+    """A row's share, by which its sums are multiplied; 0 where no key exists, so that nothing was added."""
+    return share if isinstance(length, int) else b.select(length > 0, share, b.constant(0, f32))
 
 
 def mask_varies(mask: TensorType) -> tuple[bool, bool]:
@@ -67,22 +96,29 @@ def mask_element(
     head: Sequence[Index],
     row: Index,
     column: Index,
-    ragged: tuple[bool, bool],
+    ends: tuple[Index | int | None, Index | int | None],
 ) -> Scalar:
-    """The mask's element for a score; 0 beyond the end of rows or keys, which are `ragged` if tiles reach that far."""
+    """The mask's element for a score; 0 beyond the ends of rows and keys, which are given if tiles reach that far."""
     assert anchor.mask is not None and isinstance(anchor.mask.type, TensorType)
     type = anchor.mask.type
     shape, index = type.get_shape(), [*head, row, column]
     indices = [x if e != 1 else b.constant(0) for e, x in zip(shape, index[len(index) - len(shape) :], strict=True)]
     inside = [
         at < end
-        for varies, overhangs, at, end in zip(
-            mask_varies(type), ragged, (row, column), anchor.scores_shape[-2:], strict=True
-        )
-        if varies and overhangs
+        for varies, at, end in zip(mask_varies(type), (row, column), ends, strict=True)
+        if varies and end is not None
     ]
     zero = b.constant(0, type.get_element_type()) if inside else None
     return b.load(b.inputs[3], indices, all_of(inside), zero)
 
 
-__all__ = ["WorkTile", "blocks_of", "mask_element", "mask_varies", "work_tile"]
+__all__ = [
+    "WorkTile",
+    "blocks_of",
+    "mask_element",
+    "mask_varies",
+    "overhangs",
+    "ragged_end",
+    "share_of_keys",
+    "work_tile",
+]

@@ -31,8 +31,8 @@ class AttentionCpu(Template):
     A vector of scores is one of neighbouring queries, which the block transposes first. Keys and values are then read
     in place, and the largest score and the sum of a query need no fold across lanes. The scores of a block stay in
     the second cache, so that the softmax is exact: its largest score is known before the first exponential. Keys
-    that causality hides from all queries of a block are skipped; a hidden value that is not finite makes rows NaN
-    only where it is not skipped.
+    that causality hides from all queries of a block are skipped, as are those beyond a length; a value that causality
+    hides and that is not finite makes rows NaN only where it is not skipped.
 
     Source: the two passes are those of Rabe and Staats (arXiv 2112.05682), section 2, with blocks of queries, of which
     all keys are one chunk.
@@ -50,7 +50,7 @@ class AttentionCpu(Template):
     def fits(self, anchor: Anchor) -> bool:
         if not isinstance(anchor, AttentionOp) or DYNAMIC_INDEX in (*anchor.scores_shape, *anchor.shape):
             return False
-        types = [o.type for o in anchor.operands]
+        types = [o.type for o in anchor.operands if o is not anchor.length]
         return all(isinstance(t, TensorType) and t.get_element_type() == f32 and prod(t.get_shape()) for t in types)
 
     def has_default(self, anchor: Anchor, target: Target) -> bool:
@@ -80,6 +80,8 @@ class AttentionCpu(Template):
             by_row, _ = mask_varies(anchor.mask.type)
             elements = prod(anchor.shape[:-2]) * n * (m if by_row else blocks * target.lanes)
             reads.append((anchor.mask, Fraction(elements, prod(anchor.mask.type.get_shape()))))
+        if anchor.length is not None:
+            reads.append((anchor.length, Fraction(prod(anchor.shape[:-2]) * blocks)))
         return sum((times for x, times in reads if x is operand), start=Fraction(0))
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:

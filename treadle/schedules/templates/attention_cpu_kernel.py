@@ -16,7 +16,14 @@ from treadle.dialects.task import repeat
 from treadle.schedules.index_value import Index, Predicate, all_of
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.template import Choices, number
-from treadle.schedules.templates.attention_blocks import blocks_of, mask_element, mask_varies, work_tile
+from treadle.schedules.templates.attention_blocks import (
+    blocks_of,
+    mask_element,
+    overhangs,
+    ragged_end,
+    share_of_keys,
+    work_tile,
+)
 from treadle.target import Target
 
 
@@ -53,11 +60,14 @@ class AttentionCpuKernel:
 
     def build(self, name: str) -> KernelOp:
         b = self.b
-        work = work_tile(b, self.anchor, self.queries, self.keys)
+        anchor = self.anchor
+        work = work_tile(b, anchor, self.queries, self.keys)
         self.first_row, self.head, self.shared_head = work.first_row, work.head, work.shared_head
         # Rows that see no key divide by the sum of a hidden one's weights, which is NaN, as the definition has it.
         self.tiles = work.tiles.max(1) if self.is_causal and self.m > self.n else work.tiles
-        self.visible = (self.tiles * self.keys).min(self.n)
+        self.length = work.length
+        self.visible = (self.tiles * self.keys).min(work.length)
+        self.last_key = self.n - 1 if isinstance(work.length, int) else work.length.max(1) - 1
         query = self._packed_queries()
         scores = b.alloc("scores", [ceil(self.n / self.keys) * self.keys, self.queries], f32)
         largest = self._scores(query, scores)
@@ -65,8 +75,8 @@ class AttentionCpuKernel:
         self._multiply(scores, shares)
         kind = "causal attention" if self.is_causal else "attention"
         comment = f"{kind} of {self.m} queries of {self.size} elements, {self.n} keys and values of {self.width}"
-        blocks = blocks_of(self.anchor, self.queries)
-        return b.kernel(name, self.anchor.operands, self.anchor.type, blocks, 1, comment)
+        blocks = blocks_of(anchor, self.queries)
+        return b.kernel(name, anchor.operands, anchor.type, blocks, 1, comment)
 
     @contextmanager
     def _lanes(self) -> Generator[Index]:
@@ -121,17 +131,16 @@ class AttentionCpuKernel:
 
     def _key(self, key: Index) -> Index:
         """The key, or the last one beyond it."""
-        return key if self.n % self.keys == 0 else key.min(self.n - 1)
+        return key.min(self.last_key) if overhangs(self.length, self.keys) else key
 
     def _add_mask(self, first: Index, scores: SSAValue) -> None:
         """Puts the mask where the scores of a tile will be: in a loop of its own, since not every mask is vectors."""
         b, anchor = self.b, self.anchor
         assert anchor.mask is not None and isinstance(anchor.mask.type, TensorType)
-        by_row = mask_varies(anchor.mask.type)[0]
         with b.loop("n", self.keys) as n, self._lanes() as i:
             row = self.first_row + i
-            ragged = (by_row and self.m % self.queries > 0, False)
-            value = mask_element(b, anchor, self.head, row, self._key(first + n), ragged)
+            ends = (ragged_end(self.m, self.queries), None)
+            value = mask_element(b, anchor, self.head, row, self._key(first + n), ends)
             b.store(value, scores, [first + n, i])
 
     def _score(self, product: SSAValue, key: Index, i: Index, scores: SSAValue) -> SSAValue:
@@ -146,7 +155,8 @@ class AttentionCpuKernel:
         return score
 
     def _weigh(self, scores: SSAValue, largest: SSAValue) -> SSAValue:
-        """Scores become weights, of which the largest is 1; gives by what the weighted values are to be multiplied."""
+        """Scores become weights, of which the largest is 1; gives by what the weighted values are to be multiplied: 0
+        where there are none."""
         b = self.b
         total = self._filled("total", 0)
         with b.loop("n", self.visible) as n, self._lanes() as i:
@@ -155,7 +165,8 @@ class AttentionCpuKernel:
             b.store(b.add(b.load(total, [i]), weight), total, [i])
         shares = b.alloc("shares", [self.queries], f32)
         with self._lanes() as i:
-            b.store(b.binary("div", b.constant(1, f32), b.load(total, [i])), shares, [i])
+            share = b.binary("div", b.constant(1, f32), b.load(total, [i]))
+            b.store(share_of_keys(b, self.length, share), shares, [i])
         return shares
 
     def _multiply(self, weights: SSAValue, shares: SSAValue) -> None:

@@ -18,7 +18,14 @@ from treadle.dialects.task import repeat
 from treadle.schedules.accumulator import narrowed
 from treadle.schedules.index_value import Index, all_of
 from treadle.schedules.kernel_builder import KernelBuilder
-from treadle.schedules.templates.attention_blocks import blocks_of, mask_element, work_tile
+from treadle.schedules.templates.attention_blocks import (
+    blocks_of,
+    mask_element,
+    overhangs,
+    ragged_end,
+    share_of_keys,
+    work_tile,
+)
 from treadle.schedules.templates.attention_tile import AttentionTile
 
 _VECTOR = 4
@@ -29,12 +36,13 @@ _VECTOR = 4
 class _Operand:
     """Queries, keys or values, and how a tile of them gets into shared memory.
 
-    lines, extent: of the tile in shared memory; size: elements of a line that there are; vector: fetched at once
+    total: lines of a head; lines, extent: of the tile in shared memory; size: elements of a line that there are;
+    vector: fetched at once
     """
 
     buffer: SSAValue
     head: Sequence[Index]
-    total: int
+    total: Index | int
     size: int
     lines: int
     extent: int
@@ -79,7 +87,7 @@ class AttentionKernel:
         b, tile = self.b, self.tile
         work = work_tile(b, self.anchor, tile.rows, tile.columns)
         self.first_row, self.head, self.shared_head = work.first_row, work.head, work.shared_head
-        self.tiles, self.most_tiles = work.tiles, work.most_tiles
+        self.tiles, self.most_tiles, self.length = work.tiles, work.most_tiles, work.length
         self.strip, self.lane = b.thread // tile.lanes, b.thread % tile.lanes
 
     def _operands(self) -> tuple[_Operand, _Operand, _Operand]:
@@ -91,7 +99,7 @@ class AttentionKernel:
         )
 
         def operand(
-            name: str, buffer: SSAValue, head: Sequence[Index], total: int, lines: int, sizes: tuple[int, int, int]
+            name: str, buffer: SSAValue, head: Sequence[Index], total: Index | int, lines: int, sizes: tuple[int, ...]
         ) -> _Operand:
             size, extent, vector = sizes
             stride, swizzle = (tile.key_stride, tile.key_swizzle) if sizes is by_size else (extent, None)
@@ -100,8 +108,8 @@ class AttentionKernel:
 
         return (
             operand("queries", q, self.head, self.m, tile.rows, by_size),
-            operand("keys", k, self.shared_head, self.n, tile.columns, by_size),
-            operand("values", v, self.shared_head, self.n, tile.columns, by_width),
+            operand("keys", k, self.shared_head, self.length, tile.columns, by_size),
+            operand("values", v, self.shared_head, self.length, tile.columns, by_width),
         )
 
     def _registers(self, name: str, count: int, initial: float | None = None, type: Attribute = f32) -> SSAValue:
@@ -129,7 +137,7 @@ class AttentionKernel:
     def _fetched(self, operand: _Operand, first: Index, line: Index, column: Index) -> SSAValue:
         """An element of the tile that begins with line `first`, 0 beyond the end."""
         b, index = self.b, first + line
-        inside = [index < operand.total] if operand.total % operand.lines else []
+        inside = [index < operand.total] if overhangs(operand.total, operand.lines) else []
         inside += [column < operand.size] if operand.size < operand.extent else []
         indices = [*operand.head, index, column]
         if not inside:
@@ -230,10 +238,10 @@ class AttentionKernel:
         type = self.anchor.mask.type
         assert isinstance(type, TensorType)
         added = b.alloc("added", [tile.rows_each * tile.columns_each], type.get_element_type())
-        ragged = (self.m % tile.rows > 0, self.n % tile.columns > 0)
+        ends = (ragged_end(self.m, tile.rows), ragged_end(self.length, tile.columns))
         with b.tasks(["i", "j"], repeat(tile.rows_each, tile.columns_each), unroll=True) as (i, j):
             row, column = self.first_row + self._row(i), self._key(step, j)
-            value = mask_element(b, self.anchor, self.head, row, column, ragged)
+            value = mask_element(b, self.anchor, self.head, row, column, ends)
             b.store(value, added, [i * tile.columns_each + j])
         return added
 
@@ -249,7 +257,7 @@ class AttentionKernel:
         if added is not None:
             score = b.add(score, convert(b, b.load(added, [i * tile.columns_each + j]), f32))
         column = self._key(step, j)
-        seen = [column < self.n] if self.n % tile.columns else []
+        seen = [column < self.length] if overhangs(self.length, tile.columns) else []
         if self.anchor.causal.value.data:
             row = self.first_row + self._row(i)
             seen.append(column <= row + (self.n - self.m))
@@ -306,7 +314,7 @@ class AttentionKernel:
         with b.tasks(["i"], repeat(tile.rows_each), unroll=True) as (i,):
             total = b.insert(WarpReduceOp("add", b.load(self.total, [i]), tile.lanes))
             row = self.first_row + self._row(i)
-            share = b.binary("div", b.constant(1, f32), total)
+            share = share_of_keys(b, self.length, b.binary("div", b.constant(1, f32), total))
             # The largest score weighs 1, if there is one: a sum that is not positive belongs to a row without scores.
             counts = b.binary("gt", total, b.constant(0, f32)) if self.anchor.guard.value.data else None
             exists = [row < self.m] if self.m % tile.rows else []

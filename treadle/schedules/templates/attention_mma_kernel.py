@@ -20,7 +20,14 @@ from treadle.dialects.task import repeat
 from treadle.schedules.accumulator import narrowed
 from treadle.schedules.index_value import Index, all_of
 from treadle.schedules.kernel_builder import KernelBuilder
-from treadle.schedules.templates.attention_blocks import blocks_of, mask_element, work_tile
+from treadle.schedules.templates.attention_blocks import (
+    blocks_of,
+    mask_element,
+    overhangs,
+    ragged_end,
+    share_of_keys,
+    work_tile,
+)
 from treadle.schedules.templates.attention_mma_merge import Sums, finite, merge, scale
 from treadle.schedules.templates.attention_mma_tile import CHUNK, STEP, AttentionMmaTile, HeadTile
 from treadle.schedules.templates.matmul_mma_tile import PRODUCT_M, PRODUCT_N, WARP
@@ -39,7 +46,7 @@ class _Operand:
 
     buffer: SSAValue
     head: Sequence[Index]
-    total: int
+    total: Index | int
     tile: HeadTile
     shared: SSAValue
 
@@ -102,8 +109,8 @@ class AttentionMmaKernel:
 
         return (
             _Operand(q, work.head, self.m, tile.queries, lines),
-            _Operand(k, work.shared_head, self.n, tile.keys, staged("keys", tile.keys)),
-            _Operand(v, work.shared_head, self.n, tile.values, staged("values", tile.values)),
+            _Operand(k, work.shared_head, work.length, tile.keys, staged("keys", tile.keys)),
+            _Operand(v, work.shared_head, work.length, tile.values, staged("values", tile.values)),
         )
 
     def _statistics(self, name: str, initial: float) -> SSAValue:
@@ -137,7 +144,7 @@ class AttentionMmaKernel:
 
             def value(e: Index) -> Scalar:
                 at = column + e
-                inside = [index < operand.total] if operand.total % tile.lines else []
+                inside = [index < operand.total] if overhangs(operand.total, tile.lines) else []
                 inside += [at < tile.size] if tile.size < tile.extent else []
                 indices = [*operand.head, index, at]
                 if not inside:
@@ -257,12 +264,12 @@ class AttentionMmaKernel:
         assert isinstance(type, TensorType)
         extents = [tile.slabs, tile.own_columns // STEP, _PAIR, _HALVES, 2]
         added = b.alloc("added", extents, type.get_element_type())
-        ragged = (self.m % tile.rows > 0, self.n % tile.columns > 0)
+        ends = (ragged_end(self.m, tile.rows), ragged_end(self.work.length, tile.columns))
         with b.tasks(["r", "p", "q", "h"], repeat(*extents[:-1]), unroll=True) as (r, p, q, h):
             row = self.work.first_row + self._row(r, h)
             with b.loop("c", 2, unroll=True, vector=True) as c:
                 column = self._first_key(step) + self._column(p, q, c)
-                value = mask_element(b, self.anchor, self.work.head, row, column, ragged)
+                value = mask_element(b, self.anchor, self.work.head, row, column, ends)
                 b.store(value, added, [r, p, q, h, c])
         return added
 
@@ -274,17 +281,19 @@ class AttentionMmaKernel:
         """Makes scores of keys that a row does not see -inf, in the tiles in which there are any."""
         b, tile = self.b, self.tile
         first_key = self._first_key(step)
-        ragged, causal = self.n % tile.columns > 0, bool(self.anchor.causal.value.data)
+        length = self.work.length
+        ragged, causal = overhangs(length, tile.columns), bool(self.anchor.causal.value.data)
         if not ragged and not causal:
             return
         reach = self.work.first_row + (self.n - self.m)
         needed = first_key + (tile.own_columns - 1) > reach + self.warp_row if causal else None
         if ragged:
-            last = step.equals(self.work.most_tiles - 1)
+            static = isinstance(length, int)
+            last = step.equals(self.work.most_tiles - 1) if static else first_key + tile.own_columns > length
             needed = last if needed is None else needed | last
         with b.when(needed), b.tasks(["r", "h"], repeat(tile.slabs, _HALVES), unroll=True) as (r, h):
-            last_seen = reach + self._row(r, h) if causal else b.index(self.n - 1)
-            last_seen = last_seen.min(self.n - 1) if causal and ragged else last_seen
+            last_seen = reach + self._row(r, h) if causal else b.index(length - 1)
+            last_seen = last_seen.min(length - 1) if causal and ragged else last_seen
             # What lanes differ in is on one side, so that the other side of all comparisons is a constant.
             limit = last_seen - (first_key + self._lane_column)
             with b.tasks(["p", "q", "c"], repeat(tile.own_columns // STEP, _PAIR, 2), unroll=True) as (p, q, c):
@@ -363,7 +372,7 @@ class AttentionMmaKernel:
         b, tile = self.b, self.tile
         with b.tasks(["r", "h"], repeat(tile.slabs, _HALVES), unroll=True) as (r, h):
             total = b.insert(WarpReduceOp("add", b.load(self.total, [r, h]), _QUAD))
-            share = b.binary("div", b.constant(1, f32), total)
+            share = share_of_keys(b, self.work.length, b.binary("div", b.constant(1, f32), total))
             # The largest score weighs 1, if there is one: a sum that is not positive belongs to a row without scores.
             counts = b.binary("gt", total, b.constant(0, f32)) if self.anchor.guard.value.data else None
             with (

@@ -11,11 +11,13 @@ from tests.backends.cuda.conformance.double_cases import DOUBLE_CASES
 from tests.backends.cuda.conformance.function_cases import FUNCTION_CASES
 from tests.backends.cuda.conformance.matrix_cases import MATRIX_CASES
 from tests.backends.cuda.conformance.scalar_cases import SCALAR_CASES
+from tests.backends.cuda.conformance.small_float_cases import SMALL_FLOAT_CASES
 from tests.backends.cuda.conformance.vector_cases import VECTOR_CASES
 from tests.backends.cuda.conformance.warp_cases import WARP_CASES
 
 CASES: Mapping[str, Case] = {
     **FUNCTION_CASES, **SCALAR_CASES, **DOUBLE_CASES, **CONVERSION_CASES, **VECTOR_CASES, **WARP_CASES, **MATRIX_CASES,
+    **SMALL_FLOAT_CASES,
 }  # fmt: skip
 
 _SIGNS = {"+": "_plus", "-": "_minus", "*": "_times", "/": "_over", "=": "_assign"}

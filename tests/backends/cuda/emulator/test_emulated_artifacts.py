@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper, numpy_helper
 
 import treadle
 from tests.backends.cuda.gpu_graphs import CASES
 from tests.helpers.emulator_cache import cache_with_emulator
 from tests.helpers.graphs import Array, Graph, random
-from tests.helpers.onnx_models import WEIGHTS, linear_model
+from tests.helpers.onnx_models import WEIGHTS, linear_model, save_model, value
 from treadle.artifact import Artifact, file_digest
 from treadle.backends.cuda import compiler
 from treadle.backends.cuda.emulator import CHECKS, Finding
@@ -96,6 +97,26 @@ def test_an_artifact_computes_what_its_graph_says(name: str, target: str, tmp_pa
     buffers = [buffer for launch in loaded.manifest.launches for buffer in launch.buffers]
     # Temporaries lie as allocations do, so that vectors of every width are aligned.
     assert all(offset % 256 == 0 for kind, offset in buffers if kind == "arena")
+
+
+def test_what_lies_beyond_extents_is_no_finding(tmp_path: Path) -> None:
+    """Tiles of the second product compute values of rows that the first one left out, and nobody needs."""
+    wide, back = random(16, 24), random(24, 16)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Relu", ["m"], ["r"]),
+        helper.make_node("MatMul", ["r", "v"], ["y"]),
+    ]
+    ends = [value("x", ("n", 16))], [value("y", ("n", 16))]
+    weights = [numpy_helper.from_array(wide, "w"), numpy_helper.from_array(back, "v")]
+    model = save_model(tmp_path / "m.onnx", nodes, *ends, weights)
+    shapes = {"n": treadle.Dim("n", 1, 120)}
+    compiled = treadle.compile(model, "sm_80", device="emulator", checks=tuple(CHECKS), shapes=shapes)
+    for rows in (120, 1, 9):
+        x = random(rows, 16)
+        np.testing.assert_allclose(compiled(x)[0], np.maximum(x @ wide, 0) @ back, rtol=1e-4, atol=1e-4)
+        assert len(compiled.reports) == 2
+        assert not [str(report) for report in compiled.reports if report.findings]
 
 
 def test_an_artifact_knows_the_memory_that_has_to_be_zero(tmp_path: Path) -> None:

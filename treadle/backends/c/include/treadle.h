@@ -54,6 +54,17 @@ TREADLE_BITS(f, float, int)
 TREADLE_BITS(, double, long)
 #undef TREADLE_BITS
 
+/* To a float whose last bit says whether anything was cut off, so that rounding it again is rounding once. Source: Boldo
+ * and Melquiond, "When double rounding is odd", 2005.
+ */
+TREADLE_INLINE float treadle_double_to_odd(double x) {
+    const float nearest = (float)x;
+    const unsigned bits = (unsigned)treadle_bitsf(nearest);
+    /* An infinity comes back as the largest float, which is odd. */
+    const unsigned cut = __builtin_fabs((double)nearest) > __builtin_fabs(x) ? bits - 1 : bits;
+    return (double)nearest == x || x != x ? nearest : treadle_from_bitsf((int)(cut | 1u));
+}
+
 /* A bfloat16 in memory: the upper half of a float. Sums and products run in float. */
 typedef struct {
     unsigned short bits;
@@ -67,6 +78,50 @@ TREADLE_INLINE treadle_bfloat16 treadle_float_to_bfloat16(float x) {
     unsigned rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
     treadle_bfloat16 r = {(unsigned short)(x != x ? bits >> 16 | 0x40u : rounded)};
     return r;
+}
+TREADLE_INLINE treadle_bfloat16 treadle_double_to_bfloat16(double x) {
+    return treadle_float_to_bfloat16(treadle_double_to_odd(x));
+}
+
+/* Floats of 8 and 4 bits in memory: the low bits of a byte, a sign above a magnitude of `mantissa` bits below those of the
+ * exponent. `highest` is the magnitude of the largest number, `infinite` that of infinity, `nan` the one that is made of
+ * NaN, and `beyond` the one of numbers that are too large; `only_nan` the byte that is NaN where -0 would be, or 256.
+ * Rounds to nearest, ties to even: normal numbers by adding to the bits below the last one; others are counted by the
+ * last bit of a float that is so large that this bit is worth the smallest number.
+ */
+#define TREADLE_SMALL_FLOAT(name, mantissa, bias, sign, highest, infinite, nan, beyond, only_nan)    \
+    TREADLE_INLINE float treadle_##name##_to_float(unsigned char byte) {                             \
+        const unsigned x = byte, magnitude = x & (sign - 1u);                                        \
+        const float unit = treadle_from_bitsf((128 - bias - mantissa) << 23);                        \
+        const unsigned normal = (magnitude << (23 - mantissa)) + ((127u - bias) << 23);              \
+        const float number = magnitude >> mantissa ? treadle_from_bitsf((int)normal) : (float)(int)magnitude * unit; \
+        const float special = magnitude == infinite ? TREADLE_INFINITY : TREADLE_NAN;                \
+        const float size = magnitude > highest || x == only_nan ? special : number;                  \
+        return treadle_from_bitsf((int)((unsigned)treadle_bitsf(size) | (x & sign) * (0x80000000u / sign))); \
+    }                                                                                                \
+    TREADLE_INLINE unsigned char treadle_float_to_##name(float x) {                                  \
+        const unsigned bits = (unsigned)treadle_bitsf(x), size = bits & 0x7fffffffu;                 \
+        const unsigned rest = size - ((127u - bias) << 23);                                          \
+        const unsigned normal = (rest + (1u << (22 - mantissa)) - 1 + (rest >> (23 - mantissa) & 1)) >> (23 - mantissa); \
+        const int large = (151 - bias - mantissa) << 23;                                             \
+        const int count = treadle_bitsf(treadle_from_bitsf((int)size) + treadle_from_bitsf(large)) - large; \
+        const unsigned rounded = size < (128u - bias) << 23 ? (unsigned)count : normal;              \
+        const unsigned number = rounded > highest ? beyond : rounded;                                \
+        const unsigned magnitude = size > 0x7f800000u ? nan : number;                                \
+        return (unsigned char)(only_nan < 256 && magnitude == 0 ? 0 : magnitude | (bits >> 31) * sign); \
+    }                                                                                                \
+    TREADLE_INLINE unsigned char treadle_double_to_##name(double x) {                                \
+        return treadle_float_to_##name(treadle_double_to_odd(x));                                    \
+    }
+TREADLE_SMALL_FLOAT(f4E2M1FN, 1, 1, 0x8u, 0x7u, 0x100u, 0x0u, 0x7u, 0x100u)
+TREADLE_SMALL_FLOAT(f8E4M3FN, 3, 7, 0x80u, 0x7eu, 0x100u, 0x7fu, 0x7fu, 0x100u)
+TREADLE_SMALL_FLOAT(f8E4M3FNUZ, 3, 8, 0x80u, 0x7fu, 0x100u, 0x80u, 0x80u, 0x80u)
+TREADLE_SMALL_FLOAT(f8E5M2, 2, 15, 0x80u, 0x7bu, 0x7cu, 0x7eu, 0x7cu, 0x100u)
+TREADLE_SMALL_FLOAT(f8E5M2FNUZ, 2, 16, 0x80u, 0x7fu, 0x100u, 0x80u, 0x80u, 0x80u)
+#undef TREADLE_SMALL_FLOAT
+/* A power of two: the exponent of a float, of which 0 is that of a subnormal one. */
+TREADLE_INLINE float treadle_f8E8M0FNU_to_float(unsigned char x) {
+    return x == 0xff ? TREADLE_NAN : treadle_from_bitsf(x == 0 ? 0x400000 : x << 23);
 }
 
 TREADLE_INLINE float treadle_fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }

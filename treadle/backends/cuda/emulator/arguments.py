@@ -17,7 +17,10 @@ _DTYPES: dict[tuple[ParameterKind, int], tuple[str, ...]] = {
     (ParameterKind.SIGNED, 2): ("int16",),
     (ParameterKind.SIGNED, 4): ("int32",),
     (ParameterKind.SIGNED, 8): ("int64",),
-    (ParameterKind.UNSIGNED, 1): ("uint8",),
+    (ParameterKind.UNSIGNED, 1): (
+        "uint8", "int4", "uint4", "int2", "uint2", "float4_e2m1fn", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2",
+        "float8_e5m2fnuz", "float8_e8m0fnu",
+    ),
     (ParameterKind.UNSIGNED, 2): ("uint16",),
     (ParameterKind.UNSIGNED, 4): ("uint32",),
     (ParameterKind.UNSIGNED, 8): ("uint64",),
@@ -26,7 +29,7 @@ _DTYPES: dict[tuple[ParameterKind, int], tuple[str, ...]] = {
     (ParameterKind.FLOAT, 8): ("float64",),
     (ParameterKind.BFLOAT, 2): ("bfloat16", "uint16"),
     (ParameterKind.BOOL, 1): ("bool",),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

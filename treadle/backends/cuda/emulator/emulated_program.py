@@ -56,7 +56,8 @@ class EmulatedProgram:
             launches.append(Launch(emulator, launch.kernel, kernel.grid_shape, kernel.block_shape, arguments, shared))
         outputs = [Output(spec.shape, spec.dtype) for spec in program.outputs]
         constants = [constant.array() for constant in program.constants]
-        self._launches = Launches(launches, outputs, constants, program.arena_bytes, program.zeroed_bytes)
+        sizes = program.arena_bytes, program.zeroed_bytes
+        self._launches = Launches(launches, outputs, constants, *sizes, in_part=bool(program.extents))
 
     def run(self, arrays: Sequence[Array]) -> tuple[list[Array], tuple[Report, ...]]:
         """The model's outputs for `arrays`, and the report of every launch in order.

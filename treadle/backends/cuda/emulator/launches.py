@@ -23,6 +23,9 @@ Array = np.ndarray[Any, Any]
 _ALIGNMENT = 256
 _NEVER_WRITTEN = 0xFF
 """Fills scratch memory: NaN as a number, an index that lies outside of every buffer."""
+_LEFT_OUT = 0x7F
+"""Fills scratch memory of which kernels may leave elements: as a number NaN or huge, as an index outside, and what the
+emulator does not look for."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,11 @@ class Output:
 
 class Launches:
     """What a model's call launches, with its constants, the arena of its temporaries, of `arena_bytes`, and the memory
-    that is zero between launches, of `zeroed_bytes`. Runs of several threads take turns."""
+    that is zero between launches, of `zeroed_bytes`. Runs of several threads take turns.
+
+    in_part: kernels may leave elements of temporaries unwritten, and compute others, which nobody needs, with them; the
+        check for what is made of memory never written takes those for written
+    """
 
     def __init__(
         self,
@@ -73,11 +80,14 @@ class Launches:
         constants: Sequence[Array],
         arena_bytes: int,
         zeroed_bytes: int = 0,
+        *,
+        in_part: bool = False,
     ):
         self._launches = tuple(launches)
         self._outputs = tuple(outputs)
         self._constants = [_copied(constant) for constant in constants]
         self._arena = _allocated(arena_bytes)
+        self._unwritten = _LEFT_OUT if in_part else _NEVER_WRITTEN
         self._zeroed = _allocated(zeroed_bytes)
         self._calls = CallLock("emulator")
 
@@ -97,7 +107,7 @@ class Launches:
             "output": [_allocated_as(output.shape, output.dtype) for output in self._outputs],
             "constant": self._constants,
         }
-        self._arena.fill(_NEVER_WRITTEN)
+        self._arena.fill(self._unwritten)
         reports: list[Report] = []
         for launch in self._launches:
             args = [self._array(argument, memory) for argument in launch.arguments]

@@ -199,6 +199,54 @@ inline double treadle_roundeven_double(double x) { return rint(x); }
 inline double treadle_copysign_double(double x, double y) { return copysign(x, y); }
 inline double treadle_fma_double(double x, double y, double z) { return fma(x, y, z); }
 
+// ---- floats of 8 and 4 bits in plain C++ ----------------------------------------------------------------------
+
+// They lie in the low bits of a byte: a sign above a magnitude of MANTISSA bits below those of the exponent. HIGHEST is the
+// magnitude of the largest number, INFINITE that of infinity, NOT_A_NUMBER the one that is made of NaN, and BEYOND the one
+// of numbers that are too large; ONLY_NAN the byte that is NaN where -0 would be, or 256. Rounds to nearest, ties to even:
+// normal numbers by adding to the bits below the last one; others are counted by the last bit of a float that is so large
+// that this bit is worth the smallest number.
+template <int MANTISSA, int BIAS, unsigned SIGN, unsigned HIGHEST, unsigned INFINITE, unsigned NOT_A_NUMBER,
+          unsigned BEYOND, unsigned ONLY_NAN>
+struct treadle_small_float {
+  static inline float widen(unsigned x) {
+    const unsigned magnitude = x & (SIGN - 1u);
+    const float unit = __int_as_float((128 - BIAS - MANTISSA) << 23);
+    const float normal = __int_as_float((int)(magnitude << (23 - MANTISSA)) + ((127 - BIAS) << 23));
+    const float number = magnitude >> MANTISSA ? normal : (float)(int)magnitude * unit;
+    const float size = magnitude > HIGHEST || x == ONLY_NAN ? (magnitude == INFINITE ? INFINITY : NAN) : number;
+    return __int_as_float((int)((unsigned)__float_as_int(size) | (x & SIGN) * (0x80000000u / SIGN)));
+  }
+  static inline unsigned char round(float x) {
+    const unsigned bits = (unsigned)__float_as_int(x), size = bits & 0x7fffffffu;
+    const unsigned rest = size - ((127u - BIAS) << 23);
+    const unsigned normal = (rest + (1u << (22 - MANTISSA)) - 1 + (rest >> (23 - MANTISSA) & 1)) >> (23 - MANTISSA);
+    const int large = (151 - BIAS - MANTISSA) << 23;
+    const int count = __float_as_int(__int_as_float((int)size) + __int_as_float(large)) - large;
+    const unsigned rounded = size < (128u - BIAS) << 23 ? (unsigned)count : normal;
+    const unsigned number = rounded > HIGHEST ? BEYOND : rounded;
+    const unsigned magnitude = size > 0x7f800000u ? NOT_A_NUMBER : number;
+    return (unsigned char)(ONLY_NAN < 256 && magnitude == 0 ? 0 : magnitude | (bits >> 31) * SIGN);
+  }
+};
+inline float treadle_double_to_odd(double x);
+#define TREADLE_SMALL_FLOAT(name, ...)                                                                           \
+  inline float treadle_##name##_to_float(unsigned char x) { return treadle_small_float<__VA_ARGS__>::widen(x); } \
+  inline unsigned char treadle_float_to_##name(float x) { return treadle_small_float<__VA_ARGS__>::round(x); }   \
+  inline unsigned char treadle_double_to_##name(double x) {                                                      \
+    return treadle_float_to_##name(treadle_double_to_odd(x));                                                    \
+  }
+TREADLE_SMALL_FLOAT(f4E2M1FN, 1, 1, 0x8u, 0x7u, 0x100u, 0x0u, 0x7u, 0x100u)
+TREADLE_SMALL_FLOAT(f8E4M3FN, 3, 7, 0x80u, 0x7eu, 0x100u, 0x7fu, 0x7fu, 0x100u)
+TREADLE_SMALL_FLOAT(f8E4M3FNUZ, 3, 8, 0x80u, 0x7fu, 0x100u, 0x80u, 0x80u, 0x80u)
+TREADLE_SMALL_FLOAT(f8E5M2, 2, 15, 0x80u, 0x7bu, 0x7cu, 0x7eu, 0x7cu, 0x100u)
+TREADLE_SMALL_FLOAT(f8E5M2FNUZ, 2, 16, 0x80u, 0x7fu, 0x100u, 0x80u, 0x80u, 0x80u)
+#undef TREADLE_SMALL_FLOAT
+// A power of two: the exponent of a float, of which 0 is that of a subnormal one.
+inline float treadle_f8E8M0FNU_to_float(unsigned char x) {
+  return x == 0xff ? NAN : __int_as_float(x == 0 ? 0x400000 : (int)x << 23);
+}
+
 #ifndef TREADLE_NO_DEVICE_BODIES
 
 // ---- maxima and minima ---------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import numpy as np
 
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.frontends.onnx.builder import GraphBuilder, Tensor
+from treadle.frontends.onnx.extent import Extent
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
 from treadle.frontends.onnx.tensor_data import dtype_of
@@ -40,7 +41,7 @@ def constant_of_shape(node: Node, g: GraphBuilder) -> Tensor:
     if value.size != 1:
         raise node.error(f"attribute 'value' has {value.size} elements", "one element")
     node.reserve(shape, value.dtype)
-    return g.constant(np.broadcast_to(value.reshape(()), shape))
+    return g.constant(np.broadcast_to(value.reshape(()), shape), shape)
 
 
 @converts("Shape")
@@ -49,19 +50,21 @@ def shape_of(node: Node, g: GraphBuilder) -> Tensor:
     rank = node.input().rank
     start, end = node.int("start", 0), node.int("end", rank)
     first, last = (min(max(v + rank if v < 0 else v, 0), rank) for v in (start, end))
-    return g.constant(np.array(node.input().shape[first:last], np.int64))
+    return g.numbers(node.input().shape[first:last])
 
 
 @converts("Size")
 def size_of(node: Node, g: GraphBuilder) -> Tensor:
     """The operand's number of elements."""
-    return g.constant(np.array(prod(node.input().shape), np.int64))
+    return g.numbers(prod(node.input().shape))
 
 
 @converts("Range", since=11)
 def range_of(node: Node, g: GraphBuilder) -> Tensor:
     """`start + n * delta` below `limit`."""
     start, limit, delta = (node.known_scalar(n, w) for n, w in enumerate(("start", "limit", "delta")))
+    if isinstance(start, Extent) or isinstance(delta, Extent):
+        raise node.error(f"a range from {start} in steps of {delta}", "a start and a delta that are numbers")
     dtype = node.input(0).dtype
     count = _range_length(node, start, limit, delta)
     node.reserve((count,), dtype)
@@ -69,7 +72,7 @@ def range_of(node: Node, g: GraphBuilder) -> Tensor:
         # Integers may wrap in between; the result is exact.
         steps = np.arange(count, dtype=dtype if isinstance(start, float) else np.int64)
         values = np.asarray(np.asarray(delta, steps.dtype) * steps + np.asarray(start, steps.dtype))
-        return g.constant(values.astype(dtype))
+        return g.constant(values.astype(dtype), (count,))
 
 
 def _range_length(node: Node, start: float, limit: float, delta: float) -> int:

@@ -29,7 +29,7 @@ def _cumulative(node: Node, g: GraphBuilder, kind: str, neutral: float) -> Tenso
     if node.flag("exclusive"):
         y = _shifted(g, y, axis, 1, reverse, neutral)
     reach = 1
-    while reach < extent:
+    while reach < int(extent):
         y = g.binary(kind, y, _shifted(g, y, axis, reach, reverse, neutral))
         reach *= 2
     return g.cast(y, x.element)
@@ -37,8 +37,6 @@ def _cumulative(node: Node, g: GraphBuilder, kind: str, neutral: float) -> Tenso
 
 def _shifted(g: GraphBuilder, x: Tensor, axis: int, places: int, back: bool, fill: float) -> Tensor:
     """The element so many places before, or with `back` after, each."""
-    places = min(places, x.shape[axis])
-    kept = g.narrow(x, axis, places if back else 0, x.shape[axis] - places)
     pads = [0] * (2 * x.rank)
     pads[axis + x.rank if back else axis] = places
-    return g.pad(kept, pads, fill)
+    return g.narrow(g.pad(x, pads, fill), axis, places if back else 0, x.shape[axis])

@@ -6,12 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 from xdsl.dialects.builtin import f64, i32
+from xdsl.ir import Attribute
 
 from treadle.dialects.graph import BitcastOp
-from treadle.dialects.graph.dtypes import element_type
+from treadle.dialects.graph.dtypes import element_type, f8e8m0fnu
 from treadle.dialects.scalar import is_unsigned
 from treadle.dialects.scalar_functions import SCALAR_FUNCTIONS
 from treadle.frontends.onnx.builder import GraphBuilder, Tensor
+from treadle.frontends.onnx.converters.small_floats import ROUNDINGS, powers_of_two, saturated
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
 from treadle.frontends.onnx.tensor_data import dtype_of
@@ -152,16 +154,22 @@ def where(node: Node, g: GraphBuilder) -> Tensor:
 
 @converts("Cast", since=6)
 def cast(node: Node, g: GraphBuilder) -> Tensor:
-    """`saturate` and `round_mode` concern 8-bit floats only, which are no supported type."""
-    node.ignore("saturate", "round_mode")
-    return g.cast(node.input(), element_type(dtype_of(node.int("to", 0), node.where)))
+    """`saturate` and `round_mode` concern floats of 8 bits only."""
+    return _converted(node, g, element_type(dtype_of(node.int("to", 0), node.where)))
+
+
+def _converted(node: Node, g: GraphBuilder, to: Attribute) -> Tensor:
+    saturate, rounding = node.flag("saturate", True), node.string("round_mode", "up", ROUNDINGS)
+    x = node.input(0)
+    if to == f8e8m0fnu and x.element != to:
+        return powers_of_two(g, x, saturate, rounding)
+    return g.cast(saturated(g, x, to) if saturate else x, to)
 
 
 @converts("CastLike", since=15)
 def cast_like(node: Node, g: GraphBuilder) -> Tensor:
     """A cast to the type of the second operand."""
-    node.ignore("saturate", "round_mode")
-    return g.cast(node.input(0), node.input(1).element)
+    return _converted(node, g, node.input(1).element)
 
 
 @converts("BitCast", since=26)

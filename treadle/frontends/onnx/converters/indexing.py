@@ -7,10 +7,12 @@ from math import prod
 
 import numpy as np
 from xdsl.dialects.builtin import i64
+from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph.dtypes import integer_limits
 from treadle.dialects.scalar import is_unsigned
 from treadle.frontends.onnx.builder import GraphBuilder, Tensor
+from treadle.frontends.onnx.extent import Extent, Symbolic, is_symbolic
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
 
@@ -58,11 +60,35 @@ def _sliced(
         raise node.error("a step is 0", "another step")
     chosen_starts, sizes, chosen_steps = [0] * x.rank, list(x.shape), [1] * x.rank
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        if is_symbolic((x.shape[axis], start, end)):
+            start, sizes[axis] = _symbolic_range(x.shape[axis], start, end, step)
+            if isinstance(start, Extent):
+                x = _from(g, x, axis, start, sizes[axis])
+            else:
+                chosen_starts[axis] = start
+            continue
         chosen = slice_range(x.shape[axis], start, end, step)
         chosen_starts[axis] = chosen.start if len(chosen) else 0
         # The step of at most one element may be larger than any index.
         sizes[axis], chosen_steps[axis] = len(chosen), step if len(chosen) > 1 else 1
     return g.slice(x, chosen_starts, sizes, chosen_steps)
+
+
+def _symbolic_range(extent: Symbolic, start: Symbolic, end: Symbolic, step: int) -> tuple[Symbolic, Symbolic]:
+    """Start and size of a slice of a symbolic dimension, or with symbolic bounds; VerifyException where it depends on
+    the call whether a bound lies inside."""
+    if step != 1:
+        raise VerifyException(f"a slice of {extent} in steps of {step}: symbolic extents take steps of 1")
+    start, end = (bound + extent if bound < 0 else bound for bound in (start, end))
+    start, end = (min(max(bound, 0), extent) for bound in (start, end))
+    return start, max(end - start, 0)
+
+
+def _from(g: GraphBuilder, x: Tensor, axis: int, start: Extent, size: Symbolic) -> Tensor:
+    """A fixed number of elements from a position on that changes from call to call."""
+    if isinstance(size, Extent):
+        raise VerifyException(f"a slice of {size} elements from {start}: a symbolic start takes a number of elements")
+    return g.gather(x, g.numbers([start + n for n in range(size)]), axis)
 
 
 def slice_range(extent: int, start: int, end: int, step: int) -> range:
@@ -101,7 +127,7 @@ def _split(node: Node, g: GraphBuilder, sizes: list[int] | None, equal: bool) ->
         if equal and extent % count:
             raise node.error(f"{extent} elements in {count} equal parts", "sizes, or a multiple")
         sizes = [max(min(part, extent - n * part), 0) for n in range(count)]
-    if len(sizes) != count or sum(sizes) != extent or min(sizes) < 0:
+    if len(sizes) != count or sum(sizes) != extent or any(s < 0 for s in sizes):
         raise node.error(f"sizes {sizes} of {extent} elements in {count} outputs", "sizes that sum to the extent")
     return [g.narrow(x, axis, sum(sizes[:n]), size) for n, size in enumerate(sizes)]
 
@@ -126,15 +152,15 @@ def gather_elements(node: Node, g: GraphBuilder) -> Tensor:
 def gather_along(node: Node, g: GraphBuilder, data: Tensor, indices: Tensor, axis: int) -> Tensor:
     """`data[..., indices[i, ..., k], ...]`: the index at each position replaces its own coordinate along the axis."""
     indices = _wide_enough(g, indices, data)
-    strides = [prod(data.shape[d + 1 :]) for d in range(data.rank)]
+    strides = [prod(map(int, data.shape[d + 1 :])) for d in range(data.rank)]
     node.reserve(indices.shape, np.dtype(np.int64))
     base = np.zeros(indices.shape, np.int64)
     for d in set(range(data.rank)) - {axis}:
         steps = np.arange(indices.shape[d]) * strides[d]
         base += steps.reshape([-1 if n == d else 1 for n in range(data.rank)])
     along = g.mul(_inside(g, indices, data.shape[axis]), strides[axis])
-    linear = g.add(along, g.constant(base.astype(indices.dtype)))
-    return g.gather(g.reshape(data, (prod(data.shape),)), linear, 0)
+    linear = g.add(along, g.constant(base.astype(indices.dtype), indices.shape))
+    return g.gather(g.reshape(data, (prod(data.shape),)), linear, 0, laid_out=True)
 
 
 def counted_from_front(g: GraphBuilder, indices: Tensor, extent: int) -> Tensor:
@@ -146,7 +172,22 @@ def counted_from_front(g: GraphBuilder, indices: Tensor, extent: int) -> Tensor:
 
 def _inside(g: GraphBuilder, indices: Tensor, extent: int) -> Tensor:
     """Indices of one dimension as `graph.gather` takes them: negative ones from the end, clamped to the nearest."""
+    if isinstance(extent, Extent) and _is_inside(indices, extent):
+        return indices
     return g.binary("max", g.binary("min", counted_from_front(g, indices, extent), extent - 1), 0)
+
+
+def _is_inside(indices: Tensor, extent: Extent) -> bool:
+    """Whether known indices lie inside a symbolic extent in every call: below its smallest, or not beyond their own
+    position along a dimension of that extent."""
+    array = indices.array
+    if array is None or np.less(array, 0).any():
+        return False
+    if array.size == 0 or array.max() < extent.lowest:
+        return True
+    positions = np.indices(array.shape, sparse=True)
+    pairs = zip(indices.shape, positions, strict=True)
+    return any(isinstance(e, Extent) and e == extent and bool((array <= p).all()) for e, p in pairs)
 
 
 def _largest(indices: Tensor) -> int:
@@ -173,13 +214,15 @@ def gather_nd(node: Node, g: GraphBuilder) -> Tensor:
     for n, extent in enumerate(lead):
         index = g.narrow(indices, indices.rank - 1, n, 1)
         index = _inside(g, g.reshape(index, indices.shape[:-1]), extent)
-        linear = index if linear is None else g.add(g.mul(linear, extent), index)
+        linear = index if linear is None else g.add(g.mul(linear, int(extent)), index)
     assert linear is not None
     if batch:
         node.reserve((count,), np.dtype(np.int64))
-        offsets = (np.arange(count) * prod(lead)).reshape(data.shape[:batch] + (1,) * (linear.rank - batch))
-        linear = g.add(linear, g.constant(offsets.astype(indices.dtype)))
-    return g.gather(g.reshape(data, (count * prod(lead), *data.shape[batch + width :])), linear, 0)
+        shape = data.shape[:batch] + (1,) * (linear.rank - batch)
+        offsets = (np.arange(count) * prod(map(int, lead))).reshape(tuple(map(int, shape)))
+        linear = g.add(linear, g.constant(offsets.astype(indices.dtype), shape))
+    rows = g.reshape(data, (prod(data.shape[: batch + width]), *data.shape[batch + width :]))
+    return g.gather(rows, linear, 0, laid_out=True)
 
 
 @converts("ReverseSequence", since=10)

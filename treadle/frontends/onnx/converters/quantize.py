@@ -1,30 +1,55 @@
-"""Quantisation to integers of 8 and 16 bits: QuantizeLinear, DequantizeLinear, products and convolutions."""
+"""Quantisation to integers of 2 to 16 bits and floats of 4 and 8, products and convolutions of what it gives."""
 
 from __future__ import annotations
 
 from xdsl.dialects.builtin import f32, f64, i8, i16, i32
 from xdsl.ir import Attribute
 
-from treadle.dialects.graph.dtypes import element_type, ui8, ui16
+from treadle.dialects.graph.dtypes import (
+    STORED_FLOATS,
+    element_type,
+    f8e8m0fnu,
+    i2,
+    i4,
+    integer_limits,
+    is_float,
+    is_stored,
+    ui2,
+    ui4,
+    ui8,
+    ui16,
+)
 from treadle.frontends.onnx.builder import GraphBuilder, Tensor
 from treadle.frontends.onnx.converters.linear import convolution, matmul, plus_bias
+from treadle.frontends.onnx.converters.small_floats import saturated
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
 from treadle.frontends.onnx.tensor_data import dtype_of
 
-QUANTIZED = (i8, ui8, i16, ui16)
+QUANTIZED_FLOATS = tuple(type for type in STORED_FLOATS if type != f8e8m0fnu)
+QUANTIZED = (i2, ui2, i4, ui4, i8, ui8, i16, ui16)
+_NAMES = "(u)int2, (u)int4, (u)int8, (u)int16, float4e2m1, float8e4m3fn(uz) or float8e5m2(fnuz)"
 _BYTES = (i8, ui8)
 
 
 @converts("QuantizeLinear", since=10)
 def quantize_linear(node: Node, g: GraphBuilder) -> Tensor:
-    """`round(x / scale) + zero point`, halves to even, the nearest number of the type for what lies beyond."""
-    node.ignore("saturate", "precision")
+    """`round(x / scale) + zero point`, halves to even, the nearest number of the type for what lies beyond.
+
+    Floats of 4 and 8 bits are rounded once, after the zero point was added.
+    """
+    node.ignore("precision")
+    saturate = node.flag("saturate", True)
     x, scale, zero = node.input(0), node.input(1), node.optional(2)
     to = _quantized_type(node, zero)
     wide = g.cast(g.widened(x), f32)
     quotient = g.div(wide, _spread(node, g, g.cast(scale, f32), x))
-    return _rounded(g, quotient, None if zero is None else _spread(node, g, zero, x), to)
+    spread = None if zero is None else _spread(node, g, zero, x)
+    if is_float(to):
+        # A zero point of 0 keeps the sign of a zero.
+        value = quotient if spread is None else g.sub(quotient, g.sub(g.scalar(0, quotient), g.cast(spread, f32)))
+        return g.cast(saturated(g, value, to) if saturate else value, to)
+    return _rounded(g, quotient, spread, to)
 
 
 def _quantized_type(node: Node, zero: Tensor | None) -> Attribute:
@@ -32,14 +57,18 @@ def _quantized_type(node: Node, zero: Tensor | None) -> Attribute:
     to = zero.element if zero is not None else ui8
     if number:
         to = element_type(dtype_of(number, node.where))
-    if to not in QUANTIZED:
-        raise node.error(f"a result of {to}", "a zero point or output_dtype of (u)int8 or (u)int16")
+    if to not in (*QUANTIZED, *QUANTIZED_FLOATS):
+        raise node.error(f"a result of {to}", f"a zero point or output_dtype of {_NAMES}")
     return to
 
 
 def _rounded(g: GraphBuilder, x: Tensor, zero: Tensor | None, to: Attribute) -> Tensor:
     whole = g.unary("round", x)
-    return g.cast(whole if zero is None else g.add(whole, g.cast(zero, x.element)), to)
+    total = whole if zero is None else g.add(whole, g.cast(zero, x.element))
+    if is_stored(to):  # a cast would keep the low bits of what lies beyond
+        lowest, highest = integer_limits(to)
+        total = g.binary("min", g.binary("max", total, lowest), highest)
+    return g.cast(total, to)
 
 
 @converts("DequantizeLinear", since=10)
@@ -48,11 +77,12 @@ def dequantize_linear(node: Node, g: GraphBuilder) -> Tensor:
     x, scale, zero = node.input(0), node.input(1), node.optional(2)
     number = node.int("output_dtype", 0)
     to = element_type(dtype_of(number, node.where)) if number else scale.element
-    if x.element not in (*QUANTIZED, i32):
-        raise node.error(f"an input of {x.element}", "(u)int8, (u)int16 or int32")
-    value = g.cast(x, i32)
+    if x.element not in (*QUANTIZED, *QUANTIZED_FLOATS, i32):
+        raise node.error(f"an input of {x.element}", f"{_NAMES} or int32")
+    wide = f32 if x.is_float else i32
+    value = g.cast(x, wide)
     if zero is not None:
-        value = g.sub(value, g.cast(_spread(node, g, zero, x), i32))
+        value = g.sub(value, g.cast(_spread(node, g, zero, x), wide))
     return g.cast(g.mul(g.cast(value, f32), _spread(node, g, g.cast(scale, f32), x)), to)
 
 

@@ -21,7 +21,7 @@ def reshape(node: Node, g: GraphBuilder) -> Tensor:
 
 def _resolved(node: Node, shape: Sequence[int], wanted: list[int], allow_zero: bool) -> list[int]:
     text = f"{list(shape)} does not reshape to {wanted}"
-    if wanted.count(-1) > 1 or min(wanted, default=0) < -1:
+    if wanted.count(-1) > 1 or any(v < -1 for v in wanted):
         raise node.error(text, "extents from 0 upwards, and -1 at most once")
     if not allow_zero:
         if any(v == 0 and n >= len(shape) for n, v in enumerate(wanted)):
@@ -105,7 +105,7 @@ def tile(node: Node, g: GraphBuilder) -> Tensor:
     """A new dimension before each, repeated, and then merged with it."""
     x = node.input()
     repeats = node.known_ints(1, "repeats")
-    if len(repeats) != x.rank or min(repeats, default=0) < 0:
+    if len(repeats) != x.rank or any(r < 0 for r in repeats):
         raise node.error(f"repeats {repeats} of a tensor of rank {x.rank}", f"{x.rank} numbers from 0 upwards")
     if all(r == 1 for r in repeats):
         return x

@@ -84,7 +84,7 @@ def _by_scales(node: Node, axes: Sequence[int], scales: Sequence[float]) -> Size
 
 def _by_sizes(node: Node, axes: Sequence[int], sizes: Sequence[int], policy: str) -> Sizes:
     extents = [node.input().shape[axis] for axis in axes]
-    if len(sizes) != len(axes) or min(sizes, default=0) < 0:
+    if len(sizes) != len(axes) or any(s < 0 for s in sizes):
         raise node.error(f"sizes {list(sizes)} for {len(axes)} axes", f"{len(axes)} extents")
     if any(e == 0 and s > 0 for e, s in zip(extents, sizes, strict=True)):
         raise node.error(f"sizes {list(sizes)} of extents {extents}", "an extent of 0 for one of 0")

@@ -17,6 +17,7 @@ from treadle.dialects.graph import (
     ConvOp,
     ConvTransposeOp,
     GatherOp,
+    MaskOp,
     MatmulOp,
     Operator,
     PadOp,
@@ -27,10 +28,11 @@ from treadle.dialects.graph import (
     TransposeOp,
 )
 from treadle.dialects.graph.dtypes import numpy_dtype
+from treadle.dialects.scalar import number_op
 from treadle.passes.graph.rewriting import Array, constant_of, constant_op, tensor
 
 _Heavy = MatmulOp | ConvOp | ConvTransposeOp | AttentionOp
-_Mover = ReshapeOp | TransposeOp | SliceOp | BroadcastOp | ConcatOp | PadOp | GatherOp | ResizeOp | PoolOp
+_Mover = ReshapeOp | TransposeOp | SliceOp | BroadcastOp | ConcatOp | PadOp | MaskOp | GatherOp | ResizeOp | PoolOp
 
 
 class Narrowing:
@@ -69,7 +71,9 @@ class Narrowing:
         fit."""
         if op.type.get_element_type() != f32 or (isinstance(op, PoolOp) and op.kind.data != "max"):
             return False
-        constants = (constant_of(value) for value in _operands(op))
+        constants = [constant_of(value) for value in _operands(op)]
+        if isinstance(op, MaskOp):
+            constants.append(np.array(op.fill.value.data, np.float32))
         return all(constant is None or self._fits(constant) for constant in constants)
 
     def _fits(self, constant: Array) -> bool:
@@ -84,7 +88,10 @@ class Narrowing:
         mine = set(_operands(op))
         operands = [self._narrow_value(value) if value in mine else value for value in op.operands]
         type = TensorType(self.element, op.shape)
-        copy = op.__class__.create(operands=operands, result_types=[type], properties=op.properties)
+        properties = dict(op.properties)
+        if isinstance(op, MaskOp):
+            properties["fill"] = number_op(op.fill.value.data, self.element).value
+        copy = op.__class__.create(operands=operands, result_types=[type], properties=properties)
         copy.location, copy.results[0].name_hint = op.location, op.result.name_hint
         wide = self._widen(copy.results[0])
         Rewriter.insert_op([copy, wide], InsertPoint.before(op))
@@ -130,9 +137,11 @@ class Narrowing:
 
 
 def _operands(op: Operator) -> list[SSAValue]:
-    """The operands whose type follows that of the result: not indices, not a mask."""
+    """The operands whose type follows that of the result: not indices, extents or a mask of scores."""
     if isinstance(op, GatherOp):
         return [op.data]
+    if isinstance(op, MaskOp):
+        return [op.x]
     if isinstance(op, AttentionOp):
         return [op.q, op.k, op.v]
     return list(op.operands)

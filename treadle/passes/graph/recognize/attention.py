@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
-from math import prod
+from math import inf, prod
 
 import numpy as np
 from xdsl.dialects.builtin import DYNAMIC_INDEX
@@ -15,6 +15,7 @@ from xdsl.utils.exceptions import VerifyException
 from treadle.dialects.graph import (
     AttentionOp,
     BroadcastOp,
+    MaskOp,
     MatmulOp,
     ReshapeOp,
     SoftmaxOp,
@@ -40,6 +41,8 @@ class _Scores:
     """Batch dimensions of the scores where the mask is added; without a mask, those of the product."""
     mask: SSAValue | None = None
     causal: bool = False
+    length: SSAValue | None = None
+    """How many keys exist, where that is data."""
     made: tuple[Operation, ...] = ()
     """Operations that compute the mask, not inserted yet."""
 
@@ -65,16 +68,21 @@ class WrittenAttention(RewritePattern):
     """`softmax(Q K^T * scale + mask) V` is `attention`, where nothing else uses scores or probabilities.
 
     Scales may stand at the queries, the keys or the scores; the mask may be added, or choose between scores and
-    -inf (or the type's lowest number); reshapes may join and split batch dimensions on the way.
+    -inf (or the type's lowest number); reshapes may join and split batch dimensions on the way. Keys have a length
+    where `graph.mask` makes scores -inf beyond it, and both probabilities and values 0.
     """
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: MatmulOp, rewriter: PatternRewriter) -> None:
-        softmax, guard = _probabilities(op.a)
+        shares, shares_length = _without_mask(op.a, 1)
+        values, values_length = _without_mask(op.b, 2)
+        softmax, guard = _probabilities(shares)
         if softmax is None or DYNAMIC_INDEX in op.shape or not is_float(op.type.get_element_type()):
             return
         scores = _scores(softmax.x)
         if scores is None or shape_of(op.b)[:-2] != op.shape[:-2]:
+            return
+        if not scores.length is shares_length is values_length:
             return
         product = scores.product
         if DYNAMIC_INDEX in product.shape or shape_of(product.a)[:-2] != shape_of(product.b)[:-2]:
@@ -86,12 +94,24 @@ class WrittenAttention(RewritePattern):
         q = steps.reshaped(q, (*lead, *shape_of(q)[-2:]))
         k = _transposed(k, steps)
         k = steps.reshaped(k, (*lead, *shape_of(k)[-2:]))
-        v = steps.reshaped(op.b, (*lead, *shape_of(op.b)[-2:]))
+        v = steps.reshaped(values, (*lead, *shape_of(values)[-2:]))
         k, v = _ungrouped(k, v, steps)
         scale = scores.scale * q_scale * k_scale
-        result = steps.add(AttentionOp(q, k, v, scores.mask, scale=scale, causal=scores.causal, guard=guard))
+        flags = {"causal": scores.causal, "guard": guard}
+        result = steps.add(AttentionOp(q, k, v, scores.mask, scores.length, scale=scale, **flags))
         steps.reshaped(result, op.shape)
         replace(rewriter, op, steps.operations)
+
+
+def _without_mask(value: SSAValue, back: int, fill: float = 0.0) -> tuple[SSAValue, SSAValue | None]:
+    """What a value is before a mask that nothing else uses, along the dimension `back` from the end, and the mask's
+    extent; without such a mask, the value and None."""
+    masked = _behind_batch_reshapes(value)
+    mask = masked.owner
+    if not isinstance(mask, MaskOp) or not masked.has_one_use():
+        return value, None
+    along = mask.dim.value.data == len(mask.shape) - back
+    return (mask.x, mask.n) if along and mask.fill.value.data == fill else (value, None)
 
 
 def _probabilities(value: SSAValue) -> tuple[SoftmaxOp | None, bool]:
@@ -121,10 +141,17 @@ def _scores(value: SSAValue) -> _Scores | None:
     scaled, scale = _scaled(value)
     if scaled is not None:
         inner = _scores(scaled)
-        # A scale after the mask would scale the mask, too.
-        masked = inner is None or inner.mask is not None or inner.causal
+        # A scale after the mask would scale the mask, too; one above 0 leaves -inf as it is.
+        masked = inner is None or inner.mask is not None or inner.causal or (inner.length is not None and not scale > 0)
         return None if inner is None or masked else changed(inner, scale=inner.scale * scale)
-    return _added_mask(value) or _chosen_mask(value)
+    return _shortened(value) or _added_mask(value) or _chosen_mask(value)
+
+
+def _shortened(value: SSAValue) -> _Scores | None:
+    """Scores that are -inf for keys beyond a length."""
+    before, length = _without_mask(value, 1, -inf)
+    inner = None if length is None else _scores(before)
+    return changed(inner, length=length) if inner is not None and inner.length in (None, length) else None
 
 
 def _added_mask(value: SSAValue) -> _Scores | None:

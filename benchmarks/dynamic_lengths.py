@@ -1,0 +1,251 @@
+"""One artifact for a range of lengths against an artifact for each length, and against ONNX Runtime's dynamic model.
+
+    make bench ARGS="--dynamic --onnx /tmp/models"
+    make bench ARGS="--dynamic --onnx /tmp/models --models gpt2 --longest 128 --lengths 8 --batch 4 --shapes 60"
+    make bench ARGS="--dynamic --onnx /tmp/models --models dense nt nn --longest 128 --lengths 128 --seconds 1"
+
+BERT-base and GPT-2 are exported with any batch and any length (`benchmarks/paper_models.py`), as `NAME-dynamic.onnx` in
+the folder `--onnx`; `--exporter` names a Python that has torch, transformers and onnxscript. `dense`, `nt` and `nn` are
+the layers of DietCode's figures 10 and 12, written there, too: 16 T rows by 768 x 2304, and 192 products of T x 64 with
+64 x T, and of T x T with T x 64. The range is 1 to `--longest` (and for models 1 to `--batch` rows; timed calls have
+one). Outputs of `--shapes` random shapes and of all corners of the range are compared with ONNX Runtime's first.
+
+Of a length, all sides run in one process, a batch of calls of each in turn; the artifact of the range pays for padding
+its input and for cutting its output out. `largest` is the artifact of the longest length alone, with padded inputs. The
+raw numbers go to `benchmarks/results/`. Measure on a machine that does nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import itertools
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import TensorProto, ValueInfoProto, save_model
+from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
+from onnx.numpy_helper import from_array
+from rich.console import Console
+from rich.table import Table
+
+import treadle
+from benchmarks.arguments import positive
+from benchmarks.machine import describe_run
+from benchmarks.paper_models import PAPER_MODELS
+from benchmarks.result_files import RESULTS, write_results
+from benchmarks.tuned_models import exported
+from treadle.bench.interleave import Times, interleave
+from treadle.bench.peers import peer_call
+
+Array = NDArray[Any]
+Extent = treadle.Dim | int
+
+MODELS, LAYERS = ("bert_base", "gpt2"), ("dense", "nt", "nn")
+DYNAMIC, STATIC, LARGEST, PEER = "range", "one length", "largest", "onnxruntime"
+_BATCH_SECONDS = 0.1
+_SEED = 7
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model with inputs of a batch and a length."""
+
+    name: str
+    path: Path
+    shapes: Mapping[str, Sequence[Extent]]
+
+    def inputs(self, batch: int, length: int) -> dict[str, Array]:
+        """Token ids, or numbers of a normal distribution."""
+        generator, values = np.random.default_rng(_SEED), {"batch": batch, "length": length}
+        shapes = {name: [_value(extent, values) for extent in shape] for name, shape in self.shapes.items()}
+        if self.name in MODELS:
+            return {name: generator.integers(0, 30000, shape) for name, shape in shapes.items()}
+        return {name: generator.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+
+
+def _value(extent: Extent, values: Mapping[str, int]) -> int:
+    """An extent of a call; `rows` are 16 of the length."""
+    if not isinstance(extent, treadle.Dim):
+        return extent
+    return 16 * values["length"] if extent.name == "rows" else values[extent.name]
+
+
+@dataclass(frozen=True)
+class Length:
+    """The times of all sides for one length."""
+
+    length: int
+    times: Mapping[str, Times]
+
+    def loss(self, other: str) -> float:
+        """How many times another side's time the artifact of the range takes: the median of the rounds."""
+        return self.times[DYNAMIC].ratios(self.times[other])[1]
+
+    def row(self) -> dict[str, object]:
+        """The numbers for JSON: milliseconds of every round."""
+        ms = {side: [round(each * 1e3, 4) for each in times.seconds] for side, times in self.times.items()}
+        return {"length": self.length, "ms": ms}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measures, prints and writes."""
+    args = _arguments(argv)
+    console, circumstances = Console(), describe_run()
+    rows: list[dict[str, object]] = []
+    for name in args.models:
+        work = _workload(name, args)
+        start = time.perf_counter()
+        with treadle.compile(work.path, "cpu", work.shapes, threads=args.threads) as dynamic:
+            compiled = time.perf_counter() - start
+            if args.shapes:
+                worst = _agreement(work, dynamic, args)
+                console.print(f"{name}: of {args.shapes} shapes and the corners, at most {worst:.2g} from {PEER}")
+            lengths = [_measured(work, dynamic, length, args) for length in _lengths(args)]
+        console.print(table(name, lengths))
+        about = {"model": name, "range": f"1 to {args.longest}", "compile_seconds": round(compiled, 1)}
+        rows += [about | each.row() for each in lengths]
+    path = write_results("dynamic_lengths", circumstances | {"threads": args.threads}, rows, args.output)
+    console.print(f"written to {path}")
+    return 0
+
+
+def table(name: str, lengths: Sequence[Length]) -> Table:
+    """One line a length, milliseconds, and what the artifact of the range loses."""
+    others = [side for side in lengths[0].times if side != DYNAMIC]
+    found = Table(title=f"{name}: median latency in ms")
+    found.add_column("length", justify="right")
+    for title in (DYNAMIC, *others, *(f"{DYNAMIC} / {side}" for side in others)):
+        found.add_column(title, justify="right")
+    for each in lengths:
+        times = (f"{each.times[side].median * 1e3:.3f}" for side in (DYNAMIC, *others))
+        found.add_row(str(each.length), *times, *(f"{each.loss(side):.3f}" for side in others))
+    for title, total in (("geometric mean", geometric_mean), ("largest", max)):
+        losses = (total([each.loss(side) for each in lengths]) for side in others)
+        found.add_row(title, "", *("" for _ in others), *(f"{loss:.3f}" for loss in losses))
+    return found
+
+
+def _workload(name: str, args: argparse.Namespace) -> Workload:
+    length = treadle.Dim("length", 1, args.longest)
+    if name in MODELS:
+        batch = treadle.Dim("batch", 1, args.batch) if args.batch > 1 else 1
+        shapes: dict[str, Sequence[Extent]] = {PAPER_MODELS[name].input: (batch, length)}
+        return Workload(name, exported(f"{name}-dynamic", args.onnx, args.exporter), shapes)
+    if name == "dense":
+        shapes = {"x": (treadle.Dim("rows", 16, 16 * args.longest, 16), 768)}
+    elif name == "nt":
+        shapes = {"x": (192, length, 64), "w": (192, length, 64)}
+    else:
+        shapes = {"x": (192, length, length), "w": (192, length, 64)}
+    return Workload(name, _layer(name, shapes, args.onnx), shapes)
+
+
+def _layer(name: str, shapes: Mapping[str, Sequence[Extent]], folder: Path) -> Path:
+    """One of DietCode's layers as a file."""
+    inputs = [
+        make_tensor_value_info(each, TensorProto.FLOAT, [e.name if isinstance(e, treadle.Dim) else e for e in shape])
+        for each, shape in shapes.items()
+    ]
+    weights = np.random.default_rng(_SEED).standard_normal((768, 2304), np.float32)
+    constants = [from_array(weights, "w")] if name == "dense" else []
+    product = make_node("MatMul", ["x", "t" if name == "nt" else "w"], ["y"])
+    nodes = [make_node("Transpose", ["w"], ["t"], perm=[0, 2, 1]), product] if name == "nt" else [product]
+    graph = make_graph(nodes, name, inputs, [ValueInfoProto(name="y")], constants)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"dietcode-{name}.onnx"
+    save_model(make_model(graph, opset_imports=[make_opsetid("", 17)], ir_version=8), str(path))
+    return path
+
+
+def _agreement(work: Workload, dynamic: treadle.CompiledModel, args: argparse.Namespace) -> float:
+    """The largest difference of an output from ONNX Runtime's, as a part of the output's largest magnitude."""
+    session = importlib.import_module("onnxruntime").InferenceSession(str(work.path))
+    generator, worst = np.random.default_rng(_SEED), 0.0
+    corners = itertools.product((1, args.batch), (1, args.longest))
+    drawn = (generator.integers(1, (args.batch + 1, args.longest + 1)) for _ in range(args.shapes))
+    for batch, length in (*corners, *drawn):
+        inputs = work.inputs(int(batch), int(length))
+        for got, wanted in zip(dynamic.run(inputs).values(), session.run(None, inputs), strict=True):
+            if got.shape != wanted.shape:
+                raise SystemExit(f"{work.name} {batch} x {length}: {got.shape} is not {wanted.shape}")
+            worst = max(worst, float(np.abs(got - wanted).max() / np.abs(wanted).max()))
+    return worst
+
+
+def _lengths(args: argparse.Namespace) -> list[int]:
+    """As many lengths as were asked for, spread over the range by their logarithms in one half and evenly in the
+    other, so that short ones and odd ones are among them."""
+    half = args.lengths // 2
+    short = np.geomspace(1, args.longest, half, endpoint=False)
+    even = np.linspace(args.longest / (args.lengths - half), args.longest, args.lengths - half)
+    found = sorted({round(each) for each in (*short, *even)})
+    spare = (each for each in range(args.longest, 0, -1) if each not in found)
+    return sorted([*found, *itertools.islice(spare, args.lengths - len(found))])
+
+
+def _measured(work: Workload, dynamic: treadle.CompiledModel, length: int, args: argparse.Namespace) -> Length:
+    inputs, sides = work.inputs(1, length), dict[str, Callable[[], object]]()
+    with ExitStack() as stack:
+        static = stack.enter_context(_static(work, inputs, args, cached=False))
+        sides[DYNAMIC], sides[STATIC] = partial(dynamic.run, inputs), partial(static.run, inputs)
+        if work.name in LAYERS:
+            longest = stack.enter_context(_static(work, work.inputs(1, args.longest), args, cached=True))
+            sides[LARGEST] = partial(_padded_run, longest, inputs)
+        sides[PEER] = peer_call(PEER, work.path, inputs, args.threads)
+        for call in sides.values():
+            call()
+        rounds = max(5, int(args.seconds / (_BATCH_SECONDS * len(sides))))
+        times = interleave({side: _repeated(call) for side, call in sides.items()}, rounds, _BATCH_SECONDS)
+    found = Length(length, times)
+    medians = ", ".join(f"{side} {times[side].median * 1e3:.3f}" for side in sides)
+    print(f"{work.name} {length}: ms {medians}; {found.loss(STATIC):.3f}, {found.loss(PEER):.3f}", flush=True)
+    return found
+
+
+def _static(
+    work: Workload, inputs: Mapping[str, Array], args: argparse.Namespace, *, cached: bool
+) -> treadle.CompiledModel:
+    """An artifact for these shapes alone; the cache keeps none of those that are used once."""
+    shapes = {name: array.shape for name, array in inputs.items()}
+    return treadle.compile(work.path, "cpu", shapes, threads=args.threads, cached=cached)
+
+
+def _padded_run(model: treadle.CompiledModel, inputs: Mapping[str, Array]) -> object:
+    """A call of an artifact for a larger shape with zeros behind the inputs, and the rows that were asked for."""
+    padded = {tensor.name: np.zeros(tensor.shape, tensor.dtype) for tensor in model.inputs}
+    for name, array in inputs.items():
+        padded[name][tuple(map(slice, array.shape))] = array
+    return [np.ascontiguousarray(array[..., : inputs["x"].shape[-2], :]) for array in model.run(padded).values()]
+
+
+def _repeated(call: Callable[[], object]) -> Callable[[int], None]:
+    def run(count: int) -> None:
+        for _ in range(count):
+            call()
+
+    return run
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measure artifacts for a range of lengths.")
+    parser.add_argument("--models", nargs="+", choices=(*MODELS, *LAYERS), default=("bert_base",), metavar="NAME")
+    parser.add_argument("--onnx", type=Path, required=True, metavar="DIR", help="where the .onnx files are, or go")
+    parser.add_argument("--exporter", default=sys.executable, metavar="PYTHON", help="what exports missing ones")
+    parser.add_argument("--longest", type=positive, default=512, metavar="N", help="tokens (default 512)")
+    parser.add_argument("--batch", type=positive, default=1, metavar="N", help="rows of the range (default 1)")
+    parser.add_argument("--lengths", type=positive, default=16, metavar="N", help="how many are timed (default 16)")
+    parser.add_argument("--shapes", type=int, default=0, metavar="N", help="random shapes compared first (default 0)")
+    parser.add_argument("--threads", type=positive, default=2, metavar="N", help="threads of all sides (default 2)")
+    parser.add_argument("--seconds", type=float, default=6.0, metavar="S", help="for each length (default 6)")
+    parser.add_argument("--output", type=Path, default=RESULTS, metavar="DIR", help="default: benchmarks/results")
+    return parser.parse_args(argv)

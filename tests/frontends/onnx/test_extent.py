@@ -1,0 +1,96 @@
+"""Extents: integers that remember which expression of the symbols they are."""
+
+from itertools import product
+from math import prod
+
+import pytest
+from xdsl.utils.exceptions import VerifyException
+
+from treadle.frontends.onnx.extent import Extent, Symbol, Symbolic, expression_of, of_expression, reshaped
+from treadle.index.division import exact_quotient
+from treadle.index.expr import const, var
+
+BATCH, SEQ, WIDTH = Symbol("batch", 1, 8), Symbol("seq", 1, 512), Symbol("w", 32, 2048, 32)
+
+
+def _at(extent: Symbolic, **values: int) -> int:
+    return expression_of(extent).evaluate({**values, "(w // 32)": values.get("w", 0) // 32})
+
+
+def test_arithmetic_keeps_the_largest_extent_and_the_expression() -> None:
+    windows = (WIDTH + 2 - 3) // 2 + 1
+    assert int(windows) == 1024 and _at(windows, w=96) == 48
+    merged = prod((BATCH, SEQ, 768))
+    assert int(merged) == 8 * 512 * 768 and _at(merged, batch=3, seq=5) == 3 * 5 * 768
+    assert type(SEQ - SEQ) is int and SEQ - SEQ == 0
+    assert merged // (SEQ * 768) == BATCH and merged % SEQ == 0
+    assert int(-(3 - SEQ)) == 509
+
+
+def test_multiples_divide_exactly() -> None:
+    assert str(expression_of(WIDTH // 32)) == "(w // 32)"
+    assert (WIDTH % 32, WIDTH % 16) == (0, 0)
+
+
+def test_comparisons_hold_for_all_calls_or_are_refused() -> None:
+    assert SEQ > 0 and SEQ < 513 and not SEQ < 1 and SEQ + 1 > SEQ and SEQ >= 1 and SEQ <= 512
+    assert Symbol("seq", 1, 512) == SEQ and SEQ != 512 and SEQ != BATCH and SEQ != 1
+    for undecided in (lambda: SEQ < 512, lambda: SEQ < BATCH, lambda: bool(SEQ - 1), lambda: SEQ >= 2):
+        with pytest.raises(VerifyException, match="depends on the extents of a call"):
+            undecided()
+    for uneven in (lambda: SEQ // BATCH, lambda: 7 % SEQ, lambda: 7 // SEQ):
+        with pytest.raises(VerifyException):
+            uneven()
+
+
+@pytest.mark.parametrize(
+    ("source", "to"),
+    [
+        ((BATCH, SEQ, 768), (BATCH * SEQ, 768)),
+        ((BATCH, SEQ, 768), (BATCH, SEQ, 12, 64)),
+        ((BATCH, 12, SEQ, 64), (BATCH * 12, SEQ, 64)),
+        ((BATCH, SEQ), (BATCH, 1, 1, SEQ)),
+        ((BATCH * 12, 64), (BATCH, 12, 64)),
+        ((BATCH, SEQ, 6), (BATCH * SEQ * 2, 3)),
+    ],
+)
+def test_a_reshape_moves_no_element_of_the_largest_shape(
+    source: tuple[Symbolic, ...], to: tuple[Symbolic, ...]
+) -> None:
+    """Positions within the extents, in row-major order, are the same positions of the largest buffer."""
+    result = reshaped(source, to)
+    back = reshaped(result, source)
+    assert back == source and tuple(map(int, back)) == tuple(map(int, source))
+    assert prod(map(int, result)) == prod(map(int, source))
+    values = {"batch": 3, "seq": 5}
+    assert _positions(source, values) == _positions(result, values)
+
+
+def _positions(shape: tuple[Symbolic, ...], values: dict[str, int]) -> list[int]:
+    parts = [part for extent in shape for part in (extent.parts if isinstance(extent, Extent) else (extent,))]
+    found: list[int] = []
+    for index in product(*(range(_at(part, **values)) for part in parts)):
+        position = 0
+        for i, part in zip(index, parts, strict=True):
+            position = position * int(part) + i
+        found.append(position)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("source", "to"),
+    [((BATCH, SEQ), (SEQ, BATCH)), ((SEQ, 6), (4, SEQ)), ((SEQ,), (2, 256)), ((BATCH, SEQ), (BATCH,))],
+)
+def test_a_reshape_that_divides_otherwise_is_refused(source: tuple[Symbolic, ...], to: tuple[Symbolic, ...]) -> None:
+    with pytest.raises(VerifyException):
+        reshaped(source, to)
+
+
+def test_exact_quotients() -> None:
+    n, m = var("n", 1, 9), var("m", 1, 9)
+    assert exact_quotient(n * m * 6, m * 2) == n * 3
+    assert exact_quotient((n + 1) * 4, n + 1) == const(4)
+    assert exact_quotient((n + 1) * m, n + 1) == m
+    assert exact_quotient(n * 3, const(2)) is None and exact_quotient(n + 1, n) is None
+    assert exact_quotient(n, const(0)) is None
+    assert of_expression(const(3)) == 3

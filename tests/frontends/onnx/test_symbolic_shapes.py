@@ -1,0 +1,300 @@
+"""Models whose shapes change, imported with ranges: compiled once, every call against ONNX Runtime.
+
+Before each call one of the largest shape leaves its values in all buffers, so that what lies beyond the extents of the
+next is no zero. Half of them are NaN where the input is of floats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
+from onnx.numpy_helper import from_array
+
+import treadle
+from treadle.backends.cuda.emulator import CHECKS
+from treadle.errors import TreadleError
+from treadle.shapes import parse_dim
+
+RANDOM = np.random.default_rng(7)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Nodes from inputs (`x: float[n, 3]`) to `y`, the ranges of their dimensions, and the calls that are compared."""
+
+    nodes: Sequence[NodeProto]
+    inputs: Mapping[str, Sequence[int | str]]
+    ranges: Sequence[str]
+    calls: Sequence[Mapping[str, int]]
+    constants: Mapping[str, np.ndarray] | None = None
+    integers: int = 0
+    """Inputs named `i...` are integers below it."""
+
+    @property
+    def dims(self) -> list[treadle.Dim]:
+        return [parse_dim(text) for text in self.ranges]
+
+    def model(self) -> ModelProto:
+        inputs = [
+            make_tensor_value_info(name, TensorProto.INT64 if name.startswith("i") else TensorProto.FLOAT, shape)
+            for name, shape in self.inputs.items()
+        ]
+        constants = [from_array(array, name) for name, array in (self.constants or {}).items()]
+        graph = make_graph(list(self.nodes), "g", inputs, [ValueInfoProto(name="y")], constants)
+        return make_model(graph, opset_imports=[make_opsetid("", 17)], ir_version=8)
+
+    def values(self, call: Mapping[str, int], poisoned: bool = False) -> dict[str, np.ndarray]:
+        found: dict[str, np.ndarray] = {}
+        for name, shape in self.inputs.items():
+            extents = [call[e] if isinstance(e, str) else e for e in shape]
+            if name.startswith("i"):
+                found[name] = RANDOM.integers(0, self.integers, extents)
+            else:
+                found[name] = RANDOM.uniform(-1, 1, extents).astype(np.float32)
+                if poisoned:
+                    found[name][RANDOM.random(extents) < 0.5] = np.nan
+        return found
+
+
+def _weights(*shape: int) -> np.ndarray:
+    return RANDOM.uniform(-1, 1, shape).astype(np.float32)
+
+
+def _shape_of(x: str, axis: int, name: str) -> list[NodeProto]:
+    """Nodes that give one extent of a tensor, as a list of one."""
+    return [
+        make_node("Shape", [x], [f"{name}_all"]),
+        make_node("Slice", [f"{name}_all", f"c{axis}", f"c{axis + 1}"], [name]),
+    ]
+
+
+NUMBERS = {f"c{n}": np.array([n]) for n in range(5)} | {"last": np.array([-1]), "zero": np.array(0), "one": np.array(1)}
+WIDTHS = [{"w": w} for w in (1, 2, 7, 16, 31, 32)]
+ROWS = [{"n": 1, "s": 1}, {"n": 3, "s": 5}, {"n": 2, "s": 17}, {"n": 4, "s": 32}, {"n": 4, "s": 1}]
+
+CASES: dict[str, Case] = {
+    "elementwise": Case(
+        [make_node("Add", ["x", "b"], ["a"]), make_node("Relu", ["a"], ["y"])],
+        {"x": ["n", "s", 3], "b": ["s", 1]}, ["n:1..4", "s:1..32"], ROWS,
+    ),
+    "merged rows of a product": Case(
+        [make_node("MatMul", ["x", "m"], ["a"]), make_node("Softmax", ["a"], ["y"], axis=-1)],
+        {"x": ["n", "s", 5]}, ["n:1..4", "s:1..32"], ROWS, {"m": _weights(5, 7)},
+    ),
+    "heads": Case(
+        [
+            *_shape_of("x", 0, "n"), *_shape_of("x", 1, "s"),
+            make_node("Concat", ["n", "s", "c2", "c4"], ["to"], axis=0), make_node("Reshape", ["x", "to"], ["h"]),
+            make_node("Transpose", ["h"], ["q"], perm=[0, 2, 1, 3]),
+            make_node("Transpose", ["h"], ["k"], perm=[0, 2, 3, 1]),
+            make_node("MatMul", ["q", "k"], ["scores"]), make_node("Softmax", ["scores"], ["p"], axis=-1),
+            make_node("MatMul", ["p", "q"], ["o"]), make_node("Transpose", ["o"], ["t"], perm=[0, 2, 1, 3]),
+            make_node("Concat", ["n", "s", "last"], ["back"], axis=0), make_node("Reshape", ["t", "back"], ["y"]),
+        ],
+        {"x": ["n", "s", 8]}, ["n:1..4", "s:1..32"], ROWS, NUMBERS,
+    ),
+    "a result of merged rows": Case(
+        [make_node("Reshape", ["x", "to"], ["y"])], {"x": ["n", "s", 8]}, ["n:1..4", "s:1..32"], ROWS,
+        {"to": np.array([-1, 8])},
+    ),
+    "mean": Case(
+        [make_node("ReduceMean", ["x"], ["y"], axes=[2, 3])], {"x": [2, 3, 4, "w"]}, ["w:1..32"], WIDTHS,
+    ),
+    "largest": Case([make_node("ReduceMax", ["x"], ["y"], axes=[-1])], {"x": [2, 3, "w"]}, ["w:1..32"], WIDTHS),
+    "product over a symbol": Case(
+        [make_node("MatMul", ["x", "z"], ["y"])], {"x": [3, "w"], "z": ["w", 5]}, ["w:1..32"], WIDTHS,
+    ),
+    "position of the largest": Case(
+        [make_node("ArgMax", ["x"], ["y"], axis=1)], {"x": [3, "w"]}, ["w:1..32"], WIDTHS,
+    ),
+    "sum of logarithms": Case(
+        [make_node("LogSoftmax", ["x"], ["y"], axis=1)], {"x": [3, "w", 2]}, ["w:1..32"], WIDTHS,
+    ),
+    "convolution": Case(
+        [
+            make_node("Conv", ["x", "k"], ["a"], pads=[1, 1, 1, 1], strides=[2, 2]),
+            make_node("MaxPool", ["a"], ["p"], kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[1, 1]),
+            make_node("AveragePool", ["p"], ["y"], kernel_shape=[1, 1]),
+        ],
+        {"x": [1, 3, "h", "w"]}, ["h:1..20", "w:1..32"],
+        [{"h": h, "w": w} for h, w in ((1, 1), (20, 32), (7, 5), (2, 31), (19, 1))], {"k": _weights(8, 3, 3, 3)},
+    ),
+    "convolution of multiples": Case(
+        [
+            make_node("Conv", ["x", "k"], ["a"], pads=[1, 1, 1, 1], strides=[2, 2]),
+            make_node("ConvTranspose", ["a", "up"], ["b"], kernel_shape=[2, 2], strides=[2, 2]),
+            make_node("Concat", ["b", "x"], ["y"], axis=1),
+        ],
+        {"x": [1, 3, "h", "w"]}, ["h:8..24:8", "w:8..32:4"],
+        [{"h": h, "w": w} for h, w in ((8, 8), (24, 32), (16, 12))],
+        {"k": _weights(8, 3, 3, 3), "up": _weights(8, 4, 2, 2)},
+    ),
+    "padding": Case(
+        [make_node("Pad", ["x", "pads", "v"], ["a"]), make_node("ReduceSum", ["a"], ["y"])],
+        {"x": [3, "w"]}, ["w:1..32"], WIDTHS, {"pads": np.array([0, 2, 0, 3]), "v": np.array(2.5, np.float32)},
+    ),
+    "positions": Case(
+        [
+            make_node("Shape", ["i"], ["all"]), make_node("Gather", ["all", "one"], ["s"]),
+            make_node("Range", ["zero", "s", "one"], ["r"]), make_node("Add", ["i", "r"], ["t"]),
+            make_node("Mul", ["t", "s"], ["y"]),
+        ],
+        {"i": ["n", "s"]}, ["n:1..4", "s:1..32"], ROWS, NUMBERS, 9,
+    ),
+    "expanded zeros": Case(
+        [
+            make_node("Shape", ["x"], ["all"]), make_node("ConstantOfShape", ["all"], ["z"]),
+            make_node("Expand", ["b", "all"], ["e"]), make_node("Sub", ["e", "x"], ["d"]),
+            make_node("Add", ["z", "d"], ["y"]),
+        ],
+        {"x": ["n", "s"], "b": ["n", 1]}, ["n:1..4", "s:1..32"], ROWS,
+    ),
+    "the last token": Case(
+        [make_node("Gather", ["x", "minus"], ["y"], axis=1)], {"x": ["n", "s", 5]}, ["n:1..4", "s:1..32"], ROWS,
+        {"minus": np.array(-1)},
+    ),
+    "the last two tokens": Case(
+        [make_node("Slice", ["x", "minus", "end", "one1"], ["y"])], {"x": [2, "w", 5]}, ["w:2..32"], WIDTHS[1:],
+        {"minus": np.array([-2]), "end": np.array([2**31]), "one1": np.array([1])},
+    ),
+    "rows of a table, counted from its end": Case(
+        [make_node("Sub", ["i", "half"], ["j"]), make_node("Gather", ["x", "j"], ["y"])],
+        {"x": ["n", 3], "i": ["s"]}, ["n:3..8", "s:1..32"], [{"n": 3, "s": 7}, {"n": 8, "s": 32}, {"n": 5, "s": 1}],
+        {"half": np.array(3)}, 6,
+    ),
+    "a token in front": Case(
+        [make_node("Concat", ["t", "x"], ["a"], axis=1), make_node("ReduceMax", ["a"], ["y"], axes=[1], keepdims=0)],
+        {"x": [2, "w", 5], "t": [2, 1, 5]}, ["w:1..32"], WIDTHS,
+    ),
+    "all but the first": Case(
+        [make_node("Slice", ["x", "c1", "end", "c1"], ["a"]), make_node("ReduceSum", ["a", "c1"], ["y"])],
+        {"x": [2, "w", 5]}, ["w:2..32"], WIDTHS[1:], NUMBERS | {"end": np.array([2**31])},
+    ),
+    "nearest neighbours": Case(
+        [make_node("Resize", ["x", "", "scales"], ["y"], mode="nearest", coordinate_transformation_mode="asymmetric",
+                   nearest_mode="floor")],
+        {"x": [1, 2, "h", "w"]}, ["h:1..20", "w:1..32"], [{"h": 1, "w": 1}, {"h": 7, "w": 5}, {"h": 20, "w": 32}],
+        {"scales": np.array([1, 1, 2, 3], np.float32)},
+    ),
+    "cumulative sums": Case(
+        [
+            make_node("CumSum", ["x", "one"], ["a"]), make_node("CumSum", ["x", "one"], ["b"], reverse=1, exclusive=1),
+            make_node("Sub", ["a", "b"], ["y"]),
+        ],
+        {"x": [3, "w"]}, ["w:1..32"], WIDTHS, NUMBERS,
+    ),
+    "gathered by coordinates": Case(
+        [make_node("GatherND", ["x", "i"], ["y"])], {"x": ["n", "s", 3], "i": [5, 2]}, ["n:2..4", "s:2..32"],
+        [{"n": 2, "s": 2}, {"n": 4, "s": 32}, {"n": 3, "s": 9}], None, 2,
+    ),
+    "gathered along": Case(
+        [make_node("GatherElements", ["x", "i"], ["y"], axis=1)], {"x": ["n", 4], "i": ["n", "s"]},
+        ["n:1..4", "s:1..32"], ROWS, None, 4,
+    ),
+    "positions looked up": Case(
+        [
+            make_node("Shape", ["x"], ["all"]), make_node("Gather", ["all", "one"], ["s"]),
+            make_node("Range", ["zero", "s", "one"], ["r"]), make_node("Unsqueeze", ["r", "c0"], ["p"]),
+            make_node("GatherElements", ["t", "p"], ["g"], axis=1), make_node("Add", ["x", "g"], ["y"]),
+        ],
+        {"x": [1, "s"]}, ["s:1..32"], [{"s": s} for s in (1, 7, 32)], NUMBERS | {"t": _weights(1, 64)},
+    ),
+    "layer norm": Case(
+        [make_node("LayerNormalization", ["x", "g", "b"], ["y"])], {"x": ["n", "s", 6]}, ["n:1..4", "s:1..32"], ROWS,
+        {"g": _weights(6), "b": _weights(6)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_call_agrees_with_onnx_runtime(name: str) -> None:
+    case = CASES[name]
+    model = case.model()
+    oracle = onnxruntime.InferenceSession(model.SerializeToString())
+    with treadle.compile(model, shapes={dim.name: dim for dim in case.dims}, threads=2) as compiled:
+        for call in case.calls:
+            _check(case, call, compiled, oracle)
+
+
+def _check(
+    case: Case, call: Mapping[str, int], compiled: treadle.CompiledModel, oracle: onnxruntime.InferenceSession
+) -> None:
+    compiled.run(case.values({dim.name: dim.greatest for dim in case.dims}, poisoned=True))
+    values = case.values(call)
+    wanted = np.asarray(oracle.run(None, values)[0])
+    (got,) = compiled(**values)
+    assert got.shape == wanted.shape and got.dtype == wanted.dtype
+    np.testing.assert_allclose(got, wanted, rtol=2e-6, atol=4e-6)
+
+
+@pytest.mark.parametrize("name", ["heads", "mean", "the last token"])
+def test_calls_agree_on_the_emulator(name: str) -> None:
+    _emulated(CASES[name], CASES[name].calls[:3])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_twenty_shapes_agree_on_the_emulator(name: str) -> None:
+    """Ones, bounds, primes and multiples of tiles are among the cases' own calls."""
+    case, generator = CASES[name], np.random.default_rng(3)
+    least = {dim.name: dim.least for dim in case.dims}
+    drawn = ({dim.name: _drawn(dim, generator) for dim in case.dims} for _ in range(19 - len(case.calls)))
+    _emulated(case, [*case.calls, least, *drawn])
+
+
+def _emulated(case: Case, calls: Sequence[Mapping[str, int]]) -> None:
+    """With all checks, which find nothing."""
+    model = case.model()
+    oracle = onnxruntime.InferenceSession(model.SerializeToString())
+    ranges = {dim.name: dim for dim in case.dims}
+    with treadle.compile(model, "sm_80", ranges, device="emulator", checks=tuple(CHECKS)) as compiled:
+        for call in calls:
+            _check(case, call, compiled, oracle)
+            assert [str(finding) for report in compiled.reports for finding in report.findings] == []
+
+
+def _drawn(dim: treadle.Dim, generator: np.random.Generator) -> int:
+    return int(generator.integers(dim.least // dim.multiple, dim.greatest // dim.multiple + 1)) * dim.multiple
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        (
+            [make_node("Add", ["x", "five"], ["y"])],
+            "do not broadcast; of extents [3, w <= 32] and [3, 5]",
+        ),
+        ([make_node("Concat", ["x", "x"], ["y"], axis=1)], "only the last operand of a concat"),
+        ([make_node("Reshape", ["x", "eights"], ["y"])], "depends on the extents of a call"),
+        ([make_node("Slice", ["x", "c1", "c4", "c1"], ["y"])], "whether"),
+        ([make_node("NonZero", ["x"], ["y"])], ""),
+    ],
+)
+def test_what_depends_on_the_call_is_refused_by_its_node(nodes: list[NodeProto], message: str) -> None:
+    constants = NUMBERS | {"five": _weights(3, 5), "eights": np.array([3, 8, -1])}
+    case = Case(nodes, {"x": [3, "w"]}, [], [], constants)
+    with pytest.raises(TreadleError) as caught:
+        treadle.compile(case.model(), shapes={"w": treadle.Dim("w", 1, 32)})
+    assert str(caught.value).startswith(f"node 'y' ({nodes[0].op_type}") and message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ({"x": (3, treadle.Dim("w", 1, 8)), "z": (treadle.Dim("w", 1, 9),)}, "dimension 'w' is w:1..9 here and w:1..8"),
+        ({"x": (3, treadle.Dim("a", 1, 8)), "z": (treadle.Dim("b", 1, 8),)}, "dimension 'w' is a <= 8 elsewhere and b"),
+        ({"x": (treadle.Dim("a", 1, 8), 4)}, "contradicts the model's"),
+        ({"v": treadle.Dim("v", 1, 8)}, "'v' is no input and no dynamic dimension"),
+    ],
+)
+def test_ranges_that_contradict_the_model_or_themselves(shapes: treadle.shapes.Shapes, message: str) -> None:  # pyright: ignore
+    case = Case([make_node("Add", ["x", "z"], ["y"])], {"x": [3, "w"], "z": ["w"]}, [], [])
+    with pytest.raises(TreadleError) as caught:
+        treadle.compile(case.model(), shapes=shapes)
+    assert message in str(caught.value)

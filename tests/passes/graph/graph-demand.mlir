@@ -1,0 +1,81 @@
+// RUN: treadle-opt %s -p graph-demand --split-input-file | filecheck %s
+
+// A merged dimension, a transpose and a mask carry what is needed; what an unclamped index is computed from is needed
+// everywhere, and so is what nobody is known to read.
+func.func @main(%x: tensor<8x512xf32>, %t: tensor<4096xf32>, %batch: tensor<i64>, %seq: tensor<i64>)
+    -> (tensor<4096xf32>, tensor<8xf32>)
+    attributes {extents = ["batch", "seq"],
+                output_demand = [#graph.demanded<d0 mod 512 < 1, d0 floordiv 512 < 0>, #graph.demanded<>]} {
+  %h = graph.fused "turn" {
+    %0 = graph.compute (%j, %i) {
+      %a = graph.at %x[%i, %j] : tensor<8x512xf32>
+      graph.yield %a : f32
+    } : tensor<512x8xf32>
+    graph.yield %0 : tensor<512x8xf32>
+  } : tensor<512x8xf32>
+  %k = graph.fused "where" {
+    %0 = graph.compute (%i) {
+      %q = arith.constant 7 : i64
+      graph.yield %q : i64
+    } : tensor<4096xi64>
+    graph.yield %0 : tensor<4096xi64>
+  } : tensor<4096xi64>
+  %y = graph.fused "merge" {
+    %0 = graph.compute (%p) {
+      %width = arith.constant 512 : index
+      %i = arith.divui %p, %width : index
+      %j = arith.remui %p, %width : index
+      %a = graph.at %h[%j, %i] : tensor<512x8xf32>
+      %n = graph.at %k[%p] : tensor<4096xi64>
+      %where = arith.index_cast %n : i64 to index
+      %b = graph.at %t[%where] : tensor<4096xf32>
+      %s = arith.addf %a, %b : f32
+      graph.yield %s : f32
+    } : tensor<4096xf32>
+    graph.yield %0 : tensor<4096xf32>
+  } : tensor<4096xf32>
+  %z = graph.fused "sum" {
+    %0 = graph.compute (%i) {
+      %zero = arith.constant 0.0 : f32
+      %n = graph.at %seq[] : tensor<i64>
+      %end = arith.index_cast %n : i64 to index
+      %s = graph.reduce add (%j in 512) {
+        %inside = arith.cmpi slt, %j, %end : index
+        %a = graph.at %h[%j, %i] : tensor<512x8xf32>
+        %b = arith.select %inside, %a, %zero : f32
+        graph.yield %b : f32
+      }
+      graph.yield %s : f32
+    } : tensor<8xf32>
+    graph.yield %0 : tensor<8xf32>
+  } : tensor<8xf32>
+  func.return %y, %z : tensor<4096xf32>, tensor<8xf32>
+}
+
+// CHECK:      output_demand = [#graph.demanded<d0 floordiv 512 < 0, d0 mod 512 < 1>, #graph.demanded<>]
+// CHECK:      %h = graph.fused "turn" {
+// CHECK:      } demands [#graph.demanded<d0 < 1>] : tensor<512x8xf32>
+// CHECK:      %k = graph.fused "where" {
+// CHECK:      {{^ *}}} : tensor<4096xi64>
+// CHECK:      %y = graph.fused "merge" {
+// CHECK:      } demands [#graph.demanded<d0 floordiv 512 < 0, d0 mod 512 < 1>] : tensor<4096xf32>
+// CHECK:      %z = graph.fused "sum" {
+// CHECK:      {{^ *}}} : tensor<8xf32>
+
+// -----
+
+// Nothing is known without extents.
+func.func @main(%x: tensor<8xf32>, %n: tensor<i64>) -> tensor<8xf32>
+    attributes {output_demand = [#graph.demanded<d0 < 0>]} {
+  %y = graph.fused "copy" {
+    %0 = graph.compute (%i) {
+      %a = graph.at %x[%i] : tensor<8xf32>
+      graph.yield %a : f32
+    } : tensor<8xf32>
+    graph.yield %0 : tensor<8xf32>
+  } : tensor<8xf32>
+  func.return %y : tensor<8xf32>
+}
+
+// CHECK:      graph.fused "copy"
+// CHECK-NOT:  demands

@@ -1,0 +1,366 @@
+"""The extents of an operator's result where operands have symbolic ones, and what has to be masked before it.
+
+A tensor of symbolic extents is computed as one of its largest shape, whose elements beyond the extents are arbitrary.
+An operator that would let them in, such as a sum over a symbolic dimension, reads masked operands instead: their
+elements beyond the extents are the identity of what it computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Attribute
+from xdsl.utils.exceptions import VerifyException
+
+from treadle.dialects.graph import (
+    ArgReductionOp,
+    BatchNormOp,
+    BinaryOp,
+    BitcastOp,
+    BroadcastOp,
+    CastOp,
+    ConcatOp,
+    ConvOp,
+    ConvTransposeOp,
+    GatherOp,
+    LayerNormOp,
+    MaskOp,
+    MatmulOp,
+    Operator,
+    PadOp,
+    PoolOp,
+    ReductionOp,
+    ReshapeOp,
+    ResizeOp,
+    SliceOp,
+    SoftmaxOp,
+    TransposeOp,
+    UnaryOp,
+    WhereOp,
+)
+from treadle.dialects.graph.definition import int_list
+from treadle.dialects.graph.dtypes import is_float
+from treadle.dialects.graph.linear import window_extent
+from treadle.dialects.graph.reduction import identity
+from treadle.frontends.onnx.extent import Extent, Symbolic, is_symbolic, reshaped
+from treadle.frontends.onnx.tensor_data import Array
+
+Extents = tuple[Symbolic, ...]
+Rule = Callable[..., Extents]
+_RULES: dict[type[Operator], Rule] = {}
+
+
+@dataclass(frozen=True)
+class Masked:
+    """An operand's dimension whose positions beyond its extent are to be `fill`."""
+
+    operand: int
+    dim: int
+    fill: float
+
+
+_MASKS: dict[type[Operator], Callable[..., list[Masked]]] = {}
+
+
+def result_extents(op: Operator, operands: Sequence[Extents], shape: Sequence[Symbolic] | None) -> Extents:
+    """The extents of the result of an operator on the largest shapes.
+
+    operands: those of its operands, of which some are symbolic
+    shape:    those that a reshape, a broadcast, a slice or a resize was asked for; None: as its properties say
+
+    VerifyException where they are not a function of the symbols that holds for every call, or where the operator does
+    not take symbolic extents.
+    """
+    rule = _RULES.get(type(op))
+    if rule is None:
+        raise VerifyException(f"{op.name} takes no symbolic extents, only static ones")
+    found = tuple(rule(op, operands, op.shape if shape is None else shape))
+    if tuple(map(int, found)) != tuple(op.shape):
+        raise VerifyException(f"{op.name} of extents {found} is not of shape {op.shape} where they are largest")
+    return found
+
+
+def masked_operands(op: Operator, operands: Sequence[Extents], known: Sequence[Array | None]) -> list[Masked]:
+    """Which dimensions of an operator's operands have to be masked first; `known` has the operands that are known."""
+    if isinstance(op, PadOp):
+        return _masks_of_pad(op, operands, known[1])
+    rule = _MASKS.get(type(op))
+    return [] if rule is None else rule(op, operands)
+
+
+def _rule(*kinds: type[Operator]) -> Callable[[Rule], Rule]:
+    def register(rule: Rule) -> Rule:
+        _RULES.update(dict.fromkeys(kinds, rule))
+        return rule
+
+    return register
+
+
+def _masks(*kinds: type[Operator]) -> Callable[[Callable[..., list[Masked]]], Callable[..., list[Masked]]]:
+    def register(rule: Callable[..., list[Masked]]) -> Callable[..., list[Masked]]:
+        _MASKS.update(dict.fromkeys(kinds, rule))
+        return rule
+
+    return register
+
+
+def _symbolic(extents: Extents, dims: Sequence[int]) -> list[int]:
+    return [d for d in dims if isinstance(extents[d], Extent)]
+
+
+def _is_same(a: Symbolic, b: Symbolic) -> bool:
+    """Whether two dimensions have the same extent in every call, and the same positions."""
+    if isinstance(a, Extent) and isinstance(b, Extent):
+        return a == b and [(str(p), int(p)) for p in a.parts] == [(str(p), int(p)) for p in b.parts]
+    return a == b
+
+
+def _agreed(extents: Sequence[Symbolic]) -> Symbolic:
+    """The extent that dimensions broadcast to: all are the same, or 1."""
+    result: Symbolic = 1
+    for extent in extents:
+        if _is_same(result, extent) or (not isinstance(extent, Extent) and extent == 1):
+            continue
+        if isinstance(result, Extent) or result != 1:
+            raise VerifyException(f"extents {result} and {extent} do not broadcast in every call")
+        result = extent
+    return result
+
+
+@_rule(UnaryOp, CastOp, BatchNormOp, LayerNormOp, SoftmaxOp, MaskOp)
+def _of_first(op: Operator, operands: Sequence[Extents], shape: Extents) -> Extents:
+    del shape
+    if isinstance(op, LayerNormOp) and _symbolic(operands[0], range(op.dim.value.data, len(operands[0]))):
+        raise VerifyException(f"{op.name} normalises static extents only")
+    if any(is_symbolic(extents) for extents in operands[1:]):
+        raise VerifyException(f"the parameters of {op.name} have static extents only")
+    return operands[0]
+
+
+@_rule(BitcastOp)
+def _of_bits(op: BitcastOp, operands: Sequence[Extents], shape: Extents) -> Extents:
+    if len(op.shape) != len(operands[0]) or isinstance(operands[0][-1], Extent):
+        raise VerifyException(f"{op.name} of symbolic extents keeps its dimensions")
+    return (*operands[0][:-1], *shape[len(operands[0]) - 1 :])
+
+
+@_rule(BinaryOp, WhereOp)
+def _broadcast(op: Operator, operands: Sequence[Extents], shape: Extents) -> Extents:
+    rank = len(shape)
+    aligned = [(1,) * (rank - len(extents)) + tuple(extents) for extents in operands]
+    return tuple(_agreed([extents[d] for extents in aligned]) for d in range(rank))
+
+
+@_rule(BroadcastOp)
+def _spread(op: BroadcastOp, operands: Sequence[Extents], shape: Extents) -> Extents:
+    source = (1,) * (len(shape) - len(operands[0])) + tuple(operands[0])
+    # Where the shape is a number, it says the largest one of an extent that is known from the operand.
+    wanted = [s if not isinstance(t, Extent) and int(s) == t else t for s, t in zip(source, shape, strict=True)]
+    for s, t in zip(source, wanted, strict=True):
+        if not _is_same(s, t) and (isinstance(s, Extent) or s != 1):
+            raise VerifyException(f"extent {s} does not broadcast to {t} in every call")
+    return tuple(wanted)
+
+
+@_rule(ReshapeOp)
+def _reshape(op: ReshapeOp, operands: Sequence[Extents], shape: Extents) -> Extents:
+    return reshaped(operands[0], shape)
+
+
+@_rule(TransposeOp)
+def _transpose(op: TransposeOp, operands: Sequence[Extents], shape: Extents) -> Extents:
+    return tuple(operands[0][d] for d in int_list(op.properties, "perm"))
+
+
+@_rule(SliceOp)
+def _slice(op: SliceOp, operands: Sequence[Extents], shape: Extents) -> Extents:
+    starts, steps = int_list(op.properties, "starts"), int_list(op.properties, "steps")
+    result: list[Symbolic] = []
+    for extent, size, start, step in zip(operands[0], shape, starts, steps, strict=True):
+        if not isinstance(extent, Extent):
+            result.append(size)
+            continue
+        if extent.factors and not _is_same(extent, size):
+            raise VerifyException(f"a slice of the merged dimension {extent}")
+        if step < 1 or (isinstance(size, Extent) and step > 1):
+            raise VerifyException(f"a slice of {extent} in steps of {step}: symbolic extents take steps of 1")
+        # Both raise where it depends on the call.
+        if not isinstance(size, Extent) and size > 0 and start + (size - 1) * step >= extent.lowest:
+            raise VerifyException(f"a slice of {size} elements from {start}, where the extent is {extent}")
+        if isinstance(size, Extent) and not size + start <= extent:
+            raise VerifyException(f"a slice of {size} elements from {start}, where the extent is {extent}")
+        result.append(size)
+    return tuple(result)
+
+
+@_rule(ConcatOp)
+def _concat(op: ConcatOp, operands: Sequence[Extents], shape: Extents) -> Extents:
+    dim = op.dim.value.data
+    if is_symbolic([extents[dim] for extents in operands[:-1]]):
+        raise VerifyException(f"only the last operand of a concat along dimension {dim} may be symbolic there")
+    joined = sum(extents[dim] for extents in operands)
+    return tuple(joined if d == dim else _agreed([e[d] for e in operands]) for d in range(len(shape)))
+
+
+@_rule(PadOp)
+def _pad(op: PadOp, operands: Sequence[Extents], shape: Extents) -> Extents:
+    pads, rank = int_list(op.properties, "pads"), len(shape)
+    for d in _symbolic(operands[0], range(rank)):
+        if pads[d + rank] and op.mode.data != "constant":
+            raise VerifyException(f"padding of mode {op.mode.data} behind a symbolic extent")
+        if (pads[d] or pads[d + rank]) and operands[0][d].factors:  # pyright: ignore[reportAttributeAccessIssue]
+            raise VerifyException(f"padding of the merged dimension {operands[0][d]}")
+    return tuple(e + pads[d] + pads[d + rank] for d, e in enumerate(operands[0]))
+
+
+@_rule(GatherOp)
+def _gather(op: GatherOp, operands: Sequence[Extents], shape: Extents) -> Extents:
+    dim = op.dim.value.data
+    return (*operands[0][:dim], *operands[1], *operands[0][dim + 1 :])
+
+
+@_rule(MatmulOp)
+def _matmul(op: MatmulOp, operands: Sequence[Extents], shape: Extents) -> Extents:
+    a, b = operands
+    if not _is_same(a[-1], b[-2]):
+        raise VerifyException(f"a product over {a[-1]} and {b[-2]}, which are not equal in every call")
+    batch = _broadcast(op, [a[:-2], b[:-2]], shape[:-2])
+    return (*batch, a[-2], b[-1])
+
+
+@_rule(ReductionOp)
+def _reduction(op: ReductionOp, operands: Sequence[Extents], shape: Extents) -> Extents:
+    dims = int_list(op.properties, "dims")
+    if op.kind.data == "mean" and _symbolic(operands[0], dims):
+        raise VerifyException("a mean over a symbolic extent is a sum and a quotient")
+    return _folded(operands[0], dims, bool(op.keep.value.data))
+
+
+@_rule(ArgReductionOp)
+def _arg_reduction(op: ArgReductionOp, operands: Sequence[Extents], shape: Extents) -> Extents:
+    dim = op.dim.value.data
+    if op.last.value.data and _symbolic(operands[0], [dim]):
+        raise VerifyException("the last of equal elements along a symbolic extent")
+    return _folded(operands[0], [dim], bool(op.keep.value.data))
+
+
+def _folded(extents: Extents, dims: Sequence[int], keep: bool) -> Extents:
+    if keep:
+        return tuple(1 if d in dims else e for d, e in enumerate(extents))
+    return tuple(e for d, e in enumerate(extents) if d not in dims)
+
+
+@_rule(ConvOp, PoolOp)
+def _window(op: ConvOp | PoolOp, operands: Sequence[Extents], shape: Extents) -> Extents:
+    strides, pads, dilations = (int_list(op.properties, n) for n in ("strides", "pads", "dilations"))
+    kernel, x, rank = _kernel(op), operands[0], len(shape) - 2
+    if any(is_symbolic(extents) for extents in operands[1:]) or _symbolic(x, [1]):
+        raise VerifyException(f"{op.name} takes static weights and channels")
+    is_pool = isinstance(op, PoolOp)
+    if is_pool and _symbolic(x, range(2, len(x))):
+        counts = op.kind.data == "avg" and not op.count_pad.value.data and any(pads)
+        if op.ceil.value.data or counts:
+            raise VerifyException("a pool over symbolic extents with ceil, or an average that leaves padding out")
+    spatial = [
+        window_extent(x[n + 2], kernel[n], strides[n], pads[n], pads[n + rank], dilations[n])
+        if isinstance(x[n + 2], Extent)
+        else shape[n + 2]
+        for n in range(rank)
+    ]
+    return (x[0], shape[1], *spatial)
+
+
+@_rule(ConvTransposeOp)
+def _transposed_window(op: ConvTransposeOp, operands: Sequence[Extents], shape: Extents) -> Extents:
+    strides, pads, dilations = (int_list(op.properties, n) for n in ("strides", "pads", "dilations"))
+    extra, kernel = int_list(op.properties, "output_padding"), _kernel(op)
+    x, rank = operands[0], len(shape) - 2
+    if is_symbolic(operands[1]) or _symbolic(x, [1]):
+        raise VerifyException(f"{op.name} takes static weights and channels")
+    spatial = [
+        (x[n + 2] - 1) * strides[n] + dilations[n] * (kernel[n] - 1) + 1 - pads[n] - pads[n + rank] + extra[n]
+        if isinstance(x[n + 2], Extent)
+        else shape[n + 2]
+        for n in range(rank)
+    ]
+    return (x[0], shape[1], *spatial)
+
+
+@_rule(ResizeOp)
+def _resize(op: ResizeOp, operands: Sequence[Extents], shape: Extents) -> Extents:
+    result: list[Symbolic] = []
+    for extent, size, bound in zip(operands[0], shape, op.shape, strict=True):
+        if not isinstance(extent, Extent):
+            result.append(size)
+            continue
+        # Element i of the result is element i // scale of the source only for a whole scale.
+        if bound % int(extent) or (isinstance(size, Extent) and size != extent * (bound // int(extent))):
+            raise VerifyException(f"extent {extent} is resized to {size}, which is no whole multiple")
+        result.append(extent * (bound // int(extent)))
+    return tuple(result)
+
+
+def _kernel(op: ConvOp | PoolOp | ConvTransposeOp) -> Sequence[int]:
+    if isinstance(op, PoolOp):
+        return int_list(op.properties, "kernel")
+    assert isinstance(op.w.type, TensorType)
+    return op.w.type.get_shape()[2:]
+
+
+@_masks(ReductionOp)
+def _masks_of_reduction(op: ReductionOp, operands: Sequence[Extents]) -> list[Masked]:
+    fill = fold_identity(op.kind.data, op.type.get_element_type())
+    return [Masked(0, d, fill) for d in _symbolic(operands[0], int_list(op.properties, "dims"))]
+
+
+@_masks(ArgReductionOp)
+def _masks_of_arg_reduction(op: ArgReductionOp, operands: Sequence[Extents]) -> list[Masked]:
+    assert isinstance(op.x.type, TensorType)
+    fill = identity(op.kind.data, op.x.type.get_element_type())
+    return [Masked(0, d, fill) for d in _symbolic(operands[0], [op.dim.value.data])]
+
+
+@_masks(SoftmaxOp)
+def _masks_of_softmax(op: SoftmaxOp, operands: Sequence[Extents]) -> list[Masked]:
+    return [Masked(0, d, -inf) for d in _symbolic(operands[0], [op.dim.value.data])]
+
+
+@_masks(MatmulOp)
+def _masks_of_matmul(op: MatmulOp, operands: Sequence[Extents]) -> list[Masked]:
+    a, b = operands
+    if not isinstance(a[-1], Extent):
+        return []
+    return [Masked(0, len(a) - 1, 0.0), Masked(1, len(b) - 2, 0.0)]
+
+
+def _masks_of_pad(op: PadOp, operands: Sequence[Extents], value: Array | None) -> list[Masked]:
+    pads, rank = int_list(op.properties, "pads"), len(op.shape)
+    found = [d for d in _symbolic(operands[0], range(rank)) if pads[d + rank]]
+    if found and value is None:
+        raise VerifyException("padding behind a symbolic extent with a value that is not known")
+    return [] if value is None else [Masked(0, d, value.reshape(-1)[0].item()) for d in found]
+
+
+@_masks(ConvOp, PoolOp)
+def _masks_of_window(op: ConvOp | PoolOp, operands: Sequence[Extents]) -> list[Masked]:
+    """Only where windows reach beyond the extent, which padding behind it allows."""
+    pads, rank = int_list(op.properties, "pads"), len(op.shape) - 2
+    fill = identity("max", op.type.get_element_type()) if isinstance(op, PoolOp) and op.kind.data == "max" else 0.0
+    return [Masked(0, d, fill) for d in _symbolic(operands[0], range(2, rank + 2)) if pads[d - 2 + rank]]
+
+
+@_masks(ConvTransposeOp)
+def _masks_of_transposed(op: ConvTransposeOp, operands: Sequence[Extents]) -> list[Masked]:
+    kernel = _kernel(op)
+    return [Masked(0, d, 0.0) for d in _symbolic(operands[0], range(2, len(op.shape))) if kernel[d - 2] > 1]
+
+
+def fold_identity(kind: str, element: Attribute) -> float:
+    """What leaves a fold as it is; a sum of floats, whose terms may all be -0, takes -0."""
+    return -0.0 if kind == "add" and is_float(element) else identity(kind, element)
+
+
+__all__ = ["Extents", "Masked", "masked_operands", "result_extents"]

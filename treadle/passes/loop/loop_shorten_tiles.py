@@ -1,0 +1,233 @@
+"""loop-shorten-tiles: of a tile whose last rows nobody needs, the rows that somebody needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects import arith, scf
+from xdsl.dialects.builtin import MemRefType, ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Block, Operation, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from treadle.dialects.effects import is_pure
+from treadle.dialects.graph import DemandedAttr
+from treadle.dialects.loop import AllocOp, KernelOp, LoadOp, StoreOp, type_of
+from treadle.dialects.task import ForOp, YieldOp, repeat
+from treadle.dialects.task.attributes import MapAttr
+from treadle.index.emitter import IndexEmitter
+from treadle.index.expr import Expr
+from treadle.index.linear import split_linear
+from treadle.index.reader import IndexReader
+from treadle.passes.graph.demand.facts import extents_of
+from treadle.passes.loop.extent_values import read_extent
+from treadle.passes.loop.inline_body import KernelArguments
+from treadle.passes.loop.loop_iterations import Iterations, value_of
+
+
+@dataclass(frozen=True)
+class LoopShortenTilesPass(ModulePass):
+    """Writes register tiles of fewer rows beside those of kernels with demands, for where the demand ends.
+
+    ```mlir
+    scf.for %m = %c0 to %end step %c8 {
+      %acc = loop.alloc : memref<8x48xf32, #loop.space<register>>
+      ... task.for (%r, %n) in #task.map<repeat(8, 48)> ... loop.store %v, %C[%m + %r, %n] ...
+    }
+    ```
+    where `d0 < 0` is demanded of `%C`, and extent 0 is `%seq`, becomes
+    ```mlir
+    scf.for %m = %c0 to %end step %c8 {
+      scf.if %seq <= %m + 1 {
+        ... the same with memref<1x48xf32> and repeat(1, 48) ...
+      } else {
+        scf.if %seq <= %m + 2 { ... 2 rows ... } else { ... 4 rows, 6 rows, and at last all 8 ... }
+      }
+    }
+    ```
+    so that a product of one row takes the time of one row. This applies where a block sums in a loop, and all of its
+    task loops go over the same rows, each of which uses its own row of the block's buffers only: then fewer rows give
+    the same values. Kernels of one thread a block (those of CPUs) have such tiles. Source: the choice among
+    micro-kernels by shape is DietCode's (MLSys 2022), section 4.3; here it is made for each tile.
+    """
+
+    name = "loop-shorten-tiles"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for kernel in [inner for inner in op.walk() if isinstance(inner, KernelOp)]:
+            main = kernel.parent_op()
+            if kernel.demands is not None and kernel.threads.value.data == 1 and isinstance(main, FuncOp):
+                _shorten(kernel, {number: tensor for tensor, number in extents_of(main).items()})
+
+
+HEIGHTS = (1, 2, 4, 6)
+"""Rows of the tiles that are written beside a taller one; BERT-base's tiles have 8. Of one row, a product reads its
+weights at the speed of memory; more heights are more code to compile."""
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """A block that computes a tile: its rows, and the index that a demand compares with an extent, of row 0."""
+
+    block: Block
+    rows: int
+    index: Expr
+    extent: int
+
+
+def _shorten(kernel: KernelOp, tensors: dict[int, SSAValue]) -> None:
+    iterations = Iterations(kernel)
+    reader = IndexReader(iterations.known)
+    tiles = [tile for block in _blocks(kernel.body.block) if (tile := _tile(kernel, block, reader)) is not None]
+    arguments = KernelArguments(kernel)
+    values: dict[int, Expr] = {}
+    first = kernel.body.block.first_op
+    assert first is not None
+    for tile in tiles:
+        if tile.extent not in values:
+            bound = tile.index.range()[1]
+            if bound is None:
+                continue
+            value, operations = read_extent(arguments.buffer_of(tensors[tile.extent]), bound + tile.rows)
+            Rewriter.insert_op(operations, InsertPoint.before(first))
+            values[tile.extent] = value
+        _choose_height(tile, iterations.in_values(tile.index), values[tile.extent])
+    if tiles:
+        arguments.rebuild()
+
+
+def _blocks(block: Block) -> Iterator[Block]:
+    """The blocks of loops and branches in a block, and the block itself, but not those of task loops."""
+    yield block
+    for op in block.ops:
+        if isinstance(op, scf.ForOp | scf.IfOp):
+            for region in op.regions:
+                for inner in region.blocks:
+                    yield from _blocks(inner)
+
+
+def _tile(kernel: KernelOp, block: Block, reader: IndexReader) -> _Tile | None:
+    """The tile that a block computes, whose rows are independent of each other; None if it does not."""
+    tasks = [op for op in block.walk() if isinstance(op, ForOp)]
+    direct = [op for op in block.ops if isinstance(op, ForOp)]
+    if not direct or len(direct) == len(tasks):
+        return None
+    rows = tasks[0].mapping.data.shape[0]
+    if rows < 2 or not all(_goes_over(task, rows) for task in tasks):
+        return None
+    own = {op.buffer for op in block.ops if isinstance(op, AllocOp)}
+    if not all(type_of(buffer).get_shape()[:1] == (rows,) for buffer in own):
+        return None
+    stores: list[tuple[StoreOp, ForOp]] = []
+    for op in block.walk():
+        task = _task_of(op, tasks)
+        if isinstance(op, AllocOp | ForOp | YieldOp | scf.ForOp | scf.IfOp | scf.YieldOp) or is_pure(op):
+            continue
+        if not isinstance(op, LoadOp | StoreOp) or task is None:
+            return None
+        if op.buffer in own:
+            if op.indices[0] is not task.body.block.args[0]:
+                return None
+        elif isinstance(op, StoreOp):
+            stores.append((op, task))
+    return _demanded_tile(kernel, block, rows, stores, reader)
+
+
+def _goes_over(task: ForOp, rows: int) -> bool:
+    """Whether a task loop goes over so many rows first, one after another."""
+    shape = task.mapping.data.shape
+    return task.worker is None and shape[0] == rows and task.mapping == MapAttr.get(repeat(*shape))
+
+
+def _task_of(op: Operation, tasks: Sequence[ForOp]) -> ForOp | None:
+    parent = op.parent_op()
+    while parent is not None:
+        if isinstance(parent, ForOp) and parent in tasks:
+            return parent
+        parent = parent.parent_op()
+    return None
+
+
+def _demanded_tile(
+    kernel: KernelOp, block: Block, rows: int, stores: Sequence[tuple[StoreOp, ForOp]], reader: IndexReader
+) -> _Tile | None:
+    """The tile, if one constraint on rows holds for all that it stores."""
+    common: list[tuple[Expr, int]] | None = None
+    for store, task in stores:
+        if store.buffer not in kernel.output_buffers or kernel.demands is None:
+            return None
+        demanded = kernel.demands.data[list[SSAValue](kernel.output_buffers).index(store.buffer)]
+        assert isinstance(demanded, DemandedAttr)
+        index, row = [reader.read(i) for i in store.indices], task.body.block.args[0]
+        found: list[tuple[Expr, int]] = []
+        for constraint in demanded.data:
+            split = split_linear(constraint.at(index), row)
+            if split is not None and split[0] == 1 and not _is_inside(split[1], block):
+                found.append((split[1], constraint.extent))
+        common = found if common is None else [each for each in common if each in found]
+    return _Tile(block, rows, *common[0]) if common else None
+
+
+def _is_inside(e: Expr, block: Block) -> bool:
+    """Whether an expression depends on what a block computes, other than on the block's own arguments."""
+    for v in e.vars():
+        value = value_of(v)
+        if not isinstance(value, SSAValue):
+            return True
+        home = value.owner if isinstance(value.owner, Block) else value.owner.parent
+        if home is None or (home is block and not isinstance(value.owner, Block)):
+            return True
+        if home is not block and block.is_ancestor(home):
+            return True
+    return False
+
+
+def _choose_height(tile: _Tile, index: Expr, extent: Expr) -> None:
+    """Puts the tile into branches, the one of fewest rows first."""
+    last = tile.block.last_op
+    end = last if isinstance(last, scf.YieldOp) else None
+    moved = [op for op in tile.block.ops if op is not end]
+    location, block = moved[0].location, tile.block
+    for height in [h for h in HEIGHTS if h < tile.rows]:
+        point = InsertPoint.at_end(block) if end is None or block is not tile.block else InsertPoint.before(end)
+        if block is not tile.block:
+            assert block.last_op is not None
+            point = InsertPoint.before(block.last_op)
+        emitter = IndexEmitter(point, location=location)
+        test = arith.CmpiOp(emitter.emit(extent), emitter.emit(index + (height + 1)), "slt")
+        ends = [scf.YieldOp(), scf.YieldOp()]
+        short, tall = (Block([each]) for each in ends)
+        branch = scf.IfOp(test, [], [short], [tall])
+        for op in (test, branch, *ends):
+            op.location = location
+        Rewriter.insert_op([test, branch], point)
+        _insert_shortened(moved, short, height)
+        block = tall
+    for op in moved:
+        op.detach()
+        assert block.last_op is not None
+        block.insert_op_before(op, block.last_op)
+
+
+def _insert_shortened(ops: Sequence[Operation], block: Block, rows: int) -> None:
+    """Copies of operations of a tile, for so many rows, before the end of a block."""
+    end = block.last_op
+    assert end is not None
+    values: dict[SSAValue, SSAValue] = {}
+    for op in ops:
+        copy = op.clone(values)
+        if isinstance(op, AllocOp):
+            type = type_of(op.buffer)
+            shape = [rows, *type.get_shape()[1:]]
+            copy = AllocOp(MemRefType(type.element_type, shape, type.layout, type.memory_space))
+            copy.buffer.name_hint, copy.location = op.buffer.name_hint, op.location
+            values[op.buffer] = copy.buffer
+        block.insert_op_before(copy, end)
+        for task in [inner for inner in copy.walk() if isinstance(inner, ForOp)]:
+            task.mapping = MapAttr.get(repeat(rows, *task.mapping.data.shape[1:]))
+
+
+__all__ = ["HEIGHTS", "LoopShortenTilesPass"]
