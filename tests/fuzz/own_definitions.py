@@ -250,6 +250,8 @@ OWN_SCALARS: Mapping[str, Own] = {
     "Sign": lambda _, __, x, r: [np.sign(x[0])],
     "Identity": lambda _, __, x, r: [x[0]],
     "Erf": lambda _, __, x, r: [_erf(x[0])],
+    # ONNX's evaluator multiplies 0 as well, whose sign a negative slope turns.
+    "LeakyRelu": lambda _, a, x, r: [np.where(x[0] < 0, x[0] * np.asarray(a["alpha"], x[0].dtype), x[0])],
     "PRelu": lambda _, __, x, r: [np.where(x[0] < 0, x[0] * x[1], x[0])],
     "Elu": _elu,
     "Celu": _celu,

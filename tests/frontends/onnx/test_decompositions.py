@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from itertools import product
+from math import floor
 from typing import Any
 
 import ml_dtypes
@@ -15,6 +18,7 @@ from tests.frontends.onnx.models import model, node
 from tests.frontends.onnx.reference import run
 from treadle.errors import TreadleError
 from treadle.frontends.onnx import import_model
+from treadle.frontends.onnx.converters.interpolation import Interpolation, taps
 
 Array = NDArray[Any]
 RNG = np.random.default_rng(5)
@@ -54,6 +58,26 @@ def refused(operator: NodeProto, x: Array, weights: dict[str, Array], message: s
 def test_resize(mode: str, coordinates: str, sizes: list[int]) -> None:
     resize = node("Resize", "x _ _ s", "y", mode=mode, coordinate_transformation_mode=coordinates)
     agrees(resize, _floats(1, 2, 4, 5), {"s": np.array(sizes)})
+
+
+def test_resize_finds_elements_that_are_met_exactly() -> None:
+    """Element 198 of 306 lies at 198 * 187 / 306 = 121."""
+    modes = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    x = _floats(1, 187)
+    _, module = _imported(node("Resize", "x _ _ s", "y", mode="nearest", **modes), x, {"s": np.array([1, 306])})
+    np.testing.assert_array_equal(run(module, [x])[0], x[:, np.arange(306) * 187 // 306])
+
+
+@pytest.mark.parametrize("shift", [Fraction(0), Fraction(1, 2)])
+def test_positions_of_a_resize_are_rounded_once(shift: Fraction) -> None:
+    """The nearest elements are those of rational arithmetic."""
+    how = Interpolation(coordinates="half_pixel" if shift else "asymmetric", rounding="round_prefer_ceil")
+    for extent, size in product(range(1, 40), range(1, 60)):
+        found = taps(how, extent, size, Fraction(size, extent), (0.0, 1.0))
+        chosen = found.indices[np.arange(size), found.weights.argmax(1)]
+        places = [(r + shift) * extent / size - shift for r in range(size)]
+        nearest = [min(max(floor(place + Fraction(1, 2)), 0), extent - 1) for place in places]
+        np.testing.assert_array_equal(chosen, nearest)
 
 
 @pytest.mark.parametrize("largest", [0, 1])

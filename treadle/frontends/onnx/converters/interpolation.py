@@ -7,6 +7,7 @@ Transactions on Acoustics, Speech, and Signal Processing 29(6), 1981.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from math import floor
 from typing import Any
 
@@ -51,9 +52,10 @@ class Taps:
         return len(self.indices)
 
 
-def taps(how: Interpolation, extent: int, size: int, scale: float, roi: tuple[float, float]) -> Taps:
+def taps(how: Interpolation, extent: int, size: int, scale: Fraction, roi: tuple[float, float]) -> Taps:
     """Those of a dimension of `extent` elements that becomes one of `size`, by a scale of about `size / extent`.
 
+    scale: as a fraction, so that an element that is met exactly is found: `198 / (306 / 187)` rounds to less than 121.
     roi: what `tf_crop_and_resize` crops to, in units of the extent
     """
     x = _sources(how.coordinates, extent, size, scale, roi)
@@ -63,7 +65,7 @@ def taps(how: Interpolation, extent: int, size: int, scale: float, roi: tuple[fl
         x = np.where(outside, 0.0, x)
     # The left neighbour, so that the ratio lies in (0, 1].
     left = np.ceil(x) - 1
-    offsets, weights = _weights(how, x - left, scale)
+    offsets, weights = _weights(how, x - left, float(scale))
     indices = left.astype(np.int64)[:, None] + offsets
     if how.exclude_outside:
         weights = np.where((indices < 0) | (indices >= extent), 0.0, weights)
@@ -71,24 +73,26 @@ def taps(how: Interpolation, extent: int, size: int, scale: float, roi: tuple[fl
     return Taps(np.clip(indices, 0, extent - 1), weights, outside)
 
 
-def _sources(coordinates: str, extent: int, size: int, scale: float, roi: tuple[float, float]) -> Floats:
-    """The position of each element of the result among those that there are."""
+def _sources(coordinates: str, extent: int, size: int, scale: Fraction, roi: tuple[float, float]) -> Floats:
+    """The position of each element of the result among those that there are: of a quotient of numbers that float64
+    has, so that it is rounded once."""
     r, width = np.arange(size, dtype=np.float64), scale * extent
+    over, under = float(scale.denominator), float(scale.numerator)
     if coordinates == "asymmetric":
-        return r / scale
+        return r * over / under
     if coordinates == "align_corners":
-        return r * 0 if width == 1 else r * (extent - 1) / (width - 1)
+        return r * 0 if width == 1 else r * (extent - 1) / float(width - 1)
     if coordinates == "tf_half_pixel_for_nn":
-        return (r + 0.5) / scale
+        return (r + 0.5) * over / under
     if coordinates == "tf_crop_and_resize":
         start, end = roi
         if width == 1:
             return np.full(size, (start + end) / 2 * (extent - 1))
-        return start * (extent - 1) + r * (end - start) * (extent - 1) / (width - 1)
+        return start * (extent - 1) + r * (end - start) * (extent - 1) / float(width - 1)
     if coordinates == "pytorch_half_pixel" and width == 1:
         return np.full(size, -0.5)
-    half = (r + 0.5) / scale - 0.5
-    return half + extent / 2 * (1 - size / width) if coordinates == "half_pixel_symmetric" else half
+    half = (r + 0.5) * over / under - 0.5
+    return half + extent / 2 * float(1 - size / width) if coordinates == "half_pixel_symmetric" else half
 
 
 def _weights(how: Interpolation, ratio: Floats, scale: float) -> tuple[Ints, Floats]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from math import floor, inf
 
 import numpy as np
@@ -67,7 +68,7 @@ def resize(node: Node, g: GraphBuilder) -> Tensor:
     return _resized(node, g, how, sizes, roi)
 
 
-Sizes = Mapping[int, tuple[int, float]]
+Sizes = Mapping[int, tuple[int, Fraction]]
 """By dimension, its new extent and the scale, which need not give it exactly."""
 
 
@@ -79,7 +80,8 @@ def _by_scales(node: Node, axes: Sequence[int], scales: Sequence[float]) -> Size
     if len(scales) != len(axes) or not all(0 < scale < inf for scale in scales):
         raise node.error(f"scales {list(scales)} for {len(axes)} axes", f"{len(axes)} finite numbers above 0")
     extents = [node.input().shape[axis] for axis in axes]
-    return {a: (floor(e * s), s) for a, e, s in zip(axes, extents, scales, strict=True)}
+    exact = map(Fraction, scales)
+    return {a: (floor(int(e) * s), s) for a, e, s in zip(axes, extents, exact, strict=True)}
 
 
 def _by_sizes(node: Node, axes: Sequence[int], sizes: Sequence[int], policy: str) -> Sizes:
@@ -88,12 +90,12 @@ def _by_sizes(node: Node, axes: Sequence[int], sizes: Sequence[int], policy: str
         raise node.error(f"sizes {list(sizes)} for {len(axes)} axes", f"{len(axes)} extents")
     if any(e == 0 and s > 0 for e, s in zip(extents, sizes, strict=True)):
         raise node.error(f"sizes {list(sizes)} of extents {extents}", "an extent of 0 for one of 0")
-    scales = [s / e if e else 1.0 for e, s in zip(extents, sizes, strict=True)]
+    scales = [Fraction(int(s), int(e)) if e else Fraction(1) for e, s in zip(extents, sizes, strict=True)]
     if policy != "stretch":
         scale = min(scales) if policy == "not_larger" else max(scales)
-        sizes = [floor(scale * e + 0.5) for e in extents]
+        sizes = [floor(scale * int(e) + Fraction(1, 2)) for e in extents]
         scales = [scale] * len(axes)
-    return {a: (size, scale) for a, size, scale in zip(axes, sizes, scales, strict=True)}
+    return {a: (size, scale or Fraction(1)) for a, size, scale in zip(axes, sizes, scales, strict=True)}
 
 
 def _resized(
@@ -108,7 +110,7 @@ def _resized(
         # The arrays from which taps follow are several times larger than they.
         node.check_volume((size, 8 * reach), np.dtype(np.float64))
         node.reserve((size, reach), np.dtype(np.float64))
-        read[axis] = taps(how, x.shape[axis], size, scale, roi.get(axis, (0.0, 1.0)))
+        read[axis] = taps(how, int(x.shape[axis]), size, scale, roi.get(axis, (0.0, 1.0)))
     if how.mode == "nearest":
         return _nearest(node, g, x, read)
     if not x.is_float:
