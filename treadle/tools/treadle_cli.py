@@ -17,6 +17,7 @@ from treadle.version import __version__
 if TYPE_CHECKING:
     from treadle.tools import (
         bench_command,
+        bisect_command,
         cache_command,
         check_command,
         compile_command,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     )
 else:  # --help and --version wait for none of them
     bench_command = lazy_module("treadle.tools.bench_command")
+    bisect_command = lazy_module("treadle.tools.bisect_command")
     cache_command = lazy_module("treadle.tools.cache_command")
     check_command = lazy_module("treadle.tools.check_command")
     compile_command = lazy_module("treadle.tools.compile_command")
@@ -69,6 +71,8 @@ def _run(args: argparse.Namespace) -> int:
             return tune_command.tune_command(args)
         case "check":
             return check_command.check_command(args)
+        case "bisect":
+            return bisect_command.bisect_command(args)
         case "map":
             return map_command.map_command(args)
         case _:
@@ -78,7 +82,7 @@ def _run(args: argparse.Namespace) -> int:
 def _parser() -> Parser:
     parser = Parser(prog="treadle", description="A deep-learning compiler: ONNX models to C and CUDA C++.")
     parser.add_argument("--version", action="version", version=f"treadle {__version__}")
-    names = "compile | run | bench | tune | schedules | check | map | cache"
+    names = "compile | run | bench | tune | schedules | check | bisect | map | cache"
     commands = parser.add_subparsers(required=True, dest="command", metavar=names)
     _add_compile(commands.add_parser("compile", help="write a model as C or CUDA text, compiled"))
     _add_run(commands.add_parser("run", help="compile a model and run it"))
@@ -86,6 +90,7 @@ def _parser() -> Parser:
     _add_tune(commands.add_parser("tune", help="search schedules for a model on this machine"))
     _add_schedules(commands.add_parser("schedules", help="say what may be chosen for a model's kernels"))
     _add_check(commands.add_parser("check", help="say which nodes of a model are supported"))
+    _add_bisect(commands.add_parser("bisect", help="name the pass that changes what a model computes"))
     _add_map(commands.add_parser("map", help="draw task mappings: who does which task, and when"))
     _add_cache(commands.add_parser("cache", help="say what the cache holds"))
     return parser
@@ -110,13 +115,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     _add_settings(parser)
     _add_from(parser)
     _add_database(parser)
-    parser.add_argument(
-        "--input",
-        action="append",
-        default=[],
-        metavar="NAME=FILE.npy",
-        help="an input's values; without any, seeded random ones",
-    )
+    _add_input(parser)
     parser.add_argument(
         "--check", action="store_true", help="compare the outputs, and ONNX Runtime's, with the model's definition"
     )
@@ -152,13 +151,7 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--precision", choices=PRECISIONS, help="of products, convolutions and attention; default f32")
     _add_convolution(parser)
     _add_database(parser)
-    parser.add_argument(
-        "--input",
-        action="append",
-        default=[],
-        metavar="NAME=FILE.npy",
-        help="an input's values; without any, seeded random ones",
-    )
+    _add_input(parser)
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="for random inputs (default 0)")
     parser.add_argument("--threads", type=int, metavar="N", help="threads of a call, of the peers' too")
     parser.add_argument(
@@ -181,6 +174,26 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nodes", action="store_true", help="list every node, not every kind of operator")
     _add_target(parser)
     _add_settings(parser)
+
+
+def _add_bisect(parser: argparse.ArgumentParser) -> None:
+    _add_model(parser, "an .onnx file, or an .mlir file of graph operators")
+    _add_target(parser)
+    parser.add_argument("--precision", choices=PRECISIONS, help="of products, convolutions and attention; default f32")
+    _add_convolution(parser)
+    _add_database(parser)
+    _add_input(parser)
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="for random inputs (default 0)")
+    parser.add_argument(
+        "--operations",
+        type=int,
+        metavar="N",
+        help="interpret the kernels of a model of at most N operations after every pass (default 2**24); those of "
+        "others only once they are reduced",
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="DIR", default="bisected", help="where the reduced model goes (default %(default)s)"
+    )
 
 
 def _add_tune(parser: argparse.ArgumentParser) -> None:
@@ -269,6 +282,16 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
 
 def _add_database(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--database", metavar="DIR", help="take schedules that `treadle tune` found, where it has some")
+
+
+def _add_input(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=FILE.npy",
+        help="an input's values; without any, seeded random ones",
+    )
 
 
 def _add_from(parser: argparse.ArgumentParser) -> None:
