@@ -1,7 +1,8 @@
 """`python -m tests.fuzz SEED ...` repeats models; `python -m tests.fuzz --seconds N` draws new ones until then.
 
-Each finding is printed with its seed and the smallest model that still has it, which is written to `--folder`. The exit
-status is 1 if there was one. At the end follows what the models covered.
+Each model is checked as it is, and with ranges for some of its inputs' extents. Each finding is printed with its seed
+and the model, of the first kind the smallest that still has it, which is written to `--folder`. The exit status is 1 if
+there was one. At the end follows what the models covered.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ import pytest
 
 from tests.fuzz.case import Case
 from tests.fuzz.check import Checker, Finding, check_case
+from tests.fuzz.check_ranges import RangeChecker
 from tests.fuzz.coverage import Coverage
 from tests.fuzz.generate import case_of_seed
 from tests.fuzz.hostile import ATTEMPTS, findings
+from tests.fuzz.ranges import RangedCase
 from tests.fuzz.shrink import shrunk
 
 TOGETHER = 40
@@ -55,9 +58,10 @@ def _run(batches: Iterable[Sequence[int]], folder: Path, repeated: bool) -> int:
         for case in cases.values():
             coverage.add(case)
         found += _check(cases, repeated, folder, counts)
+        found += _check_ranges(cases, repeated, counts)
         found += 0 if repeated else _check_hostile(seeds, counts)
-    models, files = counts.pop("models", 0), counts.pop("hostile files", 0)
-    print(f"{models} models, {files} hostile files, {found} with findings; of the models:")
+    models, ranged, files = (counts.pop(kind, 0) for kind in ("models", "models with ranges", "hostile files"))
+    print(f"{models} models, {ranged} with ranges, {files} hostile files, {found} with findings; of the models:")
     for reason, count in counts.most_common():
         print(f"{count:8} {reason}")
     print(coverage.table())
@@ -83,6 +87,23 @@ def _check(cases: Mapping[str, Case], emulated: bool, folder: Path, counts: Coun
         if report.findings:
             found += 1
             _report(name, case, report.findings, folder)
+    return found
+
+
+def _check_ranges(cases: Mapping[str, Case], emulated: bool, counts: Counter[str]) -> int:
+    drawn = {name: RangedCase.draw(case, int(name)) for name, case in cases.items()}
+    ranged = {name: case for name, case in drawn.items() if case is not None}
+    checker = RangeChecker(ranged, {name for name in ranged if emulated or int(name) % EMULATED == 0})
+    found = 0
+    for name, case in ranged.items():
+        report = checker.check(name)
+        counts.update({"models with ranges": 1, "elements of calls with ranges": report.elements})
+        counts.update(f"{runner}: {reason}" for runner, reason in report.skipped.items())
+        for finding in report.findings:
+            print(f"seed {name}, {case.described()}: {finding}")
+        if report.findings:
+            found += 1
+            print(f"{case.case.text()}\n", flush=True)
     return found
 
 

@@ -62,9 +62,9 @@ class Checker:
         report.elements = sum(e.value.size for e in expected.values())
         report.undecided = sum(int(e.undecided.sum()) for e in expected.values())
         inputs = list(case.inputs.values())
-        _judge(report, "C", case, expected, lambda: self.compiled[name].run(inputs))
+        judge(report, "C", case, expected, lambda: self.compiled[name].run(inputs))
         if name in self.emulated:
-            _judge(report, "emulator", case, expected, lambda: self.kernels[name].run(inputs))
+            judge(report, "emulator", case, expected, lambda: self.kernels[name].run(inputs))
         _judge_runtime(report, case, expected)
         return report
 
@@ -78,7 +78,8 @@ def _imported(case: Case) -> ModuleOp:
     return import_model(case.content())
 
 
-def _judge(report: Report, runner: str, case: Case, expected: Mapping[str, Expected], run: Run) -> None:
+def judge(report: Report, runner: str, case: Case, expected: Mapping[str, Expected], run: Run) -> None:
+    """Adds to the report how what `run` gives differs from what is expected, or that it raises."""
     try:
         outputs = run()
     except TreadleError as error:
@@ -125,4 +126,4 @@ def difference(actual: Array, expected: Expected, dtype: np.dtype[Any], shape: S
     return f"{len(wrong)} of {actual.size} wrong, at {list(first)} {actual[first]!r}, not {wanted[first]!r}{limit}"
 
 
-__all__ = ["Checker", "Finding", "Report", "check_case", "difference"]
+__all__ = ["Checker", "Finding", "Report", "check_case", "difference", "judge"]

@@ -224,6 +224,14 @@ def _swish(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Arr
     return [r(x[0] * r(_sigmoid(r(_number(attributes, "alpha", x[0]) * x[0]), r)))]
 
 
+def _gather_nd(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
+    data, index = x
+    batch, width = int(attributes.get("batch_dims", 0)), index.shape[-1]
+    lead = list(np.indices(index.shape[:-1], sparse=True))[:batch]
+    chosen = [_clamped(index[..., n], data.shape[batch + n]) for n in range(width)]
+    return [np.asarray(data[(*lead, *chosen)])]
+
+
 def _one_hot(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
     index, depth, (off, on) = x
     extent = int(depth.reshape(()))
@@ -240,6 +248,7 @@ OWN_SCALARS: Mapping[str, Own] = {
     "CastLike": lambda _, __, x, r: [cast(x[0], x[1].dtype)],
     "Gather": _gather,
     "GatherElements": _gather_elements,
+    "GatherND": _gather_nd,
     "Max": _chain(np.maximum),
     "Min": _chain(np.minimum),
     "Sum": _sum,

@@ -167,7 +167,8 @@ def _global(fold: Fold) -> Own:
 def _resize(_: int, attributes: Attributes, x: list[Any], r: Round) -> list[Array]:
     """The nearest neighbour below; with half pixels by whole factors, that is the same."""
     result = x[0]
-    for axis, (old, new) in enumerate(zip(x[0].shape, x[3].tolist(), strict=True)):
+    sizes = x[3].tolist() if len(x) > 3 else np.floor(x[0].shape * x[2].astype(np.float64)).astype(np.int64).tolist()
+    for axis, (old, new) in enumerate(zip(x[0].shape, sizes, strict=True)):
         result = np.take(result, np.arange(new) * old // new, axis)
     return [result]
 

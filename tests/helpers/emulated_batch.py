@@ -45,9 +45,14 @@ class EmulatedProgram:
     symbols: dict[str, str]
     printed: PrintedKernels
 
+    @property
+    def program(self) -> Program:
+        """What its kernels are launched on."""
+        return self.printed.program
+
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """The outputs, in order. AssertionError if a check finds anything; raises what the emulator raises."""
-        program = self.printed.program
+        program = self.program
         outputs = [Output(spec.shape, spec.dtype) for spec in program.outputs]
         constants = [np.asarray(constant.array()) for constant in program.constants]
         memory = (outputs, constants, program.arena_bytes, program.zeroed_bytes)

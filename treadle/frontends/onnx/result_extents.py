@@ -133,6 +133,8 @@ def _agreed(extents: Sequence[Symbolic]) -> Symbolic:
 @_rule(UnaryOp, CastOp, BatchNormOp, LayerNormOp, SoftmaxOp, MaskOp)
 def _of_first(op: Operator, operands: Sequence[Extents], shape: Extents) -> Extents:
     del shape
+    if isinstance(op, BatchNormOp) and _symbolic(operands[0], [1]):
+        raise VerifyException(f"{op.name} normalises static channels only")
     if isinstance(op, LayerNormOp) and _symbolic(operands[0], range(op.dim.value.data, len(operands[0]))):
         raise VerifyException(f"{op.name} normalises static extents only")
     if any(is_symbolic(extents) for extents in operands[1:]):
@@ -264,12 +266,16 @@ def _window(op: ConvOp | PoolOp, operands: Sequence[Extents], shape: Extents) ->
         counts = op.kind.data == "avg" and not op.count_pad.value.data and any(pads)
         if op.ceil.value.data or counts:
             raise VerifyException("a pool over symbolic extents with ceil, or an average that leaves padding out")
-    spatial = [
-        window_extent(x[n + 2], kernel[n], strides[n], pads[n], pads[n + rank], dilations[n])
-        if isinstance(x[n + 2], Extent)
-        else shape[n + 2]
-        for n in range(rank)
-    ]
+    spatial: list[Symbolic] = []
+    for n in range(rank):
+        extent, reach = x[n + 2], dilations[n] * (kernel[n] - 1) + 1
+        if not isinstance(extent, Extent):
+            spatial.append(shape[n + 2])
+            continue
+        if extent.lowest + pads[n] + pads[n + rank] < reach:
+            padded = f"{extent.lowest} elements with padding of {pads[n]} and {pads[n + rank]}"
+            raise VerifyException(f"a window of {reach} elements on {padded}, the fewest of {extent}")
+        spatial.append(window_extent(extent, kernel[n], strides[n], pads[n], pads[n + rank], dilations[n]))
     return (x[0], shape[1], *spatial)
 
 
@@ -297,9 +303,9 @@ def _resize(op: ResizeOp, operands: Sequence[Extents], shape: Extents) -> Extent
             result.append(size)
             continue
         # Element i of the result is element i // scale of the source only for a whole scale.
-        if bound % int(extent) or (isinstance(size, Extent) and size != extent * (bound // int(extent))):
+        if bound % int(extent) or size != extent * (bound // int(extent)):
             raise VerifyException(f"extent {extent} is resized to {size}, which is no whole multiple")
-        result.append(extent * (bound // int(extent)))
+        result.append(size)
     return tuple(result)
 
 

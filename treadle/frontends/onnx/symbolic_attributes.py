@@ -60,6 +60,8 @@ def _text(extent: Symbolic) -> str:
 def _demand(shape: Sequence[Symbolic], numbers: Mapping[Expr, int]) -> DemandedAttr:
     """The elements within the extents: of a merged dimension, positions have a digit for each factor."""
     constraints: list[Constraint] = []
+    if 0 in map(int, shape):
+        return DemandedAttr.of(constraints)
     for d, extent in enumerate(shape):
         parts, rest = _parts(extent), dimension(d)
         for n, part in reversed(list(enumerate(parts))):

@@ -95,4 +95,4 @@ def eye_like(node: Node, g: GraphBuilder) -> Tensor:
     dtype = dtype_of(node.int("dtype", 0), node.where) if node.has("dtype") else numpy_dtype(x.element)
     rows, columns = x.shape
     node.reserve((rows, columns), dtype)
-    return g.constant(np.eye(rows, columns, node.int("k", 0), dtype=dtype))
+    return g.constant(np.eye(rows, columns, node.int("k", 0), dtype=dtype), x.shape)

@@ -146,6 +146,10 @@ def gather_elements(node: Node, g: GraphBuilder) -> Tensor:
     axis = node.axis(node.int("axis", 0), data.rank)
     if indices.rank != data.rank:
         raise node.error(f"indices of rank {indices.rank} into data of rank {data.rank}", "equal ranks")
+    # Raises as well where it depends on the call.
+    if not all(i <= e for d, (i, e) in enumerate(zip(indices.shape, data.shape, strict=True)) if d != axis):
+        shapes = f"indices of shape {indices.shape} into data of shape {data.shape}"
+        raise node.error(shapes, f"indices within the data in all dimensions but {axis}")
     return gather_along(node, g, data, indices, axis)
 
 

@@ -46,7 +46,8 @@ def flatten(node: Node, g: GraphBuilder) -> Tensor:
 
 def _squeezed(node: Node, g: GraphBuilder, axes: Sequence[int] | None) -> Tensor:
     x = node.input()
-    dims = [d for d, e in enumerate(x.shape) if e == 1] if axes is None else node.axes(axes, x.rank)
+    # A symbolic extent raises, unless it is above 1 in every call.
+    dims = [d for d, e in enumerate(x.shape) if e and not e > 1] if axes is None else node.axes(axes, x.rank)
     for d in dims:
         if x.shape[d] != 1:
             raise node.error(f"axis {d} of shape {list(x.shape)} has {x.shape[d]} elements", "axes of extent 1")

@@ -7,10 +7,12 @@ from fractions import Fraction
 from math import floor, inf
 
 import numpy as np
+from numpy.typing import NDArray
 
 from treadle.dialects.graph import ResizeOp
 from treadle.frontends.onnx.builder import GraphBuilder, Tensor
 from treadle.frontends.onnx.converters.interpolation import COORDINATES, MODES, ROUNDINGS, Interpolation, Taps, taps
+from treadle.frontends.onnx.extent import Symbolic, is_symbolic
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
 from treadle.frontends.onnx.tensor_data import Array
@@ -68,7 +70,7 @@ def resize(node: Node, g: GraphBuilder) -> Tensor:
     return _resized(node, g, how, sizes, roi)
 
 
-Sizes = Mapping[int, tuple[int, Fraction]]
+Sizes = Mapping[int, tuple[Symbolic, Fraction]]
 """By dimension, its new extent and the scale, which need not give it exactly."""
 
 
@@ -81,7 +83,7 @@ def _by_scales(node: Node, axes: Sequence[int], scales: Sequence[float]) -> Size
         raise node.error(f"scales {list(scales)} for {len(axes)} axes", f"{len(axes)} finite numbers above 0")
     extents = [node.input().shape[axis] for axis in axes]
     exact = map(Fraction, scales)
-    return {a: (floor(int(e) * s), s) for a, e, s in zip(axes, extents, exact, strict=True)}
+    return {a: (e * s.numerator // s.denominator, s) for a, e, s in zip(axes, extents, exact, strict=True)}
 
 
 def _by_sizes(node: Node, axes: Sequence[int], sizes: Sequence[int], policy: str) -> Sizes:
@@ -110,7 +112,13 @@ def _resized(
         # The arrays from which taps follow are several times larger than they.
         node.check_volume((size, 8 * reach), np.dtype(np.float64))
         node.reserve((size, reach), np.dtype(np.float64))
-        read[axis] = taps(how, int(x.shape[axis]), size, scale, roi.get(axis, (0.0, 1.0)))
+        read[axis] = taps(how, int(x.shape[axis]), int(size), scale, roi.get(axis, (0.0, 1.0)))
+    if how.mode == "nearest" and _is_whole(x, read):
+        shape = [sizes[d][0] if d in sizes else e for d, e in enumerate(x.shape)]
+        return x if tuple(shape) == x.shape else g.emit(lambda v: ResizeOp(v[0], [*map(int, shape)]), x, shape=shape)
+    if is_symbolic([x.shape[axis] for axis in read]):
+        message = f"mode {how.mode} with positions of mode {how.coordinates} of shape {list(x.shape)}"
+        raise node.error(message, "static extents; symbolic ones by a whole factor, each element to its nearest below")
     if how.mode == "nearest":
         return _nearest(node, g, x, read)
     if not x.is_float:
@@ -121,18 +129,24 @@ def _resized(
     return g.cast(_extrapolated(node, g, y, read), x.element)
 
 
-def _nearest(node: Node, g: GraphBuilder, x: Tensor, read: Mapping[int, Taps]) -> Tensor:
-    chosen = {axis: each.indices[np.arange(each.extent), each.weights.argmax(1)] for axis, each in read.items()}
-    whole = all(
-        np.array_equal(index, np.arange(len(index)) * x.shape[axis] // max(len(index), 1)) and not each.outside.any()
-        for (axis, index), each in zip(chosen.items(), read.values(), strict=True)
+def _is_whole(x: Tensor, read: Mapping[int, Taps]) -> bool:
+    """Whether element `i` of a dimension is the source's `i * extent // size`."""
+    return all(
+        np.array_equal(_chosen(each), np.arange(each.extent) * int(x.shape[axis]) // max(each.extent, 1))
+        and not each.outside.any()
+        for axis, each in read.items()
     )
-    if whole:
-        shape = [len(chosen[d]) if d in chosen else e for d, e in enumerate(x.shape)]
-        return x if tuple(shape) == x.shape else g.emit(lambda v: ResizeOp(v[0], shape), x)
+
+
+def _chosen(read: Taps) -> NDArray[np.int64]:
+    """The one position that each element of a nearest mode reads."""
+    return read.indices[np.arange(read.extent), read.weights.argmax(1)]
+
+
+def _nearest(node: Node, g: GraphBuilder, x: Tensor, read: Mapping[int, Taps]) -> Tensor:
     y = x
-    for axis, index in chosen.items():
-        y = g.gather(y, g.constant(index), axis)
+    for axis, each in read.items():
+        y = g.gather(y, g.constant(_chosen(each)), axis)
     return _extrapolated(node, g, y, read)
 
 
