@@ -291,6 +291,8 @@ class _Noisy(Round):
         drawn = self.noise.undecided(np.shape(total))
         one = np.where(np.isfinite(drawn) | (drawn < 0), total, np.where(above, np.inf, -np.inf))
         is_any = (above & below) | (above & (total < -end)) | (below & (total > end))
+        # Factors have errors, too; with few samples all may be on one side.
+        is_any = is_any | terms.ends_near(end, 4 * UNITS * float(np.finfo(self.dtype).eps))
         return np.where(is_any, drawn, np.where(above | below, one, total))
 
     def product(self, product: Any, largest: Any, least: Any) -> Any:

@@ -89,7 +89,8 @@ def _carried(own: Own) -> Own:
 
 
 class _OfIntegers(Round):
-    """The rounding of numbers that started as integers: up to 2^53 they are exact in float64."""
+    """The rounding of numbers that started as integers: up to 2^53 they are exact in float64, and so are all partial
+    sums of terms that add up to no more."""
 
     def __init__(self, rounding: Round):
         self.rounding = rounding.at_least(np.float64)
@@ -98,7 +99,8 @@ class _OfIntegers(Round):
         return np.where(np.abs(x) > 2.0**53, self.rounding(x), x)
 
     def total(self, total: Any, terms: Callable[[], Terms], divisor: float = 1) -> Any:
-        return self(total)
+        known = terms()
+        return np.where(known.magnitude > 2.0**53, self.rounding.total(total, lambda: known, divisor), total)
 
 
 def _in_floats(fold: Fold) -> Fold:

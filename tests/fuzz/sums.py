@@ -69,6 +69,12 @@ class Terms:
         """The sum, as exact as float64 is, also where some partial sum is beyond it."""
         return np.where(self.special == 0, (self.above - self.below) / _SHRUNK**2, self.special)
 
+    def ends_near(self, end: float, error: float) -> Any:
+        """Where the sum of the finite terms is beyond a type that ends there, or not, by less than an error for each
+        term, relative to the end."""
+        ratio = np.abs(self.above - self.below) / (end * _SHRUNK**2)
+        return (np.abs(ratio - 1) < (self.count + 1) * error) & (self.special == 0)
+
     def infinities(self, end: float) -> tuple[Any, Any]:
         """Where a partial sum that is beyond a type that ends there, in some order of additions, may make of the sum
         what it is not in others: one that is above the end, and one that is below.

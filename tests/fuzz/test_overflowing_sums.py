@@ -68,6 +68,21 @@ def test_what_every_order_gives_is_decided(name: str, dtype: type[np.floating]) 
     assert undecided(case_of("MatMul", {"x": x[None, 1:], "ones": ones[1:], "c": x[:1]}, then)) == [is_undecided]
 
 
+def test_a_sum_at_the_end_of_its_type_is_undecided_in_every_channel() -> None:
+    """`1.5 * largest - 0.5 * largest` is the largest number, and infinite where products are rounded: the errors of few
+    samples are all on one side in some channels."""
+    x = np.full((1, 2, 1), -np.finfo(np.float64).max)
+    w = np.repeat([[[-1.5], [0.5]]], 200, 0)
+    assert undecided(case_of("Conv", {"x": x, "w": w})) == [True] * 200
+
+
+def test_integers_that_float64_rounds_on_the_way_are_undecided() -> None:
+    """`2^62 - 2^62 + 1` is 1 in one order, and 0 in another."""
+    x = np.array([[2**62, -(2**62), 1], [2**40, -(2**40), 1]])
+    case = case_of("ReduceLogSum", {"x": x, "axes": np.array([1])})
+    assert undecided(case) == [True, False]
+
+
 def test_means_and_scaled_products_may_be_scaled_first() -> None:
     """A half of each term adds up to a number."""
     x = row("of one sign", np.float32)

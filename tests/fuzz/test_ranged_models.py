@@ -62,11 +62,14 @@ class Ranged:
     outputs: int = 1
     leave_out: int = 0
     """Inputs between the first and the others that are left out."""
+    are_data: bool = False
+    """Whether the other inputs are none that are known."""
 
     def case(self) -> RangedCase:
         draw = Draw(0)
         draw.opset = 21
-        names = [draw.input(self.x), *[""] * self.leave_out, *map(draw.constant, self.others)]
+        others = map(draw.input if self.are_data else draw.constant, self.others)
+        names = [draw.input(self.x), *[""] * self.leave_out, *others]
         draw.node_of(self.outputs, self.operator, names, **self.attributes)
         place: Place = ("x0", self.dim)
         return RangedCase(draw.case([f"t0_{n}" for n in range(self.outputs)]), {place: "n"}, 0)
@@ -84,6 +87,9 @@ TAKEN = {
     "the nearest by a whole factor": Ranged(
         "Resize", _floats(1, 2, 7), 2, [np.array([1, 1, 3], np.float32)], leave_out=1,
         attributes={"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"},
+    ),
+    "indices that are data, out of some ranges": Ranged(
+        "Gather", _floats(7, 3), 0, [np.array([-9, -7, -1, 0, 6, 9])], are_data=True
     ),
     "indices out of some ranges": Ranged("GatherND", _floats(7, 3), 0, [np.array([[-7, 1], [6, -2], [2, 0]])]),
 }  # fmt: skip

@@ -325,12 +325,14 @@ class GraphBuilder:
         return self.emit(lambda v: GatherOp(v[0], v[1], dim), data, indices)
 
     def _positions(self, indices: Tensor, extent: Extent) -> Tensor:
-        """Indices of a symbolic dimension, of which negative ones count from its end in a call."""
+        """Indices of a symbolic dimension: in a call, negative ones count from its end, and what is outside then is the
+        nearest element, as of a static one."""
         if extent.factors:
             raise VerifyException(f"indices into the merged dimension {extent}")
         if indices.array is None and indices.elements is None:
-            wrapped = self.add(indices, self.cast(self.extent(extent), indices.element))
-            return self.where(self.binary("lt", indices, 0), wrapped, indices)
+            count = self.cast(self.extent(extent), indices.element)
+            wrapped = self.where(self.binary("lt", indices, 0), self.add(indices, count), indices)
+            return self.binary("max", self.binary("min", wrapped, self.sub(count, 1)), 0)
         given = symbols_in(indices.elements) if indices.elements is not None else [int(v) for v in indices.array.flat]  # pyright: ignore
         found = [v + extent if v < 0 else v for v in given]
         if not all(v >= 0 and v < extent for v in found):
