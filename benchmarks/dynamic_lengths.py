@@ -11,7 +11,8 @@ the layers of DietCode's figures 10 and 12, written there, too: 16 T rows by 768
 one). Outputs of `--shapes` random shapes and of all corners of the range are compared with ONNX Runtime's first.
 
 Of a length, all sides run in one process, a batch of calls of each in turn; the artifact of the range pays for padding
-its input and for cutting its output out. `largest` is the artifact of the longest length alone, with padded inputs. The
+its input and for cutting its output out. `largest` is the artifact of the longest length alone, with padded inputs. How
+long compiling for the range and for the longest length takes, and how large the artifacts are, is printed as well. The
 raw numbers go to `benchmarks/results/`. Measure on a machine that does nothing else.
 """
 
@@ -97,6 +98,25 @@ class Length:
         return {"length": self.length, "ms": ms}
 
 
+@dataclass(frozen=True)
+class Cost:
+    """What compiling took, and how large the artifact is."""
+
+    seconds: float
+    num_bytes: int
+
+    def row(self) -> dict[str, float]:
+        """For JSON."""
+        return {"seconds": round(self.seconds, 2), "bytes": self.num_bytes}
+
+
+def _cost(work: Workload, shapes: Mapping[str, Sequence[Extent]], args: argparse.Namespace) -> Cost:
+    start = time.perf_counter()
+    with treadle.compile(work.path, "cpu", shapes, threads=args.threads, cached=False) as model:
+        seconds = time.perf_counter() - start
+        return Cost(seconds, sum(file.stat().st_size for file in model.folder.rglob("*") if file.is_file()))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Measures, prints and writes."""
     args = _arguments(argv)
@@ -104,15 +124,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows: list[dict[str, object]] = []
     for name in args.models:
         work = _workload(name, args)
-        start = time.perf_counter()
+        longest = {each: array.shape for each, array in work.inputs(args.batch, args.longest).items()}
+        costs = {DYNAMIC: _cost(work, work.shapes, args), LARGEST: _cost(work, longest, args)}
+        for side, cost in costs.items():
+            console.print(f"{name}, {side}: {cost.seconds:.1f} s to compile, {cost.num_bytes / 1e6:.1f} MB")
         with treadle.compile(work.path, "cpu", work.shapes, threads=args.threads) as dynamic:
-            compiled = time.perf_counter() - start
             if args.shapes:
                 worst = _agreement(work, dynamic, args)
                 console.print(f"{name}: of {args.shapes} shapes and the corners, at most {worst:.2g} from {PEER}")
             lengths = [_measured(work, dynamic, length, args) for length in _lengths(args)]
         console.print(table(name, lengths))
-        about = {"model": name, "range": f"1 to {args.longest}", "compile_seconds": round(compiled, 1)}
+        about = {"model": name, "range": f"1 to {args.longest}", "compiled": {s: c.row() for s, c in costs.items()}}
         rows += [about | each.row() for each in lengths]
     path = write_results("dynamic_lengths", circumstances | {"threads": args.threads}, rows, args.output)
     console.print(f"written to {path}")

@@ -6,8 +6,10 @@ next is no zero. Half of them are NaN where the input is of floats.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -220,6 +222,29 @@ def test_every_call_agrees_with_onnx_runtime(name: str) -> None:
     with treadle.compile(model, shapes={dim.name: dim for dim in case.dims}, threads=2) as compiled:
         for call in case.calls:
             _check(case, call, compiled, oracle)
+
+
+def test_no_call_starts_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is compiled for another shape: no compiler is found, and none could be started."""
+    case = CASES["heads"]
+    model = case.model()
+    with treadle.compile(model, shapes={dim.name: dim for dim in case.dims}, threads=2) as compiled:
+        compiled.save(tmp_path / "heads.treadle")
+    oracle = onnxruntime.InferenceSession(model.SerializeToString())
+
+    def started(event: str, arguments: tuple[object, ...]) -> None:
+        if event in ("subprocess.Popen", "os.system", "os.posix_spawn", "os.fork") and watching:
+            raise AssertionError(f"{event}: {arguments}")
+
+    watching = True
+    sys.addaudithook(started)
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    try:
+        with treadle.load(tmp_path / "heads.treadle", threads=2) as loaded:
+            for call in case.calls:
+                _check(case, call, loaded, oracle)
+    finally:
+        watching = False
 
 
 def _check(
