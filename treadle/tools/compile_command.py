@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING
 
 from treadle.api import compile, resolve_target
 from treadle.artifact import is_artifact
+from treadle.backends.c.static_library import check_library, library_files, write_library
 from treadle.compile_options import CompileOptions, parse_convolution
 from treadle.errors import TreadleError
 from treadle.lazy import lazy_module
+from treadle.model import CompiledModel
+from treadle.passes.lower.identifiers import identifier
+from treadle.progress import Progress
 from treadle.publishing import check_replaceable, publish
 from treadle.schedules.search.database_files import open_database
 from treadle.shapes import Shapes
+from treadle.target import Target
 from treadle.tools.arguments import parse_shapes
 from treadle.tools.output import STDOUT
 from treadle.tools.progress_bar import progress_bar
@@ -27,11 +32,18 @@ else:  # a model from the cache does not wait for the compiler
     instruments = lazy_module("treadle.passes.instruments")
 
 
+LIBRARY = "c-library"
+
+
 def compile_command(args: argparse.Namespace) -> int:
     """Writes the folder of `-o` in one step; raises TreadleError before any work where it cannot be written.
 
     A link to a folder is followed. `-o -` prints the IR of `--to` on stdout.
     """
+    if args.to is not None and args.emit is not None:
+        raise TreadleError(f"--to writes IR, --emit {args.emit} code", "arguments", "one of them")
+    if args.name is not None and args.emit != LIBRARY:
+        raise TreadleError("a name without a library", "--name", f"--emit {LIBRARY}")
     if args.output == STDOUT and args.to is None:
         raise TreadleError("a compiled model is a folder", "-o -", "a folder; '-' (stdout) takes the IR of --to STAGE")
     output = Path(os.path.realpath(args.output))
@@ -41,17 +53,42 @@ def compile_command(args: argparse.Namespace) -> int:
         raise TreadleError("the trace's folder lies in that of -o, which is replaced", trace, "another folder")
     if args.to is not None:
         return _write_stage(args, output, shapes, trace)
+    if args.emit == LIBRARY:
+        return _write_library(args, output, shapes, trace)
     check_replaceable(output, is_artifact)
     with progress_bar() as progress:
-        model = compile(
-            args.model, args.target or "cpu", shapes, precision=args.precision or "f32", convolution=args.convolution,
-            trace_dir=trace, database=args.database, after=args.after,
-            explain_fusion=args.explain_fusion, progress=progress,
-        )  # fmt: skip
+        model = _compiled(args, args.target or "cpu", shapes, trace, progress)
     model.save(output)
     kernels = [name for name in model.manifest.files if name.endswith((".c", ".cu"))]
     size = sum((output / name).stat().st_size for name in model.manifest.files)
     print(f"{args.output}: {len(kernels)} units of {model.target} code, {size / 1e6:.1f} MB")
+    return 0
+
+
+def _compiled(
+    args: argparse.Namespace, target: str | Target, shapes: Shapes, trace: Path | None, progress: Progress
+) -> CompiledModel:
+    return compile(
+        args.model, target, shapes, precision=args.precision or "f32", convolution=args.convolution,
+        trace_dir=trace, database=args.database, after=args.after,
+        explain_fusion=args.explain_fusion, progress=progress,
+    )  # fmt: skip
+
+
+def _write_library(args: argparse.Namespace, output: Path, shapes: Shapes, trace: Path | None) -> int:
+    check_replaceable(output, _holds_a_library)
+    target = resolve_target(args.target or "cpu")
+    name = identifier(Path(args.model).stem, "model") if args.name is None else args.name
+    check_library(target, shapes, name)
+    with progress_bar() as progress:
+        model = _compiled(args, target, shapes, trace, progress)
+
+        def write(folder: Path) -> None:
+            write_library(model.artifact, target, name, folder, progress)
+
+        publish(output, write, replace=_holds_a_library)
+    size = sum(path.stat().st_size for path in output.iterdir())
+    print(f"{args.output}: {', '.join(sorted(path.name for path in output.iterdir()))}, {size / 1e6:.1f} MB")
     return 0
 
 
@@ -80,6 +117,13 @@ def _write_stage(args: argparse.Namespace, output: Path, shapes: Shapes, trace: 
 def _database(folder: str | None) -> str:
     """The folder's absolute path; TreadleError if there is none."""
     return "" if folder is None else str(open_database(Path(folder).resolve()).folder)
+
+
+def _holds_a_library(folder: Path) -> bool:
+    """Whether a folder holds an earlier library and nothing else."""
+    files = list(folder.iterdir())
+    headers = [path.stem for path in files if path.suffix == ".h"]
+    return len(headers) == 1 and {path.name for path in files} <= set(library_files(headers[0]))
 
 
 def _holds_only_ir(folder: Path) -> bool:

@@ -1,0 +1,299 @@
+"""`--emit c-library`: programs in C run a model without Python, and every failure is a return code."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+import treadle
+from tests.backends.c.toolchains import COMMANDS
+from tests.helpers.onnx_models import linear_model, save_model, single_node_model, value
+from treadle.tools.treadle_cli import main
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "c_library" / "run_model.c"
+SYSTEM = ("linux-vdso", "libc.so", "libm.so", "libpthread.so", "ld-linux")
+X = np.random.default_rng(5).standard_normal((1, 3, 24, 20)).astype(np.float32)
+OK, BAD_ARGUMENT, MISALIGNED, CANNOT_OPEN, WRONG_SIZE, WRONG_DIGEST = range(6)
+NO_THREADS, WRONG_PROCESSOR = 7, 8
+
+
+def classifier(path: Path) -> str:
+    """softmax of a convolution and a product; and the class."""
+    generator = np.random.default_rng(2)
+    weights = {"k": (8, 3, 3, 3), "w": (8, 5), "b": (5,)}
+    nodes = [
+        helper.make_node("Conv", ["x", "k"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("GlobalAveragePool", ["r"], ["g"]),
+        helper.make_node("Flatten", ["g"], ["f"]),
+        helper.make_node("Gemm", ["f", "w", "b"], ["l"]),
+        helper.make_node("Softmax", ["l"], ["scores"]),
+        helper.make_node("ArgMax", ["l"], ["class"], axis=1),
+    ]
+    arrays = [numpy_helper.from_array(generator.standard_normal(s).astype(np.float32), n) for n, s in weights.items()]
+    outputs = [value("scores", (1, 5)), value("class", (1, 1), TensorProto.INT64)]
+    return str(save_model(path, nodes, [value("x", X.shape)], outputs, arrays))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return classifier(tmp_path_factory.mktemp("model") / "m.onnx")
+
+
+@pytest.fixture(scope="module")
+def built(model: str) -> Path:
+    folder = Path(model).parent / "built"
+    assert main(["compile", model, "--emit", "c-library", "--name", "model", "-o", str(folder)]) == 0
+    return folder
+
+
+def compiled(sources: Sequence[Path], target: Path, *more: str, compiler: str = "gcc") -> Path:
+    flags = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE")
+    done = subprocess.run(
+        [*COMMANDS[compiler], *flags, *map(str, sources), *more, "-lm", "-lpthread", "-o", str(target)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+def as_bytes(arrays: Sequence[NDArray[Any]]) -> list[bytes]:
+    return [np.ascontiguousarray(array).tobytes() for array in arrays]
+
+
+@pytest.mark.parametrize("compiler", sorted(COMMANDS))
+def test_the_example_gives_what_a_call_in_python_gives(model: str, built: Path, tmp_path: Path, compiler: str) -> None:
+    archive = str(built / "libmodel.a")
+    program = compiled([EXAMPLE], tmp_path / "run_model", f"-I{built}", archive, compiler=compiler)
+    X.tofile(tmp_path / "x")
+    for threads in ("1", "2"):
+        command = [str(program), str(built / "model.weights"), threads, "x", "scores", "class"]
+        subprocess.run(command, env={}, cwd=tmp_path, check=True)
+        found = [(tmp_path / name).read_bytes() for name in ("scores", "class")]
+        assert found == as_bytes(treadle.compile(model)(X))
+    listed = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=True).stdout
+    assert all(any(name in line for name in SYSTEM) for line in listed.splitlines()), listed
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may change the root folder")
+def test_the_example_in_a_folder_with_nothing_else(model: str, built: Path, tmp_path: Path) -> None:
+    compiled([EXAMPLE], tmp_path / "run_model", f"-I{built}", str(built / "libmodel.a"), "-static")
+    shutil.copy(built / "model.weights", tmp_path)
+    X.tofile(tmp_path / "x")
+    command = ["chroot", str(tmp_path), "/run_model", "/model.weights", "2", "/x", "/scores", "/class"]
+    subprocess.run(command, env={}, check=True, executable=shutil.which("chroot"))
+    assert [(tmp_path / name).read_bytes() for name in ("scores", "class")] == as_bytes(treadle.compile(model)(X))
+
+
+@pytest.mark.parametrize(
+    ("size", "weights", "message"),
+    [
+        (-4, "model.weights", "input x needs 5760 bytes of float32"),
+        (4, "model.weights", "input x needs 5760 bytes of float32"),
+        (0, "missing", "the file of weights cannot be opened"),
+    ],
+)
+def test_the_example_says_what_is_wrong(built: Path, tmp_path: Path, size: int, weights: str, message: str) -> None:
+    program = compiled([EXAMPLE], tmp_path / "run_model", f"-I{built}", str(built / "libmodel.a"))
+    (tmp_path / "x").write_bytes(bytes(X.nbytes + size))
+    command = [str(program), str(built / weights), "1", "x", "scores", "class"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and message in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.fixture(scope="module")
+def library(built: Path) -> ctypes.CDLL:
+    """The static library as a shared one, to call its functions from here."""
+    whole = f"-Wl,--whole-archive,{built / 'libmodel.a'},--no-whole-archive"
+    loaded = ctypes.CDLL(str(compiled([], built.parent / "libmodel.so", "-shared", whole)))
+    loaded.model_create.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_long]
+    loaded.model_run.argtypes = [ctypes.c_void_p] * 3
+    loaded.model_destroy.argtypes = [ctypes.c_void_p]
+    loaded.model_message.restype = ctypes.c_char_p
+    return loaded
+
+
+def create(library: ctypes.CDLL, weights: Path | None, threads: int = 1) -> tuple[int, int | None]:
+    made = ctypes.c_void_p(1)
+    path = None if weights is None else os.fsencode(weights)
+    return library.model_create(ctypes.byref(made), path, threads), made.value
+
+
+def test_weights_that_are_not_the_library_s(library: ctypes.CDLL, built: Path, tmp_path: Path) -> None:
+    whole = (built / "model.weights").read_bytes()
+    (tmp_path / "short").write_bytes(whole[:-1])
+    (tmp_path / "long").write_bytes(whole + b"\0")
+    (tmp_path / "damaged").write_bytes(whole[:70] + bytes([whole[70] ^ 1]) + whole[71:])
+    expected = {
+        "missing": (CANNOT_OPEN, "cannot be opened"), "short": (WRONG_SIZE, "another size"),
+        "long": (WRONG_SIZE, "another size"), "damaged": (WRONG_DIGEST, "its sha256 differs"),
+        ".": (WRONG_SIZE, "another size"),
+    }  # fmt: skip
+    for name, (code, message) in expected.items():
+        assert create(library, tmp_path / name) == (code, None)
+        assert message in library.model_message(code).decode()
+
+
+def test_bad_arguments(library: ctypes.CDLL, built: Path) -> None:
+    weights = built / "model.weights"
+    assert create(library, None) == create(library, weights, 0) == create(library, weights, -3) == (BAD_ARGUMENT, None)
+    assert library.model_create(None, os.fsencode(weights), 1) == BAD_ARGUMENT
+    assert create(library, weights, 1 << 40) == (NO_THREADS, None)
+    assert library.model_message(OK) == b"no error" and library.model_message(99) == b"an unknown code"
+    library.model_destroy(None)
+
+
+def test_buffers(model: str, library: ctypes.CDLL, built: Path) -> None:
+    code, made = create(library, built / "model.weights", 2)
+    assert code == OK
+    scores, label = np.zeros((1, 5), np.float32), np.zeros((1, 1), np.int64)
+    pointers = ctypes.c_void_p * 2
+
+    def run(x: int | None, first: int | None) -> int:
+        return library.model_run(made, pointers(x), pointers(first, label.ctypes.data))
+
+    assert run(X.ctypes.data, scores.ctypes.data) == OK
+    assert as_bytes([scores, label]) == as_bytes(treadle.compile(model)(X))
+    assert run(None, scores.ctypes.data) == run(X.ctypes.data, None) == BAD_ARGUMENT
+    assert run(X.ctypes.data + 2, scores.ctypes.data) == run(X.ctypes.data, scores.ctypes.data + 1) == MISALIGNED
+    assert library.model_run(None, pointers(), pointers()) == library.model_run(made, None, pointers()) == BAD_ARGUMENT
+    library.model_destroy(made)
+
+
+def test_calls_from_several_threads_take_turns(model: str, library: ctypes.CDLL, built: Path) -> None:
+    _, made = create(library, built / "model.weights", 2)
+    pointers = ctypes.c_void_p * 2
+
+    def call(factor: int) -> list[bytes]:
+        x = X * factor
+        outputs = np.zeros((1, 5), np.float32), np.zeros((1, 1), np.int64)
+        for _ in range(20):
+            assert library.model_run(made, pointers(x.ctypes.data), pointers(*(y.ctypes.data for y in outputs))) == OK
+        return as_bytes(outputs)
+
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(call, range(1, 9)))
+    library.model_destroy(made)
+    compiled_model = treadle.compile(model)
+    assert found == [as_bytes(compiled_model(X * factor)) for factor in range(1, 9)]
+
+
+def test_the_tables_say_what_the_model_s_tensors_are(built: Path, tmp_path: Path) -> None:
+    program = tmp_path / "tables.c"
+    program.write_text(
+        """
+        #include "model.h"
+        #include <stdio.h>
+        int main(void) {
+            const model_tensor *x = &model_inputs[model_INPUT_x], *y = &model_outputs[model_OUTPUT_class];
+            printf("%s %s %zu %zu %zu %zu\\n", x->name, x->dtype, x->rank, x->shape[2], x->bytes, x->alignment);
+            printf("%s %s %zu %zu %zu %zu\\n", y->name, y->dtype, y->rank, y->shape[1], y->bytes, y->alignment);
+        }
+        """
+    )
+    compiled([program], tmp_path / "tables", f"-I{built}", str(built / "libmodel.a"))
+    printed = subprocess.run([str(tmp_path / "tables")], capture_output=True, text=True, check=True).stdout
+    assert printed == "x float32 4 24 5760 4\nclass int64 2 1 8 8\n"
+
+
+def test_two_libraries_in_one_program(tmp_path: Path) -> None:
+    """One of them has no weights, and a kernel that is called like the other's."""
+    relu, linear = single_node_model(tmp_path / "relu.onnx", "Relu"), linear_model(tmp_path / "linear.onnx")
+    for path in (relu, linear):
+        assert main(["compile", str(path), "--emit", "c-library", "-o", str(tmp_path / path.stem)]) == 0
+    assert sorted(os.listdir(tmp_path / "relu")) == ["librelu.a", "relu.h"]
+    program = tmp_path / "both.c"
+    program.write_text(
+        """
+        #include "linear.h"
+        #include "relu.h"
+        #include <stdio.h>
+        int main(int argc, char **argv) {
+            float x[16], y[16], z[8];
+            for (int i = 0; i < 16; i++) x[i] = (float)(i - 8) / 4;
+            const void *in[] = {x};
+            void *first[] = {y}, *second[] = {z};
+            relu *one;
+            linear *two;
+            if (argc != 2 || relu_create(&one, NULL, 2) || linear_create(&two, argv[1], 2)) return 1;
+            if (relu_run(one, in, first) || linear_run(two, in, second)) return 2;
+            relu_destroy(one);
+            linear_destroy(two);
+            return fwrite(y, sizeof y, 1, stdout) != 1 || fwrite(z, sizeof z, 1, stdout) != 1;
+        }
+        """
+    )
+    folders = tmp_path / "relu", tmp_path / "linear"
+    archives = [str(folder / f"lib{folder.name}.a") for folder in folders]
+    compiled([program], tmp_path / "both", *(f"-I{folder}" for folder in folders), *archives)
+    command = [str(tmp_path / "both"), str(tmp_path / "linear" / "linear.weights")]
+    found = subprocess.run(command, capture_output=True, check=True).stdout
+    x = ((np.arange(16, dtype=np.float32) - 8) / 4).reshape(2, 8)
+    outputs = [treadle.compile(path)(x)[0] for path in (relu, linear)]
+    assert found == b"".join(as_bytes(outputs))
+
+
+@pytest.mark.parametrize("size", [0, 1, 55, 56, 63, 64, 65, 119, 120, 128, 1000])
+def test_sha256(tmp_path: Path, size: int) -> None:
+    folder = Path(treadle.__file__).parent / "backends" / "c" / "library"
+    (tmp_path / "digest.c").write_text(
+        '#include "sha256.h"\nvoid digest(const void *p, size_t n, void *d) { treadle_sha256(p, n, d); }'
+    )
+    path = compiled([tmp_path / "digest.c"], tmp_path / "digest.so", "-shared", "-fPIC", f"-I{folder}")
+    data, digest = np.random.default_rng(size).bytes(size), ctypes.create_string_buffer(32)
+    ctypes.CDLL(str(path)).digest(data, ctypes.c_size_t(size), digest)
+    assert digest.raw == hashlib.sha256(data).digest()
+
+
+def test_a_processor_that_lacks_instructions(tmp_path: Path) -> None:
+    """The check reads the words of /proc/cpuinfo: one that none has is missing."""
+    folder = Path(treadle.__file__).parent / "backends" / "c" / "library"
+    text = (folder / "library.c").read_text()
+    start, end = text.index("/* Whether one of the words"), text.index("/* Maps the file of weights")
+    (tmp_path / "fits.c").write_text(
+        "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n"
+        f'#define NEEDS {{"fp_of_nobody", NULL}}\n{text[start:end]}\nint fits(void) {{ return fits_processor(); }}\n'
+        "int words(const char *line, const char *word) { return has_word(line, word); }\n"
+    )
+    loaded = ctypes.CDLL(str(compiled([tmp_path / "fits.c"], tmp_path / "fits.so", "-shared", "-fPIC")))
+    assert loaded.fits() == 0
+    line = b"flags\t\t: fpu avx512f avx2 fma\n"
+    assert [loaded.words(line, word) for word in (b"avx", b"avx2", b"avx512f", b"fma", b"fm", b"fpu")] == [
+        0,
+        1,
+        1,
+        1,
+        0,
+        1,
+    ]
+
+
+def test_what_cannot_be_a_library(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(linear_model(tmp_path / "m.onnx", rows="batch"))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    rejected = {
+        ("--emit", "c-library", "--shape", "batch=1..4"): "the shape of batch has a range; accepted: one extent",
+        ("--emit", "c-library", "--shape", "batch=1", "--target", "sm_80"): "target sm_80; accepted: a cpu target",
+        ("--emit", "c-library", "--shape", "batch=1", "--name", "my-model"): "a C identifier, such as my_model",
+        ("--emit", "c-library", "--shape", "batch=1", "--to", "fuse"): "--to writes IR, --emit c-library code",
+        ("--shape", "batch=1", "--name", "reader"): "a name without a library",
+    }
+    for arguments, message in rejected.items():
+        assert main(["compile", model, *arguments, "-o", str(tmp_path / "out")]) == 2
+        assert message in capsys.readouterr().err
+    assert main(["compile", model, "--shape", "batch=1", "--emit", "c-library", "-o", str(tmp_path / "other")]) == 2
+    assert "the folder holds other files" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,162 @@
+/* The functions that a library's header declares. Before this text stand the header, and these macros:
+ *
+ * MODEL          the name that everything begins with
+ * CONSTANTS      how many constants there are, OFFSETS: the bytes at which they begin in the file of weights
+ * WEIGHTS_BYTES  the size of that file (0: there is none), WEIGHTS_DIGEST: the 32 bytes of its sha256
+ * ARENA_BYTES    scratch memory of a call
+ * NEEDS          features of the processor that the kernels use, as /proc/cpuinfo names them, NULL at the end
+ */
+#include "pool.h"
+#include "sha256.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define JOINED(a, b) a##_##b
+#define EXPANDED(a, b) JOINED(a, b)
+#define OURS(name) EXPANDED(MODEL, name)
+
+enum { ALIGNMENT = 64 };
+
+void treadle_run(struct treadle_pool *pool, void *const *inputs, void *const *outputs, void *const *constants, char *arena);
+
+struct MODEL {
+    struct treadle_pool *pool;
+    char *arena;
+    char *weights; /* NULL if there are none */
+    pthread_mutex_t turn;
+    void *constants[CONSTANTS + 1];
+};
+
+/* Whether one of the words of a line is `word`. */
+static int has_word(const char *line, const char *word) {
+    size_t length = strlen(word);
+    for (const char *at = line; (at = strstr(at, word)); at += length) {
+        int begins = at == line || at[-1] == ' ' || at[-1] == '\t', ends = !at[length] || at[length] == ' ' || at[length] == '\n';
+        if (begins && ends) return 1;
+    }
+    return 0;
+}
+
+/* Whether the processor has every feature of NEEDS; taken to be so where it cannot be read. */
+static int fits_processor(void) {
+    static const char *const needs[] = NEEDS;
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    if (!file) return 1;
+    char *line = NULL;
+    size_t room = 0;
+    int fits = 1;
+    while (getline(&line, &room, file) > 0) {
+        if (strncmp(line, "flags", 5) && strncmp(line, "Features", 8)) continue;
+        for (const char *const *need = needs; *need; need++) fits &= has_word(line, *need);
+        break;
+    }
+    free(line);
+    fclose(file);
+    return fits;
+}
+
+/* Maps the file of weights, and compares it with its size and digest. */
+static int map_weights(const char *path, char **weights) {
+    static const unsigned char expected[32] = WEIGHTS_DIGEST;
+    unsigned char digest[32];
+    struct stat status;
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0) return OURS(CANNOT_OPEN);
+    if (fstat(descriptor, &status) || !S_ISREG(status.st_mode) || status.st_size != WEIGHTS_BYTES) {
+        close(descriptor);
+        return OURS(WRONG_SIZE);
+    }
+    void *mapped = mmap(NULL, WEIGHTS_BYTES, PROT_READ, MAP_PRIVATE, descriptor, 0);
+    close(descriptor);
+    if (mapped == MAP_FAILED) return OURS(NO_MEMORY);
+    treadle_sha256(mapped, WEIGHTS_BYTES, digest);
+    if (memcmp(digest, expected, sizeof digest)) {
+        munmap(mapped, WEIGHTS_BYTES);
+        return OURS(WRONG_DIGEST);
+    }
+    *weights = mapped;
+    return OURS(OK);
+}
+
+static int opened(struct MODEL *model, const char *weights, long threads) {
+    static const size_t offsets[] = OFFSETS;
+    if (WEIGHTS_BYTES) {
+        int code = map_weights(weights, &model->weights);
+        if (code) return code;
+    }
+    for (int i = 0; i < CONSTANTS; i++) model->constants[i] = model->weights + offsets[i];
+    model->arena = aligned_alloc(ALIGNMENT, ARENA_BYTES);
+    if (!model->arena) return OURS(NO_MEMORY);
+    model->pool = treadle_pool_create(threads);
+    return model->pool ? OURS(OK) : OURS(NO_THREADS);
+}
+
+int OURS(create)(struct MODEL **model, const char *weights, long threads) {
+    if (!model) return OURS(BAD_ARGUMENT);
+    *model = NULL;
+    if (threads < 1 || (WEIGHTS_BYTES && !weights)) return OURS(BAD_ARGUMENT);
+    if (!fits_processor()) return OURS(WRONG_PROCESSOR);
+    struct MODEL *made = calloc(1, sizeof *made);
+    if (!made) return OURS(NO_MEMORY);
+    if (pthread_mutex_init(&made->turn, NULL)) {
+        free(made);
+        return OURS(NO_MEMORY);
+    }
+    int code = opened(made, weights, threads);
+    if (code)
+        OURS(destroy)(made);
+    else
+        *model = made;
+    return code;
+}
+
+static int check(const void *const *buffers, const OURS(tensor) *tensors, int count) {
+    if (!buffers && count) return OURS(BAD_ARGUMENT);
+    for (int i = 0; i < count; i++) {
+        if (!buffers[i] && tensors[i].bytes) return OURS(BAD_ARGUMENT);
+        if ((size_t)buffers[i] % tensors[i].alignment) return OURS(MISALIGNED);
+    }
+    return OURS(OK);
+}
+
+int OURS(run)(struct MODEL *model, const void *const *inputs, void *const *outputs) {
+    if (!model) return OURS(BAD_ARGUMENT);
+    int code = check(inputs, OURS(inputs), OURS(NUM_INPUTS));
+    if (!code) code = check((const void *const *)outputs, OURS(outputs), OURS(NUM_OUTPUTS));
+    if (code) return code;
+    pthread_mutex_lock(&model->turn);
+    treadle_run(model->pool, (void *const *)inputs, outputs, model->constants, model->arena);
+    pthread_mutex_unlock(&model->turn);
+    return OURS(OK);
+}
+
+void OURS(destroy)(struct MODEL *model) {
+    if (!model) return;
+    treadle_pool_destroy(model->pool);
+    free(model->arena);
+    if (model->weights) munmap(model->weights, WEIGHTS_BYTES);
+    pthread_mutex_destroy(&model->turn);
+    free(model);
+}
+
+const char *OURS(message)(int code) {
+    switch (code) {
+    case OURS(OK): return "no error";
+    case OURS(BAD_ARGUMENT): return "a pointer is NULL, or the number of threads is below 1";
+    case OURS(MISALIGNED): return "an input or an output does not begin at a multiple of its alignment";
+    case OURS(CANNOT_OPEN): return "the file of weights cannot be opened; errno says why";
+    case OURS(WRONG_SIZE): return "the file of weights has another size than this library's";
+    case OURS(WRONG_DIGEST): return "the file of weights is not this library's, or damaged: its sha256 differs";
+    case OURS(NO_MEMORY): return "memory ran out";
+    case OURS(NO_THREADS): return "the threads cannot be started";
+    case OURS(WRONG_PROCESSOR): return "the processor lacks instructions that the kernels use";
+    default: return "an unknown code";
+    }
+}
