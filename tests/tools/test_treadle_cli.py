@@ -7,7 +7,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 import treadle
 from tests.helpers.onnx_models import WEIGHTS, linear_model, save_model, value
@@ -111,6 +111,23 @@ def test_run_takes_only_the_text_of_a_compiled_folder(
     assert "y: float32[2, 4]" in capsys.readouterr().out
     assert main(["run", model, "--rebuild"]) == 2
     assert "--rebuild is for a compiled model; accepted: a folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("element", [TensorProto.INT4, TensorProto.FLOAT8E4M3FN])
+def test_check_of_types_that_onnx_runtime_does_not_take(
+    element: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    path = tmp_path / "cast.onnx"
+    given, result = (helper.make_tensor_value_info(n, t, [2, 4]) for n, t in (("x", element), ("y", TensorProto.FLOAT)))
+    graph = helper.make_graph([helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT)], "g", [given], [result])
+    opset = helper.make_opsetid("", 21)
+    path.write_bytes(helper.make_model(graph, opset_imports=[opset], ir_version=10).SerializeToString())
+    assert main(["run", str(path), "--check"]) == 0
+    last = capsys.readouterr().out.splitlines()[-2:]
+    assert last[0].endswith("agrees") and last[1].startswith("ONNX Runtime does not run the model: ")
+    monkeypatch.setattr(treadle.CompiledModel, "run", lambda self, inputs: FAR)
+    assert main(["run", str(path), "--check"]) == 1
 
 
 FAR = {"y": np.full((2, 4), 3.0, np.float32)}

@@ -107,8 +107,12 @@ class Definition:
         return dict(zip(_names(self.module, "output_names"), zip(values, dtypes, strict=True), strict=True))
 
 
+class NoReferenceError(TreadleError):
+    """ONNX Runtime does not run a model, or takes no inputs of these types."""
+
+
 def reference_outputs(path: Path, inputs: Mapping[str, Array], names: Sequence[str]) -> dict[str, Array]:
-    """ONNX Runtime's outputs, by name; TreadleError if it is not installed or does not run the model."""
+    """ONNX Runtime's outputs, by name; TreadleError if it is not installed, NoReferenceError if it gives none."""
     try:
         runtime = importlib.import_module("onnxruntime")
     except ImportError as error:
@@ -120,22 +124,41 @@ def reference_outputs(path: Path, inputs: Mapping[str, Array], names: Sequence[s
         results = session.run(list(names), dict(inputs))
     except Exception as error:  # its exceptions have no common base but this
         reason = str(error).splitlines()[0]
-        raise TreadleError(f"ONNX Runtime does not run the model: {reason}", path) from error
+        raise NoReferenceError(f"ONNX Runtime does not run the model: {reason}", path) from error
     return dict(zip(names, results, strict=True))
+
+
+@dataclass(frozen=True)
+class Check:
+    """A model's outputs, and ONNX Runtime's, compared with its definition. `refusal` says why ONNX Runtime has none."""
+
+    own: Sequence[Comparison]
+    reference: Sequence[Comparison] = ()
+    refusal: str = ""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether all that there are do."""
+        return all(each.agrees for each in (*self.own, *self.reference))
 
 
 def check_model(
     path: Path, inputs: Mapping[str, Array], outputs: Mapping[str, Array], precision: Precision = "f32"
-) -> tuple[list[Comparison], list[Comparison]]:
+) -> Check:
     """Outputs of a compiled model, and ONNX Runtime's for the same inputs, compared with the model's definition.
 
-    ONNX Runtime has none where the file is IR.
+    ONNX Runtime has none where the file is IR. Raises what reading the model raises, and TreadleError where ONNX
+    Runtime is not installed.
     """
     definition = Definition.of_file(path, inputs, precision)
     expected = definition.outputs()
+    own = compare_all(outputs, expected)
     if is_ir_file(path):
-        return compare_all(outputs, expected), []
-    return compare_all(outputs, expected), compare_reference(path, inputs, definition, expected)
+        return Check(own)
+    try:
+        return Check(own, compare_reference(path, inputs, definition, expected))
+    except NoReferenceError as error:
+        return Check(own, refusal=error.message)
 
 
 def _check_has_definitions(module: ModuleOp, path: Path) -> None:
@@ -223,6 +246,6 @@ def _names(module: ModuleOp, attribute: str) -> list[str]:
 
 
 __all__ = [
-    "Comparison", "Definition", "Expected", "check_model", "compare", "compare_all", "compare_reference",
-    "reference_outputs",
+    "Check", "Comparison", "Definition", "Expected", "NoReferenceError", "check_model", "compare", "compare_all",
+    "compare_reference", "reference_outputs",
 ]  # fmt: skip
