@@ -97,6 +97,12 @@ def _cast_node(_: int, attributes: Attributes, x: list[Array], r: Round) -> list
     return [cast(x[0], np.dtype(helper.tensor_dtype_to_np_dtype(attributes["to"])))]
 
 
+def _concat(_: int, attributes: Attributes, x: list[Array], r: Round) -> list[Array]:
+    """Operands without elements along the axis are left out, whatever their other extents, as ONNX Runtime does it."""
+    axis = int(attributes["axis"])
+    return [np.concatenate([each for each in x if each.shape[axis]] or x[:1], axis)]
+
+
 def _clamped(index: Array, extent: int) -> Array:
     """Negative indices count from the end, and what is outside then is the nearest."""
     wide = index.astype(object)
@@ -246,6 +252,7 @@ OWN_SCALARS: Mapping[str, Own] = {
     "Mod": _modulo,
     "Cast": _cast_node,
     "CastLike": lambda _, __, x, r: [cast(x[0], x[1].dtype)],
+    "Concat": _concat,
     "Gather": _gather,
     "GatherElements": _gather_elements,
     "GatherND": _gather_nd,
