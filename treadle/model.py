@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from treadle.artifact import Artifact, is_artifact
 from treadle.backends.c.executor import CpuProgram
 from treadle.backends.c.open_artifact import open_program as open_cpu
-from treadle.backends.call_lock import CallLock
+from treadle.backends.call_lock import CallLock, forks
 from treadle.backends.cuda.emulator import Emulation, Report
 from treadle.backends.cuda.emulator.open_artifact import EmulatedModel
 from treadle.backends.cuda.executor import CudaProgram
 from treadle.backends.cuda.open_artifact import open_program as open_cuda
+from treadle.backends.dlpack import HasDLPack, as_array
+from treadle.backends.memory import Memory, memory_of
 from treadle.compile_options import DEVICES, Device
 from treadle.dynamic_shapes import DynamicCalls
 from treadle.errors import TreadleError
@@ -25,6 +28,8 @@ from treadle.publishing import publish
 from treadle.shapes import Dim
 
 Array = NDArray[Any]
+Input = ArrayLike | HasDLPack
+"""What an input may be: an array, what NumPy makes one of, or an array of another library in the CPU's memory."""
 Program = CpuProgram | CudaProgram | EmulatedModel
 
 
@@ -38,6 +43,10 @@ class CompiledModel:
     ```
     Used in a `with` statement, it is closed at the end. `target` is the name of its target, `inputs` and `outputs` have
     names, shapes and types in the model's order, `metadata` is what the model's exporter attached.
+
+    Inputs are arrays of NumPy or of any library that lends memory by DLPack (`__dlpack__`): they are not copied if they
+    are contiguous, aligned to an element, and of the model's shape. Outputs are new arrays of NumPy, which lends them
+    by DLPack in turn, where it has their type.
 
     Threads may share a model, whose calls, `open` and `close` run one at a time, since they use the same memory. On the
     CPU and on the emulator a forked child may call its copy; CUDA does not allow that on a GPU.
@@ -71,6 +80,7 @@ class CompiledModel:
         manifest = artifact.manifest
         self._dynamic = DynamicCalls(manifest.symbols, manifest.extents, manifest.inputs, manifest.outputs)
         self._calls = CallLock("CompiledModel")
+        self._waiting = _Worker()
 
     def __repr__(self) -> str:
         signature = f"{', '.join(map(str, self.inputs))} -> {', '.join(map(str, self.outputs))}"
@@ -122,7 +132,17 @@ class CompiledModel:
         """What the emulator's checks found and counted in the last call, a report a launch; else none."""
         return self._program.reports if isinstance(self._program, EmulatedModel) else ()
 
-    def __call__(self, *arrays: ArrayLike, **named: ArrayLike) -> tuple[Array, ...]:
+    @property
+    def memory(self) -> Memory:
+        """Bytes that a call with the largest shapes takes, by what they are for."""
+        return memory_of(self.manifest)
+
+    @property
+    def peak_memory(self) -> int:
+        """Bytes that a call with the largest shapes takes, beside the caller's inputs and the code: `memory.peak`."""
+        return self.memory.peak
+
+    def __call__(self, *arrays: Input, **named: Input) -> tuple[Array, ...]:
         """The outputs, in the model's order, for inputs in order or by name (both may be mixed, as in a call).
 
         Shapes and types must match exactly, or lie in the ranges of `symbols`; else TreadleError names the input and
@@ -130,12 +150,23 @@ class CompiledModel:
         """
         return tuple(self._run(self._ordered(arrays, named)))
 
-    def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
+    def run_async(self, *arrays: Input, **named: Input) -> Future[tuple[Array, ...]]:
+        """A call that runs in another thread: what it gives, or raises, is the future's.
+
+        Inputs are checked now, with the errors of a call, and read later: do not change them until the future is done.
+        Calls of one model run one after the other, in the order in which they were made, since they use the same
+        memory; those of several models run at the same time. `close` waits for all of them.
+        """
+        given = self._ordered(arrays, named)
+        self._dynamic.bind(given)
+        return self._waiting.submit(lambda: tuple(self._run(given)))
+
+    def run(self, inputs: Mapping[str, Input]) -> dict[str, Array]:
         """As a call, with any input names, and the outputs by name."""
         results = self._run(self._ordered((), inputs))
         return {tensor.name: array for tensor, array in zip(self.outputs, results, strict=True)}
 
-    def arguments(self, inputs: Mapping[str, ArrayLike]) -> list[Array]:
+    def arguments(self, inputs: Mapping[str, Input]) -> list[Array]:
         """What `open()`'s program takes for these inputs: of shapes that change, the largest, and the extents."""
         arrays = self._ordered((), inputs)
         values = self._dynamic.bind(arrays)
@@ -150,7 +181,9 @@ class CompiledModel:
         publish(Path(path), self.artifact.copy_to, replace=is_artifact)
 
     def close(self) -> None:
-        """Frees threads and memory, after a call that is running; a later call loads the kernels again."""
+        """Frees threads and memory, after a call that is running, and those of `run_async`; a later call loads the
+        kernels again."""
+        self._waiting.close()
         with self._calls.turn():
             if self._program is not None:
                 self._program.close()
@@ -180,7 +213,7 @@ class CompiledModel:
                 self._program = open_cuda(self.artifact, rebuild=self.rebuild)
         return self._program
 
-    def _ordered(self, arrays: tuple[ArrayLike, ...], named: Mapping[str, ArrayLike]) -> list[Array]:
+    def _ordered(self, arrays: tuple[Input, ...], named: Mapping[str, Input]) -> list[Array]:
         """One checked array for each input, in order."""
         if len(arrays) > len(self.inputs):
             raise self._misfit(f"{len(arrays)} inputs given, {len(self.inputs)} needed")
@@ -196,11 +229,45 @@ class CompiledModel:
         for tensor in self.inputs:
             if tensor.name not in given:
                 raise TreadleError("the input is missing", f"input '{tensor.name}'", self._dynamic.described(tensor))
-        return [np.asarray(given[tensor.name]) for tensor in self.inputs]
+        return [as_array(given[tensor.name], f"input '{tensor.name}'") for tensor in self.inputs]
 
     def _misfit(self, message: str) -> TreadleError:
         """What a call with other inputs raises."""
         return TreadleError(message, "call", "; ".join(map(self._dynamic.described, self.inputs)) or "no inputs")
+
+
+class _Worker:
+    """The thread of a model's asynchronous calls, which is there from the first one on; a forked child has its own."""
+
+    def __init__(self) -> None:
+        self._reset()
+
+    def submit(self, call: Callable[[], tuple[Array, ...]]) -> Future[tuple[Array, ...]]:
+        """Makes the call after those that were submitted before."""
+        if self._forks != forks():
+            self._reset()
+        with self._lock:
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(1, "treadle-call", self._begin)
+            return self._executor.submit(call)
+
+    def close(self) -> None:
+        """Waits for the calls, unless one of them asks for it, and ends the thread."""
+        if self._forks != forks():
+            self._reset()
+        with self._lock:
+            executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.shutdown(wait=self._thread != threading.get_ident())
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._executor: ThreadPoolExecutor | None = None
+        self._thread: int | None = None
+        self._forks = forks()
+
+    def _begin(self) -> None:
+        self._thread = threading.get_ident()
 
 
 def load(

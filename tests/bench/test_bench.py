@@ -119,7 +119,10 @@ def test_the_command_measures_a_model_and_writes_all_numbers(
     out = capsys.readouterr().out
     assert re.search(r"^ treadle +\d+\.\d{3} ", out, re.M)
     assert re.search(r"^ onnxruntime \d\S+ +\d+\.\d{3} .* \d+\.\d{3} +\d+\.\d{3} - \d+\.\d{3}", out, re.M)
+    memory = treadle.compile(model).memory
+    assert f"memory of a call: {memory}" in out
     numbers = json.loads((tmp_path / "n.json").read_text())
+    assert numbers["memory"] == vars(memory) and memory.weights > 0
     assert set(numbers["seconds_a_call"]) == {"treadle", "onnxruntime"}
     assert sorted(node for kernel in numbers["kernels"] for node in kernel["nodes"]) == [
         "MatMul 'product'",

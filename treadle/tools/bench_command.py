@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from treadle.api import compile
+from treadle.backends.memory import Memory
 from treadle.bench.model import OWN, Benchmark, KernelTime, bench_model
 from treadle.bench.peers import PEERS, installed_peers, peer_call
 from treadle.environment import load_environment
@@ -56,14 +57,16 @@ def bench_command(args: argparse.Namespace) -> int:
         threads = load_environment().num_threads if args.threads is None else args.threads
         others |= {name: peer_call(name, path, inputs, threads) for name in peers}
         result = bench_model(model, inputs, others, seconds=args.seconds)
+        memory = model.memory
     console = Console(highlight=False, stderr=args.json == STDOUT)
     if not console.is_terminal:
         console = Console(highlight=False, width=_WIDTH, stderr=args.json == STDOUT)
     console.print(latency_table(result, peers))
+    console.print(f"memory of a call: {memory}")
     console.print(kernel_table(result, args.kernels))
     if args.json is not None:
         with output_stream(args.json) as stream:
-            stream.write(json.dumps(_numbers(result, path, peers), indent=1) + "\n")
+            stream.write(json.dumps(_numbers(result, memory, path, peers), indent=1) + "\n")
     return 0
 
 
@@ -166,7 +169,7 @@ def _other(other: CompiledModel, model: CompiledModel, inputs: Inputs) -> Callab
     return lambda: other(*ordered)
 
 
-def _numbers(result: Benchmark, path: Path, versions: Mapping[str, str]) -> dict[str, object]:
+def _numbers(result: Benchmark, memory: Memory, path: Path, versions: Mapping[str, str]) -> dict[str, object]:
     """All that was measured: seconds, operations and bytes."""
     return {
         "model": str(path),
@@ -174,6 +177,7 @@ def _numbers(result: Benchmark, path: Path, versions: Mapping[str, str]) -> dict
         "threads": result.threads,
         "versions": {OWN: __version__, **versions},
         "seconds_a_call": {name: list(times.seconds) for name, times in result.times.items()},
+        "memory": vars(memory),
         "peaks": vars(result.peaks),
         "kernels": [
             {

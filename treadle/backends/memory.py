@@ -1,0 +1,56 @@
+"""How much memory a compiled model takes, by its manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from treadle.manifest import Manifest, Tensor
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that a model takes while a call runs, beside the caller's inputs and the code.
+
+    weights: its constants, equal ones once
+    scratch: what temporaries share
+    inputs:  copies of inputs: on a GPU all of them; on a CPU those whose shape changes, in buffers of the largest
+    outputs: of a call; those whose shape changes in their largest, and once more as they are returned
+
+    On a CPU an input that is not contiguous is copied, too, and each thread has a stack, whose local arrays stay below
+    4 MiB.
+    """
+
+    weights: int
+    scratch: int
+    inputs: int
+    outputs: int
+
+    @property
+    def peak(self) -> int:
+        """All together."""
+        return self.weights + self.scratch + self.inputs + self.outputs
+
+    def __str__(self) -> str:
+        parts = ("weights", self.weights), ("scratch", self.scratch), ("inputs", self.inputs), ("outputs", self.outputs)
+        told = ", ".join(f"{name} {size / 1e6:.1f}" for name, size in parts if size)
+        return f"{self.peak / 1e6:.1f} MB{f' ({told})' if told else ''}"
+
+
+def memory_of(manifest: Manifest) -> Memory:
+    """The memory of a call with the largest shapes."""
+    changing = [tensor for tensor in manifest.inputs if tensor.extents]
+    cut = [tensor for tensor in manifest.outputs if tensor.extents]
+    return Memory(
+        weights=_bytes({tensor.name: tensor for tensor in manifest.constants}.values()),
+        scratch=manifest.arena_bytes + manifest.zeroed_bytes,
+        inputs=_bytes(changing) + (_bytes(manifest.inputs) if manifest.kind == "cuda" else 0),
+        outputs=_bytes(manifest.outputs) + _bytes(cut),
+    )
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.num_bytes for tensor in tensors)
+
+
+__all__ = ["Memory", "memory_of"]
