@@ -1,11 +1,14 @@
 """Calls of models whose shapes change: what is bound, padded, cut out and refused."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from treadle.decision_tree import Dispatch, parse_tree
 from treadle.dynamic_shapes import DynamicCalls, ExtentExpression
 from treadle.errors import TreadleError
-from treadle.manifest import Manifest, Tensor, manifest_text, parse_manifest
+from treadle.manifest import KernelLaunch, Manifest, Tensor, manifest_text, parse_manifest
 from treadle.shapes import Dim, parse_dim
 
 BATCH, SEQ = Dim("n", 1, 4), Dim("s", 2, 8, 2)
@@ -112,3 +115,34 @@ def test_ranges() -> None:
     dim = parse_dim("w:33..2050:32")
     assert (dim.least, dim.greatest, 64 in dim, 65 in dim, str(dim)) == (64, 2048, True, False, "w:33..2050:32")
     assert parse_dim("1..8", "n") == Dim("n", 1, 8)
+
+
+def _dispatching() -> Manifest:
+    """Two launches, of which a call runs one by its last input."""
+    launch = KernelLaunch("k", "k.cubin", (1, 1, 1), (1, 1, 1), 0, (), ())
+    return replace(_manifest(), launches=(launch, launch), dispatches=(Dispatch(0, 2, (2,), parse_tree(TREE)),))
+
+
+TREE = "e0 <= 16 ? 0 : 1"
+
+
+def test_the_manifest_keeps_dispatches() -> None:
+    assert parse_manifest(manifest_text(_dispatching()).encode(), "here") == _dispatching()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (TREE, "e0 <= 16 ? 0 : 2", "a leaf takes launch 2 of 2"),
+        (TREE, "e0 <= 16 ? 0", "is no decision tree: it ends too early"),
+        (TREE, "e1 <= 16 ? 0 : 1", "the tree compares more than the 1 inputs that are given"),
+        ('"count": 2', '"count": 3', "launches 0 to 2 are not its own"),
+        ('"inputs": [\n    2\n', '"inputs": [\n    1\n', "inputs [1] are not all extents"),
+    ],
+)
+def test_a_dispatch_with_a_hole_is_refused(old: str, new: str, message: str) -> None:
+    text = manifest_text(_dispatching())
+    assert old in text
+    with pytest.raises(TreadleError) as caught:
+        parse_manifest(text.replace(old, new).encode(), "here")
+    assert message in str(caught.value)

@@ -62,6 +62,7 @@ def write_artifact(request: CompileRequest, folder: Path) -> str:
         extents=program.extents,
         machine=machine,
         launches=launches,
+        dispatches=program.dispatches if target.is_cuda else (),
         metadata=_metadata(module),
         sources=loaded.files.sources() if isinstance(loaded, LoadedModel) else (),
     )

@@ -11,12 +11,13 @@ from typing import Any, Literal, NoReturn, get_args
 import ml_dtypes
 import numpy as np
 
+from treadle.decision_tree import Dispatch, boxes, parse_tree, symbols_of, tree_text
 from treadle.dynamic_shapes import DynamicCalls
 from treadle.errors import TreadleError
 from treadle.manifest_fields import Fields
 from treadle.shapes import Dim
 
-FORMAT = 6
+FORMAT = 7
 MANIFEST = "manifest.json"
 WROTE_IT = "a folder that `treadle compile` or CompiledModel.save wrote, unchanged"
 """What messages about a damaged artifact say is accepted."""
@@ -107,6 +108,7 @@ class Manifest:
     extents:  expressions of symbols; the last inputs, int64 scalars, are their values in a call
     machine:  architecture and features that `model.so` needs ("x86_64 avx2 fma ..."); empty on cuda
     launches: cuda only; the kernels in order
+    dispatches: cuda only; where a call runs one of several consecutive launches
     sources:  the external data that was read
     files:    sha256 of each other file of the folder
     """
@@ -123,6 +125,7 @@ class Manifest:
     extents: tuple[str, ...] = ()
     machine: str = ""
     launches: tuple[KernelLaunch, ...] = ()
+    dispatches: tuple[Dispatch, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
     sources: tuple[Source, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -130,7 +133,9 @@ class Manifest:
 
 def manifest_text(manifest: Manifest) -> str:
     """The manifest as JSON."""
-    return json.dumps({"format": FORMAT, **asdict(manifest)}, indent=1, sort_keys=True) + "\n"
+    dispatches = [{**asdict(each), "tree": tree_text(each.tree)} for each in manifest.dispatches]
+    content = {"format": FORMAT, **asdict(manifest), "dispatches": dispatches}
+    return json.dumps(content, indent=1, sort_keys=True) + "\n"
 
 
 def parse_manifest(data: bytes, where: object) -> Manifest:
@@ -152,6 +157,7 @@ def parse_manifest(data: bytes, where: object) -> Manifest:
         DynamicCalls(manifest.symbols, manifest.extents, manifest.inputs, manifest.outputs)
     except ValueError as error:
         raise TreadleError(f"the manifest contradicts itself: {error}", where, WROTE_IT) from error
+    _check_dispatches(manifest, where)
     for number, launch in enumerate(manifest.launches):
         _check_buffers(manifest, launch, f"launches[{number}]", where)
     return manifest
@@ -182,6 +188,7 @@ def _manifest(fields: Fields) -> Manifest:
         extents=fields.strings("extents"),
         machine=fields.text("machine"),
         launches=tuple(map(_launch, fields.objects("launches"))),
+        dispatches=tuple(map(_dispatch, fields.objects("dispatches"))),
         metadata=fields.texts("metadata"),
         sources=tuple(map(_source, fields.objects("sources"))),
         files=fields.texts("files"),
@@ -235,6 +242,39 @@ def _launch(fields: Fields) -> KernelLaunch:
         buffers=buffers,
         types=types,
     )
+
+
+def _dispatch(fields: Fields) -> Dispatch:
+    first, count = (fields.natural(key, _MAX_GRID) for key in ("first", "count"))
+    text = fields.text("tree")
+    try:
+        tree = parse_tree(text)
+    except (ValueError, RecursionError) as error:
+        raise fields.error("tree", f"is no decision tree: {error}", "such as e0 <= 16 ? 0 : 1") from error
+    return Dispatch(first, count, fields.naturals("inputs", _MAX_GRID), tree)
+
+
+def _check_dispatches(manifest: Manifest, where: object) -> None:
+    """Raises TreadleError unless every point of a dispatch has a launch, and none belongs to two dispatches."""
+    end = 0
+    for number, each in enumerate(manifest.dispatches):
+        message = ""
+        if each.first < end or each.first + each.count > len(manifest.launches):
+            message = f"launches {each.first} to {each.first + each.count - 1} are not its own"
+        missing = {kernel for kernel, _ in boxes(each.tree)}.difference(range(each.count))
+        if missing:
+            message = f"a leaf takes launch {min(missing)} of {each.count}"
+        if any(symbol >= len(each.inputs) for symbol in symbols_of(each.tree)):
+            message = f"the tree compares more than the {len(each.inputs)} inputs that are given"
+        if not all(_is_extent(manifest, position) for position in each.inputs):
+            message = f"inputs {list(each.inputs)} are not all extents"
+        if message:
+            raise TreadleError(f"the manifest contradicts itself: dispatches[{number}]: {message}", where, WROTE_IT)
+        end = each.first + each.count
+
+
+def _is_extent(manifest: Manifest, position: int) -> bool:
+    return len(manifest.inputs) - len(manifest.extents) <= position < len(manifest.inputs)
 
 
 def _three(fields: Fields, key: str) -> Shape3:

@@ -48,7 +48,9 @@ def run_emulated(module: ModuleOp, inputs: Sequence[Array]) -> list[Array]:
     outputs = [Output(spec.shape, spec.dtype) for spec in program.outputs]
     constants = [np.asarray(constant.array()) for constant in program.constants]
     sizes = program.arena_bytes, program.zeroed_bytes
-    results, _ = Launches(launches, outputs, constants, *sizes, in_part=bool(program.extents)).run(inputs)
+    results, _ = Launches(
+        launches, outputs, constants, *sizes, in_part=bool(program.extents), dispatches=program.dispatches
+    ).run(inputs)
     return results
 
 

@@ -56,7 +56,12 @@ class EmulatedProgram:
         outputs = [Output(spec.shape, spec.dtype) for spec in program.outputs]
         constants = [np.asarray(constant.array()) for constant in program.constants]
         memory = (outputs, constants, program.arena_bytes, program.zeroed_bytes)
-        launches = Launches([self._launch(each) for each in program.launches], *memory, in_part=bool(program.extents))
+        launches = Launches(
+            [self._launch(each) for each in program.launches],
+            *memory,
+            in_part=bool(program.extents),
+            dispatches=program.dispatches,
+        )
         results, reports = launches.run(inputs)
         found = [str(report) for report in reports if report.findings]
         if found:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import cast
@@ -14,11 +14,12 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, SSAValue
 
 from treadle.backends.buffers import BufferKind, BufferRef, TensorSpec
+from treadle.decision_tree import Dispatch
 from treadle.dialects.graph.attributes import BlobAttr, InlineAttr
 from treadle.dialects.graph.constant import ConstantOp
 from treadle.dialects.graph.dtypes import byte_width, numpy_dtype
 from treadle.dialects.graph.store import constant_array
-from treadle.dialects.host import BufferOp, LaunchOp
+from treadle.dialects.host import BufferOp, DispatchOp, LaunchOp
 from treadle.errors import TreadleError
 from treadle.shapes import Dim, parse_dim
 
@@ -61,6 +62,8 @@ class Program:
     arena_bytes: int
     launches: tuple[ProgramLaunch, ...]
     zeroed_bytes: int = 0
+    dispatches: tuple[Dispatch, ...] = ()
+    """Where a call runs one of several launches."""
     symbols: tuple[Dim, ...] = ()
     extents: tuple[str, ...] = ()
     input_extents: tuple[tuple[str, ...], ...] = ()
@@ -80,6 +83,7 @@ def read_program(module: ModuleOp) -> Program:
     constants: list[ProgramConstant] = []
     references: dict[SSAValue, BufferRef] = {}
     launches: list[ProgramLaunch] = []
+    dispatches: list[Dispatch] = []
     zeroed_bytes = 0
     for op in main.body.block.ops:
         if isinstance(op, BufferOp):
@@ -88,16 +92,24 @@ def read_program(module: ModuleOp) -> Program:
                 size = prod(op.type.get_shape()) * byte_width(op.type.get_element_type())
                 zeroed_bytes = max(zeroed_bytes, references[op.buffer].index + size)
         elif isinstance(op, LaunchOp):
-            kernel = op.kernel.string_value()
-            launches.append(ProgramLaunch(kernel, tuple(references[buffer] for buffer in op.buffers)))
+            launches.append(_launch(op, references))
+        elif isinstance(op, DispatchOp):
+            own = [_launch(inner, references) for inner in op.launches.block.ops if isinstance(inner, LaunchOp)]
+            inputs = tuple(references[extent].index for extent in op.extents)
+            dispatches.append(Dispatch(len(launches), len(own), inputs, op.tree.data))
+            launches += own
     inputs, outputs = (_specs(main, kind) for kind in ("input", "output"))
     return Program(
-        inputs, outputs, tuple(constants), arena.value.data, tuple(launches), zeroed_bytes,
+        inputs, outputs, tuple(constants), arena.value.data, tuple(launches), zeroed_bytes, tuple(dispatches),
         symbols=tuple(parse_dim(text) for text in _texts(main.attributes.get("symbols"))),
         extents=_texts(main.attributes.get("extents")),
         input_extents=_dimensions(main.attributes.get("input_extents")),
         output_extents=_dimensions(main.attributes.get("output_extents")),
     )  # fmt: skip
+
+
+def _launch(op: LaunchOp, references: Mapping[SSAValue, BufferRef]) -> ProgramLaunch:
+    return ProgramLaunch(op.kernel.string_value(), tuple(references[buffer] for buffer in op.buffers))
 
 
 def planned_main(module: ModuleOp) -> FuncOp:

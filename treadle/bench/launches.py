@@ -12,7 +12,7 @@ from xdsl.ir import SSAValue
 from treadle.artifact import Artifact
 from treadle.compile_request import read_module
 from treadle.dialects.graph.dtypes import byte_width
-from treadle.dialects.host import LaunchOp
+from treadle.dialects.host import DispatchOp, LaunchOp
 from treadle.dialects.model_nodes import describe_nodes
 from treadle.errors import TreadleError
 
@@ -35,13 +35,17 @@ class Launch:
 
 
 def launches_of(artifact: Artifact) -> list[Launch]:
-    """The launches of a model for a CPU, in order; TreadleError where its IR is missing or changed."""
+    """The launches of a model for a CPU, in order; TreadleError where its IR is missing or changed, and where
+    a call takes one of several launches."""
     module = read_module(artifact.read_text(MODULE), str(artifact.folder / MODULE))
     operations: dict[str, int] = {}
     for kernel in module.ops:
         counted = kernel.attributes.get("operations")
         if isinstance(kernel, func.FuncOp) and isinstance(counted, IntAttr):
             operations[kernel.sym_name.data] = counted.data
+    if any(isinstance(op, DispatchOp) for op in module.walk()):
+        message = "a call takes one of several kernels, by its shapes"
+        raise TreadleError(message, artifact.folder / MODULE, "a model compiled for one shape")
     launches = [op for op in module.walk() if isinstance(op, LaunchOp)]
     if not launches:
         raise TreadleError("there are no launches in it", artifact.folder / MODULE, "the IR of a compiled model")

@@ -27,7 +27,7 @@ _BLOCKS = (
 )  # fmt: skip
 """What the threads of a GPU's block do together: barriers, warp reductions, asynchronous copies, tensor cores."""
 _COPIES = ("loop.copy", "loop.yield")
-_HOST = ("host.buffer", "host.launch", "host.return")
+_HOST = ("host.buffer", "host.launch", "host.dispatch", "host.return")
 
 LEGAL: Mapping[str, Sequence[str]] = {
     "import": (*_FRAME, "graph.*"),
@@ -35,8 +35,8 @@ LEGAL: Mapping[str, Sequence[str]] = {
     "define": _DEFINED,
     "fuse": (*_DEFINED, "graph.fused"),
     "schedule": (*_DEFINED, "graph.fused", "schedule.*"),
-    "kernels cpu": (*_FRAME, "graph.constant", "loop.kernel", "task.*", *_BODY),
-    "kernels cuda": (*_FRAME, "graph.constant", "loop.kernel", "task.*", *_BODY, *_BLOCKS, *_COPIES),
+    "kernels cpu": (*_FRAME, "graph.constant", "loop.kernel", "loop.dispatch", "task.*", *_BODY),
+    "kernels cuda": (*_FRAME, "graph.constant", "loop.kernel", "loop.dispatch", "task.*", *_BODY, *_BLOCKS, *_COPIES),
     "plan cpu": (*_FRAME, *_HOST, "loop.func", "task.*", *_BODY),
     "plan cuda": (*_FRAME, *_HOST, "loop.func", "task.*", *_BODY, *_BLOCKS, *_COPIES),
     "loops cpu": (*_FRAME, *_HOST, "loop.func", *_BODY, *_LANES),

@@ -305,7 +305,7 @@ REJECTED = [
     (f"%y = {FUSED} : tensor<5xf32>", "yields tensor<4xf32>, result is tensor<5xf32>"),
     ('graph.fused "g" {\n"graph.yield"() : () -> ()\n} : ', "expected"),
     (compute(READ.replace("graph.yield %a : f32", "graph.yield %a, %a : f32, f32")), "graph.yield gives 2 values"),
-    (f"%y = {FUSED} schedule [] : tensor<4xf32>", "expected #schedule.use<...> or a program's symbol, got"),
+    (f"%y = {FUSED} schedule [] : tensor<4xf32>", "#schedule.dispatch<...> or a program's symbol, got"),
 ]
 
 

@@ -23,7 +23,16 @@ def parse(text: str) -> ModuleOp:
     return module
 
 
+DISPATCH = """
+%n, %A = "test.op"() : () -> (memref<i64>, memref<4xf32>)
+host.dispatch #schedule.tree<e0 <= 8 ? 0 : 1> (%n : memref<i64>) {
+  host.launch @a(%A) : memref<4xf32>
+  host.launch @b(%A) : memref<4xf32>
+}"""
+
 GOOD = [
+    DISPATCH,
+    DISPATCH.replace("memref<i64>", "memref<1xi64>"),
     "%r = host.buffer input 0 : memref<1x3xf32>",
     "%r = host.buffer output 2 : memref<1x3xf32>",
     "%r = host.buffer arena 4096 : memref<1x3xf32>",
@@ -48,6 +57,9 @@ def test_every_operation_is_tested() -> None:
 
 
 REJECTED = [
+    (DISPATCH.replace("? 0 :", "? 1 :"), "alternative 0 has no leaf: expected leaves 0 to 1"),
+    (DISPATCH.replace("memref<i64>", "memref<2xi64>"), "expected one i64 each"),
+    (DISPATCH.replace("host.launch @b(%A) : memref<4xf32>", '"test.op"() : () -> ()'), "expected host.launch"),
     (
         "%r = host.buffer heap 0 : memref<3xf32>",
         "unknown kind 'heap': expected input, output, arena, constant or zeroed",

@@ -22,10 +22,25 @@ from treadle.dialects.loop import (
     StridedStoreOp,
     memref_of,
 )
+from treadle.dialects.schedule import SCHEDULE
 
 CONTEXT = Context()
-for dialect in (Builtin, arith.Arith, func.Func, test.Test, GRAPH, LOOP):
+for dialect in (Builtin, arith.Arith, func.Func, test.Test, GRAPH, LOOP, SCHEDULE):
     CONTEXT.load_dialect(dialect)
+
+DISPATCH = """
+%n = "test.op"() : () -> tensor<i64>
+%y = loop.dispatch #schedule.tree<TREE> (%n : tensor<i64>) {
+  %a = "test.op"() : () -> tensor<4xf32>
+  %b = "test.op"() : () -> tensor<4xf32>
+}ATTRIBUTES : tensor<4xf32>"""
+
+
+def dispatch(tree: str, attributes: str = "") -> str:
+    return DISPATCH.replace("TREE", tree).replace("ATTRIBUTES", attributes and f" attributes {{{attributes}}}")
+
+
+PREDICTED = "predicted = #schedule.predicted<[1] 0.25 [0.5, 0.125, 0.125], [64] 0.75 [2.0, 4.0, 1.5]>"
 
 VALUES = """
 %A, %B, %s = "test.op"() : () -> (memref<64x8xf32>, memref<64xf32>, memref<f32>)
@@ -114,6 +129,8 @@ GOOD = [
     TILES + "%r = loop.mma %a, %b, %c : vector<4x2xf16>, vector<2x2xf16>, vector<2x2xf32>",
     TILES + "%r = loop.mma %x, %y, %c : vector<4x1xf32>, vector<2x1xf32>, vector<2x2xf32>",
     TILES + "%r = loop.round_tf32 %x : vector<4x1xf32>",
+    dispatch("e0 <= 8 ? 0 : 1"),
+    dispatch("e0 <= 8 ? 0 : (e0 <= 16 ? 1 : 0)", PREDICTED),
     KERNEL.format(grid=4, threads=8),
     KERNEL.format(grid=4, threads=8).replace("in 8) {", 'in 8) comment "copy" {'),
     KERNEL.format(grid=4, threads=8).replace("in 8)", "in 8) min_blocks_per_sm 2"),
@@ -137,6 +154,15 @@ def test_every_operation_is_tested():
 
 
 REJECTED = [
+    (dispatch("0"), "alternative 1 has no leaf: expected leaves 0 to 1"),
+    (dispatch("e0 <= 8 ? 0 : 2"), "alternative 1 has no leaf"),
+    (dispatch("e0 <= 8 ? 0 : (e0 <= 9 ? 1 : 2)"), "alternative 2 is none"),
+    (dispatch("e0 <= 8 ? 0 : (e0 <= 7 ? 0 : 1)"), "no point reaches leaf 0: e0 is from 9 to 7"),
+    (dispatch("e1 <= 8 ? 0 : 1"), "e1 is not given: there are 1 extents"),
+    (dispatch("e0 <= 8 ? 0 : 1").replace("tensor<i64>", "tensor<i32>"), "expected tensor<i64>"),
+    (dispatch("e0 <= 8 ? 0 : 1").replace("} : tensor<4xf32>", "} : tensor<5xf32>"), "gives tensor<4xf32>: expected"),
+    (dispatch("e0 <= 8 ? 0 : 1", PREDICTED.replace(", 0.125]", "]").replace(", 1.5]", "]")), "2 predictions a point"),
+    (dispatch("e0 <= 8 ? 0 : 1", PREDICTED.replace(", 1.5]", "]")), "different numbers of extents or seconds"),
     (VALUES + "%r = loop.load %A[%i] : memref<64x8xf32>", "1 indices into memref<64x8xf32>: expected 2"),
     (VALUES + "%r = loop.load %A[%i, %j] : tensor<64x8xf32>", "expected a memref, got tensor<64x8xf32>"),
     (VALUES + "%r = loop.load %B[%i] where %p else %h : memref<64xf32>", "operand is used with type f32"),

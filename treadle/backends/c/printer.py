@@ -13,7 +13,8 @@ from treadle.backends.c.executor import ENTRY
 from treadle.backends.c.language import CLanguage
 from treadle.backends.c_like import Names, Nodes, StatementPrinter, comment_text, kernel_comments, launched_nodes
 from treadle.backends.c_like.folding import written_buffers
-from treadle.dialects.host import BufferOp, LaunchOp
+from treadle.decision_tree import Leaf, Tree
+from treadle.dialects.host import BufferOp, DispatchOp, LaunchOp
 from treadle.dialects.model_nodes import describe_nodes
 from treadle.errors import TreadleError
 from treadle.index.width import index_bits
@@ -73,23 +74,49 @@ def print_host(module: ModuleOp) -> Unit:
     kernels = {kernel.sym_name.data: kernel for kernel in _kernels(module)}
     main = _host(module)
     declared = [f"void {names[symbol]}(void *const *args, long worker, long workers);" for symbol in kernels]
-    lines = ['#include "pool.h"', "", *declared, "", f"{_HOST_SIGNATURE} {{"]
-    buffers = _buffer_texts(main)
-    for launch in main.walk():
-        if not isinstance(launch, LaunchOp):
-            continue
-        symbol = launch.kernel.string_value()
+    lines = ["#include <stdint.h>", "", '#include "pool.h"', "", *declared, "", f"{_HOST_SIGNATURE} {{"]
+    program = _HostProgram(main, kernels, names)
+    return Unit(ENTRY, "\n".join([*lines, *program.lines(), "}", ""]))
+
+
+class _HostProgram:
+    """Prints the launches of @main."""
+
+    def __init__(self, main: func.FuncOp, kernels: Mapping[str, func.FuncOp], names: Mapping[str, str]):
+        self._main, self._kernels, self._names = main, kernels, names
+        self._buffers = _buffer_texts(main)
+
+    def lines(self) -> list[str]:
+        found: list[str] = []
+        for op in self._main.body.block.ops:
+            if isinstance(op, LaunchOp):
+                found += self._launch(op, "    ")
+            elif isinstance(op, DispatchOp):
+                found += self._dispatch(op, op.tree.data, "    ")
+        return found
+
+    def _launch(self, launch: LaunchOp, indent: str) -> list[str]:
+        symbol, kernels = launch.kernel.string_value(), self._kernels
         if symbol not in kernels:
             accepted = ", ".join(f"@{name}" for name in kernels) or "a module lowered for the cpu target"
-            raise TreadleError(f"launch of @{symbol}, which is no C kernel", f"@{main.sym_name.data}", accepted)
-        arguments = ", ".join(buffers[buffer] for buffer in launch.buffers)
+            raise TreadleError(f"launch of @{symbol}, which is no C kernel", f"@{self._main.sym_name.data}", accepted)
+        arguments = ", ".join(self._buffers[buffer] for buffer in launch.buffers)
         args = f"(void *const[]){{{arguments}}}"
         grid = kernels[symbol].attributes.get("grid")
         blocks = grid.value.data if isinstance(grid, IntegerAttr) else 1
         nodes = comment_text(describe_nodes(launch.location))
-        lines += [f"    /* {nodes} */"] if nodes else []
-        lines.append(f"    treadle_pool_run(pool, {names[symbol]}, {args}, {blocks});")
-    return Unit(ENTRY, "\n".join([*lines, "}", ""]))
+        comment = [f"{indent}/* {nodes} */"] if nodes else []
+        return [*comment, f"{indent}treadle_pool_run(pool, {self._names[symbol]}, {args}, {blocks});"]
+
+    def _dispatch(self, op: DispatchOp, tree: Tree[int], indent: str) -> list[str]:
+        """A tree as branches."""
+        if isinstance(tree, Leaf):
+            launch = list(op.launches.block.ops)[tree.kernel]
+            assert isinstance(launch, LaunchOp)
+            return self._launch(launch, indent)
+        extent = f"*(const int64_t *)({self._buffers[op.extents[tree.symbol]]})"
+        left, right = (self._dispatch(op, side, f"{indent}    ") for side in (tree.left, tree.right))
+        return [f"{indent}if ({extent} <= {tree.at_most}) {{", *left, f"{indent}}} else {{", *right, f"{indent}}}"]
 
 
 def has_host(module: ModuleOp) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 from treadle.backends.buffers import BufferKind, BufferRef, TensorSpec
 from treadle.backends.call_lock import CallLock, forks
 from treadle.backends.cuda.driver import BoundLaunch, Driver, LaunchGraph, Shape3
+from treadle.decision_tree import Dispatch, chosen_launches
 from treadle.errors import TreadleError
 
 _ADDRESSED: tuple[BufferKind, ...] = ("arena", "zeroed")
@@ -53,8 +54,11 @@ class CudaProgram:
         zeroed_bytes: int = 0,
         *,
         owns_driver: bool = False,
+        dispatches: Sequence[Dispatch] = (),
     ) -> None:
-        """`owns_driver`: the driver is closed with the program, and nobody else uses it.
+        """`dispatches`: where a run takes one of several launches, by the values of inputs.
+
+        `owns_driver`: the driver is closed with the program, and nobody else uses it.
 
         Raises `TreadleError` for a buffer that does not exist, and when the device fails.
         """
@@ -73,6 +77,8 @@ class CudaProgram:
             _check_buffers(launch, sizes)
         self._owned: list[int] = []
         self._launches: list[BoundLaunch] = []
+        self._dispatches = tuple(dispatches)
+        self._chosen: list[BoundLaunch] = []
         self._calls = CallLock("CudaProgram")
         self._forks = forks()
         self._zeros = np.zeros(zeroed_bytes, np.uint8)
@@ -83,6 +89,7 @@ class CudaProgram:
                 driver.upload(address, constant)
             self._clear()
             self._launches = self._bind(launches)
+            self._chosen = [] if dispatches else self._launches
             driver.synchronize()
         except BaseException:
             self.close()
@@ -105,7 +112,7 @@ class CudaProgram:
             staged = self._upload(arrays)
             results = [np.empty(spec.shape, spec.dtype) for spec in self.outputs]
             with self._launching():
-                self._driver.launch(self._launches)
+                self._driver.launch(self._chosen)
                 for result, address in zip(results, self._addresses["output"], strict=True):
                     self._driver.download(result, address)
                 self._driver.synchronize()
@@ -113,13 +120,18 @@ class CudaProgram:
         return results
 
     def capture(self) -> LaunchGraph:
-        """The kernels as one CUDA graph, on the inputs of the last `run`; close it before the program."""
+        """The kernels of the last `run` as one CUDA graph, on its inputs; close it before the program.
+
+        Where runs take one of several kernels, it holds for the extents of that run.
+        """
         with self._calls.turn():
             self._check_open("capturing a graph")
+            if self._dispatches and not self._chosen:
+                raise TreadleError("which kernels run is not known yet", "capturing a graph", "a run before it")
             if not self._is_cleared:
                 self._clear()
             self._is_cleared = False  # whether the graph's launches succeed is not known here
-            return self._driver.capture(self._launches)
+            return self._driver.capture(self._chosen)
 
     def measure(self, arrays: Sequence[np.ndarray], repeats: int, warmup: int = 1) -> list[float]:
         """Seconds of device time that each of `repeats` runs of the kernels takes, without the copies.
@@ -128,7 +140,7 @@ class CudaProgram:
         """
         with self._calls.turn():
             staged = self._upload(arrays)
-            with self._launching(), closing(self._driver.capture(self._launches)) as graph:
+            with self._launching(), closing(self._driver.capture(self._chosen)) as graph:
                 graph.launch(warmup)
                 marks = [self._driver.record()]
                 for _ in range(repeats):
@@ -146,7 +158,7 @@ class CudaProgram:
                 self._owns_driver = False
             while self._owned:
                 self._driver.free(self._owned.pop())
-            self._launches = []
+            self._launches = self._chosen = []
             if self._owns_driver:
                 self._driver.close()
 
@@ -190,7 +202,14 @@ class CudaProgram:
                 raise TreadleError(f"got {array.dtype} of shape {array.shape}", f"input '{spec.name}'", accepted)
             staged.append(np.ascontiguousarray(array))
             self._driver.upload(address, staged[-1])
+        self._choose(staged)
         return staged
+
+    def _choose(self, inputs: Sequence[np.ndarray]) -> None:
+        """Keeps the launches that a run on some inputs takes."""
+        if self._dispatches:
+            chosen = chosen_launches(len(self._launches), self._dispatches, lambda number: int(inputs[number]))
+            self._chosen = [self._launches[number] for number in chosen]
 
     def _allocate(self, num_bytes: int) -> int:
         address = self._driver.allocate(num_bytes)

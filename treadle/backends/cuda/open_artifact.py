@@ -39,10 +39,10 @@ def open_program(artifact: Artifact, driver: Driver | None = None, *, rebuild: b
     constants = read_weights(artifact)
     memory = constants, manifest.arena_bytes, manifest.zeroed_bytes
     if driver is not None:
-        return CudaProgram(driver, launches, inputs, outputs, *memory)
+        return CudaProgram(driver, launches, inputs, outputs, *memory, dispatches=manifest.dispatches)
     own = open_driver()
     try:
-        return CudaProgram(own, launches, inputs, outputs, *memory, owns_driver=True)
+        return CudaProgram(own, launches, inputs, outputs, *memory, owns_driver=True, dispatches=manifest.dispatches)
     except BaseException:
         own.close()
         raise

@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, Block, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from treadle.backends.program import BufferRef, TensorSpec, planned_main, read_program
 from treadle.backends.reference.kernel_launch import is_of_launch
 from treadle.backends.reference.kernels import Kernel
+from treadle.decision_tree import chosen_launches, kernel_for
 from treadle.dialects import host, loop
 from treadle.dialects.graph import FusedOp, YieldOp
 from treadle.dialects.graph.dtypes import numpy_dtype
@@ -52,15 +53,23 @@ def _run_tensors(main: FuncOp, env: dict[SSAValue, Array], reverse: bool) -> tup
 def _evaluate_block(block: Block, env: dict[SSAValue, Array], reverse: bool) -> None:
     """Adds the value of every operation of the block to `env`."""
     for op in block.ops:
-        if isinstance(op, loop.KernelOp):
-            env.update(zip(op.outputs, Kernel(op).results([env[v] for v in op.inputs], reverse=reverse), strict=True))
-        elif isinstance(op, FusedOp):
-            _evaluate_block(op.body.block, env, reverse)
-            end = op.body.block.last_op
-            assert isinstance(end, YieldOp)
-            env.update((result, env[value]) for result, value in zip(op.outputs, end.values, strict=True))
-        elif not isinstance(op, ReturnOp | YieldOp):
-            env.update(zip(op.results, evaluate_results(op, env), strict=True))
+        _evaluate(op, env, reverse)
+
+
+def _evaluate(op: Operation, env: dict[SSAValue, Array], reverse: bool) -> None:
+    if isinstance(op, loop.KernelOp):
+        env.update(zip(op.outputs, Kernel(op).results([env[v] for v in op.inputs], reverse=reverse), strict=True))
+    elif isinstance(op, loop.DispatchOp):
+        chosen = op.alternatives[kernel_for(op.tree.data, [int(env[extent]) for extent in op.extents])]
+        _evaluate(chosen, env, reverse)
+        env.update((result, env[value]) for result, value in zip(op.outputs, chosen.results, strict=True))
+    elif isinstance(op, FusedOp):
+        _evaluate_block(op.body.block, env, reverse)
+        end = op.body.block.last_op
+        assert isinstance(end, YieldOp)
+        env.update((result, env[value]) for result, value in zip(op.outputs, end.values, strict=True))
+    elif not isinstance(op, ReturnOp | YieldOp):
+        env.update(zip(op.results, evaluate_results(op, env), strict=True))
 
 
 def _run_launches(module: ModuleOp, inputs: Sequence[Array], reverse: bool) -> tuple[Array, ...]:
@@ -80,7 +89,8 @@ def _run_launches(module: ModuleOp, inputs: Sequence[Array], reverse: bool) -> t
         region = arena[reference.index : reference.index + spec.num_bytes]
         return region.view(spec.dtype).reshape(spec.shape)
 
-    for launch in program.launches:
+    chosen = chosen_launches(len(program.launches), program.dispatches, lambda number: int(inputs[number]))
+    for launch in (program.launches[number] for number in chosen):
         if launch.kernel not in kernels:
             raise TreadleError(f"there is no kernel @{launch.kernel}", "@main", [f"@{name}" for name in kernels])
         kernel = kernels[launch.kernel]

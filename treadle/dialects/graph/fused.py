@@ -16,6 +16,7 @@ from treadle.dialects.graph.compute import yielded_values
 from treadle.dialects.graph.demanded import check_demands, parse_demands, print_demands
 from treadle.dialects.model_nodes import NamesNodes
 from treadle.dialects.schedule.attributes import UseAttr
+from treadle.dialects.schedule.dispatch import DispatchAttr
 
 
 @irdl_op_definition
@@ -30,7 +31,8 @@ class FusedOp(IRDLOperation, NamesNodes):
     } schedule #schedule.use<"matmul_cpu", {tile = [8, 32]}> : tensor<64x64xf32>
     ```
 
-    The schedule may also be the symbol of a `schedule.program`: `schedule @tiled`. Tensors from outside are captured.
+    The schedule may also be the symbol of a `schedule.program`: `schedule @tiled`, or, where extents are data, several
+    decisions and a tree: `schedule #schedule.dispatch<...>`. Tensors from outside are captured.
     A group whose intermediate result others read, too, gives several tensors: `%m, %y = graph.fused ... { ...
     graph.yield %m, %r : ... } : tensor<64x64xf32>, tensor<64x64xf32>`. After the schedule, `demands
     [#graph.demanded<d0 < 0>, #graph.demanded<>]` says which elements of each result anybody needs; without it, all.
@@ -40,12 +42,12 @@ class FusedOp(IRDLOperation, NamesNodes):
     name = "graph.fused"
     label = prop_def(StringAttr)
     body = region_def("single_block")
-    schedule = opt_prop_def(UseAttr | SymbolRefAttr)
+    schedule = opt_prop_def(UseAttr | SymbolRefAttr | DispatchAttr)
     demands = opt_prop_def(ArrayAttr)
     outputs = var_result_def()
     traits = traits_def(RecursiveMemoryEffect())
 
-    def __init__(self, label: str, body: Region, schedule: UseAttr | SymbolRefAttr | None = None):
+    def __init__(self, label: str, body: Region, schedule: UseAttr | SymbolRefAttr | DispatchAttr | None = None):
         properties: dict[str, Attribute] = {"label": StringAttr(label)}
         if schedule is not None:
             properties["schedule"] = schedule
@@ -81,8 +83,9 @@ class FusedOp(IRDLOperation, NamesNodes):
         if parser.parse_optional_keyword("schedule") is not None:
             position = parser.pos
             schedule = parser.parse_attribute()
-            if not isinstance(schedule, UseAttr | SymbolRefAttr):
-                parser.raise_error(f"expected #schedule.use<...> or a program's symbol, got {schedule}", position)
+            if not isinstance(schedule, UseAttr | SymbolRefAttr | DispatchAttr):
+                accepted = "#schedule.use<...>, #schedule.dispatch<...> or a program's symbol"
+                parser.raise_error(f"expected {accepted}, got {schedule}", position)
         demands = parse_demands(parser)
         parser.parse_punctuation(":")
         position = parser.pos

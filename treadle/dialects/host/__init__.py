@@ -5,8 +5,8 @@ It refers to buffers by kind and offset, and to kernels by their symbols; it doe
 
 from xdsl.ir import Dialect
 
-from treadle.dialects.host.program import BufferOp, LaunchOp, ReturnOp
+from treadle.dialects.host.program import BufferOp, DispatchOp, LaunchOp, ReturnOp
 
-HOST = Dialect("host", [BufferOp, LaunchOp, ReturnOp], [])
+HOST = Dialect("host", [BufferOp, DispatchOp, LaunchOp, ReturnOp], [])
 
-__all__ = ["HOST", "BufferOp", "LaunchOp", "ReturnOp"]
+__all__ = ["HOST", "BufferOp", "DispatchOp", "LaunchOp", "ReturnOp"]

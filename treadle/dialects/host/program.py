@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from xdsl.dialects.builtin import IntegerAttr, MemRefType, StringAttr, SymbolRefAttr, i64
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute, Region, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     irdl_op_definition,
+    opt_attr_def,
     opt_prop_def,
     prop_def,
+    region_def,
     result_def,
     traits_def,
     var_operand_def,
 )
 from xdsl.parser import Parser
 from xdsl.printer import Printer
-from xdsl.traits import IsTerminator, MemoryReadEffect, MemoryWriteEffect
+from xdsl.traits import IsTerminator, MemoryReadEffect, MemoryWriteEffect, NoTerminator, RecursiveMemoryEffect
 from xdsl.utils.exceptions import VerifyException
 
+from treadle.dialects.dispatch_tree import PredictedAttr, TreeAttr, parse_dispatch, print_dispatch
 from treadle.dialects.graph.attributes import BlobAttr, InlineAttr
 from treadle.dialects.model_nodes import NamesNodes
+
+
+def _is_extent(type: MemRefType) -> bool:
+    return type.get_element_type() == i64 and prod(type.get_shape()) == 1
 
 
 @irdl_op_definition
@@ -116,6 +124,52 @@ class LaunchOp(IRDLOperation, NamesNodes):
 
     def __init__(self, kernel: str, buffers: Sequence[SSAValue]):
         super().__init__(properties={"kernel": SymbolRefAttr(kernel)}, operands=[buffers])
+
+
+@irdl_op_definition
+class DispatchOp(IRDLOperation, NamesNodes):
+    """Runs one of its launches, the one whose number the tree gives for the extents, which are inputs.
+
+    ```mlir
+    host.dispatch #schedule.tree<e0 <= 16 ? 0 : 1> (%seq : memref<i64>) {
+      host.launch @matmul(%x, %w, %h, %seq) : ...
+      host.launch @matmul_2(%x, %w, %h, %seq) : ...
+    }
+    ```
+    Rejected: leaves that are not just the numbers of the launches, anything but launches in the region, an extent that
+    is no buffer of one i64.
+    """
+
+    name = "host.dispatch"
+    tree = prop_def(TreeAttr)
+    predicted = opt_attr_def(PredictedAttr)
+    extents = var_operand_def(MemRefType)
+    launches = region_def("single_block")
+    traits = traits_def(NoTerminator(), RecursiveMemoryEffect())
+
+    def __init__(self, tree: TreeAttr, extents: Sequence[SSAValue], launches: Region):
+        super().__init__(operands=[extents], properties={"tree": tree}, regions=[launches])
+
+    def verify_(self) -> None:
+        ops = list(self.launches.block.ops)
+        wrong = next((op for op in ops if not isinstance(op, LaunchOp)), None)
+        if wrong is not None:
+            raise VerifyException(f"{wrong.name} in a dispatch: expected host.launch")
+        self.tree.check(len(ops), len(self.extents))
+        if self.predicted is not None:
+            self.predicted.check(len(ops))
+        if not all(isinstance(t, MemRefType) and _is_extent(t) for t in self.extents.types):
+            raise VerifyException(f"extents of types {', '.join(map(str, self.extents.types))}: expected one i64 each")
+
+    def print(self, printer: Printer) -> None:
+        print_dispatch(printer, self.tree, self.extents, self.launches, self.attributes)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> DispatchOp:
+        tree, extents, launches, attributes = parse_dispatch(parser)
+        op = cls(tree, extents, launches)
+        op.attributes |= attributes
+        return op
 
 
 @irdl_op_definition

@@ -23,6 +23,7 @@ from treadle.dialects.loop.attributes import (
     zeros,
 )
 from treadle.dialects.loop.copy import AsyncCopyOp, CommitOp, CopyOp, WaitOp, YieldOp
+from treadle.dialects.loop.dispatch import DispatchOp
 from treadle.dialects.loop.kernel import FuncOp, KernelOp
 from treadle.dialects.loop.prefetch import PrefetchOp
 from treadle.dialects.loop.strided_access import LaneMaskOp, StridedLoadOp, StridedStoreOp
@@ -34,7 +35,7 @@ from treadle.dialects.loop.warp import WARP, WarpReduceOp
 LOOP = Dialect(
     "loop",
     [
-        AllocOp, ArriveOp, AsyncCopyOp, BarrierOp, CommitOp, CopyOp, FuncOp, KernelOp, LaneCompareOp,
+        AllocOp, ArriveOp, AsyncCopyOp, BarrierOp, CommitOp, CopyOp, DispatchOp, FuncOp, KernelOp, LaneCompareOp,
         LaneMaskOp, LaneSelectOp, LoadMatrixOp, LoadOp, MmaOp, PrefetchOp, RoundTf32Op, StoreOp,
         StridedLoadOp, StridedStoreOp, WaitOp, WarpReduceOp, YieldOp,
     ],
@@ -50,6 +51,7 @@ __all__ = [
     "BarrierOp",
     "CommitOp",
     "CopyOp",
+    "DispatchOp",
     "FuncOp",
     "KernelOp",
     "LaneCompareOp",

@@ -2,7 +2,9 @@
 
 from xdsl.ir import Dialect
 
+from treadle.dialects.dispatch_tree import PredictedAttr, TreeAttr
 from treadle.dialects.schedule.attributes import Choice, UseAttr, choice_text
+from treadle.dialects.schedule.dispatch import MOST_KERNELS, DispatchAttr
 from treadle.dialects.schedule.program import ProgramOp
 from treadle.dialects.schedule.sampling import SampleOp, SampleTileOp
 from treadle.dialects.schedule.staging import MarkOp, StageOp, TemplateOp
@@ -12,10 +14,11 @@ from treadle.dialects.schedule.types import AxisType, ParamType
 SCHEDULE = Dialect(
     "schedule",
     [ProgramOp, AxesOp, SampleOp, SampleTileOp, SplitOp, FuseOp, ArrangeOp, StageOp, MarkOp, TemplateOp],
-    [UseAttr, AxisType, ParamType],
+    [UseAttr, DispatchAttr, TreeAttr, PredictedAttr, AxisType, ParamType],
 )
 
 __all__ = [
-    "SCHEDULE", "ArrangeOp", "AxesOp", "AxisType", "Choice", "FuseOp", "MarkOp", "ParamType", "ProgramOp", "SampleOp",
-    "SampleTileOp", "SplitOp", "StageOp", "TemplateOp", "UseAttr", "choice_text",
+    "MOST_KERNELS", "SCHEDULE", "ArrangeOp", "AxesOp", "AxisType", "Choice", "DispatchAttr", "FuseOp", "MarkOp",
+    "ParamType", "ProgramOp", "SampleOp", "SampleTileOp", "SplitOp", "StageOp", "TemplateOp", "UseAttr",
+    "choice_text",
 ]  # fmt: skip

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import MemRefType, ModuleOp
-from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
@@ -22,7 +21,7 @@ from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr
 from treadle.index.linear import split_linear
 from treadle.index.reader import IndexReader
-from treadle.passes.graph.demand.facts import extents_of
+from treadle.passes.graph.demand.facts import enclosing_function, extents_of
 from treadle.passes.loop.extent_values import read_extent
 from treadle.passes.loop.inline_body import KernelArguments
 from treadle.passes.loop.loop_iterations import Iterations, value_of
@@ -58,8 +57,8 @@ class LoopShortenTilesPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in [inner for inner in op.walk() if isinstance(inner, KernelOp)]:
-            main = kernel.parent_op()
-            if kernel.demands is not None and kernel.threads.value.data == 1 and isinstance(main, FuncOp):
+            main = enclosing_function(kernel)
+            if kernel.demands is not None and kernel.threads.value.data == 1 and main is not None:
                 _shorten(kernel, {number: tensor for tensor, number in extents_of(main).items()})
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
@@ -18,7 +17,7 @@ from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr
 from treadle.index.linear import always_less
 from treadle.index.reader import IndexReader
-from treadle.passes.graph.demand.facts import Extents, extents_of
+from treadle.passes.graph.demand.facts import Extents, enclosing_function, extents_of
 from treadle.passes.loop.demanded_levels import Condition, Level, Levels
 from treadle.passes.loop.extent_values import read_extent
 from treadle.passes.loop.inline_body import KernelArguments
@@ -63,8 +62,8 @@ class LoopTrimPass(ModulePass):
         for kernel in [inner for inner in op.walk() if isinstance(inner, KernelOp)]:
             if kernel.demands is None:
                 continue
-            main = kernel.parent_op()
-            extents: Extents = extents_of(main) if isinstance(main, FuncOp) else {}
+            main = enclosing_function(kernel)
+            extents: Extents = {} if main is None else extents_of(main)
             levels = list(Levels(kernel, extents).levels())
             if any(level.conditions for level in levels):
                 _Trimming(kernel, extents).trim(levels)

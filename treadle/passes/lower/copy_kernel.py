@@ -10,7 +10,7 @@ from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Attribute, Block, Region, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from treadle.dialects.loop import KernelOp, LoadOp, StoreOp, memref_of
+from treadle.dialects.loop import DispatchOp, KernelOp, LoadOp, StoreOp, memref_of
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr, const, floordiv, mod, var
 
@@ -28,7 +28,7 @@ def copy_returned_values(end: ReturnOp, threads: int) -> None:
     """
     returned: set[SSAValue] = set()
     for n, value in enumerate(list(end.operands)):
-        if value not in returned and isinstance(value.owner, KernelOp):
+        if value not in returned and isinstance(value.owner, KernelOp | DispatchOp):
             returned.add(value)
             continue
         copy = copy_kernel(value, f"copy_{n}", threads)

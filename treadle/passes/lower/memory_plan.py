@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import prod
@@ -18,9 +18,10 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from treadle.dialects.graph import ConstantOp
 from treadle.dialects.graph.dtypes import byte_width, is_supported
 from treadle.dialects.host import BufferOp, LaunchOp
+from treadle.dialects.host import DispatchOp as HostDispatchOp
 from treadle.dialects.host import ReturnOp as EndOp
 from treadle.dialects.location import location_of
-from treadle.dialects.loop import KernelOp, memref_of
+from treadle.dialects.loop import DispatchOp, KernelOp, memref_of
 from treadle.errors import TreadleError
 from treadle.passes.lower.arena import Arena, LiveRange, plan_arena
 from treadle.passes.lower.copy_kernel import copy_returned_values
@@ -57,8 +58,8 @@ class MemoryPlanPass(ModulePass):
     constant, a value returned twice) is copied by a kernel of `copy_threads` threads. All other kernels' results share
     the arena, at multiples of `alignment` bytes. What a kernel allocates for all of its blocks becomes arguments before
     that of its result: `device` buffers lie in the arena, too, during that launch alone; `zeroed` ones are `host.buffer
-    zeroed`. Launches keep the kernels' order. Equal constants are one buffer, and are numbered in the order of their
-    buffers.
+    zeroed`. Launches keep the kernels' order; those of a `loop.dispatch` are in one `host.dispatch`. Equal constants
+    are one buffer, and are numbered in the order of their buffers.
     """
 
     name = "memory-plan"
@@ -73,7 +74,8 @@ class MemoryPlanPass(ModulePass):
             raise TreadleError(f"impossible options {given}", "memory-plan", "numbers from 1 upwards")
         main, end = _checked_main(op)
         copy_returned_values(end, self.copy_threads)
-        kernels = [o for o in main.body.block.ops if isinstance(o, KernelOp)]
+        steps = [o for o in main.body.block.ops if isinstance(o, KernelOp | DispatchOp)]
+        kernels = [kernel for step in steps for kernel in _kernels(step)]
         memory = LaunchMemory(kernels)
         buffers, arena = _plan_buffers(main, end, kernels, memory, self.alignment)
         own = memory.buffers(arena.offsets[len(arena.offsets) - len(memory.live_ranges) :])
@@ -84,15 +86,16 @@ class MemoryPlanPass(ModulePass):
                 [
                     *(buffers[value].buffer for value in kernel.inputs),
                     *(op.buffer for op in scratch),
-                    *(buffers[value].buffer for value in kernel.outputs),
+                    *(buffers[value].buffer for value in _results(kernel)),
                 ],
             )
             for kernel, name, scratch in zip(kernels, names, own, strict=True)
         ]
         for launch, kernel in zip(launches, kernels, strict=True):
             launch.location = kernel.location
+        ops = _dispatched(steps, launches, buffers)
         distinct = list(dict.fromkeys([*buffers.values(), *chain.from_iterable(own)]))
-        planned = _planned_main(main, end, [*distinct, *launches, EndOp()], arena.nbytes)
+        planned = _planned_main(main, end, [*distinct, *ops, EndOp()], arena.nbytes)
         Rewriter.insert_op([*functions, planned], InsertPoint.before(main))
         Rewriter.erase_op(main)
 
@@ -108,8 +111,8 @@ def _checked_main(module: ModuleOp) -> tuple[FuncOp, ReturnOp]:
             accepted = "a module that holds func.func @main only"
             raise TreadleError(f"{other.name} beside @main", _place(other), accepted)
     for op in main.body.block.ops:
-        if not isinstance(op, KernelOp | ConstantOp | ReturnOp):
-            accepted = "loop.kernel, graph.constant, func.return"
+        if not isinstance(op, KernelOp | DispatchOp | ConstantOp | ReturnOp):
+            accepted = "loop.kernel, loop.dispatch, graph.constant, func.return"
             raise TreadleError(f"{op.name} is left in @main", _place(op), accepted)
         for value in (*op.operands, *op.results):
             _check_type(value.type, op)
@@ -140,7 +143,7 @@ def _plan_buffers(
 ) -> tuple[dict[SSAValue, BufferOp], Arena]:
     """The buffer of every tensor that a kernel reads or writes, and the arena, with the launches' own buffers last."""
     outputs = {value: n for n, value in enumerate(end.operands)}
-    temporaries = [value for kernel in kernels for value in kernel.outputs if value not in outputs]
+    temporaries = [v for v in dict.fromkeys(v for kernel in kernels for v in _results(kernel)) if v not in outputs]
     arena = plan_arena([*_live_ranges(kernels, temporaries), *memory.live_ranges], alignment)
     buffers: dict[SSAValue, BufferOp] = {}
     for n, arg in enumerate(main.body.block.args):
@@ -154,14 +157,50 @@ def _plan_buffers(
     return buffers, arena
 
 
+def _kernels(step: KernelOp | DispatchOp) -> list[KernelOp]:
+    """A kernel, or those of which a dispatch runs one."""
+    if isinstance(step, KernelOp):
+        return [step]
+    wrong = next((op for op in step.alternatives if not isinstance(op, KernelOp)), None)
+    if wrong is not None:
+        raise TreadleError(f"{wrong.name} is left in a dispatch", _place(wrong), "loop.kernel")
+    return [op for op in step.alternatives if isinstance(op, KernelOp)]
+
+
+def _results(kernel: KernelOp) -> Sequence[SSAValue]:
+    """The values in @main that a kernel computes: those of the dispatch that it is in."""
+    dispatch = kernel.parent_op()
+    return dispatch.outputs if isinstance(dispatch, DispatchOp) else kernel.outputs
+
+
+def _dispatched(
+    steps: Sequence[KernelOp | DispatchOp], launches: Sequence[LaunchOp], buffers: Mapping[SSAValue, BufferOp]
+) -> list[Operation]:
+    """The launches of each step, those of a dispatch in one of the program."""
+    remaining, ops = iter(launches), list[Operation]()
+    for step in steps:
+        own = [next(remaining) for _ in _kernels(step)]
+        if isinstance(step, KernelOp):
+            ops += own
+            continue
+        dispatch = HostDispatchOp(step.tree, [buffers[e].buffer for e in step.extents], Region(Block(own)))
+        dispatch.predicted, dispatch.location = step.predicted, step.location
+        ops.append(dispatch)
+    return ops
+
+
 def _live_ranges(kernels: Sequence[KernelOp], temporaries: Sequence[SSAValue]) -> list[LiveRange]:
     """Each temporary lives from the launch that writes it to the last that reads it.
 
     It shares no byte with what its last reader writes, nor with another result of its own kernel, because the blocks
-    of a launch run in any order.
+    of a launch run in any order. The kernels of a dispatch count as launches one after another, all of which write its
+    results: what only one of them uses shares memory with what only another does.
     """
-    first: dict[SSAValue, int] = {value: step for step, kernel in enumerate(kernels) for value in kernel.outputs}
-    last = dict(first)
+    first, last = dict[SSAValue, int](), dict[SSAValue, int]()
+    for step, kernel in enumerate(kernels):
+        for value in _results(kernel):
+            first.setdefault(value, step)
+            last[value] = step
     for step, kernel in enumerate(kernels):
         last.update((value, step) for value in kernel.inputs if value in first)
     return [LiveRange(_nbytes(value.type), first[value], last[value]) for value in temporaries]

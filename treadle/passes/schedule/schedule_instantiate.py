@@ -7,14 +7,17 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import IntAttr, ModuleOp, SymbolRefAttr
+from xdsl.ir import Block, Operation, Region
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
+from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph import ComputeOp, FusedOp, WholeOp
 from treadle.dialects.graph.operation_count import count_operations
-from treadle.dialects.loop import KernelOp
-from treadle.dialects.schedule import ProgramOp
+from treadle.dialects.loop import DispatchOp, KernelOp
+from treadle.dialects.schedule import DispatchAttr, ProgramOp, UseAttr
 from treadle.errors import TreadleError
+from treadle.passes.graph.demand.facts import enclosing_function, extents_of
 from treadle.passes.schedule.anchor import anchor_of
 from treadle.passes.schedule.schedule_select import check_use
 from treadle.schedules.nest.kernel import nest_kernel
@@ -45,6 +48,7 @@ class ScheduleInstantiatePass(ModulePass):
       graph.yield %r
     } : tensor<128x768xf32>
     ```
+    A group whose schedule is a `#schedule.dispatch` becomes a `loop.dispatch` of a group for each of its alternatives.
     The kernel carries the number of operations of all members. A group may also name a program of the module,
     `schedule @tiled`, all of whose decisions are taken; programs are erased. Rejected: an unknown template, program or
     knob, a value outside the space, an open sample, a combination beyond a limit of the target.
@@ -56,6 +60,9 @@ class ScheduleInstantiatePass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = Target.parse(self.target)
         programs = {each.sym_name.data: each for each in op.body.block.ops if isinstance(each, ProgramOp)}
+        for fused in [inner for inner in op.walk() if isinstance(inner, FusedOp)]:
+            if isinstance(fused.schedule, DispatchAttr):
+                _spread(fused, fused.schedule)
         for fused in [inner for inner in op.walk() if isinstance(inner, FusedOp)]:
             if fused.schedule is not None:
                 instantiate(fused, target, programs)
@@ -75,6 +82,29 @@ def instantiate(fused: FusedOp, target: Target, programs: Mapping[str, ProgramOp
     fused.schedule = None
 
 
+def _spread(fused: FusedOp, schedule: DispatchAttr) -> None:
+    """Puts a dispatch of copies of a group, each with one of its alternatives, in its place."""
+    main = enclosing_function(fused)
+    extents = list(extents_of(main)) if main is not None else []
+    try:
+        schedule.tree.check(len(schedule.alternatives.data), len(extents))
+    except VerifyException as error:
+        accepted = "the extents that @main's attribute `extents` names"
+        raise TreadleError(f"the schedule's tree: {error}", f"group {fused.label.data!r}", accepted) from error
+    copies: list[Operation] = []
+    for alternative in schedule.alternatives.data:
+        copies.append(copy := fused.clone())
+        assert isinstance(alternative, UseAttr | SymbolRefAttr)
+        copy.schedule = alternative
+    dispatch = DispatchOp(schedule.tree, extents, Region(Block(copies)), fused.outputs.types)
+    if schedule.predicted.data:
+        dispatch.predicted = schedule.predicted
+    dispatch.location = fused.location
+    for result, old in zip(dispatch.outputs, fused.outputs, strict=True):
+        result.name_hint = old.name_hint
+    Rewriter.replace_op(fused, dispatch)
+
+
 def operations_of(fused: FusedOp) -> int:
     """The arithmetic operations of a group's members by their definitions; one that two members read counts once."""
     return sum(count_operations(op) for op in fused.body.block.ops if isinstance(op, ComputeOp | WholeOp))
@@ -91,6 +121,6 @@ def _kernel(fused: FusedOp, anchor: Anchor, target: Target, programs: Mapping[st
         schedule = replay(program, decisions_of(program), anchor, target)
     if isinstance(schedule, Nest):
         return nest_kernel(anchor, schedule, target, label)
-    assert schedule is not None
+    assert isinstance(schedule, UseAttr)
     check_use(fused, schedule, target, where)
     return TEMPLATES[schedule.template.data].build(anchor, schedule.knobs(), target, label)

@@ -8,35 +8,15 @@ wrong.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
 
+from treadle.decision_tree import Leaf, Split, Tree, kernel_for, leaves
 from treadle.errors import TreadleError
 
 Kernel = TypeVar("Kernel", bound=Hashable)
 
 LEAST_LOSS = 0.01
 """The part of its shapes' time that a leaf may lose without being divided; assumed, as for the choice of kernels."""
-
-
-@dataclass(frozen=True)
-class Leaf(Generic[Kernel]):
-    """All shapes that come here take one kernel."""
-
-    kernel: Kernel
-
-
-@dataclass(frozen=True)
-class Split(Generic[Kernel]):
-    """Shapes whose symbol has at most this value go left, the others right."""
-
-    symbol: int
-    at_most: int
-    left: Leaf[Kernel] | Split[Kernel]
-    right: Leaf[Kernel] | Split[Kernel]
-
-
-Tree = Leaf[Kernel] | Split[Kernel]
 
 
 def grown_tree(
@@ -52,18 +32,6 @@ def grown_tree(
     if len(set(shapes)) != len(shapes):
         raise TreadleError("a shape is given twice", "dispatcher", "each shape once")
     return _grown(shapes, seconds, list(range(len(shapes))), least_loss)
-
-
-def kernel_for(tree: Tree[Kernel], shape: Sequence[int]) -> Kernel:
-    """The kernel of a shape, be it one that the tree was grown for or not."""
-    while isinstance(tree, Split):
-        tree = tree.left if shape[tree.symbol] <= tree.at_most else tree.right
-    return tree.kernel
-
-
-def leaves(tree: Tree[Kernel]) -> int:
-    """How many leaves it has."""
-    return 1 if isinstance(tree, Leaf) else leaves(tree.left) + leaves(tree.right)
 
 
 def c_text(tree: Tree[Kernel], symbols: Sequence[str], names: Mapping[Kernel, str], indent: str = "  ") -> str:

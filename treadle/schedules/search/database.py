@@ -166,7 +166,7 @@ def _schedule(module: ModuleOp, fused: FusedOp) -> UseAttr | ProgramOp | None:
     """What schedules the group: an attribute, or the program of the module that it names."""
     schedule = fused.schedule
     if not isinstance(schedule, SymbolRefAttr):
-        return schedule
+        return schedule if isinstance(schedule, UseAttr) else None
     programs = [op for op in module.body.block.ops if isinstance(op, ProgramOp)]
     return next((each for each in programs if each.sym_name.data == schedule.string_value()), None)
 

@@ -57,7 +57,8 @@ class EmulatedProgram:
         outputs = [Output(spec.shape, spec.dtype) for spec in program.outputs]
         constants = [constant.array() for constant in program.constants]
         sizes = program.arena_bytes, program.zeroed_bytes
-        self._launches = Launches(launches, outputs, constants, *sizes, in_part=bool(program.extents))
+        in_part, dispatches = bool(program.extents), program.dispatches
+        self._launches = Launches(launches, outputs, constants, *sizes, in_part=in_part, dispatches=dispatches)
 
     def run(self, arrays: Sequence[Array]) -> tuple[list[Array], tuple[Report, ...]]:
         """The model's outputs for `arrays`, and the report of every launch in order.

@@ -15,6 +15,7 @@ from treadle.backends.call_lock import CallLock
 from treadle.backends.cuda.emulator.emulator import Emulator
 from treadle.backends.cuda.emulator.findings import Report
 from treadle.backends.cuda.emulator.options import Emulation
+from treadle.decision_tree import Dispatch, chosen_launches
 from treadle.environment import Environment, available_cores
 from treadle.errors import TreadleError
 
@@ -71,6 +72,7 @@ class Launches:
 
     in_part: kernels may leave elements of temporaries unwritten, and compute others, which nobody needs, with them; the
         check for what is made of memory never written takes those for written
+    dispatches: where a call runs one of several launches
     """
 
     def __init__(
@@ -82,8 +84,9 @@ class Launches:
         zeroed_bytes: int = 0,
         *,
         in_part: bool = False,
+        dispatches: Sequence[Dispatch] = (),
     ):
-        self._launches = tuple(launches)
+        self._launches, self._dispatches = tuple(launches), tuple(dispatches)
         self._outputs = tuple(outputs)
         self._constants = [_copied(constant) for constant in constants]
         self._arena = _allocated(arena_bytes)
@@ -92,7 +95,7 @@ class Launches:
         self._calls = CallLock("emulator")
 
     def run(self, inputs: Sequence[Array]) -> tuple[list[Array], tuple[Report, ...]]:
-        """The outputs for `inputs`, which must have the inputs' shapes and types, and the report of every launch.
+        """The outputs for `inputs`, which must have the inputs' shapes and types, and a report a launch that runs.
 
         Raises TreadleError for a kernel that leaves memory other than zero where it found it zero, and what
         `Emulator.launch` raises.
@@ -109,7 +112,8 @@ class Launches:
         }
         self._arena.fill(self._unwritten)
         reports: list[Report] = []
-        for launch in self._launches:
+        chosen = chosen_launches(len(self._launches), self._dispatches, lambda number: int(inputs[number]))
+        for launch in (self._launches[number] for number in chosen):
             args = [self._array(argument, memory) for argument in launch.arguments]
             report = launch.emulator.launch(launch.kernel, launch.grid, launch.block, args, launch.dynamic_shared)
             reports.append(report)

@@ -44,7 +44,9 @@ class EmulatedModel:
         outputs = [Output(tensor.shape, np.dtype(tensor.dtype)) for tensor in manifest.outputs]
         constants = read_weights(artifact)
         sizes = manifest.arena_bytes, manifest.zeroed_bytes
-        self._launches: Launches | None = Launches(launches, outputs, constants, *sizes, in_part=bool(manifest.extents))
+        self._launches: Launches | None = Launches(
+            launches, outputs, constants, *sizes, in_part=bool(manifest.extents), dispatches=manifest.dispatches
+        )
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         """The model's outputs for `arrays`, which must have the inputs' shapes and types, in order.

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import ArrayAttr, IntegerAttr
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import AtOp, DemandedAttr
 from treadle.dialects.graph.demanded import Constraint
@@ -29,6 +29,14 @@ def extents_of(main: FuncOp) -> Extents:
         return {}
     count, args = len(names.data), main.body.block.args
     return {arg: n for n, arg in enumerate(args[len(args) - count :])}
+
+
+def enclosing_function(op: Operation) -> FuncOp | None:
+    """The function that an operation is in; None if it is in none."""
+    parent = op.parent_op()
+    while parent is not None and not isinstance(parent, FuncOp):
+        parent = parent.parent_op()
+    return parent
 
 
 def both(a: Facts, b: Facts) -> Facts:
@@ -84,5 +92,6 @@ def _is_at_most_zero(value: SSAValue) -> bool:
 
 
 __all__ = [
-    "Extents", "Facts", "both", "demanded_from", "either", "extent_below", "extents_of", "fact", "facts_from",
+    "Extents", "Facts", "both", "demanded_from", "either", "enclosing_function", "extent_below", "extents_of", "fact",
+    "facts_from",
 ]  # fmt: skip
