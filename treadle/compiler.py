@@ -112,7 +112,7 @@ STAGES: tuple[Stage, ...] = (
     ),
     Stage(
         "define",
-        "Every operator but matmul of floats, attention and Winograd's transforms as its definition.",
+        "Every operator but matmul of floats, attention and Winograd's convolution as its definition.",
         (
             Step("graph-define", "Fusion depends on definitions, not on names of operators."),
             Step("graph-merge-rows", "Before graph-inline moves definitions through reshapes, which hides their rows."),

@@ -26,7 +26,7 @@ from treadle.dialects.graph import (
     SoftmaxOp,
     TransposeOp,
     UnaryOp,
-    WinogradInputOp,
+    WinogradConvOp,
     definition,
 )
 from treadle.dialects.graph.definition import DefinitionBuilder, Scalar, compute_of
@@ -371,7 +371,11 @@ def test_defaults_are_in_the_space(template: Any):
         AttentionOp(*(tensor(12, n, d, dtype=dtype) for _ in range(3)))
         for dtype in ("float32", "float16") for n in (1, 128, 2048) for d in (7, 64, 128)
     ]  # fmt: skip
-    anchors += [WinogradInputOp(tensor(1, 8, n, n, 16), m, [1] * 4) for n in (1, 35, 224) for m in (2, 4)]
+    anchors += [
+        WinogradConvOp(tensor(1, 8, n, n, 16), tensor((m + 2) ** 2, 128, 112), m, [1] * 4)
+        for n in (1, 35, 224)
+        for m in (2, 4)
+    ]
     fitting = [anchor for anchor in anchors if template.fits(anchor)]
     assert fitting
     for anchor in fitting:

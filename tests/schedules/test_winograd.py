@@ -14,11 +14,13 @@ from xdsl.parser import Parser
 from tests.helpers.graphs import Graph, name_arguments, random
 from tests.helpers.program_batch import CompiledProgram, PrintedProgram, compile_programs, print_program
 from tests.helpers.winograd import Layer, after_graph, convolved
-from treadle.dialects.graph import BinaryOp, ConvOp, FusedOp, UnaryOp
+from treadle.dialects.graph import BinaryOp, ConvOp, FusedOp, UnaryOp, WinogradConvOp
 from treadle.dialects.registry import treadle_context
+from treadle.errors import TreadleError
 from treadle.passes.schedule.anchor import anchor_of
 from treadle.passes.schedule.schedule_select import default_schedule
 from treadle.schedules.templates import TEMPLATES
+from treadle.schedules.templates.winograd_cpu import estimated_cycles
 from treadle.target import Target
 
 LAYERS = {
@@ -92,46 +94,78 @@ def test_epilogues(way: tuple[str, int]) -> None:
     np.testing.assert_allclose(got, wanted, rtol=0, atol=of(way[1], FIRST, SECOND))
 
 
-def test_one_kernel_each_for_the_transforms_and_the_product() -> None:
-    """Neither a stored border nor a copy is left; bias, residual and relu are epilogues."""
+def test_one_kernel() -> None:
+    """Neither a stored border nor transformed tiles are left; bias, residual and relu are epilogues."""
     kernels = [unit.name for unit in print_chain("sse2", 2).kernels]
-    assert [name.removesuffix("_2") for name in kernels] == [
-        "winograd_input", "unpack_matmul", "winograd_output_relu",
-        "winograd_input", "unpack_matmul", "winograd_output_add_relu",
-    ]  # fmt: skip
+    assert kernels == ["unpack_winograd_conv_relu", "unpack_winograd_conv_add_relu"]
 
 
 SCHEDULED = """
-func.func @main(%x: tensor<2x3x7x6x4xf32>) -> tensor<16x3x24x4xf32> {{
+func.func @main(%x: tensor<2x3x7x6x4xf32>, %u: tensor<16x10x20xf32>) -> tensor<2x5x7x6x4xf32> {{
   %y = graph.fused "tiles" {{
-    %v = graph.winograd_input %x {{outputs = 2 : i64, pads = array<i64: 1, 1, 1, 1>}}
-        : (tensor<2x3x7x6x4xf32>) -> tensor<16x3x24x4xf32>
-    graph.yield %v : tensor<16x3x24x4xf32>
-  }} {schedule} : tensor<16x3x24x4xf32>
-  func.return %y : tensor<16x3x24x4xf32>
+    %v = graph.winograd_conv %x, %u {{outputs = 2 : i64, pads = array<i64: 1, 1, 1, 1>}}
+        : (tensor<2x3x7x6x4xf32>, tensor<16x10x20xf32>) -> tensor<2x5x7x6x4xf32>
+    graph.yield %v : tensor<2x5x7x6x4xf32>
+  }} {schedule} : tensor<2x5x7x6x4xf32>
+  func.return %y : tensor<2x5x7x6x4xf32>
 }}
 """
+"""24 tiles, and three panels of two vectors, of which the last one has one."""
 
 
-@pytest.mark.parametrize("rows", [1, 8, 32])
-def test_rows_of_a_block(rows: int) -> None:
-    """24 rows of tiles: any number to a block, which is rounded down to them all."""
-    text = SCHEDULED.format(schedule=f'schedule #schedule.use<"winograd_cpu", {{rows = {rows}}}>')
+@pytest.mark.parametrize(("rows", "chunk", "panels"), [(1, 1, 1), (4, 8, 2), (6, 24, 3), (5, 15, 2), (3, 27, 1)])
+def test_chunks_and_panels(rows: int, chunk: int, panels: int) -> None:
+    """Those that divide the tiles, that the last one leaves in part, and that no chunk fills; two channels of the last
+    block are read by nothing."""
+    text = SCHEDULED.format(
+        schedule=f'schedule #schedule.use<"winograd_cpu", {{rows = {rows}, chunk = {chunk}, panels = {panels}}}>'
+    )
     module = Parser(treadle_context(), text).parse_module()
-    name_arguments(module, 1, 1)
-    x = random(2, 3, 7, 6, 4)
-    program = compile_programs([print_program("rows", module, "sse2", after="schedule")], "sse2")["rows"]
-    (got,) = program.run([x])
-    padded = np.pad(x, [(0, 0), (0, 0), (1, 3), (1, 2), (0, 0)]).astype(np.float64)
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (4, 4), axis=(2, 3))[:, :, ::2, ::2][:, :, :4, :3]
-    matrix = np.array([[-1, 0, 1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, -1, 0, 1]])
-    wanted = np.einsum("pi,qj,nbhwlij->pqbnhwl", matrix, matrix, windows).reshape(16, 3, 24, 4)
-    np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-5)
+    name_arguments(module, 2, 1)
+    x, filters = random(2, 3, 7, 6, 4), random(20, 10, 3, 3)
+    x[:, 2, :, :, 2:] = np.nan
+    matrix = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
+    signs = np.array([-1, 1, 1, 1])[:, None]  # those of the rows of B^T in `winograd_matrices.py`
+    matrix = signs * matrix
+    u = np.einsum("pi,qj,ocij->pqco", matrix, matrix, filters.astype(np.float64)).reshape(16, 10, 20).astype(np.float32)
+    program = compile_programs([print_program("tiles", module, "sse2", after="schedule")], "sse2")["tiles"]
+    (got,) = program.run([x, u])
+    image = x.transpose(0, 1, 4, 2, 3).reshape(2, 12, 7, 6)[:, :10]
+    wanted = convolved(image, filters, (1, 1, 1, 1)).reshape(2, 5, 4, 7, 6).transpose(0, 1, 3, 4, 2)
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-4)
 
 
-def test_blocks_have_no_more_rows_than_there_are() -> None:
+def anchor() -> WinogradConvOp:
     module = Parser(treadle_context(), SCHEDULED.format(schedule="")).parse_module()
     fused = next(op for op in module.walk() if isinstance(op, FusedOp))
-    template, anchor = TEMPLATES["winograd_cpu"], anchor_of(fused)
-    assert template.canonical(anchor, {"rows": 4096}, Target.parse("sse2")) == {"rows": 32}
     assert str(default_schedule(fused, Target.parse("sse2")).template.data) == "winograd_cpu"
+    found = anchor_of(fused)
+    assert isinstance(found, WinogradConvOp)
+    return found
+
+
+def test_blocks_are_even_and_no_larger_than_the_convolution() -> None:
+    template, target = TEMPLATES["winograd_cpu"], Target.parse("sse2")
+    choices = template.canonical(anchor(), {"rows": 2, "chunk": 20, "panels": 64}, target)
+    assert choices == {"rows": 2, "chunk": 12, "panels": 3}
+    candidates = list(template.candidates(anchor(), target))
+    assert len(candidates) == len({tuple(sorted(each.items())) for each in candidates})
+    assert all(template.canonical(anchor(), each, target) == each for each in candidates)
+
+
+def test_tiles_that_fit_no_registers_are_rejected() -> None:
+    template, target = TEMPLATES["winograd_cpu"], Target.parse("sse2")
+    with pytest.raises(TreadleError, match=r"a tile of 8 rows by 2 vectors has 2 rows too many for 16 registers"):
+        template.check(anchor(), {"rows": 8, "chunk": 8, "panels": 1}, target, "here")
+    with pytest.raises(TreadleError, match=r"tiles of 4 rows overrun a chunk of 6 rows by 2"):
+        template.check(anchor(), {"rows": 4, "chunk": 6, "panels": 1}, target, "here")
+
+
+def estimate(rows: int, chunk: int, panels: int) -> float:
+    return estimated_cycles(anchor(), {"rows": rows, "chunk": chunk, "panels": panels}, Target.parse("sse2{cores=2}"))
+
+
+def test_estimates_ask_for_equal_work_of_all_cores() -> None:
+    """24 tiles in two chunks, in three, of which one core computes two, and in one, by panels and by none."""
+    assert estimate(6, 12, 3) < estimate(4, 8, 3)
+    assert estimate(6, 12, 3) < estimate(6, 24, 2) < estimate(6, 24, 3)

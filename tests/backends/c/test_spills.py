@@ -54,7 +54,7 @@ class Known:
 
 KNOWN = (
     Known("gcc clang", "avx512", r"acc\[7\]\[4\]", 2, "28 sums, 4 vectors of a panel and a broadcast element: 33"),
-    Known("gcc clang", "avx512 avx2", "void winograd_", inf, "16 or 36 vectors of a tile are transformed in one go"),
+    Known("gcc clang", "avx512 avx2", "void unpack_winograd_", inf, "16 or 36 vectors of a tile are transformed"),
     Known("gcc", "avx512 avx2", "void attention", 5, "constants of exp are kept for all rows, beside the sums"),
     Known("clang", "avx2", "void attention", 2, "the same"),
     Known("gcc", "avx2", r"v8f places\[", 4, "all rows of a filter are read before the loop over tiles"),

@@ -114,14 +114,10 @@ def attention(q: str, k: str, v: str, y: str, mask: str = "", length: str = "") 
     return f"%y = graph.attention {operands} {attributes} : ({types}) -> {y}"
 
 
-def winograd_input(x: str, y: str, outputs: int = 2, pads: str = "array<i64: 1, 1, 1, 1>") -> str:
-    """A `graph.winograd_input`."""
-    return one("winograd_input", x, y, f"{{outputs = {outputs} : i64, pads = {pads}}}")
-
-
-def winograd_output(x: str, y: str, image: str, outputs: int = 2) -> str:
-    """A `graph.winograd_output`."""
-    return one("winograd_output", x, y, f"{{outputs = {outputs} : i64, image = {image}}}")
+def winograd_conv(x: str, u: str, y: str, outputs: int = 2, pads: str = "array<i64: 1, 1, 1, 1>") -> str:
+    """A `graph.winograd_conv`."""
+    properties = f"{{outputs = {outputs} : i64, pads = {pads}}}"
+    return f"%y = graph.winograd_conv {{%x: {x}}}, {{%u: {u}}} {properties} : ({x}, {u}) -> {y}"
 
 
 def batch_norm(x: str, parameter: str, last: str | None = None) -> str:

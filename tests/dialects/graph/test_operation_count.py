@@ -21,8 +21,7 @@ from treadle.dialects.graph import (
     SoftmaxOp,
     UnaryOp,
     WhereOp,
-    WinogradInputOp,
-    WinogradOutputOp,
+    WinogradConvOp,
 )
 from treadle.dialects.graph.operation_count import count_operations
 
@@ -56,15 +55,10 @@ CASES: Mapping[str, tuple[list[tuple[Shape, Attribute]], Make, int]] = {
         AttentionOp,
         2 * (3 * 5 * (2 * 4 + 5 + 2 * 6) + 3 * 6),
     ),
-    "tiles of an image": (  # 6 tiles of 8 channels; 4 additions along each of 4 columns and 4 rows
-        [((1, 2, 5, 3, 4), f32)],
-        lambda x: WinogradInputOp(x, 2, [1, 1, 1, 1]),
-        6 * 8 * 4 * (4 + 4),
-    ),
-    "tiles of products": (  # 4 additions along each of 4 columns and 2 rows
-        [((16, 2, 6, 4), f32)],
-        lambda x: WinogradOutputOp(x, 2, [1, 5, 3]),
-        6 * 8 * 4 * (4 + 2),
+    "tiles": (  # 6 tiles of 4 x 4; 4 additions along each of 4 columns and 4 rows, and of 4 columns and 2 rows
+        [((1, 2, 5, 3, 4), f32), ((16, 7, 12), f32)],
+        lambda x, u: WinogradConvOp(x, u, 2, [1, 1, 1, 1]),
+        6 * (2 * 16 * 7 * 12 + 7 * 4 * (4 + 4) + 12 * 4 * (4 + 2)),
     ),
     "causal attention": (  # row 0 sees 3 of 5 keys, row 2 all of them
         [((2, 3, 4), f32), ((2, 5, 4), f32), ((2, 5, 6), f32)],

@@ -27,13 +27,14 @@ from tests.dialects.graph.operator_texts import (
     two,
     where,
     window,
-    winograd_input,
-    winograd_output,
+    winograd_conv,
     with_arguments,
 )  # fmt: skip
 from treadle.dialects.graph import GRAPH, AttentionOp
 
 READ = "%a = graph.at {%x: tensor<4x8xf32>}[%i, %j] : tensor<4x8xf32>\ngraph.yield %a : f32"
+IMAGE, U, TILED = "tensor<2x3x7x6x4xf32>", "tensor<16x10x8xf32>", "tensor<2x2x7x6x4xf32>"
+"""An image in blocks, filters of 10 of its channels, and the result."""
 FUSED = 'graph.fused "g" {\ngraph.yield {%x: tensor<4xf32>} : tensor<4xf32>\n}'
 
 GOOD = [
@@ -82,9 +83,8 @@ GOOD = [
     attention(
         "tensor<5x8xf16>", "tensor<6x8xf16>", "tensor<6x3xf16>", "tensor<5x3xf16>", "tensor<6xf32>", "tensor<i64>"
     ),
-    winograd_input("tensor<2x3x7x6x4xf32>", "tensor<16x3x24x4xf32>"),
-    winograd_input("tensor<1x1x5x9x16xf32>", "tensor<36x1x2x16xf32>", 4, ints(0, 1, 0, 0)),
-    winograd_output("tensor<16x3x24x4xf32>", "tensor<2x3x7x6x4xf32>", ints(2, 7, 6)),
+    winograd_conv(IMAGE, U, TILED),
+    winograd_conv("tensor<1x1x5x9x16xf32>", "tensor<36x16x16xf32>", "tensor<1x1x3x8x16xf32>", 4, ints(0, 1, 0, 0)),
     compute(READ),
     compute("%v = arith.constant 0xFF800000 : f32\ngraph.yield %v : f32"),
     compute(
@@ -246,19 +246,18 @@ REJECTED = [
     (rms_norm(F, F, 1), "dimension 1 of tensor<4xf32>"),
     (rms_norm(N, N, 0), "rms_norm of tensor<4xi32>: floats are needed"),
     (attention("tensor<5x8xi32>", "tensor<6x8xi32>", "tensor<6x3xi32>", "tensor<5x3xi32>"), "floats are needed"),
-    (winograd_input("tensor<2x12x7x6xf32>", "tensor<16x3x24x4xf32>"), "a tensor of rank 5 is needed"),
-    (winograd_input("tensor<2x3x7x6x4xf16>", "tensor<16x3x24x4xf16>"), "elements of f32 are needed"),
-    (winograd_input("tensor<2x3x?x6x4xf32>", "tensor<16x3x24x4xf32>"), "known extents of at least 1 are needed"),
-    (
-        winograd_input("tensor<2x3x7x6x4xf32>", "tensor<25x3x24x4xf32>", 3),
-        "tiles of 3 outputs: those of 2, 4 are known",
-    ),
-    (winograd_input("tensor<2x3x7x6x4xf32>", "tensor<16x3x24x4xf32>", 2, ints(1, 1)), "four of at least 0 are needed"),
-    (winograd_input("tensor<2x3x7x6x4xf32>", "tensor<16x3x24x4xf32>", 2, ints(-1, 0, 0, 0)), "four of at least 0"),
-    (winograd_input("tensor<1x1x2x4x4xf32>", "tensor<16x1x1x4xf32>", 2, ints(0, 0, 0, 0)), "3x3 does not fit"),
-    (winograd_output("tensor<16x3x24x4xf32>", "tensor<2x3x7x6x4xf32>", ints(2, 7)), "N, H and W of at least 1"),
-    (winograd_output("tensor<16x3x20x4xf32>", "tensor<2x3x7x6x4xf32>", ints(2, 7, 6)), "needs 16 of 24"),
-    (winograd_output("tensor<2x3x7x6x4xf32>", "tensor<2x3x7x6x4xf32>", ints(2, 7, 6)), "a tensor of rank 4 is needed"),
+    (winograd_conv("tensor<2x12x7x6xf32>", U, TILED), "a tensor of rank 5 is needed"),
+    (winograd_conv("tensor<2x3x7x6x4xf16>", U, TILED), "elements of f32 are needed"),
+    (winograd_conv("tensor<2x3x?x6x4xf32>", U, TILED), "known extents of at least 1 are needed"),
+    (winograd_conv(IMAGE, "tensor<25x10x8xf32>", TILED, 3), "tiles of 3 outputs: those of 2, 4 are known"),
+    (winograd_conv(IMAGE, U, TILED, 2, ints(1, 1)), "four of at least 0 are needed"),
+    (winograd_conv(IMAGE, U, TILED, 2, ints(-1, 0, 0, 0)), "four of at least 0"),
+    (winograd_conv("tensor<2x3x2x4x4xf32>", U, TILED, 2, ints(0, 0, 0, 0)), "3x3 does not fit"),
+    (winograd_conv(IMAGE, "tensor<16x10x8x1xf32>", TILED), "a tensor of rank 3 is needed"),
+    (winograd_conv(IMAGE, "tensor<36x10x8xf32>", TILED), "of 36 products: 16 are needed"),
+    (winograd_conv(IMAGE, "tensor<16x13x8xf32>", TILED), "of 13 channels: tensor<2x3x7x6x4xf32> has 9 to 12"),
+    (winograd_conv(IMAGE, "tensor<16x8x8xf32>", TILED), "of 8 channels: tensor<2x3x7x6x4xf32> has 9 to 12"),
+    (winograd_conv(IMAGE, "tensor<16x10x6xf32>", TILED), "6 columns of tensor<16x10x6xf32> are no blocks of 4"),
     (attention(Q, "tensor<1x4x6x8xf16>", Q, Q), "element types differ"),
     (attention(Q, "tensor<6x8xf32>", "tensor<6x3xf32>", Q), "ranks 4, 2, 2: equal ones from 2 on are needed"),
     (attention(Q, "tensor<1x4x6x7xf32>", Q, Q), "queries of size 8 against keys of size 7"),

@@ -12,14 +12,8 @@ func.func @tiles(%x: tensor<2x64x14x9xf32>) -> tensor<2x64x14x9xf32> {
 }
 // CHECK:      func.func @tiles
 // CHECK:        [[X:%.*]] = graph.transpose {{.*}} -> tensor<2x16x14x9x4xf32>
-// CHECK:        [[V:%.*]] = graph.winograd_input [[X]] {outputs = 2 : i64, pads = array<i64: 1, 1, 1, 1>} {{.*}} -> tensor<16x16x70x4xf32>
-// CHECK-NEXT:   [[T:%.*]] = graph.transpose [[V]] {perm = array<i64: 0, 2, 1, 3>}
-// CHECK-NEXT:   [[A:%.*]] = graph.reshape [[T]] {shape = array<i64: 16, 70, 64>}
-// CHECK-NEXT:   [[F:%.*]] = graph.constant {{.*}} : tensor<16x64x64xf32>
-// CHECK-NEXT:   [[P:%.*]] = graph.matmul [[A]], [[F]]
-// CHECK-NEXT:   [[R:%.*]] = graph.reshape [[P]] {shape = array<i64: 16, 70, 16, 4>}
-// CHECK-NEXT:   [[M:%.*]] = graph.transpose [[R]] {perm = array<i64: 0, 2, 1, 3>}
-// CHECK-NEXT:   [[C:%.*]] = graph.winograd_output [[M]] {outputs = 2 : i64, image = array<i64: 2, 14, 9>} {{.*}} -> tensor<2x16x14x9x4xf32>
+// CHECK:        [[U:%.*]] = graph.constant {{.*}} : tensor<16x64x64xf32>
+// CHECK-NEXT:   [[C:%.*]] = graph.winograd_conv [[X]], [[U]] {outputs = 2 : i64, pads = array<i64: 1, 1, 1, 1>} {{.*}} -> tensor<2x16x14x9x4xf32>
 // CHECK-NEXT:   graph.unary "relu" [[C]]
 
 // Filters that are computed, and strides, stay direct.

@@ -66,7 +66,7 @@ def test_values_are_those_of_the_convolution(name: str, outputs: int) -> None:
     module = graph.module(conv(graph, graph[0], layer))
     InTiles(outputs=outputs).apply(Context(), module)
     module.verify()
-    assert operators(module).count("winograd_output") == 1
+    assert operators(module).count("winograd_conv") == 1
     (got,) = evaluate_module(module, graph.inputs)
     wanted = convolved(graph.inputs[0], layer.weights(), layer.pads)
     np.testing.assert_allclose(got, wanted, rtol=0, atol=layer.tolerance * (2 if outputs == 4 else 1))
@@ -105,7 +105,7 @@ LARGE = Layer((1, 64, 28, 28), 64)
 def test_large_layers_are_in_tiles_where_that_is_allowed(convolution: str) -> None:
     graph = Graph(np.zeros(LARGE.image, np.float32))
     module = apply(graph.module(conv(graph, graph[0], LARGE)), convolution)
-    products = [op.properties["outputs"] for op in module.walk() if op.name == "graph.winograd_input"]
+    products = [op.properties["outputs"] for op in module.walk() if op.name == "graph.winograd_conv"]
     wanted = {"direct": [], "winograd2": ["2 : i64"], "winograd4": ["4 : i64"]}
     assert list(map(str, products)) == wanted[convolution]
 
@@ -113,18 +113,18 @@ def test_large_layers_are_in_tiles_where_that_is_allowed(convolution: str) -> No
 @pytest.mark.parametrize("layer", [Layer((1, 8, 28, 28), 8), Layer((1, 512, 2, 2), 512)])
 def test_little_work_stays_direct(layer: Layer) -> None:
     """Few channels, for which transforms cost more than they save, and few pixels, for which filters do."""
-    assert "winograd_input" not in rewritten(layer, "winograd2")
+    assert "winograd_conv" not in rewritten(layer, "winograd2")
 
 
 def test_strides_and_dilations_stay_direct() -> None:
-    assert "winograd_input" not in rewritten(LARGE, "winograd4", strides=2)
-    assert "winograd_input" not in rewritten(LARGE, "winograd4", dilations=2)
+    assert "winograd_conv" not in rewritten(LARGE, "winograd4", strides=2)
+    assert "winograd_conv" not in rewritten(LARGE, "winograd4", dilations=2)
 
 
 def test_filters_that_are_computed_stay_direct() -> None:
     graph = Graph(np.zeros(LARGE.image, np.float32), LARGE.weights())
     module = graph.module(graph.add(ConvOp(graph[0], graph[1], [1, 1], LARGE.pads, [1, 1], 1)))
-    assert "winograd_input" not in operators(apply(module, "winograd4"))
+    assert "winograd_conv" not in operators(apply(module, "winograd4"))
 
 
 def test_filters_that_are_not_finite_stay_direct() -> None:
@@ -133,7 +133,7 @@ def test_filters_that_are_not_finite_stay_direct() -> None:
     weights[3, 5, 1, 1] = np.inf
     graph = Graph(np.zeros(LARGE.image, np.float32))
     y = graph.add(ConvOp(graph[0], graph.constant(weights), [1, 1], LARGE.pads, [1, 1], 1))
-    assert "winograd_input" not in operators(apply(graph.module(y), "winograd4"))
+    assert "winograd_conv" not in operators(apply(graph.module(y), "winograd4"))
 
 
 def test_unknown_ways_are_rejected() -> None:

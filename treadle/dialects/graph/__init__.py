@@ -31,9 +31,9 @@ from treadle.dialects.graph.movement import (
 from treadle.dialects.graph.normalize import BatchNormOp, LayerNormOp, SoftmaxOp
 from treadle.dialects.graph.reduction import PoolOp, ReductionOp
 from treadle.dialects.graph.rms_norm import RmsNormOp
-from treadle.dialects.graph.winograd import WinogradInputOp, WinogradOutputOp
+from treadle.dialects.graph.winograd import WinogradConvOp
 
-WholeOp = AttentionOp | MatmulOp | WinogradInputOp | WinogradOutputOp
+WholeOp = AttentionOp | MatmulOp | WinogradConvOp
 """Operators that stay operators beside definitions: templates recognise them by name."""
 
 GRAPH = Dialect(
@@ -42,7 +42,7 @@ GRAPH = Dialect(
         AtOp, ComputeOp, FusedOp, ReduceOp, YieldOp,
         ConstantOp,
         BinaryOp, BitcastOp, CastOp, UnaryOp, WhereOp,
-        ConvOp, ConvTransposeOp, MatmulOp, WinogradInputOp, WinogradOutputOp,
+        ConvOp, ConvTransposeOp, MatmulOp, WinogradConvOp,
         BroadcastOp, ConcatOp, GatherOp, MaskOp, PadOp, ReshapeOp, ResizeOp, SliceOp, TransposeOp,
         AttentionOp, BatchNormOp, LayerNormOp, RmsNormOp, SoftmaxOp,
         ArgReductionOp, PoolOp, ReductionOp,
@@ -55,5 +55,5 @@ __all__ = [
     "BroadcastOp", "CastOp", "ComputeOp", "ConcatOp", "ConstantOp", "ConvOp", "ConvTransposeOp", "DemandedAttr",
     "DimsAttr", "FusedOp", "GatherOp", "InlineAttr", "LayerNormOp", "MaskOp", "MatmulOp", "Operator", "PadOp",
     "PoolOp", "ReduceOp", "ReductionOp", "ReshapeOp", "ResizeOp", "RmsNormOp", "SliceOp", "SoftmaxOp",
-    "TransposeOp", "UnaryOp", "WhereOp", "WholeOp", "WinogradInputOp", "WinogradOutputOp", "YieldOp", "definition",
+    "TransposeOp", "UnaryOp", "WhereOp", "WholeOp", "WinogradConvOp", "YieldOp", "definition",
 ]  # fmt: skip

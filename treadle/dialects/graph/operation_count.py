@@ -11,8 +11,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from treadle.dialects.graph.attention import AttentionOp
 from treadle.dialects.graph.compute import ComputeOp, ReduceOp, index
 from treadle.dialects.graph.definition import Operator, definition
-from treadle.dialects.graph.winograd import WinogradInputOp, WinogradOutputOp
-from treadle.dialects.graph.winograd_matrices import Matrix
+from treadle.dialects.graph.winograd import WinogradConvOp
 from treadle.dialects.scalar_functions import FUNCTION_OF
 
 _ARITHMETIC = (
@@ -33,16 +32,13 @@ def count_operations(op: ComputeOp | Operator) -> int:
     A function such as exp is one operation, and each term of a reduction is folded by one; comparisons, choices,
     conversions and the arithmetic of indices and truth values are none. What does not depend on an index is computed
     once for all of its values: the sum of a softmax once for each row. Of a causal attention only the scores that it
-    sees are counted, and of the tiles of a transform what a product with its matrix takes along each dimension, without
-    factors of 1 and 0. These are the operations of GFLOP/s, as they are usually given.
+    sees are counted, and of a convolution in tiles its products and transforms. These are the operations of GFLOP/s, as
+    they are usually given.
     """
     if isinstance(op, AttentionOp):
         return _attention(op)
-    if isinstance(op, WinogradInputOp):
-        return prod(op.shape[1:]) * _of_tile(op.filtering.input)
-    if isinstance(op, WinogradOutputOp):
-        assert isinstance(op.x.type, TensorType)
-        return prod(op.x.type.get_shape()[1:]) * _of_tile(op.filtering.output)
+    if isinstance(op, WinogradConvOp):
+        return op.operation_count
     compute = op if isinstance(op, ComputeOp) else definition(op)
     counter = _Counter(compute)
     if compute is not op:
@@ -97,12 +93,6 @@ def _attention(op: AttentionOp) -> int:
         seen = sum(min(columns, max(0, row + columns - rows + 1)) for row in range(rows))
     each = 2 * depth + _SOFTMAX + (op.mask is not None) + 2 * width
     return prod(outer) * (seen * each + rows * width)  # at last each row is divided by its sum
-
-
-def _of_tile(matrix: Matrix) -> int:
-    """Of a matrix times a square tile times the transposed matrix."""
-    once = sum(sum(value != 0 for value in row) - 1 + sum(abs(value) not in (0, 1) for value in row) for row in matrix)
-    return once * (len(matrix[0]) + len(matrix))
 
 
 __all__ = ["count_operations"]

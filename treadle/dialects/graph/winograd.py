@@ -1,16 +1,14 @@
-"""Operators on tiles of images, between which a convolution of 3x3 filters is a batch of matrix products.
+"""A convolution of 3x3 filters by Winograd's minimal filtering, as one operator.
 
 Of F(m x m, 3 x 3), a tile has `m x m` outputs and `a x a` inputs, a = m + 2; neighbouring tiles of inputs overlap by
-two. Images lie in blocks of channels, `[N, blocks, H, W, lanes]`, and transformed tiles as `[a * a, blocks, tiles,
-lanes]`: a matrix of tiles by channels for each product. Tiles are in row-major order of `[N, ceil(H / m),
+two. Images lie in blocks of channels, `[N, blocks, H, W, lanes]`. Tiles are in row-major order of `[N, ceil(H / m),
 ceil(W / m)]`, H and W being those of the result; the last ones may reach beyond it. Source: Lavin and Gray, "Fast
 algorithms for convolutional neural networks", CVPR 2016.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil, prod
 
 from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, TensorType, f32, i64
@@ -23,55 +21,55 @@ from treadle.dialects.graph.linear import padded_at, window_index
 from treadle.dialects.graph.winograd_matrices import KERNEL, OUTPUTS, Filtering, Matrix, filtering
 
 
-class TilesOp(Operator):
-    """A transform of all tiles of an image."""
-
-    x = operand_def(TensorType)
-    outputs = prop_def(IntegerAttr)
-    traits = traits_def(Pure())
-    assembly_format = "$x attr-dict `:` `(` type($x) `)` `->` type($result)"
-
-    @property
-    def filtering(self) -> Filtering:
-        """The algorithm along a dimension."""
-        return filtering(self.outputs.value.data)
-
-    @property
-    @abstractmethod
-    def tiles(self) -> tuple[int, int]:
-        """Rows and columns of an image's tiles."""
-
-
 @irdl_op_definition
-class WinogradInputOp(TilesOp):
-    """`B^T d B` of the tiles d of an image: `[N, blocks, H, W, lanes]` to `[a * a, blocks, tiles, lanes]`.
+class WinogradConvOp(Operator):
+    """`A^T [sum of u * (B^T d B)] A`, over the channels of the tiles d of an image `[N, blocks, H, W, lanes]` and of
+    transformed filters u `[a * a, C, OC]`; the result is `[N, OC / lanes, H', W', lanes]`.
 
     ```mlir
-    %v = graph.winograd_input %x {outputs = 2 : i64, pads = array<i64: 1, 1, 1, 1>}
-        : (tensor<1x8x28x28x8xf32>) -> tensor<16x8x196x8xf32>
+    %y = graph.winograd_conv %x, %u {outputs = 2 : i64, pads = array<i64: 1, 1, 1, 1>}
+        : (tensor<1x8x28x28x8xf32>, tensor<16x64x96xf32>) -> tensor<1x12x28x28x8xf32>
     ```
-    `outputs` is m; `pads` lists zeros before and after rows, as of a convolution: top, left, bottom, right. Rejected:
-    another rank, another type than f32, an m without matrices, negative pads, a filter larger than the padded image.
+    `outputs` is m; `pads` lists zeros before and after rows, as of a convolution: top, left, bottom, right. Of the last
+    block of x only the lanes of channels below C are read. Rejected: another rank, another type than f32, an m without
+    matrices, negative pads, a filter larger than the padded image, filters of another number of products, channels that
+    x has not, or that are fewer than its blocks need, results that leave a block in part.
     """
 
-    name = "graph.winograd_input"
+    name = "graph.winograd_conv"
+    x = operand_def(TensorType)
+    filters = operand_def(TensorType)
+    outputs = prop_def(IntegerAttr)
     pads = prop_def(DenseArrayBase.constr(i64))
+    traits = traits_def(Pure())
+    assembly_format = "$x `,` $filters attr-dict `:` `(` type($x) `,` type($filters) `)` `->` type($result)"
 
-    def __init__(self, x: SSAValue, outputs: int, pads: Sequence[int]):
-        super().__init__([x], {"outputs": IntegerAttr(outputs, i64), "pads": ints(pads)})
+    def __init__(self, x: SSAValue, filters: SSAValue, outputs: int, pads: Sequence[int]):
+        super().__init__([x, filters], {"outputs": IntegerAttr(outputs, i64), "pads": ints(pads)})
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
         outputs, pads = integer(properties, "outputs"), int_list(properties, "pads")
         _check(types[0], 5, outputs)
+        _check(types[1], 3, outputs)
         require(len(pads) == 4 and min(pads, default=0) >= 0, f"pads {list(pads)}: four of at least 0 are needed")
-        n, blocks, height, width, lanes = types[0].get_shape()
-        tiles = [
-            ceil((extent + before + after - KERNEL + 1) / outputs)
-            for extent, before, after in ((height, pads[0], pads[2]), (width, pads[1], pads[3]))
-        ]
-        require(min(tiles) >= 1, f"a window of 3x3 does not fit the padded input {types[0]}")
-        return TensorType(f32, [filtering(outputs).tile ** 2, blocks, n * prod(tiles), lanes])
+        n, blocks, *extents, lanes = types[0].get_shape()
+        products, channels, columns = types[1].get_shape()
+        wanted = filtering(outputs).tile ** 2
+        require(products == wanted, f"filters {types[1]} of {products} products: {wanted} are needed")
+        least, most = (blocks - 1) * lanes + 1, blocks * lanes
+        require(
+            least <= channels <= most, f"filters {types[1]} of {channels} channels: {types[0]} has {least} to {most}"
+        )
+        require(columns % lanes == 0, f"{columns} columns of {types[1]} are no blocks of {lanes}")
+        height, width = (extents[d] + pads[d] + pads[d + 2] - KERNEL + 1 for d in (0, 1))
+        require(min(height, width) >= 1, f"a window of 3x3 does not fit the padded input {types[0]}")
+        return TensorType(f32, [n, columns // lanes, height, width, lanes])
+
+    @property
+    def filtering(self) -> Filtering:
+        """The algorithm along a dimension."""
+        return filtering(self.outputs.value.data)
 
     @property
     def image(self) -> tuple[int, ...]:
@@ -80,81 +78,69 @@ class WinogradInputOp(TilesOp):
         return self.x.type.get_shape()
 
     @property
-    def tiles(self) -> tuple[int, int]:
-        pads, outputs = int_list(self.properties, "pads"), self.outputs.value.data
-        height, width = (self.image[d] + pads[d - 2] + pads[d] - KERNEL + 1 for d in (2, 3))
-        return ceil(height / outputs), ceil(width / outputs)
-
-    def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
-        product, block, tile, lane = index
-        size, outputs, pads = self.filtering.tile, self.outputs.value.data, int_list(self.properties, "pads")
-        places = b.delinearize(product, [size, size])
-        n, *position = b.delinearize(tile, [self.image[0], *self.tiles])
-
-        def term(inner: DefinitionBuilder, offset: Sequence[Scalar]) -> Scalar:
-            where: list[Scalar] = []
-            conditions: list[Scalar] = []
-            for d in (0, 1):
-                extent, last = self.image[d + 2], (self.tiles[d] - 1) * outputs + size - 1 - pads[d]
-                i, inside = window_index(inner, position[d], offset[d], outputs, 1, pads[d], extent, last)
-                where.append(i)
-                conditions += inside
-            factors = [_entry(inner, self.filtering.input, places[d], offset[d]) for d in (0, 1)]
-            return inner.mul(inner.mul(*factors), padded_at(inner, self.x, [n, block, *where, lane], conditions))
-
-        return b.reduce("add", [size, size], term)
-
-
-@irdl_op_definition
-class WinogradOutputOp(TilesOp):
-    """`A^T m A` of tiles of products: `[a * a, blocks, tiles, lanes]` to the image `[N, blocks, H, W, lanes]`.
-
-    ```mlir
-    %y = graph.winograd_output %m {outputs = 2 : i64, image = array<i64: 1, 28, 28>}
-        : (tensor<16x8x196x8xf32>) -> tensor<1x8x28x28x8xf32>
-    ```
-    `outputs` is m, `image` lists N, H and W. Rejected: another rank, another type than f32, an m without matrices,
-    other numbers of products or tiles than the image needs.
-    """
-
-    name = "graph.winograd_output"
-    image = prop_def(DenseArrayBase.constr(i64))
-
-    def __init__(self, x: SSAValue, outputs: int, image: Sequence[int]):
-        super().__init__([x], {"outputs": IntegerAttr(outputs, i64), "image": ints(image)})
-
-    @classmethod
-    def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
-        outputs, image = integer(properties, "outputs"), int_list(properties, "image")
-        _check(types[0], 4, outputs)
-        require(len(image) == 3 and min(image) >= 1, f"image {list(image)}: N, H and W of at least 1 are needed")
-        products, blocks, tiles, lanes = types[0].get_shape()
-        n, height, width = image
-        wanted = (filtering(outputs).tile ** 2, n * ceil(height / outputs) * ceil(width / outputs))
-        require(
-            (products, tiles) == wanted,
-            f"{types[0]} has {products} products of {tiles} tiles, an image {list(image)} needs {wanted[0]} of "
-            f"{wanted[1]}",
-        )
-        return TensorType(f32, [n, blocks, height, width, lanes])
+    def matrix(self) -> tuple[int, int]:
+        """`[C, OC]`."""
+        assert isinstance(self.filters.type, TensorType)
+        _, channels, columns = self.filters.type.get_shape()
+        return channels, columns
 
     @property
     def tiles(self) -> tuple[int, int]:
+        """Rows and columns of an image's tiles."""
         outputs = self.outputs.value.data
         return ceil(self.shape[2] / outputs), ceil(self.shape[3] / outputs)
 
+    @property
+    def operation_count(self) -> int:
+        """Of the products, and of the transforms along each dimension, without factors of 1 and 0."""
+        tiles, (channels, columns) = self.image[0] * prod(self.tiles), self.matrix
+        inputs, results = _of_tile(self.filtering.input), _of_tile(self.filtering.output)
+        return tiles * (2 * self.filtering.tile**2 * channels * columns + channels * inputs + columns * results)
+
     def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
         n, block, *position, lane = index
-        size, outputs = self.filtering.tile, self.outputs.value.data
-        places = [b.mod(i, outputs) for i in position]
-        tile = b.linearize([n, *(b.div(i, outputs) for i in position)], [self.shape[0], *self.tiles])
+        size, outputs, lanes = self.filtering.tile, self.outputs.value.data, self.image[-1]
+        places, tile = [b.mod(i, outputs) for i in position], [b.div(i, outputs) for i in position]
+        column = b.linearize([block, lane], [self.shape[1], lanes])
 
-        def term(inner: DefinitionBuilder, offset: Sequence[Scalar]) -> Scalar:
-            factors = [_entry(inner, self.filtering.output, places[d], offset[d]) for d in (0, 1)]
-            product = inner.linearize(offset, [size, size])
-            return inner.mul(inner.mul(*factors), inner.at(self.x, [product, block, tile, lane]))
+        def product(inner: DefinitionBuilder, at: Sequence[Scalar]) -> Scalar:
+            factors = [_entry(inner, self.filtering.output, places[d], at[d]) for d in (0, 1)]
+            return inner.mul(inner.mul(*factors), inner.reduce("add", [self.matrix[0]], channel(at)))
 
-        return b.reduce("add", [size, size], term)
+        def channel(at: Sequence[Scalar]) -> Callable[[DefinitionBuilder, Sequence[Scalar]], Scalar]:
+            def term(inner: DefinitionBuilder, c: Sequence[Scalar]) -> Scalar:
+                where = [n, inner.div(c[0], lanes), inner.mod(c[0], lanes)]
+                transformed = inner.reduce(
+                    "add", [size, size], lambda b, offset: self._input(b, at, where, tile, offset)
+                )
+                filter = inner.at(self.filters, [inner.linearize(at, [size, size]), c[0], column])
+                return inner.mul(filter, transformed)
+
+            return term
+
+        return b.reduce("add", [size, size], product)
+
+    def _input(
+        self,
+        b: DefinitionBuilder,
+        at: Sequence[Scalar],
+        where: Sequence[Scalar],
+        tile: Sequence[Scalar],
+        offset: Sequence[Scalar],
+    ) -> Scalar:
+        """What the image's element at an offset of a tile adds to the transformed one at `at`; `where` is the image,
+        block and lane."""
+        size, outputs, pads = self.filtering.tile, self.outputs.value.data, int_list(self.properties, "pads")
+        position: list[Scalar] = []
+        conditions: list[Scalar] = []
+        for d in (0, 1):
+            extent, last = self.image[d + 2], (self.tiles[d] - 1) * outputs + size - 1 - pads[d]
+            i, inside = window_index(b, tile[d], offset[d], outputs, 1, pads[d], extent, last)
+            position.append(i)
+            conditions += inside
+        factors = [_entry(b, self.filtering.input, at[d], offset[d]) for d in (0, 1)]
+        n, block, lane = where
+        return b.mul(b.mul(*factors), padded_at(b, self.x, [n, block, *position, lane], conditions))
 
 
 def _check(type: TensorType, rank: int, outputs: int) -> None:
@@ -175,4 +161,10 @@ def _entry(b: DefinitionBuilder, matrix: Matrix, row: Scalar, column: Scalar) ->
     return result
 
 
-__all__ = ["WinogradInputOp", "WinogradOutputOp"]
+def _of_tile(matrix: Matrix) -> int:
+    """Operations of a matrix times a square tile times the transposed matrix."""
+    once = sum(sum(value != 0 for value in row) - 1 + sum(abs(value) not in (0, 1) for value in row) for row in matrix)
+    return once * (len(matrix[0]) + len(matrix))
+
+
+__all__ = ["WinogradConvOp"]

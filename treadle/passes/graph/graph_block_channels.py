@@ -47,11 +47,8 @@ class GraphBlockChannelsPass(ModulePass):
     nothing reads the rest. Constant filters of 3x3 and stride 1, where that is less work and `convolution` allows it,
     become
     ```mlir
-    %1 = graph.winograd_input %0 {outputs = 2 : i64, pads = array<i64: 1, 1, 1, 1>} : ... -> tensor<16x4x784x16xf32>
-    %2 = %1 as tensor<16x784x64xf32>, by a transpose and a reshape
-    %3 = graph.matmul %2, %filters : (tensor<16x784x64xf32>, tensor<16x64x96xf32>) -> tensor<16x784x96xf32>
-    %4 = %3 as tensor<16x6x784x16xf32>, by a reshape and a transpose
-    %5 = graph.winograd_output %4 {outputs = 2 : i64, image = array<i64: 1, 56, 56>} : ... -> tensor<1x6x56x56x16xf32>
+    %y = graph.winograd_conv %0, %filters {outputs = 2 : i64, pads = array<i64: 1, 1, 1, 1>}
+        : (tensor<1x4x56x56x16xf32>, tensor<16x64x96xf32>) -> tensor<1x6x56x56x16xf32>
     ```
     Operators of symbolic extents, and of other types than f32, stay as they are. Sources: Georganas et al., "Anatomy of
     high-performance deep learning convolutions on SIMD architectures", SC 2018; Liu et al., "Optimizing CNN model

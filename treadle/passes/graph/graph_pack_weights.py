@@ -1,4 +1,4 @@
-"""graph-pack-weights: constant right operands of matmuls are stored as panels of columns."""
+"""graph-pack-weights: constant right operands of products are stored as panels of columns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from treadle.dialects.graph import ConstantOp, MatmulOp
+from treadle.dialects.graph import ConstantOp, MatmulOp, WinogradConvOp
 from treadle.dialects.graph.compute import ComputeOp
 from treadle.dialects.graph.definition import DefinitionBuilder, Scalar, compute_of
 from treadle.dialects.graph.store import constant_array
@@ -40,9 +40,9 @@ class GraphPackWeightsPass(ModulePass):
     } : tensor<768x3072xf32>
     %c = graph.matmul %a, %b : (tensor<128x768xf32>, tensor<768x3072xf32>) -> tensor<128x3072xf32>
     ```
-    A register tile of a CPU kernel then reads consecutive vectors. A constant that several matmuls read is
-    packed once. Source: Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", TOMS
-    2008, section 4.
+    A register tile of a CPU kernel then reads consecutive vectors. So do those of `graph.winograd_conv`, whose filters
+    are a batch of matrices. A constant that several operators read is packed once. Source: Goto and van de Geijn,
+    "Anatomy of high-performance matrix multiplication", TOMS 2008, section 4.
     """
 
     name = "graph-pack-weights"
@@ -54,14 +54,15 @@ class GraphPackWeightsPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = Target.parse(self.target)
         unpacked: dict[SSAValue, ComputeOp] = {}
-        for matmul in [inner for inner in op.walk() if isinstance(inner, MatmulOp)]:
-            owner = matmul.b.owner
+        for product in [inner for inner in op.walk() if isinstance(inner, MatmulOp | WinogradConvOp)]:
+            matrix = product.operands[1]
+            owner = matrix.owner
             if isinstance(owner, ConstantOp):
-                if matmul.b not in unpacked:
+                if matrix not in unpacked:
                     *_, rows, columns = owner.type.get_shape()
                     default = panel_columns(target, default_vectors(target, columns, rows))
-                    unpacked[matmul.b] = _unpack(owner, default if self.width is None else self.width)
-                matmul.operands[1] = unpacked[matmul.b].result
+                    unpacked[matrix] = _unpack(owner, default if self.width is None else self.width)
+                product.operands[1] = unpacked[matrix].result
                 if not owner.result.uses:
                     Rewriter.erase_op(owner)
 

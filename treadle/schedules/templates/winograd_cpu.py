@@ -1,159 +1,154 @@
-"""The transforms of Winograd's convolution on a CPU: tiles of vectors, each in registers."""
+"""Winograd's convolution on a CPU: transforms and products of some tiles of an image, one after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from fractions import Fraction
 from math import ceil, prod
 from typing import ClassVar
 
-from xdsl.dialects.builtin import TensorType, f32
 from xdsl.ir import Operation, SSAValue
 
-from treadle.dialects.graph import WinogradInputOp, WinogradOutputOp
-from treadle.dialects.graph.definition import int_list
+from treadle.dialects.graph import ComputeOp, WinogradConvOp
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
-from treadle.schedules.index_value import Index, Predicate, all_of
-from treadle.schedules.kernel_builder import KernelBuilder
-from treadle.schedules.template import Anchor, Choices, Knob, Template, least_power, number
-from treadle.schedules.templates.winograd_transform import transformed_twice
+from treadle.schedules.access_analysis import panel_width
+from treadle.schedules.limits import check_divides, check_limit
+from treadle.schedules.register_tile import MOST_ROWS, MOST_VECTORS, default_vectors, most_rows
+from treadle.schedules.template import Anchor, Choices, Knob, Template, number
+from treadle.schedules.templates.winograd_cpu_kernel import WinogradKernel
 from treadle.target import Target
 
-_LEAST = 16384
-"""Elements that a block transforms, at least, so that it is worth its start."""
+_LONGEST_CHUNK = 256
+_MOST_PANELS = 64
+_INPUT, _OUTPUT = 5, 4
+"""Cycles that a vector of a tile takes to be transformed, of the image and of products: a load and a store, and two
+additions. Estimates."""
+_FEED, _ITERATION = 0.25, 1.0
+"""Cycles that a vector or element takes to be loaded for a term of a register tile, and an iteration of its loop takes
+by itself. Estimates."""
+_LINE = 10
+"""Cycles that a line of the filters takes beside its products, where it comes from memory. An estimate."""
+_LATENCY = 8
+"""Cycles between additions to one sum. An estimate."""
+_START = 2000
+"""Cycles to begin a block. An estimate."""
+_OVERFLOW = 1.3
+"""How many times as long products take where a block's tiles leave the second cache. An estimate."""
 
 
 class WinogradCpu(Template):
-    """Both transforms of a tile, along columns and rows, of all lanes of a block of channels.
+    """A block transforms `chunk` tiles of the image, all channels, to a buffer; multiplies them by `panels` panels of
+    filters, in register tiles of `rows` tiles by a panel's vectors; and transforms each panel's products to pixels.
 
-    Tiles that touch a border have code of their own, so that the others test nothing. Results of an output transform
-    are stored at one place, to which epilogues are fused. A block computes `rows` rows of tiles.
+    All of it stays in the core's second cache. Tiles that touch a border are read by code of their own, so that the
+    others test nothing. Results are stored at one place, to which epilogues are fused. Blocks of one group of panels
+    follow one another.
     """
 
     name: ClassVar[str] = "winograd_cpu"
     kind: ClassVar[str] = "cpu"
     knobs: ClassVar[tuple[Knob, ...]] = (
-        Knob("rows", tuple(2**n for n in range(13)), "rows of tiles that a block transforms"),
+        Knob("rows", tuple(range(1, MOST_ROWS + 1)), "tiles of the image in a register tile"),
+        Knob("chunk", tuple(range(1, _LONGEST_CHUNK + 1)), "tiles of the image that a block computes"),
+        Knob("panels", tuple(range(1, _MOST_PANELS + 1)), "panels of filters that a block computes"),
     )
 
     def fits(self, anchor: Anchor) -> bool:
-        return isinstance(anchor, WinogradInputOp | WinogradOutputOp)
+        return isinstance(anchor, WinogradConvOp)
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
-        _, total = _extents(anchor)
-        work = prod(anchor.shape) // total
-        rows = 1
-        while rows * work < _LEAST and rows * 8 * target.cores < total:
-            rows *= 2
-        return {"rows": rows}
+        return dict(min(self.candidates(anchor, target), key=lambda c: estimated_cycles(anchor, c, target)))
+
+    def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
+        rows, chunk = number(choices, "rows"), number(choices, "chunk")
+        most, vectors = most_rows(target, _vectors(anchor, target)), _vectors(anchor, target)
+        check_limit(
+            "rows of a tile",
+            rows,
+            most,
+            message=f"winograd_cpu: a tile of {rows} rows by {vectors} vectors has {rows - most} rows too many for "
+            f"{target.vector_registers} registers",
+            accepted=f"at most {most} rows",
+        )
+        check_divides(
+            "rows of a chunk's tiles",
+            rows,
+            chunk,
+            f"winograd_cpu: tiles of {rows} rows overrun a chunk of {chunk} rows by {rows - chunk % rows}",
+            accepted=f"a chunk that is a multiple of {rows}",
+        )
 
     def canonical(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:
-        """A block has no more rows than there are."""
-        return {"rows": least_power(number(choices, "rows"), _extents(anchor)[1])}
+        """As many blocks are even, and have no more tiles and panels than there are."""
+        tiles, panels = _extents(anchor, target)
+        rows = min(number(choices, "rows"), tiles)
+        chunk = ceil(ceil(tiles / ceil(tiles / number(choices, "chunk"))) / rows) * rows
+        groups = ceil(panels / number(choices, "panels"))
+        return {"rows": rows, "chunk": min(chunk, _LONGEST_CHUNK // rows * rows), "panels": ceil(panels / groups)}
+
+    def candidates(self, anchor: Anchor, target: Target) -> Iterable[Choices]:
+        """As in general, without looking at each chunk up to the longest: a few rows, and those chunks and panels that
+        give different numbers of blocks."""
+        tiles, panels = _extents(anchor, target)
+        most = min(tiles, most_rows(target, _vectors(anchor, target)))
+        groups = sorted({ceil(panels / count) for count in range(1, panels + 1)} & set(range(1, _MOST_PANELS + 1)))
+        for rows in range(1, most + 1):
+            counts = {ceil(tiles / chunk) for chunk in range(rows, _LONGEST_CHUNK + 1, rows)}
+            for chunk in sorted({ceil(ceil(tiles / count) / rows) * rows for count in counts}):
+                for each in groups:
+                    choices: Choices = {"rows": rows, "chunk": chunk, "panels": each}
+                    if chunk <= _LONGEST_CHUNK and self.canonical(anchor, choices, target) == choices:
+                        yield choices
 
     def evaluations(self, anchor: Operation, operand: SSAValue, target: Target) -> Fraction | None:
-        """Tiles of inputs overlap, tiles of products do not."""
-        if not isinstance(anchor, WinogradInputOp):
-            return Fraction(1)
+        """Tiles of the image overlap, and are transformed for each group of panels; filters are read in each chunk, for
+        each tile of rows."""
+        assert isinstance(anchor, WinogradConvOp)
+        choices = self.default(anchor, target)
+        tiles, panels = _extents(anchor, target)
+        if operand is anchor.filters:
+            return Fraction(ceil(tiles / number(choices, "rows")))
         n, blocks, *_, lanes = anchor.image
         read = n * blocks * lanes * prod(anchor.tiles) * anchor.filtering.tile**2
-        return Fraction(read, prod(anchor.image))
+        return Fraction(read * ceil(panels / number(choices, "panels")), prod(anchor.image))
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
-        assert isinstance(anchor, WinogradInputOp | WinogradOutputOp)
-        assert isinstance(anchor.x.type, TensorType)
-        b = KernelBuilder([anchor.x.type], anchor.type)
-        (columns, total), rows = _extents(anchor), number(choices, "rows")
-        with b.loop("row", rows) as row:
-            position = b.block * rows + row
-            with b.when(position < total if total % rows else None):
-                block, n, tile_row = position.delinearize(_rows(anchor))
-                first = (n * anchor.tiles[0] + tile_row) * columns
-                with b.loop("column", columns) as column:
-                    if isinstance(anchor, WinogradInputOp):
-                        _InputTile(b, anchor, block, first + column).write(n, [tile_row, column])
-                    else:
-                        _output_tile(b, anchor, block, first + column, n, [tile_row, column])
-        size, outputs = anchor.filtering.tile, anchor.outputs.value.data
-        comment = f"{anchor.name.removeprefix('graph.')} of F({outputs}x{outputs}, 3x3), tiles of {size}x{size}"
-        return b.kernel(name, [anchor.x], anchor.type, ceil(total / rows), 1, f"{comment}, to {anchor.type}")
+        assert isinstance(anchor, WinogradConvOp)
+        return WinogradKernel(anchor, choices, _vectors(anchor, target)).build(name)
 
 
-class _InputTile:
-    """A tile of an image, and where its transform goes."""
-
-    def __init__(self, b: KernelBuilder, anchor: WinogradInputOp, block: Index, tile: Index):
-        self.b, self.anchor, self.block, self.tile = b, anchor, block, tile
-        self.size, self.lanes = anchor.filtering.tile, anchor.image[-1]
-
-    def write(self, n: Index, tile: Sequence[Index]) -> None:
-        """Transforms a tile of image n."""
-        b, pads, extents = self.b, int_list(self.anchor.properties, "pads"), self.anchor.image[2:4]
-        outputs = self.anchor.outputs.value.data
-        corner = [tile[d] * outputs - pads[d] for d in (0, 1)]
-        conditions: list[Predicate] = []
-        for d in (0, 1):
-            if pads[d]:
-                conditions.append(corner[d] >= 0)
-            if self.anchor.tiles[d] * outputs + self.size - outputs - pads[d] > extents[d]:
-                conditions.append(corner[d] + self.size <= extents[d])
-        inside = all_of(conditions)
-        with b.when(inside):
-            self._transform(n, corner, at_border=False)
-        if inside is not None:
-            outside = b.binary("eq", inside.value, b.constant(0, inside.value.type))
-            with b.when(outside):
-                self._transform(n, corner, at_border=True)
-
-    def _transform(self, n: Index, corner: Sequence[Index], *, at_border: bool) -> None:
-        b, size, lanes = self.b, self.size, self.lanes
-        buffer = b.alloc("tile", [size * size, lanes], f32)
-        with (
-            b.loop("i", size, unroll=True) as i,
-            b.loop("j", size, unroll=True) as j,
-            b.loop("e", lanes, vector=True) as e,
-        ):
-            where = [corner[0] + i, corner[1] + j]
-            limits = zip(where, self.anchor.image[2:4], strict=True)
-            inside = all_of([p for at, extent in limits for p in (at >= 0, at < extent)]) if at_border else None
-            zero = b.constant(0.0, f32) if at_border else None
-            value = b.load(b.inputs[0], [n, self.block, *where, e], inside, zero)
-            b.store(value, buffer, [i * size + j, e])
-        with b.loop("e", lanes, vector=True) as e:
-            values = [b.load(buffer, [place, e]) for place in range(size * size)]
-            for product, value in enumerate(transformed_twice(b, self.anchor.filtering.input, values)):
-                b.store(value, b.output, [b.index(product), self.block, self.tile, e])
+def estimated_cycles(anchor: Anchor, choices: Choices, target: Target) -> float:
+    """Cycles until the last core has finished its blocks; one multiplies and adds a vector."""
+    assert isinstance(anchor, WinogradConvOp)
+    tiles, panels = _extents(anchor, target)
+    rows, chunk, each = (number(choices, knob) for knob in ("rows", "chunk", "panels"))
+    vectors, products, channels = _vectors(anchor, target), anchor.filtering.tile**2, anchor.matrix[0]
+    iteration = max(_LATENCY, rows * vectors) + _FEED * (rows + vectors) + _ITERATION
+    cycles = each * products * channels * (chunk / rows * iteration + vectors * _LINE)
+    held = 4 * products * chunk * (anchor.image[1] + each * vectors) * target.lanes
+    if held > target.l2_bytes // 2:
+        cycles *= _OVERFLOW
+    cycles += products * chunk * (_INPUT * anchor.image[1] + _OUTPUT * each * vectors) + _START
+    return cycles * ceil(ceil(tiles / chunk) * ceil(panels / each) / target.cores)
 
 
-def _output_tile(
-    b: KernelBuilder, anchor: WinogradOutputOp, block: Index, tile: Index, n: Index, position: Sequence[Index]
-) -> None:
-    """Transforms the products of a tile to pixels of image n."""
-    size, outputs, lanes = anchor.filtering.tile, anchor.outputs.value.data, anchor.shape[-1]
-    buffer = b.alloc("tile", [outputs * outputs, lanes], f32)
-    with b.loop("e", lanes, vector=True) as e:
-        values = [b.load(b.inputs[0], [b.index(product), block, tile, e]) for product in range(size * size)]
-        for place, value in enumerate(transformed_twice(b, anchor.filtering.output, values)):
-            b.store(value, buffer, [place, e])
-    with b.loop("i", outputs, unroll=True) as i, b.loop("j", outputs, unroll=True) as j:
-        where = [at * outputs + offset for at, offset in zip(position, (i, j), strict=True)]
-        limits = zip(where, anchor.shape[2:4], strict=True)
-        inside = all_of([at < extent if extent % outputs else None for at, extent in limits])
-        with b.when(inside), b.loop("e", lanes, vector=True) as e:
-            b.store(b.load(buffer, [i * outputs + j, e]), b.output, [n, block, *where, e])
+def _extents(anchor: Anchor, target: Target) -> tuple[int, int]:
+    """Tiles of all images, and panels of the filters."""
+    assert isinstance(anchor, WinogradConvOp)
+    return anchor.image[0] * prod(anchor.tiles), ceil(anchor.shape[1] / _vectors(anchor, target))
 
 
-def _rows(anchor: WinogradInputOp | WinogradOutputOp) -> list[int]:
-    """Blocks of channels, images and rows of tiles."""
-    image = anchor.image if isinstance(anchor, WinogradInputOp) else anchor.shape
-    return [image[1], image[0], anchor.tiles[0]]
+def _vectors(anchor: Anchor, target: Target) -> int:
+    """The vectors of the panels that the filters are laid out in, or else of the target's default."""
+    assert isinstance(anchor, WinogradConvOp)
+    producer, lanes = anchor.filters.owner, anchor.image[-1]
+    width = panel_width(producer) if isinstance(producer, ComputeOp) else None
+    vectors, rest = (0, 0) if width is None else divmod(width, lanes)
+    if 1 <= vectors <= MOST_VECTORS and not rest:
+        return vectors
+    channels, columns = anchor.matrix
+    return min(default_vectors(target, columns, channels), anchor.shape[1])
 
 
-def _extents(anchor: Anchor) -> tuple[int, int]:
-    """Tiles of a row, and rows."""
-    assert isinstance(anchor, WinogradInputOp | WinogradOutputOp)
-    return anchor.tiles[1], prod(_rows(anchor))
-
-
-__all__ = ["WinogradCpu"]
+__all__ = ["WinogradCpu", "estimated_cycles"]

@@ -1,7 +1,6 @@
-"""Dense convolutions of 3x3 filters as Winograd's: a batch of products between transforms of tiles.
+"""Dense convolutions of 3x3 filters as Winograd's, whose filters are transformed here, in float64, and rounded once.
 
-Rows of the products are tiles, columns output channels, and terms input channels. Filters are transformed here, in
-float64, and rounded once. Source: Lavin and Gray, "Fast algorithms for convolutional neural networks", CVPR 2016.
+Source: Lavin and Gray, "Fast algorithms for convolutional neural networks", CVPR 2016.
 """
 
 from __future__ import annotations
@@ -11,15 +10,7 @@ from math import prod
 import numpy as np
 from xdsl.ir import Operation, SSAValue
 
-from treadle.dialects.graph import (
-    ConvOp,
-    MatmulOp,
-    ReshapeOp,
-    SliceOp,
-    TransposeOp,
-    WinogradInputOp,
-    WinogradOutputOp,
-)
+from treadle.dialects.graph import ConvOp, WinogradConvOp
 from treadle.dialects.graph.definition import int_list
 from treadle.dialects.graph.winograd_matrices import KERNEL, Matrix, filtering
 from treadle.passes.graph.rewriting import Array, constant_of, constant_op, shape_of
@@ -36,22 +27,12 @@ def has_tiles(op: ConvOp) -> bool:
 
 
 def in_tiles(op: ConvOp, x: SSAValue, outputs: int) -> list[Operation]:
-    """The operations of which the last gives the form of a convolution of an image whose form is `x`, `[N, blocks, H,
-    W, lanes]`, in tiles of `outputs` by `outputs`."""
-    (n, oc, *spatial), ic, lanes = op.shape, shape_of(op.w)[1], shape_of(x)[-1]
-    tiles = WinogradInputOp(x, outputs, int_list(op.properties, "pads"))
-    products, blocks, rows, _ = tiles.shape
-    ops: list[Operation] = [tiles, TransposeOp(tiles.result, [0, 2, 1, 3])]
-    ops.append(ReshapeOp(ops[-1].results[0], [products, rows, blocks * lanes]))
-    if ic < blocks * lanes:
-        ops.append(SliceOp(ops[-1].results[0], [0, 0, 0], [products, rows, ic], [1, 1, 1]))
+    """The operations of which the last gives the form of a convolution in tiles of `outputs` by `outputs` of an image
+    whose form is `x`, `[N, blocks, H, W, lanes]`."""
     weights = constant_of(op.w)
     assert weights is not None, "has_tiles asks for constant filters"
-    filters = constant_op(_transformed(weights, outputs, -oc % lanes))
-    product = MatmulOp(ops[-1].results[0], filters.result)
-    apart = ReshapeOp(product.result, [products, rows, -(-oc // lanes), lanes])
-    turned = TransposeOp(apart.result, [0, 2, 1, 3])
-    return [*ops, filters, product, apart, turned, WinogradOutputOp(turned.result, outputs, [n, *spatial])]
+    filters = constant_op(_transformed(weights, outputs, -op.shape[1] % shape_of(x)[-1]))
+    return [filters, WinogradConvOp(x, filters.result, outputs, int_list(op.properties, "pads"))]
 
 
 def _transformed(weights: Array, outputs: int, missing: int) -> Array:
