@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         bench_command,
         bisect_command,
         cache_command,
+        certify_command,
         check_command,
         compile_command,
         map_command,
@@ -30,6 +31,7 @@ else:  # --help and --version wait for none of them
     bench_command = lazy_module("treadle.tools.bench_command")
     bisect_command = lazy_module("treadle.tools.bisect_command")
     cache_command = lazy_module("treadle.tools.cache_command")
+    certify_command = lazy_module("treadle.tools.certify_command")
     check_command = lazy_module("treadle.tools.check_command")
     compile_command = lazy_module("treadle.tools.compile_command")
     map_command = lazy_module("treadle.tools.map_command")
@@ -71,6 +73,8 @@ def _run(args: argparse.Namespace) -> int:
             return tune_command.tune_command(args)
         case "check":
             return check_command.check_command(args)
+        case "certify":
+            return certify_command.certify_command(args)
         case "bisect":
             return bisect_command.bisect_command(args)
         case "map":
@@ -82,7 +86,7 @@ def _run(args: argparse.Namespace) -> int:
 def _parser() -> Parser:
     parser = Parser(prog="treadle", description="A deep-learning compiler: ONNX models to C and CUDA C++.")
     parser.add_argument("--version", action="version", version=f"treadle {__version__}")
-    names = "compile | run | bench | tune | schedules | check | bisect | map | cache"
+    names = "compile | run | bench | tune | schedules | check | certify | bisect | map | cache"
     commands = parser.add_subparsers(required=True, dest="command", metavar=names)
     _add_compile(commands.add_parser("compile", help="write a model as C or CUDA text, compiled"))
     _add_run(commands.add_parser("run", help="compile a model and run it"))
@@ -90,6 +94,7 @@ def _parser() -> Parser:
     _add_tune(commands.add_parser("tune", help="search schedules for a model on this machine"))
     _add_schedules(commands.add_parser("schedules", help="say what may be chosen for a model's kernels"))
     _add_check(commands.add_parser("check", help="say which nodes of a model are supported"))
+    _add_certify(commands.add_parser("certify", help="prove that each call of a range has one kernel"))
     _add_bisect(commands.add_parser("bisect", help="name the pass that changes what a model computes"))
     _add_map(commands.add_parser("map", help="draw task mappings: who does which task, and when"))
     _add_cache(commands.add_parser("cache", help="say what the cache holds"))
@@ -180,6 +185,10 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nodes", action="store_true", help="list every node, not every kind of operator")
     _add_target(parser)
     _add_settings(parser)
+
+
+def _add_certify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("artifact", help="a folder that `treadle compile` wrote")
 
 
 def _add_bisect(parser: argparse.ArgumentParser) -> None:

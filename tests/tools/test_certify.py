@@ -1,0 +1,112 @@
+"""`treadle certify`: what it proves, what it prints, and that an edit which leaves a hole is found."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import treadle
+from treadle.artifact import Artifact
+from treadle.errors import TreadleError
+from treadle.tools.certificate import MODULE, certify, check_partition
+from treadle.tools.treadle_cli import main
+
+TREE = "e0 <= 8 ? 0 : (e0 <= 24 ? 1 : 0)"
+PRODUCT = f"""
+func.func @main(%x: tensor<64x32xf32>, %w: tensor<32x48xf32>, %n: tensor<i64>) -> tensor<64x48xf32>
+    attributes {{symbols = ["n:2..64"], extents = ["n"], input_names = ["x", "w", "n"], output_names = ["y"],
+                input_extents = [["n", "32"], ["32", "48"], []], output_extents = [["n", "48"]],
+                output_demand = [#graph.demanded<d0 < 0>]}} {{
+  %y = graph.fused "product" {{
+    %m = graph.matmul %x, %w : (tensor<64x32xf32>, tensor<32x48xf32>) -> tensor<64x48xf32>
+    graph.yield %m : tensor<64x48xf32>
+  }} schedule #schedule.dispatch<#schedule.tree<{TREE}>, [
+    #schedule.use<"matmul_cpu", {{rows = 4, vectors = 3, chunk = 16, pack = false, passes = 1}}>,
+    #schedule.use<"matmul_cpu", {{rows = 8, vectors = 3, chunk = 64, pack = false, passes = 1}}>],
+    #schedule.predicted<[2] 0.25 [0.5, 0.125, 0.25], [16] 0.75 [2.0, 4.0, 2.0]>>
+    demands [#graph.demanded<d0 < 0>] : tensor<64x48xf32>
+  func.return %y : tensor<64x48xf32>
+}}"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TREADLE_CACHE_DIR", str(tmp_path / "cache"))
+    model = tmp_path / "product.mlir"
+    model.write_text(PRODUCT)
+    with treadle.compile(model, "cpu", after="schedule") as compiled:
+        compiled.save(tmp_path / "product.treadle")
+    return tmp_path / "product.treadle"
+
+
+def _edit(folder: Path, old: str, new: str) -> None:
+    """Changes the module, and its digest, so that the file counts as unchanged."""
+    text = (folder / MODULE).read_text()
+    assert old in text
+    (folder / MODULE).write_text(text.replace(old, new))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"][MODULE] = hashlib.sha256((folder / MODULE).read_bytes()).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_the_model_is_right_on_both_sides_of_each_border(folder: Path):
+    with treadle.load(folder) as model:
+        for n in (2, 7, 8, 9, 24, 25, 64):
+            x, w = (np.random.default_rng(n).standard_normal(shape, np.float32) for shape in ((n, 32), (32, 48)))
+            (y,) = model(x, w)
+            expected = x.astype(np.float64) @ w.astype(np.float64)
+            np.testing.assert_allclose(y, expected, rtol=0, atol=32 * 2.0**-23 * float(np.abs(expected).max() + 1))
+
+
+def test_certified(folder: Path, capsys: pytest.CaptureFixture[str]):
+    (certificate,) = certify(Artifact(folder))
+    assert certificate.names == ("n",)
+    assert [leaf.extents for leaf in certificate.leaves] == [((2, 8),), ((9, 24),), ((25, 64),)]
+    first, second, third = [leaf.kernel for leaf in certificate.leaves]
+    assert first == third != second
+    assert certificate.worst == 1.0  # 2 takes 0.5 in place of 0.25, 16 takes 4 in place of 2
+    assert certificate.mean == 1.0
+    assert main(["certify", str(folder)]) == 0
+    printed = capsys.readouterr().out
+    assert "25 to 64" in printed
+    assert "worst 100.0%, mean 100.0%" in printed
+    assert "certified for n:2..64: 1 groups take one of several kernels, each call exactly one" in printed
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("e0 <= 24 ? 1 : 0", "e0 <= 24 ? 1 : 2", "alternative 2 is none: expected leaves 0 to 1"),
+        ("e0 <= 24 ? 1 : 0", "e0 <= 24 ? 0 : 0", "alternative 1 has no leaf: expected leaves 0 to 1"),
+        ("host.launch @product_2(", "host.launch @product_9(", "there is no kernel @product_9"),
+        ('symbols = ["n:2..64"]', 'symbols = ["n:2..65"]', "the module has another range than the manifest"),
+    ],
+)
+def test_an_entry_that_leaves_a_hole_is_found(
+    folder: Path, old: str, new: str, message: str, capsys: pytest.CaptureFixture[str]
+):
+    _edit(folder, old, new)
+    with pytest.raises(TreadleError) as caught:
+        certify(Artifact(folder))
+    assert message in str(caught.value)
+    assert main(["certify", str(folder)]) != 0
+    assert message in capsys.readouterr().err
+
+
+def test_a_changed_module_is_found(folder: Path):
+    (folder / MODULE).write_text((folder / MODULE).read_text() + "\n")
+    with pytest.raises(TreadleError, match="changed"):
+        certify(Artifact(folder))
+
+
+def test_a_partition():
+    low, high = -(1 << 63), (1 << 63) - 1
+    check_partition([[(low, 3), (low, high)], [(4, high), (low, 0)], [(4, high), (1, high)]], 2, "here")
+    with pytest.raises(TreadleError, match="leaves 0 and 1 both serve a point"):
+        check_partition([[(low, 4)], [(4, high)]], 1, "here")
+    with pytest.raises(TreadleError, match="no leaf serves some points"):
+        check_partition([[(low, 3)], [(5, high)]], 1, "here")
