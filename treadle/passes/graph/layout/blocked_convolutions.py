@@ -1,5 +1,5 @@
-"""Convolutions whose result, and mostly whose image, lies in blocks of channels: dense ones as matrix products,
-depthwise ones as their definition.
+"""Convolutions whose result, and mostly whose image, lies in blocks of channels: dense ones as matrix products, those
+of groups of whole blocks as a batch of products, depthwise ones as their definition.
 
 Rows of a product are pixels of all images, columns output channels. The terms of an image in blocks are `(block,
 kernel..., lane)`: consecutive terms are neighbours, and the windows of one block are read before the next one's. An
@@ -32,6 +32,12 @@ def is_dense(op: ConvOp) -> bool:
     return op.groups.value.data == 1
 
 
+def has_groups_of_blocks(op: ConvOp, lanes: int) -> bool:
+    """Whether each output channel depends on a group of several, which are whole blocks on both sides."""
+    groups = op.groups.value.data
+    return groups > 1 and not (shape_of(op.w)[1] % lanes or op.shape[CHANNELS] // groups % lanes)
+
+
 def is_depthwise(op: ConvOp) -> bool:
     """Whether each output channel depends on the input channel of the same number only."""
     return op.groups.value.data == op.shape[CHANNELS] == shape_of(op.x)[CHANNELS]
@@ -50,6 +56,23 @@ def dense(op: ConvOp, x: SSAValue, lanes: int) -> list[Operation]:
     apart = ReshapeOp(product.result, [n, *spatial, (oc + missing) // lanes, lanes])
     turned = TransposeOp(apart.result, [0, rank + 1, *range(1, rank + 1), rank + 2])
     return [*border, rows, *filters, product, apart, turned]
+
+
+def grouped(op: ConvOp, x: SSAValue, lanes: int) -> list[Operation]:
+    """The same of a convolution of groups of whole blocks, of an image whose form is `x`."""
+    n, oc, *spatial = op.shape
+    _, ic, *kernel = shape_of(op.w)
+    groups, rank = op.groups.value.data, len(spatial)
+    border = bordered(op, x)
+    rows = _im2col(op, border[-1].results[0] if border else x)
+    apart = ReshapeOp(op.w, [groups, oc // groups, ic // lanes, lanes, *kernel])
+    turned = TransposeOp(apart.result, [0, 2, *range(4, 4 + rank), 3, 1])
+    filters = ReshapeOp(turned.result, [groups, ic * prod(kernel), oc // groups])
+    product = MatmulOp(rows.result, filters.result)
+    blocks = ReshapeOp(product.result, [groups, n, *spatial, oc // groups // lanes, lanes])
+    images = TransposeOp(blocks.result, [1, 0, rank + 2, *range(2, rank + 2), rank + 3])
+    result = ReshapeOp(images.result, [n, oc // lanes, *spatial, lanes])
+    return [*border, rows, apart, turned, filters, product, blocks, images, result]
 
 
 def depthwise(op: ConvOp, x: SSAValue, lanes: int) -> list[Operation]:
@@ -95,29 +118,33 @@ def _filters(op: ConvOp, x: SSAValue) -> list[Operation]:
 
 
 def _im2col(op: ConvOp, x: SSAValue) -> ComputeOp:
-    """The windows of a bordered image, or of its form, as rows `[N * pixels, terms]`."""
+    """The windows of a bordered image, or of its form, as rows `[N * pixels, terms]`; of several groups, each of whole
+    blocks, `[groups, N * pixels, terms]`."""
     n, _, *spatial = op.shape
     _, ic, *kernel = shape_of(op.w)
     strides, dilations = (int_list(op.properties, name) for name in ("strides", "dilations"))
     in_blocks, whole = len(shape_of(x)) > len(op.shape), _in_whole_blocks(op, x)
-    lanes = shape_of(x)[-1]
+    lanes, groups = shape_of(x)[-1], op.groups.value.data
 
     def element(b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
-        image, *position = b.delinearize(index[0], [n, *spatial])
+        image, *position = b.delinearize(index[-2], [n, *spatial])
         if whole:
-            block, *offset, lane = b.delinearize(index[1], [ic // lanes, *kernel, lanes])
+            block, *offset, lane = b.delinearize(index[-1], [ic // lanes, *kernel, lanes])
         elif in_blocks:
-            *offset, channel = b.delinearize(index[1], [*kernel, ic])
+            *offset, channel = b.delinearize(index[-1], [*kernel, ic])
             block, lane = b.div(channel, lanes), b.mod(channel, lanes)
         else:
-            block, *offset = b.delinearize(index[1], [ic, *kernel])
+            block, *offset = b.delinearize(index[-1], [ic, *kernel])
             lane = None
+        if groups > 1:
+            block = b.add(b.mul(index[0], ic // lanes), block)
         steps = zip(position, strides, offset, dilations, strict=True)
         where = [b.add(b.mul(at, stride), b.mul(k, dilation)) for at, stride, k, dilation in steps]
         return b.at(x, [image, block, *where, *([] if lane is None else [lane])])
 
-    type = TensorType(tensor(op.x).get_element_type(), [n * prod(spatial), ic * prod(kernel)])
+    shape = [n * prod(spatial), ic * prod(kernel)]
+    type = TensorType(tensor(op.x).get_element_type(), [groups, *shape] if groups > 1 else shape)
     return compute_of(type, element, "im2col")
 
 
-__all__ = ["CHANNELS", "bordered", "dense", "depthwise", "is_dense", "is_depthwise"]
+__all__ = ["CHANNELS", "bordered", "dense", "depthwise", "grouped", "has_groups_of_blocks", "is_dense", "is_depthwise"]

@@ -29,7 +29,15 @@ from treadle.dialects.graph import (
     WhereOp,
 )
 from treadle.dialects.graph.definition import int_list
-from treadle.passes.graph.layout.blocked_convolutions import CHANNELS, dense, depthwise, is_dense, is_depthwise
+from treadle.passes.graph.layout.blocked_convolutions import (
+    CHANNELS,
+    dense,
+    depthwise,
+    grouped,
+    has_groups_of_blocks,
+    is_dense,
+    is_depthwise,
+)
 from treadle.passes.graph.layout.blocks import Blocks, blocked_definition
 from treadle.passes.graph.layout.images import Form, Layout
 from treadle.passes.graph.layout.winograd import has_tiles, in_tiles
@@ -110,6 +118,8 @@ class BlockedChannels(Layout):
             if outputs is not None:
                 return in_tiles(op, form(op.x), outputs)
             return dense(op, form(op.x) if blocked else op.x, self.lanes)
+        if has_groups_of_blocks(op, self.lanes):
+            return grouped(op, form(op.x), self.lanes)
         return depthwise(op, form(op.x), self.lanes) if is_depthwise(op) and has_form(op.x) else []
 
     def _elementwise(
