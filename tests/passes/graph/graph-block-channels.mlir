@@ -47,6 +47,24 @@ func.func @partly(%x: tensor<1x3x8x8xf32>, %w: tensor<6x3x1x1xf32>, %d: tensor<6
 // CHECK-NEXT:   [[R:%.*]] = graph.reshape [[S]] {shape = array<i64: 1, 8>}
 // CHECK-NEXT:   %y = graph.slice [[R]]
 
+// Two groups of a block of channels in and two blocks out are a batch of two products: block `group` of the image.
+func.func @groups(%x: tensor<1x8x5x5xf32>, %w: tensor<16x4x3x3xf32>) -> tensor<1x16x3x3xf32> {
+  %y = graph.conv %x, %w {strides = array<i64: 1, 1>, pads = array<i64: 0, 0, 0, 0>, dilations = array<i64: 1, 1>, groups = 2 : i64} : (tensor<1x8x5x5xf32>, tensor<16x4x3x3xf32>) -> tensor<1x16x3x3xf32>
+  func.return %y : tensor<1x16x3x3xf32>
+}
+// CHECK:      func.func @groups
+// CHECK:        [[X:%.*]] = graph.transpose {{.*}} -> tensor<1x2x5x5x4xf32>
+// CHECK-NEXT:   [[I:%.*]] = graph.compute "im2col" ([[G:%.*]], [[P:%.*]], [[T:%.*]]) {
+// CHECK:          graph.at [[X]]
+// CHECK:        } : tensor<2x9x36xf32>
+// CHECK-NEXT:   [[A:%.*]] = graph.reshape %w {shape = array<i64: 2, 8, 1, 4, 3, 3>}
+// CHECK-NEXT:   [[F:%.*]] = graph.transpose [[A]] {perm = array<i64: 0, 2, 4, 5, 3, 1>}
+// CHECK-NEXT:   [[W:%.*]] = graph.reshape [[F]] {shape = array<i64: 2, 36, 8>}
+// CHECK-NEXT:   [[M:%.*]] = graph.matmul [[I]], [[W]] : (tensor<2x9x36xf32>, tensor<2x36x8xf32>) -> tensor<2x9x8xf32>
+// CHECK-NEXT:   [[B:%.*]] = graph.reshape [[M]] {shape = array<i64: 2, 1, 3, 3, 2, 4>}
+// CHECK-NEXT:   [[S:%.*]] = graph.transpose [[B]] {perm = array<i64: 1, 0, 4, 2, 3, 5>}
+// CHECK-NEXT:   [[R:%.*]] = graph.reshape [[S]] {shape = array<i64: 1, 4, 3, 3, 4>}
+
 // Without a convolution nothing is turned, nor where channels would fill less than three quarters of the blocks.
 func.func @pool(%x: tensor<1x4x8x8xf32>, %w: tensor<5x4x1x1xf32>) -> (tensor<1x4x4x4xf32>, tensor<1x5x8x8xf32>) {
   %y = graph.pool "max" %x {kernel = array<i64: 2, 2>, strides = array<i64: 2, 2>, pads = array<i64: 0, 0, 0, 0>, dilations = array<i64: 1, 1>, ceil = 0 : i64, count_pad = 0 : i64} : (tensor<1x4x8x8xf32>) -> tensor<1x4x4x4xf32>

@@ -91,17 +91,21 @@ def test_other_types_stay() -> None:
 
 
 def chain(seed: int) -> tuple[Graph, list[SSAValue]]:
-    """Convolutions, dense and depthwise, and what stands between them, some of it read twice."""
+    """Convolutions, dense, of groups and depthwise, and what stands between them, some of it read twice."""
     choose = Random(seed)
     graph = Graph(random(choose.choice([1, 2]), choose.choice([3, 16]), choose.randint(5, 17), choose.randint(5, 17)))
     x = graph[0]
     for _ in range(6):
         channels, *_ = shape_of(x)[1:]
-        step = choose.choice(["conv", "window", "depthwise", "pool", "residual", "concat", "slice"])
+        step = choose.choice(["conv", "window", "depthwise", "groups", "pool", "residual", "concat", "slice"])
         if step == "depthwise":
             step_by = choose.choice([1, 2])
             weights = graph.constant(random(channels, 1, 3, 3) / np.float32(3))
             x = graph.add(ConvOp(x, weights, [step_by] * 2, [1] * 4, [1, 1], channels))
+        elif step == "groups" and channels % 16 == 0:
+            groups, outputs = channels // 16, 16 * choose.choice([1, 2])
+            weights = graph.constant(random(groups * outputs, 16, 3, 3) / np.float32(12))
+            x = graph.add(ConvOp(x, weights, [choose.choice([1, 2])] * 2, [1] * 4, [1, 1], groups))
         elif step == "pool" and min(shape_of(x)[2:]) > 3:
             kind, pads = choose.choice(["max", "avg"]), choose.choice([0, 1])
             x = graph.add(PoolOp(kind, x, [3, 3], [choose.choice([1, 2])] * 2, [pads] * 4, [1, 1]))

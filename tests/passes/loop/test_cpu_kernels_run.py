@@ -217,6 +217,8 @@ CASES: dict[str, Callable[[], Built]] = {
     "conv 3x3, dilation 2": lambda: conv((2, 3, 9, 11), (4, 3, 3, 3), 1, [2, 2, 2, 2], 2, 1),
     "conv 1x1": lambda: conv((1, 6, 14, 15), (7, 6, 1, 1), 1, [0, 0, 0, 0], 1, 1),
     "conv, 2 groups": lambda: conv((1, 4, 7, 9), (6, 2, 3, 3), 1, [1, 1, 1, 1], 1, 2),
+    "conv, 3 groups of 16 channels": lambda: conv((2, 48, 7, 6), (96, 16, 3, 3), 2, [1, 0, 1, 1], 1, 3),
+    "conv, 2 groups of 32 channels": lambda: conv((1, 64, 5, 9), (32, 32, 1, 3), 1, [0, 1, 0, 1], 1, 2),
     "depthwise 3x3": lambda: conv((1, 5, 8, 35), (5, 1, 3, 3), 1, [1, 1, 1, 1], 1, 5),
     "depthwise 3x3, stride 2": lambda: conv((1, 5, 9, 35), (5, 1, 3, 3), 2, [1, 1, 1, 1], 1, 5),
     "depthwise 5x5": lambda: conv((1, 3, 7, 17), (3, 1, 5, 5), 1, [2, 2, 2, 2], 1, 3),
