@@ -42,9 +42,9 @@ class GraphBlockChannelsPass(ModulePass):
     A dense convolution asks for its image in this form if its channels fill whole blocks, and reads another, such as
     the model's, as it is; operators that have a form propagate it. The transpose of a product's result is an epilogue
     that stores vectors, that of an operand of a product a prologue, and weights are constants. Groups of whole blocks
-    are a batch of products. Depthwise convolutions and pooling take neighbouring channels as the lanes of vectors, so that neither strides nor borders divide these.
-    Channels that are no multiple of `lanes` fill the last block in part, if at most a third more is computed then;
-    nothing reads the rest. Constant filters of 3x3 and stride 1, where that is less work and `convolution` allows it,
+    are a batch of products. Depthwise convolutions and pooling take neighbouring channels as the lanes of vectors, so
+    that neither strides nor borders divide these. Channels that are no multiple of `lanes` fill the last block in part,
+    if at most a third more is computed then; nothing reads the rest. Constant filters of 3x3 and stride 1, where that is less work and `convolution` allows it,
     become
     ```mlir
     %y = graph.winograd_conv %0, %filters {outputs = 2 : i64, pads = array<i64: 1, 1, 1, 1>}
