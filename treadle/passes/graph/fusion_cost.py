@@ -22,6 +22,7 @@ from xdsl.dialects.builtin import TensorType
 
 from treadle.dialects.graph import ComputeOp
 from treadle.dialects.graph.dtypes import byte_width
+from treadle.passes.graph.compared_reads import is_compared, rounds
 from treadle.passes.graph.definition_analysis import moves_data, shape_of, widens_data, worth_storing
 from treadle.passes.graph.definition_size import work
 from treadle.passes.graph.fusion_group import Group
@@ -35,6 +36,8 @@ def prologue_obstacle(compute: ComputeOp, groups: Sequence[Group], target: Targe
         return f"its predicate would be tested {float(times):g} times" if worth_storing(compute, times) else ""
     if any(group.only_moves_for(compute.result) for group in groups):
         return "a prologue that computes would make asynchronous copies wait"
+    if rounds(compute) and is_compared(compute.result):
+        return "its elements are compared with each other, and would be rounded at each read"
     each = [group.reads(compute.result).scheduled for group in groups]
     times = sum(each, start=Fraction(0))
     if times <= 1 or at_each_use(compute, each, target) <= stored(compute, each, target):

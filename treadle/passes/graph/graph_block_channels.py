@@ -44,8 +44,8 @@ class GraphBlockChannelsPass(ModulePass):
     that stores vectors, that of an operand of a product a prologue, and weights are constants. Groups of whole blocks
     are a batch of products. Depthwise convolutions and pooling take neighbouring channels as the lanes of vectors, so
     that neither strides nor borders divide these. Channels that are no multiple of `lanes` fill the last block in part,
-    if at most a third more is computed then; nothing reads the rest. Constant filters of 3x3 and stride 1, where that is less work and `convolution` allows it,
-    become
+    if at most a third more is computed then; nothing reads the rest. Constant filters of 3x3 and stride 1, where that
+    is less work and `convolution` allows it, become
     ```mlir
     %y = graph.winograd_conv %0, %filters {outputs = 2 : i64, pads = array<i64: 1, 1, 1, 1>}
         : (tensor<1x4x56x56x16xf32>, tensor<16x64x96xf32>) -> tensor<1x6x56x56x16xf32>
