@@ -17,8 +17,8 @@ from onnx import ModelProto, NodeProto, helper
 from tests.frontends.onnx.models import model, node
 from tests.frontends.onnx.reference import run
 from treadle.errors import TreadleError
+from treadle.frontends.common.interpolation import Interpolation, taps
 from treadle.frontends.onnx import import_model
-from treadle.frontends.onnx.converters.interpolation import Interpolation, taps
 
 Array = NDArray[Any]
 RNG = np.random.default_rng(5)

@@ -13,7 +13,7 @@ from xdsl.ir import Block
 
 from treadle.dialects.graph.dtypes import element_type
 from treadle.errors import TreadleError
-from treadle.frontends.onnx.builder import Tensor
+from treadle.frontends.common.builder import Tensor
 from treadle.frontends.onnx.converters import find_conversion
 from treadle.frontends.onnx.importer import GraphWalk, live_nodes
 from treadle.frontends.onnx.inputs import Shapes

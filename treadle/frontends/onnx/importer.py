@@ -25,10 +25,10 @@ from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.model_nodes import ascii_text, name_hint, node_location
 from treadle.errors import TreadleError
-from treadle.frontends.onnx.builder import GraphBuilder, Tensor
+from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.extent import is_symbolic
 from treadle.frontends.onnx.converters import find_conversion
 from treadle.frontends.onnx.expansion import MAX_UNROLLED
-from treadle.frontends.onnx.extent import is_symbolic
 from treadle.frontends.onnx.functions import function_body
 from treadle.frontends.onnx.inputs import Input, Shapes, Symbols, model_inputs
 from treadle.frontends.onnx.loader import (

@@ -12,7 +12,7 @@ from xdsl.utils.exceptions import VerifyException
 from treadle.dialects.graph.dtypes import element_type
 from treadle.dialects.graph.limits import TensorSizes
 from treadle.errors import TreadleError
-from treadle.frontends.onnx.extent import Extent, Symbol, Symbolic
+from treadle.frontends.common.extent import Extent, Symbol, Symbolic
 from treadle.frontends.onnx.tensor_data import dtype_of
 from treadle.shapes import Dim, Shapes, normalized
 

@@ -12,9 +12,9 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
 from treadle.dialects.graph.limits import check_rank
 from treadle.errors import TreadleError
-from treadle.frontends.onnx.builder import Tensor
+from treadle.frontends.common.builder import Tensor
+from treadle.frontends.common.symbolic_elements import symbols_in
 from treadle.frontends.onnx.external_data import ExternalFiles
-from treadle.frontends.onnx.symbolic_elements import symbols_in
 from treadle.frontends.onnx.tensor_data import Array, to_array
 
 MAX_BYTES = 2 << 30

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from treadle.errors import TreadleError
-from treadle.frontends.onnx.builder import GraphBuilder, Tensor
+from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.onnx.functions import Schema, defined_by_functions, find_schema
 from treadle.frontends.onnx.node import Node
 

@@ -16,8 +16,8 @@ from xdsl.dialects.builtin import ArrayAttr, StringAttr
 from xdsl.ir import Attribute
 
 from treadle.dialects.graph.demanded import Constraint, DemandedAttr, dimension
-from treadle.frontends.onnx.builder import GraphBuilder, Tensor
-from treadle.frontends.onnx.extent import Extent, Symbol, Symbolic, expression_of
+from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.extent import Extent, Symbol, Symbolic, expression_of
 from treadle.frontends.onnx.inputs import Input, Symbols
 from treadle.index.expr import Expr
 

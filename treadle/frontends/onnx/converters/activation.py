@@ -6,7 +6,8 @@ import numpy as np
 from xdsl.dialects.builtin import f64
 
 from treadle.dialects.graph.dtypes import integer_limits
-from treadle.frontends.onnx.builder import GraphBuilder, Tensor
+from treadle.frontends.common.activation import softplus
+from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.onnx.converters.elementwise import clip
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
@@ -99,12 +100,6 @@ def softplus_node(node: Node, g: GraphBuilder) -> Tensor:
     return softplus(g, node.input())
 
 
-def softplus(g: GraphBuilder, x: Tensor) -> Tensor:
-    """`max(x, 0) + log(1 + exp(-|x|))`, which does not overflow."""
-    tail = g.unary("exp", g.unary("neg", g.unary("abs", x)))
-    return g.add(g.unary("relu", x), g.unary("log", g.add(tail, 1)))
-
-
 @converts("Softsign")
 def softsign(node: Node, g: GraphBuilder) -> Tensor:
     """`x / (1 + |x|)`."""
@@ -149,6 +144,3 @@ def _modular(g: GraphBuilder, value: int, like: Tensor) -> Tensor:
     """The number of the integer type of `like` that equals a value modulo two to the power of its bits."""
     bits = 8 * like.dtype.itemsize
     return g.constant(np.array(value % (1 << bits), f"uint{bits}").view(like.dtype))
-
-
-__all__ = ["softplus"]

@@ -7,8 +7,8 @@ from math import ceil, isfinite, prod
 import numpy as np
 
 from treadle.dialects.graph.dtypes import numpy_dtype
-from treadle.frontends.onnx.builder import GraphBuilder, Tensor
-from treadle.frontends.onnx.extent import Extent
+from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.extent import Extent
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
 from treadle.frontends.onnx.tensor_data import dtype_of

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import GraphProto
 
-from treadle.frontends.onnx.builder import GraphBuilder, Tensor
+from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
 

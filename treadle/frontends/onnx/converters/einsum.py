@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from treadle.frontends.onnx.builder import GraphBuilder, Tensor
+from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
 

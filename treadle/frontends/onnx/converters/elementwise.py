@@ -10,9 +10,9 @@ from xdsl.ir import Attribute
 
 from treadle.dialects.graph import BitcastOp
 from treadle.dialects.graph.dtypes import element_type, f8e8m0fnu
-from treadle.dialects.scalar import is_unsigned
 from treadle.dialects.scalar_functions import SCALAR_FUNCTIONS
-from treadle.frontends.onnx.builder import GraphBuilder, Tensor
+from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.remainder import floored_remainder
 from treadle.frontends.onnx.converters.small_floats import ROUNDINGS, powers_of_two, saturated
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
@@ -104,23 +104,7 @@ def modulo(node: Node, g: GraphBuilder) -> Tensor:
     as_in_c = node.flag("fmod")
     if a.is_float and not as_in_c and node.opset < 28:
         raise node.error("fmod = 0 of floats", "fmod = 1, integers, or opset 28")
-    if as_in_c or is_unsigned(a.element):
-        return g.binary("mod", a, b)
-    remainder = g.binary("mod", a, b)
-    if a.is_float:
-        return _with_sign_of(g, remainder, b)
-    signs_differ = g.binary("lt", g.binary("xor", remainder, b), 0)
-    wraps = g.binary("and", signs_differ, g.binary("ne", remainder, 0))
-    return g.where(wraps, g.add(remainder, b), remainder)
-
-
-def _with_sign_of(g: GraphBuilder, remainder: Tensor, b: Tensor) -> Tensor:
-    """C's remainder of a division by `b` as Python's, whose sign is that of `b`, also for a zero."""
-    negative = g.binary("lt", b, 0)
-    other = g.binary("xor", g.binary("lt", remainder, 0), negative)
-    zero = g.where(negative, g.scalar(-0.0, b), g.scalar(0.0, b))
-    signed = g.where(other, g.add(remainder, b), remainder)
-    return g.where(g.binary("eq", remainder, 0), zero, signed)
+    return g.binary("mod", a, b) if as_in_c else floored_remainder(g, a, b)
 
 
 def _chain(kind: str) -> Callable[[Node, GraphBuilder], Tensor]:

@@ -9,10 +9,9 @@ import numpy as np
 from xdsl.dialects.builtin import i64
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.graph.dtypes import integer_limits
-from treadle.dialects.scalar import is_unsigned
-from treadle.frontends.onnx.builder import GraphBuilder, Tensor
-from treadle.frontends.onnx.extent import Extent, Symbolic, is_symbolic
+from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.extent import Extent, Symbolic, is_symbolic
+from treadle.frontends.common.indexing import counted_from_front, gather_along, inside, largest_index, wide_enough
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
 
@@ -153,56 +152,6 @@ def gather_elements(node: Node, g: GraphBuilder) -> Tensor:
     return gather_along(node, g, data, indices, axis)
 
 
-def gather_along(node: Node, g: GraphBuilder, data: Tensor, indices: Tensor, axis: int) -> Tensor:
-    """`data[..., indices[i, ..., k], ...]`: the index at each position replaces its own coordinate along the axis."""
-    indices = _wide_enough(g, indices, data)
-    strides = [prod(map(int, data.shape[d + 1 :])) for d in range(data.rank)]
-    node.reserve(indices.shape, np.dtype(np.int64))
-    base = np.zeros(indices.shape, np.int64)
-    for d in set(range(data.rank)) - {axis}:
-        steps = np.arange(indices.shape[d]) * strides[d]
-        base += steps.reshape([-1 if n == d else 1 for n in range(data.rank)])
-    along = g.mul(_inside(g, indices, data.shape[axis]), strides[axis])
-    linear = g.add(along, g.constant(base.astype(indices.dtype), indices.shape))
-    return g.gather(g.reshape(data, (prod(data.shape),)), linear, 0, laid_out=True)
-
-
-def counted_from_front(g: GraphBuilder, indices: Tensor, extent: int) -> Tensor:
-    """Indices of which negative ones count from the end."""
-    if is_unsigned(indices.element):
-        return indices
-    return g.where(g.binary("lt", indices, 0), g.add(indices, extent), indices)
-
-
-def _inside(g: GraphBuilder, indices: Tensor, extent: int) -> Tensor:
-    """Indices of one dimension as `graph.gather` takes them: negative ones from the end, clamped to the nearest."""
-    if isinstance(extent, Extent) and _is_inside(indices, extent):
-        return indices
-    return g.binary("max", g.binary("min", counted_from_front(g, indices, extent), extent - 1), 0)
-
-
-def _is_inside(indices: Tensor, extent: Extent) -> bool:
-    """Whether known indices lie inside a symbolic extent in every call: below its smallest, or not beyond their own
-    position along a dimension of that extent."""
-    array = indices.array
-    if array is None or np.less(array, 0).any():
-        return False
-    if array.size == 0 or array.max() < extent.lowest:
-        return True
-    positions = np.indices(array.shape, sparse=True)
-    pairs = zip(indices.shape, positions, strict=True)
-    return any(isinstance(e, Extent) and e == extent and bool((array <= p).all()) for e, p in pairs)
-
-
-def _largest(indices: Tensor) -> int:
-    return integer_limits(indices.element)[1]
-
-
-def _wide_enough(g: GraphBuilder, indices: Tensor, data: Tensor) -> Tensor:
-    """Indices in a type that can represent every linear position in the data."""
-    return indices if prod(data.shape) <= _largest(indices) else g.cast(indices, i64)
-
-
 @converts("GatherND", since=11)
 def gather_nd(node: Node, g: GraphBuilder) -> Tensor:
     """Slices chosen by tuples of indices: a gather along the merged leading dimensions."""
@@ -211,13 +160,13 @@ def gather_nd(node: Node, g: GraphBuilder) -> Tensor:
     if not 0 <= batch < min(data.rank, indices.rank) or not 1 <= width <= data.rank - batch:
         shapes = f"batch_dims {batch}, indices of shape {indices.shape} into data of shape {data.shape}"
         raise node.error(shapes, "tuples no longer than the data's rank, after the batch dimensions")
-    indices = _wide_enough(g, indices, data)
+    indices = wide_enough(g, indices, data)
     lead = data.shape[batch : batch + width]
     count = prod(data.shape[:batch])
     linear: Tensor | None = None
     for n, extent in enumerate(lead):
         index = g.narrow(indices, indices.rank - 1, n, 1)
-        index = _inside(g, g.reshape(index, indices.shape[:-1]), extent)
+        index = inside(g, g.reshape(index, indices.shape[:-1]), extent)
         linear = index if linear is None else g.add(g.mul(linear, int(extent)), index)
     assert linear is not None
     if batch:
@@ -268,13 +217,10 @@ def one_hot(node: Node, g: GraphBuilder) -> Tensor:
         raise node.error(f"values of shape {values.shape}", "two values: off and on")
     axis = node.axis(node.int("axis", -1), indices.rank + 1)
     node.reserve((depth,), np.dtype(np.int64))
-    if not indices.is_float and depth > _largest(indices):
+    if not indices.is_float and depth > largest_index(indices):
         indices = g.cast(indices, i64)
     chosen = counted_from_front(g, indices, depth)
     chosen = g.reshape(chosen, (*indices.shape[:axis], 1, *indices.shape[axis:]))
     positions = np.arange(depth).astype(indices.dtype).reshape([depth] + [1] * (indices.rank - axis))
     off, on = (g.reshape(g.narrow(values, 0, n, 1), ()) for n in (0, 1))
     return g.where(g.binary("eq", chosen, g.constant(positions)), on, off)
-
-
-__all__ = ["counted_from_front", "gather_along"]

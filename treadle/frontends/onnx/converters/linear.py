@@ -9,8 +9,8 @@ import numpy as np
 from xdsl.dialects.builtin import f64
 
 from treadle.dialects.graph import ConvOp, ConvTransposeOp
-from treadle.dialects.graph.elementwise import broadcast_shapes
-from treadle.frontends.onnx.builder import GraphBuilder, Tensor
+from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.products import matmul, plus_bias
 from treadle.frontends.onnx.converters.window import Window, read_window
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
@@ -23,35 +23,6 @@ def matmul_node(node: Node, g: GraphBuilder) -> Tensor:
     if a.rank == 0 or b.rank == 0:
         raise node.error("an operand has rank 0", "rank 1 and more")
     return matmul(g, a, b)
-
-
-def matmul(g: GraphBuilder, a: Tensor, b: Tensor) -> Tensor:
-    """NumPy's matmul as `graph.matmul`: vectors become matrices, batch dimensions equal or absent.
-
-    Rows of a batched left operand against one matrix are one long matrix.
-    """
-    left = g.reshape(a, (1, *a.shape)) if a.rank == 1 else a
-    right = g.reshape(b, (*b.shape, 1)) if b.rank == 1 else b
-    product = _matrices(g, left, right)
-    shape = list(product.shape)
-    if b.rank == 1:
-        del shape[-1]
-    if a.rank == 1:
-        del shape[len(shape) - (1 if b.rank == 1 else 2)]
-    return g.reshape(product, shape)
-
-
-def _matrices(g: GraphBuilder, a: Tensor, b: Tensor) -> Tensor:
-    batch = broadcast_shapes([a.shape[:-2], b.shape[:-2]])
-    shape = (*batch, a.shape[-2], b.shape[-1])
-    if prod(b.shape[:-2]) == 1 and a.rank > 2:
-        rows = g.reshape(a, (prod(a.shape[:-1]), a.shape[-1]))
-        return g.reshape(g.matmul(rows, g.reshape(b, b.shape[-2:])), shape)
-    if prod(a.shape[:-2]) == 1 and b.rank > 2:
-        return g.reshape(g.matmul(g.reshape(a, a.shape[-2:]), b), shape)
-    if a.rank > 2:
-        a, b = (g.broadcast(v, (*batch, *v.shape[-2:])) for v in (a, b))
-    return g.matmul(a, b)
 
 
 @converts("Gemm", since=7)
@@ -75,13 +46,6 @@ def _scaled(g: GraphBuilder, x: Tensor, factor: float) -> Tensor:
     # An integer times a fraction is rounded towards zero, as a cast does it.
     wide = g.cast(x, f64)
     return g.cast(g.mul(wide, factor), x.element)
-
-
-def plus_bias(g: GraphBuilder, y: Tensor, bias: Tensor | None) -> Tensor:
-    """A bias of one value a channel."""
-    if bias is None:
-        return y
-    return g.add(y, g.reshape(bias, (1, prod(bias.shape), *[1] * (y.rank - 2))))
 
 
 @converts("Conv")

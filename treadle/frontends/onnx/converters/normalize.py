@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
 import numpy as np
 
 from treadle.dialects.graph import BatchNormOp, LayerNormOp, PoolOp
-from treadle.frontends.onnx.builder import GraphBuilder, Tensor
+from treadle.frontends.common import normalization
+from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.onnx.converters.window import LARGEST
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
@@ -38,7 +38,7 @@ def _batch_norm_of_training(node: Node, g: GraphBuilder, epsilon: float, momentu
     centred = g.sub(wide, mean)
     variance = g.reduce("mean", g.mul(centred, centred), dims, keep=True)
     normal = g.div(centred, g.unary("sqrt", g.add(variance, epsilon)))
-    results = [g.cast(_affine(g, normal, node.input(1), node.input(2)), x.element)]
+    results = [g.cast(normalization.affine(g, normal, node.input(1), node.input(2)), x.element)]
     for index, batch in ((3, mean), (4, variance)):
         running = node.input(index)
         own = g.reshape(g.cast(batch, running.element), running.shape)
@@ -77,10 +77,7 @@ def rms_norm(node: Node, g: GraphBuilder) -> Tensor:
     node.ignore("stash_type")
     x = node.input()
     dims = range(node.axis(node.int("axis", -1), x.rank), x.rank)
-    wide, scale = g.widened(x), g.widened(node.input(1))
-    square = g.reduce("mean", g.mul(wide, wide), dims, keep=True)
-    deviation = g.unary("sqrt", g.add(square, node.float("epsilon", 1e-5)))
-    return g.cast(g.mul(g.div(wide, deviation), scale), x.element)
+    return normalization.rms_norm(g, x, dims, node.input(1), node.float("epsilon", 1e-5))
 
 
 @converts("InstanceNormalization", since=6)
@@ -89,8 +86,7 @@ def instance_norm(node: Node, g: GraphBuilder) -> Tensor:
     x = node.input()
     if x.rank < 3:
         raise node.error(f"an input of rank {x.rank}", "rank 3 and more")
-    normal = _standardised(g, g.widened(x), range(2, x.rank), node.float("epsilon", 1e-5))
-    return g.cast(_affine(g, normal, node.input(1), node.input(2)), x.element)
+    return normalization.instance_norm(g, x, node.input(1), node.input(2), node.float("epsilon", 1e-5))
 
 
 @converts("GroupNormalization", since=21)
@@ -100,22 +96,7 @@ def group_norm(node: Node, g: GraphBuilder) -> Tensor:
     x, groups = node.input(), node.int("num_groups", 0)
     if groups < 1 or x.rank < 3 or x.shape[1] % groups:
         raise node.error(f"num_groups {groups} for an input of shape {x.shape}", "a divisor of the channels")
-    rows = g.widened(g.reshape(x, (x.shape[0], groups, prod(x.shape[1:]) // groups)))
-    normal = g.reshape(_standardised(g, rows, [2], node.float("epsilon", 1e-5)), x.shape)
-    return g.cast(_affine(g, normal, node.input(1), node.input(2)), x.element)
-
-
-def _standardised(g: GraphBuilder, x: Tensor, dims: Sequence[int], epsilon: float) -> Tensor:
-    centred = g.sub(x, g.reduce("mean", x, dims, keep=True))
-    variance = g.reduce("mean", g.mul(centred, centred), dims, keep=True)
-    return g.div(centred, g.unary("sqrt", g.add(variance, epsilon)))
-
-
-def _affine(g: GraphBuilder, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
-    """One scale and one bias for each channel."""
-    shape = (x.shape[1], *[1] * (x.rank - 2))
-    scale, bias = (g.cast(g.reshape(v, shape), x.element) for v in (scale, bias))
-    return g.add(g.mul(x, scale), bias)
+    return normalization.group_norm(g, x, groups, node.input(1), node.input(2), node.float("epsilon", 1e-5))
 
 
 @converts("MeanVarianceNormalization", since=9)

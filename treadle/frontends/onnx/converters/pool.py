@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from treadle.dialects.graph import PoolOp
-from treadle.frontends.onnx.builder import GraphBuilder, Tensor
+from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.onnx.converters.window import read_window
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts

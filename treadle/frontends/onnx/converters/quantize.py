@@ -19,7 +19,7 @@ from treadle.dialects.graph.dtypes import (
     ui8,
     ui16,
 )
-from treadle.frontends.onnx.builder import GraphBuilder, Tensor
+from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.onnx.converters.linear import convolution, matmul, plus_bias
 from treadle.frontends.onnx.converters.small_floats import saturated
 from treadle.frontends.onnx.node import Node

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from xdsl.dialects.builtin import i64
 
-from treadle.frontends.onnx.builder import GraphBuilder, Tensor
-from treadle.frontends.onnx.converters.activation import softplus
+from treadle.frontends.common.activation import softplus
+from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
 

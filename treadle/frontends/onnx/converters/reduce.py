@@ -8,7 +8,7 @@ from math import inf
 from xdsl.dialects.builtin import f64, i1
 
 from treadle.dialects.graph import ArgReductionOp
-from treadle.frontends.onnx.builder import GraphBuilder, Tensor
+from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from treadle.dialects.graph.elementwise import broadcast_shapes
-from treadle.frontends.onnx.builder import GraphBuilder, Tensor
+from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
 

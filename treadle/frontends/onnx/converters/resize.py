@@ -10,16 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treadle.dialects.graph import ResizeOp
-from treadle.frontends.onnx.builder import GraphBuilder, Tensor
-from treadle.frontends.onnx.converters.interpolation import COORDINATES, MODES, ROUNDINGS, Interpolation, Taps, taps
-from treadle.frontends.onnx.extent import Symbolic, is_symbolic
+from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.extent import Symbolic, is_symbolic
+from treadle.frontends.common.interpolation import COORDINATES, MODES, ROUNDINGS, Interpolation, Taps, taps
+from treadle.frontends.common.resize import interpolated
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
 from treadle.frontends.onnx.tensor_data import Array
 
 POLICIES = ("stretch", "not_larger", "not_smaller")
-_FEW = 4
-"""As many taps are added up one by one; more are a reduction."""
 
 
 @converts("Upsample", since=7)
@@ -125,7 +124,7 @@ def _resized(
         raise node.error(f"mode {how.mode} of {x.element}", "mode nearest, or floats")
     y = g.widened(x)
     for axis, each in read.items():
-        y = _interpolated(g, y, axis, each)
+        y = interpolated(g, y, axis, each)
     return g.cast(_extrapolated(node, g, y, read), x.element)
 
 
@@ -148,23 +147,6 @@ def _nearest(node: Node, g: GraphBuilder, x: Tensor, read: Mapping[int, Taps]) -
     for axis, each in read.items():
         y = g.gather(y, g.constant(_chosen(each)), axis)
     return _extrapolated(node, g, y, read)
-
-
-def _interpolated(g: GraphBuilder, x: Tensor, axis: int, read: Taps) -> Tensor:
-    """The weighted sum of the elements along a dimension."""
-    count = read.indices.shape[1]
-    weights = read.weights.astype(x.dtype)
-    if count <= _FEW:
-        y: Tensor | None = None
-        for n in range(count):
-            along = weights[:, n].reshape(-1, *[1] * (x.rank - axis - 1))
-            term = g.mul(g.gather(x, g.constant(read.indices[:, n]), axis), g.constant(along))
-            y = term if y is None else g.add(y, term)
-        assert y is not None
-        return y
-    along = weights.reshape(*weights.shape, *[1] * (x.rank - axis - 1))
-    terms = g.mul(g.gather(x, g.constant(read.indices), axis), g.constant(along))
-    return g.reduce("add", terms, [axis + 1], keep=False)
 
 
 def _extrapolated(node: Node, g: GraphBuilder, y: Tensor, read: Mapping[int, Taps]) -> Tensor:

@@ -7,70 +7,18 @@ known are sorted out while importing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf, prod
+from math import prod
 
 import numpy as np
 from xdsl.dialects.builtin import i1, i64
 
-from treadle.dialects.graph.dtypes import integer_limits
-from treadle.frontends.onnx.builder import GraphBuilder, Tensor
-from treadle.frontends.onnx.converters.indexing import counted_from_front
+from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.indexing import counted_from_front
+from treadle.frontends.common.scatter import scattered
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
 
 REDUCTIONS = ("none", "add", "mul", "max", "min")
-
-
-def _scattered(
-    node: Node, g: GraphBuilder, data: Tensor, positions: Tensor, updates: Tensor, reduction: str = "none"
-) -> Tensor:
-    """`data[b, positions[b, m], s]` replaced by, or combined with, `updates[b, m, s]`.
-
-    Of several updates of one element the last one counts. Positions outside of the data change nothing.
-    """
-    batch, extent, width = data.shape
-    count = positions.shape[1]
-    if count == 0 or prod(data.shape) == 0:
-        return data
-    if reduction != "none":
-        return _combined(g, data, positions, updates, reduction)
-    last = _last_updates(node, g, positions, extent)
-    start = g.constant(np.arange(batch)[:, None] * count)
-    chosen = g.add(g.binary("max", last, 0), start)
-    rows = g.gather(g.reshape(updates, (batch * count, width)), chosen, 0)
-    return g.where(g.reshape(g.binary("ge", last, 0), (batch, extent, 1)), rows, data)
-
-
-def _last_updates(node: Node, g: GraphBuilder, positions: Tensor, extent: int) -> Tensor:
-    """`[batch, extent]`: the number of the last update of each element, -1 for one without."""
-    batch, count = positions.shape
-    if positions.array is None:
-        match = _matches(g, positions, extent)
-        return g.reduce("max", g.where(match, g.constant(np.arange(count)), g.constant(np.array(-1))), [2], keep=False)
-    node.reserve((batch, extent), np.dtype(np.int64))
-    last = np.full((batch, extent), -1)
-    for row, places in zip(last, positions.array, strict=True):
-        for number, place in enumerate(places.tolist()):
-            if 0 <= place < extent:
-                row[place] = number
-    return g.constant(last)
-
-
-def _matches(g: GraphBuilder, positions: Tensor, extent: int) -> Tensor:
-    """`[batch, extent, updates]`: whether the update is one of the element."""
-    batch, count = positions.shape
-    return g.binary("eq", g.reshape(positions, (batch, 1, count)), g.constant(np.arange(extent)[:, None]))
-
-
-def _combined(g: GraphBuilder, data: Tensor, positions: Tensor, updates: Tensor, reduction: str) -> Tensor:
-    batch, extent, _ = data.shape
-    count, width = updates.shape[1:]
-    wide, terms = g.widened(data), g.reshape(g.widened(updates), (batch, 1, count, width))
-    lowest, highest = (-inf, inf) if data.is_float else integer_limits(data.element)
-    neutral = {"add": 0, "mul": 1, "max": lowest, "min": highest}[reduction]
-    match = g.reshape(_matches(g, positions, extent), (batch, extent, count, 1))
-    total = g.reduce(reduction, g.where(match, terms, g.scalar(neutral, wide)), [2], keep=False)
-    return g.cast(g.binary(reduction, wide, total), data.element)
 
 
 def _reduction(node: Node, data: Tensor) -> str:
@@ -99,7 +47,7 @@ def scatter_elements(node: Node, g: GraphBuilder) -> Tensor:
     part = g.slice(whole, [0] * data.rank, [*lead, whole.shape[-1]], [1] * data.rank)
     flat = [g.reshape(v, (prod(lead), v.shape[-1])) for v in (part, positions, rows)]
     values, places, terms = flat
-    changed = _scattered(
+    changed = scattered(
         node, g, g.reshape(values, (*values.shape, 1)), places, g.reshape(terms, (*terms.shape, 1)),
         _reduction(node, data),
     )  # fmt: skip
@@ -141,7 +89,7 @@ def scatter_nd(node: Node, g: GraphBuilder) -> Tensor:
     positions = g.where(inside, linear, g.constant(np.array(-1)))
     rest = prod(data.shape[width:])
     flat, terms = g.reshape(data, (1, prod(lead), rest)), g.reshape(updates, (1, count, rest))
-    return g.reshape(_scattered(node, g, flat, positions, terms, _reduction(node, data)), data.shape)
+    return g.reshape(scattered(node, g, flat, positions, terms, _reduction(node, data)), data.shape)
 
 
 @converts("TensorScatter", since=24)
@@ -161,7 +109,7 @@ def tensor_scatter(node: Node, g: GraphBuilder) -> Tensor:
         positions = g.binary("mod", positions, extent)
     perm = [0, axis, *(d for d in range(1, cache.rank) if d != axis)]
     rows, terms = (_rows(g, v, perm) for v in (cache, update))
-    changed = _scattered(node, g, rows, positions, terms)
+    changed = scattered(node, g, rows, positions, terms)
     moved = g.reshape(changed, [cache.shape[d] for d in perm])
     return g.transpose(moved, [perm.index(d) for d in range(cache.rank)])
 
@@ -191,7 +139,7 @@ def max_unpool(node: Node, g: GraphBuilder) -> Tensor:
     flat = _embedded(node, g, g.reshape(g.cast(indices, i64), (planes, prod(x.shape[2:]))), extents, given[2:])
     zeros = g.broadcast(g.scalar(0, x), (planes, size, 1))
     values = g.reshape(x, (planes, prod(x.shape[2:]), 1))
-    return g.reshape(_scattered(node, g, zeros, flat, values), given)
+    return g.reshape(scattered(node, g, zeros, flat, values), given)
 
 
 def _embedded(node: Node, g: GraphBuilder, indices: Tensor, extents: Sequence[int], target: Sequence[int]) -> Tensor:

@@ -7,7 +7,7 @@ from xdsl.ir import Attribute
 
 from treadle.dialects.graph import BitcastOp
 from treadle.dialects.graph.dtypes import STORED_FLOATS, f8e8m0fnu, is_float, is_stored, largest, ui8, ui32
-from treadle.frontends.onnx.builder import GraphBuilder, Tensor
+from treadle.frontends.common.builder import GraphBuilder, Tensor
 
 ROUNDINGS = ("up", "down", "nearest")
 

@@ -8,8 +8,8 @@ from xdsl.dialects.builtin import f64
 from xdsl.ir import Block, Operation
 
 from treadle.dialects.graph.evaluate import evaluate
-from treadle.frontends.onnx import builder
-from treadle.frontends.onnx.builder import GraphBuilder
+from treadle.frontends.common import builder
+from treadle.frontends.common.builder import GraphBuilder
 
 
 def _products(*factors: int) -> list[list[int]]:

@@ -6,7 +6,7 @@ from math import prod
 import pytest
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.frontends.onnx.extent import Extent, Symbol, Symbolic, expression_of, of_expression, reshaped
+from treadle.frontends.common.extent import Extent, Symbol, Symbolic, expression_of, of_expression, reshaped
 from treadle.index.division import exact_quotient
 from treadle.index.expr import const, var
 

@@ -39,10 +39,10 @@ from treadle.dialects.graph.evaluate import evaluate
 from treadle.dialects.graph.limits import TensorSizes, check_rank
 from treadle.dialects.graph.store import constant_attribute
 from treadle.dialects.model_nodes import constant_location, name_hint
-from treadle.frontends.onnx.extent import Extent, Symbolic, expression_of, is_symbolic, reshaped
-from treadle.frontends.onnx.result_extents import Extents, masked_operands, result_extents
-from treadle.frontends.onnx.symbolic_elements import Elements, elements_of, folded_elements, symbols_in
-from treadle.frontends.onnx.tensor_data import Array
+from treadle.frontends.common.arrays import Array
+from treadle.frontends.common.extent import Extent, Symbolic, expression_of, is_symbolic, reshaped
+from treadle.frontends.common.result_extents import Extents, masked_operands, result_extents
+from treadle.frontends.common.symbolic_elements import Elements, elements_of, folded_elements, symbols_in
 from treadle.index.expr import Expr
 
 FOLD_LIMIT = 4096

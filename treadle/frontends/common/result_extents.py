@@ -45,8 +45,8 @@ from treadle.dialects.graph.definition import int_list
 from treadle.dialects.graph.dtypes import is_float
 from treadle.dialects.graph.linear import window_extent
 from treadle.dialects.graph.reduction import identity
-from treadle.frontends.onnx.extent import Extent, Symbolic, is_symbolic, reshaped
-from treadle.frontends.onnx.tensor_data import Array
+from treadle.frontends.common.arrays import Array
+from treadle.frontends.common.extent import Extent, Symbolic, is_symbolic, reshaped
 
 Extents = tuple[Symbolic, ...]
 Rule = Callable[..., Extents]

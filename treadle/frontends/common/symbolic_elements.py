@@ -25,8 +25,8 @@ from treadle.dialects.graph import (
     WhereOp,
 )
 from treadle.dialects.graph.definition import int_list
-from treadle.frontends.onnx.extent import Extent, Symbolic, expression_of
-from treadle.frontends.onnx.tensor_data import Array
+from treadle.frontends.common.arrays import Array
+from treadle.frontends.common.extent import Extent, Symbolic, expression_of
 
 Elements = NDArray[np.object_]
 

@@ -1,0 +1,1 @@
+"""What the frontends share: writing graph operators while importing, and bodies of converters."""

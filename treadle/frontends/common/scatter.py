@@ -1,0 +1,70 @@
+"""Scattering, from the side of the result: each element asks which updates name it.
+
+That takes a comparison for each pair of an element along the scattered dimension and an update; positions that are
+known are sorted out while importing.
+"""
+
+from __future__ import annotations
+
+from math import inf, prod
+
+import numpy as np
+
+from treadle.dialects.graph.dtypes import integer_limits
+from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.reserve import Reserves
+
+
+def scattered(
+    node: Reserves, g: GraphBuilder, data: Tensor, positions: Tensor, updates: Tensor, reduction: str = "none"
+) -> Tensor:
+    """`data[b, positions[b, m], s]` replaced by, or combined with, `updates[b, m, s]`.
+
+    Of several updates of one element the last one counts. Positions outside of the data change nothing.
+    """
+    batch, extent, width = data.shape
+    count = positions.shape[1]
+    if count == 0 or prod(data.shape) == 0:
+        return data
+    if reduction != "none":
+        return _combined(g, data, positions, updates, reduction)
+    last = _last_updates(node, g, positions, extent)
+    start = g.constant(np.arange(batch)[:, None] * count)
+    chosen = g.add(g.binary("max", last, 0), start)
+    rows = g.gather(g.reshape(updates, (batch * count, width)), chosen, 0)
+    return g.where(g.reshape(g.binary("ge", last, 0), (batch, extent, 1)), rows, data)
+
+
+def _last_updates(node: Reserves, g: GraphBuilder, positions: Tensor, extent: int) -> Tensor:
+    """`[batch, extent]`: the number of the last update of each element, -1 for one without."""
+    batch, count = positions.shape
+    if positions.array is None:
+        match = _matches(g, positions, extent)
+        return g.reduce("max", g.where(match, g.constant(np.arange(count)), g.constant(np.array(-1))), [2], keep=False)
+    node.reserve((batch, extent), np.dtype(np.int64))
+    last = np.full((batch, extent), -1)
+    for row, places in zip(last, positions.array, strict=True):
+        for number, place in enumerate(places.tolist()):
+            if 0 <= place < extent:
+                row[place] = number
+    return g.constant(last)
+
+
+def _matches(g: GraphBuilder, positions: Tensor, extent: int) -> Tensor:
+    """`[batch, extent, updates]`: whether the update is one of the element."""
+    batch, count = positions.shape
+    return g.binary("eq", g.reshape(positions, (batch, 1, count)), g.constant(np.arange(extent)[:, None]))
+
+
+def _combined(g: GraphBuilder, data: Tensor, positions: Tensor, updates: Tensor, reduction: str) -> Tensor:
+    batch, extent, _ = data.shape
+    count, width = updates.shape[1:]
+    wide, terms = g.widened(data), g.reshape(g.widened(updates), (batch, 1, count, width))
+    lowest, highest = (-inf, inf) if data.is_float else integer_limits(data.element)
+    neutral = {"add": 0, "mul": 1, "max": lowest, "min": highest}[reduction]
+    match = g.reshape(_matches(g, positions, extent), (batch, extent, count, 1))
+    total = g.reduce(reduction, g.where(match, terms, g.scalar(neutral, wide)), [2], keep=False)
+    return g.cast(g.binary(reduction, wide, total), data.element)
+
+
+__all__ = ["scattered"]
