@@ -28,24 +28,33 @@ from treadle.target import Target
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+    from torch.export import ExportedProgram
+    from torch.nn import Module
     from xdsl.dialects.builtin import ModuleOp
 
     from treadle import artifact_writer, compile_request
     from treadle.dialects import printing
+    from treadle.frontends import torch as torch_frontend
     from treadle.frontends.onnx import loader
+
+    Model = str | Path | ModelProto | ModuleOp | Module | ExportedProgram
 else:  # a model from the cache does not wait for the compiler
     artifact_writer, compile_request = lazy_module("treadle.artifact_writer"), lazy_module("treadle.compile_request")
     loader, printing = lazy_module("treadle.frontends.onnx.loader"), lazy_module("treadle.dialects.printing")
+    torch_frontend = lazy_module("treadle.frontends.torch")
+
+_OF_TORCH = {"torch.nn.modules.module.Module", "torch.export.exported_program.ExportedProgram"}
 
 EMULATED = "sm_80"
 """The GPU that the target "cuda" means on the emulator: the oldest, whose instructions every later one has."""
 
 
 def compile(
-    model: str | Path | ModelProto | ModuleOp,
+    model: Model,
     target: str | Target = "cpu",
     shapes: Shapes | None = None,
     *,
+    example_inputs: Sequence[object] | None = None,
     precision: str = "f32",
     convolution: str | None = None,
     database: str | Path | None = None,
@@ -63,11 +72,13 @@ def compile(
     """Compiles a model, or takes it from the cache.
 
     model:     path of an .onnx or .mlir file, an onnx.ModelProto that holds its weights, or a module whose @main is of
-               graph operators (left as it is)
+               graph operators (left as it is); or a torch.nn.Module in evaluation mode, or what torch.export made of one
     target:    "cpu" for this machine's processor, "avx2" or "sm_80" and the like, a `Target` or its text for other
                hardware ("sm_80{multiprocessors=56}"), or "cuda" for this machine's GPU (the emulator's: sm_80)
     shapes:    a shape for each input that the file leaves dynamic, such as `{"x": (1, 3, 48, 320)}`, or an extent for
                each dynamic dimension by its name, `{"batch": 1}`; a `Dim` in it is a range, all of which is served
+    example_inputs: of a torch.nn.Module: what `forward` is called with, in order; the shapes of the tensors among them
+               are those of the calls, everything else is a constant
     precision: "f16" or "bf16" for the operands and results of products, convolutions and attention (weights take half
                the memory; sums, norms and functions stay f32), "tf32" for their tensor-core arithmetic only
     convolution: of CPUs, in f32: "direct", or "winograd2" or "winograd4" where 3x3 filters are estimated to be faster
@@ -94,7 +105,7 @@ def compile(
     schedules, fingerprint = _tuned(database, chosen)
     algorithm = parse_convolution(convolution, chosen.kind)
     options = CompileOptions(parse_precision(precision), explain_fusion, schedules, algorithm)
-    source = _Source.of(model, normalized(shapes), after)
+    source = _Source.of(_converted(model, example_inputs), normalized(shapes), after)
     cubins = chosen.is_cuda and (device is None or nvrtc_is_installed())  # the emulator needs none
     toolchain = _toolchain(chosen, environment, cubins)
     decided = f"{fingerprint} {after}"
@@ -105,6 +116,17 @@ def compile(
         request = source.request(chosen, trace, options, cubins, progress)
         artifact = store_artifact(store, key, partial(artifact_writer.write_artifact, request))
     return CompiledModel(artifact, threads, device=device, emulation=emulation)
+
+
+def _converted(model: Model, example_inputs: Sequence[object] | None) -> str | Path | ModelProto | ModuleOp:
+    """A model of PyTorch as a module of graph operators, another as it is. Raises what `exported` raises."""
+    origins = {f"{kind.__module__}.{kind.__name__}" for kind in type(model).__mro__}
+    if origins & _OF_TORCH:
+        given = cast("Module | ExportedProgram", model)
+        return torch_frontend.import_exported(torch_frontend.exported(given, example_inputs))
+    if example_inputs is not None:
+        raise TreadleError(f"example inputs for a {type(model).__name__}", "compile", "those of a torch.nn.Module")
+    return cast("str | Path | ModelProto | ModuleOp", model)
 
 
 def resolve_target(target: str | Target, device: Device | None = None) -> Target:
@@ -178,7 +200,7 @@ def _content(model: object) -> bytes:
         return cast("ModelProto", model).SerializeToString(deterministic=True)
     if _is_module(model):
         return printing.ir_text(cast("ModuleOp", model)).encode()  # its nodes' names are in the printed text
-    accepted = "the path of an .onnx file, an onnx.ModelProto, or a module of graph operators"
+    accepted = "the path of an .onnx file, an onnx.ModelProto, a module of graph operators, or a torch.nn.Module"
     raise TreadleError(f"the model is a {type(model).__name__}", "compile", accepted)
 
 

@@ -383,4 +383,12 @@ def _evaluated(op: Operator, known: Mapping[SSAValue, Array]) -> Array:
     return found
 
 
-__all__ = ["FOLD_LIMIT", "Build", "GraphBuilder", "Tensor"]
+def erase_dead(block: Block) -> None:
+    """Erases operators without users, such as those whose shape alone was read."""
+    for op in reversed(list(block.ops)):
+        if op.results and all(result.first_use is None for result in op.results):
+            op.detach()
+            op.erase()
+
+
+__all__ = ["FOLD_LIMIT", "Build", "GraphBuilder", "Tensor", "erase_dead"]

@@ -9,9 +9,11 @@ from __future__ import annotations
 from math import inf, prod
 
 import numpy as np
+from xdsl.dialects.builtin import i64
 
 from treadle.dialects.graph.dtypes import integer_limits
 from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.indexing import counted_from_front
 from treadle.frontends.common.reserve import Reserves
 
 
@@ -67,4 +69,30 @@ def _combined(g: GraphBuilder, data: Tensor, positions: Tensor, updates: Tensor,
     return g.cast(g.binary(reduction, wide, total), data.element)
 
 
-__all__ = ["scattered"]
+def scatter_elements(
+    node: Reserves, g: GraphBuilder, data: Tensor, indices: Tensor, updates: Tensor, axis: int, reduction: str
+) -> Tensor:
+    """Each update replaces, or is combined with, the element with its own coordinates, but the index along the axis."""
+    perm = [*(d for d in range(data.rank) if d != axis), axis]
+    positions = counted_from_front(g, g.cast(indices, i64), data.shape[axis])
+    positions, rows = (g.transpose(v, perm) for v in (positions, updates))
+    lead, whole = rows.shape[:-1], g.transpose(data, perm)
+    part = g.slice(whole, [0] * data.rank, [*lead, whole.shape[-1]], [1] * data.rank)
+    values, places, terms = (g.reshape(v, (prod(lead), v.shape[-1])) for v in (part, positions, rows))
+    cells, moved = g.reshape(values, (*values.shape, 1)), g.reshape(terms, (*terms.shape, 1))
+    changed = g.reshape(scattered(node, g, cells, places, moved, reduction), part.shape)
+    return g.transpose(_put_back(node, g, whole, changed), [perm.index(d) for d in range(data.rank)])
+
+
+def _put_back(node: Reserves, g: GraphBuilder, whole: Tensor, part: Tensor) -> Tensor:
+    """A tensor with its first elements along each dimension replaced."""
+    if part.shape == whole.shape:
+        return part
+    node.reserve(whole.shape, np.dtype(np.bool_))
+    inside = np.zeros(whole.shape, np.bool_)
+    inside[tuple(slice(e) for e in part.shape)] = True
+    pads = [0] * whole.rank + [e - p for e, p in zip(whole.shape, part.shape, strict=True)]
+    return g.where(g.constant(inside), g.pad(part, pads, 0), whole)
+
+
+__all__ = ["scatter_elements", "scattered"]

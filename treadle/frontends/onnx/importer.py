@@ -25,7 +25,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.model_nodes import ascii_text, name_hint, node_location
 from treadle.errors import TreadleError
-from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.builder import GraphBuilder, Tensor, erase_dead
 from treadle.frontends.common.extent import is_symbolic
 from treadle.frontends.onnx.converters import find_conversion
 from treadle.frontends.onnx.expansion import MAX_UNROLLED
@@ -264,7 +264,7 @@ def _module(model: LoadedModel, walk: GraphWalk) -> ModuleOp:
     results = [walk.tensors[name] for name in outputs]
     values = [walk.builder.value(tensor) for tensor in results]
     walk.block.add_op(ReturnOp(*values))
-    _erase_dead(walk.block)
+    erase_dead(walk.block)
     symbolic: dict[str, Attribute] = {}
     if walk.symbols.dims:
         symbolic = symbolic_attributes(walk.symbols, list(walk.inputs.values()), results, walk.builder)
@@ -282,14 +282,6 @@ def _module(model: LoadedModel, walk: GraphWalk) -> ModuleOp:
 
 def _text(value: str) -> StringAttr | BytesAttr:
     return StringAttr(value) if value.isascii() else BytesAttr(value.encode())
-
-
-def _erase_dead(block: Block) -> None:
-    """Erases operators without users, such as those whose shape alone was read."""
-    for op in reversed(list(block.ops)):
-        if op.results and all(result.first_use is None for result in op.results):
-            op.detach()
-            op.erase()
 
 
 __all__ = ["GraphWalk", "import_loaded", "import_model", "live_nodes"]

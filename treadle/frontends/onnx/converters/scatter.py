@@ -12,9 +12,9 @@ from math import prod
 import numpy as np
 from xdsl.dialects.builtin import i1, i64
 
+from treadle.frontends.common import scatter as common
 from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.common.indexing import counted_from_front
-from treadle.frontends.common.scatter import scattered
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
 
@@ -40,30 +40,7 @@ def scatter_elements(node: Node, g: GraphBuilder) -> Tensor:
     if not fits or updates.shape != indices.shape:
         shapes = f"indices of shape {indices.shape} and updates of shape {updates.shape} into data of {data.shape}"
         raise node.error(shapes, "indices and updates of one shape, no larger than the data's but along the axis")
-    perm = [*(d for d in range(data.rank) if d != axis), axis]
-    positions = counted_from_front(g, g.cast(indices, i64), data.shape[axis])
-    positions, rows = (g.transpose(v, perm) for v in (positions, updates))
-    lead, whole = rows.shape[:-1], g.transpose(data, perm)
-    part = g.slice(whole, [0] * data.rank, [*lead, whole.shape[-1]], [1] * data.rank)
-    flat = [g.reshape(v, (prod(lead), v.shape[-1])) for v in (part, positions, rows)]
-    values, places, terms = flat
-    changed = scattered(
-        node, g, g.reshape(values, (*values.shape, 1)), places, g.reshape(terms, (*terms.shape, 1)),
-        _reduction(node, data),
-    )  # fmt: skip
-    changed = g.reshape(changed, part.shape)
-    return g.transpose(_put_back(node, g, whole, changed), [perm.index(d) for d in range(data.rank)])
-
-
-def _put_back(node: Node, g: GraphBuilder, whole: Tensor, part: Tensor) -> Tensor:
-    """A tensor with its first elements along each dimension replaced."""
-    if part.shape == whole.shape:
-        return part
-    node.reserve(whole.shape, np.dtype(np.bool_))
-    inside = np.zeros(whole.shape, np.bool_)
-    inside[tuple(slice(e) for e in part.shape)] = True
-    pads = [0] * whole.rank + [e - p for e, p in zip(whole.shape, part.shape, strict=True)]
-    return g.where(g.constant(inside), g.pad(part, pads, 0), whole)
+    return common.scatter_elements(node, g, data, indices, updates, axis, _reduction(node, data))
 
 
 @converts("ScatterND", since=11)
@@ -89,7 +66,7 @@ def scatter_nd(node: Node, g: GraphBuilder) -> Tensor:
     positions = g.where(inside, linear, g.constant(np.array(-1)))
     rest = prod(data.shape[width:])
     flat, terms = g.reshape(data, (1, prod(lead), rest)), g.reshape(updates, (1, count, rest))
-    return g.reshape(scattered(node, g, flat, positions, terms, _reduction(node, data)), data.shape)
+    return g.reshape(common.scattered(node, g, flat, positions, terms, _reduction(node, data)), data.shape)
 
 
 @converts("TensorScatter", since=24)
@@ -109,7 +86,7 @@ def tensor_scatter(node: Node, g: GraphBuilder) -> Tensor:
         positions = g.binary("mod", positions, extent)
     perm = [0, axis, *(d for d in range(1, cache.rank) if d != axis)]
     rows, terms = (_rows(g, v, perm) for v in (cache, update))
-    changed = scattered(node, g, rows, positions, terms)
+    changed = common.scattered(node, g, rows, positions, terms)
     moved = g.reshape(changed, [cache.shape[d] for d in perm])
     return g.transpose(moved, [perm.index(d) for d in range(cache.rank)])
 
@@ -139,7 +116,7 @@ def max_unpool(node: Node, g: GraphBuilder) -> Tensor:
     flat = _embedded(node, g, g.reshape(g.cast(indices, i64), (planes, prod(x.shape[2:]))), extents, given[2:])
     zeros = g.broadcast(g.scalar(0, x), (planes, size, 1))
     values = g.reshape(x, (planes, prod(x.shape[2:]), 1))
-    return g.reshape(scattered(node, g, zeros, flat, values), given)
+    return g.reshape(common.scattered(node, g, zeros, flat, values), given)
 
 
 def _embedded(node: Node, g: GraphBuilder, indices: Tensor, extents: Sequence[int], target: Sequence[int]) -> Tensor:

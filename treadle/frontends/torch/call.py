@@ -1,0 +1,179 @@
+"""A node as its converter sees it: its arguments by name, tensors among them, and errors that name the node."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import fx
+from xdsl.dialects.builtin import NameLoc, TensorType
+from xdsl.ir import Attribute
+
+from treadle.dialects.graph.dtypes import element_type
+from treadle.dialects.graph.limits import check_rank
+from treadle.dialects.model_nodes import node_location
+from treadle.errors import TreadleError
+from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.torch.arrays import dtype_of
+
+MAX_BYTES = 2 << 30
+"""The largest constant that the conversion of a node makes."""
+
+Value = Any
+"""An argument: a tensor, a number, a type, a string, a list of these, or None."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of an operator during its conversion.
+
+    arguments: the operands and attributes by the names of the operator's schema, defaults included
+    """
+
+    node: fx.Node
+    arguments: Mapping[str, Value]
+
+    @property
+    def where(self) -> str:
+        return place(self.node)
+
+    @property
+    def name(self) -> str:
+        """The operator without its namespace, such as `add.Tensor`."""
+        return str(self.node.target).partition(".")[2]
+
+    def error(self, message: str, accepted: str | None = None) -> TreadleError:
+        return TreadleError(message, self.where, accepted)
+
+    def value(self, name: str) -> Value:
+        """An argument as it is."""
+        return self.arguments[name]
+
+    def optional(self, name: str) -> Tensor | None:
+        """A tensor that may be left out."""
+        value = self.arguments.get(name)
+        if value is None or isinstance(value, Tensor):
+            return value
+        raise self.error(f"argument '{name}' is {value!r}", "a tensor")
+
+    def tensor(self, name: str = "self") -> Tensor:
+        value = self.optional(name)
+        if value is None:
+            raise self.error(f"argument '{name}' is missing", "a tensor")
+        return value
+
+    def tensors(self, name: str) -> list[Tensor]:
+        return [cast("Tensor", each) for each in self.arguments[name]]
+
+    def int(self, name: str) -> int:
+        value = self.arguments[name]
+        if not isinstance(value, int):
+            raise self.error(f"argument '{name}' is {value!r}", "a number that is known while exporting")
+        return value
+
+    def ints(self, name: str, length: int | None = None) -> list[int]:
+        """A list of numbers; one number stands for as many as `length`."""
+        value = self.arguments[name]
+        listed = list(value) if isinstance(value, Sequence) else [value]
+        if not all(isinstance(each, int) for each in listed):
+            raise self.error(f"argument '{name}' is {value!r}", "numbers that are known while exporting")
+        return listed * length if length is not None and len(listed) == 1 else listed
+
+    def flag(self, name: str) -> bool:
+        return bool(self.arguments[name])
+
+    def dim(self, value: int, rank: int) -> int:
+        """A dimension counted from the front; a scalar counts as a vector of one."""
+        if not -max(rank, 1) <= value < max(rank, 1):
+            raise self.error(f"dimension {value} of a tensor of rank {rank}", f"{-rank} to {rank - 1}")
+        return value % max(rank, 1)
+
+    def dims(self, name: str, rank: int) -> list[int]:
+        """The dimensions of a reduction: none are all."""
+        value = self.arguments[name]
+        listed = [] if value is None else [value] if isinstance(value, int) else list(value)
+        return sorted({self.dim(d, rank) for d in listed}) if listed and rank else list(range(rank))
+
+    def meta(self, index: int = 0) -> torch.Tensor:
+        """A result as PyTorch inferred it."""
+        value: Any = self.node.meta["val"]
+        return value[index] if isinstance(value, Sequence) else value
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the first result."""
+        return static_shape(self.meta(), self.where)
+
+    @property
+    def element(self) -> Attribute:
+        """The element type of the first result."""
+        return element_type(dtype_of(self.meta().dtype, self.where))
+
+    def promoted(self, *names: str) -> Attribute:
+        """The element type to which PyTorch converts operands, numbers among them.
+
+        Source: PyTorch's documentation, "Tensor Attributes", type promotion."""
+        given = [self._given(name) for name in names]
+        values = [value.meta["val"] if isinstance(value, fx.Node) else cast("Any", value) for value in given]
+        dtype = torch.result_type(*values) if len(values) > 1 else values[0].dtype
+        return element_type(dtype_of(dtype, self.where))
+
+    def _given(self, name: str) -> object:
+        """The argument before nodes were replaced by tensors."""
+        schema = cast("Any", self.node.target)._schema
+        for position, argument in enumerate(schema.arguments):
+            if argument.name == name:
+                given = self.node.args[position] if position < len(self.node.args) else self.node.kwargs.get(name)
+                return argument.default_value if given is None else given
+        raise KeyError(name)
+
+    def operand(self, name: str, g: GraphBuilder, element: Attribute) -> Tensor:
+        """A tensor or a number, in an element type."""
+        value = self.arguments[name]
+        if isinstance(value, Tensor):
+            return g.cast(value, element)
+        like = Tensor(TensorType(element, []))
+        if not like.is_float:
+            return g.constant(np.asarray(value).astype(like.dtype))
+        return g.scalar(value, like)
+
+    def reserve(self, shape: Sequence[int], dtype: np.dtype[np.generic]) -> None:
+        """TreadleError if a constant of this shape is too large."""
+        check_rank(shape)
+        if prod(shape) * dtype.itemsize > MAX_BYTES:
+            raise self.error(f"a constant of shape {tuple(shape)} takes too much memory", f"at most {MAX_BYTES} bytes")
+
+
+def static_shape(value: torch.Tensor, where: str) -> tuple[int, ...]:
+    """The extents of a tensor; TreadleError if one is symbolic."""
+    if not all(isinstance(extent, int) for extent in value.shape):
+        raise TreadleError(f"the shape {list(value.shape)} is dynamic", where, "an export with static shapes")
+    return tuple(value.shape)
+
+
+def source_line(node: fx.Node) -> str | None:
+    """`file:line` of the innermost line of the model's code that made a node, None if it is not known."""
+    found = re.findall(r'File "([^"]+)", line (\d+)', str(node.meta.get("stack_trace") or ""))
+    return f"{found[-1][0]}:{found[-1][1]}" if found else None
+
+
+def place(node: fx.Node) -> str:
+    """What errors say of a node: its name, its operator and its line."""
+    line = source_line(node)
+    return f"node '{node.name}' ({node.target}){'' if line is None else f' at {line}'}"
+
+
+def location(node: fx.Node) -> NameLoc:
+    """The location of the operations that a node becomes: its name with the line that made it, and its operator."""
+    line = source_line(node)
+    where = "" if line is None else f" ({Path(line).name})"
+    return node_location(f"{node.name}{where}", str(node.target))
+
+
+__all__ = ["MAX_BYTES", "Call", "location", "place", "source_line", "static_shape"]

@@ -1,0 +1,236 @@
+"""Other shapes and orders of the same elements; the shape of the result is what PyTorch inferred."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.padding import padded
+from treadle.frontends.torch.call import Call
+from treadle.frontends.torch.registry import converts
+
+
+@converts(
+    "view.default", "_unsafe_view.default", "reshape.default", "unsqueeze.default", "squeeze.default", "squeeze.dim",
+    "squeeze.dims", "flatten.using_ints",
+)  # fmt: skip
+def reshape(c: Call, g: GraphBuilder) -> Tensor:
+    """The same elements in row-major order."""
+    return g.reshape(c.tensor(), c.shape)
+
+
+@converts("permute.default")
+def permute(c: Call, g: GraphBuilder) -> Tensor:
+    """Dimensions in another order."""
+    x = c.tensor()
+    return g.transpose(x, [c.dim(d, x.rank) for d in c.ints("dims")])
+
+
+@converts("transpose.int")
+def transpose(c: Call, g: GraphBuilder) -> Tensor:
+    """Two dimensions exchanged."""
+    x = c.tensor()
+    if x.rank == 0:
+        return x
+    a, b = (c.dim(c.int(name), x.rank) for name in ("dim0", "dim1"))
+    perm = list(range(x.rank))
+    perm[a], perm[b] = b, a
+    return g.transpose(x, perm)
+
+
+@converts("t.default")
+def matrix_transpose(c: Call, g: GraphBuilder) -> Tensor:
+    """The transpose of a matrix, or a vector itself."""
+    x = c.tensor()
+    return g.transpose(x, (1, 0)) if x.rank == 2 else x
+
+
+@converts("expand.default")
+def expand(c: Call, g: GraphBuilder) -> Tensor:
+    """Extents of 1 repeated."""
+    return g.broadcast(c.tensor(), c.shape)
+
+
+@converts("repeat.default")
+def repeat(c: Call, g: GraphBuilder) -> Tensor:
+    """A new dimension before each, repeated, and then merged with it."""
+    repeats = c.ints("repeats")
+    x = c.tensor()
+    x = g.reshape(x, (*[1] * (len(repeats) - x.rank), *x.shape))
+    split = g.reshape(x, [v for e in x.shape for v in (1, e)])
+    spread = g.broadcast(split, [v for r, e in zip(repeats, x.shape, strict=True) for v in (r, e)])
+    return g.reshape(spread, c.shape)
+
+
+@converts("cat.default")
+def cat(c: Call, g: GraphBuilder) -> Tensor:
+    """Empty operands are omitted."""
+    filled = [g.cast(x, c.element) for x in c.tensors("tensors") if 0 not in x.shape]
+    if not filled:
+        return g.constant(np.zeros(c.shape, g.cast(c.tensors("tensors")[0], c.element).dtype))
+    return g.concat(filled, c.dim(c.int("dim"), len(c.shape)))
+
+
+@converts("stack.default")
+def stack(c: Call, g: GraphBuilder) -> Tensor:
+    """Along a new dimension."""
+    return g.stack([g.cast(x, c.element) for x in c.tensors("tensors")], c.dim(c.int("dim"), len(c.shape)))
+
+
+@converts("split_with_sizes.default")
+def split_with_sizes(c: Call, g: GraphBuilder) -> list[Tensor]:
+    """Parts of given sizes."""
+    return _parts(c, g, c.ints("split_sizes"))
+
+
+@converts("split.Tensor")
+def split(c: Call, g: GraphBuilder) -> list[Tensor]:
+    """Parts of one size, of which the last may be smaller."""
+    x, size = c.tensor(), c.int("split_size")
+    extent = int(x.shape[c.dim(c.int("dim"), x.rank)])
+    return _parts(c, g, [min(size, extent - n) for n in range(0, extent, max(size, 1))] or [0])
+
+
+def _parts(c: Call, g: GraphBuilder, sizes: list[int]) -> list[Tensor]:
+    x = c.tensor()
+    dim = c.dim(c.int("dim"), x.rank)
+    return [g.narrow(x, dim, sum(sizes[:n]), size) for n, size in enumerate(sizes)]
+
+
+@converts("unbind.int")
+def unbind(c: Call, g: GraphBuilder) -> list[Tensor]:
+    """The entries of a dimension."""
+    x = c.tensor()
+    dim = c.dim(c.int("dim"), x.rank)
+    return [g.entry(x, dim, n) for n in range(int(x.shape[dim]))]
+
+
+@converts("slice.Tensor")
+def slice_tensor(c: Call, g: GraphBuilder) -> Tensor:
+    """Bounds as Python's, which are cut off at the ends."""
+    x = c.tensor()
+    dim = c.dim(c.int("dim"), x.rank)
+    chosen = range(int(x.shape[dim]))[slice(c.value("start"), c.value("end"), c.int("step"))]
+    starts, sizes, steps = [0] * x.rank, list(x.shape), [1] * x.rank
+    starts[dim], sizes[dim] = chosen.start if len(chosen) else 0, len(chosen)
+    steps[dim] = chosen.step if len(chosen) > 1 else 1
+    return g.slice(x, starts, sizes, steps)
+
+
+@converts("select.int")
+def select(c: Call, g: GraphBuilder) -> Tensor:
+    """One entry of a dimension, without it."""
+    x = c.tensor()
+    dim = c.dim(c.int("dim"), x.rank)
+    return g.entry(x, dim, c.int("index") % int(x.shape[dim]))
+
+
+@converts("select_scatter.default")
+def select_scatter(c: Call, g: GraphBuilder) -> Tensor:
+    """One entry of a dimension replaced."""
+    x, source = c.tensor(), c.tensor("src")
+    dim = c.dim(c.int("dim"), x.rank)
+    position = c.int("index") % int(x.shape[dim])
+    entry = g.cast(g.reshape(source, (*x.shape[:dim], 1, *x.shape[dim + 1 :])), x.element)
+    return _replaced(g, x, entry, dim, position, position + 1)
+
+
+@converts("slice_scatter.default")
+def slice_scatter(c: Call, g: GraphBuilder) -> Tensor:
+    """A slice replaced; with steps, the elements in between stay."""
+    x, source = c.tensor(), g.cast(c.tensor("src"), c.element)
+    dim = c.dim(c.int("dim"), x.rank)
+    extent = int(x.shape[dim])
+    chosen = range(extent)[slice(c.value("start"), c.value("end"), c.int("step"))]
+    if not chosen:
+        return x
+    if chosen.step == 1:
+        return _replaced(g, x, source, dim, chosen.start, chosen.stop)
+    places = np.arange(extent)
+    inside = np.isin(places, np.array(chosen)).reshape(-1, *[1] * (x.rank - dim - 1))
+    nearest = np.clip((places - chosen.start) // chosen.step, 0, len(chosen) - 1)
+    return g.where(g.constant(inside), g.gather(source, g.constant(nearest), dim), x)
+
+
+def _replaced(g: GraphBuilder, x: Tensor, part: Tensor, dim: int, start: int, stop: int) -> Tensor:
+    extent = int(x.shape[dim])
+    before, after = g.narrow(x, dim, 0, start), g.narrow(x, dim, stop, extent - stop)
+    return g.concat([p for p in (before, part, after) if p.shape[dim]], dim)
+
+
+@converts("flip.default")
+def flip(c: Call, g: GraphBuilder) -> Tensor:
+    """Dimensions backwards."""
+    x = c.tensor()
+    dims = {c.dim(d, x.rank) for d in c.ints("dims")}
+    if 0 in x.shape or not x.rank:
+        return x
+    starts = [e - 1 if d in dims else 0 for d, e in enumerate(x.shape)]
+    return g.slice(x, starts, x.shape, [-1 if d in dims else 1 for d in range(x.rank)])
+
+
+@converts("roll.default")
+def roll(c: Call, g: GraphBuilder) -> Tensor:
+    """Dimensions shifted, the end to the front; without dimensions, the flattened tensor."""
+    x, shifts, dims = c.tensor(), c.ints("shifts"), c.ints("dims")
+    if not dims:
+        return g.reshape(_rolled(g, g.reshape(x, (prod(x.shape),)), 0, shifts[0]), x.shape)
+    for shift, dim in zip(shifts, dims, strict=True):
+        x = _rolled(g, x, c.dim(dim, x.rank), shift)
+    return x
+
+
+def _rolled(g: GraphBuilder, x: Tensor, dim: int, shift: int) -> Tensor:
+    extent = int(x.shape[dim])
+    if not extent or not shift % extent:
+        return x
+    first = extent - shift % extent
+    return g.concat([g.narrow(x, dim, first, extent - first), g.narrow(x, dim, 0, first)], dim)
+
+
+@converts("unfold.default")
+def unfold(c: Call, g: GraphBuilder) -> Tensor:
+    """Windows of a dimension, as a new last one."""
+    x, size, step = c.tensor(), c.int("size"), c.int("step")
+    dim = c.dim(c.int("dimension"), x.rank)
+    starts = np.arange(0, int(x.shape[dim]) - size + 1, step)
+    windows = g.gather(x, g.constant(starts[:, None] + np.arange(size)), dim)
+    return g.transpose(windows, [d for d in range(windows.rank) if d != dim + 1] + [dim + 1])
+
+
+@converts("pixel_shuffle.default")
+def pixel_shuffle(c: Call, g: GraphBuilder) -> Tensor:
+    """Blocks of channels become blocks of pixels."""
+    x, r = c.tensor(), c.int("upscale_factor")
+    *lead, channels, height, width = x.shape
+    n = len(lead)
+    blocks = g.reshape(x, (*lead, channels // (r * r), r, r, height, width))
+    order = [*range(n), n, n + 3, n + 1, n + 4, n + 2]
+    return g.reshape(g.transpose(blocks, order), c.shape)
+
+
+@converts("constant_pad_nd.default")
+def constant_pad(c: Call, g: GraphBuilder) -> Tensor:
+    """Pads of the last dimension first; negative ones cut off."""
+    x = c.tensor()
+    return padded(g, x, "constant", _pads(c, x.rank, "pad"), c.operand("value", g, x.element))
+
+
+@converts(
+    "reflection_pad1d.default", "reflection_pad2d.default", "reflection_pad3d.default", "replication_pad1d.default",
+    "replication_pad2d.default", "replication_pad3d.default",
+)  # fmt: skip
+def edge_pad(c: Call, g: GraphBuilder) -> Tensor:
+    """Padding by the elements at the edge, mirrored or repeated."""
+    x = c.tensor()
+    mode = "reflect" if c.name.startswith("reflection") else "edge"
+    return padded(g, x, mode, _pads(c, x.rank, "padding"), g.scalar(0, x))
+
+
+def _pads(c: Call, rank: int, name: str) -> list[int]:
+    given, pads = c.ints(name), [0] * (2 * rank)
+    for n in range(len(given) // 2):
+        pads[rank - 1 - n], pads[2 * rank - 1 - n] = given[2 * n], given[2 * n + 1]
+    return pads

@@ -1,0 +1,201 @@
+"""From a program that PyTorch exported to a module of graph operators."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
+from xdsl.dialects.builtin import ArrayAttr, FunctionType, ModuleOp, NameLoc, NoneAttr, StringAttr, TensorType
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Block, Region
+from xdsl.utils.exceptions import VerifyException
+
+from treadle.dialects.graph.dtypes import element_type
+from treadle.dialects.model_nodes import ascii_text, name_hint
+from treadle.errors import TreadleError
+from treadle.frontends.common.builder import GraphBuilder, Tensor, erase_dead
+from treadle.frontends.torch.arrays import array_of, dtype_of
+from treadle.frontends.torch.call import Call, location, place, static_shape
+from treadle.frontends.torch.converters import find_converter
+
+Constants = Mapping[str, tuple[str, torch.Tensor]]
+"""Name and value of the placeholders that are known, by the name of their node."""
+
+_LISTED = 20
+"""Nodes that an error lists."""
+
+
+class UnsupportedNodes(TreadleError):
+    """Nodes that cannot be converted, each with what its error says."""
+
+    def __init__(self, errors: Mapping[str, TreadleError]):
+        self.nodes = dict(errors)
+        listed = list(errors.values())
+        if len(listed) == 1:
+            super().__init__(listed[0].message, listed[0].where, listed[0].accepted)
+            return
+        texts = [f"{error.where}: {error.message}" for error in listed[:_LISTED]]
+        more = [f"{len(listed) - _LISTED} more"] if len(listed) > _LISTED else []
+        accepted = "; ".join(dict.fromkeys(error.accepted for error in listed if error.accepted))
+        super().__init__(f"{len(listed)} nodes are not supported: {'; '.join(texts + more)}", "compile", accepted)
+
+
+def import_exported(program: ExportedProgram) -> ModuleOp:
+    """Converts a program to `func.func @main` over graph operators.
+
+    Parameters and buffers are constants, of the memory that they have where it is row-major. The function's attribute
+    `input_names` has the names of the arguments of `forward`, `output_names` is `output`, or `output_0` and so on. An
+    operator's location names its node with the line of the model's code, and the ATen operator.
+
+    TreadleError: dynamic shapes, a program that writes into buffers or inputs, and one that lists all nodes that cannot
+    be converted.
+    """
+    signature = program.graph_signature
+    held = {**program.state_dict, **program.constants}
+    constants: dict[str, tuple[str, torch.Tensor]] = {}
+    for spec in signature.input_specs:
+        if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+            assert spec.target is not None
+            constants[spec.arg.name] = (spec.target, cast("torch.Tensor", held[spec.target]))
+    for spec in signature.output_specs:
+        if spec.kind != OutputKind.USER_OUTPUT:
+            message = f"the model writes to '{spec.target}' ({spec.kind.name.lower().replace('_', ' ')})"
+            raise TreadleError(message, "compile", "a model that returns what it computes")
+    results = [spec.arg.name for spec in signature.output_specs if isinstance(spec.arg, TensorArgument)]
+    return import_graph(program.graph, constants, results)
+
+
+def import_graph(
+    graph: fx.Graph, constants: Mapping[str, tuple[str, torch.Tensor]], results: Sequence[str]
+) -> ModuleOp:
+    """As `import_exported`, of a graph of ATen operators.
+
+    results:   the names of the nodes that are returned
+    """
+    walk = _Walk.start(graph, constants)
+    walk.convert(results)
+    if walk.errors:
+        raise UnsupportedNodes(walk.errors)
+    return walk.module(results)
+
+
+@dataclass(eq=False)
+class _Walk:
+    """The state of a conversion: the block being written, and what each node is so far."""
+
+    graph: fx.Graph
+    block: Block
+    builder: GraphBuilder
+    inputs: list[str]
+    values: dict[str, Any] = field(default_factory=dict[str, Any])
+    errors: dict[str, TreadleError] = field(default_factory=dict[str, TreadleError])
+
+    @classmethod
+    def start(cls, graph: fx.Graph, constants: Constants) -> _Walk:
+        block = Block()
+        walk = cls(graph, block, GraphBuilder(block), [])
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                walk._place(node, constants.get(node.name))
+        return walk
+
+    def _place(self, node: fx.Node, known: tuple[str, torch.Tensor] | None) -> None:
+        if known is not None:
+            name, tensor = known
+            self.builder.location = NameLoc(ascii_text(name), NoneAttr())
+            self.values[node.name] = self.builder.constant(array_of(tensor, f"'{name}'"))
+            return
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            self.values[node.name] = self._argument(node, value, f"input '{node.name}'")
+            self.inputs.append(str(node.target))
+        elif isinstance(value, torch.SymInt):
+            raise TreadleError("the value is dynamic", f"input '{node.name}'", "an export with static shapes")
+        else:
+            self.values[node.name] = value
+
+    def _argument(self, node: fx.Node, value: torch.Tensor, where: str) -> Tensor:
+        """An argument of the block, as large as PyTorch says."""
+        type = TensorType(element_type(dtype_of(value.dtype, where)), static_shape(value, where))
+        argument = self.block.insert_arg(type, len(self.block.args))
+        argument.name_hint = name_hint(node.name)
+        return Tensor(type, None, argument)
+
+    def convert(self, results: Sequence[str]) -> None:
+        """Writes the operators of the nodes that the results depend on; errors are collected."""
+        live: set[str] = set(results)
+        nodes = list(self.graph.nodes)
+        for node in reversed(nodes):
+            if node.name in live:
+                live.update(each.name for each in node.all_input_nodes)
+        for node in nodes:
+            if node.op not in ("placeholder", "output") and node.name in live:
+                self._convert(node)
+
+    def _convert(self, node: fx.Node) -> None:
+        self.builder.location = location(node)
+        try:
+            self.values[node.name] = self._converted(node)
+        except VerifyException as error:
+            self._refuse(node, TreadleError(str(error), place(node)))
+        except TreadleError as error:
+            self._refuse(node, error)
+
+    def _converted(self, node: fx.Node) -> object:
+        if node.target is operator.getitem:
+            return self._item(node)
+        convert = find_converter(node.target)
+        if convert is None:
+            accepted = "the operators of treadle.frontends.torch.supported_operators()"
+            raise TreadleError(f"operator {node.target} is not supported", place(node), accepted)
+        result = convert(Call(node, self._arguments(node)), self.builder)
+        for tensor in [result] if isinstance(result, Tensor) else result:
+            if tensor.ssa is not None and tensor.ssa.name_hint is None:
+                tensor.ssa.name_hint = name_hint(node.name)
+        return result
+
+    def _item(self, node: fx.Node) -> object:
+        source, index = cast("tuple[fx.Node, int]", node.args)
+        items = cast("Sequence[object]", self.values[source.name])
+        if index >= len(items):
+            raise TreadleError(f"result {index} is used", place(source), f"results 0 to {len(items) - 1}")
+        return items[index]
+
+    def _arguments(self, node: fx.Node) -> dict[str, Any]:
+        schema = cast("Any", node.target)._schema
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda each: self.values[each.name])
+        named = dict(zip((a.name for a in schema.arguments), args, strict=False)) | dict(kwargs)
+        return {a.name: named.get(a.name, a.default_value) for a in schema.arguments}
+
+    def _refuse(self, node: fx.Node, error: TreadleError) -> None:
+        """Remembers an error, and goes on with unknown results, so that all errors are found."""
+        self.errors[node.name] = error
+        value = node.meta.get("val")
+        try:
+            if isinstance(value, torch.Tensor):
+                self.values[node.name] = self._argument(node, value, place(node))
+            elif isinstance(value, Sequence):
+                self.values[node.name] = [self._argument(node, each, place(node)) for each in value]
+        except TreadleError:
+            raise error from None
+
+    def module(self, results: Sequence[str]) -> ModuleOp:
+        tensors = [cast("Tensor", self.values[name]) for name in results]
+        values = [self.builder.value(tensor) for tensor in tensors]
+        self.block.add_op(ReturnOp(*values))
+        erase_dead(self.block)
+        type = FunctionType.from_lists([a.type for a in self.block.args], [value.type for value in values])
+        func = FuncOp("main", type, Region(self.block))
+        outputs = ["output"] if len(results) == 1 else [f"output_{n}" for n in range(len(results))]
+        func.attributes["input_names"] = ArrayAttr([StringAttr(name) for name in self.inputs])
+        func.attributes["output_names"] = ArrayAttr([StringAttr(name) for name in outputs])
+        return ModuleOp([func])
+
+
+__all__ = ["Constants", "UnsupportedNodes", "import_exported", "import_graph"]
