@@ -72,7 +72,7 @@ def compile(
     """Compiles a model, or takes it from the cache.
 
     model:     path of an .onnx or .mlir file, an onnx.ModelProto that holds its weights, or a module whose @main is of
-               graph operators (left as it is); or a torch.nn.Module in evaluation mode, or what torch.export made of one
+               graph operators (left as it is); a torch.nn.Module in evaluation mode, or a torch.export.ExportedProgram
     target:    "cpu" for this machine's processor, "avx2" or "sm_80" and the like, a `Target` or its text for other
                hardware ("sm_80{multiprocessors=56}"), or "cuda" for this machine's GPU (the emulator's: sm_80)
     shapes:    a shape for each input that the file leaves dynamic, such as `{"x": (1, 3, 48, 320)}`, or an extent for

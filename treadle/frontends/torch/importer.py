@@ -95,6 +95,8 @@ class _Walk:
     inputs: list[str]
     values: dict[str, Any] = field(default_factory=dict[str, Any])
     errors: dict[str, TreadleError] = field(default_factory=dict[str, TreadleError])
+    unknown: dict[str, TreadleError] = field(default_factory=dict[str, TreadleError])
+    """Results of refused nodes that are no tensors of Treadle's."""
 
     @classmethod
     def start(cls, graph: fx.Graph, constants: Constants) -> _Walk:
@@ -148,6 +150,10 @@ class _Walk:
             self._refuse(node, error)
 
     def _converted(self, node: fx.Node) -> object:
+        for each in node.all_input_nodes:
+            if each.name in self.unknown:
+                error = self.unknown[each.name]
+                raise TreadleError(error.message, place(node), error.accepted)
         if node.target is operator.getitem:
             return self._item(node)
         convert = find_converter(node.target)
@@ -181,9 +187,10 @@ class _Walk:
             if isinstance(value, torch.Tensor):
                 self.values[node.name] = self._argument(node, value, place(node))
             elif isinstance(value, Sequence):
-                self.values[node.name] = [self._argument(node, each, place(node)) for each in value]
-        except TreadleError:
-            raise error from None
+                tensors = [each for each in cast("Sequence[object]", value) if isinstance(each, torch.Tensor)]
+                self.values[node.name] = [self._argument(node, each, place(node)) for each in tensors]
+        except TreadleError as unknown:
+            self.unknown[node.name] = unknown
 
     def module(self, results: Sequence[str]) -> ModuleOp:
         tensors = [cast("Tensor", self.values[name]) for name in results]

@@ -1,0 +1,65 @@
+"""Every converter as compiled C, against PyTorch in float64, within the limits of the imported graph."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import pytest
+from xdsl.dialects.builtin import ModuleOp
+
+torch = pytest.importorskip("torch")
+
+from tests.frontends.torch.cases import CASES, Case, Function  # noqa: E402
+from tests.helpers.limits import assert_within, module_limits  # noqa: E402
+from tests.helpers.program_batch import C, CompiledProgram, PrintedProgram, ProgramBatch  # noqa: E402
+from treadle.frontends.torch import exported, import_exported, supported_operators  # noqa: E402
+
+BY_NAME = {case.name: case for case in CASES}
+UNREACHED = {"aten.detach_.default"}
+
+
+@cache
+def program_of(name: str) -> Any:
+    case = BY_NAME[name]
+    return exported(Function(case.function).eval(), case.inputs)
+
+
+def module_of(name: str) -> ModuleOp:
+    return import_exported(program_of(name))
+
+
+@pytest.fixture(scope="module")
+def compiled(request: pytest.FixtureRequest) -> ProgramBatch[PrintedProgram, CompiledProgram]:
+    chosen = {item.name for item in request.session.items}
+    names = [case.name for case in CASES if f"test_compiled_case[{case.name}]" in chosen]
+    return ProgramBatch({name: partial(module_of, name) for name in names}, C)
+
+
+def expected(case: Case) -> list[Any]:
+    """What PyTorch computes in float64, rounded to the type that it gives of the inputs as they are."""
+    with torch.no_grad():
+        results = case.function(*(x.clone() for x in case.inputs))
+        exact = case.function(*(x.double() if x.is_floating_point() else x.clone() for x in case.inputs))
+    listed, wide = ([r] if isinstance(r, torch.Tensor) else list(r) for r in (results, exact))
+    return [(w if r.is_floating_point() else r).to(r.dtype).numpy() for r, w in zip(listed, wide, strict=True)]
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES])
+def test_compiled_case(case: Case, compiled: ProgramBatch[PrintedProgram, CompiledProgram]) -> None:
+    module = module_of(case.name)
+    inputs = [x.numpy() for x in case.inputs]
+    actual = compiled[case.name].run(inputs)
+    for result, wanted, limit in zip(actual, expected(case), module_limits(module, inputs), strict=True):
+        assert (result.shape, result.dtype) == (wanted.shape, wanted.dtype)
+        if result.dtype.kind == "f":
+            assert_within(result, limit, wanted.dtype, case.name)
+            assert_within(wanted, limit, wanted.dtype, f"what PyTorch computes of {case.name}")
+        else:
+            np.testing.assert_array_equal(result, wanted)
+
+
+def test_every_converter_has_a_case() -> None:
+    reached = {str(node.target) for name in BY_NAME for node in program_of(name).graph.nodes}
+    assert set(supported_operators()) - reached == UNREACHED
