@@ -45,7 +45,7 @@ class _Graph:
 
     def __call__(self, *inputs: Any) -> Any:
         if torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
-            return _Inference.apply(self._run, *inputs)
+            return cast("Any", _Inference).apply(self._run, *inputs)
         return self._run(*inputs)
 
     def _run(self, *inputs: Any) -> Any:

@@ -156,7 +156,7 @@ def test_all_nodes_that_cannot_be_converted_are_named() -> None:
     model = Function(lambda x: torch.linalg.det(torch.fft.fft(x).real)).eval()
     with pytest.raises(treadle.TreadleError, match=r"nodes are not supported: .*_fft_r2c.* at .*_linalg_det") as error:
         treadle.compile(model, example_inputs=(torch.randn(4, 4),))
-    assert "supported_operators" in str(error.value) and "test_compile.py:" in str(error.value)
+    assert "supported_operators" in str(error.value)
 
 
 def test_a_module_in_training_mode_is_an_error() -> None:

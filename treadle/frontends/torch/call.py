@@ -25,6 +25,8 @@ from treadle.frontends.torch.arrays import dtype_of
 MAX_BYTES = 2 << 30
 """The largest constant that the conversion of a node makes."""
 
+_TORCH = str(Path(torch.__file__).parent)
+
 Value = Any
 """An argument: a tensor, a number, a type, a string, a list of these, or None."""
 
@@ -80,7 +82,7 @@ class Call:
     def ints(self, name: str, length: int | None = None) -> list[int]:
         """A list of numbers; one number stands for as many as `length`."""
         value = self.arguments[name]
-        listed = list(value) if isinstance(value, Sequence) else [value]
+        listed: list[Any] = list(cast("Sequence[Any]", value)) if isinstance(value, Sequence) else [value]
         if not all(isinstance(each, int) for each in listed):
             raise self.error(f"argument '{name}' is {value!r}", "numbers that are known while exporting")
         return listed * length if length is not None and len(listed) == 1 else listed
@@ -103,7 +105,7 @@ class Call:
     def meta(self, index: int = 0) -> torch.Tensor:
         """A result as PyTorch inferred it."""
         value: Any = self.node.meta["val"]
-        return value[index] if isinstance(value, Sequence) else value
+        return cast("torch.Tensor", value[index] if isinstance(value, Sequence) else value)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -152,14 +154,15 @@ class Call:
 
 def static_shape(value: torch.Tensor, where: str) -> tuple[int, ...]:
     """The extents of a tensor; TreadleError if one is symbolic."""
-    if not all(isinstance(extent, int) for extent in value.shape):
+    if any(isinstance(extent, torch.SymInt) for extent in cast("Sequence[object]", value.shape)):
         raise TreadleError(f"the shape {list(value.shape)} is dynamic", where, "an export with static shapes")
     return tuple(value.shape)
 
 
 def source_line(node: fx.Node) -> str | None:
-    """`file:line` of the innermost line of the model's code that made a node, None if it is not known."""
-    found = re.findall(r'File "([^"]+)", line (\d+)', str(node.meta.get("stack_trace") or ""))
+    """`file:line` of the innermost line outside of PyTorch that made a node, None if it is not known."""
+    trace = str(node.meta.get("stack_trace") or "")
+    found = [place for place in re.findall(r'File "([^"]+)", line (\d+)', trace) if not place[0].startswith(_TORCH)]
     return f"{found[-1][0]}:{found[-1][1]}" if found else None
 
 

@@ -22,7 +22,8 @@ def exported(model: torch.nn.Module | ExportedProgram, example_inputs: Sequence[
         if example_inputs is not None:
             raise TreadleError("example inputs are given for an exported program, which has its own", "compile", "none")
         return decomposed(model)
-    training = [name or type(each).__name__ for name, each in model.named_modules() if each.training]
+    modules: list[tuple[str, torch.nn.Module]] = list(model.named_modules())  # pyright: ignore[reportUnknownArgumentType]
+    training = [name or type(each).__name__ for name, each in modules if each.training]
     if training:
         raise TreadleError(f"module '{training[0]}' is in training mode", "compile", "model.eval(): inference")
     if example_inputs is None:

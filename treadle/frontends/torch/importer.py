@@ -11,6 +11,7 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
+from torch.fx.node import map_arg
 from xdsl.dialects.builtin import ArrayAttr, FunctionType, ModuleOp, NameLoc, NoneAttr, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Region
@@ -175,9 +176,13 @@ class _Walk:
 
     def _arguments(self, node: fx.Node) -> dict[str, Any]:
         schema = cast("Any", node.target)._schema
-        args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda each: self.values[each.name])
+        given: tuple[Sequence[Any], dict[str, Any]] = cast("Any", map_arg)((node.args, node.kwargs), self._value)
+        args, kwargs = given
         named = dict(zip((a.name for a in schema.arguments), args, strict=False)) | dict(kwargs)
         return {a.name: named.get(a.name, a.default_value) for a in schema.arguments}
+
+    def _value(self, node: fx.Node) -> object:
+        return self.values[node.name]
 
     def _refuse(self, node: fx.Node, error: TreadleError) -> None:
         """Remembers an error, and goes on with unknown results, so that all errors are found."""
@@ -187,7 +192,7 @@ class _Walk:
             if isinstance(value, torch.Tensor):
                 self.values[node.name] = self._argument(node, value, place(node))
             elif isinstance(value, Sequence):
-                tensors = [each for each in cast("Sequence[object]", value) if isinstance(each, torch.Tensor)]
+                tensors = [each for each in value if isinstance(each, torch.Tensor)]
                 self.values[node.name] = [self._argument(node, each, place(node)) for each in tensors]
         except TreadleError as unknown:
             self.unknown[node.name] = unknown

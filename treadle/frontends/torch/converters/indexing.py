@@ -41,8 +41,9 @@ def index(c: Call, g: GraphBuilder) -> Tensor:
     """NumPy's indexing by arrays of integers: their dimensions stand where they are side by side, else in front."""
     x = c.tensor()
     dims, indices = _indices(c, x)
-    first = dims[0] if dims == list(range(dims[0], dims[0] + len(dims))) else 0
-    if first != dims[0]:
+    side_by_side = dims == list(range(dims[0], dims[0] + len(dims)))
+    first = dims[0] if side_by_side else 0
+    if not side_by_side:
         x = g.transpose(x, [*dims, *(d for d in range(x.rank) if d not in dims)])
     shape = broadcast_shapes([i.shape for i in indices])
     extents = [int(x.shape[first + n]) for n in range(len(dims))]

@@ -53,6 +53,12 @@ def expand(c: Call, g: GraphBuilder) -> Tensor:
     return g.broadcast(c.tensor(), c.shape)
 
 
+@converts("copy.default")
+def copy(c: Call, g: GraphBuilder) -> Tensor:
+    """The source in the shape and type of what it is copied to."""
+    return g.broadcast(g.cast(c.tensor("src"), c.element), c.shape)
+
+
 @converts("repeat.default")
 def repeat(c: Call, g: GraphBuilder) -> Tensor:
     """A new dimension before each, repeated, and then merged with it."""

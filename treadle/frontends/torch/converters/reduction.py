@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import numpy as np
 from xdsl.dialects.builtin import i1
 
@@ -52,6 +54,20 @@ def variance(c: Call, g: GraphBuilder) -> Tensor:
     total = g.reduce("add", g.mul(centred, centred), dims, _keeps(c))
     y = g.div(total, max(count - (1 if correction is None else correction), 0))
     return g.cast(g.unary("sqrt", y) if c.name.startswith("std") else y, x.element)
+
+
+@converts("linalg_vector_norm.default")
+def vector_norm(c: Call, g: GraphBuilder) -> Tensor:
+    """The sum of magnitudes, the root of the sum of squares, or the extremum of magnitudes."""
+    x, order = c.tensor(), c.value("ord")
+    dims, keep = c.dims("dim", x.rank), _keeps(c)
+    if order not in (1, 2, inf, -inf):
+        raise c.error(f"ord is {order}", "1, 2, inf or -inf")
+    wide = g.widened(x)
+    if order == 2:
+        return g.cast(g.unary("sqrt", g.reduce("add", g.mul(wide, wide), dims, keep)), c.element)
+    kind = "add" if order == 1 else "max" if order == inf else "min"
+    return g.cast(g.reduce(kind, g.unary("abs", wide), dims, keep), c.element)
 
 
 @converts("argmax.default", "argmin.default")
