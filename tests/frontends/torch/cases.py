@@ -130,6 +130,7 @@ CREATION = [
     Case("zeros", lambda x: x + torch.zeros_like(x) + torch.zeros(5) + x.new_zeros(5), (X,)),
     Case("ones", lambda x: x + torch.ones_like(x) + torch.ones(5) + x.new_ones(5), (X,)),
     Case("empty", lambda x: x + torch.empty_like(x).fill_(1), (X,)),
+    Case("a tensor in the model", lambda x: x + torch.tensor([1.0, 2, 3, 4, 5]), (X,)),
     Case("arange", lambda x: x + torch.arange(0, 10, 2), (X,)),
     Case("tril", lambda x: torch.tril(x) + torch.triu(x, 1) * 2, (X,)),
 ]

@@ -17,7 +17,6 @@ from tests.helpers.program_batch import C, CompiledProgram, PrintedProgram, Prog
 from treadle.frontends.torch import exported, import_exported, supported_operators  # noqa: E402
 
 BY_NAME = {case.name: case for case in CASES}
-UNREACHED = {"aten.detach_.default"}
 
 
 @cache
@@ -62,4 +61,4 @@ def test_compiled_case(case: Case, compiled: ProgramBatch[PrintedProgram, Compil
 
 def test_every_converter_has_a_case() -> None:
     reached = {str(node.target) for name in BY_NAME for node in program_of(name).graph.nodes}
-    assert set(supported_operators()) - reached == UNREACHED
+    assert set(supported_operators()) <= reached

@@ -39,7 +39,7 @@ def ones(c: Call, g: GraphBuilder) -> Tensor:
     return _filled(c, g, 1)
 
 
-@converts("empty.memory_format", "empty_like.default", "new_empty.default")
+@converts("empty_like.default", "new_empty.default")
 def empty(c: Call, g: GraphBuilder) -> Tensor:
     """Zeros: what is in it is not defined."""
     return _filled(c, g, 0)

@@ -293,10 +293,7 @@ def _same(c: Call, g: GraphBuilder) -> Tensor:
     return g.cast(c.tensor(), c.element)
 
 
-for _name in (
-    "_to_copy.default", "alias.default", "clone.default", "contiguous.default", "detach.default", "detach_.default",
-    "lift_fresh_copy.default", "to.dtype", "type_as.default",
-):  # fmt: skip
+for _name in ("_to_copy.default", "clone.default", "detach.default", "lift_fresh_copy.default"):
     converts(_name)(_same)
 
 __all__ = ["truth"]

@@ -107,7 +107,7 @@ def _masked(c: Call, g: GraphBuilder, x: Tensor, mask: Tensor, values: Tensor) -
     return g.where(mask, g.add(x, value) if c.flag("accumulate") else value, x)
 
 
-@converts("scatter.src", "scatter.value", "scatter_add.default", "scatter.reduce", "scatter_reduce.two")
+@converts("scatter.src", "scatter.value", "scatter_add.default", "scatter_reduce.two")
 def scatter(c: Call, g: GraphBuilder) -> Tensor:
     """Each element of the source replaces that with its own coordinates, but the index along the dimension."""
     x, at = c.tensor(), c.tensor("index")

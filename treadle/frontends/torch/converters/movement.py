@@ -13,8 +13,7 @@ from treadle.frontends.torch.registry import converts
 
 
 @converts(
-    "view.default", "_unsafe_view.default", "reshape.default", "unsqueeze.default", "squeeze.default", "squeeze.dim",
-    "squeeze.dims", "flatten.using_ints",
+    "view.default", "_unsafe_view.default", "unsqueeze.default", "squeeze.default", "squeeze.dim", "squeeze.dims",
 )  # fmt: skip
 def reshape(c: Call, g: GraphBuilder) -> Tensor:
     """The same elements in row-major order."""
