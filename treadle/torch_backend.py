@@ -41,7 +41,8 @@ class _Graph:
 
     def __init__(self, graph: fx.GraphModule):
         self._graph = graph
-        self._compiled: dict[object, Run] = {}
+        self._compiled: dict[object, tuple[Run, list[Any]]] = {}
+        """With the constants, so that no other tensor gets their addresses."""
 
     def __call__(self, *inputs: Any) -> Any:
         if torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
@@ -50,11 +51,11 @@ class _Graph:
 
     def _run(self, *inputs: Any) -> Any:
         key = tuple(map(_identity, inputs))
-        run = self._compiled.get(key)
-        if run is None:
+        found = self._compiled.get(key)
+        if found is None:
             self._compiled = {k: r for k, r in self._compiled.items() if _shapes(k) != _shapes(key)}
-            run = self._compiled[key] = _compiled(self._graph, inputs)
-        return tuple(run(inputs))
+            found = self._compiled[key] = (_compiled(self._graph, inputs), [x for x in inputs if _is_constant(x)])
+        return tuple(found[0](inputs))
 
 
 class _Inference(torch.autograd.Function):

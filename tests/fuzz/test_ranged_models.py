@@ -114,6 +114,9 @@ REFUSED = {
         Ranged("Resize", _floats(1, 7), 1, [np.array([1, 2], np.float32)], {"mode": "linear"}, leave_out=1),
         "mode linear",
     ),
+    "a reflection in fewer elements": (
+        Ranged("Pad", _floats(7), 0, [np.array([2, 0])], attributes={"mode": "reflect"}), "depends on the extents"
+    ),
     "a window that does not fit": (
         Ranged("MaxPool", _floats(1, 2, 7), 2, attributes={"kernel_shape": [3], "pads": [1, 0]}),
         "a window of 3 elements on 1 elements with padding of 1 and 0",

@@ -213,6 +213,9 @@ def _pad(op: PadOp, operands: Sequence[Extents], shape: Extents) -> Extents:
     for d in _symbolic(operands[0], range(rank)):
         if pads[d + rank] and op.mode.data != "constant":
             raise VerifyException(f"padding of mode {op.mode.data} behind a symbolic extent")
+        # Raises as well where it depends on the call.
+        if op.mode.data == "reflect" and pads[d] and not operands[0][d] > pads[d]:
+            raise VerifyException(f"a reflection of {pads[d]} in {operands[0][d]} elements")
         if (pads[d] or pads[d + rank]) and operands[0][d].factors:  # pyright: ignore[reportAttributeAccessIssue]
             raise VerifyException(f"padding of the merged dimension {operands[0][d]}")
     return tuple(e + pads[d] + pads[d + rank] for d, e in enumerate(operands[0]))
