@@ -3,7 +3,7 @@
 All compute in float32 without TF32, on contiguous tensors. Imported only where Triton is installed.
 """
 # Triton has no types.
-# pyright: basic, reportMissingImports=false, reportIndexIssue=false
+# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportCallIssue=false
 
 from __future__ import annotations
 

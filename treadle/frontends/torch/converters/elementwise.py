@@ -293,7 +293,7 @@ def _same(c: Call, g: GraphBuilder) -> Tensor:
     return g.cast(c.tensor(), c.element)
 
 
-for _name in ("_to_copy.default", "clone.default", "detach.default"):
+for _name in ("_to_copy.default", "alias.default", "clone.default", "detach.default"):
     converts(_name)(_same)
 
 __all__ = ["truth"]
