@@ -142,6 +142,33 @@ def test_what_holds_for_some_calls_only_is_refused(name: str) -> None:
         case.case().module()
 
 
+_MERGED: dict[str, tuple[list[int], list[Array], dict[str, Any]]] = {
+    "EyeLike": ([-1, 3], [], {}),
+    "ArgMax": ([-1, 3], [], {"axis": 0}),
+    "Concat": ([-1, 3], [_floats(2, 3)], {"axis": 0}),
+    "MaxPool": ([1, 3, -1], [], {"kernel_shape": [1]}),
+    "ConvTranspose": ([1, 3, -1], [_floats(3, 2, 2)], {}),
+}
+
+
+@pytest.mark.parametrize("operator", _MERGED)
+def test_positions_in_dimensions_that_were_merged_are_refused(operator: str) -> None:
+    """The elements of `[2, n, 3]` lie in the rows of the largest `n`, and so in a merged dimension."""
+    shape, others, attributes = _MERGED[operator]
+    draw = Draw(0)
+    draw.opset = 21
+    x = draw.input(_floats(2, 5, 3))
+    if shape[-1] == -1:
+        draw.node("Transpose", [x], perm=[2, 0, 1])
+        x = "t0_0"
+    draw.node("Reshape", [x, draw.longs(shape)])
+    names = [draw.nodes[-1].output[0], *map(draw.constant, others)]
+    draw.node(operator, names[::-1] if operator == "Concat" else names, **attributes)
+    case = RangedCase(draw.case([draw.nodes[-1].output[0]]), {("x0", 1): "n"}, 0)
+    with pytest.raises(TreadleError, match="merged"):
+        case.module()
+
+
 def test_a_result_that_is_wrong_in_one_call_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another operator than the definition has."""
 

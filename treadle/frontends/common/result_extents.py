@@ -7,7 +7,7 @@ elements beyond the extents are the identity of what it computes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -107,6 +107,15 @@ def _masks(*kinds: type[Operator]) -> Callable[[Callable[..., list[Masked]]], Ca
     return register
 
 
+def _check_whole(extents: Extents, dims: Iterable[int], what: str) -> None:
+    """VerifyException for a dimension that was merged from symbolic ones: its positions are those of the largest
+    shape."""
+    for d in dims:
+        extent = extents[d]
+        if isinstance(extent, Extent) and extent.factors:
+            raise VerifyException(f"{what} the merged dimension {extent}")
+
+
 def _symbolic(extents: Extents, dims: Sequence[int]) -> list[int]:
     return [d for d in dims if isinstance(extents[d], Extent)]
 
@@ -203,6 +212,8 @@ def _concat(op: ConcatOp, operands: Sequence[Extents], shape: Extents) -> Extent
     dim = op.dim.value.data
     if is_symbolic([extents[dim] for extents in operands[:-1]]):
         raise VerifyException(f"only the last operand of a concat along dimension {dim} may be symbolic there")
+    if len(operands) > 1:
+        _check_whole(operands[-1], [dim], "a concat along")
     joined = sum(extents[dim] for extents in operands)
     return tuple(joined if d == dim else _agreed([e[d] for e in operands]) for d in range(len(shape)))
 
@@ -247,6 +258,7 @@ def _reduction(op: ReductionOp, operands: Sequence[Extents], shape: Extents) -> 
 @_rule(ArgReductionOp)
 def _arg_reduction(op: ArgReductionOp, operands: Sequence[Extents], shape: Extents) -> Extents:
     dim = op.dim.value.data
+    _check_whole(operands[0], [dim], "a position in")
     if op.last.value.data and _symbolic(operands[0], [dim]):
         raise VerifyException("the last of equal elements along a symbolic extent")
     return _folded(operands[0], [dim], bool(op.keep.value.data))
@@ -264,6 +276,7 @@ def _window(op: ConvOp | PoolOp, operands: Sequence[Extents], shape: Extents) ->
     kernel, x, rank = _kernel(op), operands[0], len(shape) - 2
     if any(is_symbolic(extents) for extents in operands[1:]) or _symbolic(x, [1]):
         raise VerifyException(f"{op.name} takes static weights and channels")
+    _check_whole(x, range(2, len(x)), f"{op.name} along")
     is_pool = isinstance(op, PoolOp)
     if is_pool and _symbolic(x, range(2, len(x))):
         counts = op.kind.data == "avg" and not op.count_pad.value.data and any(pads)
@@ -289,6 +302,7 @@ def _transposed_window(op: ConvTransposeOp, operands: Sequence[Extents], shape: 
     x, rank = operands[0], len(shape) - 2
     if is_symbolic(operands[1]) or _symbolic(x, [1]):
         raise VerifyException(f"{op.name} takes static weights and channels")
+    _check_whole(x, range(2, len(x)), f"{op.name} along")
     spatial = [
         (x[n + 2] - 1) * strides[n] + dilations[n] * (kernel[n] - 1) + 1 - pads[n] - pads[n + rank] + extra[n]
         if isinstance(x[n + 2], Extent)
@@ -305,6 +319,7 @@ def _resize(op: ResizeOp, operands: Sequence[Extents], shape: Extents) -> Extent
         if not isinstance(extent, Extent):
             result.append(size)
             continue
+        _check_whole((extent,), [0], f"{op.name} along")
         # Element i of the result is element i // scale of the source only for a whole scale.
         if bound % int(extent) or size != extent * (bound // int(extent)):
             raise VerifyException(f"extent {extent} is resized to {size}, which is no whole multiple")
