@@ -273,7 +273,10 @@ class _Noisy(Round):
     def __call__(self, x: Any) -> Any:
         if self.dtype.kind != "f":
             return x
-        moved = self.off(np.asarray(x, np.float64), self.dtype)
+        wide, end = np.asarray(x, np.float64), float(np.finfo(self.dtype).max)
+        moved = self.off(wide, self.dtype)
+        # No rounding makes a number infinite that is within the type; errors of what it was made of have moved it.
+        moved = np.where(np.abs(wide) <= end, np.clip(moved, -end, end), moved)
         with np.errstate(all="ignore"):
             return np.where(np.isinf(moved.astype(self.dtype)), np.copysign(np.inf, moved), moved)
 
@@ -282,7 +285,7 @@ class _Noisy(Round):
             return total
         wide, known = np.finfo(np.promote_types(self.dtype, np.float32)), terms()
         unit = np.sqrt(known.count) * float(wide.eps) / 2 / divisor if divisor else 0.0
-        error = np.where(np.isfinite(known.magnitude), known.magnitude, 0) * unit
+        error = known.error(unit)
         # Each product is off by half the smallest number at most.
         error = error + np.ceil((known.positive + known.negative) / 2) * float(wide.smallest_subnormal)
         moved = self(total + self.noise(np.shape(total)) * error)

@@ -42,6 +42,12 @@ class Terms:
         """The largest magnitude of a partial sum of the finite ones in any order."""
         return np.maximum(self.above, self.below) / _SHRUNK**2
 
+    def error(self, unit: float) -> Any:
+        """A part of the magnitude, also of one beyond float64."""
+        with np.errstate(all="ignore"):
+            beyond = (self.above + self.below) * unit / _SHRUNK**2
+            return np.where(np.isfinite(self.magnitude), self.magnitude * unit, beyond)
+
     def negated(self) -> Terms:
         """Those of the other sign."""
         return replace(self, above=self.below, below=self.above, special=-self.special)
