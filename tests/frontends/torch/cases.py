@@ -120,6 +120,8 @@ ELEMENTWISE = [
     Case("prelu", lambda x, w: F.prelu(x, w), (IMAGE, torch.tensor([0.1, 0.2, 0.3, 0.4]))),
     Case("to", lambda x: x.to(torch.int32), (X * 5,)),
     Case("to of bools", lambda x: x.to(torch.float32), (B,)),
+    Case("as_strided", lambda x: torch.as_strided(x + 1, (2, 2, 3), (1, 2, 0), 1), (X,)),
+    Case("as_strided, all", lambda x: torch.as_strided(x + 1, (1, x.numel()), (7, 1)), (X,)),
     Case("alias", lambda x: torch.ops.aten.alias.default(x) + 1, (X,)),
     Case("clone", lambda x: x.clone() + x.detach(), (X,)),
 ]  # fmt: skip

@@ -70,6 +70,11 @@ class Call:
             raise self.error(f"argument '{name}' is missing", "a tensor")
         return value
 
+    def fake(self, name: str) -> Any:
+        """A tensor as PyTorch knows it while exporting: with its strides, without elements."""
+        position = list(self.arguments).index(name)
+        return cast("fx.Node", self.node.args[position]).meta["val"]
+
     def tensors(self, name: str) -> list[Tensor]:
         return [cast("Tensor", each) for each in self.arguments[name]]
 

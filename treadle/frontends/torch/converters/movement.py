@@ -52,6 +52,24 @@ def expand(c: Call, g: GraphBuilder) -> Tensor:
     return g.broadcast(c.tensor(), c.shape)
 
 
+@converts("as_strided.default")
+def as_strided(c: Call, g: GraphBuilder) -> Tensor:
+    """The elements at some distances in memory, of a tensor that lies there in row-major order."""
+    x, known = c.tensor(), c.fake("self")
+    c.reserve(c.shape, np.dtype(np.int64))
+    offset = known.storage_offset() if c.value("storage_offset") is None else c.int("storage_offset")
+    where = np.full(c.shape, offset - known.storage_offset(), np.int64)
+    for d, (extent, stride) in enumerate(zip(c.ints("size"), c.ints("stride"), strict=True)):
+        where += (np.arange(extent) * stride).reshape(-1, *[1] * (where.ndim - d - 1))
+    count = prod(x.shape)
+    if not known.is_contiguous() or (where.size and not 0 <= where.min() <= where.max() < count):
+        layout = f"shape {list(x.shape)}, strides {list(known.stride())}"
+        raise c.error(f"elements by their distances in memory, of a tensor of {layout}", "those of a contiguous tensor")
+    if np.array_equal(where.reshape(-1), np.arange(count)):
+        return g.reshape(x, c.shape)
+    return g.gather(g.reshape(x, (count,)), g.constant(where), 0)
+
+
 @converts("copy.default")
 def copy(c: Call, g: GraphBuilder) -> Tensor:
     """The source in the shape and type of what it is copied to."""
