@@ -70,8 +70,8 @@ class Launches:
     """What a model's call launches, with its constants, the arena of its temporaries, of `arena_bytes`, and the memory
     that is zero between launches, of `zeroed_bytes`. Runs of several threads take turns.
 
-    in_part: kernels may leave elements of temporaries unwritten, and compute others, which nobody needs, with them; the
-        check for what is made of memory never written takes those for written
+    in_part: kernels may leave elements of temporaries and outputs unwritten, and compute others, which nobody needs,
+        with them; the check for what is made of memory never written takes those for written
     dispatches: where a call runs one of several launches
     """
 
@@ -110,7 +110,8 @@ class Launches:
             "output": [_allocated_as(output.shape, output.dtype) for output in self._outputs],
             "constant": self._constants,
         }
-        self._arena.fill(self._unwritten)
+        for scratch in (self._arena, *(output.reshape(-1).view(np.uint8) for output in memory["output"])):
+            scratch.fill(self._unwritten)
         reports: list[Report] = []
         chosen = chosen_launches(len(self._launches), self._dispatches, lambda number: int(inputs[number]))
         for launch in (self._launches[number] for number in chosen):
