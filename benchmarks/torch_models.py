@@ -116,7 +116,8 @@ def _result(name: str) -> Result:
     except TreadleError as error:
         return Result(name, refusal=str(error))
     largest = float(np.abs(exact).max())
-    return Result(name, seconds, *(float(np.abs(each - exact).max()) / largest for each in (found, eager)))
+    difference, own = (float(np.abs(each - exact).max()) / largest for each in (found, eager))
+    return Result(name, seconds, difference, own)
 
 
 def _classifier(torch: Any, name: str) -> tuple[Any, Any]:
