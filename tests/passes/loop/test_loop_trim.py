@@ -15,6 +15,7 @@ from tests.helpers.emulated_batch import CUDA
 from tests.helpers.extents import CASES, draws
 from tests.helpers.program_batch import compile_programs, print_program
 from treadle.backends.c import executor
+from treadle.backends.cuda.emulator.launches import LEFT_OUT
 from treadle.backends.reference.run_module import run_module
 from treadle.errors import TreadleError
 from treadle.ir import lower, parse, print_text
@@ -63,7 +64,7 @@ def test_emulated_with_every_check(name: str):
 def test_what_nobody_needs_is_not_stored(
     name: str, extents: Mapping[str, int], beyond: Sequence[Any], runner: str, monkeypatch: pytest.MonkeyPatch
 ):
-    """Outputs hold NaN before a run, in the emulator, too."""
+    """Outputs hold NaN before a run, in the emulator the bytes of memory of which kernels may leave parts."""
     case = CASES[name]
     empty = executor.aligned_empty
     monkeypatch.setattr(executor, "aligned_empty", lambda shape, dtype: filled(empty(shape, dtype)))
@@ -72,7 +73,8 @@ def test_what_nobody_needs_is_not_stored(
     case.check(extents, outputs, exact)
     for region in beyond:
         assert outputs[0][region].size
-        assert np.isnan(outputs[0][region]).all()
+        untouched = np.ascontiguousarray(outputs[0][region])
+        assert np.isnan(untouched).all() or (untouched.view(np.uint8) == LEFT_OUT).all()
 
 
 def filled(array: Array) -> Array:

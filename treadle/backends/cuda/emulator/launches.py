@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 _ALIGNMENT = 256
 _NEVER_WRITTEN = 0xFF
 """Fills scratch memory: NaN as a number, an index that lies outside of every buffer."""
-_LEFT_OUT = 0x7F
+LEFT_OUT = 0x7F
 """Fills scratch memory of which kernels may leave elements: as a number NaN or huge, as an index outside, and what the
 emulator does not look for."""
 
@@ -90,7 +90,7 @@ class Launches:
         self._outputs = tuple(outputs)
         self._constants = [_copied(constant) for constant in constants]
         self._arena = _allocated(arena_bytes)
-        self._unwritten = _LEFT_OUT if in_part else _NEVER_WRITTEN
+        self._unwritten = LEFT_OUT if in_part else _NEVER_WRITTEN
         self._zeroed = _allocated(zeroed_bytes)
         self._calls = CallLock("emulator")
 
