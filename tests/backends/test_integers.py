@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.helpers.compiled import RUNNERS
+from tests.helpers.compiled import TARGETS, run_graph
 from tests.helpers.graphs import Graph
 from tests.helpers.integer_arithmetic import (
     ARITHMETIC,
@@ -32,15 +32,6 @@ from treadle.passes.graph.graph_fold_constants import GraphFoldConstantsPass
 
 Array = NDArray[Any]
 POINTS = 211
-TARGETS = [*RUNNERS, "evaluator"]
-
-
-def run(target: str, graph: Graph, results: list[Any]) -> list[Array]:
-    """What a target gives for the graph's results."""
-    module = graph.module(*results)
-    if target == "evaluator":
-        return [np.asarray(each) for each in evaluate_module(module, graph.inputs)]
-    return RUNNERS[target](module, graph.inputs)
 
 
 def pairs(dtype: np.dtype[Any]) -> tuple[Array, Array]:
@@ -80,7 +71,7 @@ def test_every_operation_on_extremes(target: str) -> None:
                 names.append(f"{dtype} to {to}")
                 results.append(graph.add(CastOp(graph[2 * n], element_type(to))))
                 expected.append(converted(a, to))
-    assert_all_equal(names, run(target, graph, results), expected)
+    assert_all_equal(names, run_graph(target, graph, results), expected)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -100,7 +91,7 @@ def test_values_that_are_used_once_wrap_before_they_are_used(target: str) -> Non
                 names.append(f"{to}({inner}) of {dtype}")
                 results.append(graph.add(CastOp(graph.add(BinaryOp(inner, x, y)), element_type(to))))
                 expected.append(converted(first, to))
-    assert_all_equal(names, run(target, graph, results), expected)
+    assert_all_equal(names, run_graph(target, graph, results), expected)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -115,7 +106,7 @@ def test_constant_divisors(target: str) -> None:
                 names.append(f"{kind} by {divisor} of {dtype}")
                 results.append(graph.add(BinaryOp(kind, graph[n], constant)))
                 expected.append(binary(kind, a, np.full_like(a, divisor)))
-    assert_all_equal(names, run(target, graph, results), expected)
+    assert_all_equal(names, run_graph(target, graph, results), expected)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -130,7 +121,7 @@ def test_floats_beyond_an_integer_type_give_its_limits(target: str) -> None:
             names.append(f"{a.dtype} to {to}")
             results.append(graph.add(CastOp(graph[n], element_type(to))))
             expected.append(converted(a, to))
-    assert_all_equal(names, run(target, graph, results), expected)
+    assert_all_equal(names, run_graph(target, graph, results), expected)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -146,7 +137,7 @@ def test_sums_and_products_of_many_wrap(target: str) -> None:
             for column in x.T[1:]:
                 rows = binary(kind, rows, column)
             expected.append(rows)
-    assert_all_equal(names, run(target, graph, results), expected)
+    assert_all_equal(names, run_graph(target, graph, results), expected)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -154,7 +145,7 @@ def test_random_expressions(target: str) -> None:
     drawn = Expressions(7, POINTS)
     types = [*INTEGERS, BOOL] * 8
     roots = [drawn.draw(dtype, 5) for dtype in types]
-    actual = run(target, drawn.graph, [root.value for root in roots])
+    actual = run_graph(target, drawn.graph, [root.value for root in roots])
     assert_all_equal([f"{n}: {t}" for n, t in enumerate(types)], actual, [root.expected for root in roots])
 
 

@@ -14,9 +14,8 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Block
 from xdsl.utils.exceptions import VerifyException
 
-from tests.helpers.compiled import RUNNERS
+from tests.helpers.compiled import TARGETS, run_graph
 from tests.helpers.graphs import Graph
-from treadle.backends.reference import evaluate_module
 from treadle.dialects.graph import BitcastOp, CastOp, ReductionOp
 from treadle.dialects.graph.dtypes import element_type, f8e8m0fnu, integer_dtype_limits
 
@@ -32,15 +31,6 @@ SMALL = tuple(
 POWERS = np.dtype(ml_dtypes.float8_e8m0fnu)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 WIDE = tuple(np.dtype(t) for t in (BFLOAT16, np.float16, np.float32, np.float64))
-TARGETS = [*RUNNERS, "evaluator"]
-
-
-def run(target: str, graph: Graph, results: list[Any]) -> list[Array]:
-    """What a target gives for the graph's results."""
-    module = graph.module(*results)
-    if target == "evaluator":
-        return [np.asarray(each) for each in evaluate_module(module, graph.inputs)]
-    return RUNNERS[target](module, graph.inputs)
 
 
 def every_byte(dtype: np.dtype[Any]) -> Array:
@@ -85,7 +75,7 @@ def test_every_byte_becomes_its_number(target: str) -> None:
     to = (*WIDE, np.dtype(np.int32), np.dtype(np.uint8), np.dtype(np.bool_))
     results = [graph.add(CastOp(graph[n], element_type(wide))) for n in range(len(types)) for wide in to]
     cases = [(x, wide) for x in types for wide in to]
-    for (dtype, wide), actual in zip(cases, run(target, graph, results), strict=True):
+    for (dtype, wide), actual in zip(cases, run_graph(target, graph, results), strict=True):
         with np.errstate(all="ignore"):
             value = every_byte(dtype).astype(np.float32)
             if wide.kind in "iu":
@@ -110,7 +100,7 @@ def test_numbers_round_once_to_the_nearest(target: str) -> None:
             if n >= len(SMALL) * len(WIDE) or dtype == SMALL[n // len(WIDE)]:
                 cases.append((x, dtype))
                 results.append(graph.add(CastOp(graph[n], element_type(dtype))))
-    for (x, dtype), actual in zip(cases, run(target, graph, results), strict=True):
+    for (x, dtype), actual in zip(cases, run_graph(target, graph, results), strict=True):
         what = f"{x.dtype} to {dtype}"
         assert actual.dtype == dtype
         if x.dtype == np.float64:
@@ -134,7 +124,7 @@ def test_doubles_round_once_to_bfloat16(target: str) -> None:
     ties = np.array([1 + 2.0**-8, 1 + 3 * 2.0**-8, -(1 + 2.0**-8), 2.0**-134 * 3])
     x = np.concatenate([ties, np.nextafter(ties, inf), np.nextafter(ties, -inf), [1e300, -inf, np.nan, 0.0]])
     graph = Graph(x)
-    (actual,) = run(target, graph, [graph.add(CastOp(graph[0], element_type(BFLOAT16)))])
+    (actual,) = run_graph(target, graph, [graph.add(CastOp(graph[0], element_type(BFLOAT16)))])
     step = 2.0**-7
     expected = [1, 1 + 2 * step, -1, 2.0**-132]
     expected += [1 + step, 1 + 2 * step, -1, 2.0**-132]
@@ -150,7 +140,7 @@ def test_their_bits_are_bytes(target: str) -> None:
     results = [graph.add(BitcastOp(graph[0], element_type(dtype))) for dtype in types]
     for n in range(1, len(types) + 1):
         results += [graph.add(BitcastOp(graph[n], element_type(np.dtype(np.uint8))))]
-    for actual in run(target, graph, results):
+    for actual in run_graph(target, graph, results):
         np.testing.assert_array_equal(actual.view(np.uint8), x)
 
 

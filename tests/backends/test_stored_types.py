@@ -13,10 +13,9 @@ from xdsl.utils.exceptions import VerifyException
 
 import treadle
 from tests.frontends.onnx.models import model, node
-from tests.helpers.compiled import RUNNERS
+from tests.helpers.compiled import RUNNERS, TARGETS, run_graph
 from tests.helpers.graphs import Graph
 from tests.helpers.integer_arithmetic import BOOL, INTEGERS, LIMITS, array, converted, extremes
-from treadle.backends.reference import evaluate_module
 from treadle.dialects.graph import BinaryOp, CastOp, ConcatOp, PadOp, SliceOp, TransposeOp, UnaryOp, WhereOp
 from treadle.dialects.graph.dtypes import element_type
 from treadle.errors import TreadleError
@@ -27,15 +26,6 @@ BITS = {np.dtype(t): bits for bits, types in ((4, ("int4", "uint4")), (2, ("int2
 FEW = (np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2))
 """Of the floats, whose values are in test_small_floats.py."""
 FLOATS = tuple(np.dtype(t) for t in (ml_dtypes.bfloat16, np.float16, np.float32, np.float64))
-TARGETS = [*RUNNERS, "evaluator"]
-
-
-def run(target: str, graph: Graph, results: list[Any]) -> list[Array]:
-    """What a target gives for the graph's results."""
-    module = graph.module(*results)
-    if target == "evaluator":
-        return [np.asarray(each) for each in evaluate_module(module, graph.inputs)]
-    return RUNNERS[target](module, graph.inputs)
 
 
 def number(byte: int, dtype: np.dtype[Any]) -> int:
@@ -67,7 +57,7 @@ def test_every_byte_becomes_its_number_in_every_type(target: str) -> None:
             results.append(graph.add(CastOp(graph[n], element_type(to))))
             wide = np.array(numbers, np.int64)
             expected.append(wide.astype(to) if to in FLOATS else converted(wide, to))
-    for name, actual, wanted in zip(names, run(target, graph, results), expected, strict=True):
+    for name, actual, wanted in zip(names, run_graph(target, graph, results), expected, strict=True):
         assert actual.dtype == wanted.dtype, name
         np.testing.assert_array_equal(actual, wanted, name)
 
@@ -89,7 +79,7 @@ def test_numbers_keep_their_low_bits(target: str) -> None:
             if to != x.dtype:
                 results.append(graph.add(CastOp(graph[n], element_type(to))))
                 cases.append((f"{x.dtype} to {to}", to, [int(v) for v in wholes]))
-    for (name, to, numbers), actual in zip(cases, run(target, graph, results), strict=True):
+    for (name, to, numbers), actual in zip(cases, run_graph(target, graph, results), strict=True):
         assert_bytes(actual, to, numbers, name)
 
 
@@ -119,7 +109,7 @@ def test_elements_are_moved(target: str, shape: tuple[int, int], dtype: np.dtype
         np.pad(a, ((1, 0), (64, 64)), constant_values=one),
         np.where(flags, a, b), np.where(flags, a, b),
     ]  # fmt: skip
-    for actual, wanted in zip(run(target, graph, results), expected, strict=True):
+    for actual, wanted in zip(run_graph(target, graph, results), expected, strict=True):
         assert actual.dtype == dtype
         np.testing.assert_array_equal(np.ascontiguousarray(actual).view(np.uint8), wanted)
 
@@ -152,6 +142,6 @@ def test_high_bits_of_a_float_of_four_bits_do_not_matter(target: str) -> None:
     x = np.arange(256, dtype=np.uint8)
     dtype = np.dtype(ml_dtypes.float4_e2m1fn)
     graph = Graph(x.view(dtype))
-    (actual,) = run(target, graph, [graph.add(CastOp(graph[0], element_type(np.dtype(np.float32))))])
+    (actual,) = run_graph(target, graph, [graph.add(CastOp(graph[0], element_type(np.dtype(np.float32))))])
     expected = (x & 15).view(dtype).astype(np.float32)
     np.testing.assert_array_equal(actual.view(np.uint32), expected.view(np.uint32))

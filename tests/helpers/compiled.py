@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from xdsl.dialects.builtin import MemRefType, ModuleOp
+from xdsl.ir import SSAValue
 
+from tests.helpers.graphs import Graph
 from tests.helpers.program_batch import compile_programs, print_program
 from treadle.backends.cuda.emulator.emulator import Emulator
 from treadle.backends.cuda.emulator.launches import Argument, Launch, Launches, Output
 from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.program import read_program
+from treadle.backends.reference import evaluate_module
 from treadle.compiler import lower
 from treadle.dialects.cuda import KernelOp
 from treadle.dialects.graph.dtypes import numpy_dtype
@@ -57,3 +60,14 @@ def run_emulated(module: ModuleOp, inputs: Sequence[Array]) -> list[Array]:
 Runner = Callable[[ModuleOp, Sequence[Array]], list[Array]]
 RUNNERS: Mapping[str, Runner] = {"c": run_as_c, "emulator": run_emulated}
 """What runs a module, by name."""
+
+TARGETS = (*RUNNERS, "evaluator")
+"""Those, and the evaluator of definitions."""
+
+
+def run_graph(target: str, graph: Graph, results: Sequence[SSAValue]) -> list[Array]:
+    """What one of `TARGETS` gives for results of a graph."""
+    module = graph.module(*results)
+    if target == "evaluator":
+        return [np.asarray(each) for each in evaluate_module(module, graph.inputs)]
+    return RUNNERS[target](module, graph.inputs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
+from treadle.schedules.limits import check_divides, check_limit
 from treadle.target import Target
 
 MOST_ROWS = 14
@@ -79,3 +80,24 @@ def most_rows(target: Target, vectors: int) -> int:
     """
     others = max(4, vectors) if target.vector_bytes == 64 else vectors + 1
     return max(1, min(MOST_ROWS, (target.vector_registers - others) // vectors))
+
+
+def check_tile(template: str, rows: int, vectors: int, chunk: int, target: Target) -> None:
+    """LimitError for a tile of `rows` rows by some vectors that leaves no registers, and for tiles that do not divide a
+    chunk of rows; `template` is the one that has them, for the message."""
+    most = most_rows(target, vectors)
+    check_limit(
+        "rows of a tile",
+        rows,
+        most,
+        message=f"{template}: a tile of {rows} rows by {vectors} vectors has {rows - most} rows too many for "
+        f"{target.vector_registers} registers",
+        accepted=f"at most {most} rows",
+    )
+    check_divides(
+        "rows of a chunk's tiles",
+        rows,
+        chunk,
+        f"{template}: tiles of {rows} rows overrun a chunk of {chunk} rows by {rows - chunk % rows}",
+        accepted=f"a chunk that is a multiple of {rows}",
+    )

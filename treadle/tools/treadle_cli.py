@@ -156,14 +156,19 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="for random inputs (default 0)")
 
 
-def _add_bench(parser: argparse.ArgumentParser) -> None:
-    _add_model(parser, "an .onnx file, an .mlir file, or a folder that `treadle compile` wrote")
+def _add_compiled_call(parser: argparse.ArgumentParser) -> None:
+    """What a model is compiled for, and its inputs."""
     _add_target(parser)
     parser.add_argument("--precision", choices=PRECISIONS, help="of products, convolutions and attention; default f32")
     _add_convolution(parser)
     _add_database(parser)
     _add_input(parser)
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="for random inputs (default 0)")
+
+
+def _add_bench(parser: argparse.ArgumentParser) -> None:
+    _add_model(parser, "an .onnx file, an .mlir file, or a folder that `treadle compile` wrote")
+    _add_compiled_call(parser)
     parser.add_argument("--threads", type=int, metavar="N", help="threads of a call, of the peers' too")
     parser.add_argument(
         "--seconds", type=float, default=10.0, metavar="N", help="of the measurement (default %(default)g)"
@@ -193,12 +198,7 @@ def _add_certify(parser: argparse.ArgumentParser) -> None:
 
 def _add_bisect(parser: argparse.ArgumentParser) -> None:
     _add_model(parser, "an .onnx file, or an .mlir file of graph operators")
-    _add_target(parser)
-    parser.add_argument("--precision", choices=PRECISIONS, help="of products, convolutions and attention; default f32")
-    _add_convolution(parser)
-    _add_database(parser)
-    _add_input(parser)
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="for random inputs (default 0)")
+    _add_compiled_call(parser)
     parser.add_argument(
         "--operations",
         type=int,

@@ -103,15 +103,19 @@ class GraphBuilder:
         """The block's arguments that hold extents, by their expressions."""
         self._sizes = TensorSizes()
 
-    def constant(self, array: Array, extents: Sequence[Symbolic] | None = None) -> Tensor:
+    def constant(self, array: Array, extents: Sequence[Symbolic] | None = None, laid_out: bool = False) -> Tensor:
         """A tensor of known elements; it is written into the IR only when an operator reads it.
 
         extents: its shape, where some are symbolic; elements beyond them are ignored
+        laid_out: whether elements lie where the largest shape has them, also in a dimension that was merged
 
-        VerifyException for too many dimensions.
+        VerifyException for too many dimensions, and for elements that differ along a merged dimension.
         """
         check_rank(array.shape)
         known = None if extents is None or not is_symbolic(extents) else tuple(extents)
+        for extent, stride in () if laid_out else zip(known or (), array.strides, strict=False):
+            if isinstance(extent, Extent) and extent.factors and stride:
+                raise VerifyException(f"elements by their positions in the merged dimension {extent}")
         return Tensor(TensorType(element_type(array.dtype), array.shape), array, None, self.location, known)
 
     def numbers(self, elements: Sequence[Symbolic] | Symbolic) -> Tensor:
@@ -231,7 +235,7 @@ class GraphBuilder:
         extents = _extents_of(op, operands, shape)
         if extents is not None and masked_operands(op, *_known(operands)):
             return None
-        return self.constant(_evaluated(op, dict(zip(scratch.args, known, strict=True))), extents)
+        return self.constant(_evaluated(op, dict(zip(scratch.args, known, strict=True))), extents, laid_out=True)
 
     def mask(self, x: Tensor, dim: int, fill: float) -> Tensor:
         """The tensor, with a number beyond the extent of a symbolic dimension."""
@@ -280,7 +284,7 @@ class GraphBuilder:
             return x
         if x.array is not None and prod(map(int, shape)) == x.array.size:
             extents = reshaped(x.shape, shape) if is_symbolic((*x.shape, *shape)) else None
-            return self.constant(x.array.reshape(tuple(map(int, shape))), extents)
+            return self.constant(x.array.reshape(tuple(map(int, shape))), extents, laid_out=True)
         return self.emit(lambda v: ReshapeOp(v[0], shape), x, shape=shape)
 
     def transpose(self, x: Tensor, perm: Sequence[int]) -> Tensor:

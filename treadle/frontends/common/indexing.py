@@ -24,7 +24,7 @@ def gather_along(node: Reserves, g: GraphBuilder, data: Tensor, indices: Tensor,
         steps = np.arange(indices.shape[d]) * strides[d]
         base += steps.reshape([-1 if n == d else 1 for n in range(data.rank)])
     along = g.mul(inside(g, indices, data.shape[axis]), strides[axis])
-    linear = g.add(along, g.constant(base.astype(indices.dtype), indices.shape))
+    linear = g.add(along, g.constant(base.astype(indices.dtype), indices.shape, laid_out=True))
     return g.gather(g.reshape(data, (prod(data.shape),)), linear, 0, laid_out=True)
 
 

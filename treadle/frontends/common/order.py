@@ -6,9 +6,24 @@ import numpy as np
 from xdsl.dialects.builtin import i64
 
 from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.indexing import gather_along
+from treadle.frontends.common.reserve import Reserves
 
 
-def first_positions(g: GraphBuilder, rows: Tensor, count: int, largest: bool) -> Tensor:
+def ordered(node: Reserves, g: GraphBuilder, x: Tensor, axis: int, count: int, largest: bool) -> tuple[Tensor, Tensor]:
+    """The first elements along an axis, in order, and their positions; of equal ones the first.
+
+    An element's rank is the number of those before it, which takes `n^2` comparisons; NaN comes before all numbers.
+    """
+    perm = [*(d for d in range(x.rank) if d != axis), axis]
+    back = [perm.index(d) for d in range(x.rank)]
+    rows = g.transpose(x, perm)
+    positions = _first_positions(g, rows, count, largest)
+    values = gather_along(node, g, rows, positions, rows.rank - 1)
+    return g.transpose(values, back), g.transpose(positions, back)
+
+
+def _first_positions(g: GraphBuilder, rows: Tensor, count: int, largest: bool) -> Tensor:
     """Of the first elements of each row, in order."""
     *lead, extent = rows.shape
     mine, other = g.reshape(rows, (*lead, extent, 1)), g.reshape(rows, (*lead, 1, extent))
@@ -27,4 +42,4 @@ def first_positions(g: GraphBuilder, rows: Tensor, count: int, largest: bool) ->
     return g.reduce("add", here, [len(lead) + 1], keep=False)
 
 
-__all__ = ["first_positions"]
+__all__ = ["ordered"]

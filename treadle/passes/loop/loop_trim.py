@@ -52,8 +52,7 @@ class LoopTrimPass(ModulePass):
     What is tested is the least value, over everything inside, of the expression that a demand compares: tiles at the
     border are computed whole, and loops inside them stay as they are. Where it grows with a loop, the loop ends
     earlier; else the body gets a branch. All threads of a block take it, or none. Of a kernel that computes everything
-    the demands are dropped. Source of the idea: DietCode (MLSys
-    2022), section 4.2, "local padding".
+    the demands are dropped. Source of the idea: DietCode (MLSys 2022), section 4.2, "local padding".
     """
 
     name = "loop-trim"

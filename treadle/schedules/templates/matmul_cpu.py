@@ -20,6 +20,7 @@ from treadle.schedules.limits import check_divides, check_limit
 from treadle.schedules.register_tile import (
     MOST_ROWS,
     MOST_VECTORS,
+    check_tile,
     default_rows,
     default_vectors,
     most_rows,
@@ -93,28 +94,14 @@ class MatmulCpu(Template):
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         rows, vectors, chunk = (number(choices, name) for name in ("rows", "vectors", "chunk"))
-        most, laid_out = most_rows(target, vectors), _vectors_of_panels(anchor, target)
+        laid_out = _vectors_of_panels(anchor, target)
         if laid_out not in (None, vectors):
             raise TreadleError(
                 f"matmul_cpu: the right operand lies in memory as panels of {laid_out * target.lanes} columns, "
                 f"not of {vectors * target.lanes}",
                 accepted=f"vectors = {laid_out}",
             )
-        check_limit(
-            "rows of a tile",
-            rows,
-            most,
-            message=f"matmul_cpu: a tile of {rows} rows by {vectors} vectors has {rows - most} rows too many for "
-            f"{target.vector_registers} registers",
-            accepted=f"at most {most} rows",
-        )
-        check_divides(
-            "rows of a chunk's tiles",
-            rows,
-            chunk,
-            f"matmul_cpu: tiles of {rows} rows overrun a chunk of {chunk} rows by {rows - chunk % rows}",
-            accepted=f"a chunk that is a multiple of {rows}",
-        )
+        check_tile(self.name, rows, vectors, chunk, target)
         _check_passes(_extents(anchor)[1], number(choices, "passes"))
 
     def canonical(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:

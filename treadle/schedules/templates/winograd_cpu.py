@@ -13,8 +13,7 @@ from treadle.dialects.graph import ComputeOp, WinogradConvOp
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.schedules.access_analysis import panel_width
-from treadle.schedules.limits import check_divides, check_limit
-from treadle.schedules.register_tile import MOST_ROWS, MOST_VECTORS, default_vectors, most_rows
+from treadle.schedules.register_tile import MOST_ROWS, MOST_VECTORS, check_tile, default_vectors, most_rows
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
 from treadle.schedules.templates.winograd_cpu_kernel import WinogradKernel
 from treadle.target import Target
@@ -62,22 +61,7 @@ class WinogradCpu(Template):
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         rows, chunk = number(choices, "rows"), number(choices, "chunk")
-        most, vectors = most_rows(target, _vectors(anchor, target)), _vectors(anchor, target)
-        check_limit(
-            "rows of a tile",
-            rows,
-            most,
-            message=f"winograd_cpu: a tile of {rows} rows by {vectors} vectors has {rows - most} rows too many for "
-            f"{target.vector_registers} registers",
-            accepted=f"at most {most} rows",
-        )
-        check_divides(
-            "rows of a chunk's tiles",
-            rows,
-            chunk,
-            f"winograd_cpu: tiles of {rows} rows overrun a chunk of {chunk} rows by {rows - chunk % rows}",
-            accepted=f"a chunk that is a multiple of {rows}",
-        )
+        check_tile(self.name, rows, _vectors(anchor, target), chunk, target)
 
     def canonical(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:
         """As many blocks are even, and have no more tiles and panels than there are."""

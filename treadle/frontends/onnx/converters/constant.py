@@ -94,8 +94,5 @@ def eye_like(node: Node, g: GraphBuilder) -> Tensor:
         raise node.error(f"an input of rank {x.rank}", "rank 2")
     dtype = dtype_of(node.int("dtype", 0), node.where) if node.has("dtype") else numpy_dtype(x.element)
     rows, columns = x.shape
-    if any(isinstance(extent, Extent) and extent.factors for extent in x.shape):
-        # Its positions are those of the largest shape.
-        raise node.error(f"an input of shape {list(x.shape)}", "dimensions that are not merged from symbolic ones")
     node.reserve((rows, columns), dtype)
     return g.constant(np.eye(rows, columns, node.int("k", 0), dtype=dtype), x.shape)

@@ -173,7 +173,7 @@ def gather_nd(node: Node, g: GraphBuilder) -> Tensor:
         node.reserve((count,), np.dtype(np.int64))
         shape = data.shape[:batch] + (1,) * (linear.rank - batch)
         offsets = (np.arange(count) * prod(map(int, lead))).reshape(tuple(map(int, shape)))
-        linear = g.add(linear, g.constant(offsets.astype(indices.dtype), shape))
+        linear = g.add(linear, g.constant(offsets.astype(indices.dtype), shape, laid_out=True))
     rows = g.reshape(data, (prod(data.shape[: batch + width]), *data.shape[batch + width :]))
     return g.gather(rows, linear, 0, laid_out=True)
 

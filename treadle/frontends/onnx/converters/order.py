@@ -5,18 +5,14 @@ from __future__ import annotations
 from xdsl.dialects.builtin import i1
 
 from treadle.frontends.common.builder import GraphBuilder, Tensor
-from treadle.frontends.common.indexing import gather_along
-from treadle.frontends.common.order import first_positions
+from treadle.frontends.common.order import ordered
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
 
 
 @converts("TopK", since=10)
 def top_k(node: Node, g: GraphBuilder) -> list[Tensor]:
-    """The k first elements along an axis and their positions, in order also without `sorted`; of equal ones the first.
-
-    An element's rank is the number of those before it, which takes `n^2` comparisons; NaN comes before all numbers.
-    """
+    """The k first elements along an axis and their positions, in order also without `sorted`."""
     node.ignore("sorted")
     x, largest = node.input(0), node.flag("largest", True)
     count = node.known_int(1, "k")
@@ -26,9 +22,4 @@ def top_k(node: Node, g: GraphBuilder) -> list[Tensor]:
         raise node.error(f"k is {count}", f"0 to {extent}")
     if x.element == i1:
         raise node.error("an input of bools", "numbers")
-    perm = [*(d for d in range(x.rank) if d != axis), axis]
-    back = [perm.index(d) for d in range(x.rank)]
-    rows = g.transpose(x, perm)
-    positions = first_positions(g, rows, count, largest)
-    values = gather_along(node, g, rows, positions, rows.rank - 1)
-    return [g.transpose(values, back), g.transpose(positions, back)]
+    return list(ordered(node, g, x, axis, count, largest))

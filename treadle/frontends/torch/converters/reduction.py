@@ -10,8 +10,7 @@ from xdsl.dialects.builtin import i1
 from treadle.dialects.graph import ArgReductionOp
 from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.common.cumulative import cumulative
-from treadle.frontends.common.indexing import gather_along
-from treadle.frontends.common.order import first_positions
+from treadle.frontends.common.order import ordered
 from treadle.frontends.torch.call import Call
 from treadle.frontends.torch.converters.elementwise import truth
 from treadle.frontends.torch.registry import converts
@@ -120,10 +119,4 @@ def _ordered(c: Call, g: GraphBuilder, count: int, largest: bool) -> list[Tensor
     x = c.tensor()
     if x.rank == 0 or x.element == i1:
         raise c.error(f"elements of {x.type} in order", "numbers of rank 1 and more")
-    dim = c.dim(c.int("dim"), x.rank)
-    perm = [*(d for d in range(x.rank) if d != dim), dim]
-    back = [perm.index(d) for d in range(x.rank)]
-    rows = g.transpose(x, perm)
-    positions = first_positions(g, rows, count, largest)
-    values = gather_along(c, g, rows, positions, rows.rank - 1)
-    return [g.transpose(values, back), g.transpose(positions, back)]
+    return list(ordered(c, g, x, c.dim(c.int("dim"), x.rank), count, largest))
