@@ -269,3 +269,9 @@ def test_a_recursive_function() -> None:
 def test_a_name_that_is_no_text() -> None:
     data = model([node("Relu", "input", "y")], {"input": [2]}).SerializeToString()
     assert "is no text; accepted: names in UTF-8" in _error(data.replace(b"input", b"inp\xfft"))
+
+
+@pytest.mark.parametrize("operator", ["GatherND", "GatherElements"])
+def test_indices_of_floats(operator: str) -> None:
+    error = _error(model([node(operator, "x x", "y", "pick")], {"x": [2, 2]}, opset=13))
+    assert error.endswith(f"node 'pick' ({operator}, opset 13): indices of f32: expected integers")

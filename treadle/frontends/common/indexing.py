@@ -6,6 +6,7 @@ from math import prod
 
 import numpy as np
 from xdsl.dialects.builtin import i64
+from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph.dtypes import integer_limits
 from treadle.dialects.scalar import is_unsigned
@@ -56,7 +57,9 @@ def _is_inside(indices: Tensor, extent: Extent) -> bool:
 
 
 def largest_index(indices: Tensor) -> int:
-    """The largest index that the type of indices can represent."""
+    """The largest index that the type of indices can represent; VerifyException for floats."""
+    if indices.is_float:
+        raise VerifyException(f"indices of {indices.element}: expected integers")
     return integer_limits(indices.element)[1]
 
 
