@@ -23,6 +23,17 @@ def test_conditions_that_are_shared_by_rows(dtype: str, shape: tuple[int, int, i
         np.testing.assert_array_equal(model(condition, x, y)[0], np.where(condition, x, y))
 
 
+@pytest.mark.parametrize(("kind", "expected"), [("and", np.logical_and), ("or", np.logical_or)])
+@pytest.mark.parametrize("shape", [(64, 2, 2), (16, 2, 8), (5, 3, 7)])
+def test_conditions_that_are_shared_by_rows_decide(kind: str, expected: np.ufunc, shape: tuple[int, int, int]) -> None:
+    """The left side, which has one row for each two of the right one, decides where the right one matters."""
+    generator = np.random.default_rng(0)
+    left, right = (generator.integers(0, 2, each).astype(bool) for each in ((shape[0], 1, shape[2]), shape))
+    graph = Graph(left, right)
+    with treadle.compile(graph.module(graph.add(BinaryOp(kind, graph[0], graph[1])))) as model:
+        np.testing.assert_array_equal(model(left, right)[0], expected(left, right))
+
+
 @pytest.mark.parametrize("shape", [(2,), (1, 2), (2, 1, 1), (3,), (17,)])
 def test_thresholds_of_few_16_bit_floats(shape: tuple[int, ...]) -> None:
     x = np.linspace(-2, 2, int(np.prod(shape))).astype(np.float16).reshape(shape)

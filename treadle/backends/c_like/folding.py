@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from xdsl.dialects import arith, memref, scf, vector
+from xdsl.dialects.builtin import i1
 from xdsl.ir import Attribute, Block, Operation, SSAValue, Use
 
 from treadle.dialects.effects import (
@@ -46,8 +47,8 @@ def read_buffers(block: Block) -> set[SSAValue[Attribute]]:
 class Folding:
     """What `folded`, `dead` and `is_ternary` answer about the operations below `block`.
 
-    named_choices: loads that a selection chooses between get names, instead of being written in its branches, where
-        they would be done only if they are chosen
+    named_choices: loads that a selection chooses between, or that stand on the right of `&&` and `||`, get names:
+        written there, they would be done on a condition only
     """
 
     def __init__(self, block: Block, *, named_choices: bool = False) -> None:
@@ -132,10 +133,11 @@ class Folding:
         return self._reaches(op, statement, reads)
 
     def _is_chosen(self, use: Use) -> bool:
-        """Whether a value would be written in a branch of a selection, by itself or in a larger expression."""
+        """Whether a value would be written where it is computed on a condition only, in a branch of a selection or on
+        the right of `&&` and `||`, by itself or in a larger expression."""
         while True:
             user = use.operation
-            if isinstance(user, arith.SelectOp) and use.index > 0:
+            if use.index > 0 and (isinstance(user, arith.SelectOp) or _skips(user)):
                 return True
             if len(user.results) != 1 or user.results[0] not in self.folded:
                 return False
@@ -197,6 +199,11 @@ class Folding:
                 self.folded.discard(op.results[0])
                 continue
             sizes[op.results[0]] = size
+
+
+def _skips(op: Operation) -> bool:
+    """Whether an operation is `&&` or `||` in C, which computes its right side only where the left one leaves it open."""
+    return isinstance(op, arith.AndIOp | arith.OrIOp) and op.result.type == i1
 
 
 def _from_block_start(statement: Operation) -> Iterator[Operation]:
