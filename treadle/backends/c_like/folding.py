@@ -202,7 +202,7 @@ class Folding:
 
 
 def _skips(op: Operation) -> bool:
-    """Whether an operation is `&&` or `||` in C, which computes its right side only where the left one leaves it open."""
+    """Whether an operation is `&&` or `||` of C, whose right side is computed where the left one leaves it open."""
     return isinstance(op, arith.AndIOp | arith.OrIOp) and op.result.type == i1
 
 
