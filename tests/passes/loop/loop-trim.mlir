@@ -203,3 +203,62 @@ func.func @main(%x: tensor<64xf32>) -> tensor<64xf32> {
 
 // CHECK:      loop.kernel @alone ins(%A = %x : tensor<64xf32>) outs(%C : tensor<64xf32>) grid
 // CHECK-NOT:  scf.if
+
+// -----
+
+// Two branches of a block that store other columns: each is skipped where none of its own are needed, which is never so
+// of the first column. The loops of rows end by themselves.
+func.func @main(%x: tensor<64x48xf32>, %rows: tensor<i64>, %columns: tensor<i64>) -> tensor<64x48xf32>
+    attributes {extents = ["rows", "columns"]} {
+  %y = loop.kernel @k ins(%A = %x : tensor<64x48xf32>) outs(%C : tensor<64x48xf32>)
+      demands [#graph.demanded<d0 < 0, d1 < 1>] grid(%block in 2) threads(%thread in 1) {
+    %c0 = arith.constant 0 : index
+    %c1 = arith.constant 1 : index
+    %c8 = arith.constant 8 : index
+    %c32 = arith.constant 32 : index
+    %c64 = arith.constant 64 : index
+    %first = arith.cmpi slt, %block, %c1 : index
+    scf.if %first {
+      %panel = loop.alloc : memref<32xf32, #loop.space<register>>
+      task.for (%n) in #task.map<repeat(32)> {
+        %v = loop.load %A[%c0, %n] : memref<64x48xf32>
+        loop.store %v, %panel[%n] : memref<32xf32, #loop.space<register>>
+      }
+      scf.for %m = %c0 to %c64 step %c8 {
+        scf.for %r = %c0 to %c8 step %c1 {
+          %i = arith.addi %m, %r : index
+          task.for (%n) in #task.map<repeat(32)> {
+            %v = loop.load %panel[%n] : memref<32xf32, #loop.space<register>>
+            loop.store %v, %C[%i, %n] : memref<64x48xf32>
+          }
+        }
+      }
+    } else {
+      scf.for %m = %c0 to %c64 step %c8 {
+        scf.for %r = %c0 to %c8 step %c1 {
+          %i = arith.addi %m, %r : index
+          task.for (%n) in #task.map<repeat(16)> {
+            %j = arith.addi %n, %c32 : index
+            %v = loop.load %A[%i, %j] : memref<64x48xf32>
+            loop.store %v, %C[%i, %j] : memref<64x48xf32>
+          }
+        }
+      }
+    }
+  }
+  func.return %y : tensor<64x48xf32>
+}
+
+// CHECK:      grid(%block in 2) threads(%thread in 1) {
+// CHECK:      [[ROWS:%.*]] = arith.index_cast
+// CHECK:      [[COLUMNS:%.*]] = arith.index_cast
+// CHECK:      scf.if %first {
+// CHECK-NEXT:   %panel = loop.alloc
+// CHECK:        scf.for %m = %c0 to [[ROWS]] step %c8 {
+// CHECK-NOT:      scf.if
+// CHECK:      } else {
+// CHECK-NEXT:   [[FIRST:%.*]] = arith.constant 32 : index
+// CHECK-NEXT:   [[SOME:%.*]] = arith.cmpi slt, [[FIRST]], [[COLUMNS]] : index
+// CHECK-NEXT:   scf.if [[SOME]] {
+// CHECK-NEXT:     scf.for %{{.*}} = %c0 to [[ROWS]] step %c8 {
+// CHECK-NOT:        scf.if

@@ -1,4 +1,4 @@
-"""Where work of a kernel may be skipped: its blocks, and loops whose only effects are stores of its results."""
+"""Where work of a kernel may be skipped: its blocks, and loops and branches that only store its results."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ class Condition:
 
 @dataclass(frozen=True)
 class Level:
-    """A block whose work may be skipped, that of a kernel or of a loop, and under which conditions it is needed."""
+    """A block whose work may be skipped, that of a kernel, of a loop or of a branch, and under which conditions it is
+    needed; `loop` is None but for loops."""
 
     block: Block
     loop: scf.ForOp | None
@@ -80,7 +81,7 @@ class Levels:
         thin = _only_loop(block)
         if thin is not None and self._may_skip(thin):
             inside = self._needed(thin.body.block, thin)
-            whole = [c for c in whole if not any(self._ends(thin, other, c.extent) for other in inside)]
+            whole = [c for c in whole if not any(self._ends(thin, other, c) for other in inside)]
         yield Level(block, None, whole)
         yield from self._loops(block, whole)
 
@@ -96,12 +97,10 @@ class Levels:
         return found
 
     def _loops(self, block: Block, applied: Sequence[Condition]) -> Iterator[Level]:
-        """The loops in a block, where conditions that were tested around it are not tested again."""
+        """The loops and branches in a block, where conditions that were tested around it are not tested again."""
         for op in block.ops:
             if isinstance(op, scf.IfOp):
-                for region in op.regions:
-                    for inner in region.blocks:
-                        yield from self._loops(inner, applied)
+                yield from self._branches(op, applied)
             if not isinstance(op, scf.ForOp) or "loop.vector" in op.attributes or "loop.unroll" in op.attributes:
                 continue
             tested = applied
@@ -111,28 +110,48 @@ class Levels:
                 tested = [*applied, *new]
             yield from self._loops(op.body.block, tested)
 
+    def _branches(self, op: scf.IfOp, applied: Sequence[Condition]) -> Iterator[Level]:
+        """The regions of a branch, of which each may store other elements, and the loops in them."""
+        for inner in (block for region in op.regions for block in region.blocks):
+            tested = applied
+            if self._only_stores(op, inner):
+                new = [c for c in self._needed(inner, None) if c not in applied]
+                yield Level(inner, None, new)
+                tested = [*applied, *new]
+            yield from self._loops(inner, tested)
+
     def _may_skip(self, loop: scf.ForOp) -> bool:
         """Whether iterations of a loop do nothing but store results; innermost loops are left as they are."""
-        block = loop.body.block
-        if loop.results or not any(isinstance(op, scf.ForOp) for op in block.walk()):
+        return self._only_stores(loop, loop.body.block)
+
+    def _only_stores(self, op: scf.ForOp | scf.IfOp, block: Block) -> bool:
+        """Whether a block of an operation has a loop in it, and does nothing but store results."""
+        if op.results or not any(isinstance(inner, scf.ForOp) for inner in block.walk()):
             return False
         if self._kernel.threads.value.data > 1 and any(op.has_trait(Convergent) for op in block.walk()):
             return False
         found = [accesses(op) for op in block.ops]
         return all(
             effects is not None
-            and all(kind is not MemoryEffectKind.WRITE or self._is_own(on, loop) for kind, on in effects)
+            and all(kind is not MemoryEffectKind.WRITE or self._is_own(on, op) for kind, on in effects)
             for effects in found
         )
 
-    def _ends(self, loop: scf.ForOp, condition: Condition, extent: int) -> bool:
-        """Whether a condition on an extent makes a loop end earlier."""
-        found = None if condition.extent != extent else self._iterations.end(loop, *condition.sides(var("n", 0, None)))
-        return found is not None
+    def _ends(self, loop: scf.ForOp, condition: Condition, whole: Condition) -> bool:
+        """Whether a condition makes a loop end earlier, at once where another one, of the whole loop, does not hold."""
+        counter = loop.body.block.args[0]
+        least = span_of(condition.least, lambda v: value_of(v) is counter)
+        if condition.extent != whole.extent or least is None or least.lower != whole.least:
+            return False
+        return self._iterations.end(loop, *condition.sides(var("n", 0, None))) is not None
 
-    def _is_own(self, buffer: SSAValue | None, loop: scf.ForOp) -> bool:
-        """Whether nobody sees what a loop writes, but as a result."""
-        return buffer is not None and (buffer in self._outputs or is_private(buffer, loop))
+    def _is_own(self, buffer: SSAValue | None, op: scf.ForOp | scf.IfOp) -> bool:
+        """Whether nobody sees what a loop or a branch writes, but as a result."""
+        if buffer is None or buffer in self._outputs:
+            return buffer is not None
+        if isinstance(op, scf.ForOp):
+            return is_private(buffer, op)
+        return isinstance(buffer.owner, AllocOp) and not is_of_launch(buffer.owner) and op.is_ancestor(buffer.owner)
 
     def _needed(self, block: Block, loop: scf.ForOp | None) -> list[Condition]:
         """The conditions, before anything inside a block runs, that every store in it needs."""
