@@ -123,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     console, circumstances = Console(), describe_run()
     rows: list[dict[str, object]] = []
     for name in args.models:
-        work = _workload(name, args)
+        work = workload(name, args.onnx, longest=args.longest, batch=args.batch, exporter=args.exporter)
         longest = {each: array.shape for each, array in work.inputs(args.batch, args.longest).items()}
         costs = {DYNAMIC: _cost(work, work.shapes, args), LARGEST: _cost(work, longest, args)}
         for side, cost in costs.items():
@@ -157,19 +157,20 @@ def table(name: str, lengths: Sequence[Length]) -> Table:
     return found
 
 
-def _workload(name: str, args: argparse.Namespace) -> Workload:
-    length = treadle.Dim("length", 1, args.longest)
+def workload(name: str, onnx: Path, *, longest: int, batch: int = 1, exporter: str = sys.executable) -> Workload:
+    """A model or a layer with a length from 1 to the longest; its file is written or exported if it is missing."""
+    length = treadle.Dim("length", 1, longest)
     if name in MODELS:
-        batch = treadle.Dim("batch", 1, args.batch) if args.batch > 1 else 1
-        shapes: dict[str, Sequence[Extent]] = {PAPER_MODELS[name].input: (batch, length)}
-        return Workload(name, exported(f"{name}-dynamic", args.onnx, args.exporter), shapes)
+        rows = treadle.Dim("batch", 1, batch) if batch > 1 else 1
+        shapes: dict[str, Sequence[Extent]] = {PAPER_MODELS[name].input: (rows, length)}
+        return Workload(name, exported(f"{name}-dynamic", onnx, exporter), shapes)
     if name == "dense":
-        shapes = {"x": (treadle.Dim("rows", 16, 16 * args.longest, 16), 768)}
+        shapes = {"x": (treadle.Dim("rows", 16, 16 * longest, 16), 768)}
     elif name == "nt":
         shapes = {"x": (192, length, 64), "w": (192, length, 64)}
     else:
         shapes = {"x": (192, length, length), "w": (192, length, 64)}
-    return Workload(name, _layer(name, shapes, args.onnx), shapes)
+    return Workload(name, _layer(name, shapes, onnx), shapes)
 
 
 def _layer(name: str, shapes: Mapping[str, Sequence[Extent]], folder: Path) -> Path:
@@ -224,10 +225,8 @@ def _measured(work: Workload, dynamic: treadle.CompiledModel, length: int, args:
             longest = stack.enter_context(_static(work, work.inputs(1, args.longest), args, cached=True))
             sides[LARGEST] = partial(_padded_run, longest, inputs)
         sides[PEER] = peer_call(PEER, work.path, inputs, args.threads)
-        for call in sides.values():
-            call()
         rounds = max(5, int(args.seconds / (_BATCH_SECONDS * len(sides))))
-        times = interleave({side: _repeated(call) for side, call in sides.items()}, rounds, _BATCH_SECONDS)
+        times = interleave(calls_of(sides), rounds, _BATCH_SECONDS)
     found = Length(length, times)
     medians = ", ".join(f"{side} {times[side].median * 1e3:.3f}" for side in sides)
     print(f"{work.name} {length}: ms {medians}; {found.loss(STATIC):.3f}, {found.loss(PEER):.3f}", flush=True)
@@ -248,6 +247,13 @@ def _padded_run(model: treadle.CompiledModel, inputs: Mapping[str, Array]) -> ob
     for name, array in inputs.items():
         padded[name][tuple(map(slice, array.shape))] = array
     return [np.ascontiguousarray(array[..., : inputs["x"].shape[-2], :]) for array in model.run(padded).values()]
+
+
+def calls_of(sides: Mapping[str, Callable[[], object]]) -> dict[str, Callable[[int], None]]:
+    """Each side as a batch of calls, after a first one."""
+    for call in sides.values():
+        call()
+    return {side: _repeated(call) for side, call in sides.items()}
 
 
 def _repeated(call: Callable[[], object]) -> Callable[[int], None]:

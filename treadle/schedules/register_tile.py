@@ -9,6 +9,9 @@ from treadle.target import Target
 
 MOST_ROWS = 14
 MOST_VECTORS = 6
+SHORT_HEIGHTS = (1, 2, 4, 6)
+"""Rows of the tiles that `loop-shorten-tiles` writes beside a taller one; BERT-base's tiles have 8. Of one row, a
+product reads its weights at the speed of memory; more heights are more code to compile."""
 _LEAST_DEPTH_OF_FOUR = 128
 """Terms of sums from which on panels of four vectors were not slower than those of three."""
 

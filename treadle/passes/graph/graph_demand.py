@@ -13,13 +13,21 @@ from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph import ComputeOp, ConstantOp, FusedOp, WholeOp, YieldOp
-from treadle.dialects.graph.demanded import check_demands, dimension
+from treadle.dialects.graph.demanded import DemandedAttr, check_demands, dimension
 from treadle.dialects.location import location_of
 from treadle.errors import TreadleError
 from treadle.index.expr import Expr
 from treadle.index.reader import IndexReader
 from treadle.passes.graph.definition_analysis import defined, read_index, shape_of
-from treadle.passes.graph.demand.facts import Extents, Facts, demanded_from, either, extents_of, facts_from
+from treadle.passes.graph.demand.facts import (
+    Extents,
+    Facts,
+    demanded_from,
+    either,
+    enclosing_function,
+    extents_of,
+    facts_from,
+)
 from treadle.passes.graph.demand.relevance import Relevance
 from treadle.passes.graph.demand.transfer import facts_of_source
 
@@ -52,6 +60,15 @@ class GraphDemandPass(ModulePass):
             extents = extents_of(function)
             if extents:
                 _Demands(extents).function(function)
+
+
+def demand_within(fused: FusedOp, value: SSAValue) -> DemandedAttr:
+    """Which elements of a tensor inside of a group are needed for those that the group's demands name."""
+    main = enclosing_function(fused)
+    found = _Demands({} if main is None else extents_of(main))
+    demands: Sequence[object] = [None] * len(fused.outputs) if fused.demands is None else fused.demands.data
+    found.group(fused, [facts_from(each, _dimensions(r)) for each, r in zip(demands, fused.outputs, strict=True)])
+    return found.of(value)
 
 
 class _Demands:
@@ -90,6 +107,14 @@ class _Demands:
         needed = [self._needed.get(result, {}) for result in fused.outputs]
         if any(needed):
             fused.demands = ArrayAttr([demanded_from(facts) for facts in needed])
+        self.group(fused, needed)
+
+    def of(self, value: SSAValue) -> DemandedAttr:
+        """What is needed of a value whose readers were all seen."""
+        return demanded_from(self._needed.get(value, {}))
+
+    def group(self, fused: FusedOp, needed: Sequence[Facts]) -> None:
+        """What a group's members need where this is needed of its results."""
         end = fused.body.block.last_op
         assert isinstance(end, YieldOp)
         for value, facts in zip(end.values, needed, strict=True):
@@ -134,4 +159,4 @@ def _check(demands: Sequence[object], end: Operation) -> None:
         raise TreadleError(message, location_of(end) or "@main", "one #graph.demanded<...> for each result") from error
 
 
-__all__ = ["GraphDemandPass"]
+__all__ = ["GraphDemandPass", "demand_within"]

@@ -25,6 +25,7 @@ from treadle.passes.graph.demand.facts import enclosing_function, extents_of
 from treadle.passes.loop.extent_values import read_extent
 from treadle.passes.loop.inline_body import KernelArguments
 from treadle.passes.loop.loop_iterations import Iterations, value_of
+from treadle.schedules.register_tile import SHORT_HEIGHTS
 
 
 @dataclass(frozen=True)
@@ -60,11 +61,6 @@ class LoopShortenTilesPass(ModulePass):
             main = enclosing_function(kernel)
             if kernel.demands is not None and kernel.threads.value.data == 1 and main is not None:
                 _shorten(kernel, {number: tensor for tensor, number in extents_of(main).items()})
-
-
-HEIGHTS = (1, 2, 4, 6)
-"""Rows of the tiles that are written beside a taller one; BERT-base's tiles have 8. Of one row, a product reads its
-weights at the speed of memory; more heights are more code to compile."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +186,7 @@ def _choose_height(tile: _Tile, index: Expr, extent: Expr) -> None:
     end = last if isinstance(last, scf.YieldOp) else None
     moved = [op for op in tile.block.ops if op is not end]
     location, block = moved[0].location, tile.block
-    for height in [h for h in HEIGHTS if h < tile.rows]:
+    for height in [h for h in SHORT_HEIGHTS if h < tile.rows]:
         point = InsertPoint.at_end(block) if end is None or block is not tile.block else InsertPoint.before(end)
         if block is not tile.block:
             assert block.last_op is not None
@@ -229,4 +225,4 @@ def _insert_shortened(ops: Sequence[Operation], block: Block, rows: int) -> None
             task.mapping = MapAttr.get(repeat(rows, *task.mapping.data.shape[1:]))
 
 
-__all__ = ["HEIGHTS", "LoopShortenTilesPass"]
+__all__ = ["LoopShortenTilesPass"]

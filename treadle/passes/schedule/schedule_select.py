@@ -22,6 +22,7 @@ from treadle.errors import TreadleError
 from treadle.host import hardware_of
 from treadle.passes.schedule.anchor import anchor_of
 from treadle.passes.schedule.group_program import group_program
+from treadle.passes.schedule.ranged_choice import RangedSchedules
 from treadle.schedules.default_template import default_template
 from treadle.schedules.search.database import Database, Entry
 from treadle.schedules.search.database_files import open_database, slug
@@ -41,6 +42,8 @@ class ScheduleSelectPass(ModulePass):
     ```mlir
     %y = graph.fused "matmul" { ... } schedule #schedule.use<"matmul_cpu", {rows = 8, ...}> : tensor<128x768xf32>
     ```
+    A product of a ranged model gets a `#schedule.dispatch` of several kernels where the cost model says that these
+    serve the range better than one (`ranged_choice.py`).
     target: the text of a target, `cpu` or `sm_80` and so on.
     database: the folder of tuned schedules. A program of an entry is put into the module, and the group names it. An
         entry that cannot be used, since it is damaged or is not legal today, is named in a warning on stderr, and the
@@ -55,12 +58,16 @@ class ScheduleSelectPass(ModulePass):
         target = Target.parse(self.target)
         tuned = _opened(Path(self.database), target) if self.database else None
         used: list[Entry] = []
+        ranged = RangedSchedules(target)
         for fused in [inner for inner in op.walk() if isinstance(inner, FusedOp)]:
             if fused.schedule is None:
                 entry = None if tuned is None else tuned_entry(fused, target, tuned)
                 used += [] if entry is None else [entry]
-                found = default_schedule(fused, target) if entry is None else entry.schedule
-                fused.schedule = found if isinstance(found, UseAttr) else add_program(op, found)
+                if entry is None:
+                    fused.schedule = ranged.of(fused, default_schedule(fused, target))
+                else:
+                    found = entry.schedule
+                    fused.schedule = found if isinstance(found, UseAttr) else add_program(op, found)
         _warn_of_stale(used, self.database)
 
 

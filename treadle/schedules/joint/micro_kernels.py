@@ -19,13 +19,17 @@ LEAST_GAIN = 0.01
 
 
 def chosen_kernels(
-    seconds: Mapping[Kernel, Sequence[float]], weights: Sequence[float], least_gain: float = LEAST_GAIN
+    seconds: Mapping[Kernel, Sequence[float]],
+    weights: Sequence[float],
+    least_gain: float = LEAST_GAIN,
+    most: int | None = None,
 ) -> list[Kernel]:
     """Kernels in the order of their gains: each next one raises the total throughput most, the first of equal ones.
 
     seconds: of every kernel on every shape; infinite where it cannot be used
     weights: how often each shape occurs. A shape's throughput counts relative to its best kernel's, so that long
         shapes do not outvote short ones. TreadleError if there is a shape that no kernel can be used for.
+    most: how many are chosen at most, if one of them serves all shapes
     """
     best = [min((times[n] for times in seconds.values()), default=inf) for n in range(len(weights))]
     if inf in best:
@@ -37,7 +41,7 @@ def chosen_kernels(
         left = [kernel for kernel in seconds if kernel not in chosen]
         after = {kernel: _total(list(map(min, served, seconds[kernel])), best, weights) for kernel in left}
         kernel = max(left, key=lambda each: after[each])
-        if inf not in served and after[kernel] <= before * (1 + least_gain):
+        if inf not in served and (after[kernel] <= before * (1 + least_gain) or len(chosen) == most):
             break
         if after[kernel] <= before:
             kernel = _for_unserved(seconds, left, served)

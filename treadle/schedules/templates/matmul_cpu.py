@@ -69,7 +69,7 @@ class MatmulCpu(Template):
         tiles = ceil(m / rows)
         wanted = _default_chunks(m, n, panels, tiles, target, 2 * m * min(n, columns) * k)
         chunk = min(rows * ceil(tiles / wanted), _LONGEST_CHUNK // rows * rows)
-        along_k, along_n = _right_strides(anchor, columns)
+        along_k, along_n = right_strides(anchor, columns)
         # Vectors of B need neighbouring columns; rows far apart cost a page each.
         far = along_k is None or (along_k >= 768 and k >= 1024) or along_k >= 2048
         stays = k * columns * _element_bytes(anchor) <= target.l2_bytes // 2
@@ -209,7 +209,7 @@ def _element_bytes(anchor: Anchor) -> int:
     return byte_width(anchor.type.get_element_type())
 
 
-def _right_strides(anchor: Anchor, columns: int) -> tuple[int | None, int | None]:
+def right_strides(anchor: Anchor, columns: int) -> tuple[int | None, int | None]:
     """How the right operand advances in memory along K, and along N in a panel; through a prologue if it has one."""
     assert isinstance(anchor, MatmulOp)
     producer = anchor.b.owner

@@ -1,0 +1,77 @@
+"""The work of a CPU's product by its choices is what is counted on its kernel."""
+
+from __future__ import annotations
+
+import pytest
+
+from treadle.dialects.graph import FusedOp, MatmulOp
+from treadle.dialects.loop import FuncOp
+from treadle.dialects.schedule import Choice, UseAttr
+from treadle.ir import lower, parse
+from treadle.passes.loop.count_work import count_work
+from treadle.schedules.search.analytic import cpu_seconds, cpu_terms
+from treadle.schedules.search.product_work import product_work
+from treadle.schedules.search.work import Work
+from treadle.target import Target
+
+CPU = Target.parse("cpu{vector_bytes=64 vector_registers=32 cores=2}")
+BATCH = """
+func.func @main(%x: tensor<12x128x64xf32>, %w: tensor<12x96x64xf32>) -> tensor<12x128x96xf32> {
+  %y = graph.fused "nt" {
+    %t = graph.compute (%b, %k, %n) {
+      %a = graph.at %w[%b, %n, %k] : tensor<12x96x64xf32>
+      graph.yield %a : f32
+    } : tensor<12x64x96xf32>
+    %m = graph.matmul %x, %t : (tensor<12x128x64xf32>, tensor<12x64x96xf32>) -> tensor<12x128x96xf32>
+    graph.yield %m : tensor<12x128x96xf32>
+  } : tensor<12x128x96xf32>
+  func.return %y : tensor<12x128x96xf32>
+}"""
+PLAIN = """
+func.func @main(%x: tensor<ROWSx96xf32>, %w: tensor<96x480xf32>) -> tensor<ROWSx480xf32> {
+  %y = graph.fused "product" {
+    %m = graph.matmul %x, %w : (tensor<ROWSx96xf32>, tensor<96x480xf32>) -> tensor<ROWSx480xf32>
+    graph.yield %m : tensor<ROWSx480xf32>
+  } : tensor<ROWSx480xf32>
+  func.return %y : tensor<ROWSx480xf32>
+}"""
+
+
+def works(text: str, **choices: Choice) -> tuple[Work, Work]:
+    """By the choices, and counted."""
+    module, choices = parse(text), {"pack": False, "passes": 1} | choices
+    (fused,) = [op for op in module.walk() if isinstance(op, FusedOp)]
+    (product,) = [op for op in fused.walk() if isinstance(op, MatmulOp)]
+    predicted = product_work(product, choices, CPU)
+    fused.schedule = UseAttr.get("matmul_cpu", choices)
+    lower(module, str(CPU), after="schedule", to="loops")
+    (kernel,) = [op for op in module.walk() if isinstance(op, FuncOp)]
+    return predicted, count_work(kernel, CPU.cores)
+
+
+@pytest.mark.parametrize("rows", [128, 256])
+@pytest.mark.parametrize(("tile", "vectors", "chunk"), [(8, 3, 128), (8, 3, 64), (4, 1, 16), (1, 2, 2)])
+def test_plain_products(rows: int, tile: int, vectors: int, chunk: int):
+    predicted, counted = works(PLAIN.replace("ROWS", str(rows)), rows=tile, vectors=vectors, chunk=chunk)
+    mine, exact = cpu_terms(predicted, CPU), cpu_terms(counted, CPU)
+    traffic = {"from L2", "from L3"}
+    assert {k: v for k, v in mine.items() if k not in traffic} == pytest.approx(
+        {k: v for k, v in exact.items() if k not in traffic}
+    )
+    assert cpu_seconds(predicted, CPU) == pytest.approx(cpu_seconds(counted, CPU), rel=0.4)
+
+
+@pytest.mark.parametrize("pack", [False, True])
+def test_strided_operands_cost_a_load_an_element_unless_packed(pack: bool):
+    predicted, counted = works(BATCH, rows=8, vectors=3, chunk=64, pack=pack)
+    assert cpu_seconds(predicted, CPU) == pytest.approx(cpu_seconds(counted, CPU), rel=0.3)
+
+
+def test_the_last_tile_has_the_least_height_that_suffices():
+    (product,) = [op for op in parse(PLAIN.replace("ROWS", "17")).walk() if isinstance(op, MatmulOp)]
+    choices = {"rows": 8, "vectors": 3, "chunk": 24, "pack": False, "passes": 1}
+    rows = {
+        heights: sum(body.executions * body.arithmetic for body in product_work(product, choices, CPU, heights).bodies)
+        for heights in ((), (1, 2, 4, 6), (2, 6))
+    }
+    assert rows == {(): 24 * 3 * 96, (1, 2, 4, 6): 17 * 3 * 96, (2, 6): 18 * 3 * 96}

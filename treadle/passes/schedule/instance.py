@@ -1,0 +1,62 @@
+"""A product of a ranged model as it is in one call: with the extents that somebody needs then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.rewriter import Rewriter
+
+from treadle.dialects.graph import ComputeOp, DemandedAttr, FusedOp, MatmulOp, YieldOp
+from treadle.passes.graph.definition_analysis import shape_of
+
+
+def needed_shape(shape: Sequence[int], demanded: DemandedAttr, extents: Sequence[int]) -> tuple[int, ...]:
+    """How many indices of each dimension are demanded where the extents have these values.
+
+    Constraints on several dimensions at once are left out: they need more elements than there are counted.
+    """
+    found: list[int] = []
+    for d, extent in enumerate(shape):
+        inside = np.ones(extent, np.bool_)
+        for constraint in demanded.data:
+            if {str(v) for v in constraint.index.vars()} == {f"d{d}"}:
+                indices: Any = np.arange(extent)
+                inside &= constraint.index.evaluate({f"d{d}": indices}) < extents[constraint.extent]
+        found.append(max(1, int(inside.sum())))
+    return tuple(found)
+
+
+def instance_of(anchor: MatmulOp, shape: Sequence[int], *, is_plain: bool = False) -> MatmulOp:
+    """A product of this result, in a group with nothing but the definitions of its operands: these have fewer elements,
+    and read what they read of tensors as large as they are. The operands of a plain one come from outside."""
+    *batch, rows, columns = shape
+    block, group = Block(), anchor.parent_op()
+    operands: list[SSAValue] = []
+    for operand, last in ((anchor.a, (rows, anchor.reduction_extent)), (anchor.b, (anchor.reduction_extent, columns))):
+        own = shape_of(operand)
+        wanted = (*(batch if len(own) > 2 else ()), *last)
+        operands.append(_smaller(operand, wanted, block, None if is_plain else group))
+    product = MatmulOp(*operands)
+    product.precision = anchor.precision
+    block.add_ops([product, YieldOp(product.result)])
+    FusedOp("instance", Region(block))
+    return product
+
+
+def _smaller(operand: SSAValue, shape: Sequence[int], block: Block, group: Operation | None) -> SSAValue:
+    """An operand with fewer elements: its definition, if the group has that, else a tensor from outside."""
+    assert isinstance(operand.type, TensorType)
+    type = TensorType(operand.type.get_element_type(), shape)
+    producer = operand.owner
+    if not isinstance(producer, ComputeOp) or group is None or not group.is_ancestor(producer):
+        return Block(arg_types=[type]).args[0]
+    copy = producer.clone()
+    block.add_op(copy)
+    return Rewriter.replace_value_with_new_type(copy.result, type)
+
+
+__all__ = ["instance_of", "needed_shape"]

@@ -1,0 +1,150 @@
+"""Which kernels a product of a ranged model gets: those that a cost model predicts to be worth dispatching among."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from math import inf, prod
+
+from xdsl.dialects.builtin import ArrayAttr, StringAttr
+from xdsl.dialects.func import FuncOp
+
+from treadle.dialects.dispatch_tree import Prediction
+from treadle.dialects.graph import FusedOp, MatmulOp
+from treadle.dialects.schedule import MOST_KERNELS, DispatchAttr, UseAttr
+from treadle.errors import TreadleError
+from treadle.passes.graph.demand.facts import enclosing_function, extents_of
+from treadle.passes.graph.graph_demand import demand_within
+from treadle.passes.schedule.anchor import anchor_of
+from treadle.passes.schedule.group_program import group_program
+from treadle.passes.schedule.instance import instance_of, needed_shape
+from treadle.schedules.default_template import default_template
+from treadle.schedules.gpu_work import GpuWork
+from treadle.schedules.joint.choice import Chosen, chosen_dispatch
+from treadle.schedules.joint.points import Point, points_of
+from treadle.schedules.register_tile import SHORT_HEIGHTS
+from treadle.schedules.search.analytic import cpu_seconds, gpu_seconds
+from treadle.schedules.search.product_work import product_work
+from treadle.schedules.template import Choices, Template
+from treadle.schedules.templates import TEMPLATES
+from treadle.schedules.templates.matmul_cpu import MatmulCpu
+from treadle.shapes import parse_dim
+from treadle.target import Target
+
+LEAST_GAIN = 0.1
+"""The part of its throughput, relative to the best micro-kernel's and averaged over the points, by which a further
+kernel has to raise that of a group: docs/adr/0046 has the measurement."""
+LEAST_LOSS = 0.05
+"""The part of its points' time that a leaf of the tree may lose; assumed, half of the above."""
+_TILES = sorted(product((1, 8, 16, 32, 64, 128, 256), repeat=2), key=prod)
+"""Rows and columns to whose multiples an instance is padded until a template tells its work."""
+
+
+class RangedSchedules:
+    """The kernels of a module's groups; those of equal groups are chosen once."""
+
+    def __init__(self, target: Target):
+        self._target = target
+        self._known: dict[tuple[str, str], UseAttr | DispatchAttr] = {}
+
+    def of(self, fused: FusedOp, default: UseAttr) -> UseAttr | DispatchAttr:
+        """What `ranged_schedule` says of a group."""
+        if fused.demands is None:
+            return default
+        key = group_program(fused).digest(), str(fused.demands)
+        if key not in self._known:
+            self._known[key] = ranged_schedule(fused, self._target, default)
+        return self._known[key]
+
+
+def ranged_schedule(fused: FusedOp, target: Target, default: UseAttr) -> UseAttr | DispatchAttr:
+    """The kernels of a group whose result is needed in part: the default one, or several with a tree over extents.
+
+    Candidates are what the templates take by default for the product's extents at some points of the range; each is
+    predicted at every point, with the rounds and the padding that it has there. Groups of other anchors, whose
+    schedules do not depend on such extents or are not predicted, have their default.
+    """
+    anchor = anchor_of(fused)
+    points = module_points(fused) if isinstance(anchor, MatmulOp) else []
+    if not points or not isinstance(anchor, MatmulOp):
+        return default
+    demanded = demand_within(fused, anchor.result)
+    shapes = [needed_shape(anchor.shape, demanded, point.extents) for point in points]
+    instances = {shape: instance_of(anchor, shape) for shape in shapes}
+    if len(instances) < 2:
+        return default
+    uses = list(dict.fromkeys([default, *_candidates(anchor, list(instances.values()), target)]))
+    table = {use: [_seconds(instances[shape], use, target) for shape in shapes] for use in uses}
+    if inf in table[default]:
+        return default
+    chosen = chosen_dispatch(table, points, LEAST_GAIN, LEAST_LOSS, MOST_KERNELS, default)
+    return chosen.kernels[0] if len(chosen.kernels) == 1 else dispatch_of(chosen, points, table)
+
+
+def dispatch_of(
+    chosen: Chosen[UseAttr], points: Sequence[Point], table: Mapping[UseAttr, Sequence[float]]
+) -> DispatchAttr:
+    """A choice as a decision, with what was predicted."""
+    best = [min(times[n] for times in table.values()) for n in range(len(points))]
+    predicted = [
+        Prediction(point.extents, point.weight, (*(table[kernel][n] for kernel in chosen.kernels), best[n]))
+        for n, point in enumerate(points)
+    ]
+    return DispatchAttr.get(chosen.tree, chosen.kernels, predicted)
+
+
+def module_points(fused: FusedOp) -> list[Point]:
+    """The points of the range of a group's module; none without a range."""
+    main = enclosing_function(fused)
+    if main is None or not extents_of(main):
+        return []
+    symbols, extents = _texts(main, "symbols"), _texts(main, "extents")
+    return points_of([parse_dim(text) for text in symbols], extents) if symbols else []
+
+
+def _texts(main: FuncOp, name: str) -> list[str]:
+    given = main.attributes.get(name)
+    texts = given.data if isinstance(given, ArrayAttr) else ()
+    return [each.data for each in texts if isinstance(each, StringAttr)]
+
+
+def _candidates(anchor: MatmulOp, instances: Sequence[MatmulOp], target: Target) -> list[UseAttr]:
+    """The defaults of some instances, as far as they are legal for the product itself."""
+    found: list[UseAttr] = []
+    for instance in instances:
+        template = default_template(instance, target)
+        if template is None or not template.fits(anchor):
+            continue
+        default = template.canonical(instance, template.default(instance, target), target)
+        choices = {**default, **template.decided(anchor, target)}
+        try:
+            template.check(anchor, choices, target, "")
+        except TreadleError:
+            continue
+        found.append(UseAttr.get(template.name, choices))
+    return found
+
+
+def _seconds(instance: MatmulOp, use: UseAttr, target: Target) -> float:
+    """The predicted seconds of a kernel where an instance is needed; infinite where nothing predicts it."""
+    choices = use.knobs()
+    if use.template.data == MatmulCpu.name:
+        return cpu_seconds(product_work(instance, choices, target, SHORT_HEIGHTS), target)
+    work = _padded_work(instance, TEMPLATES[use.template.data], choices, target)
+    return inf if work is None else gpu_seconds(work, target)
+
+
+def _padded_work(instance: MatmulOp, template: Template, choices: Choices, target: Target) -> GpuWork | None:
+    """The work of a GPU's product by itself, as if its rows and columns were those of whole tiles."""
+    *batch, rows, columns = instance.shape
+
+    def padded(high: int, wide: int) -> GpuWork | None:
+        shape = (*batch, -(-rows // high) * high, -(-columns // wide) * wide)
+        return template.work(instance_of(instance, shape, is_plain=True), choices, target)
+
+    if padded(*_TILES[-1]) is None:
+        return None
+    return next(work for work in (padded(*tile) for tile in _TILES) if work is not None)
+
+
+__all__ = ["LEAST_GAIN", "LEAST_LOSS", "RangedSchedules", "dispatch_of", "module_points", "ranged_schedule"]
