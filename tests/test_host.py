@@ -8,7 +8,7 @@ import pytest
 from treadle.api import resolve_target
 from treadle.host import features_of, host_target, lacks, needs_of, target_of
 from treadle.instruction_sets import INSTRUCTION_SETS
-from treadle.target import KIB, TARGETS
+from treadle.target import KIB, TARGETS, Target
 
 V3 = frozenset(INSTRUCTION_SETS["x86-64-v3"][1])
 V4 = frozenset(INSTRUCTION_SETS["x86-64-v4"][1])
@@ -28,6 +28,15 @@ def test_a_host_has_the_vectors_of_its_instruction_set(
     assert (found.name, found.isa) == ("cpu", "native")
     assert (found.vector_bytes, found.vector_registers) == (expected.vector_bytes, expected.vector_registers)
     assert found.l2_bytes == expected.l2_bytes, "no cache is listed"
+
+
+def test_a_matrix_unit_multiplies_bfloat16_and_bytes(tmp_path: Path) -> None:
+    unit = {"amx_tile", "amx_bf16", "amx_int8"}
+    assert target_of(V4 | unit, "x86_64", tmp_path).has_unit
+    for feature in unit:
+        assert not target_of(V4 | (unit - {feature}), "x86_64", tmp_path).has_unit
+    assert set(needs_of(Target.parse("avx512{matrix_unit=amx}")).split()) >= unit
+    assert not unit & set(needs_of(TARGETS["avx512"]).split())
 
 
 @pytest.mark.parametrize(

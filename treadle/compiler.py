@@ -99,6 +99,11 @@ STAGES: tuple[Stage, ...] = (
             Step("graph-merge-matmuls", "Once convolutions are products, and before their weights are packed."),
             Step("graph-mixed-precision{precision=PRECISION}", "Marks the products that the last passes made."),
             Step(
+                "graph-pack-tiles{target=TARGET}",
+                "Products by constants, where the core has a unit for tiles of narrow types.",
+                only="cpu",
+            ),
+            Step(
                 "graph-widen-matmuls",
                 "The CPU's templates sum in f32 only; narrower types are for storage.",
                 only="cpu",

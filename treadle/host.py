@@ -15,13 +15,15 @@ from pathlib import Path
 
 from treadle.environment import available_cores
 from treadle.instruction_sets import INSTRUCTION_SETS, NATIVE
-from treadle.target import KIB, TARGETS, Target
+from treadle.target import AMX, KIB, NO_UNIT, TARGETS, Target
 
 CPUINFO = Path("/proc/cpuinfo")
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 _WIDEST_FIRST = ("avx512", "avx2")
 _OTHER = {"x86_64": "sse2", "AMD64": "sse2", "aarch64": "neon", "arm64": "neon"}
+_UNIT = frozenset({"amx_tile", "amx_bf16", "amx_int8"})
+"""The features of a matrix unit that multiplies both types; Linux lists them if it saves the unit's registers."""
 _SIZE = re.compile(r"(\d+)([KM]?)")
 _UNITS = {"": 1, "K": KIB, "M": KIB * KIB}
 # The features that compilers for x86-64 use for plain C; on other architectures every feature counts.
@@ -43,11 +45,14 @@ def features_of(cpuinfo: Path) -> frozenset[str]:
 
 
 def target_of(features: frozenset[str], machine: str, caches: Path = CACHES) -> Target:
-    """The target "cpu" on a machine of this architecture: its vectors, registers, L2 cache and cores."""
+    """The target "cpu" on a machine of this architecture: its vectors, registers, matrix unit, L2 cache and cores."""
     fits = (name for name in _WIDEST_FIRST if not _lacking(TARGETS[name].isa, features, machine))
     like = TARGETS[next(fits, _OTHER.get(machine, "sse2"))]
     l2 = _second_cache(caches)
-    return replace(like, name="cpu", isa=NATIVE, cores=available_cores(), l2_bytes=l2 or like.l2_bytes)
+    unit = AMX if features >= _UNIT else NO_UNIT
+    return replace(
+        like, name="cpu", isa=NATIVE, matrix_unit=unit, cores=available_cores(), l2_bytes=l2 or like.l2_bytes
+    )
 
 
 @functools.cache
@@ -67,7 +72,8 @@ def needs_of(target: Target) -> str:
     """The requirements of code for a target: the architecture, and features by their names in cpuinfo."""
     if target.isa in INSTRUCTION_SETS:
         architecture, features = INSTRUCTION_SETS[target.isa]
-        return " ".join((architecture, *features))
+        unit = sorted(_UNIT) if target.matrix_unit == AMX else ()
+        return " ".join((architecture, *features, *unit))
     x86 = platform.machine() in ("x86_64", "AMD64")
     features = sorted(features_of(CPUINFO))
     unread = [word for word in features if word.startswith("unread")]

@@ -36,7 +36,9 @@ _WARP = 32
 """The warp size that templates and the cuda dialect are written for."""
 _VECTOR_BYTES = (16, 32, 64)
 """The vectors of CPUs that C text can be printed for."""
-_OF_CPUS = ("vector_registers", "cores", "isa")
+NO_UNIT, AMX = "none", "amx"
+_MATRIX_UNITS = (NO_UNIT, AMX)
+_OF_CPUS = ("vector_registers", "cores", "isa", "matrix_unit")
 """Fields that a GPU does not have."""
 _LARGEST = 1 << 40
 
@@ -76,6 +78,8 @@ class Target:
     """Cores of a CPU, which share the blocks of a kernel; its peaks are those of one core."""
     isa: str = NATIVE
     """Instruction set that a CPU's code is compiled for (`-march`); "native" is that of the compiling machine."""
+    matrix_unit: str = NO_UNIT
+    """What a CPU's core multiplies tiles of bf16 and bytes with; "none" if nothing."""
 
     clock: float = 3e9
     """Cycles a second, at which the peaks are."""
@@ -127,6 +131,11 @@ class Target:
     def lanes(self) -> int:
         """Elements of 32 bits in a vector."""
         return self.vector_bytes // 4
+
+    @property
+    def has_unit(self) -> bool:
+        """Whether tiles of bf16 and bytes are multiplied by a CPU core's matrix unit."""
+        return self.matrix_unit != NO_UNIT
 
     @property
     def capability(self) -> int:
@@ -183,6 +192,8 @@ def _check_field(target: Target, each: Field[object]) -> None:
         raise TreadleError(f"device is {value!r}", where, "text without quotes, braces and backslashes")
     if each.name == "isa" and value not in (NATIVE, *INSTRUCTION_SETS):
         raise TreadleError(f"isa is {value!r}", where, (NATIVE, *INSTRUCTION_SETS))
+    if each.name == "matrix_unit" and value not in _MATRIX_UNITS:
+        raise TreadleError(f"matrix_unit is {value!r}", where, _MATRIX_UNITS)
     if each.type not in ("int", "float"):
         return
     whole = each.type == "int"

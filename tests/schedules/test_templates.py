@@ -21,6 +21,7 @@ from treadle.dialects.graph import (
     ConvOp,
     MatmulOp,
     Operator,
+    PackedMatmulOp,
     PoolOp,
     ReductionOp,
     SoftmaxOp,
@@ -375,6 +376,11 @@ def test_defaults_are_in_the_space(template: Any):
         WinogradConvOp(tensor(1, 8, n, n, 16), tensor((m + 2) ** 2, 128, 112), m, [1] * 4)
         for n in (1, 35, 224)
         for m in (2, 4)
+    ]
+    anchors += [
+        PackedMatmulOp(tensor(m, 70, dtype="int8"), tensor(-(-n // 32), 32, 32, 4, dtype="uint8"), n)
+        for m in (1, 17, 64, 1000, 4096)
+        for n in (1, 40, 1000)
     ]
     fitting = [anchor for anchor in anchors if template.fits(anchor)]
     assert fitting

@@ -14,13 +14,15 @@ from treadle.passes.scalar_forms import missing_form
 _FRAME = ("builtin.module", "func.func", "func.return")
 _SCALARS = ("arith.*", "math.*", "scalar.*")
 _DEFINITIONS = (*_FRAME, *_SCALARS, "graph.compute", "graph.at", "graph.reduce", "graph.yield")
-_WHOLE = ("graph.matmul", "graph.attention", "graph.winograd_conv")
+_WHOLE = ("graph.matmul", "graph.packed_matmul", "graph.attention", "graph.winograd_conv")
 _DEFINED = (*_DEFINITIONS, *_WHOLE, "graph.constant")
 _BODY = (*_SCALARS, "scf.*", "memref.*", "vector.*", "loop.load", "loop.store", "loop.alloc")
 _LANES = (
     "loop.lane_mask", "loop.lane_compare", "loop.lane_select", "loop.strided_load", "loop.strided_store",
 )  # fmt: skip
 """Vectors of the CPU: masks and strides."""
+_UNIT = ("loop.multiply_tiles",)
+"""The matrix unit of a CPU's core."""
 _BLOCKS = (
     "loop.barrier", "loop.arrive", "loop.warp_reduce", "loop.commit", "loop.wait", "loop.load_matrix", "loop.mma",
     "loop.round_tf32",
@@ -35,13 +37,13 @@ LEGAL: Mapping[str, Sequence[str]] = {
     "define": _DEFINED,
     "fuse": (*_DEFINED, "graph.fused"),
     "schedule": (*_DEFINED, "graph.fused", "schedule.*"),
-    "kernels cpu": (*_FRAME, "graph.constant", "loop.kernel", "loop.dispatch", "task.*", *_BODY),
+    "kernels cpu": (*_FRAME, "graph.constant", "loop.kernel", "loop.dispatch", "task.*", *_BODY, *_UNIT),
     "kernels cuda": (*_FRAME, "graph.constant", "loop.kernel", "loop.dispatch", "task.*", *_BODY, *_BLOCKS, *_COPIES),
-    "plan cpu": (*_FRAME, *_HOST, "loop.func", "task.*", *_BODY),
+    "plan cpu": (*_FRAME, *_HOST, "loop.func", "task.*", *_BODY, *_UNIT),
     "plan cuda": (*_FRAME, *_HOST, "loop.func", "task.*", *_BODY, *_BLOCKS, *_COPIES),
-    "loops cpu": (*_FRAME, *_HOST, "loop.func", *_BODY, *_LANES),
+    "loops cpu": (*_FRAME, *_HOST, "loop.func", *_BODY, *_LANES, *_UNIT),
     "loops cuda": (*_FRAME, *_HOST, "loop.func", *_BODY, *_BLOCKS, "loop.async_copy"),
-    "lower cpu": (*_FRAME, *_HOST, *_SCALARS, "scf.*", "memref.*", "vector.*", *_LANES, "loop.prefetch"),
+    "lower cpu": (*_FRAME, *_HOST, *_SCALARS, "scf.*", "memref.*", "vector.*", *_LANES, "loop.prefetch", *_UNIT),
     "lower cuda": (*_FRAME, *_HOST, *_SCALARS, "scf.*", "memref.*", "vector.*", "cuda.*"),
 }
 """Operation names, `dialect.*` for a whole dialect, that may remain after each stage (and kind of target)."""

@@ -28,6 +28,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
         "graph-conv-to-matmul",
         "graph-deduplicate",
         "graph-merge-matmuls",
+        "graph-pack-tiles",
         "graph-widen-matmuls",
         "graph-pack-weights",
         "graph-define",

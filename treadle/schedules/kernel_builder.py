@@ -19,6 +19,7 @@ from treadle.dialects.loop import (
     KernelOp,
     LoadMatrixOp,
     LoadOp,
+    MultiplyTilesOp,
     Space,
     StoreOp,
     Swizzle,
@@ -196,6 +197,20 @@ class KernelBuilder(DefinitionBuilder):
     ) -> SSAValue:
         """A warp's fragments of matrices in shared memory: see `loop.load_matrix`."""
         return self.insert(LoadMatrixOp(buffer, self._all_ssa(indices), type, transpose=transpose))
+
+    def multiply_tiles(
+        self,
+        acc: SSAValue,
+        a: tuple[SSAValue, Sequence[IndexLike]],
+        b: tuple[SSAValue, Sequence[IndexLike]],
+        depth: int,
+        ahead: IndexLike | None = None,
+        lines: int = 0,
+    ) -> None:
+        """Sums on a CPU's matrix unit, of operands from an element on: see `loop.multiply_tiles`."""
+        left, right = ((buffer, self._all_ssa(indices)) for buffer, indices in (a, b))
+        fetched = None if ahead is None else self._ssa(ahead)
+        self._builder.insert(MultiplyTilesOp(acc, left, right, depth, fetched, lines))
 
     def extract(self, source: SSAValue, indices: Sequence[IndexLike], type: Attribute) -> SSAValue:
         """An element of a vector, or a vector of one of more dimensions."""

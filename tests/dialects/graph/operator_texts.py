@@ -120,6 +120,13 @@ def winograd_conv(x: str, u: str, y: str, outputs: int = 2, pads: str = "array<i
     return f"%y = graph.winograd_conv {{%x: {x}}}, {{%u: {u}}} {properties} : ({x}, {u}) -> {y}"
 
 
+def packed_matmul(a: str, panels: str, y: str, columns: int) -> str:
+    """A `graph.packed_matmul`."""
+    return (
+        f"%y = graph.packed_matmul {{%a: {a}}}, {{%p: {panels}}} {{columns = {columns} : i64}} : ({a}, {panels}) -> {y}"
+    )
+
+
 def batch_norm(x: str, parameter: str, last: str | None = None) -> str:
     """A `graph.batch_norm`."""
     names = [f"{{%p{n}: {parameter}}}" for n in range(3)] + [f"{{%last: {last or parameter}}}"]

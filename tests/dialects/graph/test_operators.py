@@ -20,6 +20,7 @@ from tests.dialects.graph.operator_texts import (
     layer_norm,
     mask,
     one,
+    packed_matmul,
     parse,
     pool,
     rms_norm,
@@ -85,6 +86,8 @@ GOOD = [
     ),
     winograd_conv(IMAGE, U, TILED),
     winograd_conv("tensor<1x1x5x9x16xf32>", "tensor<36x16x16xf32>", "tensor<1x1x3x8x16xf32>", 4, ints(0, 1, 0, 0)),
+    packed_matmul("tensor<5x40xbf16>", "tensor<2x32x32x2xbf16>", "tensor<5x33xf32>", 33),
+    packed_matmul("tensor<2x5x40xui8>", "tensor<1x16x32x4xi8>", "tensor<2x5x7xi32>", 7),
     compute(READ),
     compute("%v = arith.constant 0xFF800000 : f32\ngraph.yield %v : f32"),
     compute(
@@ -246,6 +249,15 @@ REJECTED = [
     (rms_norm(F, F, 1), "dimension 1 of tensor<4xf32>"),
     (rms_norm(N, N, 0), "rms_norm of tensor<4xi32>: floats are needed"),
     (attention("tensor<5x8xi32>", "tensor<6x8xi32>", "tensor<6x3xi32>", "tensor<5x3xi32>"), "floats are needed"),
+    (
+        packed_matmul("tensor<5x40xf32>", "tensor<1x32x32x2xbf16>", "tensor<5x7xf32>", 7),
+        "packed_matmul of f32 and bf16: both bf16, or i8 and ui8, are needed",
+    ),
+    (packed_matmul("tensor<40xbf16>", "tensor<1x32x32x2xbf16>", "tensor<7xf32>", 7), "its rank is at least 2"),
+    (
+        packed_matmul("tensor<5x40xbf16>", "tensor<1x32x32x2xbf16>", "tensor<5x33xf32>", 33),
+        "of 40 rows and 33 columns: tensor<2x32x32x2xbf16> is needed",
+    ),
     (winograd_conv("tensor<2x12x7x6xf32>", U, TILED), "a tensor of rank 5 is needed"),
     (winograd_conv("tensor<2x3x7x6x4xf16>", U, TILED), "elements of f32 are needed"),
     (winograd_conv("tensor<2x3x?x6x4xf32>", U, TILED), "known extents of at least 1 are needed"),

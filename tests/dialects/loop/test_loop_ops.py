@@ -57,6 +57,14 @@ TILES = """
 %a, %b, %c = "test.op"() : () -> (vector<4x2xf16>, vector<2x2xf16>, vector<2x2xf32>)
 %x, %y = "test.op"() : () -> (vector<4x1xf32>, vector<2x1xf32>)
 """
+UNIT = """
+%acc = "test.op"() : () -> memref<16x32xf32, #loop.space<register>>
+%rows, %bytes = "test.op"() : () -> (memref<16x64xbf16, #loop.space<register>>, memref<16x64xui8>)
+%panels, %i = "test.op"() : () -> (memref<2x32x32x2xbf16>, index)
+"""
+PRODUCT_TYPES = "memref<16x32xf32, #loop.space<register>>, memref<16x64xbf16, #loop.space<register>>, "
+PRODUCT = f"""loop.multiply_tiles %acc = %rows[%i, %i] * %panels[%i, %i, %i, %i] depth 64AHEAD
+    : {PRODUCT_TYPES}memref<2x32x32x2xbf16>"""
 SHARED = "memref<2x64x32xf16, #loop.space<shared>>"
 COPY = """loop.copy async (%e in 8) to %S[%i, %i, %i] {
   %k = arith.addi %i, %e : index
@@ -128,6 +136,8 @@ GOOD = [
     TILES + "%r = loop.load_matrix %R[%i, %i] : memref<64x32xf32, #loop.space<shared>> -> vector<2x1xf32>",
     TILES + "%r = loop.mma %a, %b, %c : vector<4x2xf16>, vector<2x2xf16>, vector<2x2xf32>",
     TILES + "%r = loop.mma %x, %y, %c : vector<4x1xf32>, vector<2x1xf32>, vector<2x2xf32>",
+    UNIT + PRODUCT.replace("AHEAD", ""),
+    UNIT + PRODUCT.replace("AHEAD", " ahead %i lines 8"),
     TILES + "%r = loop.round_tf32 %x : vector<4x1xf32>",
     dispatch("e0 <= 8 ? 0 : 1"),
     dispatch("e0 <= 8 ? 0 : (e0 <= 16 ? 1 : 0)", PREDICTED),
@@ -270,6 +280,20 @@ REJECTED = [
         TILES + "%r = loop.mma %b, %a, %c : vector<2x2xf16>, vector<4x2xf16>, vector<2x2xf32>",
         "a tile product of (vector<2x2xf16>, vector<4x2xf16>, vector<2x2xf32>): expected (vector<4x2xf16>, ",
     ),
+    (UNIT + PRODUCT.replace("64AHEAD", "40"), "a depth of 40: expected a multiple of 32 for bf16"),
+    (UNIT + PRODUCT.replace("AHEAD", " ahead %i lines 0"), "0 lines are fetched: expected some from an element on"),
+    (
+        UNIT
+        + PRODUCT.replace("AHEAD", "")
+        .replace("%rows", "%bytes")
+        .replace("16x64xbf16, #loop.space<register>", "16x64xui8"),
+        "a product of tiles of ui8 and bf16: expected both bf16, or i8 and ui8",
+    ),
+    (
+        UNIT.replace("16x32xf32", "8x32xf32") + PRODUCT.replace("AHEAD", "").replace("16x32xf32", "8x32xf32"),
+        "sums in memref<8x32xf32, #loop.space<register>>: expected 16 or 32 rows and columns of f32",
+    ),
+    (UNIT + PRODUCT.replace("AHEAD", "").replace("[%i, %i] *", "[%i] *"), "1 indices into memref<16x64xbf16"),
     (TILES + "%r = loop.round_tf32 %a : vector<4x2xf16>", "Expected attribute"),
     (
         COUNTERS + "%r = loop.arrive %n[%i] of 0 : memref<16xi32, #loop.space<zeroed>>",

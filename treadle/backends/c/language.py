@@ -27,7 +27,7 @@ from xdsl.ir import Attribute, Operation
 
 from treadle.backends.c_like.language import Language, Values
 from treadle.dialects.graph.dtypes import STORED_TYPES, is_stored, ui8, ui16, ui32, ui64
-from treadle.dialects.loop import PrefetchOp, type_of
+from treadle.dialects.loop import MultiplyTilesOp, PrefetchOp, type_of
 from treadle.errors import TreadleError
 
 LANES = (4, 8, 16)
@@ -142,7 +142,24 @@ class CLanguage(Language):
         if isinstance(op, PrefetchOp):
             element = self.memory_type(type_of(op.buffer).element_type)
             return f"TREADLE_PREFETCH({element}, {values.at(op.buffer)}, {values.at(op.offset)});"
+        if isinstance(op, MultiplyTilesOp):
+            return self._product(op, values)
         return None
+
+    def _product(self, op: MultiplyTilesOp, values: Values) -> str:
+        """A call of a function of treadle_tiles.h."""
+        rows, columns, depth = op.extents
+        left, right = op.elements
+        name = "bf16" if isinstance(left, BFloat16Type) else f"{left}{right}"
+        a, b = (f"&{values.element(*each)}" for each in ((op.a, op.a_indices), (op.b, op.b_indices)))
+        stride = op.row_stride * _BYTES[left]
+        ahead = (
+            "0"
+            if op.ahead is None
+            else f"TREADLE_ADDRESS({self.memory_type(right)}, {values.at(op.b)}, {values.at(op.ahead)})"
+        )
+        operands = f"{rows}, {columns}, {depth}, {a}, {stride}, {b}, {values.at(op.acc)}[0], {ahead}, {op.fetched}"
+        return f"treadle_tiles_{name}({operands});"
 
     def declare_array(self, name: str, type: MemRefType, extents: str, op: Operation) -> list[str]:
         size = array_bytes(type)

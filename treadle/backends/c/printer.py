@@ -15,6 +15,7 @@ from treadle.backends.c_like import Names, Nodes, StatementPrinter, comment_text
 from treadle.backends.c_like.folding import written_buffers
 from treadle.decision_tree import Leaf, Tree
 from treadle.dialects.host import BufferOp, DispatchOp, LaunchOp
+from treadle.dialects.loop import MultiplyTilesOp
 from treadle.dialects.model_nodes import describe_nodes
 from treadle.errors import TreadleError
 from treadle.index.width import index_bits
@@ -60,8 +61,12 @@ def _print_kernel(kernel: func.FuncOp, names: Mapping[str, str], nodes: Nodes) -
         given = printer.parameter(buffer, "buffer")
         printer.line(f"{const}{element} *restrict {given} = args[{position}];")
     comments = [f"/* {text} */" for text in kernel_comments(kernel, nodes.get(symbol, kernel.location))]
-    head = ['#include "treadle.h"', ""]
-    code = [f"void {name}(void *const *args, long worker, long workers) {{", *printer.print_body(), "}", ""]
+    on_unit = any(isinstance(op, MultiplyTilesOp) for op in block.walk())
+    head = [f'#include "{"treadle_tiles.h" if on_unit else "treadle.h"}"', ""]
+    body = printer.print_body()
+    if on_unit:
+        body = ["    treadle_tiles_begin();", *body, "    treadle_tiles_end();"]
+    code = [f"void {name}(void *const *args, long worker, long workers) {{", *body, "}", ""]
     return Unit(name, "\n".join([*head, *comments, *code]), "\n".join([*head, *code]))
 
 

@@ -24,6 +24,7 @@ from treadle.backends.reference.kernel_loops import unrolled
 from treadle.backends.reference.kernel_scalars import constant, expression, folded, function
 from treadle.backends.reference.kernel_text import KernelText
 from treadle.backends.reference.kernel_tiles import WarpFunction, matrix_loader, multiply
+from treadle.backends.reference.kernel_unit import unit_product
 from treadle.backends.reference.kernel_vectors import lanes_of
 from treadle.dialects import loop, task
 from treadle.dialects.graph.numpy_scalars import scalar_dtype
@@ -94,6 +95,7 @@ class _Writer(KernelText):
             loop.WaitOp: lambda op: self.line(f"land(flight, {op.groups})"),
             loop.LoadMatrixOp: self._load_matrix,
             loop.MmaOp: self._multiply,
+            loop.MultiplyTilesOp: self._multiply_tiles,
             memref.LoadOp: lambda op: self._load(op, op.memref, op.indices),
             memref.StoreOp: lambda op: self._store(op, op.value, op.memref, op.indices),
             memref.AllocaOp: self._alloc,
@@ -329,6 +331,13 @@ class _Writer(KernelText):
 
     def _multiply(self, op: loop.MmaOp) -> None:
         self._of_warp(op, multiply, ", ".join(self.names[operand] for operand in op.operands))
+
+    def _multiply_tiles(self, op: loop.MultiplyTilesOp) -> None:
+        buffers: list[str] = []
+        for buffer, indices in ((op.a, op.a_indices), (op.b, op.b_indices)):
+            buffers += [self.names[buffer], self.checked(op, buffer, indices)]
+        product = self.bind(unit_product(op, partial(self.unset, self.number_of(op))))
+        self.line(f"{product}({self.names[op.acc]}, {', '.join(buffers)})")
 
     def _of_warp(self, op: Operation, function: WarpFunction, brought: str) -> None:
         self.cooperates = True

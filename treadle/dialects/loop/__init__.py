@@ -2,10 +2,10 @@
 
 Kernels: `kernel.py`; the program that launches them is the host dialect's. Loads, stores, buffers and barriers:
 `access.py`, between blocks: `arrive.py`; of vectors with masks and strides: `strided_access.py`; comparisons and
-selections of vectors: `vector_compare.py`; requests for memory ahead of its use: `prefetch.py`. Copies to shared
-memory, which may be asynchronous: `copy.py`; products of tiles on tensor cores: `tile_product.py`; folds of a warp:
-`warp.py`. `treadle/passes/legality.py` lists which of them belong to which target. Everything else in a kernel is
-upstream's `arith`, `math`, `scf`, and the task dialect's `task.for`.
+selections of vectors: `vector_compare.py`; requests for memory ahead of its use: `prefetch.py`; products of tiles on a
+CPU's matrix unit: `multiply_tiles.py`. Copies to shared memory, which may be asynchronous: `copy.py`; products of tiles
+on tensor cores: `tile_product.py`; folds of a warp: `warp.py`. `treadle/passes/legality.py` lists which of them belong
+to which target. Everything else in a kernel is upstream's `arith`, `math`, `scf`, and the task dialect's `task.for`.
 """
 
 from xdsl.ir import Dialect
@@ -25,6 +25,7 @@ from treadle.dialects.loop.attributes import (
 from treadle.dialects.loop.copy import AsyncCopyOp, CommitOp, CopyOp, WaitOp, YieldOp
 from treadle.dialects.loop.dispatch import DispatchOp
 from treadle.dialects.loop.kernel import FuncOp, KernelOp
+from treadle.dialects.loop.multiply_tiles import ROW_BYTES, SIDE_BY_SIDE, SUMS, TILE_EXTENTS, MultiplyTilesOp
 from treadle.dialects.loop.prefetch import PrefetchOp
 from treadle.dialects.loop.strided_access import LaneMaskOp, StridedLoadOp, StridedStoreOp
 from treadle.dialects.loop.swizzle import Swizzle, swizzle_of_rows
@@ -36,7 +37,7 @@ LOOP = Dialect(
     "loop",
     [
         AllocOp, ArriveOp, AsyncCopyOp, BarrierOp, CommitOp, CopyOp, DispatchOp, FuncOp, KernelOp, LaneCompareOp,
-        LaneMaskOp, LaneSelectOp, LoadMatrixOp, LoadOp, MmaOp, PrefetchOp, RoundTf32Op, StoreOp,
+        LaneMaskOp, LaneSelectOp, LoadMatrixOp, LoadOp, MmaOp, MultiplyTilesOp, PrefetchOp, RoundTf32Op, StoreOp,
         StridedLoadOp, StridedStoreOp, WaitOp, WarpReduceOp, YieldOp,
     ],
     [SpaceAttr, SwizzleAttr],
@@ -44,6 +45,10 @@ LOOP = Dialect(
 
 __all__ = [
     "LOOP",
+    "ROW_BYTES",
+    "SIDE_BY_SIDE",
+    "SUMS",
+    "TILE_EXTENTS",
     "WARP",
     "AllocOp",
     "ArriveOp",
@@ -60,6 +65,7 @@ __all__ = [
     "LoadMatrixOp",
     "LoadOp",
     "MmaOp",
+    "MultiplyTilesOp",
     "PrefetchOp",
     "RoundTf32Op",
     "Space",

@@ -11,7 +11,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
-from treadle.dialects.graph import ComputeOp, ConstantOp, InlineAttr, Operator, WholeOp, definition
+from treadle.dialects.graph import ComputeOp, ConstantOp, InlineAttr, Operator, PackedMatmulOp, WholeOp, definition
 from treadle.dialects.graph.dtypes import is_float
 from treadle.dialects.scalar import number_op
 from treadle.passes.graph.simplify_body import simplify_body
@@ -53,7 +53,8 @@ class GraphDefinePass(ModulePass):
 
 
 def _stays_whole(operator: Operator) -> bool:
-    return isinstance(operator, WholeOp) and is_float(operator.type.get_element_type())
+    is_whole = isinstance(operator, WholeOp) and is_float(operator.type.get_element_type())
+    return is_whole or isinstance(operator, PackedMatmulOp)
 
 
 def _define(operator: Operator) -> None:

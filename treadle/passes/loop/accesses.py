@@ -17,6 +17,7 @@ from treadle.dialects.loop import (
     CopyOp,
     LoadMatrixOp,
     LoadOp,
+    MultiplyTilesOp,
     Space,
     SpaceAttr,
     StoreOp,
@@ -101,6 +102,11 @@ def accesses(op: Operation) -> list[Access]:
         # Eight lanes give the addresses of the rows of each matrix, 16 bytes each.
         row = 4 * op.fragment.type.get_shape()[-1]
         return [Access(op.buffer, op.indices, row, False, lanes=8 * op.matrices)]
+    if isinstance(op, MultiplyTilesOp):
+        # All of the sums, which have no index, are written.
+        rows, columns, depth = op.extents
+        left = Access(op.a, op.a_indices, (rows - 1) * op.row_stride + depth, False, lanes=1)
+        return [left, Access(op.b, op.b_indices, depth * columns, False, lanes=1)]
     return []
 
 

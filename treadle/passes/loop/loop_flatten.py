@@ -16,7 +16,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.host import BufferOp
 from treadle.dialects.location import location_of
-from treadle.dialects.loop import FuncOp, LoadOp, StoreOp
+from treadle.dialects.loop import FuncOp, LoadOp, MultiplyTilesOp, StoreOp
 from treadle.errors import TreadleError
 from treadle.passes.loop.kernels import constant_index
 
@@ -42,7 +42,7 @@ class LoopFlattenPass(ModulePass):
       ...
     ```
     Buffers that the kernel allocates keep their shape. TreadleError for an access to an argument other than
-    `loop.load` and `loop.store`, and for symbolic extents.
+    `loop.load`, `loop.store` and the panel of a `loop.multiply_tiles`, and for symbolic extents.
     """
 
     name = "loop-flatten"
@@ -93,6 +93,9 @@ class _OffsetWriter:
 
     def rewrite(self, access: Operation, shape: Sequence[int]) -> None:
         """Gives an access of a flattened buffer its one index."""
+        if isinstance(access, MultiplyTilesOp):
+            self._panel(access, shape)
+            return
         if not isinstance(access, LoadOp | StoreOp):
             name = self._kernel.sym_name.data
             raise TreadleError(
@@ -107,6 +110,15 @@ class _OffsetWriter:
         new.location = access.location
         new.attributes |= access.attributes
         Rewriter.replace_op(access, new)
+
+    def _panel(self, product: MultiplyTilesOp, shape: Sequence[int]) -> None:
+        """Gives a product's panel its one index; its rows lie in a buffer of the kernel's."""
+        offset = self._offset(product, product.b_indices, shape)
+        left, (_, _, depth) = (product.a, product.a_indices), product.extents
+        new = MultiplyTilesOp(product.acc, left, (product.b, [offset]), depth, product.ahead, product.fetched)
+        new.location = product.location
+        new.attributes |= product.attributes
+        Rewriter.replace_op(product, new)
 
     def _offset(self, access: Operation, indices: Sequence[SSAValue], shape: Sequence[int]) -> SSAValue:
         """The sum of index times stride; what is known to be zero has no term."""

@@ -24,8 +24,9 @@
 #endif
 
 /* Fetches the cache line of an element of a buffer, which may lie outside of it: an address, not a pointer, is computed. */
-#define TREADLE_PREFETCH(type, buffer, offset) \
-    __builtin_prefetch((const void *)((unsigned long)(buffer) + (unsigned long)(offset) * sizeof(type)))
+#define TREADLE_ADDRESS(type, buffer, offset) \
+    ((const void *)((unsigned long)(buffer) + (unsigned long)(offset) * sizeof(type)))
+#define TREADLE_PREFETCH(type, buffer, offset) __builtin_prefetch(TREADLE_ADDRESS(type, buffer, offset))
 
 /* v<lanes>f, i, u: that many 32-bit lanes; v<lanes>f_u: the same float vector in memory that is aligned like a float. */
 #define TREADLE_VECTOR_TYPES(lanes)                                                              \
