@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import floor, isfinite, prod
 from typing import cast
 
@@ -42,6 +42,19 @@ class Bytes:
         self.total += size
 
 
+class ValueNeeded(TreadleError):
+    """A value has to be known at compile time, and depends on the model's input data.
+
+    inputs: names of the inputs of the model that it is computed from
+    """
+
+    inputs: frozenset[str] = frozenset()
+
+    def __init__(self, message: str, where: str, accepted: str, tensor: Tensor):
+        super().__init__(message, where, accepted)
+        self.tensor = tensor
+
+
 @dataclass
 class Node:
     """One node during its conversion.
@@ -68,6 +81,10 @@ class Node:
     @property
     def op_type(self) -> str:
         return self.proto.op_type
+
+    def of(self, *inputs: Tensor | None) -> Node:
+        """The node with other inputs; attributes that either reads are read."""
+        return replace(self, inputs=inputs)
 
     def error(self, message: str, accepted: str | Iterable[object] | None = None) -> TreadleError:
         return TreadleError(message, self.where, accepted)
@@ -99,7 +116,9 @@ class Node:
             raise self.error(message, "static extents of what it is computed from")
         if tensor.array is None:
             message = f"{what} (input '{self.proto.input[index]}') depends on the model's input data"
-            raise self.error(message, f"{what} that is a constant or follows from the inputs' shapes")
+            raise ValueNeeded(
+                message, self.where, f"{what} that is a constant or follows from the inputs' shapes", tensor
+            )
         return tensor.array
 
     def known_ints(self, index: int, what: str) -> list[int]:
@@ -256,4 +275,4 @@ class Node:
                 raise self.error(f"attribute '{attribute.name}' is not supported", self._read or "no attribute")
 
 
-__all__ = ["MAX_BYTES", "Bytes", "Node"]
+__all__ = ["MAX_BYTES", "Bytes", "Node", "ValueNeeded"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import TypeVar
 
 from treadle.errors import TreadleError
 from treadle.frontends.common.builder import GraphBuilder, Tensor
@@ -15,6 +16,7 @@ MAX_OPSET = 28
 """The newest version of ONNX's operators whose changes the converters know."""
 
 Converter = Callable[[Node, GraphBuilder], Tensor | Sequence[Tensor]]
+C = TypeVar("C", bound=Converter)
 
 
 @dataclass(frozen=True)
@@ -23,18 +25,21 @@ class _Entry:
     convert: Converter
 
 
-_REGISTRY: dict[str, list[_Entry]] = {}
+_REGISTRY: dict[tuple[str, str], list[_Entry]] = {}
+"""Versions by domain and name; ONNX's own domain is ''."""
 
 
-def converts(*op_types: str, since: int = 1) -> Callable[[Converter], Converter]:
+def converts(*op_types: str, since: int = 1, domain: str = "") -> Callable[[C], C]:
     """Registers a converter for operators as they are from opset `since` up to the next registered version.
+
+    domain: that of the operators, by default ONNX's own
 
     A converter gives the outputs in order; trailing ones may be left out if nothing uses them.
     """
 
-    def register(function: Converter) -> Converter:
+    def register(function: C) -> C:
         for op_type in op_types:
-            entries = _REGISTRY.setdefault(op_type, [])
+            entries = _REGISTRY.setdefault((domain, op_type), [])
             assert all(entry.since != since for entry in entries), f"{op_type} since {since} is registered twice"
             entries.append(_Entry(since, function))
             entries.sort(key=lambda entry: entry.since)
@@ -44,13 +49,18 @@ def converts(*op_types: str, since: int = 1) -> Callable[[Converter], Converter]
 
 
 def supported_operators() -> list[str]:
-    """Names of the operators that have a converter, or a body of others that have one."""
-    return sorted([*_REGISTRY, *functions_expanded()])
+    """Names of the operators that have a converter, or a body of others that have one; of other domains than ONNX's own
+    with the domain before the name."""
+    return sorted([*_converted(), *functions_expanded()])
 
 
 def functions_expanded() -> list[str]:
     """Names of the operators that are imported by the bodies that ONNX defines them with."""
-    return defined_by_functions(_REGISTRY)
+    return defined_by_functions(_converted())
+
+
+def _converted() -> list[str]:
+    return [f"{domain}.{name}" if domain else name for domain, name in _REGISTRY]
 
 
 def find_conversion(op_type: str, domain: str, opset: int, where: str) -> Converter | Schema:
@@ -59,15 +69,18 @@ def find_conversion(op_type: str, domain: str, opset: int, where: str) -> Conver
     TreadleError if there is neither for it, its domain or its version.
     """
     own = domain in ("", "ai.onnx")
-    entries = _REGISTRY.get(op_type) if own else None
+    entries = _REGISTRY.get(("" if own else domain, op_type))
     if entries is None:
         schema = find_schema(op_type, domain, opset)
         if schema is not None:
             return schema
-        if not own:
+        if not own and all(known != domain for known, _ in _REGISTRY):
             message = f"operators of domain '{domain}' are not supported"
             raise TreadleError(message, where, "operators of ONNX's own domain")
-        raise TreadleError(f"operator {op_type} is not supported", where, _accepted(op_type))
+        name = op_type if own else f"{domain}.{op_type}"
+        raise TreadleError(f"operator {name} is not supported", where, _accepted(name))
+    if not own:
+        return entries[-1].convert
     if opset > MAX_OPSET or opset < entries[0].since:
         message = f"{op_type} of opset {opset} is not supported"
         raise TreadleError(message, where, f"{op_type} of opset {entries[0].since} to {MAX_OPSET}")

@@ -23,11 +23,19 @@ from treadle.frontends.onnx.converters import (
     scatter,
     softmax,
 )
+from treadle.frontends.onnx.converters.microsoft import activation as microsoft_activation
+from treadle.frontends.onnx.converters.microsoft import attention as microsoft_attention
+from treadle.frontends.onnx.converters.microsoft import blocks as microsoft_blocks
+from treadle.frontends.onnx.converters.microsoft import normalize as microsoft_normalize
+from treadle.frontends.onnx.converters.microsoft import product as microsoft_product
+from treadle.frontends.onnx.converters.microsoft import quantized as microsoft_quantized
 from treadle.frontends.onnx.registry import find_conversion
 
 FAMILIES = (
     activation, constant, control, cumulative, einsum, elementwise, fourier, grid_sample, indexing, linear, normalize,
     order, pad, pool, quantize, recurrent, reduce, reshape, resize, scatter, softmax,
+    microsoft_activation, microsoft_attention, microsoft_blocks, microsoft_normalize, microsoft_product,
+    microsoft_quantized,
 )  # fmt: skip
 """Every module that registers converters."""
 

@@ -8,7 +8,7 @@ import numpy as np
 from onnx import GraphProto
 
 from treadle.frontends.common.builder import GraphBuilder, Tensor
-from treadle.frontends.onnx.node import Node
+from treadle.frontends.onnx.node import Node, ValueNeeded
 from treadle.frontends.onnx.registry import converts
 
 
@@ -39,7 +39,8 @@ def loop(node: Node, g: GraphBuilder) -> list[Tensor]:
         condition, state, row = _iterate(node, g, body, len(rows), state)
         rows.append(row)
         if condition.array is None:
-            raise node.error("the loop's condition depends on the model's input data", "a condition that is known")
+            message = "the loop's condition depends on the model's input data"
+            raise ValueNeeded(message, node.where, "a condition that is known", condition)
         going = bool(condition.array.reshape(-1)[0])
     if rows:
         return [*state, *(g.stack(column, 0) for column in zip(*rows, strict=True))]

@@ -49,7 +49,7 @@ def quantize_linear(node: Node, g: GraphBuilder) -> Tensor:
         # A zero point of 0 keeps the sign of a zero.
         value = quotient if spread is None else g.sub(quotient, g.sub(g.scalar(0, quotient), g.cast(spread, f32)))
         return g.cast(saturated(g, value, to) if saturate else value, to)
-    return _rounded(g, quotient, spread, to)
+    return rounded(g, quotient, spread, to)
 
 
 def _quantized_type(node: Node, zero: Tensor | None) -> Attribute:
@@ -62,7 +62,8 @@ def _quantized_type(node: Node, zero: Tensor | None) -> Attribute:
     return to
 
 
-def _rounded(g: GraphBuilder, x: Tensor, zero: Tensor | None, to: Attribute) -> Tensor:
+def rounded(g: GraphBuilder, x: Tensor, zero: Tensor | None, to: Attribute) -> Tensor:
+    """Floats to the nearest integers, halves to even, plus a zero point, as the nearest numbers of a type."""
     whole = g.unary("round", x)
     total = whole if zero is None else g.add(whole, g.cast(zero, x.element))
     if is_stored(to):  # a cast would keep the low bits of what lies beyond
@@ -110,10 +111,10 @@ def _spread(node: Node, g: GraphBuilder, parameter: Tensor, x: Tensor) -> Tensor
 @converts("MatMulInteger", since=10)
 def matmul_integer(node: Node, g: GraphBuilder) -> Tensor:
     """The product of integers less their zero points, as int32."""
-    return _integer_product(node, g, node.input(0), node.optional(2), node.input(1), node.optional(3))
+    return integer_product(node, g, node.input(0), node.optional(2), node.input(1), node.optional(3))
 
 
-def _integer_product(node: Node, g: GraphBuilder, a: Tensor, za: Tensor | None, b: Tensor, zb: Tensor | None) -> Tensor:
+def integer_product(node: Node, g: GraphBuilder, a: Tensor, za: Tensor | None, b: Tensor, zb: Tensor | None) -> Tensor:
     """A zero point of a row is a column of the left operand, that of a column a row of the right one."""
     if not {a.element, b.element} <= set(_BYTES) or min(a.rank, b.rank) < 2:
         raise node.error(f"a product of {a.type} and {b.type}", "int8 and uint8, of rank 2 and more")
@@ -131,7 +132,7 @@ def _centred(g: GraphBuilder, x: Tensor, zero: Tensor | None, wide: Attribute) -
 def qlinear_matmul(node: Node, g: GraphBuilder) -> Tensor:
     """The product of quantised matrices, quantised again."""
     a, b = node.input(0), node.input(3)
-    product = _integer_product(node, g, a, node.input(2), b, node.input(5))
+    product = integer_product(node, g, a, node.input(2), b, node.input(5))
     scales = [g.cast(node.input(n), f32) for n in (1, 4, 6)]
     of_rows = g.reshape(scales[0], (*scales[0].shape, 1)) if scales[0].rank == 1 else scales[0]
     return _requantized(node, g, product, g.div(g.mul(of_rows, scales[1]), scales[2]))
@@ -142,7 +143,7 @@ def _requantized(node: Node, g: GraphBuilder, total: Tensor, factor: Tensor) -> 
     zero = node.input(7)
     if zero.element not in QUANTIZED:
         raise node.error(f"a result of {zero.element}", "(u)int8 or (u)int16")
-    return _rounded(g, g.mul(g.cast(total, f32), factor), zero, zero.element)
+    return rounded(g, g.mul(g.cast(total, f32), factor), zero, zero.element)
 
 
 @converts("ConvInteger", since=10)

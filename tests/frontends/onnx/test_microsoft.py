@@ -1,0 +1,146 @@
+"""Operators of `com.microsoft` as compiled C, and some on the emulator, against ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from xdsl.dialects.builtin import ModuleOp
+
+from tests.frontends.onnx.microsoft_cases import CASES, Case, microsoft
+from tests.helpers.emulated_batch import CUDA
+from tests.helpers.limits import assert_within, module_limits
+from tests.helpers.program_batch import C, ProgramBatch
+from treadle.errors import TreadleError
+from treadle.frontends.onnx import import_model
+
+Array = NDArray[Any]
+
+
+def _imported(case: Case) -> ModuleOp:
+    return import_model(case.model().SerializeToString())
+
+
+MAKERS = {name: partial(_imported, case) for name, case in CASES.items()}
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Any:
+    return ProgramBatch(MAKERS, C)
+
+
+@pytest.fixture(scope="module")
+def emulated() -> Any:
+    return ProgramBatch({name: MAKERS[name] for name in EMULATED}, CUDA)
+
+
+APPROXIMATED = ("quick gelu", "fused conv, Sigmoid")
+"""Of which ONNX Runtime's vector code has a sigmoid that is off by more than its type's rounding."""
+EMULATED = ("groups, rotary", "heads, raw mask", "4 bits, zero points", "skip, sum", "add", "dynamic matmul")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_node_is_as_onnx_runtime_has_it(name: str, compiled: Any) -> None:
+    _check(name, compiled[name].run(list(CASES[name].inputs.values())))
+
+
+@pytest.mark.parametrize("name", EMULATED)
+def test_a_node_on_the_emulator(name: str, emulated: Any) -> None:
+    _check(name, emulated[name].run(list(CASES[name].inputs.values())))
+
+
+def _check(name: str, results: Sequence[Array]) -> None:
+    """Both are within the limits of the imported graph, whose definitions each result is computed from."""
+    case = CASES[name]
+    limited = module_limits(_imported(case), list(case.inputs.values()))
+    for result, wanted, limit in zip(results, case.expected(), limited, strict=True):
+        assert (result.shape, result.dtype) == (wanted.shape, wanted.dtype)
+        assert_within(result, limit, wanted.dtype, "the result")
+        if name in APPROXIMATED:
+            np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-5)
+        else:
+            assert_within(wanted, limit, wanted.dtype, "ONNX Runtime")
+
+
+REFUSED = {
+    "heads by a cache": (
+        microsoft("MultiHeadAttention", "x x x _ _ _ _ _ x", num_heads=2),
+        r"input 8 \('past_sequence_length'\) is given",
+    ),
+    "no heads": (microsoft("MultiHeadAttention", "x x x"), "attribute 'num_heads' is 0"),
+    "uneven heads": (microsoft("MultiHeadAttention", "x x x", num_heads=3), r"for 3 heads; accepted: rows of whole"),
+    "heads without keys": (microsoft("MultiHeadAttention", "x", num_heads=2), "keys or values are missing"),
+    "a mask of another shape": (
+        microsoft("MultiHeadAttention", "x x x _ w", num_heads=2), r"a mask of shape \(8, 24\); accepted: \(2, 3\), ",
+    ),
+    "an output of scores": (
+        microsoft("MultiHeadAttention", "x x x", "a b c y", num_heads=2), r"output 3 \('y'\) is used",
+    ),
+    "rotary attention": (microsoft("Attention", "x w", num_heads=2, do_rotary=1), "attribute 'do_rotary' is 1"),
+    "sizes": (
+        microsoft("Attention", "x w", num_heads=2, qkv_hidden_sizes=[8, 8, 6]), r"sizes \[8, 8, 6\] of a projection",
+    ),
+    "weights of attention": (microsoft("Attention", "x x", num_heads=2), "accepted: ranks 3 and 2"),
+    "a cache": (
+        microsoft("GroupQueryAttention", "x x x x x", num_heads=2, kv_num_heads=1), r"input 3 \('past_key'\) is given",
+    ),
+    "a soft cap": (
+        microsoft("GroupQueryAttention", "x", num_heads=2, kv_num_heads=1, softcap=2.0), "attribute 'softcap' is 2.0",
+    ),
+    "a smooth softmax": (
+        microsoft("GroupQueryAttention", "x", num_heads=2, kv_num_heads=1, smooth_softmax=1), "'smooth_softmax' is 1",
+    ),
+    "uneven groups": (
+        microsoft("GroupQueryAttention", "x", num_heads=2, kv_num_heads=2), "rows of 8 for 2 and twice 2 heads",
+    ),
+    "groups of matrices": (
+        microsoft("GroupQueryAttention", "w", num_heads=2, kv_num_heads=1), "queries of rank 2; accepted: .batch, seq",
+    ),
+    "ragged batches": (microsoft("RotaryEmbedding", "x p w w", is_packed_batching=1), "'is_packed_batching' is 1"),
+    "a scaled rotation": (microsoft("RotaryEmbedding", "x p w w", scale=2.0), "attribute 'scale' is 2.0"),
+    "positions": (microsoft("RotaryEmbedding", "x w s s"), r"of shape \(8, 24\); accepted: \(1,\) or \(2, 3\)"),
+    "caches": (microsoft("RotaryEmbedding", "x p s w"), "caches of shapes"),
+    "a skip of another size": (microsoft("SkipLayerNormalization", "x w g"), "and a skip of shape"),
+    "statistics": (microsoft("SkipLayerNormalization", "x x g", "a y"), r"output 1 \('y'\) is used"),
+    "prepacked weights": (
+        microsoft("MatMulNBits", "x b g", N=4, K=8, block_size=16, weight_prepacked=1), "'weight_prepacked' is not 0",
+    ),
+    "groups of weights": (
+        microsoft("MatMulNBits", "x b g _ p", N=4, K=8, block_size=16), r"input 4 \('g_idx'\) is given",
+    ),
+    "a block": (microsoft("MatMulNBits", "x b g", N=4, K=8, block_size=24), "block_size 24, N 4, K 8"),
+    "packed weights": (microsoft("MatMulNBits", "x b g", N=4, K=8, block_size=16), "tensor<3xui8>; accepted: uint8"),
+    "an activation": (microsoft("FusedGemm", "w s", activation="Sine"), "attribute 'activation' is 'Sine'"),
+    "a clip without limits": (
+        microsoft("FusedGemm", "w s", activation="Clip", activation_alpha=1.0), "1 parameters of the activation Clip",
+    ),
+    "a softmax of opset 11": (microsoft("QLinearSoftmax", "b g _ g", opset=11), "attribute 'opset' is 11"),
+    "a pool of matrices": (microsoft("QLinearGlobalAveragePool", "b q _ q"), "an input of rank 1; accepted: rank 3"),
+    "half an operand": (microsoft("QLinearConcat", "g b b g", axis=0), "4 inputs; accepted: a scale and a zero point"),
+    "ids": (microsoft("EmbedLayerNormalization", "p _ w w _ g g"), "ids of rank 1"),
+    "more words than positions": (
+        microsoft("EmbedLayerNormalization", "i _ w o _ g g"), "a sequence of 5 and 2 positions",
+    ),
+    "an attribute": (microsoft("Gelu", "x", approximate=1), "attribute 'approximate' is not supported"),
+    "an operator": (microsoft("BeamSearch", "x"), r"operator com.microsoft.BeamSearch is not supported"),
+}  # fmt: skip
+WEIGHTS: dict[str, Array] = {
+    "w": np.ones((8, 24), np.float32), "s": np.ones((24, 4), np.float32), "g": np.ones(8, np.float32),
+    "p": np.zeros(1, np.int64), "b": np.zeros(3, np.uint8), "i": np.zeros((1, 5), np.int64),
+    "o": np.ones((2, 24), np.float32), "q": np.ones(1, np.float32),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_refused_is_named(what: str) -> None:
+    operator, message = REFUSED[what]
+    used = {name: WEIGHTS[name] for name in operator.input if name in WEIGHTS}
+    case = Case(operator, {"x": np.ones((2, 3, 8), np.float32)}, used)
+    proto = case.model()
+    del proto.graph.output[:-1]
+    with pytest.raises(TreadleError, match=message):
+        import_model(proto.SerializeToString())

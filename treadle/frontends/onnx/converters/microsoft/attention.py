@@ -1,0 +1,217 @@
+"""Attention: MultiHeadAttention, Attention with its projections, GroupQueryAttention, RotaryEmbedding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf, sqrt
+
+import numpy as np
+
+from treadle.dialects.graph import AttentionOp
+from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.products import matmul
+from treadle.frontends.onnx.converters.microsoft import DOMAIN
+from treadle.frontends.onnx.converters.microsoft.heads import (
+    joined,
+    packed_heads,
+    past_and_new,
+    rotated,
+    split_heads,
+)
+from treadle.frontends.onnx.node import Node
+from treadle.frontends.onnx.registry import converts
+
+MASKED = -10000.0
+"""Added to a score where nothing else is asked for."""
+
+
+@converts("MultiHeadAttention", domain=DOMAIN)
+def multi_head_attention(node: Node, g: GraphBuilder) -> list[Tensor]:
+    """Queries, keys and values by heads, of `[batch, sequence, heads * size]`, packed into one, or keys and values by
+    heads already. The present keys and values are the past ones and the new ones."""
+    _refuse(node, 8, "past_sequence_length")
+    _refuse(node, 9, "cache_indirection")
+    heads = _heads(node, "num_heads")
+    q, k, v = packed_heads(node, g, heads)
+    k, v = past_and_new(node, g, 6, k), past_and_new(node, g, 7, v)
+    y = _attention(node, g, (q, k, v), node.optional(4), node.optional(5))
+    return [joined(g, y), k, v]
+
+
+@converts("Attention", domain=DOMAIN)
+def attention(node: Node, g: GraphBuilder) -> list[Tensor]:
+    """The projection of the input to queries, keys and values, then attention; the past and the present hold keys and
+    values one after the other."""
+    _refuse(node, 6, "past_sequence_length")
+    _zero(node, "do_rotary", "past_present_share_buffer")
+    node.ignore("rotary_embedding_dim")
+    x, weights, bias = node.input(0), node.input(1), node.optional(2)
+    if x.rank != 3 or weights.rank != 2:
+        raise node.error(f"an input of rank {x.rank}, weights of rank {weights.rank}", "ranks 3 and 2")
+    product = matmul(g, x, weights)
+    return projected_attention(node, g, product if bias is None else g.add(product, bias), (3, 4, 5))
+
+
+def projected_attention(node: Node, g: GraphBuilder, x: Tensor, inputs: Sequence[int]) -> list[Tensor]:
+    """Attention of queries, keys and values that lie one behind the other in the last dimension.
+
+    inputs: the numbers of the mask, the past and the bias of the scores among the node's
+    """
+    heads, width = _heads(node, "num_heads"), x.shape[-1]
+    sizes = node.ints("qkv_hidden_sizes") or [width // 3] * 3
+    if len(sizes) != 3 or sum(sizes) != width or sizes[0] != sizes[1] or any(s < 1 or s % heads for s in sizes):
+        raise node.error(f"sizes {sizes} of a projection to {width}", f"three multiples of {heads} that add up to it")
+    starts = (0, sizes[0], 2 * sizes[0])
+    parts = [g.narrow(x, 2, start, size) for start, size in zip(starts, sizes, strict=True)]
+    q, k, v = (split_heads(g, part, heads) for part in parts)
+    mask, past, bias = (node.optional(n) for n in inputs)
+    if past is not None:
+        k, v = (g.concat([g.entry(past, 0, n), new], 2) for n, new in enumerate((k, v)))
+    y = joined(g, _attention(node, g, (q, k, v), mask, bias))
+    return [y, g.stack([k, v], 0)] if any(node.used[1:]) else [y]
+
+
+def _attention(
+    node: Node, g: GraphBuilder, qkv: tuple[Tensor, Tensor, Tensor], mask: Tensor | None, bias: Tensor | None
+) -> Tensor:
+    """By the attributes `scale`, `mask_filter_value` and `unidirectional`."""
+    q, k, v = qkv
+    added = None if mask is None else _mask(node, g, mask, q, k, node.float("mask_filter_value", MASKED))
+    node.ignore("mask_filter_value")
+    if bias is not None:
+        added = bias if added is None else g.add(added, bias)
+    scale = node.float("scale", 0.0) or 1 / sqrt(q.shape[-1])
+    causal = node.flag("unidirectional")
+    operands = [q, k, v] if added is None else [q, k, v, added]
+    return g.emit(lambda s: AttentionOp(*s, scale=scale, causal=causal), *operands)
+
+
+def _mask(node: Node, g: GraphBuilder, mask: Tensor, q: Tensor, k: Tensor, hidden: float) -> Tensor:
+    """What is added to the scores: the filter's value where the mask is 0, or beyond the ends that it names."""
+    batch, rows, columns = q.shape[0], q.shape[2], k.shape[2]
+    places = g.constant(np.arange(columns, dtype=mask.dtype))
+    if mask.shape == (batch, columns) and mask.rank == 2:
+        seen = g.reshape(g.binary("gt", mask, 0), (batch, 1, 1, columns))
+    elif mask.shape == (batch, rows, columns):
+        seen = g.reshape(g.binary("gt", mask, 0), (batch, 1, rows, columns))
+    elif mask.shape == (batch,):
+        seen = g.binary("lt", places, g.reshape(mask, (batch, 1, 1, 1)))
+    elif mask.shape == (2 * batch,):
+        ends, starts = (g.reshape(g.narrow(mask, 0, n, batch), (batch, 1, 1, 1)) for n in (0, batch))
+        seen = g.binary("and", g.binary("lt", places, ends), g.binary("ge", places, starts))
+    else:
+        shapes = f"({batch}, {columns}), ({batch}, {rows}, {columns}), ({batch},) or ({2 * batch},)"
+        raise node.error(f"a mask of shape {mask.shape}", shapes)
+    return g.where(seen, g.scalar(0.0, q), g.scalar(hidden, q))
+
+
+@converts("RotaryEmbedding", domain=DOMAIN)
+def rotary_embedding(node: Node, g: GraphBuilder) -> Tensor:
+    """Pairs of elements of each head turned by the angle of the position."""
+    _zero(node, "is_packed_batching")
+    if node.float("scale", 1.0) != 1:
+        raise node.error(f"attribute 'scale' is {node.float('scale', 1.0)}", "1")
+    x, positions, cos, sin = (node.input(n) for n in range(4))
+    turned = node.int("rotary_embedding_dim", 0)
+    heads = node.int("num_heads", 0)
+    if x.rank not in (3, 4) or cos.rank != 2 or (turned and not heads and x.rank == 3):
+        raise node.error(f"an input of rank {x.rank}, a cache of rank {cos.rank}", "ranks 3 or 4, and 2; num_heads")
+    size = x.shape[-1] if x.rank == 4 else x.shape[-1] // heads if heads else 2 * cos.shape[1]
+    if size < 1 or (x.rank == 3 and x.shape[-1] % size):
+        raise node.error(f"heads of {size} elements in rows of {x.shape[-1]}", "a divisor")
+    split = x if x.rank == 4 else split_heads(g, x, x.shape[-1] // size)
+    y = rotated(node, g, split, _positions(node, g, positions, split), (cos, sin), node.flag("interleaved"))
+    return y if x.rank == 4 else joined(g, y)
+
+
+def _positions(node: Node, g: GraphBuilder, positions: Tensor, x: Tensor) -> Tensor:
+    """`[batch, sequence]`, or `[1, sequence]` of one first position."""
+    batch, length = x.shape[0], x.shape[2]
+    if positions.shape == (1,):
+        steps = g.constant(np.arange(length, dtype=positions.dtype).reshape(1, length))
+        return g.add(g.reshape(positions, (1, 1)), steps)
+    if positions.shape != (batch, length):
+        raise node.error(f"positions of shape {positions.shape}", f"(1,) or ({batch}, {length})")
+    return positions
+
+
+@converts("GroupQueryAttention", domain=DOMAIN)
+def group_query_attention(node: Node, g: GraphBuilder) -> list[Tensor]:
+    """Causal attention of several query heads to one head of keys and values, of a prompt: without a cache.
+
+    Then `seqlens_k` only says which rows are padding, and what they hold is not defined.
+    """
+    names = ["past_key", "past_value"]
+    for n, name in zip((3, 4), names, strict=True):
+        _refuse(node, n, name)
+    for n, name in enumerate(
+        ("attention_bias", "head_sink", "k_scale", "v_scale", "q_norm_weight", "k_norm_weight", "query_seqlens"), 10
+    ):
+        _refuse(node, n, name)
+    _zero(node, "qk_output", "kv_cache_bit_width", "sliding_window_cache", "softcap")
+    if node.int("smooth_softmax", 0) > 0 or not node.flag("causal", True):
+        raise node.error("attribute 'smooth_softmax' is 1, or 'causal' 0", "their defaults")
+    node.ignore("qk_norm_epsilon", "q_norm_epsilon", "k_norm_epsilon", "k_quant_type", "v_quant_type")
+    heads, groups = _heads(node, "num_heads"), _heads(node, "kv_num_heads")
+    q, k, v = _grouped(node, g, heads, groups)
+    if node.flag("do_rotary"):
+        caches = (node.input(7), node.input(8))
+        given = node.optional(9)
+        positions = given or g.constant(np.arange(q.shape[2]).reshape(1, -1))
+        interleaved = node.flag("rotary_interleaved")
+        q, k = (rotated(node, g, x, positions, caches, interleaved) for x in (q, k))
+    node.ignore("rotary_interleaved")
+    scale, window = node.float("scale", 0.0) or 1 / sqrt(q.shape[-1]), node.int("local_window_size", -1)
+    operands = [q, k, v, *_window(g, q, window)]
+    y = g.emit(lambda s: AttentionOp(*s, scale=scale, causal=True), *operands)
+    return [joined(g, y), k, v]
+
+
+def _grouped(node: Node, g: GraphBuilder, heads: int, groups: int) -> list[Tensor]:
+    """Queries, keys and values by heads, which may lie one behind the other in the first input."""
+    q, k, v = node.input(0), node.optional(1), node.optional(2)
+    counts = [heads, groups, groups]
+    if q.rank != 3:
+        raise node.error(f"queries of rank {q.rank}", "[batch, sequence, heads * size]")
+    if k is None or v is None:
+        size, rest = divmod(q.shape[-1], sum(counts))
+        if rest:
+            message = f"rows of {q.shape[-1]} for {heads} and twice {groups} heads"
+            raise node.error(message, f"a multiple of {sum(counts)}")
+        starts = (0, heads * size, (heads + groups) * size)
+        parts = [g.narrow(q, 2, start, n * size) for start, n in zip(starts, counts, strict=True)]
+    else:
+        parts = [q, k, v]
+    for part, count in zip(parts, counts, strict=True):
+        if part.rank != 3 or part.shape[-1] % count or part.shape[:2] != q.shape[:2]:
+            raise node.error(f"an operand of shape {part.shape} for {count} heads", "rows of whole heads")
+    return [split_heads(g, part, count) for part, count in zip(parts, counts, strict=True)]
+
+
+def _window(g: GraphBuilder, q: Tensor, window: int) -> list[Tensor]:
+    """A mask that hides what is further back than the window; none where it has no end."""
+    rows = int(q.shape[2])
+    if window < 0 or window >= rows:
+        return []
+    near = np.tri(rows, rows, dtype=np.bool_) & ~np.tri(rows, rows, -window, dtype=np.bool_)
+    return [g.constant(np.where(near, 0.0, -inf).astype(q.dtype))]
+
+
+def _heads(node: Node, name: str) -> int:
+    count = node.int(name, 0)
+    if count < 1:
+        raise node.error(f"attribute '{name}' is {count}", "a number from 1 upwards")
+    return count
+
+
+def _refuse(node: Node, index: int, name: str) -> None:
+    if node.optional(index) is not None:
+        raise node.error(f"input {index} ('{name}') is given", "no such input")
+
+
+def _zero(node: Node, *names: str) -> None:
+    """Attributes that have to be 0."""
+    for name in names:
+        value = node.float(name, 0.0) if name == "softcap" else node.int(name, 0)
+        if value:
+            raise node.error(f"attribute '{name}' is {value}", "0")
