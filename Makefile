@@ -34,7 +34,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test lint format pytest quick lit fuzz slow-test gpu-test gpu-test-here gpu-bench gpu-bench-here gpu-first gpu-first-here bless docs \
-	bench clean
+	conformance bench clean
 
 # Asked before anything is installed: without a GPU pycuda does not even build.
 on-gpu = @if why=$$($(PYTHON) treadle/backends/cuda/gpu_probe.py); then $(MAKE) --no-print-directory $@-here; \
@@ -74,6 +74,9 @@ SECONDS ?= 600
 
 fuzz: $(PACKAGES) ## draw random models and hostile files for SECONDS (600) and compare what they compile to with their definition
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
+
+conformance: $(PACKAGES) ## ONNX's own suite as compiled code, and the table of docs/conformance.md
+	$(BIN)/python -m tests.frontends.onnx.conformance $(ARGS)
 
 slow-test: $(MODELS) ## every model on every target: what `make test` has no time for
 	$(BIN)/python -m pytest -m slow $(ARGS)

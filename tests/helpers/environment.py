@@ -21,3 +21,8 @@ def models_are_required() -> bool:
 def environment_with(settings: Mapping[str, str]) -> dict[str, str]:
     """This process's environment for a child, with further variables."""
     return os.environ | settings
+
+
+def keep_onnx_models_in(folder: str) -> None:
+    """Where ONNX's suite writes the inputs of its light models, else the user's home."""
+    os.environ["ONNX_MODELS"] = folder

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import treadle
-from treadle import ir
+from treadle import ir, onnx_backend
 from treadle.errors import TreadleError
 from treadle.tools.excerpts import block, shortened
 from treadle.tools.render_architecture import ROOT, Excerpts, rewrite
@@ -61,7 +61,7 @@ def _rejection(text: str) -> str:
 
 def _public() -> str:
     lines = ["| name | what |", "|---|---|"]
-    for module in (treadle, ir):
+    for module in (treadle, ir, onnx_backend):
         names = [name for name in module.__all__ if not name.startswith("__")]
         lines += [f"| `{module.__name__}.{name}` | {_summary(module, name)} |" for name in sorted(names, key=str.lower)]
     return "\n".join(lines) + "\n"

@@ -35,7 +35,7 @@ def test_a_function_s_module_is_that_of_its_body() -> None:
     assert len(EXPANDED) > 150
     for name in sorted(EXPANDED)[::8]:
         pair = [cases[name.removesuffix("_expanded")], cases[name]]
-        first, second = (import_model(next(data_of(case))[0].SerializeToString()) for case in pair)
+        first, second = (import_model(data_of(case)[0][0].SerializeToString()) for case in pair)
         assert [op.name for op in operators(first)] == [op.name for op in operators(second)], name
 
 

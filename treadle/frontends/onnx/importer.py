@@ -20,7 +20,7 @@ from xdsl.dialects.builtin import (
     StringAttr,
 )
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, Block, Region
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.model_nodes import ascii_text, name_hint, node_location
@@ -40,7 +40,7 @@ from treadle.frontends.onnx.loader import (
     node_label,
     opset_versions,
 )
-from treadle.frontends.onnx.node import Bytes, Node
+from treadle.frontends.onnx.node import Bytes, Node, ValueNeeded
 from treadle.frontends.onnx.symbolic_attributes import symbolic_attributes
 from treadle.frontends.onnx.tensor_data import to_array
 
@@ -143,7 +143,29 @@ class GraphWalk:
         """Writes the operators of one node, whose operands were converted; TreadleError naming the node."""
         proto = self.model.graph.node[position]
         self.builder.location = node_location(node_label(proto, position), proto.op_type)
-        self._convert(proto, position, self._scope)
+        try:
+            self._convert(proto, position, self._scope)
+        except ValueNeeded as error:
+            error.inputs = self._inputs_of(error.tensor)
+            raise
+
+    def _inputs_of(self, tensor: Tensor) -> frozenset[str]:
+        """Names of the model's inputs that a tensor is computed from."""
+        assert tensor.ssa is not None
+        names: dict[SSAValue, str] = dict(zip(self.block.args, self.inputs, strict=False))
+        found: set[str] = set()
+        seen: set[SSAValue] = set()
+        pending = [tensor.ssa]
+        while pending:
+            value = pending.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            if value in names:
+                found.add(names[value])
+            elif isinstance(value.owner, Operation):
+                pending += value.owner.operands
+        return frozenset(found)
 
     def _convert(self, proto: NodeProto, position: int, scope: _Scope) -> None:
         where, opset = scope.where(proto, position), scope.opset(proto.domain)

@@ -1,0 +1,45 @@
+"""Inputs of a model whose values have to be known at compile time, such as the shape that a `Reshape` is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+from onnx import ModelProto, numpy_helper
+
+from treadle.frontends.onnx.importer import import_model
+from treadle.frontends.onnx.node import ValueNeeded
+from treadle.shapes import Shapes
+
+
+def with_known_inputs(model: ModelProto, values: Mapping[str, NDArray[Any]]) -> ModelProto:
+    """The model with some of its inputs as constants, which it is no longer fed."""
+    known = ModelProto()
+    known.CopyFrom(model)
+    for position in reversed(range(len(known.graph.input))):
+        name = known.graph.input[position].name
+        if name in values:
+            del known.graph.input[position]
+            known.graph.initializer.append(numpy_helper.from_array(values[name], name))
+    return known
+
+
+def needed_inputs(model: ModelProto, values: Mapping[str, NDArray[Any]], shapes: Shapes | None = None) -> set[str]:
+    """The inputs whose values a model cannot be imported without, one of the least such sets.
+
+    values: those of a call, for all inputs
+    TreadleError: a model that cannot be imported with them either.
+    """
+    needed: set[str] = set()
+    while True:
+        left = {name: shape for name, shape in (shapes or {}).items() if name not in needed}
+        try:
+            import_model(with_known_inputs(model, {name: values[name] for name in needed}).SerializeToString(), left)
+        except ValueNeeded as error:
+            needed |= error.inputs
+        else:
+            return needed
+
+
+__all__ = ["needed_inputs", "with_known_inputs"]
