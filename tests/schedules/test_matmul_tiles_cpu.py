@@ -17,7 +17,7 @@ from tests.helpers.program_batch import CompiledProgram, PrintedProgram, compile
 from treadle.dialects.graph import BinaryOp, CastOp, FusedOp, MatmulOp, PackedMatmulOp, ReshapeOp, UnaryOp
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
-from treadle.passes.graph.graph_pack_tiles import panels_of
+from treadle.passes.graph.tiles.panels import panels_of
 from treadle.passes.schedule.anchor import anchor_of
 from treadle.passes.schedule.schedule_select import default_schedule
 from treadle.schedules.templates import TEMPLATES
@@ -132,7 +132,7 @@ def test_chunks_and_panels(chunk: int, panels: int) -> None:
     """Those that the last block leaves in part, and that no block fills."""
     schedule = f'schedule #schedule.use<"matmul_tiles_cpu", {{chunk = {chunk}, panels = {panels}}}>'
     a, b = random(72, 80), random(80, 90, seed=1)
-    got = run(text(schedule), rounded(a), panels_of(rounded(b), 2))
+    got = run(text(schedule), rounded(a), panels_of(rounded(b)))
     wanted, limit = product_of(a, b)
     assert (abs(got - wanted) <= limit).all()
 
@@ -149,7 +149,7 @@ def test_products_of_bytes_are_exact(left: str, right: str) -> None:
         for kind, shape in ((left, (72, 80)), (right, (80, 90)))
     )
     schedule = 'schedule #schedule.use<"matmul_tiles_cpu", {chunk = 32, panels = 2}>'
-    got = run(text(schedule, left, right), a, panels_of(b, 4))
+    got = run(text(schedule, left, right), a, panels_of(b))
     np.testing.assert_array_equal(got, a.astype(np.int32) @ b.astype(np.int32))
 
 

@@ -23,4 +23,28 @@ func.func @main(%a: tensor<4x3xbf16>, %b: tensor<3x2xbf16>, %c: tensor<4x3xf32>)
 // CHECK-NEXT: %z = graph.matmul %c, %v : (tensor<4x3xf32>
 // CHECK-NEXT: func.return [[WIDE]], [[ROUNDED]], %y, %z
 
+
+// Bytes less a zero point, behind a reshape, by numbers of nine bits, of which each column fits a byte once its lowest
+// one is taken off.
+func.func @bytes(%x: tensor<2x2x2xui8>, %z: tensor<i32>) -> tensor<4x2xi32> {
+  %w = graph.constant #graph.inline<"-90, 50, 100, -200"> : tensor<2x2xi32>
+  %wide = graph.cast %x to i32 : (tensor<2x2x2xui8>) -> tensor<2x2x2xi32>
+  %d = graph.binary "sub" %wide, %z : (tensor<2x2x2xi32>, tensor<i32>) -> tensor<2x2x2xi32>
+  %a = graph.reshape %d {shape = array<i64: 4, 2>} : (tensor<2x2x2xi32>) -> tensor<4x2xi32>
+  %y = graph.matmul %a, %w : (tensor<4x2xi32>, tensor<2x2xi32>) -> tensor<4x2xi32>
+  func.return %y : tensor<4x2xi32>
+}
+
+// CHECK:      func.func @bytes
+// CHECK:      [[A:%\S+]] = graph.reshape %x {shape = array<i64: 4, 2>} : (tensor<2x2x2xui8>) -> tensor<4x2xui8>
+// CHECK:      [[S:%y\S*]] = graph.packed_matmul [[A]], {{%\S+}} {columns = 2 : i64} : (tensor<4x2xui8>, tensor<1x16x32x4xui8>) -> tensor<4x2xi32>
+// CHECK:      [[ROWS:%y\S*]] = graph.reduction "add"
+// CHECK:      [[LOWEST:%y\S*]] = graph.constant #graph.inline<"-90, -200"> : tensor<2xi32>
+// CHECK-NEXT: [[ADDED:%y\S*]] = graph.binary "mul" [[ROWS]], [[LOWEST]]
+// CHECK-NEXT: [[SUM:%y\S*]] = graph.binary "add" [[S]], [[ADDED]]
+// CHECK-NEXT: [[COLUMNS:%y\S*]] = graph.constant #graph.inline<"10, -150"> : tensor<2xi32>
+// CHECK-NEXT: [[Z:%y\S*]] = graph.reshape %z {shape = array<i64>}
+// CHECK-NEXT: [[TERMS:%y\S*]] = graph.binary "mul" [[Z]], [[COLUMNS]]
+// CHECK-NEXT: graph.binary "sub" [[SUM]], [[TERMS]]
+
 // NONE-NOT: packed_matmul

@@ -1,21 +1,30 @@
-"""graph-pack-tiles: products by constants of bf16 are laid out for a CPU core's matrix unit."""
+"""graph-pack-tiles: products by constants of bf16 and of bytes are laid out for a CPU core's matrix unit."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, bf16
-from xdsl.ir import SSAValue
+from xdsl.dialects.builtin import ModuleOp, bf16, i32
+from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from treadle.dialects.graph import CastOp, ConstantOp, MatmulOp, PackedMatmulOp, ReshapeOp, TransposeOp
+from treadle.dialects.graph import (
+    BinaryOp,
+    CastOp,
+    ConstantOp,
+    MatmulOp,
+    PackedMatmulOp,
+    ReductionOp,
+    ReshapeOp,
+    TransposeOp,
+)
 from treadle.dialects.graph.definition import int_list
-from treadle.dialects.graph.packed_matmul import PANEL_COLUMNS
 from treadle.dialects.graph.store import constant_array
-from treadle.passes.graph.rewriting import Array, constant_op
+from treadle.passes.graph.rewriting import Array, constant_op, shape_of
+from treadle.passes.graph.tiles.byte_operands import ByteMatrix, ByteOperand, byte_matrix, byte_operand
+from treadle.passes.graph.tiles.panels import panels_of
 from treadle.target import Target
 
 
@@ -35,6 +44,21 @@ class GraphPackTilesPass(ModulePass):
     which is what a product of bf16 means: its sums run in f32, and are rounded once. A reader that widens the result to
     f32 takes the sum itself, which nothing rounds. A constant that several products read is packed once. Batches of
     constant matrices stay as they are.
+
+    A product of i32 whose operands are bytes, signed or not, less zero points,
+    ```mlir
+    %d = graph.binary "sub" %x_i32, %z : (tensor<128x384xi32>, tensor<i32>) -> tensor<128x384xi32>
+    %c = graph.matmul %d, %b : (tensor<128x384xi32>, tensor<384x384xi32>) -> tensor<128x384xi32>
+    ```
+    is that of the bytes, less the zero point times the sums of B's columns:
+    ```mlir
+    %s = graph.packed_matmul %x, %panels {columns = 384 : i64} : (tensor<128x384xui8>, ...) -> tensor<128x384xi32>
+    %t = graph.binary "mul" %z, %sums : (tensor<i32>, tensor<384xi32>) -> tensor<384xi32>
+    %c = graph.binary "sub" %s, %t : (tensor<128x384xi32>, tensor<384xi32>) -> tensor<128x384xi32>
+    ```
+    Where columns of B need a zero point of their own, it is multiplied by the sums of the rows of bytes, and added. All
+    of that is exact. Source: Jacob et al., "Quantization and training of neural networks for efficient
+    integer-arithmetic-only inference", CVPR 2018, section 2.3.
     """
 
     name = "graph-pack-tiles"
@@ -43,49 +67,83 @@ class GraphPackTilesPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if not Target.parse(self.target).has_unit:
             return
-        packed: dict[SSAValue, ConstantOp] = {}
+        packer = _Packer()
         for product in [inner for inner in op.walk() if isinstance(inner, MatmulOp)]:
-            matrix = product.b.owner
-            fits = product.type.get_element_type() == bf16 and isinstance(matrix, ConstantOp)
-            if not fits or not isinstance(matrix, ConstantOp) or matrix.type.get_num_dims() != 2:
-                continue
-            if product.b not in packed:
-                packed[product.b] = _packed(matrix)
-            _pack(product, packed[product.b])
-            if not matrix.result.uses:
-                Rewriter.erase_op(matrix)
+            element = product.type.get_element_type()
+            if element == bf16:
+                packer.floats(product)
+            elif element == i32:
+                packer.integers(product)
 
 
-def panels_of(matrix: Array, side: int) -> Array:
-    """A matrix `[K, N]` as `[ceil(N / 32), K' / side, 32, side]`, K' being K with zeros up to 16 rows of panels."""
-    rows, columns = matrix.shape
-    deep, wide = -(-rows // (16 * side)) * 16 * side, -(-columns // PANEL_COLUMNS)
-    padded = np.zeros((deep, wide * PANEL_COLUMNS), matrix.dtype)
-    padded[:rows, :columns] = matrix
-    # Of integers, since NumPy moves elements of other libraries' types one by one.
-    bits = padded.view(f"u{matrix.itemsize}").reshape(deep // side, side, wide, PANEL_COLUMNS)
-    return np.ascontiguousarray(bits.transpose(2, 0, 3, 1)).view(matrix.dtype)
+class _Packer:
+    """Packs products, each constant once."""
+
+    def __init__(self) -> None:
+        self._panels: dict[SSAValue, SSAValue] = {}
+        self._matrices: dict[SSAValue, ByteMatrix | None] = {}
+
+    def floats(self, product: MatmulOp) -> None:
+        """A product of bf16, if its right operand is a constant matrix."""
+        matrix = product.b.owner
+        if not isinstance(matrix, ConstantOp) or matrix.type.get_num_dims() != 2:
+            return
+        if product.b not in self._panels:
+            self._panels[product.b] = _constant(constant_array(matrix), product)
+        total = PackedMatmulOp(product.a, self._panels[product.b], product.shape[-1])
+        result = CastOp(total.result, bf16)
+        _replace(product, [total, result])
+        _read_wide(result.result, total.result)
+        for op in (result, matrix):
+            if not op.result.uses:
+                Rewriter.erase_op(op)
+
+    def integers(self, product: MatmulOp) -> None:
+        """A product of i32, if both operands are bytes, and the right one a constant."""
+        if product.b not in self._matrices:
+            self._matrices[product.b] = byte_matrix(product.b)
+        matrix = self._matrices[product.b]
+        left = None if matrix is None else byte_operand(product.a)
+        if matrix is None or left is None:
+            return
+        if product.b not in self._panels:
+            self._panels[product.b] = _constant(panels_of(matrix.bytes), product, packed=True)
+        total = PackedMatmulOp(left.value, self._panels[product.b], product.shape[-1])
+        _replace(product, [total, *_corrections(total.result, left, matrix)])
 
 
-def _packed(matrix: ConstantOp) -> ConstantOp:
-    """The panels of a constant, behind it."""
-    panels = constant_op(panels_of(constant_array(matrix), 2))
-    panels.location = matrix.location
-    panels.result.name_hint = matrix.result.name_hint
-    Rewriter.insert_op(panels, InsertPoint.after(matrix))
-    return panels
+def _corrections(total: SSAValue, left: ByteOperand, matrix: ByteMatrix) -> list[Operation]:
+    """What makes a product of bytes that of the numbers."""
+    new: list[Operation] = []
+    if matrix.added is not None:
+        wide = CastOp(left.value, i32)
+        sums = ReductionOp("add", wide.result, [len(shape_of(left.value)) - 1], keep=True)
+        added = constant_op(matrix.added)
+        terms = BinaryOp("mul", sums.result, added.result)
+        new += [wide, sums, added, terms, BinaryOp("add", total, terms.result)]
+    if left.zero is not None:
+        before = new[-1].results[0] if new else total
+        sums = constant_op(matrix.sums)
+        zero = ReshapeOp(left.zero, [])
+        terms = BinaryOp("mul", zero.result, sums.result)
+        new += [sums, zero, terms, BinaryOp("sub", before, terms.result)]
+    return new
 
 
-def _pack(product: MatmulOp, panels: ConstantOp) -> None:
-    total = PackedMatmulOp(product.a, panels.result, product.shape[-1])
-    result = CastOp(total.result, bf16)
-    for op in (total, result):
+def _constant(matrix: Array, product: MatmulOp, *, packed: bool = False) -> SSAValue:
+    """Panels of a constant, in front of the first operator that reads them."""
+    panels = constant_op(matrix if packed else panels_of(matrix))
+    panels.location = product.location
+    panels.result.name_hint = product.b.name_hint
+    Rewriter.insert_op(panels, InsertPoint.before(product))
+    return panels.result
+
+
+def _replace(product: MatmulOp, new: list[Operation]) -> None:
+    for op in new:
         op.location = product.location
-        op.result.name_hint = product.result.name_hint
-    Rewriter.replace_op(product, [total, result], [result.result])
-    _read_wide(result.result, total.result)
-    if not result.result.uses:
-        Rewriter.erase_op(result)
+        op.results[0].name_hint = product.result.name_hint
+    Rewriter.replace_op(product, new, [new[-1].results[0]])
 
 
 def _read_wide(rounded: SSAValue, exact: SSAValue) -> None:
@@ -110,4 +168,4 @@ def _moved(op: ReshapeOp | TransposeOp, value: SSAValue) -> ReshapeOp | Transpos
     return TransposeOp(value, int_list(op.properties, "perm"))
 
 
-__all__ = ["GraphPackTilesPass", "panels_of"]
+__all__ = ["GraphPackTilesPass"]
