@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
+from xml.etree.ElementTree import fromstring
 
 import numpy as np
 import pytest
@@ -12,7 +14,8 @@ import pytest
 import treadle
 from treadle.artifact import Artifact
 from treadle.errors import TreadleError
-from treadle.tools.certificate import MODULE, certify, check_partition
+from treadle.tools.certificate import MODULE, Certificate, Foreseen, Losses, Served, certify, check_partition
+from treadle.tools.certificate_chart import predicted_times
 from treadle.tools.treadle_cli import main
 
 TREE = "e0 <= 8 ? 0 : (e0 <= 24 ? 1 : 0)"
@@ -68,13 +71,48 @@ def test_certified(folder: Path, capsys: pytest.CaptureFixture[str]):
     assert [leaf.extents for leaf in certificate.leaves] == [((2, 8),), ((9, 24),), ((25, 64),)]
     first, second, third = [leaf.kernel for leaf in certificate.leaves]
     assert first == third != second
-    assert certificate.worst == 1.0  # 2 takes 0.5 in place of 0.25, 16 takes 4 in place of 2
-    assert certificate.mean == 1.0
+    # 2 takes 0.5 in place of 0.25, 16 takes 4 in place of 2.
+    assert Losses.of(certificate.points) == Losses(points=2, worst=1.0, mean=1.0)
+    assert [Losses.of(certificate.at(leaf)) for leaf in certificate.leaves] == [
+        Losses(1, 1.0, 1.0), Losses(1, 1.0, 1.0), None
+    ]  # fmt: skip
     assert main(["certify", str(folder)]) == 0
     printed = capsys.readouterr().out
     assert "25 to 64" in printed
+    assert re.search(r"2 to 8 +\S+ +1 +100.0% +100.0%", printed)
     assert "worst 100.0%, mean 100.0%" in printed
     assert "certified for n:2..64: 1 groups take one of several kernels, each call exactly one" in printed
+
+
+def test_the_page(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """One file: tables of leaves and points, and a picture with a line a kernel, one for the best, and the border."""
+    path = tmp_path / "certificate.html"
+    assert main(["certify", str(folder), "--report", str(path)]) == 0
+    text = path.read_text()
+    assert not re.search(r"(src|href)=|<script|@import", text)
+    picture = fromstring(text[text.index("<svg") : text.index("</svg>") + len("</svg>")])
+    classes = [element.get("class") for element in picture.iter()]
+    assert classes.count("kernel") == 2 * 2  # with the legend's
+    assert (classes.count("ideal"), classes.count("border"), classes.count("taken")) == (1, 1, 2)
+    titles = [element.text for element in picture.iter("title")]
+    assert "n = 16: product_2, 100.0% lost" in titles
+    rows = re.findall(r"<tr><td.*?</tr>", text)
+    assert any("2 to 8" in row and "100.0%" in row for row in rows)
+    assert any(">4000000.0<" in row and ">2000000.0<" in row for row in rows)
+    capsys.readouterr()
+    assert main(["certify", str(folder), "--report", "-"]) == 0
+    assert "<!doctype html>" in capsys.readouterr().out
+
+
+def test_a_picture_of_several_extents_and_one_of_points_that_lose_nothing():
+    points = tuple(Foreseen((b, s), 0.25, int(s > 4), (1e-6, 2e-6), 1e-6) for b in (1, 2) for s in (1, 8))
+    leaves = (Served("a", ((1, 2), (1, 4))), Served("b", ((1, 2), (5, 8))))
+    certificate = Certificate("e1 <= 4 ? 0 : 1", ("b", "s"), ("a", "b"), leaves, points)
+    assert [len(certificate.at(leaf)) for leaf in leaves] == [2, 2]
+    texts = [element.text for element in predicted_times(certificate, "it").iter("text")]
+    assert "number of the point" in texts
+    assert Losses.of(certificate.at(leaves[0])) == Losses(2, 0.0, 0.0)
+    assert Losses.of([Foreseen((1,), 0.0, 0, (3.0,), 2.0)]) == Losses(1, 0.5, 0.5)
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,6 @@ def test_a_range_of_extents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         assert f"y: float32[{rows}, 4] from 0 to {largest:.4g}"[:-1] in capsys.readouterr().out
     assert main(["compile", model, "--shape", "x=n:9..1,8", "-o", str(tmp_path / "none")]) == 2
     assert "accepted: a range that is not empty" in capsys.readouterr().err
-    assert main(["tune", model, "--shape", "batch=1..9", "--database", str(tmp_path / "tuned")]) == 2
-    assert "one shape at a time is tuned" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["gpu_0/data_0", "a=b", "x y", "données:0"])

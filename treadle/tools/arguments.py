@@ -1,8 +1,11 @@
-"""Shapes on the command line."""
+"""Shapes, and how often they occur, on the command line."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import cast
 
 from treadle.errors import TreadleError
 from treadle.shapes import Dim, parse_dim
@@ -11,6 +14,9 @@ _SHAPE_FORM = (
     "NAME=D0,D1,... with positive whole numbers, such as x=1,3,48,320, or ranges, such as x=n:1..8,3,48,w:32..2048:32 "
     "(multiples of 32); of a dimension by its name, w=32..2048"
 )
+
+
+_HISTOGRAM = 'an object of values and how often they occur, such as {"37": 120, "128": 44}'
 
 
 def parse_shapes(arguments: Sequence[str]) -> dict[str, tuple[int | Dim, ...]]:
@@ -30,6 +36,39 @@ def parse_shapes(arguments: Sequence[str]) -> dict[str, tuple[int | Dim, ...]]:
         alone = name if len(words) == 1 else None
         shapes[name] = tuple(_extent(word, alone, argument) for word in words)
     return shapes
+
+
+def parse_weights(arguments: Sequence[str]) -> dict[str, dict[int, float]]:
+    """`["seq=lengths.json"]` as how often each value of `seq` occurs: the file has `{"37": 120, "128": 44}`.
+
+    TreadleError that names the file, for one that is anything else, and for a name given twice.
+    """
+    found: dict[str, dict[int, float]] = {}
+    for argument in arguments:
+        name, sign, path = argument.partition("=")
+        if not sign or not name or not path:
+            raise TreadleError(f"cannot read {argument!r}", "--weights", "SYMBOL=FILE.json")
+        if name in found:
+            raise TreadleError(f"two files for '{name}'", "--weights", "one file a symbol")
+        found[name] = _histogram(Path(path))
+    return found
+
+
+def _histogram(path: Path) -> dict[int, float]:
+    try:
+        given: object = json.loads(path.read_text())
+    except OSError as error:
+        raise TreadleError(f"cannot read: {error.strerror}", path, _HISTOGRAM) from error
+    except ValueError as error:
+        raise TreadleError(f"is no JSON: {error}", path, _HISTOGRAM) from error
+    if not isinstance(given, dict):
+        raise TreadleError("is no object", path, _HISTOGRAM)
+    found: dict[int, float] = {}
+    for value, weight in cast("dict[str, object]", given).items():
+        if not _is_number(value) or isinstance(weight, bool) or not isinstance(weight, int | float):
+            raise TreadleError(f"{value!r} has the weight {weight!r}", path, _HISTOGRAM)
+        found[int(value)] = float(weight)
+    return found
 
 
 def shapes_of_call(arguments: Sequence[str], inputs: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int | Dim, ...]]:

@@ -35,18 +35,63 @@ class Served:
     kernel: str
     extents: tuple[tuple[int, int], ...]
 
+    def serves(self, extents: Sequence[int]) -> bool:
+        """Whether a call with these extents comes here."""
+        return all(low <= extent <= high for extent, (low, high) in zip(extents, self.extents, strict=True))
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """A call that was predicted, or measured by a search.
+
+    kernel: the number of the one that it takes; seconds: of each kernel; best: of all micro-kernels that there were
+    """
+
+    extents: tuple[int, ...]
+    weight: float
+    kernel: int
+    seconds: tuple[float, ...]
+    best: float
+
+    @property
+    def loss(self) -> float:
+        """The part of the best micro-kernel's time that the call takes longer."""
+        return self.seconds[self.kernel] / self.best - 1
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What some calls lose, the worst and the mean by their weights."""
+
+    points: int
+    worst: float
+    mean: float
+
+    @classmethod
+    def of(cls, points: Sequence[Foreseen]) -> Losses | None:
+        """None without calls."""
+        if not points:
+            return None
+        total = sum(point.weight for point in points)
+        weights = [point.weight / total if total else 1 / len(points) for point in points]
+        mean = sum(weight * point.loss for weight, point in zip(weights, points, strict=True))
+        return cls(len(points), max(point.loss for point in points), mean)
+
 
 @dataclass(frozen=True)
 class Certificate:
-    """One dispatch, proved. worst, mean: the predicted part of the time that is lost against the best micro-kernel of
-    a point, at the points that were predicted, by their weights; None without predictions."""
+    """One dispatch, proved. names: of the extents; kernels: by the numbers of the tree; points: calls that were
+    predicted."""
 
     tree: str
     names: tuple[str, ...]
+    kernels: tuple[str, ...]
     leaves: tuple[Served, ...]
-    points: int
-    worst: float | None
-    mean: float | None
+    points: tuple[Foreseen, ...]
+
+    def at(self, leaf: Served) -> list[Foreseen]:
+        """The predicted calls that come to a leaf."""
+        return [point for point in self.points if leaf.serves(point.extents)]
 
 
 def certify(artifact: Artifact) -> list[Certificate]:
@@ -88,10 +133,9 @@ def _certificate(
     _check_kernels(launches, kernels, where)
     inside = dict(enumerate(ranges))
     leaves = [Served(launches[kernel].kernel.string_value(), _sides(box, count)) for kernel, box in boxes(tree, inside)]
-    worst, mean = _losses(op)
-    points = 0 if op.predicted is None else len(op.predicted.data)
     reached = tuple(leaf for leaf in leaves if all(low <= high for low, high in leaf.extents))
-    return Certificate(tree_text(tree), tuple(names), reached, points, worst, mean)
+    symbols = tuple(launch.kernel.string_value() for launch in launches)
+    return Certificate(tree_text(tree), tuple(names), symbols, reached, _foreseen(op))
 
 
 def check_partition(leaves: Sequence[Sequence[tuple[int, int]]], extents: int, where: str) -> None:
@@ -160,16 +204,13 @@ def _range(text: str, symbols: Sequence[Dim]) -> tuple[int, int]:
     return min(values), max(values)
 
 
-def _losses(op: DispatchOp) -> tuple[float | None, float | None]:
-    """The worst and the mean predicted loss against the best micro-kernel of a point."""
-    predicted = op.predicted
-    if not isinstance(predicted, PredictedAttr) or not predicted.data:
-        return None, None
-    chosen = [(each, kernel_for(op.tree.data, each.extents)) for each in predicted.data]
-    losses = [each.seconds[kernel] / each.seconds[-1] - 1 for each, kernel in chosen]
-    weights = [each.weight for each, _ in chosen]
-    mean = sum(w * loss for w, loss in zip(weights, losses, strict=True)) / (sum(weights) or 1.0)
-    return max(losses), mean
+def _foreseen(op: DispatchOp) -> tuple[Foreseen, ...]:
+    """The calls that the decision keeps predictions of."""
+    predicted = op.predicted.data if isinstance(op.predicted, PredictedAttr) else ()
+    return tuple(
+        Foreseen(each.extents, each.weight, kernel_for(op.tree.data, each.extents), each.seconds[:-1], each.seconds[-1])
+        for each in predicted
+    )
 
 
-__all__ = ["Certificate", "Served", "certify", "check_partition"]
+__all__ = ["Certificate", "Foreseen", "Losses", "Served", "certify", "check_partition"]

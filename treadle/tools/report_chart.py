@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element, SubElement
 WIDTH, HEIGHT = 640, 380
 _LEGEND = 90
 _MOST_TICKS = 8
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 34, 46
+LEFT, RIGHT, TOP, BOTTOM = 64, 16, 34, 46
 _FAILED_BAND = 20
 """Height of the strip above the plot in which candidates without a time stand."""
 
@@ -93,17 +93,17 @@ def predicted_against_measured(points: Sequence[Point], name: str) -> Element:
     timed = [point for point in points if point.measured and point.predicted]
     failed = [point for point in points if not point.measured and point.predicted]
     shown = [point.predicted for point in (*timed, *failed) if point.predicted]
-    across = scale_of(shown, _LEFT, WIDTH - _RIGHT)
-    up = scale_of([point.measured for point in timed if point.measured], HEIGHT - _BOTTOM, _TOP + _FAILED_BAND)
-    root = _chart(
+    across = scale_of(shown, LEFT, WIDTH - RIGHT)
+    up = scale_of([point.measured for point in timed if point.measured], HEIGHT - BOTTOM, TOP + _FAILED_BAND)
+    root = chart(
         f"{name}: predicted against measured time",
         f"{len(timed)} candidates with both times, {len(failed)} without a measured one. "
         "The table below has the same numbers.",
     )
-    _axes(root, across, up, "predicted, µs", "measured, µs")
+    draw_axes(root, across, up, "predicted, µs", "measured, µs")
     low, high = max(across.low, up.low), min(across.high, up.high)
     if low < high:
-        _line(root, "ideal", [(across(low), up(low)), (across(high), up(high))])
+        line(root, "ideal", [(across(low), up(low)), (across(high), up(high))])
     order = {"timed": 0, "default": 1, "chosen": 2}
     for point in sorted(timed, key=lambda each: order.get(each.kind, 0)):
         assert point.predicted
@@ -111,7 +111,7 @@ def predicted_against_measured(points: Sequence[Point], name: str) -> Element:
         _mark(root, point, across(point.predicted), up(point.measured))
     for point in failed:
         assert point.predicted
-        _mark(root, point, across(point.predicted), _TOP + _FAILED_BAND / 2)
+        _mark(root, point, across(point.predicted), TOP + _FAILED_BAND / 2)
     _legend(root, points)
     return root
 
@@ -123,49 +123,51 @@ def best_after_each_trial(times: Sequence[float | None], name: str) -> Element:
     for time in times:
         known = best[-1:] + ([] if time is None else [time])
         best.append(min(known))
-    across = _linear(1, max(len(times), 2), _LEFT, WIDTH - _RIGHT)
-    up = scale_of(best, HEIGHT - _BOTTOM, _TOP)
+    across = _linear(1, max(len(times), 2), LEFT, WIDTH - RIGHT)
+    up = scale_of(best, HEIGHT - BOTTOM, TOP)
     first, last = f"{best[0]:.4g}", f"{best[-1]:.4g}"
-    root = _chart(f"{name}: the best time after each trial", f"From {first} to {last} µs in {len(times)} trials.")
+    root = chart(f"{name}: the best time after each trial", f"From {first} to {last} µs in {len(times)} trials.")
     _frame(root)
     _rows(root, up, "best, µs")
-    _label(root, (_LEFT + WIDTH - _RIGHT) / 2, HEIGHT - 8, "trial", "middle")
+    label(root, (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, "trial", "middle")
     for number in sorted({1, len(times) // 2, len(times)} - {0}):
-        _label(root, across(number), HEIGHT - _BOTTOM + 16, str(number), "middle")
+        label(root, across(number), HEIGHT - BOTTOM + 16, str(number), "middle")
     steps = [(across(1), up(best[0]))]
     for number, time in enumerate(best[1:], 2):
         steps += [(across(number), steps[-1][1]), (across(number), up(time))]
-    _line(root, "best", steps)
+    line(root, "best", steps)
     return root
 
 
-def _chart(title: str, description: str) -> Element:
+def chart(title: str, description: str) -> Element:
+    """An empty picture of the page's size."""
     root = Element("svg", {"class": "chart", "role": "img", "viewBox": f"0 0 {WIDTH} {HEIGHT}", "width": str(WIDTH)})
     SubElement(root, "title").text = title
     SubElement(root, "desc").text = description
     return root
 
 
-def _axes(root: Element, across: LogScale, up: LogScale, horizontal: str, vertical: str) -> None:
+def draw_axes(root: Element, across: LogScale, up: LogScale, horizontal: str, vertical: str) -> None:
+    """Both axes with their ticks and names."""
     _frame(root)
     for value in across.ticks():
         x = across(value)
-        _line(root, "grid", [(x, HEIGHT - _BOTTOM), (x, _TOP)])
-        _label(root, x, HEIGHT - _BOTTOM + 16, f"{value:g}", "middle")
-    _label(root, (_LEFT + WIDTH - _RIGHT) / 2, HEIGHT - 8, horizontal, "middle")
+        line(root, "grid", [(x, HEIGHT - BOTTOM), (x, TOP)])
+        label(root, x, HEIGHT - BOTTOM + 16, f"{value:g}", "middle")
+    label(root, (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, horizontal, "middle")
     _rows(root, up, vertical)
 
 
 def _rows(root: Element, up: LogScale, vertical: str) -> None:
     for value in up.ticks():
-        _line(root, "grid", [(_LEFT, up(value)), (WIDTH - _RIGHT, up(value))])
-        _label(root, _LEFT - 6, up(value) + 4, f"{value:g}", "end")
-    _label(root, 6, 14, vertical, "start")
+        line(root, "grid", [(LEFT, up(value)), (WIDTH - RIGHT, up(value))])
+        label(root, LEFT - 6, up(value) + 4, f"{value:g}", "end")
+    label(root, 6, 14, vertical, "start")
 
 
 def _frame(root: Element) -> None:
-    corner = [(_LEFT, _TOP), (_LEFT, HEIGHT - _BOTTOM), (WIDTH - _RIGHT, HEIGHT - _BOTTOM)]
-    _line(root, "axis", corner)
+    corner = [(LEFT, TOP), (LEFT, HEIGHT - BOTTOM), (WIDTH - RIGHT, HEIGHT - BOTTOM)]
+    line(root, "axis", corner)
 
 
 _MARKS: Mapping[str, Callable[[float, float], tuple[str, dict[str, str]]]] = {
@@ -187,21 +189,23 @@ def _mark(root: Element, point: Point, x: float, y: float) -> None:
 def _legend(root: Element, points: Sequence[Point]) -> None:
     """The kinds that occur, at the right above the plot."""
     present = {point.kind for point in points if point.predicted}
-    x = WIDTH - _RIGHT - sum(_LEGEND for kind in _MEANING if kind in present) + 10
+    x = WIDTH - RIGHT - sum(_LEGEND for kind in _MEANING if kind in present) + 10
     for kind, meaning in _MEANING.items():
         if kind in present:
             tag, where = _MARKS[kind](x, 10)
             SubElement(root, tag, {"class": kind, **where})
-            _label(root, x + 12, 14, meaning, "start")
+            label(root, x + 12, 14, meaning, "start")
             x += _LEGEND
 
 
-def _line(root: Element, kind: str, points: Sequence[tuple[float, float]]) -> None:
+def line(root: Element, kind: str, points: Sequence[tuple[float, float]]) -> Element:
+    """A line through some points."""
     text = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    SubElement(root, "polyline", {"class": kind, "points": text})
+    return SubElement(root, "polyline", {"class": kind, "points": text})
 
 
-def _label(root: Element, x: float, y: float, text: str, anchor: str) -> None:
+def label(root: Element, x: float, y: float, text: str, anchor: str) -> None:
+    """A text at a place: its `start`, `middle` or `end`."""
     SubElement(root, "text", {"x": f"{x:.1f}", "y": f"{y:.1f}", "text-anchor": anchor}).text = text
 
 
@@ -209,4 +213,7 @@ def _linear(low: float, high: float, start: float, end: float) -> Callable[[floa
     return lambda value: start + (value - low) / (high - low) * (end - start)
 
 
-__all__ = ["STYLE", "LogScale", "Point", "best_after_each_trial", "predicted_against_measured", "scale_of"]
+__all__ = [
+    "BOTTOM", "HEIGHT", "LEFT", "RIGHT", "STYLE", "TOP", "WIDTH", "LogScale", "Point", "best_after_each_trial", "chart",
+    "draw_axes", "label", "line", "predicted_against_measured", "scale_of",
+]  # fmt: skip

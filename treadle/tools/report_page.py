@@ -9,7 +9,7 @@ from treadle.tools import report_chart
 from treadle.tools.report_chart import Point, best_after_each_trial, predicted_against_measured
 from treadle.tools.report_data import Attempt, GroupReport, Rejection, Report
 
-_STYLE = """
+PAGE_STYLE = """
 :root{color-scheme:light dark;--page:#ffffff;--panel:#f5f6f8;--text:#1b1f24;--faint:#59626e;--line:#c4cad2;
 --timed:#0b62c4;--chosen:#b54708;--failed:#b42318}
 @media (prefers-color-scheme:dark){:root{--page:#14171b;--panel:#1e2228;--text:#e7e9ec;--faint:#a3acb8;--line:#464e59;
@@ -45,7 +45,7 @@ def report_page(report: Report) -> str:
     SubElement(head, "meta", {"charset": "utf-8"})
     SubElement(head, "meta", {"name": "viewport", "content": "width=device-width,initial-scale=1"})
     SubElement(head, "title").text = report.title
-    SubElement(head, "style").text = _STYLE + report_chart.STYLE
+    SubElement(head, "style").text = PAGE_STYLE + report_chart.STYLE
     body = SubElement(root, "body")
     _add_summary(body, report)
     main = SubElement(body, "main")

@@ -11,12 +11,13 @@ from pathlib import Path
 from xdsl.dialects.builtin import TensorType
 from xdsl.parser import Parser
 
+from treadle.decision_tree import tree_text
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import ProgramOp, UseAttr
 from treadle.errors import TreadleError
 from treadle.passes.schedule.group_program import group_of
 from treadle.schedules.search.candidate import Candidate, Task
-from treadle.schedules.search.database import Database, Entry
+from treadle.schedules.search.database import Database, Dispatched, Entry
 from treadle.schedules.search.ledger import Ledger, total
 from treadle.schedules.search.programs import decisions_of, taken
 from treadle.schedules.search.survey import survey
@@ -104,6 +105,8 @@ def _group(name: str, digest: str, entry: Entry | None, trials: Sequence[Trial])
     attempts = tuple(_attempt(trial, us, entry) for trial, us in zip(trials, times, strict=True))
     if entry is not None:
         chosen = str(entry.schedule)
+        if isinstance(entry.schedule, Dispatched):
+            chosen = "\n".join([tree_text(entry.schedule.tree), *map(str, entry.schedule.kernels)])
     else:
         chosen = "none: nothing was timed" if default is None else str(Candidate(default.program, default.decisions))
     text = None if entry is None else entry.path.read_text()
@@ -145,6 +148,8 @@ def _is_chosen(candidate: Candidate, entry: Entry) -> bool:
 
 def _candidate(entry: Entry) -> Candidate:
     schedule = entry.schedule
+    if isinstance(schedule, Dispatched):
+        schedule = schedule.kernels[0]
     if isinstance(schedule, ProgramOp):
         return Candidate(schedule.sym_name.data, decisions_of(schedule))
     return Candidate(schedule.template.data, schedule.knobs())

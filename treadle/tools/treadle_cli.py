@@ -194,6 +194,11 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
 
 def _add_certify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("artifact", help="a folder that `treadle compile` wrote")
+    parser.add_argument(
+        "--report",
+        metavar="FILE.html",
+        help="write a page with tables, and pictures of what was predicted; - prints it",
+    )
 
 
 def _add_bisect(parser: argparse.ArgumentParser) -> None:
@@ -224,6 +229,13 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trials", type=int, metavar="N", help="time at most so many candidates")
     parser.add_argument(
         "--groups", action="append", metavar="WORD", help="only groups whose names contain it; repeatable"
+    )
+    parser.add_argument(
+        "--weights",
+        action="append",
+        default=[],
+        metavar="SYMBOL=FILE.json",
+        help='of a range, how often its values occur: {"37": 120, "128": 44}; without, they are spread; repeatable',
     )
     parser.add_argument("--threads", type=int, metavar="N", help="threads of a call")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of what is drawn (default 0)")

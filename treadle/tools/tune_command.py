@@ -17,7 +17,7 @@ from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.database import Database
 from treadle.schedules.search.database_files import open_database, slug
 from treadle.schedules.search.ledger import Ledger, total
-from treadle.tools.arguments import parse_shapes
+from treadle.tools.arguments import parse_shapes, parse_weights
 from treadle.tools.output import output_stream
 from treadle.tools.report_page import report_page
 from treadle.tools.report_source import database_report, model_report
@@ -69,7 +69,8 @@ def _search(args: argparse.Namespace) -> list[Group]:
         groups = tune(
             args.model, Path(args.database), parse_shapes(args.shape), seconds=args.seconds, trials=args.trials,
             groups=args.groups or (), precision=args.precision or "f32", threads=args.threads, seed=args.seed,
-            strategy=args.strategy, scheduler=args.scheduler, stale=args.stale, show=show,
+            strategy=args.strategy, scheduler=args.scheduler, stale=args.stale,
+            weights=parse_weights(args.weights), show=show,
         )  # fmt: skip
     if not groups:
         return []

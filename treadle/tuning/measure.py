@@ -15,9 +15,12 @@ from xdsl.parser import Parser
 
 from treadle.backends.buffers import TensorSpec
 from treadle.backends.reference.bound_module import bound_module
+from treadle.dialects.graph import DemandedAttr, FusedOp
 from treadle.dialects.registry import treadle_context
 from treadle.environment import load_environment
 from treadle.errors import TreadleError
+from treadle.passes.graph.definition_analysis import shape_of
+from treadle.passes.schedule.group_program import group_of
 from treadle.store import store_of
 from treadle.tuning.child import Child
 from treadle.tuning.cpu_timing import InterleavedTimer, Operands
@@ -28,6 +31,8 @@ Array = NDArray[Any]
 CACHE_BYTES = 64 << 20
 """Bytes of weights that are read before a copy is used again: more than two cores' share of the last-level cache."""
 _ROUNDS = 15
+_KEPT = 16
+"""Programs with extents whose results are kept: the points of one group."""
 _PATIENCE = 30.0
 """Seconds that the child has in addition to the timing itself, to load libraries and to evaluate the definition."""
 _LARGEST = 8.0
@@ -39,6 +44,7 @@ class Comparison:
     """Libraries that compute the same group, to be timed together.
 
     text: the group's program; libraries: their bytes; seconds: limit of the timing
+    extents: what the last inputs hold, of a group of a ranged model
     """
 
     text: str
@@ -49,6 +55,7 @@ class Comparison:
     constants: tuple[int, ...]
     threads: int
     seconds: float
+    extents: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -133,7 +140,7 @@ def _isolating(comparison: Comparison, run: Callable[[Comparison], list[Timing]]
 
 def timings(comparison: Comparison) -> list[Timing]:
     """Runs a comparison in this process. A library whose results are wrong is not timed."""
-    inputs = random_inputs(comparison.inputs)
+    inputs = _inputs(comparison)
     operands = Operands(inputs, comparison.outputs, comparison.constants, CACHE_BYTES)
     paths = [_stored(each) for each in comparison.libraries]
     timer = InterleavedTimer(paths, comparison.arena_bytes, operands, comparison.threads)
@@ -173,27 +180,54 @@ def random_inputs(specs: Sequence[TensorSpec]) -> list[Array]:
     return found
 
 
-_EXPECTED: dict[str, Any] = {}
+def _inputs(comparison: Comparison) -> list[Array]:
+    """Random inputs, and the extents behind them."""
+    found, extents = random_inputs(comparison.inputs), comparison.extents
+    return [*found[: len(found) - len(extents)], *(np.array(extent, np.int64) for extent in extents)]
+
+
+_EXPECTED: dict[tuple[str, tuple[int, ...]], list[tuple[Any, Array]]] = {}
+"""By a program and its extents, each output's values with the errors allowed, and which elements are demanded."""
+
+
+def demanded_elements(fused: FusedOp, extents: Sequence[int]) -> list[Array]:
+    """Which elements of each of a group's results are needed where the extents have these values."""
+    found: list[Array] = []
+    demands: Sequence[object] = [None] * len(fused.outputs) if fused.demands is None else fused.demands.data
+    for result, demanded in zip(fused.outputs, demands, strict=True):
+        shape = shape_of(result)
+        indices: Any = {f"d{d}": each for d, each in enumerate(np.indices(shape, np.int64, sparse=True))}
+        needed = np.ones(shape, np.bool_)
+        for constraint in demanded.data if isinstance(demanded, DemandedAttr) else ():
+            needed &= constraint.index.evaluate(indices) < extents[constraint.extent]
+        found.append(needed)
+    return found
 
 
 def _difference(comparison: Comparison, inputs: Sequence[Array], outputs: Sequence[Array]) -> str | None:
     """Describes how results differ from the definition; None if they agree within the limits of rounding."""
-    if comparison.text not in _EXPECTED:
-        _EXPECTED.clear()
+    key = comparison.text, comparison.extents
+    if key not in _EXPECTED:
+        if len(_EXPECTED) >= _KEPT:
+            _EXPECTED.clear()
         module = Parser(treadle_context(), comparison.text).parse_module()
-        _EXPECTED[comparison.text] = bound_module(module, inputs)
-    for spec, actual, expected in zip(comparison.outputs, outputs, _EXPECTED[comparison.text], strict=True):
+        every = [np.ones((), np.bool_)] * len(comparison.outputs)
+        demanded = demanded_elements(group_of(module), comparison.extents) if comparison.extents else every
+        _EXPECTED[key] = list(zip(bound_module(module, inputs), demanded, strict=True))
+    for spec, actual, (expected, needed) in zip(comparison.outputs, outputs, _EXPECTED[key], strict=True):
         value = actual.astype(np.float64) if actual.dtype.kind not in "biu" else actual
         finite = np.isfinite(expected.value)
         known = np.where(finite, expected.value, 0)
         # Larger less smaller: a difference of unsigned numbers is not negative.
         error = np.where(finite, np.maximum(value, known) - np.minimum(value, known), 0)
-        beyond = np.where(finite, ~(error <= expected.full_error), False)
-        if beyond.any() or not np.array_equal(value[~finite], expected.value[~finite], equal_nan=True):
+        beyond = np.where(finite & needed, ~(error <= expected.full_error), False)
+        others = ~finite & needed
+        if beyond.any() or not np.array_equal(value[others], expected.value[others], equal_nan=True):
             return f"{spec.name} is wrong in {int(beyond.sum())} of {beyond.size} elements"
     return None
 
 
 __all__ = [
-    "Comparison", "LocalMeasurer", "Measurer", "RemoteMeasurer", "Timing", "measure_here", "random_inputs", "timings",
+    "Comparison", "LocalMeasurer", "Measurer", "RemoteMeasurer", "Timing", "demanded_elements", "measure_here",
+    "random_inputs", "timings",
 ]  # fmt: skip

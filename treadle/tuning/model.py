@@ -13,16 +13,18 @@ from treadle.compile_options import CompileOptions, parse_precision
 from treadle.compile_request import CompileRequest, lowered_module
 from treadle.environment import available_cores, load_environment
 from treadle.errors import TreadleError
+from treadle.schedules.joint.points import Weights
 from treadle.schedules.rules.programs import Rule, programs
 from treadle.schedules.search.database import Database
 from treadle.schedules.search.learned import MISSING, can_learn
 from treadle.schedules.search.strategies import STRATEGIES
-from treadle.shapes import Dim, Shapes, normalized
+from treadle.shapes import Shapes, normalized
 from treadle.target import Target
 from treadle.tuning.child_pool import ChildPool
 from treadle.tuning.cluster import cluster
 from treadle.tuning.measure import LocalMeasurer, Measurer, RemoteMeasurer
 from treadle.tuning.preview import Preview, preview
+from treadle.tuning.ranged import RangedTuner
 from treadle.tuning.stale import stale_entries
 from treadle.tuning.tasks import GroupTask, default_programs, tasks_of
 from treadle.tuning.tuner import Group, Options, Show, Tuner
@@ -51,6 +53,7 @@ def tune(
     measurer: Measurer | None = None,
     scheduler: str | None = None,
     stale: bool = False,
+    weights: Weights | None = None,
     show: Show = lambda groups, current: None,
 ) -> list[Group]:
     """Searches schedules for a model's kernels on this machine's processor, and writes those that are faster to a
@@ -73,6 +76,8 @@ def tune(
         machine
     stale:    search nothing, but time anew the database's entries for groups of this model that were measured with
         other versions of treadle, each together with its default; the groups of these entries are returned
+    weights:  of a model with ranges, how often the values of a symbol occur: `{"seq": {37: 120, 128: 44}}`; default:
+        values spread over the range
     show:     called with all groups, and the one that is being tuned, after each change
 
     Every candidate is compared with the group's definition in float64 before it is timed. Raises TreadleError for
@@ -92,12 +97,15 @@ def tune(
             measurer = LocalMeasurer() if scheduler is None else RemoteMeasurer(workers)
             stack.callback(measurer.close)
         target, options = workers.machine.target, CompileOptions(parse_precision(precision))
-        tasks = tasks_of_model(Path(model), target, normalized(shapes), options, groups, rules)
+        tasks = tasks_of_model(Path(model), target, normalized(shapes), options, groups, rules, weights)
+        if stale and any(task.points for task in tasks):
+            raise TreadleError("the model has a range", "tune", "a search, which measures its entries anew")
         own = load_environment().num_threads if scheduler is None else target.cores
         search = Options(seconds, own if threads is None else threads, trials, seed, strategy)
         folder = Database(Path(database))
         if not stale:
-            return Tuner(tasks, folder, search, workers, measurer, show=show).run()
+            kind = RangedTuner if any(task.points for task in tasks) else Tuner
+            return kind(tasks, folder, search, workers, measurer, show=show).run()
         entries = stale_entries(tasks, folder, workers.machine)
         if not entries:
             return []
@@ -143,16 +151,13 @@ def tasks_of_model(
     options: CompileOptions,
     groups: Sequence[str] = (),
     rules: Sequence[Rule] | None = None,
+    weights: Weights | None = None,
 ) -> list[GroupTask]:
     """The tasks of the model's groups, or of those whose labels contain one of some words; TreadleError if there are
-    none, and for ranges of extents: kernels of a range are scheduled for its largest shape."""
-    for name, shape in normalized(shapes).items():
-        if any(isinstance(extent, Dim) for extent in shape):
-            message = f"'{name}' has a range of extents, and one shape at a time is tuned"
-            raise TreadleError(message, "shapes", "extents that are numbers, such as the largest ones")
+    none."""
     module = lowered_module(CompileRequest(model, target, shapes, options=options), "fuse")
     written = default_programs if rules is None else partial(programs, rules=rules)
-    tasks = tasks_of(module, target, written)
+    tasks = tasks_of(module, target, written, weights)
     chosen = [task for task in tasks if not groups or any(word in task.label for word in groups)]
     if not chosen:
         raise TreadleError(f"no group is called {' or '.join(groups)}", model, [task.label for task in tasks])

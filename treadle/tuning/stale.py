@@ -10,7 +10,7 @@ from treadle.dialects.schedule import ProgramOp, TemplateOp, UseAttr
 from treadle.errors import TreadleError
 from treadle.passes.schedule.schedule_select import check_entry
 from treadle.schedules.search.candidate import Candidate, Task
-from treadle.schedules.search.database import Database
+from treadle.schedules.search.database import Database, Dispatched
 from treadle.schedules.search.programs import decisions_of
 from treadle.tuning.tasks import GroupTask
 from treadle.tuning.workers import Machine
@@ -39,7 +39,8 @@ def stale_entries(tasks: Sequence[GroupTask], database: Database, machine: Machi
             if entry is None or entry.record.sources == machine.kernels:
                 continue
             check_entry(entry, task.program.fused, machine.target, machine.hardware)
-            found.append(_stale(task, entry.schedule))
+            if not isinstance(entry.schedule, Dispatched):
+                found.append(_stale(task, entry.schedule))
         except TreadleError as error:
             print(f"warning: the entry of group {task} is left out: {error}", file=sys.stderr)
     return found

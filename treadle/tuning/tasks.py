@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from xdsl.dialects.builtin import ModuleOp, TensorType
@@ -16,16 +16,21 @@ from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.schedule import ProgramOp
 from treadle.errors import TreadleError
 from treadle.passes.schedule.anchor import anchor_of
-from treadle.passes.schedule.group_program import GroupProgram, group_program
+from treadle.passes.schedule.group_program import GroupProgram, group_program, ranged_group_program
+from treadle.passes.schedule.ranged_choice import module_points, point_defaults, symbols_of
 from treadle.passes.schedule.schedule_select import default_schedule
+from treadle.schedules.joint.points import Point, Weights, checked
 from treadle.schedules.rules.defaults import default_rules
 from treadle.schedules.rules.programs import programs
 from treadle.schedules.search.candidate import Candidate, Task
 from treadle.schedules.search.programs import template_program
 from treadle.schedules.template import Anchor
 from treadle.schedules.templates import TEMPLATES
+from treadle.shapes import parse_dim
 from treadle.target import Target
 
+POINTS_TIMED = 6
+"""Points at which a group of a ranged model is timed: they share the two seconds of a round of eight candidates."""
 ProgramsOf: TypeAlias = Callable[[Anchor, Target], Sequence[ProgramOp]]
 """Gives the schedule programs among which an anchor's schedule is searched."""
 
@@ -39,6 +44,8 @@ class GroupTask:
     constants: the numbers of the inputs that are weights
     search: its anchor and the schedule programs
     default: the candidate that gives the schedule without a search
+    points: the calls that it is timed for, of a group of a ranged model
+    seeds: candidates that are timed first; extents: those of a call that is being timed
     """
 
     digest: str
@@ -51,6 +58,9 @@ class GroupTask:
     program: GroupProgram
     search: Task
     default: Candidate
+    points: tuple[Point, ...] = ()
+    seeds: tuple[Candidate, ...] = ()
+    extents: tuple[int, ...] | None = None
 
     @property
     def texts(self) -> dict[str, str]:
@@ -67,16 +77,46 @@ def default_programs(anchor: Anchor, target: Target) -> Sequence[ProgramOp]:
     return programs(anchor, target, default_rules(target))
 
 
-def tasks_of(module: ModuleOp, target: Target, programs_of: ProgramsOf = default_programs) -> list[GroupTask]:
-    """The tasks of a module after stage `fuse`, in the order of their first groups."""
+def tasks_of(
+    module: ModuleOp, target: Target, programs_of: ProgramsOf = default_programs, weights: Weights | None = None
+) -> list[GroupTask]:
+    """The tasks of a module after stage `fuse`, in the order of their first groups.
+
+    weights: how often values of the symbols of a ranged model occur; TreadleError as `points_of` raises it
+    """
     counts: Counter[str] = Counter()
     groups: dict[str, GroupProgram] = {}
-    for fused in [op for op in module.walk() if isinstance(op, FusedOp)]:
-        group = group_program(fused)
+    found = [op for op in module.walk() if isinstance(op, FusedOp)]
+    if weights:
+        checked(weights, [parse_dim(text) for text in symbols_of(found[0])] if found else [])
+    for fused in found:
+        group = ranged_group_program(fused) or group_program(fused)
         digest = group.digest()
         counts[digest] += 1
         groups.setdefault(digest, group)
-    return [_task(digest, group, counts[digest], target, programs_of) for digest, group in groups.items()]
+    tasks = [_task(digest, group, counts[digest], target, programs_of) for digest, group in groups.items()]
+    return [_with_points(task, target, weights) for task in tasks]
+
+
+def _with_points(task: GroupTask, target: Target, weights: Weights | None) -> GroupTask:
+    """A task with the calls that it is timed for, if its group is of a ranged model."""
+    points = tuple(point for point in module_points(task.program.fused, weights, POINTS_TIMED) if point.weight)
+    if not points:
+        return task
+    seeds: dict[Candidate, None] = {}
+    for use in point_defaults(task.program.fused, points, target):
+        if use.template.data in task.search.by_name:
+            seeds[task.search.candidate(use)] = None
+    legal = [each for each in seeds if each != task.default and _is_legal(task.search, each)]
+    return replace(task, points=points, seeds=tuple(legal))
+
+
+def _is_legal(search: Task, candidate: Candidate) -> bool:
+    try:
+        search.replay(candidate)
+    except TreadleError:
+        return False
+    return True
 
 
 def _search(fused: FusedOp, target: Target, programs_of: ProgramsOf) -> tuple[Task, Candidate]:
@@ -108,4 +148,4 @@ def _task(digest: str, program: GroupProgram, count: int, target: Target, progra
     )
 
 
-__all__ = ["GroupTask", "ProgramsOf", "default_programs", "tasks_of"]
+__all__ = ["POINTS_TIMED", "GroupTask", "ProgramsOf", "default_programs", "tasks_of"]

@@ -11,7 +11,7 @@ from treadle.dialects.schedule import ProgramOp, UseAttr
 from treadle.errors import TreadleError
 from treadle.schedules.search.appended_lines import Room
 from treadle.schedules.search.candidate import Candidate, CostModel, Measured
-from treadle.schedules.search.database import Database, Record
+from treadle.schedules.search.database import Database, Record, Schedule
 from treadle.schedules.search.database_files import digest_of
 from treadle.schedules.search.learned import Learned
 from treadle.schedules.search.programs import taken
@@ -30,7 +30,7 @@ _ROUND_SECONDS = 2.0
 _CONFIRM_SECONDS = 6.0
 _FIRST_GAIN = 0.2
 """The fraction of its time that a group is expected to gain in its first round; it halves with each round."""
-_LEAST_GAIN = 0.02
+LEAST_GAIN = 0.02
 """The least gain over the default, as a fraction, for which a schedule is kept: two runs of one kernel differ by
 less."""
 
@@ -233,11 +233,17 @@ class Tuner:
 
         known: the first trials of the round, if a killed search has recorded them and not the rest
         """
+        proposed = group.search.propose(MEASURED)
+        group.is_exhausted = not proposed
+        self._timed_round(group, proposed, known)
+
+    def _timed_round(
+        self, group: Group, proposed: Sequence[tuple[Printed, float | None]], known: Sequence[Trial] = ()
+    ) -> None:
+        """Times candidates together with the best one so far."""
         self._show(self.groups, group)
         begin = time.monotonic()
         assert group.best is not None
-        proposed = group.search.propose(MEASURED)
-        group.is_exhausted = not proposed
         number = (group.rounds + 1, len(proposed))
         tried = {Candidate(trial.program, trial.decisions) for trial in known}
         order = [each for each in proposed if each[0].candidate not in tried]
@@ -252,7 +258,7 @@ class Tuner:
         self._remember(group, trials)
         before = group.best
         self._absorb(group, [*known, *trials])
-        if group.best is not before and group.gains[-1] > _LEAST_GAIN:
+        if group.best is not before and group.gains[-1] > LEAST_GAIN:
             self._keep(group)
         self._round_seconds = time.monotonic() - begin
         self._show(self.groups, group)
@@ -299,7 +305,12 @@ class Tuner:
         return self._measure(group.task, builds, _CONFIRM_SECONDS)
 
     def _keep(self, group: Group) -> None:
-        assert group.best is not None and group.best_seconds is not None and group.default_seconds is not None
+        assert group.best is not None
+        self._write(group, schedule_of(group.task, group.best))
+
+    def _write(self, group: Group, schedule: Schedule) -> None:
+        """Puts a group's schedule into the database, with its times."""
+        assert group.best_seconds is not None and group.default_seconds is not None
         record = Record(
             us=round(group.best_seconds * 1e6, 2),
             default_us=round(group.default_seconds * 1e6, 2),
@@ -309,7 +320,7 @@ class Tuner:
             sources=self._workers.machine.kernels,
             date=datetime.now(UTC).strftime("%Y-%m-%d"),
         )
-        self._database.write(group.task.program.module, group.task.digest, _schedule(group.task, group.best), record)
+        self._database.write(group.task.program.module, group.task.digest, schedule, record)
 
     def _measure(self, task: GroupTask, builds: Sequence[Built], seconds: float) -> list[Timing]:
         """Times libraries while nothing else runs: builds have ended."""
@@ -318,7 +329,7 @@ class Tuner:
         if ready:
             comparison = Comparison(
                 task.text, tuple(each.library for each in ready), max(each.arena_bytes for each in ready),
-                task.inputs, task.outputs, task.constants, self._options.threads, seconds,
+                task.inputs, task.outputs, task.constants, self._options.threads, seconds, task.extents or (),
             )  # fmt: skip
             found |= {id(b): timing for b, timing in zip(ready, self._measurer.measure(comparison), strict=True)}
         return [found[id(each)] for each in builds]
@@ -356,7 +367,7 @@ def _is_faster(one: Timing, default: Timing) -> bool:
     """Whether a schedule is faster than the default by more than two runs of one kernel differ."""
     if one.seconds is None or default.seconds is None:
         return False
-    return one.seconds < (1 - _LEAST_GAIN) * default.seconds
+    return one.seconds < (1 - LEAST_GAIN) * default.seconds
 
 
 def model_seconds(groups: Sequence[Group]) -> tuple[float, float]:
@@ -365,7 +376,7 @@ def model_seconds(groups: Sequence[Group]) -> tuple[float, float]:
     return default, sum(group.weight for group in groups)
 
 
-def _schedule(task: GroupTask, candidate: Candidate) -> UseAttr | ProgramOp:
+def schedule_of(task: GroupTask, candidate: Candidate) -> UseAttr | ProgramOp:
     """What a database says of a candidate: a template with its choices, or the program with its decisions."""
     replayed = task.search.replay(candidate)
     return (
@@ -375,4 +386,4 @@ def _schedule(task: GroupTask, candidate: Candidate) -> UseAttr | ProgramOp:
     )
 
 
-__all__ = ["Group", "Options", "Tuner", "model_seconds"]
+__all__ = ["LEAST_GAIN", "Group", "Options", "Tuner", "model_seconds", "schedule_of"]

@@ -16,12 +16,12 @@ from treadle.errors import TreadleError
 from treadle.passes.graph.demand.facts import enclosing_function, extents_of
 from treadle.passes.graph.graph_demand import demand_within
 from treadle.passes.schedule.anchor import anchor_of
-from treadle.passes.schedule.group_program import group_program
+from treadle.passes.schedule.group_program import SYMBOLS, group_program
 from treadle.passes.schedule.instance import instance_of, needed_shape
 from treadle.schedules.default_template import default_template
 from treadle.schedules.gpu_work import GpuWork
 from treadle.schedules.joint.choice import Chosen, chosen_dispatch
-from treadle.schedules.joint.points import Point, points_of
+from treadle.schedules.joint.points import POINTS, Point, Weights, points_of
 from treadle.schedules.register_tile import SHORT_HEIGHTS
 from treadle.schedules.search.analytic import cpu_seconds, gpu_seconds
 from treadle.schedules.search.product_work import product_work
@@ -73,7 +73,7 @@ def ranged_schedule(fused: FusedOp, target: Target, default: UseAttr) -> UseAttr
     instances = {shape: instance_of(anchor, shape) for shape in shapes}
     if len(instances) < 2:
         return default
-    uses = list(dict.fromkeys([default, *_candidates(anchor, list(instances.values()), target)]))
+    uses = list(dict.fromkeys([default, *_defaults(anchor, list(instances.values()), target)]))
     table = {use: [_seconds(instances[shape], use, target) for shape in shapes] for use in uses}
     if inf in table[default]:
         return default
@@ -93,13 +93,18 @@ def dispatch_of(
     return DispatchAttr.get(chosen.tree, chosen.kernels, predicted)
 
 
-def module_points(fused: FusedOp) -> list[Point]:
-    """The points of the range of a group's module; none without a range."""
+def symbols_of(fused: FusedOp) -> tuple[str, ...]:
+    """The ranges of the symbols of a group's module, as texts."""
     main = enclosing_function(fused)
-    if main is None or not extents_of(main):
+    return () if main is None else tuple(_texts(main, SYMBOLS))
+
+
+def module_points(fused: FusedOp, weights: Weights | None = None, most: int = POINTS) -> list[Point]:
+    """At most so many points of the range of a group's module; none without a range."""
+    main, symbols = enclosing_function(fused), [parse_dim(text) for text in symbols_of(fused)]
+    if main is None or not symbols or not extents_of(main):
         return []
-    symbols, extents = _texts(main, "symbols"), _texts(main, "extents")
-    return points_of([parse_dim(text) for text in symbols], extents) if symbols else []
+    return points_of(symbols, _texts(main, "extents"), weights, most)
 
 
 def _texts(main: FuncOp, name: str) -> list[str]:
@@ -108,7 +113,18 @@ def _texts(main: FuncOp, name: str) -> list[str]:
     return [each.data for each in texts if isinstance(each, StringAttr)]
 
 
-def _candidates(anchor: MatmulOp, instances: Sequence[MatmulOp], target: Target) -> list[UseAttr]:
+def point_defaults(fused: FusedOp, points: Sequence[Point], target: Target) -> list[UseAttr]:
+    """The defaults of a group's product at some points, as far as they are legal for the group; none without one."""
+    anchor = anchor_of(fused)
+    if not isinstance(anchor, MatmulOp):
+        return []
+    demanded = demand_within(fused, anchor.result)
+    shapes = dict.fromkeys(needed_shape(anchor.shape, demanded, point.extents) for point in points)
+    found = _defaults(anchor, [instance_of(anchor, shape) for shape in shapes], target)
+    return list(dict.fromkeys(found))
+
+
+def _defaults(anchor: MatmulOp, instances: Sequence[MatmulOp], target: Target) -> list[UseAttr]:
     """The defaults of some instances, as far as they are legal for the product itself."""
     found: list[UseAttr] = []
     for instance in instances:
@@ -147,4 +163,7 @@ def _padded_work(instance: MatmulOp, template: Template, choices: Choices, targe
     return next(work for work in (padded(*tile) for tile in _TILES) if work is not None)
 
 
-__all__ = ["LEAST_GAIN", "LEAST_LOSS", "RangedSchedules", "dispatch_of", "module_points", "ranged_schedule"]
+__all__ = [
+    "LEAST_GAIN", "LEAST_LOSS", "RangedSchedules", "dispatch_of", "module_points", "point_defaults",
+    "ranged_schedule", "symbols_of",
+]  # fmt: skip

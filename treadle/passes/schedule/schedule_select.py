@@ -17,14 +17,14 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from treadle.artifact_cache import kernel_fingerprint
 from treadle.dialects.graph import FusedOp
 from treadle.dialects.location import location_of
-from treadle.dialects.schedule import ProgramOp, UseAttr
+from treadle.dialects.schedule import DispatchAttr, ProgramOp, UseAttr
 from treadle.errors import TreadleError
 from treadle.host import hardware_of
 from treadle.passes.schedule.anchor import anchor_of
-from treadle.passes.schedule.group_program import group_program
-from treadle.passes.schedule.ranged_choice import RangedSchedules
+from treadle.passes.schedule.group_program import group_program, ranged_group_program
+from treadle.passes.schedule.ranged_choice import RangedSchedules, symbols_of
 from treadle.schedules.default_template import default_template
-from treadle.schedules.search.database import Database, Entry
+from treadle.schedules.search.database import Database, Dispatched, Entry, Schedule
 from treadle.schedules.search.database_files import open_database, slug
 from treadle.schedules.search.programs import decisions_of, replay
 from treadle.schedules.templates import TEMPLATES
@@ -66,8 +66,7 @@ class ScheduleSelectPass(ModulePass):
                 if entry is None:
                     fused.schedule = ranged.of(fused, default_schedule(fused, target))
                 else:
-                    found = entry.schedule
-                    fused.schedule = found if isinstance(found, UseAttr) else add_program(op, found)
+                    fused.schedule = placed(op, entry.schedule)
         _warn_of_stale(used, self.database)
 
 
@@ -83,25 +82,46 @@ def default_schedule(fused: FusedOp, target: Target) -> UseAttr:
 def tuned_entry(fused: FusedOp, target: Target, database: Database) -> Entry | None:
     """The group's entry in a database; None if it has none, or one that is not legal, with a warning on stderr."""
     hardware = hardware_of(target)
-    try:
-        entry = database.find(group_program(fused).digest(), hardware)
-        if entry is not None:
-            check_entry(entry, fused, target, hardware)
-    except TreadleError as error:
-        print(f"warning: group {fused.label.data!r} takes its default schedule: {error}", file=sys.stderr)
-        return None
-    return entry
+    ranged = ranged_group_program(fused)
+    for program in [group_program(fused)] if ranged is None else [ranged, group_program(fused)]:
+        try:
+            entry = database.find(program.digest(), hardware)
+            if entry is not None:
+                check_entry(entry, fused, target, hardware)
+                return entry
+        except TreadleError as error:
+            print(f"warning: group {fused.label.data!r} takes its default schedule: {error}", file=sys.stderr)
+            return None
+    return None
 
 
 def check_entry(entry: Entry, fused: FusedOp, target: Target, hardware: str) -> None:
-    """TreadleError unless a group's entry was measured on some hardware and is legal today."""
+    """TreadleError unless a group's entry was measured on some hardware, for the module's range if it was for any, and
+    is legal today."""
     where = str(entry.path)
     if slug(entry.record.hardware) != slug(hardware):
         raise TreadleError(f"the entry was measured on {entry.record.hardware}", where, hardware)
-    if isinstance(entry.schedule, UseAttr):
-        check_use(fused, entry.schedule, target, where)
-    else:
-        check_program(fused, entry.schedule, target, where)
+    symbols = symbols_of(fused)
+    if entry.symbols and entry.symbols != symbols:
+        raise TreadleError(f"the entry was tuned for the range {', '.join(entry.symbols)}", where, ", ".join(symbols))
+    kernels = entry.schedule.kernels if isinstance(entry.schedule, Dispatched) else (entry.schedule,)
+    for kernel in kernels:
+        if isinstance(kernel, UseAttr):
+            check_use(fused, kernel, target, where)
+        else:
+            check_program(fused, kernel, target, where)
+
+
+def placed(module: ModuleOp, schedule: Schedule) -> UseAttr | SymbolRefAttr | DispatchAttr:
+    """An entry's schedule as a group of a module has it, with the programs that it names in the module."""
+    if isinstance(schedule, Dispatched):
+        alternatives = [_placed_one(module, kernel) for kernel in schedule.kernels]
+        return DispatchAttr.get(schedule.tree, alternatives, schedule.predicted)
+    return _placed_one(module, schedule)
+
+
+def _placed_one(module: ModuleOp, schedule: UseAttr | ProgramOp) -> UseAttr | SymbolRefAttr:
+    return schedule if isinstance(schedule, UseAttr) else add_program(module, schedule)
 
 
 def _warn_of_stale(used: Sequence[Entry], database: str) -> None:

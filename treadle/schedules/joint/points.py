@@ -27,16 +27,22 @@ class Point:
     weight: float
 
 
-def points_of(symbols: Sequence[Dim], extents: Sequence[str], weights: Weights | None = None) -> list[Point]:
-    """At most POINTS points of a range, its smallest and its largest among them, in ascending order of values.
+def points_of(
+    symbols: Sequence[Dim], extents: Sequence[str], weights: Weights | None = None, most: int = POINTS
+) -> list[Point]:
+    """At most so many points of a range, its smallest and its largest among them, in ascending order of values.
 
     weights: the values of these symbols are the most frequent ones, with the ends of the range; other symbols, and all
         of them without weights, are spread: half of the values by their logarithms, half evenly. TreadleError for
         weights of an unknown symbol, of values that are not in its range, and for ones that are negative or all 0.
     """
     given = checked(weights or {}, symbols)
-    most = _values_each(len(symbols))
-    each = [_weighted(dim, given[dim.name], most) if dim.name in given else _spread(dim, most) for dim in symbols]
+    # Of one symbol, so that all combinations are at most so many; at least the two ends.
+    values_each = max(2, int(most ** (1 / max(1, len(symbols))) + 1e-9))
+    each = [
+        _weighted(dim, given[dim.name], values_each) if dim.name in given else _spread(dim, values_each)
+        for dim in symbols
+    ]
     names = [dim.name for dim in symbols]
     expressions = [ExtentExpression(text, names) for text in extents]
     found: dict[tuple[int, ...], Point] = {}
@@ -63,11 +69,6 @@ def checked(weights: Weights, symbols: Sequence[Dim]) -> Weights:
         if sum(histogram.values()) <= 0:
             raise TreadleError("no value has a weight above 0", where, "at least one")
     return weights
-
-
-def _values_each(symbols: int) -> int:
-    """Values of one symbol, so that their combinations are at most POINTS; at least the two ends."""
-    return max(2, int(POINTS ** (1 / max(1, symbols)) + 1e-9))
 
 
 def _spread(dim: Dim, most: int) -> list[tuple[int, float]]:

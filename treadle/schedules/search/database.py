@@ -13,16 +13,19 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, ModuleOp, StringAttr, SymbolRefAttr, f64
-from xdsl.ir import Operation
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FloatAttr, ModuleOp, StringAttr, SymbolRefAttr, f64
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, Operation
 from xdsl.parser import Parser
 from xdsl.utils.exceptions import ParseError, VerifyException
 
+from treadle.decision_tree import Tree
+from treadle.dialects.dispatch_tree import Prediction
 from treadle.dialects.graph import FusedOp
 from treadle.dialects.registry import treadle_context
-from treadle.dialects.schedule import ProgramOp, UseAttr
+from treadle.dialects.schedule import DispatchAttr, ProgramOp, UseAttr
 from treadle.errors import TreadleError
 from treadle.schedules.search.appended_lines import Room, append_lines
 from treadle.schedules.search.database_files import DatabaseFiles, slug
@@ -56,15 +59,33 @@ class Record:
 
 
 @dataclass(frozen=True)
+class Dispatched:
+    """Several schedules of a group of a ranged model, and the tree over extents that says which a call takes.
+
+    predicted: what each of them takes at some points, and the best that was measured there
+    """
+
+    tree: Tree[int]
+    kernels: tuple[UseAttr | ProgramOp, ...]
+    predicted: tuple[Prediction, ...] = ()
+
+
+Schedule: TypeAlias = UseAttr | ProgramOp | Dispatched
+
+
+@dataclass(frozen=True)
 class Entry:
-    """A group's best known schedule: a template with its choices, or a program all of whose decisions are taken.
+    """A group's best known schedule: a template with its choices, or a program all of whose decisions are taken, or
+    several of these.
 
     path: the file that it was read from
+    symbols: the ranges that it was tuned for, as texts; none for a static group
     """
 
     path: Path
-    schedule: UseAttr | ProgramOp
+    schedule: Schedule
     record: Record
+    symbols: tuple[str, ...] = ()
 
 
 class Database(DatabaseFiles):
@@ -75,18 +96,18 @@ class Database(DatabaseFiles):
         path = self.path_of(digest, hardware)
         return None if path is None else read_entry(path)
 
-    def write(self, module: ModuleOp, digest: str, schedule: UseAttr | ProgramOp, record: Record) -> Path:
+    def write(self, module: ModuleOp, digest: str, schedule: Schedule, record: Record) -> Path:
         """Writes a group's schedule, atomically; the module is that of `group_program`.
 
         A program, all of whose decisions are taken, stands beside the function, and the group names it.
         """
         tuned = module.clone()
         (fused,) = [op for op in tuned.walk() if isinstance(op, FusedOp)]
-        if isinstance(schedule, UseAttr):
-            fused.schedule = schedule
+        if isinstance(schedule, Dispatched):
+            uses = [_placed(tuned, kernel, f"_{n}") for n, kernel in enumerate(schedule.kernels)]
+            fused.schedule = DispatchAttr.get(schedule.tree, uses, schedule.predicted)
         else:
-            fused.schedule = SymbolRefAttr(schedule.sym_name.data)
-            tuned.body.block.insert_ops_before([schedule.clone()], _first(tuned))
+            fused.schedule = _placed(tuned, schedule)
         tuned.attributes[RECORD] = _attribute(record)
         folder = self.folder / slug(record.hardware)
         old = self.path_of(digest, record.hardware)
@@ -159,16 +180,41 @@ def read_entry(path: Path) -> Entry:
     schedule = _schedule(module, groups[0]) if len(groups) == 1 else None
     if not isinstance(record, DictionaryAttr) or schedule is None:
         raise TreadleError(f"has no group with a schedule and a {RECORD}", path, _ACCEPTED)
-    return Entry(path, schedule, _record(record, path))
+    return Entry(path, schedule, _record(record, path), _symbols(module))
 
 
-def _schedule(module: ModuleOp, fused: FusedOp) -> UseAttr | ProgramOp | None:
-    """What schedules the group: an attribute, or the program of the module that it names."""
-    schedule = fused.schedule
+def _placed(module: ModuleOp, schedule: UseAttr | ProgramOp, suffix: str = "") -> UseAttr | SymbolRefAttr:
+    """A decision, or the symbol of a program that is put before a module's function, under its name and a suffix."""
+    if isinstance(schedule, UseAttr):
+        return schedule
+    copy = schedule.clone()
+    copy.sym_name = StringAttr(schedule.sym_name.data + suffix)
+    module.body.block.insert_ops_before([copy], _first(module))
+    return SymbolRefAttr(copy.sym_name.data)
+
+
+def _schedule(module: ModuleOp, fused: FusedOp) -> Schedule | None:
+    """What schedules the group: attributes, or the programs of the module that it names."""
+    if not isinstance(fused.schedule, DispatchAttr):
+        return _one(module, fused.schedule)
+    kernels = [_one(module, each) for each in fused.schedule.alternatives.data]
+    found = tuple(each for each in kernels if each is not None)
+    complete = len(found) == len(kernels)
+    return Dispatched(fused.schedule.tree.data, found, fused.schedule.predicted.data) if complete else None
+
+
+def _one(module: ModuleOp, schedule: Attribute | None) -> UseAttr | ProgramOp | None:
     if not isinstance(schedule, SymbolRefAttr):
         return schedule if isinstance(schedule, UseAttr) else None
     programs = [op for op in module.body.block.ops if isinstance(op, ProgramOp)]
     return next((each for each in programs if each.sym_name.data == schedule.string_value()), None)
+
+
+def _symbols(module: ModuleOp) -> tuple[str, ...]:
+    """The ranges of the module's symbols."""
+    given = [op.attributes.get("symbols") for op in module.body.block.ops if isinstance(op, FuncOp)]
+    texts = given[0].data if given and isinstance(given[0], ArrayAttr) else ()
+    return tuple(text.data for text in texts if isinstance(text, StringAttr))
 
 
 def _first(module: ModuleOp) -> Operation:
@@ -207,4 +253,4 @@ def _write(path: Path, text: str) -> None:
         raise TreadleError(f"cannot write: {error.strerror}", path, "a database that can be written") from error
 
 
-__all__ = ["Database", "Entry", "Record", "read_entry"]
+__all__ = ["Database", "Dispatched", "Entry", "Record", "Schedule", "read_entry"]
