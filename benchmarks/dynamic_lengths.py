@@ -47,6 +47,7 @@ from benchmarks.result_files import RESULTS, write_results
 from benchmarks.tuned_models import exported
 from treadle.bench.interleave import Times, interleave
 from treadle.bench.peers import peer_call
+from treadle.tools.certificate import certify
 
 Array = NDArray[Any]
 Extent = treadle.Dim | int
@@ -100,21 +101,28 @@ class Length:
 
 @dataclass(frozen=True)
 class Cost:
-    """What compiling took, and how large the artifact is."""
+    """What compiling took, how large the artifact is, and how many kernels groups have that have several."""
 
     seconds: float
     num_bytes: int
+    kernels: tuple[int, ...] = ()
+
+    def against(self, other: Cost) -> str:
+        """How many times as much as another one."""
+        seconds, size = self.seconds / other.seconds, self.num_bytes / other.num_bytes
+        return f"{seconds:.2f} times the time to compile, {size:.2f} times as large"
 
     def row(self) -> dict[str, float]:
         """For JSON."""
-        return {"seconds": round(self.seconds, 2), "bytes": self.num_bytes}
+        return {"seconds": round(self.seconds, 2), "bytes": self.num_bytes, "kernels": max(self.kernels, default=1)}
 
 
 def _cost(work: Workload, shapes: Mapping[str, Sequence[Extent]], args: argparse.Namespace) -> Cost:
     start = time.perf_counter()
     with treadle.compile(work.path, "cpu", shapes, threads=args.threads, cached=False) as model:
         seconds = time.perf_counter() - start
-        return Cost(seconds, sum(file.stat().st_size for file in model.folder.rglob("*") if file.is_file()))
+        size = sum(file.stat().st_size for file in model.folder.rglob("*") if file.is_file())
+        return Cost(seconds, size, tuple(len(each.kernels) for each in certify(model.artifact)))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -127,12 +135,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         longest = {each: array.shape for each, array in work.inputs(args.batch, args.longest).items()}
         costs = {DYNAMIC: _cost(work, work.shapes, args), LARGEST: _cost(work, longest, args)}
         for side, cost in costs.items():
-            console.print(f"{name}, {side}: {cost.seconds:.1f} s to compile, {cost.num_bytes / 1e6:.1f} MB")
+            kernels = ", ".join(map(str, cost.kernels)) or "one each"
+            size = f"{cost.num_bytes / 1e6:.1f} MB"
+            console.print(f"{name}, {side}: {cost.seconds:.1f} s to compile, {size}, kernels of groups: {kernels}")
+        console.print(f"{name}, {DYNAMIC} / {LARGEST}: {costs[DYNAMIC].against(costs[LARGEST])}")
         with treadle.compile(work.path, "cpu", work.shapes, threads=args.threads) as dynamic:
             if args.shapes:
                 worst = _agreement(work, dynamic, args)
                 console.print(f"{name}: of {args.shapes} shapes and the corners, at most {worst:.2g} from {PEER}")
-            lengths = [_measured(work, dynamic, length, args) for length in _lengths(args)]
+            lengths = [_measured(work, dynamic, length, args) for length in spread_lengths(args.longest, args.lengths)]
         console.print(table(name, lengths))
         about = {"model": name, "range": f"1 to {args.longest}", "compiled": {s: c.row() for s, c in costs.items()}}
         rows += [about | each.row() for each in lengths]
@@ -205,15 +216,15 @@ def _agreement(work: Workload, dynamic: treadle.CompiledModel, args: argparse.Na
     return worst
 
 
-def _lengths(args: argparse.Namespace) -> list[int]:
+def spread_lengths(longest: int, count: int) -> list[int]:
     """As many lengths as were asked for, spread over the range by their logarithms in one half and evenly in the
     other, so that short ones and odd ones are among them."""
-    half = args.lengths // 2
-    short = np.geomspace(1, args.longest, half, endpoint=False)
-    even = np.linspace(args.longest / (args.lengths - half), args.longest, args.lengths - half)
+    half = count // 2
+    short = np.geomspace(1, longest, half, endpoint=False)
+    even = np.linspace(longest / (count - half), longest, count - half)
     found = sorted({round(each) for each in (*short, *even)})
-    spare = (each for each in range(args.longest, 0, -1) if each not in found)
-    return sorted([*found, *itertools.islice(spare, args.lengths - len(found))])
+    spare = (each for each in range(longest, 0, -1) if each not in found)
+    return sorted([*found, *itertools.islice(spare, count - len(found))])
 
 
 def _measured(work: Workload, dynamic: treadle.CompiledModel, length: int, args: argparse.Namespace) -> Length:

@@ -2,9 +2,9 @@
 
 The arguments are those of `benchmarks/cpu_models.py`, after `--peers` those of `benchmarks/cpu_peers.py`, after
 `--memory` those of `benchmarks/memory.py`, after `--tuned` those of `benchmarks/tuned_models.py`, after
-`--dynamic` those of `benchmarks/dynamic_lengths.py`, after `--gpu` those
-of `benchmarks/gpu.py`, after `--gpu-spaces` those of `benchmarks/gpu_spaces.py`, and after `--gpu-first` those of
-`benchmarks/gpu_first.py`.
+`--dynamic` those of `benchmarks/dynamic_lengths.py`, after `--dynamic-tuning` those of `benchmarks/dynamic_tuning.py`,
+after `--gpu` those of `benchmarks/gpu.py`, after `--gpu-spaces` those of `benchmarks/gpu_spaces.py`, and after
+`--gpu-first` those of `benchmarks/gpu_first.py`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ OTHERS = {
     "--peers": "benchmarks.cpu_peers",
     "--tuned": "benchmarks.tuned_models",
     "--dynamic": "benchmarks.dynamic_lengths",
+    "--dynamic-tuning": "benchmarks.dynamic_tuning",
     "--memory": "benchmarks.memory",
     "--gpu": "benchmarks.gpu",
     "--gpu-spaces": "benchmarks.gpu_spaces",

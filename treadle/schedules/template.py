@@ -94,6 +94,12 @@ class Template(ABC):
         del anchor, target
         return choices
 
+    def of_part(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:
+        """The choices for an anchor of which often only a part is needed, from those of a smaller one; the same unless
+        overridden."""
+        del anchor, target
+        return choices
+
     def candidates(self, anchor: Anchor, target: Target) -> Iterable[Choices]:
         """The combinations of the space that are their own canonical ones: all different kernels, each once."""
         return (c for c in self.space(anchor, target) if self.canonical(anchor, c, target) == c)

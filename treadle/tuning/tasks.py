@@ -13,11 +13,11 @@ from xdsl.dialects.func import FuncOp
 from treadle.backends.buffers import TensorSpec
 from treadle.dialects.graph import FusedOp
 from treadle.dialects.graph.dtypes import numpy_dtype
-from treadle.dialects.schedule import ProgramOp
+from treadle.dialects.schedule import DispatchAttr, ProgramOp, UseAttr
 from treadle.errors import TreadleError
 from treadle.passes.schedule.anchor import anchor_of
 from treadle.passes.schedule.group_program import GroupProgram, group_program, ranged_group_program
-from treadle.passes.schedule.ranged_choice import module_points, point_defaults, symbols_of
+from treadle.passes.schedule.ranged_choice import module_points, point_defaults, ranged_schedule, symbols_of
 from treadle.passes.schedule.schedule_select import default_schedule
 from treadle.schedules.joint.points import Point, Weights, checked
 from treadle.schedules.rules.defaults import default_rules
@@ -99,12 +99,17 @@ def tasks_of(
 
 
 def _with_points(task: GroupTask, target: Target, weights: Weights | None) -> GroupTask:
-    """A task with the calls that it is timed for, if its group is of a ranged model."""
+    """A task with the calls that it is timed for, if its group is of a ranged model, and with candidates to begin with:
+    the kernels that it has without a search, and what templates take by default at these points."""
     points = tuple(point for point in module_points(task.program.fused, weights, POINTS_TIMED) if point.weight)
     if not points:
         return task
     seeds: dict[Candidate, None] = {}
-    for use in point_defaults(task.program.fused, points, target):
+    fused = task.program.fused
+    untuned = ranged_schedule(fused, target, default_schedule(fused, target))
+    kernels = untuned.alternatives.data if isinstance(untuned, DispatchAttr) else (untuned,)
+    uses = [each for each in kernels if isinstance(each, UseAttr)]
+    for use in [*uses, *point_defaults(fused, points, target)]:
         if use.template.data in task.search.by_name:
             seeds[task.search.candidate(use)] = None
     legal = [each for each in seeds if each != task.default and _is_legal(task.search, each)]

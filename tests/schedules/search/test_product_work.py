@@ -10,7 +10,7 @@ from treadle.dialects.schedule import Choice, UseAttr
 from treadle.ir import lower, parse
 from treadle.passes.loop.count_work import count_work
 from treadle.schedules.search.analytic import cpu_seconds, cpu_terms
-from treadle.schedules.search.product_work import product_work
+from treadle.schedules.search.product_work import blocks_of, product_work
 from treadle.schedules.search.work import Work
 from treadle.target import Target
 
@@ -75,3 +75,12 @@ def test_the_last_tile_has_the_least_height_that_suffices():
         for heights in ((), (1, 2, 4, 6), (2, 6))
     }
     assert rows == {(): 24 * 3 * 96, (1, 2, 4, 6): 17 * 3 * 96, (2, 6): 18 * 3 * 96}
+
+
+def test_blocks_that_nobody_needs_take_a_few_cycles():
+    (product,) = [op for op in parse(PLAIN.replace("ROWS", "8")).walk() if isinstance(op, MatmulOp)]
+    choices = {"rows": 1, "vectors": 1, "chunk": 1, "pack": False, "passes": 1}
+    needed = blocks_of(product, choices, CPU)
+    assert needed == 8 * 30
+    few, many = (cpu_seconds(product_work(product, choices, CPU, (), grid), CPU) for grid in (needed, needed + 1000))
+    assert many - few == pytest.approx(20 * 1000 / 2 * 4 * CPU.lanes / CPU.peak_f32)

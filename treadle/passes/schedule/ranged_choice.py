@@ -24,7 +24,7 @@ from treadle.schedules.joint.choice import Chosen, chosen_dispatch
 from treadle.schedules.joint.points import POINTS, Point, Weights, points_of
 from treadle.schedules.register_tile import SHORT_HEIGHTS
 from treadle.schedules.search.analytic import cpu_seconds, gpu_seconds
-from treadle.schedules.search.product_work import product_work
+from treadle.schedules.search.product_work import blocks_of, product_work
 from treadle.schedules.template import Choices, Template
 from treadle.schedules.templates import TEMPLATES
 from treadle.schedules.templates.matmul_cpu import MatmulCpu
@@ -74,7 +74,7 @@ def ranged_schedule(fused: FusedOp, target: Target, default: UseAttr) -> UseAttr
     if len(instances) < 2:
         return default
     uses = list(dict.fromkeys([default, *_defaults(anchor, list(instances.values()), target)]))
-    table = {use: [_seconds(instances[shape], use, target) for shape in shapes] for use in uses}
+    table = {use: [_seconds(instances[shape], use, target, anchor) for shape in shapes] for use in uses}
     if inf in table[default]:
         return default
     chosen = chosen_dispatch(table, points, LEAST_GAIN, LEAST_LOSS, MOST_KERNELS, default)
@@ -132,7 +132,7 @@ def _defaults(anchor: MatmulOp, instances: Sequence[MatmulOp], target: Target) -
         if template is None or not template.fits(anchor):
             continue
         default = template.canonical(instance, template.default(instance, target), target)
-        choices = {**default, **template.decided(anchor, target)}
+        choices = template.of_part(anchor, {**default, **template.decided(anchor, target)}, target)
         try:
             template.check(anchor, choices, target, "")
         except TreadleError:
@@ -141,11 +141,13 @@ def _defaults(anchor: MatmulOp, instances: Sequence[MatmulOp], target: Target) -
     return found
 
 
-def _seconds(instance: MatmulOp, use: UseAttr, target: Target) -> float:
-    """The predicted seconds of a kernel where an instance is needed; infinite where nothing predicts it."""
+def _seconds(instance: MatmulOp, use: UseAttr, target: Target, whole: MatmulOp) -> float:
+    """The predicted seconds of a whole product's kernel where an instance is needed; infinite where nothing predicts
+    it."""
     choices = use.knobs()
     if use.template.data == MatmulCpu.name:
-        return cpu_seconds(product_work(instance, choices, target, SHORT_HEIGHTS), target)
+        grid = blocks_of(whole, choices, target)
+        return cpu_seconds(product_work(instance, choices, target, SHORT_HEIGHTS, grid), target)
     work = _padded_work(instance, TEMPLATES[use.template.data], choices, target)
     return inf if work is None else gpu_seconds(work, target)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Generic, TypeVar
 
 from treadle.decision_tree import Leaf, Split, Tree, boxes
@@ -31,7 +30,8 @@ def chosen_dispatch(
     most: int,
     default: Kernel,
 ) -> Chosen[Kernel]:
-    """The kernels for some points: the default one alone, unless others serve them better by more than `least_gain`.
+    """The kernels for some points: the default one, and others while each raises the throughput by more than
+    `least_gain`; those that no leaf of the tree takes are left out.
 
     seconds: of every kernel at every point, infinite where it cannot be used; the default can be at all of them
     A point's seconds count relative to its best kernel's and by its weight, so that long calls do not outvote short
@@ -39,24 +39,13 @@ def chosen_dispatch(
     """
     weights = [point.weight for point in points]
     best = [min(times[n] for times in seconds.values()) for n in range(len(points))]
-    kernels = chosen_kernels(seconds, weights, least_gain, most)
-    if _served(seconds, kernels, best, weights) <= _served(seconds, [default], best, weights) * (1 + least_gain):
+    kernels = chosen_kernels(seconds, weights, least_gain, most, default)
+    if kernels == [default]:
         return Chosen((default,), Leaf(0))
     lost = {k: [w * seconds[k][n] / best[n] for n, w in enumerate(weights)] for k in kernels}
     tree = grown_tree([point.extents for point in points], lost, least_loss)
     used = tuple(dict.fromkeys(kernel for kernel, _ in boxes(tree)))
     return Chosen(used, _numbered(tree, used))
-
-
-def _served(
-    seconds: Mapping[Kernel, Sequence[float]],
-    kernels: Sequence[Kernel],
-    best: Sequence[float],
-    weights: Sequence[float],
-) -> float:
-    """The throughput at all points with the fastest of some kernels, relative to the best one of each point."""
-    least = [min((seconds[kernel][n] for kernel in kernels), default=inf) for n in range(len(best))]
-    return sum(w * fastest / time for w, fastest, time in zip(weights, best, least, strict=True))
 
 
 def _numbered(tree: Tree[Kernel], kernels: Sequence[Kernel]) -> Tree[int]:

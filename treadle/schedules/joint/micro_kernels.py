@@ -23,19 +23,20 @@ def chosen_kernels(
     weights: Sequence[float],
     least_gain: float = LEAST_GAIN,
     most: int | None = None,
+    first: Kernel | None = None,
 ) -> list[Kernel]:
     """Kernels in the order of their gains: each next one raises the total throughput most, the first of equal ones.
 
     seconds: of every kernel on every shape; infinite where it cannot be used
     weights: how often each shape occurs. A shape's throughput counts relative to its best kernel's, so that long
         shapes do not outvote short ones. TreadleError if there is a shape that no kernel can be used for.
-    most: how many are chosen at most, if one of them serves all shapes
+    most: how many are chosen at most, if one of them serves all shapes; first: is among them, whatever others gain
     """
     best = [min((times[n] for times in seconds.values()), default=inf) for n in range(len(weights))]
     if inf in best:
         raise TreadleError(f"no kernel computes shape number {best.index(inf)}", "joint search", "one for each shape")
-    chosen: list[Kernel] = []
-    served = [inf] * len(best)
+    chosen: list[Kernel] = [] if first is None else [first]
+    served = [inf] * len(best) if first is None else list(seconds[first])
     while len(chosen) < len(seconds):
         before = _total(served, best, weights)
         left = [kernel for kernel in seconds if kernel not in chosen]
