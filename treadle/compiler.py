@@ -75,6 +75,11 @@ STAGES: tuple[Stage, ...] = (
                 only="cuda",
             ),
             Step(
+                "graph-widen-convolutions{target=TARGET}",
+                "Those that will be no products, before their images get blocks of vectors of f32.",
+                only="cpu",
+            ),
+            Step(
                 "graph-block-channels{target=TARGET convolution=CONVOLUTION}",
                 "After scales went into the filters; later passes see products, and definitions.",
                 only="cpu",
@@ -97,7 +102,11 @@ STAGES: tuple[Stage, ...] = (
             Step("graph-simplify", "Reshapes and transposes around new matmuls meet older ones."),
             Step("graph-deduplicate", "The next pass finds products of one operand by that operand."),
             Step("graph-merge-matmuls", "Once convolutions are products, and before their weights are packed."),
-            Step("graph-mixed-precision{precision=PRECISION}", "Marks the products that the last passes made."),
+            Step(
+                "graph-mixed-precision{precision=PRECISION}",
+                "Marks the products that the last passes made.",
+                only="cuda",
+            ),
             Step(
                 "graph-pack-tiles{target=TARGET}",
                 "Products by constants, where the core has a unit for tiles of narrow types.",

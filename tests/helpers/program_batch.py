@@ -21,6 +21,7 @@ from treadle.backends.c.compiler import Unit, build_library
 from treadle.backends.c.executor import ENTRY, CpuProgram
 from treadle.backends.c.printer import print_host, print_kernels
 from treadle.backends.program import Program, read_program
+from treadle.compile_options import CompileOptions
 from treadle.compiler import lower
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
@@ -131,10 +132,16 @@ class ProgramBatch(Generic[P, R]):
                 self._failed[program.name] = error
 
 
-def print_program(name: str, module: ModuleOp, target: str = "cpu", after: str | None = None) -> PrintedProgram:
+def print_program(
+    name: str,
+    module: ModuleOp,
+    target: str = "cpu",
+    after: str | None = None,
+    options: CompileOptions | None = None,
+) -> PrintedProgram:
     """Lowers the module, in place, from behind a stage or from the first, and prints it. Raises what the passes and the
     printer raise."""
-    lower(treadle_context(), module, Target.parse(target), after=after)
+    lower(treadle_context(), module, Target.parse(target), after=after, options=options)
     return PrintedProgram(name, tuple(print_kernels(module)), print_host(module), read_program(module))
 
 

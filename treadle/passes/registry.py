@@ -24,6 +24,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
         "graph-decompose-attention",
         "graph-decompose",
         "graph-channels-last",
+        "graph-widen-convolutions",
         "graph-block-channels",
         "graph-conv-to-matmul",
         "graph-deduplicate",

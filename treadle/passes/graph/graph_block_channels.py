@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, bf16, f32
 from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 
@@ -50,7 +50,8 @@ class GraphBlockChannelsPass(ModulePass):
     %y = graph.winograd_conv %0, %filters {outputs = 2 : i64, pads = array<i64: 1, 1, 1, 1>}
         : (tensor<1x4x56x56x16xf32>, tensor<16x64x96xf32>) -> tensor<1x6x56x56x16xf32>
     ```
-    Operators of symbolic extents, and of other types than f32, stay as they are. Sources: Georganas et al., "Anatomy of
+    Operators of symbolic extents, and of other types than f32, stay as they are; with a matrix unit, which multiplies
+    them, images of bf16 are no exception. Sources: Georganas et al., "Anatomy of
     high-performance deep learning convolutions on SIMD architectures", SC 2018; Liu et al., "Optimizing CNN model
     inference on CPUs", USENIX ATC 2019, section 3; Lavin and Gray, "Fast algorithms for convolutional neural networks",
     CVPR 2016.
@@ -66,7 +67,9 @@ class GraphBlockChannelsPass(ModulePass):
         if self.convolution not in _MOST_OUTPUTS:
             raise TreadleError(f"unknown convolution {self.convolution!r}", self.name, _MOST_OUTPUTS)
         most = _MOST_OUTPUTS[self.convolution]
-        layout = BlockedChannels(Target.parse(self.target).lanes, lambda conv: outputs_by_work(conv, most))
+        target = Target.parse(self.target)
+        elements = (f32, bf16) if target.has_unit else (f32,)
+        layout = BlockedChannels(target.lanes, lambda conv: outputs_by_work(conv, most), elements)
         for function in op.body.block.ops:
             if isinstance(function, FuncOp) and function.body.blocks:
                 Images(function.body.block, layout).run()

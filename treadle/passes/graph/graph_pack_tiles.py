@@ -18,10 +18,9 @@ from treadle.dialects.graph import (
     PackedMatmulOp,
     ReductionOp,
     ReshapeOp,
-    TransposeOp,
 )
-from treadle.dialects.graph.definition import int_list
 from treadle.dialects.graph.store import constant_array
+from treadle.passes.graph.precision.wide_reads import read_wide
 from treadle.passes.graph.rewriting import Array, constant_op, shape_of
 from treadle.passes.graph.tiles.byte_operands import ByteMatrix, ByteOperand, byte_matrix, byte_operand
 from treadle.passes.graph.tiles.panels import panels_of
@@ -93,7 +92,7 @@ class _Packer:
         total = PackedMatmulOp(product.a, self._panels[product.b], product.shape[-1])
         result = CastOp(total.result, bf16)
         _replace(product, [total, result])
-        _read_wide(result.result, total.result)
+        read_wide(result.result, total.result)
         for op in (result, matrix):
             if not op.result.uses:
                 Rewriter.erase_op(op)
@@ -144,28 +143,6 @@ def _replace(product: MatmulOp, new: list[Operation]) -> None:
         op.location = product.location
         op.results[0].name_hint = product.result.name_hint
     Rewriter.replace_op(product, new, [new[-1].results[0]])
-
-
-def _read_wide(rounded: SSAValue, exact: SSAValue) -> None:
-    """Has readers that widen a rounded tensor read the exact one instead, also behind operators that only move it."""
-    for reader in list(dict.fromkeys(use.operation for use in rounded.uses)):
-        if isinstance(reader, CastOp) and reader.type == exact.type:
-            Rewriter.replace_op(reader, [], [exact])
-        elif isinstance(reader, ReshapeOp | TransposeOp):
-            moved = _moved(reader, exact)
-            moved.location, moved.result.name_hint = reader.location, reader.result.name_hint
-            Rewriter.insert_op(moved, InsertPoint.after(reader))
-            _read_wide(reader.result, moved.result)
-            for op in (reader, moved):
-                if not op.result.uses:
-                    Rewriter.erase_op(op)
-
-
-def _moved(op: ReshapeOp | TransposeOp, value: SSAValue) -> ReshapeOp | TransposeOp:
-    """The operator on another tensor of the same shape."""
-    if isinstance(op, ReshapeOp):
-        return ReshapeOp(value, op.shape)
-    return TransposeOp(value, int_list(op.properties, "perm"))
 
 
 __all__ = ["GraphPackTilesPass"]

@@ -12,7 +12,7 @@ from xdsl.ir import Block, SSAValue
 from xdsl.passes import ModulePass
 
 from treadle.dialects.effects import is_pure
-from treadle.dialects.loop import AllocOp, FuncOp, KernelOp, Space, SpaceAttr
+from treadle.dialects.loop import AllocOp, FuncOp, KernelOp, MultiplyTilesOp, Space, SpaceAttr
 from treadle.passes.loop.counted_loops import loops_in, trip_count
 from treadle.passes.loop.kernels import kernels_of
 from treadle.target import Target
@@ -33,8 +33,8 @@ class LoopUnrollPass(ModulePass):
     ```
     becomes the same with `{loop.unroll}` after the loop.  Two kinds of loops are marked: those of at most
     `register_limit` iterations whose variable reaches an index of a register buffer (which stays in registers only if
-    every index is a constant), if the target has enough registers for the buffer; and innermost loops of at most
-    `small_limit` iterations.
+    every index is a constant), if the target has enough registers for the buffer, and no matrix unit reads or writes
+    it; and innermost loops of at most `small_limit` iterations.
     """
 
     name = "loop-unroll"
@@ -68,7 +68,7 @@ def _loops_that_index_registers(block: Block, elements: int) -> set[scf.ForOp]:
     seen: set[SSAValue] = set()
     found: set[scf.ForOp] = set()
     for op in block.walk():
-        if not isinstance(op, AllocOp) or not _fits_registers(op, elements):
+        if not isinstance(op, AllocOp) or not _fits_registers(op, elements) or _is_of_unit(op):
             continue
         for use in op.buffer.uses:
             for operand in use.operation.operands:
@@ -84,6 +84,11 @@ def _fits_registers(alloc: AllocOp, elements: int) -> bool:
     element = type.get_element_type()
     lanes = prod(element.get_shape()) if isinstance(element, VectorType) else 1
     return prod(type.get_shape()) * lanes <= elements
+
+
+def _is_of_unit(alloc: AllocOp) -> bool:
+    """Whether a buffer is an operand of a product on a matrix unit, which is memory."""
+    return any(isinstance(use.operation, MultiplyTilesOp) for use in alloc.buffer.uses)
 
 
 def _collect_loops(index: SSAValue, seen: set[SSAValue], found: set[scf.ForOp]) -> None:

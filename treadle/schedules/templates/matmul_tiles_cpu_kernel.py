@@ -60,7 +60,8 @@ class MatmulTilesBody:
         b, height = self.b, ceil(self.chunk / HALF_TILE) * HALF_TILE
         rows = b.alloc("rows", [height, self.depth], self.element)
         inside = self.m % self.chunk == 0 and self.chunk % HALF_TILE == 0
-        with b.tasks(["m", "k"], repeat(height, self.k), vector=True) as (m, k):
+        # Not marked as a vector loop, so that it is split where a prologue divides k: at the rows of windows.
+        with b.tasks(["m", "k"], repeat(height, self.k)) as (m, k):
             row = first_row + m
             row = row if inside else row.min(self.m - 1)
             b.store(b.load(b.inputs[0], [*self.batch_index, row, k]), rows, [m, k])
@@ -95,7 +96,10 @@ class MatmulTilesBody:
         lines = ceil(PANEL_COLUMNS / ceil(self.chunk / TILE_ROWS))
         ahead = (panel + 1) * (self.depth * PANEL_COLUMNS) + (m // TILE_ROWS) * (lines * self.depth)
         b.multiply_tiles(acc, (rows, [m, 0]), (b.inputs[1], [panel, 0, 0, 0]), self.depth, ahead, lines)
-        with b.tasks(["r", "n"], repeat(height, PANEL_COLUMNS), vector=True) as (r, n):
+        # Halves are loops of their own: images lie in blocks of as many channels.
+        halves = repeat(height, PANEL_COLUMNS // HALF_TILE, HALF_TILE)
+        with b.tasks(["r", "h", "c"], halves, vector=True) as (r, h, c):
+            n = h * HALF_TILE + c
             line, column = row + r, panel * PANEL_COLUMNS + n
             inside = [line < self.m] if self.m % height else []
             inside += [column < self.n] if self.n % PANEL_COLUMNS else []

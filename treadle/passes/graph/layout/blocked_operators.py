@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from xdsl.dialects.builtin import TensorType, f32, i1
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 
 from treadle.dialects.graph import (
     BinaryOp,
+    CastOp,
     ComputeOp,
     ConcatOp,
     ConvOp,
@@ -53,10 +54,12 @@ class BlockedChannels(Layout):
 
     outputs_of: the outputs along a dimension of a tile in which a convolution that has tiles is computed; None for one
         that is computed directly
+    elements: the element types of images
     """
 
     lanes: int
     outputs_of: Callable[[ConvOp], int | None] = lambda _: None
+    elements: Sequence[Attribute] = (f32,)
 
     @property
     def _blocks(self) -> Blocks:
@@ -71,10 +74,12 @@ class BlockedChannels(Layout):
     def form_of(
         self, op: Operator | ComputeOp, form: Form, has_form: Callable[[SSAValue], bool]
     ) -> Sequence[Operation]:
-        if op.type.get_element_type() != f32 or not self._fills_blocks(op.shape[CHANNELS]):
+        if op.type.get_element_type() not in self.elements or not self._fills_blocks(op.shape[CHANNELS]):
             return []
         if isinstance(op, ConvOp):
             return self._convolution(op, form, has_form)
+        if isinstance(op, CastOp):
+            return [CastOp(form(op.x), op.type.get_element_type())] if has_form(op.x) else []
         if isinstance(op, UnaryOp | BinaryOp | WhereOp):
             return self._elementwise(op, form, has_form)
         if isinstance(op, PoolOp):
@@ -114,7 +119,8 @@ class BlockedChannels(Layout):
     def _convolution(self, op: ConvOp, form: Form, has_form: Callable[[SSAValue], bool]) -> list[Operation]:
         if is_dense(op):
             blocked = has_form(op.x) or shape_of(op.x)[CHANNELS] % self.lanes == 0
-            outputs = self.outputs_of(op) if blocked and has_tiles(op) else None
+            is_wide = op.type.get_element_type() == f32
+            outputs = self.outputs_of(op) if blocked and is_wide and has_tiles(op) else None
             if outputs is not None:
                 return in_tiles(op, form(op.x), outputs)
             return dense(op, form(op.x) if blocked else op.x, self.lanes)
@@ -126,7 +132,7 @@ class BlockedChannels(Layout):
         self, op: UnaryOp | BinaryOp | WhereOp, form: Form, has_form: Callable[[SSAValue], bool]
     ) -> list[Operation]:
         images = [x for x in op.operands if has_form(x) and len(shape_of(x)) == len(op.shape)]
-        if not images or any(tensor(x).get_element_type() not in (f32, i1) for x in op.operands):
+        if not images or any(tensor(x).get_element_type() not in (*self.elements, i1) for x in op.operands):
             return []
         new: list[Operation] = []
 
