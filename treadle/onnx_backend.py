@@ -24,7 +24,7 @@ from onnx.backend.base import Backend, BackendRep
 from treadle.api import compile as compile_model
 from treadle.backends.cuda.gpu_probe import why_no_gpu
 from treadle.errors import TreadleError
-from treadle.frontends.onnx import MissingExtents, ValueNeeded, check_model, look_up_nodes, with_known_inputs
+from treadle.frontends.onnx import MissingExtents, ValueNeeded, look_up_nodes, with_known_inputs
 from treadle.frontends.onnx.inputs import free_inputs
 from treadle.model import CompiledModel
 
@@ -103,12 +103,9 @@ class TreadleBackend(Backend):
 
     @classmethod
     def is_compatible(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
-        """Whether every node of the model is supported; where shapes are missing, whether its operator is."""
-        content = model.SerializeToString()
+        """Whether the operators of the model, in their versions, are supported."""
         try:
-            return all(report.supported for report in check_model(content))
-        except MissingExtents:
-            return all(report.supported for report in look_up_nodes(content))
+            return all(report.supported for report in look_up_nodes(model.SerializeToString()))
         except TreadleError:
             return False
 

@@ -81,6 +81,12 @@ def raw_text_page(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return drawn_text(shape)
 
 
+def grey_text(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """A line of text of one channel, in [-1, 1]."""
+    del rng
+    return drawn_text((*shape[:1], 3, *shape[2:]))[:, :1] / np.float32(127.5) - np.float32(1)
+
+
 def pixels(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     """An image normalised to [-1, 1], float32."""
     return rng.uniform(-1.0, 1.0, shape).astype(np.float32)
@@ -163,6 +169,11 @@ _CATALOG = (
         "ddddocr_det",
         Locator("ddddocr", "ddddocr/common_det.onnx"),
         {"images": Input((1, 3, 416, 416), raw_text_page)},
+    ),
+    CatalogModel(
+        "ddddocr_ocr",
+        Locator("ddddocr", "ddddocr/common.onnx"),
+        {"input1": Input((1, 1, 64, 160), grey_text)},
     ),
     CatalogModel(
         "minilm",

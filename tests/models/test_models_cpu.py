@@ -12,13 +12,15 @@ from onnx import helper, numpy_helper
 from tests.helpers.onnx_models import save_model, value
 from tests.models import wrong_models
 from tests.models.agreement import NAMES, Case
-from tests.models.catalog import text_page
+from tests.models.catalog import MODELS, text_page
 from treadle.tools.oracle import Definition, reference_outputs
 
 THREADS = 2
 SLOW = ("ddddocr_det",)
 """The largest, whose kernels are those of the other detector."""
 QUICK = [name for name in NAMES if name not in SLOW]
+OTHERS = [name for name in MODELS if name not in NAMES]
+"""Of the catalog: a recogniser whose LSTM takes 20 steps, and the light models of which every run knows a like one."""
 SMALLER: dict[str, dict[str, tuple[int, ...]]] = {
     "ppocrv4_rec": {"x": (1, 3, 48, 152)},
     "ppocrv4_det": {"x": (1, 3, 160, 160)},
@@ -27,7 +29,7 @@ SMALLER: dict[str, dict[str, tuple[int, ...]]] = {
 a quarter of the elements are computed. At the catalog's sizes they are slow tests."""
 SIZED = [
     *((name, SMALLER.get(name, {})) for name in QUICK),
-    *(pytest.param(name, {}, marks=pytest.mark.slow) for name in (*SMALLER, *SLOW)),
+    *(pytest.param(name, {}, marks=pytest.mark.slow) for name in (*SMALLER, *SLOW, *OTHERS)),
 ]
 
 Cases = Callable[[str], Case]

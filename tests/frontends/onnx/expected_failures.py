@@ -27,7 +27,7 @@ EXPECTED: Mapping[str, Failure] = {
         r"element type string is not supported|operator (StringConcat|StringSplit|StringNormalizer|RegexFullMatch"
         rf") is not supported|{_NO_OPSET}",
         (
-            "test_string_*", "test_regex_full_match_*", "test_strnormalizer_*", "test_equal_string*",
+            "test_string_*", "test_regex_full_match_*", "test_strnorm*", "test_equal_string*",
             "test_ai_onnx_ml_label_encoder_*",
         ),
     ),
@@ -52,7 +52,7 @@ EXPECTED: Mapping[str, Failure] = {
         f"training_mode|{_NO_OPSET}",
         (
             "test_training_dropout", "test_training_dropout_mask", "test_training_dropout_default*", "test_adagrad*",
-            "test_adam*", "test_momentum*", "test_nesterov_momentum",
+            "test_adam*", "test_momentum*", "test_gradient_of_add*", "test_nesterov_momentum",
         ),
     ),
     "The domain ai.onnx.ml: trees, encoders, binarisation.": Failure(
@@ -65,6 +65,9 @@ EXPECTED: Mapping[str, Failure] = {
     ),
     "The positions of the largest elements of a MaxPool.": Failure(
         "output 1 .* is used", ("test_maxpool_with_argmax_2d_*",)
+    ),
+    "Weights that are all alike: logits of 4e31, whose neighbours are 2e24 apart, and a softmax of them.": Failure(
+        "Not equal to tolerance", ("test_vgg19",)
     ),
     "Scan as opset 8 had it.": Failure("Scan of opset 8", ("test_scan_sum",)),
 }  # fmt: skip

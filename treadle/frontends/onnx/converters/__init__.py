@@ -2,6 +2,7 @@
 
 from treadle.frontends.onnx.converters import (
     activation,
+    before_broadcasting,
     constant,
     control,
     cumulative,
@@ -32,8 +33,8 @@ from treadle.frontends.onnx.converters.microsoft import quantized as microsoft_q
 from treadle.frontends.onnx.registry import find_conversion
 
 FAMILIES = (
-    activation, constant, control, cumulative, einsum, elementwise, fourier, grid_sample, indexing, linear, normalize,
-    order, pad, pool, quantize, recurrent, reduce, reshape, resize, scatter, softmax,
+    activation, before_broadcasting, constant, control, cumulative, einsum, elementwise, fourier, grid_sample,
+    indexing, linear, normalize, order, pad, pool, quantize, recurrent, reduce, reshape, resize, scatter, softmax,
     microsoft_activation, microsoft_attention, microsoft_blocks, microsoft_normalize, microsoft_product,
     microsoft_quantized,
 )  # fmt: skip

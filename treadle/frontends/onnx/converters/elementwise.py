@@ -111,6 +111,7 @@ def _chain(kind: str) -> Callable[[Node, GraphBuilder], Tensor]:
     """A variadic operator as a chain of binary ones."""
 
     def convert(node: Node, g: GraphBuilder) -> Tensor:
+        node.ignore("consumed_inputs")
         first, *rest = node.all_inputs()
         for operand in rest:
             first = g.binary(kind, first, operand)
@@ -119,12 +120,12 @@ def _chain(kind: str) -> Callable[[Node, GraphBuilder], Tensor]:
     return convert
 
 
-converts("Sum", since=8)(_chain("add"))
-converts("Max", since=8)(_chain("max"))
-converts("Min", since=8)(_chain("min"))
+converts("Sum")(_chain("add"))
+converts("Max")(_chain("max"))
+converts("Min")(_chain("min"))
 
 
-@converts("Mean", since=8)
+@converts("Mean")
 def mean(node: Node, g: GraphBuilder) -> Tensor:
     """The sum of the operands divided by their number."""
     return g.div(_chain("add")(node, g), len(node))

@@ -17,12 +17,17 @@ from treadle.frontends.onnx.registry import converts
 @converts("BatchNormalization", since=7)
 def batch_norm(node: Node, g: GraphBuilder) -> Tensor | list[Tensor]:
     """By the running statistics, or with `training_mode` by those of the batch, by which the running ones move."""
-    momentum = node.float("momentum", 0.9)
+    if node.flag("training_mode"):
+        return _batch_norm_of_training(node, g, node.float("epsilon", 1e-5), node.float("momentum", 0.9))
+    return by_running_statistics(node, g)
+
+
+def by_running_statistics(node: Node, g: GraphBuilder) -> Tensor:
+    """The normalisation of inference."""
+    node.ignore("momentum")
     if not node.flag("spatial", True):
         raise node.error("spatial is 0", "spatial = 1: statistics for each channel")
     x, epsilon = node.input(), node.float("epsilon", 1e-5)
-    if node.flag("training_mode"):
-        return _batch_norm_of_training(node, g, epsilon, momentum)
     node.only_output()
     parameters = [g.cast(node.input(n), x.element) for n in range(1, 5)]
     return g.emit(lambda v: BatchNormOp(*v, epsilon=epsilon), x, *parameters)
