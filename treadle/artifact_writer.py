@@ -60,6 +60,7 @@ def write_artifact(request: CompileRequest, folder: Path) -> str:
         precision=request.options.precision,
         symbols=program.symbols,
         extents=program.extents,
+        found=program.found,
         machine=machine,
         launches=launches,
         dispatches=program.dispatches if target.is_cuda else (),

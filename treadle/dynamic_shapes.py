@@ -1,6 +1,7 @@
 """Calls of a model whose shapes change: checked extents, padded inputs, cropped outputs (docs/adr/0039).
 
-A model with symbols is compiled for its largest shapes. A call binds the symbols by the shapes of its inputs, copies
+A model with symbols is compiled for its largest shapes. (Those that depend on data are numbers that the program gives
+beside its outputs: docs/adr/0047.) A call binds the symbols by the shapes of its inputs, copies
 smaller inputs into buffers of the largest shape, gives the kernels the extents, and cuts the outputs out.
 """
 
@@ -130,23 +131,31 @@ class DynamicCalls:
     """
 
     def __init__(
-        self, symbols: Sequence[Dim], extents: Sequence[str], inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+        self,
+        symbols: Sequence[Dim],
+        extents: Sequence[str],
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        found: Sequence[str] = (),
     ):
-        """The symbols, the expressions of which the last inputs are the values, and the program's tensors."""
-        names = [symbol.name for symbol in symbols]
+        """The symbols, the expressions of which the last inputs are the values, the program's tensors, and the symbols
+        of which the last outputs are the values."""
+        names = [*(symbol.name for symbol in symbols), *found]
         if len(set(names)) < len(names):
             raise ValueError("a symbol has two ranges")
-        if len(inputs) < len(extents):
-            raise ValueError("more extents than inputs")
+        if len(inputs) < len(extents) or len(outputs) < len(found):
+            raise ValueError("more extents than inputs, or than outputs")
         self.symbols = {symbol.name: symbol for symbol in symbols}
         self.inputs = inputs[: len(inputs) - len(extents)]
-        for tensor in inputs[len(self.inputs) :]:
+        self.outputs = outputs[: len(outputs) - len(found)]
+        self.found = tuple(found)
+        for tensor in (*inputs[len(self.inputs) :], *outputs[len(self.outputs) :]):
             if tensor.shape or tensor.dtype != "int64":
-                raise ValueError(f"input '{tensor.name}' is an extent, and no int64")
+                raise ValueError(f"'{tensor.name}' is an extent, and no int64")
         for tensor in self.inputs:
             _check_input(tensor, {name: symbol.greatest for name, symbol in self.symbols.items()})
         self._extents = [ExtentExpression(text, names) for text in extents]
-        self._outputs = [OutputExtents(tensor, names) if tensor.extents else None for tensor in outputs]
+        self._outputs = [OutputExtents(tensor, names) if tensor.extents else None for tensor in self.outputs]
         self._padded: dict[str, Array] = {}
 
     def bind(self, arrays: Sequence[Array]) -> dict[str, int]:
@@ -205,8 +214,11 @@ class DynamicCalls:
 
     def results(self, outputs: Sequence[Array], values: Values) -> list[Array]:
         """The outputs of the call's shapes."""
-        pairs = zip(self._outputs, outputs, strict=True)
-        return [array if extents is None else extents.cropped(array, values) for extents, array in pairs]
+        count = len(self.outputs)
+        numbers = (int(array) for array in outputs[count:])
+        known = {**values, **dict(zip(self.found, numbers, strict=True))}
+        pairs = zip(self._outputs, outputs[:count], strict=True)
+        return [array if extents is None else extents.cropped(array, known) for extents, array in pairs]
 
 
 def _check_input(tensor: Tensor, largest: Values) -> None:

@@ -17,7 +17,7 @@ from treadle.errors import TreadleError
 from treadle.manifest_fields import Fields
 from treadle.shapes import Dim
 
-FORMAT = 7
+FORMAT = 8
 MANIFEST = "manifest.json"
 WROTE_IT = "a folder that `treadle compile` or CompiledModel.save wrote, unchanged"
 """What messages about a damaged artifact say is accepted."""
@@ -106,6 +106,7 @@ class Manifest:
     precision: of products, convolutions and attention, as the model was compiled
     symbols:  the dimensions that change from call to call
     extents:  expressions of symbols; the last inputs, int64 scalars, are their values in a call
+    found:    symbols that depend on data; the last outputs, int64 scalars, are their values after a call
     machine:  architecture and features that `model.so` needs ("x86_64 avx2 fma ..."); empty on cuda
     launches: cuda only; the kernels in order
     dispatches: cuda only; where a call runs one of several consecutive launches
@@ -123,6 +124,7 @@ class Manifest:
     precision: str = "f32"
     symbols: tuple[Dim, ...] = ()
     extents: tuple[str, ...] = ()
+    found: tuple[str, ...] = ()
     machine: str = ""
     launches: tuple[KernelLaunch, ...] = ()
     dispatches: tuple[Dispatch, ...] = ()
@@ -154,7 +156,7 @@ def parse_manifest(data: bytes, where: object) -> Manifest:
         raise fields.error("format", "is unknown", f"{FORMAT}; compile the model again")
     manifest = _manifest(fields)
     try:
-        DynamicCalls(manifest.symbols, manifest.extents, manifest.inputs, manifest.outputs)
+        DynamicCalls(manifest.symbols, manifest.extents, manifest.inputs, manifest.outputs, manifest.found)
     except ValueError as error:
         raise TreadleError(f"the manifest contradicts itself: {error}", where, WROTE_IT) from error
     _check_dispatches(manifest, where)
@@ -186,6 +188,7 @@ def _manifest(fields: Fields) -> Manifest:
         precision=fields.text("precision"),
         symbols=tuple(map(_symbol, fields.objects("symbols"))),
         extents=fields.strings("extents"),
+        found=fields.strings("found"),
         machine=fields.text("machine"),
         launches=tuple(map(_launch, fields.objects("launches"))),
         dispatches=tuple(map(_dispatch, fields.objects("dispatches"))),

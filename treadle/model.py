@@ -78,7 +78,9 @@ class CompiledModel:
         self.device = device
         self._program: Program | None = None
         manifest = artifact.manifest
-        self._dynamic = DynamicCalls(manifest.symbols, manifest.extents, manifest.inputs, manifest.outputs)
+        self._dynamic = DynamicCalls(
+            manifest.symbols, manifest.extents, manifest.inputs, manifest.outputs, manifest.found
+        )
         self._calls = CallLock("CompiledModel")
         self._waiting = _Worker()
 
@@ -115,7 +117,7 @@ class CompiledModel:
     @property
     def outputs(self) -> tuple[Tensor, ...]:
         """Name, shape and type of each output, in the model's order; of one whose shape changes, the largest."""
-        return self.manifest.outputs
+        return self.manifest.outputs[: len(self._dynamic.outputs)]
 
     @property
     def symbols(self) -> tuple[Dim, ...]:
@@ -197,7 +199,7 @@ class CompiledModel:
     def _run(self, arrays: Sequence[Array]) -> list[Array]:
         values = self._dynamic.bind(arrays)
         with self._calls.turn():
-            if not self.symbols:
+            if not self.symbols and not self.manifest.found:
                 return self._opened().run(arrays)
             outputs = self._opened().run(self._dynamic.arguments(arrays, values))
             return self._dynamic.results(outputs, values)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xdsl.dialects.builtin import MemRefType, ModuleOp
 
+from tests.helpers.found_extents import within_extents
 from tests.helpers.program_batch import Backend
 from treadle.backends.cuda.compiler import Unit
 from treadle.backends.cuda.emulator import CHECKS, Emulator
@@ -66,7 +67,7 @@ class EmulatedProgram:
         found = [str(report) for report in reports if report.findings]
         if found:
             raise AssertionError("\n".join(found))
-        return results
+        return within_extents(program, results)
 
     def _launch(self, launch: ProgramLaunch) -> Launch:
         kernel = self.printed.kernels[launch.kernel]

@@ -12,6 +12,8 @@ from xdsl.ir import Operation, SSAValue
 
 from treadle.backends.reference.bound_module import bound_module
 from treadle.backends.reference.bounded import Bounded, Format, Running, rounded
+from treadle.backends.reference.evaluate_module import find_function
+from treadle.backends.reference.found_extents import bounded_within_extents
 from treadle.compile_options import Precision
 from treadle.dialects.graph import AttentionOp
 from treadle.dialects.graph.dtypes import element_type
@@ -31,8 +33,10 @@ def limits(op: Operation, env: Mapping[SSAValue, Array], precision: Precision = 
 
 
 def module_limits(module: ModuleOp, inputs: Sequence[Array]) -> tuple[Bounded, ...]:
-    """What the results of @main are."""
-    return bound_module(module, inputs, units=KERNEL_UNITS)
+    """What the results of @main are, within extents that depend on data."""
+    return tuple(
+        bounded_within_extents(find_function(module, "main"), bound_module(module, inputs, units=KERNEL_UNITS))
+    )
 
 
 def with_rounded_weights(result: Bounded, values: Array, keys: int) -> Bounded:

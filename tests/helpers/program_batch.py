@@ -17,6 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from numpy.typing import NDArray
 from xdsl.dialects.builtin import ModuleOp
 
+from tests.helpers.found_extents import within_extents
 from treadle.backends.c.compiler import Unit, build_library
 from treadle.backends.c.executor import ENTRY, CpuProgram
 from treadle.backends.c.printer import print_host, print_kernels
@@ -61,7 +62,7 @@ class CompiledProgram:
         constants = [constant.array() for constant in program.constants]
         memory = (constants, program.arena_bytes, THREADS)
         with CpuProgram(self.library, program.inputs, program.outputs, *memory, entry=self.entry) as ready:
-            return ready.run(inputs)
+            return within_extents(program, ready.run(inputs))
 
 
 class Named(Protocol):

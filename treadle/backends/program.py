@@ -68,6 +68,8 @@ class Program:
     extents: tuple[str, ...] = ()
     input_extents: tuple[tuple[str, ...], ...] = ()
     output_extents: tuple[tuple[str, ...], ...] = ()
+    found: tuple[str, ...] = ()
+    """Symbols of `output_extents` that depend on data: the last outputs are their values."""
 
 
 def read_program(module: ModuleOp) -> Program:
@@ -105,6 +107,7 @@ def read_program(module: ModuleOp) -> Program:
         extents=_texts(main.attributes.get("extents")),
         input_extents=_dimensions(main.attributes.get("input_extents")),
         output_extents=_dimensions(main.attributes.get("output_extents")),
+        found=_texts(main.attributes.get("found")),
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from xdsl.dialects.func import FuncOp
 
 from treadle.backends.reference.bound_module import bound_module
 from treadle.backends.reference.bounded import Bounded
+from treadle.backends.reference.found_extents import bounded_within_extents
 from treadle.compile_options import Precision
 from treadle.compile_request import is_ir_file, read_module
 from treadle.dialects.graph.dtypes import is_float_dtype, numpy_dtype
@@ -101,10 +102,16 @@ class Definition:
 
     def outputs(self, approximate: float = 0.0) -> Expected:
         """The expected outputs; `approximate` as in `bound_module`."""
-        types = _main(self.module).function_type.outputs.data
-        dtypes = [numpy_dtype(type.get_element_type()) for type in types if isinstance(type, TensorType)]
+        main = _main(self.module)
+        dtypes = [
+            numpy_dtype(type.get_element_type())
+            for type in main.function_type.outputs.data
+            if isinstance(type, TensorType)
+        ]
         values = bound_module(self.module, self.inputs, self.precision, approximate=approximate)
-        return dict(zip(_names(self.module, "output_names"), zip(values, dtypes, strict=True), strict=True))
+        results = bounded_within_extents(main, values)
+        names = _names(self.module, "output_names")[: len(results)]
+        return dict(zip(names, zip(results, dtypes, strict=False), strict=True))
 
 
 class NoReferenceError(TreadleError):

@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
+from treadle.backends.reference.found_extents import within_extents
 from treadle.dialects.graph.evaluate import evaluate
 
 Array = NDArray[Any]
@@ -40,7 +41,7 @@ def names_of(module: ModuleOp, attribute: str) -> list[str]:
 
 
 def run(module: ModuleOp, inputs: Mapping[str, Array] | Sequence[Array]) -> list[Array]:
-    """The outputs of `@main`, in order."""
+    """The outputs of `@main`, in order, within extents that depend on data."""
     block = main_of(module).body.block
     names = names_of(module, "input_names")
     arrays = [inputs[name] for name in names] if isinstance(inputs, Mapping) else inputs
@@ -49,6 +50,6 @@ def run(module: ModuleOp, inputs: Mapping[str, Array] | Sequence[Array]) -> list
         env[argument] = np.asarray(array)
     for op in block.ops:
         if isinstance(op, ReturnOp):
-            return [env[value] for value in op.operands]
+            return within_extents(main_of(module), [env[value] for value in op.operands])
         env[op.results[0]] = evaluate(op, env)
     raise AssertionError("@main has no return")

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 from onnx import ModelProto, TensorProto, numpy_helper
 from onnx.backend.test.case.test_case import TestCase
 
 from treadle.environment import load_environment
+from treadle.frontends.onnx.tensor_data import DTYPES
 
 Stored = tuple[str, float, float, bytes, list[tuple[list[bytes], list[bytes]]]]
 """A case's name, tolerances and model, and the tensors of its data sets."""
@@ -30,7 +32,7 @@ def node_cases(has_data: Callable[[ModelProto], bool]) -> list[TestCase]:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "node-cases.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        path = folder / "node-cases"
+        path = folder / f"node-cases-{onnx.__version__}-{len(DTYPES)}"  # what has data depends on the types
         if not path.exists():
             _write(path, [_stored(case, has_data) for case in _computed()])
     return [_read(stored) for stored in marshal.loads(path.read_bytes())]

@@ -283,12 +283,13 @@ def _omit(nodes: Sequence[NodeProto], missing: Set[str]) -> None:
 
 def _module(model: LoadedModel, walk: GraphWalk) -> ModuleOp:
     outputs = [output.name for output in model.graph.output]
-    results = [walk.tensors[name] for name in outputs]
+    results = [*(walk.tensors[name] for name in outputs), *walk.builder.found.values()]
+    outputs += [f"extent({expression})" for expression in walk.builder.found]
     values = [walk.builder.value(tensor) for tensor in results]
     walk.block.add_op(ReturnOp(*values))
     erase_dead(walk.block)
     symbolic: dict[str, Attribute] = {}
-    if walk.symbols.dims:
+    if walk.symbols.dims or walk.builder.found:
         symbolic = symbolic_attributes(walk.symbols, list(walk.inputs.values()), results, walk.builder)
     type = FunctionType.from_lists([argument.type for argument in walk.block.args], [value.type for value in values])
     func = FuncOp("main", type, Region(walk.block))

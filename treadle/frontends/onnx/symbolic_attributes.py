@@ -5,7 +5,8 @@
 - `extents = ["batch", "2 * seq"]`: what the last arguments are;
 - `output_extents = [["batch", "seq", "768"], ["batch<=8, seq<=512"]]`: the extent of each dimension of each result; one
   that merges several lists them, with the largest of each, outermost first;
-- `output_demand`: the elements within those extents.
+- `output_demand`: the elements within those extents;
+- `found = ["found0"]`: extents that depend on data (docs/adr/0047): the last results, scalars, are their values.
 """
 
 from __future__ import annotations
@@ -27,13 +28,18 @@ def symbolic_attributes(
 ) -> dict[str, Attribute]:
     """The attributes, by name; `g` gets the arguments that results' extents need."""
     for part in (part for tensor in results for extent in tensor.shape for part in _parts(extent)):
-        if isinstance(part, Extent):
+        if isinstance(part, Extent) and not g.depends_on_data(expression_of(part)):
             g.extent(part)
     numbers = {expression: n for n, expression in enumerate(g.extents)}
-    return {
+    attributes: dict[str, Attribute] = {
+        "output_extents": ArrayAttr([_texts(map(_text, tensor.shape)) for tensor in results]),
+        "found": _texts(g.found),
+    }
+    if not symbols.dims:
+        return attributes
+    return attributes | {
         "symbols": _texts(symbols.dims.values()),
         "input_extents": ArrayAttr([_texts(map(_input_text, each.extents)) for each in inputs]),
-        "output_extents": ArrayAttr([_texts(map(_text, tensor.shape)) for tensor in results]),
         "extents": _texts(g.extents),
         "output_demand": ArrayAttr([_demand(tensor.shape, numbers) for tensor in results]),
     }
@@ -65,8 +71,8 @@ def _demand(shape: Sequence[Symbolic], numbers: Mapping[Expr, int]) -> DemandedA
     for d, extent in enumerate(shape):
         parts, rest = _parts(extent), dimension(d)
         for n, part in reversed(list(enumerate(parts))):
-            if isinstance(part, Extent):
-                digit = rest % int(part) if n else rest
-                constraints.append(Constraint(digit, numbers[expression_of(part)]))
+            number = numbers.get(expression_of(part)) if isinstance(part, Extent) else None
+            if number is not None:
+                constraints.append(Constraint(rest % int(part) if n else rest, number))
             rest = rest // int(part)
     return DemandedAttr.of(constraints)

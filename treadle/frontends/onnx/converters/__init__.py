@@ -6,12 +6,14 @@ from treadle.frontends.onnx.converters import (
     constant,
     control,
     cumulative,
+    data_extents,
     einsum,
     elementwise,
     fourier,
     grid_sample,
     indexing,
     linear,
+    non_max_suppression,
     normalize,
     order,
     pad,
@@ -33,10 +35,10 @@ from treadle.frontends.onnx.converters.microsoft import quantized as microsoft_q
 from treadle.frontends.onnx.registry import find_conversion
 
 FAMILIES = (
-    activation, before_broadcasting, constant, control, cumulative, einsum, elementwise, fourier, grid_sample,
-    indexing, linear, normalize, order, pad, pool, quantize, recurrent, reduce, reshape, resize, scatter, softmax,
-    microsoft_activation, microsoft_attention, microsoft_blocks, microsoft_normalize, microsoft_product,
-    microsoft_quantized,
+    activation, before_broadcasting, constant, control, cumulative, data_extents, einsum, elementwise, fourier,
+    grid_sample, indexing, linear, normalize, non_max_suppression, order, pad, pool, quantize, recurrent, reduce,
+    reshape, resize, scatter, softmax, microsoft_activation, microsoft_attention, microsoft_blocks,
+    microsoft_normalize, microsoft_product, microsoft_quantized,
 )  # fmt: skip
 """Every module that registers converters."""
 

@@ -1,0 +1,129 @@
+"""Results whose extents depend on data, as compiled C and on the emulator, against ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+import treadle
+from tests.frontends.onnx.models import model, node
+from treadle.errors import TreadleError
+from treadle.frontends.onnx import import_model
+
+Array = NDArray[Any]
+RNG = np.random.default_rng(6)
+X = RNG.integers(0, 3, (4, 5, 6)).astype(np.float32)
+
+
+def _chain() -> tuple[ModelProto, dict[str, Array]]:
+    """The elements that are not zero, their sum, their mean and their number."""
+    nodes = [
+        node("NonZero", "x", "places"),
+        node("Transpose", "places", "rows", perm=[1, 0]),
+        node("GatherND", "x rows", "values"),
+        node("ReduceMax", "values", "most", keepdims=0),
+        node("ReduceMean", "values", "mean", keepdims=0),
+        node("Shape", "places", "shape"),
+    ]
+    return model(nodes, {"x": X.shape}, ["places", "values", "most", "mean", "shape"]), {"x": X}
+
+
+def _boxes(centred: bool, least: bool) -> tuple[ModelProto, dict[str, Array]]:
+    """Two images of 40 boxes, of which many overlap, and three classes."""
+    corners = RNG.uniform(0, 4, (2, 40, 2))
+    sides = RNG.uniform(0.5, 2, (2, 40, 2))
+    boxes = np.concatenate([corners, sides if centred else corners + sides], 2).astype(np.float32)
+    scores = RNG.permutation(2 * 3 * 40).reshape(2, 3, 40).astype(np.float32) / 240
+    weights = {"n": np.array(12), "t": np.array(0.3, np.float32), "s": np.array(0.4, np.float32)}
+    inputs = "b c n t s" if least else "b c n t"
+    operator = node("NonMaxSuppression", inputs, "y", center_point_box=int(centred))
+    used = {name: weights[name] for name in inputs.split()[2:]}
+    return model([operator], {"b": boxes.shape, "c": scores.shape}, weights=used), {"b": boxes, "c": scores}
+
+
+def _compress() -> tuple[ModelProto, dict[str, Array]]:
+    proto = model([node("Compress", "x c", "y", axis=1), node("Compress", "x c", "z")], {"x": X.shape}, ["y", "z"])
+    proto.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, [4]))
+    return proto, {"x": X, "c": np.array([True, False, True, True])}
+
+
+def _unique(ordered: int) -> tuple[ModelProto, dict[str, Array]]:
+    operator = node("Unique", "x", "y places inverse counts", sorted=ordered)
+    x = RNG.integers(-3, 4, (4, 5)).astype(np.float32)
+    return model([operator], {"x": x.shape}, ["y", "places", "inverse", "counts"]), {"x": x}
+
+
+CASES: dict[str, Callable[[], tuple[ModelProto, dict[str, Array]]]] = {
+    "what is not zero": _chain,
+    "boxes": lambda: _boxes(False, False),
+    "boxes above a score": lambda: _boxes(False, True),
+    "boxes by their centres": lambda: _boxes(True, True),
+    "compressed": _compress,
+    "unique": lambda: _unique(1),
+    "unique in their order": lambda: _unique(0),
+}
+
+
+def _expected(proto: ModelProto, inputs: dict[str, Array]) -> list[Array]:
+    return [np.asarray(y) for y in onnxruntime.InferenceSession(proto.SerializeToString()).run(None, inputs)]
+
+
+@pytest.mark.parametrize("target", ["cpu", "sm_80"])
+@pytest.mark.parametrize("name", CASES)
+def test_as_many_elements_as_the_data_says(name: str, target: str) -> None:
+    proto, inputs = CASES[name]()
+    compiled = treadle.compile(proto, target, device=None if target == "cpu" else "emulator")
+    outputs = compiled.run(inputs)
+    for (key, result), wanted in zip(outputs.items(), _expected(proto, inputs), strict=True):
+        assert (result.shape, result.dtype) == (wanted.shape, wanted.dtype), key
+        np.testing.assert_allclose(result, wanted, rtol=1e-6, err_msg=key)
+
+
+def test_none_and_all(tmp_path: Path) -> None:
+    """Also of an artifact that was saved and loaded."""
+    treadle.compile(model([node("NonZero", "x", "y")], {"x": X.shape})).save(tmp_path / "m")
+    loaded = treadle.load(tmp_path / "m")
+    assert [str(output) for output in loaded.outputs] == ["y: int64[3, found0]"]
+    for x in (0 * X, 0 * X + 1, X):
+        (y,) = loaded(x)
+        np.testing.assert_array_equal(y, np.stack(np.nonzero(x)))
+
+
+def test_no_boxes_are_asked_for() -> None:
+    proto, inputs = _boxes(False, False)
+    proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.array(0), "n"))
+    assert treadle.compile(proto).run(inputs)["y"].shape == (0, 3)
+
+
+def _refused(proto: ModelProto, message: str) -> None:
+    with pytest.raises(TreadleError, match=message):
+        import_model(proto.SerializeToString())
+
+
+def test_what_is_refused() -> None:
+    _refused(model([node("NonZero", "x", "y")], {"x": [0, 2]}), r"an operand of shape \(0, 2\); accepted: rank 1 and")
+    _refused(
+        model([node("Compress", "x x", "y")], {"x": [3]}), "a condition tensor<3xf32>; accepted: a vector of bools"
+    )
+    _refused(model([node("Unique", "x", "y", axis=1)], {"x": [3, 2]}), "attribute 'axis' is given")
+    boxes = node("NonMaxSuppression", "x x n", "y")
+    _refused(model([boxes], {"x": [1, 2, 3]}, weights={"n": np.array(1)}), "boxes tensor<1x2x3xf32> and scores")
+    sizes = {"b": [1, 600, 4], "s": [1, 1, 600]}
+    many = model([node("NonMaxSuppression", "b s n", "y")], sizes, weights={"n": 501})
+    _refused(many, "501 boxes of a class; accepted: at most 500")
+
+
+def test_an_extent_that_is_computed_from_a_found_one() -> None:
+    nodes = [
+        node("NonZero", "x", "places"),
+        node("Concat", "places places", "twice", axis=1),
+        node("ReduceSum", "twice", "y", keepdims=0),
+    ]
+    _refused(model(nodes, {"x": [3]}), "found0")

@@ -1,0 +1,23 @@
+"""Outputs of a program without what lies beyond extents that depend on data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from treadle.backends.program import Program
+from treadle.dynamic_shapes import DynamicCalls
+from treadle.manifest import Tensor
+
+Array = NDArray[Any]
+
+
+def within_extents(program: Program, outputs: Sequence[Array]) -> list[Array]:
+    """What a `CompiledModel` gives of them."""
+    if not program.found:
+        return list(outputs)
+    pairs = zip(program.outputs, program.output_extents, strict=True)
+    tensors = [Tensor(spec.name, spec.shape, str(spec.dtype), extents) for spec, extents in pairs]
+    return DynamicCalls((), (), (), tensors, program.found).results(outputs, {})

@@ -1,0 +1,88 @@
+"""NonMaxSuppression: boxes of the highest scores that do not overlap too much, as many as the data says.
+
+Rounds are written out. In each, every class of every image takes its best box and drops what overlaps it.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+import numpy as np
+from xdsl.dialects.builtin import f32
+
+from treadle.dialects.graph import ArgReductionOp
+from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.compaction import coordinates, found_positions
+from treadle.frontends.onnx.converters.data_extents import static
+from treadle.frontends.onnx.node import Node
+from treadle.frontends.onnx.registry import converts
+
+MAX_ROUNDS = 500
+"""The most boxes of a class: the operators of a round are written for each."""
+
+
+@converts("NonMaxSuppression", since=10)
+def non_max_suppression(node: Node, g: GraphBuilder) -> Tensor:
+    """`[selected, 3]`: image, class and box."""
+    boxes, scores = static(node, node.input(0)), static(node, node.input(1))
+    if boxes.rank != 3 or scores.rank != 3 or boxes.shape != (scores.shape[0], scores.shape[2], 4):
+        raise node.error(f"boxes {boxes.type} and scores {scores.type}", "[images, boxes, 4], [images, classes, boxes]")
+    images, classes, count = scores.shape
+    asked = 0 if node.optional(2) is None else node.known_int(2, "the number of boxes")
+    rounds = max(min(asked, count), 0)
+    if rounds > MAX_ROUNDS:
+        raise node.error(f"{rounds} boxes of a class", f"at most {MAX_ROUNDS}")
+    if rounds == 0:
+        node.ignore("center_point_box")
+        return g.constant(np.zeros((0, 3), np.int64))
+    corners = _corners(g, boxes, node.flag("center_point_box"))
+    threshold, least = _scalar(node, g, 3, 0.0), node.optional(4)
+    none = g.scalar(-inf, scores)
+    if least is not None:
+        scores = g.where(g.binary("gt", scores, g.reshape(least, ())), scores, none)
+    chosen: list[Tensor] = []
+    is_there: list[Tensor] = []
+    for _ in range(rounds):
+        best = g.emit(lambda v: ArgReductionOp("max", v[0], 2, True, False), scores)
+        is_there.append(g.binary("gt", g.reduce("max", scores, [2], keep=True), none))
+        chosen.append(best)
+        dropped = g.binary("gt", _overlap(g, corners, best), threshold)
+        dropped = g.binary("or", dropped, g.binary("eq", best, g.constant(np.arange(count))))
+        scores = g.where(dropped, none, scores)
+    flat = (images * classes * rounds,)
+    positions, extent = found_positions(g, g.reshape(g.concat(is_there, 2), flat))
+    image, kind, _ = coordinates(g, positions, (images, classes, rounds))
+    box = g.gather(g.reshape(g.concat(chosen, 2), flat), positions, 0)
+    return g.cut(g.stack([image, kind, box], 1), (extent, 3))
+
+
+def _scalar(node: Node, g: GraphBuilder, index: int, default: float) -> Tensor:
+    given = node.optional(index)
+    return g.constant(np.array(default, np.float32)) if given is None else g.cast(g.reshape(given, ()), f32)
+
+
+def _corners(g: GraphBuilder, boxes: Tensor, centred: bool) -> list[Tensor]:
+    """The lowest and the highest coordinates of each box, `[images, boxes]`: of both axes, in either order."""
+    a, b, c, d = (g.entry(boxes, 2, n) for n in range(4))
+    if centred:
+        half = [g.div(extent, 2) for extent in (c, d)]
+        return [g.sub(a, half[0]), g.sub(b, half[1]), g.add(a, half[0]), g.add(b, half[1])]
+    low = [g.binary("min", x, y) for x, y in ((a, c), (b, d))]
+    return low + [g.binary("max", x, y) for x, y in ((a, c), (b, d))]
+
+
+def _overlap(g: GraphBuilder, corners: list[Tensor], best: Tensor) -> Tensor:
+    """`[images, classes, boxes]`: the intersection of each box with the best one, divided by their union; 0 where the
+    intersection has no area."""
+    images, count = corners[0].shape
+    first = g.constant((np.arange(images) * count).reshape(images, 1, 1))
+    index = g.add(best, first)
+    own = [g.gather(g.reshape(x, (images * count,)), index, 0) for x in corners]
+    all_ = [g.reshape(x, (images, 1, count)) for x in corners]
+    low = [g.binary("max", x, y) for x, y in zip(own[:2], all_[:2], strict=True)]
+    high = [g.binary("min", x, y) for x, y in zip(own[2:], all_[2:], strict=True)]
+    sides = [g.binary("max", g.sub(y, x), 0) for x, y in zip(low, high, strict=True)]
+    shared = g.mul(sides[0], sides[1])
+    areas = [g.mul(g.sub(each[2], each[0]), g.sub(each[3], each[1])) for each in (own, all_)]
+    union = g.sub(g.add(areas[0], areas[1]), shared)
+    return g.where(g.binary("gt", shared, 0), g.div(shared, union), g.scalar(0, shared))
