@@ -48,6 +48,9 @@ def check_command(args: argparse.Namespace) -> int:
     if unchecked is not None:
         console.print(Text(f"operators only, no shapes: {unchecked}"))
     console.print(f"{len(reports) - len(missing)} of {len(reports)} nodes are supported")
+    operations = sum(report.operations for report in reports)
+    if operations:
+        console.print(f"{operations:,} operations of arithmetic, as imported")
     return 1 if missing else 0
 
 
@@ -82,10 +85,13 @@ def _operators(reports: Sequence[NodeReport]) -> Table:
 
 
 def _nodes(reports: Sequence[NodeReport]) -> Table:
-    """One row for each node, in the model's order."""
-    table = _table("node", "operator", "verdict")
+    """One row for each node, in the model's order: the graph operators that it becomes, and what they take."""
+    table = _table("node", "operator", "verdict", "becomes")
+    for column in ("operations", "bytes"):
+        table.add_column(column, justify="right", no_wrap=True)
     for report in reports:
-        table.add_row(Text(report.name), Text(report.op_type), report.verdict)
+        counts = [f"{number:,}" if report.becomes else "" for number in (report.operations, report.bytes)]
+        table.add_row(Text(report.name), Text(report.op_type), report.verdict, Text(", ".join(report.becomes)), *counts)
     return table
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
@@ -50,3 +51,18 @@ def test_nodes_are_looked_up_without_shapes() -> None:
     reports = look_up_nodes(proto.SerializeToString())
     assert [(r.name, r.verdict) for r in reports] == [("relu", "supported"), ("hard", "unsupported")]
     assert reports[1].reason is not None and "(Det, opset" in reports[1].reason
+
+
+def test_what_a_node_becomes_and_takes() -> None:
+    nodes = [
+        node("Gemm", "x w b", "a", "product"),
+        node("HardSigmoid", "a", "c", "gate"),
+        node("Shape", "x", "s", "shape"),
+        node("Reshape", "c s", "y", "same"),
+    ]
+    weights = {"w": np.ones((4, 4), np.float32), "b": np.ones(4, np.float32)}
+    product, gate, shape, same = check_model(model(nodes, {"x": [2, 4]}, weights=weights).SerializeToString())
+    assert product.becomes == ("matmul", "add") and product.operations == 2 * 2 * 4 * 4 + 2 * 4
+    assert product.bytes == 4 * (8 + 16 + 8) + 4 * (8 + 4 + 8)
+    assert gate.becomes[:2] == ("mul", "add") and gate.operations >= 2 * 8
+    assert (shape.becomes, shape.operations, same.becomes, same.bytes) == ((), 0, (), 0)

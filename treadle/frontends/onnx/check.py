@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Literal
 
 from onnx import NodeProto
-from xdsl.dialects.builtin import TensorType
-from xdsl.ir import Block
+from xdsl.dialects.builtin import StringAttr, TensorType
+from xdsl.ir import Block, Operation, SSAValue
 
-from treadle.dialects.graph.dtypes import element_type
+from treadle.dialects.graph import BinaryOp, ConstantOp, Operator, UnaryOp
+from treadle.dialects.graph.dtypes import byte_width, element_type
+from treadle.dialects.graph.operation_count import count_operations
 from treadle.errors import TreadleError
 from treadle.frontends.common.builder import Tensor
 from treadle.frontends.onnx.converters import find_conversion
@@ -29,12 +32,18 @@ class NodeReport:
 
     verdict: `unknown` if it has a converter, but the shape of an operand depends on an unsupported node
     reason:  why it is not supported, and what would be; None if it is
+    becomes: the graph operators that stand for it, each once, in their order; none where its results are known
+    operations: of arithmetic on elements, by the definitions of these operators
+    bytes:   of their operands and results, each operator by itself
     """
 
     name: str
     op_type: str
     verdict: Verdict
     reason: str | None = None
+    becomes: tuple[str, ...] = ()
+    operations: int = 0
+    bytes: int = 0
 
     @property
     def supported(self) -> bool:
@@ -83,13 +92,43 @@ def _check_node(walk: GraphWalk, position: int) -> NodeReport:
     unknown = [operand for operand in walk.operands(position) if operand not in walk.tensors]
     try:
         if not unknown:
+            last = walk.block.last_op
             walk.convert(position)
-            return NodeReport(name, proto.op_type, "supported")
+            return _supported(name, proto.op_type, _operators(walk.block.first_op if last is None else last.next_op))
         find_conversion(proto.op_type, proto.domain, walk.model.opset, walk.where(position))
     except TreadleError as error:
         return NodeReport(name, proto.op_type, "unsupported", str(error))
     reason = f"{walk.where(position)}: the shape of '{unknown[0]}' is unknown, since its node is not supported"
     return NodeReport(name, proto.op_type, "unknown", reason)
+
+
+def _operators(first: Operation | None) -> list[Operator]:
+    """The operators from one on; constants are none."""
+    found: list[Operator] = []
+    while first is not None:
+        if isinstance(first, Operator) and not isinstance(first, ConstantOp):
+            found.append(first)
+        first = first.next_op
+    return found
+
+
+def _supported(name: str, op_type: str, operators: Sequence[Operator]) -> NodeReport:
+    values = [value for op in operators for value in (*op.operands, op.result)]
+    kinds = dict.fromkeys(_kind(op) for op in operators)
+    operations, size = sum(map(count_operations, operators)), sum(map(_size, values))
+    return NodeReport(name, op_type, "supported", None, tuple(kinds), operations, size)
+
+
+def _kind(op: Operator) -> str:
+    """An operator's name, or the function that it is of elements."""
+    kind = op.properties.get("kind")
+    return kind.data if isinstance(kind, StringAttr) and isinstance(op, UnaryOp | BinaryOp) else op.name.split(".")[1]
+
+
+def _size(value: SSAValue) -> int:
+    type = value.type
+    assert isinstance(type, TensorType)
+    return prod(type.get_shape()) * byte_width(type.get_element_type())
 
 
 def _assume(walk: GraphWalk, outputs: Iterable[str], declared: dict[str, TensorType]) -> None:
