@@ -2,10 +2,13 @@
 
     make bench ARGS="--peers --onnx /tmp/models"
     make bench ARGS="--peers --onnx /tmp/models --models resnet50 --threads 1 --seconds 60"
+    make bench ARGS="--peers --onnx /tmp/models --precision bf16"
 
 The models are those of `benchmarks/paper_models.py`, exported to the folder `--onnx` unless they are there;
 `--exporter` names a Python that has torch, torchvision, transformers and onnxscript. All sides run in one process,
-float32, a batch of calls of each in turn. The table shows medians, and the median of the best peer's time divided by
+float32, a batch of calls of each in turn; with `--precision bf16` Treadle and OpenVINO round to bfloat16, and the
+errors of all sides are shown: the root of the mean square of an output's differences from ONNX Runtime's float32,
+divided by that of the output. The table shows medians, and the median of the best peer's time divided by
 Treadle's, round by round; the raw numbers go to `benchmarks/results/`. Measure on a machine that does nothing else.
 """
 
@@ -13,11 +16,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import geometric_mean
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
@@ -31,6 +37,8 @@ from treadle.bench.model import OWN, Benchmark, bench_model
 from treadle.bench.peers import installed_peers, peer_call
 from treadle.errors import TreadleError
 
+Array = NDArray[Any]
+
 
 @dataclass(frozen=True)
 class Race:
@@ -38,6 +46,8 @@ class Race:
 
     name: str
     result: Benchmark
+    errors: Mapping[str, float] = field(default_factory=dict[str, float])
+    """The largest of an output, by side, where it was asked for."""
 
     @property
     def best(self) -> str:
@@ -60,27 +70,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     races: list[Race] = []
     for name in args.models:
         path = exported(name, args.onnx, args.exporter)
-        races.append(Race(name, _measured(path, name, list(peers), args)))
+        races.append(_measured(path, name, list(peers), args))
         console.print(f"{name}: {races[-1].ratios[1]:.3f} of {races[-1].best}'s speed")
-    console.print(race_table(races, args.threads))
+    console.print(race_table(races, args.threads, args.precision))
     mean = geometric_mean([race.ratios[1] for race in races])
-    settings = {"threads": args.threads, "seconds": args.seconds, "peers": peers, "geometric_mean": mean}
+    settings = {
+        "precision": args.precision,
+        "threads": args.threads,
+        "seconds": args.seconds,
+        "peers": peers,
+        "geometric_mean": mean,
+    }
     path = write_results("cpu_peers", circumstances | settings, [race_row(race) for race in races], args.output)
     console.print(f"written to {path}")
     return int(mean < args.least)
 
 
-def race_table(races: Sequence[Race], threads: int) -> Table:
-    """One line a model, milliseconds, and the geometric mean."""
-    table = Table(title=f"Median latency in ms on the CPU with {threads} threads, float32, batch 1")
+def race_table(races: Sequence[Race], threads: int, precision: str = "f32") -> Table:
+    """One line a model, milliseconds, errors if there are any, and the geometric mean."""
+    table = Table(title=f"Median latency in ms on the CPU with {threads} threads, {precision}, batch 1")
     sides = list(dict.fromkeys(name for race in races for name in race.result.times))
     table.add_column("model", no_wrap=True)
-    for title in (*sides, "best peer / treadle", "quartiles"):
+    wrong = list(dict.fromkeys(name for race in races for name in race.errors))
+    for title in (*sides, "best peer / treadle", "quartiles", *(f"error of {side}" for side in wrong)):
         table.add_column(title, justify="right")
     for race in races:
         low, middle, high = race.ratios
         times = (f"{race.result.times[side].median * 1e3:.2f}" for side in sides)
-        table.add_row(race.name, *times, f"{middle:.3f}", f"{low:.3f} - {high:.3f}")
+        errors = (f"{race.errors[side]:.1e}" for side in wrong)
+        table.add_row(race.name, *times, f"{middle:.3f}", f"{low:.3f} - {high:.3f}", *errors)
     mean = geometric_mean([race.ratios[1] for race in races])
     table.add_row("geometric mean", *("" for _ in sides), f"{mean:.3f}", "")
     return table
@@ -88,7 +106,7 @@ def race_table(races: Sequence[Race], threads: int) -> Table:
 
 def race_row(race: Race) -> dict[str, object]:
     """A model's numbers for JSON: milliseconds of every round, and of its kernels."""
-    return {
+    row: dict[str, object] = {
         "model": race.name,
         "best_peer": race.best,
         "ratio_quartiles": [round(ratio, 4) for ratio in race.ratios],
@@ -97,13 +115,32 @@ def race_row(race: Race) -> dict[str, object]:
         "peak_gb_s": round(race.result.peaks.bandwidth / 1e9, 1),
         "kernels_us": {kernel.name: round(kernel.seconds * 1e6, 1) for kernel in race.result.kernels},
     }
+    return row | {"errors": dict(race.errors)} if race.errors else row
 
 
-def _measured(path: Path, name: str, peers: Sequence[str], args: argparse.Namespace) -> Benchmark:
-    inputs = PAPER_MODELS[name].inputs
-    others = {peer: peer_call(peer, path, inputs, args.threads) for peer in peers}
-    with treadle.compile(path, "cpu", shapes_of(inputs), threads=args.threads, database=args.database) as model:
-        return bench_model(model, inputs, others, seconds=args.seconds)
+def _measured(path: Path, name: str, peers: Sequence[str], args: argparse.Namespace) -> Race:
+    inputs, precision = PAPER_MODELS[name].inputs, args.precision
+    others = {peer: peer_call(peer, path, inputs, args.threads, precision) for peer in peers}
+    settings = {"threads": args.threads, "database": args.database, "precision": precision}
+    with treadle.compile(path, "cpu", shapes_of(inputs), **settings) as model:
+        errors: dict[str, float] = {}
+        if precision != "f32":
+            exact = results_of(peer_call("onnxruntime", path, inputs, args.threads)())
+            sides = {OWN: lambda: model.run(inputs), **others}
+            errors = {side: largest_error(results_of(call()), exact) for side, call in sides.items()}
+        return Race(name, bench_model(model, inputs, others, seconds=args.seconds), errors)
+
+
+def results_of(returned: Any) -> list[Array]:
+    """The outputs in order, of a call that gives a list or a mapping of them."""
+    values = returned.values() if hasattr(returned, "values") else returned
+    return [np.asarray(value, np.float64) for value in values]
+
+
+def largest_error(results: Sequence[Array], exact: Sequence[Array]) -> float:
+    """The largest root of a mean square of an output's differences, divided by the output's."""
+    pairs = zip(results, exact, strict=True)
+    return max(float(np.sqrt(np.mean((got - right) ** 2) / np.mean(right**2))) for got, right in pairs)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -111,6 +148,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", choices=tuple(PAPER_MODELS), default=tuple(PAPER_MODELS), metavar="NAME")
     parser.add_argument("--onnx", type=Path, required=True, metavar="DIR", help="where the .onnx files are, or go")
     parser.add_argument("--exporter", default=sys.executable, metavar="PYTHON", help="what exports missing ones")
+    parser.add_argument("--precision", choices=("f32", "bf16"), default="f32", help="of Treadle and OpenVINO")
     parser.add_argument("--database", type=Path, metavar="DIR", help="tuned schedules; default: none")
     parser.add_argument("--threads", type=positive, default=2, metavar="N", help="threads of all sides (default 2)")
     parser.add_argument("--seconds", type=float, default=20.0, metavar="S", help="for each model (default 20)")

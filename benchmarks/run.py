@@ -1,10 +1,10 @@
 """`make bench`, `make gpu-bench` and `make gpu-first`: runs the measurements.
 
 The arguments are those of `benchmarks/cpu_models.py`, after `--peers` those of `benchmarks/cpu_peers.py`, after
-`--memory` those of `benchmarks/memory.py`, after `--tuned` those of `benchmarks/tuned_models.py`, after
-`--dynamic` those of `benchmarks/dynamic_lengths.py`, after `--dynamic-tuning` those of `benchmarks/dynamic_tuning.py`,
-after `--gpu` those of `benchmarks/gpu.py`, after `--gpu-spaces` those of `benchmarks/gpu_spaces.py`, and after
-`--gpu-first` those of `benchmarks/gpu_first.py`.
+`--memory` those of `benchmarks/memory.py`, after `--quantized` those of `benchmarks/quantized.py`, after `--tuned`
+those of `benchmarks/tuned_models.py`, after `--dynamic` those of `benchmarks/dynamic_lengths.py`, after
+`--dynamic-tuning` those of `benchmarks/dynamic_tuning.py`, after `--gpu` those of `benchmarks/gpu.py`, after
+`--gpu-spaces` those of `benchmarks/gpu_spaces.py`, and after `--gpu-first` those of `benchmarks/gpu_first.py`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ OTHERS = {
     "--dynamic": "benchmarks.dynamic_lengths",
     "--dynamic-tuning": "benchmarks.dynamic_tuning",
     "--memory": "benchmarks.memory",
+    "--quantized": "benchmarks.quantized",
     "--gpu": "benchmarks.gpu",
     "--gpu-spaces": "benchmarks.gpu_spaces",
     "--gpu-first": "benchmarks.gpu_first",

@@ -48,6 +48,9 @@ def test_a_model_races(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["--models", "small", "--onnx", str(tmp_path), "--seconds", "1", "--output", str(tmp_path / "results")]
     assert main([*arguments, "--least", "1e-9"]) == 0
     assert main([*arguments, "--least", "1e9"]) == 1
+    assert main([*arguments, "--precision", "bf16", "--output", str(tmp_path / "narrow")]) == 0
+    (narrow,) = json.loads(next((tmp_path / "narrow").iterdir()).read_text())["results"]
+    assert 0 < narrow["errors"]["treadle"] < 0.1 and narrow["errors"]["onnxruntime"] == 0
     (path,) = (tmp_path / "results").iterdir()
     (row,) = json.loads(path.read_text())["results"]
     assert "onnxruntime" in row["ms"]

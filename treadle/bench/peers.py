@@ -31,17 +31,18 @@ def installed_peers() -> dict[str, str]:
     return found
 
 
-def peer_call(name: str, model: Path, inputs: Inputs, threads: int) -> Call:
-    """A call of the model in a peer, with float32 arithmetic and `threads` threads; TreadleError if it cannot load
-    the model."""
+def peer_call(name: str, model: Path, inputs: Inputs, threads: int, precision: str = "f32") -> Call:
+    """A call of the model in a peer, with `threads` threads, which gives its outputs; TreadleError if it cannot load
+    the model. Arithmetic is float32, or of a narrower type where `precision` names it and the peer has it."""
     try:
-        return PEERS[name](model, inputs, threads)
+        return PEERS[name](model, inputs, threads, precision)
     except Exception as error:  # whatever a peer raises: their exceptions have no common type
         message = f"{name} cannot run the model: {' '.join(str(error).split())[:200]}"
         raise TreadleError(message, model, "another choice of --peers") from error
 
 
-def _onnxruntime(model: Path, inputs: Inputs, threads: int) -> Call:
+def _onnxruntime(model: Path, inputs: Inputs, threads: int, precision: str) -> Call:
+    del precision  # it computes what the model says
     runtime = importlib.import_module("onnxruntime")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -52,19 +53,19 @@ def _onnxruntime(model: Path, inputs: Inputs, threads: int) -> Call:
     return lambda: session.run(None, given)
 
 
-def _openvino(model: Path, inputs: Inputs, threads: int) -> Call:
+def _openvino(model: Path, inputs: Inputs, threads: int, precision: str) -> Call:
     runtime = importlib.import_module("openvino")
     core = runtime.Core()
     read = core.read_model(str(model))
     read.reshape({name: list(array.shape) for name, array in inputs.items()})
-    settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+    settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": precision}
     request = core.compile_model(read, "CPU", settings).create_infer_request()
     given = dict(inputs)
     request.infer(given)
     return lambda: request.infer(given)
 
 
-PEERS: Mapping[str, Callable[[Path, Inputs, int], Call]] = {"onnxruntime": _onnxruntime, "openvino": _openvino}
+PEERS: Mapping[str, Callable[[Path, Inputs, int, str], Call]] = {"onnxruntime": _onnxruntime, "openvino": _openvino}
 """By the name of the package: prepares a call."""
 
 __all__ = ["PEERS", "installed_peers", "peer_call"]

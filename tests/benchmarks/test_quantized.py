@@ -1,0 +1,19 @@
+"""The measurement of quantised models: a whole run on one of the catalog's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from benchmarks.quantized import main
+from tests.models.catalog import require_model
+
+
+def test_a_model_is_quantised_and_measured(tmp_path: Path) -> None:
+    require_model("minilm")
+    arguments = ["--models", "minilm", "--seconds", "0.5", "--output", str(tmp_path)]
+    assert main([*arguments, "--least", "1e-9"]) == 0
+    (path,) = tmp_path.iterdir()
+    (row,) = json.loads(path.read_text())["results"]
+    assert set(row["ms"]) == {"treadle", "treadle f32", "onnxruntime", "onnxruntime f32"}
+    assert row["error"] < 1e-4
