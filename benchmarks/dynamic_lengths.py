@@ -22,6 +22,7 @@ import argparse
 import importlib
 import itertools
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -30,6 +31,7 @@ from functools import partial
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,6 +120,15 @@ class Cost:
 
 
 def _cost(work: Workload, shapes: Mapping[str, Sequence[Extent]], args: argparse.Namespace) -> Cost:
+    """With an empty cache, which would have the C compiler's results of an earlier compilation."""
+    with (
+        tempfile.TemporaryDirectory() as cache,
+        patch.dict("os.environ", {"TREADLE_CACHE_DIR": cache}),
+    ):
+        return _cost_here(work, shapes, args)
+
+
+def _cost_here(work: Workload, shapes: Mapping[str, Sequence[Extent]], args: argparse.Namespace) -> Cost:
     start = time.perf_counter()
     with treadle.compile(work.path, "cpu", shapes, threads=args.threads, cached=False) as model:
         seconds = time.perf_counter() - start
