@@ -127,3 +127,20 @@ def test_an_extent_that_is_computed_from_a_found_one() -> None:
         node("ReduceSum", "twice", "y", keepdims=0),
     ]
     _refused(model(nodes, {"x": [3]}), "found0")
+
+
+def _beside_a_range() -> ModelProto:
+    return model([node("NonZero", "x", "y"), node("Relu", "z", "r")], {"x": [6], "z": ["n", 3]}, ["y", "r"])
+
+
+def test_beside_a_range_of_shapes() -> None:
+    x, z = X[0, 0], np.array([[1, -1, 2], [3, 4, -5]], np.float32)
+    compiled = treadle.compile(_beside_a_range(), shapes={"z": (treadle.Dim("n", 1, 4), 3)})
+    y, r = compiled(x, z)
+    np.testing.assert_array_equal(y, np.stack(np.nonzero(x)))
+    np.testing.assert_array_equal(r, np.maximum(z, 0))
+
+
+def test_a_dimension_of_the_same_name() -> None:
+    with pytest.raises(TreadleError, match="dimension 'found0' has the name of an extent that depends on data"):
+        treadle.compile(_beside_a_range(), shapes={"z": (treadle.Dim("found0", 1, 4), 3)})

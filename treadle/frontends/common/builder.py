@@ -40,7 +40,8 @@ from treadle.dialects.graph.limits import TensorSizes, check_rank
 from treadle.dialects.graph.store import constant_attribute
 from treadle.dialects.model_nodes import constant_location, name_hint
 from treadle.frontends.common.arrays import Array
-from treadle.frontends.common.extent import Extent, Symbol, Symbolic, expression_of, is_symbolic, reshaped
+from treadle.frontends.common.extent import Extent, Symbolic, expression_of, is_symbolic, reshaped
+from treadle.frontends.common.found_extents import FoundExtents
 from treadle.frontends.common.result_extents import Extents, masked_operands, result_extents
 from treadle.frontends.common.symbolic_elements import Elements, elements_of, folded_elements, symbols_in
 from treadle.index.expr import Expr
@@ -101,8 +102,7 @@ class GraphBuilder:
         self.location: LocationAttr = UnknownLoc()
         self.extents: dict[Expr, SSAValue] = {}
         """The block's arguments that hold extents, by their expressions."""
-        self.found: dict[Expr, Tensor] = {}
-        """The numbers that extents which depend on data are, by their expressions (docs/adr/0047)."""
+        self.found = FoundExtents[Tensor]()
         self._sizes = TensorSizes()
 
     def constant(self, array: Array, extents: Sequence[Symbolic] | None = None, laid_out: bool = False) -> Tensor:
@@ -169,31 +169,12 @@ class GraphBuilder:
 
     def extent(self, extent: Extent) -> Tensor:
         """The extent of a call, as a scalar: an argument of the block."""
-        expression = expression_of(extent)
-        if expression in self.found:
-            return self.found[expression]
-        if self.depends_on_data(expression):
-            raise VerifyException(f"an extent {expression}, which is computed from one that depends on data")
+        if (count := self.found.count(expression := expression_of(extent))) is not None:
+            return count
         if expression not in self.extents:
-            argument = self._block.insert_arg(TensorType(i64, []), len(self._block.args))
-            argument.name_hint = name_hint(str(expression))
-            self.extents[expression] = argument
+            self.extents[expression] = self._block.insert_arg(TensorType(i64, []), len(self._block.args))
+            self.extents[expression].name_hint = name_hint(str(expression))
         return Tensor(TensorType(i64, []), None, self.extents[expression])
-
-    def depends_on_data(self, expression: Expr) -> bool:
-        """Whether an expression has a symbol that `found_extent` made."""
-        own = {symbol.vars()[0] for symbol in self.found}
-        return not own.isdisjoint(expression.vars())
-
-    def found_extent(self, count: Tensor, most: int) -> Extent:
-        """An extent that is a number of the data, a scalar of i64 from 0 to `most`."""
-        extent = Symbol(f"found{len(self.found)}", 0, most)
-        self.found[expression_of(extent)] = count
-        return extent
-
-    def cut(self, x: Tensor, extents: Sequence[Symbolic]) -> Tensor:
-        """The part of a tensor within extents, which its own are the largest of."""
-        return Tensor(x.type, None, self.value(x), None, tuple(extents))
 
     def _written(self, array: Array, location: LocationAttr) -> SSAValue:
         if array.size > FOLD_LIMIT and 0 in array.strides:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
@@ -9,7 +10,7 @@ from xdsl.dialects.builtin import i64
 
 from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.common.cumulative import cumulative
-from treadle.frontends.common.extent import Extent
+from treadle.frontends.common.extent import Extent, Symbolic
 
 
 def found_positions(g: GraphBuilder, chosen: Tensor) -> tuple[Tensor, Extent]:
@@ -29,7 +30,7 @@ def found_positions(g: GraphBuilder, chosen: Tensor) -> tuple[Tensor, Extent]:
         lower = g.binary("and", g.binary("le", probe, count), g.binary("le", below, number))
         position = g.where(lower, probe, position)
         step >>= 1
-    extent = g.found_extent(g.entry(so_far, 0, count - 1), count)
+    extent = g.found.add(g.entry(so_far, 0, count - 1), count)
     return g.binary("min", position, count - 1), extent
 
 
@@ -43,4 +44,9 @@ def coordinates(g: GraphBuilder, position: Tensor, shape: tuple[int, ...]) -> li
     return found
 
 
-__all__ = ["coordinates", "found_positions"]
+def cut(g: GraphBuilder, x: Tensor, extents: Sequence[Symbolic]) -> Tensor:
+    """The part of a tensor within extents, which its own are the largest of."""
+    return Tensor(x.type, None, g.value(x), None, tuple(extents))
+
+
+__all__ = ["coordinates", "cut", "found_positions"]

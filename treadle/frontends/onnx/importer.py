@@ -283,13 +283,17 @@ def _omit(nodes: Sequence[NodeProto], missing: Set[str]) -> None:
 
 def _module(model: LoadedModel, walk: GraphWalk) -> ModuleOp:
     outputs = [output.name for output in model.graph.output]
-    results = [*(walk.tensors[name] for name in outputs), *walk.builder.found.values()]
-    outputs += [f"extent({expression})" for expression in walk.builder.found]
+    for name in map(str, walk.builder.found.counts):
+        if name in walk.symbols.dims:
+            message = f"dimension '{name}' has the name of an extent that depends on data"
+            raise TreadleError(message, "shapes", "another name")
+    results = [*(walk.tensors[name] for name in outputs), *walk.builder.found.counts.values()]
+    outputs += [f"extent({expression})" for expression in walk.builder.found.counts]
     values = [walk.builder.value(tensor) for tensor in results]
     walk.block.add_op(ReturnOp(*values))
     erase_dead(walk.block)
     symbolic: dict[str, Attribute] = {}
-    if walk.symbols.dims or walk.builder.found:
+    if walk.symbols.dims or walk.builder.found.counts:
         symbolic = symbolic_attributes(walk.symbols, list(walk.inputs.values()), results, walk.builder)
     type = FunctionType.from_lists([argument.type for argument in walk.block.args], [value.type for value in values])
     func = FuncOp("main", type, Region(walk.block))

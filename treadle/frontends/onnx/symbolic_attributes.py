@@ -28,12 +28,12 @@ def symbolic_attributes(
 ) -> dict[str, Attribute]:
     """The attributes, by name; `g` gets the arguments that results' extents need."""
     for part in (part for tensor in results for extent in tensor.shape for part in _parts(extent)):
-        if isinstance(part, Extent) and not g.depends_on_data(expression_of(part)):
+        if isinstance(part, Extent) and not g.found.occur_in(expression_of(part)):
             g.extent(part)
     numbers = {expression: n for n, expression in enumerate(g.extents)}
     attributes: dict[str, Attribute] = {
         "output_extents": ArrayAttr([_texts(map(_text, tensor.shape)) for tensor in results]),
-        "found": _texts(g.found),
+        "found": _texts(g.found.counts),
     }
     if not symbols.dims:
         return attributes

@@ -8,7 +8,7 @@ import numpy as np
 from xdsl.dialects.builtin import i1, i64
 
 from treadle.frontends.common.builder import GraphBuilder, Tensor
-from treadle.frontends.common.compaction import coordinates, found_positions
+from treadle.frontends.common.compaction import coordinates, cut, found_positions
 from treadle.frontends.common.extent import is_symbolic
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
@@ -29,7 +29,7 @@ def non_zero(node: Node, g: GraphBuilder) -> Tensor:
     chosen = flat if x.element == i1 else g.binary("ne", flat, 0)
     positions, extent = found_positions(g, chosen)
     rows = g.stack(coordinates(g, positions, x.shape), 0)
-    return g.cut(rows, (x.rank, extent))
+    return cut(g, rows, (x.rank, extent))
 
 
 @converts("Compress", since=9)
@@ -43,7 +43,7 @@ def compress(node: Node, g: GraphBuilder) -> Tensor:
         raise node.error(f"a condition {condition.type}", "a vector of bools")
     condition = g.narrow(condition, 0, 0, min(condition.shape[0], x.shape[axis]))
     positions, extent = found_positions(g, condition)
-    return g.cut(g.gather(x, positions, axis), (*x.shape[:axis], extent, *x.shape[axis + 1 :]))
+    return cut(g, g.gather(x, positions, axis), (*x.shape[:axis], extent, *x.shape[axis + 1 :]))
 
 
 @converts("Unique", since=11)
@@ -72,7 +72,7 @@ def unique(node: Node, g: GraphBuilder) -> list[Tensor]:
     own = g.reduce("min", g.where(same, g.constant(places[None, :]), g.constant(np.array(count))), [1], keep=False)
     inverse, counts = g.gather(rank, own, 0), g.gather(_count(g, same, 1), positions, 0)
     values = g.gather(flat, positions, 0)
-    return [g.cut(values, (extent,)), g.cut(positions, (extent,)), inverse, g.cut(counts, (extent,))]
+    return [cut(g, values, (extent,)), cut(g, positions, (extent,)), inverse, cut(g, counts, (extent,))]
 
 
 def _count(g: GraphBuilder, chosen: Tensor, dim: int) -> Tensor:

@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import f32
 
 from treadle.dialects.graph import ArgReductionOp
 from treadle.frontends.common.builder import GraphBuilder, Tensor
-from treadle.frontends.common.compaction import coordinates, found_positions
+from treadle.frontends.common.compaction import coordinates, cut, found_positions
 from treadle.frontends.onnx.converters.data_extents import static
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
@@ -53,7 +53,7 @@ def non_max_suppression(node: Node, g: GraphBuilder) -> Tensor:
     positions, extent = found_positions(g, g.reshape(g.concat(is_there, 2), flat))
     image, kind, _ = coordinates(g, positions, (images, classes, rounds))
     box = g.gather(g.reshape(g.concat(chosen, 2), flat), positions, 0)
-    return g.cut(g.stack([image, kind, box], 1), (extent, 3))
+    return cut(g, g.stack([image, kind, box], 1), (extent, 3))
 
 
 def _scalar(node: Node, g: GraphBuilder, index: int, default: float) -> Tensor:
