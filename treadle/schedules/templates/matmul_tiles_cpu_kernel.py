@@ -80,16 +80,16 @@ class MatmulTilesBody:
             with b.when(None if covered else row < self.m):
                 if self.chunk == HALF_TILE:
                     self._tile(rows, m, row, panel, HALF_TILE)
-                elif not 0 < rest <= HALF_TILE:
+                elif rest == 0:
                     self._tile(rows, m, row, panel, TILE_ROWS)
                 else:
                     with b.when(row < self.m - rest):
-                        self._tile(rows, m, row, panel, TILE_ROWS)
+                        self._tile(rows, m, row, panel, TILE_ROWS, whole=True)
                     with b.when(row >= self.m - rest):
-                        self._tile(rows, m, row, panel, HALF_TILE)
+                        self._tile(rows, m, row, panel, HALF_TILE if rest <= HALF_TILE else TILE_ROWS)
 
-    def _tile(self, rows: SSAValue, m: Index, row: Index, panel: Index, height: int) -> None:
-        """Multiplies some rows and stores those sums that exist."""
+    def _tile(self, rows: SSAValue, m: Index, row: Index, panel: Index, height: int, *, whole: bool = False) -> None:
+        """Multiplies some rows and stores those sums that exist; of a `whole` tile all rows do."""
         b = self.b
         acc = b.alloc("acc", [height, PANEL_COLUMNS], self.sum)
         # Each tile of rows asks for a share of the panel that follows, of which 64 bytes of a row use a line a column.
@@ -101,6 +101,6 @@ class MatmulTilesBody:
         with b.tasks(["r", "h", "c"], halves, vector=True) as (r, h, c):
             n = h * HALF_TILE + c
             line, column = row + r, panel * PANEL_COLUMNS + n
-            inside = [line < self.m] if self.m % height else []
+            inside = [line < self.m] if self.m % height and not whole else []
             inside += [column < self.n] if self.n % PANEL_COLUMNS else []
             b.store(b.load(acc, [r, n]), b.output, [*self.batch_index, line, column], all_of(inside))

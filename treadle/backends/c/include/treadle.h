@@ -66,19 +66,17 @@ TREADLE_INLINE float treadle_double_to_odd(double x) {
     return (double)nearest == x || x != x ? nearest : treadle_from_bitsf((int)(cut | 1u));
 }
 
-/* A bfloat16 in memory: the upper half of a float. Sums and products run in float. */
-typedef struct {
-    unsigned short bits;
-} treadle_bfloat16;
+/* A bfloat16 in memory: the upper half of a float. Sums and products run in float. No struct, of which gcc 12 copies one
+ * element at a time. */
+typedef unsigned short treadle_bfloat16;
 TREADLE_INLINE float treadle_bfloat16_to_float(treadle_bfloat16 x) {
-    return treadle_from_bitsf((int)((unsigned)x.bits << 16));
+    return treadle_from_bitsf((int)((unsigned)x << 16));
 }
 /* Rounds to nearest, ties to even; a NaN stays one. */
 TREADLE_INLINE treadle_bfloat16 treadle_float_to_bfloat16(float x) {
     unsigned bits = (unsigned)treadle_bitsf(x);
     unsigned rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
-    treadle_bfloat16 r = {(unsigned short)(x != x ? bits >> 16 | 0x40u : rounded)};
-    return r;
+    return (treadle_bfloat16)(x != x ? bits >> 16 | 0x40u : rounded);
 }
 TREADLE_INLINE treadle_bfloat16 treadle_double_to_bfloat16(double x) {
     return treadle_float_to_bfloat16(treadle_double_to_odd(x));
