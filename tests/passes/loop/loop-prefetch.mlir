@@ -111,12 +111,15 @@ loop.func @goes_on(%B: memref<2097152xf32>, %C: memref<256xf32>) grid(%b in 1) t
   }
 }
 
-// Panels of 32 rows of two lines that both iterations of %m read: each fetches one line of each row of the next block's.
+// Panels of 32 rows of two lines that the three iterations of %m read: each fetches, line by line, a third of the next
+// block's.
 // CHECK-LABEL: @panels
 // CHECK:       scf.for %m
-// CHECK-DAG:     %[[NUMBER:.+]] = arith.divui %m, %{{.*}} : index
-// CHECK-NOT:     arith.select
+// CHECK:         %[[READING:.+]] = arith.divui %m, %c8
 // CHECK:         scf.for %k
+// CHECK:           %[[ITERATION:.+]] = arith.addi %k,
+// CHECK:           %[[LINES:.+]] = arith.muli %[[ITERATION]], %{{.*}} : index
+// CHECK:           arith.divui %[[LINES]], %c3
 // CHECK:           loop.prefetch %B at %{{.*}} : memref<16384xf32>
 // CHECK-NOT:       loop.prefetch
 // CHECK:           scf.for %r
@@ -128,7 +131,7 @@ loop.func @panels(%B: memref<16384xf32>, %C: memref<256xf32>) grid(%b in 16) thr
   %c16 = arith.constant 16 : index
   %c32 = arith.constant 32 : index
   %c1024 = arith.constant 1024 : index
-  %end = arith.constant 16 : index
+  %end = arith.constant 24 : index
   %panel = arith.muli %b, %c1024 : index
   scf.for %m = %c0 to %end step %c8 {
     scf.for %k = %c0 to %c32 step %c1 {
@@ -149,34 +152,75 @@ loop.func @panels(%B: memref<16384xf32>, %C: memref<256xf32>) grid(%b in 16) thr
   }
 }
 
-// With three readings the third has no line left.
-// CHECK-LABEL: @more_readings
+// Rows of two lines with gaps between them that both iterations of %m read: each fetches one line of each row of the next
+// block's.
+// CHECK-LABEL: @gaps
 // CHECK:       scf.for %m
-// CHECK:         arith.cmpi slt
-// CHECK:         arith.select
+// CHECK-DAG:     %[[NUMBER:.+]] = arith.divui %m, %{{.*}} : index
+// CHECK-NOT:     arith.select
 // CHECK:         scf.for %k
-// CHECK:           loop.prefetch %B at %{{.*}} : memref<16384xf32>
+// CHECK:           loop.prefetch %B at %{{.*}} : memref<32768xf32>
 // CHECK-NOT:       loop.prefetch
 // CHECK:           scf.for %r
-loop.func @more_readings(%B: memref<16384xf32>, %C: memref<256xf32>) grid(%b in 16) threads(%t in 1) {
+loop.func @gaps(%B: memref<32768xf32>, %C: memref<256xf32>) grid(%b in 16) threads(%t in 1) {
   %c0 = arith.constant 0 : index
   %c1 = arith.constant 1 : index
   %c2 = arith.constant 2 : index
   %c8 = arith.constant 8 : index
   %c16 = arith.constant 16 : index
   %c32 = arith.constant 32 : index
-  %c1024 = arith.constant 1024 : index
-  %end = arith.constant 24 : index
-  %panel = arith.muli %b, %c1024 : index
+  %c64 = arith.constant 64 : index
+  %c2048 = arith.constant 2048 : index
+  %end = arith.constant 16 : index
+  %panel = arith.muli %b, %c2048 : index
   scf.for %m = %c0 to %end step %c8 {
     scf.for %k = %c0 to %c32 step %c1 {
-      %line = arith.muli %k, %c32 : index
+      %line = arith.muli %k, %c64 : index
       %row = arith.addi %panel, %line : index
       scf.for %v = %c0 to %c2 step %c1 {
         %lane = arith.muli %v, %c16 : index
         %at = arith.addi %row, %lane : index
         scf.for %r = %c0 to %c8 step %c1 {
-          %y = vector.load %B[%at] : memref<16384xf32>, vector<16xf32>
+          %y = vector.load %B[%at] : memref<32768xf32>, vector<16xf32>
+          %i = arith.muli %r, %c16 : index
+          %sum = vector.load %C[%i] : memref<256xf32>, vector<16xf32>
+          %next = arith.addf %sum, %y : vector<16xf32>
+          vector.store %next, %C[%i] : memref<256xf32>, vector<16xf32>
+        } {loop.unroll}
+      } {loop.unroll}
+    }
+  }
+}
+
+// With three readings the third has no line left.
+// CHECK-LABEL: @gaps_and_more_readings
+// CHECK:       scf.for %m
+// CHECK:         arith.cmpi slt
+// CHECK:         arith.select
+// CHECK:         scf.for %k
+// CHECK:           loop.prefetch %B at %{{.*}} : memref<32768xf32>
+// CHECK-NOT:       loop.prefetch
+// CHECK:           scf.for %r
+loop.func @gaps_and_more_readings(%B: memref<32768xf32>, %C: memref<256xf32>) grid(%b in 16) threads(%t in 1) {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c2 = arith.constant 2 : index
+  %c8 = arith.constant 8 : index
+  %c16 = arith.constant 16 : index
+  %c32 = arith.constant 32 : index
+  %c64 = arith.constant 64 : index
+  %c2048 = arith.constant 2048 : index
+  %end = arith.constant 24 : index
+  %panel = arith.muli %b, %c2048 : index
+  scf.for %m = %c0 to %end step %c8 {
+    scf.for %k = %c0 to %c32 step %c1 {
+      %line = arith.muli %k, %c64 : index
+      %row = arith.addi %panel, %line : index
+      scf.for %v = %c0 to %c2 step %c1 {
+        %lane = arith.muli %v, %c16 : index
+        %at = arith.addi %row, %lane : index
+        scf.for %r = %c0 to %c8 step %c1 {
+          %y = vector.load %B[%at] : memref<32768xf32>, vector<16xf32>
           %i = arith.muli %r, %c16 : index
           %sum = vector.load %C[%i] : memref<256xf32>, vector<16xf32>
           %next = arith.addf %sum, %y : vector<16xf32>

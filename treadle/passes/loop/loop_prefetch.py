@@ -20,6 +20,7 @@ from treadle.index.reader import IndexReader
 from treadle.passes.loop.cache_lines import Body, Level, Lines, element_bytes, levels_around, lines_by_level
 from treadle.passes.loop.counted_loops import loops_in
 from treadle.passes.loop.kernels import kernels_of
+from treadle.schedules.search.cache_traffic import LINE
 from treadle.target import KIB
 
 _CYCLES = 128
@@ -64,7 +65,8 @@ class LoopPrefetchPass(ModulePass):
     - Lines that a loop around moves and the innermost ones read through, as rows of images in blocks of channels: in
       that loop, those of the next iteration of the outermost loop that reads up to 128 KiB of them.
     - Lines that a loop reads again, and one around it, or the next block, moves, as panels of weights under tiles of
-      rows: each reading fetches a share of the next panel, up to 512 KiB.
+      rows: each reading fetches a share of the next panel, up to 512 KiB. Of a panel without gaps these are consecutive
+      lines, evenly over all readings; else a part of each row.
 
     The kernel's own buffers, which it has just written, are left out.
     """
@@ -141,6 +143,8 @@ class _Share:
     again: int
     distance: Expr
     lines: int
+    dense: bool
+    """Whether what is read again has no gaps in memory."""
 
 
 def _share(lines: Lines, levels: Sequence[Level]) -> _Share | None:
@@ -157,7 +161,20 @@ def _share(lines: Lines, levels: Sequence[Level]) -> _Share | None:
     distance = moving.next(lines.base) - lines.base
     if any(level.moves(distance) for level in levels[:again]):
         return None
-    return _Share(again, distance, ceil(len(lines.starts) / levels[again].trips))
+    return _Share(again, distance, ceil(len(lines.starts) / levels[again].trips), _is_dense(lines, levels[:again]))
+
+
+def _is_dense(lines: Lines, levels: Sequence[Level]) -> bool:
+    """Whether the lines of all iterations of those levels follow one another without gaps."""
+    width = element_bytes(lines.buffer)
+    if len(lines.starts) > 1 and (lines.spacing or 0) * width != LINE:
+        return False
+    stride = lines.bytes // width
+    for level in levels[lines.level :]:
+        if level.stride(lines.base) != stride:
+            return False
+        stride *= level.trips
+    return True
 
 
 class _Writer:
@@ -187,8 +204,11 @@ class _Writer:
             self._prefetch(lines, moving.next(lines.base), start)
 
     def share(self, lines: Lines, share: _Share) -> None:
-        """A share of what the loop reads at this iteration in the next one of the level that moves the lines; where all
-        shares are fetched, lines that are about to be read."""
+        """A share of what the level that moves the lines reads next. With gaps, of what the loop reads at this iteration
+        there; where all shares are fetched, lines that are about to be read."""
+        if share.dense:
+            self._consecutive(lines, share)
+            return
         again, spacing = self._levels[share.again], lines.spacing or 0
         first = again.number * share.lines
         distance = share.distance + first * spacing
@@ -197,6 +217,18 @@ class _Writer:
             limited, distance = self._if_less(share.again, first, len(lines.starts), distance), const(0)
         for n in range(share.lines):
             self._prefetch(lines, lines.base + distance, lines.starts[0] + n * spacing, limited)
+
+    def _consecutive(self, lines: Lines, share: _Share) -> None:
+        """As many lines of a panel without gaps in each iteration of each reading."""
+        again, inner = self._levels[share.again], self._levels[lines.level : share.again]
+        first, iteration, before = lines.base, const(0), 1
+        for level in inner:
+            first = first.substitute({level.key: const(level.lower)})
+            iteration, before = iteration + level.number * before, before * level.trips
+        number = (again.number * before + iteration) * len(lines.starts) // again.trips
+        line = LINE // element_bytes(lines.buffer)
+        for n in range(share.lines):
+            self._prefetch(lines, first + share.distance + number * line, lines.starts[0] + n * line)
 
     def _if_less(self, at: int, value: Expr, limit: int, then: Expr) -> SSAValue:
         """At the beginning of a level's loop: one expression if another is less than a limit, else 0."""
