@@ -27,7 +27,7 @@ def test_a_host_has_the_vectors_of_its_instruction_set(
     found, expected = target_of(*host, tmp_path), TARGETS[like]
     assert (found.name, found.isa) == ("cpu", "native")
     assert (found.vector_bytes, found.vector_registers) == (expected.vector_bytes, expected.vector_registers)
-    assert found.l2_bytes == expected.l2_bytes, "no cache is listed"
+    assert (found.l1_bytes, found.l2_bytes) == (expected.l1_bytes, expected.l2_bytes), "no cache is listed"
 
 
 def test_a_matrix_unit_multiplies_bfloat16_and_bytes(tmp_path: Path) -> None:
@@ -42,12 +42,14 @@ def test_a_matrix_unit_multiplies_bfloat16_and_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("size", "bytes"), [("1280K", 1280 * KIB), ("4M", 4096 * KIB), ("65536", 65536), ("unknown", None), ("0K", None)]
 )
-def test_the_second_cache_is_read(size: str, bytes: int | None, tmp_path: Path) -> None:
-    for n, (level, text) in enumerate([("1", "48K"), ("1", "32K"), ("2", size), ("3", "32M")]):
+def test_the_caches_are_read(size: str, bytes: int | None, tmp_path: Path) -> None:
+    caches = [("1", "Instruction", "64K"), ("1", "Data", "48K"), ("2", "Unified", size), ("3", "Unified", "32M")]
+    for n, (level, type, text) in enumerate(caches):
         (tmp_path / f"index{n}").mkdir()
-        (tmp_path / f"index{n}" / "level").write_text(f"{level}\n")
-        (tmp_path / f"index{n}" / "size").write_text(f"{text}\n")
-    assert target_of(V3, "x86_64", tmp_path).l2_bytes == (bytes or TARGETS["avx2"].l2_bytes)
+        for name, value in (("level", level), ("type", type), ("size", text)):
+            (tmp_path / f"index{n}" / name).write_text(f"{value}\n")
+    found = target_of(V3, "x86_64", tmp_path)
+    assert (found.l1_bytes, found.l2_bytes) == (48 * KIB, bytes or TARGETS["avx2"].l2_bytes)
 
 
 @pytest.mark.parametrize("line", ["flags\t\t: fpu avx2 fma", "Features\t: fpu avx2 fma"])

@@ -30,7 +30,7 @@ def test_cuda_is_left_to_the_caller() -> None:
 
 
 NUMBERS = {each.name: each for each in fields(Target) if each.type in ("int", "float") and each.name != "warp_size"}
-OF_CPUS = ("vector_registers", "cores")
+OF_CPUS = ("vector_registers", "l1_bytes", "cores")
 
 
 @st.composite

@@ -45,14 +45,12 @@ def features_of(cpuinfo: Path) -> frozenset[str]:
 
 
 def target_of(features: frozenset[str], machine: str, caches: Path = CACHES) -> Target:
-    """The target "cpu" on a machine of this architecture: its vectors, registers, matrix unit, L2 cache and cores."""
+    """The target "cpu" on a machine of this architecture: its vectors, registers, matrix unit, caches and cores."""
     fits = (name for name in _WIDEST_FIRST if not _lacking(TARGETS[name].isa, features, machine))
     like = TARGETS[next(fits, _OTHER.get(machine, "sse2"))]
-    l2 = _second_cache(caches)
-    unit = AMX if features >= _UNIT else NO_UNIT
-    return replace(
-        like, name="cpu", isa=NATIVE, matrix_unit=unit, cores=available_cores(), l2_bytes=l2 or like.l2_bytes
-    )
+    l1, l2 = (_cache(caches, level) or size for level, size in ((1, like.l1_bytes), (2, like.l2_bytes)))
+    unit, cores = AMX if features >= _UNIT else NO_UNIT, available_cores()
+    return replace(like, name="cpu", isa=NATIVE, matrix_unit=unit, cores=cores, l1_bytes=l1, l2_bytes=l2)
 
 
 @functools.cache
@@ -105,14 +103,14 @@ def _lacking(isa: str, features: frozenset[str], machine: str) -> bool:
     return architecture != machine.replace("AMD64", "x86_64") or not features.issuperset(needed)
 
 
-def _second_cache(caches: Path) -> int | None:
-    """Bytes of the L2 cache; None where the system does not say."""
+def _cache(caches: Path, wanted: int) -> int | None:
+    """Bytes of the core's cache of a level, for data; None where the system does not say."""
     for folder in sorted(caches.glob("index*")):
         try:
-            level, size = ((folder / name).read_text().strip() for name in ("level", "size"))
+            level, type, size = ((folder / name).read_text().strip() for name in ("level", "type", "size"))
         except OSError:
             return None
         found = _SIZE.fullmatch(size)
-        if level == "2" and found is not None and int(found[1]) > 0:
+        if level == str(wanted) and type != "Instruction" and found is not None and int(found[1]) > 0:
             return int(found[1]) * _UNITS[found[2]]
     return None

@@ -38,7 +38,7 @@ _VECTOR_BYTES = (16, 32, 64)
 """The vectors of CPUs that C text can be printed for."""
 NO_UNIT, AMX = "none", "amx"
 _MATRIX_UNITS = (NO_UNIT, AMX)
-_OF_CPUS = ("vector_registers", "cores", "isa", "matrix_unit")
+_OF_CPUS = ("vector_registers", "l1_bytes", "cores", "isa", "matrix_unit")
 """Fields that a GPU does not have."""
 _LARGEST = 1 << 40
 
@@ -72,6 +72,8 @@ class Target:
     """Widest load or store of one thread: 16 bytes on a GPU, one vector register on a CPU."""
     vector_registers: int = 16
     """Of a CPU's core."""
+    l1_bytes: int = 32 * KIB
+    """The first data cache of a CPU's core."""
     l2_bytes: int = 256 * KIB
     """The private L2 cache of a CPU's core; the one that all of a GPU's multiprocessors share."""
     cores: int = 1
@@ -347,6 +349,7 @@ def _cpu(name: str, vectors: str, isa: str, size: int, registers: int, peak: flo
         peak_bandwidth=76.8e9,
         vector_bytes=size,
         vector_registers=registers,
+        l1_bytes=(48 if size == 64 else 32) * KIB,
         l2_bytes=2048 * KIB,
         cores=2,
         isa=isa,

@@ -16,7 +16,7 @@ from xdsl.dialects.builtin import ModuleOp
 from tests.helpers.graphs import Graph
 from tests.helpers.program_batch import CompiledProgram, PrintedProgram, compile_programs, print_program
 from treadle.compiler import lower
-from treadle.dialects.graph import FusedOp, MatmulOp, UnaryOp
+from treadle.dialects.graph import ConvOp, FusedOp, MatmulOp, UnaryOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice, UseAttr
 from treadle.errors import TreadleError
@@ -26,7 +26,7 @@ from treadle.passes.schedule.anchor import anchor_of
 from treadle.schedules.register_tile import MOST_VECTORS, default_vectors, most_rows
 from treadle.schedules.template import Template
 from treadle.schedules.templates import TEMPLATES
-from treadle.target import Target
+from treadle.target import KIB, Target
 
 Array = NDArray[Any]
 TARGET_TEXTS = ("avx512", "avx2")
@@ -208,6 +208,37 @@ def test_passes_are_equal_parts_that_are_not_too_short() -> None:
     assert passes(3, 768) == {1, 2, 3, 4, 6, 8, 12}
     assert passes(3, 127) == passes(3, 131) == {1}
     assert passes(1, 768) == {1}, "one row uses no part of the panel twice"
+
+
+def default_passes(module: ModuleOp, target: Target) -> Choice:
+    (of,) = [op for op in module.walk() if isinstance(op, MatmulOp)]
+    return TEMPLATE.default(of, target)["passes"]
+
+
+def test_parts_of_panels_fit_the_first_cache_by_default() -> None:
+    target = Target.parse("avx512")
+
+    def passes(m: int, k: int, panels: int | None, target: Target = target) -> Choice:
+        return default_passes(Case(panels or 1, 1, (m, k, 96), panels=panels).scheduled(target), target)
+
+    assert passes(64, 768, 3) == 4, "192 terms of 192 bytes are three quarters of 48 KiB"
+    assert passes(64, 3072, 3) == 16
+    assert passes(64, 192, 3) == 1, "the panel fits"
+    assert passes(64, 769, 3) == 1, "equal parts are too short"
+    assert passes(4, 768, 3) == 1, "a chunk of one tile uses no part twice"
+    assert passes(64, 768, None) == 1, "the right operand lies in no panels"
+    assert passes(64, 768, 3, replace(target, l1_bytes=32 * KIB)) == 1
+    assert passes(64, 768, 3, replace(target, l1_bytes=64 * KIB)) == 3
+
+
+def test_parts_of_panels_are_whole_taps_of_a_convolution() -> None:
+    """Of 16 channels in a vector, 3 x 3 taps and 16 vectors: 144 terms are the taps of one, 128 and 192 end within."""
+    target = Target.parse("avx512")
+    graph = Graph(np.zeros((1, 256, 14, 14), np.float32))
+    weights = graph.constant(np.random.default_rng(0).standard_normal((256, 256, 3, 3)).astype(np.float32))
+    module = graph.module(graph.add(ConvOp(graph[0], weights, [2, 2], [1, 1, 1, 1], [1, 1], 1)))
+    lower(treadle_context(), module, target, to="fuse")
+    assert default_passes(module, target) == 2304 // 144
 
 
 @pytest.mark.parametrize(("text", "most"), HEIGHTS)

@@ -12,6 +12,7 @@ from xdsl.ir import BlockArgument, SSAValue
 from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp
 from treadle.index.comparison import Comparison
 from treadle.index.contiguity import in_lanes, moves_as_vectors, widest
+from treadle.index.divisors import divisor_chain, divisors_of
 from treadle.index.expr import Expr, const, floordiv, mod, var
 from treadle.index.linear import stride_along
 from treadle.index.reader import IndexReader
@@ -89,6 +90,18 @@ def panel_strides(compute: ComputeOp, width: int) -> tuple[int | None, int | Non
         return None, None
     position = DefinitionAccesses(compute, {n: panel}).position(reads[0])
     return stride_along(position, k), stride_along(position, "column")
+
+
+def reduction_digits(compute: ComputeOp) -> list[int]:
+    """The extents of the digits, the lowest first, of which the reads of a matrix `[..., M, K]` take K's index, such as
+    the channels and taps of a convolution; the last one is what is left of K."""
+    *_, k = compute.body.block.args
+    accesses = DefinitionAccesses(compute)
+    divisors = set[int]()
+    for at in compute.reads():
+        divisors.update(divisors_of([accesses.position(at)]).get(k, ()))
+    ends = [end for end in divisor_chain(sorted(divisors)) if end < compute.shape[-1]]
+    return [end // before for before, end in zip([1, *ends], [*ends, compute.shape[-1]], strict=True)]
 
 
 def panel_width(compute: ComputeOp) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 import treadle
 from tests.helpers.graphs import Graph
@@ -32,6 +33,20 @@ def test_conditions_that_are_shared_by_rows_decide(kind: str, expected: np.ufunc
     graph = Graph(left, right)
     with treadle.compile(graph.module(graph.add(BinaryOp(kind, graph[0], graph[1])))) as model:
         np.testing.assert_array_equal(model(left, right)[0], expected(left, right))
+
+
+@pytest.mark.parametrize("columns", [3, 4, 8])
+def test_distances_from_means_of_some_rows(columns: int) -> None:
+    """The number of rows is read for each column, under the condition that there is such a column."""
+    x = np.random.default_rng(columns).standard_normal((37, columns))
+    mean = helper.make_node("ReduceMean", ["x"], ["m"], axes=[0])
+    nodes = [mean, helper.make_node("Sub", ["x", "m"], ["y"])]
+    values = [helper.make_tensor_value_info(name, TensorProto.DOUBLE, ["n", columns]) for name in "xy"]
+    graph = helper.make_graph(nodes, "distances", values[:1], values[1:])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    with treadle.compile(proto, shapes={"x": (treadle.Dim("n", 1, 37), columns)}) as model:
+        for rows in (37, 1, 6):
+            np.testing.assert_allclose(model(x[:rows])[0], x[:rows] - x[:rows].mean(0), rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("shape", [(2,), (1, 2), (2, 1, 1), (3,), (17,)])

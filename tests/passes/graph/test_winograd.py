@@ -98,7 +98,7 @@ def apply(module: ModuleOp, convolution: str) -> ModuleOp:
     return module
 
 
-LARGE = Layer((1, 64, 28, 28), 64)
+LARGE = Layer((1, 64, 56, 56), 64)
 
 
 @pytest.mark.parametrize("convolution", CONVOLUTIONS)

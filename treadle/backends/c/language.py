@@ -60,8 +60,8 @@ class CLanguage(Language):
     nan = "TREADLE_NAN"
     wide_suffix = "L"
     wraps: ClassVar[bool] = True
-    # A load in a branch becomes a masked one, of which GCC 12 reads the wrong elements: -O3 with AVX-512, loops over
-    # bytes whose masks are read once for two rows.
+    # A load in a branch keeps the branch, and the loop around it scalar (`Toolchain`); with other flags GCC 12 makes
+    # masked loads of it, of which it reads the wrong elements.
     named_choices: ClassVar[bool] = True
     scalars: ClassVar[dict[Attribute, str]] = {
         **{f32: "float", f64: "double", f16: "_Float16", bf16: "treadle_bfloat16"},

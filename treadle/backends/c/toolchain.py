@@ -61,14 +61,19 @@ class Toolchain:
     def _flags_of(self, text: str) -> tuple[str, ...]:
         """float16 means float16: where the processor has no instructions for it, compilers keep several operations in
         float32 unless they are told not to. GCC 12 turns a branch that stores a _Float16 or 0 into an instruction that
-        no assembler takes."""
-        if "_Float16" not in text:
-            return ()
+        no assembler takes.
+
+        GCC makes masked loads and stores of branches in loops, of which 12 loses some, or takes elements of other rows,
+        with AVX-512 and with AVX2 (`tests/backends/c/test_selections.py`): it is told to keep the branches.
+        """
         is_gcc = "Free Software Foundation" in self.version
+        branches = ("-fno-tree-loop-if-convert",) if is_gcc else ()
+        if "_Float16" not in text:
+            return branches
         major = re.search(r"(?:version|\)) (\d+)", self.version)
         is_known = major is not None and int(major[1]) >= (12 if is_gcc else 16)
         each_operation = ("-fexcess-precision=16",) if is_known else ()
-        return (*each_operation, "-fno-if-conversion") if is_gcc else each_operation
+        return (*each_operation, *branches, "-fno-if-conversion") if is_gcc else each_operation
 
     def link_command(self, objects: list[Path], target: Path) -> list[str]:
         """The command line that links objects to a shared library."""

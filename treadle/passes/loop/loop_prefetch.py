@@ -204,8 +204,8 @@ class _Writer:
             self._prefetch(lines, moving.next(lines.base), start)
 
     def share(self, lines: Lines, share: _Share) -> None:
-        """A share of what the level that moves the lines reads next. With gaps, of what the loop reads at this iteration
-        there; where all shares are fetched, lines that are about to be read."""
+        """A share of what the level that moves the lines reads next. With gaps it is part of what the loop reads in the
+        same iteration there; where all shares are fetched, lines that are about to be read."""
         if share.dense:
             self._consecutive(lines, share)
             return

@@ -15,7 +15,7 @@ from treadle.dialects.graph.dtypes import byte_width, is_float
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.errors import TreadleError
-from treadle.schedules.access_analysis import panel_strides, panel_width
+from treadle.schedules.access_analysis import panel_strides, panel_width, reduction_digits
 from treadle.schedules.limits import check_divides, check_limit
 from treadle.schedules.register_tile import (
     MOST_ROWS,
@@ -28,12 +28,15 @@ from treadle.schedules.register_tile import (
 )
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number, shared_by_batch
 from treadle.schedules.templates.matmul_cpu_kernel import MatmulBody
-from treadle.target import Target
+from treadle.target import KIB, Target
 
 _LONGEST_CHUNK = 1024
-_MOST_PASSES = 16
+_MOST_PASSES = 64
 _LEAST_DEPTH = 64
 """Terms of a pass, so that what it costs a tile to fetch and leave its sums is little."""
+_LEAST_CACHE = 48 * KIB
+"""Of first caches in which parts of panels were faster (docs/adr/0048); with 32 KiB, on a core that starts one product
+of 64 bytes a cycle, they were not (docs/adr/0032)."""
 
 
 class MatmulCpu(Template):
@@ -74,7 +77,8 @@ class MatmulCpu(Template):
         far = along_k is None or (along_k >= 768 and k >= 1024) or along_k >= 2048
         stays = k * columns * _element_bytes(anchor) <= target.l2_bytes // 2
         pack = m >= 16 and (along_n != 1 or (far and m >= 64 and stays))
-        return {"rows": rows, "vectors": vectors, "chunk": chunk, "pack": pack, "passes": 1}
+        passes = 1 if pack or chunk <= rows else _default_passes(anchor, target, columns)
+        return {"rows": rows, "vectors": vectors, "chunk": chunk, "pack": pack, "passes": passes}
 
     def decided(self, anchor: Anchor, target: Target) -> Choices:
         """A tile of a constant that is laid out in panels is as wide as they are, and some K are not to be divided."""
@@ -166,6 +170,29 @@ def _default_chunks(m: int, n: int, panels: int, tiles: int, target: Target, ope
     if n > m and panels % target.cores == 0:
         return 1
     return max(1, min(tiles, ceil(8 * target.cores / panels), ceil(operations / 2e6)))
+
+
+def _default_passes(anchor: Anchor, target: Target, columns: int) -> int:
+    """The fewest passes whose part of a constant panel takes no more than three quarters of the first cache, and is
+    whole rows of terms of A; 1 where there are none."""
+    if _vectors_of_panels(anchor, target) is None or target.l1_bytes < _LEAST_CACHE:
+        return 1
+    _, k, _ = _extents(anchor)
+    parts = ((passes, k // passes) for passes in _passes(k))
+    row, most = columns * _element_bytes(anchor), target.l1_bytes * 3 // 4
+    return next((n for n, depth in parts if depth * row <= most and _is_whole(anchor, depth)), 1)
+
+
+def _is_whole(anchor: Anchor, depth: int) -> bool:
+    """Whether so many terms are whole rows of what A reads, such as channels and taps of a convolution: then the loops
+    of a pass are those of the product."""
+    assert isinstance(anchor, MatmulOp)
+    producer = anchor.a.owner
+    for extent in reduction_digits(producer) if isinstance(producer, ComputeOp) else ():
+        if depth % extent:
+            return extent % depth == 0
+        depth //= extent
+    return True
 
 
 def _extents(anchor: Anchor) -> tuple[int, int, int]:

@@ -56,15 +56,16 @@ class WinogradKernel:
         """The chunk's tiles `[blocks, products, chunk, lanes]`, transformed."""
         b, pads = self.b, int_list(self.anchor.properties, "pads")
         buffer = b.alloc("tiles", [self.blocks, self.size**2, self.chunk, self.lanes], f32)
-        with b.loop("t", self.chunk) as t:
+        # A block of channels of the image stays in the first cache, and each product's tiles are written one by one.
+        with b.loop("c", self.blocks) as c, b.loop("t", self.chunk) as t:
             n, *tile = self._tile(t)
             corner = [tile[d] * self.outputs - pads[d] for d in (0, 1)]
             inside = all_of(self._inside(corner))
-            with b.when(inside), b.loop("c", self.blocks) as c:
+            with b.when(inside):
                 self._transform_input(buffer, [n, c, *corner], t, at_border=False)
             if inside is not None:
                 outside = b.binary("eq", inside.value, b.constant(0, inside.value.type))
-                with b.when(outside), b.loop("c", self.blocks) as c:
+                with b.when(outside):
                     self._transform_input(buffer, [n, c, *corner], t, at_border=True)
         return buffer
 
