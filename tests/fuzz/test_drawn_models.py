@@ -56,6 +56,14 @@ NOT_DRAWN = {
         "written with operators that are drawn; ONNX's node tests have it",
     ),
     **dict.fromkeys(("If", "Loop", "Scan"), "expanded into others; tests/frontends/onnx/test_functions.py has it"),
+    **dict.fromkeys(
+        (name for name in supported_operators() if name.startswith("com.microsoft.")),
+        "written with operators that are drawn; tests/frontends/onnx/test_microsoft.py has it",
+    ),
+    **dict.fromkeys(
+        ("Compress", "NonMaxSuppression", "NonZero", "Unique"),
+        "as many elements as its values say; tests/frontends/onnx/test_data_extents.py has it",
+    ),
     "SimplifiedLayerNormalization": "ONNX Runtime's name of RMSNormalization, in no schema of ONNX",
     "Upsample": "deprecated since opset 10; ONNX's node tests have it",
 }
