@@ -126,14 +126,14 @@ def _extent(case: Case, place: Place) -> int:
 
 def calls_of(program: Program) -> DynamicCalls:
     """How calls become runs of a program."""
-    tensors = [
+    inputs, outputs = (
         [
             Tensor(spec.name, spec.shape, str(spec.dtype), each)
             for spec, each in zip(specs, [*extents, *[()] * (len(specs) - len(extents))], strict=True)
         ]
         for specs, extents in ((program.inputs, program.input_extents), (program.outputs, program.output_extents))
-    ]
-    return DynamicCalls(program.symbols, program.extents, *tensors)
+    )
+    return DynamicCalls(program.symbols, program.extents, inputs, outputs)
 
 
 __all__ = ["RangedCase", "Values", "calls_of"]
