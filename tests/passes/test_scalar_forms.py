@@ -136,19 +136,25 @@ def test_every_form_of_the_cpu_compiles() -> None:
 
 def vectors() -> func.FuncOp:
     """Each operation that the table has for vectors, on 16 floats or on the masks that comparing them gives."""
-    of_floats, of_masks = VectorType(f32, [16]), VectorType(i1, [16])
-    types = [rank_zero(f32), rank_zero(i1), IndexType(), IndexType()]
+    of_masks = VectorType(i1, [16])
+    types = [rank_zero(f32), rank_zero(i1), rank_zero(bf16), IndexType(), IndexType()]
     block = Block(arg_types=types)
     zero, one = (arith.ConstantOp(IntegerAttr(n, IndexType())) for n in (0, 1))
-    loads = [vector.LoadOp(block.args[0], [zero.result], of_floats) for _ in range(2)]
+    buffers: dict[Attribute, SSAValue] = {f32: block.args[0], bf16: block.args[2]}
+    floats = {
+        type: [vector.LoadOp(buffers[type], [zero.result], VectorType(type, [16])) for _ in range(2)]
+        for type in buffers
+    }
+    loads = [load for pair in floats.values() for load in pair]
     flag = memref.LoadOp.get(block.args[1], [zero.result])
     masks = [vector.CreateMaskOp([n.result], of_masks) for n in (zero, one)]
     block.add_ops([zero, one, *loads, flag, *masks])
-    for name, (_, results) in VECTOR_FORMS["cpu"].items():
-        if name == "arith.constant" or results != (f32,):
+    for name, (operands, results) in VECTOR_FORMS["cpu"].items():
+        if name == "arith.constant" or results[0] not in buffers:
             continue
-        op = operation(name, [load.result for load in loads], flag.res, of_floats)
-        block.add_ops([op, vector.StoreOp(op.results[0], block.args[0], [zero.result])])
+        given = [load.result for load in floats[operands[-1]]]
+        op = operation(name, given, flag.res, VectorType(results[0], [16]))
+        block.add_ops([op, vector.StoreOp(op.results[0], buffers[results[0]], [zero.result])])
     block.add_op(func.ReturnOp())
     return func.FuncOp("vectors", (types, []), Region(block))
 

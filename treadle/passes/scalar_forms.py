@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import IndexType, VectorType, f32, f64, i1, i8, i16, i32, i64
+from xdsl.dialects.builtin import IndexType, VectorType, bf16, f32, f64, i1, i8, i16, i32, i64
 from xdsl.ir import Attribute, Operation
 
 from treadle.dialects.graph.dtypes import (
@@ -101,6 +101,8 @@ VECTOR_FORMS: Mapping[str, Mapping[str, Form]] = {
         **_of(_named("arith", _FLOAT_ARITHMETIC), (f32,)),
         **_of([row.operation.name for row in SCALAR_FUNCTIONS], (f32,)),
         **_of(_named("arith", ("andi", "ori", "xori")), (i1,)),
+        "arith.extf": ((bf16,), (f32,)),
+        "arith.truncf": ((f32,), (bf16,)),
     },
     "cuda": {
         "arith.constant": ((), FLOATS),

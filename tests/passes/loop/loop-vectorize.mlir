@@ -244,3 +244,52 @@ loop.func @alone(%A: memref<16xf32>, %N: memref<16xi64>, %P: memref<16xi1>, %Y: 
 // CHECK-LABEL:   loop.func @alone
 // CHECK-COUNT-5: {loop.vector}
 // CHECK-NOT:     vector<
+
+// bf16 is a type of memory: vectors are widened after a load, and rounded before a store.
+loop.func @bf16_in_memory(%A: memref<64xbf16>, %B: memref<64xf32>, %Y: memref<64xbf16>) grid(%b in 1) threads(%t in 1) {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c64 = arith.constant 64 : index
+  scf.for %i = %c0 to %c64 step %c1 {
+    %x = loop.load %A[%i] : memref<64xbf16>
+    %w = arith.extf %x : bf16 to f32
+    %z = loop.load %B[%i] : memref<64xf32>
+    %s = arith.addf %w, %z : f32
+    %y = arith.truncf %s : f32 to bf16
+    loop.store %y, %Y[%i] : memref<64xbf16>
+  } {loop.vector}
+}
+
+// CHECK-LABEL: loop.func @bf16_in_memory
+// CHECK:           %x = vector.load %A[%0] : memref<64xbf16>, vector<16xbf16>
+// CHECK-NEXT:      %w = arith.extf %x : vector<16xbf16> to vector<16xf32>
+// CHECK-NEXT:      %z = vector.load %B[%0] : memref<64xf32>, vector<16xf32>
+// CHECK-NEXT:      %s = arith.addf %w, %z : vector<16xf32>
+// CHECK-NEXT:      %y = arith.truncf %s : vector<16xf32> to vector<16xbf16>
+// CHECK-NEXT:      vector.store %y, %Y[%0] : memref<64xbf16>, vector<16xbf16>
+
+// Some lanes of bf16, lanes that are not side by side, and arithmetic on bf16 stay scalar.
+loop.func @bf16_stays_scalar(%A: memref<64xbf16>, %Y: memref<64xbf16>) grid(%b in 1) threads(%t in 1) {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c2 = arith.constant 2 : index
+  %c21 = arith.constant 21 : index
+  %c32 = arith.constant 32 : index
+  scf.for %i = %c0 to %c21 step %c1 {
+    %x = loop.load %A[%i] : memref<64xbf16>
+    loop.store %x, %Y[%i] : memref<64xbf16>
+  } {loop.vector}
+  scf.for %i = %c0 to %c32 step %c1 {
+    %twice = arith.muli %i, %c2 : index
+    %x = loop.load %A[%twice] : memref<64xbf16>
+    loop.store %x, %Y[%i] : memref<64xbf16>
+  } {loop.vector}
+  scf.for %i = %c0 to %c32 step %c1 {
+    %x = loop.load %A[%i] : memref<64xbf16>
+    %y = arith.addf %x, %x : bf16
+    loop.store %y, %Y[%i] : memref<64xbf16>
+  } {loop.vector}
+}
+
+// CHECK-LABEL: loop.func @bf16_stays_scalar
+// CHECK-NOT:     vector<

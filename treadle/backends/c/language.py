@@ -42,7 +42,7 @@ _BYTES: dict[Attribute, int] = {
     **dict.fromkeys(STORED_TYPES, 1),
 }  # fmt: skip
 # A mask has lanes of 32 bits, as comparisons of vectors give.
-_VECTOR_SUFFIXES: dict[Attribute, str] = {f32: "f", i32: "i", i1: "i"}
+_VECTOR_SUFFIXES: dict[Attribute, str] = {f32: "f", i32: "i", i1: "i", bf16: "h"}
 _INTEGER_NAMES = {"min", "max", "div", "rem", "floordiv", "ceildiv"}
 _SCALAR_ONLY = {"unordered", "differ", "bits", "from_bits"}
 _VECTOR_ONLY = {
@@ -85,15 +85,19 @@ class CLanguage(Language):
     def widening(self, type: Attribute) -> tuple[str, str] | None:
         if isinstance(type, BFloat16Type):
             return "treadle_bfloat16_to_float", "treadle_float_to_bfloat16"
+        if isinstance(type, VectorType) and type.element_type == bf16:
+            name, lanes = self.vector_type(type), type.get_shape()[0]
+            return f"treadle_bfloat16_to_float_v{lanes}f", f"treadle_float_to_bfloat16_{name}"
         return ("(float)", "(_Float16)") if isinstance(type, Float16Type) else super().widening(type)
 
     def has_operators(self, type: Attribute) -> bool:
-        return not isinstance(type, BFloat16Type) and not is_stored(type)
+        element = type.element_type if isinstance(type, VectorType) else type
+        return not isinstance(element, BFloat16Type) and not is_stored(element)
 
     def vector_type(self, type: VectorType) -> str:
         suffix = _VECTOR_SUFFIXES.get(type.element_type)
         if suffix is None or type.get_num_dims() != 1 or type.get_shape()[0] not in LANES:
-            raise TreadleError(f"a value of type {type}", "C printer", f"vectors of {LANES} f32 or i32")
+            raise TreadleError(f"a value of type {type}", "C printer", f"vectors of {LANES} f32, i32 or bf16")
         return f"v{type.get_shape()[0]}{suffix}"
 
     def function(self, name: str, type: Attribute) -> str:

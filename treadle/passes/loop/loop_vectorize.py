@@ -42,8 +42,9 @@ class LoopVectorizePass(ModulePass):
     Whether a load is a vector, a broadcast or strided follows from its index; predicates and a trip count that is no
     multiple of the lanes become lane masks. A load whose predicate is the same in all lanes becomes a branch: masked
     loads of no lane are slow where their address is no memory. A register buffer that is only touched by whole vectors
-    becomes a buffer of vectors. A loop that cannot be vectorised (an index that is not affine, another element type
-    than f32) is left as it is, for the C compiler.
+    becomes a buffer of vectors. bf16 is a type of memory: whole vectors of consecutive elements are loaded and stored,
+    and widened and narrowed by `arith.extf` and `arith.truncf`. A loop that cannot be vectorised (an index that is not
+    affine, masked or strided bf16, other element types) is left as it is, for the C compiler.
     """
 
     name = "loop-vectorize"

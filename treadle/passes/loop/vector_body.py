@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from xdsl.builder import Builder
 from xdsl.dialects import arith, scf, vector
-from xdsl.dialects.builtin import FloatAttr, IndexType, VectorType, f32, i1
+from xdsl.dialects.builtin import AnyFloat, FloatAttr, IndexType, VectorType, bf16, f32, i1
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.rewriter import InsertPoint
 
@@ -18,7 +19,7 @@ from treadle.index.expr import Expr, const, floordiv, var
 from treadle.index.linear import alignment, split_linear
 from treadle.index.reader import IndexReader
 from treadle.passes.loop.kernels import constant_index
-from treadle.passes.loop.vector_elementwise import is_elementwise, vector_form
+from treadle.passes.loop.vector_elementwise import check_access, is_elementwise, vector_form
 from treadle.passes.loop.vector_mask import (
     Condition,
     Uniform,
@@ -210,7 +211,7 @@ class _VectorWriter:
 
     def _type(self, element: Attribute) -> VectorType:
         """The vector of an element in memory or in every lane. Bools in memory are bytes, which no mask is."""
-        if element != f32:
+        if element not in (f32, bf16):
             raise Unsupported(f"vectors of {element}")
         return VectorType(element, [self._lanes])
 
@@ -291,6 +292,7 @@ class _VectorWriter:
         type = self._type(op.result.type)
         indices = [level.emit(e) for e in where]
         mask = self._mask(conditions, level)
+        check_access(type, stride, mask)
         if mask is None:
             if stride != 1:
                 return StridedLoadOp(op.buffer, indices, stride, type)
@@ -319,7 +321,7 @@ class _VectorWriter:
     def _otherwise(self, op: LoadOp, level: _Level) -> SSAValue:
         if op.otherwise is not None:
             return self._vector(op.otherwise, level)
-        zero = arith.ConstantOp(FloatAttr(0.0, f32))
+        zero = arith.ConstantOp(FloatAttr(0.0, cast(AnyFloat, op.result.type)))
         level.insert(zero)
         return self._vector(zero.result, level)
 
@@ -342,6 +344,7 @@ class _VectorWriter:
         """One element in all lanes in which the predicate is true: a strided load of stride 0."""
         mask = self._mask((*self._always, *predicate), level)
         type, indices = self._type(op.result.type), [level.emit(e) for e in where]
+        check_access(type, 0, mask)
         otherwise = None if mask is None else self._otherwise(op, level)
         self._finish(op, StridedLoadOp(op.buffer, indices, 0, type, mask, otherwise), level)
 
@@ -349,10 +352,11 @@ class _VectorWriter:
         where, stride = self._address(op)
         if stride == 0:
             raise Unsupported("lanes that write one element")
-        self._type(op.value.type)
+        type = self._type(op.value.type)
         value = self._vector(op.value, level)
         indices = [level.emit(e) for e in where]
         mask = self._mask((*self._always, *self._predicate(op)), level)
+        check_access(type, stride, mask)
         if stride != 1:
             new: Operation = StridedStoreOp(value, op.buffer, indices, stride, mask)
         elif mask is None:

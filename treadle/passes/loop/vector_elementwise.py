@@ -1,11 +1,11 @@
-"""Elementwise operations of a vectorised loop: one scalar operation as one on whole vectors."""
+"""What a vectorised loop may do with vectors of an element type: elementwise operations, and accesses."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import VectorType, f32, i1
+from xdsl.dialects.builtin import VectorType, bf16, f32, i1
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from treadle.dialects.effects import only_computes
@@ -21,12 +21,21 @@ def is_elementwise(op: Operation) -> bool:
     return only_computes(op) and len(op.results) == 1
 
 
+def check_access(type: VectorType, stride: int, mask: SSAValue | None) -> None:
+    """Unsupported for vectors of bf16 other than whole ones of consecutive elements."""
+    if type.element_type == bf16 and (stride != 1 or mask is not None):
+        raise Unsupported(f"some lanes of {type}, or lanes {stride} elements apart")
+
+
 def vector_form(op: Operation, operands: Sequence[SSAValue]) -> Operation:
     """The operation on vectors (the condition of a choice may be a scalar).
 
-    Unsupported where there is none: floats other than f32, integers but for the logic of i1, and conversions.
+    Unsupported where there is none: floats other than f32, integers but for the logic of i1, and conversions, but for
+    those between bf16 in memory and f32.
     """
     result = op.results[0].type
+    if isinstance(op, arith.ExtFOp | arith.TruncFOp) and {op.input.type, result} == {bf16, f32}:
+        return _conversion(op, operands[0])
     if isinstance(op, arith.CmpfOp):
         return _comparison(op, operands)
     if isinstance(op, arith.SelectOp) and result == f32:
@@ -43,6 +52,14 @@ def vector_form(op: Operation, operands: Sequence[SSAValue]) -> Operation:
         result_types=[operands[0].type],
         properties=dict(op.properties),
         attributes=dict(op.attributes),
+    )
+
+
+def _conversion(op: arith.ExtFOp | arith.TruncFOp, operand: SSAValue) -> Operation:
+    assert isinstance(operand.type, VectorType)
+    wanted = VectorType(op.result.type, operand.type.get_shape())
+    return type(op).create(
+        operands=[operand], result_types=[wanted], properties=dict(op.properties), attributes=dict(op.attributes)
     )
 
 

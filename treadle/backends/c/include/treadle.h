@@ -28,13 +28,16 @@
     ((const void *)((unsigned long)(buffer) + (unsigned long)(offset) * sizeof(type)))
 #define TREADLE_PREFETCH(type, buffer, offset) __builtin_prefetch(TREADLE_ADDRESS(type, buffer, offset))
 
-/* v<lanes>f, i, u: that many 32-bit lanes; v<lanes>f_u: the same float vector in memory that is aligned like a float. */
+/* v<lanes>f, i, u: that many 32-bit lanes; v<lanes>h: bfloat16 lanes; v<lanes>f_u: the same float vector in memory that is
+ * aligned like a float, and so on. */
 #define TREADLE_VECTOR_TYPES(lanes)                                                              \
     typedef float v##lanes##f __attribute__((vector_size(4 * lanes)));                           \
     typedef int v##lanes##i __attribute__((vector_size(4 * lanes)));                             \
     typedef unsigned v##lanes##u __attribute__((vector_size(4 * lanes)));                        \
     typedef float v##lanes##f_u __attribute__((vector_size(4 * lanes), aligned(4), may_alias));  \
-    typedef int v##lanes##i_u __attribute__((vector_size(4 * lanes), aligned(4), may_alias));
+    typedef int v##lanes##i_u __attribute__((vector_size(4 * lanes), aligned(4), may_alias));    \
+    typedef unsigned short v##lanes##h __attribute__((vector_size(2 * lanes)));                  \
+    typedef unsigned short v##lanes##h_u __attribute__((vector_size(2 * lanes), aligned(2), may_alias));
 TREADLE_VECTOR_TYPES(4)
 TREADLE_VECTOR_TYPES(8)
 TREADLE_VECTOR_TYPES(16)
@@ -81,6 +84,22 @@ TREADLE_INLINE treadle_bfloat16 treadle_float_to_bfloat16(float x) {
 TREADLE_INLINE treadle_bfloat16 treadle_double_to_bfloat16(double x) {
     return treadle_float_to_bfloat16(treadle_double_to_odd(x));
 }
+
+/* The same bits, lane by lane. */
+#define TREADLE_BFLOAT16_LANES(lanes)                                                                \
+    TREADLE_INLINE v##lanes##f treadle_bfloat16_to_float_v##lanes##f(v##lanes##h x) {                \
+        return (v##lanes##f)(__builtin_convertvector(x, v##lanes##u) << 16);                         \
+    }                                                                                                \
+    TREADLE_INLINE v##lanes##h treadle_float_to_bfloat16_v##lanes##h(v##lanes##f x) {                \
+        const v##lanes##u bits = (v##lanes##u)x, no_number = (v##lanes##u)(x != x);                  \
+        const v##lanes##u rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;                      \
+        const v##lanes##u result = (no_number & (bits >> 16 | 0x40u)) | (~no_number & rounded);      \
+        return __builtin_convertvector(result, v##lanes##h);                                         \
+    }
+TREADLE_BFLOAT16_LANES(4)
+TREADLE_BFLOAT16_LANES(8)
+TREADLE_BFLOAT16_LANES(16)
+#undef TREADLE_BFLOAT16_LANES
 
 /* Floats of 8 and 4 bits in memory: the low bits of a byte, a sign above a magnitude of `mantissa` bits below those of the
  * exponent. `highest` is the magnitude of the largest number, `infinite` that of infinity, `nan` the one that is made of
