@@ -81,7 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "peers": peers,
         "geometric_mean": mean,
     }
-    path = write_results("cpu_peers", circumstances | settings, [race_row(race) for race in races], args.output)
+    what = "cpu_peers" if args.precision == "f32" else f"cpu_peers_{args.precision}"
+    path = write_results(what, circumstances | settings, [race_row(race) for race in races], args.output)
     console.print(f"written to {path}")
     return int(mean < args.least)
 

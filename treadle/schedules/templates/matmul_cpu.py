@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from xdsl.ir import Operation, SSAValue
 
-from treadle.dialects.graph import ComputeOp, MatmulOp
+from treadle.dialects.graph import ComputeOp, FusedOp, MatmulOp
 from treadle.dialects.graph.dtypes import byte_width, is_float
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
@@ -174,8 +174,11 @@ def _default_chunks(m: int, n: int, panels: int, tiles: int, target: Target, ope
 
 def _default_passes(anchor: Anchor, target: Target, columns: int) -> int:
     """The fewest passes whose part of a constant panel takes no more than three quarters of the first cache, and is
-    whole rows of terms of A; 1 where there are none."""
-    if _vectors_of_panels(anchor, target) is None or target.l1_bytes < _LEAST_CACHE:
+    whole rows of terms of A; 1 where there are none, and where calls need a part of the rows only: `loop-trim` does not
+    skip rows whose sums wait."""
+    group = anchor.parent_op()
+    in_part = isinstance(group, FusedOp) and group.demands is not None
+    if in_part or _vectors_of_panels(anchor, target) is None or target.l1_bytes < _LEAST_CACHE:
         return 1
     _, k, _ = _extents(anchor)
     parts = ((passes, k // passes) for passes in _passes(k))
