@@ -284,7 +284,7 @@ class _Noisy(Round):
         if self.dtype.kind != "f":
             return total
         wide, known = np.finfo(np.promote_types(self.dtype, np.float32)), terms()
-        unit = np.sqrt(known.count) * float(wide.eps) / 2 / divisor if divisor else 0.0
+        unit = known.roundings * float(wide.eps) / 2 / divisor if divisor else 0.0
         error = known.error(unit)
         # Each product is off by half the smallest number at most.
         error = error + np.ceil((known.positive + known.negative) / 2) * float(wide.smallest_subnormal)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ class Terms:
     above, below: the same of those above and of those below 0, as `_SHRUNK**2` parts
     special: what the terms that are infinite or NaN add up to, 0 without any
     positive, negative: how many terms are products of numbers other than 0, with these signs
+    alike: of how many terms each is equal to, itself included, the sum; 0 where that is not known
     is_scaled: whether the sum is that of multiples of the terms, which may be what is added up
     """
 
@@ -35,7 +37,15 @@ class Terms:
     special: Any
     positive: Any = 0
     negative: Any = 0
+    alike: Any = 0
     is_scaled: bool = False
+
+    @property
+    def roundings(self) -> Any:
+        """How many roundings of the magnitude the sum may be off by: the root of their number if they are independent
+        of one another (Higham and Mary, theorem 2.4). Equal terms that are added to sums of one binade are rounded to
+        the same side, so that their errors add up."""
+        return np.sqrt(np.maximum(self.count, self.alike))
 
     @property
     def largest(self) -> Any:
@@ -67,6 +77,7 @@ class Terms:
             self.special + other.special,
             self.positive + other.positive,
             self.negative + other.negative,
+            self.alike + other.alike,
             self.is_scaled or other.is_scaled,
         )
 
@@ -106,7 +117,20 @@ def terms_of(x: Array, axes: tuple[int, ...], count: int) -> Terms:
     sides = (wide, np.where(wide > 0, wide, 0) * _SHRUNK**2, np.where(wide < 0, -wide, 0) * _SHRUNK**2)
     magnitude, above, below = (finite(side).sum(axis=axes, keepdims=True) for side in sides)
     special = np.where(np.isfinite(wide), 0, wide).sum(axis=axes, keepdims=True)
-    return Terms(count, magnitude, above, below, special)
+    return Terms(count, magnitude, above, below, special, alike=_alike(wide, axes))
+
+
+def _alike(x: Array, axes: tuple[int, ...]) -> Array:
+    """The sum of how many terms along axes, which are kept, each term is equal to; 0 is added without an error."""
+    axes = tuple(axis % x.ndim for axis in axes)
+    kept = [1 if axis in axes else extent for axis, extent in enumerate(x.shape)]
+    rest = [axis for axis in range(x.ndim) if axis not in axes]
+    rows = np.sort(x.transpose([*rest, *axes]).reshape(prod(kept), prod(x.shape[axis] for axis in axes)), axis=1)
+    first = np.ones(rows.shape, np.bool_)
+    first[:, 1:] = rows[:, 1:] != rows[:, :-1]
+    lengths = np.bincount(np.cumsum(first.ravel()) - 1) if rows.size else np.zeros(0, np.int64)
+    sizes = np.repeat(lengths, lengths).reshape(rows.shape)
+    return np.where(rows == 0, 1, sizes).sum(axis=1).reshape(kept)
 
 
 def terms_of_products(a: Array, b: Array, multiply: Multiply, count: int) -> Terms:

@@ -118,3 +118,24 @@ def test_terms_on_both_sides() -> None:
     assert (both.count, both.largest, both.value, both.is_scaled) == (6, 12, -3, True)
     ends = [(4.0, (True, False)), (2.5, (False, False)), (1.5, (False, True))]
     assert [finite.infinities(end) for end, _ in ends] == [expected for _, expected in ends]
+
+
+def test_equal_terms_round_alike() -> None:
+    """Sums of many times the same number are off by more than roundings that are independent of one another."""
+    rows = np.array([[3, 1, 3, 0, 0, 3], [1, 2, 3, 4, 5, NAN]])
+    terms = terms_of(rows, (1,), 6)
+    np.testing.assert_array_equal(terms.alike, [[9 + 1 + 2], [6]])
+    np.testing.assert_array_equal(terms.roundings, np.sqrt([[12], [6]]))
+    assert terms_of(np.zeros((2, 0)), (1,), 0).alike.tolist() == [[0], [0]]
+    assert terms_of(np.zeros((0, 2)), (1,), 2).alike.shape == (0, 1)
+    assert terms_of(rows, (), 1).alike.tolist() == np.ones((2, 6)).tolist()
+
+
+def test_means_of_equal_elements_are_within_their_limit() -> None:
+    x = np.full((132, 1), 5.407198, np.float32)
+    x[::3] = np.random.default_rng(0).uniform(5.5, 30, (44, 1))
+    case = case_of("ReduceMean", {"x": x, "axes": np.array([0])})
+    (expected,) = expected_outputs(case).values()
+    in_order = np.add.accumulate(x, axis=0, dtype=np.float32)[-1] / np.float32(132)
+    assert np.all(np.abs(in_order - expected.value[0]) <= expected.limit[0])
+    assert np.all(expected.limit < 1e-4 * expected.value), "an error of 100 roundings is found"
