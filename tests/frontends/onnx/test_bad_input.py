@@ -275,3 +275,9 @@ def test_a_name_that_is_no_text() -> None:
 def test_indices_of_floats(operator: str) -> None:
     error = _error(model([node(operator, "x x", "y", "pick")], {"x": [2, 2]}, opset=13))
     assert error.endswith(f"node 'pick' ({operator}, opset 13): indices of f32: expected integers")
+
+
+@pytest.mark.parametrize(("operator", "inputs"), [("BitwiseNot", "x"), ("BitShift", "x x")])
+def test_bits_of_floats(operator: str, inputs: str) -> None:
+    error = _error(model([node(operator, inputs, "y", "bits")], {"x": [2, 2]}, opset=18))
+    assert error.endswith(f"node 'bits' ({operator}, opset 18): bits of f32; accepted: integers")

@@ -58,10 +58,18 @@ def _binary(kind: str) -> Callable[[Node, GraphBuilder], Tensor]:
 _register_binary()
 
 
+def _integers(node: Node) -> Tensor:
+    """The first operand of an operator on bits."""
+    x = node.input(0)
+    if x.dtype.kind not in "iu":
+        raise node.error(f"bits of {x.element}", "integers")
+    return x
+
+
 @converts("BitwiseNot", since=18)
 def bitwise_not(node: Node, g: GraphBuilder) -> Tensor:
     """`~x` is `x` with every bit flipped."""
-    x = node.input()
+    x = _integers(node)
     return g.binary("xor", x, g.constant(np.invert(np.zeros((), x.dtype))))
 
 
@@ -71,7 +79,7 @@ def bit_shift(node: Node, g: GraphBuilder) -> Tensor:
 
     Counts are unsigned: by a negative one, all bits leave.
     """
-    x = node.input(0)
+    x = _integers(node)
     dtype = np.dtype(f"uint{8 * x.dtype.itemsize}")
     unsigned = element_type(dtype)
     count = g.cast(node.input(1), unsigned)
