@@ -277,6 +277,14 @@ def test_indices_of_floats(operator: str) -> None:
     assert error.endswith(f"node 'pick' ({operator}, opset 13): indices of f32: expected integers")
 
 
+@pytest.mark.parametrize("operator", ["GatherND", "GatherElements", "OneHot"])
+def test_indices_of_bools(operator: str) -> None:
+    weights = {"i": np.array([[True, False]]), "d": np.array(4), "v": np.array([0, 1])}
+    inputs = "i d v" if operator == "OneHot" else "x i"
+    error = _error(model([node(operator, inputs, "y", "pick")], {"x": [2, 2]}, weights=weights, opset=13))
+    assert error.endswith(f"node 'pick' ({operator}, opset 13): indices of i1: expected integers")
+
+
 @pytest.mark.parametrize(("operator", "inputs"), [("BitwiseNot", "x"), ("BitShift", "x x")])
 def test_bits_of_floats(operator: str, inputs: str) -> None:
     error = _error(model([node(operator, inputs, "y", "bits")], {"x": [2, 2]}, opset=18))

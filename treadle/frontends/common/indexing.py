@@ -57,8 +57,8 @@ def _is_inside(indices: Tensor, extent: Extent) -> bool:
 
 
 def largest_index(indices: Tensor) -> int:
-    """The largest index that the type of indices can represent; VerifyException for floats."""
-    if indices.is_float:
+    """The largest index that the type of indices can represent; VerifyException for what are no integers."""
+    if indices.dtype.kind not in "iu":
         raise VerifyException(f"indices of {indices.element}: expected integers")
     return integer_limits(indices.element)[1]
 
