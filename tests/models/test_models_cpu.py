@@ -27,6 +27,8 @@ SMALLER: dict[str, dict[str, tuple[int, ...]]] = {
 }
 """Of the largest inputs of every run about half of each side: the same templates choose the kernels, and the limits of
 a quarter of the elements are computed. At the catalog's sizes they are slow tests."""
+UNMOVED = ("light_densenet121", "light_inception_v2")
+"""Models whose weights are all alike, and which give nearly the same whatever the picture."""
 SIZED = [
     *((name, SMALLER.get(name, {})) for name in QUICK),
     *(pytest.param(name, {}, marks=pytest.mark.slow) for name in (*SMALLER, *SLOW, *OTHERS)),
@@ -56,8 +58,8 @@ def test_a_model_agrees(name: str, shapes: Mapping[str, tuple[int, ...]], cases:
     model = case.compile("cpu", threads=THREADS)
     outputs = model.run(case.inputs)
     assert case.disagreements(outputs) == []
-    # The weights of light models are all alike: whatever the picture, they give nearly the same.
-    assert name.startswith("light_") or case.unnoticed(model) == []
+    unnoticed = case.unnoticed(model)
+    assert [each for each in unnoticed if not (name in UNMOVED and each.startswith("of zeros"))] == []
     model.close()
 
 
