@@ -215,10 +215,10 @@ class _Run:
         self, values: Array, name: str, node: NodeProto, operands: Sequence[Array | None]
     ) -> tuple[Array, Array]:
         """A result with something else where that is possible: as the tensor holds it, and as what reads it sees it."""
-        if node.op_type in LARGEST:
-            values = self._any_phase(values, node, np.asarray(operands[0]))
         if self.types[name].kind == "f":
             values = self._passing_zero(values, self.exact[name])
+        if node.op_type in LARGEST:
+            values = self._any_phase(values, node, np.asarray(operands[0]))
         free = free_zeros(node, operands, values, self.evaluate)
         if free is not None:
             values = np.where(free, np.copysign(values, self.noise(values.shape)), values)
@@ -234,10 +234,11 @@ class _Run:
         return evaluate_node(node, self.case.opset, operands)
 
     def _passing_zero(self, values: Array, exact: Array) -> Array:
-        """Zeros among the samples where errors change the sign: a zero in between is possible, and is not drawn."""
+        """Zeros of both signs among the samples where errors change the sign: they are possible, and are not drawn."""
         with np.errstate(all="ignore"):
             passed = np.isfinite(values) & np.isfinite(exact) & (np.sign(values) * np.sign(exact) < 0)
-        return np.where(passed & ~np.isnan(self.noise.undecided(values.shape)), np.copysign(0.0, exact), values)
+        zeros = np.copysign(0.0, self.noise(values.shape))
+        return np.where(passed & ~np.isnan(self.noise.undecided(values.shape)), zeros, values)
 
     def _any_phase(self, values: Array, node: NodeProto, angles: Array) -> Array:
         """The ends of the range among the samples where an angle's error is large: few would show what is possible."""

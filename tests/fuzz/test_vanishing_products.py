@@ -25,16 +25,17 @@ class Sum:
     either sign."""
 
     operator: str
-    operands: dict[str, Array]
+    operands: dict[str, Any]
     undecided: list[bool]
     then: tuple[str, list[str]] | None = None
     attributes: dict[str, Any] = field(default_factory=dict[str, Any])
+    dtype: type = np.float64
 
     def case(self) -> Case:
         draw = Draw(0)
         draw.opset = 21
         for name, array in self.operands.items():
-            draw.values[name] = draw.inputs[name] = np.asarray(array, np.float64)
+            draw.values[name] = draw.inputs[name] = np.asarray(array, self.dtype)
         own = [name for name in self.operands if self.then is None or name not in self.then[1]]
         draw.node(self.operator, own, **self.attributes)
         if self.then is not None:
@@ -68,6 +69,11 @@ SUMS = {
     "a product by itself": Sum("Mul", {"x": ROW, "s": np.array(LEAST)}, [False] * 3),
     "a matrix product": Sum("MatMul", {"x": SIGNS, "s": np.full((2, 1), LEAST)}, [True, True, False]),
     "a matrix product with zeros": Sum("MatMul", {"x": SIGNS, "s": np.zeros((2, 1))}, [False] * 3),
+    "a matrix product of one term": Sum(
+        "MatMul", {"x": [[-1e-30], [1e-30], [1.0]], "s": [[1e-30]]}, [True, True, False], dtype=np.float32
+    ),
+    "celu of -0": Sum("Celu", {"x": [-0.0, 0.0, 1.0]}, [True, False, False]),
+    "elu of -0": Sum("Elu", {"x": [-0.0, 0.0, 1.0]}, [False, False, False]),
     "a convolution": Sum("Conv", {"x": ROW, "s": np.full((1, 1, 1), LEAST)}, [True, False, False]),
 }  # fmt: skip
 
@@ -83,3 +89,16 @@ def test_sign_of_a_zero(name: str, sums: Checker) -> None:
     (expected,) = expected_outputs(sums.cases[name]).values()
     assert expected.undecided.reshape(-1).tolist() == SUMS[name].undecided
     assert not sums.check(name).findings
+
+
+def test_any_phase_of_a_large_angle() -> None:
+    """A sum whose error is larger than a turn: its cosine may be any number from -1 to 1."""
+    draw = Draw(0)
+    draw.opset = 21
+    for name, array in {"x": np.linspace(1, 2, 70), "y": np.full(1, 1e38)}.items():
+        draw.values[name] = draw.inputs[name] = array.astype(np.float32)
+    draw.node("Mul", ["x", "y"])
+    draw.node("Cos", [draw.nodes[-1].output[0]])
+    (expected,) = expected_outputs(draw.case([draw.nodes[-1].output[0]])).values()
+    assert (expected.value + expected.limit >= 1).all()
+    assert (expected.value - expected.limit <= -1).all()

@@ -1,7 +1,8 @@
 """Zeros whose sign ONNX leaves free.
 
 It says nothing of which zero an extremum of 0 and -0 is, and IEEE 754-2008 (5.3.1) leaves it free, too. The sign of -0
-is 0, but not which. Everything else has the sign that IEEE 754 says.
+is 0, but not which. Celu of -0 is 0 by `exp(x) - 1`, and may be -0 where that is computed as one function.
+Everything else has the sign that IEEE 754 says.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ Operands = Sequence[Array | None]
 Evaluate = Callable[[NodeProto, Operands], "Sequence[Array]"]
 
 EXTREMA = ("Max", "Min", "Clip", "Relu", "MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin")
+OF_NEGATIVE_ZERO = ("Celu", "Sign")
+"""Operators that give a zero of either sign for -0."""
 
 
 def free_zeros(node: NodeProto, operands: Operands, result: Array, evaluate: Evaluate) -> Array | None:
@@ -24,12 +27,12 @@ def free_zeros(node: NodeProto, operands: Operands, result: Array, evaluate: Eva
 
     evaluate: gives a node's results for other operands
     """
-    if result.dtype.kind != "f" or node.op_type not in (*EXTREMA, "Sign"):
+    if result.dtype.kind != "f" or node.op_type not in (*EXTREMA, *OF_NEGATIVE_ZERO):
         return None
     negative = [_negative_zeros(x) for x in operands if x is not None]
     if not any(x.any() for x in negative):
         return None
-    if node.op_type == "Sign":
+    if node.op_type in OF_NEGATIVE_ZERO:
         return negative[0]
     if node.op_type == "Relu":
         node = helper.make_node("Max", [*node.input, "zero"], list(node.output))
