@@ -23,6 +23,7 @@ from treadle.dialects.loop import (
     Space,
     StoreOp,
     Swizzle,
+    TileRows,
     WaitOp,
     buffer_type,
     memref_of,
@@ -200,17 +201,18 @@ class KernelBuilder(DefinitionBuilder):
 
     def multiply_tiles(
         self,
-        acc: SSAValue,
+        acc: tuple[SSAValue, Sequence[IndexLike]],
         a: tuple[SSAValue, Sequence[IndexLike]],
         b: tuple[SSAValue, Sequence[IndexLike]],
-        depth: int,
+        extents: tuple[int, int],
+        left: TileRows,
         ahead: IndexLike | None = None,
         lines: int = 0,
     ) -> None:
         """Sums on a CPU's matrix unit, of operands from an element on: see `loop.multiply_tiles`."""
-        left, right = ((buffer, self._all_ssa(indices)) for buffer, indices in (a, b))
+        sums, rows, panel = ((buffer, self._all_ssa(indices)) for buffer, indices in (acc, a, b))
         fetched = None if ahead is None else self._ssa(ahead)
-        self._builder.insert(MultiplyTilesOp(acc, left, right, depth, fetched, lines))
+        self._builder.insert(MultiplyTilesOp(sums, rows, panel, extents, left, fetched, lines))
 
     def extract(self, source: SSAValue, indices: Sequence[IndexLike], type: Attribute) -> SSAValue:
         """An element of a vector, or a vector of one of more dimensions."""

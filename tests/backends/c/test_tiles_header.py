@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from typing import Any
@@ -25,9 +26,10 @@ _UNIT = """
 int unit(void) {{ treadle_tiles_begin(); treadle_tiles_end(); return treadle_tiles_unit(); }}
 """
 _FUNCTION = """
-void {name}(long rows, long cols, long depth, const void *a, long stride, const void *b, void *acc) {{
+void {name}(long rows, long cols, long depth, const void *a, long stride, const int *taps, long count, long apart,
+            const void *b, void *acc) {{
     treadle_tiles_begin();
-    treadle_tiles_{name}(rows, cols, depth, a, stride, b, acc, b, 1);
+    treadle_tiles_{name}(rows, cols, depth, a, stride, taps, count, apart, b, acc, b, 1);
     treadle_tiles_end();
 }}
 """
@@ -40,14 +42,26 @@ def library(plain: bool) -> ctypes.CDLL:
     return ctypes.CDLL(str(build_library([Unit("plain" if plain else "unit", text)])))
 
 
-def multiply(plain: bool, name: str, a: Array, b: Array, columns: int) -> Array:
-    """`a[rows, depth]` times a panel, whose rows have 4 bytes of each column side by side."""
-    depth = a.shape[1]
+@dataclass(frozen=True)
+class Rows:
+    """How many rows there are, and where they lie, in bytes."""
+
+    count: int
+    stride: int
+    taps: tuple[int, ...] = (0,)
+    apart: int = 64
+
+
+def multiply(plain: bool, name: str, a: Array, b: Array, rows: Rows | None = None) -> Array:
+    """Rows of `a`, its own unless others are given, times a panel with 4 bytes of each column side by side."""
+    rows = rows or Rows(len(a), a.strides[0])
+    depth, columns = b.shape
     panel = np.ascontiguousarray(b.reshape(-1, 4 // b.itemsize, columns).swapaxes(1, 2))
-    acc = np.empty((len(a), columns), np.float32 if name == "bf16" else np.int32)
-    sizes = map(ctypes.c_long, (len(a), columns, depth))
+    acc = np.empty((rows.count, columns), np.float32 if name == "bf16" else np.int32)
+    taps = (ctypes.c_int * len(rows.taps))(*rows.taps)
+    sizes = [ctypes.c_long(each) for each in (rows.count, columns, depth, rows.stride, len(rows.taps), rows.apart)]
     address = [ctypes.c_void_p(each.ctypes.data) for each in (a, panel, acc)]
-    getattr(library(plain), name)(*sizes, address[0], ctypes.c_long(a.strides[0]), *address[1:])
+    getattr(library(plain), name)(*sizes[:3], address[0], sizes[3], taps, *sizes[4:], *address[1:])
     return acc
 
 
@@ -66,7 +80,7 @@ def operands(name: str, rows: int, columns: int, steps: int) -> tuple[Array, Arr
 @pytest.mark.parametrize("plain", [False, True])
 def test_products(name: str, shape: tuple[int, int, int], plain: bool) -> None:
     a, b = operands(name, *shape)
-    got = multiply(plain, name, a, b, shape[1])
+    got = multiply(plain, name, a, b)
     wanted = a.astype(np.float64) @ b.astype(np.float64)
     if name != "bf16":
         np.testing.assert_array_equal(got, wanted)
@@ -80,8 +94,21 @@ def test_products(name: str, shape: tuple[int, int, int], plain: bool) -> None:
 @pytest.mark.parametrize(("name", "shape"), list(product(NAMES, SHAPES)))
 def test_the_unit_and_plain_c_agree_bit_by_bit(name: str, shape: tuple[int, int, int]) -> None:
     a, b = operands(name, *shape)
-    unit, plain = (multiply(plain, name, a, b, shape[1]) for plain in (False, True))
+    unit, plain = (multiply(plain, name, a, b) for plain in (False, True))
     np.testing.assert_array_equal(unit.view(np.int32), plain.view(np.int32))
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("name", ["bf16", "i8ui8"])
+def test_rows_of_taps_that_overlap(name: str, plain: bool) -> None:
+    """Of two blocks of 64 bytes a pixel, each second pixel with those at three distances behind it."""
+    image, b = operands(name, 2 * 50, 16, 6)
+    width = 64 // image.itemsize
+    image = np.ascontiguousarray(image[:, :width]).reshape(2, 50, width)
+    taps = (0, 1, 11)
+    got = multiply(plain, name, image, b, Rows(16, 128, tuple(64 * tap for tap in taps), 50 * 64))
+    windows = [np.concatenate([image[block, 2 * r + tap] for block in (0, 1) for tap in taps]) for r in range(16)]
+    np.testing.assert_array_equal(got, multiply(plain, name, np.stack(windows), b))
 
 
 @pytest.mark.parametrize("plain", [False, True])
@@ -91,4 +118,4 @@ def test_what_is_not_finite(plain: bool) -> None:
     a[3, 2] = 3e38
     with np.errstate(all="ignore"):
         wanted = a.astype(np.float32) @ b.astype(np.float32)
-    np.testing.assert_array_equal(multiply(plain, "bf16", a, b, 16), wanted)
+    np.testing.assert_array_equal(multiply(plain, "bf16", a, b), wanted)

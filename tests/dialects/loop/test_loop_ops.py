@@ -63,7 +63,8 @@ UNIT = """
 %panels, %i = "test.op"() : () -> (memref<2x32x32x2xbf16>, index)
 """
 PRODUCT_TYPES = "memref<16x32xf32, #loop.space<register>>, memref<16x64xbf16, #loop.space<register>>, "
-PRODUCT = f"""loop.multiply_tiles %acc = %rows[%i, %i] * %panels[%i, %i, %i, %i] depth 64AHEAD
+PRODUCT = f"""loop.multiply_tiles %acc[%i, %i] = %rows[%i, %i] * %panels[%i, %i, %i, %i]
+    rows 16 depth 64 stride 64 taps [0] apart 32AHEAD
     : {PRODUCT_TYPES}memref<2x32x32x2xbf16>"""
 SHARED = "memref<2x64x32xf16, #loop.space<shared>>"
 COPY = """loop.copy async (%e in 8) to %S[%i, %i, %i] {
@@ -138,6 +139,7 @@ GOOD = [
     TILES + "%r = loop.mma %x, %y, %c : vector<4x1xf32>, vector<2x1xf32>, vector<2x2xf32>",
     UNIT + PRODUCT.replace("AHEAD", ""),
     UNIT + PRODUCT.replace("AHEAD", " ahead %i lines 8"),
+    UNIT + PRODUCT.replace("AHEAD", "").replace("[0] apart 32", "[0, 96] apart 4096"),
     TILES + "%r = loop.round_tf32 %x : vector<4x1xf32>",
     dispatch("e0 <= 8 ? 0 : 1"),
     dispatch("e0 <= 8 ? 0 : (e0 <= 16 ? 1 : 0)", PREDICTED),
@@ -280,7 +282,15 @@ REJECTED = [
         TILES + "%r = loop.mma %b, %a, %c : vector<2x2xf16>, vector<4x2xf16>, vector<2x2xf32>",
         "a tile product of (vector<2x2xf16>, vector<4x2xf16>, vector<2x2xf32>): expected (vector<4x2xf16>, ",
     ),
-    (UNIT + PRODUCT.replace("64AHEAD", "40"), "a depth of 40: expected a multiple of 32 for bf16"),
+    (
+        UNIT + PRODUCT.replace("AHEAD", "").replace("depth 64", "depth 40"),
+        "a depth of 40 by taps [0]: expected a multiple ",
+    ),
+    (
+        UNIT + PRODUCT.replace("AHEAD", "").replace("[0]", "[0, 32, 64]"),
+        "by taps [0, 32, 64]: expected a multiple of 96",
+    ),
+    (UNIT + PRODUCT.replace("AHEAD", "").replace("[0]", "[]"), "a depth of 64 by taps []: expected a multiple of 32"),
     (UNIT + PRODUCT.replace("AHEAD", " ahead %i lines 0"), "0 lines are fetched: expected some from an element on"),
     (
         UNIT
@@ -290,8 +300,8 @@ REJECTED = [
         "a product of tiles of ui8 and bf16: expected both bf16, or i8 and ui8",
     ),
     (
-        UNIT.replace("16x32xf32", "8x32xf32") + PRODUCT.replace("AHEAD", "").replace("16x32xf32", "8x32xf32"),
-        "sums in memref<8x32xf32, #loop.space<register>>: expected 16 or 32 rows and columns of f32",
+        UNIT + PRODUCT.replace("AHEAD", "").replace("rows 16", "rows 8"),
+        "8 rows of memref<16x32xf32, #loop.space<register>>: expected 16 or 32 rows and columns of f32",
     ),
     (UNIT + PRODUCT.replace("AHEAD", "").replace("[%i, %i] *", "[%i] *"), "1 indices into memref<16x64xbf16"),
     (TILES + "%r = loop.round_tf32 %a : vector<4x2xf16>", "Expected attribute"),

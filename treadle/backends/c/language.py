@@ -156,14 +156,18 @@ class CLanguage(Language):
         left, right = op.elements
         name = "bf16" if isinstance(left, BFloat16Type) else f"{left}{right}"
         a, b = (f"&{values.element(*each)}" for each in ((op.a, op.a_indices), (op.b, op.b_indices)))
-        stride = op.row_stride * _BYTES[left]
+        rows_of = op.left
+        width = _BYTES[left]
+        taps = ", ".join(str(tap * width) for tap in rows_of.taps)
+        acc = f"&{values.element(op.acc, op.acc_indices)}"
         ahead = (
             "0"
             if op.ahead is None
             else f"TREADLE_ADDRESS({self.memory_type(right)}, {values.at(op.b)}, {values.at(op.ahead)})"
         )
-        operands = f"{rows}, {columns}, {depth}, {a}, {stride}, {b}, {values.at(op.acc)}[0], {ahead}, {op.fetched}"
-        return f"treadle_tiles_{name}({operands});"
+        left_rows = f"{a}, {rows_of.stride * width}, taps, {len(rows_of.taps)}, {rows_of.apart * width}"
+        operands = f"{rows}, {columns}, {depth}, {left_rows}, {b}, {acc}, {ahead}, {op.fetched}"
+        return f"{{ static const int taps[] = {{{taps}}}; treadle_tiles_{name}({operands}); }}"
 
     def declare_array(self, name: str, type: MemRefType, extents: str, op: Operation) -> list[str]:
         size = array_bytes(type)

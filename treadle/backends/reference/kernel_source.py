@@ -334,10 +334,10 @@ class _Writer(KernelText):
 
     def _multiply_tiles(self, op: loop.MultiplyTilesOp) -> None:
         buffers: list[str] = []
-        for buffer, indices in ((op.a, op.a_indices), (op.b, op.b_indices)):
+        for buffer, indices in ((op.acc, op.acc_indices), (op.a, op.a_indices), (op.b, op.b_indices)):
             buffers += [self.names[buffer], self.checked(op, buffer, indices)]
         product = self.bind(unit_product(op, partial(self.unset, self.number_of(op))))
-        self.line(f"{product}({self.names[op.acc]}, {', '.join(buffers)})")
+        self.line(f"{product}({', '.join(buffers)})")
 
     def _of_warp(self, op: Operation, function: WarpFunction, brought: str) -> None:
         self.cooperates = True

@@ -17,22 +17,24 @@ _STEP = 32
 
 def unit_product(
     op: loop.MultiplyTilesOp, unset: Callable[[], None]
-) -> Callable[[Buffer, Buffer, int, Buffer, int], None]:
+) -> Callable[[Buffer, int, Buffer, int, Buffer, int], None]:
     """`loop.multiply_tiles` of buffers and the offsets of the operands in them; `unset` is called where an element was
     never stored."""
     rows, columns, depth = op.extents
-    stride = op.row_stride
+    left_rows, whole = op.left, loop.whole_row(op.elements[0])
+    places = [step * left_rows.apart + tap for step in range(op.steps // len(left_rows.taps)) for tap in left_rows.taps]
     side = loop.SIDE_BY_SIDE[op.elements[1]]
     sums = scalar_dtype(loop.SUMS[op.elements[0]])
 
-    def product(acc: Buffer, a: Buffer, first: int, b: Buffer, start: int) -> None:
-        lines = [a[at : at + depth] for at in range(first, first + rows * stride, stride)]
+    def product(acc: Buffer, row: int, a: Buffer, first: int, b: Buffer, start: int) -> None:
+        begins = range(first, first + rows * left_rows.stride, left_rows.stride)
+        lines = [[x for at in places for x in a[begin + at : begin + at + whole]] for begin in begins]
         panel = b[start : start + depth * columns]
         if any(value is None for line in (*lines, panel) for value in line):
             unset()
         left = np.array(lines).astype(sums)
         right = np.array(panel).reshape(depth // side, columns, side).swapaxes(1, 2).reshape(depth, columns)
-        acc[:] = list(_total(left, right.astype(sums)).reshape(-1))
+        acc[row : row + rows * columns] = list(_total(left, right.astype(sums)).reshape(-1))
 
     return product
 

@@ -25,7 +25,15 @@ from treadle.dialects.loop.attributes import (
 from treadle.dialects.loop.copy import AsyncCopyOp, CommitOp, CopyOp, WaitOp, YieldOp
 from treadle.dialects.loop.dispatch import DispatchOp
 from treadle.dialects.loop.kernel import FuncOp, KernelOp
-from treadle.dialects.loop.multiply_tiles import ROW_BYTES, SIDE_BY_SIDE, SUMS, TILE_EXTENTS, MultiplyTilesOp
+from treadle.dialects.loop.multiply_tiles import (
+    ROW_BYTES,
+    SIDE_BY_SIDE,
+    SUMS,
+    TILE_EXTENTS,
+    MultiplyTilesOp,
+    TileRows,
+    whole_row,
+)
 from treadle.dialects.loop.prefetch import PrefetchOp
 from treadle.dialects.loop.strided_access import LaneMaskOp, StridedLoadOp, StridedStoreOp
 from treadle.dialects.loop.swizzle import Swizzle, swizzle_of_rows
@@ -75,6 +83,7 @@ __all__ = [
     "StridedStoreOp",
     "Swizzle",
     "SwizzleAttr",
+    "TileRows",
     "WaitOp",
     "WarpReduceOp",
     "YieldOp",
@@ -83,5 +92,6 @@ __all__ = [
     "swizzle_of",
     "swizzle_of_rows",
     "type_of",
+    "whole_row",
     "zeros",
 ]

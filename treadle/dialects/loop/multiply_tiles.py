@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
 
-from xdsl.dialects.builtin import IndexType, IntegerAttr, MemRefType, bf16, f32, i8, i32, i64
+from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntegerAttr, MemRefType, bf16, f32, i8, i32, i64
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
@@ -44,15 +45,49 @@ class ProductEffect(MemoryEffect):
         return {EffectInstance(MemoryEffectKind.WRITE, op.acc), *read}
 
 
+@dataclass(frozen=True)
+class TileRows:
+    """Where the rows of a product's left operand lie, in elements.
+
+    stride: from a row to the next one
+    taps: of each 64 bytes of a row, from the row's first element on
+    apart: from what the taps reach to what they reach the next time, until the depth is reached
+    """
+
+    stride: int
+    taps: tuple[int, ...]
+    apart: int
+
+    def reach(self, rows: int, steps: int, whole: int) -> int:
+        """The elements from the first to the last one that is read, in so many steps of `whole` elements."""
+        last = (steps // len(self.taps) - 1) * self.apart + max(self.taps)
+        return (rows - 1) * self.stride + last + whole
+
+
+def whole_row(element: Attribute) -> int:
+    """The elements of 64 bytes."""
+    return 16 * SIDE_BY_SIDE[element]
+
+
+Place = tuple[SSAValue, Sequence[SSAValue]]
+"""A buffer, and the indices of an element."""
+
+
 @irdl_op_definition
 class MultiplyTilesOp(IRDLOperation):
-    """`acc[r, c] = sum over k < depth of a[i + r, j + k] * b[k, c]`, of 16 or 32 rows and columns, from `a[i, j]` on.
+    """`acc[i + r, c] = sum over k < depth of a[r, k] * b[k, c]`, of 16 or 32 rows and columns.
 
     ```mlir
-    loop.multiply_tiles %acc = %rows[%m, %c0] * %panels[%p, %c0, %c0, %c0] depth 768
-        : memref<32x32xf32, #loop.space<register>>, memref<128x768xbf16, #loop.space<register>>,
+    loop.multiply_tiles %acc[%i, %c0] = %rows[%m, %c0] * %panels[%p, %c0, %c0, %c0]
+        rows 32 depth 768 stride 768 taps [0] apart 32
+        : memref<64x32xf32, #loop.space<register>>, memref<128x768xbf16, #loop.space<register>>,
           memref<96x384x32x2xbf16>
     ```
+    Rows of the left operand are read in steps of 64 bytes, which hold w = 32 elements of bf16 or 64 bytes. With T taps,
+    step s of row r begins `r * stride + taps[s % T] + s / T * apart` elements behind the element that `a` names: of a
+    matrix there is one tap, and w is apart; a convolution has a tap for each offset of its window, and blocks of
+    channels are apart. Steps and rows may overlap.
+
     The panel begins at the element of `b`, and has 4 bytes of each column side by side: its element [k, c] is the
     `(k / p * columns + c) * p + k % p`-th, p being 2 for bf16 and 4 for bytes. Sums of bf16 run in f32: even and odd
     terms of each 64 bytes of a row by themselves, and what both give is added to the sum before; subnormal numbers may
@@ -62,34 +97,44 @@ class MultiplyTilesOp(IRDLOperation):
     each 64 bytes of a row.
 
     Rejected: other element types, two of which one is bf16 and the other one not, sums of another type, another number
-    of rows and columns, a depth that does not fill rows of 64 bytes.
+    of rows and columns, a depth that taps of whole steps do not fill.
     """
 
     name = "loop.multiply_tiles"
     acc = operand_def(MemRefType)
+    acc_indices = var_operand_def(IndexType)
     a = operand_def(MemRefType)
     a_indices = var_operand_def(IndexType)
     b = operand_def(MemRefType)
     b_indices = var_operand_def(IndexType)
     ahead = opt_operand_def(IndexType())
+    rows = prop_def(IntegerAttr)
     depth = prop_def(IntegerAttr)
+    stride = prop_def(IntegerAttr)
+    taps = prop_def(DenseArrayBase.constr(i64))
+    apart = prop_def(IntegerAttr)
     lines = prop_def(IntegerAttr)
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
     traits = traits_def(ProductEffect())
 
     def __init__(
         self,
-        acc: SSAValue,
-        a: tuple[SSAValue, Sequence[SSAValue]],
-        b: tuple[SSAValue, Sequence[SSAValue]],
-        depth: int,
+        acc: Place,
+        a: Place,
+        b: Place,
+        extents: tuple[int, int],
+        left: TileRows,
         ahead: SSAValue | None = None,
         lines: int = 0,
     ):
-        """`a` and `b` are buffers with the indices of their first elements."""
+        """`extents` are the rows and the depth."""
+        numbers = {"rows": extents[0], "depth": extents[1], "stride": left.stride, "apart": left.apart, "lines": lines}
         super().__init__(
-            operands=[acc, *a, *b, ahead],
-            properties={"depth": IntegerAttr(depth, i64), "lines": IntegerAttr(lines, i64)},
+            operands=[*acc, *a, *b, ahead],
+            properties={
+                **{name: IntegerAttr(value, i64) for name, value in numbers.items()},
+                "taps": DenseArrayBase.from_list(i64, left.taps),
+            },
         )
 
     @property
@@ -102,14 +147,23 @@ class MultiplyTilesOp(IRDLOperation):
     def extents(self) -> tuple[int, int, int]:
         """Rows, columns and depth."""
         assert isinstance(self.acc.type, MemRefType)
-        rows, columns = self.acc.type.get_shape()
-        return rows, columns, self.depth.value.data
+        return self.rows.value.data, self.acc.type.get_shape()[-1], self.depth.value.data
 
     @property
-    def row_stride(self) -> int:
-        """Elements from a row of `a` to the next one."""
-        assert isinstance(self.a.type, MemRefType)
-        return self.a.type.get_shape()[-1]
+    def left(self) -> TileRows:
+        """Where the rows of the left operand lie."""
+        taps = tuple(int(tap) for tap in self.taps.iter_values())
+        return TileRows(self.stride.value.data, taps, self.apart.value.data)
+
+    @property
+    def steps(self) -> int:
+        """How many times 64 bytes of each row are read."""
+        return self.extents[2] // whole_row(self.elements[0])
+
+    @property
+    def reach(self) -> int:
+        """The elements of `a` from the first to the last one that is read."""
+        return self.left.reach(self.extents[0], self.steps, whole_row(self.elements[0]))
 
     @property
     def fetched(self) -> int:
@@ -118,28 +172,36 @@ class MultiplyTilesOp(IRDLOperation):
 
     def verify_(self) -> None:
         acc = checked_buffer(self.acc, 2)
-        checked_buffer(self.a, len(self.a_indices))
-        checked_buffer(self.b, len(self.b_indices))
+        places = ((self.acc, self.acc_indices), (self.a, self.a_indices), (self.b, self.b_indices))
+        for buffer, indices in places:
+            checked_buffer(buffer, len(indices))
         left, right = self.elements
         if left not in SUMS or right not in SUMS or SIDE_BY_SIDE[left] != SIDE_BY_SIDE[right]:
             raise VerifyException(f"a product of tiles of {left} and {right}: expected both bf16, or i8 and ui8")
-        if acc.get_element_type() != SUMS[left] or not set(acc.get_shape()) <= set(TILE_EXTENTS):
+        if acc.get_element_type() != SUMS[left] or not set(self.extents[:2]) <= set(TILE_EXTENTS):
             extents = " or ".join(map(str, TILE_EXTENTS))
-            raise VerifyException(f"sums in {acc}: expected {extents} rows and columns of {SUMS[left]}")
-        whole = 16 * SIDE_BY_SIDE[left]
-        if self.extents[2] < whole or self.extents[2] % whole:
-            raise VerifyException(f"a depth of {self.extents[2]}: expected a multiple of {whole} for {left}")
+            raise VerifyException(
+                f"{self.extents[0]} rows of {acc}: expected {extents} rows and columns of {SUMS[left]}"
+            )
+        taps = self.left.taps
+        whole = whole_row(left) * max(1, len(taps))
+        if not taps or min(taps) < 0 or self.extents[2] < whole or self.extents[2] % whole:
+            raise VerifyException(
+                f"a depth of {self.extents[2]} by taps {list(taps)}: expected a multiple of {whole} for {left}"
+            )
         if self.fetched < 0 or (self.ahead is None) != (self.fetched == 0):
             raise VerifyException(f"{self.fetched} lines are fetched: expected some from an element on, or none")
 
     def print(self, printer: Printer) -> None:
         printer.print_string(" ")
-        printer.print_ssa_value(self.acc)
+        print_address(printer, self.acc, self.acc_indices)
         printer.print_string(" = ")
         print_address(printer, self.a, self.a_indices)
         printer.print_string(" * ")
         print_address(printer, self.b, self.b_indices)
-        printer.print_string(f" depth {self.extents[2]}")
+        left = self.left
+        printer.print_string(f" rows {self.extents[0]} depth {self.extents[2]} stride {left.stride}")
+        printer.print_string(f" taps {list(left.taps)} apart {left.apart}")
         if self.ahead is not None:
             printer.print_string(" ahead ")
             printer.print_ssa_value(self.ahead)
@@ -149,25 +211,32 @@ class MultiplyTilesOp(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> MultiplyTilesOp:
-        acc = parser.parse_unresolved_operand()
+        acc, acc_indices = parser.parse_unresolved_operand(), parse_indices(parser)
         parser.parse_punctuation("=")
         a, a_indices = parser.parse_unresolved_operand(), parse_indices(parser)
         parser.parse_characters("*")
         b, b_indices = parser.parse_unresolved_operand(), parse_indices(parser)
-        parser.parse_keyword("depth")
-        depth = parser.parse_integer(allow_negative=False, allow_boolean=False)
+        rows, depth, stride = (_number(parser, word) for word in ("rows", "depth", "stride"))
+        parser.parse_keyword("taps")
+        taps = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
+        left = TileRows(stride, tuple(taps), _number(parser, "apart"))
         ahead, lines = None, 0
         if parser.parse_optional_keyword("ahead") is not None:
             ahead = parser.parse_operand(IndexType())
-            parser.parse_keyword("lines")
-            lines = parser.parse_integer(allow_negative=False, allow_boolean=False)
+            lines = _number(parser, "lines")
         first = parse_memref(parser)
         parser.parse_punctuation(",")
         second = parser.parse_type()
         parser.parse_punctuation(",")
         third = parser.parse_type()
-        left, right = parser.resolve_operand(a, second), parser.resolve_operand(b, third)
-        return cls(parser.resolve_operand(acc, first), (left, a_indices), (right, b_indices), depth, ahead, lines)
+        operands = zip((acc, a, b), (first, second, third), (acc_indices, a_indices, b_indices), strict=True)
+        places = [(parser.resolve_operand(name, type), indices) for name, type, indices in operands]
+        return cls(places[0], places[1], places[2], (rows, depth), left, ahead, lines)
 
 
-__all__ = ["ROW_BYTES", "SIDE_BY_SIDE", "SUMS", "TILE_EXTENTS", "MultiplyTilesOp"]
+def _number(parser: Parser, keyword: str) -> int:
+    parser.parse_keyword(keyword)
+    return parser.parse_integer(allow_negative=False, allow_boolean=False)
+
+
+__all__ = ["ROW_BYTES", "SIDE_BY_SIDE", "SUMS", "TILE_EXTENTS", "MultiplyTilesOp", "TileRows", "whole_row"]

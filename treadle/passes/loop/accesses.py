@@ -103,10 +103,10 @@ def accesses(op: Operation) -> list[Access]:
         row = 4 * op.fragment.type.get_shape()[-1]
         return [Access(op.buffer, op.indices, row, False, lanes=8 * op.matrices)]
     if isinstance(op, MultiplyTilesOp):
-        # All of the sums, which have no index, are written.
         rows, columns, depth = op.extents
-        left = Access(op.a, op.a_indices, (rows - 1) * op.row_stride + depth, False, lanes=1)
-        return [left, Access(op.b, op.b_indices, depth * columns, False, lanes=1)]
+        sums = Access(op.acc, op.acc_indices, rows * columns, True, lanes=1)
+        left = Access(op.a, op.a_indices, op.reach, False, lanes=1)
+        return [sums, left, Access(op.b, op.b_indices, depth * columns, False, lanes=1)]
     return []
 
 

@@ -94,7 +94,7 @@ class _OffsetWriter:
     def rewrite(self, access: Operation, shape: Sequence[int]) -> None:
         """Gives an access of a flattened buffer its one index."""
         if isinstance(access, MultiplyTilesOp):
-            self._panel(access, shape)
+            self._operand(access, shape)
             return
         if not isinstance(access, LoadOp | StoreOp):
             name = self._kernel.sym_name.data
@@ -111,11 +111,16 @@ class _OffsetWriter:
         new.attributes |= access.attributes
         Rewriter.replace_op(access, new)
 
-    def _panel(self, product: MultiplyTilesOp, shape: Sequence[int]) -> None:
-        """Gives a product's panel its one index; its rows lie in a buffer of the kernel's."""
-        offset = self._offset(product, product.b_indices, shape)
-        left, (_, _, depth) = (product.a, product.a_indices), product.extents
-        new = MultiplyTilesOp(product.acc, left, (product.b, [offset]), depth, product.ahead, product.fetched)
+    def _operand(self, product: MultiplyTilesOp, shape: Sequence[int]) -> None:
+        """Gives an operand of a product its one index, unless it lies in a buffer of the kernel's."""
+
+        def place(buffer: SSAValue, indices: Sequence[SSAValue]) -> tuple[SSAValue, Sequence[SSAValue]]:
+            is_flat = isinstance(buffer.type, MemRefType) and buffer.type.get_num_dims() != len(indices)
+            return buffer, [self._offset(product, indices, shape)] if is_flat else indices
+
+        left, right = place(product.a, product.a_indices), place(product.b, product.b_indices)
+        (rows, _, depth), acc = product.extents, (product.acc, product.acc_indices)
+        new = MultiplyTilesOp(acc, left, right, (rows, depth), product.left, product.ahead, product.fetched)
         new.location = product.location
         new.attributes |= product.attributes
         Rewriter.replace_op(product, new)

@@ -9,7 +9,7 @@ from xdsl.ir import SSAValue
 
 from treadle.dialects.graph import PackedMatmulOp
 from treadle.dialects.graph.packed_matmul import PANEL_COLUMNS
-from treadle.dialects.loop import SIDE_BY_SIDE, KernelOp
+from treadle.dialects.loop import SIDE_BY_SIDE, KernelOp, TileRows, whole_row
 from treadle.dialects.task import repeat
 from treadle.schedules.index_value import Index, all_of
 from treadle.schedules.kernel_builder import KernelBuilder
@@ -95,7 +95,9 @@ class MatmulTilesBody:
         # Each tile of rows asks for a share of the panel that follows, of which 64 bytes of a row use a line a column.
         lines = ceil(PANEL_COLUMNS / ceil(self.chunk / TILE_ROWS))
         ahead = (panel + 1) * (self.depth * PANEL_COLUMNS) + (m // TILE_ROWS) * (lines * self.depth)
-        b.multiply_tiles(acc, (rows, [m, 0]), (b.inputs[1], [panel, 0, 0, 0]), self.depth, ahead, lines)
+        left = TileRows(self.depth, (0,), whole_row(self.element))
+        places = (acc, [0, 0]), (rows, [m, 0]), (b.inputs[1], [panel, 0, 0, 0])
+        b.multiply_tiles(*places, (height, self.depth), left, ahead, lines)
         # Halves are loops of their own: images lie in blocks of as many channels.
         halves = repeat(height, PANEL_COLUMNS // HALF_TILE, HALF_TILE)
         with b.tasks(["r", "h", "c"], halves, vector=True) as (r, h, c):
