@@ -21,6 +21,7 @@ from treadle.dialects.graph import (
     ConvOp,
     MatmulOp,
     Operator,
+    PackedConvOp,
     PackedMatmulOp,
     PoolOp,
     ReductionOp,
@@ -381,6 +382,18 @@ def test_defaults_are_in_the_space(template: Any):
         PackedMatmulOp(tensor(m, 70, dtype="int8"), tensor(-(-n // 32), 32, 32, 4, dtype="uint8"), n)
         for m in (1, 17, 64, 1000, 4096)
         for n in (1, 40, 1000)
+    ]
+    anchors += [
+        PackedConvOp(
+            tensor(1, 2, n, n, 64, dtype="int8"),
+            tensor(3, 32 * k * k, 32, 4, dtype="uint8"),
+            (100, 90),
+            [k, k],
+            *([s, s], [k // 2] * 4, [1, 1]),
+        )
+        for n in (3, 35, 224)
+        for k in (1, 3)
+        for s in (1, 2)
     ]
     fitting = [anchor for anchor in anchors if template.fits(anchor)]
     assert fitting

@@ -14,7 +14,7 @@ from treadle.passes.scalar_forms import missing_form
 _FRAME = ("builtin.module", "func.func", "func.return")
 _SCALARS = ("arith.*", "math.*", "scalar.*")
 _DEFINITIONS = (*_FRAME, *_SCALARS, "graph.compute", "graph.at", "graph.reduce", "graph.yield")
-_WHOLE = ("graph.matmul", "graph.packed_matmul", "graph.attention", "graph.winograd_conv")
+_WHOLE = ("graph.matmul", "graph.packed_matmul", "graph.packed_conv", "graph.attention", "graph.winograd_conv")
 _DEFINED = (*_DEFINITIONS, *_WHOLE, "graph.constant")
 _BODY = (*_SCALARS, "scf.*", "memref.*", "vector.*", "loop.load", "loop.store", "loop.alloc")
 _LANES = (

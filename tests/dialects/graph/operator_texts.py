@@ -127,6 +127,20 @@ def packed_matmul(a: str, panels: str, y: str, columns: int) -> str:
     )
 
 
+def packed_conv(
+    x: str,
+    panels: str,
+    y: str,
+    extents: tuple[int, int] = (40, 33),
+    kernel: str = ints(3, 3),
+    pads: str = ints(1, 1, 1, 1),
+) -> str:
+    """A `graph.packed_conv` of strides 2 and 1; `extents` are the channels of the image and of the result."""
+    lists = f"kernel = {kernel}, strides = {ints(2, 1)}, pads = {pads}, dilations = {ints(1, 1)}"
+    attributes = f"{{channels = {extents[0]} : i64, columns = {extents[1]} : i64, {lists}}}"
+    return f"%y = graph.packed_conv {{%x: {x}}}, {{%p: {panels}}} {attributes} : ({x}, {panels}) -> {y}"
+
+
 def batch_norm(x: str, parameter: str, last: str | None = None) -> str:
     """A `graph.batch_norm`."""
     names = [f"{{%p{n}: {parameter}}}" for n in range(3)] + [f"{{%last: {last or parameter}}}"]

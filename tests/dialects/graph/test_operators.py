@@ -20,6 +20,7 @@ from tests.dialects.graph.operator_texts import (
     layer_norm,
     mask,
     one,
+    packed_conv,
     packed_matmul,
     parse,
     pool,
@@ -36,6 +37,8 @@ from treadle.dialects.graph import GRAPH, AttentionOp
 READ = "%a = graph.at {%x: tensor<4x8xf32>}[%i, %j] : tensor<4x8xf32>\ngraph.yield %a : f32"
 IMAGE, U, TILED = "tensor<2x3x7x6x4xf32>", "tensor<16x10x8xf32>", "tensor<2x2x7x6x4xf32>"
 """An image in blocks, filters of 10 of its channels, and the result."""
+BLOCKS, FILTERS, PANELS = "tensor<2x2x7x6x32xbf16>", "tensor<2x288x32x2xbf16>", "tensor<2x2x4x6x32xf32>"
+"""The same for a matrix unit."""
 FUSED = 'graph.fused "g" {\ngraph.yield {%x: tensor<4xf32>} : tensor<4xf32>\n}'
 
 GOOD = [
@@ -88,6 +91,8 @@ GOOD = [
     winograd_conv("tensor<1x1x5x9x16xf32>", "tensor<36x16x16xf32>", "tensor<1x1x3x8x16xf32>", 4, ints(0, 1, 0, 0)),
     packed_matmul("tensor<5x40xbf16>", "tensor<2x32x32x2xbf16>", "tensor<5x33xf32>", 33),
     packed_matmul("tensor<2x5x40xui8>", "tensor<1x16x32x4xi8>", "tensor<2x5x7xi32>", 7),
+    packed_conv(BLOCKS, FILTERS, PANELS),
+    packed_conv("tensor<1x1x5x6x64xui8>", "tensor<1x48x32x4xi8>", "tensor<1x1x4x6x32xi32>", (9, 7), ints(1, 3)),
     compute(READ),
     compute("%v = arith.constant 0xFF800000 : f32\ngraph.yield %v : f32"),
     compute(
@@ -257,6 +262,20 @@ REJECTED = [
     (
         packed_matmul("tensor<5x40xbf16>", "tensor<1x32x32x2xbf16>", "tensor<5x33xf32>", 33),
         "of 40 rows and 33 columns: tensor<2x32x32x2xbf16> is needed",
+    ),
+    (packed_conv(BLOCKS, "tensor<2x288x32x2xf16>", PANELS), "packed_conv of bf16 and f16: both bf16, or i8 and ui8, "),
+    (packed_conv("tensor<2x2x7x6x16xbf16>", FILTERS, PANELS), "an image [N, blocks, H, W, 32] is needed"),
+    (
+        packed_conv(BLOCKS, FILTERS, PANELS, (20, 33)),
+        "20 channels of tensor<2x2x7x6x32xbf16>: they do not need 2 blocks",
+    ),
+    (packed_conv(BLOCKS, FILTERS, PANELS, (40, 30)), "of 30 columns: tensor<1x288x32x2xbf16> is needed"),
+    (packed_conv(BLOCKS, FILTERS, PANELS, kernel=ints(3)), "numbers: 2, 2, 2 and 4"),
+    (packed_conv(BLOCKS, FILTERS, PANELS, kernel=ints(3, 0)), "a kernel, strides and dilations are at least 1"),
+    (packed_conv(BLOCKS, FILTERS, PANELS, pads=ints(0, -1, 0, 0)), "pads [0, -1, 0, 0]: no negative ones are known"),
+    (
+        packed_conv("tensor<2x2x7x1x32xbf16>", FILTERS, PANELS, pads=ints(0, 0, 0, 0)),
+        "a window of [3, 3] does not fit the padded input",
     ),
     (winograd_conv("tensor<2x12x7x6xf32>", U, TILED), "a tensor of rank 5 is needed"),
     (winograd_conv("tensor<2x3x7x6x4xf16>", U, TILED), "elements of f32 are needed"),

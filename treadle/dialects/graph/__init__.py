@@ -2,7 +2,7 @@
 
 Definition language: `compute.py`. Groups: `fused.py`. Which elements are needed: `demanded.py`. Operators by family:
 `elementwise.py`, `linear.py`, `reduction.py`, `arg_reduction.py`, `movement.py`, `mask.py`, `normalize.py`,
-`attention.py`, `winograd.py`, `packed_matmul.py`, `constant.py`.
+`attention.py`, `winograd.py`, `packed_matmul.py`, `packed_conv.py`, `constant.py`.
 """
 
 from xdsl.ir import Dialect
@@ -29,12 +29,13 @@ from treadle.dialects.graph.movement import (
     TransposeOp,
 )
 from treadle.dialects.graph.normalize import BatchNormOp, LayerNormOp, SoftmaxOp
+from treadle.dialects.graph.packed_conv import PackedConvOp
 from treadle.dialects.graph.packed_matmul import PackedMatmulOp
 from treadle.dialects.graph.reduction import PoolOp, ReductionOp
 from treadle.dialects.graph.rms_norm import RmsNormOp
 from treadle.dialects.graph.winograd import WinogradConvOp
 
-WholeOp = AttentionOp | MatmulOp | PackedMatmulOp | WinogradConvOp
+WholeOp = AttentionOp | MatmulOp | PackedConvOp | PackedMatmulOp | WinogradConvOp
 """Operators that stay operators beside definitions: templates recognise them by name."""
 
 GRAPH = Dialect(
@@ -43,7 +44,7 @@ GRAPH = Dialect(
         AtOp, ComputeOp, FusedOp, ReduceOp, YieldOp,
         ConstantOp,
         BinaryOp, BitcastOp, CastOp, UnaryOp, WhereOp,
-        ConvOp, ConvTransposeOp, MatmulOp, PackedMatmulOp, WinogradConvOp,
+        ConvOp, ConvTransposeOp, MatmulOp, PackedConvOp, PackedMatmulOp, WinogradConvOp,
         BroadcastOp, ConcatOp, GatherOp, MaskOp, PadOp, ReshapeOp, ResizeOp, SliceOp, TransposeOp,
         AttentionOp, BatchNormOp, LayerNormOp, RmsNormOp, SoftmaxOp,
         ArgReductionOp, PoolOp, ReductionOp,
@@ -54,7 +55,7 @@ GRAPH = Dialect(
 __all__ = [
     "GRAPH", "ArgReductionOp", "AtOp", "AttentionOp", "BatchNormOp", "BinaryOp", "BitcastOp", "BlobAttr",
     "BroadcastOp", "CastOp", "ComputeOp", "ConcatOp", "ConstantOp", "ConvOp", "ConvTransposeOp", "DemandedAttr",
-    "DimsAttr", "FusedOp", "GatherOp", "InlineAttr", "LayerNormOp", "MaskOp", "MatmulOp", "Operator", "PackedMatmulOp",
-    "PadOp", "PoolOp", "ReduceOp", "ReductionOp", "ReshapeOp", "ResizeOp", "RmsNormOp", "SliceOp", "SoftmaxOp",
-    "TransposeOp", "UnaryOp", "WhereOp", "WholeOp", "WinogradConvOp", "YieldOp", "definition",
+    "DimsAttr", "FusedOp", "GatherOp", "InlineAttr", "LayerNormOp", "MaskOp", "MatmulOp", "Operator", "PackedConvOp",
+    "PackedMatmulOp", "PadOp", "PoolOp", "ReduceOp", "ReductionOp", "ReshapeOp", "ResizeOp", "RmsNormOp", "SliceOp",
+    "SoftmaxOp", "TransposeOp", "UnaryOp", "WhereOp", "WholeOp", "WinogradConvOp", "YieldOp", "definition",
 ]  # fmt: skip

@@ -15,7 +15,8 @@ from treadle.dialects.graph.dtypes import ui8
 from treadle.dialects.graph.elementwise import convert
 
 PANEL_COLUMNS = 32
-_SUMS: Mapping[Attribute, Attribute] = {bf16: f32, i8: i32, ui8: i32}
+SUMS: Mapping[Attribute, Attribute] = {bf16: f32, i8: i32, ui8: i32}
+"""In which type sums of products of elements are carried."""
 
 
 def panels_type(element: Attribute, rows: int, columns: int) -> TensorType:
@@ -54,12 +55,12 @@ class PackedMatmulOp(Operator):
         a, panels = types
         columns, shape = integer(properties, "columns"), list(a.get_shape())
         left, right = a.get_element_type(), panels.get_element_type()
-        fits = left in _SUMS and right in _SUMS and (left == bf16) == (right == bf16)
+        fits = left in SUMS and right in SUMS and (left == bf16) == (right == bf16)
         require(fits, f"packed_matmul of {left} and {right}: both bf16, or i8 and ui8, are needed")
         require(len(shape) >= 2 and min(shape[-1], columns) >= 1, f"packed_matmul of {a}: its rank is at least 2")
         wanted = panels_type(right, shape[-1], columns)
         require(panels == wanted, f"panels {panels} of {shape[-1]} rows and {columns} columns: {wanted} is needed")
-        return TensorType(_SUMS[left], [*shape[:-1], columns])
+        return TensorType(SUMS[left], [*shape[:-1], columns])
 
     @property
     def reduction_extent(self) -> int:
@@ -83,4 +84,4 @@ class PackedMatmulOp(Operator):
         return b.reduce("add", [self.reduction_extent], product)
 
 
-__all__ = ["PANEL_COLUMNS", "PackedMatmulOp", "panels_type"]
+__all__ = ["PANEL_COLUMNS", "SUMS", "PackedMatmulOp", "panels_type"]

@@ -7,12 +7,18 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, bf16, f32
 from xdsl.dialects.func import FuncOp
+from xdsl.ir import Block
 from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
 
+from treadle.dialects.graph import CastOp, ConvOp, PackedConvOp
 from treadle.errors import TreadleError
+from treadle.passes.graph.layout.blocked_convolutions import has_groups_of_blocks
 from treadle.passes.graph.layout.blocked_operators import BlockedChannels
 from treadle.passes.graph.layout.images import Images
+from treadle.passes.graph.layout.packed_convolutions import BLOCK, has_panels
 from treadle.passes.graph.layout.winograd_choice import outputs_by_work
+from treadle.passes.graph.precision.wide_reads import read_wide
 from treadle.target import Target
 
 _MOST_OUTPUTS = {"direct": 0, "winograd2": 2, "winograd4": 4}
@@ -50,8 +56,16 @@ class GraphBlockChannelsPass(ModulePass):
     %y = graph.winograd_conv %0, %filters {outputs = 2 : i64, pads = array<i64: 1, 1, 1, 1>}
         : (tensor<1x4x56x56x16xf32>, tensor<16x64x96xf32>) -> tensor<1x6x56x56x16xf32>
     ```
-    Operators of symbolic extents, and of other types than f32, stay as they are; with a matrix unit, which multiplies
-    them, images of bf16 are no exception. Sources: Georganas et al., "Anatomy of
+    With a matrix unit, images of bf16 take part. Blocks have 32 channels there, which a tile's row holds, and dense
+    convolutions by constant filters become
+    ```mlir
+    %s = graph.packed_conv %0, %panels {channels = 64 : i64, columns = 96 : i64, kernel = array<i64: 1, 1>, ...}
+        : (tensor<1x2x56x56x32xbf16>, tensor<3x32x32x2xbf16>) -> tensor<1x3x56x56x32xf32>
+    %3 = graph.cast %s to bf16 : (tensor<1x3x56x56x32xf32>) -> tensor<1x3x56x56x32xbf16>
+    ```
+    of which readers that widen it take the sums; up to twice the channels are computed.
+
+    Operators of symbolic extents, and of other types, stay as they are. Sources: Georganas et al., "Anatomy of
     high-performance deep learning convolutions on SIMD architectures", SC 2018; Liu et al., "Optimizing CNN model
     inference on CPUs", USENIX ATC 2019, section 3; Lavin and Gray, "Fast algorithms for convolutional neural networks",
     CVPR 2016.
@@ -69,10 +83,31 @@ class GraphBlockChannelsPass(ModulePass):
         most = _MOST_OUTPUTS[self.convolution]
         target = Target.parse(self.target)
         elements = (f32, bf16) if target.has_unit else (f32,)
-        layout = BlockedChannels(target.lanes, lambda conv: outputs_by_work(conv, most), elements)
         for function in op.body.block.ops:
             if isinstance(function, FuncOp) and function.body.blocks:
-                Images(function.body.block, layout).run()
+                block = function.body.block
+                packs = target.has_unit and _takes_panels(block, target.lanes)
+                lanes = BLOCK if packs else target.lanes
+                layout = BlockedChannels(lanes, lambda conv: outputs_by_work(conv, most), elements, packs)
+                Images(block, layout).run()
+                _read_sums(block)
+
+
+def _takes_panels(block: Block, lanes: int) -> bool:
+    """Whether a function has convolutions by panels, and none whose groups fill blocks of `lanes` channels only."""
+    convolutions = [op for op in block.ops if isinstance(op, ConvOp)]
+    narrow = [op for op in convolutions if has_groups_of_blocks(op, lanes) and not has_groups_of_blocks(op, BLOCK)]
+    return any(map(has_panels, convolutions)) and not narrow
+
+
+def _read_sums(block: Block) -> None:
+    """Has readers that widen what a convolution's sums are rounded to read the sums, as those of other products do."""
+    for total in [op for op in block.ops if isinstance(op, PackedConvOp)]:
+        for rounding in [use.operation for use in total.result.uses]:
+            if isinstance(rounding, CastOp):
+                read_wide(rounding.result, total.result)
+                if not rounding.result.uses:
+                    Rewriter.erase_op(rounding)
 
 
 __all__ = ["GraphBlockChannelsPass"]

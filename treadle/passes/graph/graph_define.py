@@ -11,7 +11,16 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
-from treadle.dialects.graph import ComputeOp, ConstantOp, InlineAttr, Operator, PackedMatmulOp, WholeOp, definition
+from treadle.dialects.graph import (
+    ComputeOp,
+    ConstantOp,
+    InlineAttr,
+    Operator,
+    PackedConvOp,
+    PackedMatmulOp,
+    WholeOp,
+    definition,
+)
 from treadle.dialects.graph.dtypes import is_float
 from treadle.dialects.scalar import number_op
 from treadle.passes.graph.simplify_body import simplify_body
@@ -54,7 +63,7 @@ class GraphDefinePass(ModulePass):
 
 def _stays_whole(operator: Operator) -> bool:
     is_whole = isinstance(operator, WholeOp) and is_float(operator.type.get_element_type())
-    return is_whole or isinstance(operator, PackedMatmulOp)
+    return is_whole or isinstance(operator, PackedConvOp | PackedMatmulOp)
 
 
 def _define(operator: Operator) -> None:

@@ -4,6 +4,7 @@ from treadle.schedules.template import Template
 from treadle.schedules.templates.attention_cpu import AttentionCpu
 from treadle.schedules.templates.attention_cuda import AttentionCuda
 from treadle.schedules.templates.attention_mma import AttentionMma
+from treadle.schedules.templates.conv_tiles_cpu import ConvTilesCpu
 from treadle.schedules.templates.generic_cpu import GenericCpu
 from treadle.schedules.templates.generic_cuda import GenericCuda
 from treadle.schedules.templates.matmul_cpu import MatmulCpu
@@ -25,6 +26,7 @@ TEMPLATES: dict[str, Template] = {
         AttentionCpu(),
         MatmulCpu(),
         MatmulTilesCpu(),
+        ConvTilesCpu(),
         WinogradCpu(),
         RowCpu(),
         WindowCpu(),

@@ -41,11 +41,12 @@ from treadle.passes.graph.layout.blocked_convolutions import (
 )
 from treadle.passes.graph.layout.blocks import Blocks, blocked_definition
 from treadle.passes.graph.layout.images import Form, Layout
+from treadle.passes.graph.layout.packed_convolutions import has_panels, packed
 from treadle.passes.graph.layout.winograd import has_tiles, in_tiles
 from treadle.passes.graph.rewriting import shape_of, tensor
 
-_MOST_WASTE = 4 / 3
-"""Channels of whole blocks for each channel that there is, at most."""
+_MOST_WASTE, _MOST_WASTE_OF_TILES = 4 / 3, 2
+"""Channels of whole blocks for each channel that there is, at most; a matrix unit computes whole tiles in any case."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,13 @@ class BlockedChannels(Layout):
     outputs_of: the outputs along a dimension of a tile in which a convolution that has tiles is computed; None for one
         that is computed directly
     elements: the element types of images
+    packs: whether dense convolutions of bf16 take a matrix unit's panels, for which lanes are BLOCK
     """
 
     lanes: int
     outputs_of: Callable[[ConvOp], int | None] = lambda _: None
     elements: Sequence[Attribute] = (f32,)
+    packs: bool = False
 
     @property
     def _blocks(self) -> Blocks:
@@ -114,11 +117,14 @@ class BlockedChannels(Layout):
         return [*ops, rows, SliceOp(rows.result, [0, 0], op.shape, [1, 1])]
 
     def _fills_blocks(self, channels: int) -> bool:
-        return ceil(channels / self.lanes) * self.lanes <= _MOST_WASTE * channels
+        most = _MOST_WASTE_OF_TILES if self.packs else _MOST_WASTE
+        return ceil(channels / self.lanes) * self.lanes <= most * channels
 
     def _convolution(self, op: ConvOp, form: Form, has_form: Callable[[SSAValue], bool]) -> list[Operation]:
         if is_dense(op):
             blocked = has_form(op.x) or shape_of(op.x)[CHANNELS] % self.lanes == 0
+            if self.packs and has_panels(op) and (blocked or self._fills_blocks(shape_of(op.x)[CHANNELS])):
+                return packed(op, form(op.x))
             is_wide = op.type.get_element_type() == f32
             outputs = self.outputs_of(op) if blocked and is_wide and has_tiles(op) else None
             if outputs is not None:
