@@ -51,6 +51,11 @@ STAGES: tuple[Stage, ...] = (
         (
             Step("graph-drop-empty", "First: no other pass, and no template, has to think of extents of 0."),
             Step(
+                "graph-quantized-products{target=TARGET}",
+                "Before constants are folded, which would dequantise weights.",
+                only="cpu",
+            ),
+            Step(
                 "graph-fold-constants",
                 "Exporters leave shape arithmetic that no later pass should meet.",
                 only="cpu",

@@ -18,9 +18,10 @@ _WHOLE = ("graph.matmul", "graph.packed_matmul", "graph.packed_conv", "graph.att
 _DEFINED = (*_DEFINITIONS, *_WHOLE, "graph.constant")
 _BODY = (*_SCALARS, "scf.*", "memref.*", "vector.*", "loop.load", "loop.store", "loop.alloc")
 _LANES = (
-    "loop.lane_mask", "loop.lane_compare", "loop.lane_select", "loop.strided_load", "loop.strided_store",
+    "loop.lane_mask", "loop.lane_compare", "loop.lane_convert", "loop.lane_select", "loop.strided_load",
+    "loop.strided_store",
 )  # fmt: skip
-"""Vectors of the CPU: masks and strides."""
+"""Vectors of the CPU: masks, strides and conversions."""
 _UNIT = ("loop.multiply_tiles",)
 """The matrix unit of a CPU's core."""
 _BLOCKS = (

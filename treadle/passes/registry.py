@@ -17,6 +17,7 @@ from treadle.lazy import resolve_class
 _GROUPS: Mapping[str, tuple[str, ...]] = {
     "graph": (
         "graph-drop-empty",
+        "graph-quantized-products",
         "graph-fold-constants",
         "graph-simplify",
         "graph-recognize",

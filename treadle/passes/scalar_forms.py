@@ -35,6 +35,8 @@ Form = tuple[Types, Types]
 _INTEGERS: Types = (i8, i16, i32, i64)
 _UNSIGNED: Types = (ui8, ui16, ui32, ui64)
 _ELEMENTS: Types = (*_INTEGERS, *_UNSIGNED)
+_VECTORS: Types = (f32, bf16, i32, i8, ui8)
+"""What lies in memory as vectors of a CPU."""
 _INDEX: Types = (IndexType(),)
 _WHOLE: Types = (*_INDEX, *_INTEGERS)
 _ALL: Types = (i1, *_WHOLE, *_UNSIGNED, *FLOATS, *STORED_TYPES)
@@ -97,10 +99,11 @@ SCALAR_FORMS: Mapping[str, Mapping[str, Form]] = {
 VECTOR_FORMS: Mapping[str, Mapping[str, Form]] = {
     "cpu": {
         "arith.constant": ((), (f32, i1)),
-        "arith.select": ((i1, f32), (f32,)),
+        "arith.select": ((i1, *_VECTORS), _VECTORS),
         **_of(_named("arith", _FLOAT_ARITHMETIC), (f32,)),
         **_of([row.operation.name for row in SCALAR_FUNCTIONS], (f32,)),
         **_of(_named("arith", ("andi", "ori", "xori")), (i1,)),
+        **_of(_named("arith", _MODULAR_ARITHMETIC), (i32,)),
         "arith.extf": ((bf16,), (f32,)),
         "arith.truncf": ((f32,), (bf16,)),
     },

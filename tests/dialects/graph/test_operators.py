@@ -168,7 +168,7 @@ REJECTED = [
     (two("matmul", "tensor<2x1x4xf32>", "tensor<3x4x5xf32>", "tensor<2x1x5xf32>"), "batch dimensions differ"),
     (conv("tensor<1x3xf32>", "tensor<4x3xf32>", X), "rank is at least 3"),
     (conv(X, "tensor<4x3x3xf32>", X), "ranks differ"),
-    (conv("tensor<1x3x8x8xi32>", "tensor<4x3x3x3xi32>", X), "floats are needed"),
+    (conv("tensor<1x3x8x8xi8>", "tensor<4x3x3x3xi8>", X), "floats or i32 are needed"),
     (conv(X, "tensor<4x3x3x3xf16>", X), "input and weights differ in element type"),
     (conv(X, W, X, window(ints(1))), "(1, 2, 4) strides, dilations, pads for 2 spatial dimensions"),
     (conv(X, W, X, window(ints(0, 1))), "strides and dilations are at least 1"),

@@ -116,6 +116,7 @@ GOOD = [
     VALUES + "%r = loop.lane_mask %i, %j : vector<16xi1>",
     VALUES + "%r = loop.lane_compare ogt, %w, %z : vector<16xf32>",
     VALUES + "%r = loop.lane_select %m, %w, %z : vector<16xf32>",
+    VALUES + "%r = loop.lane_convert %w : vector<16xf32> to vector<16xui8>",
     VALUES + "%r = loop.strided_load %A[%i, %j] by 2 : memref<64x8xf32>, vector<16xf32>",
     VALUES + "%r = loop.strided_load %B[%i] by -196 where %m else %z : memref<64xf32>, vector<16xf32>",
     VALUES + "loop.strided_store %w, %A[%i, %j] by 2 : memref<64x8xf32>, vector<16xf32>",
@@ -189,6 +190,10 @@ REJECTED = [
     (VALUES + "%r = loop.lane_compare olt, %m, %m : vector<16xi1>", "expected two vectors of floats of one type"),
     (VALUES + "%r = loop.lane_compare olt, %w, %z : f32", "expected a vector, got f32"),
     (VALUES + "%r = loop.lane_select %short, %w, %z : vector<16xf32>", "operand is used with type vector<16xi1>"),
+    (VALUES + "%r = loop.lane_convert %w : vector<16xf32> to vector<8xi8>", "expected as many lanes"),
+    (VALUES + "%r = loop.lane_convert %w : vector<16xf32> to vector<16xi32>", "expected i8 or ui8"),
+    (VALUES + "%r = loop.lane_convert %m : vector<16xi1> to vector<16xi32>", "expected a vector of i8, ui8, i32, f32"),
+    (VALUES + "%r = loop.lane_convert %w : vector<16xf32> to f32", "expected a vector, got f32"),
     (VALUES + "%r = loop.lane_mask %i, %j : vector<16xf32>", "a mask is a vector of i1 of rank 1, not vector<16xf32>"),
     (
         VALUES + "%r = loop.strided_load %A[%i] by 2 : memref<64x8xf32>, vector<16xf32>",

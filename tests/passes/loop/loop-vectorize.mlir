@@ -181,6 +181,34 @@ loop.func @leaky(%A: memref<16xf32>, %Y: memref<16xf32>) grid(%b in 1) threads(%
 // CHECK:         %above = loop.lane_compare ogt, %x, %{{.*}} : vector<16xf32>
 // CHECK-NEXT:    %y = loop.lane_select %above, %x, %small : vector<16xf32>
 
+// Bytes are loaded and stored by whole vectors, also where all lanes share a predicate; integers become floats, and the
+// nearest bytes.
+loop.func @bytes(%A: memref<16xui8>, %B: memref<16xi32>, %Y: memref<16xi8>) grid(%b in 2) threads(%t in 1) {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c16 = arith.constant 16 : index
+  %first = arith.cmpi slt, %b, %c1 : index
+  scf.for %i = %c0 to %c16 step %c1 {
+    %x = loop.load %A[%i] : memref<16xui8>
+    %w = arith.extui %x : ui8 to i32
+    %z = loop.load %B[%i] : memref<16xi32>
+    %d = arith.subi %w, %z : i32
+    %f = arith.sitofp %d : i32 to f32
+    %y = arith.fptosi %f : f32 to i8
+    loop.store %y, %Y[%i] where %first : memref<16xi8>
+  } {loop.vector}
+}
+
+// CHECK-LABEL: loop.func @bytes
+// CHECK:         %x = vector.load %A
+// CHECK-NEXT:    %w = loop.lane_convert %x : vector<16xui8> to vector<16xi32>
+// CHECK-NEXT:    %z = vector.load %B
+// CHECK-NEXT:    %d = arith.subi %w, %z : vector<16xi32>
+// CHECK-NEXT:    %f = loop.lane_convert %d : vector<16xi32> to vector<16xf32>
+// CHECK-NEXT:    %y = loop.lane_convert %f : vector<16xf32> to vector<16xi8>
+// CHECK:         scf.if
+// CHECK-NEXT:      vector.store %y, %Y
+
 // A register buffer that only whole vectors touch holds vectors, unlike one of which a scalar is read.
 loop.func @buffers(%A: memref<32xf32>, %Y: memref<32xf32>) grid(%b in 1) threads(%t in 1) {
   %acc = loop.alloc : memref<2x32xf32, #loop.space<register>>

@@ -42,7 +42,7 @@ _BYTES: dict[Attribute, int] = {
     **dict.fromkeys(STORED_TYPES, 1),
 }  # fmt: skip
 # A mask has lanes of 32 bits, as comparisons of vectors give.
-_VECTOR_SUFFIXES: dict[Attribute, str] = {f32: "f", i32: "i", i1: "i", bf16: "h"}
+_VECTOR_SUFFIXES: dict[Attribute, str] = {f32: "f", i32: "i", i1: "i", bf16: "h", i8: "b", ui8: "ub"}
 _INTEGER_NAMES = {"min", "max", "div", "rem", "floordiv", "ceildiv"}
 _SCALAR_ONLY = {"unordered", "differ", "bits", "from_bits"}
 _VECTOR_ONLY = {
@@ -97,7 +97,7 @@ class CLanguage(Language):
     def vector_type(self, type: VectorType) -> str:
         suffix = _VECTOR_SUFFIXES.get(type.element_type)
         if suffix is None or type.get_num_dims() != 1 or type.get_shape()[0] not in LANES:
-            raise TreadleError(f"a value of type {type}", "C printer", f"vectors of {LANES} f32, i32 or bf16")
+            raise TreadleError(f"a value of type {type}", "C printer", f"vectors of {LANES} f32, i32, bf16, i8 or ui8")
         return f"v{type.get_shape()[0]}{suffix}"
 
     def function(self, name: str, type: Attribute) -> str:
@@ -121,6 +121,23 @@ class CLanguage(Language):
 
     def truncation(self, source: Attribute, target: Attribute) -> str:
         return f"treadle_{f64 if source == f64 else f32}_to_{target}"
+
+    def converted(self, text: str, source: VectorType, target: VectorType) -> str:
+        name = self.vector_type(target)
+        if source.element_type == f32 and isinstance(target.element_type, IntegerType):
+            return f"{self.truncation(f32, target.element_type)}_{name}({text})"
+        if source.element_type in (i8, ui8):
+            whole = self.vector_type(VectorType(i32, source.get_shape()))
+            text = f"treadle_{source.element_type}_to_i32_{whole}({text})"
+            if target.element_type == i32:
+                return text
+        return f"__builtin_convertvector({text}, {name})"
+
+    def clamped(self, text: str, bytes: VectorType, target: VectorType) -> str:
+        # GCC 12 takes lanes out one by one where integers become bytes, and integers again.
+        whole = VectorType(i32, target.get_shape())
+        numbers = f"{self.truncation(f32, bytes.element_type)}_{self.vector_type(whole)}({text})"
+        return numbers if target == whole else self.converted(numbers, whole, target)
 
     def splat(self, type: VectorType, scalar: str, zero: bool) -> str:
         name = self.vector_type(type)

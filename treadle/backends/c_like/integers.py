@@ -44,6 +44,8 @@ class Integers:
 
     def _sum_or_product(self, op: Operation) -> Text:
         type = op.results[0].type
+        if isinstance(type, VectorType) and self._language.wraps:
+            return self._of_lanes(op)
         if isinstance(type, VectorType) or type == IntegerType(1):
             self._language.reject(op, f"{op.name} of {type}", "scalars of index and of 8 to 64-bit integers")
         if not isinstance(type, IndexType):
@@ -58,6 +60,12 @@ class Integers:
         symbol, level = OPERATORS[op.__class__]
         symbol, rhs = self._right(op, symbol, level)
         return Text(f"{self._values.at(op.operands[0], level)} {symbol} {rhs.at(level.tighter)}", level)
+
+    def _of_lanes(self, op: Operation) -> Text:
+        """The same of vectors. A broadcast is written as the scalar on the right, where a number may stand."""
+        symbol, level = OPERATORS[op.__class__]
+        lhs, rhs = op.operands
+        return Text(f"{self._values.at(lhs, level)} {symbol} {self._values.vector_operand(rhs, level.tighter)}", level)
 
     def _modular(self, op: Operation) -> Text:
         """The result modulo two to the power of its bits, as a number of at least as many."""

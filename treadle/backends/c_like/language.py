@@ -136,6 +136,14 @@ class Language(ABC):
     def truncation(self, source: Attribute, target: Attribute) -> str:
         """The function that gives the whole part of a float as an integer: the nearest one if it does not fit."""
 
+    def converted(self, text: str, source: VectorType, target: VectorType) -> str:
+        """The lanes of a vector as numbers of another type; raises TreadleError where there are none."""
+        raise TreadleError(f"{source} as {target}", f"{self.name} printer", "conversions of scalars")
+
+    def clamped(self, text: str, bytes: VectorType, target: VectorType) -> str:
+        """The lanes of a vector of floats as the nearest bytes, and those as numbers of a wider type."""
+        return self.converted(text, bytes, target)
+
     @abstractmethod
     def splat(self, type: VectorType, scalar: str, zero: bool) -> str:
         """A vector whose lanes are all `scalar`; `zero` says that it is the number 0."""

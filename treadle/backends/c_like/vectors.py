@@ -6,13 +6,13 @@ from math import prod
 from typing import cast
 
 from xdsl.dialects import arith, vector
-from xdsl.dialects.builtin import VectorType
+from xdsl.dialects.builtin import VectorType, f32
 from xdsl.ir import SSAValue
 
 from treadle.backends.c_like.constants import constant_integer, splat_number
 from treadle.backends.c_like.operators import FLOAT_COMPARISONS, Level
 from treadle.backends.c_like.values import Text, Values, Writers, relation
-from treadle.dialects.loop import LaneCompareOp, LaneMaskOp, LaneSelectOp, StridedLoadOp
+from treadle.dialects.loop import LaneCompareOp, LaneConvertOp, LaneMaskOp, LaneSelectOp, StridedLoadOp
 
 
 class Vectors:
@@ -27,6 +27,7 @@ class Vectors:
             (LaneMaskOp, self._lane_mask),
             (LaneCompareOp, self._lane_compare),
             (LaneSelectOp, self._lane_select),
+            (LaneConvertOp, self._lane_convert),
             (StridedLoadOp, self._strided_load),
             (vector.BroadcastOp, self._broadcast),
             (vector.ExtractOp, self._extract),
@@ -62,6 +63,13 @@ class Vectors:
     def _lane_select(self, op: LaneSelectOp) -> Text:
         function = self._language.function("select", op.result.type)
         return Text(f"{function}({', '.join(self._values.at(operand) for operand in op.operands)})")
+
+    def _lane_convert(self, op: LaneConvertOp) -> Text:
+        source, target = cast(VectorType, op.source.type), op.result.type
+        inner = op.source.owner
+        if isinstance(inner, LaneConvertOp) and cast(VectorType, inner.source.type).element_type == f32:
+            return Text(self._language.clamped(self._values.at(inner.source), source, target))
+        return Text(self._language.converted(self._values.at(op.source), source, target))
 
     def _strided_load(self, op: StridedLoadOp) -> Text:
         type = op.result.type

@@ -12,8 +12,8 @@ from xdsl.dialects import vector
 from xdsl.dialects.builtin import MemRefType, VectorType
 from xdsl.ir import Attribute, Operation
 
-from treadle.dialects.graph.numpy_scalars import scalar_dtype
-from treadle.dialects.loop import LaneCompareOp, LaneMaskOp, LaneSelectOp, RoundTf32Op
+from treadle.dialects.graph.numpy_scalars import scalar_dtype, truncated
+from treadle.dialects.loop import LaneCompareOp, LaneConvertOp, LaneMaskOp, LaneSelectOp, RoundTf32Op
 from treadle.errors import TreadleError
 
 Array = NDArray[Any]
@@ -39,6 +39,8 @@ def expression(op: Operation) -> str | None:
         return f"({{0}} <= {lane}) & ({lane} < {{1}})"
     if isinstance(op, LaneCompareOp):
         return f"{{0}} {_COMPARISONS[op.kind.data]} {{1}}"
+    if isinstance(op, LaneConvertOp):
+        return f"converted({{0}}, {dtype_name(op.result.type)})"
     if isinstance(op, LaneSelectOp):
         return "np.where({0}, {1}, {2})"
     if isinstance(op, RoundTf32Op):
@@ -108,6 +110,11 @@ def fma(a: Array, b: Array, c: Array) -> Array:
     return (a.astype(wide) * b + c).astype(a.dtype)
 
 
+def converted(a: Array, dtype: np.dtype[Any]) -> Array:
+    """The lanes as numbers of another type; of floats the whole parts, as the nearest integers that the type has."""
+    return truncated(a, dtype) if a.dtype.kind == "f" and dtype.kind in "iu" else a.astype(dtype)
+
+
 def lanes_of(type: Attribute) -> int:
     """The lanes of a vector; TreadleError for one of another rank than 1."""
     shape = cast("VectorType[Attribute]", type).get_shape()
@@ -118,7 +125,7 @@ def lanes_of(type: Attribute) -> int:
 
 NAMESPACE: dict[str, object] = {
     "fma": fma, "load_active": load_active, "load_lanes": load_lanes, "store_active": store_active,
-    "store_lanes": store_lanes,
+    "store_lanes": store_lanes, "converted": converted,
 }  # fmt: skip
 """What the generated text calls."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, StringAttr, TensorType, f32, i64
+from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, StringAttr, TensorType, f32, i32, i64
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, prop_def, traits_def
 from xdsl.traits import Pure
@@ -125,8 +125,8 @@ class ConvOp(Operator):
     %y = graph.conv %x, %w {strides = array<i64: 2, 2>, pads = array<i64: 1, 1, 1, 1>, dilations = array<i64: 1, 1>,
         groups = 1 : i64} : (tensor<1x3x224x224xf32>, tensor<64x3x3x3xf32>) -> tensor<1x64x112x112xf32>
     ```
-    `pads` lists the beginnings, then the ends. Rejected: ranks, channels or groups that do not fit, a window larger
-    than the padded input.
+    `pads` lists the beginnings, then the ends. Sums of i32 wrap. Rejected: elements that are neither floats nor i32,
+    ranks, channels or groups that do not fit, a window larger than the padded input.
     """
 
     name = "graph.conv"
@@ -224,7 +224,8 @@ def _check_conv(
     rank = types[0].get_num_dims() - 2
     require(rank >= 1, f"convolution of {types[0]}: rank is at least 3")
     require(types[1].get_num_dims() == rank + 2, f"weights {types[1]} for an input {types[0]}: ranks differ")
-    require(is_float(types[0].get_element_type()), f"convolution of {types[0]}: floats are needed")
+    element = types[0].get_element_type()
+    require(is_float(element) or element == i32, f"convolution of {types[0]}: floats or i32 are needed")
     require(types[0].get_element_type() == types[1].get_element_type(), "input and weights differ in element type")
     lengths = (len(strides), len(dilations), len(pads))
     require(lengths == (rank, rank, 2 * rank), f"{lengths} strides, dilations, pads for {rank} spatial dimensions")

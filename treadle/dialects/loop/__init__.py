@@ -2,10 +2,11 @@
 
 Kernels: `kernel.py`; the program that launches them is the host dialect's. Loads, stores, buffers and barriers:
 `access.py`, between blocks: `arrive.py`; of vectors with masks and strides: `strided_access.py`; comparisons and
-selections of vectors: `vector_compare.py`; requests for memory ahead of its use: `prefetch.py`; products of tiles on a
-CPU's matrix unit: `multiply_tiles.py`. Copies to shared memory, which may be asynchronous: `copy.py`; products of tiles
-on tensor cores: `tile_product.py`; folds of a warp: `warp.py`. `treadle/passes/legality.py` lists which of them belong
-to which target. Everything else in a kernel is upstream's `arith`, `math`, `scf`, and the task dialect's `task.for`.
+selections of vectors: `vector_compare.py`, conversions: `vector_convert.py`; requests for memory ahead of its use:
+`prefetch.py`; products of tiles on a CPU's matrix unit: `multiply_tiles.py`. Copies to shared memory, which may be
+asynchronous: `copy.py`; products of tiles on tensor cores: `tile_product.py`; folds of a warp: `warp.py`.
+`treadle/passes/legality.py` lists which of them belong to which target. Everything else in a kernel is upstream's
+`arith`, `math`, `scf`, and the task dialect's `task.for`.
 """
 
 from xdsl.ir import Dialect
@@ -39,19 +40,21 @@ from treadle.dialects.loop.strided_access import LaneMaskOp, StridedLoadOp, Stri
 from treadle.dialects.loop.swizzle import Swizzle, swizzle_of_rows
 from treadle.dialects.loop.tile_product import LoadMatrixOp, MmaOp, RoundTf32Op
 from treadle.dialects.loop.vector_compare import LaneCompareOp, LaneSelectOp
+from treadle.dialects.loop.vector_convert import LANE_CONVERSIONS, LaneConvertOp
 from treadle.dialects.loop.warp import WARP, WarpReduceOp
 
 LOOP = Dialect(
     "loop",
     [
         AllocOp, ArriveOp, AsyncCopyOp, BarrierOp, CommitOp, CopyOp, DispatchOp, FuncOp, KernelOp, LaneCompareOp,
-        LaneMaskOp, LaneSelectOp, LoadMatrixOp, LoadOp, MmaOp, MultiplyTilesOp, PrefetchOp, RoundTf32Op, StoreOp,
-        StridedLoadOp, StridedStoreOp, WaitOp, WarpReduceOp, YieldOp,
+        LaneConvertOp, LaneMaskOp, LaneSelectOp, LoadMatrixOp, LoadOp, MmaOp, MultiplyTilesOp, PrefetchOp, RoundTf32Op,
+        StoreOp, StridedLoadOp, StridedStoreOp, WaitOp, WarpReduceOp, YieldOp,
     ],
     [SpaceAttr, SwizzleAttr],
 )  # fmt: skip
 
 __all__ = [
+    "LANE_CONVERSIONS",
     "LOOP",
     "ROW_BYTES",
     "SIDE_BY_SIDE",
@@ -68,6 +71,7 @@ __all__ = [
     "FuncOp",
     "KernelOp",
     "LaneCompareOp",
+    "LaneConvertOp",
     "LaneMaskOp",
     "LaneSelectOp",
     "LoadMatrixOp",

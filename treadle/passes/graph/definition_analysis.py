@@ -15,8 +15,8 @@ from fractions import Fraction
 from math import prod
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import TensorType
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.dialects.builtin import FixedBitwidthType, TensorType
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint
 
 from treadle.dialects.graph.compute import AtOp, ComputeOp, ReduceOp, yielded
@@ -92,14 +92,23 @@ def moves_data(compute: ComputeOp) -> bool:
     return read.otherwise is None or isinstance(read.otherwise.owner, arith.ConstantOp)
 
 
+_WIDENING = (arith.ExtFOp, arith.ExtSIOp, arith.ExtUIOp, arith.SIToFPOp, arith.UIToFPOp)
+
+
 def widens_data(compute: ComputeOp) -> bool:
-    """Whether each element is one read element, converted to a wider float type: storing it narrow moves fewer
-    bytes."""
-    widening = yielded(compute.body).owner
-    if not isinstance(widening, arith.ExtFOp) or not isinstance(read := widening.input.owner, AtOp):
+    """Whether each element is one read element, converted to a wider type: storing it narrow moves fewer bytes."""
+    value = yielded(compute.body)
+    while isinstance(value.owner, _WIDENING):
+        value = value.owner.operands[0]
+    read = value.owner
+    if not isinstance(read, AtOp) or _width(value.type) >= _width(compute.type.get_element_type()):
         return False
     constant = read.otherwise is None or isinstance(read.otherwise.owner, arith.ConstantOp)
     return constant and is_injective(compute) and len(compute.reads()) == 1
+
+
+def _width(element: Attribute) -> int:
+    return element.bitwidth if isinstance(element, FixedBitwidthType) else 0
 
 
 def index_range(value: SSAValue) -> Range | None:

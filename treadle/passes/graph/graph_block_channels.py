@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, bf16, f32
+from xdsl.dialects.builtin import ModuleOp, bf16, f32, i32
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block
 from xdsl.passes import ModulePass
@@ -19,6 +19,7 @@ from treadle.passes.graph.layout.images import Images
 from treadle.passes.graph.layout.packed_convolutions import BLOCK, has_panels
 from treadle.passes.graph.layout.winograd_choice import outputs_by_work
 from treadle.passes.graph.precision.wide_reads import read_wide
+from treadle.passes.graph.tiles.byte_operands import BYTES
 from treadle.target import Target
 
 _MOST_OUTPUTS = {"direct": 0, "winograd2": 2, "winograd4": 4}
@@ -63,7 +64,8 @@ class GraphBlockChannelsPass(ModulePass):
         : (tensor<1x2x56x56x32xbf16>, tensor<3x32x32x2xbf16>) -> tensor<1x3x56x56x32xf32>
     %3 = graph.cast %s to bf16 : (tensor<1x3x56x56x32xf32>) -> tensor<1x3x56x56x32xbf16>
     ```
-    of which readers that widen it take the sums; up to twice the channels are computed.
+    of which readers that widen it take the sums; up to twice the channels are computed. Convolutions of i32, whose
+    images are bytes there, are products.
 
     Operators of symbolic extents, and of other types, stay as they are. Sources: Georganas et al., "Anatomy of
     high-performance deep learning convolutions on SIMD architectures", SC 2018; Liu et al., "Optimizing CNN model
@@ -82,7 +84,7 @@ class GraphBlockChannelsPass(ModulePass):
             raise TreadleError(f"unknown convolution {self.convolution!r}", self.name, _MOST_OUTPUTS)
         most = _MOST_OUTPUTS[self.convolution]
         target = Target.parse(self.target)
-        elements = (f32, bf16) if target.has_unit else (f32,)
+        elements = (f32, bf16, i32, *BYTES) if target.has_unit else (f32,)
         for function in op.body.block.ops:
             if isinstance(function, FuncOp) and function.body.blocks:
                 block = function.body.block

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, bf16, i32
 from xdsl.ir import Operation, SSAValue
@@ -21,7 +22,7 @@ from treadle.dialects.graph import (
 )
 from treadle.dialects.graph.store import constant_array
 from treadle.passes.graph.precision.wide_reads import read_wide
-from treadle.passes.graph.rewriting import Array, constant_op, shape_of
+from treadle.passes.graph.rewriting import Array, constant_of, constant_op, shape_of
 from treadle.passes.graph.tiles.byte_operands import ByteMatrix, ByteOperand, byte_matrix, byte_operand
 from treadle.passes.graph.tiles.panels import panels_of
 from treadle.target import Target
@@ -122,11 +123,19 @@ def _corrections(total: SSAValue, left: ByteOperand, matrix: ByteMatrix) -> list
         new += [wide, sums, added, terms, BinaryOp("add", total, terms.result)]
     if left.zero is not None:
         before = new[-1].results[0] if new else total
-        sums = constant_op(matrix.sums)
-        zero = ReshapeOp(left.zero, [])
-        terms = BinaryOp("mul", zero.result, sums.result)
-        new += [sums, zero, terms, BinaryOp("sub", before, terms.result)]
+        terms = _terms(left.zero, matrix)
+        new += [*terms, BinaryOp("sub", before, terms[-1].results[0])]
     return new
+
+
+def _terms(zero: SSAValue, matrix: ByteMatrix) -> list[Operation]:
+    """A zero point times the sums of columns."""
+    known = constant_of(zero)
+    if known is not None:
+        with np.errstate(over="ignore"):
+            return [constant_op(known.reshape(()).astype(np.int32) * matrix.sums)]
+    sums, number = constant_op(matrix.sums), ReshapeOp(zero, [])
+    return [sums, number, BinaryOp("mul", number.result, sums.result)]
 
 
 def _constant(matrix: Array, product: MatmulOp, *, packed: bool = False) -> SSAValue:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
-from xdsl.builder import Builder
 from xdsl.dialects import arith, scf, vector
-from xdsl.dialects.builtin import AnyFloat, FloatAttr, IndexType, VectorType, bf16, f32, i1
+from xdsl.dialects.builtin import IndexType, VectorType, f32, i1
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.rewriter import InsertPoint
 
 from treadle.dialects.loop import LaneMaskOp, LoadOp, StoreOp, StridedLoadOp, StridedStoreOp
+from treadle.dialects.scalar import number_op
 from treadle.index.comparison import Comparison
 from treadle.index.contiguity import LANE, varies
 from treadle.index.emitter import IndexEmitter
@@ -19,7 +18,8 @@ from treadle.index.expr import Expr, const, floordiv, var
 from treadle.index.linear import alignment, split_linear
 from treadle.index.reader import IndexReader
 from treadle.passes.loop.kernels import constant_index
-from treadle.passes.loop.vector_elementwise import check_access, is_elementwise, vector_form
+from treadle.passes.loop.vector_elementwise import IN_MEMORY, check_access, is_elementwise, vector_form
+from treadle.passes.loop.vector_level import Level
 from treadle.passes.loop.vector_mask import (
     Condition,
     Uniform,
@@ -43,7 +43,7 @@ def vectorize_loop(loop: scf.ForOp, lanes: int) -> None:
     block = loop.parent_block()
     assert block is not None
     writer = _VectorWriter(lanes, IndexReader())
-    outer = _Level(block, InsertPoint.before(loop), IndexEmitter(InsertPoint.before(loop)))
+    outer = Level(block, InsertPoint.before(loop), IndexEmitter(InsertPoint.before(loop)))
     end = writer.reader.read(loop.ub)
     trips = floordiv(end + (lanes - 1), lanes)
     variable = loop.body.block.args[0]
@@ -76,31 +76,6 @@ def _last(trips: Expr) -> int | None:
     return None if hi is None else hi - 1
 
 
-class _Level:
-    """A block that is being written, and the emitter of its index arithmetic."""
-
-    def __init__(self, block: Block, point: InsertPoint, emitter: IndexEmitter):
-        self._block = block
-        self._builder = Builder(point)
-        self._emitter = emitter
-
-    def insert(self, op: Operation) -> None:
-        self._builder.insert(op)
-
-    def emit(self, expr: Expr | int) -> SSAValue:
-        self._emitter.move(self._builder.insertion_point)
-        return self._emitter.emit(expr)
-
-    def inside(self, block: Block) -> _Level:
-        """The level of a block inside the operation that was inserted last; invariant index arithmetic goes before that
-        operation."""
-        parent = block.parent_op()
-        assert parent is not None
-        self._emitter.move(InsertPoint.before(parent))
-        point = InsertPoint.at_end(block)
-        return _Level(block, point, self._emitter.inside(point))
-
-
 class _VectorWriter:
     """Writes the vector form of a scalar loop body.
 
@@ -125,13 +100,13 @@ class _VectorWriter:
         if alignment(end) % self._lanes:
             self._always = (Comparison("slt", whole - end),)
 
-    def block(self, block: Block, level: _Level) -> None:
+    def block(self, block: Block, level: Level) -> None:
         """Writes the operations of a block of the scalar loop."""
         for op in block.ops:
             if not isinstance(op, scf.YieldOp):
                 self._operation(op, level)
 
-    def _operation(self, op: Operation, level: _Level) -> None:
+    def _operation(self, op: Operation, level: Level) -> None:
         if isinstance(op, _INDEX_ARITHMETIC) and isinstance(op.results[0].type, IndexType):
             return
         if isinstance(op, arith.CmpiOp) and isinstance(op.lhs.type, IndexType):
@@ -168,14 +143,14 @@ class _VectorWriter:
             raise Unsupported("a predicate that is no comparison of indices")
         return (Uniform(self._scalars.get(value, value)),)
 
-    def _scalar(self, value: SSAValue, level: _Level) -> SSAValue:
+    def _scalar(self, value: SSAValue, level: Level) -> SSAValue:
         if isinstance(value.type, IndexType):
             return level.emit(self._expr(value))
         if value in self._conditions:
             return self._truth(self._conditions[value], level)
         return self._scalars.get(value, value)
 
-    def _truth(self, comparisons: Sequence[Condition], level: _Level) -> SSAValue:
+    def _truth(self, comparisons: Sequence[Condition], level: Level) -> SSAValue:
         """The conjunction of comparisons that all lanes agree on."""
         result: SSAValue | None = None
         for comparison in comparisons:
@@ -190,12 +165,12 @@ class _VectorWriter:
         return result
 
     @staticmethod
-    def _compare(comparison: Comparison, level: _Level) -> SSAValue:
+    def _compare(comparison: Comparison, level: Level) -> SSAValue:
         compare = arith.CmpiOp(level.emit(comparison.difference), level.emit(0), comparison.kind)
         level.insert(compare)
         return compare.result
 
-    def _vector(self, value: SSAValue, level: _Level) -> SSAValue:
+    def _vector(self, value: SSAValue, level: Level) -> SSAValue:
         """The value in every lane."""
         known = self._vectors.get(value)
         if known is not None:
@@ -211,11 +186,11 @@ class _VectorWriter:
 
     def _type(self, element: Attribute) -> VectorType:
         """The vector of an element in memory or in every lane. Bools in memory are bytes, which no mask is."""
-        if element not in (f32, bf16):
+        if element not in IN_MEMORY:
             raise Unsupported(f"vectors of {element}")
         return VectorType(element, [self._lanes])
 
-    def _mask(self, comparisons: Sequence[Condition], level: _Level) -> SSAValue | None:
+    def _mask(self, comparisons: Sequence[Condition], level: Level) -> SSAValue | None:
         """The mask of the lanes in which all comparisons hold; None for all lanes."""
         where = lanes_where(comparisons, self._lanes)
         if where.is_everything():
@@ -233,14 +208,14 @@ class _VectorWriter:
             hi = select.result
         return self._lane_mask(0 if lo is None else lo, hi, level)
 
-    def _lane_mask(self, lo: SSAValue | int, hi: SSAValue | int, level: _Level) -> SSAValue:
+    def _lane_mask(self, lo: SSAValue | int, hi: SSAValue | int, level: Level) -> SSAValue:
         lo, hi = (level.emit(bound) if isinstance(bound, int) else bound for bound in (lo, hi))
         mask = LaneMaskOp(lo, hi, self._lanes)
         level.insert(mask)
         return mask.mask
 
     @staticmethod
-    def _combine(kind: type[Operation], a: SSAValue | None, b: SSAValue, level: _Level) -> SSAValue:
+    def _combine(kind: type[Operation], a: SSAValue | None, b: SSAValue, level: Level) -> SSAValue:
         if a is None:
             return b
         op = kind(a, b)  # pyright: ignore[reportCallIssue]
@@ -265,7 +240,7 @@ class _VectorWriter:
             return ()
         return self._condition(op.predicate)
 
-    def _load(self, op: LoadOp, level: _Level) -> None:
+    def _load(self, op: LoadOp, level: Level) -> None:
         where, stride = self._address(op)
         predicate = self._predicate(op)
         if stride == 0:
@@ -282,7 +257,7 @@ class _VectorWriter:
         where: Sequence[Expr],
         stride: int,
         conditions: Sequence[Condition],
-        level: _Level,
+        level: Level,
         otherwise: SSAValue | None = None,
     ) -> Operation:
         """The load of the lanes in which the conditions hold, not inserted yet.
@@ -303,7 +278,7 @@ class _VectorWriter:
         return vector.MaskedLoadOp(op.buffer, indices, mask, otherwise)
 
     def _guarded_load(
-        self, op: LoadOp, where: Sequence[Expr], stride: int, predicate: tuple[Condition, ...], level: _Level
+        self, op: LoadOp, where: Sequence[Expr], stride: int, predicate: tuple[Condition, ...], level: Level
     ) -> None:
         """A load on whose predicate all lanes agree: a branch, since masked loads of no lane are slow where their
         address is no memory."""
@@ -318,14 +293,14 @@ class _VectorWriter:
         level.insert(new)
         self._vectors[op.result] = new.results[0]
 
-    def _otherwise(self, op: LoadOp, level: _Level) -> SSAValue:
+    def _otherwise(self, op: LoadOp, level: Level) -> SSAValue:
         if op.otherwise is not None:
             return self._vector(op.otherwise, level)
-        zero = arith.ConstantOp(FloatAttr(0.0, cast(AnyFloat, op.result.type)))
+        zero = number_op(0, op.result.type)
         level.insert(zero)
-        return self._vector(zero.result, level)
+        return self._vector(zero.results[0], level)
 
-    def _uniform_load(self, op: LoadOp, where: Sequence[Expr], predicate: tuple[Condition, ...], level: _Level) -> None:
+    def _uniform_load(self, op: LoadOp, where: Sequence[Expr], predicate: tuple[Condition, ...], level: Level) -> None:
         varies = op.otherwise is not None and not self._is_uniform(op.otherwise)
         if varies or any(map(depends_on_lane, predicate)):
             self._splat_load(op, where, predicate, level)
@@ -340,7 +315,7 @@ class _VectorWriter:
         self._scalars[op.result] = new.result
         self._substitution[op.result] = var(new.result, None, None)
 
-    def _splat_load(self, op: LoadOp, where: Sequence[Expr], predicate: tuple[Condition, ...], level: _Level) -> None:
+    def _splat_load(self, op: LoadOp, where: Sequence[Expr], predicate: tuple[Condition, ...], level: Level) -> None:
         """One element in all lanes in which the predicate is true: a strided load of stride 0."""
         mask = self._mask((*self._always, *predicate), level)
         type, indices = self._type(op.result.type), [level.emit(e) for e in where]
@@ -348,14 +323,18 @@ class _VectorWriter:
         otherwise = None if mask is None else self._otherwise(op, level)
         self._finish(op, StridedLoadOp(op.buffer, indices, 0, type, mask, otherwise), level)
 
-    def _store(self, op: StoreOp, level: _Level) -> None:
+    def _store(self, op: StoreOp, level: Level) -> None:
         where, stride = self._address(op)
         if stride == 0:
             raise Unsupported("lanes that write one element")
         type = self._type(op.value.type)
         value = self._vector(op.value, level)
         indices = [level.emit(e) for e in where]
-        mask = self._mask((*self._always, *self._predicate(op)), level)
+        predicate = self._predicate(op)
+        if type.element_type != f32 and stride == 1 and predicate and not self._depends_on_lane(predicate):
+            self._guarded_store(op, value, indices, predicate, level)
+            return
+        mask = self._mask((*self._always, *predicate), level)
         check_access(type, stride, mask)
         if stride != 1:
             new: Operation = StridedStoreOp(value, op.buffer, indices, stride, mask)
@@ -367,14 +346,28 @@ class _VectorWriter:
         new.attributes |= op.attributes
         level.insert(new)
 
-    def _finish(self, old: Operation, new: Operation, level: _Level) -> None:
+    def _depends_on_lane(self, predicate: Sequence[Condition]) -> bool:
+        return any(map(depends_on_lane, (*self._always, *predicate)))
+
+    def _guarded_store(
+        self, op: StoreOp, value: SSAValue, indices: Sequence[SSAValue], predicate: Sequence[Condition], level: Level
+    ) -> None:
+        """A store on whose predicate all lanes agree, of elements of which there are no masked stores: a branch."""
+        store, end = vector.StoreOp(value, op.buffer, indices), scf.YieldOp()
+        new = scf.IfOp(self._truth(predicate, level), [], [store, end])
+        store.attributes |= op.attributes
+        for each in (store, end, new):
+            each.location = op.location
+        level.insert(new)
+
+    def _finish(self, old: Operation, new: Operation, level: Level) -> None:
         new.location = old.location
         new.attributes |= old.attributes
         new.results[0].name_hint = old.results[0].name_hint
         level.insert(new)
         self._vectors[old.results[0]] = new.results[0]
 
-    def _loop(self, op: scf.ForOp, level: _Level) -> None:
+    def _loop(self, op: scf.ForOp, level: Level) -> None:
         """An inner loop: the same loop, carrying vectors."""
         for bound in (op.lb, op.ub, op.step):
             if not self._is_uniform(bound):
@@ -401,14 +394,14 @@ class _VectorWriter:
             result.name_hint = old.name_hint
             self._vectors[old] = result
 
-    def _elementwise(self, op: Operation, level: _Level) -> None:
+    def _elementwise(self, op: Operation, level: Level) -> None:
         if all(self._is_uniform(value) for value in op.operands):
             self._copy(op, level)
             return
         operands = [self._vector(value, level) for value in op.operands]
         self._finish(op, vector_form(op, operands), level)
 
-    def _copy(self, op: Operation, level: _Level) -> None:
+    def _copy(self, op: Operation, level: Level) -> None:
         """An operation that gives the same in every lane."""
         new = op.clone({value: self._scalar(value, level) for value in op.operands})
         level.insert(new)

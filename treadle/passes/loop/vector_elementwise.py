@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import VectorType, bf16, f32, i1
+from xdsl.dialects.builtin import VectorType, bf16, f32, i1, i8, i32
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from treadle.dialects.effects import only_computes
-from treadle.dialects.loop import LaneCompareOp, LaneSelectOp
+from treadle.dialects.graph.dtypes import ui8
+from treadle.dialects.loop import LANE_CONVERSIONS, LaneCompareOp, LaneConvertOp, LaneSelectOp
 from treadle.dialects.loop.vector_compare import LANE_COMPARISONS
 from treadle.passes.loop.vector_mask import Unsupported
 
+IN_MEMORY = (f32, bf16, i32, i8, ui8)
+"""The elements of vectors that are loaded and stored."""
 _LOGIC = (arith.AndIOp, arith.OrIOp, arith.XOrIOp)
+_SUMS = (arith.AddiOp, arith.SubiOp, arith.MuliOp)
+_CONVERSIONS = (
+    arith.ExtSIOp, arith.ExtUIOp, arith.SIToFPOp, arith.UIToFPOp, arith.FPToSIOp, arith.FPToUIOp,
+)  # fmt: skip
 
 
 def is_elementwise(op: Operation) -> bool:
@@ -22,29 +29,34 @@ def is_elementwise(op: Operation) -> bool:
 
 
 def check_access(type: VectorType, stride: int, mask: SSAValue | None) -> None:
-    """Unsupported for vectors of bf16 other than whole ones of consecutive elements."""
-    if type.element_type == bf16 and (stride != 1 or mask is not None):
+    """Unsupported for vectors other than of f32, unless they are whole ones of consecutive elements."""
+    if type.element_type != f32 and (stride != 1 or mask is not None):
         raise Unsupported(f"some lanes of {type}, or lanes {stride} elements apart")
 
 
 def vector_form(op: Operation, operands: Sequence[SSAValue]) -> Operation:
     """The operation on vectors (the condition of a choice may be a scalar).
 
-    Unsupported where there is none: floats other than f32, integers but for the logic of i1, and conversions, but for
-    those between bf16 in memory and f32.
+    Unsupported where there is none: floats other than f32, integers but for sums and products of i32 and the logic of
+    i1, and conversions, but for those between bf16 in memory and f32, and of `loop.lane_convert`.
     """
     result = op.results[0].type
     if isinstance(op, arith.ExtFOp | arith.TruncFOp) and {op.input.type, result} == {bf16, f32}:
         return _conversion(op, operands[0])
+    if isinstance(op, _CONVERSIONS):
+        return _of_numbers(op, operands[0])
     if isinstance(op, arith.CmpfOp):
         return _comparison(op, operands)
-    if isinstance(op, arith.SelectOp) and result == f32:
+    if isinstance(op, arith.SelectOp) and result in IN_MEMORY:
         condition, then, otherwise = operands
         if isinstance(condition.type, VectorType):
+            if result != f32:
+                raise Unsupported(f"a choice of lanes of {result}")
             return LaneSelectOp(condition, then, otherwise)
         return arith.SelectOp(condition, then, otherwise)
     types: list[Attribute] = [operand.type for operand in op.operands]
-    if set(types) != {result} or not (result == f32 or (result == i1 and isinstance(op, _LOGIC))):
+    has_form = result == f32 or (result == i1 and isinstance(op, _LOGIC)) or (result == i32 and isinstance(op, _SUMS))
+    if set(types) != {result} or not has_form:
         said = ", ".join(map(str, types))
         raise Unsupported(f"{op.name} of {said}")
     return type(op).create(
@@ -53,6 +65,16 @@ def vector_form(op: Operation, operands: Sequence[SSAValue]) -> Operation:
         properties=dict(op.properties),
         attributes=dict(op.attributes),
     )
+
+
+def _of_numbers(op: Operation, operand: SSAValue) -> Operation:
+    """A conversion of integers, or to them. Those of signless types, which count as signed, may mean the bits alone."""
+    assert isinstance(operand.type, VectorType)
+    source, target = operand.type.element_type, op.results[0].type
+    takes_unsigned = isinstance(op, arith.ExtUIOp | arith.UIToFPOp)
+    if target not in LANE_CONVERSIONS.get(source, ()) or (source != f32 and takes_unsigned != (source == ui8)):
+        raise Unsupported(f"{op.name} of {source} to {target}")
+    return LaneConvertOp(operand, VectorType(target, operand.type.get_shape()))
 
 
 def _conversion(op: arith.ExtFOp | arith.TruncFOp, operand: SSAValue) -> Operation:

@@ -104,5 +104,7 @@ class MatmulTilesBody:
             n = h * HALF_TILE + c
             line, column = row + r, panel * PANEL_COLUMNS + n
             inside = [line < self.m] if self.m % height and not whole else []
-            inside += [column < self.n] if self.n % PANEL_COLUMNS else []
+            # Of whole halves, all columns of one agree: no lane of a vector is masked.
+            first = column if self.n % HALF_TILE else panel * PANEL_COLUMNS + h * HALF_TILE
+            inside += [first < self.n] if self.n % PANEL_COLUMNS else []
             b.store(b.load(acc, [r, n]), b.output, [*self.batch_index, line, column], all_of(inside))

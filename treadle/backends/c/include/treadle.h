@@ -36,6 +36,10 @@
     typedef unsigned v##lanes##u __attribute__((vector_size(4 * lanes)));                        \
     typedef float v##lanes##f_u __attribute__((vector_size(4 * lanes), aligned(4), may_alias));  \
     typedef int v##lanes##i_u __attribute__((vector_size(4 * lanes), aligned(4), may_alias));    \
+    typedef signed char v##lanes##b __attribute__((vector_size(lanes)));                         \
+    typedef unsigned char v##lanes##ub __attribute__((vector_size(lanes)));                      \
+    typedef signed char v##lanes##b_u __attribute__((vector_size(lanes), aligned(1), may_alias)); \
+    typedef unsigned char v##lanes##ub_u __attribute__((vector_size(lanes), aligned(1), may_alias)); \
     typedef unsigned short v##lanes##h __attribute__((vector_size(2 * lanes)));                  \
     typedef unsigned short v##lanes##h_u __attribute__((vector_size(2 * lanes), aligned(2), may_alias));
 TREADLE_VECTOR_TYPES(4)
@@ -479,12 +483,98 @@ TREADLE_TRUNCATIONS(f64, double)
 #undef TREADLE_TRUNCATE
 #undef TREADLE_TRUNCATE_UNSIGNED
 
+/* Bytes as numbers, lane by lane, and back. GCC 12 takes lanes out one by one where elements become four times as wide or
+ * a quarter, unless it is told the instruction; in two steps it does not. */
+typedef char treadle_chars __attribute__((vector_size(16)));
+typedef short v4s __attribute__((vector_size(8)));
+typedef short v8s __attribute__((vector_size(16)));
+typedef short v16s __attribute__((vector_size(32)));
+#if defined(__clang__)
+#define TREADLE_WIDENED(lanes, between, sign, x) __builtin_convertvector(x, v##lanes##i)
+#else
+#define TREADLE_WIDENED(lanes, between, sign, x) \
+    __builtin_convertvector(__builtin_convertvector(x, v##lanes##between), v##lanes##i)
+#endif
+#define TREADLE_WIDENED_4 TREADLE_WIDENED
+#if defined(__AVX2__) && !defined(__clang__)
+#define TREADLE_WIDENED_8(lanes, between, sign, x) \
+    (v8i)__builtin_ia32_pmov##sign##xbd256(          \
+        (treadle_chars)__builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7))
+#else
+#define TREADLE_WIDENED_8 TREADLE_WIDENED
+#endif
+#if defined(__AVX512F__) && !defined(__clang__)
+#define TREADLE_WIDENED_16(lanes, between, sign, x) \
+    (v16i)__builtin_ia32_pmov##sign##xbd512_mask((treadle_chars)x, (v16i){0}, -1)
+#else
+#define TREADLE_WIDENED_16 TREADLE_WIDENED
+#endif
+#if defined(__AVX512VL__) || defined(__clang__)
+#define TREADLE_NARROWED(lanes, bytes, x) __builtin_convertvector(x, v##lanes##bytes)
+#else
+#define TREADLE_NARROWED(lanes, bytes, x) \
+    __builtin_convertvector(__builtin_convertvector(x, v##lanes##h), v##lanes##bytes)
+#endif
+#define TREADLE_WIDE_BYTES(lanes)                                                                    \
+    TREADLE_INLINE v##lanes##i treadle_ui8_to_i32_v##lanes##i(v##lanes##ub x) {                      \
+        return TREADLE_WIDENED_##lanes(lanes, h, z, x);                                              \
+    }                                                                                                \
+    TREADLE_INLINE v##lanes##i treadle_i8_to_i32_v##lanes##i(v##lanes##b x) {                        \
+        return TREADLE_WIDENED_##lanes(lanes, s, s, x);                                              \
+    }
+TREADLE_WIDE_BYTES(4)
+TREADLE_WIDE_BYTES(8)
+TREADLE_WIDE_BYTES(16)
+#undef TREADLE_WIDE_BYTES
+
+/* The whole parts of floats as above, as the numbers that bytes are, and as bytes: clamped first, where NaN is no number
+ * and becomes 0. */
+#define TREADLE_TRUNCATE_LANES(lanes, to, bytes, lowest, highest, number)                            \
+    TREADLE_INLINE v##lanes##i treadle_f32_to_##to##_v##lanes##i(v##lanes##f x) {                    \
+        const v##lanes##f low = (v##lanes##f){0} + (lowest), high = (v##lanes##f){0} + (highest);    \
+        const v##lanes##f above = treadle_select_v##lanes##f(number > low, number, low);             \
+        const v##lanes##f inside = treadle_select_v##lanes##f(above < high, above, high);            \
+        return __builtin_convertvector(inside, v##lanes##i);                                         \
+    }                                                                                                \
+    TREADLE_INLINE v##lanes##bytes treadle_f32_to_##to##_v##lanes##bytes(v##lanes##f x) {            \
+        return TREADLE_NARROWED(lanes, bytes, treadle_f32_to_##to##_v##lanes##i(x));                 \
+    }
+#define TREADLE_BYTES_OF_LANES(lanes)                                                                \
+    TREADLE_TRUNCATE_LANES(lanes, ui8, ub, 0.0f, 255.0f, x)                                          \
+    TREADLE_TRUNCATE_LANES(lanes, i8, b, -128.0f, 127.0f, ((v##lanes##f)((x == x) & (v##lanes##i)x)))
+TREADLE_BYTES_OF_LANES(4)
+TREADLE_BYTES_OF_LANES(8)
+TREADLE_BYTES_OF_LANES(16)
+#undef TREADLE_TRUNCATE_LANES
+#undef TREADLE_BYTES_OF_LANES
+
 /* The C library's functions that have no version of their own here: one lane at a time. */
 #define TREADLE_LIBRARY1(name, function)                                                             \
     TREADLE_INLINE float treadle_##name##f(float x) { return __builtin_##function##f(x); }           \
     TREADLE_LANEWISE(4, name, treadle_##name##f)                                                     \
     TREADLE_LANEWISE(8, name, treadle_##name##f)                                                     \
     TREADLE_LANEWISE(16, name, treadle_##name##f)
+/* Of vectors, one instruction where there is one. */
+#if defined(__AVX512F__)
+#define TREADLE_NEAREST_16(x) return (v16f)__builtin_ia32_rndscaleps_mask(x, 8, x, -1, 4);
+#endif
+#if defined(__AVX__)
+#define TREADLE_NEAREST_8(x) return (v8f)__builtin_ia32_roundps256(x, 8);
+#endif
+#if defined(__SSE4_1__)
+#define TREADLE_NEAREST_4(x) return (v4f)__builtin_ia32_roundps(x, 8);
+#endif
+#define TREADLE_NEAREST_LANES(lanes, x) \
+    v##lanes##f y; for (int l = 0; l < lanes; l++) y[l] = treadle_roundevenf(x[l]); return y;
+#if !defined(TREADLE_NEAREST_16)
+#define TREADLE_NEAREST_16(x) TREADLE_NEAREST_LANES(16, x)
+#endif
+#if !defined(TREADLE_NEAREST_8)
+#define TREADLE_NEAREST_8(x) TREADLE_NEAREST_LANES(8, x)
+#endif
+#if !defined(TREADLE_NEAREST_4)
+#define TREADLE_NEAREST_4(x) TREADLE_NEAREST_LANES(4, x)
+#endif
 #define TREADLE_LIBRARY2(name, function)                                                             \
     TREADLE_INLINE float treadle_##name##f(float x, float y) { return __builtin_##function##f(x, y); } \
     TREADLE_LANEWISE2(4, name, treadle_##name##f)                                                    \
@@ -493,7 +583,10 @@ TREADLE_TRUNCATIONS(f64, double)
 TREADLE_LIBRARY1(exp2, exp2)
 TREADLE_LIBRARY1(expm1, expm1)
 TREADLE_LIBRARY1(log1p, log1p)
-TREADLE_LIBRARY1(roundeven, rint)
+TREADLE_INLINE float treadle_roundevenf(float x) { return __builtin_rintf(x); }
+TREADLE_INLINE v4f treadle_roundeven_v4f(v4f x) { TREADLE_NEAREST_4(x) }
+TREADLE_INLINE v8f treadle_roundeven_v8f(v8f x) { TREADLE_NEAREST_8(x) }
+TREADLE_INLINE v16f treadle_roundeven_v16f(v16f x) { TREADLE_NEAREST_16(x) }
 TREADLE_LIBRARY1(tan, tan)
 TREADLE_LIBRARY1(trunc, trunc)
 TREADLE_LIBRARY2(copysign, copysign)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from xdsl.dialects.builtin import i8, i32
-from xdsl.ir import SSAValue
+from xdsl.dialects.builtin import TensorType, i8, i32
+from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from treadle.dialects.graph import BinaryOp, CastOp, ConstantOp, ReshapeOp, TransposeOp
+from treadle.dialects.graph import AtOp, BinaryOp, CastOp, ComputeOp, ConstantOp, PadOp, ReshapeOp, TransposeOp
 from treadle.dialects.graph.definition import int_list
 from treadle.dialects.graph.dtypes import numpy_dtype, ui8
-from treadle.passes.graph.rewriting import Array, constant_of, shape_of, tensor
+from treadle.passes.graph.definition_analysis import moves_data
+from treadle.passes.graph.rewriting import Array, constant_of, constant_op, shape_of, tensor
 
 BYTES = (i8, ui8)
 
@@ -36,8 +37,8 @@ class ByteMatrix:
 
 
 def byte_operand(value: SSAValue) -> ByteOperand | None:
-    """What bytes a tensor of i32 consists of; None if it is not known to. Reshapes and transposes are repeated on the
-    bytes, in front of the operator that moves the numbers."""
+    """What bytes a tensor of i32 consists of; None if it is not known to. What moves the numbers, or pads them with
+    zeros, is repeated on the bytes, in front of it."""
     op = value.owner
     if isinstance(op, CastOp) and op.type.get_element_type() == i32:
         return ByteOperand(op.x) if tensor(op.x).get_element_type() in BYTES else None
@@ -46,18 +47,62 @@ def byte_operand(value: SSAValue) -> ByteOperand | None:
         if found is None or found.zero is not None or op.shape != shape_of(op.lhs):
             return None
         return replace(found, zero=op.rhs)
-    if not isinstance(op, ReshapeOp | TransposeOp):
+    if not isinstance(op, Operation) or (source := _moved(op)) is None:
         return None
-    found = byte_operand(op.x)
-    if found is None:
+    found = byte_operand(source)
+    moves = [] if found is None else _on_bytes(op, found)
+    if found is None or not moves:
         return None
+    for move in moves:
+        move.location = op.location
+    Rewriter.insert_op(moves, InsertPoint.before(op))
+    return replace(found, value=moves[-1].results[0])
+
+
+def _moved(op: Operation) -> SSAValue | None:
+    """The tensor whose elements an operator moves."""
+    if isinstance(op, ReshapeOp | TransposeOp | PadOp):
+        return op.x
+    if isinstance(op, ComputeOp) and moves_data(op) and len(op.tensors()) == 1:
+        return op.tensors()[0]
+    return None
+
+
+def _on_bytes(op: Operation, found: ByteOperand) -> list[Operation]:
+    """The operations that move bytes as `op` moves the numbers that they are."""
     if isinstance(op, ReshapeOp):
-        moved = ReshapeOp(found.value, op.shape)
-    else:
-        moved = TransposeOp(found.value, int_list(op.properties, "perm"))
-    moved.location = op.location
-    Rewriter.insert_op(moved, InsertPoint.before(op))
-    return replace(found, value=moved.result)
+        return [ReshapeOp(found.value, op.shape)]
+    if isinstance(op, TransposeOp):
+        return [TransposeOp(found.value, int_list(op.properties, "perm"))]
+    if isinstance(op, PadOp):
+        number = constant_of(op.value)
+        if op.mode.data != "constant" or number is None or number.any():
+            return []
+        border = _zero_byte(found)
+        return [*border, PadOp("constant", found.value, border[-1].results[0], int_list(op.properties, "pads"))]
+    assert isinstance(op, ComputeOp)
+    return [] if op.reads()[0].predicate is not None else [_reading(op, found.value)]
+
+
+def _reading(op: ComputeOp, bytes: SSAValue) -> ComputeOp:
+    """A detached definition that reads bytes where `op` reads numbers, and gives them."""
+    move = op.clone()
+    (read,) = move.reads()
+    Rewriter.replace_op(read, AtOp(bytes, read.indices))
+    words = None if move.operators is None else move.operators.data
+    type = TensorType(tensor(bytes).get_element_type(), move.shape)
+    region = move.detach_region(0)
+    move.erase()
+    return ComputeOp(region, type, words)
+
+
+def _zero_byte(found: ByteOperand) -> list[Operation]:
+    """The byte that stands for 0, as a tensor of rank 0. A zero point is a byte of the operand's type."""
+    element = tensor(found.value).get_element_type()
+    if found.zero is None:
+        return [constant_op(np.zeros((), numpy_dtype(element)))]
+    one = ReshapeOp(found.zero, [])
+    return [one, CastOp(one.result, element)]
 
 
 def byte_matrix(value: SSAValue) -> ByteMatrix | None:

@@ -1,0 +1,1 @@
+"""Quantised models: what DequantizeLinear gives, what QuantizeLinear reads, and products in between."""
