@@ -56,6 +56,10 @@ STAGES: tuple[Stage, ...] = (
                 only="cpu",
             ),
             Step(
+                "graph-float-convolutions{target=TARGET}",
+                "What the last pass made is known to be products of bytes; the others are convolutions like any.",
+            ),
+            Step(
                 "graph-fold-constants",
                 "Exporters leave shape arithmetic that no later pass should meet.",
                 only="cpu",

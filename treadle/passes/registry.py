@@ -18,6 +18,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
     "graph": (
         "graph-drop-empty",
         "graph-quantized-products",
+        "graph-float-convolutions",
         "graph-fold-constants",
         "graph-simplify",
         "graph-recognize",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -61,6 +62,7 @@ LAYERS = (
     Layer("narrow groups", (1, 32, 6, 6), (32, 4, 3, 3), pads=(1, 1, 1, 1), groups=8, zero=40),
 )
 NAMES = [layer.name for layer in LAYERS]
+WHOLE = [layer for layer in LAYERS if not layer.relu]
 
 
 def parameters(layer: Layer) -> dict[str, Array]:
@@ -126,19 +128,31 @@ def exact_sums(layer: Layer) -> Array:
     return (np.maximum(real, 0) if layer.relu else real) / float(RESULT)
 
 
+def whole_proto(layer: Layer) -> ModelProto:
+    """The same as one operator, `QLinearConv`."""
+    window: dict[str, Any] = {"strides": [layer.stride] * 2, "pads": list(layer.pads), "group": layer.groups}
+    nodes = [
+        node("QuantizeLinear", "x sx zx", "q"),
+        node("QLinearConv", "q sx zx w sw zw sy zy b", "y", kernel_shape=list(layer.weights[2:]), **window),
+    ]
+    return model(nodes, {"x": list(layer.image)}, weights=parameters(layer))
+
+
 @cache
 def programs() -> dict[str, CompiledProgram]:
-    return compile_programs([printed(layer) for layer in LAYERS], TARGET)
+    whole = [printed(layer, whole_proto) for layer in WHOLE]
+    return compile_programs([*(printed(layer) for layer in LAYERS), *whole], TARGET)
 
 
-def printed(layer: Layer) -> PrintedProgram:
-    return print_program(layer.name, import_model(proto(layer).SerializeToString()), TARGET, after="import")
+def printed(layer: Layer, make: Callable[[Layer], ModelProto] = proto) -> PrintedProgram:
+    name = f"{layer.name} of {make.__name__}"
+    return print_program(name, import_model(make(layer).SerializeToString()), TARGET, after="import")
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=NAMES)
 def test_convolutions(layer: Layer) -> None:
     exact = exact_sums(layer)
-    (got,) = programs()[layer.name].run([image(layer)])
+    (got,) = programs()[f"{layer.name} of proto"].run([image(layer)])
     assert np.mean((got > 0) & (got < 255)) > 0.2, "saturated"
     inside = np.clip(exact, -100, 155)
     assert np.abs(got.astype(np.float64) - 100 - inside).max() <= 0.5 + TIE
@@ -148,6 +162,36 @@ def test_convolutions(layer: Layer) -> None:
     assert difference.max() <= 1 and np.mean(difference) < 0.01
 
 
+@pytest.mark.parametrize("layer", WHOLE, ids=lambda layer: layer.name)
+def test_convolutions_as_one_operator(layer: Layer) -> None:
+    (got,) = programs()[f"{layer.name} of whole_proto"].run([image(layer)])
+    inside = np.clip(exact_sums(layer), -100, 155)
+    assert np.abs(got.astype(np.float64) - 100 - inside).max() <= 0.5 + TIE
+
+
 @pytest.mark.parametrize("layer", [layer for layer in LAYERS if layer.groups == 1], ids=lambda layer: layer.name)
 def test_dense_convolutions_multiply_bytes(layer: Layer) -> None:
-    assert any("treadle_tiles_" in unit.text for unit in printed(layer).kernels)
+    for make in (proto, whole_proto):
+        assert any("treadle_tiles_" in unit.text for unit in printed(layer, make).kernels)
+
+
+@pytest.mark.parametrize("groups", [1, 16])
+def test_convolutions_of_a_computed_zero_point(groups: int) -> None:
+    """The border is one of zero points, which are known when the model runs. Groups are computed in float64."""
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((1, 16, 7, 7)).astype(np.float32) + 1
+    w = rng.integers(0, 255, (16, 16 // groups, 3, 3), np.uint8, endpoint=True)
+    zero_of_weights = np.array(140, np.uint8)
+    nodes = [
+        node("DynamicQuantizeLinear", "x", "q s z"),
+        node("ConvInteger", "q w z zw", "y", pads=[1, 1, 1, 1], group=groups),
+    ]
+    made = model(nodes, {"x": list(x.shape)}, ["y", "q", "z"], {"w": w, "zw": zero_of_weights})
+    printed = print_program(f"computed {groups}", import_model(made.SerializeToString()), TARGET, after="import")
+    assert any("treadle_tiles_" in unit.text for unit in printed.kernels) == (groups == 1)
+    y, q, z = compile_programs([printed], TARGET)[f"computed {groups}"].run([x])
+    numbers = np.pad(q.astype(np.int64) - int(z), [(0, 0), (0, 0), (1, 1), (1, 1)])
+    windows = np.lib.stride_tricks.sliding_window_view(numbers, (3, 3), axis=(2, 3))
+    grouped = windows.reshape(1, groups, -1, *windows.shape[2:])
+    filters = (w.astype(np.int64) - 140).reshape(groups, -1, *w.shape[1:])
+    np.testing.assert_array_equal(y, np.einsum("ngchwij,gocij->ngohw", grouped, filters).reshape(y.shape))

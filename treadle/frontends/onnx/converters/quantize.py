@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import f32, f64, i8, i16, i32
+from xdsl.dialects.builtin import f32, i8, i16, i32
 from xdsl.ir import Attribute
 
 from treadle.dialects.graph.dtypes import (
@@ -156,12 +156,12 @@ def conv_integer(node: Node, g: GraphBuilder) -> Tensor:
 def _integer_convolution(
     node: Node, g: GraphBuilder, x: Tensor, zx: Tensor | None, w: Tensor, zw: Tensor | None
 ) -> Tensor:
-    """Computed in float64, whose sums of such products are exact; padding is zeros, which are the zero point."""
+    """Padding is zeros, which are the zero point."""
     if not {x.element, w.element} <= set(_BYTES):
         raise node.error(f"a convolution of {x.type} and {w.type}", "int8 and uint8")
     zx = None if zx is None else g.reshape(zx, ())
     zw = None if zw is None else _of_outputs(g, zw, w.rank - 1)
-    return g.cast(convolution(node, g, _centred(g, x, zx, f64), _centred(g, w, zw, f64)), i32)
+    return convolution(node, g, _centred(g, x, zx, i32), _centred(g, g.kept(w), zw, i32))
 
 
 def _of_outputs(g: GraphBuilder, parameter: Tensor, inner: int) -> Tensor:
