@@ -81,6 +81,12 @@ KERNEL = """func.func @main(%x: tensor<4x8xf32>) -> tensor<8xf32> {{
   }}
   func.return %y : tensor<8xf32>
 }}"""
+JOIN = """func.func @main(%x: tensor<4x8xf32>, %z: tensor<2x8xf32>) -> tensor<48xf32> {
+  %y = loop.kernel @k ins(%X = %x : tensor<4x8xf32>, %Z = %z : tensor<2x8xf32>) outs(%Y : tensor<48xf32>)
+      joins [16, 0] grid(%b in 4) threads(%t in 8) {
+  }
+  func.return %y : tensor<48xf32>
+}"""
 FUNC = """loop.func @k(%A: memref<98304xf32>, %C: memref<12xf32>)
     grid(%b in {grid}) threads(%t in {threads}) comment "sum" {{
   %v = loop.load %A[%b] : memref<98304xf32>
@@ -145,6 +151,7 @@ GOOD = [
     dispatch("e0 <= 8 ? 0 : 1"),
     dispatch("e0 <= 8 ? 0 : (e0 <= 16 ? 1 : 0)", PREDICTED),
     KERNEL.format(grid=4, threads=8),
+    JOIN,
     KERNEL.format(grid=4, threads=8).replace("in 8) {", 'in 8) comment "copy" {'),
     KERNEL.format(grid=4, threads=8).replace("in 8)", "in 8) min_blocks_per_sm 2"),
     KERNEL.format(grid=4, threads=8).replace("in 8)", "in 8) min_blocks_per_sm 2 operations 36893488147419103232"),
@@ -322,6 +329,8 @@ REJECTED = [
         '%n, %i = "test.op"() : () -> (memref<16xi32>, index)\n%r = loop.arrive %n[%i] of 2 : memref<16xi32>',
         "counters in memref<16xi32>: expected a row of i32 in #loop.space<zeroed>",
     ),
+    (JOIN.replace("[16, 0]", "[0, 16]"), "@k: joins [0, 16], which do not fill the result"),
+    (JOIN.replace("[16, 0]", "[0]"), "@k: joins [0], which do not fill the result"),
     (KERNEL.format(grid=0, threads=8), "@k: grid and threads are at least 1"),
     (KERNEL.format(grid=4, threads=0), "@k: grid and threads are at least 1"),
     (KERNEL.format(grid=4, threads=8).replace("outs(%Y : tensor", "outs(%Y : memref"), "expected a tensor, got memref"),

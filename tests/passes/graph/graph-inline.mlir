@@ -100,3 +100,35 @@ func.func @cheap(%mask: tensor<8xi64>, %x: tensor<4x8xf32>, %h: tensor<4x8xf16>)
 // CHECK:           graph.at %h
 // CHECK:         %v = graph.compute "cast exp"
 // CHECK:           graph.at %h
+
+// What rounds a sum stays with it, as its epilogue: a concat could not be one.
+func.func @rounds(%x: tensor<4x8xf32>, %z: tensor<4xbf16>) -> tensor<8xbf16> {
+  %s = graph.compute "sum" (%i) {
+    %r = graph.reduce add (%k in 8) {
+      %a = graph.at %x[%i, %k] : tensor<4x8xf32>
+      graph.yield %a : f32
+    }
+    graph.yield %r : f32
+  } : tensor<4xf32>
+  %n = graph.compute "cast" (%i) {
+    %a = graph.at %s[%i] : tensor<4xf32>
+    %t = arith.truncf %a : f32 to bf16
+    graph.yield %t : bf16
+  } : tensor<4xbf16>
+  %c = graph.compute "concat" (%i) {
+    %four = arith.constant 4 : index
+    %before = arith.cmpi slt, %i, %four : index
+    %zero = arith.constant 0.0 : bf16
+    %j = arith.subi %i, %four : index
+    %behind = arith.cmpi sge, %i, %four : index
+    %b = graph.at %z[%j] where %behind else %zero : tensor<4xbf16>
+    %a = graph.at %n[%i] where %before else %b : tensor<4xbf16>
+    graph.yield %a : bf16
+  } : tensor<8xbf16>
+  func.return %c : tensor<8xbf16>
+}
+
+// CHECK-LABEL: func.func @rounds
+// CHECK:         [[N:%[0-9a-z_]+]] = graph.compute "cast"
+// CHECK:         graph.compute "concat"
+// CHECK:           graph.at [[N]]

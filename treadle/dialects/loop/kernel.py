@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import cast
 
 from xdsl.dialects.builtin import (
     ArrayAttr,
+    DenseArrayBase,
     IndexType,
     IntAttr,
     IntegerAttr,
@@ -112,9 +114,10 @@ class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
     gives them names. An optional `comment` names the operators that it computes; `min_blocks_per_sm 2`, after the
     threads, limits the registers of a thread so that two blocks fit on a multiprocessor; `operations 384` says how many
     arithmetic operations the results take by their definition. `demands [#graph.demanded<d0 < 0>]`, after the results,
-    says of each which elements are demanded; without it, all are. The body captures nothing.
+    says of each which elements are demanded; without it, all are. `joins [0, 400]`, after that, says that the result is
+    nothing else than the operands, each from that element on. The body captures nothing.
     Rejected: arguments of other types than the operands', no result, a grid or a number of threads below 1, demands
-    that do not fit the results.
+    that do not fit the results, operands that are not all of the one result that they are joined to.
     """
 
     name = "loop.kernel"
@@ -126,6 +129,7 @@ class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
     operations = opt_prop_def(IntAttr)
     comment = opt_prop_def(StringAttr)
     demands = opt_prop_def(ArrayAttr)
+    joins = opt_prop_def(DenseArrayBase.constr(i64))
     body = region_def("single_block")
     outputs = var_result_def(TensorType)
     traits = traits_def(NoTerminator(), IsolatedFromAbove())
@@ -179,6 +183,21 @@ class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
             )
         if self.demands is not None:
             check_demands(self.demands, [t.get_num_dims() for t in tensors[len(self.inputs) :]])
+        if self.joins is not None:
+            self._check_joins(tensors)
+
+    @property
+    def offsets(self) -> tuple[int, ...] | None:
+        """Where the result has the operands, in elements, if it is nothing else; None otherwise."""
+        return None if self.joins is None else tuple(int(offset) for offset in self.joins.iter_values())
+
+    def _check_joins(self, tensors: Sequence[TensorType]) -> None:
+        sizes, offsets, end = [prod(t.get_shape()) for t in tensors], self.offsets or (), 0
+        for offset, size in sorted(zip(offsets, sizes, strict=False)):
+            end = end + size if offset == end else -1
+        alike = len({t.get_element_type() for t in tensors}) == 1
+        if len(offsets) != len(tensors) - 1 or end != sizes[-1] or not alike:
+            raise VerifyException(f"@{self.sym_name.data}: joins {list(offsets)}, which do not fill the result")
 
     def print(self, printer: Printer) -> None:
         printer.print_string(" ")
@@ -191,6 +210,8 @@ class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
         printer.print_list(written, lambda pair: _print_output(printer, *pair))
         printer.print_string(")")
         print_demands(printer, self.demands)
+        if self.offsets is not None:
+            printer.print_string(f" joins {list(self.offsets)}")
         _print_shape(printer, self)
 
     @classmethod
@@ -215,9 +236,13 @@ class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
         parser.parse_keyword("outs")
         outputs = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parse_output)
         demands = parse_demands(parser)
+        joins = None
+        if parser.parse_optional_keyword("joins") is not None:
+            joins = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
         shape = _parse_shape(parser, [*(arg for arg, _ in inputs), *(arg for arg, _ in outputs)])
         kernel = cls(name, [value for _, value in inputs], [type for _, type in outputs], *shape)
         kernel.demands = demands
+        kernel.joins = None if joins is None else DenseArrayBase.from_list(i64, joins)
         return kernel
 
 

@@ -111,6 +111,14 @@ def _width(element: Attribute) -> int:
     return element.bitwidth if isinstance(element, FixedBitwidthType) else 0
 
 
+def narrows_data(compute: ComputeOp) -> bool:
+    """Whether each element is one read element, rounded to a narrower float type."""
+    narrowing = yielded(compute.body).owner
+    if not isinstance(narrowing, arith.TruncFOp) or not isinstance(narrowing.input.owner, AtOp):
+        return False
+    return is_injective(compute) and len(compute.reads()) == 1
+
+
 def index_range(value: SSAValue) -> Range | None:
     """The bounds of an index of a `graph.compute` or a `graph.reduce`; None for another value."""
     parent = value.owner.parent_op() if isinstance(value.owner, Block) else None
@@ -231,6 +239,6 @@ def _points(at: AtOp, compute: ComputeOp) -> int:
 
 __all__ = [
     "IndexBijection", "bijection", "defined", "element_index", "emit_inverse", "has_only_users", "index_range",
-    "index_reader", "is_bijective_in", "is_injective", "moves_data", "operand_variables", "read_index", "read_points",
-    "reads_by_user", "shape_of", "users_of", "widens_data", "worth_storing",
+    "index_reader", "is_bijective_in", "is_injective", "moves_data", "narrows_data", "operand_variables", "read_index",
+    "read_points", "reads_by_user", "shape_of", "users_of", "widens_data", "worth_storing",
 ]  # fmt: skip

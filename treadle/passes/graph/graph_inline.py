@@ -23,6 +23,7 @@ from treadle.passes.graph.definition_analysis import (
     is_bijective_in,
     is_injective,
     moves_data,
+    narrows_data,
     reads_by_user,
     widens_data,
     worth_storing,
@@ -55,7 +56,8 @@ class GraphInlinePass(ModulePass):
     - a compute whose only user is the reader, unless its arithmetic would be repeated (a broadcast) and is more than
       one cheap operation (a comparison of a mask), or would go into a compute that only moves data (which must stay
       cheap, as `graph-fuse` repeats it), or stores the result of a product in bytes where its reader has other
-      operands beside it, so that the product would be stored for it,
+      operands beside it, so that the product would be stored for it, or rounds what it can be the epilogue of, which
+      stores less then, for a reader that can not, such as a concat,
     - a compute that only moves data, into each of its injective readers, unless it can be the epilogue of
       what it reads; and one that only widens floats.
     """
@@ -126,6 +128,8 @@ class _Inliner:
         if not isinstance(reader, ComputeOp) or reader not in self._injective or moves_data(reader):
             return False
         if is_narrow_result(producer) and len(reader.tensors()) > 1:
+            return False
+        if narrows_data(producer) and _is_epilogue(producer) and not is_bijective_in(reader, producer.result):
             return False
         return self._times(producer, reader, reads) <= 1 or _is_cheap(producer)
 

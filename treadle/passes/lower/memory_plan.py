@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from math import prod
 from typing import cast
 
 from xdsl.context import Context
@@ -16,7 +15,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.graph import ConstantOp
-from treadle.dialects.graph.dtypes import byte_width, is_supported
+from treadle.dialects.graph.dtypes import is_supported
 from treadle.dialects.host import BufferOp, LaunchOp
 from treadle.dialects.host import DispatchOp as HostDispatchOp
 from treadle.dialects.host import ReturnOp as EndOp
@@ -25,6 +24,7 @@ from treadle.dialects.loop import DispatchOp, KernelOp, memref_of
 from treadle.errors import TreadleError
 from treadle.passes.lower.arena import Arena, LiveRange, plan_arena
 from treadle.passes.lower.copy_kernel import copy_returned_values
+from treadle.passes.lower.joined_values import JoinedValues, joined_values, nbytes
 from treadle.passes.lower.launch_memory import LaunchMemory
 from treadle.passes.lower.outline_kernels import outline
 
@@ -56,10 +56,11 @@ class MemoryPlanPass(ModulePass):
     ```
     A value that is returned is written to its output's buffer; one that no kernel writes there (an argument, a
     constant, a value returned twice) is copied by a kernel of `copy_threads` threads. All other kernels' results share
-    the arena, at multiples of `alignment` bytes. What a kernel allocates for all of its blocks becomes arguments before
-    that of its result: `device` buffers lie in the arena, too, during that launch alone; `zeroed` ones are `host.buffer
-    zeroed`. Launches keep the kernels' order; those of a `loop.dispatch` are in one `host.dispatch`. Equal constants
-    are one buffer, and are numbered in the order of their buffers.
+    the arena, at multiples of `alignment` bytes. Of a kernel that only `joins` such results, they are parts of its own,
+    and it is not launched, where each begins at such a multiple. What a kernel allocates for all of its blocks becomes
+    arguments before that of its result: `device` buffers lie in the arena, too, during that launch alone; `zeroed` ones
+    are `host.buffer zeroed`. Launches keep the kernels' order; those of a `loop.dispatch` are in one `host.dispatch`.
+    Equal constants are one buffer, and are numbered in the order of their buffers.
     """
 
     name = "memory-plan"
@@ -75,9 +76,11 @@ class MemoryPlanPass(ModulePass):
         main, end = _checked_main(op)
         copy_returned_values(end, self.copy_threads)
         steps = [o for o in main.body.block.ops if isinstance(o, KernelOp | DispatchOp)]
+        joined = joined_values(steps, end.operands, self.alignment)
+        steps = [step for step in steps if not isinstance(step, KernelOp) or step.outputs[0] not in joined.results]
         kernels = [kernel for step in steps for kernel in _kernels(step)]
         memory = LaunchMemory(kernels)
-        buffers, arena = _plan_buffers(main, end, kernels, memory, self.alignment)
+        buffers, arena = _plan_buffers(main, end, kernels, memory, joined, self.alignment)
         own = memory.buffers(arena.offsets[len(arena.offsets) - len(memory.live_ranges) :])
         functions, names = outline(kernels, taken=["main"])
         launches = [
@@ -139,19 +142,27 @@ def _place(op: Operation) -> str:
 
 
 def _plan_buffers(
-    main: FuncOp, end: ReturnOp, kernels: Sequence[KernelOp], memory: LaunchMemory, alignment: int
+    main: FuncOp,
+    end: ReturnOp,
+    kernels: Sequence[KernelOp],
+    memory: LaunchMemory,
+    joined: JoinedValues,
+    alignment: int,
 ) -> tuple[dict[SSAValue, BufferOp], Arena]:
     """The buffer of every tensor that a kernel reads or writes, and the arena, with the launches' own buffers last."""
     outputs = {value: n for n, value in enumerate(end.operands)}
     temporaries = [v for v in dict.fromkeys(v for kernel in kernels for v in _results(kernel)) if v not in outputs]
-    arena = plan_arena([*_live_ranges(kernels, temporaries), *memory.live_ranges], alignment)
+    wholes = list(dict.fromkeys(joined.place(value)[0] for value in temporaries))
+    arena = plan_arena([*_live_ranges(kernels, wholes, joined), *memory.live_ranges], alignment)
+    starts = dict(zip(wholes, arena.offsets, strict=False))
     buffers: dict[SSAValue, BufferOp] = {}
     for n, arg in enumerate(main.body.block.args):
         if arg.uses:
             buffers[arg] = _buffer("input", arg, n)
     buffers |= _constant_buffers(main)
-    for value, offset in zip(temporaries, arena.offsets, strict=False):
-        buffers[value] = _buffer("arena", value, offset)
+    for value in dict.fromkeys([*temporaries, *joined.results]):
+        whole, offset = joined.place(value)
+        buffers[value] = _buffer("arena", value, starts[whole] + offset)
     for value, n in outputs.items():
         buffers[value] = _buffer("output", value, n)
     return buffers, arena
@@ -189,8 +200,8 @@ def _dispatched(
     return ops
 
 
-def _live_ranges(kernels: Sequence[KernelOp], temporaries: Sequence[SSAValue]) -> list[LiveRange]:
-    """Each temporary lives from the launch that writes it to the last that reads it.
+def _live_ranges(kernels: Sequence[KernelOp], wholes: Sequence[SSAValue], joined: JoinedValues) -> list[LiveRange]:
+    """Each temporary, with those that are joined to it, lives from the launch that writes it to the last that reads it.
 
     It shares no byte with what its last reader writes, nor with another result of its own kernel, because the blocks
     of a launch run in any order. The kernels of a dispatch count as launches one after another, all of which write its
@@ -199,11 +210,12 @@ def _live_ranges(kernels: Sequence[KernelOp], temporaries: Sequence[SSAValue]) -
     first, last = dict[SSAValue, int](), dict[SSAValue, int]()
     for step, kernel in enumerate(kernels):
         for value in _results(kernel):
-            first.setdefault(value, step)
-            last[value] = step
+            whole, _ = joined.place(value)
+            first.setdefault(whole, step)
+            last[whole] = step
     for step, kernel in enumerate(kernels):
-        last.update((value, step) for value in kernel.inputs if value in first)
-    return [LiveRange(_nbytes(value.type), first[value], last[value]) for value in temporaries]
+        last.update((whole, step) for whole, _ in map(joined.place, kernel.inputs) if whole in first)
+    return [LiveRange(nbytes(value.type), first[value], last[value]) for value in wholes]
 
 
 def _constant_buffers(main: FuncOp) -> dict[SSAValue, BufferOp]:
@@ -225,11 +237,6 @@ def _buffer(kind: str, value: SSAValue, position: int) -> BufferOp:
     op = BufferOp(kind, memref_of(cast("TensorType[Attribute]", value.type)), position)
     op.buffer.name_hint = value.name_hint
     return op
-
-
-def _nbytes(type: Attribute) -> int:
-    tensor = cast("TensorType[Attribute]", type)
-    return prod(tensor.get_shape()) * byte_width(tensor.get_element_type())
 
 
 def _planned_main(main: FuncOp, end: ReturnOp, ops: Sequence[Operation], arena_bytes: int) -> FuncOp:

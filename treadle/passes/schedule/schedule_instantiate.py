@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import IntAttr, ModuleOp, SymbolRefAttr
+from xdsl.dialects.builtin import DenseArrayBase, IntAttr, ModuleOp, SymbolRefAttr, i64
 from xdsl.ir import Block, Operation, Region
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
@@ -18,6 +18,7 @@ from treadle.dialects.loop import DispatchOp, KernelOp
 from treadle.dialects.schedule import DispatchAttr, ProgramOp, UseAttr
 from treadle.errors import TreadleError
 from treadle.passes.graph.demand.facts import enclosing_function, extents_of
+from treadle.passes.graph.joined_tensors import joined_tensors
 from treadle.passes.schedule.anchor import anchor_of
 from treadle.passes.schedule.schedule_select import check_use
 from treadle.schedules.nest.kernel import nest_kernel
@@ -77,6 +78,9 @@ def instantiate(fused: FusedOp, target: Target, programs: Mapping[str, ProgramOp
     kernel.location = fused.location
     kernel.operations = IntAttr(operations_of(fused))
     kernel.results[0].name_hint = anchor.result.name_hint
+    joined = joined_tensors(anchor) if isinstance(anchor, ComputeOp) else None
+    if joined is not None and set(kernel.inputs) == set(joined):
+        kernel.joins = DenseArrayBase.from_list(i64, [joined[value] for value in kernel.inputs])
     Rewriter.insert_op(kernel, InsertPoint.before(anchor))
     Rewriter.replace_op(anchor, [], kernel.results)
     fused.schedule = None
