@@ -31,8 +31,9 @@ class GraphWidenConvolutionsPass(ModulePass):
     %0 = graph.cast %w to f32 : (tensor<32x1x3x3xbf16>) -> tensor<32x1x3x3xf32>
     %y = graph.conv %x, %0 {...} : (tensor<1x32x28x28xf32>, tensor<32x1x3x3xf32>) -> tensor<1x32x28x28xf32>
     ```
-    They are vector code, which is of f32; the image and the result are rounded only for others that read them so.
-    Without a unit they stay.
+    They are vector code, which is of f32; the image and the result are rounded only for others that read them so. A
+    maximum is the same of rounded numbers, so that pooling reads these, which are half as long. Without a unit they
+    stay.
     """
 
     name = "graph-widen-convolutions"
@@ -63,8 +64,9 @@ def _widen(op: ConvOp | PoolOp) -> None:
     read_wide(narrow.result, wide.results[0])
     if not narrow.result.uses:
         Rewriter.erase_op(narrow)
-    for cast in casts:
-        _take_source(cast)
+    if isinstance(op, ConvOp):
+        for cast in casts:
+            _take_source(cast)
 
 
 def _take_source(cast: CastOp) -> None:
