@@ -153,3 +153,51 @@ def test_kernels_compute_with_bytes(size: int, name: str, target: str) -> None:
     (func,) = vectorised(requantising(size, name, stores=False), target).ops
     assert isinstance(func, FuncOp)
     np.testing.assert_array_equal(evaluate_kernel(func, [a, b]), wanted)
+
+
+def padding(size: int, element: str) -> str:
+    """Rows of bytes behind two 7, and of floats as bytes in a border of 9."""
+    narrow, constant = ("arith.fptosi", "arith.constant") if element == "i8" else ("arith.fptoui", "scalar.constant")
+    body = f"""
+  %n = arith.constant {size + 5} : index
+  %end = arith.constant {size + 2} : index
+  %seven = {constant} 7 : {element}
+  %nine = {constant} 9 : {element}
+  %none = arith.constant 0.0 : f32
+  scf.for %i = %c0 to %n step %c1 {{
+    %j = arith.subi %i, %c2 : index
+    %above = arith.cmpi sge, %j, %c0 : index
+    %below = arith.cmpi slt, %i, %end : index
+    %inside = arith.andi %above, %below : i1
+    %x = loop.load %A[%b, %j] where %inside else %seven : memref<2x{size}x{element}>
+    loop.store %x, %C[%b, %c0, %i] : memref<2x2x{size + 5}x{element}>
+    %y = loop.load %B[%b, %j] where %inside else %none : memref<2x{size}xf32>
+    %z = {narrow} %y : f32 to {element}
+    %w = arith.select %inside, %z, %nine : {element}
+    loop.store %w, %C[%b, %c1, %i] : memref<2x2x{size + 5}x{element}>
+  }} {{loop.vector}}"""
+    arguments = f"%A : memref<2x{size}x{element}>, %B : memref<2x{size}xf32>"
+    return kernel(body, f"{arguments}, %C : memref<2x2x{size + 5}x{element}>")
+
+
+@pytest.mark.parametrize("target", ["avx512", "avx2", "sse2"])
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("size", [3, 16, 43])
+def test_kernels_load_and_store_some_bytes(size: int, name: str, target: str) -> None:
+    dtype = TYPES[name][2]
+    limits = np.iinfo(dtype)
+    rng = np.random.default_rng(size)
+    a = rng.integers(limits.min, limits.max, (2, size), dtype, endpoint=True)
+    b = rng.uniform(-300, 300, (2, size)).astype(np.float32)
+    bytes_of_b = np.clip(np.trunc(b), limits.min, limits.max).astype(dtype)
+    border = [(0, 0), (2, 3)]
+    padded = (np.pad(a, border, constant_values=7), np.pad(bytes_of_b, border, constant_values=9))
+    wanted = np.stack(padded, axis=1)
+
+    module = vectorised(padding(size, name), target)
+    assert any(isinstance(op, vector.MaskedStoreOp | LaneConvertOp) for op in module.walk())
+    (found,) = run(str(next(iter(module.ops))), [a, b], [(wanted.shape, np.dtype(dtype))])
+    np.testing.assert_array_equal(found, wanted)
+    (func,) = module.ops
+    assert isinstance(func, FuncOp)
+    np.testing.assert_array_equal(evaluate_kernel(func, [a, b]), wanted)

@@ -16,6 +16,7 @@ from treadle.passes.loop.vector_mask import Unsupported
 
 IN_MEMORY = (f32, bf16, i32, i8, ui8)
 """The elements of vectors that are loaded and stored."""
+BYTES = (i8, ui8)
 _LOGIC = (arith.AndIOp, arith.OrIOp, arith.XOrIOp)
 _SUMS = (arith.AddiOp, arith.SubiOp, arith.MuliOp)
 _CONVERSIONS = (
@@ -29,8 +30,9 @@ def is_elementwise(op: Operation) -> bool:
 
 
 def check_access(type: VectorType, stride: int, mask: SSAValue | None) -> None:
-    """Unsupported for vectors other than of f32, unless they are whole ones of consecutive elements."""
-    if type.element_type != f32 and (stride != 1 or mask is not None):
+    """Unsupported for vectors other than of f32, unless their elements are consecutive, and all or bytes."""
+    element = type.element_type
+    if element != f32 and (stride != 1 or (mask is not None and element not in BYTES)):
         raise Unsupported(f"some lanes of {type}, or lanes {stride} elements apart")
 
 
@@ -50,7 +52,7 @@ def vector_form(op: Operation, operands: Sequence[SSAValue]) -> Operation:
     if isinstance(op, arith.SelectOp) and result in IN_MEMORY:
         condition, then, otherwise = operands
         if isinstance(condition.type, VectorType):
-            if result != f32:
+            if result not in (f32, *BYTES):
                 raise Unsupported(f"a choice of lanes of {result}")
             return LaneSelectOp(condition, then, otherwise)
         return arith.SelectOp(condition, then, otherwise)

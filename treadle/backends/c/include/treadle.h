@@ -527,6 +527,36 @@ TREADLE_WIDE_BYTES(8)
 TREADLE_WIDE_BYTES(16)
 #undef TREADLE_WIDE_BYTES
 
+/* Bytes of the lanes that are on, as those of floats above. */
+#define TREADLE_SOME_BYTES(lanes, bytes, type, load, store)                                          \
+    TREADLE_INLINE v##lanes##bytes treadle_load_where_v##lanes##bytes(                               \
+        const type *p, v##lanes##i on, v##lanes##bytes rest) {                                       \
+        load                                                                                         \
+    }                                                                                                \
+    TREADLE_INLINE void treadle_store_where_v##lanes##bytes(type *p, v##lanes##bytes x, v##lanes##i on) { \
+        store                                                                                        \
+    }                                                                                                \
+    TREADLE_INLINE v##lanes##bytes treadle_select_v##lanes##bytes(                                   \
+        v##lanes##i mask, v##lanes##bytes a, v##lanes##bytes b) {                                    \
+        const v##lanes##bytes on = (v##lanes##bytes)TREADLE_NARROWED(lanes, b, mask);                \
+        return (on & a) | (~on & b);                                                                 \
+    }
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+#define TREADLE_LOAD_BYTES_16(bytes) \
+    TREADLE_MASK_16 return (bytes)__builtin_ia32_loaddquqi128_mask((const void *)p, (treadle_chars)rest, m);
+#define TREADLE_STORE_BYTES_16 TREADLE_MASK_16 __builtin_ia32_storedquqi128_mask((void *)p, (treadle_chars)x, m);
+#else
+#define TREADLE_LOAD_BYTES_16(bytes) TREADLE_LOAD_LANES(16)
+#define TREADLE_STORE_BYTES_16 TREADLE_STORE_LANES(16)
+#endif
+TREADLE_SOME_BYTES(4, b, signed char, TREADLE_LOAD_LANES(4), TREADLE_STORE_LANES(4))
+TREADLE_SOME_BYTES(4, ub, unsigned char, TREADLE_LOAD_LANES(4), TREADLE_STORE_LANES(4))
+TREADLE_SOME_BYTES(8, b, signed char, TREADLE_LOAD_LANES(8), TREADLE_STORE_LANES(8))
+TREADLE_SOME_BYTES(8, ub, unsigned char, TREADLE_LOAD_LANES(8), TREADLE_STORE_LANES(8))
+TREADLE_SOME_BYTES(16, b, signed char, TREADLE_LOAD_BYTES_16(v16b), TREADLE_STORE_BYTES_16)
+TREADLE_SOME_BYTES(16, ub, unsigned char, TREADLE_LOAD_BYTES_16(v16ub), TREADLE_STORE_BYTES_16)
+#undef TREADLE_SOME_BYTES
+
 /* The whole parts of floats as above, as the numbers that bytes are, and as bytes: clamped first, where NaN is no number
  * and becomes 0. */
 #define TREADLE_TRUNCATE_LANES(lanes, to, bytes, lowest, highest, number)                            \

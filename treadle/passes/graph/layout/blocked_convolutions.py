@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from math import prod
 
 import numpy as np
-from xdsl.dialects.builtin import TensorType
+from xdsl.dialects.builtin import TensorType, i32
 from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import ConvOp, MatmulOp, PadOp, ReshapeOp, TransposeOp
@@ -48,14 +48,26 @@ def dense(op: ConvOp, x: SSAValue, lanes: int) -> list[Operation]:
     n, oc, *spatial = op.shape
     rank, missing = len(spatial), -oc % lanes
     border = bordered(op, x)
-    rows = _im2col(op, border[-1].results[0] if border else x)
-    filters = _filters(op, x)
+    image = border[-1].results[0] if border else x
+    channels, more = op.w, []
+    if op.type.get_element_type() == i32 and len(shape_of(x)) > len(op.shape):
+        # What lies in lanes beyond the channels is bytes, whatever they are: 0 times any is 0, and blocks are whole.
+        channels, more = _in_blocks(op.w, lanes)
+    rows = _im2col(op, channels, image)
+    filters = _filters(op, channels, image)
     if missing:
         filters += zeros_after(filters[-1].results[0], 1, missing)
     product = MatmulOp(rows.result, filters[-1].results[0])
     apart = ReshapeOp(product.result, [n, *spatial, (oc + missing) // lanes, lanes])
     turned = TransposeOp(apart.result, [0, rank + 1, *range(1, rank + 1), rank + 2])
-    return [*border, rows, *filters, product, apart, turned]
+    return [*border, rows, *more, *filters, product, apart, turned]
+
+
+def _in_blocks(w: SSAValue, lanes: int) -> tuple[SSAValue, list[Operation]]:
+    """Filters of whole blocks of channels, with zeros behind, and the operations that give them."""
+    missing = -shape_of(w)[1] % lanes
+    more = zeros_after(w, 1, missing) if missing else []
+    return (more[-1].results[0] if more else w), more
 
 
 def grouped(op: ConvOp, x: SSAValue, lanes: int) -> list[Operation]:
@@ -64,7 +76,7 @@ def grouped(op: ConvOp, x: SSAValue, lanes: int) -> list[Operation]:
     _, ic, *kernel = shape_of(op.w)
     groups, rank = op.groups.value.data, len(spatial)
     border = bordered(op, x)
-    rows = _im2col(op, border[-1].results[0] if border else x)
+    rows = _im2col(op, op.w, border[-1].results[0] if border else x)
     apart = ReshapeOp(op.w, [groups, oc // groups, ic // lanes, lanes, *kernel])
     turned = TransposeOp(apart.result, [0, 2, *range(4, 4 + rank), 3, 1])
     filters = ReshapeOp(turned.result, [groups, ic * prod(kernel), oc // groups])
@@ -95,19 +107,19 @@ def bordered(op: ConvOp, x: SSAValue) -> list[Operation]:
     return [zero, PadOp("constant", x, zero.result, [0, 0, *pads[:rank], *whole, 0, 0, *pads[rank:], *whole])]
 
 
-def _in_whole_blocks(op: ConvOp, x: SSAValue) -> bool:
-    """Whether `x` is an image's form whose last block is full."""
-    return len(shape_of(x)) > len(op.shape) and shape_of(op.x)[CHANNELS] % shape_of(x)[-1] == 0
+def _in_whole_blocks(op: ConvOp, w: SSAValue, x: SSAValue) -> bool:
+    """Whether `x` is an image's form, of whose blocks filters take all lanes."""
+    return len(shape_of(x)) > len(op.shape) and shape_of(w)[1] % shape_of(x)[-1] == 0
 
 
-def _filters(op: ConvOp, x: SSAValue) -> list[Operation]:
+def _filters(op: ConvOp, w: SSAValue, x: SSAValue) -> list[Operation]:
     """The weights as `[terms, OC]`."""
-    oc, ic, *kernel = shape_of(op.w)
-    rank, weights = len(kernel), op.w
+    oc, ic, *kernel = shape_of(w)
+    rank, weights = len(kernel), w
     ops: list[Operation] = []
-    if _in_whole_blocks(op, x):
+    if _in_whole_blocks(op, w, x):
         lanes = shape_of(x)[-1]
-        ops.append(ReshapeOp(op.w, [oc, ic // lanes, lanes, *kernel]))
+        ops.append(ReshapeOp(w, [oc, ic // lanes, lanes, *kernel]))
         weights, order = ops[-1].results[0], [1, *range(3, 3 + rank), 2, 0]
     elif len(shape_of(x)) > len(op.shape):
         order = [*range(2, 2 + rank), 1, 0]
@@ -117,13 +129,13 @@ def _filters(op: ConvOp, x: SSAValue) -> list[Operation]:
     return [*ops, turned, ReshapeOp(turned.result, [ic * prod(kernel), oc])]
 
 
-def _im2col(op: ConvOp, x: SSAValue) -> ComputeOp:
+def _im2col(op: ConvOp, w: SSAValue, x: SSAValue) -> ComputeOp:
     """The windows of a bordered image, or of its form, as rows `[N * pixels, terms]`; of several groups, each of whole
     blocks, `[groups, N * pixels, terms]`."""
     n, _, *spatial = op.shape
-    _, ic, *kernel = shape_of(op.w)
+    _, ic, *kernel = shape_of(w)
     strides, dilations = (int_list(op.properties, name) for name in ("strides", "dilations"))
-    in_blocks, whole = len(shape_of(x)) > len(op.shape), _in_whole_blocks(op, x)
+    in_blocks, whole = len(shape_of(x)) > len(op.shape), _in_whole_blocks(op, w, x)
     lanes, groups = shape_of(x)[-1], op.groups.value.data
 
     def element(b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
