@@ -11,19 +11,18 @@ import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from xdsl.dialects.builtin import ArrayAttr, ModuleOp
+from xdsl.dialects.builtin import ModuleOp
 
 from tests.helpers.graphs import Graph
 from tests.helpers.program_batch import CompiledProgram, PrintedProgram, compile_programs, print_program
 from treadle.compiler import lower
-from treadle.dialects.graph import ConvOp, DemandedAttr, FusedOp, MatmulOp, UnaryOp
+from treadle.dialects.graph import ConvOp, FusedOp, MatmulOp, UnaryOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice, UseAttr
 from treadle.errors import TreadleError
 from treadle.host import lacks, needs_of
 from treadle.passes.graph.graph_pack_weights import GraphPackWeightsPass
 from treadle.passes.schedule.anchor import anchor_of
-from treadle.passes.schedule.instance import instance_of
 from treadle.schedules.register_tile import MOST_VECTORS, default_vectors, most_rows
 from treadle.schedules.template import Template
 from treadle.schedules.templates import TEMPLATES
@@ -232,16 +231,22 @@ def test_parts_of_panels_fit_the_first_cache_by_default() -> None:
     assert passes(64, 768, 3, replace(target, l1_bytes=64 * KIB)) == 3
 
 
-def test_panels_of_which_calls_need_few_rows_are_used_at_once() -> None:
-    """loop-trim does not skip rows of tiles whose sums wait for the next pass."""
-    target = Target.parse("avx512")
-    module = Case(3, 1, (64, 768, 96), panels=3).scheduled(target)
-    (group,) = [op for op in module.walk() if isinstance(op, FusedOp) and is_product(op)]
-    assert default_passes(module, target) == 4
-    group.demands = ArrayAttr([DemandedAttr.of([])])
-    assert default_passes(module, target) == 1
-    (product,) = [op for op in module.walk() if isinstance(op, MatmulOp)]
-    assert TEMPLATE.default(instance_of(product, (32, 96)), target)["passes"] == 1
+@pytest.mark.parametrize(("m", "k", "chunk"), [(64, 768, 64), (256, 768, 256), (512, 768, 256), (512, 3072, 64)])
+def test_rows_of_a_chunk_stay_in_the_second_cache(m: int, k: int, chunk: int) -> None:
+    """As many of A as take two fifths of it, in even chunks, where B is larger; with 2 MiB 273 of 768 elements."""
+    target = replace(Target.parse("avx512"), cores=2, l2_bytes=2048 * KIB)
+    of = plain_product(m, k, 4800, target)
+    assert TEMPLATE.default(of, target)["chunk"] == chunk
+    assert TEMPLATE.default(of, replace(target, l2_bytes=1 << 30))["chunk"] == m
+
+
+def plain_product(m: int, k: int, n: int, target: Target) -> MatmulOp:
+    """Of two inputs, with nothing around."""
+    graph = Graph(np.zeros((m, k), np.float32), np.zeros((k, n), np.float32))
+    module = graph.module(graph.add(MatmulOp(graph[0], graph[1])))
+    lower(treadle_context(), module, target, after="graph", to="fuse")
+    (found,) = [op for op in module.walk() if isinstance(op, MatmulOp)]
+    return found
 
 
 def test_parts_of_panels_are_whole_taps_of_a_convolution() -> None:

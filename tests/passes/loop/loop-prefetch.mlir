@@ -296,3 +296,54 @@ loop.func @no_distance(%B: memref<65536xf32>, %C: memref<256xf32>) grid(%b in 16
     }
   }
 }
+
+// Panels as above that only the call knows how often it reads: a line is the number of the iteration times the lines of
+// an iteration, with 16 bits behind the point. Where the panel is read once, what the loop reads soon is fetched.
+// CHECK-LABEL: @readings_of_a_call
+// CHECK:       %end = arith.minsi
+// CHECK:       [[LEAST:%.*]] = arith.maxsi %end, %{{.*}} : index
+// CHECK:       [[UP:%.*]] = arith.addi [[LEAST]], %{{.*}} : index
+// CHECK:       [[READINGS:%.*]] = arith.divui [[UP]], %{{.*}} : index
+// CHECK:       [[SUM:%.*]] = arith.addi [[READINGS]], %{{.*}} : index
+// CHECK:       [[OF_CALL:%.*]] = arith.divui [[SUM]], [[READINGS]] : index
+// CHECK:       [[ONCE:%.*]] = arith.cmpi sge, [[OF_CALL]], %{{.*}} : index
+// CHECK:       [[AWAY:%.*]] = arith.select [[ONCE]], %{{.*}}, %{{.*}} : index
+// CHECK:       scf.for %m
+// CHECK:         scf.for %k
+// CHECK:           arith.muli %k, [[OF_CALL]] : index
+// CHECK:           arith.divui
+// CHECK-COUNT-2:   loop.prefetch %B at %{{.*}} : memref<16384xf32>
+// CHECK-NOT:       loop.prefetch
+// CHECK:           scf.for %r
+loop.func @readings_of_a_call(%n: memref<i64>, %B: memref<16384xf32>, %C: memref<256xf32>)
+    grid(%b in 16) threads(%t in 1) {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c2 = arith.constant 2 : index
+  %c8 = arith.constant 8 : index
+  %c16 = arith.constant 16 : index
+  %c32 = arith.constant 32 : index
+  %c64 = arith.constant 64 : index
+  %c1024 = arith.constant 1024 : index
+  %read = loop.load %n[] : memref<i64>
+  %rows = arith.index_cast %read : i64 to index
+  %end = arith.minsi %rows, %c64 : index
+  %panel = arith.muli %b, %c1024 : index
+  scf.for %m = %c0 to %end step %c8 {
+    scf.for %k = %c0 to %c32 step %c1 {
+      %line = arith.muli %k, %c32 : index
+      %row = arith.addi %panel, %line : index
+      scf.for %v = %c0 to %c2 step %c1 {
+        %lane = arith.muli %v, %c16 : index
+        %at = arith.addi %row, %lane : index
+        scf.for %r = %c0 to %c8 step %c1 {
+          %y = vector.load %B[%at] : memref<16384xf32>, vector<16xf32>
+          %i = arith.muli %r, %c16 : index
+          %sum = vector.load %C[%i] : memref<256xf32>, vector<16xf32>
+          %next = arith.addf %sum, %y : vector<16xf32>
+          vector.store %next, %C[%i] : memref<256xf32>, vector<16xf32>
+        } {loop.unroll}
+      } {loop.unroll}
+    }
+  }
+}

@@ -1,4 +1,4 @@
-// RUN: treadle-opt %s -p loop-shorten-tiles | filecheck %s
+// RUN: treadle-opt %s -p loop-shorten-tiles --split-input-file | filecheck %s
 
 // A tile of 4 rows, of which the demand leaves fewer at its end: beside it stand tiles of 1 and of 2 rows.
 func.func @main(%x: tensor<64x16xf32>, %w: tensor<16x8xf32>, %n: tensor<i64>) -> tensor<64x8xf32>
@@ -53,3 +53,64 @@ func.func @main(%x: tensor<64x16xf32>, %w: tensor<16x8xf32>, %n: tensor<i64>) ->
 // CHECK:          } else {
 // CHECK:            loop.alloc : memref<4x8xf32, #loop.space<register>>
 // CHECK:            #task.map<repeat(4, 8)>
+
+// -----
+
+// Sums that wait between two passes in rows of their own: a tile of fewer rows leaves fewer.
+func.func @main(%x: tensor<64x32xf32>, %w: tensor<32x8xf32>, %n: tensor<i64>) -> tensor<64x8xf32>
+    attributes {extents = ["n"]} {
+  %y = loop.kernel @passes ins(%A = %x : tensor<64x32xf32>, %B = %w : tensor<32x8xf32>) outs(%C : tensor<64x8xf32>)
+      demands [#graph.demanded<d0 < 0>] grid(%block in 1) threads(%thread in 1) {
+    %c0 = arith.constant 0 : index
+    %c1 = arith.constant 1 : index
+    %c2 = arith.constant 2 : index
+    %c4 = arith.constant 4 : index
+    %c16 = arith.constant 16 : index
+    %c64 = arith.constant 64 : index
+    %zero = arith.constant 0.0 : f32
+    %sums = loop.alloc : memref<64x8xf32, #loop.space<register>>
+    scf.for %pass = %c0 to %c2 step %c1 {
+      %later = arith.cmpi sgt, %pass, %c0 : index
+      %first = arith.muli %pass, %c16 : index
+      scf.for %m = %c0 to %c64 step %c4 {
+        %acc = loop.alloc : memref<4x8xf32, #loop.space<register>>
+        task.for (%r, %j) in #task.map<repeat(4, 8)> {
+          %i = arith.addi %m, %r : index
+          %s = loop.load %sums[%i, %j] where %later else %zero : memref<64x8xf32, #loop.space<register>>
+          loop.store %s, %acc[%r, %j] : memref<4x8xf32, #loop.space<register>>
+        }
+        scf.for %k = %c0 to %c16 step %c1 {
+          task.for (%r, %j) in #task.map<repeat(4, 8)> {
+            %i = arith.addi %m, %r : index
+            %at = arith.addi %first, %k : index
+            %a = loop.load %A[%i, %at] : memref<64x32xf32>
+            %b = loop.load %B[%at, %j] : memref<32x8xf32>
+            %p = arith.mulf %a, %b : f32
+            %s = loop.load %acc[%r, %j] : memref<4x8xf32, #loop.space<register>>
+            %t = arith.addf %s, %p : f32
+            loop.store %t, %acc[%r, %j] : memref<4x8xf32, #loop.space<register>>
+          }
+        }
+        task.for (%r, %j) in #task.map<repeat(4, 8)> {
+          %i = arith.addi %m, %r : index
+          %s = loop.load %acc[%r, %j] : memref<4x8xf32, #loop.space<register>>
+          loop.store %s, %sums[%i, %j] : memref<64x8xf32, #loop.space<register>>
+          loop.store %s, %C[%i, %j] : memref<64x8xf32>
+        }
+      }
+    }
+  }
+  func.return %y : tensor<64x8xf32>
+}
+
+// CHECK:      loop.kernel @passes
+// CHECK:      %sums = loop.alloc : memref<64x8xf32, #loop.space<register>>
+// CHECK:      scf.for %m =
+// CHECK:        scf.if
+// CHECK:          loop.alloc : memref<1x8xf32, #loop.space<register>>
+// CHECK:          #task.map<repeat(1, 8)>
+// CHECK:          loop.load %sums
+// CHECK:          loop.store %{{.*}}, %sums
+// CHECK:        } else {
+// CHECK:          loop.alloc : memref<2x8xf32, #loop.space<register>>
+// CHECK:          loop.alloc : memref<4x8xf32, #loop.space<register>>

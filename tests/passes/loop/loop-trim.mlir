@@ -262,3 +262,32 @@ func.func @main(%x: tensor<64x48xf32>, %rows: tensor<i64>, %columns: tensor<i64>
 // CHECK-NEXT:   scf.if [[SOME]] {
 // CHECK-NEXT:     scf.for %{{.*}} = %c0 to [[ROWS]] step %c8 {
 // CHECK-NOT:        scf.if
+
+// -----
+
+// Tiles of 8 rows, each of two blocks: of the condition on rows, the one on blocks that loop-to-c looks for.
+func.func @main(%x: tensor<64x16xf32>, %n: tensor<i64>) -> tensor<64x16xf32> attributes {extents = ["n"]} {
+  %y = loop.kernel @rows ins(%A = %x : tensor<64x16xf32>) outs(%C : tensor<64x16xf32>)
+      demands [#graph.demanded<d0 < 0>] grid(%block in 16) threads(%thread in 1) {
+    %c2 = arith.constant 2 : index
+    %c8 = arith.constant 8 : index
+    %tile = arith.divui %block, %c2 : index
+    %half = arith.remui %block, %c2 : index
+    %first = arith.muli %tile, %c8 : index
+    task.for (%r, %j) in #task.map<repeat(8, 8)> {
+      %i = arith.addi %first, %r : index
+      %column = arith.muli %half, %c8 : index
+      %at = arith.addi %column, %j : index
+      %v = loop.load %A[%i, %at] : memref<64x16xf32>
+      loop.store %v, %C[%i, %at] : memref<64x16xf32>
+    }
+  }
+  func.return %y : tensor<64x16xf32>
+}
+
+// CHECK:      [[N:%.*]] = arith.index_cast
+// CHECK:      [[MORE:%.*]] = arith.addi [[N]], %{{.*}} : index
+// CHECK:      [[TILES:%.*]] = arith.divui [[MORE]], %{{.*}} : index
+// CHECK:      [[BLOCKS:%.*]] = arith.muli [[TILES]], %{{.*}} : index
+// CHECK-NEXT: [[RUNS:%.*]] = arith.cmpi slt, %block, [[BLOCKS]] : index
+// CHECK-NEXT: scf.if [[RUNS]] {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -12,13 +12,16 @@ from xdsl.traits import MemoryEffectKind
 
 from treadle.dialects.effects import Convergent, accesses, is_pure
 from treadle.dialects.graph import DemandedAttr
-from treadle.dialects.loop import AllocOp, KernelOp, StoreOp
+from treadle.dialects.graph.demanded import Constraint
+from treadle.dialects.loop import AllocOp, KernelOp, LoadOp, StoreOp
 from treadle.index.atom import Div, Var
 from treadle.index.expr import Expr, var
+from treadle.index.linear import always_less
 from treadle.index.reader import IndexReader
 from treadle.index.span import span_of
 from treadle.passes.graph.demand.facts import Extents
 from treadle.passes.loop.arrivals import agree
+from treadle.passes.loop.buffer_demand import constraint_on, is_accessed_by_element
 from treadle.passes.loop.loop_iterations import Iterations, value_of
 from treadle.passes.loop.private_buffers import is_of_launch, is_private
 
@@ -56,7 +59,13 @@ class Level:
 
 
 class Levels:
-    """The levels of a kernel with demands. Iterations count as variables of `loop_iterations.py`."""
+    """The levels of a kernel with demands. Iterations count as variables of `loop_iterations.py`.
+
+    A loop may also store to a buffer that others read, as sums that wait there for the next pass over K: of the buffer,
+    some elements are demanded then, those that fulfil constraints like the demands on results. It is so if every load
+    of the buffer is in a level that runs only where what it reads is demanded: then at any time all demanded elements
+    are what they would be if nothing were skipped, as those that are read are, and no store to one is skipped.
+    """
 
     def __init__(self, kernel: KernelOp, extents: Extents):
         self._kernel = kernel
@@ -64,16 +73,67 @@ class Levels:
         self._iterations = Iterations(kernel)
         self._reader = IndexReader(self._iterations.known)
         self._outputs = set[SSAValue](kernel.output_buffers)
+        self._waiting: dict[SSAValue, Sequence[Constraint]] = {}
+        """What is demanded of buffers of the kernel that a loop leaves something in."""
         self._stores: dict[Operation, Sequence[Condition]] = {}
 
-    def levels(self) -> Iterator[Level]:
+    def levels(self) -> Sequence[Level]:
         """Outer levels before those inside them; none where a result is used otherwise than by a store."""
         for buffer, demanded in zip(self._kernel.output_buffers, self._kernel.demands or (), strict=True):
             assert isinstance(demanded, DemandedAttr)
             for use in buffer.uses:
                 if not isinstance(use.operation, StoreOp):
-                    return
-                self._stores[use.operation] = self._conditions(use.operation, demanded)
+                    return []
+                self._stores[use.operation] = self._conditions(use.operation, demanded.data)
+        found = list(self._levels())
+        allocs = [op for op in self._kernel.body.walk() if isinstance(op, AllocOp) and is_accessed_by_element(op)]
+        # Backwards, since a buffer may be read only for what is stored to a later one.
+        for alloc in reversed(allocs):
+            found = self._with_waiting(alloc) or found
+        return found
+
+    def _with_waiting(self, alloc: AllocOp) -> Sequence[Level] | None:
+        """The levels if only some elements of a buffer are demanded; None where that is not known."""
+        loads = [use.operation for use in alloc.buffer.uses if isinstance(use.operation, LoadOp)]
+        stores = [use.operation for use in alloc.buffer.uses if isinstance(use.operation, StoreOp)]
+        for constraints in dict.fromkeys(each for load in loads for each in self._possible(alloc, load)):
+            self._waiting[alloc.buffer] = constraints
+            self._stores |= {store: self._conditions(store, constraints) for store in stores}
+            found = list(self._levels())
+            if all(self._reads_demanded(buffer, found) for buffer in self._waiting):
+                return found
+            del self._waiting[alloc.buffer]
+            self._stores = {store: own for store, own in self._stores.items() if store not in stores}
+        return None
+
+    def _possible(self, alloc: AllocOp, load: LoadOp) -> Iterator[tuple[Constraint, ...]]:
+        """Constraints on a buffer that the loops around a load would have if they skipped what stores to it, inwards
+        ones first; a loop that a buffer carries nothing through may skip anyway."""
+        index = [self._reader.read(i) for i in load.indices]
+        for loop in _loops_between(load, alloc):
+            if is_private(alloc.buffer, loop):
+                continue
+            self._waiting[alloc.buffer] = ()
+            conditions = self._needed(loop.body.block, loop) if self._may_skip(loop) else []
+            del self._waiting[alloc.buffer]
+            found = [constraint_on(alloc, index, each.least, each.extent) for each in conditions]
+            if any(found):
+                yield tuple(each for each in found if each is not None)
+
+    def _reads_demanded(self, buffer: SSAValue, levels: Sequence[Level]) -> bool:
+        """Whether every load of a buffer is in levels that run only where what it reads is demanded."""
+        loads = (use.operation for use in buffer.uses if isinstance(use.operation, LoadOp))
+        return all(self._is_tested(load, constraint, levels) for load in loads for constraint in self._waiting[buffer])
+
+    def _is_tested(self, load: LoadOp, constraint: Constraint, levels: Sequence[Level]) -> bool:
+        read = constraint.at([self._reader.read(i) for i in load.indices])
+        if _always_holds(Condition(read, constraint.extent, 0)):
+            return True
+        around = (level for level in levels if level.block.is_ancestor(load))
+        tested = (c.least for level in around for c in level.conditions if c.extent == constraint.extent)
+        return any(always_less(read - 1, least) for least in tested)
+
+    def _levels(self) -> Iterator[Level]:
         block = self._kernel.body.block
         whole = self._needed(block, None)
         if any(isinstance(op, AllocOp) and is_of_launch(op) for op in block.walk()):
@@ -85,11 +145,11 @@ class Levels:
         yield Level(block, None, whole)
         yield from self._loops(block, whole)
 
-    def _conditions(self, store: StoreOp, demanded: DemandedAttr) -> Sequence[Condition]:
+    def _conditions(self, store: StoreOp, demanded: Iterable[Constraint]) -> Sequence[Condition]:
         """What an element that is stored has to fulfil, by itself."""
         index = [self._reader.read(i) for i in store.indices]
         found: list[Condition] = []
-        for constraint in demanded.data:
+        for constraint in demanded:
             if constraint.extent in self._known_extents:
                 e = constraint.at(index)
                 _, most = e.range()
@@ -146,8 +206,8 @@ class Levels:
         return self._iterations.end(loop, *condition.sides(var("n", 0, None))) is not None
 
     def _is_own(self, buffer: SSAValue | None, op: scf.ForOp | scf.IfOp) -> bool:
-        """Whether nobody sees what a loop or a branch writes, but as a result."""
-        if buffer is None or buffer in self._outputs:
+        """Whether nobody sees what a loop or a branch writes, but as what is demanded."""
+        if buffer is None or buffer in self._outputs or buffer in self._waiting:
             return buffer is not None
         if isinstance(op, scf.ForOp):
             return is_private(buffer, op)
@@ -164,10 +224,25 @@ class Levels:
             owner = value.owner
             return value is self._kernel.thread_id or owner is block or block.is_ancestor(owner)
 
-        stores = [self._stores[op] for op in block.walk() if op in self._stores]
+        seen = [op for op in block.walk() if isinstance(op, StoreOp) and not _is_made_in(op.buffer, block)]
+        stores = [self._stores[op] for op in seen if op in self._stores]
         each = [[least for c in conditions for least in _least(c, is_inner)] for conditions in stores]
         common = reduce(_common, each) if each else []
         return [c for c in common if not _always_holds(c)]
+
+
+def _is_made_in(buffer: SSAValue, block: Block) -> bool:
+    """Whether a buffer exists inside a block only, so that nobody outside sees it."""
+    return isinstance(buffer.owner, AllocOp) and block.is_ancestor(buffer.owner)
+
+
+def _loops_between(op: Operation, alloc: AllocOp) -> Iterator[scf.ForOp]:
+    """The loops around an operation in which a buffer exists, inner ones first."""
+    parent = op.parent_op()
+    while parent is not None and parent is not alloc.parent_op():
+        if isinstance(parent, scf.ForOp):
+            yield parent
+        parent = parent.parent_op()
 
 
 def _least(condition: Condition, is_inner: Callable[[Var], bool]) -> list[Condition]:

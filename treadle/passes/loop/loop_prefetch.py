@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from xdsl.context import Context
-from xdsl.dialects import arith
+from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
@@ -15,10 +15,10 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.loop import PrefetchOp
 from treadle.index.emitter import IndexEmitter
-from treadle.index.expr import Expr, const
+from treadle.index.expr import Expr, const, var
 from treadle.index.reader import IndexReader
 from treadle.passes.loop.cache_lines import Body, Level, Lines, element_bytes, levels_around, lines_by_level
-from treadle.passes.loop.counted_loops import loops_in
+from treadle.passes.loop.counted_loops import loops_in, trip_count
 from treadle.passes.loop.kernels import kernels_of
 from treadle.schedules.search.cache_traffic import LINE
 from treadle.target import KIB
@@ -34,6 +34,8 @@ prefetches, and so did the kernel's own buffers; 64, 96 and 192 cycles differed 
 _SOON_BYTES, _PANEL_BYTES = 128 * KIB, 512 * KIB
 """What the second cache is to keep until it is read: guesses for 2 MiB, on the machine of docs/adr/0038. No others were
 tried."""
+_ONE = 1 << 16
+"""In fixed-point numbers of lines."""
 
 
 @dataclass(frozen=True)
@@ -77,17 +79,17 @@ class LoopPrefetchPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in kernels_of(op):
-            reader = IndexReader()
+            reader, known = IndexReader(), dict[tuple[scf.ForOp, int], Expr]()
             for loop in list(loops_in(kernel.body.block)):
                 body = Body.of(loop)
                 if body is not None:
-                    self._prefetch(body, reader)
+                    self._prefetch(body, reader, known)
 
-    def _prefetch(self, body: Body, reader: IndexReader) -> None:
+    def _prefetch(self, body: Body, reader: IndexReader, known: dict[tuple[scf.ForOp, int], Expr]) -> None:
         levels = levels_around(body.loop, reader)
         if not levels or levels[0].loop is not body.loop:
             return
-        groups, writer = lines_by_level(body, levels, reader), _Writer(levels)
+        groups, writer = lines_by_level(body, levels, reader), _Writer(levels, reader, known)
         lines = [each for each in groups if each.level == 0]
         arithmetic = body.arithmetic
         if arithmetic >= max(1, self.arithmetic * sum(len(each.starts) for each in lines)):
@@ -102,9 +104,10 @@ class LoopPrefetchPass(ModulePass):
                 if soon is not None:
                     writer.next_reading(each, soon)
                     continue
-            share = _share(each, levels)
-            if share is not None and arithmetic * times >= self.arithmetic * share.lines:
-                writer.share(each, share)
+            share, most = _share(each, levels), int(arithmetic * times / self.arithmetic)
+            if share is not None and most >= share.lines:
+                ahead = ceil(self.cycles / (arithmetic * times / 2))
+                writer.share(each, share, most, ahead)
 
 
 def _is_far(lines: Lines, levels: Sequence[Level], ahead: int) -> bool:
@@ -180,7 +183,8 @@ def _is_dense(lines: Lines, levels: Sequence[Level]) -> bool:
 class _Writer:
     """Writes prefetches at the beginning of loops around an access, and what their offsets share once."""
 
-    def __init__(self, levels: Sequence[Level]) -> None:
+    def __init__(self, levels: Sequence[Level], reader: IndexReader, known: dict[tuple[scf.ForOp, int], Expr]):
+        self._reader, self._known = reader, known
         loops = [level.loop for level in levels if level.loop is not None]
         self._levels = levels
         self._location = loops[0].location
@@ -203,11 +207,12 @@ class _Writer:
         for start in lines.starts:
             self._prefetch(lines, moving.next(lines.base), start)
 
-    def share(self, lines: Lines, share: _Share) -> None:
-        """A share of what the level that moves the lines reads next. With gaps it is part of what the loop reads in the
-        same iteration there; where all shares are fetched, lines that are about to be read."""
+    def share(self, lines: Lines, share: _Share, most: int, ahead: int) -> None:
+        """A share of what the level that moves the lines reads next, of so many lines at most; of a panel that a call
+        reads once only, those of so many iterations later. With gaps it is part of what the loop reads in the same
+        iteration there; where all shares are fetched, lines that are about to be read."""
         if share.dense:
-            self._consecutive(lines, share)
+            self._consecutive(lines, share, most, ahead)
             return
         again, spacing = self._levels[share.again], lines.spacing or 0
         first = again.number * share.lines
@@ -218,17 +223,65 @@ class _Writer:
         for n in range(share.lines):
             self._prefetch(lines, lines.base + distance, lines.starts[0] + n * spacing, limited)
 
-    def _consecutive(self, lines: Lines, share: _Share) -> None:
+    def _consecutive(self, lines: Lines, share: _Share, most: int, ahead: int) -> None:
         """As many lines of a panel without gaps in each iteration of each reading."""
         again, inner = self._levels[share.again], self._levels[lines.level : share.again]
         first, iteration, before = lines.base, const(0), 1
         for level in inner:
             first = first.substitute({level.key: const(level.lower)})
             iteration, before = iteration + level.number * before, before * level.trips
-        number = (again.number * before + iteration) * len(lines.starts) // again.trips
-        line = LINE // element_bytes(lines.buffer)
-        for n in range(share.lines):
-            self._prefetch(lines, first + share.distance + number * line, lines.starts[0] + n * line)
+        number, emitter, distance = again.number * before + iteration, self._emitters[lines.level], share.distance
+        line, each = LINE // element_bytes(lines.buffer), len(lines.starts)
+        if again.loop is None or trip_count(again.loop) is not None:
+            position, count = number * each // again.trips, share.lines
+        else:
+            of_call = self._lines_of_call(again, again.loop, each)
+            distance = self._if_once(again.loop, of_call, each, ahead * each * line, distance)
+            position, count = number * of_call // _ONE, min(most, each)
+            emitter = self._after(again.loop, lines.level, share.again)
+        for n in range(count):
+            self._prefetch(lines, first + distance + position * line, lines.starts[0] + n * line, emitter=emitter)
+
+    def _if_once(self, loop: scf.ForOp, of_call: Expr, lines: int, soon: int, distance: Expr) -> Expr:
+        """Before a loop: how far away what it fetches is, which is `soon` where it runs once and reads on."""
+        point = InsertPoint.before(loop)
+        emitter = IndexEmitter(point, location=self._location)
+        once = arith.CmpiOp(emitter.emit(of_call), emitter.emit(lines * _ONE), "sge")
+        select = arith.SelectOp(once.result, emitter.emit(soon), emitter.emit(distance))
+        for op in (once, select):
+            op.location = self._location
+            Rewriter.insert_op(op, point)
+        return var(select.result, None, None)
+
+    def _lines_of_call(self, again: Level, loop: scf.ForOp, lines: int) -> Expr:
+        """How many of so many lines an iteration of a reading asks for, where only the call knows how many readings
+        there are: a number with 16 bits behind the point, rounded up, written once for all that the loop reads."""
+        known = self._known.get((loop, lines))
+        if known is not None:
+            return known
+        end = loop.ub.owner
+        point = InsertPoint.after(end) if isinstance(end, Operation) else InsertPoint.at_start(end)
+        emitter = IndexEmitter(point, location=self._location)
+        # One reading at least, since nothing is divided by 0.
+        least = arith.MaxSIOp(loop.ub, emitter.emit(again.lower + 1))
+        Rewriter.insert_op(least, point)
+        _, most = self._reader.read(loop.ub).range()
+        length = var(least.result, again.lower + 1, most) - again.lower
+        readings = emitter.emit((length + (again.step - 1)) // again.step)
+        total = arith.AddiOp(readings, emitter.emit(lines * _ONE - 1))
+        share = arith.DivUIOp(total.result, readings)
+        Rewriter.insert_op([total, share], point)
+        for op in (least, total, share):
+            op.location = self._location
+        found = self._known[loop, lines] = var(share.result, 1, lines * _ONE)
+        return found
+
+    def _after(self, loop: scf.ForOp, level: int, outermost: int) -> IndexEmitter:
+        """An emitter at the beginning of a level, of which nothing goes further out than just before a loop."""
+        emitter = IndexEmitter(InsertPoint.before(loop), location=self._location)
+        for first in reversed(self._first[level : outermost + 1]):
+            emitter = emitter.inside(InsertPoint.before(first))
+        return emitter
 
     def _if_less(self, at: int, value: Expr, limit: int, then: Expr) -> SSAValue:
         """At the beginning of a level's loop: one expression if another is less than a limit, else 0."""
@@ -238,9 +291,16 @@ class _Writer:
         self._insert(at, less, select)
         return select.result
 
-    def _prefetch(self, lines: Lines, base: Expr, start: int, distance: SSAValue | None = None) -> None:
+    def _prefetch(
+        self,
+        lines: Lines,
+        base: Expr,
+        start: int,
+        distance: SSAValue | None = None,
+        emitter: IndexEmitter | None = None,
+    ) -> None:
         """Of the line so many elements, and a distance, behind a base."""
-        emitter = self._emitters[lines.level]
+        emitter = emitter or self._emitters[lines.level]
         offset = emitter.emit(base)
         for more in (emitter.emit(start) if start else None, distance):
             if more is not None:

@@ -14,14 +14,16 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.effects import is_pure
 from treadle.dialects.graph import DemandedAttr
+from treadle.dialects.graph.demanded import Constraint
 from treadle.dialects.loop import AllocOp, KernelOp, LoadOp, StoreOp, type_of
 from treadle.dialects.task import ForOp, YieldOp, repeat
 from treadle.dialects.task.attributes import MapAttr
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr
-from treadle.index.linear import split_linear
+from treadle.index.linear import depends_on, split_linear
 from treadle.index.reader import IndexReader
 from treadle.passes.graph.demand.facts import enclosing_function, extents_of
+from treadle.passes.loop.buffer_demand import constraint_on, is_accessed_by_element
 from treadle.passes.loop.extent_values import read_extent
 from treadle.passes.loop.inline_body import KernelArguments
 from treadle.passes.loop.loop_iterations import Iterations, value_of
@@ -116,19 +118,46 @@ def _tile(kernel: KernelOp, block: Block, reader: IndexReader) -> _Tile | None:
     own = {op.buffer for op in block.ops if isinstance(op, AllocOp)}
     if not all(type_of(buffer).get_shape()[:1] == (rows,) for buffer in own):
         return None
-    stores: list[tuple[StoreOp, ForOp]] = []
+    found: list[tuple[LoadOp | StoreOp, SSAValue]] = []
     for op in block.walk():
         task = _task_of(op, tasks)
         if isinstance(op, AllocOp | ForOp | YieldOp | scf.ForOp | scf.IfOp | scf.YieldOp) or is_pure(op):
             continue
         if not isinstance(op, LoadOp | StoreOp) or task is None:
             return None
-        if op.buffer in own:
-            if op.indices[0] is not task.body.block.args[0]:
-                return None
-        elif isinstance(op, StoreOp):
-            stores.append((op, task))
-    return _demanded_tile(kernel, block, rows, stores, reader)
+        if op.buffer in own and op.indices[0] is not task.body.block.args[0]:
+            return None
+        found.append((op, task.body.block.args[0]))
+    outside = [(op, row) for op, row in found if op.buffer not in own]
+    waiting = {op.buffer for op, _ in outside if isinstance(op, StoreOp)} - set(kernel.output_buffers)
+    results = [(op, row) for op, row in outside if isinstance(op, StoreOp) and op.buffer not in waiting]
+    tile = _demanded_tile(kernel, block, rows, results, reader)
+    if tile is None or not all(_keeps_rows(buffer, tile, outside, reader) for buffer in waiting):
+        return None
+    return tile
+
+
+def _keeps_rows(
+    buffer: SSAValue, tile: _Tile, accesses: Sequence[tuple[LoadOp | StoreOp, SSAValue]], reader: IndexReader
+) -> bool:
+    """Whether a buffer outside keeps rows for the same tile: each of its rows is read and stored by one row of the
+    tile, of which the index that is compared is a function of the buffer's row."""
+    alloc = buffer.owner
+    if not isinstance(alloc, AllocOp) or not is_accessed_by_element(alloc):
+        return False
+    if not all(tile.block.is_ancestor(use.operation) for use in buffer.uses):
+        return False
+    found: set[Constraint | None] = set()
+    for op, row in accesses:
+        if op.buffer is buffer:
+            index = [reader.read(i) for i in op.indices]
+            first = split_linear(index[0], row)
+            if first is None or first[0] != 1 or any(depends_on(each, row) for each in index[1:]):
+                return False
+            if _is_inside(first[1], tile.block):
+                return False
+            found.add(constraint_on(alloc, index, tile.index + reader.read(row), tile.extent))
+    return len(found) == 1 and None not in found
 
 
 def _goes_over(task: ForOp, rows: int) -> bool:
@@ -147,16 +176,16 @@ def _task_of(op: Operation, tasks: Sequence[ForOp]) -> ForOp | None:
 
 
 def _demanded_tile(
-    kernel: KernelOp, block: Block, rows: int, stores: Sequence[tuple[StoreOp, ForOp]], reader: IndexReader
+    kernel: KernelOp, block: Block, rows: int, stores: Sequence[tuple[StoreOp, SSAValue]], reader: IndexReader
 ) -> _Tile | None:
     """The tile, if one constraint on rows holds for all that it stores."""
     common: list[tuple[Expr, int]] | None = None
-    for store, task in stores:
-        if store.buffer not in kernel.output_buffers or kernel.demands is None:
+    for store, row in stores:
+        if kernel.demands is None:
             return None
         demanded = kernel.demands.data[list[SSAValue](kernel.output_buffers).index(store.buffer)]
         assert isinstance(demanded, DemandedAttr)
-        index, row = [reader.read(i) for i in store.indices], task.body.block.args[0]
+        index = [reader.read(i) for i in store.indices]
         found: list[tuple[Expr, int]] = []
         for constraint in demanded.data:
             split = split_linear(constraint.at(index), row)

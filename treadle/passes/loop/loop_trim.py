@@ -13,8 +13,9 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.loop import AllocOp, KernelOp
+from treadle.index.atom import Div, Var
 from treadle.index.emitter import IndexEmitter
-from treadle.index.expr import Expr
+from treadle.index.expr import Expr, floordiv, var
 from treadle.index.linear import always_less
 from treadle.index.reader import IndexReader
 from treadle.passes.graph.demand.facts import Extents, enclosing_function, extents_of
@@ -63,7 +64,7 @@ class LoopTrimPass(ModulePass):
                 continue
             main = enclosing_function(kernel)
             extents: Extents = {} if main is None else extents_of(main)
-            levels = list(Levels(kernel, extents).levels())
+            levels = Levels(kernel, extents).levels()
             if any(level.conditions for level in levels):
                 _Trimming(kernel, extents).trim(levels)
             else:
@@ -127,6 +128,23 @@ class _Trimming:
     def _compared(self, condition: Condition) -> tuple[Expr, Expr]:
         return condition.sides(self._values[condition.extent])
 
+    def _first_blocks(self, sides: tuple[Expr, Expr]) -> tuple[Expr, Expr]:
+        """Where a condition holds for the first blocks of a kernel of single threads, `number of the block < limit`, of
+        which loop-to-c deals all workers as many."""
+        side, limit = sides
+        number = self._reader.read(self._kernel.block_id)
+        while self._kernel.threads.value.data == 1 and side != number and len(side.terms) == 1:
+            (monomial, k), *_ = side.terms
+            atom = monomial[0]
+            if k < 1 or len(monomial) > 1 or not isinstance(atom, Var | Div):
+                break
+            limit = floordiv(limit - side.constant + (k - 1), k)
+            side = var(atom.key, *atom.range) if isinstance(atom, Var) else atom.arg
+            limit = limit * atom.divisor if isinstance(atom, Div) else limit
+            if isinstance(atom, Var):
+                break
+        return (side, limit) if side == number else sides
+
     def _branch(self, level: Level, conditions: Sequence[Condition]) -> None:
         """Moves what is in a block, but its buffers, into a branch."""
         moved = [op for op in level.block.ops if not isinstance(op, AllocOp | scf.YieldOp)]
@@ -135,7 +153,7 @@ class _Trimming:
         point = InsertPoint.before(last) if isinstance(last, scf.YieldOp) else InsertPoint.at_end(level.block)
         emitter = IndexEmitter(point, location=location)
         runs: SSAValue | None = None
-        for side, limit in map(self._compared, conditions):
+        for side, limit in map(self._first_blocks, map(self._compared, conditions)):
             test = arith.CmpiOp(emitter.emit(self._iterations.in_values(side)), emitter.emit(limit), "slt")
             added: list[Operation] = [test]
             if runs is not None:

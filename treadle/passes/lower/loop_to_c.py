@@ -13,6 +13,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.loop import AllocOp, BarrierOp, FuncOp
 from treadle.errors import TreadleError
+from treadle.passes.lower.first_blocks import computation_of, first_blocks
 from treadle.passes.lower.identifiers import rename_kernels
 
 index = IndexType()
@@ -36,7 +37,9 @@ class LoopToCPass(ModulePass):
       func.return
     }
     ```
-    Buffers become `memref.alloca`, whatever their space; barriers vanish, since a block has one thread.
+    Buffers become `memref.alloca`, whatever their space; barriers vanish, since a block has one thread. Where a block
+    does nothing unless its number is less than some value, as `loop-trim` writes it, only those blocks are distributed:
+    else one worker would have most of the work.
     Raises TreadleError for a kernel of several threads a block.
     """
 
@@ -78,7 +81,8 @@ def _fill(block: Block, kernel: FuncOp) -> None:
     *buffers, worker, workers = block.args
     worker.name_hint, workers.name_hint = "worker", "workers"
     grid = kernel.grid.value.data
-    zero, one, blocks = (arith.ConstantOp(IntegerAttr(n, index)) for n in (0, 1, grid))
+    zero, one, most = (arith.ConstantOp(IntegerAttr(n, index)) for n in (0, 1, grid))
+    counting, blocks = _needed_blocks(kernel, most.result, zero.result, dict(zip(kernel.buffers, buffers, strict=True)))
     start = arith.MuliOp(blocks, worker)
     first = arith.DivUIOp(start, workers)
     following = arith.AddiOp(worker, one)
@@ -88,13 +92,35 @@ def _fill(block: Block, kernel: FuncOp) -> None:
     loop = scf.ForOp(first, last, one, [], Block([scf.YieldOp()], arg_types=[index]))
     counter = loop.body.block.args[0]
     counter.name_hint = kernel.block_id.name_hint or "b"
-    added: list[Operation] = [zero, one, blocks, start, first, following, end, last, loop, func.ReturnOp()]
+    added: list[Operation] = [
+        zero, one, most, *counting, start, first, following, end, last, loop, func.ReturnOp()
+    ]  # fmt: skip
     for op in added:
         op.location = kernel.location
     block.add_ops(added)
     arguments: list[SSAValue[Attribute]] = [*buffers, counter, zero.result]
     assert loop.body.block.last_op is not None
     Rewriter.inline_block(kernel.body.block, InsertPoint.before(loop.body.block.last_op), arguments)
+
+
+def _needed_blocks(
+    kernel: FuncOp, most: SSAValue, zero: SSAValue, buffers: dict[SSAValue, SSAValue]
+) -> tuple[list[Operation], SSAValue]:
+    """How many blocks a call needs, and the operations that compute that before them, of the function's buffers."""
+    operations, blocks, values = list[Operation](), most, dict[SSAValue, SSAValue](buffers)
+    for limit in first_blocks(kernel):
+        for op in computation_of(limit, kernel) or ():
+            if any(result not in values for result in op.results):
+                operations.append(op.clone(values))
+        least = arith.MinSIOp(blocks, values[limit])
+        operations.append(least)
+        blocks = least.result
+    if operations:
+        needed = arith.MaxSIOp(blocks, zero)
+        operations.append(needed)
+        blocks = needed.result
+        blocks.name_hint = "blocks"
+    return operations, blocks
 
 
 def _lower_alloc(op: AllocOp) -> None:

@@ -32,8 +32,7 @@ def needed_shape(shape: Sequence[int], demanded: DemandedAttr, extents: Sequence
 
 def instance_of(anchor: MatmulOp, shape: Sequence[int], *, is_plain: bool = False) -> MatmulOp:
     """A product of this result, in a group with nothing but the definitions of its operands: these have fewer elements,
-    and read what they read of tensors as large as they are. The operands of a plain one come from outside. It is
-    demanded in part where the anchor's group is."""
+    and read what they read of tensors as large as they are. The operands of a plain one come from outside."""
     *batch, rows, columns = shape
     block, group = Block(), anchor.parent_op()
     operands: list[SSAValue] = []
@@ -44,8 +43,7 @@ def instance_of(anchor: MatmulOp, shape: Sequence[int], *, is_plain: bool = Fals
     product = MatmulOp(*operands)
     product.precision = anchor.precision
     block.add_ops([product, YieldOp(product.result)])
-    instance = FusedOp("instance", Region(block))
-    instance.demands = group.demands if isinstance(group, FusedOp) else None
+    FusedOp("instance", Region(block))
     return product
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from itertools import product
-from math import ceil
+from math import ceil, prod
 from typing import ClassVar
 
+from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation, SSAValue
 
-from treadle.dialects.graph import ComputeOp, FusedOp, MatmulOp
+from treadle.dialects.graph import ComputeOp, MatmulOp
 from treadle.dialects.graph.dtypes import byte_width, is_float
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
@@ -37,6 +38,10 @@ _LEAST_DEPTH = 64
 _LEAST_CACHE = 48 * KIB
 """Of first caches in which parts of panels were faster (docs/adr/0048); with 32 KiB, on a core that starts one product
 of 64 bytes a cycle, they were not (docs/adr/0032)."""
+
+
+_LEFT = Fraction(2, 5)
+"""The part of the second cache that rows of A of a chunk may take (docs/adr/0049)."""
 
 
 class MatmulCpu(Template):
@@ -70,7 +75,7 @@ class MatmulCpu(Template):
         columns, rows = panel_columns(target, vectors), default_rows(target, vectors, m)
         panels = ceil(n / columns)
         tiles = ceil(m / rows)
-        wanted = _default_chunks(m, n, panels, tiles, target, 2 * m * min(n, columns) * k)
+        wanted = _default_chunks(anchor, panels, tiles, target, 2 * m * min(n, columns) * k)
         chunk = min(rows * ceil(tiles / wanted), _LONGEST_CHUNK // rows * rows)
         along_k, along_n = right_strides(anchor, columns)
         # Vectors of B need neighbouring columns; rows far apart cost a page each.
@@ -159,26 +164,36 @@ class MatmulCpu(Template):
         return MatmulBody(anchor, choices, target).build(name)
 
 
-def _default_chunks(m: int, n: int, panels: int, tiles: int, target: Target, operations: int) -> int:
+def _default_chunks(anchor: Anchor, panels: int, tiles: int, target: Target, operations: int) -> int:
     """How many chunks the M rows are cut into where none are chosen; `operations` are those of a panel.
 
-    One where B has more elements than A and the cores have equally many panels: then each panel comes from memory to
-    one core only. `treadle bench --against` without this rule, a Xeon with AVX-512 and FP16, two threads, everything
-    else being equal: ResNet-50 1.02 times as fast (quartiles 0.96 to 1.13), Inception-V3 1.03 (1.01 to 1.07),
-    MobileNet-V2 1.05 (0.94 to 1.08). Else about eight blocks a core, of 2 MFLOP at least.
+    As few as let what is read of A stay in the second cache, where B has more elements than A and the cores have
+    equally many panels: one, if that is little, and each panel comes from memory to one core only. `treadle bench
+    --against` without this rule, a Xeon with AVX-512 and FP16, two threads, everything else being equal: ResNet-50 1.02
+    times as fast (quartiles 0.96 to 1.13), Inception-V3 1.03 (1.01 to 1.07), MobileNet-V2 1.05 (0.94 to 1.08); several
+    chunks, where A is larger: docs/adr/0049. Else about eight blocks a core, of 2 MFLOP at least.
     """
+    m, _, n = _extents(anchor)
     if n > m and panels % target.cores == 0:
-        return 1
+        return min(tiles, ceil(_left_bytes(anchor) / (target.l2_bytes * _LEFT)))
     return max(1, min(tiles, ceil(8 * target.cores / panels), ceil(operations / 2e6)))
+
+
+def _left_bytes(anchor: Anchor) -> int:
+    """What a product reads of its left operand, each element once: through a prologue, such as the windows of a
+    convolution, no more than there is."""
+    assert isinstance(anchor, MatmulOp)
+    m, k, _ = _extents(anchor)
+    producer = anchor.a.owner
+    read = [t.type for t in producer.tensors()] if isinstance(producer, ComputeOp) else []
+    there = sum(prod(type.get_shape()) for type in read if isinstance(type, TensorType))
+    return min(m * k, there or m * k) * _element_bytes(anchor)
 
 
 def _default_passes(anchor: Anchor, target: Target, columns: int) -> int:
     """The fewest passes whose part of a constant panel takes no more than three quarters of the first cache, and is
-    whole rows of terms of A; 1 where there are none, and where calls need a part of the rows only: `loop-trim` does not
-    skip rows whose sums wait."""
-    group = anchor.parent_op()
-    in_part = isinstance(group, FusedOp) and group.demands is not None
-    if in_part or _vectors_of_panels(anchor, target) is None or target.l1_bytes < _LEAST_CACHE:
+    whole rows of terms of A; 1 where there are none."""
+    if _vectors_of_panels(anchor, target) is None or target.l1_bytes < _LEAST_CACHE:
         return 1
     _, k, _ = _extents(anchor)
     parts = ((passes, k // passes) for passes in _passes(k))

@@ -38,10 +38,12 @@ class _Columns:
 
 @dataclass(frozen=True)
 class _Tile:
-    """Where a tile begins: its row in the matrix, and in the block's chunk, and the first k of its pass."""
+    """Where a tile begins: its row in the matrix, and in the chunk; and the pass, with its first k, unless there
+    is one."""
 
     row: Index
     in_chunk: Index
+    number: Index | None
     first_k: Index | None
 
 
@@ -61,6 +63,7 @@ class MatmulBody:
         self.rows, self.chunk = number(choices, "rows"), number(choices, "chunk")
         self.pack, self.passes = bool(choices["pack"]), number(choices, "passes")
         self.depth = self.k // self.passes
+        self.cores = target.cores
         self.vector, self.columns = target.lanes, panel_columns(target, number(choices, "vectors"))
         types = [t for t in (anchor.a.type, anchor.b.type) if isinstance(t, TensorType)]
         self.b = KernelBuilder(types, anchor.type)
@@ -71,10 +74,13 @@ class MatmulBody:
         batches = 1
         for extent in self.batch:
             batches *= extent
-        panel = b.block % panels
-        rest = b.block // panels
-        first_row = (rest % chunks) * self.chunk
-        self.batch_index = (rest // chunks).delinearize(self.batch) if self.batch else []
+        # Where B is larger than A, each core has its panels for all chunks; the panels of a chunk follow one another.
+        cores = self.cores if self.n > self.m and panels % self.cores == 0 and chunks > 1 else 1
+        panel, rest = b.block % (panels // cores), b.block // (panels // cores)
+        first_row, rest = (rest % chunks) * self.chunk, rest // chunks
+        if cores > 1:
+            panel, rest = (rest % cores) * (panels // cores) + panel, rest // cores
+        self.batch_index = rest.delinearize(self.batch) if self.batch else []
         whole, rest_columns = divmod(self.n, self.columns)
         # Whole panels need no predicates; the last, narrower one gets code of its own.
         if whole:
@@ -93,8 +99,6 @@ class MatmulBody:
         b, sums = self.b, None
         if self.passes > 1:
             sums = b.alloc("sums", [self.chunk, columns.lanes], self.wide)
-            with b.tasks(["m", "n"], repeat(self.chunk, columns.lanes), vector=True) as (m, n):
-                b.store(b.constant(0, self.wide), sums, [m, n])
         with self._pass() as number:
             first_k = None if number is None else number * self.depth
             source = self._packed(columns, first_k) if self.pack else None
@@ -102,7 +106,7 @@ class MatmulBody:
                 row = first_row + m
                 covered = self.m % self.chunk == 0
                 with b.when(None if covered else row < self.m):
-                    acc = self._tile(_Tile(row, m, first_k), columns, source, sums)
+                    acc = self._tile(_Tile(row, m, number, first_k), columns, source, sums)
                     with b.when(None if number is None else number >= self.passes - 1):
                         self._store(row, columns, acc)
 
@@ -126,9 +130,12 @@ class MatmulBody:
         """The accumulators of a tile after a pass. `sums` has those of the passes before, and then of this one too."""
         b, each = self.b, repeat(self.rows, columns.lanes)
         acc = b.alloc("acc", [self.rows, columns.lanes], self.wide)
-        with b.tasks(["r", "n"], each, unroll=True, vector=True) as (r, n):
-            before = b.constant(0, self.wide) if sums is None else b.load(sums, [tile.in_chunk + r, n])
-            b.store(before, acc, [r, n])
+        first = None if tile.number is None else tile.number < 1
+        with b.when(first), b.tasks(["r", "n"], each, unroll=True, vector=True) as (r, n):
+            b.store(b.constant(0, self.wide), acc, [r, n])
+        if sums is not None and tile.number is not None:
+            with b.when(tile.number >= 1), b.tasks(["r", "n"], each, unroll=True, vector=True) as (r, n):
+                b.store(b.load(sums, [tile.in_chunk + r, n]), acc, [r, n])
         with b.loop("k", self.depth) as k, b.tasks(["r", "n"], each, unroll=True, vector=True) as (r, n):
             at = _after(tile.first_k, k)
             left = b.load(b.inputs[0], [*self._batch_of(0), self._clamped(tile.row + r), at])

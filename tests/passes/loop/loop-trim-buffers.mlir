@@ -1,0 +1,111 @@
+// RUN: treadle-opt %s -p loop-trim --split-input-file | filecheck %s
+
+// Sums of tiles of 8 rows wait in a buffer until the next pass. Of the buffer, only rows of tiles that store something
+// demanded are demanded, so that the loop over tiles ends in each pass where the demand does.
+func.func @main(%x: tensor<64x16xf32>, %n: tensor<i64>) -> tensor<64x16xf32> attributes {extents = ["n"]} {
+  %y = loop.kernel @passes ins(%A = %x : tensor<64x16xf32>) outs(%C : tensor<64x16xf32>)
+      demands [#graph.demanded<d0 < 0>] grid(%block in 1) threads(%thread in 1) {
+    %c0 = arith.constant 0 : index
+    %c1 = arith.constant 1 : index
+    %c4 = arith.constant 4 : index
+    %c8 = arith.constant 8 : index
+    %c64 = arith.constant 64 : index
+    %zero = arith.constant 0.0 : f32
+    %sums = loop.alloc : memref<64x16xf32, #loop.space<register>>
+    scf.for %pass = %c0 to %c4 step %c1 {
+      %later = arith.cmpi sgt, %pass, %c0 : index
+      scf.for %m = %c0 to %c64 step %c8 {
+        scf.for %r = %c0 to %c8 step %c1 {
+          %i = arith.addi %m, %r : index
+          task.for (%j) in #task.map<repeat(16)> {
+            %a = loop.load %A[%i, %j] : memref<64x16xf32>
+            %b = loop.load %sums[%i, %j] where %later else %zero : memref<64x16xf32, #loop.space<register>>
+            %s = arith.addf %a, %b : f32
+            loop.store %s, %sums[%i, %j] : memref<64x16xf32, #loop.space<register>>
+            loop.store %s, %C[%i, %j] : memref<64x16xf32>
+          }
+        }
+      }
+    }
+  }
+  func.return %y : tensor<64x16xf32>
+}
+
+// CHECK:      loop.kernel @passes
+// CHECK:      [[N:%.*]] = arith.index_cast
+// CHECK:      scf.for %pass = %c0 to %c4 step %c1 {
+// CHECK:        scf.for %m = %c0 to [[N]] step %c8 {
+// CHECK-NEXT:     scf.for %r = %c0 to %c8 step %c1 {
+// CHECK-NOT:        scf.if
+
+// -----
+
+// A pass reads what the one before has left for the next tile: where that is not demanded, its sums are, and nothing is
+// skipped.
+func.func @main(%x: tensor<64x16xf32>, %n: tensor<i64>) -> tensor<64x16xf32> attributes {extents = ["n"]} {
+  %y = loop.kernel @next ins(%A = %x : tensor<64x16xf32>) outs(%C : tensor<64x16xf32>)
+      demands [#graph.demanded<d0 < 0>] grid(%block in 1) threads(%thread in 1) {
+    %c0 = arith.constant 0 : index
+    %c1 = arith.constant 1 : index
+    %c4 = arith.constant 4 : index
+    %c8 = arith.constant 8 : index
+    %c64 = arith.constant 64 : index
+    %zero = arith.constant 0.0 : f32
+    %sums = loop.alloc : memref<72x16xf32, #loop.space<register>>
+    scf.for %pass = %c0 to %c4 step %c1 {
+      %later = arith.cmpi sgt, %pass, %c0 : index
+      scf.for %m = %c0 to %c64 step %c8 {
+        scf.for %r = %c0 to %c8 step %c1 {
+          %i = arith.addi %m, %r : index
+          %next = arith.addi %i, %c8 : index
+          task.for (%j) in #task.map<repeat(16)> {
+            %a = loop.load %A[%i, %j] : memref<64x16xf32>
+            %b = loop.load %sums[%next, %j] where %later else %zero : memref<72x16xf32, #loop.space<register>>
+            %s = arith.addf %a, %b : f32
+            loop.store %s, %sums[%i, %j] : memref<72x16xf32, #loop.space<register>>
+            loop.store %s, %C[%i, %j] : memref<64x16xf32>
+          }
+        }
+      }
+    }
+  }
+  func.return %y : tensor<64x16xf32>
+}
+
+// CHECK:      loop.kernel @next ins(%A = %x : tensor<64x16xf32>) outs(%C : tensor<64x16xf32>) grid
+// CHECK:      scf.for %m = %c0 to %c64 step %c8 {
+// CHECK-NOT:  scf.if
+
+// -----
+
+// One loop fills a buffer, and another stores what is demanded of it: both end there.
+func.func @main(%x: tensor<64x16xf32>, %n: tensor<i64>) -> tensor<64x16xf32> attributes {extents = ["n"]} {
+  %y = loop.kernel @two ins(%A = %x : tensor<64x16xf32>) outs(%C : tensor<64x16xf32>)
+      demands [#graph.demanded<d0 < 0>] grid(%block in 1) threads(%thread in 1) {
+    %c0 = arith.constant 0 : index
+    %c1 = arith.constant 1 : index
+    %c16 = arith.constant 16 : index
+    %c64 = arith.constant 64 : index
+    %rows = loop.alloc : memref<64x16xf32, #loop.space<register>>
+    scf.for %i = %c0 to %c64 step %c1 {
+      scf.for %j = %c0 to %c16 step %c1 {
+        %a = loop.load %A[%i, %j] : memref<64x16xf32>
+        loop.store %a, %rows[%i, %j] : memref<64x16xf32, #loop.space<register>>
+      }
+    }
+    scf.for %i = %c0 to %c64 step %c1 {
+      scf.for %j = %c0 to %c16 step %c1 {
+        %b = loop.load %rows[%i, %j] : memref<64x16xf32, #loop.space<register>>
+        loop.store %b, %C[%i, %j] : memref<64x16xf32>
+      }
+    }
+  }
+  func.return %y : tensor<64x16xf32>
+}
+
+// CHECK:      loop.kernel @two
+// CHECK:      [[N:%.*]] = arith.index_cast
+// CHECK:      scf.for %{{.*}} = %c0 to [[N]] step %c1 {
+// CHECK:        loop.load %A
+// CHECK:      scf.for %{{.*}} = %c0 to [[N]] step %c1 {
+// CHECK:        loop.load %rows
