@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from treadle.artifact import Artifact, is_artifact
@@ -201,8 +202,14 @@ class CompiledModel:
         with self._calls.turn():
             if not self.symbols and not self.manifest.found:
                 return self._opened().run(arrays)
-            outputs = self._opened().run(self._dynamic.arguments(arrays, values))
-            return self._dynamic.results(outputs, values)
+            program = self._opened()
+            outputs = program.run(self._dynamic.arguments(arrays, values))
+            results = self._dynamic.results(outputs, values)
+            if isinstance(program, CpuProgram):
+                for position, (output, result) in enumerate(zip(outputs, results, strict=False)):
+                    if not np.may_share_memory(output, result):
+                        program.recycle(position, output)
+            return results
 
     def _opened(self) -> Program:
         """The program; the caller has the lock."""

@@ -99,6 +99,7 @@ class CpuProgram:
         self._constants = [aligned(array) for array in constants]
         self._constant_pointers = _pointers(self._constants)
         self._arena = aligned_empty((max(arena_bytes, ALIGNMENT),), np.uint8)
+        self._spare: dict[int, Array] = {}
         self._entry, create, destroy, self._record = _load(library, entry)
         address = create(self.threads)
         if not address:
@@ -113,10 +114,19 @@ class CpuProgram:
         Raises TreadleError on a wrong number of inputs, shape or element type, and after close().
         """
         buffers = self._checked(inputs)
-        results = [aligned_empty(spec.shape, spec.dtype) for spec in self.outputs]
+        results = [self._result(position) for position in range(len(self.outputs))]
         with self._pool.calls.turn():
             self._call(self._pool_address(), buffers, results)
         return results
+
+    def recycle(self, position: int, array: Array) -> None:
+        """Takes an output of a run that nobody will read again: a later one is stored there, and no new pages are."""
+        self._spare[position] = array
+
+    def _result(self, position: int) -> Array:
+        spare = self._spare.pop(position, None)
+        spec = self.outputs[position]
+        return aligned_empty(spec.shape, spec.dtype) if spare is None else spare
 
     def launch_seconds(self, inputs: Sequence[Array], launches: int) -> list[float]:
         """How many seconds each launch of one run takes, the first `launches` of them, in order; its outputs are
@@ -152,6 +162,7 @@ class CpuProgram:
         self._pool.destroy()
         with self._pool.calls.turn():
             self._constants = []
+            self._spare.clear()
             self._constant_pointers = _pointers([])
             self._arena = aligned_empty((ALIGNMENT,), np.uint8)
 
