@@ -132,3 +132,52 @@ func.func @rounds(%x: tensor<4x8xf32>, %z: tensor<4xbf16>) -> tensor<8xbf16> {
 // CHECK:         [[N:%[0-9a-z_]+]] = graph.compute "cast"
 // CHECK:         graph.compute "concat"
 // CHECK:           graph.at [[N]]
+
+// The quantised result of a product is stored as bytes for a reader with other operands: the product itself would be.
+// Without others it is part of what the product is stored as.
+func.func @quantised(%x: tensor<4x8xui8>, %p: tensor<1x16x32x4xi8>, %o: tensor<4x8xui8>) -> (tensor<4x8xf32>, tensor<4x8xf32>) {
+  %c = graph.packed_matmul %x, %p {columns = 8 : i64} : (tensor<4x8xui8>, tensor<1x16x32x4xi8>) -> tensor<4x8xi32>
+  %f = graph.compute "cast" (%i, %j) {
+    %a = graph.at %c[%i, %j] : tensor<4x8xi32>
+    %b = arith.sitofp %a : i32 to f32
+    graph.yield %b : f32
+  } : tensor<4x8xf32>
+  %q = graph.compute "quantise" (%i, %j) {
+    %a = graph.at %f[%i, %j] : tensor<4x8xf32>
+    %b = arith.fptoui %a : f32 to ui8
+    graph.yield %b : ui8
+  } : tensor<4x8xui8>
+  %y = graph.compute "sum" (%i, %j) {
+    %a = graph.at %q[%i, %j] : tensor<4x8xui8>
+    %b = graph.at %o[%i, %j] : tensor<4x8xui8>
+    %s = arith.addi %a, %b : ui8
+    %r = arith.uitofp %s : ui8 to f32
+    graph.yield %r : f32
+  } : tensor<4x8xf32>
+  %d = graph.packed_matmul %o, %p {columns = 8 : i64} : (tensor<4x8xui8>, tensor<1x16x32x4xi8>) -> tensor<4x8xi32>
+  %g = graph.compute "cast" (%i, %j) {
+    %a = graph.at %d[%i, %j] : tensor<4x8xi32>
+    %b = arith.sitofp %a : i32 to f32
+    graph.yield %b : f32
+  } : tensor<4x8xf32>
+  %t = graph.compute "quantise" (%i, %j) {
+    %a = graph.at %g[%i, %j] : tensor<4x8xf32>
+    %b = arith.fptoui %a : f32 to ui8
+    graph.yield %b : ui8
+  } : tensor<4x8xui8>
+  %z = graph.compute "dequantise" (%i, %j) {
+    %a = graph.at %t[%i, %j] : tensor<4x8xui8>
+    %r = arith.uitofp %a : ui8 to f32
+    %s = arith.mulf %r, %r : f32
+    graph.yield %s : f32
+  } : tensor<4x8xf32>
+  func.return %y, %z : tensor<4x8xf32>, tensor<4x8xf32>
+}
+
+// CHECK-LABEL: func.func @quantised
+// CHECK:         [[Q:%[0-9a-z_]+]] = graph.compute "cast quantise"
+// CHECK:         graph.compute "sum"
+// CHECK:           graph.at [[Q]]
+// CHECK:         [[D:%[0-9a-z_]+]] = graph.packed_matmul %o
+// CHECK-NEXT:    graph.compute "cast quantise dequantise"
+// CHECK-NEXT:      graph.at [[D]]

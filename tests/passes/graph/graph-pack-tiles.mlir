@@ -48,3 +48,37 @@ func.func @bytes(%x: tensor<2x2x2xui8>, %z: tensor<i32>) -> tensor<4x2xi32> {
 // CHECK-NEXT: graph.binary "sub" [[SUM]], [[TERMS]]
 
 // NONE-NOT: packed_matmul
+
+// A border of zeros is one of zero points, and windows are read of bytes.
+func.func @windows(%x: tensor<1x1x2x2xi8>) -> tensor<4x2xi32> {
+  %w = graph.constant #graph.inline<"1, -2, 3, 4, 5, 6, 7, 8"> : tensor<4x2xi32>
+  %z = graph.constant #graph.inline<"3"> : tensor<i32>
+  %zero = graph.constant #graph.inline<"0"> : tensor<i32>
+  %wide = graph.cast %x to i32 : (tensor<1x1x2x2xi8>) -> tensor<1x1x2x2xi32>
+  %d = graph.binary "sub" %wide, %z : (tensor<1x1x2x2xi32>, tensor<i32>) -> tensor<1x1x2x2xi32>
+  %p = graph.pad "constant" %d, %zero {pads = array<i64: 0, 0, 0, 0, 0, 0, 1, 1>} : (tensor<1x1x2x2xi32>, tensor<i32>) -> tensor<1x1x3x3xi32>
+  %a = graph.compute "im2col" (%m, %k) {
+    %c0 = arith.constant 0 : index
+    %c2 = arith.constant 2 : index
+    %i = arith.divui %m, %c2 : index
+    %j = arith.remui %m, %c2 : index
+    %u = arith.divui %k, %c2 : index
+    %v = arith.remui %k, %c2 : index
+    %row = arith.addi %i, %u : index
+    %column = arith.addi %j, %v : index
+    %e = graph.at %p[%c0, %c0, %row, %column] : tensor<1x1x3x3xi32>
+    graph.yield %e : i32
+  } : tensor<4x4xi32>
+  %y = graph.matmul %a, %w : (tensor<4x4xi32>, tensor<4x2xi32>) -> tensor<4x2xi32>
+  func.return %y : tensor<4x2xi32>
+}
+
+// CHECK:      func.func @windows
+// CHECK:      [[Z:%\S+]] = graph.reshape %z {shape = array<i64>}
+// CHECK-NEXT: [[B:%\S+]] = graph.cast [[Z]] to i8
+// CHECK-NEXT: [[P:%\S+]] = graph.pad "constant" %x, [[B]] {{.*}} -> tensor<1x1x3x3xi8>
+// CHECK:      [[A:%\S+]] = graph.compute "im2col"
+// CHECK:        graph.at [[P]]
+// CHECK:      [[S:%y\S*]] = graph.packed_matmul [[A]], {{%\S+}} {columns = 2 : i64} : (tensor<4x4xi8>
+// CHECK-NEXT: [[T:%y\S*]] = graph.constant #graph.inline<"48, 48"> : tensor<2xi32>
+// CHECK-NEXT: graph.binary "sub" [[S]], [[T]]

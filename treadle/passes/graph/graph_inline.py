@@ -30,7 +30,7 @@ from treadle.passes.graph.definition_analysis import (
 )
 from treadle.passes.graph.definition_size import is_too_large, size
 from treadle.passes.graph.inline_compute import GrowingBodies, reads_of
-from treadle.passes.graph.narrow_results import is_narrow_result
+from treadle.passes.graph.narrow_results import is_narrow_result, makes_bytes
 
 _Reads: TypeAlias = dict[Operation, list[AtOp]]
 """The reads of one tensor by their tensor-level operation."""
@@ -56,8 +56,8 @@ class GraphInlinePass(ModulePass):
     - a compute whose only user is the reader, unless its arithmetic would be repeated (a broadcast) and is more than
       one cheap operation (a comparison of a mask), or would go into a compute that only moves data (which must stay
       cheap, as `graph-fuse` repeats it), or stores the result of a product in bytes where its reader has other
-      operands beside it, so that the product would be stored for it, or rounds what it can be the epilogue of, which
-      stores less then, for a reader that can not, such as a concat,
+      operands beside it, so that the product would be stored for it, or makes bytes that its reader only widens, or
+      rounds what it can be the epilogue of, which stores less then, for a reader that can not, such as a concat,
     - a compute that only moves data, into each of its injective readers, unless it can be the epilogue of
       what it reads; and one that only widens floats.
     """
@@ -126,6 +126,8 @@ class _Inliner:
     def _worth_inlining(self, producer: ComputeOp, reads: _Reads) -> bool:
         reader = next(iter(reads))
         if not isinstance(reader, ComputeOp) or reader not in self._injective or moves_data(reader):
+            return False
+        if makes_bytes(producer) and widens_data(reader):
             return False
         if is_narrow_result(producer) and len(reader.tensors()) > 1:
             return False
