@@ -161,8 +161,8 @@ TREADLE_INLINE float treadle_sinf(float x) { return __builtin_sinf(x); }
 TREADLE_INLINE float treadle_cosf(float x) { return __builtin_cosf(x); }
 
 /* Maximum and minimum that return NaN if either operand is NaN (numpy's and ONNX's rule, not C's fmaxf). */
-TREADLE_INLINE float treadle_maxf(float a, float b) { return ((a > b) | (a != a)) ? a : b; }
-TREADLE_INLINE float treadle_minf(float a, float b) { return ((a < b) | (a != a)) ? a : b; }
+TREADLE_INLINE float treadle_maxf(float a, float b) { return b != b ? b : b > a ? b : a; }
+TREADLE_INLINE float treadle_minf(float a, float b) { return b != b ? b : b < a ? b : a; }
 
 #define TREADLE_IOTA_4 {0, 1, 2, 3}
 #define TREADLE_IOTA_8 {0, 1, 2, 3, 4, 5, 6, 7}
@@ -216,6 +216,33 @@ TREADLE_INLINE float treadle_minf(float a, float b) { return ((a < b) | (a != a)
 #else
 #define TREADLE_LOAD_WHERE_16 TREADLE_LOAD_LANES(16)
 #define TREADLE_STORE_WHERE_16 TREADLE_STORE_LANES(16)
+#endif
+
+/* Lane by lane a > b ? a : b, and a < b ? a : b: one instruction of x86, for which gcc 12 writes a comparison and a
+ * selection. */
+#if defined(__x86_64__)
+#define TREADLE_GREATER_4(a, b) __builtin_ia32_maxps(a, b)
+#define TREADLE_LESS_4(a, b) __builtin_ia32_minps(a, b)
+#else
+#define TREADLE_GREATER_4(a, b) treadle_select_v4f((a) > (b), a, b)
+#define TREADLE_LESS_4(a, b) treadle_select_v4f((a) < (b), a, b)
+#endif
+#if defined(__AVX__)
+#define TREADLE_GREATER_8(a, b) __builtin_ia32_maxps256(a, b)
+#define TREADLE_LESS_8(a, b) __builtin_ia32_minps256(a, b)
+#else
+#define TREADLE_GREATER_8(a, b) treadle_select_v8f((a) > (b), a, b)
+#define TREADLE_LESS_8(a, b) treadle_select_v8f((a) < (b), a, b)
+#endif
+#if defined(__AVX512F__) && defined(__clang__)
+#define TREADLE_GREATER_16(a, b) __builtin_ia32_maxps512(a, b, 4)
+#define TREADLE_LESS_16(a, b) __builtin_ia32_minps512(a, b, 4)
+#elif defined(__AVX512F__)
+#define TREADLE_GREATER_16(a, b) __builtin_ia32_maxps512_mask(a, b, b, -1, 4)
+#define TREADLE_LESS_16(a, b) __builtin_ia32_minps512_mask(a, b, b, -1, 4)
+#else
+#define TREADLE_GREATER_16(a, b) treadle_select_v16f((a) > (b), a, b)
+#define TREADLE_LESS_16(a, b) treadle_select_v16f((a) < (b), a, b)
 #endif
 
 /* The vector side of one width: access, selection, reductions, and the lane-wise functions that compilers know. */
@@ -320,10 +347,11 @@ TREADLE_INLINE float treadle_minf(float a, float b) { return ((a < b) | (a != a)
         return x - (v##lanes##f){0};                                                                 \
     }                                                                                                \
     TREADLE_INLINE v##lanes##f treadle_max_v##lanes##f(v##lanes##f a, v##lanes##f b) {               \
-        return treadle_select_v##lanes##f((a > b) | (a != a), a, b);                                 \
+        /* Of a constant b, compilers fold the selection. */                                         \
+        return treadle_select_v##lanes##f(b != b, b, TREADLE_GREATER_##lanes(b, a));                 \
     }                                                                                                \
     TREADLE_INLINE v##lanes##f treadle_min_v##lanes##f(v##lanes##f a, v##lanes##f b) {               \
-        return treadle_select_v##lanes##f((a < b) | (a != a), a, b);                                 \
+        return treadle_select_v##lanes##f(b != b, b, TREADLE_LESS_##lanes(b, a));                    \
     }                                                                                                \
     TREADLE_INLINE v##lanes##f treadle_abs_v##lanes##f(v##lanes##f x) {                              \
         return (v##lanes##f)((v##lanes##i)x & 0x7fffffff);                                           \
@@ -669,8 +697,8 @@ TREADLE_DOUBLE2(minnum, fmin)
 TREADLE_DOUBLE2(mod, fmod)
 TREADLE_DOUBLE2(pow, pow)
 TREADLE_INLINE double treadle_fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
-TREADLE_INLINE double treadle_max(double a, double b) { return ((a > b) | (a != a)) ? a : b; }
-TREADLE_INLINE double treadle_min(double a, double b) { return ((a < b) | (a != a)) ? a : b; }
+TREADLE_INLINE double treadle_max(double a, double b) { return b != b ? b : b > a ? b : a; }
+TREADLE_INLINE double treadle_min(double a, double b) { return b != b ? b : b < a ? b : a; }
 TREADLE_INLINE double treadle_rsqrt(double x) { return 1.0 / __builtin_sqrt(x); }
 TREADLE_INLINE int treadle_unordered(double a, double b) { return __builtin_isunordered(a, b); }
 TREADLE_INLINE int treadle_differ(double a, double b) { return __builtin_islessgreater(a, b); }
