@@ -65,6 +65,12 @@ def windows_of(compute: ComputeOp, reduce: ReduceOp) -> Windows | None:
     return None
 
 
+def slides_along(compute: ComputeOp, reduce: ReduceOp, dim: int) -> bool:
+    """Whether windows slide along a dimension of the output."""
+    i = compute.body.block.args[dim]
+    return any(_along(compute, reduce, i, k) is not None for k in reduce.body.block.args)
+
+
 def _along(
     compute: ComputeOp, reduce: ReduceOp, i: BlockArgument, k: BlockArgument
 ) -> tuple[int, tuple[AtOp, ...], tuple[AtOp, ...]] | None:

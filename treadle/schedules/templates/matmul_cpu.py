@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from itertools import product
-from math import ceil, prod
+from math import ceil, inf, prod
 from typing import ClassVar
 
 from xdsl.dialects.builtin import TensorType
@@ -32,6 +32,8 @@ from treadle.schedules.templates.matmul_cpu_kernel import MatmulBody
 from treadle.target import KIB, Target
 
 _LONGEST_CHUNK = 1024
+_EVEN = (1.02, 1.07)
+"""How many times its part of the tiles a core may have; the second where no chunks are as even as the first says."""
 _MOST_PASSES = 64
 _LEAST_DEPTH = 64
 """Terms of a pass, so that what it costs a tile to fetch and leave its sums is little."""
@@ -75,7 +77,7 @@ class MatmulCpu(Template):
         columns, rows = panel_columns(target, vectors), default_rows(target, vectors, m)
         panels = ceil(n / columns)
         tiles = ceil(m / rows)
-        wanted = _default_chunks(anchor, panels, tiles, target, 2 * m * min(n, columns) * k)
+        wanted = _default_chunks(anchor, panels, rows, target, 2 * m * min(n, columns) * k)
         chunk = min(rows * ceil(tiles / wanted), _LONGEST_CHUNK // rows * rows)
         along_k, along_n = right_strides(anchor, columns)
         # Vectors of B need neighbouring columns; rows far apart cost a page each.
@@ -164,19 +166,38 @@ class MatmulCpu(Template):
         return MatmulBody(anchor, choices, target).build(name)
 
 
-def _default_chunks(anchor: Anchor, panels: int, tiles: int, target: Target, operations: int) -> int:
-    """How many chunks the M rows are cut into where none are chosen; `operations` are those of a panel.
+def _default_chunks(anchor: Anchor, panels: int, rows: int, target: Target, operations: int) -> int:
+    """How many chunks the M rows are cut into where none are chosen, for tiles of some rows; `operations` are those of
+    a panel.
 
     As few as let what is read of A stay in the second cache, where B has more elements than A and the cores have
     equally many panels: one, if that is little, and each panel comes from memory to one core only. `treadle bench
     --against` without this rule, a Xeon with AVX-512 and FP16, two threads, everything else being equal: ResNet-50 1.02
     times as fast (quartiles 0.96 to 1.13), Inception-V3 1.03 (1.01 to 1.07), MobileNet-V2 1.05 (0.94 to 1.08); several
-    chunks, where A is larger: docs/adr/0049. Else about eight blocks a core, of 2 MFLOP at least.
+    chunks, where A is larger: docs/adr/0049. Else about eight blocks a core, of 2 MFLOP at least: the nearest multiple
+    of the cores that makes chunks even, so that a core computes the same rows of an image in each kernel; measurements:
+    docs/adr/0052.
     """
     m, _, n = _extents(anchor)
+    tiles = ceil(m / rows)
     if n > m and panels % target.cores == 0:
         return min(tiles, ceil(_left_bytes(anchor) / (target.l2_bytes * _LEFT)))
-    return max(1, min(tiles, ceil(8 * target.cores / panels), ceil(operations / 2e6)))
+    wanted = max(1, min(tiles, ceil(8 * target.cores / panels), ceil(operations / 2e6)))
+    if wanted == 1:
+        return 1
+    fewest = ceil(tiles / (_LONGEST_CHUNK // rows) / target.cores) * target.cores
+    most = min(tiles, 4 * max(fewest, wanted))
+    counts = sorted(range(fewest, most + 1, target.cores), key=lambda count: abs(count - wanted))
+    loads = {count: _load(count, tiles, target.cores) for count in counts}
+    even = next((count for load in _EVEN for count in counts if loads[count] <= load), None)
+    return min(counts, key=lambda count: loads[count], default=wanted) if even is None else even
+
+
+def _load(count: int, tiles: int, cores: int) -> float:
+    """The tiles of the core that has the most to those of an even part; infinite where cores share a chunk."""
+    each = ceil(tiles / count)
+    chunks = ceil(tiles / each)
+    return each * chunks / tiles if chunks % cores == 0 else inf
 
 
 def _left_bytes(anchor: Anchor) -> int:

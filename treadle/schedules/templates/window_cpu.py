@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import ceil, prod
 from typing import ClassVar
@@ -18,10 +18,11 @@ from treadle.schedules.access_analysis import vector_width
 from treadle.schedules.index_value import Index
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.limits import check_limit
-from treadle.schedules.template import Anchor, Choices, Knob, Template, least_power, number
+from treadle.schedules.template import Anchor, Choices, Knob, Template, number
 from treadle.schedules.templates.reduce_cpu import only_reduce
 from treadle.schedules.templates.window_tile import Values, WindowTile
 from treadle.schedules.window_reads import Windows, windows_of
+from treadle.schedules.windows_split import windows_split
 from treadle.target import Target
 
 _MANY_TERMS = 512
@@ -30,6 +31,8 @@ _WIDEST = 16
 """Elements of a window up to which several windows fit into registers."""
 _MOST = 8
 """Windows of a tile."""
+_MOST_ROWS = 1024
+"""Rows of a block."""
 _NARROWEST = 4
 """Elements of the shortest vectors."""
 
@@ -41,14 +44,14 @@ class WindowCpu(Template):
     The vectors under the windows are read once, and so are terms that do not depend on the window, such as weights: a
     3x3 depthwise convolution reads 36 instead of 126 vectors for a tile of seven. The first and the last tile of a row
     have code of their own, so that those between them test no border; the other dimensions' borders are tested once
-    for a row of a window. A block computes `rows` rows of tiles.
+    for a row of a window. A block computes `rows` rows of tiles (see `windows_split`).
     """
 
     name: ClassVar[str] = "window_cpu"
     kind: ClassVar[str] = "cpu"
     knobs: ClassVar[tuple[Knob, ...]] = (
         Knob("windows", tuple(range(1, _MOST + 1)), "neighbouring windows of a tile"),
-        Knob("rows", tuple(2**n for n in range(17)), "rows of windows that a block computes"),
+        Knob("rows", tuple(range(1, _MOST_ROWS + 1)), "rows of tiles that a block computes"),
     )
 
     def fits(self, anchor: Anchor) -> bool:
@@ -75,36 +78,36 @@ class WindowCpu(Template):
             n for n in range(1, min(_MOST, windows.extent) + 1) if _registers(windows, n) < target.vector_registers
         ]
         count = min(fitting or [1], key=lambda n: (ceil(windows.extent / n), n))
-        total = prod(windows.compute.shape) // windows.extent // target.lanes
-        work = windows.extent * target.lanes * prod(windows.reduce.shape)
-        rows = 1
-        while rows * work < 65536 and rows * 8 * target.cores < total:
-            rows *= 2
+        rows = min(windows_split(windows, target.lanes).default_rows(target.cores), _MOST_ROWS)
         return {"windows": count, "rows": rows}
 
     def canonical(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:
-        """A tile has no more windows than a row, a block no more rows than there are."""
+        """A tile has no more windows than a row; blocks have as many rows, but for the last one."""
         windows = _windows(anchor)
-        total = prod(windows.compute.shape) // windows.extent // target.lanes
-        rows = least_power(number(choices, "rows"), total)
+        extent = windows_split(windows, target.lanes).extent
+        parts = ceil(extent / min(number(choices, "rows"), extent))
+        rows = ceil(extent / parts)
         return {"windows": min(number(choices, "windows"), windows.extent), "rows": rows}
+
+    def values(self, anchor: Anchor, target: Target) -> Mapping[str, tuple[Choice, ...]]:
+        """Of the rows, those that make another number of blocks."""
+        extent = windows_split(_windows(anchor), target.lanes).extent
+        rows = {ceil(extent / parts) for parts in range(1, extent + 1)}
+        return {"rows": tuple(sorted(n for n in rows if n <= _MOST_ROWS))}
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, ComputeOp)
         windows, tensors = _windows(anchor), anchor.tensors()
         count, rows = number(choices, "windows"), number(choices, "rows")
         b = KernelBuilder([t.type for t in tensors if isinstance(t.type, TensorType)], anchor.type)
-        outer = [1 if d == windows.dim else extent for d, extent in enumerate(anchor.shape)]
-        outer[-1] //= target.lanes
-        total = prod(outer)
+        split = windows_split(windows, target.lanes)
         with b.loop("row", rows) as row:
-            position = b.block * rows + row
-            with b.when(position < total if total % rows else None):
-                index = position.delinearize(outer)
+            index = split.index(b.block, row, rows)
+            with b.when(index[split.rows] < split.extent if split.extent % rows else None):
                 index[-1] = index[-1] * target.lanes
                 _row(b, windows, count, target.lanes, index)
         comment = f"{anchor.operators.data if anchor.operators is not None else 'windows'} to {anchor.type}"
-        return b.kernel(name, tensors, anchor.type, ceil(total / rows), 1, comment)
+        return b.kernel(name, tensors, anchor.type, split.blocks(rows), 1, comment)
 
 
 def _row(b: KernelBuilder, windows: Windows, count: int, lanes: int, index: Sequence[Index]) -> None:
