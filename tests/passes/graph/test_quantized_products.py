@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto
+from onnx import ModelProto, NodeProto, TensorProto
 
 from tests.frontends.onnx.models import model, node
 from tests.helpers.program_batch import CompiledProgram, PrintedProgram, compile_programs, print_program
@@ -54,6 +54,7 @@ LAYERS = (
     Layer("of nine bits", (1, 16, 6, 6), (16, 16, 3, 3), zero=9, of_weights=np.uint8, zero_of_weights=120),
     Layer("channels in part", (1, 24, 6, 6), (24, 24, 1, 1), zero=2),
     Layer("channels in part, 3x3", (1, 24, 6, 6), (24, 24, 3, 3), pads=(1, 1, 1, 1), zero=2),
+    Layer("many pixels of few channels", (1, 8, 14, 14), (5, 8, 1, 1), zero=3),
     Layer("few channels", (1, 3, 12, 12), (16, 3, 7, 7), stride=2, pads=(3, 3, 3, 3), zero=114),
     Layer("few outputs", (1, 16, 5, 5), (5, 16, 1, 1), zero=200),
     Layer("depthwise", (1, 32, 9, 9), (32, 1, 3, 3), pads=(1, 1, 1, 1), groups=32),
@@ -173,6 +174,26 @@ def test_convolutions_as_one_operator(layer: Layer) -> None:
 def test_dense_convolutions_multiply_bytes(layer: Layer) -> None:
     for make in (proto, whole_proto):
         assert any("treadle_tiles_" in unit.text for unit in printed(layer, make).kernels)
+
+
+@pytest.mark.parametrize("shape", [(24, 40), (3, 24, 40)], ids=["a matrix", "a batch of matrices"])
+def test_products(shape: tuple[int, ...]) -> None:
+    """Of a batch of constant matrices in float32."""
+    rng = np.random.default_rng(3)
+    x = rng.integers(0, 255, (3, 7, 24), np.uint8, endpoint=True)
+    w = rng.integers(-127, 127, shape, np.int8, endpoint=True)
+    weights = {"s": np.array(0.01, np.float32), "z": np.array(100, np.uint8), "w": w, "t": np.array(0.02, np.float32)}
+    nodes = [
+        node("DequantizeLinear", "x s z", "d"),
+        node("DequantizeLinear", "w t", "m"),
+        node("MatMul", "d m", "y"),
+    ]
+    made = model(nodes, {"x": list(x.shape)}, element=TensorProto.UINT8, weights=weights)
+    printed = print_program(f"product {shape}", import_model(made.SerializeToString()), TARGET, after="import")
+    assert any("treadle_tiles_" in unit.text for unit in printed.kernels) == (len(shape) == 2)
+    (got,) = compile_programs([printed], TARGET)[f"product {shape}"].run([x])
+    exact = ((x.astype(np.int64) - 100) @ w.astype(np.int64)) * (float(weights["s"]) * float(weights["t"]))
+    np.testing.assert_allclose(got, exact, rtol=1e-5, atol=1e-3)
 
 
 @pytest.mark.parametrize("groups", [1, 16])

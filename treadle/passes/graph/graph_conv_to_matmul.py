@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 from xdsl.context import Context
-from xdsl.dialects.builtin import DYNAMIC_INDEX, ModuleOp, TensorType
+from xdsl.dialects.builtin import DYNAMIC_INDEX, ModuleOp, TensorType, i32
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import (
@@ -35,7 +35,7 @@ WIDE_FROM = 196
 class GraphConvToMatmulPass(ModulePass):
     """Writes a convolution of one group as a matmul; grouped ones stay as their definition.
 
-    A 1x1 convolution of stride 1 without padding and with at least 196 pixels multiplies from the left:
+    A 1x1 convolution of floats, of stride 1 without padding and with at least 196 pixels, multiplies from the left:
     ```mlir
     %y = graph.conv %x, %w {...} : (tensor<1x64x28x28xf32>, tensor<32x64x1x1xf32>) -> tensor<1x32x28x28xf32>
     ```
@@ -95,7 +95,8 @@ class PointwiseConvolution(RewritePattern):
         ic, pixels = shape_of(op.x)[1], prod(spatial)
         weights = ReshapeOp(op.w, [oc, ic])
         columns = ReshapeOp(op.x, [*_batch(n), ic, pixels])
-        if pixels >= WIDE_FROM:
+        # Of integers are products on a matrix unit, whose right operand is constant.
+        if pixels >= WIDE_FROM and op.type.get_element_type() != i32:
             product = MatmulOp(weights.result, columns.result)
             replace(rewriter, op, [weights, columns, product, ReshapeOp(product.result, op.shape)])
             return

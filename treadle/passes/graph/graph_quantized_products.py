@@ -42,9 +42,9 @@ class GraphQuantizedProductsPass(ModulePass):
     %1 = graph.binary "mul" %s, %t : ..., as tensor<64x1x1xf32>
     %y = graph.binary "mul" %0, %1 : (tensor<1x64x56x56xf32>, tensor<64x1x1xf32>) -> tensor<1x64x56x56xf32>
     ```
-    The sums are exact: those that i32 might not hold stay as they are. Convolutions of groups are vector code, which is
-    of f32: their integers become f32, where its sums are exact, too. What quantises a scaled sum again,
-    `round(%y / %z)`, divides the constants that scale it, and shift it, instead.
+    The sums are exact: those that i32 might not hold stay as they are, and so do products by batches of matrices.
+    Convolutions of groups are vector code, which is of f32: their integers become f32, where its sums are exact, too.
+    What quantises a scaled sum again, `round(%y / %z)`, divides the constants that scale it, and shift it, instead.
 
     The first pass that looks at weights: folding constants would dequantise them. Source: Jacob et al., "Quantization
     and training of neural networks for efficient integer-arithmetic-only inference", CVPR 2018, section 2.
@@ -71,7 +71,7 @@ def _multiply_integers(op: ConvOp | MatmulOp) -> None:
     if op.type.get_element_type() != f32 or DYNAMIC_INDEX in op.shape:
         return
     left, right = op.operands
-    if not is_constant(right):
+    if not is_constant(right) or (isinstance(op, MatmulOp) and len(shape_of(right)) > 2):
         return
     x, w = dequantized(left), dequantized(right)
     moves = [*(() if x is None else x.moves), *(() if w is None else w.moves)]
