@@ -181,3 +181,30 @@ func.func @quantised(%x: tensor<4x8xui8>, %p: tensor<1x16x32x4xi8>, %o: tensor<4
 // CHECK:         [[D:%[0-9a-z_]+]] = graph.packed_matmul %o
 // CHECK-NEXT:    graph.compute "cast quantise dequantise"
 // CHECK-NEXT:      graph.at [[D]]
+
+// What rounds is stored narrow, too, if its reader only widens it for a sum.
+func.func @widens(%x: tensor<4x8xf32>) -> tensor<4xf32> {
+  %n = graph.compute "cast" (%i, %j) {
+    %a = graph.at %x[%i, %j] : tensor<4x8xf32>
+    %t = arith.truncf %a : f32 to bf16
+    graph.yield %t : bf16
+  } : tensor<4x8xbf16>
+  %w = graph.compute "cast" (%i, %j) {
+    %a = graph.at %n[%i, %j] : tensor<4x8xbf16>
+    %t = arith.extf %a : bf16 to f32
+    graph.yield %t : f32
+  } : tensor<4x8xf32>
+  %s = graph.compute "sum" (%i) {
+    %r = graph.reduce add (%k in 8) {
+      %a = graph.at %w[%i, %k] : tensor<4x8xf32>
+      graph.yield %a : f32
+    }
+    graph.yield %r : f32
+  } : tensor<4xf32>
+  func.return %s : tensor<4xf32>
+}
+
+// CHECK-LABEL: func.func @widens
+// CHECK:         arith.truncf
+// CHECK-NEXT:    graph.yield
+// CHECK:         arith.extf

@@ -25,6 +25,7 @@ from treadle.passes.graph.definition_analysis import (
     moves_data,
     narrows_data,
     reads_by_user,
+    users_of,
     widens_data,
     worth_storing,
 )
@@ -57,7 +58,8 @@ class GraphInlinePass(ModulePass):
       one cheap operation (a comparison of a mask), or would go into a compute that only moves data (which must stay
       cheap, as `graph-fuse` repeats it), or stores the result of a product in bytes where its reader has other
       operands beside it, so that the product would be stored for it, or makes bytes that its reader only widens, or
-      rounds what it can be the epilogue of, which stores less then, for a reader that can not, such as a concat,
+      rounds what it can be the epilogue of, which stores less then, for a reader that can not, such as a concat, or
+      that widens it again for what computes,
     - a compute that only moves data, into each of its injective readers, unless it can be the epilogue of
       what it reads; and one that only widens floats.
     """
@@ -131,7 +133,7 @@ class _Inliner:
             return False
         if is_narrow_result(producer) and len(reader.tensors()) > 1:
             return False
-        if narrows_data(producer) and _is_epilogue(producer) and not is_bijective_in(reader, producer.result):
+        if narrows_data(producer) and _stays_narrow(producer, reader):
             return False
         return self._times(producer, reader, reads) <= 1 or _is_cheap(producer)
 
@@ -181,6 +183,14 @@ def _is_cheap(producer: ComputeOp) -> bool:
         if not isinstance(op, AtOp | YieldOp | arith.ConstantOp) and not isinstance(op.results[0].type, IndexType)
     ]
     return len(producer.reads()) == 1 and len(work) <= 1 and all(isinstance(op, _CHEAP) for op in work)
+
+
+def _stays_narrow(producer: ComputeOp, reader: ComputeOp) -> bool:
+    """Whether what rounds is to be stored: its reader only widens it, as a prologue of what computes, or cannot be the
+    epilogue that it can be."""
+    if widens_data(reader):
+        return all(isinstance(user, ComputeOp | WholeOp) for user in users_of(reader.result))
+    return _is_epilogue(producer) and not is_bijective_in(reader, producer.result)
 
 
 def _is_epilogue(mover: ComputeOp) -> bool:

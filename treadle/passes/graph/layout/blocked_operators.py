@@ -41,7 +41,12 @@ from treadle.passes.graph.layout.blocked_convolutions import (
 )
 from treadle.passes.graph.layout.blocks import Blocks, blocked_definition
 from treadle.passes.graph.layout.images import Form, Layout
-from treadle.passes.graph.layout.packed_convolutions import has_panels, packed
+from treadle.passes.graph.layout.packed_convolutions import (
+    has_few_channels,
+    has_panels,
+    packed,
+    packed_rows,
+)
 from treadle.passes.graph.layout.winograd import has_tiles, in_tiles
 from treadle.passes.graph.rewriting import shape_of, tensor
 
@@ -125,6 +130,8 @@ class BlockedChannels(Layout):
             blocked = has_form(op.x) or shape_of(op.x)[CHANNELS] % self.lanes == 0
             if self.packs and has_panels(op) and (blocked or self._fills_blocks(shape_of(op.x)[CHANNELS])):
                 return packed(op, form(op.x))
+            if self.packs and has_panels(op) and has_few_channels(op):
+                return packed_rows(op)
             is_wide = op.type.get_element_type() == f32
             outputs = self.outputs_of(op) if blocked and is_wide and has_tiles(op) else None
             if outputs is not None:
