@@ -20,14 +20,16 @@ from treadle.schedules.templates.conv_tiles_cpu_kernel import ConvTilesKernel
 from treadle.schedules.templates.conv_tiles_rows import HALF_TILE, TILE_ROWS, ConvRows
 from treadle.target import Target
 
-_MOST_POSITIONS = 256
-"""Of a group, so that its sums stay in the first cache."""
+_MOST_POSITIONS = 128
+"""Of a group, so that its sums stay in the first cache beside a panel: with 256, ResNet-50 took 1.02 of the time, and
+MobileNet-V2 1.05, on the machine of docs/adr/0051."""
 _MOST_ROWS = 4096
 _MOST_PANELS = 256
 _STEP, _HALF_STEP = 64, 40
 """Cycles of the products of 32 rows, or of 16, by 32 columns and 64 bytes along K."""
-_COPY, _STORE = 0.1, 0.3
-"""Cycles to copy a byte of the image, and to store a sum. Estimates."""
+_READ, _COPY, _STORE = 0.1, 0.1, 0.3
+"""Cycles to read a byte of the image, which is in another core's cache or beyond it, to copy it, and to store a sum.
+Estimates; without the first one, ResNet-50 took 1.07 of the time, since blocks of panels read all of an image."""
 _LINE = 10
 """Cycles that a line of a panel takes beside its products. An estimate."""
 _GROUP, _START = 100, 2000
@@ -107,6 +109,7 @@ def estimated_cycles(anchor: Anchor, choices: Choices, target: Target) -> float:
     products = groups * steps * (whole * _STEP + half // HALF_TILE * _HALF_STEP)
     stores = groups * (group * rows_of.result[1] * PANEL_COLUMNS * _STORE + _GROUP)
     cycles = each * (products + stores + steps * PANEL_COLUMNS * _LINE) + _START
+    cycles += _READ * min(rows_of.read_rows(group * groups), rows_of.image[0]) * rows_of.image[1] * anchor.image[1] * 64
     if not rows_of.is_pixelwise or positions > rows:
         cycles += _COPY * rows_of.pixels(group * groups, group)[1] * anchor.image[1] * 64
     blocks = ceil(rows / (group * groups)) * ceil(panels / each) * anchor.image[0]
