@@ -85,10 +85,17 @@ def decided(schedule: str) -> str:
 
 def run(body: str, passes: str) -> ModuleOp:
     """Applies passes to a function of one tensor whose body computes %y."""
+    return run_text(
+        f"func.func @main(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {{\n{body}\nfunc.return %y : tensor<8x8xf32>\n}}",
+        passes,
+    )
+
+
+def run_text(text: str, passes: str) -> ModuleOp:
+    """Applies passes to a module."""
     context = Context()
     for dialect in (Builtin, arith.Arith, func.Func, memref.MemRef, GRAPH, LOOP, SCHEDULE):
         context.load_dialect(dialect)
-    text = f"func.func @main(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {{\n{body}\nfunc.return %y : tensor<8x8xf32>\n}}"
     module = Parser(context, text).parse_module()
     module.verify()
     for each in parse_passes(passes):
@@ -133,6 +140,23 @@ CASES = [
     (OTHER_SHAPE, "loop-fuse-epilogue", "the shapes [64] and [8, 8] differ"),
     (BARE_WRITE, "loop-fuse-epilogue", "memref.store uses the result of @k; accepted: loop.store"),
 ]
+
+
+RANGED = """func.func @main(%x: tensor<192x128x64xf32>, %w: tensor<192x64x128xf32>, %n: tensor<i64>)
+    -> tensor<192x128x128xf32> attributes {symbols = ["n:1..128"], extents = ["n"]} {
+  %y = graph.fused "scores" {
+    %m = graph.matmul %x, %w : (tensor<192x128x64xf32>, tensor<192x64x128xf32>) -> tensor<192x128x128xf32>
+    graph.yield %m : tensor<192x128x128xf32>
+  } demands [#graph.demanded<d1 < 1>] : tensor<192x128x128xf32>
+  func.return %y : tensor<192x128x128xf32>
+}"""
+
+
+def test_demands_on_extents_that_do_not_exist() -> None:
+    with pytest.raises(
+        TreadleError, match="a demand names extent number 1, and @main has 1; accepted: extents from number 0 to 0"
+    ):
+        run_text(RANGED, "schedule-select")
 
 
 @pytest.mark.parametrize(("body", "passes", "message"), CASES, ids=[message[:40] for _, _, message in CASES])

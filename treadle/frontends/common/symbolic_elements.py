@@ -61,12 +61,27 @@ _BINARY: dict[str, Callable[[Symbolic, Symbolic], Symbolic]] = {
 
 def folded_elements(op: Operator, operands: Sequence[Array]) -> Elements | None:
     """The elements of an operator's result, of operands of integers and extents; None where it is none of those that
-    shapes are computed with, or where a comparison depends on the call, and it has to be computed in each call.
+    shapes are computed with, where a comparison depends on the call, and where some call's integers may not fit the
+    type, so that they wrap: then it has to be computed in each call.
     """
     try:
-        return _folded_elements(op, operands)
+        folded = _folded_elements(op, operands)
     except VerifyException:
         return None
+    return folded if folded is not None and _fit(folded, op) else None
+
+
+def _fit(elements: Elements, op: Operator) -> bool:
+    """Whether the type of an operator's result, if that is signed integers, has these elements in each call."""
+    type = op.type.get_element_type()
+    if not isinstance(type, IntegerType) or type.width.data == 1:
+        return True
+    end = 1 << type.width.data - 1
+    for value in symbols_in(elements):
+        least, greatest = value.expression.range() if isinstance(value, Extent) else (value, value)
+        if least is None or greatest is None or least < -end or greatest >= end:
+            return False
+    return True
 
 
 def _folded_elements(op: Operator, operands: Sequence[Array]) -> Elements | None:

@@ -11,6 +11,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.rewriter import Rewriter
 
 from treadle.dialects.graph import ComputeOp, DemandedAttr, FusedOp, MatmulOp, YieldOp
+from treadle.errors import TreadleError
 from treadle.passes.graph.definition_analysis import shape_of
 
 
@@ -18,7 +19,12 @@ def needed_shape(shape: Sequence[int], demanded: DemandedAttr, extents: Sequence
     """How many indices of each dimension are demanded where the extents have these values.
 
     Constraints on several dimensions at once are left out: they need more elements than there are counted.
+    TreadleError for one on an extent that has no value.
     """
+    unknown = [constraint for constraint in demanded.data if constraint.extent >= len(extents)]
+    if unknown:
+        message = f"a demand names extent number {unknown[0].extent}, and @main has {len(extents)}"
+        raise TreadleError(message, accepted=f"extents from number 0 to {len(extents) - 1}")
     found: list[int] = []
     for d, extent in enumerate(shape):
         inside = np.ones(extent, np.bool_)
