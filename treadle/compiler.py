@@ -174,6 +174,7 @@ STAGES: tuple[Stage, ...] = (
             Step("loop-fuse-prologue", "Loads are replaced by producers while indices are still those of tensors."),
             Step("loop-fuse-epilogue", "Stores are replaced by consumers; no definition is left afterwards."),
             Step("loop-trim", "Every store is there, at the indices of the tensors that are demanded in part."),
+            Step("loop-end-sums", "Masks are predicates of loads now; loops have no copies yet."),
             Step("loop-shorten-tiles", "What is left computes whole tiles.", only="cpu"),
         ),
     ),

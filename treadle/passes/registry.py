@@ -45,6 +45,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
         "loop-fuse-prologue",
         "loop-fuse-epilogue",
         "loop-trim",
+        "loop-end-sums",
         "loop-shorten-tiles",
         "loop-simplify-index",
         "loop-delinearize",
