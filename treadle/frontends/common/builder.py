@@ -120,10 +120,6 @@ class GraphBuilder:
                 raise VerifyException(f"elements by their positions in the merged dimension {extent}")
         return Tensor(TensorType(element_type(array.dtype), array.shape), array, None, self.location, known)
 
-    def kept(self, tensor: Tensor) -> Tensor:
-        """A tensor whose elements no operator is folded with while importing: passes see what is computed of them."""
-        return Tensor(tensor.type, None, self.value(tensor), None, tensor.extents)
-
     def numbers(self, elements: Sequence[Symbolic] | Symbolic) -> Tensor:
         """Integers of 64 bits, of which some may be expressions of symbols: a shape, or an extent as a scalar."""
         listed, shape = (elements, (len(elements),)) if isinstance(elements, Sequence) else ([elements], ())

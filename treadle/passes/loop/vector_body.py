@@ -154,7 +154,7 @@ class _VectorWriter:
         """The conjunction of comparisons that all lanes agree on."""
         result: SSAValue | None = None
         for comparison in comparisons:
-            truth = comparison.value if isinstance(comparison, Uniform) else self._compare(comparison, level)
+            truth = comparison.value if isinstance(comparison, Uniform) else level.compare(comparison)
             if result is None:
                 result = truth
             else:
@@ -163,12 +163,6 @@ class _VectorWriter:
                 result = both.result
         assert result is not None
         return result
-
-    @staticmethod
-    def _compare(comparison: Comparison, level: Level) -> SSAValue:
-        compare = arith.CmpiOp(level.emit(comparison.difference), level.emit(0), comparison.kind)
-        level.insert(compare)
-        return compare.result
 
     def _vector(self, value: SSAValue, level: Level) -> SSAValue:
         """The value in every lane."""
@@ -197,10 +191,10 @@ class _VectorWriter:
             return None
         lo: SSAValue | None = None
         for bound in where.lows:
-            lo = self._combine(arith.MaxSIOp, lo, level.emit(bound), level)
+            lo = level.combine(arith.MaxSIOp, lo, level.emit(bound))
         hi: SSAValue | None = None
         for bound in where.highs:
-            hi = self._combine(arith.MinSIOp, hi, level.emit(bound), level)
+            hi = level.combine(arith.MinSIOp, hi, level.emit(bound))
         hi = level.emit(self._lanes) if hi is None else hi
         if where.uniform:
             select = arith.SelectOp(self._truth(where.uniform, level), hi, level.emit(0))
@@ -213,14 +207,6 @@ class _VectorWriter:
         mask = LaneMaskOp(lo, hi, self._lanes)
         level.insert(mask)
         return mask.mask
-
-    @staticmethod
-    def _combine(kind: type[Operation], a: SSAValue | None, b: SSAValue, level: Level) -> SSAValue:
-        if a is None:
-            return b
-        op = kind(a, b)  # pyright: ignore[reportCallIssue]
-        level.insert(op)
-        return op.results[0]
 
     def _address(self, op: LoadOp | StoreOp) -> tuple[list[Expr], int]:
         """The index of lane 0, and the stride of the lanes along the last dimension."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from xdsl.builder import Builder
+from xdsl.dialects import arith
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint
 
+from treadle.index.comparison import Comparison
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr
 
@@ -35,6 +37,20 @@ class Level:
         self._emitter.move(InsertPoint.before(parent))
         point = InsertPoint.at_end(block)
         return Level(block, point, self._emitter.inside(point))
+
+    def compare(self, comparison: Comparison) -> SSAValue:
+        """Whether a comparison holds that all lanes agree on."""
+        compare = arith.CmpiOp(self.emit(comparison.difference), self.emit(0), comparison.kind)
+        self.insert(compare)
+        return compare.result
+
+    def combine(self, kind: type[Operation], a: SSAValue | None, b: SSAValue) -> SSAValue:
+        """An operation on two values; the second one where there is no first."""
+        if a is None:
+            return b
+        op = kind(a, b)  # pyright: ignore[reportCallIssue]
+        self.insert(op)
+        return op.results[0]
 
 
 __all__ = ["Level"]

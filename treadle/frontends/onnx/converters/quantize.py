@@ -82,10 +82,15 @@ def dequantize_linear(node: Node, g: GraphBuilder) -> Tensor:
         raise node.error(f"an input of {x.element}", f"{_NAMES} or int32")
     wide = f32 if x.is_float else i32
     # Weights stay bytes: they may be multiplied as such.
-    value = g.cast(g.kept(x) if x.element in _BYTES and x.rank > 1 else x, wide)
+    value = g.cast(_kept(g, x) if x.element in _BYTES and x.rank > 1 else x, wide)
     if zero is not None:
         value = g.sub(value, g.cast(_spread(node, g, zero, x), wide))
     return g.cast(g.mul(g.cast(value, f32), _spread(node, g, g.cast(scale, f32), x)), to)
+
+
+def _kept(g: GraphBuilder, x: Tensor) -> Tensor:
+    """A tensor that no operator is folded with while importing: passes see what is computed of it."""
+    return Tensor(x.type, None, g.value(x), None, x.extents)
 
 
 def _spread(node: Node, g: GraphBuilder, parameter: Tensor, x: Tensor) -> Tensor:
@@ -161,7 +166,7 @@ def _integer_convolution(
         raise node.error(f"a convolution of {x.type} and {w.type}", "int8 and uint8")
     zx = None if zx is None else g.reshape(zx, ())
     zw = None if zw is None else _of_outputs(g, zw, w.rank - 1)
-    return convolution(node, g, _centred(g, x, zx, i32), _centred(g, g.kept(w), zw, i32))
+    return convolution(node, g, _centred(g, x, zx, i32), _centred(g, _kept(g, w), zw, i32))
 
 
 def _of_outputs(g: GraphBuilder, parameter: Tensor, inner: int) -> Tensor:
