@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto
 
+import treadle
 from tests.frontends.onnx.models import model, node
 from tests.helpers.program_batch import CompiledProgram, PrintedProgram, compile_programs, print_program
 from treadle.frontends.onnx import import_model
@@ -166,6 +167,17 @@ def test_convolutions(layer: Layer) -> None:
 @pytest.mark.parametrize("layer", WHOLE, ids=lambda layer: layer.name)
 def test_convolutions_as_one_operator(layer: Layer) -> None:
     (got,) = programs()[f"{layer.name} of whole_proto"].run([image(layer)])
+    inside = np.clip(exact_sums(layer), -100, 155)
+    assert np.abs(got.astype(np.float64) - 100 - inside).max() <= 0.5 + TIE
+
+
+@pytest.mark.parametrize("make", [proto, whole_proto], ids=["three operators", "one operator"])
+@pytest.mark.parametrize("target", ["avx2", "sse2", "sm_80"])
+def test_targets_without_a_unit(target: str, make: Callable[[Layer], ModelProto]) -> None:
+    """They compute in floats, as the model says, or in float64 what one operator says of integers."""
+    layer = LAYERS[NAMES.index("3x3, padded by a zero point")]
+    with treadle.compile(make(layer), target, device="emulator" if target == "sm_80" else None) as compiled:
+        (got,) = compiled(image(layer))
     inside = np.clip(exact_sums(layer), -100, 155)
     assert np.abs(got.astype(np.float64) - 100 - inside).max() <= 0.5 + TIE
 
