@@ -83,14 +83,9 @@ def tune(
     Every candidate is compared with the group's definition in float64 before it is timed. Raises TreadleError for
     arguments out of range, and what `compile` raises.
     """
-    if seconds < _LEAST_SECONDS:
-        raise TreadleError(f"seconds is {seconds:g}", "tune", f"at least {_LEAST_SECONDS:g}")
-    if strategy not in STRATEGIES:
-        raise TreadleError(f"there is no strategy {strategy!r}", "tune", list(STRATEGIES))
+    _check(seconds, trials, strategy)
     if not stale and not can_learn():
         print(f"warning: {MISSING}", file=sys.stderr)
-    if trials is not None and trials < 1:
-        raise TreadleError(f"trials is {trials}", "tune", "a number from 1 upwards")
     with ExitStack() as stack:
         workers = stack.enter_context(_workers(executor, scheduler))
         if measurer is None:
@@ -111,6 +106,16 @@ def tune(
             return []
         tuner = Tuner([each.task for each in entries], folder, search, workers, measurer, show=show)
         return tuner.remeasure([each.candidate for each in entries])
+
+
+def _check(seconds: float, trials: int | None, strategy: str) -> None:
+    """TreadleError for arguments out of range."""
+    if seconds < _LEAST_SECONDS:
+        raise TreadleError(f"seconds is {seconds:g}", "tune", f"at least {_LEAST_SECONDS:g}")
+    if strategy not in STRATEGIES:
+        raise TreadleError(f"there is no strategy {strategy!r}", "tune", list(STRATEGIES))
+    if trials is not None and trials < 1:
+        raise TreadleError(f"trials is {trials}", "tune", "a number from 1 upwards")
 
 
 def previews(
