@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from xdsl.dialects import arith
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.rewriter import Rewriter
@@ -13,6 +14,9 @@ from xdsl.rewriter import Rewriter
 from treadle.dialects.graph import ComputeOp, DemandedAttr, FusedOp, MatmulOp, YieldOp
 from treadle.errors import TreadleError
 from treadle.passes.graph.definition_analysis import shape_of
+from treadle.passes.graph.demand.facts import Extents, extent_below
+
+_LESS = arith.CMPI_COMPARISON_OPERATIONS.index("slt")
 
 
 def needed_shape(shape: Sequence[int], demanded: DemandedAttr, extents: Sequence[int]) -> tuple[int, ...]:
@@ -36,13 +40,30 @@ def needed_shape(shape: Sequence[int], demanded: DemandedAttr, extents: Sequence
     return tuple(found)
 
 
-def instance_of(anchor: MatmulOp, shape: Sequence[int], *, is_plain: bool = False) -> MatmulOp:
-    """A product of this result, in a group with nothing but the definitions of its operands: these have fewer elements,
-    and read what they read of tensors as large as they are. The operands of a plain one come from outside."""
+def needed_terms(anchor: MatmulOp, values: Sequence[int], extents: Extents) -> int:
+    """How many terms of a sum a call with these values of the extents computes: those that the mask of the right
+    operand's rows leaves, where loop-end-sums ends the sum."""
+    producer, terms = anchor.b.owner, anchor.reduction_extent
+    if isinstance(producer, ComputeOp) and len(producer.body.block.args) > 1:
+        row = producer.body.block.args[-2]
+        for read in producer.reads():
+            test = None if read.predicate is None else read.predicate.owner
+            if isinstance(test, arith.CmpiOp) and test.predicate.value.data == _LESS and test.lhs is row:
+                number = extent_below(test.rhs, extents)
+                terms = terms if number is None else min(terms, max(1, values[number]))
+    return terms
+
+
+def instance_of(
+    anchor: MatmulOp, shape: Sequence[int], *, terms: int | None = None, is_plain: bool = False
+) -> MatmulOp:
+    """A product of this result and of so many terms, in a group with nothing but the definitions of its operands: these
+    have fewer elements, and read what they read of tensors as large as they are. The operands of a plain one come from
+    outside."""
     *batch, rows, columns = shape
-    block, group = Block(), anchor.parent_op()
+    block, group, terms = Block(), anchor.parent_op(), terms or anchor.reduction_extent
     operands: list[SSAValue] = []
-    for operand, last in ((anchor.a, (rows, anchor.reduction_extent)), (anchor.b, (anchor.reduction_extent, columns))):
+    for operand, last in ((anchor.a, (rows, terms)), (anchor.b, (terms, columns))):
         own = shape_of(operand)
         wanted = (*(batch if len(own) > 2 else ()), *last)
         operands.append(_smaller(operand, wanted, block, None if is_plain else group))
@@ -65,4 +86,4 @@ def _smaller(operand: SSAValue, shape: Sequence[int], block: Block, group: Opera
     return Rewriter.replace_value_with_new_type(copy.result, type)
 
 
-__all__ = ["instance_of", "needed_shape"]
+__all__ = ["instance_of", "needed_shape", "needed_terms"]

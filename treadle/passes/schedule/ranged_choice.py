@@ -13,11 +13,11 @@ from treadle.dialects.dispatch_tree import Prediction
 from treadle.dialects.graph import FusedOp, MatmulOp
 from treadle.dialects.schedule import MOST_KERNELS, DispatchAttr, UseAttr
 from treadle.errors import TreadleError
-from treadle.passes.graph.demand.facts import enclosing_function, extents_of
+from treadle.passes.graph.demand.facts import Extents, enclosing_function, extents_of
 from treadle.passes.graph.graph_demand import demand_within
 from treadle.passes.schedule.anchor import anchor_of
 from treadle.passes.schedule.group_program import SYMBOLS, group_program
-from treadle.passes.schedule.instance import instance_of, needed_shape
+from treadle.passes.schedule.instance import instance_of, needed_shape, needed_terms
 from treadle.schedules.default_template import default_template
 from treadle.schedules.gpu_work import GpuWork
 from treadle.schedules.joint.choice import Chosen, chosen_dispatch
@@ -69,8 +69,13 @@ def ranged_schedule(fused: FusedOp, target: Target, default: UseAttr) -> UseAttr
     if not points or not isinstance(anchor, MatmulOp):
         return default
     demanded = demand_within(fused, anchor.result)
-    shapes = [needed_shape(anchor.shape, demanded, point.extents) for point in points]
-    instances = {shape: instance_of(anchor, shape) for shape in shapes}
+    main = enclosing_function(fused)
+    extents: Extents = {} if main is None or target.kind != "cpu" else extents_of(main)
+    shapes = [
+        (needed_shape(anchor.shape, demanded, point.extents), needed_terms(anchor, point.extents, extents))
+        for point in points
+    ]
+    instances = {(shape, terms): instance_of(anchor, shape, terms=terms) for shape, terms in shapes}
     if len(instances) < 2:
         return default
     uses = list(dict.fromkeys([default, *_defaults(anchor, list(instances.values()), target)]))
