@@ -22,7 +22,7 @@ from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr
 from treadle.index.linear import depends_on, split_linear
 from treadle.index.reader import IndexReader
-from treadle.passes.graph.demand.facts import enclosing_function, extents_of
+from treadle.passes.graph.demand.facts import ExtentArguments, enclosing_function, extents_of
 from treadle.passes.loop.buffer_demand import constraint_on, is_accessed_by_element
 from treadle.passes.loop.extent_values import read_extent
 from treadle.passes.loop.inline_body import KernelArguments
@@ -62,7 +62,7 @@ class LoopShortenTilesPass(ModulePass):
         for kernel in [inner for inner in op.walk() if isinstance(inner, KernelOp)]:
             main = enclosing_function(kernel)
             if kernel.demands is not None and kernel.threads.value.data == 1 and main is not None:
-                _shorten(kernel, {number: tensor for tensor, number in extents_of(main).items()})
+                _shorten(kernel, ExtentArguments(extents_of(main)))
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class _Tile:
     extent: int
 
 
-def _shorten(kernel: KernelOp, tensors: dict[int, SSAValue]) -> None:
+def _shorten(kernel: KernelOp, tensors: ExtentArguments) -> None:
     iterations = Iterations(kernel)
     reader = IndexReader(iterations.known)
     tiles = [tile for block in _blocks(kernel.body.block) if (tile := _tile(kernel, block, reader)) is not None]

@@ -12,9 +12,8 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.rewriter import Rewriter
 
 from treadle.dialects.graph import ComputeOp, DemandedAttr, FusedOp, MatmulOp, YieldOp
-from treadle.errors import TreadleError
 from treadle.passes.graph.definition_analysis import shape_of
-from treadle.passes.graph.demand.facts import Extents, extent_below
+from treadle.passes.graph.demand.facts import Extents, extent_below, unknown_extent
 
 _LESS = arith.CMPI_COMPARISON_OPERATIONS.index("slt")
 
@@ -27,8 +26,7 @@ def needed_shape(shape: Sequence[int], demanded: DemandedAttr, extents: Sequence
     """
     unknown = [constraint for constraint in demanded.data if constraint.extent >= len(extents)]
     if unknown:
-        message = f"a demand names extent number {unknown[0].extent}, and @main has {len(extents)}"
-        raise TreadleError(message, accepted=f"extents from number 0 to {len(extents) - 1}")
+        raise unknown_extent(unknown[0].extent, len(extents))
     found: list[int] = []
     for d, extent in enumerate(shape):
         inside = np.ones(extent, np.bool_)

@@ -12,6 +12,7 @@ from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import AtOp, DemandedAttr
 from treadle.dialects.graph.demanded import Constraint
+from treadle.errors import TreadleError
 from treadle.index.expr import Expr
 
 Facts: TypeAlias = Mapping[tuple[Expr, int], int]
@@ -29,6 +30,25 @@ def extents_of(main: FuncOp) -> Extents:
         return {}
     count, args = len(names.data), main.body.block.args
     return {arg: n for n, arg in enumerate(args[len(args) - count :])}
+
+
+def unknown_extent(number: int, count: int) -> TreadleError:
+    """The error of a demand on an extent that @main, which has `count`, does not have."""
+    accepted = f"extents from number 0 to {count - 1}" if count else "no demands"
+    return TreadleError(f"a demand names extent number {number}, and @main has {count}", accepted=accepted)
+
+
+class ExtentArguments:
+    """The arguments of @main that are extents, by their numbers."""
+
+    def __init__(self, extents: Extents):
+        self._tensors = {number: tensor for tensor, number in extents.items()}
+
+    def __getitem__(self, number: int) -> SSAValue:
+        """TreadleError for a number that there is not."""
+        if number not in self._tensors:
+            raise unknown_extent(number, len(self._tensors))
+        return self._tensors[number]
 
 
 def enclosing_function(op: Operation) -> FuncOp | None:
