@@ -157,6 +157,9 @@ _MERGED: dict[str, tuple[list[int], list[Array], dict[str, Any]]] = {
     "EyeLike": ([-1, 3], [], {}),
     "ArgMax": ([-1, 3], [], {"axis": 0}),
     "Concat": ([-1, 3], [_floats(2, 3)], {"axis": 0}),
+    "Gather": ([-1, 3], [np.array([1])], {"axis": 0}),
+    "GatherElements": ([-1, 3], [np.array([[1, 1, 1]])], {"axis": 0}),
+    "GatherND": ([-1, 3], [np.array([[1]])], {}),
     "MaxPool": ([1, 3, -1], [], {"kernel_shape": [1]}),
     "ConvTranspose": ([1, 3, -1], [_floats(3, 2, 2)], {}),
 }

@@ -15,8 +15,13 @@ from treadle.frontends.common.extent import Extent
 from treadle.frontends.common.reserve import Reserves
 
 
-def gather_along(node: Reserves, g: GraphBuilder, data: Tensor, indices: Tensor, axis: int) -> Tensor:
-    """`data[..., indices[i, ..., k], ...]`: the index at each position replaces its own coordinate along the axis."""
+def gather_along(
+    node: Reserves, g: GraphBuilder, data: Tensor, indices: Tensor, axis: int, laid_out: bool = False
+) -> Tensor:
+    """`data[..., indices[i, ..., k], ...]`: the index at each position replaces its own coordinate along the axis.
+
+    laid_out: indices are positions in the data's largest shape, from the front
+    """
     indices = wide_enough(g, indices, data)
     strides = [prod(map(int, data.shape[d + 1 :])) for d in range(data.rank)]
     node.reserve(indices.shape, np.dtype(np.int64))
@@ -24,7 +29,7 @@ def gather_along(node: Reserves, g: GraphBuilder, data: Tensor, indices: Tensor,
     for d in set(range(data.rank)) - {axis}:
         steps = np.arange(indices.shape[d]) * strides[d]
         base += steps.reshape([-1 if n == d else 1 for n in range(data.rank)])
-    along = g.mul(inside(g, indices, data.shape[axis]), strides[axis])
+    along = g.mul(inside(g, indices, data.shape[axis], laid_out), strides[axis])
     linear = g.add(along, g.constant(base.astype(indices.dtype), indices.shape, laid_out=True))
     return g.gather(g.reshape(data, (prod(data.shape),)), linear, 0, laid_out=True)
 
@@ -36,8 +41,12 @@ def counted_from_front(g: GraphBuilder, indices: Tensor, extent: int) -> Tensor:
     return g.where(g.binary("lt", indices, 0), g.add(indices, extent), indices)
 
 
-def inside(g: GraphBuilder, indices: Tensor, extent: int) -> Tensor:
-    """Indices of one dimension as `graph.gather` takes them: negative ones from the end, clamped to the nearest."""
+def inside(g: GraphBuilder, indices: Tensor, extent: int, laid_out: bool = False) -> Tensor:
+    """Indices of one dimension as `graph.gather` takes them: negative ones from the end, clamped to the nearest;
+    VerifyException for a merged dimension, where positions of the largest shape are none of a call, unless they are
+    `laid_out`."""
+    if isinstance(extent, Extent) and extent.factors and not laid_out:
+        raise VerifyException(f"indices into the merged dimension {extent}")
     if isinstance(extent, Extent) and _is_inside(indices, extent):
         return indices
     return g.binary("max", g.binary("min", counted_from_front(g, indices, extent), extent - 1), 0)

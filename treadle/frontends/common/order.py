@@ -19,7 +19,7 @@ def ordered(node: Reserves, g: GraphBuilder, x: Tensor, axis: int, count: int, l
     back = [perm.index(d) for d in range(x.rank)]
     rows = g.transpose(x, perm)
     positions = _first_positions(g, rows, count, largest)
-    values = gather_along(node, g, rows, positions, rows.rank - 1)
+    values = gather_along(node, g, rows, positions, rows.rank - 1, laid_out=True)
     return g.transpose(values, back), g.transpose(positions, back)
 
 

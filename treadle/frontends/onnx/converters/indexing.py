@@ -191,7 +191,7 @@ def reverse_sequence(node: Node, g: GraphBuilder) -> Tensor:
     reverse = g.sub(g.sub(lengths, 1), steps)
     source = g.where(g.binary("lt", steps, lengths), reverse, steps)
     spread = g.broadcast(g.reshape(source, (*source.shape, *[1] * (x.rank - 2))), x.shape)
-    return gather_along(node, g, x, spread, time)
+    return gather_along(node, g, x, spread, time, laid_out=True)
 
 
 @converts("Trilu", since=14)
