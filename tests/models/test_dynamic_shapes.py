@@ -46,6 +46,10 @@ RANGES: dict[str, Ranges] = {
         {"input_ids": _TEXT, "attention_mask": _TEXT},
         [{"batch": b, "tokens": t} for b, t in ((1, 1), (3, 24), (2, 13))],
     ),
+    "mtcnn_pnet": Ranges(
+        {"input_1": (Dim("n", 1, 2), Dim("h", 12, 60), Dim("w", 12, 80), 3)},
+        [{"n": 1, "h": 12, "w": 12}, {"n": 2, "h": 60, "w": 80}, {"n": 1, "h": 43, "w": 61}],
+    ),
     "ppocrv4_rec": Ranges({"x": (1, 3, 48, Dim("w", 32, 96))}, [{"w": 33}, {"w": 96}]),
     "ppocrv4_det": Ranges({"x": (1, 3, Dim("h", 32, 96, 32), Dim("w", 32, 128, 32))}, [{"h": 96, "w": 32}]),
 }

@@ -137,6 +137,22 @@ CASES: dict[str, Case] = {
         [{"h": h, "w": w} for h, w in ((8, 8), (24, 32), (16, 12))],
         {"k": _weights(8, 3, 3, 3), "up": _weights(8, 4, 2, 2)},
     ),
+    "as many windows as strides": Case(
+        [
+            make_node("MaxPool", ["x"], ["a"], kernel_shape=[2, 3], auto_pad="SAME_UPPER", strides=[2, 1]),
+            make_node("Conv", ["a", "k"], ["b"], auto_pad="SAME_LOWER", strides=[1, 1]),
+            make_node("MaxPool", ["b"], ["c"], kernel_shape=[2, 1], auto_pad="SAME_UPPER", strides=[2, 1]),
+            make_node("AveragePool", ["c"], ["y"], kernel_shape=[2, 2], auto_pad="SAME_UPPER", count_include_pad=1),
+        ],
+        {"x": [1, 3, "h", "w"]}, ["h:1..20", "w:1..32"],
+        [{"h": h, "w": w} for h, w in ((1, 1), (20, 32), (7, 5), (2, 31), (19, 4), (18, 3))],
+        {"k": _weights(8, 3, 2, 3)},
+    ),
+    "windows over multiples of strides": Case(
+        [make_node("Conv", ["x", "k"], ["y"], auto_pad="SAME_UPPER", strides=[2, 4])],
+        {"x": [1, 3, "h", "w"]}, ["h:2..20:2", "w:8..32:8"],
+        [{"h": h, "w": w} for h, w in ((2, 8), (20, 32), (6, 24))], {"k": _weights(8, 3, 3, 3)},
+    ),
     "padding": Case(
         [make_node("Pad", ["x", "pads", "v"], ["a"]), make_node("ReduceSum", ["a"], ["y"])],
         {"x": [3, "w"]}, ["w:1..32"], WIDTHS, {"pads": np.array([0, 2, 0, 3]), "v": np.array(2.5, np.float32)},
@@ -307,6 +323,16 @@ def test_what_depends_on_the_call_is_refused_by_its_node(nodes: list[NodeProto],
     with pytest.raises(TreadleError) as caught:
         treadle.compile(case.model(), shapes={"w": treadle.Dim("w", 1, 32)})
     assert str(caught.value).startswith(f"node 'y' ({nodes[0].op_type}") and message in str(caught.value)
+
+
+def test_padding_that_begins_otherwise_in_some_calls_is_refused() -> None:
+    node = make_node("MaxPool", ["x"], ["y"], kernel_shape=[3], strides=[2], auto_pad="SAME_UPPER")
+    case = Case([node], {"x": [1, 3, "w"]}, [], [])
+    with pytest.raises(TreadleError) as caught:
+        treadle.compile(case.model(), shapes={"w": treadle.Dim("w", 1, 32)})
+    what = "the padding before w <= 32 elements, strides of 2, depends on the extents of a call"
+    wanted = f"node 'y' (MaxPool, opset 17): {what}; accepted: extents of one remainder by 2, such as multiples of it"
+    assert str(caught.value) == wanted
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from treadle.frontends.common.extent import Extent
 from treadle.frontends.onnx.node import Node
 
 LARGEST = (1 << 31) - 1
@@ -43,26 +44,37 @@ def read_window(node: Node, shape: Sequence[int], kernel: Sequence[int], transpo
     if auto_pad == "VALID":
         pads = [0] * (2 * rank)
     elif auto_pad != "NOTSET" and not transposed:
-        pads = _same_pads(shape[2:], kernel, strides, dilations, auto_pad == "SAME_UPPER")
+        pads = _same_pads(node, shape[2:], kernel, strides, dilations, auto_pad == "SAME_UPPER")
     return Window(tuple(kernel), tuple(strides), tuple(pads), tuple(dilations), auto_pad)
 
 
 def _same_pads(
+    node: Node,
     extents: Sequence[int],
     kernel: Sequence[int],
     strides: Sequence[int],
     dilations: Sequence[int],
     upper: bool,
 ) -> list[int]:
-    """Pads such that there are `ceil(extent / stride)` positions; an odd one goes to the end if `upper`."""
+    """Pads such that there are `ceil(extent / stride)` positions; an odd one goes to the end if `upper`.
+
+    What is padded follows from how many elements the last window has: 1 to `stride`. Where that depends on the extents
+    of a call, the end gets the most of all calls, which leaves the number of positions as it is in each.
+    """
     before: list[int] = []
     after: list[int] = []
     for extent, size, stride, dilation in zip(extents, kernel, strides, dilations, strict=True):
-        reach = (-(-extent // stride) - 1) * stride + dilation * (size - 1) + 1
-        total = max(reach - extent, 0)
-        half = total // 2 if upper else total - total // 2
+        reach, rest = dilation * (size - 1) + 1, extent % stride
+        # Of all remainders these two pad the most and the least.
+        rests = (1, stride) if isinstance(rest, Extent) else (int(rest) or stride,)
+        totals = [max(reach - each, 0) for each in rests]
+        halves = {total // 2 if upper else total - total // 2 for total in totals}
+        if len(halves) > 1:
+            what = f"the padding before {extent} elements, strides of {stride}, depends on the extents of a call"
+            raise node.error(what, f"extents of one remainder by {stride}, such as multiples of it")
+        half = halves.pop()
         before.append(half)
-        after.append(total - half)
+        after.append(max(totals) - half)
     return before + after
 
 
