@@ -11,15 +11,13 @@ from xdsl.dialects import vector
 from xdsl.parser import Parser
 
 from tests.backends.c.test_printer import kernel, run
-from tests.backends.c.toolchains import COMMANDS, private_environment
-from treadle.backends.c.compiler import Unit, compile_objects, link
+from tests.backends.c.toolchains import BUILDS, library_of
 from treadle.backends.reference.kernels import evaluate_kernel
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
 from treadle.passes.loop.loop_vectorize import LoopVectorizePass
 
 WIDTHS = (4, 8, 16)
-BUILDS = [(name, flags) for name in COMMANDS for flags in ((), ("-march=haswell",), ("-march=x86-64",))]
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 ALL = np.arange(1 << 16, dtype=np.uint16)
 Words = NDArray[np.uint32]
@@ -48,12 +46,10 @@ SCALAR = (
 )
 
 
-@pytest.fixture(scope="module", params=BUILDS, ids=lambda build: "-".join([build[0], *build[1]]))
+@pytest.fixture(scope="module", params=BUILDS, ids="-".join)
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    name, flags = request.param
-    chosen = private_environment(tmp_path_factory.mktemp("bfloat16"), COMMANDS[name], flags)
-    text = "\n".join(['#include "treadle.h"', SCALAR, *(loops(lanes) for lanes in WIDTHS)])
-    return ctypes.CDLL(str(link(compile_objects([Unit("bfloat16", text)], chosen), chosen)))
+    text = "\n".join([SCALAR, *(loops(lanes) for lanes in WIDTHS)])
+    return library_of(text, request.param, tmp_path_factory.mktemp("bfloat16"))
 
 
 def call(library: ctypes.CDLL, name: str, x: NDArray[Any], dtype: type[Any]) -> NDArray[Any]:

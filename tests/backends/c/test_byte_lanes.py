@@ -1,7 +1,6 @@
 """Vectors of bytes and integers: the functions of treadle.h that convert them, and kernels that load and store them."""
 
 import ctypes
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,14 +11,12 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
 
 from tests.backends.c.test_printer import kernel, run
-from tests.backends.c.toolchains import COMMANDS, private_environment
-from treadle.backends.c.compiler import Unit, compile_objects, link
+from tests.backends.c.toolchains import BUILDS, library_of
 from treadle.backends.reference.kernels import evaluate_kernel
 from treadle.dialects.loop import FuncOp, LaneConvertOp
 from treadle.dialects.registry import treadle_context
 from treadle.passes.loop.loop_vectorize import LoopVectorizePass
 
-BUILDS = [(name, flags) for name in COMMANDS for flags in ((), ("-march=haswell",), ("-march=x86-64",))]
 TYPES: dict[str, tuple[str, str, Any]] = {"i8": ("b", "signed char", np.int8), "ui8": ("ub", "unsigned char", np.uint8)}
 SPECIAL = np.array([np.nan, -np.nan, np.inf, -np.inf, 3e9, -3e9, 1e-40, -0.0, 0.9, -0.9, 127.9, 255.9], np.float32)
 FLOATS = np.concatenate([SPECIAL, np.arange(-300.0, 301.0, 0.25).astype(np.float32), np.zeros(4, np.float32)])
@@ -52,13 +49,11 @@ def rounding(lanes: int) -> str:
     )
 
 
-@pytest.fixture(scope="module", params=BUILDS, ids=lambda build: "-".join([build[0], *build[1]]))
+@pytest.fixture(scope="module", params=BUILDS, ids="-".join)
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    name, flags = request.param
-    chosen = private_environment(tmp_path_factory.mktemp("bytes"), COMMANDS[name], flags)
     functions = [loops(lanes, kind) for lanes in (4, 8, 16) for kind in TYPES]
-    text = "\n".join(['#include "treadle.h"', *functions, *map(rounding, (4, 8, 16))])
-    return ctypes.CDLL(str(Path(link(compile_objects([Unit("bytes", text)], chosen), chosen))))
+    text = "\n".join([*functions, *map(rounding, (4, 8, 16))])
+    return library_of(text, request.param, tmp_path_factory.mktemp("bytes"))
 
 
 def call(library: ctypes.CDLL, name: str, x: NDArray[Any], dtype: type[Any]) -> NDArray[Any]:

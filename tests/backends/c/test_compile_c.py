@@ -144,7 +144,8 @@ def test_compilers_know_the_instruction_sets(tmp_path: Path, command: tuple[str,
         ("gcc (Debian 12.2.0-14+deb12u1) 12.2.0\nCopyright (C) 2022 Free Software Foundation, Inc.", True),
         ("gcc (Ubuntu 11.4.0-1ubuntu1~22.04) 11.4.0\nCopyright (C) 2021 Free Software Foundation, Inc.", False),
         ("Debian clang version 14.0.6", False),
-        ("clang version 18.1.8", True),
+        ("clang version 18.1.8\nTarget: x86_64-pc-linux-gnu\nThread model: posix", True),
+        ("clang version 22.1.8\nTarget: aarch64-unknown-linux5.10.0-gnu2.31.0\nThread model: posix", False),
     ],
 )
 def test_float16_is_kept_by_compilers_that_know_how(version: str, is_told: bool) -> None:

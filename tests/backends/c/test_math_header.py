@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.backends.c.toolchains import COMMANDS, private_environment
-from treadle.backends.c.compiler import Unit, compile_objects, link
+from tests.backends.c.toolchains import COMMANDS, library_of
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -25,9 +24,9 @@ SPECIAL = np.array(
 )
 
 
-def header_unit() -> Unit:
+def header_text() -> str:
     """Loops over arrays: `s_exp` calls the scalar function, `v16_exp` the one on 16 lanes."""
-    lines = ['#include "treadle.h"']
+    lines = list[str]()
     for name in UNARY:
         lines.append(
             f"void s_{name}(const float *x, const float *z, float *restrict y, long n) "
@@ -50,7 +49,7 @@ def header_unit() -> Unit:
         f"{{ treadle_store_first_v{lanes}f(y, treadle_load_first_v{lanes}f(x, n), n); }}"
         for lanes in WIDTHS
     ]
-    return Unit("math", "\n".join(lines))
+    return "\n".join(lines)
 
 
 def vector_loop(name: str, lanes: int) -> str:
@@ -66,18 +65,15 @@ def vector_loop(name: str, lanes: int) -> str:
     )
 
 
-# The second set of flags takes away fused multiply-add and wide vectors: the bounds must not depend on them.
-BUILDS = [(name, ()) for name in COMMANDS] + [(name, ("-march=x86-64",)) for name in list(COMMANDS)[:1]]
+# The second target takes away fused multiply-add and wide vectors: the bounds must not depend on them.
+BUILDS = [(name, "cpu") for name in COMMANDS] + [(name, "sse2") for name in list(COMMANDS)[:1]]
 
 
-@pytest.fixture(scope="module", params=BUILDS, ids=lambda build: "-".join((build[0], *build[1])))
+@pytest.fixture(scope="module", params=BUILDS, ids="-".join)
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """The header's functions, compiled."""
-    compiler, flags = request.param
-    environment = private_environment(
-        tmp_path_factory.mktemp("cache"), COMMANDS[compiler], (*flags, "-Wall", "-Wextra", "-Werror")
-    )
-    return ctypes.CDLL(str(link(compile_objects([header_unit()], environment), environment)))
+    flags = ("-Wall", "-Wextra", "-Werror")
+    return library_of(header_text(), request.param, tmp_path_factory.mktemp("cache"), flags)
 
 
 def call(library: ctypes.CDLL, function: str, x: Floats, z: Floats | None = None) -> Floats:

@@ -6,11 +6,9 @@ import mmap
 import numpy as np
 import pytest
 
-from tests.backends.c.toolchains import COMMANDS, private_environment
-from treadle.backends.c.compiler import Unit, compile_objects, link
+from tests.backends.c.toolchains import BUILDS, library_of
 
 WIDTHS, STRIDES = (4, 8, 16), (1, 2, 3, 7)
-BUILDS = [(name, flags) for name in COMMANDS for flags in ((), ("-march=haswell",), ("-march=x86-64",))]
 
 
 def loads(lanes: int, stride: int) -> str:
@@ -25,12 +23,10 @@ def loads(lanes: int, stride: int) -> str:
     )
 
 
-@pytest.fixture(scope="module", params=BUILDS, ids=lambda build: "-".join([build[0], *build[1]]))
+@pytest.fixture(scope="module", params=BUILDS, ids="-".join)
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    name, flags = request.param
-    chosen = private_environment(tmp_path_factory.mktemp("strided"), COMMANDS[name], flags)
-    text = "\n".join(['#include "treadle.h"', *(loads(lanes, stride) for lanes in WIDTHS for stride in STRIDES)])
-    return ctypes.CDLL(str(link(compile_objects([Unit("strided", text)], chosen), chosen)))
+    text = "\n".join(loads(lanes, stride) for lanes in WIDTHS for stride in STRIDES)
+    return library_of(text, request.param, tmp_path_factory.mktemp("strided"))
 
 
 @pytest.fixture(scope="module")

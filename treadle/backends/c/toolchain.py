@@ -35,6 +35,7 @@ _FLAGS = (
     "-std=gnu11", "-O3", "-fwrapv", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fPIC",
     "-Wno-psabi", "-Werror=implicit-function-declaration",
 )  # fmt: skip
+_CLANG_ELSEWHERE = re.compile(r"^Target: (?!x86_64|i\d86)", re.MULTILINE)
 _BRANCH = re.compile(r"\bif \(| \? |&&|\|\|")
 _WIDEST = 64
 """Bytes of the widest vectors of x86-64; where kernels do not use vectors themselves, the compiler chooses."""
@@ -61,8 +62,8 @@ class Toolchain:
 
     def _flags_of(self, text: str) -> tuple[str, ...]:
         """float16 means float16: where the processor has no instructions for it, compilers keep several operations in
-        float32 unless they are told not to. GCC 12 turns a branch that stores a _Float16 or 0 into an instruction that
-        no assembler takes.
+        float32 unless they are told not to; clang does so for x86 alone, and rejects the flag elsewhere. GCC 12 turns a
+        branch that stores a _Float16 or 0 into an instruction that no assembler takes.
 
         GCC makes masked loads and stores of branches in loops, of which 12 loses some, or takes elements of other rows,
         with AVX-512 and with AVX2 (`tests/backends/c/test_selections.py`). Where a text has branches, it is told to
@@ -75,7 +76,7 @@ class Toolchain:
             return branches
         major = re.search(r"(?:version|\)) (\d+)", self.version)
         is_known = major is not None and int(major[1]) >= (12 if is_gcc else 16)
-        each_operation = ("-fexcess-precision=16",) if is_known else ()
+        each_operation = ("-fexcess-precision=16",) if is_known and not _CLANG_ELSEWHERE.search(self.version) else ()
         return (*each_operation, *branches, "-fno-if-conversion") if is_gcc else each_operation
 
     def link_command(self, objects: list[Path], target: Path) -> list[str]:
