@@ -225,6 +225,55 @@ C[1] = y;"""
     )
 
 
+def test_a_branch_alone_on_the_other_side_is_an_else_if() -> None:
+    """Where another statement stands beside it, it is in a block."""
+    text = printed("""
+  %x = loop.load %A[%c0] : memref<64xf32>
+  %c9 = arith.constant 9 : index
+  %p = arith.cmpi eq, %b, %c0 : index
+  scf.if %p {
+    loop.store %x, %C[%c0] : memref<64xf32>
+  } else {
+    %n = arith.addi %b, %c2 : index
+    %q = arith.cmpi slt, %n, %c9 : index
+    scf.if %q {
+      loop.store %x, %C[%c1] : memref<64xf32>
+    } else {
+      loop.store %x, %C[%c2] : memref<64xf32>
+    }
+  }
+  scf.if %p {
+    loop.store %x, %C[%c0] : memref<64xf32>
+  } else {
+    %y = loop.load %A[%c1] : memref<64xf32>
+    loop.store %y, %C[%c1] : memref<64xf32>
+    scf.if %p {
+      loop.store %y, %C[%c2] : memref<64xf32>
+    }
+  }""")
+    assert (
+        text
+        == """const float x = A[0];
+const int p = b == 0;
+if (p) {
+    C[0] = x;
+} else if (b + 2 < 9) {
+    C[1] = x;
+} else {
+    C[2] = x;
+}
+if (p) {
+    C[0] = x;
+} else {
+    const float y = A[1];
+    C[1] = y;
+    if (p) {
+        C[2] = y;
+    }
+}"""
+    )
+
+
 def test_parentheses_are_the_fewest() -> None:
     text = printed("""
   %a = loop.load %A[%c0] : memref<64xf32>

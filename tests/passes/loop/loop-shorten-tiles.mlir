@@ -1,37 +1,37 @@
 // RUN: treadle-opt %s -p loop-shorten-tiles --split-input-file | filecheck %s
 
-// A tile of 4 rows, of which the demand leaves fewer at its end: beside it stand tiles of 1 and of 2 rows.
+// A tile of 8 rows, of which the demand leaves fewer at its end: beside it stand tiles of 2 and of 4 rows.
 func.func @main(%x: tensor<64x16xf32>, %w: tensor<16x8xf32>, %n: tensor<i64>) -> tensor<64x8xf32>
     attributes {extents = ["n"]} {
   %y = loop.kernel @k ins(%A = %x : tensor<64x16xf32>, %B = %w : tensor<16x8xf32>) outs(%C : tensor<64x8xf32>)
-      demands [#graph.demanded<d0 < 0>] grid(%block in 16) threads(%thread in 1) {
+      demands [#graph.demanded<d0 < 0>] grid(%block in 8) threads(%thread in 1) {
     %c0 = arith.constant 0 : index
     %c1 = arith.constant 1 : index
-    %c4 = arith.constant 4 : index
+    %c8 = arith.constant 8 : index
     %c16 = arith.constant 16 : index
-    %first = arith.muli %block, %c4 : index
-    scf.for %m = %c0 to %c4 step %c4 {
-      %acc = loop.alloc : memref<4x8xf32, #loop.space<register>>
-      task.for (%r, %j) in #task.map<repeat(4, 8)> {
+    %first = arith.muli %block, %c8 : index
+    scf.for %m = %c0 to %c8 step %c8 {
+      %acc = loop.alloc : memref<8x8xf32, #loop.space<register>>
+      task.for (%r, %j) in #task.map<repeat(8, 8)> {
         %zero = arith.constant 0.0 : f32
-        loop.store %zero, %acc[%r, %j] : memref<4x8xf32, #loop.space<register>>
+        loop.store %zero, %acc[%r, %j] : memref<8x8xf32, #loop.space<register>>
       }
       scf.for %k = %c0 to %c16 step %c1 {
-        task.for (%r, %j) in #task.map<repeat(4, 8)> {
+        task.for (%r, %j) in #task.map<repeat(8, 8)> {
           %row = arith.addi %first, %m : index
           %i = arith.addi %row, %r : index
           %a = loop.load %A[%i, %k] : memref<64x16xf32>
           %b = loop.load %B[%k, %j] : memref<16x8xf32>
           %p = arith.mulf %a, %b : f32
-          %s = loop.load %acc[%r, %j] : memref<4x8xf32, #loop.space<register>>
+          %s = loop.load %acc[%r, %j] : memref<8x8xf32, #loop.space<register>>
           %t = arith.addf %s, %p : f32
-          loop.store %t, %acc[%r, %j] : memref<4x8xf32, #loop.space<register>>
+          loop.store %t, %acc[%r, %j] : memref<8x8xf32, #loop.space<register>>
         }
       }
-      task.for (%r, %j) in #task.map<repeat(4, 8)> {
+      task.for (%r, %j) in #task.map<repeat(8, 8)> {
         %row = arith.addi %first, %m : index
         %i = arith.addi %row, %r : index
-        %s = loop.load %acc[%r, %j] : memref<4x8xf32, #loop.space<register>>
+        %s = loop.load %acc[%r, %j] : memref<8x8xf32, #loop.space<register>>
         loop.store %s, %C[%i, %j] : memref<64x8xf32>
       }
     }
@@ -41,18 +41,18 @@ func.func @main(%x: tensor<64x16xf32>, %w: tensor<16x8xf32>, %n: tensor<i64>) ->
 
 // CHECK:      [[N:%.*]] = arith.index_cast
 // CHECK:      scf.for %m =
-// CHECK:        [[ONE:%.*]] = arith.cmpi slt, [[N]], %{{.*}} : index
-// CHECK-NEXT:   scf.if [[ONE]] {
-// CHECK:          loop.alloc : memref<1x8xf32, #loop.space<register>>
-// CHECK:          #task.map<repeat(1, 8)>
+// CHECK:        [[TWO:%.*]] = arith.cmpi slt, [[N]], %{{.*}} : index
+// CHECK-NEXT:   scf.if [[TWO]] {
+// CHECK:          loop.alloc : memref<2x8xf32, #loop.space<register>>
+// CHECK:          #task.map<repeat(2, 8)>
 // CHECK:        } else {
-// CHECK:          [[TWO:%.*]] = arith.cmpi slt, [[N]], %{{.*}} : index
-// CHECK-NEXT:     scf.if [[TWO]] {
-// CHECK:            loop.alloc : memref<2x8xf32, #loop.space<register>>
-// CHECK:            #task.map<repeat(2, 8)>
-// CHECK:          } else {
+// CHECK:          [[FOUR:%.*]] = arith.cmpi slt, [[N]], %{{.*}} : index
+// CHECK-NEXT:     scf.if [[FOUR]] {
 // CHECK:            loop.alloc : memref<4x8xf32, #loop.space<register>>
 // CHECK:            #task.map<repeat(4, 8)>
+// CHECK:          } else {
+// CHECK:            loop.alloc : memref<8x8xf32, #loop.space<register>>
+// CHECK:            #task.map<repeat(8, 8)>
 
 // -----
 
@@ -107,10 +107,9 @@ func.func @main(%x: tensor<64x32xf32>, %w: tensor<32x8xf32>, %n: tensor<i64>) ->
 // CHECK:      %sums = loop.alloc : memref<64x8xf32, #loop.space<register>>
 // CHECK:      scf.for %m =
 // CHECK:        scf.if
-// CHECK:          loop.alloc : memref<1x8xf32, #loop.space<register>>
-// CHECK:          #task.map<repeat(1, 8)>
+// CHECK:          loop.alloc : memref<2x8xf32, #loop.space<register>>
+// CHECK:          #task.map<repeat(2, 8)>
 // CHECK:          loop.load %sums
 // CHECK:          loop.store %{{.*}}, %sums
 // CHECK:        } else {
-// CHECK:          loop.alloc : memref<2x8xf32, #loop.space<register>>
 // CHECK:          loop.alloc : memref<4x8xf32, #loop.space<register>>

@@ -176,12 +176,33 @@ class StatementPrinter:
     def _if(self, op: scf.IfOp) -> None:
         for result in op.results:
             self.line(f"{self.language.type_name(result.type)} {self._claim(result, 'x')};")
-        self.line(f"if ({self.values.at(op.cond)}) {{")
+        self._branches(op, "if")
+
+    def _branches(self, op: scf.IfOp, word: str) -> None:
+        """A branch, and its other side: a branch that stands there alone follows as `else if`."""
+        self.line(f"{word} ({self.values.at(op.cond)}) {{")
         self._branch(op, op.true_region.block)
         if op.false_region.blocks and (op.results or not self._is_empty(op.false_region.block)):
+            inner = None if op.results else self._only_branch(op.false_region.block)
+            if inner is not None:
+                self._branches(inner, "} else if")
+                return
             self.line("} else {")
             self._branch(op, op.false_region.block)
         self.line("}")
+
+    def _only_branch(self, block: Block) -> scf.IfOp | None:
+        """The branch without results of which alone a block prints something, if its condition is an expression."""
+        printed = [op for op in block.ops if self._prints(op)]
+        match printed:
+            case [scf.IfOp() as only] if not only.results and not self._folding.is_ternary(only):
+                return only
+            case _:
+                return None
+
+    def _prints(self, op: Operation) -> bool:
+        is_folded = len(op.results) == 1 and op.results[0] in self._folding.folded
+        return not (is_folded or op in self._folding.dead or op.has_trait(IsTerminator))
 
     def _is_empty(self, block: Block) -> bool:
         return all(op.has_trait(IsTerminator) or op in self._folding.dead for op in block.ops)

@@ -43,16 +43,16 @@ class LoopShortenTilesPass(ModulePass):
     where `d0 < 0` is demanded of `%C`, and extent 0 is `%seq`, becomes
     ```mlir
     scf.for %m = %c0 to %end step %c8 {
-      scf.if %seq <= %m + 1 {
-        ... the same with memref<1x48xf32> and repeat(1, 48) ...
+      scf.if %seq <= %m + 2 {
+        ... the same with memref<2x48xf32> and repeat(2, 48) ...
       } else {
-        scf.if %seq <= %m + 2 { ... 2 rows ... } else { ... 4 rows, 6 rows, and at last all 8 ... }
+        scf.if %seq <= %m + 4 { ... 4 rows ... } else { ... all 8 ... }
       }
     }
     ```
-    so that a product of one row takes the time of one row. This applies where a block sums in a loop, and all of its
-    task loops go over the same rows, each of which uses its own row of the block's buffers only: then fewer rows give
-    the same values. Kernels of one thread a block (those of CPUs) have such tiles. Source: the choice among
+    so that a product of one row does not take the time of eight. This applies where a block sums in a loop, and all of
+    its task loops go over the same rows, each of which uses its own row of the block's buffers only: then fewer rows
+    give the same values. Kernels of one thread a block (those of CPUs) have such tiles. Source: the choice among
     micro-kernels by shape is DietCode's (MLSys 2022), section 4.3; here it is made for each tile.
     """
 

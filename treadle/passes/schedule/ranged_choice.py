@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import product
 from math import inf, prod
+from typing import TypeAlias
 
 from xdsl.dialects.builtin import ArrayAttr, StringAttr
 from xdsl.dialects.func import FuncOp
@@ -24,7 +25,7 @@ from treadle.schedules.joint.choice import Chosen, chosen_dispatch
 from treadle.schedules.joint.points import POINTS, Point, Weights, points_of
 from treadle.schedules.register_tile import SHORT_HEIGHTS
 from treadle.schedules.search.analytic import cpu_seconds, gpu_seconds
-from treadle.schedules.search.product_work import blocks_of, product_work
+from treadle.schedules.search.product_work import blocks_of, product_work, right_loads
 from treadle.schedules.template import Choices, Template
 from treadle.schedules.templates import TEMPLATES
 from treadle.schedules.templates.matmul_cpu import MatmulCpu
@@ -36,6 +37,8 @@ LEAST_GAIN = 0.1
 kernel has to raise that of a group: docs/adr/0046 has the measurement."""
 LEAST_LOSS = 0.05
 """The part of its points' time that a leaf of the tree may lose; assumed, half of the above."""
+_Instance: TypeAlias = tuple[tuple[int, ...], int]
+"""The extents of a product's result, and its terms."""
 _TILES = sorted(product((1, 8, 16, 32, 64, 128, 256), repeat=2), key=prod)
 """Rows and columns to whose multiples an instance is padded until a template tells its work."""
 
@@ -79,7 +82,7 @@ def ranged_schedule(fused: FusedOp, target: Target, default: UseAttr) -> UseAttr
     if len(instances) < 2:
         return default
     uses = list(dict.fromkeys([default, *_defaults(anchor, list(instances.values()), target)]))
-    table = {use: [_seconds(instances[shape], use, target, anchor) for shape in shapes] for use in uses}
+    table = {use: _times(instances, shapes, use, target, anchor) for use in uses}
     if inf in table[default]:
         return default
     chosen = chosen_dispatch(table, points, LEAST_GAIN, LEAST_LOSS, MOST_KERNELS, default)
@@ -146,15 +149,21 @@ def _defaults(anchor: MatmulOp, instances: Sequence[MatmulOp], target: Target) -
     return found
 
 
-def _seconds(instance: MatmulOp, use: UseAttr, target: Target, whole: MatmulOp) -> float:
-    """The predicted seconds of a whole product's kernel where an instance is needed; infinite where nothing predicts
-    it."""
-    choices = use.knobs()
+def _times(
+    instances: Mapping[_Instance, MatmulOp], points: Sequence[_Instance], use: UseAttr, target: Target, whole: MatmulOp
+) -> list[float]:
+    """The predicted seconds of a whole product's kernel at each point, by the instance that is needed there; infinite
+    where nothing predicts it."""
+    choices, seconds = use.knobs(), dict[_Instance, float]()
     if use.template.data == MatmulCpu.name:
-        grid = blocks_of(whole, choices, target)
-        return cpu_seconds(product_work(instance, choices, target, SHORT_HEIGHTS, grid), target)
-    work = _padded_work(instance, TEMPLATES[use.template.data], choices, target)
-    return inf if work is None else gpu_seconds(work, target)
+        grid, loads = blocks_of(whole, choices, target), right_loads(whole, choices, target)
+        for key, instance in instances.items():
+            seconds[key] = cpu_seconds(product_work(instance, choices, target, SHORT_HEIGHTS, grid, loads), target)
+    else:
+        for key, instance in instances.items():
+            work = _padded_work(instance, TEMPLATES[use.template.data], choices, target)
+            seconds[key] = inf if work is None else gpu_seconds(work, target)
+    return [seconds[point] for point in points]
 
 
 def _padded_work(instance: MatmulOp, template: Template, choices: Choices, target: Target) -> GpuWork | None:

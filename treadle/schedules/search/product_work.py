@@ -62,15 +62,21 @@ class _Product:
 
 
 def product_work(
-    anchor: MatmulOp, choices: Choices, target: Target, heights: Sequence[int] = (), grid: int | None = None
+    anchor: MatmulOp,
+    choices: Choices,
+    target: Target,
+    heights: Sequence[int] = (),
+    grid: int | None = None,
+    loads: float | None = None,
 ) -> Work:
     """What `count_work` finds in the kernel that `matmul_cpu` builds, up to addresses and what follows the product.
 
     heights: rows of the tiles that `loop-shorten-tiles` writes beside a taller one, if the product's rows are those
         that somebody needs of more. The choices may be those of a larger product: the extents are the anchor's.
     grid: blocks of the larger product's kernel, of which those that nobody needs still take a few cycles
+    loads: what `right_loads` says of the larger product, whose memory it is
     """
-    product = _product(anchor, choices, target)
+    product = _product(anchor, choices, target, right_loads(anchor, choices, target) if loads is None else loads)
     tiles = list(product.tiles(heights))
     share = max(1.0, product.blocks / target.cores)
     per_block = product.panels * product.batch / product.blocks
@@ -85,16 +91,19 @@ def product_work(
 
 def blocks_of(anchor: MatmulOp, choices: Choices, target: Target) -> int:
     """The blocks of a kernel."""
-    return _product(anchor, choices, target).blocks
+    return _product(anchor, choices, target, 1.0).blocks
 
 
-def _product(anchor: MatmulOp, choices: Choices, target: Target) -> _Product:
-    vectors = number(choices, "vectors")
+def right_loads(anchor: MatmulOp, choices: Choices, target: Target) -> float:
+    """Loads that a vector of the right operand takes where it lies."""
+    _, along_n = right_strides(anchor, panel_columns(target, number(choices, "vectors")))
+    return 1.0 if along_n in (0, 1) else strided_loads(target.lanes, along_n or target.lanes)
+
+
+def _product(anchor: MatmulOp, choices: Choices, target: Target, loads: float) -> _Product:
     *batch, rows, columns = anchor.shape
-    _, along_n = right_strides(anchor, panel_columns(target, vectors))
-    loads = 1.0 if along_n in (0, 1) else strided_loads(target.lanes, along_n or target.lanes)
     return _Product(
-        rows, anchor.reduction_extent, columns, prod(batch), number(choices, "rows"), vectors,
+        rows, anchor.reduction_extent, columns, prod(batch), number(choices, "rows"), number(choices, "vectors"),
         number(choices, "chunk"), bool(choices["pack"]), target.lanes, byte_width(anchor.type.get_element_type()),
         loads,
     )  # fmt: skip
@@ -130,4 +139,4 @@ def _reuse(product: _Product, tiles: Sequence[tuple[int, int]], share: float) ->
     return tuple(sorted(found, key=lambda each: each.capacity))
 
 
-__all__ = ["blocks_of", "product_work"]
+__all__ = ["blocks_of", "product_work", "right_loads"]
