@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 
 def _is_set(name: str) -> bool:
@@ -16,6 +17,12 @@ def blessing() -> bool:
 def models_are_required() -> bool:
     """TREADLE_REQUIRE_MODELS=1: a missing model file is a failure, not a skip (CI)."""
     return _is_set("TREADLE_REQUIRE_MODELS")
+
+
+def paper_models_folder() -> Path | None:
+    """TREADLE_PAPER_MODELS: a folder of the five models of Hidet's paper, exported to ONNX; None if it is not set."""
+    folder = os.environ.get("TREADLE_PAPER_MODELS")
+    return Path(folder) if folder else None
 
 
 def environment_with(settings: Mapping[str, str]) -> dict[str, str]:
