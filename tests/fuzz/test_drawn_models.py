@@ -64,6 +64,10 @@ NOT_DRAWN = {
         ("Compress", "NonMaxSuppression", "NonZero", "Unique"),
         "as many elements as its values say; tests/frontends/onnx/test_data_extents.py has it",
     ),
+    **dict.fromkeys(
+        ("DeformConv", "Det", "MelWeightMatrix", "RoiAlign", "TfIdfVectorizer"),
+        "written with operators that are drawn; tests/frontends/onnx/test_rare_operators.py has it",
+    ),
     "SimplifiedLayerNormalization": "ONNX Runtime's name of RMSNormalization, in no schema of ONNX",
     "Upsample": "deprecated since opset 10; ONNX's node tests have it",
 }

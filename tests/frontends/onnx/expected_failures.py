@@ -38,9 +38,6 @@ EXPECTED: Mapping[str, Failure] = {
             "test_identity_opt", "test_if_seq", "test_if_opt", "test_loop13_seq", "test_loop16_seq_none",
         ),
     ),
-    "Unique slices along an axis of several dimensions.": Failure(
-        "attribute 'axis' is given", ("test_unique_sorted_with_axis*", "test_unique_sorted_with_negative_axis")
-    ),
     "Files of images are decoded before a model, not in it.": Failure(
         "operator ImageDecoder is not supported", ("test_image_decoder_*",)
     ),
@@ -58,17 +55,6 @@ EXPECTED: Mapping[str, Failure] = {
         _NO_OPSET,
         ("test_ai_onnx_ml_array_feature_extractor", "test_ai_onnx_ml_binarizer", "test_ai_onnx_ml_tree_ensemble_*"),
     ),
-    "Operators that nobody has asked for yet.": Failure(
-        "operator (DeformConv|Det|MelWeightMatrix|RoiAlign|TfIdfVectorizer) is not supported",
-        ("test_*deform_conv_*", "test_det_*", "test_melweightmatrix", "test_roialign_*", "test_tfidfvectorizer_*"),
-    ),
-    "The positions of the largest elements of a MaxPool.": Failure(
-        "output 1 .* is used", ("test_maxpool_with_argmax_2d_*",)
-    ),
-    "Weights that are all alike: logits of 4e31, whose neighbours are 2e24 apart, and a softmax of them.": Failure(
-        "Not equal to tolerance", ("test_vgg19",)
-    ),
-    "Scan as opset 8 had it.": Failure("Scan of opset 8", ("test_scan_sum",)),
 }  # fmt: skip
 
 

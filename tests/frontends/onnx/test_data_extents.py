@@ -60,6 +60,13 @@ def _unique(ordered: int) -> tuple[ModelProto, dict[str, Array]]:
     return model([operator], {"x": x.shape}, ["y", "places", "inverse", "counts"]), {"x": x}
 
 
+def _unique_slices(ordered: int, axis: int) -> tuple[ModelProto, dict[str, Array]]:
+    """Slices that differ late, and some that are equal."""
+    operator = node("Unique", "x", "y places inverse counts", sorted=ordered, axis=axis)
+    x = RNG.integers(-1, 1, (2, 9, 2)).astype(np.float32)
+    return model([operator], {"x": x.shape}, ["y", "places", "inverse", "counts"]), {"x": x}
+
+
 CASES: dict[str, Callable[[], tuple[ModelProto, dict[str, Array]]]] = {
     "what is not zero": _chain,
     "boxes": lambda: _boxes(False, False),
@@ -68,6 +75,8 @@ CASES: dict[str, Callable[[], tuple[ModelProto, dict[str, Array]]]] = {
     "compressed": _compress,
     "unique": lambda: _unique(1),
     "unique in their order": lambda: _unique(0),
+    "unique slices": lambda: _unique_slices(1, 1),
+    "unique slices in their order": lambda: _unique_slices(0, -2),
 }
 
 
@@ -112,7 +121,9 @@ def test_what_is_refused() -> None:
     _refused(
         model([node("Compress", "x x", "y")], {"x": [3]}), "a condition tensor<3xf32>; accepted: a vector of bools"
     )
-    _refused(model([node("Unique", "x", "y", axis=1)], {"x": [3, 2]}), "attribute 'axis' is given")
+    _refused(
+        model([node("Unique", "x", "y", axis=2)], {"x": [3, 2]}), "axis 2 of a tensor of rank 2; accepted: -2 to 1"
+    )
     boxes = node("NonMaxSuppression", "x x n", "y")
     _refused(model([boxes], {"x": [1, 2, 3]}, weights={"n": np.array(1)}), "boxes tensor<1x2x3xf32> and scores")
     sizes = {"b": [1, 600, 4], "s": [1, 1, 600]}

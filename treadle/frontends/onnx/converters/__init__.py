@@ -7,6 +7,8 @@ from treadle.frontends.onnx.converters import (
     control,
     cumulative,
     data_extents,
+    deform_conv,
+    determinant,
     einsum,
     elementwise,
     fourier,
@@ -23,8 +25,10 @@ from treadle.frontends.onnx.converters import (
     reduce,
     reshape,
     resize,
+    roi_align,
     scatter,
     softmax,
+    tf_idf,
 )
 from treadle.frontends.onnx.converters.microsoft import activation as microsoft_activation
 from treadle.frontends.onnx.converters.microsoft import attention as microsoft_attention
@@ -35,10 +39,10 @@ from treadle.frontends.onnx.converters.microsoft import quantized as microsoft_q
 from treadle.frontends.onnx.registry import find_conversion
 
 FAMILIES = (
-    activation, before_broadcasting, constant, control, cumulative, data_extents, einsum, elementwise, fourier,
-    grid_sample, indexing, linear, normalize, non_max_suppression, order, pad, pool, quantize, recurrent, reduce,
-    reshape, resize, scatter, softmax, microsoft_activation, microsoft_attention, microsoft_blocks,
-    microsoft_normalize, microsoft_product, microsoft_quantized,
+    activation, before_broadcasting, constant, control, cumulative, data_extents, deform_conv, determinant, einsum,
+    elementwise, fourier, grid_sample, indexing, linear, normalize, non_max_suppression, order, pad, pool, quantize,
+    recurrent, reduce, reshape, resize, roi_align, scatter, softmax, tf_idf, microsoft_activation,
+    microsoft_attention, microsoft_blocks, microsoft_normalize, microsoft_product, microsoft_quantized,
 )  # fmt: skip
 """Every module that registers converters."""
 

@@ -60,21 +60,58 @@ def _iterate(
     return condition, results[: len(state)], results[len(state) :]
 
 
+@converts("Scan")
+def scan_batched(node: Node, g: GraphBuilder) -> list[Tensor]:
+    """As opset 8 had it: the first dimension of all is that of a batch, the second that of the slices."""
+    if node.optional(0) is not None:
+        raise node.error("sequence_lens is given", "sequences of one length")
+    given = [node.input(n) for n in range(1, len(node))]
+    count = _scan_count(node, given)
+    batches = {x.shape[0] if x.rank else 0 for x in given}
+    if len(batches) != 1 or 0 in batches:
+        raise node.error(f"batches of {sorted(batches)} entries", "one number from 1 upwards")
+    backward = node.ints_of_length("directions", count, 0)
+    entries = [
+        _scanned(node, g, [g.entry(x, 0, n) for x in given], [0] * count, backward) for n in range(batches.pop())
+    ]
+    results = [[*state, *(g.stack(column, 0) for column in columns)] for state, columns in entries]
+    return [g.stack(column, 0) for column in zip(*results, strict=True)]
+
+
 @converts("Scan", since=9)
 def scan(node: Node, g: GraphBuilder) -> list[Tensor]:
     """Every iteration takes a slice of each scanned input; its results are slices of the outputs."""
-    body, count = node.graph("body"), node.int("num_scan_inputs", 0)
-    if not 1 <= count <= len(node):
-        raise node.error(f"num_scan_inputs is {count}", f"1 to {len(node)}")
-    state, scanned = node.all_inputs()[: len(node) - count], node.all_inputs()[len(node) - count :]
-    outputs = len(body.output) - len(state)
-    if outputs < 0:
+    given = node.all_inputs()
+    count = _scan_count(node, given)
+    axes = node.ints_of_length("scan_input_axes", count, 0)
+    state, columns = _scanned(node, g, given, axes, node.ints_of_length("scan_input_directions", count, 0))
+    output_axes = node.ints_of_length("scan_output_axes", len(columns), 0)
+    output_backward = node.ints_of_length("scan_output_directions", len(columns), 0)
+    return state + [
+        g.stack(column[::-1] if back else column, node.axis(axis, column[0].rank + 1))
+        for column, axis, back in zip(columns, output_axes, output_backward, strict=True)
+    ]
+
+
+def _scan_count(node: Node, given: Sequence[Tensor]) -> int:
+    count = node.int("num_scan_inputs", 0)
+    if not 1 <= count <= len(given):
+        raise node.error(f"num_scan_inputs is {count}", f"1 to {len(given)}")
+    return count
+
+
+def _scanned(
+    node: Node, g: GraphBuilder, given: Sequence[Tensor], listed: Sequence[int], backward: Sequence[int]
+) -> tuple[list[Tensor], list[list[Tensor]]]:
+    """The state after all iterations, and each further result of the body, iteration by iteration.
+
+    given: the state, then the scanned inputs, each with its axis in `listed`, and whether it is read from its end
+    """
+    body, count = node.graph("body"), len(listed)
+    state, scanned = list(given[: len(given) - count]), given[len(given) - count :]
+    if len(body.output) < len(state):
         raise node.error(f"the body has {len(body.output)} outputs", f"at least {len(state)}")
-    listed = node.ints_of_length("scan_input_axes", count, 0)
     axes = [node.axis(axis, x.rank) for axis, x in zip(listed, scanned, strict=True)]
-    backward = node.ints_of_length("scan_input_directions", count, 0)
-    output_axes = node.ints_of_length("scan_output_axes", outputs, 0)
-    output_backward = node.ints_of_length("scan_output_directions", outputs, 0)
     lengths = {x.shape[axis] for x, axis in zip(scanned, axes, strict=True)}
     if len(lengths) != 1 or lengths == {0}:
         raise node.error(f"the scanned inputs have {sorted(lengths)} slices", "one number from 1 upwards")
@@ -86,8 +123,4 @@ def scan(node: Node, g: GraphBuilder) -> list[Tensor]:
         results = node.run(body, *state, *slices)
         state = results[: len(state)]
         rows.append(results[len(state) :])
-    columns = [list(column) for column in zip(*rows, strict=True)]
-    return state + [
-        g.stack(column[::-1] if back else column, node.axis(axis, column[0].rank + 1))
-        for column, axis, back in zip(columns, output_axes, output_backward, strict=True)
-    ]
+    return state, [list(column) for column in zip(*rows, strict=True)]

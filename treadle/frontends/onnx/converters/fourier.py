@@ -1,14 +1,17 @@
-"""DFT and STFT as products with the matrix of the transform, which takes `n^2` steps for a transform of length n."""
+"""DFT and STFT as products with the matrix of the transform, which takes `n^2` steps for a transform of length n; the
+weights of mel filters."""
 
 from __future__ import annotations
 
 from math import prod
 
 import numpy as np
+from onnx import TensorProto
 
 from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
+from treadle.frontends.onnx.tensor_data import dtype_of
 
 
 @converts("DFT", since=17)
@@ -107,3 +110,28 @@ def stft(node: Node, g: GraphBuilder) -> Tensor:
     both = _transformed(node, g, parts, length, count, False, onesided)
     shaped = [g.reshape(v, (x.shape[0], frames, count, 1)) for v in both]
     return g.cast(g.concat(shaped, 3), x.element)
+
+
+@converts("MelWeightMatrix", since=17)
+def mel_weight_matrix(node: Node, g: GraphBuilder) -> Tensor:
+    """`[dft_length / 2 + 1, bins]` of known numbers: triangles whose corners are at equal distances in mel.
+
+    Source: Davis and Mermelstein, "Comparison of parametric representations for monosyllabic word recognition", IEEE
+    Transactions on Acoustics, Speech, and Signal Processing 28(4), 1980; corners as the specification rounds them.
+    """
+    bins, length, rate = (node.known_int(n, w) for n, w in enumerate(("num_mel_bins", "dft_length", "sample_rate")))
+    lower, upper = (float(node.known_scalar(n, w)) for n, w in ((3, "lower_edge_hertz"), (4, "upper_edge_hertz")))
+    if bins < 1 or length < 1 or rate < 1 or not 0 <= lower < upper < np.inf:
+        message = f"{bins} bins of {length} samples, {rate} a second, from {lower} to {upper} Hz"
+        raise node.error(message, "numbers from 1 upwards, and edges in ascending order")
+    dtype = dtype_of(node.int("output_datatype", TensorProto.FLOAT), node.where)
+    node.reserve((length // 2 + 1, bins, 8), np.dtype(np.float64))
+    low, high = (2595 * np.log10(1 + edge / 700) for edge in (lower, upper))
+    hertz = 700 * (10 ** ((low + np.arange(bins + 2) * (high - low) / (bins + 2)) / 2595) - 1)
+    corners = (length + 1) * hertz // rate
+    left, peak, right = corners[:-2], corners[1:-1], corners[2:]
+    place = np.arange(length // 2 + 1)[:, None]
+    rising = np.where(place >= left, (place - left) / np.maximum(peak - left, 1), 0)
+    falling = np.where(place < right, (right - place) / np.maximum(right - peak, 1), 0)
+    weights = np.where(place == peak, 1, np.where(place < peak, rising, falling))
+    return g.constant(weights.astype(dtype))

@@ -7,29 +7,18 @@ convolution interpolation for digital image processing", IEEE Transactions on Ac
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import product
 from math import prod
 
 import numpy as np
-from xdsl.dialects.builtin import i64
 
 from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.sampling import Tap, nearest_index, sampled, zero_outside
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
 
 PADDINGS = ("zeros", "border", "reflection")
 MODES = {"linear": "linear", "bilinear": "linear", "nearest": "nearest", "cubic": "cubic", "bicubic": "cubic"}
 _CUBIC = -0.75
-
-
-@dataclass(frozen=True)
-class _Tap:
-    """Along one dimension a position for each point, its weight, and whether it lies inside; None: 1, and yes."""
-
-    index: Tensor
-    weight: Tensor | None
-    inside: Tensor | None
 
 
 @converts("GridSample", since=16)
@@ -46,41 +35,16 @@ def grid_sample(node: Node, g: GraphBuilder) -> Tensor:
     batch, channels, points = x.shape[0], x.shape[1], prod(grid.shape[1:-1])
     rows = g.reshape(g.transpose(x, (0, *range(2, x.rank), 1)), (batch * prod(dims), channels))
     flat = g.reshape(g.widened(grid), (batch, points, len(dims)))
-    taps: list[list[_Tap]] = []
+    taps: list[list[Tap]] = []
     for d, extent in enumerate(dims):
         coordinate = g.reshape(g.narrow(flat, 2, len(dims) - 1 - d, 1), (batch, points))
         taps.append(_taps(g, coordinate, extent, mode, padding, corners))
     start = g.constant(np.arange(batch)[:, None] * prod(dims))
-    total: Tensor | None = None
-    for combination in product(*taps):
-        term = _term(g, rows, start, dims, combination)
-        total = term if total is None else g.add(total, term)
-    assert total is not None
-    moved = g.transpose(g.cast(total, x.element), (0, 2, 1))
+    moved = g.transpose(g.cast(sampled(g, rows, start, dims, taps), x.element), (0, 2, 1))
     return g.reshape(moved, (batch, channels, *grid.shape[1:-1]))
 
 
-def _term(g: GraphBuilder, rows: Tensor, start: Tensor, dims: tuple[int, ...], taps: tuple[_Tap, ...]) -> Tensor:
-    """`[N, points, C]`: an element for each point, times the product of its weights."""
-    linear: Tensor | None = None
-    for tap, extent in zip(taps, dims, strict=True):
-        linear = tap.index if linear is None else g.add(g.mul(linear, extent), tap.index)
-    assert linear is not None
-    value = g.widened(g.gather(rows, g.add(linear, start), 0))
-    points = (*linear.shape, 1)
-    for tap in taps:
-        if tap.inside is not None:
-            value = g.where(g.reshape(tap.inside, points), value, g.scalar(0, value))
-    weights = [g.cast(tap.weight, value.element) for tap in taps if tap.weight is not None]
-    if not weights:
-        return value
-    weight = weights[0]
-    for other in weights[1:]:
-        weight = g.mul(weight, other)
-    return g.mul(value, g.reshape(weight, points))
-
-
-def _taps(g: GraphBuilder, grid: Tensor, extent: int, mode: str, padding: str, corners: bool) -> list[_Tap]:
+def _taps(g: GraphBuilder, grid: Tensor, extent: int, mode: str, padding: str, corners: bool) -> list[Tap]:
     unit = g.add(grid, 1)
     x = g.mul(g.div(unit, 2), extent - 1) if corners else g.div(g.sub(g.mul(unit, extent), 1), 2)
     low, high = (0.0, extent - 1.0) if corners else (-0.5, extent - 0.5)
@@ -109,15 +73,12 @@ def _far(g: GraphBuilder, d: Tensor) -> Tensor:
     return g.sub(g.mul(square, d), 4 * _CUBIC)
 
 
-def _tap(g: GraphBuilder, x: Tensor, weight: Tensor | None, extent: int, padding: str, low: float, high: float) -> _Tap:
+def _tap(g: GraphBuilder, x: Tensor, weight: Tensor | None, extent: int, padding: str, low: float, high: float) -> Tap:
     """A whole position as an index; one outside, or NaN, is moved inside."""
-    inside = None
-    if padding == "reflection":
-        x = _reflected(g, x, low, high)
-    elif padding == "zeros":
-        inside = g.binary("and", g.binary("ge", x, 0), g.binary("le", x, extent - 1))
-    bounded = g.binary("min", g.binary("max", x, 0), extent - 1)
-    return _Tap(g.cast(bounded, i64), weight, inside)
+    if padding == "zeros":
+        return zero_outside(g, x, weight, extent)
+    x = _reflected(g, x, low, high) if padding == "reflection" else x
+    return Tap(nearest_index(g, x, extent), weight, None)
 
 
 def _reflected(g: GraphBuilder, x: Tensor, low: float, high: float) -> Tensor:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from math import prod
 
-from treadle.dialects.graph import PoolOp
+import numpy as np
+
+from treadle.dialects.graph import ArgReductionOp, PoolOp
+from treadle.dialects.graph.reduction import identity
 from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.extent import is_symbolic
 from treadle.frontends.onnx.converters.window import read_window
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
@@ -24,10 +28,42 @@ def _pool(node: Node, g: GraphBuilder, kind: str, count_pad: bool) -> Tensor:
 
 
 @converts("MaxPool")
-def max_pool(node: Node, g: GraphBuilder) -> Tensor:
-    """`storage_order` concerns only the indices, which are not supported."""
-    node.ignore("storage_order")
-    return _pool(node, g, "max", False)
+def max_pool(node: Node, g: GraphBuilder) -> list[Tensor]:
+    """The largest elements, and their positions in the whole tensor if somebody reads them: in each window the first
+    one, in the order of rows; `storage_order` of 1 counts positions within a picture by columns."""
+    by_columns, largest = node.flag("storage_order"), _pool(node, g, "max", False)
+    if len(node.used) < 2 or not node.used[1]:
+        return [largest]
+    return [largest, _positions(node, g, largest, by_columns)]
+
+
+def _positions(node: Node, g: GraphBuilder, largest: Tensor, by_columns: bool) -> Tensor:
+    x, kernel = node.input(), node.ints("kernel_shape") or []
+    if is_symbolic(x.shape):
+        raise node.error(f"positions in an input of shape {x.shape}", "static extents")
+    window, rank = read_window(node, x.shape, kernel), x.rank - 2
+    dims, out, size = x.shape[2:], largest.shape[2:], prod(kernel)
+    node.reserve((prod(out), size, rank + 4), np.dtype(np.int64))
+    outer = np.indices(out).reshape(rank, -1, 1)
+    inner = np.indices(tuple(kernel)).reshape(rank, 1, -1)
+    strides, dilations, pads = (
+        np.array(v).reshape(rank, 1, 1) for v in (window.strides, window.dilations, window.pads[:rank])
+    )
+    places = outer * strides + inner * dilations - pads
+    ends = np.array(dims).reshape(rank, 1, 1)
+    inside = np.asarray(((places >= 0) & (places < ends)).all(0))
+    places = list(np.clip(places, 0, ends - 1))
+    linear = np.asarray(np.ravel_multi_index(places, dims))
+    planes = prod(x.shape[:2])
+    windows = g.gather(g.reshape(x, (planes, prod(dims))), g.constant(linear), 1)
+    lowest = g.scalar(identity("max", x.element), x)
+    windows = g.where(g.constant(inside), windows, lowest)
+    chosen = g.emit(lambda v: ArgReductionOp("max", v[0], 2, False), windows)
+    counted = np.asarray(np.ravel_multi_index(places[::-1], dims[::-1])) if by_columns else linear
+    at = g.add(chosen, g.constant(np.arange(prod(out)) * size))
+    at = g.gather(g.constant(counted.reshape(-1)), at, 0)
+    whole = g.add(at, g.constant(np.arange(planes)[:, None] * prod(dims)))
+    return g.reshape(whole, (*x.shape[:2], *out))
 
 
 @converts("AveragePool")

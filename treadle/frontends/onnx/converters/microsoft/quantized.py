@@ -171,7 +171,7 @@ def quantized_concat(node: Node, g: GraphBuilder) -> Tensor:
 @converts("NhwcMaxPool", domain=DOMAIN)
 def nhwc_max_pool(node: Node, g: GraphBuilder) -> Tensor:
     """The largest number of each window, of images whose channels come last."""
-    return _channels_last(g, max_pool(node.of(_channels_first(g, node.input())), g))
+    return _channels_last(g, max_pool(node.of(_channels_first(g, node.input())), g)[0])
 
 
 def _channels_first(g: GraphBuilder, x: Tensor) -> Tensor:
