@@ -1,0 +1,24 @@
+// RUN: treadle-opt %s -p graph-decompose{rows=true} | filecheck %s
+
+// The mask of a row stays before its parts. A mean's divisor is the largest extent: importers of ranges divide by the
+// call's, and write no mean.
+func.func @main(%x: tensor<4x8xf32>, %n: tensor<i64>) -> (tensor<4x8xf32>, tensor<4xf32>)
+    attributes {extents = ["n"], output_demand = [#graph.demanded<d1 < 0>, #graph.demanded<>]} {
+  %m = graph.mask %x below %n {dim = 1 : i64, fill = 0xFF800000 : f32} : (tensor<4x8xf32>, tensor<i64>) -> tensor<4x8xf32>
+  %y = graph.softmax %m {dim = 1 : i64} : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  %z = graph.mask %x below %n {dim = 1 : i64, fill = 0.0 : f32} : (tensor<4x8xf32>, tensor<i64>) -> tensor<4x8xf32>
+  %w = graph.reduction "mean" %z {dims = array<i64: 1>, keep = 0 : i64} : (tensor<4x8xf32>) -> tensor<4xf32>
+  func.return %y, %w : tensor<4x8xf32>, tensor<4xf32>
+}
+
+// CHECK:      output_demand = [#graph.demanded<d1 < 0>, #graph.demanded<>]
+// CHECK:      %m = graph.mask %x below %n {dim = 1 : i64, fill = 0xff800000 : f32}
+// CHECK-NEXT: [[MOST:%\S+]] = graph.reduction "max" %m
+// CHECK-NEXT: [[D:%\S+]] = graph.binary "sub" %m, [[MOST]]
+// CHECK-NEXT: [[E:%\S+]] = graph.unary "exp" [[D]]
+// CHECK-NEXT: [[S:%\S+]] = graph.reduction "add" [[E]]
+// CHECK-NEXT: %y = graph.binary "div" [[E]], [[S]]
+// CHECK-NEXT: %z = graph.mask %x below %n {dim = 1 : i64, fill = 0.000000e+00 : f32}
+// CHECK-NEXT: [[A:%\S+]] = graph.reduction "add" %z
+// CHECK-NEXT: [[N:%\S+]] = graph.constant #graph.inline<"8.0">
+// CHECK-NEXT: %w = graph.binary "div" [[A]], [[N]]
