@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import treadle
 from tests.backends.cuda.fake_driver import FakeDriver
@@ -30,6 +32,7 @@ Content = dict[str, Any]
 
 X = np.random.default_rng(1).standard_normal((2, 8)).astype(np.float32)
 Y = np.maximum(X @ WEIGHTS, 0)
+TABLE = np.random.default_rng(2).standard_normal((1 << 14, 128)).astype(np.float32)
 UNCHANGED = "accepted: a folder that `treadle compile` or CompiledModel.save wrote, unchanged"
 
 
@@ -46,6 +49,19 @@ def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def on_gpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _saved(tmp_path_factory.mktemp("original"), "sm_80")
+
+
+@pytest.fixture(scope="module")
+def with_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that looks rows up in a table of 8 MiB."""
+    folder = tmp_path_factory.mktemp("table")
+    rows = helper.make_node("Gather", ["table", "rows"], ["y"])
+    inputs = [helper.make_tensor_value_info("rows", TensorProto.INT64, [4])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, TABLE.shape[1]])]
+    graph = helper.make_graph([rows], "lookup", inputs, outputs, [numpy_helper.from_array(TABLE, "table")])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "m.onnx")
+    treadle.compile(folder / "m.onnx", "cpu").save(folder / "saved")
+    return folder / "saved"
 
 
 def _saved(folder: Path, target: str) -> Path:
@@ -91,12 +107,14 @@ def refusal(folder: Path) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["model.so", "weights", MANIFEST])
+@pytest.mark.parametrize("name", ["model.so", "weights", "mapped", MANIFEST])
 @pytest.mark.parametrize("damage", ["cut", "gone", "other", "fifo", "folder", "link"])
-def test_a_damaged_file_is_refused_when_it_is_read(name: str, damage: str, on_cpu: Path, tmp_path: Path) -> None:
+def test_a_damaged_file_is_refused_when_it_is_read(
+    name: str, damage: str, on_cpu: Path, with_table: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "saved"
-    shutil.copytree(on_cpu, folder)
-    path = next((folder / name).iterdir()) if name == "weights" else folder / name
+    shutil.copytree(with_table if name == "mapped" else on_cpu, folder)
+    path = next((folder / "weights").iterdir()) if name in ("weights", "mapped") else folder / name
     data = path.read_bytes()
     path.unlink()
     match damage:
@@ -117,6 +135,27 @@ def test_a_damaged_file_is_refused_when_it_is_read(name: str, damage: str, on_cp
         treadle.load(folder)  # reads no file but the manifest
     message = refusal(folder)
     assert message.startswith(str(path)) and "accepted: " in message
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="Linux says what is mapped")
+def test_large_weights_are_mapped_while_the_model_is_open(with_table: Path) -> None:
+    (weights,) = (with_table / "weights").iterdir()
+    with treadle.load(with_table, threads=1) as model:
+        np.testing.assert_array_equal(model(np.array([3, 0, 16383, 3]))[0], TABLE[[3, 0, 16383, 3]])
+        assert str(weights) in Path("/proc/self/maps").read_text()
+    assert str(weights) not in Path("/proc/self/maps").read_text()
+
+
+def test_mapped_weights_outlive_their_names(with_table: Path, tmp_path: Path) -> None:
+    """The folder is replaced, as when a model is saved again, or evicted from the cache."""
+    folder = tmp_path / "saved"
+    shutil.copytree(with_table, folder)
+    with treadle.load(folder, threads=1) as model:
+        model(np.arange(4))
+        (weights,) = (folder / "weights").iterdir()
+        weights.with_name("new").write_bytes(bytes(weights.stat().st_size))
+        weights.with_name("new").replace(weights)
+        np.testing.assert_array_equal(model(np.arange(9000, 9004))[0], TABLE[9000:9004])
 
 
 def test_what_runs_is_what_was_checked(on_cpu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,15 @@
 
 An artifact is a program: whoever runs it runs what its author wrote. The digests find damage, not malice. A file is
 compared with its digest when it is read, and what was compared is what is used: the bytes in memory, not the file.
+Large weights stay in the file that was compared, which is mapped (ADR 0057): whoever writes into it while the model is
+open, instead of replacing it, changes what the model computes.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
+import mmap
 import os
 import time
 from dataclasses import replace
@@ -33,7 +36,6 @@ from treadle.manifest import (
     parse_manifest,
 )
 
-_CHUNK = 1 << 20
 _MAX_MANIFEST_BYTES = 64 << 20
 _ATTEMPTS, _PAUSE = 500, 0.01
 
@@ -80,24 +82,47 @@ class Artifact:
         """Fills a buffer with a file of exactly its size; TreadleError as `read`, and for another size."""
         expected, filled = self._expected(name), 0
         with self._open(name) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size != buffer.nbytes:
-                message = f"the file has {size} bytes, {buffer.nbytes} are needed"
-                raise TreadleError(message, self.folder / name, WROTE_IT)
+            self._check_size(file, name, buffer.nbytes)
             while count := file.readinto(buffer[filled:]):
                 filled += count
         if hashlib.sha256(buffer).hexdigest() != expected:
             raise _changed(self.folder / name)
 
+    def map(self, name: str, size: int) -> memoryview:
+        """The bytes of a file of exactly `size` bytes, at least one, read-only: pages are loaded where they are read.
+
+        The file is compared with its digest first. TreadleError as `read_into`, and if it cannot be mapped.
+        """
+        expected = self._expected(name)
+        with self._open(name) as file:
+            self._check_size(file, name, size)
+            self._compare(file, name, expected)
+            try:
+                mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+            except (OSError, ValueError, OverflowError) as error:
+                message, accepted = f"{size} bytes cannot be mapped: {error}", "a file that fits into the address space"
+                raise TreadleError(message, self.folder / name, accepted) from error
+        if (
+            small_pages := getattr(mmap, "MADV_NOHUGEPAGE", None)
+        ) is not None:  # of Linux: else 2 MiB are loaded at once
+            mapped.madvise(small_pages)
+        return memoryview(mapped)
+
     def check(self) -> None:
         """Compares all files with their digests, without keeping them in memory; TreadleError as `read`."""
         for name, expected in self.manifest.files.items():
-            hasher = hashlib.sha256()
             with self._open(name) as file:
-                while chunk := file.read(_CHUNK):
-                    hasher.update(chunk)
-            if hasher.hexdigest() != expected:
-                raise _changed(self.folder / name)
+                self._compare(file, name, expected)
+
+    def _check_size(self, file: FileIO, name: str, needed: int) -> None:
+        size = os.fstat(file.fileno()).st_size
+        if size != needed:
+            message = f"the file has {size} bytes, {needed} are needed"
+            raise TreadleError(message, self.folder / name, WROTE_IT)
+
+    def _compare(self, file: FileIO, name: str, expected: str) -> None:
+        if hashlib.file_digest(file, "sha256").hexdigest() != expected:
+            raise _changed(self.folder / name)
 
     def _parsed(self, where: Path) -> Manifest:
         with self._open(MANIFEST) as file:

@@ -19,6 +19,10 @@ ALIGNMENT = 64
 """Bytes: constants are read into memory at a multiple of it, as the kernels need them, so that they are not copied
 again."""
 
+_MAPPED_FROM = 4 << 20
+"""Bytes: smaller constants are read into memory, since each mapping holds a file descriptor open. Larger ones are
+mapped: a call reads few rows of an embedding, whose other pages are then never loaded."""
+
 Array = np.ndarray[Any, Any]
 
 
@@ -62,10 +66,13 @@ def _linked(stored: Path, path: Path) -> bool:
 
 
 def _read(artifact: Artifact, tensor: Tensor) -> Array:
+    name = f"{FOLDER}/{tensor.name}"
+    if tensor.num_bytes >= _MAPPED_FROM:
+        return np.frombuffer(artifact.map(name, tensor.num_bytes), np.uint8)
     storage = np.empty(tensor.num_bytes + ALIGNMENT, np.uint8)
     start = -storage.ctypes.data % ALIGNMENT
     array = storage[start : start + tensor.num_bytes]
-    artifact.read_into(f"{FOLDER}/{tensor.name}", array.data)
+    artifact.read_into(name, array.data)
     return array
 
 
