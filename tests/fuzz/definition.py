@@ -243,7 +243,7 @@ class _Run:
     def _any_phase(self, values: Array, node: NodeProto, angles: Array) -> Array:
         """The ends of the range among the samples where an angle's error is large: few would show what is possible."""
         with np.errstate(all="ignore"):
-            is_any = np.abs(angles - self.exact[node.input[0]]) > LARGE_ANGLE
+            is_any = np.isfinite(angles) & (np.abs(angles - self.exact[node.input[0]]) > LARGE_ANGLE)
         return np.where(is_any, np.copysign(LARGEST[node.op_type], self.noise(values.shape)), values)
 
     def _off(self, array: Array, dtype: np.dtype[Any]) -> Array:

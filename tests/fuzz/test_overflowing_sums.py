@@ -138,3 +138,13 @@ def test_means_of_equal_elements_are_within_their_limit() -> None:
     in_order = np.add.accumulate(x, axis=0, dtype=np.float32)[-1] / np.float32(700)
     assert np.all(np.abs(in_order - expected.value[0]) <= expected.limit[0])
     assert np.all(expected.limit < 1e-4 * expected.value), "an error of 100 roundings is found"
+
+
+@pytest.mark.parametrize("operator", ["Cos", "Sin", "Tan"])
+def test_an_angle_that_may_overflow_on_the_way_has_no_phase(operator: str) -> None:
+    """NaN, or any number of the function's range; that of a tangent has no end."""
+    ends = np.array([[0.75, 0.75, -0.75], [0.5, 0.125, 0.125]]) * float(np.finfo(np.float32).max)
+    case = case_of("ReduceMean", {"x": ends.astype(np.float32)[:1]}, [(operator, ["t0_0"])])
+    assert undecided(case) == [True]
+    case = case_of("ReduceMean", {"x": ends.astype(np.float32)[1:]}, [(operator, ["t0_0"])])
+    assert undecided(case) == [operator == "Tan"]
