@@ -1,80 +1,18 @@
-"""Models whose shapes change, imported with ranges: compiled once, every call against ONNX Runtime.
-
-Before each call one of the largest shape leaves its values in all buffers, so that what lies beyond the extents of the
-next is no zero. Half of them are NaN where the input is of floats.
-"""
+"""Models whose shapes change, imported with ranges: compiled once, every call against ONNX Runtime."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
-from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
-from onnx.numpy_helper import from_array
+from onnx import NodeProto
+from onnx.helper import make_node
 
 import treadle
-from treadle.backends.cuda.emulator import CHECKS
+from tests.helpers.ranged_model import Case, drawn, shape_of, weights
 from treadle.errors import TreadleError
-from treadle.shapes import parse_dim
-
-RANDOM = np.random.default_rng(7)
-
-
-@dataclass(frozen=True)
-class Case:
-    """Nodes from inputs (`x: float[n, 3]`) to `y`, the ranges of their dimensions, and the calls that are compared."""
-
-    nodes: Sequence[NodeProto]
-    inputs: Mapping[str, Sequence[int | str]]
-    ranges: Sequence[str]
-    calls: Sequence[Mapping[str, int]]
-    constants: Mapping[str, np.ndarray] | None = None
-    integers: int = 0
-    """Inputs named `i...` are integers below it."""
-
-    @property
-    def dims(self) -> list[treadle.Dim]:
-        return [parse_dim(text) for text in self.ranges]
-
-    def model(self) -> ModelProto:
-        inputs = [
-            make_tensor_value_info(name, TensorProto.INT64 if name.startswith("i") else TensorProto.FLOAT, shape)
-            for name, shape in self.inputs.items()
-        ]
-        constants = [from_array(array, name) for name, array in (self.constants or {}).items()]
-        graph = make_graph(list(self.nodes), "g", inputs, [ValueInfoProto(name="y")], constants)
-        return make_model(graph, opset_imports=[make_opsetid("", 17)], ir_version=8)
-
-    def values(self, call: Mapping[str, int], poisoned: bool = False) -> dict[str, np.ndarray]:
-        found: dict[str, np.ndarray] = {}
-        for name, shape in self.inputs.items():
-            extents = [call[e] if isinstance(e, str) else e for e in shape]
-            if name.startswith("i"):
-                found[name] = RANDOM.integers(0, self.integers, extents)
-            else:
-                found[name] = RANDOM.uniform(-1, 1, extents).astype(np.float32)
-                if poisoned:
-                    found[name][RANDOM.random(extents) < 0.5] = np.nan
-        return found
-
-
-def _weights(*shape: int) -> np.ndarray:
-    return RANDOM.uniform(-1, 1, shape).astype(np.float32)
-
-
-def _shape_of(x: str, axis: int, name: str) -> list[NodeProto]:
-    """Nodes that give one extent of a tensor, as a list of one."""
-    return [
-        make_node("Shape", [x], [f"{name}_all"]),
-        make_node("Slice", [f"{name}_all", f"c{axis}", f"c{axis + 1}"], [name]),
-    ]
-
 
 NUMBERS = {f"c{n}": np.array([n]) for n in range(5)} | {"last": np.array([-1]), "zero": np.array(0), "one": np.array(1)}
 WIDTHS = [{"w": w} for w in (1, 2, 7, 16, 31, 32)]
@@ -87,11 +25,11 @@ CASES: dict[str, Case] = {
     ),
     "merged rows of a product": Case(
         [make_node("MatMul", ["x", "m"], ["a"]), make_node("Softmax", ["a"], ["y"], axis=-1)],
-        {"x": ["n", "s", 5]}, ["n:1..4", "s:1..32"], ROWS, {"m": _weights(5, 7)},
+        {"x": ["n", "s", 5]}, ["n:1..4", "s:1..32"], ROWS, {"m": weights(5, 7)},
     ),
     "heads": Case(
         [
-            *_shape_of("x", 0, "n"), *_shape_of("x", 1, "s"),
+            *shape_of("x", 0, "n"), *shape_of("x", 1, "s"),
             make_node("Concat", ["n", "s", "c2", "c4"], ["to"], axis=0), make_node("Reshape", ["x", "to"], ["h"]),
             make_node("Transpose", ["h"], ["q"], perm=[0, 2, 1, 3]),
             make_node("Transpose", ["h"], ["k"], perm=[0, 2, 3, 1]),
@@ -125,7 +63,7 @@ CASES: dict[str, Case] = {
             make_node("AveragePool", ["p"], ["y"], kernel_shape=[1, 1]),
         ],
         {"x": [1, 3, "h", "w"]}, ["h:1..20", "w:1..32"],
-        [{"h": h, "w": w} for h, w in ((1, 1), (20, 32), (7, 5), (2, 31), (19, 1))], {"k": _weights(8, 3, 3, 3)},
+        [{"h": h, "w": w} for h, w in ((1, 1), (20, 32), (7, 5), (2, 31), (19, 1))], {"k": weights(8, 3, 3, 3)},
     ),
     "convolution of multiples": Case(
         [
@@ -135,7 +73,7 @@ CASES: dict[str, Case] = {
         ],
         {"x": [1, 3, "h", "w"]}, ["h:8..24:8", "w:8..32:4"],
         [{"h": h, "w": w} for h, w in ((8, 8), (24, 32), (16, 12))],
-        {"k": _weights(8, 3, 3, 3), "up": _weights(8, 4, 2, 2)},
+        {"k": weights(8, 3, 3, 3), "up": weights(8, 4, 2, 2)},
     ),
     "as many windows as strides": Case(
         [
@@ -146,12 +84,12 @@ CASES: dict[str, Case] = {
         ],
         {"x": [1, 3, "h", "w"]}, ["h:1..20", "w:1..32"],
         [{"h": h, "w": w} for h, w in ((1, 1), (20, 32), (7, 5), (2, 31), (19, 4), (18, 3))],
-        {"k": _weights(8, 3, 2, 3)},
+        {"k": weights(8, 3, 2, 3)},
     ),
     "windows over multiples of strides": Case(
         [make_node("Conv", ["x", "k"], ["y"], auto_pad="SAME_UPPER", strides=[2, 4])],
         {"x": [1, 3, "h", "w"]}, ["h:2..20:2", "w:8..32:8"],
-        [{"h": h, "w": w} for h, w in ((2, 8), (20, 32), (6, 24))], {"k": _weights(8, 3, 3, 3)},
+        [{"h": h, "w": w} for h, w in ((2, 8), (20, 32), (6, 24))], {"k": weights(8, 3, 3, 3)},
     ),
     "padding": Case(
         [make_node("Pad", ["x", "pads", "v"], ["a"]), make_node("ReduceSum", ["a"], ["y"])],
@@ -221,11 +159,11 @@ CASES: dict[str, Case] = {
             make_node("Range", ["zero", "s", "one"], ["r"]), make_node("Unsqueeze", ["r", "c0"], ["p"]),
             make_node("GatherElements", ["t", "p"], ["g"], axis=1), make_node("Add", ["x", "g"], ["y"]),
         ],
-        {"x": [1, "s"]}, ["s:1..32"], [{"s": s} for s in (1, 7, 32)], NUMBERS | {"t": _weights(1, 64)},
+        {"x": [1, "s"]}, ["s:1..32"], [{"s": s} for s in (1, 7, 32)], NUMBERS | {"t": weights(1, 64)},
     ),
     "layer norm": Case(
         [make_node("LayerNormalization", ["x", "g", "b"], ["y"])], {"x": ["n", "s", 6]}, ["n:1..4", "s:1..32"], ROWS,
-        {"g": _weights(6), "b": _weights(6)},
+        {"g": weights(6), "b": weights(6)},
     ),
 }  # fmt: skip
 
@@ -233,20 +171,18 @@ CASES: dict[str, Case] = {
 @pytest.mark.parametrize("name", CASES)
 def test_every_call_agrees_with_onnx_runtime(name: str) -> None:
     case = CASES[name]
-    model = case.model()
-    oracle = onnxruntime.InferenceSession(model.SerializeToString())
-    with treadle.compile(model, shapes={dim.name: dim for dim in case.dims}, threads=2) as compiled:
+    oracle = case.oracle()
+    with treadle.compile(case.model(), shapes=case.shapes, threads=2) as compiled:
         for call in case.calls:
-            _check(case, call, compiled, oracle)
+            case.check(call, compiled, oracle)
 
 
 def test_no_call_starts_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is compiled for another shape: no compiler is found, and none could be started."""
     case = CASES["heads"]
-    model = case.model()
-    with treadle.compile(model, shapes={dim.name: dim for dim in case.dims}, threads=2) as compiled:
+    with treadle.compile(case.model(), shapes=case.shapes, threads=2) as compiled:
         compiled.save(tmp_path / "heads.treadle")
-    oracle = onnxruntime.InferenceSession(model.SerializeToString())
+    oracle = case.oracle()
 
     def started(event: str, arguments: tuple[object, ...]) -> None:
         if event in ("subprocess.Popen", "os.system", "os.posix_spawn", "os.fork") and watching:
@@ -258,25 +194,14 @@ def test_no_call_starts_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     try:
         with treadle.load(tmp_path / "heads.treadle", threads=2) as loaded:
             for call in case.calls:
-                _check(case, call, loaded, oracle)
+                case.check(call, loaded, oracle)
     finally:
         watching = False
 
 
-def _check(
-    case: Case, call: Mapping[str, int], compiled: treadle.CompiledModel, oracle: onnxruntime.InferenceSession
-) -> None:
-    compiled.run(case.values({dim.name: dim.greatest for dim in case.dims}, poisoned=True))
-    values = case.values(call)
-    wanted = np.asarray(oracle.run(None, values)[0])
-    (got,) = compiled(**values)
-    assert got.shape == wanted.shape and got.dtype == wanted.dtype
-    np.testing.assert_allclose(got, wanted, rtol=2e-6, atol=4e-6)
-
-
 @pytest.mark.parametrize("name", ["heads", "mean", "the last token"])
 def test_calls_agree_on_the_emulator(name: str) -> None:
-    _emulated(CASES[name], CASES[name].calls[:3])
+    CASES[name].check_emulated(CASES[name].calls[:3])
 
 
 @pytest.mark.slow
@@ -285,23 +210,8 @@ def test_twenty_shapes_agree_on_the_emulator(name: str) -> None:
     """Ones, bounds, primes and multiples of tiles are among the cases' own calls."""
     case, generator = CASES[name], np.random.default_rng(3)
     least = {dim.name: dim.least for dim in case.dims}
-    drawn = ({dim.name: _drawn(dim, generator) for dim in case.dims} for _ in range(19 - len(case.calls)))
-    _emulated(case, [*case.calls, least, *drawn])
-
-
-def _emulated(case: Case, calls: Sequence[Mapping[str, int]]) -> None:
-    """With all checks, which find nothing."""
-    model = case.model()
-    oracle = onnxruntime.InferenceSession(model.SerializeToString())
-    ranges = {dim.name: dim for dim in case.dims}
-    with treadle.compile(model, "sm_80", ranges, device="emulator", checks=tuple(CHECKS)) as compiled:
-        for call in calls:
-            _check(case, call, compiled, oracle)
-            assert [str(finding) for report in compiled.reports for finding in report.findings] == []
-
-
-def _drawn(dim: treadle.Dim, generator: np.random.Generator) -> int:
-    return int(generator.integers(dim.least // dim.multiple, dim.greatest // dim.multiple + 1)) * dim.multiple
+    others = ({dim.name: drawn(dim, generator) for dim in case.dims} for _ in range(19 - len(case.calls)))
+    case.check_emulated([*case.calls, least, *others])
 
 
 @pytest.mark.parametrize(
@@ -318,7 +228,7 @@ def _drawn(dim: treadle.Dim, generator: np.random.Generator) -> int:
     ],
 )
 def test_what_depends_on_the_call_is_refused_by_its_node(nodes: list[NodeProto], message: str) -> None:
-    constants = NUMBERS | {"five": _weights(3, 5), "eights": np.array([3, 8, -1])}
+    constants = NUMBERS | {"five": weights(3, 5), "eights": np.array([3, 8, -1])}
     case = Case(nodes, {"x": [3, "w"]}, [], [], constants)
     with pytest.raises(TreadleError) as caught:
         treadle.compile(case.model(), shapes={"w": treadle.Dim("w", 1, 32)})
