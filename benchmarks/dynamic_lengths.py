@@ -12,8 +12,9 @@ one). Outputs of `--shapes` random shapes and of all corners of the range are co
 
 Of a length, all sides run in one process, a batch of calls of each in turn; the artifact of the range pays for padding
 its input and for cutting its output out. `largest` is the artifact of the longest length alone, with padded inputs. How
-long compiling for the range and for the longest length takes, and how large the artifacts are, is printed as well. The
-raw numbers go to `benchmarks/results/`. Measure on a machine that does nothing else.
+long compiling for the range and for the longest length takes (the median of `--compilations` of both in turn, with
+empty caches), and how large the artifacts are, is printed as well. The raw numbers go to `benchmarks/results/`. Measure
+on a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from statistics import geometric_mean
+from statistics import geometric_mean, median
 from typing import Any
 from unittest.mock import patch
 
@@ -119,6 +120,15 @@ class Cost:
         return {"seconds": round(self.seconds, 2), "bytes": self.num_bytes, "kernels": max(self.kernels, default=1)}
 
 
+def _costs(
+    sides: Mapping[str, tuple[Workload, Mapping[str, Sequence[Extent]]]], args: argparse.Namespace
+) -> dict[str, Cost]:
+    """What each side costs: the median of some compilations of all sides in turn, after a first one that does not
+    count, since it imports the compiler."""
+    rounds = [{side: _cost(*what, args) for side, what in sides.items()} for _ in range(args.compilations + 1)][1:]
+    return {side: replace(rounds[0][side], seconds=median(each[side].seconds for each in rounds)) for side in sides}
+
+
 def _cost(work: Workload, shapes: Mapping[str, Sequence[Extent]], args: argparse.Namespace) -> Cost:
     """With an empty cache, which would have the C compiler's results of an earlier compilation."""
     with (
@@ -144,12 +154,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in args.models:
         work = workload(name, args.onnx, longest=args.longest, batch=args.batch, exporter=args.exporter)
         longest = {each: array.shape for each, array in work.inputs(args.batch, args.longest).items()}
-        _cost(work, longest, args)  # so that neither of the two below is the first one of the process
-        costs = {DYNAMIC: _cost(work, work.shapes, args), LARGEST: _cost(work, longest, args)}
+        costs = _costs({DYNAMIC: (work, work.shapes), LARGEST: (work, longest)}, args)
         for side, cost in costs.items():
             kernels = ", ".join(map(str, cost.kernels)) or "one each"
-            size = f"{cost.num_bytes / 1e6:.1f} MB"
-            console.print(f"{name}, {side}: {cost.seconds:.1f} s to compile, {size}, kernels of groups: {kernels}")
+            size = f"{cost.num_bytes / 1e6:.3f} MB"
+            console.print(f"{name}, {side}: {cost.seconds:.2f} s to compile, {size}, kernels of groups: {kernels}")
         console.print(f"{name}, {DYNAMIC} / {LARGEST}: {costs[DYNAMIC].against(costs[LARGEST])}")
         with treadle.compile(work.path, "cpu", work.shapes, threads=args.threads) as dynamic:
             if args.shapes:
@@ -298,5 +307,6 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--shapes", type=int, default=0, metavar="N", help="random shapes compared first (default 0)")
     parser.add_argument("--threads", type=positive, default=2, metavar="N", help="threads of all sides (default 2)")
     parser.add_argument("--seconds", type=float, default=6.0, metavar="S", help="for each length (default 6)")
+    parser.add_argument("--compilations", type=positive, default=3, metavar="N", help="timed ones (default 3)")
     parser.add_argument("--output", type=Path, default=RESULTS, metavar="DIR", help="default: benchmarks/results")
     return parser.parse_args(argv)

@@ -13,6 +13,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 import treadle
 from tests.helpers.onnx_models import WEIGHTS, external_model, linear_model
+from treadle.artifact import MODULE
 from treadle.compile_request import CompileRequest, lowered_module
 from treadle.compiler import STAGE_NAMES, STAGES, lower, passes_of, stages_between
 from treadle.dialects.located_parser import LocatedParser
@@ -136,7 +137,7 @@ def test_save_and_load(model_path: Path, tmp_path: Path, own_cache: Path) -> Non
     loaded = treadle.load(tmp_path / "saved", threads=1)
     np.testing.assert_allclose(loaded(X)[0], Y, rtol=1e-5, atol=1e-6)
     names = {path.relative_to(tmp_path / "saved").as_posix() for path in (tmp_path / "saved").rglob("*")}
-    assert {MANIFEST, "module.mlir", "weights", "model.so", "kernels/treadle_run.c"} <= names
+    assert {MANIFEST, MODULE, "weights", "model.so", "kernels/treadle_run.c"} <= names
 
 
 def test_the_second_compilation_comes_from_the_cache(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

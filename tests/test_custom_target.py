@@ -15,6 +15,7 @@ import treadle
 from tests.helpers.emulator_cache import cache_with_emulator
 from tests.helpers.graphs import Graph, random
 from tests.helpers.onnx_models import linear_model
+from treadle.artifact import Artifact
 from treadle.compile_request import CompileRequest, lowered_module
 from treadle.dialects.graph import AttentionOp, FusedOp, MatmulOp
 from treadle.environment import load_environment
@@ -59,7 +60,7 @@ def test_models_for_two_targets_of_one_name_are_two(tmp_path: Path, monkeypatch:
         np.testing.assert_allclose(model(x)[0], expected, rtol=0, atol=1e-4)
         folders.add(model.folder)
     assert len(folders) == 3 == len(list((load_environment().cache_dir / "models").glob("*/*")))
-    texts = {(folder / "module.mlir").read_text() for folder in folders}
+    texts = {Artifact(folder).module_text() for folder in folders}
     assert len(texts) == 2, "a device's name alone changes no code"
 
 

@@ -1,12 +1,12 @@
 """A compiled model as a folder: what is in it, and how its files are read.
 
-| file            | what                                                                          |
-|-----------------|-------------------------------------------------------------------------------|
-| `manifest.json` | a `Manifest`, with the sha256 of every other file                             |
-| `module.mlir`   | the lowered IR, as text                                                       |
-| `weights/`      | the constants: a file each, of nothing but its bytes, named by their sha256   |
-| `kernels/`      | the text of every kernel: `.c` and `.h`, or `.cu`, `.h` and `.cubin`          |
-| `model.so`      | `cpu` only: the kernels and the thread pool, compiled                         |
+| file             | what                                                                          |
+|------------------|-------------------------------------------------------------------------------|
+| `manifest.json`  | a `Manifest`, with the sha256 of every other file                             |
+| `module.mlir.gz` | the lowered IR, as compressed text (`zcat` prints it)                         |
+| `weights/`       | the constants: a file each, of nothing but its bytes, named by their sha256   |
+| `kernels/`       | the text of every kernel: `.c` and `.h`, or `.cu`, `.h` and `.cubin`          |
+| `model.so`       | `cpu` only: the kernels and the thread pool, compiled                         |
 
 An artifact is a program: whoever runs it runs what its author wrote. The digests find damage, not malice. A file is
 compared with its digest when it is read, and what was compared is what is used: the bytes in memory, not the file.
@@ -17,10 +17,12 @@ open, instead of replacing it, changes what the model computes.
 from __future__ import annotations
 
 import errno
+import gzip
 import hashlib
 import mmap
 import os
 import time
+import zlib
 from dataclasses import replace
 from io import FileIO
 from pathlib import Path
@@ -36,6 +38,7 @@ from treadle.manifest import (
     parse_manifest,
 )
 
+MODULE = "module.mlir.gz"
 _MAX_MANIFEST_BYTES = 64 << 20
 _ATTEMPTS, _PAUSE = 500, 0.01
 
@@ -77,6 +80,13 @@ class Artifact:
             return self.read(name).decode()
         except UnicodeDecodeError as error:
             raise TreadleError("the file is no text in UTF-8", self.folder / name, WROTE_IT) from error
+
+    def module_text(self) -> str:
+        """The lowered IR; TreadleError as `read`, and for a file that is no compressed text."""
+        try:
+            return gzip.decompress(self.read(MODULE)).decode()
+        except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+            raise TreadleError("the file is no compressed text in UTF-8", self.folder / MODULE, WROTE_IT) from error
 
     def read_into(self, name: str, buffer: memoryview) -> None:
         """Fills a buffer with a file of exactly its size; TreadleError as `read`, and for another size."""
@@ -150,6 +160,11 @@ class Artifact:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(self.read(name))
         (folder / MANIFEST).write_bytes(manifest_text(self.manifest).encode())
+
+
+def write_module(folder: Path, text: str) -> None:
+    """Writes the lowered IR. Equal texts give equal files."""
+    (folder / MODULE).write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> str:

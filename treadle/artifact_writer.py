@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from xdsl.dialects.builtin import BytesAttr, DictionaryAttr, ModuleOp, StringAttr
 from xdsl.ir import Attribute
 
-from treadle.artifact import write_manifest
+from treadle.artifact import write_manifest, write_module
 from treadle.backends.c.write_artifact import write_kernels as write_c
 from treadle.backends.cuda.write_artifact import write_kernels as write_cuda
 from treadle.backends.interface import program_interface
@@ -38,7 +38,7 @@ def write_artifact(request: CompileRequest, folder: Path) -> str:
     module = lowered_module(replace(request, model=loaded))
     program = read_program(module)
     target = request.target
-    (folder / "module.mlir").write_text(ir_text(module))
+    write_module(folder, ir_text(module))
     inputs = _tensors(program.inputs, program.input_extents)
     outputs = _tensors(program.outputs, program.output_extents)
     constants = write_weights(map(_stored, program.constants), folder)

@@ -17,7 +17,7 @@ from treadle.errors import TreadleError
 from treadle.manifest_fields import Fields
 from treadle.shapes import Dim
 
-FORMAT = 8
+FORMAT = 9
 MANIFEST = "manifest.json"
 WROTE_IT = "a folder that `treadle compile` or CompiledModel.save wrote, unchanged"
 """What messages about a damaged artifact say is accepted."""

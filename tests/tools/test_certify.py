@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import re
 from pathlib import Path
+from unittest.mock import patch
 from xml.etree.ElementTree import fromstring
 
 import numpy as np
 import pytest
 
 import treadle
-from treadle.artifact import Artifact
+from treadle.artifact import MODULE, Artifact, write_module
 from treadle.errors import TreadleError
-from treadle.tools.certificate import MODULE, Certificate, Foreseen, Losses, Served, certify, check_partition
+from treadle.tools.certificate import Certificate, Foreseen, Losses, Served, certify, check_partition
 from treadle.tools.certificate_chart import predicted_times
 from treadle.tools.treadle_cli import main
 
@@ -48,9 +50,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def _edit(folder: Path, old: str, new: str) -> None:
     """Changes the module, and its digest, so that the file counts as unchanged."""
-    text = (folder / MODULE).read_text()
+    text = Artifact(folder).module_text()
     assert old in text
-    (folder / MODULE).write_text(text.replace(old, new))
+    write_module(folder, text.replace(old, new))
+    _count_as_unchanged(folder)
+
+
+def _count_as_unchanged(folder: Path) -> None:
+    """Writes the digest that the module's file has now into the manifest."""
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["files"][MODULE] = hashlib.sha256((folder / MODULE).read_bytes()).hexdigest()
     (folder / "manifest.json").write_text(json.dumps(manifest))
@@ -135,8 +142,27 @@ def test_an_entry_that_leaves_a_hole_is_found(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("data", [b"func.func @main() {}", b"\x1f\x8b\x08", gzip.compress(b"\xff\xfe")])
+def test_a_module_that_is_no_compressed_text(folder: Path, data: bytes) -> None:
+    (folder / MODULE).write_bytes(data)
+    _count_as_unchanged(folder)
+    with pytest.raises(TreadleError, match="no compressed text in UTF-8"):
+        certify(Artifact(folder))
+
+
+def test_equal_texts_are_equal_files(tmp_path: Path) -> None:
+    """An artifact's digest is that of what was compiled, not of when."""
+    found: list[bytes] = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        with patch("time.time", return_value=float(len(found) + 1)):
+            write_module(tmp_path / name, "builtin.module {}")
+        found.append((tmp_path / name / MODULE).read_bytes())
+    assert found[0] == found[1]
+
+
 def test_a_changed_module_is_found(folder: Path):
-    (folder / MODULE).write_text((folder / MODULE).read_text() + "\n")
+    write_module(folder, Artifact(folder).module_text() + "\n")
     with pytest.raises(TreadleError, match="changed"):
         certify(Artifact(folder))
 

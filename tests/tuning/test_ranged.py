@@ -102,7 +102,7 @@ def test_kernels_are_dispatched_as_they_were_measured(
     assert [each.seconds[-1] for each in entry.schedule.predicted] == pytest.approx([1e-6] * POINTS_TIMED)
     with treadle.compile(model, "cpu", RANGE, database=folder, cached=False) as compiled:
         check(compiled)
-        assert "#schedule.tree<" in (compiled.folder / "module.mlir").read_text()
+        assert "#schedule.tree<" in compiled.artifact.module_text()
         assert main(["certify", str(compiled.folder)]) == 0
     assert "worst 0.0%, mean 0.0%" in capsys.readouterr().out
 

@@ -9,14 +9,12 @@ from xdsl.dialects import func
 from xdsl.dialects.builtin import IntAttr, MemRefType
 from xdsl.ir import SSAValue
 
-from treadle.artifact import Artifact
+from treadle.artifact import MODULE, Artifact
 from treadle.compile_request import read_module
 from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.host import DispatchOp, LaunchOp
 from treadle.dialects.model_nodes import describe_nodes
 from treadle.errors import TreadleError
-
-MODULE = "module.mlir"
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class Launch:
 def launches_of(artifact: Artifact) -> list[Launch]:
     """The launches of a model for a CPU, in order; TreadleError where its IR is missing or changed, and where
     a call takes one of several launches."""
-    module = read_module(artifact.read_text(MODULE), str(artifact.folder / MODULE))
+    module = read_module(artifact.module_text(), str(artifact.folder / MODULE))
     operations: dict[str, int] = {}
     for kernel in module.ops:
         counted = kernel.attributes.get("operations")

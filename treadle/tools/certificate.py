@@ -11,7 +11,7 @@ from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 
-from treadle.artifact import Artifact
+from treadle.artifact import MODULE, Artifact
 from treadle.backends.c_like.folding import written_buffers
 from treadle.backends.program import read_program
 from treadle.compile_request import read_module
@@ -23,7 +23,6 @@ from treadle.dynamic_shapes import ExtentExpression
 from treadle.errors import TreadleError
 from treadle.shapes import Dim
 
-MODULE = "module.mlir"
 _INTEGERS = (-(1 << 63), (1 << 63) - 1)
 """The values of an extent, which is an i64."""
 
@@ -105,7 +104,7 @@ def certify(artifact: Artifact) -> list[Certificate]:
     TreadleError that names the place where one of this does not hold, or where a file is missing or changed.
     """
     where = str(artifact.folder / MODULE)
-    module = read_module(artifact.read_text(MODULE), where)
+    module = read_module(artifact.module_text(), where)
     manifest = artifact.manifest
     program = read_program(module)
     if (program.symbols, program.extents) != (manifest.symbols, manifest.extents):
