@@ -70,7 +70,7 @@ def test_inputs_are_counted_where_they_are_copied(tmp_path: Path) -> None:
     fixed, gpu = (treadle.compile(path, target, shapes={"batch": 16}).memory for target in ("cpu", "sm_80"))
     row, result = 8 * 4, 4 * 4
     assert (fixed.inputs, fixed.outputs) == (0, 16 * result)
-    assert (ranged.inputs, ranged.outputs) == (16 * row, 2 * 16 * result)
+    assert (ranged.inputs, ranged.outputs) == (0, 16 * result)  # kernels read and write where they lie
     assert (gpu.inputs, gpu.outputs) == (16 * row, 16 * result)
 
 

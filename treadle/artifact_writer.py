@@ -47,7 +47,7 @@ def write_artifact(request: CompileRequest, folder: Path) -> str:
     if target.is_cuda:
         launches = write_cuda(module, program, target, folder, progress, cubins=request.cubins)
     else:
-        interface = program_interface(inputs, outputs, constants, program.arena_bytes)
+        interface = program_interface(inputs, outputs, constants, program.arena_bytes, program.extents)
         machine = write_c(module, interface, target, folder, progress)
     manifest = Manifest(
         target=target.name,
@@ -84,7 +84,7 @@ def _stored(constant: ProgramConstant) -> tuple[NDArray[np.generic], Path | None
 def _tensors(specs: Sequence[TensorSpec], extents: Sequence[tuple[str, ...]]) -> tuple[Tensor, ...]:
     """The tensors of a program; those behind the last of `extents` have none."""
     listed = [*extents, *[()] * (len(specs) - len(extents))]
-    return tuple(Tensor(s.name, s.shape, s.dtype.name, each) for s, each in zip(specs, listed, strict=True))
+    return tuple(Tensor(s.name, s.shape, s.dtype.name, each, s.dense) for s, each in zip(specs, listed, strict=True))
 
 
 def _metadata(module: ModuleOp) -> dict[str, str]:

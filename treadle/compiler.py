@@ -176,6 +176,11 @@ STAGES: tuple[Stage, ...] = (
             Step("loop-trim", "Every store is there, at the indices of the tensors that are demanded in part."),
             Step("loop-end-sums", "Masks are predicates of loads now; loops have no copies yet."),
             Step("loop-shorten-tiles", "What is left computes whole tiles.", only="cpu"),
+            Step(
+                "loop-dense-arguments{target=TARGET}",
+                "It is known where loops end, which proves most accesses; @main still has its extents.",
+                only="cpu",
+            ),
         ),
     ),
     Stage(

@@ -1,8 +1,9 @@
-"""Calls of a model whose shapes change: checked extents, padded inputs, cropped outputs (docs/adr/0039).
+"""Calls of a model whose shapes change: checked extents, padded inputs, cropped outputs (docs/adr/0039, 0056).
 
 A model with symbols is compiled for its largest shapes. (Those that depend on data are numbers that the program gives
-beside its outputs: docs/adr/0047.) A call binds the symbols by the shapes of its inputs, copies
-smaller inputs into buffers of the largest shape, gives the kernels the extents, and cuts the outputs out.
+beside its outputs: docs/adr/0047.) A call binds the symbols by the shapes of its inputs, and gives the kernels the
+extents. What the program takes or gives densely has the call's shape; of other tensors, smaller inputs are copied into
+buffers of the largest shape, and outputs are cut out of such.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class Tensor(Protocol):
     def dtype(self) -> str: ...
     @property
     def extents(self) -> tuple[str, ...]: ...
+    @property
+    def dense(self) -> bool: ...
 
 
 class ExtentExpression:
@@ -98,18 +101,24 @@ class OutputExtents:
 
         TreadleError for an extent that is larger than its bound.
         """
-        parts = [part for dimension in self.parts for part in dimension]
-        extents = [expression.value(values) for expression, _ in parts]
-        for extent, (expression, bound) in zip(extents, parts, strict=True):
-            if not 0 <= extent <= bound:
-                raise TreadleError(f"extent {expression.text} is {extent}, beyond {bound}", "the artifact's manifest")
-        cut = array.reshape([bound for _, bound in parts])[tuple(slice(extent) for extent in extents)]
-        shape: list[int] = []
-        rest = list(extents)
+        extents = [slice(extent) for dimension in self._extents(values) for extent in dimension]
+        cut = array.reshape([bound for dimension in self.parts for _, bound in dimension])[tuple(extents)]
+        return np.ascontiguousarray(cut).reshape(self.shape_of(values))
+
+    def shape_of(self, values: Values) -> tuple[int, ...]:
+        """The shape in a call; TreadleError for an extent that is larger than its bound."""
+        return tuple(map(prod, self._extents(values)))
+
+    def _extents(self, values: Values) -> list[list[int]]:
+        """Those of the parts of each dimension."""
+        found: list[list[int]] = []
         for dimension in self.parts:
-            shape.append(prod(rest[: len(dimension)]))
-            del rest[: len(dimension)]
-        return np.ascontiguousarray(cut).reshape(shape)
+            found.append([expression.value(values) for expression, _ in dimension])
+            for extent, (expression, bound) in zip(found[-1], dimension, strict=True):
+                if not 0 <= extent <= bound:
+                    message = f"extent {expression.text} is {extent}, beyond {bound}"
+                    raise TreadleError(message, "the artifact's manifest")
+        return found
 
 
 def _parts(text: str, bound: int, symbols: Sequence[str]) -> list[tuple[ExtentExpression, int]]:
@@ -199,12 +208,12 @@ class DynamicCalls:
         return f"{name} from {symbol.least} to {symbol.greatest}{step}"
 
     def arguments(self, arrays: Sequence[Array], values: Values) -> list[Array]:
-        """What the program takes: inputs of the largest shapes, then extents."""
+        """What the program takes: inputs as they are, or in their largest shapes, then extents."""
         padded = [self._largest(tensor, array) for tensor, array in zip(self.inputs, arrays, strict=True)]
         return [*padded, *(np.array(extent.value(values), np.int64) for extent in self._extents)]
 
     def _largest(self, tensor: Tensor, array: Array) -> Array:
-        if array.shape == tensor.shape:
+        if tensor.dense or array.shape == tensor.shape:
             return array
         if tensor.name not in self._padded:
             self._padded[tensor.name] = np.zeros(tensor.shape, tensor.dtype)
@@ -212,13 +221,29 @@ class DynamicCalls:
         buffer[tuple(map(slice, array.shape))] = array
         return buffer
 
+    def shapes(self, values: Values) -> list[tuple[int, ...]]:
+        """Those of the arrays that the program writes: of a call where it does so densely, else the largest."""
+        pairs = zip(self._outputs, self.outputs, strict=True)
+        shapes = [each.shape_of(values) if each and tensor.dense else tensor.shape for each, tensor in pairs]
+        return shapes + [()] * len(self.found)
+
     def results(self, outputs: Sequence[Array], values: Values) -> list[Array]:
-        """The outputs of the call's shapes."""
+        """The outputs of the call's shapes; those that the program wrote densely may be the first elements of larger
+        arrays."""
         count = len(self.outputs)
         numbers = (int(array) for array in outputs[count:])
         known = {**values, **dict(zip(self.found, numbers, strict=True))}
-        pairs = zip(self._outputs, outputs[:count], strict=True)
-        return [array if extents is None else extents.cropped(array, known) for extents, array in pairs]
+        each = zip(self.outputs, self._outputs, outputs[:count], strict=True)
+        return [_result(tensor, extents, array, known) for tensor, extents, array in each]
+
+
+def _result(tensor: Tensor, extents: OutputExtents | None, array: Array, values: Values) -> Array:
+    if extents is None:
+        return array
+    if not tensor.dense:
+        return extents.cropped(array, values)
+    shape = extents.shape_of(values)
+    return array if array.shape == shape else array.reshape(-1)[: prod(shape)].reshape(shape)
 
 
 def _check_input(tensor: Tensor, largest: Values) -> None:

@@ -49,12 +49,15 @@ class Tensor:
 
     extents: where some dimensions change from call to call: the extent of each, as an expression of symbols; the shape
              is then the largest
+    dense:   the program takes or gives the elements of a call alone, one after another; otherwise a tensor whose
+             extents change lies in the largest shape
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     extents: tuple[str, ...] = ()
+    dense: bool = False
 
     @property
     def num_bytes(self) -> int:
@@ -215,7 +218,10 @@ def _tensor(fields: Fields) -> Tensor:
         raise fields.error(
             "extents", f"has {len(extents)} entries", f"none, or one for each of {len(shape)} dimensions"
         )
-    return Tensor(fields.text("name"), shape, dtype, extents)
+    dense = fields.truth("dense")
+    if dense and not extents:
+        raise fields.error("dense", "is true of a tensor whose shape is the same in every call", "false")
+    return Tensor(fields.text("name"), shape, dtype, extents, dense)
 
 
 def _symbol(fields: Fields) -> Dim:

@@ -36,6 +36,13 @@ class Fields:
         """A whole number from 0 to `limit`."""
         return self._natural(key, self._value(key), limit)
 
+    def truth(self, key: str) -> bool:
+        """True or false."""
+        value = self._value(key)
+        if not isinstance(value, bool):
+            raise self._mistyped(key, value, "true or false")
+        return value
+
     def naturals(self, key: str, limit: int) -> tuple[int, ...]:
         """A list of such numbers."""
         return tuple(self._natural(key, each, limit) for each in self._list(key, self._value(key)))

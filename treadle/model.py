@@ -170,7 +170,8 @@ class CompiledModel:
         return {tensor.name: array for tensor, array in zip(self.outputs, results, strict=True)}
 
     def arguments(self, inputs: Mapping[str, Input]) -> list[Array]:
-        """What `open()`'s program takes for these inputs: of shapes that change, the largest, and the extents."""
+        """What `open()`'s program takes for these inputs: in their largest shapes unless it takes them densely, and the
+        extents."""
         arrays = self._ordered((), inputs)
         values = self._dynamic.bind(arrays)
         return self._dynamic.arguments(arrays, values)
@@ -203,7 +204,11 @@ class CompiledModel:
             if not self.symbols and not self.manifest.found:
                 return self._opened().run(arrays)
             program = self._opened()
-            outputs = program.run(self._dynamic.arguments(arrays, values))
+            given = self._dynamic.arguments(arrays, values)
+            if isinstance(program, CpuProgram):
+                outputs = program.run(given, self._dynamic.shapes(values))
+            else:
+                outputs = program.run(given)
             results = self._dynamic.results(outputs, values)
             if isinstance(program, CpuProgram):
                 for position, (output, result) in enumerate(zip(outputs, results, strict=False)):

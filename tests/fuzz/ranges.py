@@ -128,7 +128,7 @@ def calls_of(program: Program) -> DynamicCalls:
     """How calls become runs of a program."""
     inputs, outputs = (
         [
-            Tensor(spec.name, spec.shape, str(spec.dtype), each)
+            Tensor(spec.name, spec.shape, str(spec.dtype), each, spec.dense)
             for spec, each in zip(specs, [*extents, *[()] * (len(specs) - len(extents))], strict=True)
         ]
         for specs, extents in ((program.inputs, program.input_extents), (program.outputs, program.output_extents))

@@ -56,13 +56,13 @@ class CompiledProgram:
     entry: str
     program: Program
 
-    def run(self, inputs: Sequence[Array]) -> list[Array]:
+    def run(self, inputs: Sequence[Array], shapes: Sequence[tuple[int, ...]] | None = None) -> list[Array]:
         """The outputs, in order. Raises what the executor raises."""
         program = self.program
         constants = [constant.array() for constant in program.constants]
         memory = (constants, program.arena_bytes, THREADS)
         with CpuProgram(self.library, program.inputs, program.outputs, *memory, entry=self.entry) as ready:
-            return within_extents(program, ready.run(inputs))
+            return within_extents(program, ready.run(inputs, shapes))
 
 
 class Named(Protocol):

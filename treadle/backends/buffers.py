@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from operator import le
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,19 @@ class BufferRef:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """What an input must be, and what an output is: its name in the model, its shape, its element type."""
+    """What an input must be, and what an output is: its name in the model, its shape, its element type; `dense` where
+    a call may have a smaller shape, whose elements lie one after another."""
 
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    dense: bool = False
+
+    def takes(self, shape: tuple[int, ...]) -> bool:
+        """Whether a call may have this shape."""
+        if shape == self.shape or not self.dense:
+            return shape == self.shape
+        return len(shape) == len(self.shape) and all(map(le, shape, self.shape))
 
     @property
     def num_bytes(self) -> int:

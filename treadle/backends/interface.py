@@ -19,19 +19,26 @@ KERNEL_SPECIFIERS = "__device__"
 
 
 def program_interface(
-    inputs: Sequence[Tensor], outputs: Sequence[Tensor], constants: Sequence[Tensor], arena_bytes: int
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    constants: Sequence[Tensor],
+    arena_bytes: int,
+    extents: Sequence[str] = (),
 ) -> str:
-    """What `treadle_run` expects: its tensors in order, with the model's names, and the bytes of its arena."""
+    """What `treadle_run` expects: its tensors in order, with the model's names, the bytes of its arena, and which
+    extents its last inputs are."""
     lines = ["treadle interface 1"]
     lines += [f"input {json.dumps(each.name)} {_type(each)}" for each in inputs]
     lines += [f"output {json.dumps(each.name)} {_type(each)}" for each in outputs]
     lines += [f"constant {_type(each)}" for each in constants]
+    lines += [f"extent {json.dumps(each)}" for each in extents]
     return "\n".join([*lines, f"arena {arena_bytes}", "end"])
 
 
 def manifest_interface(manifest: Manifest) -> str:
     """The interface of `treadle_run` according to a manifest."""
-    return program_interface(manifest.inputs, manifest.outputs, manifest.constants, manifest.arena_bytes)
+    tensors = manifest.inputs, manifest.outputs, manifest.constants
+    return program_interface(*tensors, manifest.arena_bytes, manifest.extents)
 
 
 def kernel_interface(launch: KernelLaunch) -> str:
@@ -62,7 +69,9 @@ def check_source(source: str, launch: KernelLaunch, where: Path) -> None:
 
 
 def _type(tensor: Tensor) -> str:
-    return f"{tensor.dtype}{list(tensor.shape)}"
+    """Element type and largest shape, and the extents of what has the shape of the call."""
+    extents = f" dense {json.dumps(tensor.extents)}" if tensor.dense else ""
+    return f"{tensor.dtype}{list(tensor.shape)}{extents}"
 
 
 def _escaped(line: str) -> str:

@@ -14,8 +14,8 @@ class Memory:
 
     weights: its constants, equal ones once
     scratch: what temporaries share
-    inputs:  copies of inputs: on a GPU all of them; on a CPU those whose shape changes, in buffers of the largest
-    outputs: of a call; those whose shape changes in their largest, and once more as they are returned
+    inputs:  copies of inputs: on a GPU all of them; on a CPU those that kernels read in their largest shape
+    outputs: of a call; those that kernels write in their largest shape once more as they are returned
 
     On a CPU an input that is not contiguous is copied, too, and each thread has a stack, whose local arrays stay below
     4 MiB.
@@ -39,8 +39,8 @@ class Memory:
 
 def memory_of(manifest: Manifest) -> Memory:
     """The memory of a call with the largest shapes."""
-    changing = [tensor for tensor in manifest.inputs if tensor.extents]
-    cut = [tensor for tensor in manifest.outputs if tensor.extents]
+    changing = [tensor for tensor in manifest.inputs if tensor.extents and not tensor.dense]
+    cut = [tensor for tensor in manifest.outputs if tensor.extents and not tensor.dense]
     return Memory(
         weights=_bytes({tensor.name: tensor for tensor in manifest.constants}.values()),
         scratch=manifest.arena_bytes + manifest.zeroed_bytes,

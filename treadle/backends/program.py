@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
-from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, ModuleOp, StringAttr, TensorType
+from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, IntegerAttr, IntegerType, ModuleOp, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, SSAValue
 
@@ -143,9 +143,18 @@ def _specs(main: FuncOp, kind: str) -> tuple[TensorSpec, ...]:
         raise TreadleError(reason, "@main", f"{len(types)} names")
     tensors = [cast("TensorType[Attribute]", type) for type in types]
     return tuple(
-        TensorSpec(name, t.get_shape(), numpy_dtype(t.get_element_type()))
-        for name, t in zip(names, tensors, strict=True)
+        TensorSpec(name, t.get_shape(), numpy_dtype(t.get_element_type()), n in dense_tensors(main, f"{kind}s"))
+        for n, (name, t) in enumerate(zip(names, tensors, strict=True))
     )
+
+
+def dense_tensors(main: FuncOp, which: str) -> Collection[int]:
+    """The numbers of the `inputs` or `outputs` of @main that hold the elements of a call alone
+    (`loop-dense-arguments`)."""
+    given = main.attributes.get(f"dense_{which}")
+    if not isinstance(given, DenseArrayBase):
+        return ()
+    return set(cast("DenseArrayBase[IntegerType]", given).get_values())
 
 
 def _elements(main: FuncOp, name: str) -> Sequence[Attribute] | None:
@@ -168,6 +177,6 @@ def _text(attribute: Attribute) -> str:
 
 
 __all__ = [
-    "BufferKind", "BufferRef", "Program", "ProgramConstant", "ProgramLaunch", "TensorSpec", "planned_main",
-    "read_program",
+    "BufferKind", "BufferRef", "Program", "ProgramConstant", "ProgramLaunch", "TensorSpec", "dense_tensors",
+    "planned_main", "read_program",
 ]  # fmt: skip

@@ -47,6 +47,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
         "loop-trim",
         "loop-end-sums",
         "loop-shorten-tiles",
+        "loop-dense-arguments",
         "loop-simplify-index",
         "loop-delinearize",
         "loop-hoist-invariants",

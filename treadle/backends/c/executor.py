@@ -70,8 +70,8 @@ class CpuProgram:
     """A shared library's `treadle_run` with its constants, its arena and its thread pool.
 
     library:     the file, or what was loaded; exports the entry and the pool's functions (see runtime/pool.h)
-    inputs:      what run() takes, in the order of the entry's `inputs`
-    outputs:     what run() returns, in the order of the entry's `outputs`
+    inputs:      what run() takes, in the order of the entry's `inputs`; of dense ones the shape may be smaller
+    outputs:     what run() returns, in the order of the entry's `outputs`; of dense ones a smaller shape may be asked
     constants:   in the order of the entry's `constants`; memory-mapped arrays stay mapped if aligned
     arena_bytes: scratch memory, allocated once
     threads:     workers of the pool, the calling thread included; default: the variable TREADLE_NUM_THREADS
@@ -108,13 +108,17 @@ class CpuProgram:
         self._pool = _Pool(address, destroy)
         weakref.finalize(self, self._pool.destroy)
 
-    def run(self, inputs: Sequence[Array]) -> list[Array]:
+    def run(self, inputs: Sequence[Array], shapes: Sequence[tuple[int, ...]] | None = None) -> list[Array]:
         """The model's outputs for `inputs`, freshly allocated.
+
+        shapes: of the outputs; without, and where no smaller one is possible, they are those of `outputs`. Extents
+            among the inputs have to say the same as the shapes of dense inputs and outputs: kernels go by them.
 
         Raises TreadleError on a wrong number of inputs, shape or element type, and after close().
         """
         buffers = self._checked(inputs)
-        results = [self._result(position) for position in range(len(self.outputs))]
+        wanted = shapes or [spec.shape for spec in self.outputs]
+        results = [self._result(position, shape) for position, shape in enumerate(wanted)]
         with self._pool.calls.turn():
             self._call(self._pool_address(), buffers, results)
         return results
@@ -123,9 +127,11 @@ class CpuProgram:
         """Takes an output of a run that nobody will read again: a later one is stored there, and no new pages are."""
         self._spare[position] = array
 
-    def _result(self, position: int) -> Array:
-        spare = self._spare.pop(position, None)
+    def _result(self, position: int, shape: tuple[int, ...]) -> Array:
         spec = self.outputs[position]
+        if spec.dense:
+            return aligned_empty(shape, spec.dtype)
+        spare = self._spare.pop(position, None)
         return aligned_empty(spec.shape, spec.dtype) if spare is None else spare
 
     def launch_seconds(self, inputs: Sequence[Array], launches: int) -> list[float]:
@@ -179,7 +185,7 @@ class CpuProgram:
             message = f"{len(inputs)} inputs given, {len(self.inputs)} needed"
             raise TreadleError(message, "CpuProgram.run", "; ".join(map(str, self.inputs)) or "no inputs")
         for array, spec in zip(inputs, self.inputs, strict=True):
-            if array.shape != spec.shape or array.dtype != spec.dtype:
+            if not spec.takes(array.shape) or array.dtype != spec.dtype:
                 given = f"{array.dtype}{list(array.shape)} given"
                 raise TreadleError(given, f"input {spec.name!r}", str(spec))
         return [array if array.flags.c_contiguous and array.flags.aligned else aligned(array) for array in inputs]

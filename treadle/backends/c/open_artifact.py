@@ -75,4 +75,4 @@ def _rebuilt_library(artifact: Artifact) -> ctypes.CDLL:
 
 
 def _spec(tensor: Tensor) -> TensorSpec:
-    return TensorSpec(tensor.name, tensor.shape, np.dtype(tensor.dtype))
+    return TensorSpec(tensor.name, tensor.shape, np.dtype(tensor.dtype), tensor.dense)

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from treadle.backends.program import BufferRef, TensorSpec, planned_main, read_program
+from treadle.backends.reference.dense_tensors import DenseTensors
 from treadle.backends.reference.kernel_launch import is_of_launch
 from treadle.backends.reference.kernels import Kernel
 from treadle.decision_tree import chosen_launches, kernel_for
@@ -20,6 +21,7 @@ from treadle.dialects.graph import FusedOp, YieldOp
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.graph.evaluate import evaluate_results
 from treadle.errors import TreadleError
+from treadle.passes.graph.definition_analysis import shape_of
 
 Array = NDArray[Any]
 
@@ -28,7 +30,8 @@ _UNSET = 0xFF
 
 
 def run_module(module: ModuleOp, inputs: Sequence[Array], *, reverse: bool = False) -> tuple[Array, ...]:
-    """The results of @main for `inputs`, at any stage from the graph to planned kernels.
+    """The results of @main for `inputs`, at any stage from the graph to planned kernels. Of what has the call's shape
+    in a program (`loop-dense-arguments`), inputs and results have the largest all the same.
 
     With `reverse`, each kernel's blocks and threads run in the opposite order, as in `Kernel.results`.
     TreadleError if an input has another shape or type than @main says, for what `evaluate` and `Kernel.results`
@@ -39,7 +42,26 @@ def run_module(module: ModuleOp, inputs: Sequence[Array], *, reverse: bool = Fal
         return _run_launches(module, inputs, reverse)
     specs = [_spec(n, arg) for n, arg in enumerate(main.body.block.args)]
     _check(specs, inputs)
-    return _run_tensors(main, dict(zip(main.body.block.args, inputs, strict=True)), reverse)
+    given, taken = _dense(main, specs, _result_specs(main), inputs)
+    env: dict[SSAValue, Array] = dict(zip(main.body.block.args, given.packed(inputs), strict=True))
+    return tuple(taken.spread(_run_tensors(main, env, reverse)))
+
+
+def _dense(
+    main: FuncOp, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], arrays: Sequence[Array]
+) -> tuple[DenseTensors, DenseTensors]:
+    """The inputs and the outputs, where they are of the call's shape."""
+    names = main.attributes.get("extents")
+    count = len(names.data) if isinstance(names, ArrayAttr) else 0
+    extents = arrays[len(arrays) - count :]
+    shapes = [spec.shape for spec in inputs[: len(inputs) - count]], [spec.shape for spec in outputs]
+    given, taken = zip(("inputs", "outputs"), shapes, strict=True)
+    return DenseTensors(main, *given, extents), DenseTensors(main, *taken, extents)
+
+
+def _result_specs(main: FuncOp) -> list[TensorSpec]:
+    end = main.body.block.last_op
+    return [_spec(n, value) for n, value in enumerate(end.operands)] if isinstance(end, ReturnOp) else []
 
 
 def _run_tensors(main: FuncOp, env: dict[SSAValue, Array], reverse: bool) -> tuple[Array, ...]:
@@ -58,7 +80,10 @@ def _evaluate_block(block: Block, env: dict[SSAValue, Array], reverse: bool) -> 
 
 def _evaluate(op: Operation, env: dict[SSAValue, Array], reverse: bool) -> None:
     if isinstance(op, loop.KernelOp):
-        env.update(zip(op.outputs, Kernel(op).results([env[v] for v in op.inputs], reverse=reverse), strict=True))
+        kernel = Kernel(op)
+        given = [env[v].reshape(type.get_shape()) for v, type in zip(op.inputs, kernel.types, strict=False)]
+        results = zip(op.outputs, kernel.results(given, reverse=reverse), strict=True)
+        env.update((value, array.reshape(shape_of(value))) for value, array in results)
     elif isinstance(op, loop.DispatchOp):
         chosen = op.alternatives[kernel_for(op.tree.data, [int(env[extent]) for extent in op.extents])]
         _evaluate(chosen, env, reverse)
@@ -76,10 +101,11 @@ def _run_launches(module: ModuleOp, inputs: Sequence[Array], reverse: bool) -> t
     """Runs a planned module in real memory, so that buffers that share bytes in the plan share them here."""
     program = read_program(module)
     _check(program.inputs, inputs)
+    given, taken = _dense(planned_main(module), program.inputs, program.outputs, inputs)
     outputs = tuple(np.empty(spec.shape, spec.dtype) for spec in program.outputs)
     constants = [constant.array() for constant in program.constants]
     arena = np.full(program.arena_bytes, _UNSET, np.uint8)
-    arrays: dict[str, Sequence[Array]] = {"input": inputs, "output": outputs, "constant": constants}
+    arrays: dict[str, Sequence[Array]] = {"input": given.packed(inputs), "output": outputs, "constant": constants}
     kernels = {f.sym_name.data: Kernel(f) for f in module.body.block.ops if isinstance(f, loop.FuncOp)}
 
     def memory(reference: BufferRef, spec: TensorSpec) -> Array:
@@ -103,10 +129,10 @@ def _run_launches(module: ModuleOp, inputs: Sequence[Array], reverse: bool) -> t
                 # A live value that shares bytes with the launch's scratch memory is overwritten, as it would be on a
                 # GPU.
                 memory(reference, spec).view(np.uint8)[...] = _UNSET
-        given, written = buffers[: -kernel.num_outputs], buffers[-kernel.num_outputs :]
-        for buffer, result in zip(written, kernel.results(given, reverse=reverse), strict=True):
+        read, written = buffers[: -kernel.num_outputs], buffers[-kernel.num_outputs :]
+        for buffer, result in zip(written, kernel.results(read, reverse=reverse), strict=True):
             buffer[...] = result
-    return outputs
+    return tuple(taken.spread(outputs))
 
 
 def _spec(position: int, arg: SSAValue[Attribute]) -> TensorSpec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from math import prod
 from typing import cast
@@ -115,7 +116,12 @@ class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
     threads, limits the registers of a thread so that two blocks fit on a multiprocessor; `operations 384` says how many
     arithmetic operations the results take by their definition. `demands [#graph.demanded<d0 < 0>]`, after the results,
     says of each which elements are demanded; without it, all are. `joins [0, 400]`, after that, says that the result is
-    nothing else than the operands, each from that element on. The body captures nothing.
+    nothing else than the operands, each from that element on. The body captures nothing. A tensor may be `flat`:
+
+    ```mlir
+    ins(%A = %x : tensor<8x512xf32> flat)
+    ```
+    then its buffer is `memref<4096xf32>`, and the kernel says itself where in it an element lies.
     Rejected: arguments of other types than the operands', no result, a grid or a number of threads below 1, demands
     that do not fit the results, operands that are not all of the one result that they are joined to.
     """
@@ -176,7 +182,8 @@ class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
         tensors = [cast(TensorType, t) for t in (*self.inputs.types, *self.outputs.types)]
         expected = [*(memref_of(t) for t in tensors), index, index]
         actual = [arg.type for arg in self.body.block.args]
-        if actual != expected:
+        accepted = [{type, _flat(type)} if isinstance(type, MemRefType) else {type} for type in expected]
+        if len(actual) != len(expected) or not all(map(operator.contains, accepted, actual)):
             raise VerifyException(
                 f"@{self.sym_name.data}: the body takes ({', '.join(map(str, actual))}): "
                 f"expected ({', '.join(map(str, expected))})"
@@ -207,7 +214,7 @@ class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
         printer.print_list(pairs, lambda pair: _print_input(printer, *pair))
         printer.print_string(") outs(")
         written = list(zip(self.output_buffers, self.outputs, strict=True))
-        printer.print_list(written, lambda pair: _print_output(printer, *pair))
+        printer.print_list(written, lambda pair: _print_tensor(printer, pair[0], *pair))
         printer.print_string(")")
         print_demands(printer, self.demands)
         if self.offsets is not None:
@@ -224,14 +231,14 @@ class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
             parser.parse_punctuation("=")
             operand = parser.parse_unresolved_operand()
             type = _parse_tensor(parser)
-            return arg.resolve(memref_of(type)), parser.resolve_operand(operand, type)
+            return arg.resolve(_parse_buffer(parser, type)), parser.resolve_operand(operand, type)
 
         inputs = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parse_input)
 
         def parse_output() -> tuple[Parser.Argument, TensorType]:
             arg = parser.parse_argument(expect_type=False)
             type = _parse_tensor(parser)
-            return arg.resolve(memref_of(type)), type
+            return arg.resolve(_parse_buffer(parser, type)), type
 
         parser.parse_keyword("outs")
         outputs = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parse_output)
@@ -261,13 +268,27 @@ def _parse_shape(
 def _print_input(printer: Printer, buffer: SSAValue, tensor: SSAValue) -> None:
     printer.print_ssa_value(buffer)
     printer.print_string(" = ")
-    _print_output(printer, tensor, tensor)
+    _print_tensor(printer, tensor, buffer, tensor)
 
 
-def _print_output(printer: Printer, value: SSAValue, tensor: SSAValue) -> None:
-    printer.print_ssa_value(value)
+def _print_tensor(printer: Printer, named: SSAValue, buffer: SSAValue, tensor: SSAValue) -> None:
+    """A name, the tensor's type, and whether its buffer is flat."""
+    printer.print_ssa_value(named)
     printer.print_string(" : ")
     printer.print_attribute(tensor.type)
+    if buffer.type != memref_of(cast("TensorType[Attribute]", tensor.type)):
+        printer.print_string(" flat")
+
+
+def _flat(type: MemRefType[Attribute]) -> MemRefType[Attribute]:
+    """A buffer of one dimension for as many elements."""
+    return MemRefType(type.get_element_type(), (prod(type.get_shape()),))
+
+
+def _parse_buffer(parser: Parser, type: TensorType[Attribute]) -> MemRefType[Attribute]:
+    """The type of the buffer that holds a tensor, after the tensor's."""
+    is_flat = parser.parse_optional_keyword("flat") is not None
+    return _flat(memref_of(type)) if is_flat else memref_of(type)
 
 
 def _parse_tensor(parser: Parser) -> TensorType:
