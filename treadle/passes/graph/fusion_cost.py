@@ -18,19 +18,25 @@ from collections.abc import Sequence
 from fractions import Fraction
 from math import prod
 
-from xdsl.dialects.builtin import TensorType
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import FloatAttr, TensorType
+from xdsl.ir import SSAValue
 
-from treadle.dialects.graph import ComputeOp
+from treadle.dialects.graph import AtOp, ComputeOp, MatmulOp
+from treadle.dialects.graph.compute import yielded
 from treadle.dialects.graph.dtypes import byte_width
 from treadle.passes.graph.compared_reads import is_compared, rounds
 from treadle.passes.graph.definition_analysis import moves_data, shape_of, widens_data, worth_storing
 from treadle.passes.graph.definition_size import work
-from treadle.passes.graph.fusion_group import Group
+from treadle.passes.graph.demand.facts import enclosing_function, extent_below, extents_of
+from treadle.passes.graph.fusion_group import Group, tensors_of
 from treadle.target import Target
 
 
 def prologue_obstacle(compute: ComputeOp, groups: Sequence[Group], target: Target) -> str:
     """Why an injective compute is no prologue of the groups that read it, all of them; empty if it is one."""
+    if ends_sums(compute, groups, target):
+        return ""
     if moves_data(compute) or widens_data(compute):
         times = max(group.reads(compute.result).defined for group in groups)
         return f"its predicate would be tested {float(times):g} times" if worth_storing(compute, times) else ""
@@ -44,6 +50,36 @@ def prologue_obstacle(compute: ComputeOp, groups: Sequence[Group], target: Targe
         return ""
     kernels = f" in {len(groups)} kernels" if len(groups) > 1 else ""
     return f"each element would be computed {float(times):g} times{kernels}, which costs more than storing it"
+
+
+def ends_sums(compute: ComputeOp, groups: Sequence[Group], target: Target) -> bool:
+    """Whether a compute is a mask of 0 beyond an extent along the dimension that matrix products sum over, where their
+    loops end on a CPU (`loop-end-sums`): then its predicate is not tested at all."""
+    read, main = yielded(compute.body).owner, enclosing_function(compute)
+    if target.is_cuda or main is None or not isinstance(read, AtOp) or not _is_zero(read.otherwise):
+        return False
+    test = None if read.predicate is None else read.predicate.owner
+    if not isinstance(test, arith.CmpiOp) or arith.CMPI_COMPARISON_OPERATIONS[test.predicate.value.data] != "slt":
+        return False
+    if extent_below(test.rhs, extents_of(main)) is None:
+        return False
+    return all(_sums_over(group, compute, test.lhs) for group in groups)
+
+
+def _sums_over(group: Group, compute: ComputeOp, index: SSAValue) -> bool:
+    """Whether a group reads a compute as an operand of its matrix product alone, which sums over one of its indices."""
+    anchor, indices = group.anchor, compute.body.block.args
+    if any(compute.result in tensors_of(op) for op in group.members() if op is not anchor):
+        return False
+    if not isinstance(anchor, MatmulOp):
+        return False
+    read = [d for operand, d in ((anchor.a, -1), (anchor.b, -2)) if operand is compute.result]
+    return all(index is indices[d] for d in read)
+
+
+def _is_zero(value: SSAValue | None) -> bool:
+    op = None if value is None else value.owner
+    return isinstance(op, arith.ConstantOp) and isinstance(op.value, FloatAttr) and op.value.value.data == 0
 
 
 def at_each_use(compute: ComputeOp, times: Sequence[Fraction], target: Target) -> float:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import FloatAttr, IndexType, IntegerAttr, ModuleOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Block, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
@@ -17,6 +17,8 @@ from treadle.dialects.loop import AllocOp, KernelOp, LoadOp, StoreOp
 from treadle.dialects.task import ForOp, YieldOp
 from treadle.passes.graph.demand.facts import Extents, enclosing_function, extents_of
 from treadle.passes.loop.counted_loops import loops_in, trip_count
+from treadle.passes.loop.ended_copies import End, end_copies
+from treadle.passes.loop.extent_tests import computation, drop_test, text_of
 from treadle.passes.loop.kernels import constant_index
 
 
@@ -40,9 +42,10 @@ class LoopEndSumsPass(ModulePass):
       ...
     }
     ```
-    where `%length` is read from an extent of @main. Beyond it is what the model's own tensors do not have: the other
-    factor is nothing that a result may depend on. The importer writes such a mask before each product over a dimension
-    that changes. A sum that would have been -0 + 0 stays -0. Source of the idea: DietCode (MLSys 2022), section 4.2.
+    where `%length` is read from an extent of @main. So does a loop that copies a factor to a buffer that only such
+    loops read. Beyond the extent is what the model's own tensors do not have: the other factor is nothing that a result
+    may depend on. The importer writes such a mask before each product over a dimension that changes. A sum that would
+    have been -0 + 0 stays -0. Source of the idea: DietCode (MLSys 2022), section 4.2.
     """
 
     name = "loop-end-sums"
@@ -54,28 +57,30 @@ class LoopEndSumsPass(ModulePass):
             buffers = zip(kernel.input_buffers, kernel.inputs, strict=True)
             known: set[SSAValue] = {buffer for buffer, value in buffers if value in extents}
             if known:
-                for loop in list(loops_in(kernel.body.block)):
-                    _end_early(kernel, loop, known)
+                loops = list(loops_in(kernel.body.block))
+                ends = {loop: end for loop in loops if (end := _end_early(kernel, loop, known)) is not None}
+                end_copies(kernel, ends)
 
 
-def _end_early(kernel: KernelOp, loop: scf.ForOp, extents: set[SSAValue]) -> None:
+def _end_early(kernel: KernelOp, loop: scf.ForOp, extents: set[SSAValue]) -> End | None:
     """Ends one loop at the first extent that all of its sums have in common."""
     if loop.results or trip_count(loop) is None or not _only_sums(loop.body.block):
-        return
+        return None
     stores = [op for op in loop.body.block.walk() if isinstance(op, StoreOp)]
     tests = [_masks_of(store, loop, extents) for store in stores]
     if not tests or not all(tests):
-        return
-    limits = {_text(test.rhs): test for test in tests[0]}
+        return None
+    limits = {text_of(test.rhs): test for test in tests[0]}
     for others in tests[1:]:
-        limits = {text: test for text, test in limits.items() if text in {_text(other.rhs) for other in others}}
+        limits = {text: test for text, test in limits.items() if text in {text_of(other.rhs) for other in others}}
     if not limits:
-        return
+        return None
     text, test = next(iter(limits.items()))
     loop.operands[1] = _end(kernel, loop, test.rhs)
     for each in [each for tested in tests for each in tested]:
-        if each.lhs is loop.body.block.args[0] and _text(each.rhs) == text:
-            _drop(each)
+        if each.lhs is loop.body.block.args[0] and text_of(each.rhs) == text:
+            drop_test(each)
+    return End(text, loop.ub)
 
 
 def _end(kernel: KernelOp, loop: scf.ForOp, limit: SSAValue) -> SSAValue:
@@ -84,7 +89,7 @@ def _end(kernel: KernelOp, loop: scf.ForOp, limit: SSAValue) -> SSAValue:
     assert before is not None
     point = InsertPoint.before(before)
     whole = arith.ConstantOp(IntegerAttr(constant_index(loop.ub) or 0, IndexType()))
-    for op in _computation(limit):
+    for op in computation(limit):
         Rewriter.insert_op(op.clone(copies), point)
     end = arith.MinSIOp(whole.result, copies[limit])
     for op in (whole, end):
@@ -156,50 +161,9 @@ def _is_below_extent(test: arith.CmpiOp, k: SSAValue, extents: set[SSAValue]) ->
     is_less = arith.CMPI_COMPARISON_OPERATIONS[test.predicate.value.data] == "slt"
     if not is_less or test.lhs is not k or not isinstance(test.rhs.type, IndexType):
         return False
-    operations = _computation(test.rhs)
+    operations = computation(test.rhs)
     reads = [op for op in operations if isinstance(op, LoadOp)]
     return len(reads) == 1 and reads[0].buffer in extents and all(op in reads or is_pure(op) for op in operations)
-
-
-def _computation(value: SSAValue) -> list[Operation]:
-    """The operations that a value is computed by, operands first, up to arguments."""
-    found: dict[Operation, None] = {}
-
-    def add(each: SSAValue) -> None:
-        if isinstance(each.owner, Operation) and each.owner not in found:
-            for operand in each.owner.operands:
-                add(operand)
-            found[each.owner] = None
-
-    add(value)
-    return list(found)
-
-
-def _text(value: SSAValue) -> str:
-    """Equal for values that are computed from the same arguments in the same way."""
-    texts: dict[SSAValue, str] = {}
-
-    def name(each: SSAValue) -> str:
-        return texts.get(each, f"argument {id(each)}")
-
-    for op in _computation(value):
-        attributes: Mapping[str, object] = {**op.attributes, **op.properties}
-        operands = ", ".join(map(name, op.operands))
-        text = f"{op.name}({operands}) {sorted((key, str(each)) for key, each in attributes.items())}"
-        texts |= dict.fromkeys(op.results, text)
-    return name(value)
-
-
-def _drop(test: arith.CmpiOp) -> None:
-    """Loads that were tested by it alone are always inside now."""
-    for use in list(test.result.uses):
-        load = use.operation
-        if isinstance(load, LoadOp):
-            plain = LoadOp(load.buffer, list(load.indices))
-            plain.attributes |= load.attributes
-            plain.location = load.location
-            plain.result.name_hint = load.result.name_hint
-            Rewriter.replace_op(load, plain)
 
 
 __all__ = ["LoopEndSumsPass"]

@@ -333,6 +333,10 @@ TREADLE_INLINE float treadle_minf(float a, float b) { return b != b ? b : b < a 
         const float *p, long stride, v##lanes##i on, v##lanes##f rest) {                             \
         if (__builtin_constant_p(stride) && stride == 2)                                             \
             return treadle_load_second_where_v##lanes##f(p, on, rest);                               \
+        /* Mostly all lanes are on, which takes no branch for each. */                               \
+        int all = -1;                                                                                \
+        for (int l = 0; l < lanes; l++) all &= on[l];                                                \
+        if (all) return treadle_load_strided_v##lanes##f(p, stride);                                 \
         for (int l = 0; l < lanes; l++) if (on[l]) rest[l] = p[l * stride];                          \
         return rest;                                                                                 \
     }                                                                                                \
