@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto
 from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
+from onnx.numpy_helper import from_array
 
 import treadle
 from tests.helpers.guarded import guarded, guarded_outputs
@@ -153,6 +154,24 @@ def test_values_in_ir(name: str, stage: str) -> None:
         whole = _shape(layer.inputs["x"], small) if is_merged else found.shape
         inside = found.reshape(whole)[tuple(map(slice, parts))].reshape(wanted.shape)
         layer.check(values, inputs, inside)
+
+
+def test_a_dense_output_is_read_where_it_lies(tmp_path: Path) -> None:
+    """By a kernel that comes after the one that writes it."""
+    nodes = [make_node("Softmax", ["x"], ["y"]), make_node("ReduceSum", ["y", "axes"], ["z"], keepdims=0)]
+    x = make_tensor_value_info("x", TensorProto.FLOAT, ["b", "s"])
+    outputs = [make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("y", "z")]
+    graph = make_graph(nodes, "layer", [x], outputs, [from_array(np.array([0]), "axes")])
+    path = tmp_path / "layer.onnx"
+    path.write_bytes(make_model(graph, opset_imports=[make_opsetid("", 18)], ir_version=8).SerializeToString())
+    with treadle.compile(path, "cpu", {"b": Dim("b", 1, 6), "s": Dim("s", 1, 24)}, cached=False) as model:
+        assert [tensor.dense for tensor in model.manifest.outputs] == [True, True]
+        for shape in [(1, 1), (2, 13), (5, 24), (6, 24)]:
+            given = np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
+            with guarded_outputs():
+                y, z = model(guarded(given))
+            np.testing.assert_allclose(y, _softmax(given), rtol=1e-5)
+            np.testing.assert_allclose(z, _softmax(given).sum(0), rtol=1e-5)
 
 
 def test_inputs_with_gaps_are_copied(tmp_path: Path) -> None:

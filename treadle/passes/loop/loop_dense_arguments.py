@@ -68,8 +68,9 @@ def _rewrite(main: FuncOp, extents: Extents, lanes: int) -> None:
             if plan is not None:
                 plans[tensor.value] = plan
                 dense[name].append(number)
-    for kernel in kernels:
-        own = [pair for pair in _buffers(kernel) if pair[0] in plans]
+    # Before any kernel is rewritten, which gives its results, that others read, anew.
+    pairs = {kernel: [pair for pair in _buffers(kernel) if pair[0] in plans] for kernel in kernels}
+    for kernel, own in pairs.items():
         if own:
             DenseRewriting(kernel, extents, sizes).rewrite(own, plans)
     main.attributes |= {name: DenseArrayBase.from_list(i64, numbers) for name, numbers in dense.items() if numbers}
