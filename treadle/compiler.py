@@ -230,6 +230,7 @@ STAGES: tuple[Stage, ...] = (
                 "What is asked for may be out of bounds.",
                 only="cpu",
             ),
+            Step("loop-halve-tiles{target=TARGET}", "After every pass that counts what loops read.", only="cpu"),
             Step("loop-resolve-swizzles", "After every pass that analyses addresses.", only="cuda"),
             Step("loop-hoist-invariants", "Addresses of vectors and swizzles leave the loops.", only="cuda"),
             Step("loop-lower-accesses", "After every pass that reads predicates, which become branches."),

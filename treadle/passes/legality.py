@@ -22,6 +22,8 @@ _LANES = (
     "loop.strided_store",
 )  # fmt: skip
 """Vectors of the CPU: masks, strides and conversions."""
+_MEMORY = ("loop.prefetch", "loop.again")
+"""Loads that are to be done earlier, or once more."""
 _UNIT = ("loop.multiply_tiles",)
 """The matrix unit of a CPU's core."""
 _BLOCKS = (
@@ -44,7 +46,7 @@ LEGAL: Mapping[str, Sequence[str]] = {
     "plan cuda": (*_FRAME, *_HOST, "loop.func", "task.*", *_BODY, *_BLOCKS, *_COPIES),
     "loops cpu": (*_FRAME, *_HOST, "loop.func", *_BODY, *_LANES, *_UNIT),
     "loops cuda": (*_FRAME, *_HOST, "loop.func", *_BODY, *_BLOCKS, "loop.async_copy"),
-    "lower cpu": (*_FRAME, *_HOST, *_SCALARS, "scf.*", "memref.*", "vector.*", *_LANES, "loop.prefetch", *_UNIT),
+    "lower cpu": (*_FRAME, *_HOST, *_SCALARS, "scf.*", "memref.*", "vector.*", *_LANES, *_MEMORY, *_UNIT),
     "lower cuda": (*_FRAME, *_HOST, *_SCALARS, "scf.*", "memref.*", "vector.*", "cuda.*"),
 }
 """Operation names, `dialect.*` for a whole dialect, that may remain after each stage (and kind of target)."""

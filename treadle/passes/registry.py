@@ -59,6 +59,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
         "loop-unroll",
         "loop-prove-bounds",
         "loop-prefetch",
+        "loop-halve-tiles",
     ),
     "lower": ("task-lower", "memory-plan", "loop-lower-accesses", "loop-to-c", "loop-to-cuda"),
 }

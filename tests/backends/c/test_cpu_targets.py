@@ -61,11 +61,15 @@ def layer_norm(x: Array) -> Array:
     return centered / np.sqrt((centered**2).mean(axis=1, keepdims=True) + 1e-5)
 
 
+WIDE = random(130, 64)
 WEIGHT, FILTER, HALF = random(19, 45), random(7, 3, 3, 3), random(21, 35).astype(np.float16)
 ONES, ZEROS = np.ones(45, np.float32), np.zeros(45, np.float32)
 MODELS: Mapping[str, Model] = {
     "product with packed weights": Model(
         (random(37, 19),), lambda g: g.add(MatmulOp(g[0], g.constant(WEIGHT))), lambda x: x @ WEIGHT.astype(np.float64)
+    ),
+    "product of tiles by halves": Model(
+        (random(49, 130),), lambda g: g.add(MatmulOp(g[0], g.constant(WIDE))), lambda x: x @ WIDE.astype(np.float64)
     ),
     "product": Model((random(13, 17), random(17, 37)), lambda g: g.add(MatmulOp(g[0], g[1])), np.matmul),
     "product of rows": Model((random(7, 150), random(150, 9)), lambda g: g.add(MatmulOp(g[0], g[1])), np.matmul),
@@ -163,6 +167,14 @@ def test_a_products_tile_fits_the_registers(text: str, tile: tuple[int, int]) ->
     kernel = "".join(unit.text for unit in print_program("tile", module, text).kernels)
     assert f"v{target.lanes}f acc[{rows}][{columns // target.lanes}]" in kernel
     assert (rows + 1) * (columns // target.lanes) + 1 <= target.vector_registers
+
+
+def test_tiles_by_halves_are_those_that_leave_no_register() -> None:
+    """7 rows by 4 vectors with AVX-512: `loop-halve-tiles`."""
+    for text in TARGET_TEXTS:
+        (program,) = (each for each in printed(text) if each.name == "product of tiles by halves")
+        halves = any("TREADLE_AGAIN" in unit.text for unit in program.kernels)
+        assert halves == any("acc[7][4]" in unit.text for unit in program.kernels) == (text == "avx512")
 
 
 @pytest.mark.skipif("zig" not in COMMANDS, reason="no cross compiler")

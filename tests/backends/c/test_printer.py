@@ -562,6 +562,16 @@ func.func @main() {
 """)
 
 
+def test_an_index_that_the_compiler_is_not_to_know() -> None:
+    text = printed("""
+  %again = loop.again %c0
+  %x = loop.load %A[%again] : memref<64xf32>
+  %y = loop.load %A[%again] : memref<64xf32>
+  %sum = arith.addf %x, %y : f32
+  loop.store %sum, %C[%c0] : memref<64xf32>""")
+    assert "const long again = TREADLE_AGAIN(0);" in text
+
+
 def test_a_long_chain_is_cut_into_named_values() -> None:
     steps = ["%v0 = loop.load %A[%c0] : memref<64xf32>"]
     steps += [f"%v{n + 1} = math.absf %v{n} : f32" for n in range(300)]

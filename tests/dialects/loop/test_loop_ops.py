@@ -116,6 +116,7 @@ GOOD = [
     "%r = loop.alloc : memref<16xi32, #loop.space<zeroed>>",
     "loop.barrier",
     VALUES + "loop.prefetch %A at %i : memref<64x8xf32>",
+    VALUES + "%r = loop.again %i",
     COUNTERS + "%r = loop.arrive %n[%i] of 4 : memref<16xi32, #loop.space<zeroed>>",
     VALUES + "%r = loop.warp_reduce add %v over 32 : f32",
     VALUES + "%r = loop.warp_reduce max %v over 2 : f32",

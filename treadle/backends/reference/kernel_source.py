@@ -88,6 +88,7 @@ class _Writer(KernelText):
             loop.BarrierOp: self._barrier,
             loop.ArriveOp: self._arrive,
             loop.PrefetchOp: lambda op: None,
+            loop.AgainOp: lambda op: self.names.update({op.result: self.names[op.index]}),
             loop.WarpReduceOp: self._warp_reduce,
             loop.CopyOp: self._copy,
             loop.AsyncCopyOp: self._async_copy,

@@ -3,8 +3,9 @@
 Kernels: `kernel.py`; the program that launches them is the host dialect's. Loads, stores, buffers and barriers:
 `access.py`, between blocks: `arrive.py`; of vectors with masks and strides: `strided_access.py`; comparisons and
 selections of vectors: `vector_compare.py`, conversions: `vector_convert.py`; requests for memory ahead of its use:
-`prefetch.py`; products of tiles on a CPU's matrix unit: `multiply_tiles.py`. Copies to shared memory, which may be
-asynchronous: `copy.py`; products of tiles on tensor cores: `tile_product.py`; folds of a warp: `warp.py`.
+`prefetch.py`, a second time: `again.py`; products of tiles on a CPU's matrix unit: `multiply_tiles.py`. Copies to
+shared memory, which may be asynchronous: `copy.py`; products of tiles on tensor cores: `tile_product.py`; folds of a
+warp: `warp.py`.
 `treadle/passes/legality.py` lists which of them belong to which target. Everything else in a kernel is upstream's
 `arith`, `math`, `scf`, and the task dialect's `task.for`.
 """
@@ -12,6 +13,7 @@ asynchronous: `copy.py`; products of tiles on tensor cores: `tile_product.py`; f
 from xdsl.ir import Dialect
 
 from treadle.dialects.loop.access import AllocOp, BarrierOp, LoadOp, StoreOp
+from treadle.dialects.loop.again import AgainOp
 from treadle.dialects.loop.arrive import ArriveOp
 from treadle.dialects.loop.attributes import (
     Space,
@@ -46,9 +48,9 @@ from treadle.dialects.loop.warp import WARP, WarpReduceOp
 LOOP = Dialect(
     "loop",
     [
-        AllocOp, ArriveOp, AsyncCopyOp, BarrierOp, CommitOp, CopyOp, DispatchOp, FuncOp, KernelOp, LaneCompareOp,
-        LaneConvertOp, LaneMaskOp, LaneSelectOp, LoadMatrixOp, LoadOp, MmaOp, MultiplyTilesOp, PrefetchOp, RoundTf32Op,
-        StoreOp, StridedLoadOp, StridedStoreOp, WaitOp, WarpReduceOp, YieldOp,
+        AgainOp, AllocOp, ArriveOp, AsyncCopyOp, BarrierOp, CommitOp, CopyOp, DispatchOp, FuncOp, KernelOp,
+        LaneCompareOp, LaneConvertOp, LaneMaskOp, LaneSelectOp, LoadMatrixOp, LoadOp, MmaOp, MultiplyTilesOp,
+        PrefetchOp, RoundTf32Op, StoreOp, StridedLoadOp, StridedStoreOp, WaitOp, WarpReduceOp, YieldOp,
     ],
     [SpaceAttr, SwizzleAttr],
 )  # fmt: skip
@@ -61,6 +63,7 @@ __all__ = [
     "SUMS",
     "TILE_EXTENTS",
     "WARP",
+    "AgainOp",
     "AllocOp",
     "ArriveOp",
     "AsyncCopyOp",

@@ -28,6 +28,14 @@
     ((const void *)((unsigned long)(buffer) + (unsigned long)(offset) * sizeof(type)))
 #define TREADLE_PREFETCH(type, buffer, offset) __builtin_prefetch(TREADLE_ADDRESS(type, buffer, offset))
 
+/* The same index, of which the compiler does not know that it is the same. */
+#define TREADLE_AGAIN(index)            \
+    ({                                  \
+        long again = (index);           \
+        __asm__("" : "+r"(again));      \
+        again;                          \
+    })
+
 /* v<lanes>f, i, u: that many 32-bit lanes; v<lanes>h: bfloat16 lanes; v<lanes>f_u: the same float vector in memory that is
  * aligned like a float, and so on. */
 #define TREADLE_VECTOR_TYPES(lanes)                                                              \
