@@ -17,7 +17,7 @@ from onnx.numpy_helper import from_array
 import treadle
 from tests.helpers.guarded import guarded, guarded_outputs
 from treadle.backends.reference.run_module import run_module
-from treadle.dynamic_shapes import DynamicCalls
+from treadle.dynamic_shapes import DynamicCalls, ExtentExpression
 from treadle.errors import TreadleError
 from treadle.frontends.onnx import import_model
 from treadle.ir import lower
@@ -94,6 +94,15 @@ LAYERS = {
     "elements": Layer(
         [make_node("Exp", ["x"], ["y"])], {"x": ("b", "s")}, {"b": 16, "s": 64}, np.exp, ([0], [0]),
     ),
+    "an extent that may be 0, as far as is known": Layer(
+        [
+            make_node("Constant", [], ["pads"], value=from_array(np.array([0, 0, 0, 3, 1, 3]))),
+            make_node("Pad", ["x", "pads"], ["p"]),
+            make_node("Exp", ["p"], ["y"]),
+        ],
+        {"x": ("b", "s", 1)}, {"b": 7, "s": 2},
+        lambda x: np.exp(np.pad(x, ((0, 3), (0, 1), (0, 3)))), ([0], [0]),
+    ),
     "merged": Layer(
         [make_node("Flatten", ["x"], ["f"], axis=2), make_node("Exp", ["f"], ["y"])],
         {"x": ("b", "s", 16)}, {"b": 4, "s": 8}, lambda x: np.exp(x.reshape(-1, 16)), ([0], [0]),
@@ -139,7 +148,8 @@ def test_values_in_ir(name: str, stage: str) -> None:
     small = {key: min(bound, 16) for key, bound in layer.bounds.items()}
     layer = Layer(layer.nodes, layer.inputs, small, layer.reference, layer.dense)
     module = import_model(layer.model().SerializeToString(), layer.ranges)
-    order = [text.data for text in module.body.block.first_op.attributes["extents"].data]  # pyright: ignore
+    texts = [text.data for text in module.body.block.first_op.attributes["extents"].data]  # pyright: ignore
+    order = [ExtentExpression(text, list(small)) for text in texts]
     lower(module, "avx512", to=stage)
     for values in [{key: min(bound, 5) for key, bound in small.items()}, dict(small)]:
         inputs = layer.arrays(values)
@@ -147,7 +157,7 @@ def test_values_in_ir(name: str, stage: str) -> None:
         for array, whole in zip(inputs, layer.arrays(small), strict=True):
             padded.append(np.full_like(whole, np.nan))
             padded[-1][tuple(map(slice, array.shape))] = array
-        (found,) = run_module(module, [*padded, *(np.array(values[key], np.int64) for key in order)])
+        (found,) = run_module(module, [*padded, *(np.array(key.value(values), np.int64) for key in order)])
         wanted = layer.reference(*inputs)
         is_merged = name == "merged"
         parts = _shape(layer.inputs["x"], values) if is_merged else wanted.shape

@@ -123,8 +123,11 @@ class DenseRewriting:
     def _last(self, part: Part) -> SSAValue:
         if part.extent is None:
             return self._constant(part.bound - 1)
-        size, one = self._size(part), self._constant(1)
-        return self._once(("last", part.extent), lambda: [arith.SubiOp(size, one)])
+        size, zero, one = self._size(part), self._constant(0), self._constant(1)
+        last = arith.SubiOp(size, one)
+        # Without elements nothing is accessed, but by addresses that are proved all the same.
+        operations = [last] if part.least > 0 else [last, arith.MaxSIOp(last.result, zero)]
+        return self._once(("last", part.extent), lambda: operations)
 
     def _product(self, factor: int, parts: Sequence[Part]) -> SSAValue:
         first, *others = parts
