@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol
 
@@ -166,6 +167,7 @@ class DynamicCalls:
         self._extents = [ExtentExpression(text, names) for text in extents]
         self._outputs = [OutputExtents(tensor, names) if tensor.extents else None for tensor in self.outputs]
         self._padded: dict[str, Array] = {}
+        self._last: _Call | None = None
 
     def bind(self, arrays: Sequence[Array]) -> dict[str, int]:
         """The symbols' values by the inputs' shapes.
@@ -210,7 +212,7 @@ class DynamicCalls:
     def arguments(self, arrays: Sequence[Array], values: Values) -> list[Array]:
         """What the program takes: inputs as they are, or in their largest shapes, then extents."""
         padded = [self._largest(tensor, array) for tensor, array in zip(self.inputs, arrays, strict=True)]
-        return [*padded, *(np.array(extent.value(values), np.int64) for extent in self._extents)]
+        return [*padded, *self._call(values).extents]
 
     def _largest(self, tensor: Tensor, array: Array) -> Array:
         if tensor.dense or array.shape == tensor.shape:
@@ -221,11 +223,19 @@ class DynamicCalls:
         buffer[tuple(map(slice, array.shape))] = array
         return buffer
 
-    def shapes(self, values: Values) -> list[tuple[int, ...]]:
+    def shapes(self, values: Values) -> Sequence[tuple[int, ...]]:
         """Those of the arrays that the program writes: of a call where it does so densely, else the largest."""
-        pairs = zip(self._outputs, self.outputs, strict=True)
-        shapes = [each.shape_of(values) if each and tensor.dense else tensor.shape for each, tensor in pairs]
-        return shapes + [()] * len(self.found)
+        return self._call(values).shapes
+
+    def _call(self, values: Values) -> _Call:
+        """What is computed from the extents of a call, which is often that of the call before."""
+        last = self._last
+        if last is None or last.values != values:
+            extents = [np.array(extent.value(values), np.int64) for extent in self._extents]
+            pairs = zip(self._outputs, self.outputs, strict=True)
+            shapes = [each.shape_of(values) if each and tensor.dense else tensor.shape for each, tensor in pairs]
+            self._last = last = _Call(values, extents, [*shapes, *[()] * len(self.found)])
+        return last
 
     def results(self, outputs: Sequence[Array], values: Values) -> list[Array]:
         """The outputs of the call's shapes; those that the program wrote densely may be the first elements of larger
@@ -237,13 +247,24 @@ class DynamicCalls:
         return [_result(tensor, extents, array, known) for tensor, extents, array in each]
 
 
+@dataclass(frozen=True)
+class _Call:
+    """The symbols' values, the program's extents, and the shapes of the arrays that it writes."""
+
+    values: Values
+    extents: Sequence[Array]
+    shapes: Sequence[tuple[int, ...]]
+
+
 def _result(tensor: Tensor, extents: OutputExtents | None, array: Array, values: Values) -> Array:
     if extents is None:
         return array
     if not tensor.dense:
         return extents.cropped(array, values)
+    if array.shape != tensor.shape:
+        return array
     shape = extents.shape_of(values)
-    return array if array.shape == shape else array.reshape(-1)[: prod(shape)].reshape(shape)
+    return array.reshape(-1)[: prod(shape)].reshape(shape)
 
 
 def _check_input(tensor: Tensor, largest: Values) -> None:
