@@ -30,6 +30,7 @@ from rich.table import Table
 import treadle
 from benchmarks.arguments import positive
 from benchmarks.machine import describe_run
+from benchmarks.measure import results_of
 from benchmarks.paper_models import PAPER_MODELS
 from benchmarks.result_files import RESULTS, write_results
 from benchmarks.tuned_models import exported, shapes_of
@@ -132,15 +133,9 @@ def _measured(path: Path, name: str, peers: Sequence[str], args: argparse.Namesp
         return Race(name, bench_model(model, inputs, others, seconds=args.seconds), errors)
 
 
-def results_of(returned: Any) -> list[Array]:
-    """The outputs in order, of a call that gives a list or a mapping of them."""
-    values = returned.values() if hasattr(returned, "values") else returned
-    return [np.asarray(value, np.float64) for value in values]
-
-
 def largest_error(results: Sequence[Array], exact: Sequence[Array]) -> float:
     """The largest root of a mean square of an output's differences, divided by the output's."""
-    pairs = zip(results, exact, strict=True)
+    pairs = ((got.astype(np.float64), right.astype(np.float64)) for got, right in zip(results, exact, strict=True))
     return max(float(np.sqrt(np.mean((got - right) ** 2) / np.mean(right**2))) for got, right in pairs)
 
 

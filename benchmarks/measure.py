@@ -1,4 +1,4 @@
-"""Latencies of one model in Treadle and in ONNX Runtime, call by call in turn, and what they say."""
+"""Latencies of one model in Treadle and in its peers, call by call in turn, and what they say."""
 
 from __future__ import annotations
 
@@ -7,54 +7,52 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
 import treadle
+from treadle.bench.model import OWN
+from treadle.bench.peers import peer_call
 
 Array = NDArray[Any]
-Call = Callable[[], Sequence[Array]]
-
-ERROR_LEVEL = 3
-"""ONNX Runtime's log level: errors only."""
+Call = Callable[[], Any]
 
 
 @dataclass(frozen=True)
 class Latencies:
-    """One model's calls. `pairs` are seconds of Treadle and of ONNX Runtime, one after the other.
+    """One model's calls: the seconds of each side's, in rounds of one call of each; Treadle's are those of `OWN`.
 
-    error: the largest difference of an output, divided by the largest magnitude of the reference's
+    error: the largest difference of an output from the first peer's, divided by the largest magnitude there
     """
 
     name: str
-    pairs: tuple[tuple[float, float], ...]
+    seconds: Mapping[str, tuple[float, ...]]
     error: float
 
-    @property
-    def treadle(self) -> float:
-        """Treadle's median latency in seconds."""
-        return statistics.median(ours for ours, _ in self.pairs)
+    def median(self, side: str) -> float:
+        """A side's median latency in seconds."""
+        return statistics.median(self.seconds[side])
 
     @property
-    def onnxruntime(self) -> float:
-        """ONNX Runtime's median latency in seconds."""
-        return statistics.median(theirs for _, theirs in self.pairs)
+    def best(self) -> str:
+        """The peer with the smallest median."""
+        return min((side for side in self.seconds if side != OWN), key=self.median)
 
     @property
     def ratio(self) -> float:
-        """The median of Treadle's latency divided by ONNX Runtime's, pair by pair.
+        """How many times as fast as the best peer Treadle is: the median of the rounds' ratios.
 
-        What else the machine does slows both calls of a pair, so this wavers less than the medians' quotient.
+        What else the machine does slows all calls of a round, so this wavers less than the medians' quotient.
         """
         return self.ratio_quartiles[1]
 
     @property
     def ratio_quartiles(self) -> tuple[float, float, float]:
-        """The three quartiles of the pairs' ratios."""
-        ratios = [ours / theirs for ours, theirs in self.pairs]
+        """The three quartiles of the rounds' ratios."""
+        rounds = zip(self.seconds[self.best], self.seconds[OWN], strict=True)
+        ratios = [theirs / ours for theirs, ours in rounds]
         if len(ratios) == 1:
             return ratios[0], ratios[0], ratios[0]
         low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
@@ -65,50 +63,43 @@ def measure_model(
     name: str,
     path: Path,
     inputs: Mapping[str, Array],
+    peers: Sequence[str],
     *,
     threads: int,
-    pairs: int,
+    rounds: int,
     warmups: int,
     pause: float = 0.0,
 ) -> Latencies:
-    """Compiles the model at `path` for the CPU and measures `pairs` calls of each side, both with `threads` threads."""
-    shapes = {key: array.shape for key, array in inputs.items()}
-    model = treadle.compile(path, "cpu", shapes, threads=threads)
-    ordered = [inputs[tensor.name] for tensor in model.inputs]
-    session = onnx_runtime_session(path, threads)
-    names = [tensor.name for tensor in model.outputs]
-    try:
-        return compare(
-            name,
-            lambda: model(*ordered),
-            lambda: cast("list[Array]", session.run(names, dict(inputs))),
-            pairs=pairs,
-            warmups=warmups,
-            pause=pause,
-        )
-    finally:
-        model.close()
+    """Compiles the model at `path` for the CPU and measures `rounds` calls of each side, all with `threads` threads.
 
-
-def compare(name: str, ours: Call, theirs: Call, *, pairs: int, warmups: int, pause: float = 0.0) -> Latencies:
-    """Calls both in turn (ours, theirs, ours, theirs, ...), the first `warmups` pairs without the clock.
-
-    Before each call it waits `pause` seconds: the threads of the other side spin for a while after a call, and would
-    take a core from this one.
+    TreadleError for a peer that cannot run it.
     """
-    error = relative_error(ours(), theirs())
+    shapes = {key: array.shape for key, array in inputs.items()}
+    others = {peer: peer_call(peer, path, inputs, threads) for peer in peers}
+    with treadle.compile(path, "cpu", shapes, threads=threads) as model:
+        ordered = [inputs[tensor.name] for tensor in model.inputs]
+        return compare(name, {OWN: lambda: model(*ordered), **others}, rounds=rounds, warmups=warmups, pause=pause)
+
+
+def compare(name: str, sides: Mapping[str, Call], *, rounds: int, warmups: int, pause: float = 0.0) -> Latencies:
+    """Calls all sides in turn (a, b, a, b, ...), the first `warmups` rounds without the clock.
+
+    Before each call it waits `pause` seconds: the threads of another side spin for a while after a call, and would take
+    a core from this one.
+    """
+    results = {side: results_of(call()) for side, call in sides.items()}
+    ours, peer = results[OWN], next(each for side, each in results.items() if side != OWN)
     for _ in range(warmups):
-        ours()
-        theirs()
-    return Latencies(name, tuple((_seconds(ours, pause), _seconds(theirs, pause)) for _ in range(pairs)), error)
+        for call in sides.values():
+            call()
+    taken = [{side: _seconds(call, pause) for side, call in sides.items()} for _ in range(rounds)]
+    return Latencies(name, {side: tuple(each[side] for each in taken) for side in sides}, relative_error(ours, peer))
 
 
-def onnx_runtime_session(path: Path, threads: int) -> onnxruntime.InferenceSession:
-    """A session on the CPU with `threads` threads inside an operator; operators run one after the other."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = ERROR_LEVEL
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+def results_of(returned: Any) -> list[Array]:
+    """The outputs in order, of a call that gives a list or a mapping of them."""
+    values = returned.values() if hasattr(returned, "values") else returned
+    return [np.array(value) for value in values]
 
 
 def relative_error(actual: Sequence[Array], expected: Sequence[Array]) -> float:

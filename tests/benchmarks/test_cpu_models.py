@@ -17,8 +17,10 @@ from benchmarks.measure import Latencies, compare, measure_model, relative_error
 from benchmarks.result_files import write_results
 from tests.helpers.onnx_models import linear_model
 from tests.models.catalog import MODELS
+from treadle.bench.model import OWN
+from treadle.bench.peers import installed_peers
 
-PAIRS = ((2e-3, 1e-3), (9e-3, 3e-3), (4e-3, 4e-3))
+SECONDS = {OWN: (1e-3, 3e-3, 4e-3), "slow": (9e-3, 9e-3, 9e-3), "fast": (2e-3, 9e-3, 4e-3)}
 
 
 @pytest.fixture(autouse=True)
@@ -26,14 +28,15 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TREADLE_CACHE_DIR", str(tmp_path / "cache"))
 
 
-def test_medians_and_ratios_pair_by_pair() -> None:
-    latencies = Latencies("m", PAIRS, 0.0)
-    assert (latencies.treadle, latencies.onnxruntime) == (4e-3, 3e-3)
-    assert latencies.ratio == 2.0 and latencies.ratio_quartiles == (1.5, 2.0, 2.5)
-    assert Latencies("m", PAIRS[:1], 0.0).ratio_quartiles == (2.0, 2.0, 2.0)
+def test_medians_and_ratios_of_the_best_peer_round_by_round() -> None:
+    latencies = Latencies("m", SECONDS, 0.0)
+    assert (latencies.median(OWN), latencies.best, latencies.median("fast")) == (3e-3, "fast", 4e-3)
+    assert latencies.ratio == pytest.approx(2.0) and latencies.ratio_quartiles == pytest.approx((1.5, 2.0, 2.5))
+    first = {side: each[:1] for side, each in SECONDS.items()}
+    assert Latencies("m", first, 0.0).ratio_quartiles == pytest.approx((2.0, 2.0, 2.0))
 
 
-def test_both_sides_take_turns() -> None:
+def test_all_sides_take_turns() -> None:
     calls: list[str] = []
     array = np.ones(2, np.float32)
 
@@ -41,8 +44,10 @@ def test_both_sides_take_turns() -> None:
         calls.append(name)
         return [array]
 
-    measured = compare("m", lambda: side("a"), lambda: side("b"), pairs=2, warmups=1)
-    assert calls == ["a", "b"] * 4 and len(measured.pairs) == 2 and measured.error == 0.0
+    sides = {OWN: lambda: side("a"), "peer": lambda: side("b"), "other": lambda: {"y": side("c")[0]}}
+    measured = compare("m", sides, rounds=2, warmups=1)
+    assert calls == ["a", "b", "c"] * 4 and measured.error == 0.0
+    assert {each: len(taken) for each, taken in measured.seconds.items()} == dict.fromkeys(sides, 2)
 
 
 def test_errors_are_relative_to_the_largest_value() -> None:
@@ -54,19 +59,22 @@ def test_errors_are_relative_to_the_largest_value() -> None:
 def test_a_model_is_measured_and_shown(tmp_path: Path) -> None:
     inputs = {"x": np.ones((2, 8), np.float32)}
     path = linear_model(tmp_path / "m.onnx", rows="batch")
-    measured = measure_model("tiny", path, inputs, threads=2, pairs=2, warmups=1)
-    assert measured.error < 1e-5 and all(ours > 0 and theirs > 0 for ours, theirs in measured.pairs)
+    peers = list(installed_peers())
+    measured = measure_model("tiny", path, inputs, peers, threads=2, rounds=2, warmups=1)
+    assert "onnxruntime" in peers and list(measured.seconds) == [OWN, *peers]
+    assert measured.error < 1e-5 and all(each > 0 for taken in measured.seconds.values() for each in taken)
     screen = StringIO()
     Console(file=screen, width=120).print(latency_table([measured], 2))
-    assert "tiny" in screen.getvalue() and "2 threads" in screen.getvalue()
+    assert all(text in screen.getvalue() for text in ("tiny", "2 threads", "geometric mean", *peers))
 
 
 def test_results_are_written_with_their_circumstances(tmp_path: Path) -> None:
     circumstances = describe_run()
-    path = write_results("cpu", circumstances, [latency_row(Latencies("m", PAIRS, 1e-6))], tmp_path)
+    path = write_results("cpu", circumstances, [latency_row(Latencies("m", SECONDS, 1e-6))], tmp_path)
     content = json.loads(path.read_text())
     assert {"date", "commit", "cpu", "cores", "compiler", "versions", "results"} <= content.keys()
-    assert content["results"][0]["ratio"] == 2.0 and content["results"][0]["pairs"][0] == [2.0, 1.0]
+    (row,) = content["results"]
+    assert (row["ratio"], row["best_peer"], row["ms"][OWN]) == (2.0, "fast", [1.0, 3.0, 4.0])
     assert path.name == f"cpu-{content['date'][:10]}.json"
 
 
@@ -90,4 +98,4 @@ def test_unknown_models_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--models", "gpt5"])
     assert "choose from" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
-        main(["--pairs", "0"])
+        main(["--rounds", "0"])

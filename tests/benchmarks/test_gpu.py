@@ -27,10 +27,11 @@ from benchmarks.gpu import Measured, main, measure, notices, row, slug, table
 from benchmarks.gpu_peers import CUDA_PROVIDER, MAKERS, TREADLE, OnnxRuntimePeer, PeerMissing, TorchPeer, TritonPeer
 from benchmarks.gpu_workloads import WORKLOADS, Workload
 from benchmarks.machine import describe_run, installed, nvidia_driver
-from benchmarks.measure import onnx_runtime_session, relative_error
+from benchmarks.measure import relative_error, results_of
 from benchmarks.paper_models import PAPER_MODELS
 from benchmarks.result_files import write_results
 from treadle.bench.interleave import Times, interleave
+from treadle.bench.peers import peer_call
 from treadle.errors import TreadleError
 
 Array = NDArray[Any]
@@ -402,7 +403,7 @@ def test_an_operator_is_an_onnx_model_that_treadle_compiles(
     workload = WORKLOADS[name]
     path = workload.write(tmp_path)
     expected = REFERENCES[name](*(array.astype(np.float64) for array in workload.inputs.values()))
-    (found,) = onnx_runtime_session(path, 1).run(None, dict(workload.inputs))
+    (found,) = results_of(peer_call("onnxruntime", path, workload.inputs, 1)())
     assert relative_error([np.asarray(found)], [expected]) < 1e-5
     model = treadle.compile(path, "sm_90")
     assert [tensor.name for tensor in model.inputs] == list(workload.inputs)
