@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from xdsl.dialects.builtin import ModuleOp
 
+import treadle
 from tests.frontends.onnx.microsoft_cases import CASES, Case, microsoft
 from tests.helpers.emulated_batch import CUDA
 from tests.helpers.limits import assert_within, module_limits
@@ -133,6 +134,28 @@ WEIGHTS: dict[str, Array] = {
     "p": np.zeros(1, np.int64), "b": np.zeros(3, np.uint8), "i": np.zeros((1, 5), np.int64),
     "o": np.ones((2, 24), np.float32), "q": np.ones(1, np.float32),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("packed", ["queries, keys and values", "keys and values"])
+def test_packed_heads(packed: str, bias: bool) -> None:
+    """`[batch, sequence, heads, 3 or 2, size]`, which ONNX Runtime has no kernel for on CPUs, is as the same parts are
+    one by one."""
+    parts = dict(zip("qkv", np.random.default_rng(7).standard_normal((3, 2, 5, 4, 8)).astype(np.float32), strict=True))
+    weights = {"b": np.linspace(-1, 1, 96, dtype=np.float32)} if bias else {}
+    rows = {name: x.reshape(2, 5, 32) for name, x in parts.items()}
+    whole = Case(microsoft("MultiHeadAttention", "q k v b" if bias else "q k v", num_heads=4), rows, weights)
+    if packed == "keys and values":
+        inputs = {"q": rows["q"], "k": np.stack([parts["k"], parts["v"]], 3)}
+        names = "q k _ b" if bias else "q k"
+    else:
+        inputs, names = {"q": np.stack(list(parts.values()), 3)}, "q _ _ b" if bias else "q"
+    case = Case(microsoft("MultiHeadAttention", names, num_heads=4), inputs, weights)
+    with treadle.compile(case.model(), threads=2) as compiled:
+        (y,) = compiled(**inputs)
+    (limit,) = module_limits(_imported(whole), list(rows.values()))
+    assert_within(y, limit, y.dtype, "the result")
+    assert_within(whole.expected()[0], limit, y.dtype, "ONNX Runtime, of the parts")
 
 
 @pytest.mark.parametrize("what", REFUSED)
