@@ -157,6 +157,13 @@ def test_check_lists_what_is_supported(nodes: list[str], model: str, capsys: pyt
     assert ("product" in text) == bool(nodes)
 
 
+def test_check_prints_the_memory_of_a_call(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", model, "--memory"]) == 0
+    assert f"peak memory of a call: {treadle.compile(model).memory}\n" in capsys.readouterr().out
+    assert main(["check", model]) == 0
+    assert "peak memory" not in capsys.readouterr().out
+
+
 def test_the_cache_is_listed_and_cleared(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     treadle.compile(model)
     for option, models in ([], "1"), (["--clear"], "0"):

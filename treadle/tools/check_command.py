@@ -20,6 +20,7 @@ from treadle.tools.arguments import parse_shapes
 
 if TYPE_CHECKING:
     from treadle import api, compile_request
+    from treadle.backends.memory import Memory
     from treadle.frontends import onnx
     from treadle.frontends.onnx import NodeReport
 else:
@@ -45,6 +46,8 @@ def check_command(args: argparse.Namespace) -> int:
         console.print(Text(f"{report.verdict}: {report.reason or report.name}"))
     if args.explain_fusion and not missing and unchecked is None:
         _explain(args)
+    if args.memory and not missing and unchecked is None:
+        console.print(f"peak memory of a call: {_memory(args)}")
     if unchecked is not None:
         console.print(Text(f"operators only, no shapes: {unchecked}"))
     console.print(f"{len(reports) - len(missing)} of {len(reports)} nodes are supported")
@@ -72,6 +75,14 @@ def _explain(args: argparse.Namespace) -> None:
     shapes = parse_shapes(args.shape)
     request = compile_request.CompileRequest(Path(args.model), target, shapes, options=options)
     compile_request.lowered_module(request, "fuse")
+
+
+def _memory(args: argparse.Namespace) -> Memory:
+    """What a call of the compiled model takes, as `treadle compile` with these arguments would make it."""
+    target, shapes = args.target or "cpu", parse_shapes(args.shape)
+    precision = args.precision or "f32"
+    with api.compile(Path(args.model), target, shapes, precision=precision, convolution=args.convolution) as model:
+        return model.memory
 
 
 def _operators(reports: Sequence[NodeReport]) -> Table:

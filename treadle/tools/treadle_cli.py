@@ -188,6 +188,7 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     _add_model(parser, "an .onnx file", nargs="?")
     parser.add_argument("--operators", action="store_true", help="list the supported operators instead")
     parser.add_argument("--nodes", action="store_true", help="list every node, not every kind of operator")
+    parser.add_argument("--memory", action="store_true", help="compile it, and print the memory that a call takes")
     _add_target(parser)
     _add_settings(parser)
 
