@@ -19,15 +19,13 @@ from typing import Any, Literal, cast
 
 from treadle.errors import TreadleError
 from treadle.instruction_sets import INSTRUCTION_SETS, NATIVE
+from treadle.target_text import read_text, write_text
 
 TargetKind = Literal["cpu", "cuda"]
 KINDS: tuple[TargetKind, ...] = ("cpu", "cuda")
 
 KIB = 1024
 
-_TEXT = re.compile(r"\s*(?P<name>[^{}\s]+)\s*(?:\{(?P<fields>[^{}]*)\})?\s*")
-_FIELD = re.compile(r"\s*(?P<name>\w+)=(?:'(?P<string>[^']*)'|(?P<word>[^\s']+))(?=\s|$)")
-_FORM = "NAME, or NAME{field=value ...} such as sm_80{multiprocessors=56 device='half an A100'}"
 _CPU_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _GPU_NAME = re.compile(r"sm_(?P<capability>[0-9]{2,3})[a-z]?")
 _DEVICE = re.compile(r"[^'\"\\{}\x00-\x1f\x7f]*")
@@ -110,8 +108,7 @@ class Target:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise TreadleError(f"kind is {self.kind!r}", "target", KINDS)
-        gpu = _GPU_NAME.fullmatch(self.name) if self.is_cuda else None
-        if self.is_cuda and (gpu is None or int(gpu["capability"]) < _LEAST_CAPABILITY):
+        if self.is_cuda and self.capability < _LEAST_CAPABILITY:
             accepted = f"sm_{_LEAST_CAPABILITY} and later architectures"
             raise TreadleError(f"{self.name!r} is no GPU to compile for", "target", accepted)
         if not self.is_cuda and (self.name.startswith("sm_") or not _CPU_NAME.fullmatch(self.name)):
@@ -155,10 +152,7 @@ class Target:
         """
         if text in TARGETS:
             return TARGETS[text]
-        found = _TEXT.fullmatch(text)
-        if found is None:
-            raise TreadleError(f"cannot read the target {text!r}", where="target", accepted=_FORM)
-        name, given = found["name"], _read_fields(found["fields"] or "")
+        name, given = read_text(text, _types())
         if name in TARGETS:
             return replace(TARGETS[name], **cast("dict[str, Any]", given))
         if given:
@@ -213,44 +207,12 @@ def _check_field(target: Target, each: Field[object]) -> None:
 def _text_of(target: Target) -> str:
     """See the module: the name, and what differs from the table's target of that name, or else from the defaults."""
     known = TARGETS.get(target.name)
-    changed: list[str] = []
-    for each in fields(target):
-        value: object = getattr(target, each.name)
-        if each.name == "name" or value == (each.default if known is None else getattr(known, each.name)):
-            continue
-        if each.type == "float":
-            value = float(cast("float", value))
-        changed.append(f"{each.name}='{value}'" if each.name == "device" else f"{each.name}={value}")
-    return f"{target.name}{{{' '.join(changed)}}}" if changed else target.name
+    usual = {each.name: each.default if known is None else getattr(known, each.name) for each in fields(target)}
+    return write_text(target.name, {key: value for key, value in vars(target).items() if value != usual[key]}, _types())
 
 
-def _read_fields(text: str) -> dict[str, str | int | float]:
-    """`a=1 b='two'` as values of the fields' types; TreadleError for anything else."""
-    types = {each.name: each.type for each in fields(Target) if each.name != "name"}
-    values: dict[str, str | int | float] = {}
-    position = 0
-    while text[position:].strip():
-        found = _FIELD.match(text, position)
-        if found is None:
-            raise TreadleError(f"cannot read {text[position:].strip()!r}", "target", _FORM)
-        name, position = found["name"], found.end()
-        if name not in types:
-            raise TreadleError(f"there is no field '{name}'", "target", types)
-        if name in values:
-            raise TreadleError(f"field '{name}' is given twice", "target", "each field once")
-        quoted, word = found["string"], found["word"]
-        values[name] = quoted if quoted is not None else _read_value(name, word, types[name])
-    return values
-
-
-def _read_value(name: str, word: str, type: object) -> str | int | float:
-    if type not in ("int", "float"):
-        return word
-    try:
-        return int(word) if type == "int" else float(word)
-    except ValueError:
-        what = "a whole number" if type == "int" else "a number"
-        raise TreadleError(f"{name} is {word!r}", "target", what) from None
+def _types() -> dict[str, object]:
+    return {each.name: each.type for each in fields(Target) if each.name != "name"}
 
 
 def _of_fields(name: str, given: Mapping[str, str | int | float]) -> Target:
@@ -277,8 +239,7 @@ def _gpu(
     l2_mib: int,
     l2_bytes_per_cycle: float,
 ) -> Target:
-    """A row of the table below; `tflops` is f32, f16 and tf32 tensor, `shared_kib` and `l2_bytes_per_cycle` per
-    multiprocessor."""
+    """A row of the table below; `tflops`: f32, f16, tf32 tensor; `shared_kib`, `l2_bytes_per_cycle`: each SM's."""
     f32, f16, tf32 = tflops
     return Target(
         name=name,
@@ -337,10 +298,8 @@ _H100 = _gpu(
 
 
 def _cpu(name: str, vectors: str, isa: str, size: int, registers: int, peak: float) -> Target:
-    """A row of the table below: a nominal core at 3 GHz that starts two vector operations a cycle.
-
-    The memory's bandwidth is that of one channel pair of DDR5-4800 (2 x 38.4 GB/s).
-    """
+    """A row of the table below: a nominal core at 3 GHz that starts two vector operations a cycle, with the memory of
+    one channel pair of DDR5-4800 (2 x 38.4 GB/s)."""
     return Target(
         name=name,
         kind="cpu",
