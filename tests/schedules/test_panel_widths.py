@@ -38,6 +38,7 @@ HEIGHTS = [
     ("sse2", (14, 6, 4, 2, 2, 1)),
     ("neon", (14, 14, 9, 6, 5, 4)),
 ]
+LANES = (("avx512", 16), ("avx2", 8), ("sse2", 4), ("neon", 4))
 TYPES: Mapping[str, np.dtype[Any]] = {
     "f32": np.dtype(np.float32), "f64": np.dtype(np.float64),
     "f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16),
@@ -304,11 +305,17 @@ def test_an_input_has_panels_of_any_width_that_it_fills(columns: int, widest: in
         *(("avx512", columns, 512, 3) for columns in (48, 96, 160, 192, 768, 1000)),
         *(("avx512", 256, depth, vectors) for depth, vectors in ((64, 3), (127, 3), (128, 4))),
         ("avx512", 64, 16, 4),
+        *(
+            (text, columns, 512, vectors)
+            for text, lanes in LANES
+            for columns, vectors in ((1, 1), (lanes, 1), (2 * lanes, 2))
+        ),
         *((text, 256, 512, 2) for text in ("avx2", "sse2", "neon")),
     ],
 )
 def test_a_weight_has_panels_of_equal_width(text: str, columns: int, depth: int, vectors: int) -> None:
-    """Where three vectors would leave a narrower last panel and four do not, and sums have many terms."""
+    """No wider than the matrix; where three vectors would leave a narrower last panel and four do not, and sums have
+    many terms, of four."""
     target = Target.parse(text)
     assert default_vectors(target, columns, depth) == vectors
     graph = Graph(np.ones((2, depth), np.float32))
