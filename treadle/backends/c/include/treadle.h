@@ -165,8 +165,17 @@ TREADLE_INLINE float treadle_roundf(float x) { return __builtin_rintf(x); }
 TREADLE_INLINE float treadle_rsqrtf(float x) { return 1.0f / __builtin_sqrtf(x); }
 /* The C library's, hence one lane at a time. */
 TREADLE_INLINE float treadle_powf(float x, float y) { return __builtin_powf(x, y); }
-TREADLE_INLINE float treadle_sinf(float x) { return __builtin_sinf(x); }
-TREADLE_INLINE float treadle_cosf(float x) { return __builtin_cosf(x); }
+/* Where an angle comes from, the compiler must not know: of NaN, gcc 12 -fno-math-errno makes sin(atan(x)) 1 and
+ * cos(atan(x)) 0. */
+#define TREADLE_OF_AN_ANGLE(name, type, function)                                                    \
+    TREADLE_INLINE type name(type x) {                                                               \
+        __asm__("" : "+m"(x));                                                                       \
+        return function(x);                                                                          \
+    }
+TREADLE_OF_AN_ANGLE(treadle_sinf, float, __builtin_sinf)
+TREADLE_OF_AN_ANGLE(treadle_cosf, float, __builtin_cosf)
+TREADLE_OF_AN_ANGLE(treadle_sin, double, __builtin_sin)
+TREADLE_OF_AN_ANGLE(treadle_cos, double, __builtin_cos)
 
 /* Maximum and minimum that return NaN if either operand is NaN (numpy's and ONNX's rule, not C's fmaxf). */
 TREADLE_INLINE float treadle_maxf(float a, float b) { return b != b ? b : b > a ? b : a; }
@@ -689,7 +698,6 @@ TREADLE_INLINE int treadle_differf(float a, float b) { return __builtin_islessgr
     TREADLE_INLINE double treadle_##name(double x, double y) { return __builtin_##function(x, y); }
 TREADLE_DOUBLE1(abs, fabs)
 TREADLE_DOUBLE1(ceil, ceil)
-TREADLE_DOUBLE1(cos, cos)
 TREADLE_DOUBLE1(erf, erf)
 TREADLE_DOUBLE1(exp, exp)
 TREADLE_DOUBLE1(exp2, exp2)
@@ -698,7 +706,6 @@ TREADLE_DOUBLE1(floor, floor)
 TREADLE_DOUBLE1(log, log)
 TREADLE_DOUBLE1(log1p, log1p)
 TREADLE_DOUBLE1(roundeven, rint)
-TREADLE_DOUBLE1(sin, sin)
 TREADLE_DOUBLE1(sqrt, sqrt)
 TREADLE_DOUBLE1(tan, tan)
 TREADLE_DOUBLE1(tanh, tanh)

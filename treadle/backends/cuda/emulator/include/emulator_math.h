@@ -19,10 +19,23 @@
 
 // The C library declares some of these names itself; a macro gives the kernel's uses names of their own.
 #define TREADLE_EMU_NAMES(M) \
-  M(exp) M(exp2) M(expm1) M(log) M(log2) M(log10) M(log1p) M(sqrt) M(cbrt) M(sin) M(cos) M(tan) M(asin) M(acos) \
+  M(exp) M(exp2) M(expm1) M(log) M(log2) M(log10) M(log1p) M(sqrt) M(cbrt) M(tan) M(asin) M(acos) \
   M(atan) M(sinh) M(cosh) M(tanh) M(asinh) M(acosh) M(atanh) M(erf) M(erfc) M(fabs) M(floor) M(ceil) M(trunc)   \
   M(round) M(rint) M(nearbyint) M(tgamma) M(lgamma)
 TREADLE_EMU_NAMES(TREADLE_EMU_UNARY)
+// Where an angle comes from, the compiler must not know: of NaN, gcc 12 -fno-math-errno makes sin(atan(x)) 1.
+#define TREADLE_EMU_OF_AN_ANGLE(NAME, TYPE, FUNCTION)                  \
+  TREADLE_EMU_INLINE TYPE NAME(TYPE x) {                               \
+    asm("" : "+m"(x));                                                 \
+    return FUNCTION(x);                                                \
+  }
+TREADLE_EMU_OF_AN_ANGLE(sinf, float, __builtin_sinf)
+TREADLE_EMU_OF_AN_ANGLE(cosf, float, __builtin_cosf)
+TREADLE_EMU_OF_AN_ANGLE(sin, float, __builtin_sinf)
+TREADLE_EMU_OF_AN_ANGLE(cos, float, __builtin_cosf)
+TREADLE_EMU_OF_AN_ANGLE(sin, double, __builtin_sin)
+TREADLE_EMU_OF_AN_ANGLE(cos, double, __builtin_cos)
+#undef TREADLE_EMU_OF_AN_ANGLE
 TREADLE_EMU_BINARY(pow)
 TREADLE_EMU_BINARY(fmod)
 TREADLE_EMU_BINARY(atan2)
@@ -71,8 +84,8 @@ TREADLE_EMU_INLINE float __expf(float x) { return __builtin_expf(x); }
 TREADLE_EMU_INLINE float __exp10f(float x) { return exp10f(x); }
 TREADLE_EMU_INLINE float __logf(float x) { return __builtin_logf(x); }
 TREADLE_EMU_INLINE float __log2f(float x) { return __builtin_log2f(x); }
-TREADLE_EMU_INLINE float __sinf(float x) { return __builtin_sinf(x); }
-TREADLE_EMU_INLINE float __cosf(float x) { return __builtin_cosf(x); }
+TREADLE_EMU_INLINE float __sinf(float x) { return sinf(x); }
+TREADLE_EMU_INLINE float __cosf(float x) { return cosf(x); }
 TREADLE_EMU_INLINE float __powf(float x, float y) { return __builtin_powf(x, y); }
 TREADLE_EMU_INLINE float __fdividef(float x, float y) { return x / y; }
 TREADLE_EMU_INLINE float __frcp_rn(float x) { return 1.0f / x; }
