@@ -9,14 +9,15 @@ from treadle.target import Target
 
 MOST_ROWS = 14
 MOST_VECTORS = 6
-SHORT_HEIGHTS = (2, 4)
+SHORT_HEIGHTS = (1, 4, 6)
 """Rows of the tiles that `loop-shorten-tiles` writes beside a taller one; BERT-base's tiles have 8. Each is code to
-compile, to print and to store once more. A tile of one row waits for its sums as long as one of two does, and at
-weights from memory both read at its speed.
+compile, to print and to store once more.
 
-Calls with (2, 4) took 0.80 to 1.14 times as long as with (1, 2, 4, 6) for 18 lengths from 1 to 125 of DietCode's NN,
-0.97 in the median, those with (3,) alone 0.75 to 1.23 (a Xeon with AVX-512, two threads, other processes running,
-medians of 15 interleaved rounds); with weights of 768 x 2304, 1 to 8 rows, and one thread, (1, 4) took 0.84 to 1.05."""
+BERT-base of 1, 5, 6 and 12 tokens, a range divided by one length (a Xeon with AVX-512, two threads, nothing else
+running, medians of 25 rounds in turn): 1.16, 1.22, 1.16 and 1.03 with (2, 4), 1.16, 1.17, 1.11 and 1.03 with (2, 4, 6),
+1.08, 1.15, 1.10 and 1.02 with (1, 2, 4, 6), 1.05, 1.12, 1.07 and 1.00 with (1, 4, 6), in this order within a round; all
+compile in 12 to 13 s. DietCode's NN alone took with (2, 4) 0.80 to 1.14 times as long as with (1, 2, 4, 6), 0.97 in the
+median of 18 lengths from 1 to 125."""
 _LEAST_DEPTH_OF_FOUR = 128
 """Terms of sums from which on panels of four vectors were not slower than those of three."""
 

@@ -1,6 +1,6 @@
 // RUN: treadle-opt %s -p loop-shorten-tiles --split-input-file | filecheck %s
 
-// A tile of 8 rows, of which the demand leaves fewer at its end: beside it stand tiles of 2 and of 4 rows.
+// A tile of 8 rows, of which the demand leaves fewer at its end: beside it stand tiles of 1, 4 and 6 rows.
 func.func @main(%x: tensor<64x16xf32>, %w: tensor<16x8xf32>, %n: tensor<i64>) -> tensor<64x8xf32>
     attributes {extents = ["n"]} {
   %y = loop.kernel @k ins(%A = %x : tensor<64x16xf32>, %B = %w : tensor<16x8xf32>) outs(%C : tensor<64x8xf32>)
@@ -41,18 +41,23 @@ func.func @main(%x: tensor<64x16xf32>, %w: tensor<16x8xf32>, %n: tensor<i64>) ->
 
 // CHECK:      [[N:%.*]] = arith.index_cast
 // CHECK:      scf.for %m =
-// CHECK:        [[TWO:%.*]] = arith.cmpi slt, [[N]], %{{.*}} : index
-// CHECK-NEXT:   scf.if [[TWO]] {
-// CHECK:          loop.alloc : memref<2x8xf32, #loop.space<register>>
-// CHECK:          #task.map<repeat(2, 8)>
+// CHECK:        [[ONE:%.*]] = arith.cmpi slt, [[N]], %{{.*}} : index
+// CHECK-NEXT:   scf.if [[ONE]] {
+// CHECK:          loop.alloc : memref<1x8xf32, #loop.space<register>>
+// CHECK:          #task.map<repeat(1, 8)>
 // CHECK:        } else {
 // CHECK:          [[FOUR:%.*]] = arith.cmpi slt, [[N]], %{{.*}} : index
 // CHECK-NEXT:     scf.if [[FOUR]] {
 // CHECK:            loop.alloc : memref<4x8xf32, #loop.space<register>>
 // CHECK:            #task.map<repeat(4, 8)>
 // CHECK:          } else {
-// CHECK:            loop.alloc : memref<8x8xf32, #loop.space<register>>
-// CHECK:            #task.map<repeat(8, 8)>
+// CHECK:            [[SIX:%.*]] = arith.cmpi slt, [[N]], %{{.*}} : index
+// CHECK-NEXT:       scf.if [[SIX]] {
+// CHECK:              loop.alloc : memref<6x8xf32, #loop.space<register>>
+// CHECK:              #task.map<repeat(6, 8)>
+// CHECK:            } else {
+// CHECK:              loop.alloc : memref<8x8xf32, #loop.space<register>>
+// CHECK:              #task.map<repeat(8, 8)>
 
 // -----
 
@@ -107,8 +112,8 @@ func.func @main(%x: tensor<64x32xf32>, %w: tensor<32x8xf32>, %n: tensor<i64>) ->
 // CHECK:      %sums = loop.alloc : memref<64x8xf32, #loop.space<register>>
 // CHECK:      scf.for %m =
 // CHECK:        scf.if
-// CHECK:          loop.alloc : memref<2x8xf32, #loop.space<register>>
-// CHECK:          #task.map<repeat(2, 8)>
+// CHECK:          loop.alloc : memref<1x8xf32, #loop.space<register>>
+// CHECK:          #task.map<repeat(1, 8)>
 // CHECK:          loop.load %sums
 // CHECK:          loop.store %{{.*}}, %sums
 // CHECK:        } else {

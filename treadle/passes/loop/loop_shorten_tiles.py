@@ -43,10 +43,10 @@ class LoopShortenTilesPass(ModulePass):
     where `d0 < 0` is demanded of `%C`, and extent 0 is `%seq`, becomes
     ```mlir
     scf.for %m = %c0 to %end step %c8 {
-      scf.if %seq <= %m + 2 {
-        ... the same with memref<2x48xf32> and repeat(2, 48) ...
+      scf.if %seq <= %m + 1 {
+        ... the same with memref<1x48xf32> and repeat(1, 48) ...
       } else {
-        scf.if %seq <= %m + 4 { ... 4 rows ... } else { ... all 8 ... }
+        scf.if %seq <= %m + 4 { ... 4 rows ... } else { scf.if ... { ... 6 rows ... } else { ... all 8 ... } }
       }
     }
     ```
