@@ -112,10 +112,8 @@ class Artifact:
             except (OSError, ValueError, OverflowError) as error:
                 message, accepted = f"{size} bytes cannot be mapped: {error}", "a file that fits into the address space"
                 raise TreadleError(message, self.folder / name, accepted) from error
-        if (
-            small_pages := getattr(mmap, "MADV_NOHUGEPAGE", None)
-        ) is not None:  # of Linux: else 2 MiB are loaded at once
-            mapped.madvise(small_pages)
+        if hasattr(mmap, "MADV_NOHUGEPAGE"):
+            mapped.madvise(mmap.MADV_NOHUGEPAGE)  # else Linux loads 2 MiB at the first touch
         return memoryview(mapped)
 
     def check(self) -> None:

@@ -15,7 +15,8 @@ from treadle.passes.loop.dense_layout import Part, parts_of
 
 Array = NDArray[Any]
 
-_UNSET = 0xFF
+UNSET = 0xFF
+"""Every byte of memory where nothing was stored yet: NaN as a float, -1 as an integer."""
 
 
 class DenseTensors:
@@ -53,7 +54,7 @@ class DenseTensors:
 
 def _unset(array: Array) -> Array:
     """An array like another whose elements were never stored: every byte is 255."""
-    return np.full(array.nbytes, _UNSET, np.uint8).view(array.dtype).reshape(array.shape)
+    return np.full(array.nbytes, UNSET, np.uint8).view(array.dtype).reshape(array.shape)
 
 
-__all__ = ["DenseTensors"]
+__all__ = ["UNSET", "DenseTensors"]

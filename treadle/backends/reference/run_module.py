@@ -12,7 +12,7 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from treadle.backends.program import BufferRef, TensorSpec, planned_main, read_program
-from treadle.backends.reference.dense_tensors import DenseTensors
+from treadle.backends.reference.dense_tensors import UNSET, DenseTensors
 from treadle.backends.reference.kernel_launch import is_of_launch
 from treadle.backends.reference.kernels import Kernel
 from treadle.decision_tree import chosen_launches, kernel_for
@@ -24,9 +24,6 @@ from treadle.errors import TreadleError
 from treadle.passes.graph.definition_analysis import shape_of
 
 Array = NDArray[Any]
-
-_UNSET = 0xFF
-"""Every byte of an arena before its first launch: NaN as a float, -1 as an integer."""
 
 
 def run_module(module: ModuleOp, inputs: Sequence[Array], *, reverse: bool = False) -> tuple[Array, ...]:
@@ -104,7 +101,7 @@ def _run_launches(module: ModuleOp, inputs: Sequence[Array], reverse: bool) -> t
     given, taken = _dense(planned_main(module), program.inputs, program.outputs, inputs)
     outputs = tuple(np.empty(spec.shape, spec.dtype) for spec in program.outputs)
     constants = [constant.array() for constant in program.constants]
-    arena = np.full(program.arena_bytes, _UNSET, np.uint8)
+    arena = np.full(program.arena_bytes, UNSET, np.uint8)
     arrays: dict[str, Sequence[Array]] = {"input": given.packed(inputs), "output": outputs, "constant": constants}
     kernels = {f.sym_name.data: Kernel(f) for f in module.body.block.ops if isinstance(f, loop.FuncOp)}
 
@@ -128,7 +125,7 @@ def _run_launches(module: ModuleOp, inputs: Sequence[Array], reverse: bool) -> t
             elif reference.kind == "arena":
                 # A live value that shares bytes with the launch's scratch memory is overwritten, as it would be on a
                 # GPU.
-                memory(reference, spec).view(np.uint8)[...] = _UNSET
+                memory(reference, spec).view(np.uint8)[...] = UNSET
         read, written = buffers[: -kernel.num_outputs], buffers[-kernel.num_outputs :]
         for buffer, result in zip(written, kernel.results(read, reverse=reverse), strict=True):
             buffer[...] = result
