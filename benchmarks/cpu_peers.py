@@ -3,13 +3,16 @@
     make bench ARGS="--peers --onnx /tmp/models"
     make bench ARGS="--peers --onnx /tmp/models --models resnet50 --threads 1 --seconds 60"
     make bench ARGS="--peers --onnx /tmp/models --precision bf16"
+    make bench ARGS="--peers --onnx /tmp/models --batch 8"
+    make bench ARGS="--peers --onnx /tmp/models --models resnet50 inception_v3 --convolution winograd4"
 
-The models are those of `benchmarks/paper_models.py`, exported to the folder `--onnx` unless they are there;
-`--exporter` names a Python that has torch, torchvision, transformers and onnxscript. All sides run in one process,
-float32, a batch of calls of each in turn; with `--precision bf16` Treadle and OpenVINO round to bfloat16, and the
-errors of all sides are shown: the root of the mean square of an output's differences from ONNX Runtime's float32,
-divided by that of the output. The table shows medians, and the median of the best peer's time divided by
-Treadle's, round by round; the raw numbers go to `benchmarks/results/`. Measure on a machine that does nothing else.
+The models are those of `benchmarks/paper_models.py`, exported to the folder `--onnx` unless they are there, for
+`--batch 8` as `NAME-batch8.onnx`; `--exporter` names a Python that has torch, torchvision, transformers and onnxscript.
+All sides run in one process, float32, several calls of each in turn. With `--precision bf16` Treadle and OpenVINO
+round to bfloat16; with `--convolution winograd4` Treadle may be less exact, too. The errors of all sides are shown
+then: the root of the mean square of an output's differences from ONNX Runtime's float32, divided by that of the
+output. The table shows medians, and the median of the best peer's time divided by Treadle's, round by round; the raw
+numbers go to `benchmarks/results/`. Measure on a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -36,9 +39,13 @@ from benchmarks.result_files import RESULTS, write_results
 from benchmarks.tuned_models import exported, shapes_of
 from treadle.bench.model import OWN, Benchmark, bench_model
 from treadle.bench.peers import installed_peers, peer_call
+from treadle.compile_options import CONVOLUTIONS, CompileOptions
 from treadle.errors import TreadleError
 
 Array = NDArray[Any]
+DEFAULT = CompileOptions.convolution
+_THREADS = 2
+_WIDTH = 150  # of what is written to a file: with a narrow terminal's width the errors would be cut
 
 
 @dataclass(frozen=True)
@@ -65,32 +72,38 @@ class Race:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measures, prints and writes; 1 if the geometric mean is below `--least`."""
     args = _arguments(argv)
-    console, circumstances, peers = Console(), describe_run(), installed_peers()
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
+    circumstances, peers = describe_run(), installed_peers()
     if not peers:
         raise TreadleError("no peer is installed", "--peers", "pip install onnxruntime openvino")
     races: list[Race] = []
     for name in args.models:
-        path = exported(name, args.onnx, args.exporter)
+        path = exported(name if args.batch == 1 else f"{name}-batch{args.batch}", args.onnx, args.exporter)
         races.append(_measured(path, name, list(peers), args))
         console.print(f"{name}: {races[-1].ratios[1]:.3f} of {races[-1].best}'s speed")
-    console.print(race_table(races, args.threads, args.precision))
+    console.print(race_table(races, args.threads, args.precision, args.batch, args.convolution))
     mean = geometric_mean([race.ratios[1] for race in races])
     settings = {
         "precision": args.precision,
+        "convolution": args.convolution,
+        "batch": args.batch,
         "threads": args.threads,
         "seconds": args.seconds,
         "peers": peers,
         "geometric_mean": mean,
     }
-    what = "cpu_peers" if args.precision == "f32" else f"cpu_peers_{args.precision}"
-    path = write_results(what, circumstances | settings, [race_row(race) for race in races], args.output)
+    rows = [race_row(race) for race in races]
+    path = write_results(_file_name(args), circumstances | settings, rows, args.output)
     console.print(f"written to {path}")
     return int(mean < args.least)
 
 
-def race_table(races: Sequence[Race], threads: int, precision: str = "f32") -> Table:
+def race_table(
+    races: Sequence[Race], threads: int, precision: str = "f32", batch: int = 1, convolution: str = DEFAULT
+) -> Table:
     """One line a model, milliseconds, errors if there are any, and the geometric mean."""
-    table = Table(title=f"Median latency in ms on the CPU with {threads} threads, {precision}, batch 1")
+    way = "" if convolution == DEFAULT else f", {convolution}"
+    table = Table(title=f"Median latency in ms on the CPU with {threads} threads, {precision}, batch {batch}{way}")
     sides = list(dict.fromkeys(name for race in races for name in race.result.times))
     table.add_column("model", no_wrap=True)
     wrong = list(dict.fromkeys(name for race in races for name in race.errors))
@@ -121,16 +134,25 @@ def race_row(race: Race) -> dict[str, object]:
 
 
 def _measured(path: Path, name: str, peers: Sequence[str], args: argparse.Namespace) -> Race:
-    inputs, precision = PAPER_MODELS[name].inputs, args.precision
+    inputs, precision = PAPER_MODELS[name].of_batch(args.batch).inputs, args.precision
     others = {peer: peer_call(peer, path, inputs, args.threads, precision) for peer in peers}
-    settings = {"threads": args.threads, "database": args.database, "precision": precision}
-    with treadle.compile(path, "cpu", shapes_of(inputs), **settings) as model:
+    choices = {"database": args.database, "precision": precision, "convolution": args.convolution}
+    with treadle.compile(path, "cpu", shapes_of(inputs), threads=args.threads, **choices) as model:
         errors: dict[str, float] = {}
-        if precision != "f32":
+        if precision != "f32" or args.convolution != DEFAULT:
             exact = results_of(peer_call("onnxruntime", path, inputs, args.threads)())
             sides = {OWN: lambda: model.run(inputs), **others}
             errors = {side: largest_error(results_of(call()), exact) for side, call in sides.items()}
         return Race(name, bench_model(model, inputs, others, seconds=args.seconds), errors)
+
+
+def _file_name(args: argparse.Namespace) -> str:
+    """What other settings than the defaults are measured; of threads, too, only others than 2 are named."""
+    named = [args.precision] if args.precision != "f32" else []
+    named += [args.convolution] if args.convolution != DEFAULT else []
+    named += [f"batch{args.batch}"] if args.batch != 1 else []
+    named += [f"threads{args.threads}"] if args.threads != _THREADS else []
+    return "_".join(["cpu_peers", *named])
 
 
 def largest_error(results: Sequence[Array], exact: Sequence[Array]) -> float:
@@ -145,8 +167,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--onnx", type=Path, required=True, metavar="DIR", help="where the .onnx files are, or go")
     parser.add_argument("--exporter", default=sys.executable, metavar="PYTHON", help="what exports missing ones")
     parser.add_argument("--precision", choices=("f32", "bf16"), default="f32", help="of Treadle and OpenVINO")
+    parser.add_argument("--convolution", choices=CONVOLUTIONS, default=DEFAULT, help=f"Treadle's (default {DEFAULT})")
+    parser.add_argument("--batch", type=positive, default=1, metavar="N", help="rows of all inputs (default 1)")
     parser.add_argument("--database", type=Path, metavar="DIR", help="tuned schedules; default: none")
-    parser.add_argument("--threads", type=positive, default=2, metavar="N", help="threads of all sides (default 2)")
+    parser.add_argument("--threads", type=positive, default=_THREADS, metavar="N", help="of all sides (default 2)")
     parser.add_argument("--seconds", type=float, default=20.0, metavar="S", help="for each model (default 20)")
     parser.add_argument("--least", type=float, default=0.0, metavar="RATIO", help="fail if the mean is smaller")
     parser.add_argument("--output", type=Path, default=RESULTS, metavar="DIR", help="default: benchmarks/results")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,10 @@ class PaperModel:
     def inputs(self) -> Mapping[str, Array]:
         """By name."""
         return {self.input: self.example}
+
+    def of_batch(self, batch: int) -> PaperModel:
+        """The same model with that many rows of input: the example, and the example turned along its last dimension."""
+        return replace(self, example=np.concatenate([np.roll(self.example, row, -1) for row in range(batch)]))
 
     def module(self) -> Any:
         """In evaluation mode, on the CPU. ImportError where a library is missing.

@@ -48,8 +48,9 @@ _EXPORT = """
 import sys
 from pathlib import Path
 from benchmarks.paper_models import PAPER_MODELS
-name = sys.argv[1].removesuffix("-dynamic")
-PAPER_MODELS[name].write(Path(sys.argv[2]), dynamic=name != sys.argv[1])
+name, _, form = sys.argv[1].partition("-")
+batch = int(form.removeprefix("batch")) if form.startswith("batch") else 1
+PAPER_MODELS[name].of_batch(batch).write(Path(sys.argv[2]), dynamic=form == "dynamic")
 """
 
 
@@ -94,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def exported(name: str, folder: Path, exporter: str) -> Path:
     """The model's file in a folder; another Python writes it, and a file of its weights, if it is not there. A name
-    that ends in `-dynamic` is that of a model with any batch and any length."""
+    that ends in `-dynamic` is that of a model with any batch and any length, in `-batch8` of one with 8 rows."""
     path = folder / f"{name}.onnx"
     if path.is_file():
         return path
