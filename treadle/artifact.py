@@ -98,8 +98,9 @@ class Artifact:
         if hashlib.sha256(buffer).hexdigest() != expected:
             raise _changed(self.folder / name)
 
-    def map(self, name: str, size: int) -> memoryview:
-        """The bytes of a file of exactly `size` bytes, at least one, read-only: pages are loaded where they are read.
+    def map(self, name: str, size: int, *, sparse: bool) -> memoryview:
+        """The bytes of a file of exactly `size` bytes, at least one, read-only: pages are loaded where they are read,
+        small ones if the reads are sparse.
 
         The file is compared with its digest first. TreadleError as `read_into`, and if it cannot be mapped.
         """
@@ -112,7 +113,7 @@ class Artifact:
             except (OSError, ValueError, OverflowError) as error:
                 message, accepted = f"{size} bytes cannot be mapped: {error}", "a file that fits into the address space"
                 raise TreadleError(message, self.folder / name, accepted) from error
-        if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        if sparse and hasattr(mmap, "MADV_NOHUGEPAGE"):
             mapped.madvise(mmap.MADV_NOHUGEPAGE)  # else Linux loads 2 MiB at the first touch
         return memoryview(mapped)
 

@@ -57,6 +57,7 @@ def write_artifact(request: CompileRequest, folder: Path) -> str:
         constants=constants,
         arena_bytes=program.arena_bytes,
         zeroed_bytes=program.zeroed_bytes,
+        sparse=_sparse(program.constants, constants),
         precision=request.options.precision,
         symbols=program.symbols,
         extents=program.extents,
@@ -79,6 +80,12 @@ def _stored(constant: ProgramConstant) -> tuple[NDArray[np.generic], Path | None
     """A constant's values, and the file of the store that has them."""
     value = constant.value
     return constant.array(), default_store().path(value.digest.data) if isinstance(value, BlobAttr) else None
+
+
+def _sparse(constants: Sequence[ProgramConstant], written: Sequence[Tensor]) -> tuple[str, ...]:
+    """The names of constants that are read in part only, whatever the other constants of the same bytes are for."""
+    dense = {tensor.name for constant, tensor in zip(constants, written, strict=True) if not constant.sparse}
+    return tuple(sorted({tensor.name for tensor in written} - dense))
 
 
 def _tensors(specs: Sequence[TensorSpec], extents: Sequence[tuple[str, ...]]) -> tuple[Tensor, ...]:

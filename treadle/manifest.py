@@ -17,7 +17,7 @@ from treadle.errors import TreadleError
 from treadle.manifest_fields import Fields
 from treadle.shapes import Dim
 
-FORMAT = 9
+FORMAT = 10
 MANIFEST = "manifest.json"
 WROTE_IT = "a folder that `treadle compile` or CompiledModel.save wrote, unchanged"
 """What messages about a damaged artifact say is accepted."""
@@ -106,6 +106,7 @@ class KernelLaunch:
 class Manifest:
     """All that is needed to run the folder's kernels.
 
+    sparse:   names of constants of which data decide what a call reads, such as the rows of an embedding
     precision: of products, convolutions and attention, as the model was compiled
     symbols:  the dimensions that change from call to call
     extents:  expressions of symbols; the last inputs, int64 scalars, are their values in a call
@@ -124,6 +125,7 @@ class Manifest:
     constants: tuple[Tensor, ...]
     arena_bytes: int
     zeroed_bytes: int = 0
+    sparse: tuple[str, ...] = ()
     precision: str = "f32"
     symbols: tuple[Dim, ...] = ()
     extents: tuple[str, ...] = ()
@@ -188,6 +190,7 @@ def _manifest(fields: Fields) -> Manifest:
         constants=_tensors(fields, "constants"),
         arena_bytes=fields.natural("arena_bytes", _MAX_BYTES),
         zeroed_bytes=fields.natural("zeroed_bytes", _MAX_BYTES),
+        sparse=fields.strings("sparse"),
         precision=fields.text("precision"),
         symbols=tuple(map(_symbol, fields.objects("symbols"))),
         extents=fields.strings("extents"),

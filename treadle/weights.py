@@ -68,7 +68,9 @@ def _linked(stored: Path, path: Path) -> bool:
 def _read(artifact: Artifact, tensor: Tensor) -> Array:
     name = f"{FOLDER}/{tensor.name}"
     if tensor.num_bytes >= _MAPPED_FROM:
-        return np.frombuffer(artifact.map(name, tensor.num_bytes), np.uint8)
+        return np.frombuffer(
+            artifact.map(name, tensor.num_bytes, sparse=tensor.name in artifact.manifest.sparse), np.uint8
+        )
     storage = np.empty(tensor.num_bytes + ALIGNMENT, np.uint8)
     start = -storage.ctypes.data % ALIGNMENT
     array = storage[start : start + tensor.num_bytes]

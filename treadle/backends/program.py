@@ -14,6 +14,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, SSAValue
 
 from treadle.backends.buffers import BufferKind, BufferRef, TensorSpec
+from treadle.backends.sparse_reads import sparse_reads
 from treadle.decision_tree import Dispatch
 from treadle.dialects.graph.attributes import BlobAttr, InlineAttr
 from treadle.dialects.graph.constant import ConstantOp
@@ -28,10 +29,14 @@ _PLANNED = "a module after the pass memory-plan"
 
 @dataclass(frozen=True)
 class ProgramConstant:
-    """A constant buffer: the attribute that holds or names its values, and the tensor that they are."""
+    """A constant buffer: the attribute that holds or names its values, and the tensor that they are.
+
+    sparse: data decide which of its elements a call reads
+    """
 
     value: BlobAttr | InlineAttr
     type: TensorType[Attribute]
+    sparse: bool = False
 
     def array(self) -> NDArray[np.generic]:
         """The values, read-only; a large constant comes from the store. TreadleError if it is not there."""
@@ -89,7 +94,7 @@ def read_program(module: ModuleOp) -> Program:
     zeroed_bytes = 0
     for op in main.body.block.ops:
         if isinstance(op, BufferOp):
-            references[op.buffer] = _reference(op, constants)
+            references[op.buffer] = _reference(op, constants, module)
             if op.kind.data == "zeroed":
                 size = prod(op.type.get_shape()) * byte_width(op.type.get_element_type())
                 zeroed_bytes = max(zeroed_bytes, references[op.buffer].index + size)
@@ -123,10 +128,10 @@ def planned_main(module: ModuleOp) -> FuncOp:
     raise TreadleError("the module has no function @main", accepted="func.func @main with a body")
 
 
-def _reference(op: BufferOp, constants: list[ProgramConstant]) -> BufferRef:
+def _reference(op: BufferOp, constants: list[ProgramConstant], module: ModuleOp) -> BufferRef:
     if op.value is not None:
         type = TensorType(op.type.get_element_type(), op.type.get_shape())
-        constants.append(ProgramConstant(op.value, type))
+        constants.append(ProgramConstant(op.value, type, sparse_reads(op, module)))
         return BufferRef("constant", len(constants) - 1)
     assert op.position is not None
     return BufferRef(cast(BufferKind, op.kind.data), op.position.value.data)
