@@ -37,14 +37,32 @@ def write_weights(constants: Iterable[tuple[Array, Path | None]], folder: Path) 
 
 def read_weights(artifact: Artifact) -> list[Array]:
     """The constants in the manifest's order; TreadleError for one that is missing, changed, or of another size."""
-    read: dict[str, Array] = {}
+    constants = {tensor.name: tensor for tensor in artifact.manifest.constants}
+    storage = _Storage(sum(_aligned(each.num_bytes) for each in constants.values() if each.num_bytes < _MAPPED_FROM))
+    read = {name: _read(artifact, tensor, storage) for name, tensor in constants.items()}
     for tensor in artifact.manifest.constants:
-        if tensor.name not in read:
-            read[tensor.name] = _read(artifact, tensor)
         if read[tensor.name].nbytes != tensor.num_bytes:
             message = f"constant {tensor} has {read[tensor.name].nbytes} bytes"
             raise TreadleError(message, artifact.folder / FOLDER / tensor.name, WROTE_IT)
     return [read[t.name].view(t.dtype).reshape(t.shape) for t in artifact.manifest.constants]
+
+
+class _Storage:
+    """Memory for all constants that are read: in one piece, NumPy asks Linux for huge pages of it."""
+
+    def __init__(self, size: int):
+        self._bytes = np.empty(size + ALIGNMENT, np.uint8)
+        self._next = -self._bytes.ctypes.data % ALIGNMENT
+
+    def take(self, size: int) -> Array:
+        """The next `size` bytes, aligned."""
+        start = self._next
+        self._next += _aligned(size)
+        return self._bytes[start : start + size]
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def _write(array: Array, stored: Path | None, folder: Path) -> Tensor:
@@ -65,15 +83,12 @@ def _linked(stored: Path, path: Path) -> bool:
     return True
 
 
-def _read(artifact: Artifact, tensor: Tensor) -> Array:
+def _read(artifact: Artifact, tensor: Tensor, storage: _Storage) -> Array:
     name = f"{FOLDER}/{tensor.name}"
     if tensor.num_bytes >= _MAPPED_FROM:
-        return np.frombuffer(
-            artifact.map(name, tensor.num_bytes, sparse=tensor.name in artifact.manifest.sparse), np.uint8
-        )
-    storage = np.empty(tensor.num_bytes + ALIGNMENT, np.uint8)
-    start = -storage.ctypes.data % ALIGNMENT
-    array = storage[start : start + tensor.num_bytes]
+        sparse = tensor.name in artifact.manifest.sparse
+        return np.frombuffer(artifact.map(name, tensor.num_bytes, sparse=sparse), np.uint8)
+    array = storage.take(tensor.num_bytes)
     artifact.read_into(name, array.data)
     return array
 
