@@ -1,8 +1,10 @@
 """The thread pool and CpuProgram, on small libraries written by hand."""
 
 import gc
+import os
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -112,6 +114,40 @@ def test_sleeping_workers_wake(library: Path) -> None:
             threading.Event().wait(0.03)
             y, _ = running.run([x])
             assert y[1] == 4
+
+
+@pytest.fixture
+def cpus() -> Iterator[list[int]]:
+    """The CPUs of this thread, which has them again afterwards."""
+    before = os.sched_getaffinity(0)
+    yield sorted(before)
+    os.sched_setaffinity(0, before)
+
+
+def worker_cpus(library: Path, threads: int, caller: list[int]) -> list[set[int]]:
+    """Where the other threads of a program may run after a call from each of these CPUs."""
+    before, found = set(Path("/proc/self/task").iterdir()), list[set[int]]()
+    with program(library, threads) as running:
+        workers = [int(task.name) for task in set(Path("/proc/self/task").iterdir()) - before]
+        for cpu in caller:
+            os.sched_setaffinity(0, {cpu})
+            running.run([np.zeros(LENGTH, np.float32)])
+            found += [os.sched_getaffinity(worker) for worker in workers]
+    return found
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system has no CPUs of threads")
+def test_workers_keep_off_the_cpu_of_the_caller(library: Path, cpus: list[int]) -> None:
+    if len(cpus) < 2:
+        pytest.skip("one CPU")
+    first, second = cpus[:2]
+    places = worker_cpus(library, 2, [first, second, first])
+    assert places == [set(cpus) - {first}, set(cpus) - {second}, set(cpus) - {first}]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system has no CPUs of threads")
+def test_more_threads_than_cpus_may_run_anywhere(library: Path, cpus: list[int]) -> None:
+    assert worker_cpus(library, len(cpus) + 1, cpus[:1]) == [set(cpus)] * len(cpus)
 
 
 def test_a_strided_input_is_copied(library: Path) -> None:

@@ -1,3 +1,6 @@
+#ifdef __linux__
+#define _GNU_SOURCE /* for the CPUs of threads */
+#endif
 #include "pool.h"
 
 #include <pthread.h>
@@ -32,6 +35,10 @@ struct worker {
  * has read the right ones. */
 struct crew {
     long workers;
+#ifdef __linux__
+    cpu_set_t cpus; /* that its threads may use */
+    int caller;     /* the CPU of the last run's caller, -1 before; -2 if there are not enough CPUs to keep others off */
+#endif
     _Atomic(treadle_kernel) kernel;
     _Atomic(void *const *) args;
     _Atomic long shares;
@@ -134,6 +141,28 @@ static void publish(struct crew *crew, long shares) {
     pthread_mutex_unlock(&crew->mutex);
 }
 
+#ifdef __linux__
+static void find_cpus(struct crew *crew) {
+    int known = !sched_getaffinity(0, sizeof crew->cpus, &crew->cpus);
+    crew->caller = known && CPU_COUNT(&crew->cpus) >= crew->workers ? -1 : -2;
+}
+
+/* Keeps workers off the caller's CPU. A thread that is woken may wait there for milliseconds, although others are idle:
+ * a scheduler that saves power packs threads, and the caller does not sleep until its run ends. */
+static void keep_cpu(struct crew *crew) {
+    if (crew->caller == -2) return;
+    int cpu = sched_getcpu();
+    if (cpu < 0 || cpu == crew->caller) return;
+    cpu_set_t others = crew->cpus;
+    CPU_CLR((size_t)cpu, &others);
+    for (long i = 1; i < crew->workers; i++) pthread_setaffinity_np(crew->each[i].thread, sizeof others, &others);
+    crew->caller = cpu;
+}
+#else
+static void find_cpus(struct crew *crew) { (void)crew; }
+static void keep_cpu(struct crew *crew) { (void)crew; }
+#endif
+
 static void *thread_main(void *argument) {
     struct worker *self = argument;
     for (unsigned long long seen = 0;;) {
@@ -171,6 +200,7 @@ static struct crew *start_crew(long workers) {
     struct crew *crew = aligned_alloc(CACHE_LINE, bytes);
     if (!crew) return NULL;
     crew->workers = workers;
+    find_cpus(crew);
     atomic_init(&crew->kernel, NULL);
     atomic_init(&crew->args, NULL);
     atomic_init(&crew->shares, 0);
@@ -225,6 +255,7 @@ static void run(struct treadle_pool *pool, treadle_kernel kernel, void *const *a
     atomic_store_explicit(&crew->kernel, kernel, memory_order_relaxed);
     atomic_store_explicit(&crew->args, args, memory_order_relaxed);
     atomic_store_explicit(&crew->done, 0, memory_order_relaxed);
+    keep_cpu(crew);
     publish(crew, shares);
     take_shares(crew, 0);
     for (long spin = 0; atomic_load_explicit(&crew->done, memory_order_acquire) < shares; spin++) spin_once(spin);
