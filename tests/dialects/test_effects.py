@@ -115,6 +115,13 @@ def test_a_copy_reads_one_buffer_and_writes_the_other() -> None:
     assert (buffers_read(found), buffers_written(found)) == ({found.source}, {found.destination})
 
 
+def test_accesses_to_another_name_of_a_buffer_are_accesses_to_the_buffer() -> None:
+    again = op("%E = loop.again_buffer %A : memref<64xf32> -> memref<64xf32>\n%x = loop.load %E[%t] : memref<64xf32>")
+    load = again.next_op
+    assert load is not None and is_pure(again) and not buffers_read(again)
+    assert buffers_read(load) == {again.operands[0]}
+
+
 def test_what_a_warp_does_together_stays_where_it_is() -> None:
     for kind in (loop.WarpReduceOp, loop.MmaOp, loop.LoadMatrixOp, cuda.ShuffleOp, cuda.MmaOp, cuda.LdmatrixOp):
         assert kind.has_trait(Convergent)

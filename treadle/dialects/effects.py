@@ -64,6 +64,10 @@ class OrdersMemory(MemoryEffect):
         return {EffectInstance(MemoryEffectKind.READ), EffectInstance(MemoryEffectKind.WRITE)}
 
 
+class SameBuffer(OpTrait):
+    """The result is another name of the buffer that is the first operand: accesses to it are accesses to that."""
+
+
 class CopyEffect(MemoryEffect):
     """Reads the buffer that is the first operand, and writes the other one."""
 
@@ -104,11 +108,18 @@ def _own(op: Operation, trait: MemoryEffect) -> Sequence[Access] | None:
     found: list[Access] = []
     for effect in effects:
         if isinstance(effect.value, SSAValue):
-            found.append((effect.kind, effect.value))
+            found.append((effect.kind, _made(effect.value)))
             continue
         named = [] if isinstance(trait, OrdersMemory) else [*_memrefs(op)]
-        found += [(effect.kind, buffer) for buffer in named or [None]]
+        found += [(effect.kind, None if buffer is None else _made(buffer)) for buffer in named or [None]]
     return found
+
+
+def _made(buffer: SSAValue) -> SSAValue:
+    """The buffer that a value is a name of."""
+    while isinstance(buffer.owner, Operation) and buffer.owner.has_trait(SameBuffer):
+        buffer = buffer.owner.operands[0]
+    return buffer
 
 
 @cache

@@ -572,6 +572,27 @@ def test_an_index_that_the_compiler_is_not_to_know() -> None:
     assert "const long again = TREADLE_AGAIN(0);" in text
 
 
+def test_a_buffer_of_the_kernels_own_by_an_address_that_the_compiler_is_not_to_know() -> None:
+    body = """
+  %tiles = loop.alloc : memref<2x64xf32, #loop.space<register>>
+  %flat = loop.again_buffer %tiles : memref<2x64xf32, #loop.space<register>> -> memref<128xf32, #loop.space<register>>
+  %c65 = arith.constant 65 : index
+  %given = loop.load %A[%c1] : memref<64xf32>
+  loop.store %given, %tiles[%c1, %c1] : memref<2x64xf32, #loop.space<register>>
+  %x = loop.load %flat[%c65] : memref<128xf32, #loop.space<register>>
+  loop.store %x, %C[%c0] : memref<64xf32>
+  %y = loop.load %flat[%c65] : memref<128xf32, #loop.space<register>>
+  loop.store %y, %C[%c1] : memref<64xf32>"""
+    assert printed(body).splitlines()[-4:] == [
+        "const float *const flat = TREADLE_AGAIN_BUFFER(float, tiles);",
+        "tiles[1][1] = A[1];",
+        "C[0] = flat[65];",
+        "C[1] = flat[65];",
+    ]
+    values = np.arange(64, dtype=np.float32)
+    assert run(kernel(body), [values], [((64,), np.dtype(np.float32))])[0][0] == 1
+
+
 def test_a_long_chain_is_cut_into_named_values() -> None:
     steps = ["%v0 = loop.load %A[%c0] : memref<64xf32>"]
     steps += [f"%v{n + 1} = math.absf %v{n} : f32" for n in range(300)]

@@ -38,14 +38,6 @@ class Known:
     What was tried against it was not faster, on a Xeon with AVX-512, one thread (medians of 120 and 200 calls in turn;
     the old text's time divided by the new one's):
 
-    - Tiles of 7 by 4 of windows whose rows are no constant distance apart, added by halves of a row like the others
-      (docs/adr/0053), with the distances in an array of indices: nothing is spilled, but ResNet-50's six such products
-      with gcc took 0.94 to 0.97 (one of them as a part of 3 vectors and one of 1), on two threads.
-    - The same where a tile of Winograd's is read from the kernel's own buffer: gcc 12 then keeps all sums in memory.
-    - Tiles of 7 by 4, with a row's last vector declared changed after each row by an empty `asm`, so that it is an
-      operand in memory: nothing is spilled. 24 products of ResNet-50 took 1.00 with gcc (0.95 to 1.06), but clang then
-      reads the other vectors again, too: 0.69 to 0.88. With the vector's index hidden from the compiler, which spills
-      nothing with either, 11 of them took 0.88 with gcc, 10 of them 0.58 to 0.73 with clang.
     - The 10 depthwise convolutions of MobileNet-V2 with the loop over a filter's rows not unrolled: 0.90 to 1.10 with
       gcc and AVX2, 0.97 to 1.02 with AVX-512.
     """
@@ -58,7 +50,6 @@ class Known:
 
 
 KNOWN = (
-    Known("gcc clang", "avx512", r"(?s)acc\[7\]\[4\](?!.*TREADLE_AGAIN)", 3, "33 vectors, and rows not evenly apart"),
     Known("gcc clang", "avx512 avx2", "void unpack_winograd_", inf, "16 or 36 vectors of a tile are transformed"),
     Known("gcc", "avx512 avx2", "void attention", 5, "constants of exp are kept for all rows, beside the sums"),
     Known("clang", "avx2", "void attention", 3, "the same"),

@@ -117,6 +117,9 @@ GOOD = [
     "loop.barrier",
     VALUES + "loop.prefetch %A at %i : memref<64x8xf32>",
     VALUES + "%r = loop.again %i",
+    VALUES + "%r = loop.again_buffer %A : memref<64x8xf32> -> memref<512xf32>",
+    "%t = loop.alloc : memref<2x4xf32, #loop.space<register>>\n"
+    "%r = loop.again_buffer %t : memref<2x4xf32, #loop.space<register>> -> memref<8xf32, #loop.space<register>>",
     COUNTERS + "%r = loop.arrive %n[%i] of 4 : memref<16xi32, #loop.space<zeroed>>",
     VALUES + "%r = loop.warp_reduce add %v over 32 : f32",
     VALUES + "%r = loop.warp_reduce max %v over 2 : f32",
@@ -185,6 +188,15 @@ REJECTED = [
     (dispatch("e0 <= 8 ? 0 : 1", PREDICTED.replace(", 0.125]", "]").replace(", 1.5]", "]")), "2 predictions a point"),
     (dispatch("e0 <= 8 ? 0 : 1", PREDICTED.replace(", 1.5]", "]")), "different numbers of extents or seconds"),
     (VALUES + "%r = loop.load %A[%i] : memref<64x8xf32>", "1 indices into memref<64x8xf32>: expected 2"),
+    (
+        VALUES + "%r = loop.again_buffer %A : memref<64x8xf32> -> memref<8x64xf32>",
+        "a result memref<8x64xf32>: expected memref<512xf32>",
+    ),
+    (
+        TILES + "%r = loop.again_buffer %W : memref<64x32xf16, #loop.swizzle<8, 2, 4>, #loop.space<shared>> -> "
+        "memref<2048xf16, #loop.space<shared>>",
+        "expected static extents, in row-major order",
+    ),
     (VALUES + "%r = loop.load %A[%i, %j] : tensor<64x8xf32>", "expected a memref, got tensor<64x8xf32>"),
     (VALUES + "%r = loop.load %B[%i] where %p else %h : memref<64xf32>", "operand is used with type f32"),
     (VALUES + "loop.store %v, %A[%i] : memref<64x8xf32>", "1 indices into memref<64x8xf32>: expected 2"),

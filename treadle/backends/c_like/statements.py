@@ -98,6 +98,11 @@ class StatementPrinter:
     def _define(self, op: Operation) -> None:
         result = op.results[0]
         text = self.values.computed(op).text
+        if isinstance(result.type, MemRefType):  # another name of a buffer
+            self.values.declare_flat(result)
+            element = self.language.memory_type(result.type.get_element_type())
+            self.line(f"const {element} *const {self._claim(result, 'buffer')} = {text};")
+            return
         name = self._claim(result, "x" if result.name_hint else self._fallback(op))
         self.line(f"const {self.language.type_name(result.type)} {name} = {text};")
 

@@ -13,7 +13,7 @@ warp: `warp.py`.
 from xdsl.ir import Dialect
 
 from treadle.dialects.loop.access import AllocOp, BarrierOp, LoadOp, StoreOp
-from treadle.dialects.loop.again import AgainOp
+from treadle.dialects.loop.again import AgainBufferOp, AgainOp
 from treadle.dialects.loop.arrive import ArriveOp
 from treadle.dialects.loop.attributes import (
     Space,
@@ -48,8 +48,8 @@ from treadle.dialects.loop.warp import WARP, WarpReduceOp
 LOOP = Dialect(
     "loop",
     [
-        AgainOp, AllocOp, ArriveOp, AsyncCopyOp, BarrierOp, CommitOp, CopyOp, DispatchOp, FuncOp, KernelOp,
-        LaneCompareOp, LaneConvertOp, LaneMaskOp, LaneSelectOp, LoadMatrixOp, LoadOp, MmaOp, MultiplyTilesOp,
+        AgainBufferOp, AgainOp, AllocOp, ArriveOp, AsyncCopyOp, BarrierOp, CommitOp, CopyOp, DispatchOp, FuncOp,
+        KernelOp, LaneCompareOp, LaneConvertOp, LaneMaskOp, LaneSelectOp, LoadMatrixOp, LoadOp, MmaOp, MultiplyTilesOp,
         PrefetchOp, RoundTf32Op, StoreOp, StridedLoadOp, StridedStoreOp, WaitOp, WarpReduceOp, YieldOp,
     ],
     [SpaceAttr, SwizzleAttr],
@@ -63,6 +63,7 @@ __all__ = [
     "SUMS",
     "TILE_EXTENTS",
     "WARP",
+    "AgainBufferOp",
     "AgainOp",
     "AllocOp",
     "ArriveOp",

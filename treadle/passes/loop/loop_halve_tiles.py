@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
 from xdsl.context import Context
 from xdsl.dialects import arith, memref, scf
-from xdsl.dialects.builtin import IndexType, IntegerAttr, MemRefType, ModuleOp, NoneAttr, VectorType
+from xdsl.dialects.builtin import IndexType, IntegerAttr, MemRefType, ModuleOp, VectorType
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.effects import is_pure
-from treadle.dialects.loop import AgainOp, LoadOp, Space, SpaceAttr, type_of
+from treadle.dialects.loop import AgainBufferOp, AgainOp, LoadOp, Space, SpaceAttr, type_of
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr, const, var
-from treadle.index.linear import split_linear
+from treadle.index.linear import split_linear, stride_along
 from treadle.index.reader import IndexReader
 from treadle.passes.loop.accesses import accesses
 from treadle.passes.loop.counted_loops import loops_in, trip_count
 from treadle.passes.loop.kernels import constant_index, erase_dead, kernels_of
 from treadle.target import Target
+
+_KEPT = 8
+"""The most iterations for which GCC 12 keeps an element that a later one reads (-fpredictive-commoning, of -O3)."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,11 @@ class LoopHalveTilesPass(ModulePass):
     } {loop.unroll}
     ```
     so that half as many vectors of B are in registers at once, for one more load of each element of A
-    (docs/adr/0053). Only where the rows of A are a constant distance apart in a buffer of one dimension: else addresses
-    take the registers that are not there, and the loads cost more than what they save.
+    (docs/adr/0053). Only where the rows of A are a constant distance apart: else addresses take the registers that are
+    not there, and the loads cost more than what they save. Rows of windows are, where a tile ends before a row of the
+    image does: loops are read as multiples of their steps. Where another row reads an element few terms later, the
+    first index goes through `loop.again`, too. A buffer of the kernel's own is read through `loop.again_buffer`: beside
+    the address of such a buffer GCC keeps no sum in a register (docs/adr/0060).
     """
 
     name = "loop-halve-tiles"
@@ -57,8 +64,9 @@ class LoopHalveTilesPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = Target.parse(self.target)
         for kernel in kernels_of(op):
-            reader = IndexReader()
-            tiles = [tile for loop in loops_in(kernel.body.block) if (tile := _tile(loop, target, reader)) is not None]
+            loops = list(loops_in(kernel.body.block))
+            readers = IndexReader(), IndexReader(_multiples(loops))
+            tiles = [tile for loop in loops if (tile := _tile(loop, target, *readers)) is not None]
             for tile in tiles:
                 _halve(tile)
             if tiles:
@@ -67,18 +75,32 @@ class LoopHalveTilesPass(ModulePass):
 
 @dataclass(frozen=True)
 class _Tile:
-    """The loops over rows and vectors, and the load of a row's element, `distance` elements behind the row before;
-    `first` is the index of row 0."""
+    """The loops over rows and vectors, and the load of a row's element, `distance` elements behind the row before in
+    the buffer as one of one dimension; `first` is the index of row 0. `recurs`: another row reads it few terms later.
+    """
 
     rows: scf.ForOp
     vectors: scf.ForOp
     load: LoadOp
     first: Expr
     distance: int
+    recurs: bool
 
 
-def _tile(rows: scf.ForOp, target: Target, reader: IndexReader) -> _Tile | None:
-    """None where the loop is not that over the rows of a tile, or the tile fits the registers."""
+def _multiples(loops: Sequence[scf.ForOp]) -> dict[SSAValue, Expr]:
+    """The variables of loops with steps, as multiples of variables without."""
+    found: dict[SSAValue, Expr] = {}
+    for loop in loops:
+        lo, step, trips = constant_index(loop.lb), constant_index(loop.step), trip_count(loop)
+        if lo is not None and step is not None and step > 1:
+            counter = loop.body.block.args[0]
+            found[counter] = var(counter, 0, None if trips is None else max(0, trips - 1)) * step + lo
+    return found
+
+
+def _tile(rows: scf.ForOp, target: Target, reader: IndexReader, multiples: IndexReader) -> _Tile | None:
+    """None where the loop is not that over the rows of a tile, or the tile fits the registers. `multiples` reads loops
+    as multiples of their steps."""
     inner = [op for op in rows.body.block.ops if isinstance(op, scf.ForOp)]
     if "loop.unroll" not in rows.attributes or len(inner) != 1 or "loop.unroll" not in inner[0].attributes:
         return None
@@ -86,16 +108,25 @@ def _tile(rows: scf.ForOp, target: Target, reader: IndexReader) -> _Tile | None:
     around = rows.parent_op()
     if not isinstance(around, scf.ForOp) or around.iter_args or not _only_adds(rows, vectors, target):
         return None
-    scalars = [op for op in vectors.body.block.ops if isinstance(op, LoadOp)]
-    loads = [op for op in scalars if type_of(op.buffer).memory_space == NoneAttr()]
-    if len(loads) != 1 or loads[0].predicate is not None or len(loads[0].indices) != 1:
+    loads = [op for op in vectors.body.block.ops if isinstance(op, LoadOp)]
+    if len(loads) != 1 or loads[0].predicate is not None or None in (type_of(loads[0].buffer).get_strides() or [None]):
         return None
-    row, (index,) = rows.body.block.args[0], loads[0].indices
-    linear = split_linear(reader.read(index), row)
+    row = rows.body.block.args[0]
+    linear = split_linear(_place(loads[0], multiples), row)
     distance = None if linear is None else linear[0].as_int()
     if linear is None or not distance or any(_is_inside(each.key, rows) for each in linear[1].vars()):
         return None
-    return _Tile(rows, vectors, loads[0], linear[1], distance)
+    first = _place(loads[0], reader).substitute({row: const(0)})
+    advance = stride_along(first, around.body.block.args[0])
+    recurs = bool(advance) and distance % advance == 0 and 0 < distance // advance <= _KEPT
+    return _Tile(rows, vectors, loads[0], first, distance, recurs)
+
+
+def _place(load: LoadOp, reader: IndexReader) -> Expr:
+    """Where a load reads its buffer as one of one dimension."""
+    strides = type_of(load.buffer).get_strides() or ()
+    terms = [reader.read(index) * (stride or 0) for index, stride in zip(load.indices, strides, strict=True)]
+    return sum(terms, const(0))
 
 
 def _only_adds(rows: scf.ForOp, vectors: scf.ForOp, target: Target) -> bool:
@@ -138,9 +169,10 @@ def _halve(tile: _Tile) -> None:
     half = arith.ConstantOp(IntegerAttr(width // 2, IndexType()))
     half.result.name_hint = f"c{width // 2}"
     first = IndexEmitter(before).emit(tile.first)
-    again = AgainOp(first)
-    again.result.name_hint = "again"
-    Rewriter.insert_op([half, again], before)
+    if tile.recurs:
+        first = _again(first, "once", before)
+    again = _again(first, "again", before)
+    Rewriter.insert_op(half, before)
     copy = tile.rows.clone()
     Rewriter.insert_op(copy, InsertPoint.after(tile.rows))
     position = list(tile.vectors.body.block.ops).index(tile.load)
@@ -149,15 +181,42 @@ def _halve(tile: _Tile) -> None:
     assert isinstance(load, LoadOp)
     tile.vectors.operands[1] = half.result
     vectors.operands[0] = half.result
-    _read_at(tile.load, tile.rows, first, tile.distance)
-    _read_at(load, copy, again.result, tile.distance)
+    buffer = _flat(tile.load.buffer)
+    _read_at(tile.load, buffer, tile.rows, first, tile.distance)
+    _read_at(load, buffer, copy, again, tile.distance)
 
 
-def _read_at(load: LoadOp, rows: scf.ForOp, first: SSAValue, distance: int) -> None:
-    """The load reads the element of its row, `first` being the index of row 0."""
+def _again(index: SSAValue, name: str, point: InsertPoint) -> SSAValue:
+    again = AgainOp(index)
+    again.result.name_hint = name
+    Rewriter.insert_op(again, point)
+    return again.result
+
+
+def _flat(buffer: SSAValue) -> SSAValue:
+    """The buffer as one of one dimension; one of the kernel's own by another name, which all its tiles share."""
+    maker = buffer.owner
+    if not isinstance(maker, Operation):
+        return buffer
+    known = [use.operation for use in buffer.uses if isinstance(use.operation, AgainBufferOp)]
+    if known:
+        return known[0].results[0]
+    again = AgainBufferOp(buffer)
+    again.location = maker.location
+    again.result.name_hint = f"{buffer.name_hint or 'buffer'}_again"
+    Rewriter.insert_op(again, InsertPoint.after(maker))
+    return again.result
+
+
+def _read_at(load: LoadOp, buffer: SSAValue, rows: scf.ForOp, first: SSAValue, distance: int) -> None:
+    """The load reads the element of its row from a buffer of one dimension, `first` being the index of row 0."""
     row = rows.body.block.args[0]
     point = InsertPoint.at_start(rows.body.block)
-    load.operands[1] = IndexEmitter(point).emit(var(row, 0, None) * const(distance) + var(first, None, None))
+    index = IndexEmitter(point).emit(var(row, 0, None) * const(distance) + var(first, None, None))
+    new = LoadOp(buffer, [index])
+    new.result.name_hint, new.location = load.result.name_hint, load.location
+    new.attributes |= load.attributes
+    Rewriter.replace_op(load, new)
 
 
 __all__ = ["LoopHalveTilesPass"]

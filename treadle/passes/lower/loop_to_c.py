@@ -11,7 +11,7 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from treadle.dialects.loop import AllocOp, BarrierOp, FuncOp
+from treadle.dialects.loop import AgainBufferOp, AllocOp, BarrierOp, FuncOp
 from treadle.errors import TreadleError
 from treadle.passes.lower.first_blocks import computation_of, first_blocks
 from treadle.passes.lower.identifiers import rename_kernels
@@ -59,6 +59,8 @@ def _lower_kernel(kernel: FuncOp) -> None:
     for op in list(kernel.body.walk()):
         if isinstance(op, AllocOp):
             _lower_alloc(op)
+        elif isinstance(op, AgainBufferOp):
+            Rewriter.replace_op(op, AgainBufferOp(op.buffer))  # of a buffer that has another type now
         elif isinstance(op, BarrierOp):
             Rewriter.erase_op(op)
     types = [buffer.type for buffer in kernel.buffers]

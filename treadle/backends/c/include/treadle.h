@@ -36,6 +36,14 @@
         again;                          \
     })
 
+/* The same buffer, of which the compiler does not know that it is the same; only to read. */
+#define TREADLE_AGAIN_BUFFER(type, buffer)         \
+    ({                                             \
+        const type *again = (const type *)(buffer); \
+        __asm__("" : "+r"(again));                 \
+        again;                                     \
+    })
+
 /* v<lanes>f, i, u: that many 32-bit lanes; v<lanes>h: bfloat16 lanes; v<lanes>f_u: the same float vector in memory that is
  * aligned like a float, and so on. */
 #define TREADLE_VECTOR_TYPES(lanes)                                                              \
