@@ -9,6 +9,8 @@ import pytest
 from tests.backends.c.toolchains import BUILDS, library_of
 
 WIDTHS, STRIDES = (4, 8, 16), (1, 2, 3, 7)
+FAR = 1 << 32
+"""Elements; no multiple of it is an offset of 32 bits."""
 
 
 def loads(lanes: int, stride: int) -> str:
@@ -25,7 +27,7 @@ def loads(lanes: int, stride: int) -> str:
 
 @pytest.fixture(scope="module", params=BUILDS, ids="-".join)
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    text = "\n".join(loads(lanes, stride) for lanes in WIDTHS for stride in STRIDES)
+    text = "\n".join(loads(lanes, stride) for lanes in WIDTHS for stride in (*STRIDES, FAR))
     return library_of(text, request.param, tmp_path_factory.mktemp("strided"))
 
 
@@ -65,3 +67,14 @@ def test_strided_loads_of_some_lanes(
             some(ctypes.addressof(page) + 4 * first, ctypes.addressof(y), lo, hi)
             wanted = [page[first + lane * stride] if lo <= lane < hi else -1.0 for lane in range(lanes)]
             assert list(y) == wanted, (lo, hi)
+
+
+@pytest.mark.parametrize("lanes", WIDTHS)
+def test_lanes_farther_apart_than_offsets_of_32_bits_reach(
+    library: ctypes.CDLL, page: ctypes.Array[ctypes.c_float], lanes: int
+) -> None:
+    """Only the last lane is on, and lies on the page."""
+    y = (ctypes.c_float * lanes)()
+    first = ctypes.addressof(page) - 4 * FAR * (lanes - 1)
+    library[f"some_{lanes}_{FAR}"](ctypes.c_void_p(first), y, ctypes.c_long(lanes - 1), ctypes.c_long(lanes))
+    assert list(y) == [*[-1.0] * (lanes - 1), 1.0]

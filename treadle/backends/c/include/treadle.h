@@ -222,7 +222,6 @@ TREADLE_INLINE float treadle_minf(float a, float b) { return b != b ? b : b < a 
 #define TREADLE_STORE_WHERE_8 TREADLE_STORE_LANES(8)
 #endif
 #if defined(__AVX512F__)
-
 #define TREADLE_MASK_16 const unsigned short m = __builtin_ia32_cmpd512_mask(on, (v16i){0}, 1, -1);
 #define TREADLE_LOAD_WHERE_16 TREADLE_MASK_16 return __builtin_ia32_loadups512_mask(p, rest, m);
 #define TREADLE_STORE_WHERE_16 TREADLE_MASK_16 __builtin_ia32_storeups512_mask(p, x, m);
@@ -241,6 +240,41 @@ TREADLE_INLINE float treadle_minf(float a, float b) { return b != b ? b : b < a 
 #else
 #define TREADLE_LOAD_WHERE_16 TREADLE_LOAD_LANES(16)
 #define TREADLE_STORE_WHERE_16 TREADLE_STORE_LANES(16)
+#endif
+
+/* Elements `stride` apart of the lanes that are on, in one instruction that touches no memory of the others, where offsets
+ * of 32 bits reach them. Lanes one by one cost gcc 12 most of its time for a kernel, and calls more (docs/adr/0059). */
+#define TREADLE_REACHES(stride) ((stride) < 1L << 27 && (stride) > -(1L << 27))
+#if defined(__AVX2__) && defined(__clang__)
+#define TREADLE_GATHER_4 __builtin_ia32_gatherd_ps
+#define TREADLE_GATHER_8 __builtin_ia32_gatherd_ps256
+#elif defined(__AVX2__)
+#define TREADLE_GATHER_4 __builtin_ia32_gathersiv4sf
+#define TREADLE_GATHER_8 __builtin_ia32_gathersiv8sf
+#endif
+#if defined(__AVX2__)
+#define TREADLE_GATHER_WHERE(lanes) \
+    if (TREADLE_REACHES(stride))    \
+        return TREADLE_GATHER_##lanes(rest, p, (v##lanes##i)TREADLE_IOTA_##lanes * (int)stride, (v##lanes##f)on, 4);
+#define TREADLE_GATHER_WHERE_4 TREADLE_GATHER_WHERE(4)
+#define TREADLE_GATHER_WHERE_8 TREADLE_GATHER_WHERE(8)
+#else
+#define TREADLE_GATHER_WHERE_4
+#define TREADLE_GATHER_WHERE_8
+#endif
+#if defined(__AVX512F__)
+#define TREADLE_GATHER_WHERE_16                                                                                    \
+    if (TREADLE_REACHES(stride)) {                                                                                 \
+        TREADLE_MASK_16 return __builtin_ia32_gathersiv16sf(rest, p, (v16i)TREADLE_IOTA_16 * (int)stride, m, 4);   \
+    }
+#elif defined(__AVX2__)
+#define TREADLE_GATHER_HALF(p, half) \
+    treadle_load_strided_where_v8f(p, stride, TREADLE_HALF(on, half), TREADLE_HALF(rest, half))
+#define TREADLE_GATHER_WHERE_16                                                                           \
+    return __builtin_shufflevector(TREADLE_GATHER_HALF(p, LOW), TREADLE_GATHER_HALF(p + 8 * stride, HIGH), \
+                                   TREADLE_LOW_HALF, TREADLE_HIGH_HALF);
+#else
+#define TREADLE_GATHER_WHERE_16
 #endif
 
 /* Lane by lane a > b ? a : b, and a < b ? a : b: one instruction of x86, for which gcc 12 writes a comparison and a
@@ -358,6 +392,7 @@ TREADLE_INLINE float treadle_minf(float a, float b) { return b != b ? b : b < a 
         const float *p, long stride, v##lanes##i on, v##lanes##f rest) {                             \
         if (__builtin_constant_p(stride) && stride == 2)                                             \
             return treadle_load_second_where_v##lanes##f(p, on, rest);                               \
+        TREADLE_GATHER_WHERE_##lanes                                                                 \
         /* Mostly all lanes are on, which takes no branch for each. */                               \
         int all = -1;                                                                                \
         for (int l = 0; l < lanes; l++) all &= on[l];                                                \
