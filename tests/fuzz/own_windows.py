@@ -43,6 +43,21 @@ def _matmul(_: int, __: Attributes, x: list[Array], r: Round) -> list[Array]:
     return [np.matmul(a, b) if a.dtype.kind in "iu" else _products(a, b, r)]
 
 
+def _borders(attributes: Attributes, shape: Sequence[int], kernel: Sequence[int]) -> list[int]:
+    """The padding of an image before all dimensions and behind them; by `auto_pad` for a position at each stride."""
+    rank = len(shape)
+    kind = attributes.get("auto_pad", b"NOTSET")
+    if kind == b"NOTSET":
+        return list(attributes.get("pads", [0] * 2 * rank))
+    strides, dilations = (list(attributes.get(name, [1] * rank)) for name in ("strides", "dilations"))
+    if kind == b"VALID":
+        return [0] * 2 * rank
+    spans = zip(shape, kernel, strides, dilations, strict=True)
+    total = [max((-(-e // s) - 1) * s + (k - 1) * d + 1 - e, 0) for e, k, s, d in spans]
+    less, more = [t // 2 for t in total], [t - t // 2 for t in total]
+    return less + more if kind == b"SAME_UPPER" else more + less
+
+
 @dataclass(frozen=True)
 class _Window:
     """The window of one position of a pool: what it sees of the input along each dimension, and how many of its
@@ -58,7 +73,7 @@ def _windows(attributes: Attributes, shape: Sequence[int]) -> list[_Window]:
     unless they begin in the padding behind it."""
     rank = len(shape)
     strides, steps = (list(attributes.get(name, [1] * rank)) for name in ("strides", "dilations"))
-    pads = list(attributes.get("pads", [0] * 2 * rank))
+    pads = _borders(attributes, shape, attributes["kernel_shape"])
     sides: list[list[tuple[list[int], int]]] = []
     for d, (extent, kernel) in enumerate(zip(shape, attributes["kernel_shape"], strict=True)):
         first, end, reach = -pads[d], extent + pads[d + rank], (kernel - 1) * steps[d] + 1
@@ -101,7 +116,7 @@ def _conv(_: int, attributes: Attributes, x: list[Any], r: Round) -> list[Array]
     data, weights = x[0], x[1]
     rank = data.ndim - 2
     strides, dilations = (list(attributes.get(name, [1] * rank)) for name in ("strides", "dilations"))
-    pads = list(attributes.get("pads", [0] * 2 * rank))
+    pads = _borders(attributes, data.shape[2:], weights.shape[2:])
     border = [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)]
     padded, inside = np.pad(data, border), np.pad(np.ones(data.shape, np.bool_), border)
     reach = [d * (k - 1) + 1 for d, k in zip(dilations, weights.shape[2:], strict=True)]

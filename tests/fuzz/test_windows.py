@@ -56,6 +56,15 @@ WINDOWS = {
         "MaxPool", (2, 1, 4, 7), {"kernel_shape": [1, 3], "pads": [0, 1, 0, 2], "strides": [2, 3], "ceil_mode": 1},
         "Transpose", {"perm": [0, 3, 1, 2]},
     ),
+    "padding by a rule, more of it behind": Window(
+        "AveragePool", (1, 2, 8, 5), {"kernel_shape": [3, 2], "strides": [2, 3], "auto_pad": "SAME_UPPER"}, "Softmax"
+    ),
+    "padding by a rule, more of it before": Window(
+        "MaxPool", (1, 2, 8, 5), {"kernel_shape": [3, 2], "strides": [2, 1], "auto_pad": "SAME_LOWER"}, "Softmax"
+    ),
+    "no padding, by a rule": Window(
+        "MaxPool", (1, 2, 8, 5), {"kernel_shape": [3, 2], "strides": [2, 3], "auto_pad": "VALID"}, "Softmax"
+    ),
     "every second tap, one row at a time": Window(
         "ConvTranspose", (1, 4, 13, 3), {"kernel_shape": [4, 1], "pads": [0, 0, 2, 0], "strides": [2, 1]},
         "ArgMax", {"axis": 1},

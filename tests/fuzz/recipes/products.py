@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.fuzz.draw import Draw, Recipes
+from tests.fuzz.recipes.windows import borders
 
 _SIDES = (1, 2, 3, 5, 7, 8, 13, 17, 33)
 _FACTORS = (None, 0.5, 1.0, 2.0, -1.5)
@@ -59,7 +60,7 @@ def _conv(d: Draw) -> None:
     pads = [d.between(0, 2) if d.chance(0.5) else 0 for _ in range(2 * len(spatial))]
     strides = [d.between(1, 3) if d.chance(0.4) else 1 for _ in spatial]
     dilations = [d.between(1, 2) if d.chance(0.2) and e > 2 * k else 1 for k, e in zip(kernel, spatial, strict=True)]
-    d.node("Conv", [name, weights, *bias], group=groups, pads=pads, strides=strides, dilations=dilations)
+    d.node("Conv", [name, weights, *bias], group=groups, strides=strides, dilations=dilations, **borders(d, pads))
 
 
 def _conv_transpose(d: Draw) -> None:

@@ -13,6 +13,12 @@ def _image(d: Draw, operator: str) -> str:
     return d.tensor(d.types(operator), ranks=(3, 4, 4, 5), least=1)
 
 
+def borders(d: Draw, pads: list[int]) -> dict[str, object]:
+    """The attribute that pads an image: these numbers, or a rule."""
+    rule = d.choice(("SAME_UPPER", "SAME_LOWER", "VALID")) if d.chance(0.15) else None
+    return {"pads": pads} if rule is None else {"auto_pad": rule}
+
+
 def _pool(operator: str) -> Recipe:
     def recipe(d: Draw) -> None:
         name = _image(d, operator)
@@ -20,13 +26,15 @@ def _pool(operator: str) -> Recipe:
         kernel = [d.between(1, min(3, e)) for e in spatial]
         pads = [d.between(0, k - 1) if d.chance(0.4) else 0 for _ in range(2) for k in kernel]
         strides = [d.between(1, 3) if d.chance(0.4) else 1 for _ in spatial]
-        more: dict[str, object] = {"ceil_mode": d.choice((None, None, 1))}
-        if operator == "MaxPool" or d.opset >= _DILATED_SINCE:
+        more = borders(d, pads)
+        more["ceil_mode"] = d.choice((None, None, 1)) if "pads" in more else None
+        # ONNX Runtime pads by a rule as if a dilated window were none.
+        if "pads" in more and (operator == "MaxPool" or d.opset >= _DILATED_SINCE):
             is_wide = [d.chance(0.2) and e >= 2 * k - 1 for k, e in zip(kernel, spatial, strict=True)]
             more["dilations"] = [1 + wide for wide in is_wide] if any(is_wide) else None
         if operator == "AveragePool":
             more["count_include_pad"] = d.choice((None, 1))
-        d.node(operator, [name], kernel_shape=kernel, pads=pads, strides=strides, **more)
+        d.node(operator, [name], kernel_shape=kernel, strides=strides, **more)
 
     return recipe
 
@@ -73,4 +81,4 @@ WINDOWS: Recipes = {
     "Resize": _resize,
 }
 
-__all__ = ["WINDOWS"]
+__all__ = ["WINDOWS", "borders"]
