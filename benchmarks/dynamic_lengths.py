@@ -2,7 +2,8 @@
 
     make bench ARGS="--dynamic --onnx /tmp/models"
     make bench ARGS="--dynamic --onnx /tmp/models --models gpt2 --longest 128 --lengths 8 --batch 4 --shapes 60"
-    make bench ARGS="--dynamic --onnx /tmp/models --models dense nt nn --longest 128 --lengths 128 --seconds 1"
+    make bench ARGS="--dynamic --onnx /tmp/models --models dense nt nn --longest 128 --lengths 128 --seconds 0.9 \\
+        --turn 0.025"
 
 BERT-base and GPT-2 are exported with any batch and any length (`benchmarks/paper_models.py`), as `NAME-dynamic.onnx` in
 the folder `--onnx`; `--exporter` names a Python that has torch, transformers and onnxscript. `dense`, `nt` and `nn` are
@@ -10,8 +11,10 @@ the layers of DietCode's figures 10 and 12, written there, too: 16 T rows by 768
 64 x T, and of T x T with T x 64. The range is 1 to `--longest` (and for models 1 to `--batch` rows; timed calls have
 one). Outputs of `--shapes` random shapes and of all corners of the range are compared with ONNX Runtime's first.
 
-Of a length, all sides run in one process, a batch of calls of each in turn; the artifact of the range pays for padding
-its input and for cutting its output out. `largest` is the artifact of the longest length alone, with padded inputs. How
+Of a length, all sides run in one process, a batch of calls of each in turn, in `--seconds` at least five of `--turn`
+seconds; the artifact of the range pays for padding its input and for cutting its output out. `largest` is the artifact
+of the longest length alone, with padded inputs. Layers' artifacts for one length are compiled before anything is timed,
+one on each processor, so that a table of every length of the three takes ten minutes or so. How
 long compiling for the range and for the longest length takes (the median of `--compilations` of both in turn, with
 empty caches), and how large the artifacts are, is printed as well. The raw numbers go to `benchmarks/results/`. Measure
 on a machine that does nothing else.
@@ -22,13 +25,16 @@ from __future__ import annotations
 import argparse
 import importlib
 import itertools
+import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
@@ -48,7 +54,7 @@ from benchmarks.machine import describe_run
 from benchmarks.paper_models import PAPER_MODELS
 from benchmarks.result_files import RESULTS, write_results
 from benchmarks.tuned_models import exported
-from treadle.bench.interleave import Times, interleave
+from treadle.bench.interleave import Times, interleave, quartiles
 from treadle.bench.peers import peer_call
 from treadle.tools.certificate import certify
 
@@ -57,8 +63,9 @@ Extent = treadle.Dim | int
 
 MODELS, LAYERS = ("bert_base", "gpt2"), ("dense", "nt", "nn")
 DYNAMIC, STATIC, LARGEST, PEER = "range", "one length", "largest", "onnxruntime"
-_BATCH_SECONDS = 0.1
 _SEED = 7
+_CLOSE = 1.15
+"""Times of an artifact for one length that an artifact of a range may take at its worst length."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +156,7 @@ def _cost_here(work: Workload, shapes: Mapping[str, Sequence[Extent]], args: arg
 def main(argv: Sequence[str] | None = None) -> int:
     """Measures, prints and writes."""
     args = _arguments(argv)
-    console, circumstances = Console(), describe_run()
+    console, circumstances = Console(width=120), describe_run()
     rows: list[dict[str, object]] = []
     for name in args.models:
         work = workload(name, args.onnx, longest=args.longest, batch=args.batch, exporter=args.exporter)
@@ -160,12 +167,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             size = f"{cost.num_bytes / 1e6:.3f} MB"
             console.print(f"{name}, {side}: {cost.seconds:.2f} s to compile, {size}, kernels of groups: {kernels}")
         console.print(f"{name}, {DYNAMIC} / {LARGEST}: {costs[DYNAMIC].against(costs[LARGEST])}")
-        with treadle.compile(work.path, "cpu", work.shapes, threads=args.threads) as dynamic:
+        with (
+            tempfile.TemporaryDirectory() as cache,
+            patch.dict("os.environ", {"TREADLE_CACHE_DIR": cache}),
+            treadle.compile(work.path, "cpu", work.shapes, threads=args.threads) as dynamic,
+        ):
             if args.shapes:
                 worst = _agreement(work, dynamic, args)
                 console.print(f"{name}: of {args.shapes} shapes and the corners, at most {worst:.2g} from {PEER}")
-            lengths = [_measured(work, dynamic, length, args) for length in spread_lengths(args.longest, args.lengths)]
+            lengths = _all_measured(work, dynamic, args)
         console.print(table(name, lengths))
+        for line in summary(name, lengths):
+            console.print(line, soft_wrap=True)
         about = {"model": name, "range": f"1 to {args.longest}", "compiled": {s: c.row() for s, c in costs.items()}}
         rows += [about | each.row() for each in lengths]
     path = write_results("dynamic_lengths", circumstances | {"threads": args.threads}, rows, args.output)
@@ -187,6 +200,21 @@ def table(name: str, lengths: Sequence[Length]) -> Table:
         losses = (total([each.loss(side) for each in lengths]) for side in others)
         found.add_row(title, "", *("" for _ in others), *(f"{loss:.3f}" for loss in losses))
     return found
+
+
+def summary(name: str, lengths: Sequence[Length]) -> list[str]:
+    """What the artifact of the range loses to each other side over all lengths, for documentation."""
+    lines: list[str] = []
+    for side in (side for side in lengths[0].times if side != DYNAMIC):
+        losses = [each.loss(side) for each in lengths]
+        low, middle, high = quartiles(losses)
+        close = sum(loss <= _CLOSE for loss in losses)
+        lines.append(
+            f"{name}, {DYNAMIC} / {side}: {geometric_mean(losses):.3f} in the geometric mean of {len(losses)} lengths, "
+            f"{min(losses):.3f} to {max(losses):.3f}, quartiles {low:.3f}, {middle:.3f} and {high:.3f}; "
+            f"{close} at most {_CLOSE}"
+        )
+    return lines
 
 
 def workload(name: str, onnx: Path, *, longest: int, batch: int = 1, exporter: str = sys.executable) -> Workload:
@@ -248,17 +276,40 @@ def spread_lengths(longest: int, count: int) -> list[int]:
     return sorted([*found, *itertools.islice(spare, count - len(found))])
 
 
+def _all_measured(work: Workload, dynamic: treadle.CompiledModel, args: argparse.Namespace) -> list[Length]:
+    """All lengths, one after another. Layers' artifacts are compiled before, which would disturb the times."""
+    lengths = spread_lengths(args.longest, args.lengths)
+    if work.name not in LAYERS:
+        return [_measured(work, dynamic, length, args) for length in lengths]
+    shapes = [_shapes(work.inputs(1, length)) for length in {*lengths, args.longest}]
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+        for _ in pool.map(partial(_compile_ahead, work.path, args.threads), shapes):
+            pass
+    return [_measured(work, dynamic, length, args) for length in lengths]
+
+
+def _compile_ahead(path: Path, threads: int, shapes: Mapping[str, Sequence[int]]) -> None:
+    """Puts an artifact into the cache."""
+    treadle.compile(path, "cpu", shapes, threads=threads).close()
+
+
+def _shapes(inputs: Mapping[str, Array]) -> dict[str, Sequence[int]]:
+    return {name: array.shape for name, array in inputs.items()}
+
+
 def _measured(work: Workload, dynamic: treadle.CompiledModel, length: int, args: argparse.Namespace) -> Length:
     inputs, sides = work.inputs(1, length), dict[str, Callable[[], object]]()
+    is_layer = work.name in LAYERS
     with ExitStack() as stack:
-        static = stack.enter_context(_static(work, inputs, args, cached=False))
+        # The cache keeps no models for one length, which are large and used once.
+        static = stack.enter_context(_static(work, inputs, args, cached=is_layer))
         sides[DYNAMIC], sides[STATIC] = partial(dynamic.run, inputs), partial(static.run, inputs)
-        if work.name in LAYERS:
+        if is_layer:
             longest = stack.enter_context(_static(work, work.inputs(1, args.longest), args, cached=True))
             sides[LARGEST] = partial(_padded_run, longest, inputs)
         sides[PEER] = peer_call(PEER, work.path, inputs, args.threads)
-        rounds = max(5, int(args.seconds / (_BATCH_SECONDS * len(sides))))
-        times = interleave(calls_of(sides), rounds, _BATCH_SECONDS)
+        rounds = max(5, int(args.seconds / (args.turn * len(sides))))
+        times = interleave(calls_of(sides), rounds, args.turn)
     found = Length(length, times)
     medians = ", ".join(f"{side} {times[side].median * 1e3:.3f}" for side in sides)
     print(f"{work.name} {length}: ms {medians}; {found.loss(STATIC):.3f}, {found.loss(PEER):.3f}", flush=True)
@@ -268,9 +319,8 @@ def _measured(work: Workload, dynamic: treadle.CompiledModel, length: int, args:
 def _static(
     work: Workload, inputs: Mapping[str, Array], args: argparse.Namespace, *, cached: bool
 ) -> treadle.CompiledModel:
-    """An artifact for these shapes alone; the cache keeps none of those that are used once."""
-    shapes = {name: array.shape for name, array in inputs.items()}
-    return treadle.compile(work.path, "cpu", shapes, threads=args.threads, cached=cached)
+    """An artifact for these shapes alone."""
+    return treadle.compile(work.path, "cpu", _shapes(inputs), threads=args.threads, cached=cached)
 
 
 def _padded_run(model: treadle.CompiledModel, inputs: Mapping[str, Array]) -> object:
@@ -307,6 +357,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--shapes", type=int, default=0, metavar="N", help="random shapes compared first (default 0)")
     parser.add_argument("--threads", type=positive, default=2, metavar="N", help="threads of all sides (default 2)")
     parser.add_argument("--seconds", type=float, default=6.0, metavar="S", help="for each length (default 6)")
+    parser.add_argument("--turn", type=float, default=0.1, metavar="S", help="of a side in each round (default 0.1)")
     parser.add_argument("--compilations", type=positive, default=3, metavar="N", help="timed ones (default 3)")
     parser.add_argument("--output", type=Path, default=RESULTS, metavar="DIR", help="default: benchmarks/results")
     return parser.parse_args(argv)
