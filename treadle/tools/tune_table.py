@@ -44,6 +44,13 @@ def limit_warnings(groups: Sequence[Group]) -> Iterator[str]:
             yield f"{group.task}: one limit rejects {of}: {each.limit}"
 
 
+def model_lines(groups: Sequence[Group]) -> Iterator[str]:
+    """What the whole model said of the schedules that are faster alone."""
+    for group in groups:
+        if group.in_model is not None:
+            yield f"{group.task}: {group.in_model.text}"
+
+
 def stale_warnings(groups: Sequence[Group]) -> Iterator[str]:
     """The entries whose schedules could not be timed anew, or that the time did not suffice for."""
     for group in groups:
@@ -88,4 +95,4 @@ def clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
 
 
-__all__ = ["Budget", "clock", "limit_warnings", "search_table", "stale_warnings"]
+__all__ = ["Budget", "clock", "limit_warnings", "model_lines", "search_table", "stale_warnings"]

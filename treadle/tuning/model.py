@@ -22,6 +22,7 @@ from treadle.shapes import Shapes, normalized
 from treadle.target import Target
 from treadle.tuning.child_pool import ChildPool
 from treadle.tuning.cluster import cluster
+from treadle.tuning.in_model import ModelTimer, reserved
 from treadle.tuning.measure import LocalMeasurer, Measurer, RemoteMeasurer
 from treadle.tuning.preview import Preview, preview
 from treadle.tuning.ranged import RangedTuner
@@ -96,11 +97,18 @@ def tune(
         if stale and any(task.points for task in tasks):
             raise TreadleError("the model has a range", "tune", "a search, which measures its entries anew")
         own = load_environment().num_threads if scheduler is None else target.cores
-        search = Options(seconds, own if threads is None else threads, trials, seed, strategy)
+        is_ranged = any(task.points for task in tasks)
+        whole = reserved(seconds) if isinstance(measurer, LocalMeasurer) and not is_ranged and not stale else 0.0
+        search = Options(seconds, own if threads is None else threads, trials, seed, strategy, whole)
         folder = Database(Path(database))
         if not stale:
-            kind = RangedTuner if any(task.points for task in tasks) else Tuner
-            return kind(tasks, folder, search, workers, measurer, show=show).run()
+            searching = (RangedTuner if is_ranged else Tuner)(tasks, folder, search, workers, measurer, show=show)
+            found = searching.run()
+            if whole:
+                hardware = workers.machine.hardware
+                timer = ModelTimer(Path(model), shapes, precision, search.threads, folder, hardware)
+                searching.confirm_in_model(timer)
+            return found
         entries = stale_entries(tasks, folder, workers.machine)
         if not entries:
             return []

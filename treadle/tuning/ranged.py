@@ -20,8 +20,8 @@ from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.database import Dispatched
 from treadle.tuning.candidates import Built
 from treadle.tuning.measure import Timing
-from treadle.tuning.tasks import GroupTask
-from treadle.tuning.tuner import LEAST_GAIN, Group, Tuner, schedule_of
+from treadle.tuning.tasks import GroupTask, schedule_of
+from treadle.tuning.tuner import LEAST_GAIN, Group, Tuner
 
 Times = tuple[float, ...]
 """Seconds at each point of a task."""

@@ -13,6 +13,7 @@ from xdsl.dialects.func import FuncOp
 from treadle.backends.buffers import TensorSpec
 from treadle.dialects.graph import FusedOp
 from treadle.dialects.graph.dtypes import numpy_dtype
+from treadle.dialects.model_nodes import describe_nodes
 from treadle.dialects.schedule import DispatchAttr, ProgramOp, UseAttr
 from treadle.errors import TreadleError
 from treadle.passes.schedule.anchor import anchor_of
@@ -23,7 +24,7 @@ from treadle.schedules.joint.points import Point, Weights, checked
 from treadle.schedules.rules.defaults import default_rules
 from treadle.schedules.rules.programs import programs
 from treadle.schedules.search.candidate import Candidate, Task
-from treadle.schedules.search.programs import template_program
+from treadle.schedules.search.programs import taken, template_program
 from treadle.schedules.template import Anchor
 from treadle.schedules.templates import TEMPLATES
 from treadle.shapes import parse_dim
@@ -41,6 +42,7 @@ class GroupTask:
 
     text:   the program as text, for other processes
     count:  equal groups, this one included
+    nodes:  the nodes of the model that each of them computes, as texts
     constants: the numbers of the inputs that are weights
     search: its anchor and the schedule programs
     default: the candidate that gives the schedule without a search
@@ -61,6 +63,7 @@ class GroupTask:
     points: tuple[Point, ...] = ()
     seeds: tuple[Candidate, ...] = ()
     extents: tuple[int, ...] | None = None
+    nodes: tuple[str, ...] = ()
 
     @property
     def texts(self) -> dict[str, str]:
@@ -86,6 +89,7 @@ def tasks_of(
     """
     counts: Counter[str] = Counter()
     groups: dict[str, GroupProgram] = {}
+    nodes: dict[str, list[str]] = {}
     found = [op for op in module.walk() if isinstance(op, FusedOp)]
     if weights:
         checked(weights, [parse_dim(text) for text in symbols_of(found[0])] if found else [])
@@ -94,8 +98,19 @@ def tasks_of(
         digest = group.digest()
         counts[digest] += 1
         groups.setdefault(digest, group)
+        nodes.setdefault(digest, []).append(describe_nodes(fused.location))
     tasks = [_task(digest, group, counts[digest], target, programs_of) for digest, group in groups.items()]
-    return [_with_points(task, target, weights) for task in tasks]
+    return [_with_points(replace(task, nodes=tuple(nodes[task.digest])), target, weights) for task in tasks]
+
+
+def schedule_of(task: GroupTask, candidate: Candidate) -> UseAttr | ProgramOp:
+    """What a database says of a candidate: a template with its choices, or the program with its decisions."""
+    replayed = task.search.replay(candidate)
+    return (
+        replayed
+        if isinstance(replayed, UseAttr)
+        else taken(task.search.by_name[candidate.program], candidate.decisions)
+    )
 
 
 def _with_points(task: GroupTask, target: Target, weights: Weights | None) -> GroupTask:
@@ -153,4 +168,4 @@ def _task(digest: str, program: GroupProgram, count: int, target: Target, progra
     )
 
 
-__all__ = ["POINTS_TIMED", "GroupTask", "ProgramsOf", "default_programs", "tasks_of"]
+__all__ = ["POINTS_TIMED", "GroupTask", "ProgramsOf", "default_programs", "schedule_of", "tasks_of"]

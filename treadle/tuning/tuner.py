@@ -7,21 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from treadle.dialects.schedule import ProgramOp, UseAttr
 from treadle.errors import TreadleError
 from treadle.schedules.search.appended_lines import Room
 from treadle.schedules.search.candidate import Candidate, CostModel, Measured
 from treadle.schedules.search.database import Database, Record, Schedule
 from treadle.schedules.search.database_files import digest_of
 from treadle.schedules.search.learned import Learned
-from treadle.schedules.search.programs import taken
 from treadle.schedules.search.strategies import STRATEGIES
 from treadle.schedules.search.trials import Trial, seconds_beside
 from treadle.tuning.building import build_all, print_all
 from treadle.tuning.candidates import Built, Printed
 from treadle.tuning.group_search import GroupSearch
+from treadle.tuning.in_model import Timed, Verdict, verdicts
 from treadle.tuning.measure import Comparison, Measurer, Timing
-from treadle.tuning.tasks import GroupTask
+from treadle.tuning.tasks import GroupTask, schedule_of
 from treadle.tuning.workers import Workers
 
 MEASURED = 8
@@ -58,6 +57,7 @@ class Group:
     gains: list[float] = field(default_factory=list[float])
     confirmed: bool | None = None
     """Whether the best schedule was faster than the default in the last timing; None before that timing."""
+    in_model: Verdict | None = None
     dropped: str | None = None
     """Why an entry's schedule could not be timed anew."""
 
@@ -93,13 +93,14 @@ class Group:
 @dataclass(frozen=True)
 class Options:
     """seconds: limit of the whole search; trials: limit of the candidates that are timed; threads: of each call;
-    strategy: a name of `STRATEGIES`."""
+    strategy: a name of `STRATEGIES`; reserved: seconds of these that are left when the search ends."""
 
     seconds: float
     threads: int
     trials: int | None = None
     seed: int = 0
     strategy: str = next(iter(STRATEGIES))
+    reserved: float = 0.0
 
 
 Show = Callable[[Sequence[Group], Group | None], None]
@@ -158,6 +159,16 @@ class Tuner:
                 self._confirm(group)
         return self.groups
 
+    def confirm_in_model(self, timed: Timed) -> None:
+        """Drops the schedules that are not faster in the whole model."""
+        chosen, end = [group for group in self.groups if group.confirmed], self._start + self._options.seconds
+        found = verdicts([each.task for each in chosen], timed, lambda: end - time.monotonic())
+        for group in chosen:
+            group.in_model = found[group.task.digest]
+            if not group.in_model.kept:
+                group.best, group.best_seconds, group.confirmed = group.default, group.default_seconds, False
+            self._keep(group)
+
     def remeasure(self, schedules: Sequence[Candidate]) -> list[Group]:
         """Times one schedule of each group together with the default, and writes the faster one to the database.
 
@@ -194,7 +205,7 @@ class Tuner:
     def _left(self) -> float:
         """Seconds left, without those that the final timings will take."""
         waiting = sum(g.confirmed is None and g.best is not None and g.best != g.default for g in self.groups)
-        return self._options.seconds - (time.monotonic() - self._start) - 0.5 * waiting
+        return self._options.seconds - self._options.reserved - (time.monotonic() - self._start) - 0.5 * waiting
 
     def _more_trials(self) -> bool:
         most = self._options.trials
@@ -319,6 +330,7 @@ class Tuner:
             compiler=self._workers.machine.compiler,
             sources=self._workers.machine.kernels,
             date=datetime.now(UTC).strftime("%Y-%m-%d"),
+            in_model="" if group.in_model is None else group.in_model.text,
         )
         self._database.write(group.task.program.module, group.task.digest, schedule, record)
 
@@ -376,14 +388,4 @@ def model_seconds(groups: Sequence[Group]) -> tuple[float, float]:
     return default, sum(group.weight for group in groups)
 
 
-def schedule_of(task: GroupTask, candidate: Candidate) -> UseAttr | ProgramOp:
-    """What a database says of a candidate: a template with its choices, or the program with its decisions."""
-    replayed = task.search.replay(candidate)
-    return (
-        replayed
-        if isinstance(replayed, UseAttr)
-        else taken(task.search.by_name[candidate.program], candidate.decisions)
-    )
-
-
-__all__ = ["LEAST_GAIN", "Group", "Options", "Tuner", "model_seconds", "schedule_of"]
+__all__ = ["LEAST_GAIN", "Group", "Options", "Tuner", "model_seconds"]

@@ -47,6 +47,7 @@ class Record:
 
     target, hardware: what it was tuned for, and where; compiler: what compiled the kernels
     sources: the fingerprint of the sources that wrote them; date: ISO 8601
+    in_model: what timing it in the whole model said, of a schedule that was kept or dropped; empty where it was not
     """
 
     us: float
@@ -56,6 +57,7 @@ class Record:
     compiler: str
     sources: str
     date: str
+    in_model: str = ""
 
 
 @dataclass(frozen=True)
@@ -226,12 +228,14 @@ def _first(module: ModuleOp) -> Operation:
 def _attribute(record: Record) -> DictionaryAttr:
     values: dict[str, Any] = {}
     for name, value in asdict(record).items():
+        if name == "in_model" and not value:
+            continue
         values[name] = FloatAttr(value, f64) if isinstance(value, float) else StringAttr(value)
     return DictionaryAttr(values)
 
 
 def _record(attribute: DictionaryAttr, path: Path) -> Record:
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {"in_model": ""}
     for name, value in attribute.data.items():
         values[name] = value.value.data if isinstance(value, FloatAttr) else getattr(value, "data", None)
     types = {name: float if name in ("us", "default_us") else str for name in Record.__dataclass_fields__}

@@ -1,0 +1,230 @@
+"""Confirms schedules in the whole model: what is faster alone may be slower among its neighbours.
+
+Alone, a kernel finds its activations in a cache, and of many candidates the best one is partly the luckiest one. So a
+model with the chosen schedules and one with the defaults are timed in turn, launch by launch: groups whose launches did
+not become faster are dropped, then more of them, until the whole model is faster, or nothing is left.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from numpy.typing import NDArray
+
+from treadle.api import compile as compiled
+from treadle.backends.c.executor import CpuProgram
+from treadle.bench.interleave import quartiles
+from treadle.bench.launches import launches_of
+from treadle.model import CompiledModel, load
+from treadle.schedules.search.database import Database
+from treadle.shapes import Shapes
+from treadle.tuning.child import CallEndedError, Child
+from treadle.tuning.measure import random_inputs
+from treadle.tuning.tasks import GroupTask
+
+Array = NDArray[Any]
+
+LEAST_SECONDS = 60.0
+"""A search with less time confirms no schedule in the model: compiling it takes about as long."""
+_TIMED_SECONDS = 15.0
+"""36 rounds of a model of 70 ms, the slowest of the benchmarks'."""
+_ROUNDS = 300
+_PATIENCE = 60.0
+_NOTCH = 1.57
+"""Of a median of n values, plus or minus this times the distance of the quartiles over the root of n: where two such
+ranges do not meet, the medians differ (McGill, Tukey and Larsen, Variations of Box Plots, 1978)."""
+
+
+def reserved(seconds: float) -> float:
+    """Seconds of a search that are kept for its model: a fifth, since compiling ResNet-50 takes a minute on two busy
+    cores, and at most for three attempts."""
+    return min(seconds / 5, 180.0) if seconds >= LEAST_SECONDS else 0.0
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times as fast as the default something is: the median of the rounds, and what it is at least."""
+
+    median: float
+    least: float
+
+    @classmethod
+    def of(cls, default: Sequence[float], tuned: Sequence[float]) -> Ratio:
+        """Of times that belong together, round by round."""
+        ratios = [before / after for before, after in zip(default, tuned, strict=True)]
+        low, middle, high = quartiles(ratios)
+        return cls(middle, middle - _NOTCH * (high - low) / len(ratios) ** 0.5)
+
+
+@dataclass(frozen=True)
+class ModelTimes:
+    """Seconds of a model with the default and with chosen schedules, round by round.
+
+    calls: of a call; launches: of all launches that compute some nodes, by these
+    """
+
+    calls: tuple[Sequence[float], Sequence[float]]
+    launches: tuple[Mapping[str, Sequence[float]], Mapping[str, Sequence[float]]]
+
+    def of_nodes(self, nodes: Sequence[str]) -> Ratio | None:
+        """Of the launches of some nodes; None where there are none."""
+        sides = [[side[name] for name in dict.fromkeys(nodes) if name in side] for side in self.launches]
+        if not all(sides):
+            return None
+        default, tuned = ([sum(each) for each in zip(*side, strict=True)] for side in sides)
+        return Ratio.of(default, tuned)
+
+    def gained(self, nodes: Sequence[str]) -> float:
+        """Seconds of a call that the launches of some nodes take less."""
+        before, after = (
+            sum(statistics.median(side[name]) for name in dict.fromkeys(nodes) if name in side)
+            for side in self.launches
+        )
+        return before - after
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a group's schedule is kept, and what the model says of it."""
+
+    kept: bool
+    text: str
+
+
+Timed = Callable[[Sequence[GroupTask]], ModelTimes]
+"""Times a model whose groups of some tasks have their schedules of the database, and all others the default."""
+
+
+def verdicts(tasks: Sequence[GroupTask], timed: Timed, left: Callable[[], float]) -> dict[str, Verdict]:
+    """What is kept of some tasks' schedules, by digest.
+
+    left: seconds that remain; an attempt is not begun unless they are as many as the last one took
+    """
+    found: dict[str, Verdict] = {}
+    waiting, ratios, took = list(tasks), {}, 0.0
+    while waiting and took <= max(left(), 0.0):
+        start = time.monotonic()
+        try:
+            times = timed(waiting)
+        except CallEndedError as error:
+            return found | {each.digest: Verdict(False, f"dropped: the model failed, {error}") for each in waiting}
+        took = time.monotonic() - start
+        ratios = {each.digest: times.of_nodes(each.nodes) for each in waiting}
+        dropped = [each for each in waiting if not _is_faster(ratios[each.digest])]
+        whole = Ratio.of(*times.calls)
+        if not dropped and _is_faster(whole):
+            kept = f"in a model {whole.median:.3f} times as fast"
+            return found | {t.digest: Verdict(True, f"{_text(ratios[t.digest])} {kept}") for t in waiting}
+        why = "not faster in the model"
+        if not dropped:
+            dropped = sorted(waiting, key=lambda each: times.gained(each.nodes))[: (len(waiting) + 1) // 2]
+            why = f"the model became {whole.median:.3f} times as fast with it and others"
+        found |= {each.digest: Verdict(False, f"dropped: {_text(ratios[each.digest])} {why}") for each in dropped}
+        waiting = [each for each in waiting if each.digest not in found]
+    why = "dropped: no time was left to confirm it in the model"
+    return found | {each.digest: Verdict(False, why) for each in waiting}
+
+
+def _is_faster(ratio: Ratio | None) -> bool:
+    return ratio is not None and ratio.least > 1
+
+
+def _text(ratio: Ratio | None) -> str:
+    return "no launch," if ratio is None else f"{ratio.median:.3f}x,"
+
+
+@dataclass(frozen=True)
+class ModelTimer:
+    """Times a model on this machine, in a child process; TreadleError as `compile` raises it."""
+
+    model: Path
+    shapes: Shapes | None
+    precision: str
+    threads: int
+    database: Database
+    hardware: str
+
+    def __call__(self, tasks: Sequence[GroupTask]) -> ModelTimes:
+        child = Child()
+        with TemporaryDirectory() as scratch:
+            for task in tasks:
+                entry = self.database.path_of(task.digest, self.hardware)
+                assert entry is not None, "a confirmed schedule is in the database"
+                folder = Path(scratch) / entry.parent.name
+                folder.mkdir(exist_ok=True)
+                shutil.copy(entry, folder)
+            default, tuned = self._compiled(None), self._compiled(Path(scratch))
+        try:
+            call = partial(model_times, (default.folder, tuned.folder), self.threads, _TIMED_SECONDS)
+            return child.call(call, 2 * _TIMED_SECONDS + _PATIENCE)
+        finally:
+            child.close()
+
+    def _compiled(self, database: Path | None) -> CompiledModel:
+        return compiled(
+            self.model, "cpu", self.shapes, precision=self.precision, threads=self.threads, database=database
+        )
+
+
+def model_times(folders: tuple[Path, Path], threads: int, seconds: float) -> ModelTimes:
+    """Times two artifacts of one model in turn, for about `seconds`.
+
+    Before each timing stands a call that brings back what the other one has put out of the caches.
+    """
+    models = [load(folder, threads) for folder in folders]
+    programs = [model.open() for model in models]
+    names = [[launch.nodes for launch in launches_of(model.artifact)] for model in models]
+    calls: tuple[list[float], list[float]] = ([], [])
+    launches: tuple[dict[str, list[float]], dict[str, list[float]]] = ({}, {})
+    assert isinstance(programs[0], CpuProgram)
+    inputs, end = random_inputs(programs[0].inputs), time.perf_counter() + seconds
+    for turn in range(_ROUNDS):
+        if turn >= 4 and time.perf_counter() > end:
+            break
+        for side in (0, 1) if turn % 2 == 0 else (1, 0):
+            program = programs[side]
+            assert isinstance(program, CpuProgram)
+            whole, each = _call(program, inputs, len(names[side]))
+            calls[side].append(whole)
+            for name, taken in _by_name(names[side], each).items():
+                launches[side].setdefault(name, []).append(taken)
+    for model in models:
+        model.close()
+    return ModelTimes(calls, launches)
+
+
+def _call(program: CpuProgram, inputs: Sequence[Array], launches: int) -> tuple[float, list[float]]:
+    """Seconds of a call, and of each launch of the next one."""
+    program.run(inputs)
+    start = time.perf_counter()
+    program.run(inputs)
+    whole = time.perf_counter() - start
+    return whole, program.launch_seconds(inputs, launches)
+
+
+def _by_name(names: Sequence[str], seconds: Sequence[float]) -> dict[str, float]:
+    found = dict.fromkeys(names, 0.0)
+    for name, each in zip(names, seconds, strict=True):
+        found[name] += each
+    return found
+
+
+__all__ = [
+    "LEAST_SECONDS",
+    "ModelTimer",
+    "ModelTimes",
+    "Ratio",
+    "Timed",
+    "Verdict",
+    "model_times",
+    "reserved",
+    "verdicts",
+]
