@@ -126,7 +126,7 @@ def verdicts(tasks: Sequence[GroupTask], timed: Timed, left: Callable[[], float]
         why = "not faster in the model"
         if not dropped:
             dropped = sorted(waiting, key=lambda each: times.gained(each.nodes))[: (len(waiting) + 1) // 2]
-            why = f"the model became {whole.median:.3f} times as fast with it and others"
+            why = f"a model with it and others is not certainly faster ({whole.median:.3f}x)"
         found |= {each.digest: Verdict(False, f"dropped: {_text(ratios[each.digest])} {why}") for each in dropped}
         waiting = [each for each in waiting if each.digest not in found]
     why = "dropped: no time was left to confirm it in the model"
