@@ -23,7 +23,7 @@ from treadle.schedules.search.database import Database, Entry, Record
 from treadle.schedules.search.programs import taken
 from treadle.schedules.templates import TEMPLATES
 from treadle.tools.treadle_cli import main
-from treadle.tools.tune_table import stale_warnings
+from treadle.tools.tune_table import time_warnings
 from treadle.tuning.measure import Comparison, Timing
 from treadle.tuning.model import tasks_of_model, tune
 from treadle.tuning.tasks import GroupTask
@@ -197,7 +197,10 @@ def test_what_the_time_does_not_suffice_for_stays_stale(
     monkeypatch.setattr(Tuner, "_left", lambda self: 0.0)
     (group,) = remeasure(model, tmp_path / "db", fake)
     assert (group.default_seconds, fake.calls) == (None, [])
-    assert list(stale_warnings([group])) == ["softmax 20x48: the time did not suffice, the entry stays stale"]
+    assert list(time_warnings([group], stale=True)) == [
+        "softmax 20x48: the time did not suffice, the entry stays stale"
+    ]
+    assert list(time_warnings([group], stale=False)) == ["softmax 20x48: the time did not suffice"]
     assert files(tmp_path / "db") == before
 
 

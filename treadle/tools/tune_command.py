@@ -22,7 +22,7 @@ from treadle.tools.output import output_stream
 from treadle.tools.report_page import report_page
 from treadle.tools.report_source import database_report, model_report
 from treadle.tools.tune_preview import dry_run_table, print_explanation
-from treadle.tools.tune_table import Budget, limit_warnings, model_lines, search_table, stale_warnings
+from treadle.tools.tune_table import Budget, limit_warnings, model_lines, search_table, time_warnings
 from treadle.tuning.model import previews, tune
 from treadle.tuning.preview import Preview
 from treadle.tuning.tuner import Group
@@ -77,7 +77,7 @@ def _search(args: argparse.Namespace) -> list[Group]:
     _console().print(search_table(groups, None, time.monotonic() - start, budget))
     for line in model_lines(groups):
         print(line)
-    for line in (*limit_warnings(groups), *stale_warnings(groups)):
+    for line in (*limit_warnings(groups), *time_warnings(groups, stale=args.stale)):
         print(f"warning: {line}", file=sys.stderr)
     return groups
 

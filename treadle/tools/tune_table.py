@@ -51,13 +51,13 @@ def model_lines(groups: Sequence[Group]) -> Iterator[str]:
             yield f"{group.task}: {group.in_model.text}"
 
 
-def stale_warnings(groups: Sequence[Group]) -> Iterator[str]:
-    """The entries whose schedules could not be timed anew, or that the time did not suffice for."""
+def time_warnings(groups: Sequence[Group], *, stale: bool) -> Iterator[str]:
+    """The groups that the time did not suffice for, and the entries whose schedules could not be timed anew."""
     for group in groups:
         if group.dropped is not None:
             yield f"{group.task}: the default takes the place of a schedule that cannot be timed: {group.dropped}"
         if group.default_seconds is None:
-            yield f"{group.task}: the time did not suffice, the entry stays stale"
+            yield f"{group.task}: the time did not suffice" + (", the entry stays stale" if stale else "")
 
 
 def _row(group: Group, whole: float) -> list[str]:
@@ -95,4 +95,4 @@ def clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
 
 
-__all__ = ["Budget", "clock", "limit_warnings", "model_lines", "search_table", "stale_warnings"]
+__all__ = ["Budget", "clock", "limit_warnings", "model_lines", "search_table", "time_warnings"]

@@ -35,7 +35,7 @@ Array = NDArray[Any]
 LEAST_SECONDS = 60.0
 """A search with less time confirms no schedule in the model: compiling it takes about as long."""
 _TIMED_SECONDS = 15.0
-"""36 rounds of a model of 70 ms, the slowest of the benchmarks'."""
+"""About 36 rounds of a model of 70 ms, the slowest of the benchmarks'."""
 _ROUNDS = 300
 _PATIENCE = 60.0
 _NOTCH = 1.57
@@ -44,8 +44,8 @@ ranges do not meet, the medians differ (McGill, Tukey and Larsen, Variations of 
 
 
 def reserved(seconds: float) -> float:
-    """Seconds of a search that are kept for its model: a fifth, since compiling ResNet-50 takes a minute on two busy
-    cores, and at most for three attempts."""
+    """Seconds of a search that are kept for its model: a fifth, at most 180, for some attempts. Compiling and timing
+    MobileNet-V2 took 58 and 78 s an attempt on two cores with seven other processes."""
     return min(seconds / 5, 180.0) if seconds >= LEAST_SECONDS else 0.0
 
 
