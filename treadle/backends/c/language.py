@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import (
     Float32Type,
     Float64Type,
     IndexType,
+    IntegerAttr,
     IntegerType,
     MemRefType,
     VectorType,
@@ -202,8 +203,9 @@ class CLanguage(Language):
         return [f"{storage}{element} {name}{extents}{alignment};"]
 
     def loop_pragma(self, op: Operation, trips: int | None) -> str | None:
-        if "loop.unroll" in op.attributes and trips:
-            return f"TREADLE_UNROLL({trips})"
+        wanted = op.attributes.get("loop.unroll")
+        if wanted is not None and trips:
+            return f"TREADLE_UNROLL({wanted.value.data if isinstance(wanted, IntegerAttr) else trips})"
         return "TREADLE_INDEPENDENT" if "loop.vector" in op.attributes else None
 
 

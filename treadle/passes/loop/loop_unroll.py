@@ -7,7 +7,7 @@ from math import prod
 
 from xdsl.context import Context
 from xdsl.dialects import scf
-from xdsl.dialects.builtin import IndexType, ModuleOp, UnitAttr, VectorType
+from xdsl.dialects.builtin import IndexType, IntegerAttr, ModuleOp, UnitAttr, VectorType
 from xdsl.ir import Block, SSAValue
 from xdsl.passes import ModulePass
 
@@ -34,7 +34,7 @@ class LoopUnrollPass(ModulePass):
     becomes the same with `{loop.unroll}` after the loop.  Two kinds of loops are marked: those of at most
     `register_limit` iterations whose variable reaches an index of a register buffer (which stays in registers only if
     every index is a constant), if the target has enough registers for the buffer, and no matrix unit reads or writes
-    it; and innermost loops of at most `small_limit` iterations.
+    it; and innermost loops of at most `small_limit` iterations.  What says how many iterations it wants stays so.
     """
 
     name = "loop-unroll"
@@ -52,7 +52,7 @@ class LoopUnrollPass(ModulePass):
         indexing = _loops_that_index_registers(kernel.body.block, elements)
         for loop in loops_in(kernel.body.block):
             trips = trip_count(loop)
-            if trips is None:
+            if trips is None or isinstance(loop.attributes.get("loop.unroll"), IntegerAttr):
                 continue
             if trips <= (self.register_limit if loop in indexing else self._plain_limit(loop)):
                 loop.attributes["loop.unroll"] = UnitAttr()

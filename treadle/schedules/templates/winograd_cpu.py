@@ -99,7 +99,7 @@ class WinogradCpu(Template):
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, WinogradConvOp)
-        return WinogradKernel(anchor, choices, _vectors(anchor, target)).build(name)
+        return WinogradKernel(anchor, choices, _vectors(anchor, target), target.vector_registers).build(name)
 
 
 def estimated_cycles(anchor: Anchor, choices: Choices, target: Target) -> float:

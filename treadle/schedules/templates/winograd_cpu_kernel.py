@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from math import ceil, prod
 
@@ -11,21 +11,24 @@ from xdsl.ir import SSAValue
 
 from treadle.dialects.graph import WinogradConvOp
 from treadle.dialects.graph.definition import int_list
+from treadle.dialects.graph.winograd_matrices import Matrix
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.task import repeat
 from treadle.schedules.index_value import Index, Predicate, all_of
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.template import Choices, number
-from treadle.schedules.templates.winograd_transform import transformed_twice
+from treadle.schedules.templates.winograd_transform import transformed
 
 
 class WinogradKernel:
-    """Writes the kernel of one convolution; panels of filters have `vectors` vectors of an image's lanes."""
+    """Writes the kernel of one convolution; panels of filters have `vectors` vectors of an image's lanes, of which
+    `registers` hold one each."""
 
-    def __init__(self, anchor: WinogradConvOp, choices: Choices, vectors: int):
+    def __init__(self, anchor: WinogradConvOp, choices: Choices, vectors: int, registers: int):
         self.anchor = anchor
         self.size, self.outputs = anchor.filtering.tile, anchor.outputs.value.data
         self.images, self.blocks, *self.extents, self.lanes = anchor.image
+        self.registers = registers
         self.total, self.vectors, self.columns = self.images * prod(anchor.tiles), vectors, vectors * self.lanes
         self.rows, self.chunk, self.panels = (number(choices, knob) for knob in ("rows", "chunk", "panels"))
         types = [operand.type for operand in anchor.operands if isinstance(operand.type, TensorType)]
@@ -81,23 +84,38 @@ class WinogradKernel:
 
     def _transform_input(self, buffer: SSAValue, where: Sequence[Index], t: Index, *, at_border: bool) -> None:
         """Transforms a tile of an image and a block of channels; `where` has its first row and column last."""
-        b, size = self.b, self.size
-        n, c, *corner = where
-        tile = b.alloc("tile", [size * size, self.lanes], f32)
-        with (
-            b.loop("i", size, unroll=True) as i,
-            b.loop("j", size, unroll=True) as j,
-            b.loop("e", self.lanes, vector=True) as e,
-        ):
-            at = [corner[0] + i, corner[1] + j]
+        b, n, c = self.b, *where[:2]
+        zero = b.constant(0.0, f32) if at_border else None
+
+        def pixel(i: int, j: Index, e: Index) -> SSAValue:
+            at = [where[2] + i, where[3] + j]
             limits = zip(at, self.extents, strict=True)
             inside = all_of([p for each, extent in limits for p in (each >= 0, each < extent)]) if at_border else None
-            zero = b.constant(0.0, f32) if at_border else None
-            b.store(b.load(b.inputs[0], [n, c, *at, e], inside, zero), tile, [i * size + j, e])
-        with b.loop("e", self.lanes, vector=True) as e:
-            values = [b.load(tile, [place, e]) for place in range(size * size)]
-            for product, value in enumerate(transformed_twice(b, self.anchor.filtering.input, values)):
-                b.store(value, buffer, [c, b.index(product), t, e])
+            return b.load(b.inputs[0], [n, c, *at, e], inside, zero)
+
+        def store(value: SSAValue, i: Index, j: int, e: Index) -> None:
+            b.store(value, buffer, [c, i * self.size + j, t, e])
+
+        self._transform(self.anchor.filtering.input, pixel, store)
+
+    def _transform(
+        self,
+        matrix: Matrix,
+        load: Callable[[int, Index, Index], SSAValue],
+        store: Callable[[SSAValue, Index, int, Index], None],
+    ) -> None:
+        """`matrix * X * matrix^T` of the tile X with elements that `load` gives, by row, column and lane: of each
+        column to a buffer, then of each row of that. Where it does not fit the registers beside the values, it is
+        memory, and two lines at once are all that they have to hold (docs/adr/0060)."""
+        b, rows, size = self.b, len(matrix), len(matrix[0])
+        at_once = None if rows * size <= self.registers // 2 else 2
+        lines = b.alloc("lines", [rows, size, self.lanes], f32)
+        with b.loop("j", size, at_once=at_once) as j, b.loop("e", self.lanes, vector=True) as e:
+            for i, value in enumerate(transformed(b, matrix, [load(i, j, e) for i in range(size)])):
+                b.store(value, lines, [b.index(i), j, e])
+        with b.loop("i", rows, at_once=at_once) as i, b.loop("e", self.lanes, vector=True) as e:
+            for j, value in enumerate(transformed(b, matrix, [b.load(lines, [i, b.index(j), e]) for j in range(size)])):
+                store(value, i, j, e)
 
     @contextmanager
     def _panels(self) -> Generator[tuple[Index, Index]]:
@@ -150,10 +168,11 @@ class WinogradKernel:
         *first, column = source
         n, block, *position = where
         tile = b.alloc("pixels", [outputs * outputs, self.lanes], f32)
-        with b.loop("e", self.lanes, vector=True) as e:
-            values = [b.load(products, [b.index(product), *first, column + e]) for product in range(self.size**2)]
-            for place, value in enumerate(transformed_twice(b, self.anchor.filtering.output, values)):
-                b.store(value, tile, [place, e])
+        self._transform(
+            self.anchor.filtering.output,
+            lambda i, j, e: b.load(products, [j + i * self.size, *first, column + e]),
+            lambda value, i, j, e: b.store(value, tile, [i * outputs + j, e]),
+        )
         with b.loop("i", outputs, unroll=True) as i, b.loop("j", outputs, unroll=True) as j:
             at = [at * outputs + offset for at, offset in zip(position, (i, j), strict=True)]
             limits = zip(at, self.anchor.shape[2:4], strict=True)

@@ -18,14 +18,6 @@ def transformed(b: DefinitionBuilder, matrix: Matrix, values: Sequence[Scalar]) 
     return _Combinations(b, values).write([{n: f for n, f in enumerate(row) if f} for row in matrix])
 
 
-def transformed_twice(b: DefinitionBuilder, matrix: Matrix, values: Sequence[Scalar]) -> list[Scalar]:
-    """Writes `matrix * X * matrix^T` of the square matrix X, whose values are in row-major order, as is the result."""
-    size = len(matrix[0])
-    columns = [transformed(b, matrix, values[n::size]) for n in range(size)]
-    rows = [transformed(b, matrix, [column[n] for column in columns]) for n in range(len(matrix))]
-    return [value for row in rows for value in row]
-
-
 class _Combinations:
     """Writes linear combinations of values."""
 
@@ -78,4 +70,4 @@ def _differ_in_signs(a: _Terms, b: _Terms) -> bool:
     return 0 < sum(a[key] == b[key] for key in a) < len(a)
 
 
-__all__ = ["transformed", "transformed_twice"]
+__all__ = ["transformed"]
