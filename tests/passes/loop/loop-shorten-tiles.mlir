@@ -118,3 +118,90 @@ func.func @main(%x: tensor<64x32xf32>, %w: tensor<32x8xf32>, %n: tensor<i64>) ->
 // CHECK:          loop.store %{{.*}}, %sums
 // CHECK:        } else {
 // CHECK:          loop.alloc : memref<4x8xf32, #loop.space<register>>
+
+// -----
+
+// Of two kernels of a dispatch, the one that no call of fewer than two tiles takes has the tile of half the rows only.
+func.func @main(%x: tensor<64x16xf32>, %w: tensor<16x8xf32>, %n: tensor<i64>) -> tensor<64x8xf32>
+    attributes {extents = ["n"]} {
+  %y = loop.dispatch #schedule.tree<e0 <= 15 ? 0 : 1> (%n : tensor<i64>) {
+    %few = loop.kernel @few ins(%A = %x : tensor<64x16xf32>, %B = %w : tensor<16x8xf32>) outs(%C : tensor<64x8xf32>)
+        demands [#graph.demanded<d0 < 0>] grid(%block in 8) threads(%thread in 1) {
+      %c0 = arith.constant 0 : index
+      %c1 = arith.constant 1 : index
+      %c8 = arith.constant 8 : index
+      %c16 = arith.constant 16 : index
+      %first = arith.muli %block, %c8 : index
+      scf.for %m = %c0 to %c8 step %c8 {
+        %acc = loop.alloc : memref<8x8xf32, #loop.space<register>>
+        task.for (%r, %j) in #task.map<repeat(8, 8)> {
+          %zero = arith.constant 0.0 : f32
+          loop.store %zero, %acc[%r, %j] : memref<8x8xf32, #loop.space<register>>
+        }
+        scf.for %k = %c0 to %c16 step %c1 {
+          task.for (%r, %j) in #task.map<repeat(8, 8)> {
+            %row = arith.addi %first, %m : index
+            %i = arith.addi %row, %r : index
+            %a = loop.load %A[%i, %k] : memref<64x16xf32>
+            %b = loop.load %B[%k, %j] : memref<16x8xf32>
+            %p = arith.mulf %a, %b : f32
+            %s = loop.load %acc[%r, %j] : memref<8x8xf32, #loop.space<register>>
+            %t = arith.addf %s, %p : f32
+            loop.store %t, %acc[%r, %j] : memref<8x8xf32, #loop.space<register>>
+          }
+        }
+        task.for (%r, %j) in #task.map<repeat(8, 8)> {
+          %row = arith.addi %first, %m : index
+          %i = arith.addi %row, %r : index
+          %s = loop.load %acc[%r, %j] : memref<8x8xf32, #loop.space<register>>
+          loop.store %s, %C[%i, %j] : memref<64x8xf32>
+        }
+      }
+    }
+    %many = loop.kernel @many ins(%A = %x : tensor<64x16xf32>, %B = %w : tensor<16x8xf32>) outs(%C : tensor<64x8xf32>)
+        demands [#graph.demanded<d0 < 0>] grid(%block in 8) threads(%thread in 1) {
+      %c0 = arith.constant 0 : index
+      %c1 = arith.constant 1 : index
+      %c8 = arith.constant 8 : index
+      %c16 = arith.constant 16 : index
+      %first = arith.muli %block, %c8 : index
+      scf.for %m = %c0 to %c8 step %c8 {
+        %acc = loop.alloc : memref<8x8xf32, #loop.space<register>>
+        task.for (%r, %j) in #task.map<repeat(8, 8)> {
+          %zero = arith.constant 0.0 : f32
+          loop.store %zero, %acc[%r, %j] : memref<8x8xf32, #loop.space<register>>
+        }
+        scf.for %k = %c0 to %c16 step %c1 {
+          task.for (%r, %j) in #task.map<repeat(8, 8)> {
+            %row = arith.addi %first, %m : index
+            %i = arith.addi %row, %r : index
+            %a = loop.load %A[%i, %k] : memref<64x16xf32>
+            %b = loop.load %B[%k, %j] : memref<16x8xf32>
+            %p = arith.mulf %a, %b : f32
+            %s = loop.load %acc[%r, %j] : memref<8x8xf32, #loop.space<register>>
+            %t = arith.addf %s, %p : f32
+            loop.store %t, %acc[%r, %j] : memref<8x8xf32, #loop.space<register>>
+          }
+        }
+        task.for (%r, %j) in #task.map<repeat(8, 8)> {
+          %row = arith.addi %first, %m : index
+          %i = arith.addi %row, %r : index
+          %s = loop.load %acc[%r, %j] : memref<8x8xf32, #loop.space<register>>
+          loop.store %s, %C[%i, %j] : memref<64x8xf32>
+        }
+      }
+    }
+  } : tensor<64x8xf32>
+  func.return %y : tensor<64x8xf32>
+}
+
+// CHECK:      loop.kernel @few
+// CHECK:        loop.alloc : memref<1x8xf32, #loop.space<register>>
+// CHECK:        loop.alloc : memref<4x8xf32, #loop.space<register>>
+// CHECK:        loop.alloc : memref<6x8xf32, #loop.space<register>>
+// CHECK:        loop.alloc : memref<8x8xf32, #loop.space<register>>
+// CHECK:      loop.kernel @many
+// CHECK-NOT:    memref<1x8xf32
+// CHECK:        loop.alloc : memref<4x8xf32, #loop.space<register>>
+// CHECK-NOT:    memref<6x8xf32
+// CHECK:        loop.alloc : memref<8x8xf32, #loop.space<register>>

@@ -12,10 +12,11 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
+from treadle.decision_tree import boxes
 from treadle.dialects.effects import is_pure
 from treadle.dialects.graph import DemandedAttr
 from treadle.dialects.graph.demanded import Constraint
-from treadle.dialects.loop import AllocOp, KernelOp, LoadOp, StoreOp, type_of
+from treadle.dialects.loop import AllocOp, DispatchOp, KernelOp, LoadOp, StoreOp, type_of
 from treadle.dialects.task import ForOp, YieldOp, repeat
 from treadle.dialects.task.attributes import MapAttr
 from treadle.index.emitter import IndexEmitter
@@ -52,8 +53,9 @@ class LoopShortenTilesPass(ModulePass):
     ```
     so that a product of one row does not take the time of eight. This applies where a block sums in a loop, and all of
     its task loops go over the same rows, each of which uses its own row of the block's buffers only: then fewer rows
-    give the same values. Kernels of one thread a block (those of CPUs) have such tiles. Source: the choice among
-    micro-kernels by shape is DietCode's (MLSys 2022), section 4.3; here it is made for each tile.
+    give the same values. A kernel of a dispatch whose calls have two whole tiles or more gets the tile of half the rows
+    only: the last tile takes little of its time. Kernels of one thread a block (those of CPUs) have such tiles. Source:
+    the choice among micro-kernels by shape is DietCode's (MLSys 2022), section 4.3; here it is made for each tile.
     """
 
     name = "loop-shorten-tiles"
@@ -91,9 +93,26 @@ def _shorten(kernel: KernelOp, tensors: ExtentArguments) -> None:
             value, operations = read_extent(arguments.buffer_of(tensors[tile.extent]), bound + tile.rows)
             Rewriter.insert_op(operations, InsertPoint.before(first))
             values[tile.extent] = value
-        _choose_height(tile, iterations.in_values(tile.index), values[tile.extent])
+        heights = _heights(tile.rows, _least(kernel, tensors[tile.extent]))
+        _choose_height(tile, iterations.in_values(tile.index), values[tile.extent], heights)
     if tiles:
         arguments.rebuild()
+
+
+def _least(kernel: KernelOp, extent: SSAValue) -> int:
+    """The least value of an extent with which a dispatch launches a kernel, as far as its tree says it."""
+    dispatch = kernel.parent_op()
+    if not isinstance(dispatch, DispatchOp) or extent not in dispatch.extents:
+        return 0
+    number, own = list(dispatch.extents).index(extent), list(dispatch.alternatives).index(kernel)
+    ranges = [box.get(number, (None, None)) for leaf, box in boxes(dispatch.tree.data) if leaf == own]
+    return min(least or 0 for least, _ in ranges)
+
+
+def _heights(rows: int, least: int) -> Sequence[int]:
+    """The rows of the tiles beside one of `rows` rows, of a kernel whose calls have `least` rows or more."""
+    heights = [height for height in SHORT_HEIGHTS if height < rows]
+    return heights if least < 2 * rows else [height for height in heights if 2 * height <= rows][-1:]
 
 
 def _blocks(block: Block) -> Iterator[Block]:
@@ -209,13 +228,13 @@ def _is_inside(e: Expr, block: Block) -> bool:
     return False
 
 
-def _choose_height(tile: _Tile, index: Expr, extent: Expr) -> None:
+def _choose_height(tile: _Tile, index: Expr, extent: Expr, heights: Sequence[int]) -> None:
     """Puts the tile into branches, the one of fewest rows first."""
     last = tile.block.last_op
     end = last if isinstance(last, scf.YieldOp) else None
     moved = [op for op in tile.block.ops if op is not end]
     location, block = moved[0].location, tile.block
-    for height in [h for h in SHORT_HEIGHTS if h < tile.rows]:
+    for height in heights:
         point = InsertPoint.at_end(block) if end is None or block is not tile.block else InsertPoint.before(end)
         if block is not tile.block:
             assert block.last_op is not None
