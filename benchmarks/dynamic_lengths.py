@@ -2,7 +2,7 @@
 
     make bench ARGS="--dynamic --onnx /tmp/models"
     make bench ARGS="--dynamic --onnx /tmp/models --models gpt2 --longest 128 --lengths 8 --batch 4 --shapes 60"
-    make bench ARGS="--dynamic --onnx /tmp/models --models dense nt nn --longest 128 --lengths 128 --seconds 0.9 \\
+    make bench ARGS="--dynamic --onnx /tmp/models --models dense nt nn --longest 128 --lengths 128 --seconds 0.8 \\
         --turn 0.025"
 
 BERT-base and GPT-2 are exported with any batch and any length (`benchmarks/paper_models.py`), as `NAME-dynamic.onnx` in

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 Run = Callable[[int], None]
@@ -52,16 +53,24 @@ def interleave(
     """The times of every side over `rounds` rounds.
 
     A batch has as many runs as take `batch_seconds`, so that waiting for the device at its end weighs little. In every
-    round each side has one batch; the round after begins with the next side, so that nobody always follows the same.
+    round each side has one batch, in orders of which each side follows each other one equally often: threads of ONNX
+    Runtime spin for some milliseconds after a run, and slow whoever comes next.
     """
     repeats = {name: _batch(run, batch_seconds, clock) for name, run in sides.items()}
     seconds: dict[str, list[float]] = {name: [] for name in sides}
-    order = list(sides)
-    for turn in range(rounds):
-        first = turn % len(order)
-        for name in order[first:] + order[:first]:
+    for _, order in zip(range(rounds), itertools.cycle(balanced_orders(list(sides))), strict=False):
+        for name in order:
             seconds[name].append(_seconds(sides[name], repeats[name], clock) / repeats[name])
     return {name: Times(tuple(seconds[name]), repeats[name]) for name in sides}
+
+
+def balanced_orders(sides: Sequence[str]) -> list[list[str]]:
+    """Orders in which each side stands at each place, and behind each other side, equally often: a Williams design
+    (Williams, "Experimental designs balanced for the estimation of residual effects of treatments", 1949)."""
+    count = len(sides)
+    first = [(place + 1) // 2 if place % 2 else -(place // 2) for place in range(count)]
+    orders = [[sides[(at + turn) % count] for at in first] for turn in range(count)]
+    return orders if count % 2 == 0 else orders + [order[::-1] for order in orders]
 
 
 def _batch(run: Run, batch_seconds: float, clock: Clock) -> int:
