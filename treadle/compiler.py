@@ -49,7 +49,12 @@ STAGES: tuple[Stage, ...] = (
         "graph",
         "Fewer and simpler operators.",
         (
-            Step("graph-drop-empty", "First: no other pass, and no template, has to think of extents of 0."),
+            Step(
+                "graph-select-branches",
+                "First: later passes would work on functions that are dropped here.",
+                only="cuda",
+            ),
+            Step("graph-drop-empty", "First on a CPU: no other pass, and no template, has to think of extents of 0."),
             Step(
                 "graph-quantized-products{target=TARGET}",
                 "Before constants are folded, which would dequantise weights.",

@@ -63,9 +63,10 @@ class Program:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     constants: tuple[ProgramConstant, ...]
-    """In the order of their `host.buffer` operations, by which printers number them."""
+    """Of @main and of what it calls, in the order of their `host.buffer` operations, by which printers number them."""
     arena_bytes: int
     launches: tuple[ProgramLaunch, ...]
+    """Those of @main; not what loops and branches run."""
     zeroed_bytes: int = 0
     dispatches: tuple[Dispatch, ...] = ()
     """Where a call runs one of several launches."""
@@ -92,9 +93,12 @@ def read_program(module: ModuleOp) -> Program:
     launches: list[ProgramLaunch] = []
     dispatches: list[Dispatch] = []
     zeroed_bytes = 0
+    for op in constant_buffers(module):
+        references[op.buffer] = BufferRef("constant", len(constants))
+        constants.append(_constant(op, module))
     for op in main.body.block.ops:
-        if isinstance(op, BufferOp):
-            references[op.buffer] = _reference(op, constants, module)
+        if isinstance(op, BufferOp) and op.value is None:
+            references[op.buffer] = buffer_reference(op)
             if op.kind.data == "zeroed":
                 size = prod(op.type.get_shape()) * byte_width(op.type.get_element_type())
                 zeroed_bytes = max(zeroed_bytes, references[op.buffer].index + size)
@@ -128,13 +132,28 @@ def planned_main(module: ModuleOp) -> FuncOp:
     raise TreadleError("the module has no function @main", accepted="func.func @main with a body")
 
 
-def _reference(op: BufferOp, constants: list[ProgramConstant], module: ModuleOp) -> BufferRef:
-    if op.value is not None:
-        type = TensorType(op.type.get_element_type(), op.type.get_shape())
-        constants.append(ProgramConstant(op.value, type, sparse_reads(op, module)))
-        return BufferRef("constant", len(constants) - 1)
+def constant_buffers(module: ModuleOp) -> list[BufferOp]:
+    """The constants of all functions of launches, in the order by which programs number them."""
+    functions = [op for op in module.body.block.ops if isinstance(op, FuncOp) and op.body.blocks]
+    found = [op for function in functions for op in function.body.block.ops if isinstance(op, BufferOp)]
+    return [op for op in found if op.value is not None]
+
+
+def numbered_constants(module: ModuleOp) -> dict[SSAValue, int]:
+    """The number of each constant buffer."""
+    return {op.buffer: number for number, op in enumerate(constant_buffers(module))}
+
+
+def buffer_reference(op: BufferOp) -> BufferRef:
+    """What a buffer that is no constant refers to."""
     assert op.position is not None
     return BufferRef(cast(BufferKind, op.kind.data), op.position.value.data)
+
+
+def _constant(op: BufferOp, module: ModuleOp) -> ProgramConstant:
+    assert op.value is not None
+    type = TensorType(op.type.get_element_type(), op.type.get_shape())
+    return ProgramConstant(op.value, type, sparse_reads(op, module))
 
 
 def _specs(main: FuncOp, kind: str) -> tuple[TensorSpec, ...]:
@@ -182,6 +201,6 @@ def _text(attribute: Attribute) -> str:
 
 
 __all__ = [
-    "BufferKind", "BufferRef", "Program", "ProgramConstant", "ProgramLaunch", "TensorSpec", "dense_tensors",
-    "planned_main", "read_program",
+    "BufferKind", "BufferRef", "Program", "ProgramConstant", "ProgramLaunch", "TensorSpec", "buffer_reference",
+    "constant_buffers", "dense_tensors", "numbered_constants", "planned_main", "read_program",
 ]  # fmt: skip

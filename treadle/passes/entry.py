@@ -6,6 +6,7 @@ from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Operation
 
+from treadle.dialects.graph.control import called_names, check_calls
 from treadle.dialects.graph.dtypes import ELEMENT_TYPES, is_supported
 from treadle.dialects.location import location_of
 from treadle.errors import TreadleError
@@ -13,7 +14,7 @@ from treadle.passes.legality import LEGAL, is_allowed
 
 ENTRY = "main"
 _OPERATORS = ("graph.*", "func.return")
-_FORM = f"one func.func @{ENTRY} of graph operators on tensors"
+_FORM = f"one func.func @{ENTRY} of graph operators on tensors, and functions that loops and branches call"
 
 
 def check_entry(module: ModuleOp) -> None:
@@ -23,14 +24,15 @@ def check_entry(module: ModuleOp) -> None:
     result that is no tensor, is of an element type that Treadle lacks, or (an argument) has a symbolic extent; names of
     inputs or outputs that are not one each.
     """
-    main = _only_function(module)
+    main = _entry(module)
     for argument in main.body.block.args:
         where = f"argument %{argument.name_hint or argument.index} of @{ENTRY}"
         if any(extent < 0 for extent in _checked_tensor(argument.type, where).get_shape()):
             accepted = "static extents: a compiled model has fixed shapes"
             raise TreadleError(f"{argument.type} has a symbolic extent", where, accepted)
-    for op in main.body.block.ops:
-        _check_operation(op)
+    for function in _functions(module):
+        for op in function.body.block.ops:
+            _check_operation(op)
     end = main.body.block.last_op
     if not isinstance(end, ReturnOp):
         raise TreadleError(f"@{ENTRY} does not return", location_of(main), "func.return at its end")
@@ -38,18 +40,26 @@ def check_entry(module: ModuleOp) -> None:
     _check_names(main, "output_names", len(end.operands))
 
 
-def _only_function(module: ModuleOp) -> FuncOp:
+def _entry(module: ModuleOp) -> FuncOp:
     found = list(module.body.block.ops)
     main = next((op for op in found if isinstance(op, FuncOp) and op.sym_name.data == ENTRY), None)
     if main is None:
         others = ", ".join(f"{op.name} @{op.sym_name.data}" if isinstance(op, FuncOp) else op.name for op in found)
         raise TreadleError(f"the module has no function @{ENTRY}, but {others or 'nothing'}", "module", _FORM)
+    called = {name for op in module.walk() for name in called_names(op)}
     for op in found:
-        if op is not main:
+        if op is not main and not (isinstance(op, FuncOp) and op.sym_name.data in called):
             raise TreadleError(f"{op.name} beside @{ENTRY}", location_of(op), _FORM)
-    if len(main.body.blocks) != 1:
-        raise TreadleError(f"@{ENTRY} has {len(main.body.blocks)} blocks", location_of(main), "a body of one block")
+    for function in _functions(module):
+        if len(function.body.blocks) != 1:
+            message = f"@{function.sym_name.data} has {len(function.body.blocks)} blocks"
+            raise TreadleError(message, location_of(function), "a body of one block")
+    check_calls(main)
     return main
+
+
+def _functions(module: ModuleOp) -> list[FuncOp]:
+    return [op for op in module.body.block.ops if isinstance(op, FuncOp)]
 
 
 def _check_operation(op: Operation) -> None:

@@ -15,7 +15,8 @@ _FRAME = ("builtin.module", "func.func", "func.return")
 _SCALARS = ("arith.*", "math.*", "scalar.*")
 _DEFINITIONS = (*_FRAME, *_SCALARS, "graph.compute", "graph.at", "graph.reduce", "graph.yield")
 _WHOLE = ("graph.matmul", "graph.packed_matmul", "graph.packed_conv", "graph.attention", "graph.winograd_conv")
-_DEFINED = (*_DEFINITIONS, *_WHOLE, "graph.constant")
+_CONTROL = ("graph.loop", "graph.if")
+_DEFINED = (*_DEFINITIONS, *_WHOLE, *_CONTROL, "graph.constant")
 _BODY = (*_SCALARS, "scf.*", "memref.*", "vector.*", "loop.load", "loop.store", "loop.alloc")
 _LANES = (
     "loop.lane_mask", "loop.lane_compare", "loop.lane_convert", "loop.lane_select", "loop.strided_load",
@@ -33,6 +34,7 @@ _BLOCKS = (
 """What the threads of a GPU's block do together: barriers, warp reductions, asynchronous copies, tensor cores."""
 _COPIES = ("loop.copy", "loop.yield")
 _HOST = ("host.buffer", "host.launch", "host.dispatch", "host.return")
+_HOST_CPU = (*_HOST, "host.loop", "host.if")
 
 LEGAL: Mapping[str, Sequence[str]] = {
     "import": (*_FRAME, "graph.*"),
@@ -40,13 +42,13 @@ LEGAL: Mapping[str, Sequence[str]] = {
     "define": _DEFINED,
     "fuse": (*_DEFINED, "graph.fused"),
     "schedule": (*_DEFINED, "graph.fused", "schedule.*"),
-    "kernels cpu": (*_FRAME, "graph.constant", "loop.kernel", "loop.dispatch", "task.*", *_BODY, *_UNIT),
+    "kernels cpu": (*_FRAME, *_CONTROL, "graph.constant", "loop.kernel", "loop.dispatch", "task.*", *_BODY, *_UNIT),
     "kernels cuda": (*_FRAME, "graph.constant", "loop.kernel", "loop.dispatch", "task.*", *_BODY, *_BLOCKS, *_COPIES),
-    "plan cpu": (*_FRAME, *_HOST, "loop.func", "task.*", *_BODY, *_UNIT),
+    "plan cpu": (*_FRAME, *_HOST_CPU, "loop.func", "task.*", *_BODY, *_UNIT),
     "plan cuda": (*_FRAME, *_HOST, "loop.func", "task.*", *_BODY, *_BLOCKS, *_COPIES),
-    "loops cpu": (*_FRAME, *_HOST, "loop.func", *_BODY, *_LANES, *_UNIT),
+    "loops cpu": (*_FRAME, *_HOST_CPU, "loop.func", *_BODY, *_LANES, *_UNIT),
     "loops cuda": (*_FRAME, *_HOST, "loop.func", *_BODY, *_BLOCKS, "loop.async_copy"),
-    "lower cpu": (*_FRAME, *_HOST, *_SCALARS, "scf.*", "memref.*", "vector.*", *_LANES, *_MEMORY, *_UNIT),
+    "lower cpu": (*_FRAME, *_HOST_CPU, *_SCALARS, "scf.*", "memref.*", "vector.*", *_LANES, *_MEMORY, *_UNIT),
     "lower cuda": (*_FRAME, *_HOST, *_SCALARS, "scf.*", "memref.*", "vector.*", "cuda.*"),
 }
 """Operation names, `dialect.*` for a whole dialect, that may remain after each stage (and kind of target)."""

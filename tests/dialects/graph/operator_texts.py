@@ -17,6 +17,27 @@ for dialect in (Builtin, arith.Arith, func.Func, math.Math, GRAPH, SCHEDULE):
 ZEROS = "sha256:" + "0" * 64
 
 
+CONTROL = """
+func.func private @step(%n: tensor<i64>, %x: tensor<4xf32>, %w: tensor<4xf32>) -> (tensor<i1>, tensor<4xf32>) {
+  %c = graph.constant #graph.inline<"True"> : tensor<i1>
+  func.return %c, %w : tensor<i1>, tensor<4xf32>
+}
+func.func private @row(%n: tensor<i64>, %x: tensor<4xf32>) -> (tensor<4xf32>, tensor<i64>) {
+  func.return %x, %n : tensor<4xf32>, tensor<i64>
+}
+func.func private @then(%x: tensor<4xf32>) -> tensor<4xf32> {
+  func.return %x : tensor<4xf32>
+}
+func.func @main(%x: tensor<4xf32>, %m: tensor<i64>, %c: tensor<i1>) -> (tensor<4xf32>, tensor<3xi64>) {
+  %y = graph.loop @step while (%m, %c) carries (%x) reads (%x)
+      : (tensor<i64>, tensor<i1>, tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %z, %rows = graph.loop @row times 3 carries (%y) reads () : (tensor<4xf32>) -> (tensor<4xf32>, tensor<3xi64>)
+  %v = graph.if %c @then @then (%z) : (tensor<i1>, tensor<4xf32>) -> tensor<4xf32>
+  func.return %v, %rows : tensor<4xf32>, tensor<3xi64>
+}"""
+"""Every operation that calls functions."""
+
+
 def ints(*values: int) -> str:
     """A list of integers."""
     return f"array<i64{': ' if values else ''}{', '.join(map(str, values))}>"

@@ -30,7 +30,24 @@ host.dispatch #schedule.tree<e0 <= 8 ? 0 : 1> (%n : memref<i64>) {
   host.launch @b(%A) : memref<4xf32>
 }"""
 
+LOOP = """
+%m, %c, %x, %y, %s, %n, %d, %a = "test.op"() : () -> (memref<i64>, memref<i1>, memref<4xf32>, memref<4xf32>,
+    memref<4xf32>, memref<i64>, memref<i1>, memref<64xi8>)
+host.loop @f while(%m, %c) from(%x) to(%y) spare(%s) reads(%x) rows() counter(%n) again(%d) arena(%a)
+    : (memref<i64>, memref<i1>) (memref<4xf32>) (memref<4xf32>) (memref<4xf32>) (memref<4xf32>) () memref<i64>
+      (memref<i1>) memref<64xi8>"""
+TIMES = """
+%x, %n, %r, %a = "test.op"() : () -> (memref<4xf32>, memref<i64>, memref<9x2xf32>, memref<64xi8>)
+host.loop @f times 9 : i64 while() from() to() spare() reads(%x) rows(%r) counter(%n) again() arena(%a)
+    : () () () () (memref<4xf32>) (memref<9x2xf32>) memref<i64> () memref<64xi8>"""
+BRANCH = """
+%c, %x, %y, %a = "test.op"() : () -> (memref<i1>, memref<4xf32>, memref<4xf32>, memref<64xi8>)
+host.if %c @f @g reads(%x) to(%y) arena(%a) : memref<i1> (memref<4xf32>) (memref<4xf32>) memref<64xi8>"""
+
 GOOD = [
+    LOOP,
+    TIMES,
+    BRANCH,
     DISPATCH,
     DISPATCH.replace("memref<i64>", "memref<1xi64>"),
     "%r = host.buffer input 0 : memref<1x3xf32>",
@@ -57,6 +74,19 @@ def test_every_operation_is_tested() -> None:
 
 
 REJECTED = [
+    (LOOP.replace("again(%d)", "again()").replace("(memref<i1>) memref<64xi8>", "() memref<64xi8>"), "expected either"),
+    (LOOP.replace("@f while", "@f times 3 : i64 while"), "expected either a number of times, or two tests"),
+    (
+        LOOP.replace("spare(%s)", "spare(%x, %s)")
+        .replace("(memref<4xf32>) () memref", "(memref<4xf32>) () memref", 1)
+        .replace(
+            "(memref<4xf32>) (memref<4xf32>) (memref<4xf32>) (memref<4xf32>)",
+            "(memref<4xf32>) (memref<4xf32>) (memref<4xf32>, memref<4xf32>) (memref<4xf32>)",
+        ),
+        "the state's buffers differ",
+    ),
+    (LOOP.replace("counter(%n)", "counter(%d)").replace("() memref<i64>", "() memref<i1>"), "expected one i64"),
+    (BRANCH.replace("memref<i1>", "memref<i64>"), "a condition of type memref<i64>: expected one i1"),
     (DISPATCH.replace("? 0 :", "? 1 :"), "alternative 0 has no leaf: expected leaves 0 to 1"),
     (DISPATCH.replace("memref<i64>", "memref<2xi64>"), "expected one i64 each"),
     (DISPATCH.replace("host.launch @b(%A) : memref<4xf32>", '"test.op"() : () -> ()'), "expected host.launch"),

@@ -113,10 +113,10 @@ def test_a_loop_that_its_condition_ends() -> None:
 def test_loops_that_are_refused() -> None:
     unknown = [node("ReduceSum", "v", "s", keepdims=0), node("Cast", "s", "d", to=9)]
     _refused(
-        _doubling(3, unknown), r"node 'twice' \(Loop, opset 17\): the loop's condition depends on the model's input"
+        _doubling(3, unknown), r"node 'twice' \(Loop, opset 17\): rows are asked of a loop whose number of iterations is"
     )
     always = [node("Identity", "c", "d")]
-    _refused(_doubling(10**9, always), r"node 'twice' \(Loop, opset 17\): .*more than 20000 nodes; accepted: fewer")
+    _refused(_doubling(10**12, always), r"node 'twice' \(Loop, opset 17\): .*accepted: ")
 
 
 def test_names_inside_of_graphs_are_checked() -> None:

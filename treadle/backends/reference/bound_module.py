@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from xdsl.dialects.builtin import ModuleOp, TensorType, f32, i64
-from xdsl.dialects.func import ReturnOp
+from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from treadle.backends.reference.bounded import ARITHMETIC, ROUNDING, Bounded, Format, Running, rounded, together
@@ -21,6 +22,8 @@ from treadle.dialects.graph import (
     ConcatOp,
     ConvOp,
     ConvTransposeOp,
+    IfOp,
+    LoopOp,
     MaskOp,
     MatmulOp,
     PadOp,
@@ -33,6 +36,7 @@ from treadle.dialects.graph import (
 )
 from treadle.dialects.graph.dtypes import is_float_dtype
 from treadle.dialects.graph.evaluate import evaluate_in, evaluate_results
+from treadle.dialects.graph.run_control import run_control
 from treadle.errors import TreadleError
 
 Array = NDArray[Any]
@@ -130,9 +134,30 @@ def _calibrated_result(result: Bounded, sample: Array) -> Bounded:
 
 
 def _results(arithmetic: Running, op: Operation, env: dict[SSAValue, Bounded]) -> tuple[Bounded, ...]:
+    if isinstance(op, LoopOp | IfOp):
+        return _control(arithmetic, op, [env[operand] for operand in op.operands])
     if isinstance(op, ArgReductionOp) and not env[op.x].exact:
         return (_arg_reduction(op, env[op.x]),)
     return evaluate_in(arithmetic, op, env)
+
+
+def _control(arithmetic: Running, op: LoopOp | IfOp, operands: Sequence[Bounded]) -> tuple[Bounded, ...]:
+    """Conditions are those of the exact values. Errors of one iteration count as independent of the next one's."""
+
+    def call(function: FuncOp, given: Sequence[Bounded]) -> list[Bounded]:
+        block = function.body.block
+        env = dict[SSAValue, Bounded](zip(block.args, (Bounded(x.value, x.full_error) for x in given), strict=True))
+        for inner in block.ops:
+            if not isinstance(inner, ReturnOp):
+                env.update(zip(inner.results, _results(arithmetic, inner, env), strict=True))
+        assert block.last_op is not None
+        return [Bounded(env[v].value, env[v].full_error) for v in block.last_op.operands]
+
+    def stack(rows: Sequence[Bounded]) -> Bounded:
+        return Bounded(np.stack([x.value for x in rows]), np.stack([x.full_error for x in rows]))
+
+    counter = partial(np.array, dtype=np.int64)
+    return run_control(op, operands, call, lambda x: int(x.value), lambda n: Bounded.of(counter(n)), stack)
 
 
 def _arg_reduction(op: ArgReductionOp, x: Bounded) -> Bounded:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,16 @@ from xdsl.dialects.builtin import ArrayAttr, ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
-from treadle.backends.program import BufferRef, TensorSpec, planned_main, read_program
+from treadle.backends.program import TensorSpec, planned_main, read_program
 from treadle.backends.reference.dense_tensors import UNSET, DenseTensors
-from treadle.backends.reference.kernel_launch import is_of_launch
 from treadle.backends.reference.kernels import Kernel
-from treadle.decision_tree import chosen_launches, kernel_for
+from treadle.backends.reference.launches import LaunchRun
+from treadle.decision_tree import kernel_for
 from treadle.dialects import host, loop
-from treadle.dialects.graph import FusedOp, YieldOp
+from treadle.dialects.graph import FusedOp, IfOp, LoopOp, YieldOp
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.graph.evaluate import evaluate_results
+from treadle.dialects.graph.run_control import run_arrays
 from treadle.errors import TreadleError
 from treadle.passes.graph.definition_analysis import shape_of
 
@@ -69,6 +71,10 @@ def _run_tensors(main: FuncOp, env: dict[SSAValue, Array], reverse: bool) -> tup
     return tuple(np.ascontiguousarray(env[v]).reshape(env[v].shape) for v in end.operands)
 
 
+def _called(function: FuncOp, operands: Sequence[Array], reverse: bool) -> tuple[Array, ...]:
+    return _run_tensors(function, dict(zip(function.body.block.args, operands, strict=True)), reverse)
+
+
 def _evaluate_block(block: Block, env: dict[SSAValue, Array], reverse: bool) -> None:
     """Adds the value of every operation of the block to `env`."""
     for op in block.ops:
@@ -90,6 +96,9 @@ def _evaluate(op: Operation, env: dict[SSAValue, Array], reverse: bool) -> None:
         end = op.body.block.last_op
         assert isinstance(end, YieldOp)
         env.update((result, env[value]) for result, value in zip(op.outputs, end.values, strict=True))
+    elif isinstance(op, LoopOp | IfOp):
+        call = partial(_called, reverse=reverse)
+        env.update(zip(op.results, run_arrays(op, [env[v] for v in op.operands], call), strict=True))
     elif not isinstance(op, ReturnOp | YieldOp):
         env.update(zip(op.results, evaluate_results(op, env), strict=True))
 
@@ -100,35 +109,8 @@ def _run_launches(module: ModuleOp, inputs: Sequence[Array], reverse: bool) -> t
     _check(program.inputs, inputs)
     given, taken = _dense(planned_main(module), program.inputs, program.outputs, inputs)
     outputs = tuple(np.empty(spec.shape, spec.dtype) for spec in program.outputs)
-    constants = [constant.array() for constant in program.constants]
     arena = np.full(program.arena_bytes, UNSET, np.uint8)
-    arrays: dict[str, Sequence[Array]] = {"input": given.packed(inputs), "output": outputs, "constant": constants}
-    kernels = {f.sym_name.data: Kernel(f) for f in module.body.block.ops if isinstance(f, loop.FuncOp)}
-
-    def memory(reference: BufferRef, spec: TensorSpec) -> Array:
-        if reference.kind != "arena":
-            # loop-flatten leaves the kernels' buffers one-dimensional; outputs are contiguous, so this is a view.
-            return arrays[reference.kind][reference.index].reshape(spec.shape)
-        region = arena[reference.index : reference.index + spec.num_bytes]
-        return region.view(spec.dtype).reshape(spec.shape)
-
-    chosen = chosen_launches(len(program.launches), program.dispatches, lambda number: int(inputs[number]))
-    for launch in (program.launches[number] for number in chosen):
-        if launch.kernel not in kernels:
-            raise TreadleError(f"there is no kernel @{launch.kernel}", "@main", [f"@{name}" for name in kernels])
-        kernel = kernels[launch.kernel]
-        buffers: list[Array] = []
-        for reference, type in zip(launch.buffers, kernel.types, strict=True):
-            spec = TensorSpec(launch.kernel, type.get_shape(), numpy_dtype(type.get_element_type()))
-            if not is_of_launch(type):
-                buffers.append(memory(reference, spec))
-            elif reference.kind == "arena":
-                # A live value that shares bytes with the launch's scratch memory is overwritten, as it would be on a
-                # GPU.
-                memory(reference, spec).view(np.uint8)[...] = UNSET
-        read, written = buffers[: -kernel.num_outputs], buffers[-kernel.num_outputs :]
-        for buffer, result in zip(written, kernel.results(read, reverse=reverse), strict=True):
-            buffer[...] = result
+    LaunchRun(module, reverse).run(planned_main(module), given.packed(inputs), outputs, arena)
     return tuple(taken.spread(outputs))
 
 

@@ -2,7 +2,8 @@
 
 Definition language: `compute.py`. Groups: `fused.py`. Which elements are needed: `demanded.py`. Operators by family:
 `elementwise.py`, `linear.py`, `reduction.py`, `arg_reduction.py`, `movement.py`, `mask.py`, `normalize.py`,
-`attention.py`, `winograd.py`, `packed_matmul.py`, `packed_conv.py`, `constant.py`.
+`attention.py`, `winograd.py`, `packed_matmul.py`, `packed_conv.py`, `constant.py`. Loops and branches of functions:
+`control.py`.
 """
 
 from xdsl.ir import Dialect
@@ -12,6 +13,7 @@ from treadle.dialects.graph.attention import AttentionOp
 from treadle.dialects.graph.attributes import BlobAttr, DimsAttr, InlineAttr
 from treadle.dialects.graph.compute import AtOp, ComputeOp, ReduceOp, YieldOp
 from treadle.dialects.graph.constant import ConstantOp
+from treadle.dialects.graph.control import IfOp, LoopOp
 from treadle.dialects.graph.definition import Operator, definition
 from treadle.dialects.graph.demanded import DemandedAttr
 from treadle.dialects.graph.elementwise import BinaryOp, BitcastOp, CastOp, UnaryOp, WhereOp
@@ -42,7 +44,7 @@ GRAPH = Dialect(
     "graph",
     [
         AtOp, ComputeOp, FusedOp, ReduceOp, YieldOp,
-        ConstantOp,
+        ConstantOp, IfOp, LoopOp,
         BinaryOp, BitcastOp, CastOp, UnaryOp, WhereOp,
         ConvOp, ConvTransposeOp, MatmulOp, PackedConvOp, PackedMatmulOp, WinogradConvOp,
         BroadcastOp, ConcatOp, GatherOp, MaskOp, PadOp, ReshapeOp, ResizeOp, SliceOp, TransposeOp,
@@ -55,7 +57,8 @@ GRAPH = Dialect(
 __all__ = [
     "GRAPH", "ArgReductionOp", "AtOp", "AttentionOp", "BatchNormOp", "BinaryOp", "BitcastOp", "BlobAttr",
     "BroadcastOp", "CastOp", "ComputeOp", "ConcatOp", "ConstantOp", "ConvOp", "ConvTransposeOp", "DemandedAttr",
-    "DimsAttr", "FusedOp", "GatherOp", "InlineAttr", "LayerNormOp", "MaskOp", "MatmulOp", "Operator", "PackedConvOp",
-    "PackedMatmulOp", "PadOp", "PoolOp", "ReduceOp", "ReductionOp", "ReshapeOp", "ResizeOp", "RmsNormOp", "SliceOp",
-    "SoftmaxOp", "TransposeOp", "UnaryOp", "WhereOp", "WholeOp", "WinogradConvOp", "YieldOp", "definition",
+    "DimsAttr", "FusedOp", "GatherOp", "IfOp", "InlineAttr", "LayerNormOp", "LoopOp", "MaskOp", "MatmulOp", "Operator",
+    "PackedConvOp", "PackedMatmulOp", "PadOp", "PoolOp", "ReduceOp", "ReductionOp", "ReshapeOp", "ResizeOp",
+    "RmsNormOp", "SliceOp", "SoftmaxOp", "TransposeOp", "UnaryOp", "WhereOp", "WholeOp", "WinogradConvOp", "YieldOp",
+    "definition",
 ]  # fmt: skip

@@ -14,17 +14,20 @@ from typing import Generic
 import numpy as np
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import DYNAMIC_INDEX, IndexType
+from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from treadle.dialects.graph.arithmetic import Arithmetic, Exact, V
 from treadle.dialects.graph.compute import AtOp, ComputeOp, ReduceOp, YieldOp, yielded, yielded_values
 from treadle.dialects.graph.constant import ConstantOp
+from treadle.dialects.graph.control import IfOp, LoopOp
 from treadle.dialects.graph.definition import Operator, definition
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.graph.fused import FusedOp
 from treadle.dialects.graph.movement import ReshapeOp
 from treadle.dialects.graph.numpy_reads import AFFINE_OPERATORS, Affine
 from treadle.dialects.graph.numpy_scalars import Array, apply_scalar
+from treadle.dialects.graph.run_control import run_arrays
 from treadle.dialects.graph.store import constant_array
 from treadle.dialects.location import location_of
 from treadle.errors import TreadleError
@@ -45,8 +48,21 @@ def evaluate(op: Operation, env: Env) -> Array:
 
 
 def evaluate_results(op: Operation, env: Env) -> tuple[Array, ...]:
-    """The values of all results of a tensor operation; errors as `evaluate`."""
+    """The values of all results of a tensor operation, or of a loop or a branch; errors as `evaluate`."""
+    if isinstance(op, LoopOp | IfOp):
+        return run_arrays(op, [env[operand] for operand in op.operands], _called)
     return evaluate_in(Exact(), op, env)
+
+
+def _called(function: FuncOp, operands: Sequence[Array]) -> list[Array]:
+    """What a function of tensor operations gives."""
+    block = function.body.block
+    env: dict[SSAValue, Array] = dict(zip(block.args, operands, strict=True))
+    for op in block.ops:
+        if not isinstance(op, ReturnOp):
+            env.update(zip(op.results, evaluate_results(op, env), strict=True))
+    assert block.last_op is not None
+    return [np.asarray(env[value]) for value in block.last_op.operands]
 
 
 def evaluate_compute(compute: ComputeOp, env: Env) -> Array:

@@ -7,7 +7,7 @@ arithmetic leaves no operators in the module.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -34,12 +34,13 @@ from treadle.dialects.graph import (
     UnaryOp,
     WhereOp,
 )
+from treadle.dialects.graph.control import ControlOp
 from treadle.dialects.graph.dtypes import accumulator, element_type, is_float, numpy_dtype
-from treadle.dialects.graph.evaluate import evaluate
 from treadle.dialects.graph.limits import TensorSizes, check_rank
 from treadle.dialects.graph.store import constant_attribute
 from treadle.dialects.model_nodes import constant_location, name_hint
 from treadle.frontends.common.arrays import Array
+from treadle.frontends.common.evaluated import evaluated
 from treadle.frontends.common.extent import Extent, Symbolic, expression_of, is_symbolic, reshaped
 from treadle.frontends.common.found_extents import FoundExtents
 from treadle.frontends.common.result_extents import Extents, masked_operands, result_extents
@@ -48,9 +49,6 @@ from treadle.index.expr import Expr
 
 FOLD_LIMIT = 4096
 """An operator of known operands is evaluated while importing if its result has at most this many elements."""
-_SMALL = 64
-"""Elements of an array whose values are remembered: shapes, axes, and what is computed of them for each layer anew."""
-_MOST_FOLDED = 4096
 
 
 @dataclass(eq=False)
@@ -104,6 +102,14 @@ class GraphBuilder:
         """The block's arguments that hold extents, by their expressions."""
         self.found = FoundExtents[Tensor]()
         self._sizes = TensorSizes()
+
+    def control(self, op: ControlOp) -> list[Tensor]:
+        """Appends a loop or a branch; its results. VerifyException if they are too large."""
+        for type in op.outputs.types:
+            self._sizes.add(type)
+        op.location = self.location
+        self._block.add_op(op)
+        return [Tensor(result.type, None, result) for result in op.outputs]
 
     def constant(self, array: Array, extents: Sequence[Symbolic] | None = None, laid_out: bool = False) -> Tensor:
         """A tensor of known elements; it is written into the IR only when an operator reads it.
@@ -237,7 +243,7 @@ class GraphBuilder:
         extents = _extents_of(op, operands, shape)
         if extents is not None and masked_operands(op, *_known(operands)):
             return None
-        return self.constant(_evaluated(op, dict(zip(scratch.args, known, strict=True))), extents, laid_out=True)
+        return self.constant(evaluated(op, dict(zip(scratch.args, known, strict=True))), extents, laid_out=True)
 
     def mask(self, x: Tensor, dim: int, fill: float) -> Tensor:
         """The tensor, with a number beyond the extent of a symbolic dimension."""
@@ -368,25 +374,6 @@ def _extents_of(op: Operator, operands: Sequence[Tensor], shape: Sequence[Symbol
 
 def _known(operands: Sequence[Tensor]) -> tuple[list[Extents], list[Array | None]]:
     return [operand.shape for operand in operands], [operand.array for operand in operands]
-
-
-_folded: dict[object, Array] = {}
-
-
-def _evaluated(op: Operator, known: Mapping[SSAValue, Array]) -> Array:
-    """What an operator gives; of small arrays only the first time, since a definition takes longer than its values."""
-    if prod(op.shape) > _SMALL or any(array.size > _SMALL for array in known.values()):
-        return np.asarray(evaluate(op, known))
-    values = tuple((operand.type, known[operand].tobytes()) for operand in op.operands)
-    key = (op.name, op.result.type, frozenset(op.properties.items()), frozenset(op.attributes.items()), values)
-    found = _folded.get(key)
-    if found is None:
-        found = np.array(evaluate(op, known))
-        found.flags.writeable = False
-        if len(_folded) >= _MOST_FOLDED:
-            _folded.clear()  # other threads hold what they took out
-        _folded[key] = found
-    return found
 
 
 def erase_dead(block: Block) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -18,17 +18,20 @@ from xdsl.dialects.builtin import (
     NameLoc,
     NoneAttr,
     StringAttr,
+    TensorType,
 )
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
+from treadle.dialects.graph.control import called_names
 from treadle.dialects.model_nodes import ascii_text, name_hint, node_location
 from treadle.errors import TreadleError
 from treadle.frontends.common.builder import GraphBuilder, Tensor, erase_dead
 from treadle.frontends.common.extent import is_symbolic
 from treadle.frontends.onnx.converters import find_conversion
 from treadle.frontends.onnx.expansion import MAX_UNROLLED
+from treadle.frontends.onnx.function_body import FunctionBody
 from treadle.frontends.onnx.functions import function_body
 from treadle.frontends.onnx.inputs import Input, Shapes, Symbols, model_inputs
 from treadle.frontends.onnx.loader import (
@@ -40,7 +43,7 @@ from treadle.frontends.onnx.loader import (
     node_label,
     opset_versions,
 )
-from treadle.frontends.onnx.node import Bytes, Node, ValueNeeded
+from treadle.frontends.onnx.node import Bytes, Node, Outlined, ValueNeeded, Write
 from treadle.frontends.onnx.symbolic_attributes import symbolic_attributes
 from treadle.frontends.onnx.tensor_data import to_array
 
@@ -105,6 +108,8 @@ class GraphWalk:
     tensors: dict[str, Tensor]
     read: frozenset[str]
     made: Bytes = field(default_factory=Bytes)
+    functions: list[FuncOp] = field(default_factory=list[FuncOp])
+    """What loops and branches call."""
     _expanded: int = 0
 
     @classmethod
@@ -127,6 +132,16 @@ class GraphWalk:
     def live(self) -> list[int]:
         """Positions of the nodes that the graph's outputs depend on, in order."""
         return live_nodes(self.model.graph.node, [output.name for output in self.model.graph.output])
+
+    def called(self, main: FuncOp) -> list[FuncOp]:
+        """The functions that are called, after the nodes that nothing needs were dropped."""
+        waiting, found = [main], dict[str, None]()
+        functions = {each.sym_name.data: each for each in self.functions}
+        while waiting:
+            names = [name for op in waiting.pop().walk() for name in called_names(op) if name not in found]
+            found.update(dict.fromkeys(names))
+            waiting += [functions[name] for name in names]
+        return [each for each in self.functions if each.sym_name.data in found]
 
     @property
     def _scope(self) -> _Scope:
@@ -174,6 +189,7 @@ class GraphWalk:
         used = [name in scope.read for name in proto.output]
         enter = partial(self._enter, scope, where)
         node = Node(proto, inputs, used, opset, where, self.model.files, self.made, enter)
+        node.outline = partial(self._outline, scope, node)
         if not callable(conversion):
             body = function_body(node, conversion, scope.opsets)
             self._define(self._call(body, node), scope)
@@ -216,6 +232,21 @@ class GraphWalk:
         self._initialise(graph, inner)
         self._convert_all(graph.node, outputs, inner)
         return [inner.tensors[name] for name in outputs]
+
+    def _outline(self, scope: _Scope, node: Node, word: str, types: Sequence[TensorType], write: Write) -> Outlined:
+        """A function of its own, of which `write` gives the results for its arguments; see `Node.outline`."""
+        outer = self.builder
+        body = FunctionBody(types, scope.tensors, node.where, outer.location)
+        names = replace(scope, tensors=ChainMap[str, Tensor]({}, body.captures))
+        self.builder = body.builder
+        try:
+            enter = partial(self._enter, names, node.where)
+            results = write(replace(node, enter=enter, outline=None), body.builder, body.arguments)
+        finally:
+            self.builder = outer
+        function, captured = body.function(f"{node.op_type.lower()}_{word}_{len(self.functions)}", results)
+        self.functions.append(function)
+        return Outlined(function, results, captured)
 
     def _initialise(self, graph: GraphProto, scope: _Scope) -> None:
         location = self.builder.location
@@ -304,7 +335,7 @@ def _module(model: LoadedModel, walk: GraphWalk) -> ModuleOp:
     if model.metadata:
         entries = {key: _text(value) for key, value in sorted(model.metadata.items())}
         func.attributes["metadata"] = DictionaryAttr(entries)
-    return ModuleOp([func])
+    return ModuleOp([*walk.called(func), func])
 
 
 def _text(value: str) -> StringAttr | BytesAttr:

@@ -9,10 +9,12 @@ from typing import cast
 
 import numpy as np
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
+from xdsl.dialects.builtin import TensorType
+from xdsl.dialects.func import FuncOp
 
 from treadle.dialects.graph.limits import check_rank
 from treadle.errors import TreadleError
-from treadle.frontends.common.builder import Tensor
+from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.common.symbolic_elements import symbols_in
 from treadle.frontends.onnx.external_data import ExternalFiles
 from treadle.frontends.onnx.tensor_data import Array, to_array
@@ -55,6 +57,23 @@ class ValueNeeded(TreadleError):
         self.tensor = tensor
 
 
+@dataclass(frozen=True)
+class Outlined:
+    """A function that a loop or a branch calls.
+
+    results:  of its own operators, for their types and what is known of them
+    captured: what its last arguments are of the tensors around it
+    """
+
+    function: FuncOp
+    results: Sequence[Tensor]
+    captured: Sequence[Tensor]
+
+    @property
+    def name(self) -> str:
+        return self.function.sym_name.data
+
+
 @dataclass
 class Node:
     """One node during its conversion.
@@ -66,6 +85,7 @@ class Node:
     files:  where its tensors' external data is read
     made:   the bytes of the constants that the model's nodes made so far
     enter:  the outputs of a graph in one of its attributes, for tensors as the graph's inputs
+    outline: a function of its own, by a word for its name, types, and what writes its results for its arguments
     """
 
     proto: NodeProto
@@ -76,6 +96,7 @@ class Node:
     files: ExternalFiles = field(default_factory=lambda: ExternalFiles(None))
     made: Bytes = field(default_factory=Bytes)
     enter: Callable[[GraphProto, Sequence[Tensor]], list[Tensor]] | None = None
+    outline: Outline | None = None
     _read: set[str] = field(default_factory=set[str])
 
     @property
@@ -268,6 +289,13 @@ class Node:
         assert self.enter is not None
         return self.enter(graph, inputs)
 
+    def function(self, word: str, types: Sequence[TensorType], write: Write) -> Outlined:
+        """A function of its own, whose name has `word`; `write` gives its results for arguments of `types`.
+
+        What it reads beside them is captured. TreadleError where that is of symbolic extents."""
+        assert self.outline is not None
+        return self.outline(word, types, write)
+
     def check_attributes(self) -> None:
         """TreadleError if the node has an attribute that its converter did not look at."""
         for attribute in self.proto.attribute:
@@ -275,4 +303,8 @@ class Node:
                 raise self.error(f"attribute '{attribute.name}' is not supported", self._read or "no attribute")
 
 
-__all__ = ["MAX_BYTES", "Bytes", "Node", "ValueNeeded"]
+Write = Callable[[Node, GraphBuilder, Sequence[Tensor]], Sequence[Tensor]]
+"""The results of a function, whose operators are written for its arguments."""
+Outline = Callable[[str, Sequence[TensorType], Write], Outlined]
+
+__all__ = ["MAX_BYTES", "Bytes", "Node", "Outlined", "ValueNeeded", "Write"]

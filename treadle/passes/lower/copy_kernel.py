@@ -10,6 +10,7 @@ from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Attribute, Block, Region, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
+from treadle.dialects.graph.control import ControlOp
 from treadle.dialects.loop import DispatchOp, KernelOp, LoadOp, StoreOp, memref_of
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr, const, floordiv, mod, var
@@ -23,12 +24,12 @@ index = IndexType()
 def copy_returned_values(end: ReturnOp, threads: int) -> None:
     """Makes each returned value the result of a kernel of its own, by copying those that are not.
 
-    A kernel's result may be returned once as it is. Arguments, constants, and what was returned before are
-    copied.
+    A kernel's result, or a loop's or a branch's, may be returned once as it is. Arguments, constants, and
+    what was returned before are copied.
     """
     returned: set[SSAValue] = set()
     for n, value in enumerate(list(end.operands)):
-        if value not in returned and isinstance(value.owner, KernelOp | DispatchOp):
+        if value not in returned and isinstance(value.owner, KernelOp | DispatchOp | ControlOp):
             returned.add(value)
             continue
         copy = copy_kernel(value, f"copy_{n}", threads)

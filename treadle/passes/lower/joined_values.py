@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import cast
 
-from xdsl.dialects.builtin import TensorType
+from xdsl.dialects.builtin import MemRefType, TensorType
 from xdsl.ir import Attribute, SSAValue
 
 from treadle.dialects.graph.dtypes import byte_width
@@ -53,8 +53,8 @@ def joined_values(steps: Sequence[KernelOp | DispatchOp], returned: Sequence[SSA
 
 
 def nbytes(type: Attribute) -> int:
-    """The bytes of a tensor."""
-    tensor = cast("TensorType[Attribute]", type)
+    """The bytes of a tensor, or of a buffer."""
+    tensor = cast("TensorType[Attribute] | MemRefType[Attribute]", type)
     return prod(tensor.get_shape()) * byte_width(tensor.get_element_type())
 
 

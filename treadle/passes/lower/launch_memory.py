@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from math import prod
 
 from xdsl.dialects.builtin import MemRefType
+from xdsl.ir import Operation
 from xdsl.rewriter import Rewriter
 
 from treadle.dialects.graph.dtypes import byte_width
@@ -23,9 +24,10 @@ class LaunchMemory:
     memory: launches run one after another, and each leaves it zero.
     """
 
-    def __init__(self, kernels: Sequence[KernelOp]):
-        """Makes the kernels' buffers of a launch arguments, between those of their operands and of their result."""
-        self._arguments = [_as_arguments(kernel) for kernel in kernels]
+    def __init__(self, steps: Sequence[Operation]):
+        """Makes the kernels' buffers of a launch arguments, between those of their operands and of their result.
+        Steps that are no kernels have none."""
+        self._arguments = [_as_arguments(step) if isinstance(step, KernelOp) else [] for step in steps]
 
     @property
     def live_ranges(self) -> list[LiveRange]:

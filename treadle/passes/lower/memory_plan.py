@@ -8,13 +8,14 @@ from itertools import chain
 from typing import cast
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ArrayAttr, FunctionType, IntegerAttr, ModuleOp, TensorType, i64
+from xdsl.dialects.builtin import ArrayAttr, FunctionType, IntegerAttr, ModuleOp, StringAttr, TensorType, i64
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.graph import ConstantOp
+from treadle.dialects.graph.control import ControlOp, IfOp, LoopOp, called, check_calls
 from treadle.dialects.graph.dtypes import is_supported
 from treadle.dialects.host import BufferOp, LaunchOp
 from treadle.dialects.host import DispatchOp as HostDispatchOp
@@ -23,10 +24,14 @@ from treadle.dialects.location import location_of
 from treadle.dialects.loop import DispatchOp, KernelOp, memref_of
 from treadle.errors import TreadleError
 from treadle.passes.lower.arena import Arena, LiveRange, plan_arena
+from treadle.passes.lower.control_memory import ControlMemory, planned_control
 from treadle.passes.lower.copy_kernel import copy_returned_values
 from treadle.passes.lower.joined_values import JoinedValues, joined_values, nbytes
 from treadle.passes.lower.launch_memory import LaunchMemory
 from treadle.passes.lower.outline_kernels import outline
+
+_Unit = KernelOp | LoopOp | IfOp
+_Step = _Unit | DispatchOp
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,9 @@ class MemoryPlanPass(ModulePass):
     and it is not launched, where each begins at such a multiple. What a kernel allocates for all of its blocks becomes
     arguments before that of its result: `device` buffers lie in the arena, too, during that launch alone; `zeroed` ones
     are `host.buffer zeroed`. Launches keep the kernels' order; those of a `loop.dispatch` are in one `host.dispatch`.
-    Equal constants are one buffer, and are numbered in the order of their buffers.
+    Equal constants of a function are one buffer, and are numbered in the order of their buffers in the module. A
+    function that a loop or a branch calls is planned as @main is; its arena, and the second state of a loop, are in the
+    arena of its caller.
     """
 
     name = "memory-plan"
@@ -68,63 +75,109 @@ class MemoryPlanPass(ModulePass):
     copy_threads: int = 1
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """TreadleError for an alignment below 1, a module without @main, an operation in @main other than
-        `loop.kernel` and `graph.constant`, and a symbolic dimension."""
+        """TreadleError for an alignment below 1, a module without @main, an operation in a function other
+        than kernels, constants, loops and branches, and a symbolic dimension."""
         if self.alignment < 1 or self.copy_threads < 1:
             given = f"alignment={self.alignment} copy-threads={self.copy_threads}"
             raise TreadleError(f"impossible options {given}", "memory-plan", "numbers from 1 upwards")
-        main, end = _checked_main(op)
-        copy_returned_values(end, self.copy_threads)
-        steps = [o for o in main.body.block.ops if isinstance(o, KernelOp | DispatchOp)]
-        joined = joined_values(steps, end.operands, self.alignment)
-        steps = [step for step in steps if not isinstance(step, KernelOp) or step.outputs[0] not in joined.results]
-        kernels = [kernel for step in steps for kernel in _kernels(step)]
-        memory = LaunchMemory(kernels)
-        buffers, arena = _plan_buffers(main, end, kernels, memory, joined, self.alignment)
-        own = memory.buffers(arena.offsets[len(arena.offsets) - len(memory.live_ranges) :])
-        functions, names = outline(kernels, taken=["main"])
-        launches = [
-            LaunchOp(
-                name,
-                [
-                    *(buffers[value].buffer for value in kernel.inputs),
-                    *(op.buffer for op in scratch),
-                    *(buffers[value].buffer for value in _results(kernel)),
-                ],
-            )
-            for kernel, name, scratch in zip(kernels, names, own, strict=True)
-        ]
-        for launch, kernel in zip(launches, kernels, strict=True):
-            launch.location = kernel.location
-        ops = _dispatched(steps, launches, buffers)
-        distinct = list(dict.fromkeys([*buffers.values(), *chain.from_iterable(own)]))
-        planned = _planned_main(main, end, [*distinct, *ops, EndOp()], arena.nbytes)
-        Rewriter.insert_op([*functions, planned], InsertPoint.before(main))
-        Rewriter.erase_op(main)
+        functions = _checked_functions(op)
+        programs = [_Program(function, self.alignment, self.copy_threads) for function in functions]
+        kernels = [kernel for program in programs for kernel in program.kernels]
+        outlined, names = outline(kernels, taken=[f.sym_name.data for f in functions])
+        Rewriter.insert_op(outlined, InsertPoint.at_start(op.body.block))
+        symbols = dict(zip(kernels, names, strict=True))
+        arenas: dict[str, int] = {}
+        for program in programs:
+            planned = program.planned(symbols, arenas)
+            Rewriter.insert_op(planned, InsertPoint.before(program.function))
+        for program in reversed(programs):
+            Rewriter.erase_op(program.function)
 
 
-def _checked_main(module: ModuleOp) -> tuple[FuncOp, ReturnOp]:
-    """@main and its terminator, after making sure that the pass can plan it."""
+class _Program:
+    """A function on the way to its launches."""
+
+    def __init__(self, function: FuncOp, alignment: int, copy_threads: int):
+        end = function.body.block.last_op
+        assert isinstance(end, ReturnOp)
+        copy_returned_values(end, copy_threads)
+        steps = [o for o in function.body.block.ops if isinstance(o, KernelOp | DispatchOp | ControlOp)]
+        writers = [step for step in steps if isinstance(step, KernelOp | DispatchOp)]
+        self.function, self._end, self._alignment = function, end, alignment
+        self._joined = joined_values(writers, end.operands, alignment)
+        joins = self._joined.results
+        self._steps = [step for step in steps if not isinstance(step, KernelOp) or step.outputs[0] not in joins]
+        self._units = [unit for step in self._steps for unit in _units(step)]
+        self._memory = LaunchMemory(self._units)
+
+    @property
+    def kernels(self) -> list[KernelOp]:
+        return [unit for unit in self._units if isinstance(unit, KernelOp)]
+
+    def planned(self, symbols: Mapping[KernelOp, str], arenas: dict[str, int]) -> FuncOp:
+        """The function of launches; `arenas` has the bytes of those that it calls, and gets its own."""
+        control = ControlMemory(self._units, arenas)
+        scratch = [*self._memory.live_ranges, *control.live_ranges]
+        buffers, arena = _plan_buffers(self.function, self._end, self._units, scratch, self._joined, self._alignment)
+        offsets = iter(arena.offsets[len(arena.offsets) - len(scratch) :])
+        own = self._memory.buffers(offsets)
+        of_control = control.buffers(offsets)
+        operations: list[Operation] = []
+        for unit, extra in zip(self._units, own, strict=True):
+            if isinstance(unit, KernelOp):
+                operations.append(_launch(unit, symbols[unit], extra, buffers))
+            else:
+                operations.append(planned_control(unit, buffers, of_control[unit]))
+        distinct = list(dict.fromkeys([*buffers.values(), *chain.from_iterable([*own, *of_control.values()])]))
+        ops = _dispatched(self._steps, operations, buffers)
+        arenas[self.function.sym_name.data] = arena.nbytes
+        return _planned_main(self.function, self._end, [*distinct, *ops, EndOp()], arena.nbytes)
+
+
+def _launch(kernel: KernelOp, name: str, scratch: Sequence[BufferOp], buffers: Mapping[SSAValue, BufferOp]) -> LaunchOp:
+    values, results = [buffers[v] for v in kernel.inputs], [buffers[v] for v in _results(kernel)]
+    launch = LaunchOp(name, [op.buffer for op in (*values, *scratch, *results)])
+    launch.location = kernel.location
+    return launch
+
+
+def _checked_functions(module: ModuleOp) -> list[FuncOp]:
+    """@main and the functions that it calls, each behind those that it calls itself, after making sure that the pass
+    can plan them."""
     mains = [f for f in module.body.block.ops if isinstance(f, FuncOp) and f.sym_name.data == "main"]
     if not mains or not mains[0].body.blocks:
         raise TreadleError("the module has no function @main", "memory-plan", "func.func @main with a body")
-    main = mains[0]
-    for other in module.body.block.ops:
-        if other is not main:
-            accepted = "a module that holds func.func @main only"
+    check_calls(mains[0])
+    functions = _callees_first(mains[0])
+    for other in list(module.body.block.ops):
+        if isinstance(other, FuncOp) and other not in functions and other.sym_visibility == StringAttr("private"):
+            Rewriter.erase_op(other)  # what called it was not needed
+        elif other not in functions:
+            accepted = "a module that holds func.func @main only, and what loops and branches call"
             raise TreadleError(f"{other.name} beside @main", _place(other), accepted)
-    for op in main.body.block.ops:
-        if not isinstance(op, KernelOp | DispatchOp | ConstantOp | ReturnOp):
-            accepted = "loop.kernel, loop.dispatch, graph.constant, func.return"
-            raise TreadleError(f"{op.name} is left in @main", _place(op), accepted)
+    for function in functions:
+        _check_function(function)
+    return functions
+
+
+def _callees_first(function: FuncOp) -> list[FuncOp]:
+    control = [op for op in function.body.block.ops if isinstance(op, ControlOp)]
+    inner = [each for op in control for callee in called(op) for each in _callees_first(callee)]
+    return list(dict.fromkeys([*inner, function]))
+
+
+def _check_function(function: FuncOp) -> None:
+    name = f"@{function.sym_name.data}"
+    for op in function.body.block.ops:
+        if not isinstance(op, KernelOp | DispatchOp | ConstantOp | ReturnOp | ControlOp):
+            accepted = "loop.kernel, loop.dispatch, graph.constant, graph.loop, graph.if, func.return"
+            raise TreadleError(f"{op.name} is left in {name}", _place(op), accepted)
         for value in (*op.operands, *op.results):
             _check_type(value.type, op)
-    for arg in main.body.block.args:
-        _check_type(arg.type, main)
-    end = main.body.block.last_op
-    if not isinstance(end, ReturnOp):
-        raise TreadleError("@main does not return", "memory-plan", "func.return at its end")
-    return main, end
+    for arg in function.body.block.args:
+        _check_type(arg.type, function)
+    if not isinstance(function.body.block.last_op, ReturnOp):
+        raise TreadleError(f"{name} does not return", "memory-plan", "func.return at its end")
 
 
 def _check_type(type: Attribute, op: Operation) -> None:
@@ -144,16 +197,16 @@ def _place(op: Operation) -> str:
 def _plan_buffers(
     main: FuncOp,
     end: ReturnOp,
-    kernels: Sequence[KernelOp],
-    memory: LaunchMemory,
+    units: Sequence[_Unit],
+    scratch: Sequence[LiveRange],
     joined: JoinedValues,
     alignment: int,
 ) -> tuple[dict[SSAValue, BufferOp], Arena]:
     """The buffer of every tensor that a kernel reads or writes, and the arena, with the launches' own buffers last."""
     outputs = {value: n for n, value in enumerate(end.operands)}
-    temporaries = [v for v in dict.fromkeys(v for kernel in kernels for v in _results(kernel)) if v not in outputs]
+    temporaries = [v for v in dict.fromkeys(v for unit in units for v in _results(unit)) if v not in outputs]
     wholes = list(dict.fromkeys(joined.place(value)[0] for value in temporaries))
-    arena = plan_arena([*_live_ranges(kernels, wholes, joined), *memory.live_ranges], alignment)
+    arena = plan_arena([*_live_ranges(units, wholes, joined), *scratch], alignment)
     starts = dict(zip(wholes, arena.offsets, strict=False))
     buffers: dict[SSAValue, BufferOp] = {}
     for n, arg in enumerate(main.body.block.args):
@@ -168,9 +221,9 @@ def _plan_buffers(
     return buffers, arena
 
 
-def _kernels(step: KernelOp | DispatchOp) -> list[KernelOp]:
-    """A kernel, or those of which a dispatch runs one."""
-    if isinstance(step, KernelOp):
+def _units(step: _Step) -> Sequence[_Unit]:
+    """What counts as a launch of its own: the step itself, or the kernels of which a dispatch runs one."""
+    if not isinstance(step, DispatchOp):
         return [step]
     wrong = next((op for op in step.alternatives if not isinstance(op, KernelOp)), None)
     if wrong is not None:
@@ -178,20 +231,20 @@ def _kernels(step: KernelOp | DispatchOp) -> list[KernelOp]:
     return [op for op in step.alternatives if isinstance(op, KernelOp)]
 
 
-def _results(kernel: KernelOp) -> Sequence[SSAValue]:
-    """The values in @main that a kernel computes: those of the dispatch that it is in."""
-    dispatch = kernel.parent_op()
-    return dispatch.outputs if isinstance(dispatch, DispatchOp) else kernel.outputs
+def _results(unit: _Unit) -> Sequence[SSAValue]:
+    """The values of the function that a kernel computes, those of the dispatch that it is in, or a loop gives."""
+    dispatch = unit.parent_op()
+    return dispatch.outputs if isinstance(dispatch, DispatchOp) else unit.outputs
 
 
 def _dispatched(
-    steps: Sequence[KernelOp | DispatchOp], launches: Sequence[LaunchOp], buffers: Mapping[SSAValue, BufferOp]
+    steps: Sequence[_Step], operations: Sequence[Operation], buffers: Mapping[SSAValue, BufferOp]
 ) -> list[Operation]:
-    """The launches of each step, those of a dispatch in one of the program."""
-    remaining, ops = iter(launches), list[Operation]()
+    """The operations of each step, those of a dispatch in one of the program."""
+    remaining, ops = iter(operations), list[Operation]()
     for step in steps:
-        own = [next(remaining) for _ in _kernels(step)]
-        if isinstance(step, KernelOp):
+        own = [next(remaining) for _ in _units(step)]
+        if not isinstance(step, DispatchOp):
             ops += own
             continue
         dispatch = HostDispatchOp(step.tree, [buffers[e].buffer for e in step.extents], Region(Block(own)))
@@ -200,21 +253,23 @@ def _dispatched(
     return ops
 
 
-def _live_ranges(kernels: Sequence[KernelOp], wholes: Sequence[SSAValue], joined: JoinedValues) -> list[LiveRange]:
+def _live_ranges(units: Sequence[_Unit], wholes: Sequence[SSAValue], joined: JoinedValues) -> list[LiveRange]:
     """Each temporary, with those that are joined to it, lives from the launch that writes it to the last that reads it.
 
     It shares no byte with what its last reader writes, nor with another result of its own kernel, because the blocks
     of a launch run in any order. The kernels of a dispatch count as launches one after another, all of which write its
-    results: what only one of them uses shares memory with what only another does.
+    results: what only one of them uses shares memory with what only another does. A loop or a branch is one step, as
+    long as which everything lives that is read before or behind it.
     """
     first, last = dict[SSAValue, int](), dict[SSAValue, int]()
-    for step, kernel in enumerate(kernels):
-        for value in _results(kernel):
+    for step, unit in enumerate(units):
+        for value in _results(unit):
             whole, _ = joined.place(value)
             first.setdefault(whole, step)
             last[whole] = step
-    for step, kernel in enumerate(kernels):
-        last.update((whole, step) for whole, _ in map(joined.place, kernel.inputs) if whole in first)
+    for step, unit in enumerate(units):
+        read = unit.inputs if isinstance(unit, KernelOp) else unit.operands
+        last.update((whole, step) for whole, _ in map(joined.place, read) if whole in first)
     return [LiveRange(nbytes(value.type), first[value], last[value]) for value in wholes]
 
 

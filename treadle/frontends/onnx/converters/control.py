@@ -1,4 +1,4 @@
-"""Control flow that is decided while importing: If, and the loops Loop and Scan, whose iterations are written out."""
+"""Control flow: If, Loop and Scan, decided while importing where that is possible."""
 
 from __future__ import annotations
 
@@ -6,41 +6,129 @@ from collections.abc import Sequence
 
 import numpy as np
 from onnx import GraphProto
+from xdsl.dialects.func import ReturnOp
 
+from treadle.dialects.graph import (
+    BinaryOp,
+    BitcastOp,
+    BroadcastOp,
+    CastOp,
+    ConcatOp,
+    ConstantOp,
+    GatherOp,
+    MaskOp,
+    PadOp,
+    ReshapeOp,
+    SliceOp,
+    TransposeOp,
+    UnaryOp,
+    WhereOp,
+)
 from treadle.frontends.common.builder import GraphBuilder, Tensor
-from treadle.frontends.onnx.node import Node, ValueNeeded
+from treadle.frontends.onnx.converters.data_loops import ChangingState, Trips, branch_of, loop_of, scan_of
+from treadle.frontends.onnx.expansion import MAX_UNROLLED
+from treadle.frontends.onnx.function_body import SymbolicBody
+from treadle.frontends.onnx.loader import graphs_of
+from treadle.frontends.onnx.node import Node, Outlined, ValueNeeded, Write
 from treadle.frontends.onnx.registry import converts
+
+MOST_WRITTEN = 512
+"""Nodes of a loop's body, times its iterations, that are written out."""
+_LIGHT = (
+    BinaryOp, BitcastOp, BroadcastOp, CastOp, ConcatOp, ConstantOp, GatherOp, MaskOp, PadOp, ReshapeOp, ReturnOp,
+    SliceOp, TransposeOp, UnaryOp, WhereOp,
+)  # fmt: skip
 
 
 @converts("If")
 def if_node(node: Node, g: GraphBuilder) -> list[Tensor]:
-    """The branch of a known condition; of another both, of whose results each element is chosen."""
+    """The branch of a known condition; of another that which a call chooses. Of branches that are elementwise both are
+    computed, in the kernels around them, and each element is chosen."""
     condition = node.input()
-    branches = [node.graph("then_branch"), node.graph("else_branch")]
+    branches = {"then": node.graph("then_branch"), "else": node.graph("else_branch")}
     if condition.array is not None:
-        return node.run(branches[0 if node.known_scalar(0, "the condition") else 1])
+        return node.run(branches["then" if node.known_scalar(0, "the condition") else "else"])
+    if condition.type.element_count() != 1:
+        raise node.error(f"the condition is {condition.type}", "one boolean")
+    condition = g.reshape(condition, ())
+    try:
+        outlined = [node.function(word, [], _running(graph)) for word, graph in branches.items()]
+    except SymbolicBody:
+        return _chosen(node, g, condition, list(branches.values()))
+    first, second = ([x.type for x in each.results] for each in outlined)
+    if first == second and not all(_is_light(each) for each in outlined) and all(0 not in t.get_shape() for t in first):
+        return branch_of(node, g, condition, outlined)
+    return _chosen(node, g, condition, list(branches.values()))
+
+
+def _running(graph: GraphProto) -> Write:
+    return lambda node, _g, _given: node.run(graph)
+
+
+def _is_light(branch: Outlined) -> bool:
+    return all(isinstance(op, _LIGHT) for op in branch.function.body.block.ops)
+
+
+def _chosen(node: Node, g: GraphBuilder, condition: Tensor, branches: Sequence[GraphProto]) -> list[Tensor]:
+    """Both branches, and of their results each element by the condition."""
     then, other = (node.run(branch) for branch in branches)
     if [x.type for x in then] != [x.type for x in other]:
         types = " and ".join(", ".join(str(x.type) for x in branch) for branch in (then, other))
         raise node.error(f"the branches of an unknown condition give {types}", "equal types, or a known condition")
-    condition = g.reshape(condition, ())
     return [g.where(condition, a, b) for a, b in zip(then, other, strict=True)]
 
 
 @converts("Loop")
 def loop(node: Node, g: GraphBuilder) -> list[Tensor]:
-    """A known number of iterations, each written out, with conditions that are known as well."""
-    body = node.graph("body")
-    limit = None if node.optional(0) is None else node.known_int(0, "the trip count")
-    going = node.optional(1) is None or bool(node.known_scalar(1, "the condition"))
+    """Few iterations of a known number are written out; others, and those that a call decides, are a `graph.loop`."""
+    body, limit, going = node.graph("body"), node.optional(0), node.optional(1)
+    most = None if limit is None or _is_data(limit) else node.known_int(0, "the trip count")
     state = [node.input(n) for n in range(2, len(node))]
+    trips = Trips(most if limit is None or not _is_data(limit) else limit, going)
+    if any(x is not None and _is_data(x) for x in (limit, going)):
+        return loop_of(node, g, body, trips, state)
+    begins = going is None or bool(node.known_scalar(1, "the condition"))
+    size = _size(body)
+    if most is None or not begins or most * size <= MOST_WRITTEN:
+        written = _written_out(node, g, body, most if begins else 0, state, MOST_WRITTEN // size + 1)
+        return loop_of(node, g, body, trips, state) if written is None else written
+    try:
+        return loop_of(node, g, body, trips, state)
+    except (ChangingState, SymbolicBody):
+        written = _written_out(node, g, body, most, state, MAX_UNROLLED)
+    if written is None:
+        message = "the loop's condition depends on the model's input data, and its state changes its type"
+        raise node.error(message, "a state of one type, or a condition that is known")
+    return written
+
+
+def _is_data(x: Tensor) -> bool:
+    """Whether a call decides what a tensor is."""
+    return x.array is None and x.elements is None
+
+
+def _size(graph: GraphProto) -> int:
+    """The nodes of a graph and of those in it."""
+    return 1 + sum(1 + sum(map(_size, graphs_of(each))) for each in graph.node)
+
+
+def _written_out(
+    node: Node, g: GraphBuilder, body: GraphProto, limit: int | None, state: list[Tensor], most: int
+) -> list[Tensor] | None:
+    """The results of the iterations one after the other; None if a call decides how many there are, or if there are
+    more than `most`."""
     rows: list[list[Tensor]] = []
+    going, counts = True, len(g.found.counts)
     while going and (limit is None or len(rows) < limit):
+        if len(rows) > most:
+            return None
         condition, state, row = _iterate(node, g, body, len(rows), state)
         rows.append(row)
         if condition.array is None:
-            message = "the loop's condition depends on the model's input data"
-            raise ValueNeeded(message, node.where, "a condition that is known", condition)
+            if len(g.found.counts) > counts:
+                message = "the loop's condition depends on the model's input data, and so do extents in its body"
+                raise ValueNeeded(message, node.where, "a condition that is known", condition)
+            return None
         going = bool(condition.array.reshape(-1)[0])
     if rows:
         return [*state, *(g.stack(column, 0) for column in zip(*rows, strict=True))]
@@ -74,7 +162,7 @@ def scan_batched(node: Node, g: GraphBuilder) -> list[Tensor]:
     entries = [
         _scanned(node, g, [g.entry(x, 0, n) for x in given], [0] * count, backward) for n in range(batches.pop())
     ]
-    results = [[*state, *(g.stack(column, 0) for column in columns)] for state, columns in entries]
+    results = [[*state, *columns] for state, columns in entries]
     return [g.stack(column, 0) for column in zip(*results, strict=True)]
 
 
@@ -88,9 +176,18 @@ def scan(node: Node, g: GraphBuilder) -> list[Tensor]:
     output_axes = node.ints_of_length("scan_output_axes", len(columns), 0)
     output_backward = node.ints_of_length("scan_output_directions", len(columns), 0)
     return state + [
-        g.stack(column[::-1] if back else column, node.axis(axis, column[0].rank + 1))
-        for column, axis, back in zip(columns, output_axes, output_backward, strict=True)
+        _laid_out(g, x, back, node.axis(axis, x.rank))
+        for x, axis, back in zip(columns, output_axes, output_backward, strict=True)
     ]
+
+
+def _laid_out(g: GraphBuilder, rows: Tensor, backward: int, axis: int) -> Tensor:
+    """Rows as slices along an axis, from the last one on if they are `backward`."""
+    if backward:
+        steps = [-1, *[1] * (rows.rank - 1)]
+        rows = g.slice(rows, [rows.shape[0] - 1, *[0] * (rows.rank - 1)], rows.shape, steps)
+    others = list(range(1, rows.rank))
+    return g.transpose(rows, [*others[:axis], 0, *others[axis:]])
 
 
 def _scan_count(node: Node, given: Sequence[Tensor]) -> int:
@@ -102,8 +199,8 @@ def _scan_count(node: Node, given: Sequence[Tensor]) -> int:
 
 def _scanned(
     node: Node, g: GraphBuilder, given: Sequence[Tensor], listed: Sequence[int], backward: Sequence[int]
-) -> tuple[list[Tensor], list[list[Tensor]]]:
-    """The state after all iterations, and each further result of the body, iteration by iteration.
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The state after all iterations, and each further result of the body, a row of each iteration.
 
     given: the state, then the scanned inputs, each with its axis in `listed`, and whether it is read from its end
     """
@@ -116,6 +213,11 @@ def _scanned(
     if len(lengths) != 1 or lengths == {0}:
         raise node.error(f"the scanned inputs have {sorted(lengths)} slices", "one number from 1 upwards")
     (length,) = lengths
+    if length * _size(body) > MOST_WRITTEN and all(x.extents is None and x.elements is None for x in given):
+        try:
+            return scan_of(node, g, body, state, scanned, axes, backward, length)
+        except (ChangingState, SymbolicBody):
+            pass
     rows: list[list[Tensor]] = []
     for n in range(length):
         positions = [length - 1 - n if back else n for back in backward]
@@ -123,4 +225,4 @@ def _scanned(
         results = node.run(body, *state, *slices)
         state = results[: len(state)]
         rows.append(results[len(state) :])
-    return state, [list(column) for column in zip(*rows, strict=True)]
+    return state, [g.stack(column, 0) for column in zip(*rows, strict=True)]
