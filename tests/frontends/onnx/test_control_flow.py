@@ -27,7 +27,9 @@ def _model(text: str) -> ModelProto:
     return parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}')
 
 
-def _agrees(text: str, calls: Sequence[Mapping[str, Array]], *, stages: bool = False, operation: str | None = None) -> None:
+def _agrees(
+    text: str, calls: Sequence[Mapping[str, Array]], *, stages: bool = False, operation: str | None = None
+) -> None:
     """The compiled model gives what ONNX Runtime gives, within the limits that the definition has; so do the modules
     after each stage, of the first call."""
     proto = _model(text)

@@ -113,7 +113,8 @@ def test_a_loop_that_its_condition_ends() -> None:
 def test_loops_that_are_refused() -> None:
     unknown = [node("ReduceSum", "v", "s", keepdims=0), node("Cast", "s", "d", to=9)]
     _refused(
-        _doubling(3, unknown), r"node 'twice' \(Loop, opset 17\): rows are asked of a loop whose number of iterations is"
+        _doubling(3, unknown),
+        r"node 'twice' \(Loop, opset 17\): rows are asked of a loop whose number of iterations is",
     )
     always = [node("Identity", "c", "d")]
     _refused(_doubling(10**12, always), r"node 'twice' \(Loop, opset 17\): .*takes 24000000000000 bytes")

@@ -32,7 +32,9 @@ class LaunchRun:
         self._kernels = {f.sym_name.data: Kernel(f) for f in module.body.block.ops if isinstance(f, loop.FuncOp)}
         self._functions = {f.sym_name.data: f for f in module.body.block.ops if isinstance(f, FuncOp)}
         arrays = (constant.array() for constant in read_program(module).constants)
-        self._constants = dict[SSAValue, Array](zip((op.buffer for op in constant_buffers(module)), arrays, strict=True))
+        self._constants = dict[SSAValue, Array](
+            zip((op.buffer for op in constant_buffers(module)), arrays, strict=True)
+        )
 
     def run(self, function: FuncOp, inputs: Sequence[Array], outputs: Sequence[Array], arena: Array) -> None:
         """Runs a function, which writes into `outputs` and into the bytes of `arena`."""

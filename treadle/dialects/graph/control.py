@@ -253,7 +253,9 @@ def _parse_operands(parser: Parser) -> list[UnresolvedOperand]:
     return parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_unresolved_operand)
 
 
-def _parse_types(parser: Parser, operands: Sequence[UnresolvedOperand]) -> tuple[Sequence[SSAValue], Sequence[Attribute]]:
+def _parse_types(
+    parser: Parser, operands: Sequence[UnresolvedOperand]
+) -> tuple[Sequence[SSAValue], Sequence[Attribute]]:
     parser.parse_punctuation(":")
     type = parser.parse_attribute()
     if not isinstance(type, FunctionType):

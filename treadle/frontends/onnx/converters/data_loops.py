@@ -13,7 +13,7 @@ from treadle.dialects.graph import IfOp, LoopOp
 from treadle.dialects.graph.control import CONDITION, COUNTER
 from treadle.errors import TreadleError
 from treadle.frontends.common.builder import GraphBuilder, Tensor, erase_dead
-from treadle.frontends.onnx.node import Node, Outlined
+from treadle.frontends.onnx.node import Node, Outlined, ValueNeeded
 
 _ENDLESS = np.iinfo(np.int64).max
 
@@ -56,14 +56,23 @@ def loop_of(node: Node, g: GraphBuilder, body: GraphProto, trips: Trips, state: 
     outlined = node.function("body", [COUNTER, *(state[n].type for n in held)], write)
     times = _constant_trips(trips, outlined.results[0])
     if rows and times is None:
-        message = "rows are asked of a loop whose number of iterations is known in a call only"
-        raise node.error(message, "a trip count that is a constant and a condition that is always true, or no rows")
+        raise _unknown_rows(node, trips)
     computes = held or _held(rows)
     ended = _call(g, outlined, times, trips, [state[n] for n in held], _held(rows)) if computes else []
     results = [_empty(g, x) for x in state]
     for n, x in zip(held, ended, strict=False):
         results[n] = x
     return [*results, *_with_empty(g, rows, ended[len(held) :], times or 0)]
+
+
+def _unknown_rows(node: Node, trips: Trips) -> TreadleError:
+    """The error of rows whose number a call decides, naming what has to be known."""
+    message = "rows are asked of a loop whose number of iterations is known in a call only"
+    accepted = "a trip count that is a constant and a condition that is always true, or no rows"
+    for given in (trips.limit, trips.going):
+        if isinstance(given, Tensor) and given.ssa is not None and given.array is None:
+            return ValueNeeded(message, node.where, accepted, given)
+    return node.error(message, accepted)
 
 
 def scan_of(
