@@ -117,7 +117,7 @@ def _own(op: Operation, trait: MemoryEffect) -> Sequence[Access] | None:
 
 def _made(buffer: SSAValue) -> SSAValue:
     """The buffer that a value is a name of."""
-    while isinstance(buffer.owner, Operation) and buffer.owner.has_trait(SameBuffer):
+    while isinstance(buffer.owner, Operation) and buffer.owner.has_trait(SameBuffer, value_if_unregistered=False):
         buffer = buffer.owner.operands[0]
     return buffer
 
