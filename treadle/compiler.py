@@ -50,7 +50,7 @@ STAGES: tuple[Stage, ...] = (
         "Fewer and simpler operators.",
         (
             Step(
-                "graph-select-branches",
+                "graph-inline-control",
                 "First: later passes would work on functions that are dropped here.",
                 only="cuda",
             ),

@@ -16,7 +16,7 @@ from treadle.lazy import resolve_class
 
 _GROUPS: Mapping[str, tuple[str, ...]] = {
     "graph": (
-        "graph-select-branches",
+        "graph-inline-control",
         "graph-drop-empty",
         "graph-quantized-products",
         "graph-float-convolutions",

@@ -27,6 +27,7 @@ def test_values(m: int, c: bool) -> None:
 
 REJECTED = [
     ("@row times 3", "@row times 4", "rows of type tensor<3xi64>: expected 4 of them"),
+    ("@row times 3", "@row times 0", "`times 0`: expected 1 or more"),
     ("@step while", "@nothing while", "there is no function @nothing"),
     ("@step while", "@then while", "@then has the type (tensor<4xf32>) -> tensor<4xf32>: expected (tensor<i64>,"),
     ("%c @then @then", "%c @then @row", "@row has the type"),

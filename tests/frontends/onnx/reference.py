@@ -18,9 +18,8 @@ Array = NDArray[Any]
 
 
 def main_of(module: ModuleOp) -> FuncOp:
-    """The module's only function."""
-    (func,) = module.ops
-    assert isinstance(func, FuncOp)
+    """The module's function @main, beside which there may be bodies of loops."""
+    (func,) = [op for op in module.ops if isinstance(op, FuncOp) and op.sym_name.data == "main"]
     return func
 
 

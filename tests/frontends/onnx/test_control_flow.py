@@ -15,6 +15,7 @@ from onnx.parser import parse_model
 
 import treadle
 from treadle import ir
+from treadle.backends.cuda.emulator import CHECKS
 from treadle.backends.reference.bound_module import bound_module
 from treadle.errors import TreadleError
 from treadle.frontends.onnx import import_model
@@ -232,9 +233,9 @@ def test_ranges_in_loops_are_refused() -> None:
         import_model(_model(captured).SerializeToString(), {"x": (treadle.Dim("N", 1, 8),)})
 
 
-def test_a_gpu_has_branches_but_no_loops() -> None:
+def test_a_gpu_has_branches_but_no_loops_that_end_by_data() -> None:
     module = import_model(_model(NEWTON).SerializeToString())
-    with pytest.raises(TreadleError, match="a loop that is not written out has no form on a cuda target"):
+    with pytest.raises(TreadleError, match="a loop that ends by data has no form on a cuda target"):
         ir.lower(module, "sm_80")
     text = """g (float[9, 9] x, bool k) => (float[9, 9] y) {
       y = If (k) <then_branch = t () => (float[9, 9] p) { p = MatMul(x, x) }, else_branch = e () => (float[9, 9] q)
@@ -246,3 +247,24 @@ def test_a_gpu_has_branches_but_no_loops() -> None:
     x = _floats(9, 9)
     for k, expected in ((True, x @ x), (False, np.exp(x))):
         np.testing.assert_allclose(ir.evaluate(module, [x, np.array(k)])[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_gpu_has_loops_of_a_known_number_of_iterations() -> None:
+    """As CUDA on the emulator, with all checks: a product, what follows it, and rows of every iteration."""
+    proto = _model(
+        """
+    g (float[3, 8] s, float[17, 3, 8] x, float[8, 8] a) => (float[3, 8] y, float[17, 8] rows) {
+      y, rows = Scan <num_scan_inputs=1, body = b (float[3, 8] t, float[3, 8] p) => (float[3, 8] u, float[8] row) {
+        h = MatMul(t, a)
+        g0 = Add(h, p)
+        u = Tanh(g0)
+        row = ReduceSum<keepdims=0>(u, axis)
+      }> (s, x)
+    }""".replace("{\n      y, rows", "<int64[1] axis = {0}> {\n      y, rows", 1)
+    )
+    module = import_model(proto.SerializeToString())
+    assert "graph.loop" in {op.name for op in module.walk()}
+    inputs = {"s": _floats(3, 8), "x": _floats(17, 3, 8), "a": _floats(8, 8) / 4}
+    expected = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, dict(inputs))
+    with treadle.compile(proto, "sm_80", device="emulator", checks=tuple(CHECKS)) as compiled:
+        _check(compiled(**inputs), expected, bound_module(module, list(inputs.values())))

@@ -45,9 +45,9 @@ class LoopOp(IRDLOperation, NamesNodes):
     It gives, of a loop with `while`, whether to go on, then the carried tensors. With `while`, iterations end after
     `%limit` of them, or once the condition is false; it may be so before the first. With `times`, there are so many
     iterations, and what the function gives beside the carried tensors are rows of the last results.
-    Rejected: neither or both of `while` and `times`; a limit that is no `tensor<i64>`, a condition that is no
-    `tensor<i1>`; results of other types than the carried tensors; rows with `while`; a function that is not there, or
-    whose type does not fit.
+    Rejected: neither or both of `while` and `times`; no iterations by `times`; a limit that is no `tensor<i64>`, a
+    condition that is no `tensor<i1>`; results of other types than the carried tensors; rows with `while`; a function
+    that is not there, or whose type does not fit.
     """
 
     name = "graph.loop"
@@ -84,6 +84,8 @@ class LoopOp(IRDLOperation, NamesNodes):
     def verify_(self) -> None:
         if (self.times is None) == (not self.tests):
             raise VerifyException("expected either `while` or `times`")
+        if self.times is not None and self.times.value.data < 1:
+            raise VerifyException(f"`times {self.times.value.data}`: expected 1 or more")
         if self.tests and list(self.tests.types) != [COUNTER, CONDITION]:
             given = ", ".join(map(str, self.tests.types))
             raise VerifyException(f"tests of types {given}: expected {COUNTER}, {CONDITION}")

@@ -84,7 +84,7 @@ class WinogradKernel:
 
     def _transform_input(self, buffer: SSAValue, where: Sequence[Index], t: Index, *, at_border: bool) -> None:
         """Transforms a tile of an image and a block of channels; `where` has its first row and column last."""
-        b, n, c = self.b, *where[:2]
+        b, n, c = self.b, where[0], where[1]
         zero = b.constant(0.0, f32) if at_border else None
 
         def pixel(i: int, j: Index, e: Index) -> SSAValue:
