@@ -1,24 +1,23 @@
 """NonMaxSuppression: boxes of the highest scores that do not overlap too much, as many as the data says.
 
-Rounds are written out. In each, every class of every image takes its best box and drops what overlaps it.
+In each round, every class of every image takes its best box and drops what overlaps it; a loop goes through them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 
 import numpy as np
-from xdsl.dialects.builtin import f32
+from xdsl.dialects.builtin import TensorType, f32
 
-from treadle.dialects.graph import ArgReductionOp
+from treadle.dialects.graph import ArgReductionOp, LoopOp
+from treadle.dialects.graph.control import COUNTER
 from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.common.compaction import coordinates, cut, found_positions
 from treadle.frontends.onnx.converters.data_extents import static
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
-
-MAX_ROUNDS = 500
-"""The most boxes of a class: the operators of a round are written for each."""
 
 
 @converts("NonMaxSuppression", since=10)
@@ -30,8 +29,6 @@ def non_max_suppression(node: Node, g: GraphBuilder) -> Tensor:
     images, classes, count = scores.shape
     asked = 0 if node.optional(2) is None else node.known_int(2, "the number of boxes")
     rounds = max(min(asked, count), 0)
-    if rounds > MAX_ROUNDS:
-        raise node.error(f"{rounds} boxes of a class", f"at most {MAX_ROUNDS}")
     if rounds == 0:
         node.ignore("center_point_box")
         return g.constant(np.zeros((0, 3), np.int64))
@@ -40,20 +37,31 @@ def non_max_suppression(node: Node, g: GraphBuilder) -> Tensor:
     none = g.scalar(-inf, scores)
     if least is not None:
         scores = g.where(g.binary("gt", scores, g.reshape(least, ())), scores, none)
-    chosen: list[Tensor] = []
-    is_there: list[Tensor] = []
-    for _ in range(rounds):
-        best = g.emit(lambda v: ArgReductionOp("max", v[0], 2, True, False), scores)
-        is_there.append(g.binary("gt", g.reduce("max", scores, [2], keep=True), none))
-        chosen.append(best)
-        dropped = g.binary("gt", _overlap(g, corners, best), threshold)
-        dropped = g.binary("or", dropped, g.binary("eq", best, g.constant(np.arange(count))))
-        scores = g.where(dropped, none, scores)
-    flat = (images * classes * rounds,)
-    positions, extent = found_positions(g, g.reshape(g.concat(is_there, 2), flat))
+    chosen, is_there = _selected(node, g, scores, [*corners, threshold], rounds)
+    positions, extent = found_positions(g, g.reshape(is_there, (images * classes * rounds,)))
     image, kind, _ = coordinates(g, positions, (images, classes, rounds))
-    box = g.gather(g.reshape(g.concat(chosen, 2), flat), positions, 0)
+    box = g.gather(g.reshape(chosen, (images * classes * rounds,)), positions, 0)
     return cut(g, g.stack([image, kind, box], 1), (extent, 3))
+
+
+def _selected(node: Node, g: GraphBuilder, scores: Tensor, read: Sequence[Tensor], rounds: int) -> list[Tensor]:
+    """The box of each round, and whether there was one, `[images, classes, rounds]`; `read` has the corners and the
+    threshold."""
+
+    def write(_node: Node, g: GraphBuilder, given: Sequence[Tensor]) -> list[Tensor]:
+        _, scores, *corners, threshold = given
+        none = g.scalar(-inf, scores)
+        best = g.emit(lambda v: ArgReductionOp("max", v[0], 2, True, False), scores)
+        is_there = g.binary("gt", g.reduce("max", scores, [2], keep=True), none)
+        dropped = g.binary("gt", _overlap(g, corners, best), threshold)
+        dropped = g.binary("or", dropped, g.binary("eq", best, g.constant(np.arange(scores.shape[2]))))
+        return [g.where(dropped, none, scores), best, is_there]
+
+    body = node.function("round", [COUNTER, scores.type, *(x.type for x in read)], write)
+    rows = [TensorType(x.element, [rounds, *x.shape]) for x in body.results[1:]]
+    loop = LoopOp(body.name, [g.value(scores)], [g.value(x) for x in read], times=rounds, rows=rows)
+    _, *results = g.control(loop)
+    return [g.transpose(x, [1, 2, 0, 3]) for x in results]
 
 
 def _scalar(node: Node, g: GraphBuilder, index: int, default: float) -> Tensor:
