@@ -35,13 +35,13 @@ def _chain() -> tuple[ModelProto, dict[str, Array]]:
     return model(nodes, {"x": X.shape}, ["places", "values", "most", "mean", "shape"]), {"x": X}
 
 
-def _boxes(centred: bool, least: bool) -> tuple[ModelProto, dict[str, Array]]:
+def _boxes(centred: bool, least: bool, most: int = 4) -> tuple[ModelProto, dict[str, Array]]:
     """Two images of 40 boxes, of which many overlap, and three classes."""
     corners = RNG.uniform(0, 4, (2, 40, 2))
     sides = RNG.uniform(0.5, 2, (2, 40, 2))
     boxes = np.concatenate([corners, sides if centred else corners + sides], 2).astype(np.float32)
     scores = RNG.permutation(2 * 3 * 40).reshape(2, 3, 40).astype(np.float32) / 240
-    weights = {"n": np.array(12), "t": np.array(0.3, np.float32), "s": np.array(0.4, np.float32)}
+    weights = {"n": np.array(most), "t": np.array(0.3, np.float32), "s": np.array(0.4, np.float32)}
     inputs = "b c n t s" if least else "b c n t"
     operator = node("NonMaxSuppression", inputs, "y", center_point_box=int(centred))
     used = {name: weights[name] for name in inputs.split()[2:]}
@@ -69,7 +69,7 @@ def _unique_slices(ordered: int, axis: int) -> tuple[ModelProto, dict[str, Array
 
 CASES: dict[str, Callable[[], tuple[ModelProto, dict[str, Array]]]] = {
     "what is not zero": _chain,
-    "boxes": lambda: _boxes(False, False),
+    "boxes": lambda: _boxes(False, False, 12),
     "boxes above a score": lambda: _boxes(False, True),
     "boxes by their centres": lambda: _boxes(True, True),
     "compressed": _compress,
