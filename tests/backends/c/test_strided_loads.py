@@ -20,7 +20,7 @@ def loads(lanes: int, stride: int) -> str:
         f"void all_{name}(const float *x, float *y) "
         f"{{ treadle_store_{v}f(y, treadle_load_strided_{v}f(x, {stride})); }}\n"
         f"void some_{name}(const float *x, float *y, long lo, long hi) "
-        f"{{ treadle_store_{v}f(y, treadle_load_strided_where_{v}f(x, {stride}, treadle_lanes_{v}i(lo, hi), "
+        f"{{ treadle_store_{v}f(y, treadle_load_strided_where_{v}f(x, {stride}, treadle_lanes_{v}m(lo, hi), "
         f"treadle_splat_{v}f(-1.0f))); }}"
     )
 

@@ -47,9 +47,11 @@ _VECTOR_SUFFIXES: dict[Attribute, str] = {f32: "f", i32: "i", i1: "i", bf16: "h"
 _INTEGER_NAMES = {"min", "max", "div", "rem", "floordiv", "ceildiv"}
 _SCALAR_ONLY = {"unordered", "differ", "bits", "from_bits"}
 _OF_BYTES = {"load_where", "store_where", "select"}
+_OF_MASKS = {"lanes", "mask", "on"}
 _VECTOR_ONLY = {
-    "load_first", "store_first", "reduce_add", "reduce_max", "reduce_min", "lanes", "load_where", "store_where",
-    "load_strided", "load_strided_where", "load_splat", "load_splat_where", "store_strided", "store_strided_where",
+    "load_first", "store_first", "reduce_add", "reduce_max", "reduce_min", "lanes", "mask", "on", "select_where",
+    "load_where", "store_where", "load_strided", "load_strided_where", "load_splat", "load_splat_where",
+    "store_strided", "store_strided_where",
 }  # fmt: skip
 
 
@@ -102,12 +104,15 @@ class CLanguage(Language):
             raise TreadleError(f"a value of type {type}", "C printer", f"vectors of {LANES} f32, i32, bf16, i8 or ui8")
         return f"v{type.get_shape()[0]}{suffix}"
 
+    def mask_type(self, type: Attribute) -> str:
+        return f"{self.type_name(type)[:-1]}m"
+
     def function(self, name: str, type: Attribute) -> str:
         if isinstance(type, VectorType):
             of_bytes = type.element_type in (i8, ui8) and name in _OF_BYTES
-            if name in _SCALAR_ONLY or not (of_bytes or type.element_type == (i1 if name == "lanes" else f32)):
+            if name in _SCALAR_ONLY or not (of_bytes or type.element_type == (i1 if name in _OF_MASKS else f32)):
                 raise TreadleError(f"{name} on {type}", "C printer", "vectors of f32")
-            return f"treadle_{name}_{self.vector_type(type)}"
+            return f"treadle_{name}_{self.mask_type(type) if name == 'lanes' else self.vector_type(type)}"
         if isinstance(type, Float32Type | Float64Type) and name not in _VECTOR_ONLY:
             return f"treadle_{name}{'f' if isinstance(type, Float32Type) else ''}"
         if isinstance(type, IndexType | IntegerType) and name in _INTEGER_NAMES:

@@ -19,6 +19,7 @@ from treadle.backends.c_like.language import Language
 from treadle.backends.c_like.operators import Level
 from treadle.backends.c_like.values import Text, Writers, number_text
 from treadle.backends.c_like.vectors import Vectors
+from treadle.dialects.loop import LaneMaskOp
 
 
 class ExpressionPrinter:
@@ -42,11 +43,22 @@ class ExpressionPrinter:
 
     def text(self, value: SSAValue) -> Text:
         """The expression for a value."""
+        text = self._written(value)
+        if isinstance(value.owner, LaneMaskOp):  # written as the mask of an access
+            return Text(f"{self.language.function('on', value.type)}({text.text})")
+        return text
+
+    def _written(self, value: SSAValue) -> Text:
         name = self.names.get(value)
         if name is not None:
             return Text(name)
         assert isinstance(value.owner, Operation), f"{value} has no name"
         return self.computed(value.owner)
+
+    def mask(self, value: SSAValue) -> str:
+        """The expression for a mask, as functions that access memory under it take it."""
+        text = self._written(value).text
+        return text if isinstance(value.owner, LaneMaskOp) else f"{self.language.function('mask', value.type)}({text})"
 
     def at(self, value: SSAValue, level: Level = Level.TERNARY) -> str:
         """The expression for a value, in parentheses unless its precedence is at least `level`."""

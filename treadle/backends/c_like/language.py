@@ -70,6 +70,10 @@ class Language(ABC):
             return self.scalars[type]
         raise TreadleError(f"a value of type {type}", f"{self.name} printer", map(str, self.scalars))
 
+    def mask_type(self, type: Attribute) -> str:
+        """The type of a variable for a mask that functions which access memory take."""
+        return self.type_name(type)
+
     def memory_type(self, type: Attribute) -> str:
         """The type of an element of a buffer."""
         return self.type_name(type)

@@ -19,7 +19,7 @@ from treadle.backends.c_like.language import Language
 from treadle.backends.c_like.names import Names
 from treadle.backends.c_like.operators import COMMUTATIVE, COMPOUND, OPERATORS, Level
 from treadle.dialects.effects import is_allocation, is_load
-from treadle.dialects.loop import StridedStoreOp
+from treadle.dialects.loop import LaneMaskOp, StridedStoreOp
 
 _COUNTERS = "ijklmn"
 INDENT = "    "
@@ -104,7 +104,9 @@ class StatementPrinter:
             self.line(f"const {element} *const {self._claim(result, 'buffer')} = {text};")
             return
         name = self._claim(result, "x" if result.name_hint else self._fallback(op))
-        self.line(f"const {self.language.type_name(result.type)} {name} = {text};")
+        is_mask = isinstance(op, LaneMaskOp)
+        type = self.language.mask_type(op.mask.type) if is_mask else self.language.type_name(result.type)
+        self.line(f"const {type} {name} = {text};")
 
     def _claim(self, value: SSAValue, fallback: str) -> str:
         name = self.names.claim(value.name_hint, fallback)
@@ -151,13 +153,13 @@ class StatementPrinter:
         first = isinstance(op.mask.owner, vector.CreateMaskOp)
         function = self.language.function("store_first" if first else "store_where", op.value_to_store.type)
         address = f"&{self.values.element(op.base, op.indices)}"
-        lanes = self.values.first_lanes(op.mask) if first else self.values.at(op.mask)
+        lanes = self.values.first_lanes(op.mask) if first else self.values.mask(op.mask)
         self.line(f"{function}({address}, {self.values.at(op.value_to_store)}, {lanes});")
 
     def _store_strided(self, op: StridedStoreOp) -> None:
         name = "store_strided" if op.mask is None else "store_strided_where"
         operands = [f"&{self.values.element(op.buffer, op.indices)}", str(op.stride.value.data)]
-        operands += [self.values.at(value) for value in (op.value, op.mask) if value is not None]
+        operands += [self.values.at(op.value), *([] if op.mask is None else [self.values.mask(op.mask)])]
         self.line(f"{self.language.function(name, op.value.type)}({', '.join(operands)});")
 
     def _assignment(self, target: str, value: SSAValue) -> str:

@@ -47,6 +47,10 @@ class Values(Protocol):
         """The expression for a value, in parentheses unless its precedence is at least `level`."""
         ...
 
+    def mask(self, value: SSAValue) -> str:
+        """The expression for a mask, as functions that access memory under it take it."""
+        ...
+
     def element(self, buffer: SSAValue, indices: Sequence[SSAValue]) -> str:
         """One element of a buffer, as an lvalue."""
         ...

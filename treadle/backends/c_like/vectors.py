@@ -44,7 +44,7 @@ class Vectors:
         zero = isinstance(otherwise, arith.ConstantOp) and splat_number(otherwise) == 0
         if zero and isinstance(op.mask.owner, vector.CreateMaskOp):
             return Text(f"{self._language.function('load_first', type)}({address}, {self.first_lanes(op.mask)})")
-        mask, rest = self._values.at(op.mask), self._values.at(op.pass_thru)
+        mask, rest = self._values.mask(op.mask), self._values.at(op.pass_thru)
         return Text(f"{self._language.function('load_where', type)}({address}, {mask}, {rest})")
 
     def first_lanes(self, mask: SSAValue) -> str:
@@ -61,8 +61,11 @@ class Vectors:
         return relation(FLOAT_COMPARISONS[op.code], self._values.at(op.lhs, Level.SHIFT), rhs)
 
     def _lane_select(self, op: LaneSelectOp) -> Text:
-        function = self._language.function("select", op.result.type)
-        return Text(f"{function}({', '.join(self._values.at(operand) for operand in op.operands)})")
+        type, mask, *sides = op.result.type, *op.operands
+        whole = isinstance(mask.owner, LaneMaskOp) and type.element_type == f32
+        function = self._language.function("select_where" if whole else "select", type)
+        where = self._values.mask(mask) if whole else self._values.at(mask)
+        return Text(f"{function}({where}, {', '.join(map(self._values.at, sides))})")
 
     def _lane_convert(self, op: LaneConvertOp) -> Text:
         source, target = cast(VectorType, op.source.type), op.result.type
@@ -76,7 +79,7 @@ class Vectors:
         stride, operands = op.stride.value.data, [f"&{self._values.element(op.buffer, op.indices)}"]
         name, operands = ("load_strided", [*operands, str(stride)]) if stride else ("load_splat", operands)
         if op.mask is not None and op.otherwise is not None:
-            name, operands = f"{name}_where", [*operands, self._values.at(op.mask), self._values.at(op.otherwise)]
+            name, operands = f"{name}_where", [*operands, self._values.mask(op.mask), self._values.at(op.otherwise)]
         return Text(f"{self._language.function(name, type)}({', '.join(operands)})")
 
     def _broadcast(self, op: vector.BroadcastOp) -> Text:

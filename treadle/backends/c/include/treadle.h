@@ -206,8 +206,58 @@ TREADLE_INLINE float treadle_minf(float a, float b) { return b != b ? b : b < a 
 #define TREADLE_SPREAD_HIGH_8 4, 12, 5, 13, 6, 14, 7, 15
 #define TREADLE_SPREAD_LOW_16 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
 #define TREADLE_SPREAD_HIGH_16 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
-#define TREADLE_LOAD_LANES(lanes) for (int l = 0; l < lanes; l++) if (on[l]) rest[l] = p[l]; return rest;
-#define TREADLE_STORE_LANES(lanes) for (int l = 0; l < lanes; l++) if (on[l]) p[l] = x[l];
+
+/* v<lanes>m: which lanes are on, as the instructions that take it want it: lanes of -1 and 0, as comparisons of vectors
+ * give, and with AVX-512 a bit for each of 16. Those from lane `lo` up to, without, lane `hi` are made of the two numbers:
+ * gcc 12 takes a quarter longer for a kernel where bits come from a vector of lane numbers (docs/adr/0059). */
+typedef v4i v4m;
+typedef v8i v8m;
+#define TREADLE_IS_ON_4(on, lane) ((on)[lane])
+#define TREADLE_IS_ON_8(on, lane) ((on)[lane])
+#if defined(__AVX512F__)
+typedef unsigned short v16m;
+#define TREADLE_IS_ON_16(on, lane) ((on) >> (lane) & 1)
+#else
+typedef v16i v16m;
+#define TREADLE_IS_ON_16(on, lane) ((on)[lane])
+#endif
+#define TREADLE_CLAMPED(bound, lanes) ((int)((bound) < 0 ? 0 : (bound) > (lanes) ? (lanes) : (bound)))
+#define TREADLE_MASK_OF_LANES(lanes)                                                                 \
+    TREADLE_INLINE v##lanes##m treadle_lanes_v##lanes##m(long lo, long hi) {                         \
+        const v##lanes##i lane = TREADLE_IOTA_##lanes;                                               \
+        return (lane >= TREADLE_CLAMPED(lo, lanes)) & (lane < TREADLE_CLAMPED(hi, lanes));           \
+    }                                                                                                \
+    /* A mask of lanes of -1 and 0 as one for access, and back. */                                   \
+    TREADLE_INLINE v##lanes##m treadle_mask_v##lanes##i(v##lanes##i on) { return on; }               \
+    TREADLE_INLINE v##lanes##i treadle_on_v##lanes##i(v##lanes##m on) { return on; }                 \
+    TREADLE_INLINE int treadle_some_v##lanes##m(v##lanes##m on) {                                    \
+        int some = 0;                                                                                \
+        for (int l = 0; l < lanes; l++) some |= on[l];                                               \
+        return some;                                                                                 \
+    }
+TREADLE_MASK_OF_LANES(4)
+TREADLE_MASK_OF_LANES(8)
+#if defined(__AVX512F__) && defined(__clang__)
+#define TREADLE_BLEND(suffix, on, a, b) __builtin_ia32_select##suffix##_512(on, a, b)
+#elif defined(__AVX512F__)
+#define TREADLE_BLEND(suffix, on, a, b) __builtin_ia32_blendm##suffix##_512_mask(b, a, on)
+#endif
+#if defined(__AVX512F__)
+TREADLE_INLINE v16m treadle_lanes_v16m(long lo, long hi) {
+    return (v16m)(((1u << TREADLE_CLAMPED(hi, 16)) - 1) & ~((1u << TREADLE_CLAMPED(lo, 16)) - 1));
+}
+TREADLE_INLINE v16m treadle_mask_v16i(v16i on) { return (v16m)__builtin_ia32_cmpd512_mask(on, (v16i){0}, 1, -1); }
+TREADLE_INLINE v16i treadle_on_v16i(v16m on) { return TREADLE_BLEND(d, on, (v16i){0} - 1, (v16i){0}); }
+TREADLE_INLINE int treadle_some_v16m(v16m on) { return on; }
+#else
+TREADLE_MASK_OF_LANES(16)
+#endif
+#undef TREADLE_MASK_OF_LANES
+
+#define TREADLE_LOAD_LANES(lanes)                                                      \
+    for (int l = 0; l < lanes; l++) if (TREADLE_IS_ON_##lanes(on, l)) rest[l] = p[l]; \
+    return rest;
+#define TREADLE_STORE_LANES(lanes) for (int l = 0; l < lanes; l++) if (TREADLE_IS_ON_##lanes(on, l)) p[l] = x[l];
 #if defined(__AVX__)
 /* Lanes that are off are read as 0. Not left to the loop over the lanes: of two such loads under opposite conditions,
  * gcc 12.2 -O3 -mavx2 loses one. */
@@ -222,9 +272,8 @@ TREADLE_INLINE float treadle_minf(float a, float b) { return b != b ? b : b < a 
 #define TREADLE_STORE_WHERE_8 TREADLE_STORE_LANES(8)
 #endif
 #if defined(__AVX512F__)
-#define TREADLE_MASK_16 const unsigned short m = __builtin_ia32_cmpd512_mask(on, (v16i){0}, 1, -1);
-#define TREADLE_LOAD_WHERE_16 TREADLE_MASK_16 return __builtin_ia32_loadups512_mask(p, rest, m);
-#define TREADLE_STORE_WHERE_16 TREADLE_MASK_16 __builtin_ia32_storeups512_mask(p, x, m);
+#define TREADLE_LOAD_WHERE_16 return __builtin_ia32_loadups512_mask(p, rest, on);
+#define TREADLE_STORE_WHERE_16 __builtin_ia32_storeups512_mask(p, x, on);
 #elif defined(__AVX__)
 #define TREADLE_LOW_HALF 0, 1, 2, 3, 4, 5, 6, 7
 #define TREADLE_HIGH_HALF 8, 9, 10, 11, 12, 13, 14, 15
@@ -263,10 +312,9 @@ TREADLE_INLINE float treadle_minf(float a, float b) { return b != b ? b : b < a 
 #define TREADLE_GATHER_WHERE_8
 #endif
 #if defined(__AVX512F__)
-#define TREADLE_GATHER_WHERE_16                                                                                    \
-    if (TREADLE_REACHES(stride)) {                                                                                 \
-        TREADLE_MASK_16 return __builtin_ia32_gathersiv16sf(rest, p, (v16i)TREADLE_IOTA_16 * (int)stride, m, 4);   \
-    }
+#define TREADLE_GATHER_WHERE_16  \
+    if (TREADLE_REACHES(stride)) \
+        return __builtin_ia32_gathersiv16sf(rest, p, (v16i)TREADLE_IOTA_16 * (int)stride, on, 4);
 #elif defined(__AVX2__)
 #define TREADLE_GATHER_HALF(p, half) \
     treadle_load_strided_where_v8f(p, stride, TREADLE_HALF(on, half), TREADLE_HALF(rest, half))
@@ -275,6 +323,14 @@ TREADLE_INLINE float treadle_minf(float a, float b) { return b != b ? b : b < a 
                                    TREADLE_LOW_HALF, TREADLE_HIGH_HALF);
 #else
 #define TREADLE_GATHER_WHERE_16
+#endif
+
+#define TREADLE_SELECT_WHERE_4 return treadle_select_v4f(on, a, b);
+#define TREADLE_SELECT_WHERE_8 return treadle_select_v8f(on, a, b);
+#if defined(__AVX512F__)
+#define TREADLE_SELECT_WHERE_16 return TREADLE_BLEND(ps, on, a, b);
+#else
+#define TREADLE_SELECT_WHERE_16 return treadle_select_v16f(on, a, b);
 #endif
 
 /* Lane by lane a > b ? a : b, and a < b ? a : b: one instruction of x86, for which gcc 12 writes a comparison and a
@@ -343,19 +399,15 @@ TREADLE_INLINE float treadle_minf(float a, float b) { return b != b ? b : b < a 
     TREADLE_INLINE v##lanes##f treadle_select_v##lanes##f(v##lanes##i mask, v##lanes##f a, v##lanes##f b) { \
         return (v##lanes##f)((mask & (v##lanes##i)a) | (~mask & (v##lanes##i)b));                    \
     }                                                                                                \
-    /* Masks: lanes that are on are -1. From lane lo up to, without, lane hi. */                     \
-    TREADLE_INLINE v##lanes##i treadle_lanes_v##lanes##i(long lo, long hi) {                         \
-        const v##lanes##i lane = TREADLE_IOTA_##lanes;                                               \
-        const int first = lo < 0 ? 0 : lo > lanes ? lanes : (int)lo;                                 \
-        const int end = hi < 0 ? 0 : hi > lanes ? lanes : (int)hi;                                   \
-        return (lane >= first) & (lane < end);                                                       \
+    TREADLE_INLINE v##lanes##f treadle_select_where_v##lanes##f(v##lanes##m on, v##lanes##f a, v##lanes##f b) { \
+        TREADLE_SELECT_WHERE_##lanes                                                                 \
     }                                                                                                \
     /* The lanes that are on come from or go to memory; the others are `rest`, or not touched. */    \
     TREADLE_INLINE v##lanes##f treadle_load_where_v##lanes##f(                                       \
-        const float *p, v##lanes##i on, v##lanes##f rest) {                                          \
+        const float *p, v##lanes##m on, v##lanes##f rest) {                                          \
         TREADLE_LOAD_WHERE_##lanes                                                                   \
     }                                                                                                \
-    TREADLE_INLINE void treadle_store_where_v##lanes##f(float *p, v##lanes##f x, v##lanes##i on) {   \
+    TREADLE_INLINE void treadle_store_where_v##lanes##f(float *p, v##lanes##f x, v##lanes##m on) {   \
         TREADLE_STORE_WHERE_##lanes                                                                  \
     }                                                                                                \
     /* Every second element, of which the last one read is p[2 * lanes - 2]. */                       \
@@ -364,14 +416,14 @@ TREADLE_INLINE float treadle_minf(float a, float b) { return b != b ? b : b < a 
         return __builtin_shufflevector(a, b, TREADLE_SECOND_##lanes);                                \
     }                                                                                                \
     TREADLE_INLINE v##lanes##f treadle_load_second_where_v##lanes##f(                                \
-        const float *p, v##lanes##i on, v##lanes##f rest) {                                          \
+        const float *p, v##lanes##m on, v##lanes##f rest) {                                          \
         const v##lanes##f none = {0};                                                                \
-        const v##lanes##i off = {0};                                                                 \
-        const v##lanes##i on_a = __builtin_shufflevector(on, off, TREADLE_SPREAD_LOW_##lanes);       \
-        const v##lanes##i on_b = __builtin_shufflevector(on, off, TREADLE_SPREAD_HIGH_##lanes);      \
-        const v##lanes##f a = treadle_load_where_v##lanes##f(p, on_a, none);                         \
-        const v##lanes##f b = treadle_load_where_v##lanes##f(p + lanes, on_b, none);                 \
-        return treadle_select_v##lanes##f(on, __builtin_shufflevector(a, b, TREADLE_EVEN_##lanes), rest); \
+        const v##lanes##i off = {0}, each = treadle_on_v##lanes##i(on);                              \
+        const v##lanes##i on_a = __builtin_shufflevector(each, off, TREADLE_SPREAD_LOW_##lanes);     \
+        const v##lanes##i on_b = __builtin_shufflevector(each, off, TREADLE_SPREAD_HIGH_##lanes);    \
+        const v##lanes##f a = treadle_load_where_v##lanes##f(p, treadle_mask_v##lanes##i(on_a), none); \
+        const v##lanes##f b = treadle_load_where_v##lanes##f(p + lanes, treadle_mask_v##lanes##i(on_b), none); \
+        return treadle_select_where_v##lanes##f(on, __builtin_shufflevector(a, b, TREADLE_EVEN_##lanes), rest); \
     }                                                                                                \
     /* Elements `stride` apart. */                                                                   \
     TREADLE_INLINE v##lanes##f treadle_load_strided_v##lanes##f(const float *p, long stride) {       \
@@ -383,29 +435,28 @@ TREADLE_INLINE float treadle_minf(float a, float b) { return b != b ? b : b < a 
     TREADLE_INLINE v##lanes##f treadle_load_splat_v##lanes##f(const float *p) { return *p - (v##lanes##f){0}; } \
     /* One element for all lanes that are on; it is read only if there is one. */                    \
     TREADLE_INLINE v##lanes##f treadle_load_splat_where_v##lanes##f(                                 \
-        const float *p, v##lanes##i on, v##lanes##f rest) {                                          \
-        int some = 0;                                                                                \
-        for (int l = 0; l < lanes; l++) some |= on[l];                                               \
-        return some ? treadle_select_v##lanes##f(on, *p - (v##lanes##f){0}, rest) : rest;            \
+        const float *p, v##lanes##m on, v##lanes##f rest) {                                          \
+        if (!treadle_some_v##lanes##m(on)) return rest;                                              \
+        return treadle_select_where_v##lanes##f(on, *p - (v##lanes##f){0}, rest);                    \
     }                                                                                                \
     TREADLE_INLINE v##lanes##f treadle_load_strided_where_v##lanes##f(                               \
-        const float *p, long stride, v##lanes##i on, v##lanes##f rest) {                             \
+        const float *p, long stride, v##lanes##m on, v##lanes##f rest) {                             \
         if (__builtin_constant_p(stride) && stride == 2)                                             \
             return treadle_load_second_where_v##lanes##f(p, on, rest);                               \
         TREADLE_GATHER_WHERE_##lanes                                                                 \
         /* Mostly all lanes are on, which takes no branch for each. */                               \
         int all = -1;                                                                                \
-        for (int l = 0; l < lanes; l++) all &= on[l];                                                \
+        for (int l = 0; l < lanes; l++) all &= TREADLE_IS_ON_##lanes(on, l);                         \
         if (all) return treadle_load_strided_v##lanes##f(p, stride);                                 \
-        for (int l = 0; l < lanes; l++) if (on[l]) rest[l] = p[l * stride];                          \
+        for (int l = 0; l < lanes; l++) if (TREADLE_IS_ON_##lanes(on, l)) rest[l] = p[l * stride];   \
         return rest;                                                                                 \
     }                                                                                                \
     TREADLE_INLINE void treadle_store_strided_v##lanes##f(float *p, long stride, v##lanes##f x) {    \
         for (int l = 0; l < lanes; l++) p[l * stride] = x[l];                                        \
     }                                                                                                \
     TREADLE_INLINE void treadle_store_strided_where_v##lanes##f(                                     \
-        float *p, long stride, v##lanes##f x, v##lanes##i on) {                                      \
-        for (int l = 0; l < lanes; l++) if (on[l]) p[l * stride] = x[l];                             \
+        float *p, long stride, v##lanes##f x, v##lanes##m on) {                                      \
+        for (int l = 0; l < lanes; l++) if (TREADLE_IS_ON_##lanes(on, l)) p[l * stride] = x[l];      \
     }                                                                                                \
     TREADLE_INLINE v##lanes##f treadle_splat_v##lanes##f(float x) {                                  \
         return x - (v##lanes##f){0};                                                                 \
@@ -622,10 +673,10 @@ TREADLE_WIDE_BYTES(16)
 /* Bytes of the lanes that are on, as those of floats above. */
 #define TREADLE_SOME_BYTES(lanes, bytes, type, load, store)                                          \
     TREADLE_INLINE v##lanes##bytes treadle_load_where_v##lanes##bytes(                               \
-        const type *p, v##lanes##i on, v##lanes##bytes rest) {                                       \
+        const type *p, v##lanes##m on, v##lanes##bytes rest) {                                       \
         load                                                                                         \
     }                                                                                                \
-    TREADLE_INLINE void treadle_store_where_v##lanes##bytes(type *p, v##lanes##bytes x, v##lanes##i on) { \
+    TREADLE_INLINE void treadle_store_where_v##lanes##bytes(type *p, v##lanes##bytes x, v##lanes##m on) { \
         store                                                                                        \
     }                                                                                                \
     TREADLE_INLINE v##lanes##bytes treadle_select_v##lanes##bytes(                                   \
@@ -635,8 +686,8 @@ TREADLE_WIDE_BYTES(16)
     }
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
 #define TREADLE_LOAD_BYTES_16(bytes) \
-    TREADLE_MASK_16 return (bytes)__builtin_ia32_loaddquqi128_mask((const void *)p, (treadle_chars)rest, m);
-#define TREADLE_STORE_BYTES_16 TREADLE_MASK_16 __builtin_ia32_storedquqi128_mask((void *)p, (treadle_chars)x, m);
+    return (bytes)__builtin_ia32_loaddquqi128_mask((const void *)p, (treadle_chars)rest, on);
+#define TREADLE_STORE_BYTES_16 __builtin_ia32_storedquqi128_mask((void *)p, (treadle_chars)x, on);
 #else
 #define TREADLE_LOAD_BYTES_16(bytes) TREADLE_LOAD_LANES(16)
 #define TREADLE_STORE_BYTES_16 TREADLE_STORE_LANES(16)
