@@ -651,3 +651,28 @@ def test_what_is_prefetched_may_lie_outside_of_its_buffer() -> None:
     x = np.arange(64, dtype=np.float32) + 1
     (result,) = run(kernel(body), [x], [((64,), F32)])
     np.testing.assert_array_equal(result[:2], x[:2])
+
+
+def test_a_mask_of_lanes_is_written_once_for_what_takes_it() -> None:
+    """Accesses and selections take it as it is; everything else takes lanes of -1 and 0, and their masks become one. A
+    bound that a condition makes 0 has no branch."""
+    body = """
+  %p = arith.cmpi slt, %b, %c1 : index
+  %n = arith.select %p, %c3, %c0 : index
+  %m = loop.lane_mask %c1, %n : vector<16xi1>
+  %one = loop.lane_mask %c0, %c2 : vector<16xi1>
+  %z = arith.constant dense<0.0> : vector<16xf32>
+  %v = vector.maskedload %A[%c0], %m, %z : memref<64xf32>, vector<16xi1>, vector<16xf32> into vector<16xf32>
+  %s = loop.lane_select %m, %v, %z : vector<16xf32>
+  %both = arith.andi %m, %one : vector<16xi1>
+  vector.maskedstore %C[%c16], %both, %s : memref<64xf32>, vector<16xi1>, vector<16xf32>
+"""
+    accessed = "treadle_select_where_v16f(m, treadle_load_where_v16f(&A[0], m, (v16f){0}), (v16f){0})"
+    both = "treadle_mask_v16i(treadle_on_v16i(m) & treadle_on_v16i(treadle_lanes_v16m(0, 2)))"
+    assert printed(body).splitlines() == [
+        "const v16m m = treadle_lanes_v16m(1, treadle_if(b < 1, 3));",
+        f"treadle_store_where_v16f(&C[16], {accessed}, {both});",
+    ]
+    x = np.arange(1, 65, dtype=np.float32)
+    (y,) = run(kernel(body), [x], [((64,), F32)])
+    assert y[17] == x[1]

@@ -117,6 +117,8 @@ class CLanguage(Language):
             return f"treadle_{name}{'f' if isinstance(type, Float32Type) else ''}"
         if isinstance(type, IndexType | IntegerType) and name in _INTEGER_NAMES:
             return f"treadle_{name}_{i64 if isinstance(type, IndexType) else type}"
+        if isinstance(type, IndexType) and name == "if":
+            return "treadle_if"
         raise TreadleError(f"{name} on {type}", "C printer", "f32, f64 and vectors of f32")
 
     def library_call(self, name: str, type: Attribute, operands: str) -> str:

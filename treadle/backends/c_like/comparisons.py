@@ -8,8 +8,10 @@ from xdsl.dialects import arith, scf, vector
 from xdsl.dialects.builtin import VectorType
 from xdsl.ir import SSAValue
 
+from treadle.backends.c_like.constants import constant_integer
 from treadle.backends.c_like.operators import COMPARISONS, FLOAT_COMPARISONS, NEGATED_COMPARISONS, Level
 from treadle.backends.c_like.values import Text, Values, Writers, float_type, relation, wide
+from treadle.dialects.loop import LaneMaskOp
 from treadle.dialects.scalar import is_unsigned
 
 
@@ -52,6 +54,10 @@ class Comparisons:
         return Text(call) if name in ("uno", "one") else Text(f"!{call}", Level.UNARY)
 
     def _select(self, op: arith.SelectOp) -> Text:
+        is_bound = all(isinstance(use.operation, LaneMaskOp) for use in op.result.uses)
+        if is_bound and constant_integer(op.rhs) == 0:
+            function = self._language.function("if", op.result.type)
+            return Text(f"{function}({self._values.at(op.cond)}, {self._values.at(op.lhs)})")
         return self._choice(op.cond, self._values.text(op.lhs), self._values.text(op.rhs))
 
     def _choice(self, condition: SSAValue, then: Text, otherwise: Text) -> Text:

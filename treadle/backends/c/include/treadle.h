@@ -221,6 +221,8 @@ typedef unsigned short v16m;
 typedef v16i v16m;
 #define TREADLE_IS_ON_16(on, lane) ((on)[lane])
 #endif
+/* A bound, or 0: no branch, on which gcc 12 would divide the loop around it into two. */
+TREADLE_INLINE long treadle_if(int condition, long bound) { return -(long)(condition != 0) & bound; }
 #define TREADLE_CLAMPED(bound, lanes) ((int)((bound) < 0 ? 0 : (bound) > (lanes) ? (lanes) : (bound)))
 #define TREADLE_MASK_OF_LANES(lanes)                                                                 \
     TREADLE_INLINE v##lanes##m treadle_lanes_v##lanes##m(long lo, long hi) {                         \
