@@ -38,17 +38,18 @@ def write_artifact(request: CompileRequest, folder: Path) -> str:
     module = lowered_module(replace(request, model=loaded))
     program = read_program(module)
     target = request.target
-    write_module(folder, ir_text(module))
     inputs = _tensors(program.inputs, program.input_extents)
     outputs = _tensors(program.outputs, program.output_extents)
     constants = write_weights(map(_stored, program.constants), folder)
     progress = partial(_second_half, request.progress)
     machine, launches = "", ()
     if target.is_cuda:
+        write_module(folder, ir_text(module))
         launches = write_cuda(module, program, target, folder, progress, cubins=request.cubins)
     else:
         interface = program_interface(inputs, outputs, constants, program.arena_bytes, program.extents)
-        machine = write_c(module, interface, target, folder, progress)
+        # The C compiler's processes run while this one prints the IR.
+        machine = write_c(module, interface, target, folder, progress, lambda: write_module(folder, ir_text(module)))
     manifest = Manifest(
         target=target.name,
         kind=target.kind,

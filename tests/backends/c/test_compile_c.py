@@ -153,3 +153,12 @@ def test_float16_is_kept_by_compilers_that_know_how(version: str, is_told: bool)
     for text, flag in (("float x;", False), ("_Float16 x;", is_told)):
         command = told.compile_command(Path("x.c"), Path("x.o"), (), text)
         assert ("-fexcess-precision=16" in command) == flag
+
+
+def test_what_is_done_meanwhile_is_done_once_and_its_error_comes_through(tmp_path: Path) -> None:
+    done: list[int] = []
+    chosen = private_environment(tmp_path)
+    assert len(compile_objects([unit("f"), unit("g", 1)], chosen, meanwhile=lambda: done.append(1))) == 2
+    assert done == [1]
+    with pytest.raises(ZeroDivisionError):
+        compile_objects([unit("f")], chosen, meanwhile=lambda: divmod(1, 0) and None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,10 +58,12 @@ def compile_objects(
     *,
     headers: Mapping[str, str] | None = None,
     target: Target | None = None,
+    meanwhile: Callable[[], None] | None = None,
 ) -> list[Path]:
     """One object file a unit, in the order of the units, at most one compiler process a core at a time.
 
-    They are compiled for `target` (default: this machine). `headers` (texts by name) replace this package's. Raises
+    They are compiled for `target` (default: this machine). `headers` (texts by name) replace this package's.
+    `meanwhile` is called after they have started, before they are awaited. Raises
     TreadleError that names the unit and the compiler's first error; the log is attached as a note.
     """
     chosen = environment or load_environment()
@@ -75,7 +77,10 @@ def compile_objects(
         return store.fetch("objects", key, ".o", lambda target: _compile(toolchain, unit, target, headers))
 
     with ThreadPoolExecutor(max_workers=available_cores()) as workers:
-        return list(workers.map(compile_unit, units))
+        objects = workers.map(compile_unit, units)
+        if meanwhile is not None:
+            meanwhile()
+        return list(objects)
 
 
 def link(objects: Sequence[Path], environment: Environment | None = None) -> Path:

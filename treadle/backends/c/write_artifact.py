@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from xdsl.dialects.builtin import ModuleOp
@@ -22,11 +23,14 @@ from treadle.target import Target
 _BATCHES_PER_CORE = 4
 
 
-def write_kernels(module: ModuleOp, interface: str, target: Target, folder: Path, progress: Progress) -> str:
+def write_kernels(
+    module: ModuleOp, interface: str, target: Target, folder: Path, progress: Progress, meanwhile: Callable[[], None]
+) -> str:
     """Prints and compiles a lowered module into `folder`; what the library needs of a machine.
 
     The library exports `interface`, which says what `treadle_run` expects. `progress` is called with the fraction of
-    this that is done. Raises what the printer and the compiler raise.
+    this that is done. `meanwhile` is called once, while the compiler runs. Raises what the printer and the compiler
+    raise.
     """
     progress("printing C", 0.0)
     host = print_host(module)
@@ -39,18 +43,19 @@ def write_kernels(module: ModuleOp, interface: str, target: Target, folder: Path
     for directory in INCLUDE_DIRECTORIES:
         for path in (*directory.glob("*.h"), *directory.glob("*.c")):
             shutil.copyfile(path, text / path.name)
-    objects = _compiled([*units, pool_unit()], target, progress)
+    objects = _compiled([*units, pool_unit()], target, progress, meanwhile)
     shutil.copyfile(link(objects), folder / LIBRARY)
     return needs_of(target)
 
 
-def _compiled(units: list[Unit], target: Target, progress: Progress) -> list[Path]:
+def _compiled(units: list[Unit], target: Target, progress: Progress, meanwhile: Callable[[], None]) -> list[Path]:
     """The units' objects, compiled in batches so that progress is reported between them."""
     size = available_cores() * _BATCHES_PER_CORE
     objects: list[Path] = []
     for start in range(0, len(units), size):
         progress(f"compiling C ({start} of {len(units)} units)", start / len(units))
-        objects += compile_objects(units[start : start + size], target=target)
+        first = None if start else meanwhile
+        objects += compile_objects(units[start : start + size], target=target, meanwhile=first)
     if not objects:
         raise TreadleError("the module has no kernels", "cpu target")
     return objects
