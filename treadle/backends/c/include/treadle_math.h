@@ -11,10 +11,10 @@
 
 /* e^x where |x| < 104; NaN stays NaN. 2^n is applied in two factors, so the result overflows and underflows gradually. */
 TREADLE_INLINE TREADLE_F TREADLE_NAME(exp_bounded)(TREADLE_F x) {
-    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to a whole number, kept in the low bits */
+    /* 1.5 * 2^23 + 2 * 127: adding it rounds to a whole number n, and n + 254 is in the low bits. */
+    const float magic = 12583166.0f;
     TREADLE_F shifted = x * 1.44269504f + magic;
     TREADLE_F n = shifted - magic;
-    TREADLE_I k = (TREADLE_I)((TREADLE_U)TREADLE_BITS(shifted) - 0x4b400000u);
     TREADLE_F r = x - n * 0.693145752f - n * 1.42860677e-6f; /* ln 2 in two parts: n * the first is exact */
     /* (e^r - 1 - r) / r^2 on |r| <= ln(2)/2 */
     TREADLE_F p = r * 0.00139421609f + 0.00836377591f;
@@ -22,10 +22,11 @@ TREADLE_INLINE TREADLE_F TREADLE_NAME(exp_bounded)(TREADLE_F x) {
     p = p * r + 0.166665733f;
     p = p * r + 0.5f;
     p = r * r * p + r + 1.0f;
-    TREADLE_I half = k >> 1;
-    TREADLE_I rest = k - half;
-    TREADLE_F scale = TREADLE_FROM_BITS((TREADLE_I)((TREADLE_U)(half + 127) << 23));
-    TREADLE_F scale_rest = TREADLE_FROM_BITS((TREADLE_I)((TREADLE_U)(rest + 127) << 23));
+    /* Both factors' exponents with their bias of 127; shifts leave the higher bits out. */
+    TREADLE_U k = (TREADLE_U)TREADLE_BITS(shifted);
+    TREADLE_U half = k >> 1;
+    TREADLE_F scale = TREADLE_FROM_BITS((TREADLE_I)(half << 23));
+    TREADLE_F scale_rest = TREADLE_FROM_BITS((TREADLE_I)((k - half) << 23));
     return p * scale * scale_rest;
 }
 
