@@ -106,7 +106,7 @@ def test_text_that_is_not_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[str
     ("arguments", "words"),
     [
         (["-p", "task-lowr"], ("unknown pass 'task-lowr'", "task-lower")),
-        (["-p", "no-such-pass"], ("unknown pass 'no-such-pass'", "accepted: graph-drop-empty, ")),
+        (["-p", "no-such-pass"], ("unknown pass 'no-such-pass'", "accepted: graph-inline-control, ")),
         (["-p", "schedule-select{colour=red}"], ("pass 'schedule-select'", "accepted: the options target")),
         (["-p", "task-lower{"], ("passes: cannot read", "accepted: names like")),
         (["-t", "fortran"], ("invalid choice: 'fortran'", "accepted: what `treadle-opt --help` lists")),

@@ -8,7 +8,7 @@ from xdsl.dialects.builtin import f64
 from xdsl.ir import Block, Operation
 
 from treadle.dialects.graph.evaluate import evaluate
-from treadle.frontends.common import builder
+from treadle.frontends.common import evaluated as folding
 from treadle.frontends.common.builder import GraphBuilder
 
 
@@ -33,9 +33,9 @@ def test_equal_operators_of_equal_arrays_are_evaluated_once(monkeypatch: pytest.
         evaluated.append(op.name)
         return evaluate(op, env)  # pyright: ignore[reportArgumentType]
 
-    monkeypatch.setattr(builder, "evaluate", counting)
-    monkeypatch.setattr(builder, "_folded", {})
-    monkeypatch.setattr(builder, "_MOST_FOLDED", 2)
+    monkeypatch.setattr(folding, "evaluate", counting)
+    monkeypatch.setattr(folding, "_folded", {})
+    monkeypatch.setattr(folding, "_MOST_FOLDED", 2)
     assert _products(2, 5) == [[6, 8], [15, 20]]
     assert _products(2, 5) == [[6, 8], [15, 20]]
     assert len(evaluated) == 2

@@ -61,7 +61,7 @@ class Vectors:
         return relation(FLOAT_COMPARISONS[op.code], self._values.at(op.lhs, Level.SHIFT), rhs)
 
     def _lane_select(self, op: LaneSelectOp) -> Text:
-        type, mask, *sides = op.result.type, *op.operands
+        type, (mask, *sides) = op.result.type, op.operands
         whole = isinstance(mask.owner, LaneMaskOp) and type.element_type == f32
         function = self._language.function("select_where" if whole else "select", type)
         where = self._values.mask(mask) if whole else self._values.at(mask)
