@@ -102,12 +102,11 @@ def tune(
         search = Options(seconds, own if threads is None else threads, trials, seed, strategy, whole)
         folder = Database(Path(database))
         if not stale:
-            searching = (RangedTuner if is_ranged else Tuner)(tasks, folder, search, workers, measurer, show=show)
-            found = searching.run()
+            tuner = (RangedTuner if is_ranged else Tuner)(tasks, folder, search, workers, measurer, show=show)
+            found = tuner.run()
             if whole:
                 hardware = workers.machine.hardware
-                timer = ModelTimer(Path(model), shapes, precision, search.threads, folder, hardware)
-                searching.confirm_in_model(timer)
+                tuner.confirm_in_model(ModelTimer(Path(model), shapes, precision, search.threads, folder, hardware))
             return found
         entries = stale_entries(tasks, folder, workers.machine)
         if not entries:

@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import MemRefType, ModuleOp, SymbolRefAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
-from treadle.backends.program import BufferRef, buffer_reference, constant_buffers, read_program
+from treadle.backends.program import BufferRef, buffer_reference, numbered_constants
 from treadle.backends.reference.dense_tensors import UNSET
 from treadle.backends.reference.kernel_launch import is_of_launch
 from treadle.backends.reference.kernels import Kernel
@@ -25,16 +25,14 @@ Array = NDArray[Any]
 
 
 class LaunchRun:
-    """One call of a planned module; with `reverse`, blocks and threads run in the opposite order."""
+    """One call of a planned module, whose program has `constants`; with `reverse`, blocks and threads run in the
+    opposite order."""
 
-    def __init__(self, module: ModuleOp, reverse: bool):
+    def __init__(self, module: ModuleOp, constants: Sequence[Array], reverse: bool):
         self._reverse = reverse
         self._kernels = {f.sym_name.data: Kernel(f) for f in module.body.block.ops if isinstance(f, loop.FuncOp)}
         self._functions = {f.sym_name.data: f for f in module.body.block.ops if isinstance(f, FuncOp)}
-        arrays = (constant.array() for constant in read_program(module).constants)
-        self._constants = dict[SSAValue, Array](
-            zip((op.buffer for op in constant_buffers(module)), arrays, strict=True)
-        )
+        self._constants = {value: constants[number] for value, number in numbered_constants(module).items()}
 
     def run(self, function: FuncOp, inputs: Sequence[Array], outputs: Sequence[Array], arena: Array) -> None:
         """Runs a function, which writes into `outputs` and into the bytes of `arena`."""

@@ -110,7 +110,8 @@ def _run_launches(module: ModuleOp, inputs: Sequence[Array], reverse: bool) -> t
     given, taken = _dense(planned_main(module), program.inputs, program.outputs, inputs)
     outputs = tuple(np.empty(spec.shape, spec.dtype) for spec in program.outputs)
     arena = np.full(program.arena_bytes, UNSET, np.uint8)
-    LaunchRun(module, reverse).run(planned_main(module), given.packed(inputs), outputs, arena)
+    constants = [constant.array() for constant in program.constants]
+    LaunchRun(module, constants, reverse).run(planned_main(module), given.packed(inputs), outputs, arena)
     return tuple(taken.spread(outputs))
 
 

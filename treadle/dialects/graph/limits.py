@@ -12,6 +12,8 @@ from treadle.dialects.graph.dtypes import byte_width
 
 MAX_RANK = 32
 """Dimensions of a tensor; NumPy's arrays have at most twice as many, and a reduction lays its own beside them."""
+MAX_WRITTEN_OUT = 20_000
+"""Operators that the bodies of loops and functions are written out to, each as often as it runs."""
 MAX_TENSOR_BYTES = 1 << 36
 MAX_MODULE_BYTES = 1 << 40
 
@@ -47,4 +49,4 @@ def check_rank(shape: Sequence[int]) -> None:
         raise VerifyException(f"{len(shape)} dimensions: at most {MAX_RANK} are accepted")
 
 
-__all__ = ["MAX_MODULE_BYTES", "MAX_RANK", "MAX_TENSOR_BYTES", "TensorSizes", "check_rank"]
+__all__ = ["MAX_MODULE_BYTES", "MAX_RANK", "MAX_TENSOR_BYTES", "MAX_WRITTEN_OUT", "TensorSizes", "check_rank"]

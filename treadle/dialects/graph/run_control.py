@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xdsl.dialects.func import FuncOp
 
-from treadle.dialects.graph.control import ControlOp, IfOp, LoopOp, called
+from treadle.dialects.graph.control import ControlOp, IfOp, called
 
 V = TypeVar("V")
 Call = Callable[[FuncOp, Sequence[V]], Sequence[V]]
@@ -34,22 +34,6 @@ def run_control(
     if isinstance(op, IfOp):
         condition, *read = operands
         return tuple(call(called(op)[0 if number(condition) else 1], read))
-    return _looped(op, operands, call, number, counter, stack)
-
-
-def run_arrays(op: ControlOp, operands: Sequence[NDArray[Any]], call: Call[NDArray[Any]]) -> tuple[NDArray[Any], ...]:
-    """As `run_control`, of arrays."""
-    return run_control(op, operands, call, int, lambda number: np.array(number, np.int64), lambda rows: np.stack(rows))
-
-
-def _looped(
-    op: LoopOp,
-    operands: Sequence[V],
-    call: Call[V],
-    number: Callable[[V], int],
-    counter: Callable[[int], V],
-    stack: Callable[[Sequence[V]], V],
-) -> tuple[V, ...]:
     (body,) = called(op)
     tests, carried = len(op.tests), len(op.carried)
     state, read = list(operands[tests : tests + carried]), operands[tests + carried :]
@@ -63,6 +47,11 @@ def _looped(
         state = given[:carried]
         rows.append(given[carried:])
     return (*state, *(stack(column) for column in zip(*rows, strict=True)))
+
+
+def run_arrays(op: ControlOp, operands: Sequence[NDArray[Any]], call: Call[NDArray[Any]]) -> tuple[NDArray[Any], ...]:
+    """As `run_control`, of arrays."""
+    return run_control(op, operands, call, int, lambda number: np.array(number, np.int64), lambda rows: np.stack(rows))
 
 
 __all__ = ["run_arrays", "run_control"]

@@ -10,8 +10,6 @@ from onnx import FunctionProto, ModelProto, NodeProto
 from treadle.errors import TreadleError
 
 MAX_NODES = 100_000
-MAX_UNROLLED = 20_000
-"""Nodes of the bodies of loops, and of functions that ONNX defines, each as often as it is converted."""
 MAX_BYTES = 1 << 30
 MAX_DEPTH = 200
 """Functions that call each other one inside the other; the inliner recurses."""
@@ -108,4 +106,4 @@ def _walk(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
                 pending += graph.node
 
 
-__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_NODES", "MAX_UNROLLED", "check_expansion"]
+__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_NODES", "check_expansion"]

@@ -25,12 +25,12 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph.control import called_names
+from treadle.dialects.graph.limits import MAX_WRITTEN_OUT
 from treadle.dialects.model_nodes import ascii_text, name_hint, node_location
 from treadle.errors import TreadleError
 from treadle.frontends.common.builder import GraphBuilder, Tensor, erase_dead
 from treadle.frontends.common.extent import is_symbolic
 from treadle.frontends.onnx.converters import find_conversion
-from treadle.frontends.onnx.expansion import MAX_UNROLLED
 from treadle.frontends.onnx.function_body import FunctionBody
 from treadle.frontends.onnx.functions import function_body
 from treadle.frontends.onnx.inputs import Input, Shapes, Symbols, model_inputs
@@ -259,8 +259,8 @@ class GraphWalk:
 
     def _convert_all(self, nodes: Sequence[NodeProto], outputs: Sequence[str], scope: _Scope) -> None:
         self._expanded += 1 + len(nodes)
-        if self._expanded > MAX_UNROLLED:
-            message = f"the bodies of functions and loops expand to more than {MAX_UNROLLED} nodes"
+        if self._expanded > MAX_WRITTEN_OUT:
+            message = f"the bodies of functions and loops expand to more than {MAX_WRITTEN_OUT} nodes"
             raise TreadleError(message, scope.within.removesuffix(": "), "fewer iterations")
         for position in live_nodes(nodes, outputs):
             self._convert(nodes[position], position, scope)

@@ -16,13 +16,11 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.graph import ConcatOp, ConstantOp, IfOp, LoopOp, ReshapeOp, WhereOp
 from treadle.dialects.graph.control import COUNTER, ControlOp, called, called_names
+from treadle.dialects.graph.limits import MAX_WRITTEN_OUT
 from treadle.dialects.graph.run_control import run_control
 from treadle.dialects.graph.store import constant_attribute
 from treadle.dialects.location import location_of
 from treadle.errors import TreadleError
-
-MOST_OPERATORS = 20_000
-"""That loops are written out to, as the importer's: compiling as many takes minutes."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +49,11 @@ class GraphInlineControlPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """TreadleError for what is rejected."""
-        room = MOST_OPERATORS
+        room = MAX_WRITTEN_OUT
         while (each := next((e for e in op.walk() if isinstance(e, ControlOp)), None)) is not None:
             room -= _size(each)
             if room < 0:
-                _refuse(each, f"loops of more than {MOST_OPERATORS} operators are not written out")
+                _refuse(each, f"loops of more than {MAX_WRITTEN_OUT} operators are not written out")
             if isinstance(each, IfOp):
                 _select(each)
             else:

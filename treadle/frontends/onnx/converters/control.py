@@ -24,9 +24,9 @@ from treadle.dialects.graph import (
     UnaryOp,
     WhereOp,
 )
+from treadle.dialects.graph.limits import MAX_WRITTEN_OUT
 from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.onnx.converters.data_loops import ChangingState, Trips, branch_of, loop_of, scan_of
-from treadle.frontends.onnx.expansion import MAX_UNROLLED
 from treadle.frontends.onnx.function_body import SymbolicBody
 from treadle.frontends.onnx.loader import graphs_of
 from treadle.frontends.onnx.node import Node, Outlined, ValueNeeded, Write
@@ -99,7 +99,7 @@ def loop(node: Node, g: GraphBuilder) -> list[Tensor]:
     try:
         return loop_of(node, g, body, trips, state)
     except (ChangingState, SymbolicBody):
-        written = _written_out(node, g, body, most, state, MAX_UNROLLED)
+        written = _written_out(node, g, body, most, state, MAX_WRITTEN_OUT)
     if written is None:
         message = "the loop's condition depends on the model's input data, and its state changes its type"
         raise node.error(message, "a state of one type, or a condition that is known")

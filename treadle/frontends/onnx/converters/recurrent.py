@@ -216,17 +216,18 @@ def _looped(
     steps = products.shape[0]
 
     def write(_node: Node, g: GraphBuilder, given: Sequence[Tensor]) -> list[Tensor]:
-        t, own = given[0], tuple(given[1 : len(state) + 1])
-        products, *rest = given[len(state) + 1 :]
-        arguments = iter(rest)
-        known = [each if each is None or each.array is None else g.constant(each.array) for each in outer]
-        r, r_bias, peepholes, ends = (next(arguments) if e is not None and e.array is None else e for e in known)
-        assert r is not None
-        assert r_bias is not None
-        step = cell(replace(weights, r=r, r_bias=r_bias, peepholes=peepholes))
+        t, own, (products, *others) = given[0], tuple(given[1 : len(state) + 1]), given[len(state) + 1 :]
+        arguments = iter(others)
+
+        def inside(x: Tensor) -> Tensor:  # in the order of `outer`
+            return next(arguments) if x.array is None else g.constant(x.array)
+
+        r, r_bias = inside(weights.r), inside(weights.r_bias)
+        peepholes = None if weights.peepholes is None else inside(weights.peepholes)
         place = g.sub(g.constant(np.array(steps - 1)), t) if backward else t
-        running = None if ends is None else g.binary("gt", ends, place)
-        y, new = _next(g, step, g.gather(products, place, 0), own, running)
+        running = None if lengths is None else g.binary("gt", inside(lengths), place)
+        step, x = cell(replace(weights, r=r, r_bias=r_bias, peepholes=peepholes)), g.gather(products, place, 0)
+        y, new = _next(g, step, x, own, running)
         return [*new, y]
 
     body = node.function("step", [COUNTER, *(each.type for each in (*state, *read))], write)
