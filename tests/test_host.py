@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from treadle.api import resolve_target
-from treadle.host import features_of, host_target, lacks, needs_of, target_of
+from treadle.host import features_of, host_target, lacks, needs_of, target_of, vendor_of
 from treadle.instruction_sets import INSTRUCTION_SETS
+from treadle.matrix_units import MATRIX_UNITS
 from treadle.target import KIB, TARGETS, Target
 
 V3 = frozenset(INSTRUCTION_SETS["x86-64-v3"][1])
@@ -32,11 +33,35 @@ def test_a_host_has_the_vectors_of_its_instruction_set(
 
 def test_a_matrix_unit_multiplies_bfloat16_and_bytes(tmp_path: Path) -> None:
     unit = {"amx_tile", "amx_bf16", "amx_int8"}
-    assert target_of(V4 | unit, "x86_64", tmp_path).has_unit
+    assert target_of(V4 | unit, "x86_64", tmp_path).matrix_unit == "amx"
     for feature in unit:
-        assert not target_of(V4 | (unit - {feature}), "x86_64", tmp_path).has_unit
-    assert set(needs_of(Target.parse("avx512{matrix_unit=amx}")).split()) >= unit
-    assert not unit & set(needs_of(TARGETS["avx512"]).split())
+        assert target_of(V4 | (unit - {feature}), "x86_64", tmp_path).matrix_unit == "none"
+
+
+UNITS = [
+    ("vnni", {"avx512_vnni"}, "AuthenticAMD"),
+    ("vnni_bf16", {"avx512_vnni", "avx512_bf16"}, "AuthenticAMD"),
+    ("none", {"avx512_bf16"}, "AuthenticAMD"),
+    ("none", {"avx_vnni"}, "AuthenticAMD"),
+    ("vnni", {"avx512_vnni", "avx512_bf16"}, "GenuineIntel"),
+    ("vnni", {"avx512_vnni", "avx512_bf16"}, ""),
+    ("amx", {"avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8"}, "GenuineIntel"),
+]
+
+
+@pytest.mark.parametrize(("unit", "features", "vendor"), UNITS)
+def test_vectors_multiply_where_there_is_nothing_faster(
+    unit: str, features: set[str], vendor: str, tmp_path: Path
+) -> None:
+    """Those of bfloat16 are faster than float32's on processors of one vendor only."""
+    assert target_of(V4 | features, "x86_64", tmp_path, vendor).matrix_unit == unit
+
+
+@pytest.mark.parametrize("name", MATRIX_UNITS)
+def test_code_for_a_unit_needs_its_features(name: str) -> None:
+    needs, plain = (needs_of(Target.parse(text)).split() for text in (f"avx512{{matrix_unit={name}}}", "avx512"))
+    assert set(needs) == {*plain, *MATRIX_UNITS[name].features} and len(needs) == len(set(needs))
+    assert not {"amx_tile", "avx512_vnni"} & set(plain)
 
 
 @pytest.mark.parametrize(
@@ -54,8 +79,9 @@ def test_the_caches_are_read(size: str, bytes: int | None, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("line", ["flags\t\t: fpu avx2 fma", "Features\t: fpu avx2 fma"])
 def test_features_are_read(line: str, tmp_path: Path) -> None:
-    (tmp_path / "cpuinfo").write_text(f"processor : 0\n{line}\nbugs\t\t: none\n")
+    (tmp_path / "cpuinfo").write_text(f"processor : 0\nvendor_id\t: AuthenticAMD\n{line}\nbugs\t\t: none\n")
     assert features_of(tmp_path / "cpuinfo") == {"fpu", "avx2", "fma"}
+    assert vendor_of(tmp_path / "cpuinfo") == "AuthenticAMD"
 
 
 def test_a_processor_without_a_list_of_features_is_itself(tmp_path: Path) -> None:

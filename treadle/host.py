@@ -15,15 +15,19 @@ from pathlib import Path
 
 from treadle.environment import available_cores
 from treadle.instruction_sets import INSTRUCTION_SETS, NATIVE
-from treadle.target import AMX, KIB, NO_UNIT, TARGETS, Target
+from treadle.matrix_units import AMX, MATRIX_UNITS, NO_UNIT, VNNI, VNNI_BF16
+from treadle.target import KIB, TARGETS, Target
 
 CPUINFO = Path("/proc/cpuinfo")
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 _WIDEST_FIRST = ("avx512", "avx2")
 _OTHER = {"x86_64": "sse2", "AMD64": "sse2", "aarch64": "neon", "arm64": "neon"}
-_UNIT = frozenset({"amx_tile", "amx_bf16", "amx_int8"})
-"""The features of a matrix unit that multiplies both types; Linux lists them if it saves the unit's registers."""
+_UNITS_BY_SPEED = (AMX, VNNI_BF16, VNNI)
+"""Linux lists their features if it saves their registers."""
+_FAST_BF16 = ("AuthenticAMD",)
+"""The vendors of processors whose vectors multiply bfloat16 in less time than float32: Zen 4 starts as many dot
+products of two as it starts multiplications (docs/adr/0064). Xeons take longer than in float32 (docs/adr/0045)."""
 _SIZE = re.compile(r"(\d+)([KM]?)")
 _UNITS = {"": 1, "K": KIB, "M": KIB * KIB}
 # The features that compilers for x86-64 use for plain C; on other architectures every feature counts.
@@ -35,28 +39,38 @@ _COMPILED = re.compile(
 
 def features_of(cpuinfo: Path) -> frozenset[str]:
     """The processor's features; where they cannot be read, one word that describes the processor."""
-    try:
-        lines = cpuinfo.read_text().splitlines()
-    except OSError:
-        lines = []
-    listed = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    words = listed.partition(":")[2].split()
+    fields = _fields(cpuinfo)
+    words = fields.get("flags", fields.get("Features", "")).split()
     return frozenset(words or ["-".join(("unread", *platform.processor().split()))])
 
 
-def target_of(features: frozenset[str], machine: str, caches: Path = CACHES) -> Target:
+def vendor_of(cpuinfo: Path) -> str:
+    """Who makes the processor, as x86's say it; empty where that cannot be read."""
+    return _fields(cpuinfo).get("vendor_id", "")
+
+
+def target_of(features: frozenset[str], machine: str, caches: Path = CACHES, vendor: str = "") -> Target:
     """The target "cpu" on a machine of this architecture: its vectors, registers, matrix unit, caches and cores."""
     fits = (name for name in _WIDEST_FIRST if not _lacking(TARGETS[name].isa, features, machine))
     like = TARGETS[next(fits, _OTHER.get(machine, "sse2"))]
     l1, l2 = (_cache(caches, level) or size for level, size in ((1, like.l1_bytes), (2, like.l2_bytes)))
-    unit, cores = AMX if features >= _UNIT else NO_UNIT, available_cores()
+    unit, cores = _unit_of(features, vendor), available_cores()
     return replace(like, name="cpu", isa=NATIVE, matrix_unit=unit, cores=cores, l1_bytes=l1, l2_bytes=l2)
+
+
+def _unit_of(features: frozenset[str], vendor: str) -> str:
+    """The fastest matrix unit of which the processor has the features."""
+    for name in _UNITS_BY_SPEED:
+        slow = name == VNNI_BF16 and vendor not in _FAST_BF16
+        if features.issuperset(MATRIX_UNITS[name].features) and not slow:
+            return name
+    return NO_UNIT
 
 
 @functools.cache
 def host_target() -> Target:
     """The processor of this machine."""
-    return target_of(features_of(CPUINFO), platform.machine())
+    return target_of(features_of(CPUINFO), platform.machine(), vendor=vendor_of(CPUINFO))
 
 
 def hardware_of(target: Target) -> str:
@@ -70,8 +84,7 @@ def needs_of(target: Target) -> str:
     """The requirements of code for a target: the architecture, and features by their names in cpuinfo."""
     if target.isa in INSTRUCTION_SETS:
         architecture, features = INSTRUCTION_SETS[target.isa]
-        unit = sorted(_UNIT) if target.matrix_unit == AMX else ()
-        return " ".join((architecture, *features, *unit))
+        return " ".join(dict.fromkeys((architecture, *features, *target.unit.features)))
     x86 = platform.machine() in ("x86_64", "AMD64")
     features = sorted(features_of(CPUINFO))
     unread = [word for word in features if word.startswith("unread")]
@@ -87,13 +100,18 @@ def lacks(needs: str) -> list[str]:
     return [feature for feature in features if feature not in here]
 
 
-def _model_name(cpuinfo: Path) -> str:
-    """The processor's name, with the numbers that tell generations of one name apart."""
+def _fields(cpuinfo: Path) -> dict[str, str]:
+    """What is said of the processor, by name; of several, the last one's. Empty where it cannot be read."""
     try:
         lines = cpuinfo.read_text().splitlines()
     except OSError:
-        lines = []
-    fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        return {}
+    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _model_name(cpuinfo: Path) -> str:
+    """The processor's name, with the numbers that tell generations of one name apart."""
+    fields = _fields(cpuinfo)
     numbers = "-".join(fields[key] for key in ("cpu family", "model", "stepping") if key in fields)
     return f"{fields.get('model name', platform.machine())} {numbers}".strip()
 

@@ -19,6 +19,7 @@ from typing import Any, Literal, cast
 
 from treadle.errors import TreadleError
 from treadle.instruction_sets import INSTRUCTION_SETS, NATIVE
+from treadle.matrix_units import MATRIX_UNITS, NO_UNIT, MatrixUnit
 from treadle.target_text import read_text, write_text
 
 TargetKind = Literal["cpu", "cuda"]
@@ -34,8 +35,6 @@ _WARP = 32
 """The warp size that templates and the cuda dialect are written for."""
 _VECTOR_BYTES = (16, 32, 64)
 """The vectors of CPUs that C text can be printed for."""
-NO_UNIT, AMX = "none", "amx"
-_MATRIX_UNITS = (NO_UNIT, AMX)
 _OF_CPUS = ("vector_registers", "l1_bytes", "cores", "isa", "matrix_unit")
 """Fields that a GPU does not have."""
 _LARGEST = 1 << 40
@@ -79,7 +78,7 @@ class Target:
     isa: str = NATIVE
     """Instruction set that a CPU's code is compiled for (`-march`); "native" is that of the compiling machine."""
     matrix_unit: str = NO_UNIT
-    """What a CPU's core multiplies tiles of bf16 and bytes with; "none" if nothing."""
+    """What a CPU's core multiplies tiles of bf16, or bytes, with, a name of `MATRIX_UNITS`; "none" if nothing."""
 
     clock: float = 3e9
     """Cycles a second, at which the peaks are."""
@@ -132,9 +131,9 @@ class Target:
         return self.vector_bytes // 4
 
     @property
-    def has_unit(self) -> bool:
-        """Whether tiles of bf16 and bytes are multiplied by a CPU core's matrix unit."""
-        return self.matrix_unit != NO_UNIT
+    def unit(self) -> MatrixUnit:
+        """What multiplies tiles of bf16, or bytes; one that multiplies nothing on a GPU."""
+        return MATRIX_UNITS[self.matrix_unit]
 
     @property
     def capability(self) -> int:
@@ -188,8 +187,8 @@ def _check_field(target: Target, each: Field[object]) -> None:
         raise TreadleError(f"device is {value!r}", where, "text without quotes, braces and backslashes")
     if each.name == "isa" and value not in (NATIVE, *INSTRUCTION_SETS):
         raise TreadleError(f"isa is {value!r}", where, (NATIVE, *INSTRUCTION_SETS))
-    if each.name == "matrix_unit" and value not in _MATRIX_UNITS:
-        raise TreadleError(f"matrix_unit is {value!r}", where, _MATRIX_UNITS)
+    if each.name == "matrix_unit" and value not in MATRIX_UNITS:
+        raise TreadleError(f"matrix_unit is {value!r}", where, MATRIX_UNITS)
     if each.type not in ("int", "float"):
         return
     whole = each.type == "int"

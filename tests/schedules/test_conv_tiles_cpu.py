@@ -26,7 +26,7 @@ from treadle.schedules.templates.conv_tiles_cpu import estimated_cycles
 from treadle.target import Target
 
 Array = NDArray[Any]
-TARGET = "cpu{matrix_unit=amx}"
+TARGETS = ("cpu{matrix_unit=amx}", "cpu{matrix_unit=vnni_bf16}")
 Pair = tuple[int, int]
 PROLOGUE = """%t = graph.compute "neg" (%a, %b, %c, %d, %e) {{
       %v = graph.at %x[%a, %b, %c, %d, %e] : {image}
@@ -81,8 +81,8 @@ DTYPES: dict[str, Any] = {"bf16": ml_dtypes.bfloat16, "i8": np.int8, "ui8": np.u
 
 
 @cache
-def programs() -> dict[str, CompiledProgram]:
-    return compile_programs([print_case(name) for name in CASES], TARGET)
+def programs(target: str) -> dict[str, CompiledProgram]:
+    return compile_programs([print_case(name, target) for name in CASES], target)
 
 
 def operands(case: Case) -> tuple[Array, Array]:
@@ -157,17 +157,18 @@ func.func @main(%x: {types[0]}, %p: {types[1]}) -> {types[2]} {{
 """
 
 
-def print_case(name: str) -> PrintedProgram:
+def print_case(name: str, target: str) -> PrintedProgram:
     module = Parser(treadle_context(), text(CASES[name])).parse_module()
     name_arguments(module, 2, 1)
-    return print_program(name, module, TARGET, after="fuse")
+    return print_program(name, module, target, after="fuse")
 
 
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", CASES)
-def test_convolutions(name: str) -> None:
+def test_convolutions(name: str, target: str) -> None:
     case = CASES[name]
     x, w = operands(case)
-    (got,) = programs()[name].run([in_blocks(x, case.lanes), filters(w, case.lanes)])
+    (got,) = programs(target)[name].run([in_blocks(x, case.lanes), filters(w, case.lanes)])
     check(case, got)
 
 
@@ -178,7 +179,7 @@ def test_convolutions_in_the_interpreter(name: str) -> None:
     x, w = operands(case)
     module = Parser(treadle_context(), text(case)).parse_module()
     name_arguments(module, 2, 1)
-    lower(treadle_context(), module, Target.parse(TARGET), after="fuse", to="kernels")
+    lower(treadle_context(), module, Target.parse(TARGETS[0]), after="fuse", to="kernels")
     (got,) = run_module(module, [in_blocks(x, case.lanes), filters(w, case.lanes)])
     check(case, got)
 
@@ -201,14 +202,14 @@ def check(case: Case, got: Array) -> None:
 def anchor(case: Case) -> PackedConvOp:
     module = Parser(treadle_context(), text(replace(case, choices=None))).parse_module()
     fused = next(op for op in module.walk() if isinstance(op, FusedOp))
-    assert str(default_schedule(fused, Target.parse(TARGET)).template.data) == "conv_tiles_cpu"
+    assert str(default_schedule(fused, Target.parse(TARGETS[0])).template.data) == "conv_tiles_cpu"
     found = anchor_of(fused)
     assert isinstance(found, PackedConvOp)
     return found
 
 
 def test_only_images_that_are_stored_whole_are_read_by_tiles() -> None:
-    copied = {name: any(" image[" in unit.text for unit in print_case(name).kernels) for name in CASES}
+    copied = {name: any(" image[" in unit.text for unit in print_case(name, TARGETS[0]).kernels) for name in CASES}
     assert {name for name, copies in copied.items() if not copies} == {
         "pixels as they are",
         "pixels in groups that the image does not fill",
@@ -217,7 +218,7 @@ def test_only_images_that_are_stored_whole_are_read_by_tiles() -> None:
 
 
 def test_blocks_are_even_and_no_larger_than_the_convolution() -> None:
-    template, target = TEMPLATES["conv_tiles_cpu"], Target.parse(TARGET)
+    template, target = TEMPLATES["conv_tiles_cpu"], Target.parse(TARGETS[0])
     case = anchor(CASES["windows"])
     assert template.canonical(case, {"group": 2, "groups": 4, "panels": 1}, target)["groups"] == 3
     assert template.canonical(case, {"group": 99, "groups": 99, "panels": 99}, target) == {

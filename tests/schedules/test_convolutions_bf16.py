@@ -18,7 +18,7 @@ from treadle.compile_options import CompileOptions
 from treadle.dialects.graph import BinaryOp, ConvOp, PoolOp, UnaryOp
 
 Array = NDArray[Any]
-TARGETS = ("sse2{matrix_unit=amx}", "cpu{matrix_unit=amx}")
+TARGETS = ("sse2{matrix_unit=amx}", "cpu{matrix_unit=amx}", "cpu{matrix_unit=vnni_bf16}")
 
 
 @dataclass(frozen=True)

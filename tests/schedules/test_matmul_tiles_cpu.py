@@ -25,7 +25,7 @@ from treadle.schedules.templates.matmul_tiles_cpu import estimated_cycles
 from treadle.target import Target
 
 Array = NDArray[Any]
-TARGETS = ("sse2{matrix_unit=amx}", "cpu{matrix_unit=amx}")
+TARGETS = ("sse2{matrix_unit=amx}", "cpu{matrix_unit=amx}", "cpu{matrix_unit=vnni_bf16}")
 SHAPES = {
     "whole tiles": (128, 64, 96),
     "one row": (1, 64, 40),
@@ -104,8 +104,9 @@ def test_a_chain_rounds_operands_only(target: str) -> None:
     assert len(print_chain(target).kernels) == 2
 
 
-def test_a_target_without_a_unit_has_no_such_product() -> None:
-    assert not any("treadle_tiles" in unit.text for unit in print_product("one row", "sse2").kernels)
+@pytest.mark.parametrize("target", ["sse2", "cpu{matrix_unit=vnni}"])
+def test_a_target_whose_unit_has_no_bfloat16_has_no_such_product(target: str) -> None:
+    assert not any("treadle_tiles" in unit.text for unit in print_product("one row", target).kernels)
 
 
 SCHEDULED = """
@@ -172,7 +173,7 @@ def anchor(m: int = 72, n: int = 90) -> PackedMatmulOp:
 
 
 def test_blocks_are_even_and_no_larger_than_the_product() -> None:
-    template, target = TEMPLATES["matmul_tiles_cpu"], Target.parse("cpu")
+    template, target = TEMPLATES["matmul_tiles_cpu"], Target.parse(TARGETS[0])
     assert template.canonical(anchor(), {"chunk": 64, "panels": 2}, target) == {"chunk": 64, "panels": 2}
     assert template.canonical(anchor(), {"chunk": 1024, "panels": 64}, target) == {"chunk": 96, "panels": 3}
     assert template.canonical(anchor(m=5), {"chunk": 64, "panels": 64}, target)["chunk"] == 16
@@ -183,12 +184,12 @@ def test_blocks_are_even_and_no_larger_than_the_product() -> None:
 
 
 def test_chunks_that_tiles_overrun_are_rejected() -> None:
-    template, target = TEMPLATES["matmul_tiles_cpu"], Target.parse("cpu")
+    template, target = TEMPLATES["matmul_tiles_cpu"], Target.parse(TARGETS[0])
     with pytest.raises(TreadleError, match=r"tiles of 32 rows overrun a chunk of 48 rows"):
         template.check(anchor(), {"chunk": 48, "panels": 1}, target, "here")
 
 
 def test_estimates_ask_for_equal_work_of_all_cores() -> None:
-    target, product = Target.parse("cpu{cores=2}"), anchor(m=512, n=64)
+    target, product = Target.parse("cpu{matrix_unit=amx cores=2}"), anchor(m=512, n=64)
     two, one = ({"chunk": chunk, "panels": 2} for chunk in (256, 512))
     assert estimated_cycles(product, two, target) < estimated_cycles(product, one, target)

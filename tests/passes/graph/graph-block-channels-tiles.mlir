@@ -1,5 +1,6 @@
 // RUN: treadle-opt %s -p 'graph-fold-constants,graph-block-channels{target="sse2{matrix_unit=amx}"}' | filecheck %s
 // RUN: treadle-opt %s -p 'graph-fold-constants,graph-block-channels{target="sse2"}' | filecheck %s --check-prefix NONE
+// RUN: treadle-opt %s -p 'graph-fold-constants,graph-block-channels{target="cpu{matrix_unit=vnni}"}' | filecheck %s --check-prefix NONE
 
 // Blocks have 32 channels: 48 fill one and a half, and the bias reads the sums.
 func.func @panels(%x: tensor<2x48x9x9xbf16>, %b: tensor<40x1x1xf32>) -> tensor<2x40x5x5xf32> {

@@ -1,4 +1,5 @@
 // RUN: treadle-opt %s -p 'graph-float-convolutions{target="cpu{matrix_unit=amx}"}' | filecheck %s
+// RUN: treadle-opt %s -p 'graph-float-convolutions{target="cpu{matrix_unit=vnni}"}' | filecheck %s
 // RUN: treadle-opt %s -p graph-float-convolutions | filecheck %s --check-prefix=NONE
 
 // Of bytes by constants, products on the unit; of others, and of groups, convolutions of floats.

@@ -1,4 +1,5 @@
 // RUN: treadle-opt %s -p 'graph-pack-tiles{target="cpu{matrix_unit=amx}"}' | filecheck %s
+// RUN: treadle-opt %s -p 'graph-pack-tiles{target="cpu{matrix_unit=vnni}"}' | filecheck %s --check-prefix=BYTES
 // RUN: treadle-opt %s -p graph-pack-tiles | filecheck %s --check-prefix=NONE
 
 // A reader that widens takes the sum, also behind a reshape; one that does not takes it rounded. A product of f32, and
@@ -23,6 +24,9 @@ func.func @main(%a: tensor<4x3xbf16>, %b: tensor<3x2xbf16>, %c: tensor<4x3xf32>)
 // CHECK-NEXT: %z = graph.matmul %c, %v : (tensor<4x3xf32>
 // CHECK-NEXT: func.return [[WIDE]], [[ROUNDED]], %y, %z
 
+// BYTES-NOT: packed_matmul
+// BYTES:     func.func @bytes
+// BYTES:     graph.packed_matmul
 
 // Bytes less a zero point, behind a reshape, by numbers of nine bits, of which each column fits a byte once its lowest
 // one is taken off.

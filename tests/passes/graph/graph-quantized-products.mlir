@@ -1,4 +1,5 @@
 // RUN: treadle-opt %s -p 'graph-quantized-products{target="cpu{matrix_unit=amx}"}' | filecheck %s
+// RUN: treadle-opt %s -p 'graph-quantized-products{target="cpu{matrix_unit=vnni}"}' | filecheck %s
 // RUN: treadle-opt %s -p graph-quantized-products | filecheck %s --check-prefix=NONE
 
 // The weights' scales are those of the result's channels. What is quantised again divides the constants that scale the

@@ -1,4 +1,5 @@
 // RUN: treadle-opt %s -p 'graph-widen-convolutions{target="cpu{matrix_unit=amx}"}' | filecheck %s
+// RUN: treadle-opt %s -p 'graph-widen-convolutions{target="cpu{matrix_unit=vnni}"}' | filecheck %s --check-prefix=NONE
 // RUN: treadle-opt %s -p graph-widen-convolutions | filecheck %s --check-prefix=NONE
 
 // A depthwise convolution between casts, and maximum pooling of its rounded result; a dense one stays.

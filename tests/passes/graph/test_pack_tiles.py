@@ -17,7 +17,7 @@ from tests.helpers.program_batch import CompiledProgram, PrintedProgram, compile
 from treadle.frontends.onnx import import_model
 
 Array = NDArray[Any]
-TARGET = "cpu{matrix_unit=amx}"
+TARGETS = ("cpu{matrix_unit=amx}", "cpu{matrix_unit=vnni}")
 KINDS: dict[str, tuple[int, Any]] = {"i8": (TensorProto.INT8, np.int8), "ui8": (TensorProto.UINT8, np.uint8)}
 ZEROS = ("none", "of the left one", "of both", "of each column")
 CASES = list(product(KINDS, KINDS, ZEROS))
@@ -45,16 +45,17 @@ def imported(left: str, right: str, zeros: str) -> ModuleOp:
 
 
 @cache
-def programs() -> dict[str, CompiledProgram]:
-    return compile_programs([printed(case) for case in CASES], TARGET)
+def programs(target: str) -> dict[str, CompiledProgram]:
+    return compile_programs([printed(case, target) for case in CASES], target)
 
 
-def printed(case: tuple[str, str, str]) -> PrintedProgram:
-    return print_program(" ".join(case), imported(*case), TARGET, after="import")
+def printed(case: tuple[str, str, str], target: str) -> PrintedProgram:
+    return print_program(" ".join(case), imported(*case), target, after="import")
 
 
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("case", CASES, ids=" ".join)
-def test_products_of_bytes(case: tuple[str, str, str]) -> None:
+def test_products_of_bytes(case: tuple[str, str, str], target: str) -> None:
     left, right, zeros = case
     a, b, za, zb = (each.astype(np.int32) for each in operands(left, right))
     zb = zb if "column" in zeros else zb[:1]
@@ -62,6 +63,6 @@ def test_products_of_bytes(case: tuple[str, str, str]) -> None:
         "none": lambda: a @ b,
         "of the left one": lambda: (a - za) @ b,
     }.get(zeros, lambda: (a - za) @ (b - zb))()
-    (got,) = programs()[" ".join(case)].run([operands(left, right)[0]])
+    (got,) = programs(target)[" ".join(case)].run([operands(left, right)[0]])
     np.testing.assert_array_equal(got, wanted)
-    assert any("treadle_tiles_" in unit.text for unit in printed(case).kernels)
+    assert any("treadle_tiles_" in unit.text for unit in printed(case, target).kernels)

@@ -15,7 +15,7 @@ from tests.helpers.program_batch import compile_programs, print_program
 from treadle.frontends.onnx import import_model
 
 Array = NDArray[Any]
-TARGET = "cpu{matrix_unit=amx}"
+TARGETS = ("cpu{matrix_unit=amx}", "cpu{matrix_unit=vnni}")
 CHANNELS = 16
 
 
@@ -78,11 +78,12 @@ def network() -> ModelProto:
     return model(w.nodes, {"x": [1, CHANNELS, 12, 12]}, ["y", "above_q", "pooled_q"], weights=w.weights)
 
 
-def test_all_but_roundings_agrees(network: ModelProto) -> None:
+@pytest.mark.parametrize("target", TARGETS)
+def test_all_but_roundings_agrees(network: ModelProto, target: str) -> None:
     """A sum at a tie may be rounded to either side, and what is computed of it then moves by a quantum or two."""
     x = np.random.default_rng(2).standard_normal((1, CHANNELS, 12, 12)).astype(np.float32)
-    printed = print_program("network", import_model(network.SerializeToString()), TARGET, after="import")
-    found = compile_programs([printed], TARGET)["network"].run([x])
+    printed = print_program("network", import_model(network.SerializeToString()), target, after="import")
+    found = compile_programs([printed], target)["network"].run([x])
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(network.SerializeToString(), options)
@@ -94,9 +95,10 @@ def test_all_but_roundings_agrees(network: ModelProto) -> None:
         assert difference.max() <= 2 and np.mean(difference > 0) < 0.01
 
 
-def test_layers_store_bytes(network: ModelProto) -> None:
+@pytest.mark.parametrize("target", TARGETS)
+def test_layers_store_bytes(network: ModelProto, target: str) -> None:
     """Products are of bytes, and no kernel before the mean writes anything else."""
-    printed = print_program("network", import_model(network.SerializeToString()), TARGET, after="import")
+    printed = print_program("network", import_model(network.SerializeToString()), target, after="import")
     texts = [unit.text for unit in printed.kernels]
     assert sum("treadle_tiles_ui8i8(" in text for text in texts) == 4
     results = [

@@ -19,7 +19,7 @@ from tests.helpers.program_batch import CompiledProgram, PrintedProgram, compile
 from treadle.frontends.onnx import import_model
 
 Array = NDArray[Any]
-TARGET = "cpu{matrix_unit=amx}"
+TARGETS = ("cpu{matrix_unit=amx}", "cpu{matrix_unit=vnni}")
 SCALE, RESULT = np.float32(0.02), np.float32(0.75)
 """Of images, and of results."""
 TIE = 1e-3
@@ -141,20 +141,21 @@ def whole_proto(layer: Layer) -> ModelProto:
 
 
 @cache
-def programs() -> dict[str, CompiledProgram]:
-    whole = [printed(layer, whole_proto) for layer in WHOLE]
-    return compile_programs([*(printed(layer) for layer in LAYERS), *whole], TARGET)
+def programs(target: str) -> dict[str, CompiledProgram]:
+    whole = [printed(layer, target, whole_proto) for layer in WHOLE]
+    return compile_programs([*(printed(layer, target) for layer in LAYERS), *whole], target)
 
 
-def printed(layer: Layer, make: Callable[[Layer], ModelProto] = proto) -> PrintedProgram:
+def printed(layer: Layer, target: str, make: Callable[[Layer], ModelProto] = proto) -> PrintedProgram:
     name = f"{layer.name} of {make.__name__}"
-    return print_program(name, import_model(make(layer).SerializeToString()), TARGET, after="import")
+    return print_program(name, import_model(make(layer).SerializeToString()), target, after="import")
 
 
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("layer", LAYERS, ids=NAMES)
-def test_convolutions(layer: Layer) -> None:
+def test_convolutions(layer: Layer, target: str) -> None:
     exact = exact_sums(layer)
-    (got,) = programs()[f"{layer.name} of proto"].run([image(layer)])
+    (got,) = programs(target)[f"{layer.name} of proto"].run([image(layer)])
     assert np.mean((got > 0) & (got < 255)) > 0.2, "saturated"
     inside = np.clip(exact, -100, 155)
     assert np.abs(got.astype(np.float64) - 100 - inside).max() <= 0.5 + TIE
@@ -164,9 +165,10 @@ def test_convolutions(layer: Layer) -> None:
     assert difference.max() <= 1 and np.mean(difference) < 0.01
 
 
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("layer", WHOLE, ids=lambda layer: layer.name)
-def test_convolutions_as_one_operator(layer: Layer) -> None:
-    (got,) = programs()[f"{layer.name} of whole_proto"].run([image(layer)])
+def test_convolutions_as_one_operator(layer: Layer, target: str) -> None:
+    (got,) = programs(target)[f"{layer.name} of whole_proto"].run([image(layer)])
     inside = np.clip(exact_sums(layer), -100, 155)
     assert np.abs(got.astype(np.float64) - 100 - inside).max() <= 0.5 + TIE
 
@@ -185,11 +187,12 @@ def test_targets_without_a_unit(target: str, make: Callable[[Layer], ModelProto]
 @pytest.mark.parametrize("layer", [layer for layer in LAYERS if layer.groups == 1], ids=lambda layer: layer.name)
 def test_dense_convolutions_multiply_bytes(layer: Layer) -> None:
     for make in (proto, whole_proto):
-        assert any("treadle_tiles_" in unit.text for unit in printed(layer, make).kernels)
+        assert any("treadle_tiles_" in unit.text for unit in printed(layer, TARGETS[0], make).kernels)
 
 
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("shape", [(24, 40), (3, 24, 40)], ids=["a matrix", "a batch of matrices"])
-def test_products(shape: tuple[int, ...]) -> None:
+def test_products(shape: tuple[int, ...], target: str) -> None:
     """Of a batch of constant matrices in float32."""
     rng = np.random.default_rng(3)
     x = rng.integers(0, 255, (3, 7, 24), np.uint8, endpoint=True)
@@ -201,15 +204,16 @@ def test_products(shape: tuple[int, ...]) -> None:
         node("MatMul", "d m", "y"),
     ]
     made = model(nodes, {"x": list(x.shape)}, element=TensorProto.UINT8, weights=weights)
-    printed = print_program(f"product {shape}", import_model(made.SerializeToString()), TARGET, after="import")
+    printed = print_program(f"product {shape}", import_model(made.SerializeToString()), target, after="import")
     assert any("treadle_tiles_" in unit.text for unit in printed.kernels) == (len(shape) == 2)
-    (got,) = compile_programs([printed], TARGET)[f"product {shape}"].run([x])
+    (got,) = compile_programs([printed], target)[f"product {shape}"].run([x])
     exact = ((x.astype(np.int64) - 100) @ w.astype(np.int64)) * (float(weights["s"]) * float(weights["t"]))
     np.testing.assert_allclose(got, exact, rtol=1e-5, atol=1e-3)
 
 
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("groups", [1, 16])
-def test_convolutions_of_a_computed_zero_point(groups: int) -> None:
+def test_convolutions_of_a_computed_zero_point(groups: int, target: str) -> None:
     """The border is one of zero points, which are known when the model runs. Groups are computed in float64."""
     rng = np.random.default_rng(5)
     x = rng.standard_normal((1, 16, 7, 7)).astype(np.float32) + 1
@@ -220,9 +224,9 @@ def test_convolutions_of_a_computed_zero_point(groups: int) -> None:
         node("ConvInteger", "q w z zw", "y", pads=[1, 1, 1, 1], group=groups),
     ]
     made = model(nodes, {"x": list(x.shape)}, ["y", "q", "z"], {"w": w, "zw": zero_of_weights})
-    printed = print_program(f"computed {groups}", import_model(made.SerializeToString()), TARGET, after="import")
+    printed = print_program(f"computed {groups}", import_model(made.SerializeToString()), target, after="import")
     assert any("treadle_tiles_" in unit.text for unit in printed.kernels) == (groups == 1)
-    y, q, z = compile_programs([printed], TARGET)[f"computed {groups}"].run([x])
+    y, q, z = compile_programs([printed], target)[f"computed {groups}"].run([x])
     numbers = np.pad(q.astype(np.int64) - int(z), [(0, 0), (0, 0), (1, 1), (1, 1)])
     windows = np.lib.stride_tricks.sliding_window_view(numbers, (3, 3), axis=(2, 3))
     grouped = windows.reshape(1, groups, -1, *windows.shape[2:])

@@ -57,8 +57,8 @@ class GraphBlockChannelsPass(ModulePass):
     %y = graph.winograd_conv %0, %filters {outputs = 2 : i64, pads = array<i64: 1, 1, 1, 1>}
         : (tensor<1x4x56x56x16xf32>, tensor<16x64x96xf32>) -> tensor<1x6x56x56x16xf32>
     ```
-    With a matrix unit, images of bf16 take part. Blocks have 32 channels there, which a tile's row holds, and dense
-    convolutions by constant filters become
+    With a matrix unit that multiplies bf16, images of bf16 take part. Blocks have 32 channels there, which a tile's row
+    holds, and dense convolutions by constant filters become
     ```mlir
     %s = graph.packed_conv %0, %panels {channels = 64 : i64, columns = 96 : i64, kernel = array<i64: 1, 1>, ...}
         : (tensor<1x2x56x56x32xbf16>, tensor<3x32x32x2xbf16>) -> tensor<1x3x56x56x32xf32>
@@ -84,11 +84,12 @@ class GraphBlockChannelsPass(ModulePass):
             raise TreadleError(f"unknown convolution {self.convolution!r}", self.name, _MOST_OUTPUTS)
         most = _MOST_OUTPUTS[self.convolution]
         target = Target.parse(self.target)
-        elements = (f32, bf16, i32, *BYTES) if target.has_unit else (f32,)
+        unit = target.unit
+        elements = (f32, *((bf16,) if unit.bf16 else ()), *((i32, *BYTES) if unit.bytes else ()))
         for function in op.body.block.ops:
             if isinstance(function, FuncOp) and function.body.blocks:
                 block = function.body.block
-                packs = target.has_unit and _takes_panels(block, target.lanes)
+                packs = unit.bf16 and _takes_panels(block, target.lanes)
                 lanes = BLOCK if packs else target.lanes
                 layout = BlockedChannels(lanes, lambda conv: outputs_by_work(conv, most), elements, packs)
                 Images(block, layout).run()

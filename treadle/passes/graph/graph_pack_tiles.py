@@ -30,7 +30,8 @@ from treadle.target import Target
 
 @dataclass(frozen=True)
 class GraphPackTilesPass(ModulePass):
-    """Stores constant right operands in panels, as the matrix unit of `target` reads them; without a unit, nothing.
+    """Stores constant right operands in panels, as the matrix unit of `target` reads them: of the element types that it
+    multiplies; without a unit, none.
 
     ```mlir
     %c = graph.matmul %a, %b : (tensor<128x768xbf16>, tensor<768x3072xbf16>) -> tensor<128x3072xbf16>
@@ -65,14 +66,13 @@ class GraphPackTilesPass(ModulePass):
     target: str = "cpu"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        if not Target.parse(self.target).has_unit:
-            return
+        unit = Target.parse(self.target).unit
         packer = _Packer()
         for product in [inner for inner in op.walk() if isinstance(inner, MatmulOp)]:
             element = product.type.get_element_type()
-            if element == bf16:
+            if element == bf16 and unit.bf16:
                 packer.floats(product)
-            elif element == i32:
+            elif element == i32 and unit.bytes:
                 packer.integers(product)
 
 

@@ -54,7 +54,7 @@ class GraphQuantizedProductsPass(ModulePass):
     target: str = "cpu"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        if not Target.parse(self.target).has_unit:
+        if not Target.parse(self.target).unit.bytes:
             return
         for operator in [inner for inner in op.walk() if isinstance(inner, ConvOp | MatmulOp | PoolOp)]:
             if isinstance(operator, PoolOp):

@@ -19,7 +19,7 @@ from treadle.target import Target
 @dataclass(frozen=True)
 class GraphWidenConvolutionsPass(ModulePass):
     """Computes convolutions of groups, and maximum pooling, of bf16 in f32, where dense convolutions are products on
-    `target`'s matrix unit.
+    `target`'s matrix unit, if it multiplies bf16.
 
     ```mlir
     %n = graph.cast %x to bf16 : (tensor<1x32x28x28xf32>) -> tensor<1x32x28x28xbf16>
@@ -32,15 +32,15 @@ class GraphWidenConvolutionsPass(ModulePass):
     %y = graph.conv %x, %0 {...} : (tensor<1x32x28x28xf32>, tensor<32x1x3x3xf32>) -> tensor<1x32x28x28xf32>
     ```
     They are vector code, which is of f32; the image and the result are rounded only for others that read them so. A
-    maximum is the same of rounded numbers, so that pooling reads these, which are half as long. Without a unit they
-    stay.
+    maximum is the same of rounded numbers, so that pooling reads these, which are half as long. Without such a unit
+    they stay.
     """
 
     name = "graph-widen-convolutions"
     target: str = "cpu"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        if not Target.parse(self.target).has_unit:
+        if not Target.parse(self.target).unit.bf16:
             return
         for window in [inner for inner in op.walk() if isinstance(inner, ConvOp | PoolOp)]:
             if window.type.get_element_type() == bf16 and not _is_product(window):

@@ -25,8 +25,6 @@ _MOST_POSITIONS = 128
 MobileNet-V2 1.05, on the machine of docs/adr/0051."""
 _MOST_ROWS = 4096
 _MOST_PANELS = 256
-_STEP, _HALF_STEP = 64, 40
-"""Cycles of the products of 32 rows, or of 16, by 32 columns and 64 bytes along K."""
 _READ, _COPY, _STORE = 0.1, 0.1, 0.3
 """Cycles to read a byte of the image, which is in another core's cache or beyond it, to copy it, and to store a sum.
 Estimates; without the first one, ResNet-50 took 1.07 of the time, since blocks of panels read all of an image."""
@@ -106,7 +104,7 @@ def estimated_cycles(anchor: Anchor, choices: Choices, target: Target) -> float:
     rows_of, width = ConvRows.of(anchor), byte_width(anchor.x.type.get_element_type())
     positions, steps = rows_of.positions(group), anchor.reduction_extent * width // 64
     whole, half = divmod(positions, TILE_ROWS)
-    products = groups * steps * (whole * _STEP + half // HALF_TILE * _HALF_STEP)
+    products = groups * steps * (whole * target.unit.step_cycles + half // HALF_TILE * target.unit.half_step_cycles)
     stores = groups * (group * rows_of.result[1] * PANEL_COLUMNS * _STORE + _GROUP)
     cycles = each * (products + stores + steps * PANEL_COLUMNS * _LINE) + _START
     cycles += _READ * min(rows_of.read_rows(group * groups), rows_of.image[0]) * rows_of.image[1] * anchor.image[1] * 64

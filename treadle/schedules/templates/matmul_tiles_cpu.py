@@ -26,8 +26,6 @@ from treadle.target import Target
 
 _LONGEST_CHUNK = 1024
 _MOST_PANELS = 2048
-_STEP = 64
-"""Cycles of four products of tiles: 32 rows and columns, 64 bytes along K."""
 _PACK, _STORE = 0.15, 0.5
 """Cycles to pack a byte of a row, and to store a sum. Estimates."""
 _LINE = 10
@@ -106,7 +104,8 @@ def estimated_cycles(anchor: Anchor, choices: Choices, target: Target) -> float:
     m, panels = _extents(anchor)
     chunk, each = number(choices, "chunk"), number(choices, "panels")
     depth = padded_depth(anchor) * byte_width(anchor.a.type.get_element_type())
-    products = each * ceil(chunk / TILE_ROWS) * depth * _STEP / 64
+    steps = ceil(chunk / TILE_ROWS) * target.unit.step_cycles if chunk > HALF_TILE else target.unit.half_step_cycles
+    products = each * steps * depth / 64
     if chunk * depth > target.l2_bytes // 2:
         products *= _OVERFLOW
     lines = each * depth * 32 / 64 * _LINE

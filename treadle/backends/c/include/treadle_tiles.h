@@ -1,4 +1,5 @@
-/* Products of tiles on a core's matrix unit (AMX), and the same products in plain C for processors without one.
+/* Products of tiles on a core's matrix unit (AMX), on vectors that add dot products of 4 bytes of a row (AVX512-VNNI,
+ * AVX512-BF16), and the same products in plain C for processors without either.
  *
  * A kernel calls treadle_tiles_begin() first and treadle_tiles_end() last. A product is
  *     acc[rows][cols] = sum over k < depth of a[row][k] * b[k][col],
@@ -7,8 +8,11 @@
  * bfloat16 or four bytes along k: b[depth / 2][cols][2] or b[depth / 4][cols][4]. The depth fills whole tiles: it is a
  * multiple of 64 bytes times `count`.
  *
- * Both bodies give the same values, except that the unit reads subnormal bfloat16 as zeros and gives zeros for subnormal
- * sums. Source: Intel, "Architecture Instruction Set Extensions Programming Reference", chapter 3 (TDPBF16PS, TDPBSSD).
+ * Products of bytes are the same on all of them. Sums of bfloat16 are those of the plain body on AMX, except that AMX
+ * reads subnormal bfloat16 as zeros and gives zeros for subnormal sums. Vectors do so, too, and add the two products of
+ * 4 bytes to a sum one after another, rounding each time.
+ * Sources: Intel, "Architecture Instruction Set Extensions Programming Reference", chapter 3 (TDPBF16PS, TDPBSSD);
+ * "Intel 64 and IA-32 Architectures Software Developer's Manual", volume 2 (VDPBF16PS, VPDPBUSD).
  */
 #ifndef TREADLE_TILES_H
 #define TREADLE_TILES_H
@@ -77,20 +81,36 @@ TREADLE_PLAIN_INT8(ui8ui8, unsigned char, unsigned char)
 #define TREADLE_TILE_PRODUCT(instruction, sums, left, right) \
     __asm__ volatile(instruction " %%tmm" #right ", %%tmm" #left ", %%tmm" #sums ::: "memory")
 
-/* Whether this thread's tiles are configured. */
+/* What a processor multiplies by: AMX, vectors of bytes (AVX512-VNNI), vectors of bfloat16 (AVX512-BF16). */
+enum { TREADLE_AMX = 1, TREADLE_VNNI = 2, TREADLE_BF16 = 4 };
+
+/* Those that this thread has begun to use. */
 static _Thread_local int treadle_tiles_on;
 
-/* Whether the processor has the unit, and Linux lets this process use its registers (arch_prctl ARCH_REQ_XCOMP_PERM of
- * XFEATURE_XTILEDATA), which it does from the first question on. Asking twice does no harm: threads may race for it. */
-static __attribute__((unused)) int treadle_tiles_allowed(void) {
-    static int allowed = -1;
-    int known = __atomic_load_n(&allowed, __ATOMIC_RELAXED);
+/* Those that the processor has, and the system saves the registers of: Linux lets a process use AMX's (arch_prctl
+ * ARCH_REQ_XCOMP_PERM of XFEATURE_XTILEDATA) from the first question on. Asking twice does no harm: threads may race
+ * for it. With TREADLE_NO_AMX vectors are used where there is AMX, too. */
+static __attribute__((unused)) int treadle_tiles_found(void) {
+    static int found = -1;
+    int known = __atomic_load_n(&found, __ATOMIC_RELAXED);
     if (known >= 0) return known;
-    const unsigned needed = 1u << 22 | 1u << 24 | 1u << 25; /* AMX-BF16, AMX-TILE, AMX-INT8 */
-    unsigned eax, ebx, ecx, edx;
-    known = __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & needed) == needed;
-    known = known && syscall(SYS_arch_prctl, 0x1023, 18) == 0;
-    __atomic_store_n(&allowed, known, __ATOMIC_RELAXED);
+    unsigned eax, features, more, edx, saved = 0;
+    known = 0;
+    if (__get_cpuid_count(1, 0, &eax, &features, &more, &edx) && more & 1u << 27) /* OSXSAVE */
+        __asm__("xgetbv" : "=a"(saved), "=d"(edx) : "c"(0));
+    if (__get_cpuid_count(7, 0, &eax, &features, &more, &edx)) {
+        const unsigned amx = 1u << 22 | 1u << 24 | 1u << 25; /* AMX-BF16, AMX-TILE, AMX-INT8 */
+#ifndef TREADLE_NO_AMX
+        if ((edx & amx) == amx && syscall(SYS_arch_prctl, 0x1023, 18) == 0) known |= TREADLE_AMX;
+#else
+        (void)amx;
+#endif
+        const int vectors = (saved & 0xe6) == 0xe6 && features & 1u << 16; /* zmm0 to zmm31, AVX512F */
+        if (vectors && more & 1u << 11) known |= TREADLE_VNNI;
+        if (vectors && eax >= 1 && __get_cpuid_count(7, 1, &eax, &features, &more, &edx) && eax & 1u << 5)
+            known |= TREADLE_BF16;
+    }
+    __atomic_store_n(&found, known, __ATOMIC_RELAXED);
     return known;
 }
 
@@ -102,13 +122,13 @@ TREADLE_INLINE void treadle_tiles_begin(void) {
         unsigned char rows[16];
     } config __attribute__((aligned(64))) = {
         1, 0, {0}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
-    treadle_tiles_on = treadle_tiles_allowed();
-    if (treadle_tiles_on) __asm__ volatile("ldtilecfg %0" ::"m"(config));
+    treadle_tiles_on = treadle_tiles_found();
+    if (treadle_tiles_on & TREADLE_AMX) __asm__ volatile("ldtilecfg %0" ::"m"(config));
 }
-/* Whether products run on the unit between the two. */
+/* What products run on between the two. */
 TREADLE_INLINE int treadle_tiles_unit(void) { return treadle_tiles_on; }
 TREADLE_INLINE void treadle_tiles_end(void) {
-    if (treadle_tiles_on) __asm__ volatile("tilerelease");
+    if (treadle_tiles_on & TREADLE_AMX) __asm__ volatile("tilerelease");
 }
 
 /* Tiles 0 to 3 are sums, 4 and 5 rows of `a`, 6 and 7 columns of `b`. */
@@ -149,33 +169,116 @@ TREADLE_AMX_PRODUCT(i8ui8, "tdpbsud", 1, int)
 TREADLE_AMX_PRODUCT(ui8i8, "tdpbusd", 1, int)
 TREADLE_AMX_PRODUCT(ui8ui8, "tdpbuud", 1, int)
 #undef TREADLE_AMX_PRODUCT
-#define TREADLE_TILES_BODY(name)                                                                     \
-    if (treadle_tiles_on)                                                                            \
-        treadle_amx_##name(rows, cols, depth, a, stride, taps, count, apart, b, acc, next, lines);   \
-    else                                                                                             \
+/* Vectors of 16 sums, 8 rows by 32 columns, to which an instruction adds two bfloat16 of a row times those of each
+ * column, or four bytes: unsigned ones of its first operand, signed ones of its second. Where both types are the same,
+ * a row's bytes get the other one by a flip of their highest bits, which adds 128 to numbers that were signed, and -128
+ * to the others. The flipped bits by themselves are that number in either type, so that they are a ninth row, whose
+ * sums are taken off the others in the end. Of 16 columns, each product is computed twice. */
+typedef int treadle_sums __attribute__((vector_size(64)));
+typedef int treadle_sums_anywhere __attribute__((vector_size(64), aligned(4), may_alias));
+
+#define TREADLE_DOT(instruction, first, second, row)                                      \
+    {                                                                                     \
+        treadle_sums b = left;                                                            \
+        __asm__(instruction " %2, %1, %0" : "+v"(lefts[row]) : "v"(first), "v"(second));  \
+        b = right;                                                                        \
+        __asm__(instruction " %2, %1, %0" : "+v"(rights[row]) : "v"(first), "v"(second)); \
+    }
+#define TREADLE_DOT_ROW(instruction, first, second, flips, row, address)                                             \
+    {                                                                                                                \
+        treadle_sums a;                                                                                              \
+        __asm__ volatile("vpbroadcastd " address ", %0" : "=v"(a) : "r"(from), "r"(stride), "r"(thrice) : "memory"); \
+        if (flips) a ^= flip;                                                                                        \
+        TREADLE_DOT(instruction, first, second, row)                                                                 \
+    }
+#define TREADLE_DOT_FOUR_ROWS(instruction, first, second, flips, row, at)       \
+    TREADLE_DOT_ROW(instruction, first, second, flips, row, at "(%1)")          \
+    TREADLE_DOT_ROW(instruction, first, second, flips, row + 1, at "(%1,%2)")   \
+    TREADLE_DOT_ROW(instruction, first, second, flips, row + 2, at "(%1,%2,2)") \
+    TREADLE_DOT_ROW(instruction, first, second, flips, row + 3, at "(%1,%3)")
+/* 4 bytes of each row, `at` bytes behind those at `upper` and `lower`, times the next 4 of each column. */
+#define TREADLE_DOT_STEP(instruction, first, second, flips, at)                    \
+    {                                                                              \
+        const treadle_sums left = *(const treadle_sums_anywhere *)panel;           \
+        const treadle_sums right = *(const treadle_sums_anywhere *)(panel + half); \
+        panel += width;                                                            \
+        if (flips) {                                                               \
+            const treadle_sums a = flip;                                           \
+            TREADLE_DOT(instruction, first, second, 8)                             \
+        }                                                                          \
+        const char *from = upper;                                                  \
+        TREADLE_DOT_FOUR_ROWS(instruction, first, second, flips, 0, at)            \
+        from = lower;                                                              \
+        TREADLE_DOT_FOUR_ROWS(instruction, first, second, flips, 4, at)            \
+    }
+#define TREADLE_DOT_PRODUCT(name, instruction, first, second, flips)                                                \
+    static __attribute__((unused, noinline, target("avx512f"))) void treadle_dot_##name(                            \
+        long rows, long cols, long steps, const char *a_rows, long stride, const int *taps, long count, long apart, \
+        const char *b_panel, void *acc, const char *next, long lines) {                                             \
+        const long width = 4 * cols, half = cols > 16 ? 64 : 0, thrice = 3 * stride;                                \
+        const treadle_sums flip = (treadle_sums){0} + (int)0x80808080;                                              \
+        for (long m = 0; m < rows; m += 8, lines = 0) {                                                             \
+            const char *begin = a_rows + m * stride, *panel = b_panel;                                              \
+            treadle_sums lefts[9] = {{0}}, rights[9] = {{0}};                                                       \
+            for (long step = 0; step < steps; step += count, begin += apart)                                        \
+                for (long tap = 0; tap < count; tap++) {                                                            \
+                    const char *upper = begin + taps[tap], *lower = upper + 4 * stride;                             \
+                    for (long l = 0; l < lines; l++, next += 64) __builtin_prefetch(next, 0, 2);                    \
+                    for (long k = 0; k < 64; k += 16, upper += 16, lower += 16) {                                   \
+                        TREADLE_DOT_STEP(instruction, first, second, flips, "")                                     \
+                        TREADLE_DOT_STEP(instruction, first, second, flips, "4")                                    \
+                        TREADLE_DOT_STEP(instruction, first, second, flips, "8")                                    \
+                        TREADLE_DOT_STEP(instruction, first, second, flips, "12")                                   \
+                    }                                                                                               \
+                }                                                                                                   \
+            char *sums = (char *)acc + m * width;                                                                   \
+            TREADLE_UNROLL(8)                                                                                       \
+            for (long row = 0; row < 8; row++, sums += width) {                                                     \
+                *(treadle_sums_anywhere *)sums = flips ? lefts[row] - lefts[8] : lefts[row];                        \
+                if (half) *(treadle_sums_anywhere *)(sums + half) = flips ? rights[row] - rights[8] : rights[row];  \
+            }                                                                                                       \
+        }                                                                                                           \
+    }
+TREADLE_DOT_PRODUCT(bf16, "vdpbf16ps", b, a, 0)
+TREADLE_DOT_PRODUCT(i8i8, "vpdpbusd", a, b, 1)
+TREADLE_DOT_PRODUCT(i8ui8, "vpdpbusd", b, a, 0)
+TREADLE_DOT_PRODUCT(ui8i8, "vpdpbusd", a, b, 0)
+TREADLE_DOT_PRODUCT(ui8ui8, "vpdpbusd", b, a, 1)
+#undef TREADLE_DOT_PRODUCT
+#undef TREADLE_DOT_STEP
+#undef TREADLE_DOT_FOUR_ROWS
+#undef TREADLE_DOT_ROW
+#undef TREADLE_DOT
+
+#define TREADLE_TILES_BODY(name, vectors, bytes)                                                                \
+    if (treadle_tiles_on & TREADLE_AMX)                                                                         \
+        treadle_amx_##name(rows, cols, depth, a, stride, taps, count, apart, b, acc, next, lines);              \
+    else if (treadle_tiles_on & vectors)                                                                        \
+        treadle_dot_##name(rows, cols, depth * bytes / 64, a, stride, taps, count, apart, b, acc, next, lines); \
+    else                                                                                                        \
         treadle_plain_##name(rows, cols, depth, a, stride, taps, count, apart, b, acc);
 #else
 TREADLE_INLINE void treadle_tiles_begin(void) {}
 TREADLE_INLINE void treadle_tiles_end(void) {}
 TREADLE_INLINE int treadle_tiles_unit(void) { return 0; }
-#define TREADLE_TILES_BODY(name)                                                           \
-    (void)next, (void)lines;                                                               \
+#define TREADLE_TILES_BODY(name, vectors, bytes) \
+    (void)next, (void)lines;                     \
     treadle_plain_##name(rows, cols, depth, a, stride, taps, count, apart, b, acc);
 #endif
 
-/* The product; with each 64 bytes of a row, `lines` cache lines from `next` on are asked for, which may be no memory. */
-#define TREADLE_TILES(name, sum)                                                                                       \
-    TREADLE_INLINE void treadle_tiles_##name(long rows, long cols, long depth, const void *left, long stride,          \
-                                             const int *taps, long count, long apart, const void *right, sum *acc,     \
-                                             const void *ahead, long lines) {                                          \
-        const char *a = (const char *)left, *b = (const char *)right, *next = (const char *)ahead;                     \
-        TREADLE_TILES_BODY(name)                                                                                       \
+/* The product; with each 64 bytes of a row, `lines` cache lines from `next` on are fetched, which may be no memory. */
+#define TREADLE_TILES(name, sum, vectors, bytes)                                                                   \
+    TREADLE_INLINE void treadle_tiles_##name(long rows, long cols, long depth, const void *left, long stride,      \
+                                             const int *taps, long count, long apart, const void *right, sum *acc, \
+                                             const void *ahead, long lines) {                                      \
+        const char *a = (const char *)left, *b = (const char *)right, *next = (const char *)ahead;                 \
+        TREADLE_TILES_BODY(name, vectors, bytes)                                                                   \
     }
-TREADLE_TILES(bf16, float)
-TREADLE_TILES(i8i8, int)
-TREADLE_TILES(i8ui8, int)
-TREADLE_TILES(ui8i8, int)
-TREADLE_TILES(ui8ui8, int)
+TREADLE_TILES(bf16, float, TREADLE_BF16, 2)
+TREADLE_TILES(i8i8, int, TREADLE_VNNI, 1)
+TREADLE_TILES(i8ui8, int, TREADLE_VNNI, 1)
+TREADLE_TILES(ui8i8, int, TREADLE_VNNI, 1)
+TREADLE_TILES(ui8ui8, int, TREADLE_VNNI, 1)
 #undef TREADLE_TILES
 
 #endif
