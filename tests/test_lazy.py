@@ -121,6 +121,7 @@ def test_a_lazy_module_shows_the_module_as_it_is(monkeypatch: pytest.MonkeyPatch
 
 LIGHT = {
     "treadle", "treadle.compile_options", "treadle.errors", "treadle.instruction_sets", "treadle.lazy",
+    "treadle.matrix_units",
     "treadle.target", "treadle.target_text", "treadle.tools", "treadle.tools.parser", "treadle.tools.reporting",
     "treadle.tools.treadle_cli", "treadle.version",
 }  # fmt: skip
