@@ -18,7 +18,7 @@ from treadle import ir
 from treadle.backends.cuda.emulator import CHECKS
 from treadle.backends.reference.bound_module import bound_module
 from treadle.errors import TreadleError
-from treadle.frontends.onnx import import_model
+from treadle.frontends.onnx import ValueNeeded, import_model, needed_inputs, with_known_inputs
 
 Array = NDArray[Any]
 RNG = np.random.default_rng(13)
@@ -222,6 +222,48 @@ REFUSED = {
 def test_what_is_refused(message: str) -> None:
     with pytest.raises(TreadleError, match=f"node 'y' \\((Loop|If), opset 17\\).*{message}"):
         import_model(_model(REFUSED[message]).SerializeToString())
+
+
+COUNTED = """g (float[65] x, int64 m, int64[1] k, bool c0) => (float[N, 1] rows) <int64[1] axis = {0}> {
+  rows = Loop (m, c0) <body = b (int64 i, bool c) => (bool d, float[1] row) {
+    begin = Unsqueeze(i, axis)
+    end = Add(begin, k)
+    row = Slice(x, begin, end)
+    d = Identity(c)
+  }>
+}"""
+
+
+def test_a_body_names_the_inputs_that_its_iterations_need() -> None:
+    """Where the iteration's number has to be known, the trip count has to be; beside it, what the body captures."""
+    proto = _model(COUNTED)
+    values = {"x": _floats(65), "m": np.array(65), "k": np.array([1]), "c0": np.array(True)}
+    with pytest.raises(
+        ValueNeeded, match=r"node 'row' \(Slice, opset 17\): starts .* the model's input data"
+    ) as failed:
+        import_model(proto.SerializeToString())
+    assert failed.value.inputs == {"m", "c0"}
+    needed = needed_inputs(proto, values)
+    assert needed == {"m", "c0", "k"}
+    known = with_known_inputs(proto, {name: values[name] for name in needed})
+    (rows,) = treadle.compile(known)(x=values["x"])
+    np.testing.assert_array_equal(rows[:, 0], values["x"])
+
+
+def test_a_value_that_no_input_decides_ends_the_search_for_needed_ones() -> None:
+    """Of a loop whose condition is data, no input makes the number of an iteration known."""
+    text = """g (float[4] x, float[4] k) => (float[4] y) <int64[1] axis = {0}, bool yes = {1}> {
+      y = Loop ("", yes, x) <body = b (int64 i, bool c, float[4] v) => (bool d, float[4] w) {
+        begin = Unsqueeze(i, axis)
+        first = Slice(k, begin, begin)
+        w = Add(v, k)
+        sum = ReduceSum<keepdims=0>(first)
+        d = Greater(sum, sum)
+      }>
+    }"""
+    proto = _model(text.replace('""', ""))
+    with pytest.raises(ValueNeeded, match="node 'first'"):
+        needed_inputs(proto, {"x": _floats(4), "k": _floats(4)})
 
 
 def test_ranges_in_loops_are_refused() -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from xdsl.dialects.builtin import FunctionType, LocationAttr, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Block, Region
+from xdsl.ir import Block, Operation, Region, SSAValue
 
 from treadle.errors import TreadleError
 from treadle.frontends.common.builder import GraphBuilder, Tensor, erase_dead
 from treadle.frontends.common.extent import is_symbolic
+from treadle.frontends.onnx.node import ValueNeeded
 
 
 class SymbolicBody(TreadleError):
@@ -38,6 +39,14 @@ class FunctionBody:
         self.arguments = [Tensor(type, None, each) for type, each in zip(types, self._block.args, strict=True)]
         self.captures = _Captures(around, self._block, where)
 
+    def locate(self, error: ValueNeeded) -> None:
+        """Makes an error of this body one of what is around it: of the tensors that it captures."""
+        reached = arguments_of(x.ssa for x in error.tensors if x.ssa is not None)
+        own = set(self._block.args[: self._given])
+        error.iterated |= not reached.isdisjoint(own)
+        captured = zip(self._block.args[self._given :], self.captures.outer, strict=True)
+        error.tensors = [outer for argument, outer in captured if argument in reached]
+
     def function(self, name: str, results: Sequence[Tensor]) -> tuple[FuncOp, list[Tensor]]:
         """Ends it: the function, and the tensors that it captures."""
         for tensor in results:
@@ -56,6 +65,22 @@ class FunctionBody:
                 del captured[position]
         types = FunctionType.from_lists(self._block.arg_types, [value.type for value in values])
         return FuncOp(name, types, Region(self._block), StringAttr("private")), captured
+
+
+def arguments_of(values: Iterable[SSAValue]) -> set[SSAValue]:
+    """The arguments of the block that values are computed from."""
+    pending, seen = list(values), set[SSAValue]()
+    found = set[SSAValue]()
+    while pending:
+        value = pending.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        if isinstance(value.owner, Operation):
+            pending += value.owner.operands
+        else:
+            found.add(value)
+    return found
 
 
 class _Captures(dict[str, Tensor]):
@@ -89,4 +114,4 @@ class _Captures(dict[str, Tensor]):
         return Tensor(outer.type, None, argument)
 
 
-__all__ = ["FunctionBody", "SymbolicBody"]
+__all__ = ["FunctionBody", "SymbolicBody", "arguments_of"]

@@ -21,7 +21,7 @@ from xdsl.dialects.builtin import (
     TensorType,
 )
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Block, Region
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph.control import called_names
@@ -31,7 +31,7 @@ from treadle.errors import TreadleError
 from treadle.frontends.common.builder import GraphBuilder, Tensor, erase_dead
 from treadle.frontends.common.extent import is_symbolic
 from treadle.frontends.onnx.converters import find_conversion
-from treadle.frontends.onnx.function_body import FunctionBody
+from treadle.frontends.onnx.function_body import FunctionBody, arguments_of
 from treadle.frontends.onnx.functions import function_body
 from treadle.frontends.onnx.inputs import Input, Shapes, Symbols, model_inputs
 from treadle.frontends.onnx.loader import (
@@ -161,26 +161,11 @@ class GraphWalk:
         try:
             self._convert(proto, position, self._scope)
         except ValueNeeded as error:
-            error.inputs = self._inputs_of(error.tensor)
+            reached = arguments_of(x.ssa for x in error.tensors if x.ssa is not None)
+            error.inputs = frozenset(
+                name for argument, name in zip(self.block.args, self.inputs, strict=False) if argument in reached
+            )
             raise
-
-    def _inputs_of(self, tensor: Tensor) -> frozenset[str]:
-        """Names of the model's inputs that a tensor is computed from."""
-        assert tensor.ssa is not None
-        names: dict[SSAValue, str] = dict(zip(self.block.args, self.inputs, strict=False))
-        found: set[str] = set()
-        seen: set[SSAValue] = set()
-        pending = [tensor.ssa]
-        while pending:
-            value = pending.pop()
-            if value in seen:
-                continue
-            seen.add(value)
-            if value in names:
-                found.add(names[value])
-            elif isinstance(value.owner, Operation):
-                pending += value.owner.operands
-        return frozenset(found)
 
     def _convert(self, proto: NodeProto, position: int, scope: _Scope) -> None:
         where, opset = scope.where(proto, position), scope.opset(proto.domain)
@@ -242,6 +227,9 @@ class GraphWalk:
         try:
             enter = partial(self._enter, names, node.where)
             results = write(replace(node, enter=enter, outline=None), body.builder, body.arguments)
+        except ValueNeeded as error:
+            body.locate(error)
+            raise
         finally:
             self.builder = outer
         function, captured = body.function(f"{node.op_type.lower()}_{word}_{len(self.functions)}", results)

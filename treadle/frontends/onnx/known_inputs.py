@@ -37,6 +37,8 @@ def needed_inputs(model: ModelProto, values: Mapping[str, NDArray[Any]], shapes:
         try:
             import_model(with_known_inputs(model, {name: values[name] for name in needed}).SerializeToString(), left)
         except ValueNeeded as error:
+            if not error.inputs - needed:
+                raise
             needed |= error.inputs
         else:
             return needed

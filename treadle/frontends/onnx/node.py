@@ -47,14 +47,17 @@ class Bytes:
 class ValueNeeded(TreadleError):
     """A value has to be known at compile time, and depends on the model's input data.
 
-    inputs: names of the inputs of the model that it is computed from
+    tensors:   what it is computed from, of the graph or the function that is being written
+    inputs:    names of the inputs of the model that these are computed from
+    iterated:  whether it depends on what each iteration of a loop is given: its counter, its state, its slices
     """
 
     inputs: frozenset[str] = frozenset()
+    iterated = False
 
-    def __init__(self, message: str, where: str, accepted: str, tensor: Tensor):
+    def __init__(self, message: str, where: str, accepted: str, *tensors: Tensor):
         super().__init__(message, where, accepted)
-        self.tensor = tensor
+        self.tensors: Sequence[Tensor] = tensors
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,8 @@ MOST_WRITTEN = 64
 A Scan whose body is a product of 64 x 64, a sum and tanh, on two cores of a Xeon that others used, written out and as a
 loop: 16 iterations (64 nodes) took 2.81 and 0.20 s to compile and 33 and 37 us to call, 64 iterations 6.54 and 0.21 s
 and 48 and 37 us, 256 iterations 53.74 and 0.20 s and 89 and 57 us."""
+_WRITTEN_OUT = (ChangingState, SymbolicBody, ValueNeeded)
+"""Bodies that are no function raise one of these; of a value that is needed, if it is another one in each iteration."""
 _LIGHT = (
     BinaryOp, BitcastOp, BroadcastOp, CastOp, ConcatOp, ConstantOp, GatherOp, MaskOp, PadOp, ReshapeOp, ReturnOp,
     SliceOp, TransposeOp, UnaryOp, WhereOp,
@@ -89,8 +91,14 @@ def loop(node: Node, g: GraphBuilder) -> list[Tensor]:
     most = None if limit is None or _is_data(limit) else node.known_int(0, "the trip count")
     state = [node.input(n) for n in range(2, len(node))]
     trips = Trips(most if limit is None or not _is_data(limit) else limit, going)
-    if any(x is not None and _is_data(x) for x in (limit, going)):
-        return loop_of(node, g, body, trips, state)
+    decided = [x for x in (limit, going) if x is not None and _is_data(x)]
+    if decided:
+        try:
+            return loop_of(node, g, body, trips, state)
+        except ValueNeeded as error:
+            if error.iterated:  # the iterations can be told apart once they are written out
+                error.tensors, error.iterated = [*error.tensors, *decided], False
+            raise
     begins = going is None or bool(node.known_scalar(1, "the condition"))
     size = _size(body)
     if most is None or not begins or most * size <= MOST_WRITTEN:
@@ -98,7 +106,9 @@ def loop(node: Node, g: GraphBuilder) -> list[Tensor]:
         return loop_of(node, g, body, trips, state) if written is None else written
     try:
         return loop_of(node, g, body, trips, state)
-    except (ChangingState, SymbolicBody):
+    except _WRITTEN_OUT as error:
+        if isinstance(error, ValueNeeded) and not error.iterated:
+            raise
         written = _written_out(node, g, body, most, state, MAX_WRITTEN_OUT)
     if written is None:
         message = "the loop's condition depends on the model's input data, and its state changes its type"
@@ -220,8 +230,9 @@ def _scanned(
     if length * _size(body) > MOST_WRITTEN and all(x.extents is None and x.elements is None for x in given):
         try:
             return scan_of(node, g, body, state, scanned, axes, backward, length)
-        except (ChangingState, SymbolicBody):
-            pass
+        except _WRITTEN_OUT as error:
+            if isinstance(error, ValueNeeded) and not error.iterated:
+                raise
     rows: list[list[Tensor]] = []
     for n in range(length):
         positions = [length - 1 - n if back else n for back in backward]
