@@ -224,7 +224,7 @@ def test_what_is_refused(message: str) -> None:
         import_model(_model(REFUSED[message]).SerializeToString())
 
 
-COUNTED = """g (float[65] x, int64 m, int64[1] k, bool c0) => (float[N, 1] rows) <int64[1] axis = {0}> {
+COUNTED = """g (float[15] x, int64 m, int64[1] k, bool c0) => (float[N, 1] rows) <int64[1] axis = {0}> {
   rows = Loop (m, c0) <body = b (int64 i, bool c) => (bool d, float[1] row) {
     begin = Unsqueeze(i, axis)
     end = Add(begin, k)
@@ -237,7 +237,7 @@ COUNTED = """g (float[65] x, int64 m, int64[1] k, bool c0) => (float[N, 1] rows)
 def test_a_body_names_the_inputs_that_its_iterations_need() -> None:
     """Where the iteration's number has to be known, the trip count has to be; beside it, what the body captures."""
     proto = _model(COUNTED)
-    values = {"x": _floats(65), "m": np.array(65), "k": np.array([1]), "c0": np.array(True)}
+    values = {"x": _floats(15), "m": np.array(15), "k": np.array([1]), "c0": np.array(True)}
     with pytest.raises(
         ValueNeeded, match=r"node 'row' \(Slice, opset 17\): starts .* the model's input data"
     ) as failed:
