@@ -80,7 +80,7 @@ def assembly_of(units: Sequence[Unit], environment: Environment, target: Target)
     toolchain = find_toolchain(environment, target)
     command = toolchain.compile_command(source, assembly, INCLUDE_DIRECTORIES, source.read_text())
     subprocess.run(["-S" if each == "-c" else each for each in command], check=True, stderr=subprocess.PIPE, text=True)
-    return assembly.read_text()
+    return assembly.read_text(errors="replace")  # clang's comments repeat bytes of debug information as they are
 
 
 def inner_loops(text: str) -> list[Loop]:

@@ -119,6 +119,24 @@ def test_flags_follow_the_target(target: str, flags: set[str], tmp_path: Path, m
     assert bool(found.cpu) == (target == "cpu"), "only -march=native depends on the processor at hand"
 
 
+@pytest.mark.parametrize(
+    ("version", "is_told"),
+    [
+        ("gcc (Debian 12.2.0-14+deb12u1) 12.2.0\nCopyright (C) 2022 Free Software Foundation, Inc.", True),
+        ("gcc (Ubuntu 11.4.0-1ubuntu1~22.04) 11.4.0\nCopyright (C) 2021 Free Software Foundation, Inc.", False),
+        ("clang version 18.1.8\nTarget: x86_64-pc-linux-gnu\nThread model: posix", False),
+    ],
+)
+def test_copies_are_as_wide_as_vectors_where_the_compiler_can_be_told(
+    version: str, is_told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toolchain, "_version", lambda command: version)
+    for name, bits in (("avx512", None), ("avx2", 256)):
+        flags = toolchain.find_toolchain(private_environment(tmp_path, ("cc",)), TARGETS[name]).flags
+        told = {flag for flag in flags if flag.startswith(("-mmove-max", "-mstore-max"))}
+        assert told == ({f"-mmove-max={bits}", f"-mstore-max={bits}"} if is_told and bits else set())
+
+
 @pytest.mark.parametrize("command", [("zig", "cc"), (sys.executable, "-m", "ziglang", "cc")])
 def test_zig_has_other_names_for_instruction_sets(
     command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -37,8 +37,6 @@ class Known:
     What was tried against it was not faster, on a Xeon with AVX-512, one thread (medians of 120 and 200 calls in turn;
     the old text's time divided by the new one's):
 
-    - Attention's exponentials with one vector of queries after the other: 0.97 to 1.00 with either compiler; clang then
-      keeps none of them on the stack with AVX2 for causal attention, and one else.
     - The 10 depthwise convolutions of MobileNet-V2 with the loop over a filter's rows not unrolled: 0.90 to 1.10 with
       gcc and AVX2, 0.97 to 1.02 with AVX-512.
     """
@@ -56,8 +54,6 @@ two. In models, `graph-block-channels` puts blocks there."""
 
 KNOWN = (
     Known("gcc", "avx512 avx2", _SCATTERED, 40, "put together on the stack: elements of a vector that lie far apart"),
-    Known("gcc", "avx512 avx2", "void attention", 2, "the bounds of exp; of a causal one, one of its 22 sums"),
-    Known("clang", "avx2", "void attention", 2, "constants of exp are kept, beside the largest scores and the sums"),
     Known("gcc", "avx2", r"v8f places\[", 1, "all rows of a filter are read before the loop over tiles"),
     Known("clang", "avx2", r"v8f places\[", 2, "the same"),
 )

@@ -70,12 +70,11 @@ class Toolchain:
         keep them. Those of functions in headers read no memory, and without them loops stay scalar: a product of bytes
         with Gelu behind it took six times as long.
         """
-        is_gcc = "Free Software Foundation" in self.version
+        is_gcc = _is_gcc(self.version)
         branches = ("-fno-tree-loop-if-convert",) if is_gcc and _BRANCH.search(text) else ()
         if "_Float16" not in text:
             return branches
-        major = re.search(r"(?:version|\)) (\d+)", self.version)
-        is_known = major is not None and int(major[1]) >= (12 if is_gcc else 16)
+        is_known = _major(self.version) >= (12 if is_gcc else 16)
         each_operation = ("-fexcess-precision=16",) if is_known and not _CLANG_ELSEWHERE.search(self.version) else ()
         return (*each_operation, *branches, "-fno-if-conversion") if is_gcc else each_operation
 
@@ -98,15 +97,30 @@ def find_toolchain(environment: Environment, target: Target | None = None) -> To
     command = environment.c_compiler or _installed_compiler()
     target = target or TARGETS["cpu"]
     cpu = cpu_identity() if target.isa == NATIVE else ""
-    return Toolchain(command, _version(command), (*_FLAGS, *_machine_flags(target, command), *environment.c_flags), cpu)
+    version = _version(command)
+    machine = _machine_flags(target, command, version)
+    return Toolchain(command, version, (*_FLAGS, *machine, *environment.c_flags), cpu)
 
 
-def _machine_flags(target: Target, command: Sequence[str]) -> tuple[str, ...]:
-    """The instruction set, and no wider vectors than the target has where the instruction set would allow them."""
+def _machine_flags(target: Target, command: Sequence[str], version: str) -> tuple[str, ...]:
+    """The instruction set, and no wider vectors than the target has where the instruction set would allow them. GCC 12
+    and later copy structures with the widest registers all the same, unless they are told not to."""
     architecture = INSTRUCTION_SETS[target.isa][0] if target.isa in INSTRUCTION_SETS else platform.machine()
     narrow = architecture in ("x86_64", "AMD64") and target.vector_bytes < _WIDEST
-    width = (f"-mprefer-vector-width={8 * target.vector_bytes}",) if narrow else ()
+    options = ("prefer-vector-width", "move-max", "store-max") if _is_gcc(version, 12) else ("prefer-vector-width",)
+    width = [f"-m{option}={8 * target.vector_bytes}" for option in options] if narrow else []
     return (f"-march={_march(target.isa, command)}", *width)
+
+
+def _is_gcc(version: str, oldest: int = 0) -> bool:
+    """Whether the text of `--version` is that of GCC, of some major version or a later one."""
+    return "Free Software Foundation" in version and _major(version) >= oldest
+
+
+def _major(version: str) -> int:
+    """The first number of a version; 0 where it cannot be read."""
+    found = re.search(r"(?:version|\)) (\d+)", version)
+    return 0 if found is None else int(found[1])
 
 
 def _march(isa: str, command: Sequence[str]) -> str:

@@ -159,7 +159,13 @@ class AttentionCpuKernel:
         where there are none."""
         b = self.b
         total = self._filled("total", 0)
-        with b.loop("n", self.visible) as n, self._lanes() as i:
+        # One vector of queries after the other: the constants of exp leave few registers for sums.
+        with (
+            b.loop("v", self.queries // self.lanes, unroll=True) as v,
+            b.loop("n", self.visible) as n,
+            b.tasks(["i"], repeat(self.lanes), unroll=True, vector=True) as (lane,),
+        ):
+            i = v * self.lanes + lane
             weight = b.math("exp", b.binary("sub", b.load(scores, [n, i]), b.load(largest, [i])))
             b.store(weight, scores, [n, i])
             b.store(b.add(b.load(total, [i]), weight), total, [i])
@@ -183,7 +189,8 @@ class AttentionCpuKernel:
     def _panel(self, weights: SSAValue, shares: SSAValue, column: Index, lanes: int, used: int) -> None:
         b = self.b
         last = self.queries - self.rows
-        with b.loop("part", ceil(self.queries / self.rows)) as part:
+        # Not unrolled: else GCC keeps vectors of each query's share in registers that the sums are to have.
+        with b.loop("part", ceil(self.queries / self.rows), at_once=1) as part:
             first = part * self.rows
             # The last tile begins earlier where it would overhang: it writes some rows again, and has no other code.
             first = first if self.queries % self.rows == 0 else first.min(last)

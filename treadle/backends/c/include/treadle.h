@@ -192,6 +192,11 @@ TREADLE_INLINE float treadle_minf(float a, float b) { return b != b ? b : b < a 
 #define TREADLE_IOTA_4 {0, 1, 2, 3}
 #define TREADLE_IOTA_8 {0, 1, 2, 3, 4, 5, 6, 7}
 #define TREADLE_IOTA_16 {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
+/* Halves of a vector of twice as many lanes. */
+#define TREADLE_LOW_4 0, 1, 2, 3
+#define TREADLE_HIGH_4 4, 5, 6, 7
+#define TREADLE_LOW_8 0, 1, 2, 3, 4, 5, 6, 7
+#define TREADLE_HIGH_8 8, 9, 10, 11, 12, 13, 14, 15
 /* Shuffles of two vectors: those that make every second element of the first and, from its second one, of the other; of
  * both; and the lanes of a mask, each before one of zeros. */
 #define TREADLE_SECOND_4 0, 2, 5, 7
@@ -277,14 +282,12 @@ TREADLE_MASK_OF_LANES(16)
 #define TREADLE_LOAD_WHERE_16 return __builtin_ia32_loadups512_mask(p, rest, on);
 #define TREADLE_STORE_WHERE_16 __builtin_ia32_storeups512_mask(p, x, on);
 #elif defined(__AVX__)
-#define TREADLE_LOW_HALF 0, 1, 2, 3, 4, 5, 6, 7
-#define TREADLE_HIGH_HALF 8, 9, 10, 11, 12, 13, 14, 15
-#define TREADLE_HALF(x, half) __builtin_shufflevector(x, x, TREADLE_##half##_HALF)
+#define TREADLE_HALF(x, half) __builtin_shufflevector(x, x, TREADLE_##half##_8)
 #define TREADLE_LOAD_HALF(p, half) \
     treadle_load_where_v8f(p, TREADLE_HALF(on, half), TREADLE_HALF(rest, half))
 #define TREADLE_LOAD_WHERE_16                                                                         \
     return __builtin_shufflevector(TREADLE_LOAD_HALF(p, LOW), TREADLE_LOAD_HALF(p + 8, HIGH),         \
-                                   TREADLE_LOW_HALF, TREADLE_HIGH_HALF);
+                                   TREADLE_LOW_8, TREADLE_HIGH_8);
 #define TREADLE_STORE_WHERE_16                                                                        \
     treadle_store_where_v8f(p, TREADLE_HALF(x, LOW), TREADLE_HALF(on, LOW));                          \
     treadle_store_where_v8f(p + 8, TREADLE_HALF(x, HIGH), TREADLE_HALF(on, HIGH));
@@ -322,7 +325,7 @@ TREADLE_MASK_OF_LANES(16)
     treadle_load_strided_where_v8f(p, stride, TREADLE_HALF(on, half), TREADLE_HALF(rest, half))
 #define TREADLE_GATHER_WHERE_16                                                                           \
     return __builtin_shufflevector(TREADLE_GATHER_HALF(p, LOW), TREADLE_GATHER_HALF(p + 8 * stride, HIGH), \
-                                   TREADLE_LOW_HALF, TREADLE_HIGH_HALF);
+                                   TREADLE_LOW_8, TREADLE_HIGH_8);
 #else
 #define TREADLE_GATHER_WHERE_16
 #endif
@@ -490,16 +493,16 @@ TREADLE_VECTOR_BASICS(4)
 TREADLE_VECTOR_BASICS(8)
 TREADLE_VECTOR_BASICS(16)
 
-/* Reductions of all lanes, by halves: lane l meets lane l + lanes/2, and so on. */
+/* Reductions of all lanes, by halves: lane l meets lane l + lanes/2, and so on. Of halves that are copied as memory, gcc 12
+ * takes the upper one out of a register of 64 bytes, where the processor has some. */
 #define TREADLE_REDUCE_4(name, meet)                                                                 \
     TREADLE_INLINE float treadle_reduce_##name##_v4f(v4f x) {                                        \
         return meet(meet(x[0], x[2]), meet(x[1], x[3]));                                             \
     }
 #define TREADLE_REDUCE(lanes, half, name, meet)                                                      \
     TREADLE_INLINE float treadle_reduce_##name##_v##lanes##f(v##lanes##f x) {                        \
-        v##half##f low, high;                                                                        \
-        __builtin_memcpy(&low, &x, sizeof low);                                                      \
-        __builtin_memcpy(&high, (const char *)&x + sizeof low, sizeof high);                         \
+        const v##half##f low = __builtin_shufflevector(x, x, TREADLE_LOW_##half);                    \
+        const v##half##f high = __builtin_shufflevector(x, x, TREADLE_HIGH_##half);                  \
         return treadle_reduce_##name##_v##half##f(meet(low, high));                                  \
     }
 #define TREADLE_ADD(a, b) ((a) + (b))
@@ -521,6 +524,8 @@ TREADLE_REDUCE(16, 8, min, treadle_min_v8f)
 #define TREADLE_BITS(x) treadle_bitsf(x)
 #define TREADLE_FROM_BITS(bits) treadle_from_bitsf(bits)
 #define TREADLE_SELECT(mask, a, b) ((mask) ? (a) : (b))
+#define TREADLE_LESS(a, b) ((a) < (b) ? (a) : (b))
+#define TREADLE_GREATER(a, b) ((a) > (b) ? (a) : (b))
 #define TREADLE_TO_FLOAT(i) ((float)(i))
 #include "treadle_math.h"
 
@@ -531,6 +536,8 @@ TREADLE_REDUCE(16, 8, min, treadle_min_v8f)
 #define TREADLE_BITS(x) ((v4i)(x))
 #define TREADLE_FROM_BITS(bits) ((v4f)(bits))
 #define TREADLE_SELECT(mask, a, b) treadle_select_v4f(mask, a, b)
+#define TREADLE_LESS(a, b) TREADLE_LESS_4(a, b)
+#define TREADLE_GREATER(a, b) TREADLE_GREATER_4(a, b)
 #define TREADLE_TO_FLOAT(i) __builtin_convertvector(i, v4f)
 #include "treadle_math.h"
 
@@ -541,6 +548,8 @@ TREADLE_REDUCE(16, 8, min, treadle_min_v8f)
 #define TREADLE_BITS(x) ((v8i)(x))
 #define TREADLE_FROM_BITS(bits) ((v8f)(bits))
 #define TREADLE_SELECT(mask, a, b) treadle_select_v8f(mask, a, b)
+#define TREADLE_LESS(a, b) TREADLE_LESS_8(a, b)
+#define TREADLE_GREATER(a, b) TREADLE_GREATER_8(a, b)
 #define TREADLE_TO_FLOAT(i) __builtin_convertvector(i, v8f)
 #include "treadle_math.h"
 
@@ -551,6 +560,8 @@ TREADLE_REDUCE(16, 8, min, treadle_min_v8f)
 #define TREADLE_BITS(x) ((v16i)(x))
 #define TREADLE_FROM_BITS(bits) ((v16f)(bits))
 #define TREADLE_SELECT(mask, a, b) treadle_select_v16f(mask, a, b)
+#define TREADLE_LESS(a, b) TREADLE_LESS_16(a, b)
+#define TREADLE_GREATER(a, b) TREADLE_GREATER_16(a, b)
 #define TREADLE_TO_FLOAT(i) __builtin_convertvector(i, v16f)
 #include "treadle_math.h"
 

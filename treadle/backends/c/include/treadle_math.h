@@ -21,19 +21,19 @@ TREADLE_INLINE TREADLE_F TREADLE_NAME(exp_bounded)(TREADLE_F x) {
     p = p * r + 0.0416663624f;
     p = p * r + 0.166665733f;
     p = p * r + 0.5f;
-    p = r * r * p + r + 1.0f;
+    p = r * r * p + r; /* e^r - 1; adding 1 after the first factor rounds alike, and is one operation with it */
     /* Both factors' exponents with their bias of 127; shifts leave the higher bits out. */
     TREADLE_U k = (TREADLE_U)TREADLE_BITS(shifted);
     TREADLE_U half = k >> 1;
     TREADLE_F scale = TREADLE_FROM_BITS((TREADLE_I)(half << 23));
     TREADLE_F scale_rest = TREADLE_FROM_BITS((TREADLE_I)((k - half) << 23));
-    return p * scale * scale_rest;
+    return (p * scale + scale) * scale_rest;
 }
 
 /* At most 1.5 ulp. */
 TREADLE_INLINE TREADLE_F TREADLE_NAME(exp)(TREADLE_F x) {
-    x = TREADLE_SELECT(x > 89.0f, TREADLE_SPLAT(89.0f), x);   /* e^89 is infinity */
-    x = TREADLE_SELECT(x < -104.0f, TREADLE_SPLAT(-104.0f), x); /* e^-104 is zero */
+    x = TREADLE_LESS(TREADLE_SPLAT(89.0f), x);      /* e^89 is infinity */
+    x = TREADLE_GREATER(TREADLE_SPLAT(-104.0f), x); /* e^-104 is zero */
     return TREADLE_NAME(exp_bounded)(x);
 }
 
@@ -119,4 +119,6 @@ TREADLE_INLINE TREADLE_F TREADLE_NAME(erf)(TREADLE_F x) {
 #undef TREADLE_BITS
 #undef TREADLE_FROM_BITS
 #undef TREADLE_SELECT
+#undef TREADLE_LESS
+#undef TREADLE_GREATER
 #undef TREADLE_TO_FLOAT
