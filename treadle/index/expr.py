@@ -120,6 +120,8 @@ class Expr:
 
     def substitute(self, replacement: Mapping[Any, Expr]) -> Expr:
         """Replaces variables by key, and simplifies again."""
+        if not any(v.key in replacement for v in _leaves(self)):
+            return self
         result = const(self.constant)
         for monomial, coefficient in self.terms:
             product = const(coefficient)
@@ -244,23 +246,26 @@ def without(monomial: Monomial, atom: Atom) -> Monomial:
 
 def sum_of(terms: dict[Monomial, int], constant: int) -> Expr:
     """The canonical sum: drops zero terms, recombines quotients with remainders, sorts."""
-    items = [(m, k) for m, k in terms.items() if k]
-    items.sort(key=lambda term: [atom.serial for atom in term[0]])
-    plain = Expr(tuple(items), constant)
+    items = [term for term in terms.items() if term[1]]
     if len(items) < 2:
-        return plain
+        return Expr(tuple(items), constant)
+    items.sort(key=_term_order)
+    plain = Expr(tuple(items), constant)
     for monomial, k in items:
         for atom in monomial:
-            folded = _fold_atom(plain, monomial, k, atom)
-            if folded is not None:
-                return folded
+            if not isinstance(atom, Var):
+                folded = _fold_atom(plain, monomial, k, atom)
+                if folded is not None:
+                    return folded
     return plain
 
 
+def _term_order(term: tuple[Monomial, int]) -> list[int]:
+    return [atom.serial for atom in term[0]]
+
+
 def _fold_atom(e: Expr, monomial: Monomial, k: int, atom: Atom) -> Expr | None:
-    """e with the term k * monomial recombined through `atom`, one of the monomial's factors."""
-    if isinstance(atom, Var):
-        return None
+    """e with the term k * monomial recombined through `atom`, a quotient or remainder among the monomial's factors."""
     cofactor = without(monomial, atom)
     scale = Expr(((cofactor, k),), 0) if cofactor else const(k)
     if isinstance(atom, Mod):

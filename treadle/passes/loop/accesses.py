@@ -71,8 +71,18 @@ class Access:
         return [prod(shape[n + 1 :]) for n in range(len(shape))]
 
 
+_KINDS = frozenset(
+    (
+        LoadOp, StoreOp, memref.LoadOp, memref.StoreOp, vector.MaskedLoadOp, vector.MaskedStoreOp, StridedLoadOp,
+        StridedStoreOp, vector.LoadOp, vector.StoreOp, AsyncCopyOp, CopyOp, ArriveOp, LoadMatrixOp, MultiplyTilesOp,
+    )
+)  # fmt: skip
+
+
 def accesses(op: Operation) -> list[Access]:
     """What an operation reads and writes; nothing for other operations."""
+    if type(op) not in _KINDS:
+        return []
     if isinstance(op, LoadOp | StoreOp):
         return [Access(op.buffer, op.indices, 1, isinstance(op, StoreOp), predicate=op.predicate)]
     if isinstance(op, memref.LoadOp | memref.StoreOp):
