@@ -26,6 +26,7 @@ from treadle.passes.schedule.anchor import anchor_of
 from treadle.schedules.register_tile import MOST_VECTORS, default_vectors, most_rows
 from treadle.schedules.template import Template
 from treadle.schedules.templates import TEMPLATES
+from treadle.schedules.templates.matmul_cpu import equal_panels
 from treadle.target import KIB, Target
 
 Array = NDArray[Any]
@@ -323,6 +324,21 @@ def test_a_weight_has_panels_of_equal_width(text: str, columns: int, depth: int,
     GraphPackWeightsPass(target=text).apply(treadle_context(), module)
     (of,) = [op for op in module.walk() if isinstance(op, MatmulOp)]
     assert TEMPLATE.default(of, target)["vectors"] == vectors
+
+
+@pytest.mark.parametrize(
+    ("columns", "panels", "widths"),
+    [(128, None, (2, 4)), (160, None, (2,)), (112, None, ()), (120, None, ()), (96, None, ()), (128, 3, ())],
+)
+def test_equal_panels_take_the_place_of_those_with_a_narrower_last_one(
+    columns: int, panels: int | None, widths: tuple[int, ...]
+) -> None:
+    """Of two vectors or more, unless memory decides the width, or the panels of three are equal; 13 rows are two tiles
+    of 7."""
+    target = Target.parse("avx512")
+    given = {"rows": 8, "vectors": 3, "chunk": 128, "pack": True, "passes": 1}
+    found = equal_panels(anchor(panels, target, columns), given, target)
+    assert found == [{**given, "rows": 7, "vectors": vectors, "chunk": 133} for vectors in widths]
 
 
 def test_rows_beyond_the_registers_are_rejected() -> None:

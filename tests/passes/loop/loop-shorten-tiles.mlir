@@ -121,10 +121,11 @@ func.func @main(%x: tensor<64x32xf32>, %w: tensor<32x8xf32>, %n: tensor<i64>) ->
 
 // -----
 
-// Of two kernels of a dispatch, the one that no call of fewer than two tiles takes has the tile of half the rows only.
+// Of two kernels of a dispatch, the one that no call of fewer than one and a half tiles takes has the tile of half the rows
+// only.
 func.func @main(%x: tensor<64x16xf32>, %w: tensor<16x8xf32>, %n: tensor<i64>) -> tensor<64x8xf32>
     attributes {extents = ["n"]} {
-  %y = loop.dispatch #schedule.tree<e0 <= 15 ? 0 : 1> (%n : tensor<i64>) {
+  %y = loop.dispatch #schedule.tree<e0 <= 11 ? 0 : 1> (%n : tensor<i64>) {
     %few = loop.kernel @few ins(%A = %x : tensor<64x16xf32>, %B = %w : tensor<16x8xf32>) outs(%C : tensor<64x8xf32>)
         demands [#graph.demanded<d0 < 0>] grid(%block in 8) threads(%thread in 1) {
       %c0 = arith.constant 0 : index

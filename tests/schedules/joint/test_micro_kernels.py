@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from treadle.backends.c.compiler import Unit, build_library
 from treadle.errors import TreadleError
 from treadle.schedules.joint.dispatch import Leaf, Split, c_text, grown_tree, kernel_for, leaves
-from treadle.schedules.joint.micro_kernels import chosen_kernels, votes
+from treadle.schedules.joint.micro_kernels import chosen_kernels, throughput, votes
 
 SHAPES = [(t,) for t in range(1, 129)]
 
@@ -47,6 +47,13 @@ def test_the_first_is_the_best_single_one_and_no_set_is_much_better(table: list[
         most = max(total(kernels) for kernels in combinations(seconds, size))
         assert total(tuple(chosen[:size])) >= (1 - 1 / 2.718281828) * most, "greedy, of a submodular total"
     assert total(tuple(chosen)) == pytest.approx(4.0)
+
+
+def test_throughput_is_relative_to_the_fastest_and_by_weight() -> None:
+    seconds = {"a": [1.0, 8.0], "b": [2.0, 2.0]}
+    assert throughput(seconds, [0.5, 0.5], ["a"]) == 0.5 * 1 + 0.5 * 1 / 4
+    assert throughput(seconds, [0.25, 0.75], ["b"]) == 0.25 * 1 / 2 + 0.75 * 1
+    assert throughput(seconds, [0.5, 0.5], ["b", "a"]) == 1.0
 
 
 def test_every_shape_is_served_even_one_of_no_weight() -> None:

@@ -53,9 +53,10 @@ class LoopShortenTilesPass(ModulePass):
     ```
     so that a product of one row does not take the time of eight. This applies where a block sums in a loop, and all of
     its task loops go over the same rows, each of which uses its own row of the block's buffers only: then fewer rows
-    give the same values. A kernel of a dispatch whose calls have two whole tiles or more gets the tile of half the rows
-    only: the last tile takes little of its time. Kernels of one thread a block (those of CPUs) have such tiles. Source:
-    the choice among micro-kernels by shape is DietCode's (MLSys 2022), section 4.3; here it is made for each tile.
+    give the same values. A kernel of a dispatch whose calls have one and a half tiles or more gets the tile of half the
+    rows only: the last tile takes little of its time. Kernels of one thread a block (those of CPUs) have such tiles.
+    Source: the choice among micro-kernels by shape is DietCode's (MLSys 2022), section 4.3; here it is made for each
+    tile.
     """
 
     name = "loop-shorten-tiles"
@@ -112,7 +113,7 @@ def _least(kernel: KernelOp, extent: SSAValue) -> int:
 def _heights(rows: int, least: int) -> Sequence[int]:
     """The rows of the tiles beside one of `rows` rows, of a kernel whose calls have `least` rows or more."""
     heights = [height for height in SHORT_HEIGHTS if height < rows]
-    return heights if least < 2 * rows else [height for height in heights if 2 * height <= rows][-1:]
+    return heights if 2 * least < 3 * rows else [height for height in heights if 2 * height <= rows][-1:]
 
 
 def _blocks(block: Block) -> Iterator[Block]:

@@ -22,13 +22,14 @@ from treadle.passes.schedule.instance import instance_of, needed_shape, needed_t
 from treadle.schedules.default_template import default_template
 from treadle.schedules.gpu_work import GpuWork
 from treadle.schedules.joint.choice import Chosen, chosen_dispatch
+from treadle.schedules.joint.micro_kernels import throughput
 from treadle.schedules.joint.points import POINTS, Point, Weights, points_of
 from treadle.schedules.register_tile import SHORT_HEIGHTS
 from treadle.schedules.search.analytic import cpu_seconds, gpu_seconds
 from treadle.schedules.search.product_work import blocks_of, product_work, right_loads
 from treadle.schedules.template import Choices, Template
 from treadle.schedules.templates import TEMPLATES
-from treadle.schedules.templates.matmul_cpu import MatmulCpu
+from treadle.schedules.templates.matmul_cpu import MatmulCpu, equal_panels
 from treadle.shapes import parse_dim
 from treadle.target import Target
 
@@ -64,8 +65,10 @@ def ranged_schedule(fused: FusedOp, target: Target, default: UseAttr) -> UseAttr
     """The kernels of a group whose result is needed in part: the default one, or several with a tree over extents.
 
     Candidates are what the templates take by default for the product's extents at some points of the range; each is
-    predicted at every point, with the rounds and the padding that it has there. Groups of other anchors, whose
-    schedules do not depend on such extents or are not predicted, have their default.
+    predicted at every point, with the rounds and the padding that it has there. The first kernel is the default one,
+    or one whose panels are all equal, where the default's last panel is narrower and the kernels' throughput is higher
+    with the other. Groups of other anchors, whose schedules do not depend on such extents or are not predicted, have
+    their default.
     """
     anchor = anchor_of(fused)
     points = module_points(fused) if isinstance(anchor, MatmulOp) else []
@@ -81,11 +84,16 @@ def ranged_schedule(fused: FusedOp, target: Target, default: UseAttr) -> UseAttr
     instances = {(shape, terms): instance_of(anchor, shape, terms=terms) for shape, terms in shapes}
     if len(instances) < 2:
         return default
-    uses = list(dict.fromkeys([default, *_defaults(anchor, list(instances.values()), target)]))
+    first = [default, *_equal_panels(anchor, default, target)]
+    uses = list(dict.fromkeys([*first, *_defaults(anchor, list(instances.values()), target)]))
+    if len(uses) == 1:
+        return default
     table = {use: _times(instances, shapes, use, target, anchor) for use in uses}
     if inf in table[default]:
         return default
-    chosen = chosen_dispatch(table, points, LEAST_GAIN, LEAST_LOSS, MOST_KERNELS, default)
+    found = [chosen_dispatch(table, points, LEAST_GAIN, LEAST_LOSS, MOST_KERNELS, use) for use in first]
+    weights = [point.weight for point in points]
+    chosen = max(found, key=lambda each: throughput(table, weights, each.kernels))
     return chosen.kernels[0] if len(chosen.kernels) == 1 else dispatch_of(chosen, points, table)
 
 
@@ -134,12 +142,14 @@ def point_defaults(fused: FusedOp, points: Sequence[Point], target: Target) -> l
 
 def _defaults(anchor: MatmulOp, instances: Sequence[MatmulOp], target: Target) -> list[UseAttr]:
     """The defaults of some instances, as far as they are legal for the product itself."""
-    found: list[UseAttr] = []
+    defaults: dict[object, tuple[Template, Choices]] = {}
     for instance in instances:
         template = default_template(instance, target)
-        if template is None or not template.fits(anchor):
-            continue
-        default = template.canonical(instance, template.default(instance, target), target)
+        if template is not None and template.fits(anchor):
+            default = template.canonical(instance, template.default(instance, target), target)
+            defaults[template.name, *default.items()] = template, default
+    found: list[UseAttr] = []
+    for template, default in defaults.values():
         choices = template.of_part(anchor, {**default, **template.decided(anchor, target)}, target)
         try:
             template.check(anchor, choices, target, "")
@@ -147,6 +157,13 @@ def _defaults(anchor: MatmulOp, instances: Sequence[MatmulOp], target: Target) -
             continue
         found.append(UseAttr.get(template.name, choices))
     return found
+
+
+def _equal_panels(anchor: MatmulOp, default: UseAttr, target: Target) -> list[UseAttr]:
+    """The default on a CPU with panels that are all equal, where the last one is narrower, which is code of its own."""
+    if default.template.data != MatmulCpu.name:
+        return []
+    return [UseAttr.get(MatmulCpu.name, choices) for choices in equal_panels(anchor, default.knobs(), target)]
 
 
 def _times(

@@ -56,6 +56,13 @@ def votes(seconds: Mapping[Kernel, Sequence[float]], chosen: Sequence[Kernel], c
     return [min(chosen, key=lambda kernel: seconds[kernel][n]) for n in range(count)]
 
 
+def throughput(seconds: Mapping[Kernel, Sequence[float]], weights: Sequence[float], chosen: Sequence[Kernel]) -> float:
+    """The throughput of some kernels, each shape's relative to that of the fastest of all and times its weight."""
+    points = range(len(weights))
+    best, served = ([min(seconds[kernel][n] for kernel in of) for n in points] for of in (seconds, chosen))
+    return _total(served, best, weights)
+
+
 def _total(served: Sequence[float], best: Sequence[float], weights: Sequence[float]) -> float:
     return sum(weight * fastest / time for time, fastest, weight in zip(served, best, weights, strict=True))
 
@@ -66,4 +73,4 @@ def _for_unserved(seconds: Mapping[Kernel, Sequence[float]], left: Sequence[Kern
     return min(left, key=lambda kernel: seconds[kernel][number])
 
 
-__all__ = ["LEAST_GAIN", "chosen_kernels", "votes"]
+__all__ = ["LEAST_GAIN", "chosen_kernels", "throughput", "votes"]

@@ -286,3 +286,18 @@ def right_strides(anchor: Anchor, columns: int) -> tuple[int | None, int | None]
     assert isinstance(anchor, MatmulOp)
     producer = anchor.b.owner
     return panel_strides(producer, columns) if isinstance(producer, ComputeOp) else (anchor.shape[-1], 1)
+
+
+def equal_panels(anchor: MatmulOp, choices: Choices, target: Target) -> list[Choices]:
+    """The same choices with panels of two vectors or more that are all equal, and their default rows; none where the
+    panels are, or lie so in memory."""
+    m, _, n = _extents(anchor)
+    is_equal = n % panel_columns(target, number(choices, "vectors")) == 0
+    if is_equal or _vectors_of_panels(anchor, target) is not None:
+        return []
+    found: list[Choices] = []
+    for vectors in (each for each in (2, 3, 4) if n % panel_columns(target, each) == 0):
+        rows = default_rows(target, vectors, m)
+        chunk = min(rows * ceil(number(choices, "chunk") / rows), _LONGEST_CHUNK // rows * rows)
+        found.append({**choices, "rows": rows, "vectors": vectors, "chunk": chunk})
+    return found
