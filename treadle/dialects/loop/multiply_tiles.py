@@ -25,8 +25,8 @@ from xdsl.utils.exceptions import VerifyException
 from treadle.dialects.graph.dtypes import ui8
 from treadle.dialects.loop.access import checked_buffer, parse_indices, parse_memref, print_address
 
-TILE_EXTENTS = (16, 32)
-"""Rows or columns of a product."""
+TILE_COLUMNS, TILE_ROWS = (16, 32), (8, 16, 24, 32)
+"""Columns and rows of a product; AMX multiplies 16 or 32."""
 ROW_BYTES = 64
 """Of a tile of the unit: what the depth of a product is a multiple of."""
 SIDE_BY_SIDE: Mapping[Attribute, int] = {bf16: 2, i8: 4, ui8: 4}
@@ -75,7 +75,8 @@ Place = tuple[SSAValue, Sequence[SSAValue]]
 
 @irdl_op_definition
 class MultiplyTilesOp(IRDLOperation):
-    """`acc[i + r, c] = sum over k < depth of a[r, k] * b[k, c]`, of 16 or 32 rows and columns.
+    """`acc[i + r, c] = sum over k < depth of a[r, k] * b[k, c]`, of 8 to 32 rows, a multiple of 8, and 16 or 32
+    columns.
 
     ```mlir
     loop.multiply_tiles %acc[%i, %c0] = %rows[%m, %c0] * %panels[%p, %c0, %c0, %c0]
@@ -178,10 +179,11 @@ class MultiplyTilesOp(IRDLOperation):
         left, right = self.elements
         if left not in SUMS or right not in SUMS or SIDE_BY_SIDE[left] != SIDE_BY_SIDE[right]:
             raise VerifyException(f"a product of tiles of {left} and {right}: expected both bf16, or i8 and ui8")
-        if acc.get_element_type() != SUMS[left] or not set(self.extents[:2]) <= set(TILE_EXTENTS):
-            extents = " or ".join(map(str, TILE_EXTENTS))
+        rows, columns, _ = self.extents
+        if acc.get_element_type() != SUMS[left] or rows not in TILE_ROWS or columns not in TILE_COLUMNS:
+            accepted = [", ".join(map(str, each[:-1])) + f" or {each[-1]}" for each in (TILE_ROWS, TILE_COLUMNS)]
             raise VerifyException(
-                f"{self.extents[0]} rows of {acc}: expected {extents} rows and columns of {SUMS[left]}"
+                f"{rows} rows of {acc}: expected {accepted[0]} rows, {accepted[1]} columns of {SUMS[left]}"
             )
         taps = self.left.taps
         whole = whole_row(left) * max(1, len(taps))
@@ -239,4 +241,4 @@ def _number(parser: Parser, keyword: str) -> int:
     return parser.parse_integer(allow_negative=False, allow_boolean=False)
 
 
-__all__ = ["ROW_BYTES", "SIDE_BY_SIDE", "SUMS", "TILE_EXTENTS", "MultiplyTilesOp", "TileRows", "whole_row"]
+__all__ = ["ROW_BYTES", "SIDE_BY_SIDE", "SUMS", "TILE_COLUMNS", "TILE_ROWS", "MultiplyTilesOp", "TileRows", "whole_row"]

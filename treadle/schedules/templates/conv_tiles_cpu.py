@@ -17,7 +17,7 @@ from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
 from treadle.schedules.templates.conv_tiles_cpu_kernel import ConvTilesKernel
-from treadle.schedules.templates.conv_tiles_rows import HALF_TILE, TILE_ROWS, ConvRows
+from treadle.schedules.templates.conv_tiles_rows import ConvRows
 from treadle.target import Target
 
 _MOST_POSITIONS = 128
@@ -62,7 +62,7 @@ class ConvTilesCpu(Template):
 
     def canonical(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:
         """As many blocks are even, and have no more rows and panels than there are."""
-        rows, panels = _extents(anchor)
+        rows, panels = _extents(anchor, target)
         group = min(number(choices, "group"), rows)
         all_groups = ceil(rows / group)
         groups = ceil(all_groups / ceil(all_groups / number(choices, "groups")))
@@ -71,9 +71,9 @@ class ConvTilesCpu(Template):
     def candidates(self, anchor: Anchor, target: Target) -> Iterable[Choices]:
         """As in general, without looking at each number: groups of few positions, and those numbers of groups and
         panels that give different numbers of blocks."""
-        rows, panels = _extents(anchor)
+        rows, panels = _extents(anchor, target)
         each = sorted({ceil(panels / count) for count in range(1, panels + 1)} & set(range(1, _MOST_PANELS + 1)))
-        for group in _groups(anchor):
+        for group in _groups(anchor, target):
             all_groups = ceil(rows / group)
             counts = sorted({ceil(all_groups / blocks) for blocks in range(1, min(all_groups, 64) + 1)})
             for groups in counts:
@@ -86,25 +86,24 @@ class ConvTilesCpu(Template):
         assert isinstance(anchor, PackedConvOp)
         if operand is anchor.panels:
             return None
-        choices, rows_of = self.default(anchor, target), ConvRows.of(anchor)
+        choices, rows_of = self.default(anchor, target), ConvRows.of(anchor, target.unit)
         chunk = number(choices, "group") * number(choices, "groups")
         read = min(rows_of.read_rows(chunk), rows_of.image[0]) * ceil(rows_of.result[0] / chunk)
-        return Fraction(read * ceil(_extents(anchor)[1] / number(choices, "panels")), rows_of.image[0])
+        return Fraction(read * ceil(_extents(anchor, target)[1] / number(choices, "panels")), rows_of.image[0])
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, PackedConvOp)
-        return ConvTilesKernel(anchor, choices).build(name)
+        return ConvTilesKernel(anchor, choices, target).build(name)
 
 
 def estimated_cycles(anchor: Anchor, choices: Choices, target: Target) -> float:
     """Cycles until the last core has finished its blocks."""
     assert isinstance(anchor, PackedConvOp) and isinstance(anchor.x.type, TensorType)
-    rows, panels = _extents(anchor)
+    rows, panels = _extents(anchor, target)
     group, groups, each = (number(choices, name) for name in ("group", "groups", "panels"))
-    rows_of, width = ConvRows.of(anchor), byte_width(anchor.x.type.get_element_type())
+    rows_of, width = ConvRows.of(anchor, target.unit), byte_width(anchor.x.type.get_element_type())
     positions, steps = rows_of.positions(group), anchor.reduction_extent * width // 64
-    whole, half = divmod(positions, TILE_ROWS)
-    products = groups * steps * (whole * target.unit.step_cycles + half // HALF_TILE * target.unit.half_step_cycles)
+    products = groups * steps * target.unit.cycles(positions)
     stores = groups * (group * rows_of.result[1] * PANEL_COLUMNS * _STORE + _GROUP)
     cycles = each * (products + stores + steps * PANEL_COLUMNS * _LINE) + _START
     cycles += _READ * min(rows_of.read_rows(group * groups), rows_of.image[0]) * rows_of.image[1] * anchor.image[1] * 64
@@ -114,19 +113,19 @@ def estimated_cycles(anchor: Anchor, choices: Choices, target: Target) -> float:
     return cycles * ceil(blocks / target.cores)
 
 
-def _extents(anchor: Anchor) -> tuple[int, int]:
+def _extents(anchor: Anchor, target: Target) -> tuple[int, int]:
     """Rows of an image's result, and panels of the filters."""
     assert isinstance(anchor, PackedConvOp) and isinstance(anchor.panels.type, TensorType)
-    return ConvRows.of(anchor).result[0], anchor.panels.type.get_shape()[0]
+    return ConvRows.of(anchor, target.unit).result[0], anchor.panels.type.get_shape()[0]
 
 
-def _groups(anchor: Anchor) -> list[int]:
+def _groups(anchor: Anchor, target: Target) -> list[int]:
     """Rows of groups that are worth trying: whole tiles of pixels, or few enough rows."""
     assert isinstance(anchor, PackedConvOp)
-    rows_of = ConvRows.of(anchor)
+    rows_of = ConvRows.of(anchor, target.unit)
     rows = rows_of.result[0]
     if rows_of.is_pixelwise:
-        wanted = range(HALF_TILE, _MOST_POSITIONS + 1, HALF_TILE)
+        wanted = range(rows_of.least, _MOST_POSITIONS + 1, rows_of.least)
         return [group for group in wanted if group <= rows] or [rows]
     return [group for group in range(1, rows + 1) if rows_of.positions(group) <= _MOST_POSITIONS] or [1]
 

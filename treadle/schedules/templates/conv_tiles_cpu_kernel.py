@@ -15,17 +15,20 @@ from treadle.dialects.task import repeat
 from treadle.schedules.index_value import Index, Predicate, all_of
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.template import Choices, number
-from treadle.schedules.templates.conv_tiles_rows import HALF_TILE, TILE_ROWS, ConvRows
+from treadle.schedules.templates.conv_tiles_rows import TILE_ROWS, ConvRows
+from treadle.target import Target
 
 Place = tuple[SSAValue, Sequence[Index | int]]
+_VECTOR = 16
+"""Lanes of a vector of sums, half of a tile's columns."""
 
 
 class ConvTilesKernel:
     """Writes the kernel of one convolution."""
 
-    def __init__(self, anchor: PackedConvOp, choices: Choices):
+    def __init__(self, anchor: PackedConvOp, choices: Choices, target: Target):
         assert isinstance(anchor.x.type, TensorType) and isinstance(anchor.panels.type, TensorType)
-        self.anchor, self.rows_of = anchor, ConvRows.of(anchor)
+        self.anchor, self.rows_of = anchor, ConvRows.of(anchor, target.unit)
         self.images, self.blocks, *_, self.lanes = anchor.image
         self.element, self.sum = anchor.x.type.get_element_type(), anchor.type.get_element_type()
         self.panels, *panel = anchor.panels.type.get_shape()
@@ -126,7 +129,7 @@ class ConvTilesKernel:
     def _copy_lanes(self, copy: SSAValue, block: Index, row: Index, place: Index, lanes: int) -> None:
         """The first lanes of a row's pixels, in halves of a tile's columns, which are vectors."""
         b = self.b
-        half = HALF_TILE if lanes % HALF_TILE == 0 else lanes
+        half = _VECTOR if lanes % _VECTOR == 0 else lanes
         with b.tasks(["x", "h", "c"], repeat(self.rows_of.image[1], lanes // half, half), vector=True) as (x, h, c):
             lane = h * half + c
             value = b.load(b.inputs[0], [self.image, block, *self._pixel(row, x), lane])
@@ -170,18 +173,18 @@ class ConvTilesKernel:
             with b.loop("m", whole, step=TILE_ROWS) as m:
                 tile(m, TILE_ROWS)
         if self.positions > whole:
-            tile(b.index(whole), HALF_TILE)
+            tile(b.index(whole), self.positions - whole)
         return base if copy is None else self.first + row
 
     def _store(self, acc: SSAValue, g: Index, panel: Index, base: Index) -> None:
         """Stores the sums of those positions that are pixels of the result."""
         b, rows_of = self.b, self.rows_of
         # Halves are loops of their own, which are vectors.
-        halves = repeat(rows_of.result[1], PANEL_COLUMNS // HALF_TILE, HALF_TILE)
+        halves = repeat(rows_of.result[1], PANEL_COLUMNS // _VECTOR, _VECTOR)
         with b.loop("y", self.group) as y:
             row = g * self.group + y
             with b.when(self._exists(row)), b.tasks(["x", "h", "c"], halves, vector=True) as (x, h, c):
-                line, lane = self.first + row, h * HALF_TILE + c
+                line, lane = self.first + row, h * _VECTOR + c
                 value = b.load(acc, [(line - base) * rows_of.flat + x, lane])
                 b.store(value, b.output, [self.image, panel, *self._pixel(line, x), lane])
 

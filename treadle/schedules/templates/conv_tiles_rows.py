@@ -2,7 +2,7 @@
 
 The copy has zeros around the image, so that a window is read by taps at fixed distances. Rows of the copy follow one
 another, and all pixels that an output's row begins at are one run of positions, `flat` of which there are from one row
-to the next one: tiles take 16 or 32 positions of several rows, and what lies between two rows is computed in vain. The
+to the next one: tiles take up to 32 positions of several rows, and what lies between two rows is computed in vain. The
 zeros behind a row are those in front of the next one. Rows are sorted by their remainder by the stride, so that taps of
 one remainder find their rows side by side.
 """
@@ -14,9 +14,10 @@ from math import ceil
 
 from treadle.dialects.graph import PackedConvOp
 from treadle.dialects.loop import TileRows
+from treadle.matrix_units import MatrixUnit
 
-TILE_ROWS, HALF_TILE = 32, 16
-"""Rows of a product, and of one whose other half nobody needs."""
+TILE_ROWS = 32
+"""Of a product; the last one has as few as its unit allows."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class ConvRows:
 
     image, result: rows and columns of them
     before: zeros in front of rows and columns
+    least: rows of the smallest product, of which others have a multiple
     """
 
     image: tuple[int, int]
@@ -34,17 +36,18 @@ class ConvRows:
     before: tuple[int, int]
     dilations: tuple[int, int]
     is_pixelwise: bool
+    least: int
 
     @staticmethod
-    def of(anchor: PackedConvOp) -> ConvRows:
+    def of(anchor: PackedConvOp, unit: MatrixUnit) -> ConvRows:
         lists = [anchor.list_of(name) for name in ("kernel", "strides", "pads", "dilations")]
         kernel, strides, pads, dilations = ((each[0], each[1]) for each in lists)
         height, width = anchor.image[2:4]
         result = anchor.shape[2], anchor.shape[3]
         if kernel == strides == (1, 1) and not any(anchor.list_of("pads")):
             pixels = (height * width, 1)
-            return ConvRows(pixels, pixels, kernel, strides, (0, 0), (1, 1), is_pixelwise=True)
-        return ConvRows((height, width), result, kernel, strides, pads, dilations, is_pixelwise=False)
+            return ConvRows(pixels, pixels, kernel, strides, (0, 0), (1, 1), True, unit.least_rows)
+        return ConvRows((height, width), result, kernel, strides, pads, dilations, False, unit.least_rows)
 
     @property
     def _span(self) -> int:
@@ -72,8 +75,8 @@ class ConvRows:
         return ceil(self.read_rows(rows) / self.strides[0])
 
     def positions(self, group: int) -> int:
-        """Of so many rows of the result, in whole and half tiles."""
-        return ceil(((group - 1) * self.flat + self.result[1]) / HALF_TILE) * HALF_TILE
+        """Of so many rows of the result, in whole tiles and a smaller one."""
+        return ceil(((group - 1) * self.flat + self.result[1]) / self.least) * self.least
 
     def taps(self, rows: int) -> list[int]:
         """The pixels of the copy under so many rows from a window's first one, row by row of the window."""
@@ -100,4 +103,4 @@ class ConvRows:
         return TileRows(self.strides[1] * lanes, tuple(tap * lanes for tap in taps), apart * lanes)
 
 
-__all__ = ["HALF_TILE", "TILE_ROWS", "ConvRows"]
+__all__ = ["TILE_ROWS", "ConvRows"]

@@ -95,7 +95,7 @@ class MatmulTilesCpu(Template):
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, PackedMatmulOp)
-        return MatmulTilesBody(anchor, choices).build(name)
+        return MatmulTilesBody(anchor, choices, target).build(name)
 
 
 def estimated_cycles(anchor: Anchor, choices: Choices, target: Target) -> float:
@@ -104,8 +104,7 @@ def estimated_cycles(anchor: Anchor, choices: Choices, target: Target) -> float:
     m, panels = _extents(anchor)
     chunk, each = number(choices, "chunk"), number(choices, "panels")
     depth = padded_depth(anchor) * byte_width(anchor.a.type.get_element_type())
-    steps = ceil(chunk / TILE_ROWS) * target.unit.step_cycles if chunk > HALF_TILE else target.unit.half_step_cycles
-    products = each * steps * depth / 64
+    products = each * target.unit.cycles(min(chunk, m)) * depth / 64
     if chunk * depth > target.l2_bytes // 2:
         products *= _OVERFLOW
     lines = each * depth * 32 / 64 * _LINE

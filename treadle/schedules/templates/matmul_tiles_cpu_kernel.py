@@ -14,9 +14,10 @@ from treadle.dialects.task import repeat
 from treadle.schedules.index_value import Index, all_of
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.template import Choices, number
+from treadle.target import Target
 
 TILE_ROWS, HALF_TILE = 32, 16
-"""Rows of a product, and of one whose other half nobody needs."""
+"""Rows of a product, and of the smallest chunk; the last product has as few as its unit allows."""
 
 
 def padded_depth(anchor: PackedMatmulOp) -> int:
@@ -29,9 +30,9 @@ def padded_depth(anchor: PackedMatmulOp) -> int:
 class MatmulTilesBody:
     """Writes the kernel of one product."""
 
-    def __init__(self, anchor: PackedMatmulOp, choices: Choices):
+    def __init__(self, anchor: PackedMatmulOp, choices: Choices, target: Target):
         assert isinstance(anchor.a.type, TensorType) and isinstance(anchor.panels.type, TensorType)
-        self.anchor = anchor
+        self.anchor, self.least = anchor, target.unit.least_rows
         *self.batch, self.m, self.n = anchor.shape
         self.k, self.depth = anchor.reduction_extent, padded_depth(anchor)
         self.element, self.sum = anchor.a.type.get_element_type(), anchor.type.get_element_type()
@@ -71,7 +72,7 @@ class MatmulTilesBody:
         return rows
 
     def _panel(self, rows: SSAValue, first_row: Index, panel: Index) -> None:
-        """The products of the block's rows with one panel. The last few rows of the matrix may be half a tile."""
+        """The products of the block's rows with one panel. The last few rows of the matrix may be less than a tile."""
         b = self.b
         rest = self.m % TILE_ROWS
         with b.loop("m", self.chunk, step=TILE_ROWS) as m:
@@ -79,14 +80,18 @@ class MatmulTilesBody:
             covered = self.m % self.chunk == 0
             with b.when(None if covered else row < self.m):
                 if self.chunk == HALF_TILE:
-                    self._tile(rows, m, row, panel, HALF_TILE)
+                    self._tile(rows, m, row, panel, self._height(min(self.m, HALF_TILE)))
                 elif rest == 0:
                     self._tile(rows, m, row, panel, TILE_ROWS)
                 else:
                     with b.when(row < self.m - rest):
                         self._tile(rows, m, row, panel, TILE_ROWS, whole=True)
                     with b.when(row >= self.m - rest):
-                        self._tile(rows, m, row, panel, HALF_TILE if rest <= HALF_TILE else TILE_ROWS)
+                        self._tile(rows, m, row, panel, self._height(rest))
+
+    def _height(self, rows: int) -> int:
+        """The rows of a product that gives so many."""
+        return ceil(rows / self.least) * self.least
 
     def _tile(self, rows: SSAValue, m: Index, row: Index, panel: Index, height: int, *, whole: bool = False) -> None:
         """Multiplies some rows and stores those sums that exist; of a `whole` tile all rows do."""

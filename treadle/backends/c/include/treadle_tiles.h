@@ -3,7 +3,7 @@
  *
  * A kernel calls treadle_tiles_begin() first and treadle_tiles_end() last. A product is
  *     acc[rows][cols] = sum over k < depth of a[row][k] * b[k][col],
- * rows and cols being 16 or 32. Rows of `a` lie `stride` bytes apart, and are read in steps of 64 bytes: step s begins
+ * rows being 8, 16, 24 or 32, and cols 16 or 32. Rows of `a` lie `stride` bytes apart, and are read in steps of 64 bytes: step s begins
  * taps[s % count] + s / count * apart bytes behind the row's first. `b` has 4 bytes of each column side by side, two
  * bfloat16 or four bytes along k: b[depth / 2][cols][2] or b[depth / 4][cols][4]. The depth fills whole tiles: it is a
  * multiple of 64 bytes times `count`.
@@ -131,7 +131,7 @@ TREADLE_INLINE void treadle_tiles_end(void) {
     if (treadle_tiles_on & TREADLE_AMX) __asm__ volatile("tilerelease");
 }
 
-/* Tiles 0 to 3 are sums, 4 and 5 rows of `a`, 6 and 7 columns of `b`. */
+/* Of 16 or 32 rows. Tiles 0 to 3 are sums, 4 and 5 rows of `a`, 6 and 7 columns of `b`. */
 #define TREADLE_AMX_PRODUCT(name, instruction, bytes, sum)                                                             \
     static __attribute__((unused, noinline)) void treadle_amx_##name(                                                  \
         long rows, long cols, long depth, const char *a, long stride, const int *taps, long count, long apart,         \
@@ -251,7 +251,7 @@ TREADLE_DOT_PRODUCT(ui8ui8, "vpdpbusd", b, a, 1)
 #undef TREADLE_DOT
 
 #define TREADLE_TILES_BODY(name, vectors, bytes)                                                                \
-    if (treadle_tiles_on & TREADLE_AMX)                                                                         \
+    if (treadle_tiles_on & TREADLE_AMX && rows % 16 == 0)                                                       \
         treadle_amx_##name(rows, cols, depth, a, stride, taps, count, apart, b, acc, next, lines);              \
     else if (treadle_tiles_on & vectors)                                                                        \
         treadle_dot_##name(rows, cols, depth * bytes / 64, a, stride, taps, count, apart, b, acc, next, lines); \
