@@ -1,6 +1,7 @@
 """Forks after calls of a compiled model: `python -m tests.fork_script MODEL DATA DEVICE` prints how each child ended.
 
-MODEL is an artifact, DATA holds its input `x.npy` and output `y.npy`. A process of its own, since only it can fork with
+MODEL is an artifact, DATA holds its input `x.npy` and output `y.npy`; DEVICE is `None`, `emulator`, or `pool` for a
+model that shares its threads with another. A process of its own, since only it can fork with
 nothing but the model's threads, and a child that hangs must not take the tests with it.
 """
 
@@ -34,9 +35,13 @@ SECONDS = 20
 class Scene:
     """The model, and the check of a call."""
 
-    def __init__(self, artifact: Path, data: Path, device: Device | None):
-        self.device = device
-        self.model: CompiledModel | None = treadle.load(artifact, threads=THREADS, device=device)
+    def __init__(self, artifact: Path, data: Path, device: str):
+        self.device: Device | None = "emulator" if device == "emulator" else None
+        threads = treadle.ThreadPool(THREADS) if device == "pool" else THREADS
+        self.model: CompiledModel | None = treadle.load(artifact, threads=threads, device=self.device)
+        if isinstance(threads, treadle.ThreadPool):
+            self.neighbour = treadle.load(artifact, threads=threads)
+            self.neighbour.open()
         self.x, self.y = np.load(data / "x.npy"), np.load(data / "y.npy")
 
     def call(self, _: int = 0) -> None:
@@ -138,7 +143,7 @@ def in_processes(scene: Scene) -> int:
 def main() -> None:
     """Prints a JSON object: how the child of each kind ended."""
     artifact, data, device = sys.argv[1:]
-    scene = Scene(Path(artifact), Path(data), "emulator" if device == "emulator" else None)
+    scene = Scene(Path(artifact), Path(data), device)
     scene.calls()
     actions = (
         scene.calls, scene.calls_from_threads, scene.has_threads, scene.closes, scene.closes_after_calls,

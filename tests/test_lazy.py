@@ -152,7 +152,7 @@ def test_the_public_names_are_there() -> None:
         name: name for name in treadle.__all__ if name != "__version__"
     }
     assert set(treadle.__all__) <= set(dir(treadle))
-    accepted = "CompiledModel, Dim, Target, compile, load, tune"
+    accepted = "CompiledModel, Dim, Target, ThreadPool, compile, load, tune"
     with pytest.raises(AttributeError, match=f"no name 'comple'; accepted: {accepted}"):
         _ = treadle.comple  # pyright: ignore[reportAttributeAccessIssue]
 

@@ -191,9 +191,9 @@ CHILDREN = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("target", "device"), HARDWARE)
+@pytest.mark.parametrize(("target", "device"), [*HARDWARE, ("cpu", "pool")])
 def test_forked_children_call_and_end(
-    target: str, device: Device | None, saved: Callable[[str], Path], tmp_path: Path
+    target: str, device: str | None, saved: Callable[[str], Path], tmp_path: Path
 ) -> None:
     np.save(tmp_path / "x.npy", inputs(0))
     np.save(tmp_path / "y.npy", expected(inputs(0)))

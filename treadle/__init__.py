@@ -14,6 +14,7 @@ from treadle.version import __version__
 
 if TYPE_CHECKING:
     from treadle.api import compile
+    from treadle.backends.c.thread_pool import ThreadPool
     from treadle.model import CompiledModel, load
     from treadle.shapes import Dim
     from treadle.target import Target
@@ -24,13 +25,16 @@ else:  # `treadle --version` waits for none of them
             "CompiledModel": "treadle.model",
             "Dim": "treadle.shapes",
             "Target": "treadle.target",
+            "ThreadPool": "treadle.backends.c.thread_pool",
             "compile": "treadle.api",
             "load": "treadle.model",
             "tune": "treadle.tuning.model",
         }
     )
 
-__all__ = ["CompiledModel", "Dim", "Target", "TreadleError", "__version__", "compile", "load", "tune"]
+__all__ = [
+    "CompiledModel", "Dim", "Target", "ThreadPool", "TreadleError", "__version__", "compile", "load", "tune",
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:

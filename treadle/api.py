@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from treadle.artifact_cache import artifact_key, find_artifact, store_artifact
+from treadle.backends.c.thread_pool import ThreadPool
 from treadle.backends.c.toolchain import find_toolchain
 from treadle.backends.cuda.compiler import nvrtc_is_installed, nvrtc_version
 from treadle.backends.cuda.driver import check_toolkit
@@ -19,7 +20,7 @@ from treadle.environment import Environment, load_environment
 from treadle.errors import TreadleError
 from treadle.host import hardware_of, host_target
 from treadle.lazy import lazy_module
-from treadle.model import CompiledModel, check_device
+from treadle.model import CompiledModel, check_device, check_threads
 from treadle.progress import Progress, no_progress
 from treadle.schedules.search.database_files import open_database
 from treadle.shapes import Dim, Shapes, normalized
@@ -59,7 +60,7 @@ def compile(
     convolution: str | None = None,
     database: str | Path | None = None,
     after: str | None = None,
-    threads: int | None = None,
+    threads: int | ThreadPool | None = None,
     device: Device | None = None,
     checks: Sequence[str] = (),
     counters: bool = False,
@@ -85,7 +86,8 @@ def compile(
                by Winograd's F(2x2), or up to F(4x4), which has twice the rounding errors; default: "winograd2"
     database:  folder of tuned schedules (`treadle tune`), which are taken where it has some for this hardware
     after:     of a module: the stage that left it, such as "schedule", whose decisions may have been edited
-    threads:   cpu: threads of a call; default: the variable TREADLE_NUM_THREADS
+    threads:   cpu: threads of a call, or a `ThreadPool` that several models share; default: the variable
+               TREADLE_NUM_THREADS
     device:    "emulator" runs a GPU target's kernels on the CPU, and needs no NVRTC; default: the target's own hardware
     checks:    emulator: what is checked of every memory access and barrier, see `treadle.backends.cuda.emulator`
     counters:  emulator: whether to count what each line of the kernels does
@@ -102,6 +104,7 @@ def compile(
     chosen = resolve_target(target, device)
     emulation = Emulation(tuple(checks), counters, limit)
     check_device(device, emulation, chosen.name, chosen.kind)
+    check_threads(threads, chosen.name, chosen.kind)
     schedules, fingerprint = _tuned(database, chosen)
     algorithm = parse_convolution(convolution, chosen.kind)
     options = CompileOptions(parse_precision(precision), explain_fusion, schedules, algorithm)

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from treadle.artifact import Artifact, is_artifact
 from treadle.backends.c.executor import CpuProgram
 from treadle.backends.c.open_artifact import open_program as open_cpu
+from treadle.backends.c.thread_pool import ThreadPool
 from treadle.backends.call_lock import CallLock, forks
 from treadle.backends.cuda.emulator import Emulation, Report
 from treadle.backends.cuda.emulator.open_artifact import EmulatedModel
@@ -56,7 +57,7 @@ class CompiledModel:
     def __init__(
         self,
         artifact: Artifact,
-        threads: int | None = None,
+        threads: int | ThreadPool | None = None,
         *,
         device: Device | None = None,
         emulation: Emulation | None = None,
@@ -64,15 +65,15 @@ class CompiledModel:
     ):
         """`artifact`, ready to be called.
 
-        `threads` (cpu only) is the number of threads of a call; default: the variable TREADLE_NUM_THREADS. With
-        `rebuild` the kernels are compiled again from their text, and the compiled ones are not used.
+        `threads` (cpu only) is the number of threads of a call, or a `ThreadPool`, whose threads several models share;
+        default: the variable TREADLE_NUM_THREADS. With `rebuild` the kernels are compiled again from their text, and
+        the compiled ones are not used.
         `device="emulator"` (cuda only) runs the kernels on the CPU, with the checks and counters of `emulation`;
         `reports` has the results of these.
         """
         self.emulation = Emulation() if emulation is None else emulation
         check_device(device, self.emulation, artifact.manifest.target, artifact.manifest.kind)
-        if threads is not None and threads < 1:
-            raise TreadleError(f"threads is {threads}", "CompiledModel", "a number from 1 upwards")
+        check_threads(threads, artifact.manifest.target, artifact.manifest.kind)
         self.artifact = artifact
         self.rebuild = rebuild
         self.threads = threads
@@ -185,8 +186,8 @@ class CompiledModel:
         publish(Path(path), self.artifact.copy_to, replace=is_artifact)
 
     def close(self) -> None:
-        """Frees threads and memory, after a call that is running, and those of `run_async`; a later call loads the
-        kernels again."""
+        """Frees memory and the model's own threads, after a call that is running, and those of `run_async`; a later
+        call loads the kernels again. Threads of a `ThreadPool` go on."""
         self._waiting.close()
         with self._calls.turn():
             if self._program is not None:
@@ -286,7 +287,7 @@ class _Worker:
 
 def load(
     path: str | Path,
-    threads: int | None = None,
+    threads: int | ThreadPool | None = None,
     *,
     device: Device | None = None,
     checks: Sequence[str] = (),
@@ -307,6 +308,16 @@ def load(
     artifact = Artifact(Path(path))
     emulation = Emulation(tuple(checks), counters, limit)
     return CompiledModel(artifact, threads, device=device, emulation=emulation, rebuild=rebuild)
+
+
+def check_threads(threads: int | ThreadPool | None, target: str, kind: str) -> None:
+    """TreadleError for a number of threads below 1, and for a pool of threads for kernels that do not run on them."""
+    if isinstance(threads, ThreadPool):
+        if kind != "cpu":
+            message = f"a thread pool does not run what is compiled for {target}"
+            raise TreadleError(message, "threads", "a target whose kernels are C, such as cpu")
+    elif threads is not None and threads < 1:
+        raise TreadleError(f"threads is {threads}", "CompiledModel", "a number from 1 upwards")
 
 
 def check_device(device: Device | None, emulation: Emulation, target: str, kind: str) -> None:

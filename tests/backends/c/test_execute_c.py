@@ -214,7 +214,7 @@ def test_launches_are_timed_in_order(tmp_path: Path, threads: int) -> None:
 
 def test_a_library_that_cannot_time_says_so(library: Path) -> None:
     with program(library) as running:
-        running._record = None  # as in libraries of before there was the function
+        running._native.record = None  # as in libraries of before there was the function
         with pytest.raises(TreadleError, match="cannot time its kernels"):
             running.launch_seconds([np.ones(LENGTH, np.float32)], 2)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 from types import TracebackType
@@ -14,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from treadle.backends.buffers import TensorSpec
-from treadle.backends.call_lock import CallLock
-from treadle.environment import load_environment
+from treadle.backends.c.thread_pool import NativePool, ThreadPool
 from treadle.errors import TreadleError
 
 ALIGNMENT = 64
@@ -50,22 +48,6 @@ def aligned(array: Array) -> Array:
     return copy
 
 
-class _Pool:
-    """A thread pool, and the lock of its calls; it outlives the program until the last run has ended."""
-
-    def __init__(self, address: int, destroy: Callable[[int], None]) -> None:
-        self.address: int | None = address
-        self.calls = CallLock("CpuProgram")
-        self._destroy = destroy
-
-    def destroy(self) -> None:
-        """Ends the threads, once no run is under way; a second call does nothing."""
-        with self.calls.turn():
-            if self.address is not None:
-                self._destroy(self.address)
-                self.address = None
-
-
 class CpuProgram:
     """A shared library's `treadle_run` with its constants, its arena and its thread pool.
 
@@ -74,11 +56,13 @@ class CpuProgram:
     outputs:     what run() returns, in the order of the entry's `outputs`; of dense ones a smaller shape may be asked
     constants:   in the order of the entry's `constants`; memory-mapped arrays stay mapped if aligned
     arena_bytes: scratch memory, allocated once
-    threads:     workers of the pool, the calling thread included; default: the variable TREADLE_NUM_THREADS
+    threads:     how many run it, the calling thread included; default: the variable TREADLE_NUM_THREADS. Or the pool of
+                 threads that it shares
     entry:       the name of the program's function, in a library that holds several
 
     Calls of run() from several threads take turns. close(), leaving a `with`, collection or the interpreter's end ends
-    its threads, after a run that is under way. A forked child has threads of its own from its first run on.
+    its own threads, after a run that is under way, and not those of a pool that it was given. A forked child has
+    threads of its own from its first run on.
     """
 
     def __init__(
@@ -88,25 +72,24 @@ class CpuProgram:
         outputs: Sequence[TensorSpec],
         constants: Sequence[Array] = (),
         arena_bytes: int = 0,
-        threads: int | None = None,
+        threads: int | ThreadPool | None = None,
         entry: str = ENTRY,
     ):
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
-        self.threads = load_environment().num_threads if threads is None else threads
-        if self.threads < 1:
-            raise TreadleError(f"threads is {self.threads}", library, "a number from 1 upwards")
+        self._owns_pool = not isinstance(threads, ThreadPool)
+        self._pool = threads if isinstance(threads, ThreadPool) else ThreadPool(threads)
         self._constants = [aligned(array) for array in constants]
         self._constant_pointers = _pointers(self._constants)
         self._arena = aligned_empty((max(arena_bytes, ALIGNMENT),), np.uint8)
         self._spare: dict[int, Array] = {}
-        self._entry, create, destroy, self._record = _load(library, entry)
-        address = create(self.threads)
-        if not address:
-            accepted = "a smaller TREADLE_NUM_THREADS"
-            raise TreadleError(f"cannot start {self.threads} threads", library, accepted)
-        self._pool = _Pool(address, destroy)
-        weakref.finalize(self, self._pool.destroy)
+        self._closed = False
+        self._entry, self._native = _loaded(library, self._pool, entry)
+
+    @property
+    def threads(self) -> int:
+        """How many threads run it, the calling one included."""
+        return self._pool.threads
 
     def run(self, inputs: Sequence[Array], shapes: Sequence[tuple[int, ...]] | None = None) -> list[Array]:
         """The model's outputs for `inputs`, freshly allocated.
@@ -114,12 +97,13 @@ class CpuProgram:
         shapes: of the outputs; without, and where no smaller one is possible, they are those of `outputs`. Extents
             among the inputs have to say the same as the shapes of dense inputs and outputs: kernels go by them.
 
-        Raises TreadleError on a wrong number of inputs, shape or element type, and after close().
+        Raises TreadleError on a wrong number of inputs, shape or element type, and after close() of the program or of
+        its pool.
         """
         buffers = self._checked(inputs)
         wanted = shapes or [spec.shape for spec in self.outputs]
         results = [self._result(position, shape) for position, shape in enumerate(wanted)]
-        with self._pool.calls.turn():
+        with self._native.calls.turn():
             self._call(self._pool_address(), buffers, results)
         return results
 
@@ -140,37 +124,40 @@ class CpuProgram:
 
         Raises what run() raises, and TreadleError for a library of before there was `treadle_pool_record`.
         """
-        if self._record is None:
+        record = self._native.record
+        if record is None:
             message, accepted = "the library cannot time its kernels", "the model compiled again, or with rebuild=True"
             raise TreadleError(message, "CpuProgram.launch_seconds", accepted)
         buffers = self._checked(inputs)
         results = [aligned_empty(spec.shape, spec.dtype) for spec in self.outputs]
         seconds = (ctypes.c_double * launches)()
-        with self._pool.calls.turn():
+        with self._native.calls.turn():
             pool = self._pool_address()
-            self._record(pool, seconds, launches)
+            record(pool, seconds, launches)
             self._call(pool, buffers, results)
-            self._record(pool, None, 0)
+            record(pool, None, 0)
         return list(seconds)
 
     def _pool_address(self) -> int:
         """That of the pool; the caller has the lock."""
-        if self._pool.address is None:
+        if self._closed:
             raise TreadleError("run() after close()", "CpuProgram", "an open program")
-        return self._pool.address
+        return self._native.open_address()
 
     def _call(self, pool: int, inputs: Sequence[Array], results: Sequence[Array]) -> None:
         arena = address(self._arena)
         self._entry(pool, _pointers(inputs), _pointers(results), self._constant_pointers, arena)
 
     def close(self) -> None:
-        """Ends the pool's threads and frees the constants and the arena; a second call does nothing."""
-        self._pool.destroy()
-        with self._pool.calls.turn():
+        """Frees the constants and the arena, and ends threads that are its own; a second call does nothing."""
+        with self._native.calls.turn():
+            self._closed = True
             self._constants = []
             self._spare.clear()
             self._constant_pointers = _pointers([])
             self._arena = aligned_empty((ALIGNMENT,), np.uint8)
+        if self._owns_pool:
+            self._pool.close()
 
     def __enter__(self) -> Self:
         return self
@@ -195,20 +182,15 @@ def _pointers(arrays: Sequence[Array]) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * max(len(arrays), 1))(*map(address, arrays))
 
 
-def _load(library: Path | ctypes.CDLL, symbol: str) -> tuple[Any, Any, Any, Any]:
-    """The entry, and the pool's create, destroy and record, with their C types; older libraries have no record."""
+def _loaded(library: Path | ctypes.CDLL, pool: ThreadPool, symbol: str) -> tuple[Any, NativePool]:
+    """The entry with its C types, and the threads that it runs on."""
     try:
         loaded = library if isinstance(library, ctypes.CDLL) else ctypes.CDLL(str(library))
-        entry, create, destroy = loaded[symbol], loaded.treadle_pool_create, loaded.treadle_pool_destroy
+        entry, native = loaded[symbol], pool.opened(loaded)
     except (OSError, AttributeError) as error:
         accepted = "a library built by treadle.backends.c.compiler"
         raise TreadleError(f"cannot load: {error}", library, accepted) from error
     pointers = ctypes.POINTER(ctypes.c_void_p)
     entry.argtypes = [ctypes.c_void_p, pointers, pointers, pointers, ctypes.c_void_p]
     entry.restype = None
-    create.argtypes, create.restype = [ctypes.c_long], ctypes.c_void_p
-    destroy.argtypes, destroy.restype = [ctypes.c_void_p], None
-    record: Any = getattr(loaded, "treadle_pool_record", None)
-    if record is not None:
-        record.argtypes, record.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long], None
-    return entry, create, destroy, record
+    return entry, native

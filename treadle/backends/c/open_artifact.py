@@ -13,6 +13,7 @@ from treadle.backends.buffers import TensorSpec
 from treadle.backends.c.compiler import Unit, build_library
 from treadle.backends.c.executor import CpuProgram
 from treadle.backends.c.shared_library import load_library
+from treadle.backends.c.thread_pool import ThreadPool
 from treadle.backends.interface import check_interface, manifest_interface
 from treadle.errors import TreadleError
 from treadle.host import lacks
@@ -22,8 +23,8 @@ from treadle.weights import read_weights
 LIBRARY = "model.so"
 
 
-def open_program(artifact: Artifact, threads: int | None, *, rebuild: bool = False) -> CpuProgram:
-    """The artifact's program, its constants loaded and its threads started.
+def open_program(artifact: Artifact, threads: int | ThreadPool | None, *, rebuild: bool = False) -> CpuProgram:
+    """The artifact's program, its constants loaded and its threads started, unless a pool has them.
 
     The library is compiled again from the artifact's C text on request, if this processor lacks instructions that it
     needs, and if this system cannot load it. TreadleError if that fails, if a file is missing or changed, and if the

@@ -26,7 +26,9 @@ from treadle.weights import ALIGNMENT, FOLDER
 _WHERE = "a C library"
 _SOURCES = Path(__file__).parent / "library"
 _FUNCTION = re.compile(r"^void (\w+)\(void \*const \*args, long worker, long workers\)", re.MULTILINE)
-_POOL = tuple(f"treadle_pool_{word}" for word in ("create", "run", "record", "workers", "destroy"))
+_POOL = tuple(
+    f"treadle_pool_{word}" for word in ("create", "create_on", "run", "record", "workers", "layout", "destroy")
+)
 _HOST = ("treadle_run", "treadle_interface")
 _POOL_UNIT = "pool"
 _BASE = {"x86_64": "sse2", "AMD64": "sse2", "aarch64": "neon", "arm64": "neon"}

@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 /* Between two kernels of one model pass microseconds: waiting workers spin that long, then sleep. */
@@ -51,13 +52,19 @@ struct crew {
     struct worker each[];
 };
 
+/* Only `run` is known to other libraries, whose models may share this pool: all else is this file's own. */
 struct treadle_pool {
+    void (*run)(struct treadle_pool *pool, treadle_kernel kernel, void *const *args, long blocks);
     long workers;
     unsigned forks;    /* of the process that started the crew */
     struct crew *crew; /* NULL if no threads could be started after a fork */
     double *seconds;   /* of the next run, NULL if none is wanted; room for `left` of them */
     long left;
+    int pinned; /* whether worker i has the CPU cpus[i] alone */
+    int cpus[];
 };
+
+const long treadle_pool_layout = 1;
 
 /* fork() copies the calling thread only, so a crew is of use only to the process that started it. This counts the forks
  * between the process that loaded the library and this one; it differs from the count of every ancestor. */
@@ -158,9 +165,26 @@ static void keep_cpu(struct crew *crew) {
     for (long i = 1; i < crew->workers; i++) pthread_setaffinity_np(crew->each[i].thread, sizeof others, &others);
     crew->caller = cpu;
 }
+
+/* Gives each worker its own CPU, for good; 0 if one of them cannot be had. */
+static int pin(struct crew *crew, const int *cpus) {
+    crew->caller = -2;
+    for (long i = 1; i < crew->workers; i++) {
+        cpu_set_t own;
+        CPU_ZERO(&own);
+        if (cpus[i] < 0 || cpus[i] >= CPU_SETSIZE) return 0;
+        CPU_SET((size_t)cpus[i], &own);
+        if (pthread_setaffinity_np(crew->each[i].thread, sizeof own, &own)) return 0;
+    }
+    return 1;
+}
 #else
 static void find_cpus(struct crew *crew) { (void)crew; }
 static void keep_cpu(struct crew *crew) { (void)crew; }
+static int pin(struct crew *crew, const int *cpus) {
+    (void)crew, (void)cpus;
+    return 0;
+}
 #endif
 
 static void *thread_main(void *argument) {
@@ -194,8 +218,8 @@ static void stop_crew(struct crew *crew, long started) {
     free(crew);
 }
 
-/* NULL if threads or memory run out. */
-static struct crew *start_crew(long workers) {
+/* NULL if threads or memory run out, or a CPU of `cpus` cannot be had; with NULL workers have no CPUs of their own. */
+static struct crew *start_crew(long workers, const int *cpus) {
     size_t bytes = sizeof(struct crew) + (size_t)workers * sizeof(struct worker);
     struct crew *crew = aligned_alloc(CACHE_LINE, bytes);
     if (!crew) return NULL;
@@ -216,7 +240,7 @@ static struct crew *start_crew(long workers) {
     pthread_mutex_init(&crew->mutex, NULL);
     pthread_cond_init(&crew->wake, NULL);
     long started = start_threads(crew);
-    if (started == workers) return crew;
+    if (started == workers && (!cpus || pin(crew, cpus))) return crew;
     stop_crew(crew, started);
     return NULL;
 }
@@ -227,25 +251,10 @@ static struct crew *crew_of(struct treadle_pool *pool) {
     if (pool->forks == forks) return pool->crew;
     free(pool->crew);
     pool->forks = forks;
-    return pool->crew = start_crew(pool->workers);
+    return pool->crew = start_crew(pool->workers, pool->pinned ? pool->cpus : NULL);
 }
 
-struct treadle_pool *treadle_pool_create(long workers) {
-    if (workers < 1 || workers > MOST_WORKERS) return NULL;
-    if (pthread_once(&once, count_forks) || !counting) return NULL;
-    struct treadle_pool *pool = malloc(sizeof *pool);
-    if (!pool) return NULL;
-    pool->workers = workers;
-    pool->forks = forks;
-    pool->seconds = NULL;
-    pool->left = 0;
-    pool->crew = start_crew(workers);
-    if (pool->crew) return pool;
-    free(pool);
-    return NULL;
-}
-
-static void run(struct treadle_pool *pool, treadle_kernel kernel, void *const *args, long blocks) {
+static void run_shares(struct treadle_pool *pool, treadle_kernel kernel, void *const *args, long blocks) {
     struct crew *crew = pool->workers == 1 || blocks <= 1 ? NULL : crew_of(pool);
     if (!crew) {
         kernel(args, 0, 1);
@@ -267,16 +276,40 @@ static double now(void) {
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-void treadle_pool_run(struct treadle_pool *pool, treadle_kernel kernel, void *const *args, long blocks) {
+static void run(struct treadle_pool *pool, treadle_kernel kernel, void *const *args, long blocks) {
     if (!pool->seconds || !pool->left) {
-        run(pool, kernel, args, blocks);
+        run_shares(pool, kernel, args, blocks);
         return;
     }
     double start = now();
-    run(pool, kernel, args, blocks);
+    run_shares(pool, kernel, args, blocks);
     *pool->seconds++ = now() - start;
     pool->left--;
 }
+
+void treadle_pool_run(struct treadle_pool *pool, treadle_kernel kernel, void *const *args, long blocks) {
+    pool->run(pool, kernel, args, blocks);
+}
+
+struct treadle_pool *treadle_pool_create_on(long workers, const int *cpus) {
+    if (workers < 1 || workers > MOST_WORKERS) return NULL;
+    if (pthread_once(&once, count_forks) || !counting) return NULL;
+    struct treadle_pool *pool = malloc(sizeof *pool + (size_t)workers * sizeof *pool->cpus);
+    if (!pool) return NULL;
+    pool->run = run;
+    pool->workers = workers;
+    pool->forks = forks;
+    pool->seconds = NULL;
+    pool->left = 0;
+    pool->pinned = cpus != NULL;
+    if (cpus) memcpy(pool->cpus, cpus, (size_t)workers * sizeof *cpus);
+    pool->crew = start_crew(workers, cpus);
+    if (pool->crew) return pool;
+    free(pool);
+    return NULL;
+}
+
+struct treadle_pool *treadle_pool_create(long workers) { return treadle_pool_create_on(workers, NULL); }
 
 void treadle_pool_record(struct treadle_pool *pool, double *seconds, long most) {
     pool->seconds = seconds;

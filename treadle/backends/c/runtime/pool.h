@@ -19,6 +19,15 @@ struct treadle_pool;
  * run starts threads of its own; if that fails, kernels run on the caller alone. */
 struct treadle_pool *treadle_pool_create(long workers);
 
+/* The same with worker i bound to the CPU cpus[i], for i from 1: worker 0 is the caller, who is not bound. NULL, too, if
+ * one of them cannot be had; on other systems than Linux, none can. With NULL for `cpus` no worker is bound. */
+struct treadle_pool *treadle_pool_create_on(long workers, const int *cpus);
+
+/* What another library has to know of a pool to run kernels on it. 1: a pool begins with the address of a function with
+ * the parameters of treadle_pool_run, which treadle_pool_run calls. Libraries that export the same number take each
+ * other's pools in treadle_pool_run, and in that function alone; the one that created a pool stays loaded meanwhile. */
+extern const long treadle_pool_layout;
+
 /* Runs a kernel of `blocks` blocks in shares: each thread takes neighbouring ones, then those that others have left, so
  * that a thread which the system holds up delays no more than one share; returns when all are done, and what they wrote is
  * visible then. A kernel of one block runs on the calling thread, which costs less than waking the others. One caller at a
