@@ -245,6 +245,71 @@ def test_two_libraries_in_one_program(tmp_path: Path) -> None:
     assert found == b"".join(as_bytes(outputs))
 
 
+def test_models_of_two_libraries_share_threads(tmp_path: Path) -> None:
+    """The library whose threads they are is not the first one to end; others of another layout are refused."""
+    relu, linear = single_node_model(tmp_path / "relu.onnx", "Relu"), linear_model(tmp_path / "linear.onnx")
+    for path in (relu, linear):
+        assert main(["compile", str(path), "--emit", "c-library", "-o", str(tmp_path / path.stem)]) == 0
+    program = tmp_path / "shared.c"
+    program.write_text(
+        """
+        #include "linear.h"
+        #include "relu.h"
+        #include <dirent.h>
+        #include <pthread.h>
+        #include <stdio.h>
+        static relu *one;
+        static linear *two;
+        static float x[16], y[16], z[8];
+        static const void *in[] = {x};
+        static void *first[] = {y}, *second[] = {z};
+        static int threads(void) {
+            int found = -2; /* . and .. */
+            DIR *folder = opendir("/proc/self/task");
+            while (readdir(folder)) found++;
+            closedir(folder);
+            return found;
+        }
+        static void *call(void *failed) {
+            for (int i = 0; i < 500; i++) *(int *)failed |= relu_run(one, in, first);
+            return NULL;
+        }
+        int main(int argc, char **argv) {
+            int failed = 0;
+            pthread_t other;
+            struct treadle_threads *shared, *none;
+            for (int i = 0; i < 16; i++) x[i] = (float)(i - 8) / 4;
+            if (argc != 2 || relu_threads_create(&shared, 3) || threads() != 3) return 1;
+            if (relu_create_on(&one, NULL, shared) || linear_create_on(&two, argv[1], shared)) return 2;
+            pthread_create(&other, NULL, call, &failed);
+            for (int i = 0; i < 500; i++) failed |= linear_run(two, in, second);
+            pthread_join(other, NULL);
+            if (failed || threads() != 3) return 3;
+            relu_destroy(one);
+            if (threads() != 3 || linear_run(two, in, second)) return 4;
+            linear_destroy(two);
+            if (linear_create_on(&two, argv[1], NULL) != linear_BAD_ARGUMENT || two) return 5;
+            ++*(long *)shared; /* the layout */
+            if (linear_create_on(&two, argv[1], shared) != linear_NO_THREADS || two) return 6;
+            linear_threads_destroy(shared);
+            if (threads() != 1) return 7;
+            if (relu_threads_create(&none, 0) != relu_BAD_ARGUMENT || none) return 8;
+            if (relu_threads_create(NULL, 1) != relu_BAD_ARGUMENT) return 9;
+            relu_threads_destroy(NULL);
+            return fwrite(y, sizeof y, 1, stdout) != 1 || fwrite(z, sizeof z, 1, stdout) != 1;
+        }
+        """
+    )
+    folders = tmp_path / "relu", tmp_path / "linear"
+    archives = [str(folder / f"lib{folder.name}.a") for folder in folders]
+    compiled([program], tmp_path / "shared", *(f"-I{folder}" for folder in folders), *archives)
+    command = [str(tmp_path / "shared"), str(tmp_path / "linear" / "linear.weights")]
+    done = subprocess.run(command, capture_output=True, check=False, timeout=60)
+    assert done.returncode == 0
+    x = ((np.arange(16, dtype=np.float32) - 8) / 4).reshape(2, 8)
+    assert done.stdout == b"".join(as_bytes([treadle.compile(path)(x)[0] for path in (relu, linear)]))
+
+
 @pytest.mark.parametrize("size", [0, 1, 55, 56, 63, 64, 65, 119, 120, 128, 1000])
 def test_sha256(tmp_path: Path, size: int) -> None:
     folder = Path(treadle.__file__).parent / "backends" / "c" / "library"

@@ -64,7 +64,7 @@ enum {{
     {name}_WRONG_SIZE,      /* the file of weights has another size */
     {name}_WRONG_DIGEST,    /* the file of weights has another sha256 */
     {name}_NO_MEMORY,
-    {name}_NO_THREADS,      /* they cannot be started */
+    {name}_NO_THREADS,      /* they cannot be started, or this library cannot use them */
     {name}_WRONG_PROCESSOR  /* it lacks instructions that the kernels use */
 }};
 
@@ -75,9 +75,20 @@ typedef struct {name} {name};
  * On failure, *model is NULL. */
 int {name}_create({name} **model, const char *weights, long threads);
 
+/* Threads on which several models run, those of other libraries, too: the calls of all of them take turns. `count` has
+ * the meaning of `threads` above. On failure, *threads is NULL. */
+struct treadle_threads;
+int {name}_threads_create(struct treadle_threads **threads, long count);
+
+/* A model that runs on such threads, of whichever library; those of another version of Treadle may be refused. */
+int {name}_create_on({name} **model, const char *weights, struct treadle_threads *threads);
+
+/* Ends the threads, whose models are destroyed by then; NULL is ignored. */
+void {name}_threads_destroy(struct treadle_threads *threads);
+
 /* Computes the outputs. inputs[i] and outputs[i] are the buffers of {name}_inputs[i] and {name}_outputs[i]; outputs
- * overlap neither inputs nor each other. Several threads may call it: calls of one model take turns, those of different
- * models run at the same time. */
+ * overlap neither inputs nor each other. Several threads may call it: calls of one model take turns, those of models
+ * with threads of their own run at the same time. */
 int {name}_run({name} *model, const void *const *inputs, void *const *outputs);
 
 /* Frees the model; NULL is ignored. No call may be under way. */

@@ -26,11 +26,19 @@ enum { ALIGNMENT = 64 };
 
 void treadle_run(struct treadle_pool *pool, void *const *inputs, void *const *outputs, void *const *constants, char *arena);
 
-struct MODEL {
+/* Libraries of other versions read this: `layout` stays first, and other changes need another number of the layout. */
+struct treadle_threads {
+    long layout; /* treadle_pool_layout of the library whose threads they are */
     struct treadle_pool *pool;
+    void (*destroy)(struct treadle_pool *pool);
+    pthread_mutex_t turn;
+};
+
+struct MODEL {
+    struct treadle_threads *threads;
+    int shares; /* whether the threads are not its own */
     char *arena;
     char *weights; /* NULL if there are none */
-    pthread_mutex_t turn;
     void *constants[CONSTANTS + 1];
 };
 
@@ -85,7 +93,36 @@ static int map_weights(const char *path, char **weights) {
     return OURS(OK);
 }
 
-static int opened(struct MODEL *model, const char *weights, long threads) {
+int OURS(threads_create)(struct treadle_threads **threads, long count) {
+    if (!threads) return OURS(BAD_ARGUMENT);
+    *threads = NULL;
+    if (count < 1) return OURS(BAD_ARGUMENT);
+    if (!fits_processor()) return OURS(WRONG_PROCESSOR); /* the pool's code is for it, too */
+    struct treadle_threads *made = calloc(1, sizeof *made);
+    if (!made) return OURS(NO_MEMORY);
+    if (pthread_mutex_init(&made->turn, NULL)) {
+        free(made);
+        return OURS(NO_MEMORY);
+    }
+    made->layout = treadle_pool_layout;
+    made->destroy = treadle_pool_destroy;
+    made->pool = treadle_pool_create(count);
+    if (made->pool) {
+        *threads = made;
+        return OURS(OK);
+    }
+    OURS(threads_destroy)(made);
+    return OURS(NO_THREADS);
+}
+
+void OURS(threads_destroy)(struct treadle_threads *threads) {
+    if (!threads) return;
+    threads->destroy(threads->pool);
+    pthread_mutex_destroy(&threads->turn);
+    free(threads);
+}
+
+static int opened(struct MODEL *model, const char *weights) {
     static const size_t offsets[] = OFFSETS;
     if (WEIGHTS_BYTES) {
         int code = map_weights(weights, &model->weights);
@@ -93,27 +130,38 @@ static int opened(struct MODEL *model, const char *weights, long threads) {
     }
     for (int i = 0; i < CONSTANTS; i++) model->constants[i] = model->weights + offsets[i];
     model->arena = aligned_alloc(ALIGNMENT, ARENA_BYTES);
-    if (!model->arena) return OURS(NO_MEMORY);
-    model->pool = treadle_pool_create(threads);
-    return model->pool ? OURS(OK) : OURS(NO_THREADS);
+    return model->arena ? OURS(OK) : OURS(NO_MEMORY);
+}
+
+int OURS(create_on)(struct MODEL **model, const char *weights, struct treadle_threads *threads) {
+    if (!model) return OURS(BAD_ARGUMENT);
+    *model = NULL;
+    if (!threads || (WEIGHTS_BYTES && !weights)) return OURS(BAD_ARGUMENT);
+    if (threads->layout != treadle_pool_layout) return OURS(NO_THREADS);
+    if (!fits_processor()) return OURS(WRONG_PROCESSOR);
+    struct MODEL *made = calloc(1, sizeof *made);
+    if (!made) return OURS(NO_MEMORY);
+    made->threads = threads;
+    made->shares = 1;
+    int code = opened(made, weights);
+    if (code)
+        OURS(destroy)(made);
+    else
+        *model = made;
+    return code;
 }
 
 int OURS(create)(struct MODEL **model, const char *weights, long threads) {
     if (!model) return OURS(BAD_ARGUMENT);
     *model = NULL;
-    if (threads < 1 || (WEIGHTS_BYTES && !weights)) return OURS(BAD_ARGUMENT);
-    if (!fits_processor()) return OURS(WRONG_PROCESSOR);
-    struct MODEL *made = calloc(1, sizeof *made);
-    if (!made) return OURS(NO_MEMORY);
-    if (pthread_mutex_init(&made->turn, NULL)) {
-        free(made);
-        return OURS(NO_MEMORY);
-    }
-    int code = opened(made, weights, threads);
+    struct treadle_threads *own;
+    int code = OURS(threads_create)(&own, threads);
+    if (code) return code;
+    code = OURS(create_on)(model, weights, own);
     if (code)
-        OURS(destroy)(made);
+        OURS(threads_destroy)(own);
     else
-        *model = made;
+        (*model)->shares = 0;
     return code;
 }
 
@@ -131,18 +179,17 @@ int OURS(run)(struct MODEL *model, const void *const *inputs, void *const *outpu
     int code = check(inputs, OURS(inputs), OURS(NUM_INPUTS));
     if (!code) code = check((const void *const *)outputs, OURS(outputs), OURS(NUM_OUTPUTS));
     if (code) return code;
-    pthread_mutex_lock(&model->turn);
-    treadle_run(model->pool, (void *const *)inputs, outputs, model->constants, model->arena);
-    pthread_mutex_unlock(&model->turn);
+    pthread_mutex_lock(&model->threads->turn);
+    treadle_run(model->threads->pool, (void *const *)inputs, outputs, model->constants, model->arena);
+    pthread_mutex_unlock(&model->threads->turn);
     return OURS(OK);
 }
 
 void OURS(destroy)(struct MODEL *model) {
     if (!model) return;
-    treadle_pool_destroy(model->pool);
+    if (!model->shares) OURS(threads_destroy)(model->threads);
     free(model->arena);
     if (model->weights) munmap(model->weights, WEIGHTS_BYTES);
-    pthread_mutex_destroy(&model->turn);
     free(model);
 }
 
@@ -155,7 +202,7 @@ const char *OURS(message)(int code) {
     case OURS(WRONG_SIZE): return "the file of weights has another size than this library's";
     case OURS(WRONG_DIGEST): return "the file of weights is not this library's, or damaged: its sha256 differs";
     case OURS(NO_MEMORY): return "memory ran out";
-    case OURS(NO_THREADS): return "the threads cannot be started";
+    case OURS(NO_THREADS): return "the threads cannot be started, or are of a library of another version of Treadle";
     case OURS(WRONG_PROCESSOR): return "the processor lacks instructions that the kernels use";
     default: return "an unknown code";
     }
