@@ -1,0 +1,27 @@
+builtin.module attributes {schedule.record = {us = 1.296700e+02 : f64, default_us = 1.296700e+02 : f64, target = "cpu", hardware = "AMD EPYC 25-17-1 2 cores", compiler = "/usr/bin/cc", sources = "421500967b2d", date = "2026-11-25"}} {
+  func.func @main(%0: tensor<1x96x32xf32>, %1: tensor<3136x96xf32>, %2: tensor<1x2x1x1x16xf32>) -> tensor<1x2x56x56x16xf32> {
+    %3 = graph.fused "unpack_matmul_add" {
+      %4 = graph.compute "unpack" (%5, %6) {
+        %7 = arith.constant 0 : index
+        %8 = graph.at %0[%7, %5, %6] : tensor<1x96x32xf32>
+        graph.yield %8 : f32
+      } : tensor<96x32xf32>
+      %9 = graph.matmul %1, %4 : (tensor<3136x96xf32>, tensor<96x32xf32>) -> tensor<3136x32xf32>
+      %10 = graph.compute "reshape transpose add" (%11, %12, %13, %14, %15) {
+        %16 = arith.constant 0 : index
+        %17 = arith.constant 56 : index
+        %18 = arith.constant 16 : index
+        %19 = arith.muli %13, %17 : index
+        %20 = arith.addi %19, %14 : index
+        %21 = arith.muli %12, %18 : index
+        %22 = arith.addi %21, %15 : index
+        %23 = graph.at %9[%20, %22] : tensor<3136x32xf32>
+        %24 = graph.at %2[%16, %12, %16, %16, %15] : tensor<1x2x1x1x16xf32>
+        %25 = arith.addf %23, %24 : f32
+        graph.yield %25 : f32
+      } : tensor<1x2x56x56x16xf32>
+      graph.yield %10 : tensor<1x2x56x56x16xf32>
+    } schedule #schedule.use<"matmul_cpu", {rows = 8, vectors = 2, chunk = 392, pack = false, passes = 1}> : tensor<1x2x56x56x16xf32>
+    func.return %3 : tensor<1x2x56x56x16xf32>
+  }
+}
