@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.parser import Parser
 
 from tests.helpers.graphs import random
@@ -84,10 +85,24 @@ def test_tiles_of_a_cpu(operator: Operator, windows: int, rows: int) -> None:
     check("window_cpu", in_blocks(operator), {"windows": windows, "rows": rows})
 
 
-@pytest.mark.parametrize(("step", "target", "windows"), [(1, "avx512", 7), (2, "avx512", 7), (1, "avx2", 5)])
+@pytest.mark.parametrize(("step", "target", "windows"), [(1, "avx512", 7), (2, "avx512", 7), (1, "avx2", 4)])
 def test_registers_of_a_cpu_bound_the_default_tile(step: int, target: str, windows: int) -> None:
     anchor = in_blocks(conv((1, 16, 28 * step, 28 * step), (16, 1, 3, 3), step, 16))
     assert TEMPLATES["window_cpu"].default(anchor, Target.parse(target))["windows"] == windows
+
+
+@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize(
+    ("target", "extent", "rolled"), [("avx512", 28, False), ("avx2", 28, True), ("avx2", 7, False)]
+)
+def test_rows_of_a_window_stay_a_loop_where_registers_lack_for_weights(
+    step: int, target: str, extent: int, rolled: bool
+) -> None:
+    """That is, in loops over tiles, of which rows of 7 windows have none."""
+    anchor = in_blocks(conv((1, 16, extent * step, extent * step), (16, 1, 3, 3), step, 16))
+    template, chosen = TEMPLATES["window_cpu"], Target.parse(target)
+    kernel = template.build(anchor, template.default(anchor, chosen), chosen, "kernel")
+    assert any(op.attributes.get("loop.unroll") == IntegerAttr(1, i64) for op in kernel.walk()) == rolled
 
 
 def test_a_cpu_needs_neighbours_along_the_last_dimension() -> None:

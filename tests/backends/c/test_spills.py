@@ -32,14 +32,7 @@ COMPILERS = [
 
 @dataclass(frozen=True)
 class Known:
-    """Kernels by a part of their text, in whose inner loops compilers leave so many vectors on the stack, and why.
-
-    What was tried against it: the 10 depthwise convolutions of MobileNet-V2 with the loop over a filter's rows not
-    unrolled (the old text's time divided by the new one's, medians of 120 and 200 calls in turn, one thread of a Xeon
-    with AVX-512): 0.90 to 1.10 with gcc and AVX2, 0.97 to 1.02 with AVX-512. With a window less where a tile leaves one
-    register, too, none is left with gcc nor with clang, and a Zen 4 took with AVX2 (40 rounds) 1.00 to 1.08 with gcc
-    and 0.93 to 1.17 with clang, but 0.98 and 1.16 for 7 x 7 pixels and 0.91 and 0.85 for 14 x 14 with strides.
-    """
+    """Kernels by a part of their text, in whose inner loops compilers leave so many vectors on the stack, and why."""
 
     compilers: str
     targets: str
@@ -54,8 +47,6 @@ two. In models, `graph-block-channels` puts blocks there."""
 
 KNOWN = (
     Known("gcc", "avx512 avx2", _SCATTERED, 40, "put together on the stack: elements of a vector that lie far apart"),
-    Known("gcc", "avx2", r"v8f places\[", 1, "all rows of a filter are read before the loop over tiles"),
-    Known("clang", "avx2", r"v8f places\[", 2, "the same"),
 )
 
 

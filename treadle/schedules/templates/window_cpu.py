@@ -74,9 +74,8 @@ class WindowCpu(Template):
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
         windows = _windows(anchor)
-        fitting = [
-            n for n in range(1, min(_MOST, windows.extent) + 1) if _registers(windows, n) < target.vector_registers
-        ]
+        sizes = range(1, min(_MOST, windows.extent) + 1)
+        fitting = [n for n in sizes if _fit(_registers(windows, n), target)]
         count = min(fitting or [1], key=lambda n: (ceil(windows.extent / n), n))
         rows = min(windows_split(windows, target.lanes).default_rows(target.cores), _MOST_ROWS)
         return {"windows": count, "rows": rows}
@@ -100,37 +99,46 @@ class WindowCpu(Template):
         windows, tensors = _windows(anchor), anchor.tensors()
         count, rows = number(choices, "windows"), number(choices, "rows")
         b = KernelBuilder([t.type for t in tensors if isinstance(t.type, TensorType)], anchor.type)
-        split = windows_split(windows, target.lanes)
+        split, at_once = windows_split(windows, target.lanes), _rows_at_once(windows, count, target)
         with b.loop("row", rows) as row:
             index = split.index(b.block, row, rows)
             with b.when(index[split.rows] < split.extent if split.extent % rows else None):
                 index[-1] = index[-1] * target.lanes
-                _row(b, windows, count, target.lanes, index)
+                _row(b, windows, count, target.lanes, index, at_once)
         comment = f"{anchor.operators.data if anchor.operators is not None else 'windows'} to {anchor.type}"
         return b.kernel(name, tensors, anchor.type, split.blocks(rows), 1, comment)
 
 
-def _row(b: KernelBuilder, windows: Windows, count: int, lanes: int, index: Sequence[Index]) -> None:
-    """The tiles along the windows' dimension: the first, those in the middle, and the last ones."""
+def _row(
+    b: KernelBuilder, windows: Windows, count: int, lanes: int, index: Sequence[Index], at_once: int | None
+) -> None:
+    """The tiles along the windows' dimension: the first, those in the middle, and the last ones.
+
+    at_once: rows of a window that are unrolled, and no more, if it is given and there is a loop over tiles
+    """
     whole, rest = divmod(windows.extent, count)
     tested = any(at.predicate is not None for at in windows.sliding)
     ends = [0, 1, whole - (rest == 0), whole] if whole > 1 and tested else [0, whole]
+    if all(end - begin <= 1 for begin, end in pairwise(ends)):
+        at_once = None
     for begin, end in pairwise(ends):
         if begin < end:
             at_border = end - begin == 1
             with b.loop("tile", end, begin=begin) as tile:
                 place = [tile * count if d == windows.dim else i for d, i in enumerate(index)]
-                _CpuTile(b, windows, count, lanes, at_border).write(place)
+                _CpuTile(b, windows, count, lanes, at_border, at_once).write(place)
     if rest:
         place = [b.index(whole * count) if d == windows.dim else i for d, i in enumerate(index)]
-        _CpuTile(b, windows, rest, lanes, at_border=True).write(place)
+        _CpuTile(b, windows, rest, lanes, at_border=True, at_once=at_once).write(place)
 
 
 class _CpuTile(WindowTile):
     """A tile whose windows all exist. Conditions that hold, or not, for all of them are tested once."""
 
-    def __init__(self, b: KernelBuilder, windows: Windows, count: int, vector: int, at_border: bool):
-        super().__init__(b, windows, count, vector, exact=True)
+    def __init__(
+        self, b: KernelBuilder, windows: Windows, count: int, vector: int, at_border: bool, at_once: int | None
+    ):
+        super().__init__(b, windows, count, vector, exact=True, at_once=at_once)
         self.at_border = at_border
 
     def _read_places(self, at: AtOp, values: Values, buffer: SSAValue) -> None:
@@ -199,3 +207,15 @@ def _registers(windows: Windows, count: int) -> int:
     """Vectors that a tile of so many windows keeps."""
     span = (count - 1) * windows.step + windows.width
     return span * len(windows.sliding) + windows.width * len(windows.shared) + count
+
+
+def _rows_at_once(windows: Windows, count: int, target: Target) -> int | None:
+    """One row of a window, where the registers do not hold what all tiles of a row share: compilers read it before the
+    loop over tiles once all rows are unrolled. They hold the places of one window at a time."""
+    shared = prod(windows.reduce.shape) * len(windows.shared)
+    return None if _fit(windows.width * len(windows.sliding) + shared + count, target) else 1
+
+
+def _fit(vectors: int, target: Target) -> bool:
+    """Whether registers hold so many vectors and one more, for what is read or computed."""
+    return vectors + 1 < target.vector_registers

@@ -21,11 +21,15 @@ Values = dict[SSAValue, SSAValue]
 class WindowTile:
     """Writes `count` windows, neighbours along one dimension, of `vector` elements each along the last one.
 
-    exact: whether the result has as many windows as tiles reach
+    exact: whether the result has as many windows as tiles reach; at_once: rows of a window that are unrolled, and no
+    more, if it is given
     """
 
-    def __init__(self, b: KernelBuilder, windows: Windows, count: int, vector: int, *, exact: bool):
+    def __init__(
+        self, b: KernelBuilder, windows: Windows, count: int, vector: int, *, exact: bool, at_once: int | None = None
+    ):
         self.b, self.windows, self.count, self.vector, self.exact = b, windows, count, vector, exact
+        self.at_once = at_once
         self.compute, self.reduce = windows.compute, windows.reduce
         self.tensors = windows.compute.tensors()
         self.span = (count - 1) * windows.step + windows.width
@@ -68,7 +72,7 @@ class WindowTile:
         if depth == self.windows.term:
             self._terms(depth + 1, values, acc)
             return
-        with self.b.loop(args[depth].name_hint or "k", self.reduce.shape[depth]) as k:
+        with self.b.loop(args[depth].name_hint or "k", self.reduce.shape[depth], at_once=self.at_once) as k:
             self._terms(depth + 1, values | {args[depth]: k.value}, acc)
 
     def _slide(self, values: Values, acc: SSAValue) -> None:
