@@ -79,6 +79,36 @@ def test_a_child_ends_with_a_parent_that_is_killed() -> None:
         number = int(parent.stdout.readline())
     parent.send_signal(signal.SIGKILL)
     parent.wait()
+    _assert_ends(number)
+
+
+STARTED = "import subprocess; print(subprocess.Popen(['sleep', '600']).pid, file=open({!r}, 'w')); "
+"""Starts a process, as a call starts a compiler, and writes its number to a file."""
+
+
+@pytest.mark.parametrize("end", ["import time; time.sleep(600)", "import os; os.abort()"])
+def test_what_a_call_started_ends_with_it(child: Child, tmp_path: Path, end: str) -> None:
+    number = tmp_path / "number"
+    with pytest.raises(CallEndedError):
+        child.call(partial(exec, STARTED.format(str(number)) + end), 2)
+    _assert_ends(int(number.read_text()))
+    assert child.call(partial(abs, -1), 20) == 1
+
+
+def test_what_a_call_started_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    number = tmp_path / "number"
+    call = STARTED.format(str(number)) + "import os; os.kill(os.getppid(), 9); import time; time.sleep(600)"
+    script = (
+        "import functools\n"
+        "from treadle.tuning.child import Child\n"
+        f"Child().call(functools.partial(exec, {call!r}), 600)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT).returncode == -signal.SIGKILL
+    _assert_ends(int(number.read_text()))
+
+
+def _assert_ends(number: int) -> None:
+    """A process ends within ten seconds."""
     for _ in range(200):
         if not _runs(number):
             return

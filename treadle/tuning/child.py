@@ -1,7 +1,8 @@
 """A child process that makes calls, one at a time: what crashes or hangs there ends the call and nothing else.
 
-The child ends with its parent, even with one that is killed. It is started by the interpreter's command, not by
-`multiprocessing`, whose children may have none of their own: workers of clusters are such children.
+The child ends with its parent, even with one that is killed, and what it started ends with it, such as a compiler: it
+leads a process group of its own. It is started by the interpreter's command, not by `multiprocessing`, whose children
+may have none of their own: workers of clusters are such children.
 """
 
 from __future__ import annotations
@@ -69,14 +70,15 @@ class Child:
     def kill(self) -> None:
         """Ends the process; a call that another thread waits for fails."""
         if self._process is not None:
-            self._process.kill()
+            _kill_group(self._process.pid)
 
     def close(self) -> None:
         """Ends the process. While another thread waits for a call, use `kill`."""
         if self._process is None:
             return
-        self._process.kill()
-        self._process.wait()
+        if self._process.returncode is None:
+            _kill_group(self._process.pid)
+            self._process.wait()
         if self._pipe is not None:
             self._pipe.close()
         if self._words is not None:
@@ -91,7 +93,9 @@ class Child:
         words = os.memfd_create("stderr")
         with theirs:
             command = [sys.executable, "-c", code]
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=words, pass_fds=[number])
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stderr=words, pass_fds=[number], process_group=0
+            )
         self._pipe, self._words = ours, words
         try:
             ours.recv()
@@ -103,6 +107,8 @@ class Child:
         """Removes what a dead process left; its signal or status, and its last line."""
         assert self._process is not None
         assert self._words is not None
+        os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        _kill_group(self._process.pid)
         status = self._process.wait()
         how = _signal_name(-status) if status < 0 else f"exit status {status}"
         size = os.fstat(self._words).st_size
@@ -129,6 +135,7 @@ def _receive(pipe: Connection[Any, Any], calls: SimpleQueue[Call]) -> None:
         try:
             calls.put(pipe.recv())
         except (EOFError, ConnectionResetError):
+            _kill_group(os.getpid())
             os._exit(0)
         except Exception as error:  # the call cannot be read: its function is not importable here
             calls.put(_Raise(error))
@@ -147,6 +154,13 @@ def _outcome(call: Call) -> _Outcome:
         return _Outcome(call())
     except Exception as error:
         return _Outcome(error=error)
+
+
+def _kill_group(leader: int) -> None:
+    """Ends a child and what it started. One that has ended leads its group until it is waited for: the number is its
+    own."""
+    with suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
 
 
 def _signal_name(number: int) -> str:
