@@ -64,23 +64,29 @@ class Loop:
 
 
 def assembly_of(units: Sequence[Unit], environment: Environment, target: Target) -> str:
-    """All kernels in one text, as the compiler of `environment` translates them with the flags that ship. Functions
+    """All kernels in one text, as the compiler of `environment` translates each with the flags that ship. Functions
     have the names of their units, which may differ from those in the texts.
 
     Writes to the folder of caches of `environment`; CalledProcessError with the compiler's words if it rejects them.
     """
-    folder = environment.cache_dir
+    folder, toolchain = environment.cache_dir, find_toolchain(environment, target)
     folder.mkdir(parents=True, exist_ok=True)
     source, assembly = folder / "kernels.c", folder / "kernels.s"
-    parts = ['#include "treadle.h"']
+    by_command: dict[tuple[str, ...], list[str]] = {}  # flags depend on a kernel's text
     for unit in units:
         symbol = re.findall(r"^void (\w+)\(", unit.text, re.MULTILINE)[-1]
-        parts += [f"#define {symbol} {unit.name}", unit.text, f"#undef {symbol}"]
-    source.write_text("\n".join(parts))
-    toolchain = find_toolchain(environment, target)
-    command = toolchain.compile_command(source, assembly, INCLUDE_DIRECTORIES, source.read_text())
-    subprocess.run(["-S" if each == "-c" else each for each in command], check=True, stderr=subprocess.PIPE, text=True)
-    return assembly.read_text(errors="replace")  # clang's comments repeat bytes of debug information as they are
+        command = toolchain.compile_command(source, assembly, INCLUDE_DIRECTORIES, unit.text)
+        named = f"#define {symbol} {unit.name}\n{unit.text}\n#undef {symbol}"
+        by_command.setdefault(tuple(command), ['#include "treadle.h"']).append(named)
+    found: list[str] = []
+    for command, parts in by_command.items():
+        source.write_text("\n".join(parts))
+        words = ["-S" if each == "-c" else each for each in command]
+        subprocess.run(words, check=True, stderr=subprocess.PIPE, text=True)
+        found.append(
+            assembly.read_text(errors="replace")
+        )  # clang's comments repeat bytes of debug information as they are
+    return "\n".join(found)
 
 
 def inner_loops(text: str) -> list[Loop]:

@@ -119,6 +119,7 @@ CHOSEN: Mapping[str, Layer] = {
     "ResNet-50, filters of 1x1": Convolution(256, 56, 64),
     "ResNet-50, filters of 3x3, directly": Convolution(128, 28, 128, filter=3, way="direct"),
     "ResNet-50, filters of 3x3, F(2x2)": Convolution(128, 28, 128, filter=3, way="F(2x2)"),
+    "ResNet-50, filters of 3x3 at 14 pixels, F(2x2)": Convolution(256, 14, 256, filter=3, way="F(2x2)"),
     "ResNet-50, filters of 3x3 with strides": Convolution(128, 56, 128, filter=3, stride=2),
     "MobileNet-V2, filters of 1x1": Convolution(144, 28, 32),
     "MobileNet-V2, each channel by itself": Depthwise(144, 56),

@@ -37,6 +37,9 @@ _FLAGS = (
 )  # fmt: skip
 _CLANG_ELSEWHERE = re.compile(r"^Target: (?!x86_64|i\d86)", re.MULTILINE)
 _BRANCH = re.compile(r"\bif \(| \? |&&|\|\|")
+_LANES_APART = re.compile(r"load_strided_v.*load_strided_v", re.DOTALL)
+_ALL_FLAGS = "if (_Float16 load_strided_v load_strided_v"
+"""A text that every flag is for."""
 _WIDEST = 64
 """Bytes of the widest vectors of x86-64; where kernels do not use vectors themselves, the compiler chooses."""
 
@@ -69,14 +72,22 @@ class Toolchain:
         with AVX-512 and with AVX2 (`tests/backends/c/test_selections.py`). Where a text has branches, it is told to
         keep them. Those of functions in headers read no memory, and without them loops stay scalar: a product of bytes
         with Gelu behind it took six times as long.
+
+        Of several vectors whose lanes lie some distance apart, GCC 12 reads neighbours two by two where it vectorises
+        straight code, and puts the vectors together on the stack (docs/adr/0060).
         """
-        is_gcc = _is_gcc(self.version)
-        branches = ("-fno-tree-loop-if-convert",) if is_gcc and _BRANCH.search(text) else ()
-        if "_Float16" not in text:
-            return branches
-        is_known = _major(self.version) >= (12 if is_gcc else 16)
-        each_operation = ("-fexcess-precision=16",) if is_known and not _CLANG_ELSEWHERE.search(self.version) else ()
-        return (*each_operation, *branches, "-fno-if-conversion") if is_gcc else each_operation
+        is_gcc, flags = _is_gcc(self.version), list[str]()
+        if is_gcc and _BRANCH.search(text):
+            flags.append("-fno-tree-loop-if-convert")
+        if is_gcc and _LANES_APART.search(text):
+            flags.append("-fno-tree-slp-vectorize")
+        if "_Float16" in text:
+            is_known = _major(self.version) >= (12 if is_gcc else 16)
+            if is_known and not _CLANG_ELSEWHERE.search(self.version):
+                flags.append("-fexcess-precision=16")
+            if is_gcc:
+                flags.append("-fno-if-conversion")
+        return tuple(flags)
 
     def link_command(self, objects: list[Path], target: Path) -> list[str]:
         """The command line that links objects to a shared library."""
@@ -84,7 +95,7 @@ class Toolchain:
 
     def identity(self) -> str:
         """Text that differs wherever the same C text could become a different object."""
-        return "\n".join((*self.command, self.version, *self.flags, *self._flags_of("if (_Float16"), self.cpu))
+        return "\n".join((*self.command, self.version, *self.flags, *self._flags_of(_ALL_FLAGS), self.cpu))
 
 
 def find_toolchain(environment: Environment, target: Target | None = None) -> Toolchain:
