@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.forked import status_of_child
 from treadle.backends.c import shared_library
 from treadle.backends.c.compiler import Unit, build_library
 from treadle.backends.cuda.emulator import build
@@ -19,8 +19,6 @@ from treadle.environment import load_environment
 from treadle.index import atom
 from treadle.index.expr import var
 from treadle.store import store_of
-
-SECONDS = 20
 
 
 def index_algebra() -> None:
@@ -70,15 +68,8 @@ def test_a_lock_that_was_held_at_the_fork_is_free(
     holder = threading.Thread(target=hold)
     holder.start()
     holding.wait()
-    child = os.fork()
-    if child == 0:
-        status = 1
-        signal.alarm(SECONDS)
-        try:
-            action()
-            status = 0
-        finally:
-            os._exit(status)
-    done.set()
-    holder.join()
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    try:
+        assert status_of_child(action) == 0
+    finally:
+        done.set()
+        holder.join()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 
@@ -30,16 +30,22 @@ class MatrixUnit:
         whole, rest = divmod(rows, _STEP_ROWS)
         return whole * self.step_cycles + ceil(rest / self.least_rows) * self.least_cycles
 
+    def covering(self, rows: int) -> int:
+        """The rows of products that give so many."""
+        return ceil(rows / self.least_rows) * self.least_rows
+
 
 _STEP_ROWS = 32
 
 NO_UNIT, AMX, VNNI, VNNI_BF16 = "none", "amx", "vnni", "vnni_bf16"
 
-# Of vectors, which start one operation a cycle on Zen 4: 32 rows of two vectors, 16 times 4 bytes.
+_VECTORS = MatrixUnit(("avx512_vnni", "avx512f"), bytes=True, least_rows=8, step_cycles=1024, least_cycles=256)
+"""They start one operation a cycle on Zen 4: 32 rows of two vectors, 16 times 4 bytes."""
+
 MATRIX_UNITS: Mapping[str, MatrixUnit] = {
     NO_UNIT: MatrixUnit(),
-    AMX: MatrixUnit(("amx_bf16", "amx_int8", "amx_tile"), True, True, 16, 64, 40),
-    VNNI: MatrixUnit(("avx512_vnni", "avx512f"), False, True, 8, 1024, 256),
-    VNNI_BF16: MatrixUnit(("avx512_bf16", "avx512_vnni", "avx512f"), True, True, 8, 1024, 256),
+    AMX: MatrixUnit(("amx_bf16", "amx_int8", "amx_tile"), bf16=True, bytes=True, step_cycles=64, least_cycles=40),
+    VNNI: _VECTORS,
+    VNNI_BF16: replace(_VECTORS, features=("avx512_bf16", *_VECTORS.features), bf16=True),
 }
 """By their names, as targets have them."""

@@ -83,9 +83,8 @@ def assembly_of(units: Sequence[Unit], environment: Environment, target: Target)
         source.write_text("\n".join(parts))
         words = ["-S" if each == "-c" else each for each in command]
         subprocess.run(words, check=True, stderr=subprocess.PIPE, text=True)
-        found.append(
-            assembly.read_text(errors="replace")
-        )  # clang's comments repeat bytes of debug information as they are
+        # Clang's comments repeat bytes of debug information as they are.
+        found.append(assembly.read_text(errors="replace"))
     return "\n".join(found)
 
 

@@ -208,11 +208,32 @@ def test_the_tables_say_what_the_model_s_tensors_are(built: Path, tmp_path: Path
     assert printed == "x float32 4 24 5760 4\nclass int64 2 1 8 8\n"
 
 
+def make_both(folder: Path) -> None:
+    """Libraries of relu, without weights, and of a product with some, in folders of their names."""
+    for path in (single_node_model(folder / "relu.onnx", "Relu"), linear_model(folder / "linear.onnx")):
+        assert main(["compile", str(path), "--emit", "c-library", "-o", str(folder / path.stem)]) == 0
+
+
+def run_both(source: Path) -> bytes:
+    """What a program of both libraries, which is given the weights' file, writes."""
+    folders, program = [source.parent / name for name in ("relu", "linear")], source.with_suffix("")
+    archives = [str(folder / f"lib{folder.name}.a") for folder in folders]
+    compiled([source], program, *(f"-I{folder}" for folder in folders), *archives)
+    weights = str(source.parent / "linear" / "linear.weights")
+    done = subprocess.run([str(program), weights], capture_output=True, check=False, timeout=60)
+    assert done.returncode == 0
+    return done.stdout
+
+
+def expected_of_both(folder: Path) -> bytes:
+    """Both models' outputs of 16 numbers around zero."""
+    x = ((np.arange(16, dtype=np.float32) - 8) / 4).reshape(2, 8)
+    return b"".join(as_bytes([treadle.compile(folder / f"{name}.onnx")(x)[0] for name in ("relu", "linear")]))
+
+
 def test_two_libraries_in_one_program(tmp_path: Path) -> None:
     """One of them has no weights, and a kernel that is called like the other's."""
-    relu, linear = single_node_model(tmp_path / "relu.onnx", "Relu"), linear_model(tmp_path / "linear.onnx")
-    for path in (relu, linear):
-        assert main(["compile", str(path), "--emit", "c-library", "-o", str(tmp_path / path.stem)]) == 0
+    make_both(tmp_path)
     assert sorted(os.listdir(tmp_path / "relu")) == ["librelu.a", "relu.h"]
     program = tmp_path / "both.c"
     program.write_text(
@@ -235,21 +256,12 @@ def test_two_libraries_in_one_program(tmp_path: Path) -> None:
         }
         """
     )
-    folders = tmp_path / "relu", tmp_path / "linear"
-    archives = [str(folder / f"lib{folder.name}.a") for folder in folders]
-    compiled([program], tmp_path / "both", *(f"-I{folder}" for folder in folders), *archives)
-    command = [str(tmp_path / "both"), str(tmp_path / "linear" / "linear.weights")]
-    found = subprocess.run(command, capture_output=True, check=True).stdout
-    x = ((np.arange(16, dtype=np.float32) - 8) / 4).reshape(2, 8)
-    outputs = [treadle.compile(path)(x)[0] for path in (relu, linear)]
-    assert found == b"".join(as_bytes(outputs))
+    assert run_both(program) == expected_of_both(tmp_path)
 
 
 def test_models_of_two_libraries_share_threads(tmp_path: Path) -> None:
     """The library whose threads they are is not the first one to end; others of another layout are refused."""
-    relu, linear = single_node_model(tmp_path / "relu.onnx", "Relu"), linear_model(tmp_path / "linear.onnx")
-    for path in (relu, linear):
-        assert main(["compile", str(path), "--emit", "c-library", "-o", str(tmp_path / path.stem)]) == 0
+    make_both(tmp_path)
     program = tmp_path / "shared.c"
     program.write_text(
         """
@@ -300,14 +312,7 @@ def test_models_of_two_libraries_share_threads(tmp_path: Path) -> None:
         }
         """
     )
-    folders = tmp_path / "relu", tmp_path / "linear"
-    archives = [str(folder / f"lib{folder.name}.a") for folder in folders]
-    compiled([program], tmp_path / "shared", *(f"-I{folder}" for folder in folders), *archives)
-    command = [str(tmp_path / "shared"), str(tmp_path / "linear" / "linear.weights")]
-    done = subprocess.run(command, capture_output=True, check=False, timeout=60)
-    assert done.returncode == 0
-    x = ((np.arange(16, dtype=np.float32) - 8) / 4).reshape(2, 8)
-    assert done.stdout == b"".join(as_bytes([treadle.compile(path)(x)[0] for path in (relu, linear)]))
+    assert run_both(program) == expected_of_both(tmp_path)
 
 
 @pytest.mark.parametrize("size", [0, 1, 55, 56, 63, 64, 65, 119, 120, 128, 1000])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 import treadle
 from tests.backends.c.toolchains import private_environment
+from tests.helpers.forked import status_of_child
 from tests.helpers.onnx_models import linear_model
 from treadle.backends.buffers import TensorSpec
 from treadle.backends.c import compiler
@@ -30,7 +30,6 @@ RUNTIME = Path(compiler.__file__).parent / "runtime"
 LENGTH = 4096
 SPEC = TensorSpec("x", (LENGTH,), np.dtype(np.float32))
 TASKS = Path("/proc/self/task")
-SECONDS = 20
 
 pytestmark = pytest.mark.skipif(not TASKS.exists(), reason="counts threads in /proc")
 
@@ -309,20 +308,6 @@ def test_a_call_inside_a_call_is_refused(cache: Path, monkeypatch: pytest.Monkey
         assert_scales(second, 3)
 
 
-def in_child(action: Callable[[], object]) -> int:
-    """The exit status of a fork that does `action`."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        signal.alarm(SECONDS)
-        try:
-            action()
-            status = 0
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 def test_a_forked_child_has_threads_of_its_own_for_all_models(cache: Path) -> None:
     cpus = allowed()
     late = library(7, cache)  # loaded in the child alone: it has not seen the fork
@@ -349,9 +334,9 @@ def test_a_forked_child_has_threads_of_its_own_for_all_models(cache: Path) -> No
                 for _ in range(10):
                     assert_scales(newest, 7)
                     assert_scales(known, 2)
-                assert in_child(lambda: (assert_scales(known, 2), assert_scales(newest, 7))) == 0
+                assert status_of_child(lambda: (assert_scales(known, 2), assert_scales(newest, 7))) == 0
 
-        assert in_child(child) == in_child(younger) == 0
+        assert status_of_child(child) == status_of_child(younger) == 0
         assert_scales(second, 3)
         assert_scales(first, 2)
 

@@ -253,7 +253,7 @@ def test_a_body_names_the_inputs_that_its_iterations_need() -> None:
 def test_a_value_that_no_input_decides_ends_the_search_for_needed_ones() -> None:
     """Of a loop whose condition is data, no input makes the number of an iteration known."""
     text = """g (float[4] x, float[4] k) => (float[4] y) <int64[1] axis = {0}, bool yes = {1}> {
-      y = Loop ("", yes, x) <body = b (int64 i, bool c, float[4] v) => (bool d, float[4] w) {
+      y = Loop (, yes, x) <body = b (int64 i, bool c, float[4] v) => (bool d, float[4] w) {
         begin = Unsqueeze(i, axis)
         first = Slice(k, begin, begin)
         w = Add(v, k)
@@ -261,7 +261,7 @@ def test_a_value_that_no_input_decides_ends_the_search_for_needed_ones() -> None
         d = Greater(sum, sum)
       }>
     }"""
-    proto = _model(text.replace('""', ""))
+    proto = _model(text)
     with pytest.raises(ValueNeeded, match="node 'first'"):
         needed_inputs(proto, {"x": _floats(4), "k": _floats(4)})
 

@@ -22,6 +22,10 @@ class SymbolicBody(TreadleError):
         super().__init__(f"{what} has extents that change from call to call", where, "static extents in its body")
 
 
+class IteratedValue(ValueNeeded):
+    """A loop's body needs the value of what each iteration has another one of: its counter, its state, its slices."""
+
+
 class FunctionBody:
     """A block with a builder of its own.
 
@@ -39,13 +43,13 @@ class FunctionBody:
         self.arguments = [Tensor(type, None, each) for type, each in zip(types, self._block.args, strict=True)]
         self.captures = _Captures(around, self._block, where)
 
-    def locate(self, error: ValueNeeded) -> None:
-        """Makes an error of this body one of what is around it: of the tensors that it captures."""
-        reached = arguments_of(x.ssa for x in error.tensors if x.ssa is not None)
-        own = set(self._block.args[: self._given])
-        error.iterated |= not reached.isdisjoint(own)
+    def outside(self, error: ValueNeeded) -> ValueNeeded:
+        """An error of this body as one of what is around it: of the tensors that it captures."""
+        reached = arguments_of(error.tensors)
+        kind = ValueNeeded if reached.isdisjoint(self._block.args[: self._given]) else IteratedValue
         captured = zip(self._block.args[self._given :], self.captures.outer, strict=True)
-        error.tensors = [outer for argument, outer in captured if argument in reached]
+        tensors = [outer for argument, outer in captured if argument in reached]
+        return kind(error.message, error.where, error.accepted, *tensors)
 
     def function(self, name: str, results: Sequence[Tensor]) -> tuple[FuncOp, list[Tensor]]:
         """Ends it: the function, and the tensors that it captures."""
@@ -67,9 +71,9 @@ class FunctionBody:
         return FuncOp(name, types, Region(self._block), StringAttr("private")), captured
 
 
-def arguments_of(values: Iterable[SSAValue]) -> set[SSAValue]:
-    """The arguments of the block that values are computed from."""
-    pending, seen = list(values), set[SSAValue]()
+def arguments_of(tensors: Iterable[Tensor]) -> set[SSAValue]:
+    """The arguments of the block that tensors are computed from."""
+    pending, seen = [x.ssa for x in tensors if x.ssa is not None], set[SSAValue]()
     found = set[SSAValue]()
     while pending:
         value = pending.pop()
@@ -114,4 +118,4 @@ class _Captures(dict[str, Tensor]):
         return Tensor(outer.type, None, argument)
 
 
-__all__ = ["FunctionBody", "SymbolicBody", "arguments_of"]
+__all__ = ["FunctionBody", "IteratedValue", "SymbolicBody", "arguments_of"]

@@ -161,7 +161,7 @@ class GraphWalk:
         try:
             self._convert(proto, position, self._scope)
         except ValueNeeded as error:
-            reached = arguments_of(x.ssa for x in error.tensors if x.ssa is not None)
+            reached = arguments_of(error.tensors)
             error.inputs = frozenset(
                 name for argument, name in zip(self.block.args, self.inputs, strict=False) if argument in reached
             )
@@ -228,8 +228,7 @@ class GraphWalk:
             enter = partial(self._enter, names, node.where)
             results = write(replace(node, enter=enter, outline=None), body.builder, body.arguments)
         except ValueNeeded as error:
-            body.locate(error)
-            raise
+            raise body.outside(error) from error
         finally:
             self.builder = outer
         function, captured = body.function(f"{node.op_type.lower()}_{word}_{len(self.functions)}", results)

@@ -47,17 +47,15 @@ class Bytes:
 class ValueNeeded(TreadleError):
     """A value has to be known at compile time, and depends on the model's input data.
 
-    tensors:   what it is computed from, of the graph or the function that is being written
-    inputs:    names of the inputs of the model that these are computed from
-    iterated:  whether it depends on what each iteration of a loop is given: its counter, its state, its slices
+    tensors: what it is computed from, of the graph or the function that is being written
+    inputs:  names of the inputs of the model that these are computed from
     """
 
     inputs: frozenset[str] = frozenset()
-    iterated = False
 
-    def __init__(self, message: str, where: str, accepted: str, *tensors: Tensor):
+    def __init__(self, message: str, where: str | None, accepted: str | None, *tensors: Tensor):
         super().__init__(message, where, accepted)
-        self.tensors: Sequence[Tensor] = tensors
+        self.tensors = tensors
 
 
 @dataclass(frozen=True)

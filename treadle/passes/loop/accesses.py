@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import singledispatch
 from math import prod
 
 from xdsl.dialects import memref, vector
@@ -71,53 +72,83 @@ class Access:
         return [prod(shape[n + 1 :]) for n in range(len(shape))]
 
 
-_KINDS = frozenset(
-    (
-        LoadOp, StoreOp, memref.LoadOp, memref.StoreOp, vector.MaskedLoadOp, vector.MaskedStoreOp, StridedLoadOp,
-        StridedStoreOp, vector.LoadOp, vector.StoreOp, AsyncCopyOp, CopyOp, ArriveOp, LoadMatrixOp, MultiplyTilesOp,
-    )
-)  # fmt: skip
-
-
+@singledispatch
 def accesses(op: Operation) -> list[Access]:
     """What an operation reads and writes; nothing for other operations."""
-    if type(op) not in _KINDS:
-        return []
-    if isinstance(op, LoadOp | StoreOp):
-        return [Access(op.buffer, op.indices, 1, isinstance(op, StoreOp), predicate=op.predicate)]
-    if isinstance(op, memref.LoadOp | memref.StoreOp):
-        return [Access(op.memref, op.indices, 1, isinstance(op, memref.StoreOp))]
-    if isinstance(op, vector.MaskedLoadOp):
-        return [Access(op.base, op.indices, _count(op.result), False, mask=op.mask)]
-    if isinstance(op, vector.MaskedStoreOp):
-        return [Access(op.base, op.indices, _count(op.value_to_store), True, mask=op.mask)]
-    if isinstance(op, StridedLoadOp):
-        stride = op.stride.value.data
-        return [Access(op.buffer, op.indices, _count(op.result), False, mask=op.mask, stride=stride)]
-    if isinstance(op, StridedStoreOp):
-        stride = op.stride.value.data
-        return [Access(op.buffer, op.indices, _count(op.value), True, mask=op.mask, stride=stride)]
-    if isinstance(op, vector.LoadOp):
-        return [Access(op.base, op.indices, _count(op.result), False)]
-    if isinstance(op, vector.StoreOp):
-        return [Access(op.base, op.indices, _count(op.vector), True)]
-    if isinstance(op, AsyncCopyOp):
-        read = Access(op.source, op.source_indices, op.count, False, predicate=op.predicate)
-        return [read, Access(op.buffer, op.indices, op.count, True)]
-    if isinstance(op, CopyOp):
-        return [Access(op.buffer, op.indices, op.count, True)]
-    if isinstance(op, ArriveOp):
-        return [Access(op.counters, [op.index], 1, True, lanes=1)]
-    if isinstance(op, LoadMatrixOp):
-        # Eight lanes give the addresses of the rows of each matrix, 16 bytes each.
-        row = 4 * op.fragment.type.get_shape()[-1]
-        return [Access(op.buffer, op.indices, row, False, lanes=8 * op.matrices)]
-    if isinstance(op, MultiplyTilesOp):
-        rows, columns, depth = op.extents
-        sums = Access(op.acc, op.acc_indices, rows * columns, True, lanes=1)
-        left = Access(op.a, op.a_indices, op.reach, False, lanes=1)
-        return [sums, left, Access(op.b, op.b_indices, depth * columns, False, lanes=1)]
     return []
+
+
+@accesses.register
+def _(op: LoadOp | StoreOp) -> list[Access]:
+    return [Access(op.buffer, op.indices, 1, isinstance(op, StoreOp), predicate=op.predicate)]
+
+
+@accesses.register
+def _(op: memref.LoadOp | memref.StoreOp) -> list[Access]:
+    return [Access(op.memref, op.indices, 1, isinstance(op, memref.StoreOp))]
+
+
+@accesses.register
+def _(op: vector.MaskedLoadOp) -> list[Access]:
+    return [Access(op.base, op.indices, _count(op.result), False, mask=op.mask)]
+
+
+@accesses.register
+def _(op: vector.MaskedStoreOp) -> list[Access]:
+    return [Access(op.base, op.indices, _count(op.value_to_store), True, mask=op.mask)]
+
+
+@accesses.register
+def _(op: StridedLoadOp) -> list[Access]:
+    stride = op.stride.value.data
+    return [Access(op.buffer, op.indices, _count(op.result), False, mask=op.mask, stride=stride)]
+
+
+@accesses.register
+def _(op: StridedStoreOp) -> list[Access]:
+    stride = op.stride.value.data
+    return [Access(op.buffer, op.indices, _count(op.value), True, mask=op.mask, stride=stride)]
+
+
+@accesses.register
+def _(op: vector.LoadOp) -> list[Access]:
+    return [Access(op.base, op.indices, _count(op.result), False)]
+
+
+@accesses.register
+def _(op: vector.StoreOp) -> list[Access]:
+    return [Access(op.base, op.indices, _count(op.vector), True)]
+
+
+@accesses.register
+def _(op: AsyncCopyOp) -> list[Access]:
+    read = Access(op.source, op.source_indices, op.count, False, predicate=op.predicate)
+    return [read, Access(op.buffer, op.indices, op.count, True)]
+
+
+@accesses.register
+def _(op: CopyOp) -> list[Access]:
+    return [Access(op.buffer, op.indices, op.count, True)]
+
+
+@accesses.register
+def _(op: ArriveOp) -> list[Access]:
+    return [Access(op.counters, [op.index], 1, True, lanes=1)]
+
+
+@accesses.register
+def _(op: LoadMatrixOp) -> list[Access]:
+    # Eight lanes give the addresses of the rows of each matrix, 16 bytes each.
+    row = 4 * op.fragment.type.get_shape()[-1]
+    return [Access(op.buffer, op.indices, row, False, lanes=8 * op.matrices)]
+
+
+@accesses.register
+def _(op: MultiplyTilesOp) -> list[Access]:
+    rows, columns, depth = op.extents
+    sums = Access(op.acc, op.acc_indices, rows * columns, True, lanes=1)
+    left = Access(op.a, op.a_indices, op.reach, False, lanes=1)
+    return [sums, left, Access(op.b, op.b_indices, depth * columns, False, lanes=1)]
 
 
 def buffer_bytes(type: MemRefType) -> int:

@@ -125,7 +125,7 @@ def _groups(anchor: Anchor, target: Target) -> list[int]:
     rows_of = ConvRows.of(anchor, target.unit)
     rows = rows_of.result[0]
     if rows_of.is_pixelwise:
-        wanted = range(rows_of.least, _MOST_POSITIONS + 1, rows_of.least)
+        wanted = range(target.unit.least_rows, _MOST_POSITIONS + 1, target.unit.least_rows)
         return [group for group in wanted if group <= rows] or [rows]
     return [group for group in range(1, rows + 1) if rows_of.positions(group) <= _MOST_POSITIONS] or [1]
 

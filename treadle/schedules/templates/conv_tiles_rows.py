@@ -26,7 +26,7 @@ class ConvRows:
 
     image, result: rows and columns of them
     before: zeros in front of rows and columns
-    least: rows of the smallest product, of which others have a multiple
+    unit: what multiplies the tiles
     """
 
     image: tuple[int, int]
@@ -36,7 +36,7 @@ class ConvRows:
     before: tuple[int, int]
     dilations: tuple[int, int]
     is_pixelwise: bool
-    least: int
+    unit: MatrixUnit
 
     @staticmethod
     def of(anchor: PackedConvOp, unit: MatrixUnit) -> ConvRows:
@@ -46,8 +46,8 @@ class ConvRows:
         result = anchor.shape[2], anchor.shape[3]
         if kernel == strides == (1, 1) and not any(anchor.list_of("pads")):
             pixels = (height * width, 1)
-            return ConvRows(pixels, pixels, kernel, strides, (0, 0), (1, 1), True, unit.least_rows)
-        return ConvRows((height, width), result, kernel, strides, pads, dilations, False, unit.least_rows)
+            return ConvRows(pixels, pixels, kernel, strides, (0, 0), (1, 1), True, unit)
+        return ConvRows((height, width), result, kernel, strides, pads, dilations, False, unit)
 
     @property
     def _span(self) -> int:
@@ -76,7 +76,7 @@ class ConvRows:
 
     def positions(self, group: int) -> int:
         """Of so many rows of the result, in whole tiles and a smaller one."""
-        return ceil(((group - 1) * self.flat + self.result[1]) / self.least) * self.least
+        return self.unit.covering((group - 1) * self.flat + self.result[1])
 
     def taps(self, rows: int) -> list[int]:
         """The pixels of the copy under so many rows from a window's first one, row by row of the window."""

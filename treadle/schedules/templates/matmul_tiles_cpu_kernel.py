@@ -32,7 +32,7 @@ class MatmulTilesBody:
 
     def __init__(self, anchor: PackedMatmulOp, choices: Choices, target: Target):
         assert isinstance(anchor.a.type, TensorType) and isinstance(anchor.panels.type, TensorType)
-        self.anchor, self.least = anchor, target.unit.least_rows
+        self.anchor, self.unit = anchor, target.unit
         *self.batch, self.m, self.n = anchor.shape
         self.k, self.depth = anchor.reduction_extent, padded_depth(anchor)
         self.element, self.sum = anchor.a.type.get_element_type(), anchor.type.get_element_type()
@@ -80,18 +80,14 @@ class MatmulTilesBody:
             covered = self.m % self.chunk == 0
             with b.when(None if covered else row < self.m):
                 if self.chunk == HALF_TILE:
-                    self._tile(rows, m, row, panel, self._height(min(self.m, HALF_TILE)))
+                    self._tile(rows, m, row, panel, self.unit.covering(min(self.m, HALF_TILE)))
                 elif rest == 0:
                     self._tile(rows, m, row, panel, TILE_ROWS)
                 else:
                     with b.when(row < self.m - rest):
                         self._tile(rows, m, row, panel, TILE_ROWS, whole=True)
                     with b.when(row >= self.m - rest):
-                        self._tile(rows, m, row, panel, self._height(rest))
-
-    def _height(self, rows: int) -> int:
-        """The rows of a product that gives so many."""
-        return ceil(rows / self.least) * self.least
+                        self._tile(rows, m, row, panel, self.unit.covering(rest))
 
     def _tile(self, rows: SSAValue, m: Index, row: Index, panel: Index, height: int, *, whole: bool = False) -> None:
         """Multiplies some rows and stores those sums that exist; of a `whole` tile all rows do."""

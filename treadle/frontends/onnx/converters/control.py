@@ -27,7 +27,7 @@ from treadle.dialects.graph import (
 from treadle.dialects.graph.limits import MAX_WRITTEN_OUT
 from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.onnx.converters.data_loops import ChangingState, Trips, branch_of, loop_of, scan_of
-from treadle.frontends.onnx.function_body import SymbolicBody
+from treadle.frontends.onnx.function_body import IteratedValue, SymbolicBody
 from treadle.frontends.onnx.loader import graphs_of
 from treadle.frontends.onnx.node import Node, Outlined, ValueNeeded, Write
 from treadle.frontends.onnx.registry import converts
@@ -38,8 +38,8 @@ MOST_WRITTEN = 64
 A Scan whose body is a product of 64 x 64, a sum and tanh, on two cores of a Xeon that others used, written out and as a
 loop: 16 iterations (64 nodes) took 2.81 and 0.20 s to compile and 33 and 37 us to call, 64 iterations 6.54 and 0.21 s
 and 48 and 37 us, 256 iterations 53.74 and 0.20 s and 89 and 57 us."""
-_WRITTEN_OUT = (ChangingState, SymbolicBody, ValueNeeded)
-"""Bodies that are no function raise one of these; of a value that is needed, if it is another one in each iteration."""
+_WRITTEN_OUT = (ChangingState, SymbolicBody, IteratedValue)
+"""What a body that is no function raises."""
 _LIGHT = (
     BinaryOp, BitcastOp, BroadcastOp, CastOp, ConcatOp, ConstantOp, GatherOp, MaskOp, PadOp, ReshapeOp, ReturnOp,
     SliceOp, TransposeOp, UnaryOp, WhereOp,
@@ -95,10 +95,9 @@ def loop(node: Node, g: GraphBuilder) -> list[Tensor]:
     if decided:
         try:
             return loop_of(node, g, body, trips, state)
-        except ValueNeeded as error:
-            if error.iterated:  # the iterations can be told apart once they are written out
-                error.tensors, error.iterated = [*error.tensors, *decided], False
-            raise
+        except IteratedValue as error:  # once they are written out, iterations are told apart
+            given = (*error.tensors, *decided)
+            raise ValueNeeded(error.message, error.where, error.accepted, *given) from error
     begins = going is None or bool(node.known_scalar(1, "the condition"))
     size = _size(body)
     if most is None or not begins or most * size <= MOST_WRITTEN:
@@ -106,9 +105,7 @@ def loop(node: Node, g: GraphBuilder) -> list[Tensor]:
         return loop_of(node, g, body, trips, state) if written is None else written
     try:
         return loop_of(node, g, body, trips, state)
-    except _WRITTEN_OUT as error:
-        if isinstance(error, ValueNeeded) and not error.iterated:
-            raise
+    except _WRITTEN_OUT:
         written = _written_out(node, g, body, most, state, MAX_WRITTEN_OUT)
     if written is None:
         message = "the loop's condition depends on the model's input data, and its state changes its type"
@@ -230,9 +227,8 @@ def _scanned(
     if length * _size(body) > MOST_WRITTEN and all(x.extents is None and x.elements is None for x in given):
         try:
             return scan_of(node, g, body, state, scanned, axes, backward, length)
-        except _WRITTEN_OUT as error:
-            if isinstance(error, ValueNeeded) and not error.iterated:
-                raise
+        except _WRITTEN_OUT:
+            pass
     rows: list[list[Tensor]] = []
     for n in range(length):
         positions = [length - 1 - n if back else n for back in backward]
