@@ -460,6 +460,57 @@ def test_a_tile_product_of_a_warp(reverse: bool):
     np.testing.assert_allclose(result, a.astype(np.float32) @ b.astype(np.float32), rtol=0, atol=1e-5)
 
 
+BYTE_TILES = """
+func.func @main(%x : tensor<16x32xui8>, %w : tensor<8x32xi8>) -> tensor<16x8xi32> {
+  %r = loop.kernel @tile ins(%A = %x : tensor<16x32xui8>, %B = %w : tensor<8x32xi8>)
+      outs(%C : tensor<16x8xi32>) grid(%b in 1) threads(%t in 32) {
+    %c0 = arith.constant 0 : index
+    %c2 = arith.constant 2 : index
+    %c8 = arith.constant 8 : index
+    %c16 = arith.constant 16 : index
+    %start = arith.constant dense<2147483647> : vector<2x2xi32>
+    %sa = loop.alloc : memref<16x32xui8, #shared>
+    %sb = loop.alloc : memref<16x32xi8, #shared>
+    %row = arith.remui %t, %c16 : index
+    %half = arith.divui %t, %c16 : index
+    %k = arith.muli %half, %c16 : index
+    %column = arith.remui %row, %c8 : index
+    loop.copy (%e in 16) to %sa[%row, %k] {
+      %i = arith.addi %k, %e : index
+      %v = loop.load %A[%row, %i] : memref<16x32xui8>
+      loop.yield %v : ui8
+    } : memref<16x32xui8, #shared>
+    loop.copy (%e in 16) to %sb[%row, %k] {
+      %i = arith.addi %k, %e : index
+      %v = loop.load %B[%column, %i] : memref<8x32xi8>
+      loop.yield %v : i8
+    } : memref<16x32xi8, #shared>
+    loop.barrier
+    %upper = arith.divui %row, %c8 : index
+    %k_b = arith.muli %upper, %c16 : index
+    %a = loop.load_matrix %sa[%row, %k] : memref<16x32xui8, #shared> -> vector<4x4xui8>
+    %right = loop.load_matrix %sb[%column, %k_b] : memref<16x32xi8, #shared> -> vector<2x4xi8>
+    %d = loop.mma %a, %right, %start : vector<4x4xui8>, vector<2x4xi8>, vector<2x2xi32>
+    task.for (%i, %j) in #task.map<repeat(2, 1) * spatial(8, 4) * repeat(1, 2)>(%t) {
+      %h = arith.divui %i, %c8 : index
+      %c = arith.remui %j, %c2 : index
+      %v = vector.extract %d[%h, %c] : i32 from vector<2x2xi32>
+      loop.store %v, %C[%i, %j] : memref<16x8xi32>
+    }
+  }
+  func.return %r : tensor<16x8xi32>
+}
+"""
+
+
+def test_a_tile_product_of_bytes_is_exact_and_wraps():
+    a = np.arange(16 * 32, dtype=np.uint8).reshape(16, 32)
+    b = (np.arange(8 * 32, dtype=np.int64).reshape(8, 32) * 77 % 256 - 128).astype(np.int8)
+    total = a.astype(np.int64) @ b.astype(np.int64).T + (2**31 - 1)
+    assert total.max() >= 2**31
+    np.testing.assert_array_equal(evaluate_kernel(tile_kernel(BYTE_TILES), [a, b]), total.astype(np.int32))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

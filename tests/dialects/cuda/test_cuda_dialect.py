@@ -46,6 +46,10 @@ memref<16x128xf32, #cuda.space<shared>>
     %e = cuda.ldmatrix %tile[%t, %one] : memref<16x128xf32, #cuda.space<shared>> -> vector<4x1xf32>
     %f = cuda.round_tf32 %e : vector<4x1xf32>
     %g = cuda.ldmatrix %big[%t, %one] : memref<128x40xf16, #cuda.space<shared>> -> vector<2x2x2xf16>
+    %bytes = cuda.alloc : memref<16x64xui8, #cuda.space<shared>>
+    %h = cuda.ldmatrix %bytes[%t, %one] : memref<16x64xui8, #cuda.space<shared>> -> vector<4x4xui8>
+    %k, %l = "test.op"() : () -> (vector<2x4xi8>, vector<2x2xi32>)
+    %m = cuda.mma m16n8k32 %h, %k, %l : vector<4x4xui8>, vector<2x4xi8>, vector<2x2xi32>
     cuda.return
   }
 }"""
@@ -88,7 +92,7 @@ def test_kernel_knows_its_shape_and_shared_memory() -> None:
     kernel = parse(EVERY_OP).body.block.first_op
     assert isinstance(kernel, KernelOp)
     assert (kernel.grid_shape, kernel.block_shape, kernel.threads) == ((4, 2, 1), (128, 1, 1), 128)
-    assert kernel.shared_bytes(dynamic=False) == 16 * 128 * 4
+    assert kernel.shared_bytes(dynamic=False) == 16 * 128 * 4 + 16 * 64
     assert kernel.shared_bytes(dynamic=True) == 128 * 40 * 2
 
 
@@ -258,7 +262,10 @@ def test_shuffle_rejects_other_types() -> None:
     ("source", "fragment", "reason"),
     [
         ("memref<16x64xf16>", "vector<4x2xf16>", "is not #cuda.space<shared>"),
-        (SHARED.replace("f32", "i32"), "vector<4x2xi32>", "elements of type i32 are none of f16, bf16, f32"),
+        (SHARED.replace("f32", "i32"), "vector<4x2xi32>", "elements of type i32 are none of f16, bf16, f32, i8, ui8"),
+        (SHARED.replace("f32", "i8"), "vector<4x2xi8>", "is none of vector<1x4xi8>"),
+        (SHARED.replace("f32", "ui8"), "vector<4x4xi8>", "is none of vector<1x4xui8>"),
+        ("memref<16x72xi8, #cuda.space<shared>>", "vector<4x4xi8>", "72 bytes, not a multiple of 16"),
         (SHARED, "vector<4x2xf32>", "is none of vector<1x1xf32>"),
         ("memref<16x64xf16, #cuda.space<shared>>", "vector<3x2xf16>", "is none of vector<1x2xf16>"),
         ("memref<16x64xf16, #cuda.space<shared>>", "vector<4x2xbf16>", "is none of vector<1x2xf16>"),
@@ -271,11 +278,13 @@ def test_ldmatrix_rejects(source: str, fragment: str, reason: str) -> None:
     assert reason in rejection(module)
 
 
-def test_matrices_of_f32_are_not_transposed() -> None:
+@pytest.mark.parametrize(("element", "fragment"), [("f32", "vector<4x1xf32>"), ("ui8", "vector<4x4xui8>")])
+def test_only_matrices_of_16_bits_are_transposed(element: str, fragment: str) -> None:
+    shared = SHARED.replace("f32", element)
     module = in_kernel(
-        f'%s = "test.op"() : () -> {SHARED}\n%f = cuda.ldmatrix transpose %s[%i, %i] : {SHARED} -> vector<4x1xf32>'
+        f'%s = "test.op"() : () -> {shared}\n%f = cuda.ldmatrix transpose %s[%i, %i] : {shared} -> {fragment}'
     )
-    assert "matrices of f32 cannot be transposed" in rejection(module)
+    assert f"matrices of {element} cannot be transposed, only those of 16 bits" in rejection(module)
 
 
 def test_round_tf32_rejects_other_types() -> None:
@@ -301,6 +310,12 @@ def test_mma_accepts_what_the_tensor_cores_offer(shape: str, a: str, b: str) -> 
     mma(shape, a, b, "vector<2x2xf32>").verify()
 
 
+@pytest.mark.parametrize("a", ["i8", "ui8"])
+@pytest.mark.parametrize("b", ["i8", "ui8"])
+def test_mma_multiplies_bytes_of_both_signs(a: str, b: str) -> None:
+    mma("m16n8k32", f"vector<4x4x{a}>", f"vector<2x4x{b}>", "vector<2x2xi32>").verify()
+
+
 @pytest.mark.parametrize(
     ("shape", "a", "b", "c"),
     [
@@ -308,6 +323,10 @@ def test_mma_accepts_what_the_tensor_cores_offer(shape: str, a: str, b: str) -> 
         ("m16n8k16", "vector<4x1xf32>", "vector<2x1xf32>", "vector<2x2xf32>"),
         ("m16n8k8", "vector<4x2xf16>", "vector<2x2xf16>", "vector<2x2xf32>"),
         ("m16n8k16", "vector<4x2xf16>", "vector<2x2xf16>", "vector<2x2xf16>"),
+        ("m16n8k32", "vector<4x4xi8>", "vector<2x4xi8>", "vector<2x2xf32>"),
+        ("m16n8k32", "vector<4x2xi8>", "vector<2x2xi8>", "vector<2x2xi32>"),
+        ("m16n8k32", "vector<4x4xi8>", "vector<2x4xi16>", "vector<2x2xi32>"),
+        ("m16n8k16", "vector<4x4xi8>", "vector<2x4xi8>", "vector<2x2xi32>"),
     ],
 )
 def test_mma_rejects_other_fragments(shape: str, a: str, b: str, c: str) -> None:

@@ -57,6 +57,11 @@ TILES = """
 %a, %b, %c = "test.op"() : () -> (vector<4x2xf16>, vector<2x2xf16>, vector<2x2xf32>)
 %x, %y = "test.op"() : () -> (vector<4x1xf32>, vector<2x1xf32>)
 """
+BYTES = """
+%S, %i = "test.op"() : () -> (memref<64x32xui8, #loop.space<shared>>, index)
+%a, %b = "test.op"() : () -> (vector<4x4xui8>, vector<2x4xi8>)
+%c, %d = "test.op"() : () -> (vector<2x2xi32>, vector<2x2xf32>)
+"""
 UNIT = """
 %acc = "test.op"() : () -> memref<16x32xf32, #loop.space<register>>
 %rows, %bytes = "test.op"() : () -> (memref<16x64xbf16, #loop.space<register>>, memref<16x64xui8>)
@@ -148,6 +153,8 @@ GOOD = [
     TILES + "%r = loop.load_matrix %R[%i, %i] : memref<64x32xf32, #loop.space<shared>> -> vector<2x1xf32>",
     TILES + "%r = loop.mma %a, %b, %c : vector<4x2xf16>, vector<2x2xf16>, vector<2x2xf32>",
     TILES + "%r = loop.mma %x, %y, %c : vector<4x1xf32>, vector<2x1xf32>, vector<2x2xf32>",
+    BYTES + "%r = loop.load_matrix %S[%i, %i] : memref<64x32xui8, #loop.space<shared>> -> vector<4x4xui8>",
+    BYTES + "%r = loop.mma %a, %b, %c : vector<4x4xui8>, vector<2x4xi8>, vector<2x2xi32>",
     UNIT + PRODUCT.replace("AHEAD", ""),
     UNIT + PRODUCT.replace("AHEAD", " ahead %i lines 8"),
     UNIT + PRODUCT.replace("AHEAD", "").replace("[0] apart 32", "[0, 96] apart 4096"),
@@ -293,7 +300,16 @@ REJECTED = [
     (
         TILES
         + "%r = loop.load_matrix transpose %R[%i, %i] : memref<64x32xf32, #loop.space<shared>> -> vector<4x1xf32>",
-        "matrices of f32: expected f16, bf16, or f32 without transpose",
+        "matrices of f32: expected f16, bf16, or f32, i8 or ui8 without transpose",
+    ),
+    (
+        BYTES
+        + "%r = loop.load_matrix transpose %S[%i, %i] : memref<64x32xui8, #loop.space<shared>> -> vector<4x4xui8>",
+        "matrices of ui8: expected f16, bf16, or f32, i8 or ui8 without transpose",
+    ),
+    (
+        BYTES + "%r = loop.mma %a, %b, %d : vector<4x4xui8>, vector<2x4xi8>, vector<2x2xf32>",
+        "a tile product of (vector<4x4xui8>, vector<2x4xi8>, vector<2x2xf32>): expected (vector<4x2xf16>, ",
     ),
     (
         TILES + "%r = loop.load_matrix %S[%i, %i, %i] : memref<2x64x32xf16, #loop.space<shared>> -> vector<3x2xf16>",

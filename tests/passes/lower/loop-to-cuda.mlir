@@ -88,6 +88,31 @@ loop.func @tiles(%A : memref<4096xf16>, %C : memref<64xf32>) grid(%b in 2) threa
 // TEXT:         treadle_mma_m16n8k8_tf32(treadle_round_tf32(x), y, d);
 // TEXT:         C[t] = f.v[t * 2 + 1];
 
+// Of bytes four fill a register; the operands' types say their signs.
+loop.func @bytes(%C : memref<64xi32>) grid(%b in 2) threads(%t in 32) {
+  %left = loop.alloc : memref<32x32xui8, #loop.space<shared>>
+  %columns = loop.alloc : memref<32x32xi8, #loop.space<shared>>
+  %c0 = arith.constant 0 : index
+  %c = arith.constant dense<0> : vector<2x2xi32>
+  %a = loop.load_matrix %left[%t, %c0] : memref<32x32xui8, #loop.space<shared>> -> vector<4x4xui8>
+  %pair = loop.load_matrix %columns[%t, %c0] : memref<32x32xi8, #loop.space<shared>> -> vector<2x2x4xi8>
+  %right = vector.extract %pair[1] : vector<2x4xi8> from vector<2x2x4xi8>
+  %d = loop.mma %a, %right, %c : vector<4x4xui8>, vector<2x4xi8>, vector<2x2xi32>
+  %v = vector.extract %d[%t, 1] : i32 from vector<2x2xi32>
+  memref.store %v, %C[%t] : memref<64xi32>
+}
+
+// CHECK-LABEL: cuda.kernel @bytes
+// CHECK:         %a = cuda.ldmatrix %left[%t, %c0] : memref<32x32xui8, #cuda.space<shared>> -> vector<4x4xui8>
+// CHECK:         %d = cuda.mma m16n8k32 %a, %right, %c : vector<4x4xui8>, vector<2x4xi8>, vector<2x2xi32>
+
+// TEXT-LABEL: bytes(
+// TEXT:         alignas(16) __shared__ unsigned char left[32][32];
+// TEXT:         const treadle_vec<unsigned, 4> a = treadle_ldmatrix_x4(&left[t][0]);
+// TEXT:         const treadle_vec<unsigned, 4> pair = treadle_ldmatrix_x4(&columns[t][0]);
+// TEXT:         treadle_mma_m16n8k32_u8_s8(a, treadle_part<treadle_vec<unsigned, 2>>(pair, 1), treadle_vec<int, 4>{});
+// TEXT:         C[t] = d.v[t * 2 + 1];
+
 // One thread counts its block, between barriers; shared memory tells the others. Counters are global memory.
 loop.func @arrive(%A : memref<32xf32>, %n : memref<4xi32, #loop.space<zeroed>>, %C : memref<32xf32>)
     grid(%b in 8) threads(%t in 32) {

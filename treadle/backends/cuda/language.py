@@ -38,6 +38,7 @@ from treadle.dialects.cuda import (
     CpAsyncWaitOp,
     LdmatrixOp,
     MmaOp,
+    MmaShape,
     RoundTf32Op,
     ShuffleOp,
     Space,
@@ -51,13 +52,18 @@ from treadle.errors import TreadleError
 _INTEGER_NAMES = {"min", "max", "div", "rem", "floordiv", "ceildiv"}
 _BITS = {"bits": "__float_as_int", "from_bits": "__int_as_float"}
 _WIDE_BITS = {"bits": "__double_as_longlong", "from_bits": "__longlong_as_double"}
-_MMA_KINDS: dict[Attribute, str] = {f16: "f16", bf16: "bf16", f32: "tf32"}
+_MMA_KINDS: dict[Attribute, str] = {f16: "f16", bf16: "bf16", f32: "tf32", i8: "s8", ui8: "u8"}
 _ALIGNMENT = 16
 
 
 def _fills_half_a_word(type: Attribute) -> bool:
     """Whether elements are floats of 16 bits, of which vectors hold two in an unsigned."""
     return isinstance(type, Float16Type | BFloat16Type)
+
+
+def _is_byte_fragment(type: VectorType) -> bool:
+    """Whether a vector is a part of a matrix of bytes, of which an unsigned holds four: registers x bytes."""
+    return type.element_type in (i8, ui8) and len(type.get_shape()) > 1
 
 
 class CudaLanguage(Language):
@@ -95,6 +101,8 @@ class CudaLanguage(Language):
 
     def vector_type(self, type: VectorType) -> str:
         count, element = type.element_count(), type.element_type
+        if _is_byte_fragment(type):
+            return f"treadle_vec<unsigned, {count // 4}>"
         if not _fills_half_a_word(element):
             return f"treadle_vec<{self.type_name(element)}, {count}>"
         if count % 2:
@@ -132,7 +140,7 @@ class CudaLanguage(Language):
         return f"treadle_load<{self.vector_type(type)}>({address})"
 
     def lane(self, vector: str, position: str, type: VectorType) -> str:
-        if _fills_half_a_word(type.element_type):
+        if _fills_half_a_word(type.element_type) or _is_byte_fragment(type):
             raise TreadleError(f"one element of {type}", "CUDA printer", "elements of 32 bits")
         return f"{vector}.v[{position}]"
 
@@ -182,8 +190,10 @@ class CudaLanguage(Language):
             case RoundTf32Op():
                 return f"treadle_round_tf32({values.at(op.value)})"
             case MmaOp():
-                assert isinstance(op.a.type, VectorType)
+                assert isinstance(op.a.type, VectorType) and isinstance(op.b.type, VectorType)
                 kind = _MMA_KINDS[op.a.type.element_type]
+                if op.shape.data is MmaShape.M16N8K32:
+                    kind += f"_{_MMA_KINDS[op.b.type.element_type]}"
                 operands = ", ".join(values.at(operand) for operand in (op.a, op.b, op.c))
                 return f"treadle_mma_{op.shape.data}_{kind}({operands})"
             case _:

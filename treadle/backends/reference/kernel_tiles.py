@@ -62,16 +62,18 @@ def round_tf32(values: Array) -> Array:
 
 def multiply(lanes: Sequence[Any]) -> Sequence[Any]:
     """`loop.mma`: lanes bring fragments of A, B and C, and get those of the product."""
-    a, b, c = (np.stack(each).astype(np.float32) for each in zip(*lanes, strict=True))
+    a, b, c = (np.stack(each) for each in zip(*lanes, strict=True))
     packed = a.shape[2]
     if packed == 1:
-        a, b = ((x.view(np.uint32) & _TF32_MASK).view(np.float32) for x in (a, b))
+        a, b = ((x.astype(np.float32).view(np.uint32) & _TF32_MASK).view(np.float32) for x in (a, b))
     groups = (8, 4)
     # [g, t, half of K, half of M, c] to [half of M, g, half of K, t, c], and the like.
     left = a.reshape(*groups, 2, 2, packed).transpose(3, 0, 2, 1, 4).reshape(16, 8 * packed)
     right = b.reshape(*groups, 2, packed).transpose(2, 1, 3, 0).reshape(8 * packed, 8)
     before = c.reshape(*groups, 2, 2).transpose(2, 0, 1, 3).reshape(16, 8)
-    after = (before + left.astype(np.float64) @ right).astype(np.float32)
+    # In f64, which holds sums of bytes, too; as i32 they wrap.
+    after = before + left.astype(np.float64) @ right.astype(np.float64)
+    after = after.astype(np.int64).astype(np.int32) if c.dtype == np.int32 else after.astype(np.float32)
     return list(after.reshape(2, 8, 4, 2).transpose(1, 2, 0, 3).reshape(WARP, 2, 2))
 
 

@@ -47,6 +47,7 @@ class MmaShape(StrEnum):
 
     M16N8K16 = auto()
     M16N8K8 = auto()
+    M16N8K32 = auto()
 
 
 @irdl_attr_definition
@@ -81,6 +82,6 @@ class ShuffleModeAttr(EnumAttribute[ShuffleMode], SpacedOpaqueSyntaxAttribute):
 
 @irdl_attr_definition
 class MmaShapeAttr(EnumAttribute[MmaShape], SpacedOpaqueSyntaxAttribute):
-    """The shape of a tensor core product: `m16n8k16` or `m16n8k8`."""
+    """The shape of a tensor core product: `m16n8k16`, `m16n8k8` or `m16n8k32`."""
 
     name = "cuda.mma_shape"

@@ -19,13 +19,16 @@ from xdsl.dialects.builtin import (
     Float32Type,
     IndexType,
     IntegerAttr,
+    IntegerType,
     MemRefType,
+    Signedness,
     UnitAttr,
     VectorType,
     bf16,
     f16,
     f32,
     f64,
+    i8,
     i32,
 )
 from xdsl.ir import Attribute, Operation, SSAValue
@@ -50,6 +53,9 @@ from treadle.dialects.cuda.layout import AnyMemRef, row_misalignment, space_of
 from treadle.dialects.effects import Convergent
 
 WARP_SIZE = 32
+
+BYTES = (i8, IntegerType(8, Signedness.UNSIGNED))
+"""Elements of one byte, signed and unsigned."""
 
 Fragment = VectorType[Any]
 """A lane's part of a matrix: registers x elements in a register."""
@@ -100,12 +106,11 @@ class ShuffleOp(IRDLOperation):
 @irdl_op_definition
 class LdmatrixOp(IRDLOperation):
     """
-    Loads 1, 2 or 4 matrices of 8x8 elements of 16 bits from shared memory, in the layout that `cuda.mma`
-    wants.
+    Loads 1, 2 or 4 matrices of 8 rows of 16 bytes from shared memory, in the layout that `cuda.mma` wants.
 
-    Lane `8m + r` passes the address of row `r` of matrix `m`: eight elements, 16 bytes. Register `m` of lane
-    `l` then holds elements `2(l % 4)` and `2(l % 4) + 1` of row `l / 4` of matrix `m`, or with `transpose`
-    of column `l / 4`.
+    Of elements of 16 bits a matrix is 8x8. Lane `8m + r` passes the address of row `r` of matrix `m`. Register
+    `m` of lane `l` then holds elements `2(l % 4)` and `2(l % 4) + 1` of row `l / 4` of matrix `m`, or with
+    `transpose` of column `l / 4`.
 
     ```mlir
     %a = cuda.ldmatrix %tile[%row, %col] : memref<128x40xf16, #cuda.space<shared>> -> vector<4x2xf16>
@@ -114,11 +119,12 @@ class LdmatrixOp(IRDLOperation):
     ```
 
     Four registers may be two times two, `vector<2x2x2x..>`: those of two operands B. Matrices of f32 have rows of
-    four elements, and registers of one, `vector<4x1xf32>`.
+    four elements, and registers of one, `vector<4x1xf32>`; those of bytes have rows of 16, and registers of four,
+    `vector<4x4xi8>`.
 
-    Rejected: a buffer that is not shared; elements other than f16, bf16 and f32; `transpose` of f32; a result
-    other than `vector<Nx2x..>` (of f32 `vector<Nx1xf32>`) with N = 1, 2, 4 or 2x2; a wrong number of indices;
-    rows that are not aligned to 16 bytes.
+    Rejected: a buffer that is not shared; elements other than f16, bf16, f32, i8 and ui8; `transpose` of f32, and
+    of bytes; a result other than `vector<Nx2x..>` (of f32 `vector<Nx1xf32>`, of bytes `vector<Nx4x..>`) with N = 1,
+    2, 4 or 2x2; a wrong number of indices; rows that are not aligned to 16 bytes.
     """
 
     name = "cuda.ldmatrix"
@@ -144,8 +150,8 @@ class LdmatrixOp(IRDLOperation):
         transpose: bool = False,
     ) -> None:
         source = SSAValue.get(source, type=MemRefType)
-        packed = 1 if source.type.element_type == f32 else 2
-        fragment = VectorType(source.type.element_type, [matrices, packed]) if isinstance(matrices, int) else matrices
+        element = source.type.element_type
+        fragment = VectorType(element, [matrices, _packed(element)]) if isinstance(matrices, int) else matrices
         super().__init__(
             operands=[source, indices],
             properties={"transpose": UnitAttr() if transpose else None},
@@ -161,11 +167,12 @@ class LdmatrixOp(IRDLOperation):
         source, fragment = cast(AnyMemRef, self.source.type), cast(Fragment, self.fragment.type)
         if space_of(source) is not Space.SHARED:
             raise VerifyException(f"source '{source}' is not #cuda.space<shared>")
-        if not isinstance(source.element_type, Float16Type | BFloat16Type | Float32Type):
-            raise VerifyException(f"elements of type {source.element_type} are none of f16, bf16, f32")
-        packed = 1 if source.element_type == f32 else 2
-        if packed == 1 and self.transpose is not None:
-            raise VerifyException("matrices of f32 cannot be transposed")
+        element = source.element_type
+        if not isinstance(element, Float16Type | BFloat16Type | Float32Type) and element not in BYTES:
+            raise VerifyException(f"elements of type {element} are none of f16, bf16, f32, i8, ui8")
+        packed = _packed(element)
+        if packed != 2 and self.transpose is not None:
+            raise VerifyException(f"matrices of {element} cannot be transposed, only those of 16 bits")
         accepted = [VectorType(source.element_type, [*shape, packed]) for shape in ([1], [2], [4], [2, 2])]
         if fragment not in accepted:
             raise VerifyException(f"result {fragment} is none of {', '.join(map(str, accepted))}")
@@ -184,20 +191,22 @@ class MmaFragments:
     c: Fragment
 
 
-def _fragments(element: Attribute, per_register: int) -> MmaFragments:
-    return MmaFragments(
-        VectorType(element, [4, per_register]),
-        VectorType(element, [2, per_register]),
-        VectorType(f32, [2, 2]),
-    )
+def _packed(element: Attribute) -> int:
+    """Elements in a register of 4 bytes."""
+    return 1 if element == f32 else 4 if element in BYTES else 2
+
+
+def _fragments(a: Attribute, b: Attribute, c: Attribute) -> MmaFragments:
+    return MmaFragments(VectorType(a, [4, _packed(a)]), VectorType(b, [2, _packed(b)]), VectorType(c, [2, 2]))
 
 
 # PTX ISA 9.0, section "Warp Level Matrix Multiply-Accumulate Instructions": fragments of mma.sync.
 MMA: Mapping[MmaShape, tuple[MmaFragments, ...]] = {
-    MmaShape.M16N8K16: (_fragments(f16, 2), _fragments(bf16, 2)),
-    MmaShape.M16N8K8: (_fragments(f32, 1),),
+    MmaShape.M16N8K16: (_fragments(f16, f16, f32), _fragments(bf16, bf16, f32)),
+    MmaShape.M16N8K8: (_fragments(f32, f32, f32),),
+    MmaShape.M16N8K32: tuple(_fragments(a, b, i32) for a in BYTES for b in BYTES),
 }
-"""The products that the tensor cores offer, by shape. f32 operands are read as tf32."""
+"""The products that the tensor cores offer, by shape. f32 operands are read as tf32; bytes of both signs may meet."""
 
 
 @irdl_op_definition
@@ -231,21 +240,25 @@ class RoundTf32Op(IRDLOperation):
 @irdl_op_definition
 class MmaOp(IRDLOperation):
     """
-    A tensor core product `A x B + C` of the warp, accumulated in f32.
+    A tensor core product `A x B + C` of the warp, accumulated in f32, or of bytes in i32, which wraps.
 
     Lane `l` holds, with `g = l / 4` and `t = l % 4`: of C (and the result) rows `g` and `g + 8`, columns
     `2t` and `2t + 1`. For `m16n8k16`: of A rows `g` and `g + 8` (registers 0 and 1), columns `2t` and `2t +
     1`, then the same rows eight columns on (registers 2 and 3); of B the same with rows and columns
     exchanged, and one column `g`. For `m16n8k8`, which multiplies tf32: of A rows `g` and `g + 8` of column
     `t`, then of column `t + 4`; of B rows `t` and `t + 4` of column `g`. The operands are f32 whose lower
-    13 bits are ignored.
+    13 bits are ignored. For `m16n8k32`, which multiplies bytes, signed or not: of A rows `g` and `g + 8` (registers 0
+    and 1), columns `4t` to `4t + 3`, then the same rows sixteen columns on; of B rows `4t` to `4t + 3` of column `g`,
+    then sixteen rows on.
 
     ```mlir
     %d = cuda.mma m16n8k16 %a, %b, %c : vector<4x2xf16>, vector<2x2xf16>, vector<2x2xf32>
     %e = cuda.mma m16n8k8 %x, %y, %c : vector<4x1xf32>, vector<2x1xf32>, vector<2x2xf32>
+    %f = cuda.mma m16n8k32 %u, %v, %n : vector<4x4xui8>, vector<2x4xi8>, vector<2x2xi32>
     ```
 
-    Rejected: fragments other than those of the shape: f16 or bf16 for `m16n8k16`, f32 for `m16n8k8`.
+    Rejected: fragments other than those of the shape: f16 or bf16 for `m16n8k16`, f32 for `m16n8k8`, i8 and ui8 with
+    sums of i32 for `m16n8k32`.
     """
 
     name = "cuda.mma"

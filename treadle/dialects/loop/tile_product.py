@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import ClassVar
 
-from xdsl.dialects.builtin import IndexType, MemRefType, UnitAttr, VectorType, bf16, f16, f32
+from xdsl.dialects.builtin import IndexType, MemRefType, UnitAttr, VectorType, bf16, f16, f32, i8, i32
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
@@ -28,17 +28,22 @@ from xdsl.traits import MemoryReadEffect, NoMemoryEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.effects import Convergent
+from treadle.dialects.graph.dtypes import ui8
 from treadle.dialects.loop.access import checked_buffer, parse_indices, parse_memref, print_address
 from treadle.dialects.loop.attributes import Space, SpaceAttr
 
-PRODUCT_K: Mapping[Attribute, int] = {f16: 16, bf16: 16, f32: 8}
+PRODUCT_K: Mapping[Attribute, int] = {f16: 16, bf16: 16, f32: 8, i8: 32, ui8: 32}
 """The extent along K of one tile product, by element type; along M it is 16, along N 8."""
+_BYTES = (i8, ui8)
+_OPERANDS = ((f16, f16), (bf16, bf16), (f32, f32), *((a, b) for a in _BYTES for b in _BYTES))
+_TRANSPOSED = (f16, bf16)
 
 
-def fragments(element: Attribute) -> tuple[VectorType, VectorType, VectorType]:
-    """A lane's fragments of A (16 x K), of B (K x 8) and of C (16 x 8) for operands of an element type."""
-    packed = PRODUCT_K[element] // 8
-    return VectorType(element, [4, packed]), VectorType(element, [2, packed]), VectorType(f32, [2, 2])
+def fragments(a: Attribute, b: Attribute) -> tuple[VectorType, VectorType, VectorType]:
+    """A lane's fragments of A (16 x K), of B (K x 8) and of C (16 x 8) for operands of two element types, of which the
+    sums are f32, or i32 of bytes."""
+    packed, sums = PRODUCT_K[a] // 8, i32 if a in _BYTES else f32
+    return VectorType(a, [4, packed]), VectorType(b, [2, packed]), VectorType(sums, [2, 2])
 
 
 @irdl_op_definition
@@ -52,8 +57,8 @@ class LoadMatrixOp(IRDLOperation):
     Lane `8m + r` gives the address of row `r` of matrix `m`. Register `m` of lane `l` then holds 4 bytes of row `l / 4`
     of matrix `m`, those at `l % 4`; with `transpose` elements `2(l % 4)` and `2(l % 4) + 1` of column `l / 4`. Four
     registers may be two times two, for two tile products' B: `vector<2x2x2xf16>`. Rejected: a buffer that is not
-    shared, elements other than f16, bf16 and f32, `transpose` of f32, a result that is no 1, 2 or 4 registers of 4
-    bytes.
+    shared, elements other than f16, bf16, f32, i8 and ui8, `transpose` of others than f16 and bf16, a result that is no
+    1, 2 or 4 registers of 4 bytes.
     """
 
     name = "loop.load_matrix"
@@ -82,8 +87,8 @@ class LoadMatrixOp(IRDLOperation):
         element = type.get_element_type()
         if type.memory_space != SpaceAttr(Space.SHARED):
             raise VerifyException(f"matrices of {type}: expected a buffer in #loop.space<shared>")
-        if element not in PRODUCT_K or (self.transpose is not None and element == f32):
-            raise VerifyException(f"matrices of {element}: expected f16, bf16, or f32 without transpose")
+        if element not in PRODUCT_K or (self.transpose is not None and element not in _TRANSPOSED):
+            raise VerifyException(f"matrices of {element}: expected f16, bf16, or f32, i8 or ui8 without transpose")
         shapes = ([1], [2], [4], [2, 2])
         accepted = [VectorType(element, [*shape, PRODUCT_K[element] // 8]) for shape in shapes]
         if self.fragment.type not in accepted:
@@ -134,16 +139,17 @@ class RoundTf32Op(IRDLOperation):
 
 @irdl_op_definition
 class MmaOp(IRDLOperation):
-    """A warp's tile product `A x B + C` on tensor cores, accumulated in f32.
+    """A warp's tile product `A x B + C` on tensor cores, accumulated in f32, or of bytes in i32, which wraps.
 
     ```mlir
     %d = loop.mma %a, %b, %c : vector<4x2xf16>, vector<2x2xf16>, vector<2x2xf32>
+    %e = loop.mma %x, %y, %z : vector<4x4xui8>, vector<2x4xi8>, vector<2x2xi32>
     ```
     C is 16 x 8; A is 16 x 16 for f16 and bf16, 16 x 8 for f32, of which the 10 upper bits of the mantissa are read
-    (tf32: see `loop.round_tf32`). Lane `l` holds, with `g = l / 4` and `t = l % 4`, of C element [h, c] at row
-    `g + 8h`, column `2t + c`: the tasks of `repeat(2, 1) * spatial(8, 4) * repeat(1, 2)`. Registers of A and B are
-    those of `loop.load_matrix`: of A rows 0 to 7 and 8 to 15 of the lower half of K, then of the upper; of B,
-    transposed, the halves of K.
+    (tf32: see `loop.round_tf32`), 16 x 32 for bytes, signed or not in A and in B. Lane `l` holds, with `g = l / 4` and
+    `t = l % 4`, of C element [h, c] at row `g + 8h`, column `2t + c`: the tasks of `repeat(2, 1) * spatial(8, 4) *
+    repeat(1, 2)`. Registers of A and B are those of `loop.load_matrix`: of A rows 0 to 7 and 8 to 15 of the lower half
+    of K, then of the upper; of B, transposed, the halves of K. Bytes lie side by side along K, in B, too.
     Rejected: other fragments.
     """
 
@@ -161,7 +167,7 @@ class MmaOp(IRDLOperation):
 
     def verify_(self) -> None:
         given = (self.a.type, self.b.type, self.c.type)
-        accepted = [fragments(element) for element in PRODUCT_K]
+        accepted = [fragments(a, b) for a, b in _OPERANDS]
         if given not in accepted:
             choices = " or ".join(f"({', '.join(map(str, each))})" for each in accepted)
             raise VerifyException(f"a tile product of ({', '.join(map(str, given))}): expected {choices}")

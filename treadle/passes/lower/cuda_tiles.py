@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import VectorType, f32
+from xdsl.dialects.builtin import VectorType
 from xdsl.ir import Operation
 
 from treadle.dialects import cuda, loop
+from treadle.dialects.loop.tile_product import PRODUCT_K
+
+_SHAPES = {8: cuda.MmaShape.M16N8K8, 16: cuda.MmaShape.M16N8K16, 32: cuda.MmaShape.M16N8K32}
+"""By the extent along K."""
 
 
 def cuda_tile_operation(op: Operation) -> Operation | None:
@@ -25,7 +29,6 @@ def cuda_tile_operation(op: Operation) -> Operation | None:
             return cuda.RoundTf32Op(op.value)
         case loop.MmaOp():
             assert isinstance(op.a.type, VectorType)
-            shape = cuda.MmaShape.M16N8K8 if op.a.type.element_type == f32 else cuda.MmaShape.M16N8K16
-            return cuda.MmaOp(shape, op.a, op.b, op.c)
+            return cuda.MmaOp(_SHAPES[PRODUCT_K[op.a.type.element_type]], op.a, op.b, op.c)
         case _:
             return None

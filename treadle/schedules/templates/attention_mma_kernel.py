@@ -63,7 +63,7 @@ class AttentionMmaKernel:
         self.anchor, self.tile = anchor, tile
         self.m, self.n = anchor.scores_shape[-2:]
         self.element = anchor.type.get_element_type()
-        self.fragments = fragments(self.element)
+        self.fragments = fragments(self.element, self.element)
         self.b = KernelBuilder([t for o in anchor.operands if isinstance(t := o.type, TensorType)], anchor.type)
         for buffer, hint in zip(self.b.inputs, ("Q", "K", "V", "M"), strict=False):
             buffer.name_hint = hint

@@ -35,7 +35,7 @@ class MmaKernel:
         self.m, self.n = anchor.shape[-2:]
         self.k = anchor.reduction_extent
         self.element = anchor.type.get_element_type()
-        self.fragments = fragments(self.element)
+        self.fragments = fragments(self.element, self.element)
         self.total: SSAValue | None = None
         types = [t for t in (anchor.a.type, anchor.b.type) if isinstance(t, TensorType)]
         self.b = KernelBuilder(types, anchor.type)

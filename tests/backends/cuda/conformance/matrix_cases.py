@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -120,6 +121,46 @@ def _exact(a: Array, b: Array, c: Array, operands: Operands) -> tuple[Array, Arr
         return (left @ right + c).astype(np.float32), terms * 2.0**-23 * magnitude
 
 
+def _byte_samples(a: np.dtype[Any], b: np.dtype[Any]) -> list[tuple[Array, Array, Array]]:
+    """A, B and C of nine products: any bytes, and the extreme ones of both, with C near the ends of i32, so that sums
+    wrap."""
+    choose = np.random.default_rng(a.num * 100 + b.num)
+    left, right, sums = (np.iinfo(each) for each in (a, b, np.dtype(np.int32)))
+    any_bytes = (
+        choose.integers(left.min, left.max, (16, 32), a, endpoint=True),
+        choose.integers(right.min, right.max, (32, 8), b, endpoint=True),
+        choose.integers(sums.min, sums.max, (16, 8), np.int32, endpoint=True),
+    )
+    limits = itertools.product(*((end.min, end.max) for end in (left, right, sums)))
+    return [
+        any_bytes,
+        *((np.full((16, 32), x, a), np.full((32, 8), y, b), np.full((16, 8), z, np.int32)) for x, y, z in limits),
+    ]
+
+
+def byte_product(a: str, b: str) -> Case:
+    """The product of bytes, signed (s8) or not (u8), m16n8k32; it is exact, and wraps.
+
+    Source: PTX ISA, "Matrix fragments for mma.m16n8k32": as those of 16-bit elements, four in a register.
+    """
+    samples = _byte_samples(_BYTES[a], _BYTES[b])
+    body = f"""const int g = t / 4, q = t % 4;
+  const unsigned *a = x + (blockIdx.x * 16 + g) * 8 + q;
+  const unsigned *b = y + (blockIdx.x * 8 + g) * 8 + q;
+  const int *c = z + blockIdx.x * 128 + g * 8 + 2 * q;
+  const auto d = treadle_mma_m16n8k32_{a}_{b}({{{{a[0], a[64], a[4], a[68]}}}}, {{{{b[0], b[4]}}}},
+                                              {{{{c[0], c[1], c[64], c[65]}}}});
+  for (int n = 0; n < 4; ++n) out[blockIdx.x * 128 + (g + n / 2 * 8) * 8 + 2 * q + n % 2] = d.v[n];"""
+    left, right, start = (np.stack(each) for each in zip(*samples, strict=True))
+    expected = (left.astype(np.int64) @ right.astype(np.int64) + start).astype(np.int32)
+    columns = np.ascontiguousarray(right.transpose(0, 2, 1))
+    inputs = {"x": _words(left), "y": _words(columns), "z": start}
+    return Case(body, inputs, expected, sass=f"IMMA.16832.{a.upper()}.{b.upper()}", grid=len(samples))
+
+
+_BYTES = {"s8": np.dtype(np.int8), "u8": np.dtype(np.uint8)}
+
+
 def _words(elements: Array) -> Array:
     return elements.view(np.uint32)
 
@@ -133,5 +174,6 @@ MATRIX_CASES: dict[str, Case] = {
     "treadle_mma_m16n8k16_f16": product("treadle_mma_m16n8k16_f16", 16, F16, "HMMA.16816.F32"),
     "treadle_mma_m16n8k16_bf16": product("treadle_mma_m16n8k16_bf16", 16, BF16, "HMMA.16816.F32.BF16"),
     "treadle_mma_m16n8k8_tf32": product("treadle_mma_m16n8k8_tf32", 8, TF32, "HMMA.1688.F32.TF32"),
+    **{f"treadle_mma_m16n8k32_{a}_{b}": byte_product(a, b) for a in _BYTES for b in _BYTES},
 }
 """By function."""

@@ -153,13 +153,14 @@ def test_lanes_that_sit_out_count_nothing(branch: str, launch: Launch) -> None:
         ("treadle_mma_m16n8k16_f16(a, b, c)", 2 * 16 * 8 * 16),
         ("treadle_mma_m16n8k16_bf16(a, b, c)", 2 * 16 * 8 * 16),
         ("treadle_mma_m16n8k8_tf32({}, {}, c)", 2 * 16 * 8 * 8),
+        ("treadle_mma_m16n8k32_s8_u8(a, b, c)", 2 * 16 * 8 * 32),
     ],
 )
 def test_tensor_core_products(product: str, operations: int, launch: Launch) -> None:
     text = f"""extern "C" __global__ void k(float *o) {{
   treadle_vec<unsigned, 4> a = {{}};
   treadle_vec<unsigned, 2> b = {{}};
-  treadle_vec<float, 4> c = {{}};
+  treadle_vec<{"int" if "m16n8k32" in product else "float"}, 4> c = {{}};
   for (int i = 0; i < 3; ++i) {{
     c = {product};
   }}

@@ -7,6 +7,7 @@ void treadle_emu_cp_async_commit();
 void treadle_emu_cp_async_wait(uint32_t pending);
 void treadle_emu_ldmatrix(const void *row, uint32_t *result, int32_t count, int32_t transpose);
 void treadle_emu_mma(int32_t kind, const uint32_t *a, const uint32_t *b, const float *c, float *d);
+void treadle_emu_mma_bytes(int32_t signs, const uint32_t *a, const uint32_t *b, const int32_t *c, int32_t *d);
 }
 
 // A NaN keeps its payload, so that what was computed from unwritten memory can be recognised.
@@ -145,3 +146,16 @@ TREADLE_EMU_INLINE treadle_vec<float, 4> treadle_mma_m16n8k8_tf32(treadle_vec<fl
   treadle_emu_mma(2, (const uint32_t *)a.v, (const uint32_t *)b.v, c.v, d.v);
   return d;
 }
+// SIGNS: 1 if A's bytes are signed, and 2 if B's are.
+#define TREADLE_EMU_MMA_BYTES(A, B, SIGNS)                                                                          \
+  TREADLE_EMU_INLINE treadle_vec<int, 4> treadle_mma_m16n8k32_##A##_##B(                                            \
+      treadle_vec<unsigned, 4> a, treadle_vec<unsigned, 2> b, treadle_vec<int, 4> c) {                              \
+    treadle_vec<int, 4> d;                                                                                          \
+    treadle_emu_mma_bytes(SIGNS, a.v, b.v, c.v, d.v);                                                               \
+    return d;                                                                                                       \
+  }
+TREADLE_EMU_MMA_BYTES(u8, u8, 0)
+TREADLE_EMU_MMA_BYTES(s8, u8, 1)
+TREADLE_EMU_MMA_BYTES(u8, s8, 2)
+TREADLE_EMU_MMA_BYTES(s8, s8, 3)
+#undef TREADLE_EMU_MMA_BYTES

@@ -71,6 +71,49 @@ template <Kind kind> void run_mma(Worker &w, uint32_t warp, uint32_t lanes) {
   }
 }
 
+struct ByteMma {
+  int32_t signs;
+  const uint32_t *a, *b;
+  const int32_t *c;
+  int32_t *d;
+};
+
+// A fragment of bytes as the numbers that they are: register n / 4, from its lowest byte.
+int32_t byte(const uint32_t *registers, int n, bool has_sign) {
+  const uint8_t one = (uint8_t)(registers[n / 4] >> n % 4 * 8);
+  return has_sign ? (int8_t)one : one;
+}
+
+void run_byte_mma(Worker &w, uint32_t warp, uint32_t lanes) {
+  constexpr int depth = 32;
+  int32_t a[16][depth] = {}, b[depth][8] = {};
+  // Unsigned, which may wrap.
+  uint32_t d[16][8] = {};
+  const auto operands = [&](uint32_t lane) -> const ByteMma & {
+    return *(ByteMma *)w.fibers[warp * WARP_SIZE + lane].collective->data;
+  };
+  for (uint32_t rest = lanes; rest; rest &= rest - 1) {
+    uint32_t lane = __builtin_ctz(rest);
+    const ByteMma &own = operands(lane);
+    int group = (int)lane / 4, first = (int)lane % 4 * 4, column = (int)lane % 4 * 2;
+    for (int n = 0; n < 16; ++n) a[group + n / 4 % 2 * 8][first + n % 4 + n / 8 * 16] = byte(own.a, n, own.signs & 1);
+    for (int n = 0; n < 8; ++n) b[first + n % 4 + n / 4 * 16][group] = byte(own.b, n, own.signs & 2);
+    for (int n = 0; n < 4; ++n) d[group + n / 2 * 8][column + n % 2] = (uint32_t)own.c[n];
+  }
+  for (int row = 0; row < 16; ++row) {
+    for (int k = 0; k < depth; ++k) {
+      for (int column = 0; column < 8; ++column) d[row][column] += (uint32_t)(a[row][k] * b[k][column]);
+    }
+  }
+  const uint64_t pc = w.fibers[warp * WARP_SIZE + (uint32_t)__builtin_ctz(lanes)].collective->pc;
+  if (w.counting) count_operations(w, pc, 2 * 16 * 8 * depth);
+  for (uint32_t rest = lanes; rest; rest &= rest - 1) {
+    uint32_t lane = __builtin_ctz(rest);
+    const ByteMma &own = operands(lane);
+    for (int n = 0; n < 4; ++n) own.d[n] = (int32_t)d[lane / 4 + n / 2 * 8][lane % 4 * 2 + n % 2];
+  }
+}
+
 struct Ldmatrix {
   const uint8_t *row;
   uint32_t *result;
@@ -123,6 +166,13 @@ extern "C" void treadle_emu_mma(int32_t kind, const uint32_t *a, const uint32_t 
   Mma own = {a, b, c, d};
   auto run = kind == F16 ? run_mma<F16> : kind == BF16 ? run_mma<BF16> : run_mma<TF32>;
   Collective collective = {run, ~0u, true, (uint64_t)__builtin_return_address(0), &own};
+  collect(collective);
+}
+
+extern "C" void treadle_emu_mma_bytes(int32_t signs, const uint32_t *a, const uint32_t *b, const int32_t *c,
+                                      int32_t *d) {
+  ByteMma own = {signs, a, b, c, d};
+  Collective collective = {run_byte_mma, ~0u, true, (uint64_t)__builtin_return_address(0), &own};
   collect(collective);
 }
 
