@@ -72,6 +72,12 @@ def test_values_are_those_of_the_convolution(name: str, outputs: int) -> None:
     np.testing.assert_allclose(got, wanted, rtol=0, atol=layer.tolerance * (2 if outputs == 4 else 1))
 
 
+def test_the_definition_in_chunks_of_nested_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of 147 x 147 pixels: a chunk's second sum finds values of the first one, of axes that are gone."""
+    monkeypatch.setattr("treadle.dialects.graph.evaluate._CHUNK", 4000)
+    test_values_are_those_of_the_convolution("even", 2)
+
+
 def test_partial_blocks_of_input_channels() -> None:
     """Six channels lie in two blocks of four, of which the last two lanes hold reciprocals of zero."""
     first, second = Layer((1, 4, 5, 5), 6), Layer((1, 6, 5, 5), 8)

@@ -204,7 +204,7 @@ class _Space(Generic[V]):
         product = yielded(op.body).owner if factors is not None else None
         largest = 1
         for inner in op.body.block.ops:
-            operands = [o for nested in inner.walk() for o in nested.operands]
+            operands = [o for nested in inner.walk() for o in nested.operands if not inner.is_ancestor(o.owner)]
             found = frozenset(level for o in operands for level in levels.get(o, ()))
             levels.update((result, found) for result in inner.results)
             made = inner.results and inner is not product and not isinstance(inner.results[0].type, IndexType)
