@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from treadle.tuning.child import CallEndedError, Child
@@ -48,6 +49,27 @@ def test_a_call_that_hangs_is_ended(child: Child) -> None:
     with pytest.raises(CallEndedError, match=r"^it did not end within 0\.1 seconds$"):
         child.call(partial(time.sleep, 60), 0.1)
     assert child.call(partial(abs, -1), 20) == 1
+
+
+def threads_after_a_product() -> set[str]:
+    """The names of this process's threads that were on a processor while, or just after, NumPy multiplied."""
+    square = np.ones((1500, 1500))
+    before = processor_times()
+    np.matmul(square, square)
+    return {thread for thread, spent in processor_times().items() if spent != before.get(thread)}
+
+
+def processor_times() -> dict[str, str]:
+    """Nanoseconds on a processor of each thread of this process."""
+    tasks = Path("/proc/self/task")
+    return {each.name: (each / "schedstat").read_text().split()[0] for each in tasks.iterdir()}
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").is_file(), reason="this system does not tell threads' times")
+def test_no_thread_of_a_library_spins_beside_what_is_timed(child: Child) -> None:
+    child.call(threads_after_a_product, 20)  # the thread that takes calls loads this module
+    time.sleep(0.1)
+    assert len(child.call(threads_after_a_product, 20)) == 1
 
 
 class Unreadable:

@@ -31,6 +31,8 @@ Array = NDArray[Any]
 CACHE_BYTES = 64 << 20
 """Bytes of weights that are read before a copy is used again: more than two cores' share of the last-level cache."""
 _ROUNDS = 15
+_ROUNDS_A_SECOND = 7.5
+"""Of a timing that may take longer than two seconds: a kernel of 0.1 ms has all its rounds long before."""
 _KEPT = 16
 """Programs with extents whose results are kept: the points of one group."""
 _PATIENCE = 30.0
@@ -153,7 +155,7 @@ def timings(comparison: Comparison) -> list[Timing]:
     if right:
         timer = InterleavedTimer([paths[n] for n in right], comparison.arena_bytes, operands, comparison.threads)
         try:
-            timer.run(_ROUNDS, comparison.seconds)
+            timer.run(max(_ROUNDS, int(_ROUNDS_A_SECOND * comparison.seconds)), comparison.seconds)
         finally:
             timer.close()
         found |= {n: Timing(timed.median) for n, timed in zip(right, timer.timed, strict=True)}

@@ -18,6 +18,7 @@ from treadle.schedules.search.trials import Trial, seconds_beside
 from treadle.tuning.building import build_all, print_all
 from treadle.tuning.candidates import Built, Printed
 from treadle.tuning.group_search import GroupSearch
+from treadle.tuning.headroom import Headroom
 from treadle.tuning.in_model import Timed, Verdict, verdicts
 from treadle.tuning.measure import Comparison, Measurer, Timing
 from treadle.tuning.tasks import GroupTask, schedule_of
@@ -28,7 +29,8 @@ MEASURED = 8
 _ROUND_SECONDS = 2.0
 _CONFIRM_SECONDS = 6.0
 _FIRST_GAIN = 0.2
-"""The fraction of its time that a group is expected to gain in its first round; it halves with each round."""
+"""The fraction of its time that a group is expected to gain in its first round, where its headroom is no less; it
+halves with each round."""
 LEAST_GAIN = 0.02
 """The least gain over the default, as a fraction, for which a schedule is kept: two runs of one kernel differ by
 less."""
@@ -55,6 +57,8 @@ class Group:
     trials: int = 0
     failures: int = 0
     gains: list[float] = field(default_factory=list[float])
+    headroom: float = 1.0
+    """The fraction of its default's time that it can gain at most."""
     confirmed: bool | None = None
     """Whether the best schedule was faster than the default in the last timing; None before that timing."""
     in_model: Verdict | None = None
@@ -87,7 +91,8 @@ class Group:
         if self.default_seconds is None or self.is_exhausted:
             return 0.0
         recent = max(self.gains[-2:], default=0.0)
-        return self.weight * max(recent, _FIRST_GAIN * 0.5**self.rounds)
+        first = max(LEAST_GAIN, min(_FIRST_GAIN, self.headroom))
+        return self.weight * max(recent, first * 0.5**self.rounds)
 
 
 @dataclass(frozen=True)
@@ -150,6 +155,7 @@ class Tuner:
             for group in self.groups:
                 if self._left() > 0 and group.default_seconds is None:
                     self._first(group)
+            self._set_headroom()
             while self._left() > self._round_seconds and self._more_trials():
                 group = max(self.groups, key=lambda each: each.expected_gain)
                 if group.expected_gain <= 0:
@@ -225,6 +231,13 @@ class Tuner:
                 self._round(group, trials)
             elif group.default_seconds is not None:
                 self._absorb(group, trials)
+
+    def _set_headroom(self) -> None:
+        """Tells groups their headroom. Those of a ranged model have times of several calls, and stay without."""
+        timed = [(each, each.default_seconds) for each in self.groups if each.default_seconds and not each.task.points]
+        headroom = Headroom.of([(group.task, seconds) for group, seconds in timed])
+        for group, seconds in timed:
+            group.headroom = headroom(group.task, seconds)
 
     def _first(self, group: Group) -> None:
         """Times the default schedule, which gives the group's part of the model's time."""
