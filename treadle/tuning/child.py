@@ -20,16 +20,13 @@ from socket import socketpair
 from threading import Thread
 from typing import Any, TypeVar
 
+from treadle.environment import single_threaded
+
 T = TypeVar("T")
 Call = Callable[[], object]
 
 _LAST_WORDS = 1000
 """Bytes of what a child wrote to stderr in which its last line is looked for."""
-
-
-_ONE_THREAD = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-"""NumPy's threads spin for a tenth of a second after each product: what a child timed then, after it had computed a
-definition, took 1.8 times as long in the median of 29 groups on two cores."""
 
 
 class CallEndedError(Exception):
@@ -104,7 +101,7 @@ class Child:
                 stderr=words,
                 pass_fds=[number],
                 process_group=0,
-                env=os.environ | _ONE_THREAD,
+                env=single_threaded(),
             )
         self._pipe, self._words = ours, words
         try:

@@ -13,8 +13,9 @@ from treadle.tuning.candidates import Printed
 from treadle.tuning.tasks import GroupTask
 from treadle.tuning.workers import Workers
 
-LOWERED = 48
-"""Candidates that are lowered for one proposal, at 50 ms each: two to three seconds of one core."""
+LOWERED = 24
+"""Candidates that are lowered for one proposal, at 50 to 100 ms each. With these and populations of 128, Inception-V3
+had 39 rounds in four minutes, with 48 and 512 it had 25 (two cores of Zen 4, 2026-11-26)."""
 _KEPT = 8192
 """Works of nests that are kept; counting one again takes about a millisecond."""
 
