@@ -182,6 +182,24 @@ def test_peaks_follow_from_the_chip(name: str, chip: tuple[int, float, int, floa
     assert target.peak_f32 == pytest.approx(target.multiprocessors * lanes * 2 * clock * 1e9, rel=2e-3)
     assert target.peak_bandwidth == pytest.approx(bus / 8 * pin * 1e9, rel=2e-3)
     assert target.peak_tf32_tensor == pytest.approx(target.peak_f16_tensor / 2, rel=5e-3)
+    # GeForce cards sum products of f16 in f32 at half of the rate of f16.
+    times = 4 if "GeForce" in target.device else 2
+    assert target.peak_int8_tensor == pytest.approx(target.peak_f16_tensor * times, rel=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("text", "multiplies"),
+    [
+        ("sm_80", True),
+        ("sm_80{peak_int8_tensor=0}", False),
+        ("sm_87{kind=cuda device=Orin peak_f32=1 peak_bandwidth=1 warp_size=32}", False),
+        ("cpu", False),
+        ("cpu{matrix_unit=vnni}", True),
+        ("cpu{peak_int8_tensor=1e12}", False),
+    ],
+)
+def test_who_multiplies_bytes(text: str, multiplies: bool) -> None:
+    assert Target.parse(text).multiplies_bytes == multiplies
 
 
 def test_a_cpu_block_is_one_thread_without_shared_memory() -> None:

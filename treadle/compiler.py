@@ -58,7 +58,6 @@ STAGES: tuple[Stage, ...] = (
             Step(
                 "graph-quantized-products{target=TARGET}",
                 "Before constants are folded, which would dequantise weights.",
-                only="cpu",
             ),
             Step(
                 "graph-float-convolutions{target=TARGET}",
@@ -125,6 +124,11 @@ STAGES: tuple[Stage, ...] = (
                 "graph-pack-tiles{target=TARGET}",
                 "Products by constants, where the core has a unit for tiles of narrow types.",
                 only="cpu",
+            ),
+            Step(
+                "graph-multiply-bytes{target=TARGET}",
+                "As the last pass, for tensor cores; nothing behind it looks at constants.",
+                only="cuda",
             ),
             Step(
                 "graph-widen-matmuls",

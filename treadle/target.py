@@ -64,6 +64,8 @@ class Target:
     peak_f16_tensor: float = 0.0
     """f16 or bf16 operands, f32 accumulators; 0 where there are no tensor cores."""
     peak_tf32_tensor: float = 0.0
+    peak_int8_tensor: float = 0.0
+    """Bytes, signed or not, with sums in i32; operations a second."""
 
     vector_bytes: int = 16
     """Widest load or store of one thread: 16 bytes on a GPU, one vector register on a CPU."""
@@ -132,8 +134,13 @@ class Target:
 
     @property
     def unit(self) -> MatrixUnit:
-        """What multiplies tiles of bf16, or bytes; one that multiplies nothing on a GPU."""
+        """What a CPU's core multiplies tiles of bf16, or bytes, with; one that multiplies nothing on a GPU."""
         return MATRIX_UNITS[self.matrix_unit]
+
+    @property
+    def multiplies_bytes(self) -> bool:
+        """Whether there is a unit for products of bytes with sums in i32: a CPU's matrix unit, or tensor cores."""
+        return self.peak_int8_tensor > 0 if self.is_cuda else self.unit.bytes
 
     @property
     def capability(self) -> int:
@@ -233,12 +240,14 @@ def _gpu(
     blocks: int,
     shared_kib: int,
     tflops: tuple[float, float, float],
+    int8_tops: float,
     bandwidth_gb: float,
     mhz: float,
     l2_mib: int,
     l2_bytes_per_cycle: float,
 ) -> Target:
-    """A row of the table below; `tflops`: f32, f16, tf32 tensor; `shared_kib`, `l2_bytes_per_cycle`: each SM's."""
+    """A row of the table below; `tflops`: f32, f16, tf32 tensor; `int8_tops`: of tensor cores; `shared_kib`,
+    `l2_bytes_per_cycle`: each SM's."""
     f32, f16, tf32 = tflops
     return Target(
         name=name,
@@ -247,6 +256,7 @@ def _gpu(
         peak_f32=f32 * 1e12,
         peak_f16_tensor=f16 * 1e12,
         peak_tf32_tensor=tf32 * 1e12,
+        peak_int8_tensor=int8_tops * 1e12,
         peak_bandwidth=bandwidth_gb * 1e9,
         l2_bytes=l2_mib * KIB * KIB,
         clock=mhz * 1e6,
@@ -289,6 +299,7 @@ _H100 = _gpu(
     blocks=32,
     shared_kib=228,
     tflops=(66.9, 989.4, 494.7),
+    int8_tops=1978.9,
     bandwidth_gb=3352,
     mhz=1980,
     l2_mib=50,
@@ -335,6 +346,7 @@ TARGETS: Mapping[str, Target] = {
             blocks=32,
             shared_kib=164,
             tflops=(19.5, 312.0, 156.0),
+            int8_tops=624.0,
             bandwidth_gb=2039,
             mhz=1410,
             l2_mib=40,
@@ -348,6 +360,7 @@ TARGETS: Mapping[str, Target] = {
             blocks=16,
             shared_kib=100,
             tflops=(35.6, 71.0, 35.6),
+            int8_tops=284.0,
             bandwidth_gb=936,
             mhz=1695,
             l2_mib=6,
@@ -361,6 +374,7 @@ TARGETS: Mapping[str, Target] = {
             blocks=24,
             shared_kib=100,
             tflops=(82.6, 165.2, 82.6),
+            int8_tops=660.6,
             bandwidth_gb=1008,
             mhz=2520,
             l2_mib=72,
@@ -376,6 +390,7 @@ TARGETS: Mapping[str, Target] = {
             blocks=32,
             shared_kib=228,
             tflops=(75.0, 2250.0, 1125.0),
+            int8_tops=4500.0,
             bandwidth_gb=8000,
             mhz=1980,
             l2_mib=126,
@@ -389,6 +404,7 @@ TARGETS: Mapping[str, Target] = {
             blocks=24,
             shared_kib=100,
             tflops=(104.8, 209.5, 104.8),
+            int8_tops=838.0,
             bandwidth_gb=1792,
             mhz=2407,
             l2_mib=96,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import TensorType, f32
+from xdsl.dialects.builtin import TensorType, f32, i32
 from xdsl.ir import Block, Operation, SSAValue
 
 from tests.helpers.limits import assert_within, limits
@@ -377,6 +377,11 @@ def test_defaults_are_in_the_space(template: Any):
         WinogradConvOp(tensor(1, 8, n, n, 16), tensor((m + 2) ** 2, 128, 112), m, [1] * 4)
         for n in (1, 35, 224)
         for m in (2, 4)
+    ]
+    anchors += [
+        MatmulOp(tensor(m, 70, dtype="uint8"), tensor(70, n, dtype="int8"), i32)
+        for m in (1, 17, 64, 1000, 4096)
+        for n in (1, 40, 1000)
     ]
     anchors += [
         PackedMatmulOp(tensor(m, 70, dtype="int8"), tensor(-(-n // 32), 32, 32, 4, dtype="uint8"), n)

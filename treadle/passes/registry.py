@@ -33,6 +33,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
         "graph-deduplicate",
         "graph-merge-matmuls",
         "graph-pack-tiles",
+        "graph-multiply-bytes",
         "graph-widen-matmuls",
         "graph-pack-weights",
         "graph-define",

@@ -108,7 +108,7 @@ VECTOR_FORMS: Mapping[str, Mapping[str, Form]] = {
         "arith.truncf": ((f32,), (bf16,)),
     },
     "cuda": {
-        "arith.constant": ((), FLOATS),
+        "arith.constant": ((), (*FLOATS, i32)),
         **_of(_named("arith", ("addf", "subf", "mulf", "divf")), (f32, f64)),
     },
 }

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, TensorType
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, TensorType, i32
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.parser import Parser
@@ -52,10 +52,11 @@ from treadle.target import Target
 Shape = tuple[int, ...]
 _REGISTERS_AT_ONCE = 8
 """A thread's registers are allocated in units of eight."""
-TENSOR_CORES = ("matmul_mma", "matmul_tf32", "attention_mma")
+TENSOR_CORES = ("matmul_mma", "matmul_tf32", "matmul_int8", "attention_mma")
 """Templates whose schedules compute on tensor cores."""
-TELLING = ("HMMA", "LDGSTS")
-"""Instructions of tensor core templates: a product, and an asynchronous copy from global to shared memory."""
+TELLING = ("HMMA", "IMMA", "LDGSTS")
+"""Instructions of tensor core templates: a product of floats, or of bytes, and an asynchronous copy from global to
+shared memory."""
 Operators = Callable[[Sequence[SSAValue]], Sequence[Operation]]
 
 
@@ -214,6 +215,11 @@ def _tf32_product(x: Sequence[SSAValue]) -> Sequence[Operation]:
     return [product]
 
 
+def _byte_product(x: Sequence[SSAValue]) -> Sequence[Operation]:
+    right = TransposeOp(x[1], [1, 0])
+    return [right, MatmulOp(x[0], right.result, i32)]
+
+
 def _turned_product(x: Sequence[SSAValue]) -> Sequence[Operation]:
     a, b = TransposeOp(x[0], [1, 0]), TransposeOp(x[1], [1, 0])
     return [a, b, MatmulOp(a.result, b.result)]
@@ -277,6 +283,7 @@ def cases() -> Mapping[str, Case]:
         Case("f16 matmul 4096 x 4096 x 4096", ((4096, 4096), (4096, 4096)), _product, "float16"),
         Case("f16 matmul 2039 x 2039 x 2039", ((2039, 2039), (2039, 2039)), _product, "float16"),
         Case("f16 layer 128 x 768 x 3072", ((128, 768), (768, 3072), (3072,)), _layer, "float16"),
+        Case("int8 matmul 4096 x 4096 x 4096", ((4096, 4096), (4096, 4096)), _byte_product, "int8"),
         Case("tf32 matmul 4096 x 4096 x 4096", ((4096, 4096), (4096, 4096)), _tf32_product),
         Case("matmul 64 x 4096 x 64", ((64, 4096), (4096, 64)), _product),
         Case("f16 matmul 64 x 4096 x 64", ((64, 4096), (4096, 64)), _product, "float16"),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, i32
 from xdsl.ir import SSAValue
 
 from tests.backends.cuda.machine_code import disassembled
@@ -68,6 +68,7 @@ EXPECTED = {
     "transpose_cuda": Expected(frozenset({"LDG.E.128", "STS", "LDS", "BAR.SYNC", "STG.E.128"}), 48),
     "window_cuda": Expected(frozenset({"FFMA", "LDG", "STG"}), 32),
     "matmul_mma": Expected(frozenset({"HMMA.16816.F32", "LDGSTS.BYPASS.128", "LDSM.16.M88.4", "LDSM.16.MT88.4"}), 4),
+    "matmul_int8": Expected(frozenset({"IMMA.16832.S8.S8", "LDGSTS.BYPASS.128", "LDSM.16.M88.4"}), 4),
     "matmul_tf32": Expected(frozenset({"HMMA.1688.F32.TF32", "LDGSTS.BYPASS.128", "LDSM.16.M88.4", "LDS"}), 4),
     BY_HAND: Expected(frozenset({"HMMA.16816.F32", "LDGSTS.BYPASS.128", "LDSM.16.M88.4", "LDSM.16.MT88.2"}), 12),
 }
@@ -77,9 +78,14 @@ def _product(graph: Graph) -> SSAValue:
     return graph.add(UnaryOp("relu", graph.add(MatmulOp(graph[0], graph[1]))))
 
 
+def _byte_product(graph: Graph) -> SSAValue:
+    return graph.add(MatmulOp(graph[0], graph.add(TransposeOp(graph[1], [1, 0])), i32))
+
+
 GRAPHS: dict[str, tuple[Callable[[Graph], SSAValue], tuple[tuple[int, ...], ...]]] = {
     "matmul_simt": (_product, ((2048, 64), (64, 2048))),
     "matmul_mma": (_product, ((2048, 64), (64, 2048))),
+    "matmul_int8": (_byte_product, ((2048, 64), (2048, 64))),
     "matmul_tf32": (_product, ((2048, 64), (64, 2048))),
     "reduce_cuda": (lambda g: g.add(ReductionOp("add", g[0], [1], keep=False)), ((64, 1024),)),
     "attention_cuda": (lambda g: g.add(AttentionOp(g[0], g[1], g[2], causal=True)), ((12, 128, 64),) * 3),
@@ -95,6 +101,8 @@ GRAPHS: dict[str, tuple[Callable[[Graph], SSAValue], tuple[tuple[int, ...], ...]
 """A graph that becomes one kernel of the template."""
 HALVES = ("matmul_mma", "attention_mma")
 """Templates of 16-bit floats."""
+DTYPES = {**dict.fromkeys(HALVES, np.float16), "matmul_int8": np.int8}
+"""Of the templates that are not of float32."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +144,7 @@ def machine_code(arch: str) -> Mapping[str, Sass]:
 
 def _lowered(template: str, target: Target) -> tuple[KernelOp, Unit]:
     build, shapes = GRAPHS[template]
-    graph = Graph(*(np.zeros(shape, np.float16 if template in HALVES else np.float32) for shape in shapes))
+    graph = Graph(*(np.zeros(shape, DTYPES.get(template, np.float32)) for shape in shapes))
     module: ModuleOp = graph.module(build(graph))
     if template == "matmul_tf32":
         scheduled(module, template, {}, target)
@@ -169,7 +177,7 @@ def test_instructions(template: str, arch: str) -> None:
     sass = machine_code(arch)[symbol(template)]
     assert not sass.uses_local_memory
     assert {opcode for opcode in EXPECTED[template].opcodes if not sass.has(opcode)} == set()
-    assert sass.has_tensor_products == sass.has_async_copies == (template in (*HALVES, "matmul_tf32", BY_HAND))
+    assert sass.has_tensor_products == sass.has_async_copies == (template in (*DTYPES, "matmul_tf32", BY_HAND))
 
 
 @pytest.mark.parametrize("shape", [(64, 64, 32), (128, 192, 160)])

@@ -132,6 +132,16 @@ def test_matmul(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     assert_close(value(MatmulOp, random(*a), random(*b, seed=1)), random(*a) @ random(*b, seed=1))
 
 
+@pytest.mark.parametrize("left", [np.int8, np.uint8])
+@pytest.mark.parametrize("right", [np.int8, np.uint8])
+def test_matmul_of_bytes(left: Any, right: Any) -> None:
+    a = np.arange(-60, 60).astype(left).reshape(4, 30)
+    b = np.arange(0, 30 * 9 * 5, 5).astype(right).reshape(30, 9)
+    got = value(lambda x, y: MatmulOp(x, y, i32), a, b)
+    assert got.dtype == np.int32
+    np.testing.assert_array_equal(got, a.astype(np.int64) @ b.astype(np.int64))
+
+
 def test_long_sums_are_rounded_once() -> None:
     ones = np.full((1, 1 << 16), 0.1, np.float16)
     got = value(lambda x: ReductionOp("add", x, [1], False), ones)

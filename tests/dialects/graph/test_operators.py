@@ -57,6 +57,7 @@ GOOD = [
     "%y = graph.bitcast {%x: tensor<4xf32>} to ui32 : (tensor<4xf32>) -> tensor<4xui32>",
     two("matmul", "tensor<12x128x64xf32>", "tensor<12x64x128xf32>", "tensor<12x128x128xf32>"),
     two("matmul", "tensor<5x3xf32>", "tensor<2x3x4xf32>", "tensor<2x5x4xf32>"),
+    two("matmul", "tensor<5x3xui8>", "tensor<2x3x4xi8>", "tensor<2x5x4xi32>", "{sums = i32}"),
     conv("tensor<1x3x8x8xf32>", "tensor<4x3x3x3xf32>", "tensor<1x4x3x3xf32>", window(ints(2, 2))),
     conv_transpose("tensor<1x4x3x3xf32>", "tensor<4x2x2x2xf32>", "tensor<1x2x6x6xf32>"),
     one('reduction "mean"', "tensor<1x6x7x7xf32>", "tensor<1x6x1x1xf32>", f"{{dims = {ints(2, 3)}, keep = 1 : i64}}"),
@@ -167,6 +168,18 @@ REJECTED = [
     (two("matmul", F, "tensor<4x4xf32>", F), "matmul of ranks 1 and 2: each is at least 2"),
     (two("matmul", "tensor<2x4xf32>", "tensor<3x5xf32>", "tensor<2x5xf32>"), "4 columns against 3 rows"),
     (two("matmul", "tensor<2x4xf32>", "tensor<4x5xf16>", "tensor<2x5xf32>"), "element types differ"),
+    (
+        two("matmul", "tensor<2x4xi8>", "tensor<4x5xi16>", "tensor<2x5xi32>", "{sums = i32}"),
+        "sums of i32 of i8 and i16: only i32 of i8 and ui8 are known",
+    ),
+    (
+        two("matmul", "tensor<2x4xi8>", "tensor<4x5xi8>", "tensor<2x5xi64>", "{sums = i64}"),
+        "sums of i64 of i8 and i8: only i32 of i8 and ui8 are known",
+    ),
+    (
+        two("matmul", "tensor<2x4xi8>", "tensor<4x5xui8>", "tensor<2x5xi32>"),
+        "element types differ",
+    ),
     (two("matmul", "tensor<2x1x4xf32>", "tensor<3x4x5xf32>", "tensor<2x1x5xf32>"), "batch dimensions differ"),
     (conv("tensor<1x3xf32>", "tensor<4x3xf32>", X), "rank is at least 3"),
     (conv(X, "tensor<4x3x3xf32>", X), "ranks differ"),

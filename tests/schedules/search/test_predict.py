@@ -7,11 +7,11 @@ import random
 
 import numpy as np
 import pytest
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, i32
 
 from tests.helpers.graphs import Graph
 from treadle.compiler import lower
-from treadle.dialects.graph import FusedOp, MatmulOp, ReductionOp, UnaryOp
+from treadle.dialects.graph import FusedOp, MatmulOp, ReductionOp, TransposeOp, UnaryOp
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import UseAttr
@@ -26,14 +26,17 @@ from treadle.tuning.ranking import ranked_for_gpu
 from treadle.tuning.tasks import tasks_of
 
 A100 = Target.parse("sm_80")
-Dtype = type[np.float32 | np.float16]
+Dtype = type[np.float32 | np.float16 | np.int8 | np.uint8]
 
 
 def product(m: int, k: int, n: int, dtype: Dtype = np.float32) -> ModuleOp:
-    """A product after stage `fuse`."""
-    graph = Graph(np.zeros((m, k), dtype), np.zeros((k, n), dtype))
-    module = graph.module(graph.add(MatmulOp(graph[0], graph[1])))
-    lower(treadle_context(), module, A100, after="graph", to="fuse")
+    """A product after stage `fuse`; of bytes the right operand lies along K."""
+    of_bytes = dtype in (np.int8, np.uint8)
+    graph = Graph(np.zeros((m, k), dtype), np.zeros((n, k) if of_bytes else (k, n), dtype))
+    right = graph.add(TransposeOp(graph[1], [1, 0])) if of_bytes else graph[1]
+    module = graph.module(graph.add(MatmulOp(graph[0], right, i32 if of_bytes else None)))
+    lower(treadle_context(), module, A100, after="graph", to="define")
+    lower(treadle_context(), module, A100, after="define", to="fuse")
     return module
 
 
@@ -52,6 +55,8 @@ def fused_of(module: ModuleOp) -> FusedOp:
         ("matmul_mma", (264, 768, 392), np.float16),
         ("matmul_tf32", (256, 512, 256), np.float32),
         ("matmul_tf32", (260, 512, 300), np.float32),
+        ("matmul_int8", (512, 512, 512), np.uint8),
+        ("matmul_int8", (272, 768, 400), np.int8),
     ],
 )
 def test_tiles_say_what_is_counted_on_kernels(template: str, extents: tuple[int, int, int], dtype: Dtype) -> None:
@@ -87,7 +92,7 @@ def test_a_producer_in_the_group_is_not_in_the_tile() -> None:
     assert template.work(anchor, template.default(anchor, A100), A100) is None
 
 
-@pytest.mark.parametrize(("dtype", "size"), [(np.float32, 104), (np.float16, 192)])
+@pytest.mark.parametrize(("dtype", "size"), [(np.float32, 104), (np.float16, 192), (np.uint8, 192)])
 def test_a_space_is_ranked_without_kernels(dtype: Dtype, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     (task,) = tasks_of(product(4096, 4096, 4096, dtype), A100)
     names = {task.default.program}
@@ -97,7 +102,7 @@ def test_a_space_is_ranked_without_kernels(dtype: Dtype, size: int, monkeypatch:
     assert len(ranking) == size
     times = dict(ranking)
     assert list(times.values()) == sorted(times.values())
-    peak = A100.peak_f32 if dtype is np.float32 else A100.peak_f16_tensor
+    peak = {4: A100.peak_f32, 2: A100.peak_f16_tensor, 1: A100.peak_int8_tensor}[np.dtype(dtype).itemsize]
     best, worst = ranking[0][1], ranking[-1][1]
     assert 1 < best / (2 * 4096**3 / peak) < 1.5 < worst / best
     assert times[task.default] < 1.3 * best

@@ -62,8 +62,8 @@ class Sass:
 
     @property
     def has_tensor_products(self) -> bool:
-        """Whether tensor cores multiply matrices of floats in registers."""
-        return self.has("HMMA")
+        """Whether tensor cores multiply matrices of floats, or of bytes, in registers."""
+        return self.has("HMMA") or self.has("IMMA")
 
     @property
     def has_async_copies(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, StringAttr, TensorType, f32, i32, i64
+from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, IntegerType, StringAttr, TensorType, f32, i8, i32, i64
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, prop_def, traits_def
 from xdsl.traits import Pure
@@ -19,8 +19,10 @@ from treadle.dialects.graph.definition import (
     require,
     widened,
 )
-from treadle.dialects.graph.dtypes import is_float
+from treadle.dialects.graph.dtypes import is_float, ui8
 from treadle.dialects.graph.elementwise import convert
+
+_BYTES = (i8, ui8)
 
 
 @irdl_op_definition
@@ -31,47 +33,57 @@ class MatmulOp(Operator):
     %c = graph.matmul %a, %b : (tensor<12x128x64xf32>, tensor<12x64x128xf32>) -> tensor<12x128x128xf32>
     ```
     Transposes are separate operators, which fuse as index-only prologues. The sum of f16 and bf16 runs in f32 and is
-    rounded once. `precision = "tf32"` allows tensor cores to round operands of f32 to 10 bits of mantissa. Rejected:
-    rank below 2, extents of K or of the batch that differ, different element types, another precision, or one of
-    operands that are not f32.
+    rounded once. `precision = "tf32"` allows tensor cores to round operands of f32 to 10 bits of mantissa. With
+    `sums = i32` operands are bytes, each of which may be signed or not, and the result is i32, which wraps:
+    ```mlir
+    %c = graph.matmul %a, %b {sums = i32} : (tensor<128x384xui8>, tensor<384x64xi8>) -> tensor<128x64xi32>
+    ```
+    Rejected: rank below 2, extents of K or of the batch that differ, different element types, another precision, or one
+    of operands that are not f32; other sums, or operands of sums that are no bytes.
     """
 
     name = "graph.matmul"
     a = operand_def(TensorType)
     b = operand_def(TensorType)
     precision = opt_prop_def(StringAttr)
+    sums = opt_prop_def(IntegerType)
     traits = traits_def(Pure())
     assembly_format = "$a `,` $b attr-dict `:` `(` type($a) `,` type($b) `)` `->` type($result)"
 
-    def __init__(self, a: SSAValue, b: SSAValue):
-        super().__init__([a, b])
+    def __init__(self, a: SSAValue, b: SSAValue, sums: IntegerType | None = None):
+        super().__init__([a, b], {} if sums is None else {"sums": sums})
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
         a, b = (list(t.get_shape()) for t in types)
-        element = types[0].get_element_type()
+        element, other, sums = types[0].get_element_type(), types[1].get_element_type(), properties.get("sums")
         require(len(a) >= 2 and len(b) >= 2, f"matmul of ranks {len(a)} and {len(b)}: each is at least 2")
-        require(
-            element == types[1].get_element_type(),
-            f"matmul of {types[0]} and {types[1]}: element types differ",
-        )
+        if sums is None:
+            require(element == other, f"matmul of {types[0]} and {types[1]}: element types differ")
+        else:
+            fits = sums == i32 and element in _BYTES and other in _BYTES
+            require(fits, f"sums of {sums} of {element} and {other}: only i32 of i8 and ui8 are known")
         precision = properties.get("precision")
         allowed = precision is None or (precision == StringAttr("tf32") and element == f32)
         require(allowed, f'precision {precision} of {element}: only "tf32" of f32 is known')
         require(a[-1] == b[-2], f"matmul of {types[0]} and {types[1]}: {a[-1]} columns against {b[-2]} rows")
         batch = a[:-2] or b[:-2]
         require(b[:-2] in ([], batch), f"matmul of {types[0]} and {types[1]}: batch dimensions differ")
-        return TensorType(element, [*batch, a[-2], b[-1]])
+        return TensorType(element if sums is None else sums, [*batch, a[-2], b[-1]])
 
     def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
         *batch, i, j = index
+        total = self.type.get_element_type()
+
+        def term(inner: DefinitionBuilder, x: Scalar) -> Scalar:
+            return widened(inner, x) if self.sums is None else convert(inner, x, total)
 
         def product(inner: DefinitionBuilder, k: Sequence[Scalar]) -> Scalar:
             left = inner.at(self.a, [*self._batch_of(self.a, batch), i, k[0]])
             right = inner.at(self.b, [*self._batch_of(self.b, batch), k[0], j])
-            return inner.mul(widened(inner, left), widened(inner, right))
+            return inner.mul(term(inner, left), term(inner, right))
 
-        return convert(b, b.reduce("add", [self.reduction_extent], product), self.type.get_element_type())
+        return convert(b, b.reduce("add", [self.reduction_extent], product), total)
 
     @staticmethod
     def _batch_of(operand: SSAValue, batch: Sequence[Scalar]) -> Sequence[Scalar]:

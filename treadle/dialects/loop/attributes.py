@@ -7,6 +7,7 @@ from typing import cast
 from xdsl.dialects.builtin import (
     AnyFloat,
     DenseIntOrFPElementsAttr,
+    IntegerType,
     MemRefLayoutAttr,
     MemRefType,
     NoneAttr,
@@ -101,7 +102,9 @@ def buffer_type(
 
 
 def zeros(type: VectorType) -> DenseIntOrFPElementsAttr:
-    """The value of a vector of floats that are all 0."""
+    """The value of a vector of numbers that are all 0."""
+    if isinstance(type.element_type, IntegerType):
+        return DenseIntOrFPElementsAttr.from_list(cast("VectorType[IntegerType]", type), [0])
     return DenseIntOrFPElementsAttr.from_list(cast("VectorType[AnyFloat]", type), [0.0])
 
 

@@ -15,6 +15,7 @@ from treadle.dialects.graph import (
     ComputeOp,
     ConstantOp,
     InlineAttr,
+    MatmulOp,
     Operator,
     PackedConvOp,
     PackedMatmulOp,
@@ -28,7 +29,8 @@ from treadle.passes.graph.simplify_body import simplify_body
 
 @dataclass(frozen=True)
 class GraphDefinePass(ModulePass):
-    """Replaces each operator except `graph.matmul` of floats and `graph.attention` by its `graph.compute`.
+    """Replaces each operator except `graph.matmul` of floats, and of bytes with sums of i32, and `graph.attention` by
+    its `graph.compute`.
 
     ```mlir
     %two = graph.constant #graph.inline<"2.0"> : tensor<f32>
@@ -44,8 +46,8 @@ class GraphDefinePass(ModulePass):
     } : tensor<4x8xf32>
     ```
     Constants of one element are written into the bodies, equal reads are shared, and checks that ranges decide are
-    dropped. Products and attention stay operators: templates recognise them by name. A product of integers has no
-    template of its own, and is scheduled as any other definition.
+    dropped. Products and attention stay operators: templates recognise them by name. Any other product of integers has
+    no template of its own, and is scheduled as any other definition.
     """
 
     name = "graph-define"
@@ -62,6 +64,8 @@ class GraphDefinePass(ModulePass):
 
 
 def _stays_whole(operator: Operator) -> bool:
+    if isinstance(operator, MatmulOp) and operator.sums is not None:
+        return True
     is_whole = isinstance(operator, WholeOp) and is_float(operator.type.get_element_type())
     return is_whole or isinstance(operator, PackedConvOp | PackedMatmulOp)
 

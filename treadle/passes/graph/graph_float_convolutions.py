@@ -39,7 +39,7 @@ class GraphFloatConvolutionsPass(ModulePass):
     target: str = "cpu"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        has_unit = Target.parse(self.target).unit.bytes
+        has_unit = Target.parse(self.target).multiplies_bytes
         for conv in [inner for inner in op.walk() if isinstance(inner, ConvOp)]:
             if conv.type.get_element_type() == i32 and not (has_unit and _multiplies_bytes(conv)):
                 _compute_in_floats(conv)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, bf16, i32
 from xdsl.ir import Operation, SSAValue
@@ -12,18 +11,16 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.graph import (
-    BinaryOp,
     CastOp,
     ConstantOp,
     MatmulOp,
     PackedMatmulOp,
-    ReductionOp,
-    ReshapeOp,
 )
 from treadle.dialects.graph.store import constant_array
 from treadle.passes.graph.precision.wide_reads import read_wide
-from treadle.passes.graph.rewriting import Array, constant_of, constant_op, shape_of
-from treadle.passes.graph.tiles.byte_operands import ByteMatrix, ByteOperand, byte_matrix, byte_operand
+from treadle.passes.graph.rewriting import Array, constant_op, shape_of
+from treadle.passes.graph.tiles.byte_operands import ByteMatrix, byte_matrix, byte_operand
+from treadle.passes.graph.tiles.corrections import corrected
 from treadle.passes.graph.tiles.panels import panels_of
 from treadle.target import Target
 
@@ -101,7 +98,7 @@ class _Packer:
     def integers(self, product: MatmulOp) -> None:
         """A product of i32, if both operands are bytes, and the right one a constant."""
         if product.b not in self._matrices:
-            self._matrices[product.b] = byte_matrix(product.b)
+            self._matrices[product.b] = byte_matrix(product.b) if len(shape_of(product.b)) == 2 else None
         matrix = self._matrices[product.b]
         left = None if matrix is None else byte_operand(product.a)
         if matrix is None or left is None:
@@ -109,33 +106,7 @@ class _Packer:
         if product.b not in self._panels:
             self._panels[product.b] = _constant(panels_of(matrix.bytes), product, packed=True)
         total = PackedMatmulOp(left.value, self._panels[product.b], product.shape[-1])
-        _replace(product, [total, *_corrections(total.result, left, matrix)])
-
-
-def _corrections(total: SSAValue, left: ByteOperand, matrix: ByteMatrix) -> list[Operation]:
-    """What makes a product of bytes that of the numbers."""
-    new: list[Operation] = []
-    if matrix.added is not None:
-        wide = CastOp(left.value, i32)
-        sums = ReductionOp("add", wide.result, [len(shape_of(left.value)) - 1], keep=True)
-        added = constant_op(matrix.added)
-        terms = BinaryOp("mul", sums.result, added.result)
-        new += [wide, sums, added, terms, BinaryOp("add", total, terms.result)]
-    if left.zero is not None:
-        before = new[-1].results[0] if new else total
-        terms = _terms(left.zero, matrix)
-        new += [*terms, BinaryOp("sub", before, terms[-1].results[0])]
-    return new
-
-
-def _terms(zero: SSAValue, matrix: ByteMatrix) -> list[Operation]:
-    """A zero point times the sums of columns."""
-    known = constant_of(zero)
-    if known is not None:
-        with np.errstate(over="ignore"):
-            return [constant_op(known.reshape(()).astype(np.int32) * matrix.sums)]
-    sums, number = constant_op(matrix.sums), ReshapeOp(zero, [])
-    return [sums, number, BinaryOp("mul", number.result, sums.result)]
+        _replace(product, [total, *corrected(total.result, left, matrix)])
 
 
 def _constant(matrix: Array, product: MatmulOp, *, packed: bool = False) -> SSAValue:

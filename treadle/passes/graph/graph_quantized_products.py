@@ -42,7 +42,8 @@ class GraphQuantizedProductsPass(ModulePass):
     %1 = graph.binary "mul" %s, %t : ..., as tensor<64x1x1xf32>
     %y = graph.binary "mul" %0, %1 : (tensor<1x64x56x56xf32>, tensor<64x1x1xf32>) -> tensor<1x64x56x56xf32>
     ```
-    The sums are exact: those that i32 might not hold stay as they are, and so do products by batches of matrices.
+    The sums are exact: those that i32 might not hold stay as they are, and so do products by batches of matrices, or by
+    ones that are computed, on CPUs, whose units read panels of constants.
     Convolutions of groups are vector code, which is of f32: their integers become f32, where its sums are exact, too.
     What quantises a scaled sum again, `round(%y / %z)`, divides the constants that scale it, and shift it, instead.
 
@@ -54,24 +55,27 @@ class GraphQuantizedProductsPass(ModulePass):
     target: str = "cpu"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        if not Target.parse(self.target).unit.bytes:
+        target = Target.parse(self.target)
+        if not target.multiplies_bytes:
             return
         for operator in [inner for inner in op.walk() if isinstance(inner, ConvOp | MatmulOp | PoolOp)]:
             if isinstance(operator, PoolOp):
                 _pool_bytes(operator)
             else:
-                _multiply_integers(operator)
+                _multiply_integers(operator, any_right=target.is_cuda)
         for rounding in [inner for inner in op.walk() if isinstance(inner, UnaryOp)]:
             if rounding.kind.data == "round":
                 _divide_constants(rounding)
 
 
-def _multiply_integers(op: ConvOp | MatmulOp) -> None:
-    """Replaces a product of two dequantised tensors, of which the right one is constant."""
+def _multiply_integers(op: ConvOp | MatmulOp, *, any_right: bool) -> None:
+    """Replaces a product of two dequantised tensors, of which the right one is a constant matrix, or filters; with
+    `any_right` any matrices."""
     if op.type.get_element_type() != f32 or DYNAMIC_INDEX in op.shape:
         return
     left, right = op.operands
-    if not is_constant(right) or (isinstance(op, MatmulOp) and len(shape_of(right)) > 2):
+    is_known = is_constant(right) and (isinstance(op, ConvOp) or len(shape_of(right)) == 2)
+    if not is_known and not (any_right and isinstance(op, MatmulOp)):
         return
     x, w = dequantized(left), dequantized(right)
     moves = [*(() if x is None else x.moves), *(() if w is None else w.moves)]

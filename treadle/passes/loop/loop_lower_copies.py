@@ -8,20 +8,22 @@ from math import copysign
 from xdsl.context import Context
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import (
-    BFloat16Type,
-    Float16Type,
-    Float32Type,
     FloatAttr,
     IndexType,
     IntegerAttr,
     ModuleOp,
     UnitAttr,
+    bf16,
+    f16,
+    f32,
+    i8,
 )
-from xdsl.ir import Attribute, Operation, Region, SSAValue
+from xdsl.ir import Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.effects import is_pure
+from treadle.dialects.graph.dtypes import byte_width, ui8
 from treadle.dialects.loop import AsyncCopyOp, CopyOp, LoadOp, SpaceAttr, StoreOp, YieldOp, type_of
 from treadle.index.reader import IndexReader
 from treadle.passes.loop.copy_groups import Elements
@@ -29,8 +31,8 @@ from treadle.passes.loop.kernels import kernels_of
 
 _LARGEST, _SMALLEST = 16, 4
 """Bytes that one asynchronous copy moves; 8 are possible, too."""
-_BYTES: dict[type[Attribute], int] = {Float16Type: 2, BFloat16Type: 2, Float32Type: 4}
-"""Bytes of the elements that asynchronous copies move."""
+_ELEMENTS = (f16, bf16, f32, i8, ui8)
+"""Elements that asynchronous copies move."""
 
 
 @dataclass(frozen=True)
@@ -102,9 +104,9 @@ def _is_zero(value: SSAValue | None) -> bool:
 
 def _group(load: LoadOp, elements: Elements) -> int:
     """Elements of one asynchronous copy; 0 if no copy is that small."""
-    size = _BYTES.get(type(load.result.type))
-    if size is None:
+    if load.result.type not in _ELEMENTS:
         return 0
+    size = byte_width(load.result.type)
     width = elements.widest_group(load.indices, load.predicate, _LARGEST // size)
     return width if width * size >= _SMALLEST else 0
 

@@ -65,7 +65,7 @@ def instance_of(
         own = shape_of(operand)
         wanted = (*(batch if len(own) > 2 else ()), *last)
         operands.append(_smaller(operand, wanted, block, None if is_plain else group))
-    product = MatmulOp(*operands)
+    product = MatmulOp(*operands, sums=anchor.sums)
     product.precision = anchor.precision
     block.add_ops([product, YieldOp(product.result)])
     FusedOp("instance", Region(block))

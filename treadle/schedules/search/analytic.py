@@ -100,7 +100,8 @@ def _round_cycles(work: GpuWork, target: Target, blocks: int) -> float:
 def _block_cycles(work: GpuWork, target: Target) -> dict[str, float]:
     """The cycles for which one block keeps each resource of a multiprocessor busy."""
     each = target.multiprocessors * target.clock
-    tensor = target.peak_tf32_tensor if work.tensor_bytes == 4 else target.peak_f16_tensor
+    peaks = {1: target.peak_int8_tensor, 2: target.peak_f16_tensor, 4: target.peak_tf32_tensor}
+    tensor = peaks.get(work.tensor_bytes, 0.0)
     return {
         "f32 units": work.operations / (target.peak_f32 / 2 / each),
         "tensor cores": work.tensor_flops / (tensor / each) if work.tensor_flops else 0.0,

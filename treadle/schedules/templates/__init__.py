@@ -8,7 +8,7 @@ from treadle.schedules.templates.conv_tiles_cpu import ConvTilesCpu
 from treadle.schedules.templates.generic_cpu import GenericCpu
 from treadle.schedules.templates.generic_cuda import GenericCuda
 from treadle.schedules.templates.matmul_cpu import MatmulCpu
-from treadle.schedules.templates.matmul_mma import MatmulMma, MatmulTf32
+from treadle.schedules.templates.matmul_mma import MatmulInt8, MatmulMma, MatmulTf32
 from treadle.schedules.templates.matmul_simt import MatmulSimt
 from treadle.schedules.templates.matmul_tiles_cpu import MatmulTilesCpu
 from treadle.schedules.templates.reduce_cpu import ReduceCpu
@@ -38,6 +38,7 @@ TEMPLATES: dict[str, Template] = {
         WindowCuda(),
         ReduceCuda(),
         MatmulMma(),
+        MatmulInt8(),
         MatmulSimt(),
         TransposeCuda(),
         GenericCuda(),

@@ -85,7 +85,7 @@ class MatmulMma(Template):
     def dependent(self, anchor: Anchor, target: Target) -> Mapping[str, Callable[[Choices], Choice]]:
         def split_k(choices: Choices) -> Choice:
             assert isinstance(anchor, MatmulOp)
-            tile = mma_tile(anchor, choices, anchor.type.get_element_type())
+            tile = mma_tile(anchor, choices)
             splits = tile.accumulators <= _MOST_SPLIT
             return _slices(anchor, tile.m, tile.n, tile.block_k, target) if splits else 1
 
@@ -93,7 +93,7 @@ class MatmulMma(Template):
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         assert isinstance(anchor, MatmulOp)
-        tile = mma_tile(anchor, choices, anchor.type.get_element_type())
+        tile = mma_tile(anchor, choices)
         self._check_warps(tile)
         self._check_slices(tile, shared_out(anchor, number(choices, "split_k"), tile.block_k))
         self._check_columns(tile, anchor.shape[-1])
@@ -165,12 +165,12 @@ class MatmulMma(Template):
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, MatmulOp)
-        tile = mma_tile(anchor, choices, anchor.type.get_element_type())
+        tile = mma_tile(anchor, choices)
         return MmaKernel(anchor, tile, number(choices, "split_k")).build(name)
 
     def work(self, anchor: Anchor, choices: Choices, target: Target) -> GpuWork | None:
         assert isinstance(anchor, MatmulOp)
-        return mma_work(anchor, mma_tile(anchor, choices, anchor.type.get_element_type()), number(choices, "split_k"))
+        return mma_work(anchor, mma_tile(anchor, choices), number(choices, "split_k"))
 
 
 class MatmulTf32(MatmulMma):
@@ -193,7 +193,7 @@ class MatmulTf32(MatmulMma):
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         super().limits(anchor, choices, target)
         assert isinstance(anchor, MatmulOp)
-        tile = mma_tile(anchor, choices, anchor.type.get_element_type())
+        tile = mma_tile(anchor, choices)
         overhang = anchor.shape[-2] % tile.m or anchor.shape[-1] % tile.n
         # Found by compiling: copies of twice as many bytes as f16 take an address and a predicate each.
         if overhang and tile.accumulators > _MOST_SPLIT:
@@ -206,6 +206,25 @@ class MatmulTf32(MatmulMma):
                 f"that overhang by {overhang}",
                 accepted=f"block_k = {self.default_block_k}, or at most {_MOST_SPLIT} accumulators a thread",
             )
+
+
+class MatmulInt8(MatmulMma):
+    """The same of bytes, each operand's signed or not, with sums in i32, which are exact.
+
+    Both tiles in shared memory have rows along K, since no instruction transposes bytes: constants lie so
+    (`graph-multiply-bytes`), and of other operands that do not each byte is loaded by itself, without asynchronous
+    copies.
+    """
+
+    name: ClassVar[str] = "matmul_int8"
+    knobs: ClassVar[tuple[Knob, ...]] = (
+        *(knob for knob in MatmulMma.knobs if knob.name != "block_k"),
+        Knob("block_k", (64, 128), "extent of the tiles along K"),
+    )
+    default_block_k: ClassVar[int] = 64
+
+    def fits(self, anchor: Anchor) -> bool:
+        return isinstance(anchor, MatmulOp) and anchor.sums is not None
 
 
 def _slices(anchor: MatmulOp, rows: int, columns: int, block_k: int, target: Target) -> int:

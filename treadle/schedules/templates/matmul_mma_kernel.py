@@ -7,7 +7,7 @@ from math import ceil, prod
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import TensorType, VectorType, f32
-from xdsl.ir import SSAValue
+from xdsl.ir import Attribute, SSAValue
 
 from treadle.dialects.graph import MatmulOp
 from treadle.dialects.graph.definition import Scalar
@@ -34,10 +34,11 @@ class MmaKernel:
         self.slices = shared_out(anchor, split_k, tile.block_k)
         self.m, self.n = anchor.shape[-2:]
         self.k = anchor.reduction_extent
-        self.element = anchor.type.get_element_type()
-        self.fragments = fragments(self.element, self.element)
-        self.total: SSAValue | None = None
         types = [t for t in (anchor.a.type, anchor.b.type) if isinstance(t, TensorType)]
+        self.elements = [type.get_element_type() for type in types]
+        self.fragments = fragments(*self.elements)
+        self.sums = self.fragments[2].get_element_type()
+        self.total: SSAValue | None = None
         self.b = KernelBuilder(types, anchor.type)
 
     def build(self, name: str) -> KernelOp:
@@ -56,7 +57,10 @@ class MmaKernel:
         self.warp = warp
         self.warp_row = (warp // tile.warps[1]) * tile.warp[0]
         self.warp_column = (warp % tile.warps[1]) * tile.warp[1]
-        self.shared_a, self.shared_b = (self._shared(x, shape) for x, shape in (("a", tile.a), ("b", tile.b)))
+        self.shared_a, self.shared_b = (
+            self._shared(x, shape, element)
+            for x, shape, element in zip("ab", (tile.a, tile.b), self.elements, strict=True)
+        )
         products = [tile.warp[0] // PRODUCT_M, tile.warp[1] // PRODUCT_N // PAIR, PAIR]
         self.acc = b.alloc("acc", products, self.fragments[2])
         with b.tasks(["r", "p", "h"], repeat(*products), unroll=True) as where:
@@ -71,9 +75,9 @@ class MmaKernel:
         operands = [self.anchor.a, self.anchor.b]
         return b.kernel(name, operands, self.anchor.type, tiles * self.slices.number, tile.threads, comment)
 
-    def _shared(self, name: str, shape: SharedTile) -> SSAValue:
+    def _shared(self, name: str, shape: SharedTile, element: Attribute) -> SSAValue:
         extents = [self.tile.stages, shape.rows, shape.columns]
-        return self.b.alloc(f"shared_{name}", extents, self.element, Space.SHARED, shape.swizzle)
+        return self.b.alloc(f"shared_{name}", extents, element, Space.SHARED, shape.swizzle)
 
     def _block_coordinates(self, block: Index, rows: int, columns: int) -> tuple[Index, Index]:
         """The block's row and column in the grid. Consecutive blocks go down `group` rows before they go right, so
@@ -154,14 +158,14 @@ class MmaKernel:
         indices = [*(self.batch_index if type.get_num_dims() > 2 else []), i, j]
         if not inside:
             return b.load(b.inputs[operand], indices)
-        return b.load(b.inputs[operand], indices, all_of(inside), b.constant(0, self.element))
+        return b.load(b.inputs[operand], indices, all_of(inside), b.constant(0, self.elements[operand]))
 
     def _multiply(self, stage: Index) -> None:
         """One tile of A times one of B, added to the accumulators."""
         b, tile = self.b, self.tile
         rows, pairs = tile.warp[0] // PRODUCT_M, tile.warp[1] // PRODUCT_N // PAIR
         a_type, b_type, _ = self.fragments
-        pair_type = VectorType(self.element, [PAIR, *b_type.get_shape()])
+        pair_type = VectorType(self.elements[1], [PAIR, *b_type.get_shape()])
         regs_a = b.alloc("regs_a", [rows], a_type)
         regs_b = b.alloc("regs_b", [pairs], pair_type)
         with b.loop("kk", tile.block_k // tile.product_k, unroll=True) as kk:
@@ -209,7 +213,7 @@ class MmaKernel:
         """What `loop.load_matrix` would give of two times two transposed matrices of 32-bit elements: each lane loads
         its element of each, of the next 8 columns before or after those of the next 4 rows."""
         b = self.b
-        elements = b.alloc("elements", type.get_shape(), self.element)
+        elements = b.alloc("elements", type.get_shape(), type.get_element_type())
         with b.tasks(["u", "v"], repeat(2, 2), unroll=True) as (u, v):
             block, half = (v, u) if columns_first else (u, v)
             row = k + (half * 4 + self.lane % 4)
@@ -220,21 +224,21 @@ class MmaKernel:
 
     def _rounded(self, fragment: SSAValue) -> SSAValue:
         """Operands of 32 bits lose the bits that a tile product does not read."""
-        return self.b.insert(RoundTf32Op(fragment)) if self.element == f32 else fragment
+        return self.b.insert(RoundTf32Op(fragment)) if self.elements[0] == f32 else fragment
 
     def _add_up(self, tiles: int, tile_index: Index, slice: Index, products: Sequence[int]) -> None:
         """The tile's last block adds up the slices, and stores."""
         b, tile = self.b, self.tile
-        sums = PartialSums(b, tiles, self.slices.number, tile.threads, tile.accumulators, f32)
+        sums = PartialSums(b, tiles, self.slices.number, tile.threads, tile.accumulators, self.sums)
         assert sums.lanes == ELEMENTS_PER_LANE, "a vector is a fragment"
 
         def element(v: Index, e: Index) -> Scalar:
             fragment = b.load(self.acc, v.delinearize(products))
-            return b.extract(fragment, [e // 2, e % 2], f32)
+            return b.extract(fragment, [e // 2, e % 2], self.sums)
 
         last = sums.keep(tile_index, slice, element)
         with b.when(last):
-            self.total = b.alloc("total", [tile.accumulators], f32)
+            self.total = b.alloc("total", [tile.accumulators], self.sums)
             sums.add_up(tile_index, self.total)
             self._store()
 
@@ -244,7 +248,7 @@ class MmaKernel:
         where = [r, j // (PAIR * PRODUCT_N), (j // PRODUCT_N) % PAIR]
         upper, odd = i // 8, j % 2
         if self.total is None:
-            return b.extract(b.load(self.acc, where), [upper, odd], f32)
+            return b.extract(b.load(self.acc, where), [upper, odd], self.sums)
         fragment = r * (self.tile.warp[1] // PRODUCT_N) + j // PRODUCT_N
         return b.load(self.total, [fragment * ELEMENTS_PER_LANE + (upper * 2 + odd)])
 
@@ -272,14 +276,15 @@ class MmaKernel:
         chunk = self.tile.a.chunk
         slab = SharedTile(True, PRODUCT_M, width, 2)
         shape = [prod(self.tile.warps), PRODUCT_M, width]
-        staged = b.alloc("staged", shape, self.element, Space.SHARED, slab.swizzle)
+        element = self.elements[0]
+        staged = b.alloc("staged", shape, element, Space.SHARED, slab.swizzle)
         with b.loop("r", height // PRODUCT_M, unroll=True) as r:
             b.barrier()
             with b.tasks(["i", "j"], repeat(1, width // PRODUCT_N) * FRAGMENT, self.lane, unroll=True, vector=True) as (
                 i,
                 j,
             ):
-                rounded = b.insert(arith.TruncFOp(self._accumulated(r, i, j), self.element))
+                rounded = b.insert(arith.TruncFOp(self._accumulated(r, i, j), element))
                 b.store(rounded, staged, [self.warp, i, j])
             b.barrier()
             with (

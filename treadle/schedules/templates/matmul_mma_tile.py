@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from xdsl.ir import Attribute
+from xdsl.dialects.builtin import TensorType
 
 from treadle.dialects.graph import MatmulOp
+from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.loop import Swizzle, swizzle_of_rows
 from treadle.dialects.loop.tile_product import PRODUCT_K
 from treadle.dialects.task import Mapping, repeat, spatial
@@ -24,7 +25,7 @@ WARP = 32
 
 @dataclass(frozen=True)
 class SharedTile:
-    """An operand's tile in shared memory: rows of consecutive elements, as they lie in global memory.
+    """An operand's tile in shared memory: rows of consecutive elements, mostly as they lie in global memory.
 
     along_k: whether a row runs along K; rows, columns: the extents; element_bytes: of one element
     """
@@ -119,15 +120,18 @@ class MmaTile:
         return self.accumulators + rows // PRODUCT_M * 4 + columns // PRODUCT_N * 2
 
 
-def mma_tile(anchor: MatmulOp, choices: Choices, element: Attribute) -> MmaTile:
-    """The extents for an anchor; its operands' tiles lie as the operands do."""
+def mma_tile(anchor: MatmulOp, choices: Choices) -> MmaTile:
+    """The extents for an anchor; its operands' tiles lie as the operands do, those of bytes along K, since matrices of
+    bytes are not transposed while they are loaded."""
+    assert isinstance(anchor.a.type, TensorType)
+    element = anchor.a.type.get_element_type()
     block, warps = choices["block"], choices["warps"]
     assert isinstance(block, tuple) and isinstance(warps, tuple)
     m, n = (int(extent) for extent in block)
     along_m, along_n = (int(extent) for extent in warps)
-    block_k, size = number(choices, "block_k"), 4 if PRODUCT_K[element] == 8 else 2
-    a_along_k = has_contiguous_rows(anchor, anchor.a)
-    b_along_k = not has_contiguous_rows(anchor, anchor.b)
+    block_k, size = number(choices, "block_k"), byte_width(element)
+    a_along_k = size == 1 or has_contiguous_rows(anchor, anchor.a)
+    b_along_k = size == 1 or not has_contiguous_rows(anchor, anchor.b)
     return MmaTile(
         m, n, block_k, (along_m, along_n), number(choices, "stages"), number(choices, "group"),
         SharedTile(a_along_k, *((m, block_k) if a_along_k else (block_k, m)), size),

@@ -20,21 +20,22 @@ _ROUNDING = 2
 
 def mma_work(anchor: MatmulOp, tile: MmaTile, split_k: int) -> GpuWork | None:
     """The work of a product by itself whose rows begin at multiples of 16 bytes, of at least one whole tile and without
-    a step beyond the end; None for others."""
+    a step beyond the end; None for others. Of bytes B is a transpose, whose rows are those of its tile."""
     slices, (m, n), k = shared_out(anchor, split_k, tile.block_k), anchor.shape[-2:], anchor.reduction_extent
     size, chunk = tile.a.element_bytes, tile.a.chunk
-    aligned = not (k % chunk or n % chunk) and tile.a.along_k and not tile.b.along_k
+    of_bytes = size == 1
+    aligned = not (k % chunk or n % chunk) and tile.a.along_k and tile.b.along_k == of_bytes
     if (
         m < tile.m
         or n < tile.n
         or not aligned
         or slices.covered != k
-        or not comes_from_outside(anchor, anchor.a, anchor.b)
+        or not comes_from_outside(anchor, turned=of_bytes)
     ):
         return None
     traffic, part = Traffic(tile.threads), 1 / slices.number
     rows, pairs = tile.warp[0] // PRODUCT_M, tile.warp[1] // PRODUCT_N // _PAIR
-    for shared, stride in ((tile.a, k), (tile.b, n)):
+    for shared, stride in ((tile.a, k), (tile.b, k if of_bytes else n)):
         _copies(shared, stride, traffic, slices.each)
     products = slices.each * (tile.block_k // tile.product_k)
     _fragments(tile, traffic, products * rows, products * pairs)
@@ -43,6 +44,7 @@ def mma_work(anchor: MatmulOp, tile: MmaTile, split_k: int) -> GpuWork | None:
         traffic.add_up(tile.accumulators)
     fragments = (rows + pairs) * _FRAGMENT_REGISTERS
     operations = products * fragments * _ROUNDING if size == 4 else part * tile.accumulators
+    operations += tile.accumulators if slices.number > 1 else 0
     by_lanes = 0 if tile.b.loads_matrices else _FRAGMENT_REGISTERS
     tiles = tiles_of(anchor, tile.m, tile.n)
     return GpuWork(
@@ -51,7 +53,7 @@ def mma_work(anchor: MatmulOp, tile: MmaTile, split_k: int) -> GpuWork | None:
         registers=tile.accumulators + fragments + by_lanes + OTHER_REGISTERS,
         min_blocks=1,
         shared_bytes=tile.shared_bytes,
-        operations=(operations + (tile.accumulators if slices.number > 1 else 0)) * tile.threads,
+        operations=0.0 if of_bytes else operations * tile.threads,
         tensor_flops=2.0 * tile.m * tile.n * tile.product_k * products,
         tensor_bytes=size,
         sectors=traffic.sectors,
@@ -84,6 +86,10 @@ def _fragments(tile: MmaTile, traffic: Traffic, of_a: float, of_b: float) -> Non
     row, term = row + lane % 16, lane // 16 * half
     size = tile.a.element_bytes
     traffic.load((row * tile.a.columns + _column(tile.a, row, term)) * size, CHUNK_BYTES, of_a)
+    if tile.b.along_k:
+        term, column = lane // 8 % 2 * half, column + lane // 16 * PRODUCT_N + lane % 8
+        traffic.load((column * tile.b.columns + _column(tile.b, column, term)) * size, CHUNK_BYTES, of_b)
+        return
     if tile.b.loads_matrices:
         term, column = lane % 16, column + lane // 16 * PRODUCT_N
         traffic.load((term * tile.b.columns + _column(tile.b, term, column)) * size, CHUNK_BYTES, of_b)
@@ -96,7 +102,7 @@ def _stores(tile: MmaTile, n: int, traffic: Traffic, part: float) -> None:
     """The stores of C: pairs of 32-bit elements, or chunks of 16-bit ones that pass through shared memory."""
     lane, warp = traffic.thread % WARP, traffic.thread // WARP
     row, column = warp // tile.warps[1] * tile.warp[0], warp % tile.warps[1] * tile.warp[1]
-    (height, width), size = tile.warp, tile.a.element_bytes
+    (height, width), size = tile.warp, 2 if tile.staged_bytes else 4
     slabs = part * (height // PRODUCT_M)
     i, j = lane // 4, lane % 4 * 2
     if not tile.staged_bytes:

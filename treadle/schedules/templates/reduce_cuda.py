@@ -56,7 +56,8 @@ class ReduceCuda(Template):
             terms = 4 if min(anchor.shape[-2:]) < 8 else 32
             few = prod(anchor.shape) <= _FEW_IN_TILES and anchor.reduction_extent >= terms
             in_slices = min(anchor.shape[-2:]) >= _ROWS_OF_A_TILE and anchor.reduction_extent >= _TERMS_OF_SLICES
-            return few and not in_slices and is_float(anchor.type.get_element_type())
+            known = is_float(anchor.type.get_element_type()) or anchor.sums is not None
+            return few and not in_slices and known
         if isinstance(anchor, WholeOp):
             return False
         reduce = only_reduce(anchor)

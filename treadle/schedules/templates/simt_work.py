@@ -22,7 +22,7 @@ def simt_work(anchor: MatmulOp, tile: SimtTile, split_k: int) -> GpuWork | None:
     and no step beyond the end; None for others."""
     slices, (m, n), k = shared_out(anchor, split_k, tile.block_k), anchor.shape[-2:], anchor.reduction_extent
     a, b = tile.a_filling, tile.b_filling
-    plain = anchor.type.get_element_type() == f32 and comes_from_outside(anchor, anchor.a, anchor.b)
+    plain = anchor.type.get_element_type() == f32 and comes_from_outside(anchor)
     if not plain or a is None or b is None or not tile.a_transposed or tile.b_transposed:
         return None
     if m < tile.m or n < tile.n or slices.each < 3 or slices.covered != k or k % a.vector or n % b.vector:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from xdsl.dialects.builtin import i32
+
 from tests.schedules import attention_cases, row_cases
 from tests.schedules.row_cases import Shape, tensor
 from tests.schedules.tensor_cores import SHAPES
@@ -194,6 +196,11 @@ def _product(shapes: tuple[Shape, Shape], dtype: str) -> Anchor:
     return MatmulOp(tensor(*a, dtype=dtype), tensor(*b, dtype=dtype))
 
 
+def _byte_product(shapes: tuple[Shape, Shape], dtype: str) -> Anchor:
+    a, b = (tensor(*shape, dtype=dtype) for shape in shapes)
+    return MatmulOp(a, b, i32 if dtype == "int8" else None)
+
+
 def _products(shapes: Sequence[tuple[Shape, Shape]]) -> tuple[AnchorOf, ...]:
     return tuple(partial(_product, each) for each in shapes)
 
@@ -204,6 +211,7 @@ COVERED: dict[str, Coverage] = {
     "matmul_simt": Coverage(FLOATS, _products(PRODUCTS)),
     "matmul_mma": Coverage(HALVES, _products(PRODUCTS)),
     "matmul_tf32": Coverage(("float32",), _products(PRODUCTS)),
+    "matmul_int8": Coverage(("int8",), tuple(partial(_byte_product, each) for each in PRODUCTS)),
     "reduce_cuda": Coverage(
         DTYPES, (*_operators([partial(_reduction, *each) for each in REDUCTIONS]), *_products(SMALL_PRODUCTS))
     ),

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from xdsl.dialects.builtin import TensorType, i8, i32
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import IntegerAttr, TensorType, i8, i32
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.graph import AtOp, BinaryOp, CastOp, ComputeOp, ConstantOp, PadOp, ReshapeOp, TransposeOp
 from treadle.dialects.graph.definition import int_list
 from treadle.dialects.graph.dtypes import numpy_dtype, ui8
+from treadle.dialects.scalar import number_op
 from treadle.passes.graph.definition_analysis import moves_data
 from treadle.passes.graph.rewriting import Array, constant_of, constant_op, shape_of, tensor
 
@@ -28,12 +30,14 @@ class ByteOperand:
 
 @dataclass(frozen=True)
 class ByteMatrix:
-    """A constant matrix `[K, N]` of i32 as bytes and what is added to each column; None if that is 0."""
+    """A constant matrix `[K, N]` of i32, or a batch of them, as bytes and what is added to each column; None if that
+    is 0."""
 
     bytes: Array
     added: Array | None
+    """`[N]`, of a batch `[batch..., 1, N]`."""
     sums: Array
-    """Of the columns of the matrix."""
+    """Of the columns of the matrix; as `added`."""
 
 
 def byte_operand(value: SSAValue) -> ByteOperand | None:
@@ -81,19 +85,42 @@ def _on_bytes(op: Operation, found: ByteOperand) -> list[Operation]:
         border = _zero_byte(found)
         return [*border, PadOp("constant", found.value, border[-1].results[0], int_list(op.properties, "pads"))]
     assert isinstance(op, ComputeOp)
-    return [] if op.reads()[0].predicate is not None else [_reading(op, found.value)]
+    return _reading(op, found)
 
 
-def _reading(op: ComputeOp, bytes: SSAValue) -> ComputeOp:
-    """A detached definition that reads bytes where `op` reads numbers, and gives them."""
+def _reading(op: ComputeOp, found: ByteOperand) -> list[Operation]:
+    """A detached definition that reads bytes where `op` reads numbers, and gives them; where that gives 0 without a
+    read, the byte that stands for it. None where it gives another number."""
+    (outer,) = op.reads()
+    if outer.otherwise is not None and not _is_zero(outer.otherwise):
+        return []
     move = op.clone()
     (read,) = move.reads()
-    Rewriter.replace_op(read, AtOp(bytes, read.indices))
+    before, border = ([], []) if read.predicate is None else _border(found)
+    filler = border[0].results[0] if border else None
+    unused = None if read.otherwise is None else read.otherwise.owner
+    Rewriter.replace_op(read, [*border, AtOp(found.value, read.indices, read.predicate, filler)])
+    if isinstance(unused, Operation) and not unused.results[0].uses:
+        Rewriter.erase_op(unused)
     words = None if move.operators is None else move.operators.data
-    type = TensorType(tensor(bytes).get_element_type(), move.shape)
+    type = TensorType(tensor(found.value).get_element_type(), move.shape)
     region = move.detach_region(0)
     move.erase()
-    return ComputeOp(region, type, words)
+    return [*before, ComputeOp(region, type, words)]
+
+
+def _border(found: ByteOperand) -> tuple[list[Operation], list[Operation]]:
+    """The byte that stands for 0, as a number of a definition, and what computes it in front of that."""
+    zero = np.zeros((), np.int32) if found.zero is None else constant_of(found.zero)
+    if zero is not None:
+        return [], [number_op(int(zero.reshape(())), tensor(found.value).get_element_type())]
+    computed = _zero_byte(found)
+    return computed, [AtOp(computed[-1].results[0], [])]
+
+
+def _is_zero(value: SSAValue) -> bool:
+    op = value.owner
+    return isinstance(op, arith.ConstantOp) and isinstance(op.value, IntegerAttr) and op.value.value.data == 0
 
 
 def _zero_byte(found: ByteOperand) -> list[Operation]:
@@ -106,19 +133,20 @@ def _zero_byte(found: ByteOperand) -> list[Operation]:
 
 
 def byte_matrix(value: SSAValue) -> ByteMatrix | None:
-    """A constant matrix of i32 as bytes; None if it is not constant, or if a column has numbers more than 255 apart.
+    """Constant matrices of i32 as bytes; None if they are not constant, or if a column has numbers more than 255 apart.
 
     The difference of an unsigned byte and its zero point has nine bits, but those of a column share a zero point.
     """
     matrix = constant_integers(value)
-    if matrix is None or matrix.ndim != 2 or matrix.size == 0:
+    if matrix is None or matrix.ndim < 2 or matrix.size == 0:
         return None
-    sums = matrix.sum(axis=0, dtype=np.int32)
+    batched = matrix.ndim > 2
+    sums = matrix.sum(axis=-2, dtype=np.int32, keepdims=batched)
     for dtype in (np.int8, np.uint8):
         limits = np.iinfo(dtype)
         if limits.min <= matrix.min() and matrix.max() <= limits.max:
             return ByteMatrix(matrix.astype(dtype), None, sums)
-    lowest = matrix.min(axis=0)
+    lowest = matrix.min(axis=-2, keepdims=batched)
     if (matrix - lowest).max() > np.iinfo(np.uint8).max:
         return None
     return ByteMatrix((matrix - lowest).astype(np.uint8), lowest.astype(np.int32), sums)
