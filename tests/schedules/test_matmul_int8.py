@@ -19,8 +19,10 @@ from treadle.backends.cuda.emulator import CHECKS
 from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
 from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.reference.kernels import evaluate_kernel
+from treadle.compiler import lower
 from treadle.dialects.graph import BinaryOp, CastOp, MatmulOp, PadOp, TransposeOp, UnaryOp
 from treadle.dialects.graph.dtypes import ui8
+from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice
 from treadle.environment import Environment
 from treadle.errors import TreadleError
@@ -81,7 +83,7 @@ def test_pipelines_shorter_and_longer_than_their_stages(stages: int, steps: int)
 
 @pytest.mark.parametrize(
     ("block", "warps"),
-    [((16, 128), (1, 4)), ((32, 64), (2, 2)), ((64, 128), (2, 2)), ((128, 64), (4, 2)), ((128, 128), (2, 2))],
+    [((16, 128), (1, 4)), ((32, 64), (2, 2)), ((64, 128), (2, 2)), ((128, 64), (4, 2)), ((128, 128), (2, 4))],
 )
 def test_tiles(block: tuple[int, int], warps: tuple[int, int]):
     a, b = sample((50, 140), np.int8, 0), sample((140, 70), np.uint8, 1)
@@ -232,6 +234,21 @@ def test_more_tiles_than_are_worth_it_are_rejected():
     choices = TEMPLATE.default(anchor, GPU) | {"block_k": 128, "stages": 4}
     with pytest.raises(TreadleError, match="512 bytes along K in all stages, 128 too many; accepted: at most 384"):
         TEMPLATE.check(anchor, choices, GPU, "here")
+
+
+@pytest.mark.parametrize(("terms", "along_k"), [(512, False), (101, True)])
+def test_large_tiles_of_single_bytes_are_rejected(terms: int, along_k: bool):
+    """Those of rows across K, and those of rows that begin anywhere."""
+    shape = (8192, terms) if along_k else (terms, 8192)
+    graph = Graph(np.zeros((8192, terms), np.uint8), np.zeros(shape, np.int8))
+    b = transposed(graph, graph[1]) if along_k else graph[1]
+    module = graph.module(graph.add(MatmulOp(graph[0], b, i32)))
+    lower(treadle_context(), module, GPU, after="graph", to="fuse")
+    anchor = next(op for op in module.walk() if isinstance(op, MatmulOp))
+    default = TEMPLATE.default(anchor, GPU)
+    assert default["block"] == (64, 128)
+    with pytest.raises(TreadleError, match="128 accumulators a thread, 64 too many, leave no registers for copies of"):
+        TEMPLATE.check(anchor, default | {"block": (128, 128), "warps": (2, 2)}, GPU, "here")
 
 
 def test_other_types_are_left_to_other_templates():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import ceil
+from math import ceil, prod
 from typing import ClassVar
 
 from xdsl.dialects.builtin import BFloat16Type, Float16Type, Float32Type
@@ -13,10 +13,11 @@ from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.schedules.gpu_work import GpuWork
 from treadle.schedules.limits import check_divides, check_limit, check_limits
+from treadle.schedules.operand_layout import has_contiguous_rows
 from treadle.schedules.split_k import SPLIT_K, Slices, first_that_fills, number_of_slices, shared_out, tiles_of
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
 from treadle.schedules.templates.matmul_mma_kernel import MmaKernel
-from treadle.schedules.templates.matmul_mma_tile import MmaTile, mma_tile
+from treadle.schedules.templates.matmul_mma_tile import WARP, MmaTile, mma_tile
 from treadle.schedules.templates.mma_work import mma_work
 from treadle.target import Target
 
@@ -30,6 +31,10 @@ _NARROW = 32
 _MOST_SPLIT = 64
 """Accumulators of a thread up to which there are registers for them and for what adds slices up."""
 _SMALLEST_WARP_TILE = 16 * 32
+_MOST_GATHERING = 64
+"""The same of a thread that loads single bytes, each by a load of its own, all of which are under way at once."""
+_LEAST_COPY = 4
+"""Bytes of the smallest asynchronous copy."""
 _LARGEST_AHEAD = 384
 """Bytes along K of all stages: copies that start earlier take shared memory from other blocks, and win nothing."""
 _OTHER_REGISTERS = 64
@@ -62,12 +67,7 @@ class MatmulMma(Template):
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
         assert isinstance(anchor, MatmulOp)
-        (m, n), block_k = anchor.shape[-2:], self.default_block_k
-        warps = {(128, 128): (2, 2), (64, 128): (2, 2), (64, 64): (2, 2), (32, 64): (2, 2)}
-        if n <= _NARROW:
-            warps = {(128, _NARROW): (4, 2), (64, _NARROW): (2, 2)}
-        elif m <= 16:
-            warps = {(16, 128): (1, 4)}
+        m, block_k, warps = anchor.shape[-2], self.default_block_k, self._preferred(anchor)
 
         def split_k(rows: int, columns: int) -> int:
             return _slices(anchor, rows, columns, block_k, target)
@@ -81,6 +81,15 @@ class MatmulMma(Template):
             "group": 8 if ceil(m / block[0]) >= 8 else 1,
             "split_k": split_k(*block),
         }
+
+    def _preferred(self, anchor: MatmulOp) -> dict[tuple[int, int], tuple[int, int]]:
+        """Tiles in the order of preference, and their warps."""
+        m, n = anchor.shape[-2:]
+        if n <= _NARROW:
+            return {(128, _NARROW): (4, 2), (64, _NARROW): (2, 2)}
+        if m <= 16:
+            return {(16, 128): (1, 4)}
+        return {(128, 128): (2, 2), (64, 128): (2, 2), (64, 64): (2, 2), (32, 64): (2, 2)}
 
     def dependent(self, anchor: Anchor, target: Target) -> Mapping[str, Callable[[Choices], Choice]]:
         def split_k(choices: Choices) -> Choice:
@@ -225,6 +234,35 @@ class MatmulInt8(MatmulMma):
 
     def fits(self, anchor: Anchor) -> bool:
         return isinstance(anchor, MatmulOp) and anchor.sums is not None
+
+    def _preferred(self, anchor: MatmulOp) -> dict[tuple[int, int], tuple[int, int]]:
+        tiles = super()._preferred(anchor)
+        if not _gathers_bytes(anchor):
+            return tiles
+        return {(m, n): warps for (m, n), warps in tiles.items() if m * n <= _MOST_GATHERING * WARP * prod(warps)}
+
+    def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
+        super().limits(anchor, choices, target)
+        assert isinstance(anchor, MatmulOp)
+        accumulators = mma_tile(anchor, choices).accumulators
+        # Found by compiling.
+        if _gathers_bytes(anchor):
+            check_limit(
+                "accumulators a thread beside single bytes",
+                accumulators,
+                _MOST_GATHERING,
+                message=f"{self.name}: {accumulators} accumulators a thread, {accumulators - _MOST_GATHERING} too "
+                "many, leave no registers for copies of single bytes",
+                accepted=f"at most {_MOST_GATHERING} accumulators a thread, or operands along K in groups of "
+                f"{_LEAST_COPY} bytes",
+            )
+
+
+def _gathers_bytes(anchor: MatmulOp) -> bool:
+    """Whether an operand's bytes do not lie together along K as the smallest asynchronous copy moves them."""
+    along_k = has_contiguous_rows(anchor, anchor.a, together=_LEAST_COPY)
+    along_k = along_k and has_contiguous_rows(anchor, anchor.b, across=True, together=_LEAST_COPY)
+    return not along_k or anchor.reduction_extent % _LEAST_COPY > 0
 
 
 def _slices(anchor: MatmulOp, rows: int, columns: int, block_k: int, target: Target) -> int:
