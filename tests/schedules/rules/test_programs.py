@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, i32
 from xdsl.parser import Parser
 from xdsl.xdsl_opt_main import xDSLOptMain
 
+from tests.helpers.graphs import Graph
 from tests.schedules.rules.scheduled import CPU, GPU, anchor
+from treadle.dialects.graph import MatmulOp
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
 from treadle.schedules.rules import Draft, Rule, programs
@@ -106,3 +109,11 @@ def test_gpu_programs_stage_operands_in_shared_memory() -> None:
         text.partition('schedule.stage 1 at %k0 in "shared" vector %vector buffers %buffers')[2][:6] for text in texts
     }
     assert ways >= {" async", "\n}"}, "filled through registers, and by asynchronous copies"
+
+
+def test_products_of_bytes_have_templates_only() -> None:
+    """Works of nests would take their multiplications for nothing."""
+    graph = Graph(np.zeros((512, 256), np.uint8), np.zeros((256, 512), np.int8))
+    of_bytes = MatmulOp(graph[0], graph[1], i32)
+    names = [program.sym_name.data for program in programs(of_bytes, GPU, default_rules(GPU))]
+    assert names == ["matmul_int8", "generic_cuda"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from treadle.dialects.graph import MatmulOp
 from treadle.dialects.schedule import ProgramOp, TemplateOp
 from treadle.errors import TreadleError
 from treadle.schedules.nest.workload import Workload, workload_of
@@ -78,8 +79,9 @@ def _applied(rule: Rule, draft: Draft, errors: list[TreadleError]) -> Sequence[D
 
 
 def _workload(anchor: Anchor) -> Workload | None:
-    """None for a definition of several reductions, or without elements."""
-    if not has_elements(anchor):
+    """None for a definition of several reductions, or without elements, and for a product of bytes: the works of nests,
+    which count operations on floats, would take its multiplications for nothing."""
+    if not has_elements(anchor) or (isinstance(anchor, MatmulOp) and anchor.sums is not None):
         return None
     try:
         return workload_of(anchor)
