@@ -25,7 +25,7 @@ from treadle.schedules.joint.choice import Chosen, chosen_dispatch
 from treadle.schedules.joint.micro_kernels import throughput
 from treadle.schedules.joint.points import POINTS, Point, Weights, points_of
 from treadle.schedules.register_tile import SHORT_HEIGHTS
-from treadle.schedules.search.analytic import cpu_seconds, gpu_seconds
+from treadle.schedules.search.analytic import UNHIDDEN, cpu_seconds, gpu_seconds
 from treadle.schedules.search.product_work import blocks_of, product_work, right_loads
 from treadle.schedules.template import Choices, Template
 from treadle.schedules.templates import TEMPLATES
@@ -175,11 +175,12 @@ def _times(
     if use.template.data == MatmulCpu.name:
         grid, loads = blocks_of(whole, choices, target), right_loads(whole, choices, target)
         for key, instance in instances.items():
-            seconds[key] = cpu_seconds(product_work(instance, choices, target, SHORT_HEIGHTS, grid, loads), target)
+            work = product_work(instance, choices, target, SHORT_HEIGHTS, grid, loads)
+            seconds[key] = cpu_seconds(work, target, UNHIDDEN)
     else:
         for key, instance in instances.items():
-            work = _padded_work(instance, TEMPLATES[use.template.data], choices, target)
-            seconds[key] = inf if work is None else gpu_seconds(work, target)
+            padded = _padded_work(instance, TEMPLATES[use.template.data], choices, target)
+            seconds[key] = inf if padded is None else gpu_seconds(padded, target)
     return [seconds[point] for point in points]
 
 
