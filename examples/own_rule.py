@@ -2,7 +2,8 @@
 
     python examples/own_rule.py [--trials 64] [--seconds 120]
 
-The operator is a convolution in groups (MetaSchedule's GRP), for which there is no template but the generic one.
+The operator is a convolution in many groups, whose channels fill no vector: there is no template for it but the generic
+one.
 `docs/schedule-programs.md` explains rules, and shows what this printed.
 """
 
@@ -39,7 +40,7 @@ RULES: tuple[Rule, ...] = (whole_windows, tiled("SSRSRS"), staged("register", al
 """The rule's tiles go on through those that stage reads and mark vectors, beside Treadle's tiles."""
 
 
-def convolution(channels: int = 128, groups: int = 4, size: int = 56) -> ModuleOp:
+def convolution(channels: int = 128, groups: int = 32, size: int = 56) -> ModuleOp:
     """3 x 3 with stride 2, of half as many channels, in some groups."""
     inputs = channels // 2
     x = ir.tensor_type("float32", (1, inputs, size, size))

@@ -7,6 +7,7 @@ import pytest
 from examples.own_rule import RULES, convolution, main, whole_windows
 from tests.schedules.rules.scheduled import CPU, anchor, groups_of
 from treadle.passes.schedule.anchor import anchor_of
+from treadle.passes.schedule.schedule_select import default_schedule
 from treadle.schedules.nest.workload import workload_of
 from treadle.schedules.rules import Draft, programs
 
@@ -23,6 +24,12 @@ def test_the_rule_is_an_alternative() -> None:
 def test_the_rule_does_not_apply_to_products() -> None:
     of = anchor("GMM")
     assert whole_windows(Draft(of, CPU, workload_of(of))) == ()
+
+
+def test_the_example_is_one_kernel_of_the_generic_template() -> None:
+    (group,) = groups_of(convolution(), CPU)
+    assert default_schedule(group, CPU).template.data == "generic_cpu"
+    assert len(workload_of(anchor_of(group)).extents) == 7, "which the rule is for"
 
 
 @pytest.mark.slow

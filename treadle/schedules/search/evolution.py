@@ -20,7 +20,8 @@ class Settings:
     """How an evolution goes.
 
     population: of each generation. 128 finds on CPUs after two proposals of eight what TVM's 512 finds, on GPUs at most
-        5 % less, in a quarter of the time (`benchmarks/results/strategies-2026-11-26.json`; of the day before: 512)
+        5 % less, in a quarter of the time (`benchmarks/results/strategies_population128-2026-11-26.json` against 512 in
+        `strategies-2026-11-25.json`, with the same cost model)
     best: the part of the first one that are the best measured candidates
     generations: that follow the first one
     mutation: the probability that a survivor is mutated; attempts: to find a legal mutation
