@@ -1,4 +1,16 @@
-builtin.module attributes {schedule.record = {us = 1.152500e+02 : f64, default_us = 1.227300e+02 : f64, target = "cpu", hardware = "AMD EPYC 25-17-1 2 cores", compiler = "/usr/bin/cc", sources = "421500967b2d", date = "2026-11-25", in_model = "1.050x, in a model 1.011 times as fast"}} {
+builtin.module attributes {schedule.record = {us = 1.049000e+02 : f64, default_us = 1.108700e+02 : f64, target = "cpu", hardware = "AMD EPYC 25-17-1 2 cores", compiler = "/usr/bin/cc", sources = "3b7d456dd8bf", date = "2026-11-26", in_model = "1.066x, in a model 1.019 times as fast"}} {
+  schedule.program @nest0 for "cpu" {
+    %i, %j, %k = schedule.axes 2 spatial, 1 reduction
+    %registers_i, %registers_j = schedule.sample_tile "registers" 2 from ([1, 2, 4, 7, 8, 14, 16], [16, 32, 48, 64]) product 1 to 512 taken [7, 48]
+    %tile_i, %tile_j = schedule.sample_tile "tile" 2 from ([1, 2, 4, 7, 8], [1, 2, 3]) beside (%registers_i, %registers_j) product 1 to 1024 taken [1, 1]
+    %outer_i, %outer_j = schedule.sample_tile "outer" 2 from ([1, 2, 4, 7, 8, 14, 16], [1, 2]) product 1 to 64 taken [16, 1]
+    %i0, %i1, %i2, %i3 = schedule.split %i by (%outer_i, %tile_i, %registers_i)
+    %j0, %j1, %j2, %j3 = schedule.split %j by (%outer_j, %tile_j, %registers_j)
+    %depth_k = schedule.sample_tile "depth" 1 from [1, 2, 3, 4, 6, 8, 12, 24] product 1 to 512 taken [6]
+    %k0, %k1 = schedule.split %k by (%depth_k)
+    schedule.arrange block(%i0, %j0) repeat(%i1, %j1) loop(%k0) repeat(%i2, %j2) loop(%k1) repeat(%i3, %j3)
+    schedule.mark vector %j3
+  }
   func.func @main(%0: tensor<1x2x56x56x16xf32>, %1: tensor<3x24x48xf32>, %2: tensor<1x9x1x1x16xf32>) -> tensor<1x9x56x56x16xf32> {
     %3 = graph.fused "im2col_unpack_matmul_add_max_min_2" {
       %4 = graph.compute "im2col" (%5, %6) {
@@ -38,7 +50,7 @@ builtin.module attributes {schedule.record = {us = 1.152500e+02 : f64, default_u
         graph.yield %42 : f32
       } : tensor<1x9x56x56x16xf32>
       graph.yield %23 : tensor<1x9x56x56x16xf32>
-    } schedule #schedule.use<"matmul_cpu", {rows = 7, vectors = 3, chunk = 392, pack = true, passes = 1}> : tensor<1x9x56x56x16xf32>
+    } schedule @nest0 : tensor<1x9x56x56x16xf32>
     func.return %3 : tensor<1x9x56x56x16xf32>
   }
 }

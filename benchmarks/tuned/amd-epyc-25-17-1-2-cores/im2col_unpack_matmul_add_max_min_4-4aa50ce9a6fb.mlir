@@ -1,4 +1,4 @@
-builtin.module attributes {schedule.record = {us = 8.348000e+01 : f64, default_us = 8.348000e+01 : f64, target = "cpu", hardware = "AMD EPYC 25-17-1 2 cores", compiler = "/usr/bin/cc", sources = "421500967b2d", date = "2026-11-25", in_model = "dropped: 0.905x, not faster in the model"}} {
+builtin.module attributes {schedule.record = {us = 7.822000e+01 : f64, default_us = 7.822000e+01 : f64, target = "cpu", hardware = "AMD EPYC 25-17-1 2 cores", compiler = "/usr/bin/cc", sources = "3b7d456dd8bf", date = "2026-11-26"}} {
   func.func @main(%0: tensor<1x2x28x28x16xf32>, %1: tensor<4x32x48xf32>, %2: tensor<1x12x1x1x16xf32>) -> tensor<1x12x28x28x16xf32> {
     %3 = graph.fused "im2col_unpack_matmul_add_max_min_4" {
       %4 = graph.compute "im2col" (%5, %6) {

@@ -1,4 +1,4 @@
-builtin.module attributes {schedule.record = {us = 6.466000e+01 : f64, default_us = 6.466000e+01 : f64, target = "cpu", hardware = "AMD EPYC 25-17-1 2 cores", compiler = "/usr/bin/cc", sources = "421500967b2d", date = "2026-11-25"}} {
+builtin.module attributes {schedule.record = {us = 7.524000e+01 : f64, default_us = 7.524000e+01 : f64, target = "cpu", hardware = "AMD EPYC 25-17-1 2 cores", compiler = "/usr/bin/cc", sources = "3b7d456dd8bf", date = "2026-11-26"}} {
   func.func @main(%0: tensor<1x4x14x14x16xf32>, %1: tensor<8x64x48xf32>, %2: tensor<1x24x1x1x16xf32>) -> tensor<1x24x14x14x16xf32> {
     %3 = graph.fused "im2col_unpack_matmul_add_max_min_6" {
       %4 = graph.compute "im2col" (%5, %6) {

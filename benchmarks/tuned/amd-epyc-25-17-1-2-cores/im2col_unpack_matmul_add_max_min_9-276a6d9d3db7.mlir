@@ -1,4 +1,4 @@
-builtin.module attributes {schedule.record = {us = 1.677000e+02 : f64, default_us = 2.009600e+02 : f64, target = "cpu", hardware = "AMD EPYC 25-17-1 2 cores", compiler = "/usr/bin/cc", sources = "421500967b2d", date = "2026-11-25", in_model = "1.024x, in a model 1.011 times as fast"}} {
+builtin.module attributes {schedule.record = {us = 1.608300e+02 : f64, default_us = 1.608300e+02 : f64, target = "cpu", hardware = "AMD EPYC 25-17-1 2 cores", compiler = "/usr/bin/cc", sources = "3b7d456dd8bf", date = "2026-11-26"}} {
   func.func @main(%0: tensor<1x6x14x14x16xf32>, %1: tensor<12x96x48xf32>, %2: tensor<1x36x1x1x16xf32>) -> tensor<1x36x14x14x16xf32> {
     %3 = graph.fused "im2col_unpack_matmul_add_max_min_9" {
       %4 = graph.compute "im2col" (%5, %6) {
@@ -38,7 +38,7 @@ builtin.module attributes {schedule.record = {us = 1.677000e+02 : f64, default_u
         graph.yield %42 : f32
       } : tensor<1x36x14x14x16xf32>
       graph.yield %23 : tensor<1x36x14x14x16xf32>
-    } schedule #schedule.use<"matmul_cpu", {rows = 7, vectors = 3, chunk = 42, pack = false, passes = 1}> : tensor<1x36x14x14x16xf32>
+    } schedule #schedule.use<"matmul_cpu", {rows = 7, vectors = 3, chunk = 196, pack = false, passes = 1}> : tensor<1x36x14x14x16xf32>
     func.return %3 : tensor<1x36x14x14x16xf32>
   }
 }

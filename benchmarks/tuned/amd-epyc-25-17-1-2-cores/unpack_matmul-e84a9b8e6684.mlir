@@ -1,4 +1,4 @@
-builtin.module attributes {schedule.record = {us = 2.274800e+02 : f64, default_us = 2.274800e+02 : f64, target = "cpu", hardware = "AMD EPYC 25-17-1 2 cores", compiler = "/usr/bin/cc", sources = "421500967b2d", date = "2026-11-25", in_model = "dropped: 0.990x, not faster in the model"}} {
+builtin.module attributes {schedule.record = {us = 1.301800e+02 : f64, default_us = 1.301800e+02 : f64, target = "cpu", hardware = "AMD EPYC 25-17-1 2 cores", compiler = "/usr/bin/cc", sources = "3b7d456dd8bf", date = "2026-11-26", in_model = "dropped: 0.732x, not faster in the model"}} {
   func.func @main(%0: tensor<21x1280x48xf32>, %1: tensor<1x1280xf32>) -> tensor<1x1000xf32> {
     %2 = graph.fused "unpack_matmul" {
       %3 = graph.compute "unpack" (%4, %5) {

@@ -1,4 +1,4 @@
-builtin.module attributes {schedule.record = {us = 8.554000e+01 : f64, default_us = 8.554000e+01 : f64, target = "cpu", hardware = "AMD EPYC 25-17-1 2 cores", compiler = "/usr/bin/cc", sources = "421500967b2d", date = "2026-11-25"}} {
+builtin.module attributes {schedule.record = {us = 5.447000e+01 : f64, default_us = 5.447000e+01 : f64, target = "cpu", hardware = "AMD EPYC 25-17-1 2 cores", compiler = "/usr/bin/cc", sources = "3b7d456dd8bf", date = "2026-11-26"}} {
   func.func @main(%0: tensor<4x576x48xf32>, %1: tensor<49x576xf32>, %2: tensor<1x10x1x1x16xf32>) -> tensor<1x10x7x7x16xf32> {
     %3 = graph.fused "unpack_matmul_add_10" {
       %4 = graph.compute "unpack" (%5, %6) {

@@ -1,4 +1,4 @@
-builtin.module attributes {schedule.record = {us = 2.622800e+02 : f64, default_us = 2.622800e+02 : f64, target = "cpu", hardware = "AMD EPYC 25-17-1 2 cores", compiler = "/usr/bin/cc", sources = "421500967b2d", date = "2026-11-25", in_model = "dropped: 0.992x, not faster in the model"}} {
+builtin.module attributes {schedule.record = {us = 1.400400e+02 : f64, default_us = 1.400400e+02 : f64, target = "cpu", hardware = "AMD EPYC 25-17-1 2 cores", compiler = "/usr/bin/cc", sources = "3b7d456dd8bf", date = "2026-11-26"}} {
   func.func @main(%0: tensor<1x144x32xf32>, %1: tensor<3136x144xf32>, %2: tensor<1x2x56x56x16xf32>, %3: tensor<1x2x1x1x16xf32>) -> tensor<1x2x56x56x16xf32> {
     %4 = graph.fused "unpack_matmul_add_2" {
       %5 = graph.compute "unpack" (%6, %7) {

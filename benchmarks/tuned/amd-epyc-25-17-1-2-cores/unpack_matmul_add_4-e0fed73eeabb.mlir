@@ -1,4 +1,4 @@
-builtin.module attributes {schedule.record = {us = 9.146000e+01 : f64, default_us = 9.146000e+01 : f64, target = "cpu", hardware = "AMD EPYC 25-17-1 2 cores", compiler = "/usr/bin/cc", sources = "421500967b2d", date = "2026-11-25"}} {
+builtin.module attributes {schedule.record = {us = 7.947000e+01 : f64, default_us = 7.947000e+01 : f64, target = "cpu", hardware = "AMD EPYC 25-17-1 2 cores", compiler = "/usr/bin/cc", sources = "3b7d456dd8bf", date = "2026-11-26"}} {
   func.func @main(%0: tensor<1x192x32xf32>, %1: tensor<784x192xf32>, %2: tensor<1x2x28x28x16xf32>, %3: tensor<1x2x1x1x16xf32>) -> tensor<1x2x28x28x16xf32> {
     %4 = graph.fused "unpack_matmul_add_4" {
       %5 = graph.compute "unpack" (%6, %7) {

@@ -1,4 +1,4 @@
-builtin.module attributes {schedule.record = {us = 8.346000e+01 : f64, default_us = 8.346000e+01 : f64, target = "cpu", hardware = "AMD EPYC 25-17-1 2 cores", compiler = "/usr/bin/cc", sources = "421500967b2d", date = "2026-11-25"}} {
+builtin.module attributes {schedule.record = {us = 7.504000e+01 : f64, default_us = 7.504000e+01 : f64, target = "cpu", hardware = "AMD EPYC 25-17-1 2 cores", compiler = "/usr/bin/cc", sources = "3b7d456dd8bf", date = "2026-11-26"}} {
   func.func @main(%0: tensor<1x384x64xf32>, %1: tensor<196x384xf32>, %2: tensor<1x4x14x14x16xf32>, %3: tensor<1x4x1x1x16xf32>) -> tensor<196x64xf32> {
     %4 = graph.fused "unpack_matmul_add_im2col_3" {
       %5 = graph.compute "unpack" (%6, %7) {

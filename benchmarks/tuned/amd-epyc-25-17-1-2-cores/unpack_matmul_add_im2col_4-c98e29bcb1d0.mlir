@@ -1,4 +1,4 @@
-builtin.module attributes {schedule.record = {us = 1.907000e+02 : f64, default_us = 1.907000e+02 : f64, target = "cpu", hardware = "AMD EPYC 25-17-1 2 cores", compiler = "/usr/bin/cc", sources = "421500967b2d", date = "2026-11-25"}} {
+builtin.module attributes {schedule.record = {us = 1.039000e+02 : f64, default_us = 1.039000e+02 : f64, target = "cpu", hardware = "AMD EPYC 25-17-1 2 cores", compiler = "/usr/bin/cc", sources = "3b7d456dd8bf", date = "2026-11-26", in_model = "dropped: 0.978x, not faster in the model"}} {
   func.func @main(%0: tensor<2x576x48xf32>, %1: tensor<196x576xf32>, %2: tensor<1x6x14x14x16xf32>, %3: tensor<1x6x1x1x16xf32>) -> tensor<196x96xf32> {
     %4 = graph.fused "unpack_matmul_add_im2col_4" {
       %5 = graph.compute "unpack" (%6, %7) {

@@ -1,4 +1,4 @@
-builtin.module attributes {schedule.record = {us = 1.466700e+02 : f64, default_us = 1.466700e+02 : f64, target = "cpu", hardware = "AMD EPYC 25-17-1 2 cores", compiler = "/usr/bin/cc", sources = "421500967b2d", date = "2026-11-25"}} {
+builtin.module attributes {schedule.record = {us = 8.485000e+01 : f64, default_us = 8.866000e+01 : f64, target = "cpu", hardware = "AMD EPYC 25-17-1 2 cores", compiler = "/usr/bin/cc", sources = "3b7d456dd8bf", date = "2026-11-26", in_model = "1.080x, in a model 1.019 times as fast"}} {
   func.func @main(%0: tensor<4x960x48xf32>, %1: tensor<49x960xf32>, %2: tensor<1x10x7x7x16xf32>, %3: tensor<1x10x1x1x16xf32>) -> tensor<49x160xf32> {
     %4 = graph.fused "unpack_matmul_add_im2col_5" {
       %5 = graph.compute "unpack" (%6, %7) {
@@ -36,7 +36,7 @@ builtin.module attributes {schedule.record = {us = 1.466700e+02 : f64, default_u
         graph.yield %41 : f32
       } : tensor<49x160xf32>
       graph.yield %31 : tensor<49x160xf32>
-    } schedule #schedule.use<"matmul_cpu", {rows = 7, vectors = 3, chunk = 49, pack = false, passes = 1}> : tensor<49x160xf32>
+    } schedule #schedule.use<"matmul_cpu", {rows = 7, vectors = 3, chunk = 28, pack = false, passes = 3}> : tensor<49x160xf32>
     func.return %4 : tensor<49x160xf32>
   }
 }
