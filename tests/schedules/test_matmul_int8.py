@@ -51,6 +51,11 @@ def transposed(g: Graph, x: SSAValue) -> SSAValue:
     return g.add(TransposeOp(x, [*range(rank - 2), rank - 1, rank - 2]))
 
 
+def by_transpose(g: Graph) -> SSAValue:
+    """The first input times the second one's transpose."""
+    return g.add(MatmulOp(g[0], transposed(g, g[1]), sums=i32))
+
+
 def swapped(x: Array) -> Array:
     return np.ascontiguousarray(np.swapaxes(x, -1, -2))
 
@@ -58,7 +63,7 @@ def swapped(x: Array) -> Array:
 def interpret(a: Array, b: Array, reverse: bool = False, **choices: Choice) -> Array:
     """What the kernel of a product computes; B lies as it is, so that its bytes are gathered."""
     graph = Graph(a, b)
-    anchor = MatmulOp(graph[0], graph[1], i32)
+    anchor = MatmulOp(graph[0], graph[1], sums=i32)
     knobs = TEMPLATE.default(anchor, GPU) | choices
     TEMPLATE.check(anchor, knobs, GPU, "here")
     kernel = TEMPLATE.build(anchor, knobs, GPU, "kernel")
@@ -120,7 +125,7 @@ WIDE = {("shared_a", "16"), ("shared_b", "16")}
 @pytest.mark.parametrize("signs", SIGNS, ids=lambda each: "_".join(x.__name__ for x in each))
 def test_bytes_along_k_come_in_asynchronous_copies(signs: Any, emulator_environment: Environment):
     a, b = sample((70, 96), signs[0], 0), sample((72, 96), signs[1], 1)
-    result, text = emulated([a, b], lambda g: g.add(MatmulOp(g[0], transposed(g, g[1]), i32)), emulator_environment)
+    result, text = emulated([a, b], by_transpose, emulator_environment)
     np.testing.assert_array_equal(result, exact(a, b.T))
     names = ["s8" if sign is np.int8 else "u8" for sign in signs]
     assert f"treadle_mma_m16n8k32_{'_'.join(names)}(" in text
@@ -138,7 +143,7 @@ def test_bytes_that_lie_across_k_are_gathered(
 
     def build(g: Graph) -> SSAValue:
         x, y = (g[n] if turned == "n" else transposed(g, g[n]) for n, turned in enumerate(order))
-        return g.add(MatmulOp(x, y, i32))
+        return g.add(MatmulOp(x, y, sums=i32))
 
     result, text = emulated(inputs, build, emulator_environment)
     np.testing.assert_array_equal(result, exact(a, b))
@@ -148,23 +153,21 @@ def test_bytes_that_lie_across_k_are_gathered(
 @pytest.mark.parametrize(("terms", "size"), [(100, "4"), (104, "8"), (97, None)])
 def test_rows_that_begin_anywhere(terms: int, size: str | None, emulator_environment: Environment):
     a, b = sample((33, terms), np.uint8, 0), sample((40, terms), np.int8, 1)
-    result, text = emulated([a, b], lambda g: g.add(MatmulOp(g[0], transposed(g, g[1]), i32)), emulator_environment)
+    result, text = emulated([a, b], by_transpose, emulator_environment)
     np.testing.assert_array_equal(result, exact(a, b.T))
     assert copies(text) == ({("shared_a", size), ("shared_b", size)} if size else set())
 
 
 def test_slices_of_the_terms_are_added_up(emulator_environment: Environment):
     a, b = sample((33, 1040), np.uint8, 0), sample((41, 1040), np.uint8, 1)
-    result, text = emulated(
-        [a, b], lambda g: g.add(MatmulOp(g[0], transposed(g, g[1]), i32)), emulator_environment, split_k=3
-    )
+    result, text = emulated([a, b], by_transpose, emulator_environment, split_k=3)
     np.testing.assert_array_equal(result, exact(a, b.T))
     assert "treadle_arrive(" in text
 
 
 def test_batches(emulator_environment: Environment):
     a, b = sample((3, 20, 64), np.int8, 0), sample((3, 24, 64), np.int8, 1)
-    result, text = emulated([a, b], lambda g: g.add(MatmulOp(g[0], transposed(g, g[1]), i32)), emulator_environment)
+    result, text = emulated([a, b], by_transpose, emulator_environment)
     np.testing.assert_array_equal(result, exact(a, swapped(b)))
     assert copies(text) == WIDE
 
@@ -176,7 +179,7 @@ def test_what_follows_is_computed_on_the_sums(emulator_environment: Environment)
     scale = np.float32(2.0**-12)
 
     def build(g: Graph) -> SSAValue:
-        total = g.add(CastOp(g.add(MatmulOp(g[0], transposed(g, g[1]), i32)), g[2].type.get_element_type()))  # pyright: ignore
+        total = g.add(CastOp(g.add(MatmulOp(g[0], transposed(g, g[1]), sums=i32)), g[2].type.get_element_type()))  # pyright: ignore
         scaled = g.add(BinaryOp("add", g.add(BinaryOp("mul", total, g.constant(scale.reshape(())))), g[2]))
         rounded = g.add(UnaryOp("round", g.add(UnaryOp("relu", scaled))))
         most = g.constant(np.full((), 255, np.float32))
@@ -193,7 +196,7 @@ def test_a_border_of_zeros_rides_the_copies(emulator_environment: Environment):
 
     def build(g: Graph) -> SSAValue:
         padded = g.add(PadOp("constant", g[0], g.constant(np.zeros((), np.uint8)), [5, 0, 3, 16]))
-        return g.add(MatmulOp(padded, transposed(g, g[1]), i32))
+        return g.add(MatmulOp(padded, transposed(g, g[1]), sums=i32))
 
     result, text = emulated([a, b], build, emulator_environment)
     np.testing.assert_array_equal(result, exact(np.pad(a, ((5, 3), (0, 16))), b.T))
@@ -203,7 +206,7 @@ def test_a_border_of_zeros_rides_the_copies(emulator_environment: Environment):
 def test_aligned_products_waste_no_sector_and_meet_in_no_bank(emulator_environment: Environment):
     a, b = sample((128, 128), np.uint8, 0), sample((192, 128), np.int8, 1)
     graph = Graph(a, b)
-    product = graph.add(MatmulOp(graph[0], transposed(graph, graph[1]), i32))
+    product = graph.add(MatmulOp(graph[0], transposed(graph, graph[1]), sums=i32))
     module = scheduled(graph.module(product), "matmul_int8", {}, GPU)
     _, (report,) = EmulatedProgram(module, (), counters=True, environment=emulator_environment).run(graph.inputs)
     assert report.counters is not None
@@ -215,7 +218,7 @@ def test_aligned_products_waste_no_sector_and_meet_in_no_bank(emulator_environme
 def anchor_of_bytes(size: int) -> MatmulOp:
     shape = (size, size)
     graph = Graph(np.broadcast_to(np.zeros((), np.uint8), shape), np.broadcast_to(np.zeros((), np.int8), shape))
-    return MatmulOp(graph[0], graph[1], i32)
+    return MatmulOp(graph[0], graph[1], sums=i32)
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_86", "sm_90", "sm_120"])
@@ -242,7 +245,7 @@ def test_large_tiles_of_single_bytes_are_rejected(terms: int, along_k: bool):
     shape = (8192, terms) if along_k else (terms, 8192)
     graph = Graph(np.zeros((8192, terms), np.uint8), np.zeros(shape, np.int8))
     b = transposed(graph, graph[1]) if along_k else graph[1]
-    module = graph.module(graph.add(MatmulOp(graph[0], b, i32)))
+    module = graph.module(graph.add(MatmulOp(graph[0], b, sums=i32)))
     lower(treadle_context(), module, GPU, after="graph", to="fuse")
     anchor = next(op for op in module.walk() if isinstance(op, MatmulOp))
     default = TEMPLATE.default(anchor, GPU)
@@ -255,6 +258,6 @@ def test_other_types_are_left_to_other_templates():
     graph = Graph(np.zeros((64, 64), np.int8), np.zeros((64, 64), np.int8), np.zeros((64, 64), np.float16))
     assert not TEMPLATE.fits(MatmulOp(graph[0], graph[1]))
     assert not TEMPLATE.fits(MatmulOp(graph[2], graph[2]))
-    of_bytes = MatmulOp(graph[0], graph[1], i32)
+    of_bytes = MatmulOp(graph[0], graph[1], sums=i32)
     others = [name for name, each in TEMPLATES.items() if each.kind == "cuda" and each.fits(of_bytes)]
     assert others == ["reduce_cuda", "matmul_int8", "generic_cuda"]

@@ -36,7 +36,7 @@ def machine_code(
     """The instructions of the kernel of a square product, scaled and rounded to bytes or not, and what it uses."""
     shape = (size, size)
     graph = Graph(*(np.broadcast_to(np.zeros((), dtype), shape) for dtype in (np.uint8, np.int8)))
-    result = graph.add(MatmulOp(graph[0], graph.add(TransposeOp(graph[1], [1, 0])), i32))
+    result = graph.add(MatmulOp(graph[0], graph.add(TransposeOp(graph[1], [1, 0])), sums=i32))
     if requantised:
         scale = graph.constant(np.full((), 2.0**-12, np.float32))
         scaled = graph.add(BinaryOp("mul", graph.add(CastOp(result, f32)), scale))
@@ -79,7 +79,7 @@ def test_the_default_has_registers_whatever_the_size(size: int, arch: str):
 @pytest.mark.parametrize("arch", ARCHS)
 def test_every_choice_of_the_space_compiles_to_tensor_cores(arch: str):
     graph, target = Graph(*(np.zeros((1024, 1024), np.int8) for _ in range(2))), Target.parse(arch)
-    anchor, names = MatmulOp(graph[0], graph[1], i32), [knob.name for knob in TEMPLATE.knobs]
+    anchor, names = MatmulOp(graph[0], graph[1], sums=i32), [knob.name for knob in TEMPLATE.knobs]
     for values in combinations(*(knob.values for knob in TEMPLATE.knobs)):
         choices = dict(zip(names, values, strict=True))
         try:

@@ -379,7 +379,7 @@ def test_defaults_are_in_the_space(template: Any):
         for m in (2, 4)
     ]
     anchors += [
-        MatmulOp(tensor(m, 70, dtype="uint8"), tensor(70, n, dtype="int8"), i32)
+        MatmulOp(tensor(m, 70, dtype="uint8"), tensor(70, n, dtype="int8"), sums=i32)
         for m in (1, 17, 64, 1000, 4096)
         for n in (1, 40, 1000)
     ]

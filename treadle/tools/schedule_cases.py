@@ -217,7 +217,7 @@ def _tf32_product(x: Sequence[SSAValue]) -> Sequence[Operation]:
 
 def _byte_product(x: Sequence[SSAValue]) -> Sequence[Operation]:
     right = TransposeOp(x[1], [1, 0])
-    return [right, MatmulOp(x[0], right.result, i32)]
+    return [right, MatmulOp(x[0], right.result, sums=i32)]
 
 
 def _turned_product(x: Sequence[SSAValue]) -> Sequence[Operation]:

@@ -79,7 +79,7 @@ def _product(graph: Graph) -> SSAValue:
 
 
 def _byte_product(graph: Graph) -> SSAValue:
-    return graph.add(MatmulOp(graph[0], graph.add(TransposeOp(graph[1], [1, 0])), i32))
+    return graph.add(MatmulOp(graph[0], graph.add(TransposeOp(graph[1], [1, 0])), sums=i32))
 
 
 GRAPHS: dict[str, tuple[Callable[[Graph], SSAValue], tuple[tuple[int, ...], ...]]] = {

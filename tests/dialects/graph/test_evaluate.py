@@ -137,7 +137,7 @@ def test_matmul(a: tuple[int, ...], b: tuple[int, ...]) -> None:
 def test_matmul_of_bytes(left: Any, right: Any) -> None:
     a = np.arange(-60, 60).astype(left).reshape(4, 30)
     b = np.arange(0, 30 * 9 * 5, 5).astype(right).reshape(30, 9)
-    got = value(lambda x, y: MatmulOp(x, y, i32), a, b)
+    got = value(lambda x, y: MatmulOp(x, y, sums=i32), a, b)
     assert got.dtype == np.int32
     np.testing.assert_array_equal(got, a.astype(np.int64) @ b.astype(np.int64))
 

@@ -114,6 +114,6 @@ def test_gpu_programs_stage_operands_in_shared_memory() -> None:
 def test_products_of_bytes_have_templates_only() -> None:
     """Works of nests would take their multiplications for nothing."""
     graph = Graph(np.zeros((512, 256), np.uint8), np.zeros((256, 512), np.int8))
-    of_bytes = MatmulOp(graph[0], graph[1], i32)
+    of_bytes = MatmulOp(graph[0], graph[1], sums=i32)
     names = [program.sym_name.data for program in programs(of_bytes, GPU, default_rules(GPU))]
     assert names == ["matmul_int8", "generic_cuda"]

@@ -34,7 +34,7 @@ def product(m: int, k: int, n: int, dtype: Dtype = np.float32) -> ModuleOp:
     of_bytes = dtype in (np.int8, np.uint8)
     graph = Graph(np.zeros((m, k), dtype), np.zeros((n, k) if of_bytes else (k, n), dtype))
     right = graph.add(TransposeOp(graph[1], [1, 0])) if of_bytes else graph[1]
-    module = graph.module(graph.add(MatmulOp(graph[0], right, i32 if of_bytes else None)))
+    module = graph.module(graph.add(MatmulOp(graph[0], right, sums=i32 if of_bytes else None)))
     lower(treadle_context(), module, A100, after="graph", to="define")
     lower(treadle_context(), module, A100, after="define", to="fuse")
     return module

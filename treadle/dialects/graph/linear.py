@@ -50,7 +50,7 @@ class MatmulOp(Operator):
     traits = traits_def(Pure())
     assembly_format = "$a `,` $b attr-dict `:` `(` type($a) `,` type($b) `)` `->` type($result)"
 
-    def __init__(self, a: SSAValue, b: SSAValue, sums: IntegerType | None = None):
+    def __init__(self, a: SSAValue, b: SSAValue, *, sums: IntegerType | None = None):
         super().__init__([a, b], {} if sums is None else {"sums": sums})
 
     @classmethod

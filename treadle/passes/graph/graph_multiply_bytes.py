@@ -88,10 +88,10 @@ def _multiply_bytes(product: MatmulOp, matrices: _Matrices) -> None:
     if left is None:
         return
     if matrix is not None:
-        total = MatmulOp(left.value, matrices.stored(matrix, product), i32)
+        total = MatmulOp(left.value, matrices.stored(matrix, product), sums=i32)
         _replace(product, [total, *corrected(total.result, left, matrix)])
     elif right is not None:
-        total = MatmulOp(left.value, right.value, i32)
+        total = MatmulOp(left.value, right.value, sums=i32)
         _replace(product, [total, *corrected_by_both(total.result, left, right)])
 
 

@@ -198,7 +198,7 @@ def _product(shapes: tuple[Shape, Shape], dtype: str) -> Anchor:
 
 def _byte_product(shapes: tuple[Shape, Shape], dtype: str) -> Anchor:
     a, b = (tensor(*shape, dtype=dtype) for shape in shapes)
-    return MatmulOp(a, b, i32 if dtype == "int8" else None)
+    return MatmulOp(a, b, sums=i32 if dtype == "int8" else None)
 
 
 def _products(shapes: Sequence[tuple[Shape, Shape]]) -> tuple[AnchorOf, ...]:
