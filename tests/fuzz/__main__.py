@@ -1,8 +1,9 @@
 """`python -m tests.fuzz SEED ...` repeats models; `python -m tests.fuzz --seconds N` draws new ones until then.
 
-Each model is checked as it is, and with ranges for some of its inputs' extents. Each finding is printed with its seed
-and the model, of the first kind the smallest that still has it, which is written to `--folder`. The exit status is 1 if
-there was one. At the end follows what the models covered.
+Each model is checked as it is, and with ranges for some of its inputs' extents. Of new ones a third is quantised, and
+repeated with `--quantized`. Each finding is printed with its seed and the model, of the first kind the smallest that
+still has it, which is written to `--folder`. The exit status is 1 if there was one. At the end follows what the models
+covered.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -33,6 +35,9 @@ TOGETHER = 40
 EMULATED = 10
 """Of so many models one runs on the emulator, too."""
 
+Batch = tuple[Sequence[int], bool]
+"""Seeds, and whether their models are quantised."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status; `arguments` are those of the command line."""
@@ -42,8 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--folder", type=Path, default=Path("build/fuzz"), help="where models with findings are written"
     )
+    parser.add_argument("--quantized", action="store_true", help="quantised models only; else new seeds are of both")
     chosen = parser.parse_args(arguments)
-    batches = [chosen.seeds] if chosen.seeds else _new_seeds(chosen.seconds or 60)
+    kinds = [True] if chosen.quantized else [False, False, True]
+    batches = [(chosen.seeds, chosen.quantized)] if chosen.seeds else _new_seeds(chosen.seconds or 60, kinds)
     warnings.simplefilter("error")
     faulthandler.enable()
     with TemporaryDirectory(prefix="treadle-cache-") as cache, pytest.MonkeyPatch.context() as patch:
@@ -51,10 +58,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(batches, chosen.folder, bool(chosen.seeds))
 
 
-def _run(batches: Iterable[Sequence[int]], folder: Path, repeated: bool) -> int:
+def _run(batches: Iterable[Batch], folder: Path, repeated: bool) -> int:
     counts, coverage, found = Counter[str](), Coverage(), 0
-    for seeds in batches:
-        cases = {str(seed): case_of_seed(seed) for seed in seeds}
+    for seeds, quantized in batches:
+        cases = {str(seed): case_of_seed(seed, quantized) for seed in seeds}
         for case in cases.values():
             coverage.add(case)
         found += _check(cases, repeated, folder, counts)
@@ -68,12 +75,16 @@ def _run(batches: Iterable[Sequence[int]], folder: Path, repeated: bool) -> int:
     return 1 if found else 0
 
 
-def _new_seeds(seconds: float) -> Iterator[Sequence[int]]:
-    """Seeds from the clock, batch by batch, each named first: who crashes, names nothing."""
+def _new_seeds(seconds: float, kinds: Sequence[bool]) -> Iterator[Batch]:
+    """Seeds from the clock, batch by batch, each named first: who crashes, names nothing. Batches are quantised in
+    turn."""
     first, end = time.time_ns() // 1000 % 10**9, time.monotonic() + seconds
-    while time.monotonic() < end:
-        print(f"seeds {first} to {first + TOGETHER - 1}", flush=True)
-        yield range(first, first + TOGETHER)
+    for quantized in cycle(kinds):
+        if time.monotonic() >= end:
+            return
+        option = " --quantized" if quantized else ""
+        print(f"seeds {first} to {first + TOGETHER - 1}{option}", flush=True)
+        yield range(first, first + TOGETHER), quantized
         first += TOGETHER
 
 

@@ -23,13 +23,14 @@ from tests.fuzz.case import Case
 from tests.fuzz.moved import beyond
 from tests.fuzz.own_definitions import EXACTLY, OWN_SCALARS, Round
 from tests.fuzz.own_folds import OWN_FOLDS
+from tests.fuzz.own_quantized import OWN_QUANTIZED, dequantized_factors
 from tests.fuzz.own_windows import OWN_WINDOWS
 from tests.fuzz.sums import Terms
 from tests.fuzz.zeros import free_zeros
 
 Array = NDArray[Any]
 
-OWN = {**OWN_SCALARS, **OWN_FOLDS, **OWN_WINDOWS}
+OWN = {**OWN_SCALARS, **OWN_FOLDS, **OWN_QUANTIZED, **OWN_WINDOWS}
 UNITS = 4.0
 """Sampled errors of a rounding, in halves of an epsilon."""
 MARGIN = 2.0
@@ -48,16 +49,17 @@ in twenty-five."""
 
 EXACT = {
     "Abs", "And", "ArgMax", "ArgMin", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "CastLike",
-    "Ceil", "Clip", "Concat", "Constant", "ConstantOfShape", "DepthToSpace", "Dropout", "Equal", "Expand",
-    "EyeLike", "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "GlobalMaxPool", "Greater",
-    "GreaterOrEqual", "Identity", "IsInf", "IsNaN", "Less", "LessOrEqual", "Max", "MaxPool", "Min", "Neg",
-    "Not", "OneHot", "Or", "Pad", "Range", "ReduceMax", "ReduceMin", "Relu", "Reshape", "Resize", "Round",
-    "Shape", "Sign", "Size", "Slice", "SpaceToDepth", "Split", "Squeeze", "ThresholdedRelu", "Tile",
-    "Transpose", "Trilu", "Unsqueeze", "Upsample", "Where", "Xor",
+    "Ceil", "Clip", "Concat", "Constant", "ConstantOfShape", "ConvInteger", "DepthToSpace", "Dropout", "Equal",
+    "Expand", "EyeLike", "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "GlobalMaxPool", "Greater",
+    "GreaterOrEqual", "Identity", "IsInf", "IsNaN", "Less", "LessOrEqual", "MatMulInteger", "Max", "MaxPool", "Min",
+    "Neg", "Not", "OneHot", "Or", "Pad", "QuantizeLinear", "Range", "ReduceMax", "ReduceMin", "Relu", "Reshape",
+    "Resize", "Round", "Shape", "Sign", "Size", "Slice", "SpaceToDepth", "Split", "Squeeze", "ThresholdedRelu",
+    "Tile", "Transpose", "Trilu", "Unsqueeze", "Upsample", "Where", "Xor",
 }  # fmt: skip
 """Operators that give what their operands are, or a rounding of it that is their meaning."""
 ONCE = {
     "Add", "Sub", "Mul", "Div", "Sqrt", "Reciprocal", "Mod", "Exp", "Log", "Sin", "Cos", "Tan", "Tanh", "Erf",
+    "DequantizeLinear",
 }  # fmt: skip
 """Operators that round once, whose operands are as they are; all others may round on the way."""
 LAST_PRODUCT = {
@@ -336,6 +338,8 @@ def _last_factors(node: NodeProto, operands: Sequence[Array | None]) -> list[Arr
     is_doubled = node.op_type in ("Add", "Sum") and len(node.input) == 2 and node.input[0] == node.input[1]
     if node.op_type in LAST_PRODUCT or is_doubled:
         return [x for x in operands if x is not None]
+    if node.op_type == "DequantizeLinear":
+        return dequantized_factors(_attributes(node.attribute), list(operands))
     if node.op_type == "LayerNormalization" and len(node.input) < 3:
         return [x for x in operands[1:] if x is not None]
     return []

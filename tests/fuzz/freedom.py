@@ -67,6 +67,23 @@ def _log_sum_differs(x: Operands) -> bool:
     return bool((~(np.exp(np.abs(x[0].astype(np.float64))) * x[0].size < largest)).any())
 
 
+def _range_of_none(x: Operands) -> bool:
+    """Whether a range is of zeros, or not of numbers."""
+    low, high = x[0].min(initial=0), x[0].max(initial=0)
+    return not 0 < high - low < np.inf
+
+
+def _product_of_bytes(weights: int) -> Freedom:
+    """Products of nothing are left as the memory was; where a processor has no sums of four, two products by signed
+    bytes saturate at 16 bits."""
+
+    def applies(x: Operands) -> bool:
+        largest = np.abs(x[weights].astype(np.int64)).max(initial=0) * 2 * 255
+        return x[0].size == 0 or (x[weights].dtype.kind == "i" and bool(largest > np.iinfo(np.int16).max))
+
+    return Freedom("products of nothing: anything; by signed bytes: sums of two saturate on some processors", applies)
+
+
 _BY_FLOAT64 = "sums of integers by way of float64"
 _APPROXIMATED = Freedom("approximates to an absolute error")
 _NAN = Freedom("elements that are NaN", _any(np.isnan))
@@ -97,6 +114,10 @@ _OF_OPERATORS: Mapping[str, Freedom] = {
     "Conv": Freedom("multiplies by the zeros of its padding and of its layouts", _any(lambda x: ~np.isfinite(x))),
     **dict.fromkeys(("BatchNormalization", "InstanceNormalization"), Freedom("cancels: x * a + (b - mean * a)")),
     "Where": Freedom("-0: adds 0 for what is not chosen", _any(lambda x: (x == 0) & np.signbit(x))),
+    "QuantizeLinear": _NAN,
+    "DynamicQuantizeLinear": Freedom("ranges of zeros and of what is not finite", _range_of_none),
+    **dict.fromkeys(("MatMulInteger", "ConvInteger"), _product_of_bytes(1)),
+    **dict.fromkeys(("QLinearMatMul", "QLinearConv"), _product_of_bytes(3)),
     "Gather": Freedom("rejects indices out of range"),
 }
 

@@ -112,7 +112,8 @@ def _average_pool(_: int, attributes: Attributes, x: list[Array], r: Round) -> l
     return _pooled(attributes, x[0], average)
 
 
-def _conv(_: int, attributes: Attributes, x: list[Any], r: Round) -> list[Array]:
+def convolved(_: int, attributes: Attributes, x: list[Any], r: Round) -> list[Array]:
+    """The convolution of images with weights, plus a bias if there is one. ValueError if no window fits."""
     data, weights = x[0], x[1]
     rank = data.ndim - 2
     strides, dilations = (list(attributes.get(name, [1] * rank)) for name in ("strides", "dilations"))
@@ -191,7 +192,7 @@ def _resize(_: int, attributes: Attributes, x: list[Any], r: Round) -> list[Arra
 OWN_WINDOWS: Mapping[str, Own] = {
     "Gemm": _gemm,
     "MatMul": _matmul,
-    "Conv": _conv,
+    "Conv": convolved,
     "ConvTranspose": _conv_transpose,
     "MaxPool": _max_pool,
     "AveragePool": _average_pool,
@@ -200,4 +201,4 @@ OWN_WINDOWS: Mapping[str, Own] = {
     "Resize": _resize,
 }
 
-__all__ = ["OWN_WINDOWS"]
+__all__ = ["OWN_WINDOWS", "convolved"]

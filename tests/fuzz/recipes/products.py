@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from tests.fuzz.draw import Draw, Recipes
 from tests.fuzz.recipes.windows import borders
 
 _SIDES = (1, 2, 3, 5, 7, 8, 13, 17, 33)
 _FACTORS = (None, 0.5, 1.0, 2.0, -1.5)
+
+
+def side(d: Draw) -> int:
+    """The extent of a product's operand that the other one does not say."""
+    return d.choice(_SIDES)
 
 
 def _matmul(d: Draw) -> None:
@@ -51,16 +59,27 @@ def _groups(d: Draw, channels: int) -> int:
 def _conv(d: Draw) -> None:
     name = _image(d, "Conv")
     x = d.array(name)
-    spatial = x.shape[2:]
-    groups = _groups(d, x.shape[1])
-    kernel = [d.between(1, min(3, e)) for e in spatial]
-    outputs = groups * d.choice((1, 1, 2, 3, 5))
-    weights = d.of(x.dtype, (outputs, x.shape[1] // groups, *kernel))
-    bias = [d.of(x.dtype, (outputs,))] if d.chance(0.5) else []
+    weights = d.of(x.dtype, filters(d, x.shape))
+    shape = d.array(weights).shape
+    bias = [d.of(x.dtype, shape[:1])] if d.chance(0.5) else []
+    d.node("Conv", [name, weights, *bias], **positions(d, x.shape, shape))
+
+
+def filters(d: Draw, image: Sequence[int]) -> tuple[int, ...]:
+    """The shape of the weights that an image is convolved with."""
+    groups = _groups(d, image[1])
+    kernel = [d.between(1, min(3, e)) for e in image[2:]]
+    return (groups * d.choice((1, 1, 2, 3, 5)), image[1] // groups, *kernel)
+
+
+def positions(d: Draw, image: Sequence[int], weights: Sequence[int]) -> dict[str, Any]:
+    """The attributes of a convolution of an image with weights."""
+    spatial, kernel = image[2:], weights[2:]
     pads = [d.between(0, 2) if d.chance(0.5) else 0 for _ in range(2 * len(spatial))]
     strides = [d.between(1, 3) if d.chance(0.4) else 1 for _ in spatial]
     dilations = [d.between(1, 2) if d.chance(0.2) and e > 2 * k else 1 for k, e in zip(kernel, spatial, strict=True)]
-    d.node("Conv", [name, weights, *bias], group=groups, strides=strides, dilations=dilations, **borders(d, pads))
+    groups = image[1] // weights[1]
+    return {"group": groups, "strides": strides, "dilations": dilations, **borders(d, pads)}
 
 
 def _conv_transpose(d: Draw) -> None:
@@ -79,4 +98,4 @@ def _conv_transpose(d: Draw) -> None:
 
 PRODUCTS: Recipes = {"MatMul": _matmul, "Gemm": _gemm, "Conv": _conv, "ConvTranspose": _conv_transpose}
 
-__all__ = ["PRODUCTS"]
+__all__ = ["PRODUCTS", "filters", "positions", "side"]
