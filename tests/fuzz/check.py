@@ -14,14 +14,18 @@ from xdsl.dialects.builtin import ModuleOp
 from tests.fuzz.case import Case
 from tests.fuzz.definition import Expected, expected_outputs
 from tests.fuzz.freedom import runtime_differs
+from tests.fuzz.recipes import QUANTIZED
 from tests.fuzz.runtime import runtime_outputs
 from tests.helpers.emulated_batch import CUDA
-from tests.helpers.program_batch import C, ProgramBatch
+from tests.helpers.program_batch import Backend, C, ProgramBatch, compile_programs, print_program
 from treadle.errors import TreadleError
 from treadle.frontends.onnx import import_model
 
 Array = NDArray[Any]
 Run = Callable[[], "Sequence[Array]"]
+UNIT = "cpu{matrix_unit=vnni}"
+"""A processor that multiplies bytes; on others its kernels do the same without the instructions."""
+ON_UNIT = Backend(lambda name, module: print_program(name, module, UNIT), lambda texts: compile_programs(texts, UNIT))
 
 
 @dataclass(frozen=True)
@@ -47,12 +51,16 @@ class Report:
 
 
 class Checker:
-    """Cases that are compiled together; those in `emulated` for the emulator, too."""
+    """Cases that are compiled together; quantised ones for a matrix unit, too, and those in `emulated` for the
+    emulator."""
 
     def __init__(self, cases: Mapping[str, Case], emulated: Collection[str] = ()):
         self.cases, self.emulated = cases, emulated
         makers = {name: partial(_imported, case) for name, case in cases.items()}
         self.compiled = ProgramBatch(makers, C)
+        quantized = {name for name, case in cases.items() if not QUANTIZED.keys().isdisjoint(case.operators)}
+        self.on_unit = ProgramBatch({name: make for name, make in makers.items() if name in quantized}, ON_UNIT)
+        self.quantized = quantized
         self.kernels = ProgramBatch({name: make for name, make in makers.items() if name in emulated}, CUDA)
 
     def check(self, name: str) -> Report:
@@ -63,6 +71,8 @@ class Checker:
         report.undecided = sum(int(e.undecided.sum()) for e in expected.values())
         inputs = list(case.inputs.values())
         judge(report, "C", case, expected, lambda: self.compiled[name].run(inputs))
+        if name in self.quantized:
+            judge(report, "matrix unit", case, expected, lambda: self.on_unit[name].run(inputs))
         if name in self.emulated:
             judge(report, "emulator", case, expected, lambda: self.kernels[name].run(inputs))
         _judge_runtime(report, case, expected)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.fuzz.case import Case
-from tests.fuzz.check import Checker, check_case
+from tests.fuzz.check import UNIT, Checker, check_case
 from tests.fuzz.definition import expected_outputs
 from tests.fuzz.draw import Draw
 from tests.fuzz.generate import case_of_seed
@@ -50,7 +50,7 @@ def test_matrix_units_of_both_targets_multiply_bytes_of_many_models() -> None:
     on_vectors = on_tensor_cores = 0
     for seed in SEEDS:
         content = drawn(seed).content()
-        compiled = program_batch.print_program("drawn", import_model(content), "cpu{matrix_unit=vnni}")
+        compiled = program_batch.print_program("drawn", import_model(content), UNIT)
         on_vectors += any("treadle_tiles_begin" in unit.text for unit in compiled.kernels)
         kernels = emulated_batch.print_program("drawn", import_model(content))
         on_tensor_cores += any("m16n8k32" in unit.text for unit in kernels.units)
@@ -88,4 +88,5 @@ def test_a_product_that_is_off_by_one_is_found(monkeypatch: pytest.MonkeyPatch) 
     case = draw.case(["t0_0"])
     assert not check_case(case).findings
     monkeypatch.setattr("tests.helpers.program_batch.CompiledProgram.run", lambda *_: [np.full((2, 5), 37, np.int32)])
-    assert [f.output for f in check_case(case).findings] == ["t0_0"]
+    found = [(f.runner, f.output) for f in check_case(case).findings]
+    assert found == [("C", "t0_0"), ("matrix unit", "t0_0")]
