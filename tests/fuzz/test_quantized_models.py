@@ -90,3 +90,16 @@ def test_a_product_that_is_off_by_one_is_found(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("tests.helpers.program_batch.CompiledProgram.run", lambda *_: [np.full((2, 5), 37, np.int32)])
     found = [(f.runner, f.output) for f in check_case(case).findings]
     assert found == [("C", "t0_0"), ("matrix unit", "t0_0")]
+
+
+def test_scales_whose_product_is_subnormal_stay_in_front_of_a_product() -> None:
+    """`1e-40 * 0.05` has few bits, the dequantised sums have all."""
+    draw = Draw(0)
+    draw.opset = 21
+    rng = np.random.default_rng(0)
+    for bytes_, scale in (((5, 8), 1e-40), ((8, 8), 0.05)):
+        array = rng.integers(100, 255, bytes_).astype(np.uint8)
+        name = draw.constant(array) if draw.nodes else draw.input(array)
+        draw.node("DequantizeLinear", [name, draw.constant(np.array(scale, np.float32))])
+    draw.node("MatMul", ["t0_0", "t1_0"])
+    assert not check_case(draw.case(["t2_0"])).findings

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+import numpy as np
 from xdsl.context import Context
 from xdsl.dialects.builtin import DYNAMIC_INDEX, ModuleOp, f32
 from xdsl.ir import Operation, SSAValue
@@ -79,7 +80,7 @@ def _multiply_integers(op: ConvOp | MatmulOp, *, any_right: bool) -> None:
         return
     x, w = dequantized(left), dequantized(right)
     moves = [*(() if x is None else x.moves), *(() if w is None else w.moves)]
-    if x is None or w is None or prod(shape_of(x.scale)) != 1:
+    if x is None or w is None or prod(shape_of(x.scale)) != 1 or not _holds(x.scale, w.scale):
         discard(moves)
         return
     scale = _of_columns(op, w)
@@ -91,6 +92,16 @@ def _multiply_integers(op: ConvOp | MatmulOp, *, any_right: bool) -> None:
     factor = BinaryOp("mul", one.result, scale[-1].results[0])
     result = BinaryOp("mul", product[-1].results[0], factor.result)
     _replace(op, [*moves, *scale, *product, one, factor, result])
+
+
+def _holds(a: SSAValue, b: SSAValue) -> bool:
+    """Whether the product of two scales neither overflows nor loses bits to a subnormal number, as far as they are
+    known."""
+    first, second = constant_value(a), constant_value(b)
+    if first is None or second is None:
+        return True
+    found, limits = np.abs(first.astype(np.float64) * second.astype(np.float64)), np.finfo(np.float32)
+    return bool(np.all((found == 0) | ((found >= limits.tiny) & (found <= limits.max))))
 
 
 def _pool_bytes(op: PoolOp) -> None:
