@@ -96,6 +96,9 @@ def test_the_table_has_rates_and_what_is_left(capsys: pytest.CaptureFixture[str]
     )
     times = {OWN: Times((1e-3,), 1)}
     table = kernel_table(Benchmark(times, kernels, Peaks(80e9, 9e9), 1), 1)
+    # 12,000,000 operations take 150 us at least, 90,000 bytes 10 us.
+    assert str(table.title).startswith("2 kernels, 0.400 ms, 0.160 at the roofline of this machine's peaks: 80 GFLOP/s")
+    assert Benchmark(times, kernels, Peaks(30e9, 9e9), 1).least_seconds == pytest.approx(310e-6), "never above its time"
     cells = [list(column.cells) for column in table.columns]
     assert [column[0] for column in cells] == ["slow", "2", "300.0", "75.0%", "40.0", "0.2", "50%", "Conv 'a', ..."]
     assert [column[1] for column in cells][:4] == ["1 others", "1", "100.0", "25.0%"]

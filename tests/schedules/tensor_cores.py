@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product as combinations
 from typing import Any
 
 import ml_dtypes
@@ -19,7 +20,9 @@ from treadle.dialects.graph import FusedOp, MatmulOp, YieldOp
 from treadle.dialects.graph.dtypes import element_type
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice, UseAttr
+from treadle.errors import TreadleError
 from treadle.passes.schedule.anchor import anchor_of
+from treadle.schedules.template import Template
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
 
@@ -139,3 +142,15 @@ def in_one_group(graph: Graph, build: Callable[[Graph], SSAValue]) -> tuple[Modu
     block.add_ops([*constants, fused, ReturnOp(fused.results[0])])
     module.verify()
     return module, expected
+
+
+def legal_choices(template: Template, anchor: MatmulOp, target: Target) -> Iterator[dict[str, Choice]]:
+    """Every combination of the knobs' values that the template takes, whatever a search would leave out."""
+    names = [knob.name for knob in template.knobs]
+    for values in combinations(*(knob.values for knob in template.knobs)):
+        choices = dict(zip(names, values, strict=True))
+        try:
+            template.check(anchor, choices, target, "here")
+        except TreadleError:
+            continue
+        yield choices

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import product as combinations
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from xdsl.dialects.builtin import f32, i32
 from tests.backends.cuda.machine_code import disassembled
 from tests.helpers.graphs import Graph
 from tests.helpers.sampling import every
-from tests.schedules.tensor_cores import scheduled
+from tests.schedules.tensor_cores import legal_choices, scheduled
 from treadle.backends.cuda.compiler import compile_cubin
 from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.cuda.resources import Resources
@@ -20,7 +19,6 @@ from treadle.backends.cuda.sass import Sass
 from treadle.dialects.graph import BinaryOp, CastOp, MatmulOp, TransposeOp, UnaryOp
 from treadle.dialects.graph.dtypes import ui8
 from treadle.dialects.schedule import Choice
-from treadle.errors import TreadleError
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
 
@@ -79,13 +77,7 @@ def test_the_default_has_registers_whatever_the_size(size: int, arch: str):
 @pytest.mark.parametrize("arch", ARCHS)
 def test_every_choice_of_the_space_compiles_to_tensor_cores(arch: str):
     graph, target = Graph(*(np.zeros((1024, 1024), np.int8) for _ in range(2))), Target.parse(arch)
-    anchor, names = MatmulOp(graph[0], graph[1], sums=i32), [knob.name for knob in TEMPLATE.knobs]
-    for values in combinations(*(knob.values for knob in TEMPLATE.knobs)):
-        choices = dict(zip(names, values, strict=True))
-        try:
-            TEMPLATE.check(anchor, choices, target, "here")
-        except TreadleError:
-            continue
+    for choices in legal_choices(TEMPLATE, MatmulOp(graph[0], graph[1], sums=i32), target):
         sass, resources = machine_code(1024, arch, choices)
         assert sass.has("IMMA") and sass.has("LDGSTS.128"), choices
         # Where there are registers left, ptxas has spilled for the sake of one block more.

@@ -106,7 +106,8 @@ def kernel_table(result: Benchmark, most: int) -> Table:
     """A line a kernel: its launches, time and share, its rates, and the roofline's bound as a share of its time."""
     peaks = result.peaks
     title = (
-        f"{len(result.kernels)} kernels, {result.kernel_seconds * 1e3:.3f} ms; this machine's peaks: "
+        f"{len(result.kernels)} kernels, {result.kernel_seconds * 1e3:.3f} ms, "
+        f"{result.least_seconds * 1e3:.3f} at the roofline of this machine's peaks: "
         f"{peaks.operations / 1e9:.0f} GFLOP/s of float32, {peaks.bandwidth / 1e9:.1f} GB/s from memory"
     )
     table = Table(title=title, box=box.SIMPLE_HEAD, show_edge=False, title_style="")

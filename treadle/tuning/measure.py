@@ -32,7 +32,7 @@ CACHE_BYTES = 64 << 20
 """Bytes of weights that are read before a copy is used again: more than two cores' share of the last-level cache."""
 _ROUNDS = 15
 _ROUNDS_A_SECOND = 7.5
-"""Of a timing that may take longer than two seconds: a kernel of 0.1 ms has all its rounds long before."""
+"""Of a timing that may take more than two seconds, as the last one of a group, whose result is kept."""
 _KEPT = 16
 """Programs with extents whose results are kept: the points of one group."""
 _PATIENCE = 30.0

@@ -44,7 +44,8 @@ class GraphQuantizedProductsPass(ModulePass):
     %y = graph.binary "mul" %0, %1 : (tensor<1x64x56x56xf32>, tensor<64x1x1xf32>) -> tensor<1x64x56x56xf32>
     ```
     The sums are exact: those that i32 might not hold stay as they are, and so do products by batches of matrices, or by
-    ones that are computed, on CPUs, whose units read panels of constants.
+    ones that are computed, on CPUs, whose units read panels of constants. So do products by known scales whose own
+    product overflows, or is subnormal.
     Convolutions of groups are vector code, which is of f32: their integers become f32, where its sums are exact, too.
     What quantises a scaled sum again, `round(%y / %z)`, divides the constants that scale it, and shift it, instead.
 

@@ -90,7 +90,7 @@ def _on_bytes(op: Operation, found: ByteOperand) -> list[Operation]:
 
 def _reading(op: ComputeOp, found: ByteOperand) -> list[Operation]:
     """A detached definition that reads bytes where `op` reads numbers, and gives them; where that gives 0 without a
-    read, the byte that stands for it. None where it gives another number."""
+    read, the byte that stands for it. Nothing where it gives another number."""
     (outer,) = op.reads()
     if outer.otherwise is not None and not _is_zero(outer.otherwise):
         return []
