@@ -13,6 +13,9 @@ GPU := $(VENV)/.stamp-gpu
 # Processes of one run compile the same modules and tests: the first keeps their bytecode for the others, ignored by git.
 unexport PYTHONDONTWRITEBYTECODE
 
+# A process for each core. One that dies is not started again: it would begin with the test that killed it.
+PARALLEL := --numprocesses auto --dist loadfile --max-worker-restart 0
+
 # Arguments for one run, for example: make pytest ARGS="-k fuse -x"
 ARGS ?=
 # What `make quick` runs.
@@ -61,10 +64,10 @@ format: $(PACKAGES) ## rewrite the sources in the project's format
 	$(BIN)/ruff format .
 
 pytest: $(MODELS) ## unit, pass and model tests (ARGS="-k NAME" chooses some)
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 quick: $(PACKAGES) ## the tests of dialects, index arithmetic, passes and printing, in under two minutes
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(ARGS) $(QUICK)
+	$(BIN)/python -m pytest $(PARALLEL) $(ARGS) $(QUICK)
 
 lit: $(PACKAGES) ## tests of the command-line tools, as a user calls them
 	$(BIN)/lit -sv --no-progress-bar tests/filecheck
@@ -79,7 +82,7 @@ conformance: $(PACKAGES) ## ONNX's own suite as compiled code, and the table of 
 	$(BIN)/python -m tests.frontends.onnx.conformance $(ARGS)
 
 slow-test: $(MODELS) ## every model on every target: what `make test` has no time for
-	$(BIN)/python -m pytest -m slow $(ARGS)
+	$(BIN)/python -m pytest -m slow -o faulthandler_timeout=0 $(ARGS)
 
 gpu-test: ## the tests that need an NVIDIA GPU and its driver; one line where there is none
 	$(on-gpu)
