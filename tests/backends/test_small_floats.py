@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from fractions import Fraction
+from functools import cache
 from math import inf, isfinite
 from typing import Any
 
@@ -57,15 +59,26 @@ def hard_floats(dtype: np.dtype[Any], wide: np.dtype[Any]) -> Array:
         return np.concatenate([at, *beside, np.array(special, np.float64).astype(wide)])
 
 
+@cache
+def grid(dtype: np.dtype[Any]) -> tuple[list[Fraction], list[int]]:
+    """The sizes of the finite numbers of a type in order, and their bytes; behind them the first size beyond, -1."""
+    values = every_byte(dtype).astype(np.float64).tolist()
+    numbers = sorted((Fraction(v), c) for c, v in enumerate(values[: len(values) // 2]) if isfinite(v))
+    sizes = [size for size, _ in numbers]
+    return [*sizes, 2 * sizes[-1] - sizes[-2]], [*(code for _, code in numbers), -1]
+
+
+@cache
 def nearest(x: float, dtype: np.dtype[Any]) -> int:
     """The byte of the size of the number that is nearest to a finite one, ties to even; -1 for what is too large."""
-    values = every_byte(dtype).astype(np.float64).tolist()
-    numbers = {Fraction(v): c for c, v in enumerate(values[: len(values) // 2]) if isfinite(v)}
-    grid = sorted(numbers)
+    sizes, codes = grid(dtype)
     size = abs(Fraction(x))
-    beyond = 2 * grid[-1] - grid[-2]
-    best = min([*grid, beyond], key=lambda n: (abs(n - size), 0 if n == beyond else numbers[n] & 1))
-    return -1 if best == beyond else numbers[best]
+    above = bisect_left(sizes, size)
+    if above == len(sizes):
+        return -1
+    beside = range(max(above - 1, 0), above + 1)
+    # The first size beyond counts as even.
+    return codes[min(beside, key=lambda n: (abs(sizes[n] - size), max(codes[n], 0) & 1))]
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -9,13 +10,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from onnx import helper
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import VerifyException
 
 import treadle
 from tests.frontends.onnx.models import model, node
-from tests.helpers.compiled import RUNNERS, TARGETS, run_graph
+from tests.helpers.compiled import RUNNERS, TARGETS, run_graph, run_module
+from tests.helpers.emulated_batch import CUDA
 from tests.helpers.graphs import Graph
 from tests.helpers.integer_arithmetic import BOOL, INTEGERS, LIMITS, array, converted, extremes
+from tests.helpers.program_batch import C, ProgramBatch
 from treadle.dialects.graph import BinaryOp, CastOp, ConcatOp, PadOp, SliceOp, TransposeOp, UnaryOp, WhereOp
 from treadle.dialects.graph.dtypes import element_type
 from treadle.errors import TreadleError
@@ -83,34 +87,65 @@ def test_numbers_keep_their_low_bits(target: str) -> None:
         assert_bytes(actual, to, numbers, name)
 
 
+@dataclass(frozen=True)
+class Movement:
+    """Operators that only move elements, of a shape; also several at once, on the emulator, from a row whose length is
+    a power of two."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, int]
+
+    def arrays(self) -> list[Array]:
+        """Two arrays of any bits, and truths."""
+        rng, bits = np.random.default_rng(3), BITS.get(self.dtype, 8)
+        x, y = (rng.integers(0, 1 << bits, self.shape).astype(np.uint8).view(self.dtype) for _ in range(2))
+        return [x, y, rng.random(self.shape) < 0.5]
+
+    def module(self) -> ModuleOp:
+        """A result for each of `expected`."""
+        graph = Graph(*self.arrays())
+        fill = graph.constant(np.array(1, self.dtype))
+        results = [
+            graph.add(TransposeOp(graph[0], [1, 0])),
+            graph.add(ConcatOp([graph[0], graph[1]], 1)),
+            graph.add(SliceOp(graph[0], [1, 6], [2, 3], [2, -2])),
+            graph.add(PadOp("constant", graph[0], fill, [1, 0, 0, 2])),
+            graph.add(PadOp("constant", graph[0], fill, [1, 64, 0, 64])),
+            graph.add(WhereOp(graph[2], graph[0], graph[1])),
+            graph.add(WhereOp(graph[2], graph[0], graph.constant(graph.inputs[1]))),
+        ]
+        return graph.module(*results)
+
+    def expected(self) -> list[Array]:
+        """The results' bytes."""
+        x, y, flags = self.arrays()
+        a, b = x.view(np.uint8), y.view(np.uint8)
+        one = np.array(1, self.dtype).view(np.uint8)
+        return [
+            a.T, np.concatenate([a, b], 1), a[1:4:2, 6:1:-2], np.pad(a, ((1, 0), (0, 2)), constant_values=one),
+            np.pad(a, ((1, 0), (64, 64)), constant_values=one),
+            np.where(flags, a, b), np.where(flags, a, b),
+        ]  # fmt: skip
+
+
+MOVEMENTS = {f"{dtype}-{shape}": Movement(dtype, shape) for dtype in (*BITS, *FEW) for shape in ((5, 7), (32, 64))}
+
+
+@pytest.fixture(scope="module")
+def movers() -> dict[str, ProgramBatch[Any, Any]]:
+    """All movements by target: kernels whose code is the same in two types are compiled once."""
+    makers = {name: movement.module for name, movement in MOVEMENTS.items()}
+    return {"c": ProgramBatch(makers, C), "emulator": ProgramBatch(makers, CUDA)}
+
+
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("shape", [(5, 7), (32, 64)], ids=str)
-@pytest.mark.parametrize("dtype", [*BITS, *FEW], ids=str)
-def test_elements_are_moved(target: str, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
-    """Also several at once, on the emulator, from a row whose length is a power of two."""
-    rng = np.random.default_rng(3)
-    x, y = (rng.integers(0, 1 << BITS.get(dtype, 8), shape).astype(np.uint8).view(dtype) for _ in range(2))
-    flags = rng.random(shape) < 0.5
-    graph = Graph(x, y, flags)
-    fill = graph.constant(np.array(1, dtype))
-    results = [
-        graph.add(TransposeOp(graph[0], [1, 0])),
-        graph.add(ConcatOp([graph[0], graph[1]], 1)),
-        graph.add(SliceOp(graph[0], [1, 6], [2, 3], [2, -2])),
-        graph.add(PadOp("constant", graph[0], fill, [1, 0, 0, 2])),
-        graph.add(PadOp("constant", graph[0], fill, [1, 64, 0, 64])),
-        graph.add(WhereOp(graph[2], graph[0], graph[1])),
-        graph.add(WhereOp(graph[2], graph[0], graph.constant(y))),
-    ]
-    a, b = x.view(np.uint8), y.view(np.uint8)
-    one = np.array(1, dtype).view(np.uint8)
-    expected = [
-        a.T, np.concatenate([a, b], 1), a[1:4:2, 6:1:-2], np.pad(a, ((1, 0), (0, 2)), constant_values=one),
-        np.pad(a, ((1, 0), (64, 64)), constant_values=one),
-        np.where(flags, a, b), np.where(flags, a, b),
-    ]  # fmt: skip
-    for actual, wanted in zip(run_graph(target, graph, results), expected, strict=True):
-        assert actual.dtype == dtype
+@pytest.mark.parametrize("name", MOVEMENTS)
+def test_elements_are_moved(target: str, name: str, movers: dict[str, ProgramBatch[Any, Any]]) -> None:
+    movement = MOVEMENTS[name]
+    arrays = movement.arrays()
+    found = movers[target][name].run(arrays) if target in movers else run_module(target, movement.module(), arrays)
+    for actual, wanted in zip(found, movement.expected(), strict=True):
+        assert actual.dtype == movement.dtype
         np.testing.assert_array_equal(np.ascontiguousarray(actual).view(np.uint8), wanted)
 
 

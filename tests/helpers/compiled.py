@@ -67,7 +67,11 @@ TARGETS = (*RUNNERS, "evaluator")
 
 def run_graph(target: str, graph: Graph, results: Sequence[SSAValue]) -> list[Array]:
     """What one of `TARGETS` gives for results of a graph."""
-    module = graph.module(*results)
+    return run_module(target, graph.module(*results), graph.inputs)
+
+
+def run_module(target: str, module: ModuleOp, inputs: Sequence[Array]) -> list[Array]:
+    """What one of `TARGETS` gives for a module, which may be lowered in place."""
     if target == "evaluator":
-        return [np.asarray(each) for each in evaluate_module(module, graph.inputs)]
-    return RUNNERS[target](module, graph.inputs)
+        return [np.asarray(each) for each in evaluate_module(module, inputs)]
+    return RUNNERS[target](module, inputs)

@@ -153,10 +153,11 @@ def compile_programs(programs: Sequence[PrintedProgram], target: str = "cpu") ->
     for position, program in enumerate(programs):
         renamed = {ENTRY: _entry(position)}
         for unit in program.kernels:
-            if unit.text not in symbols:
-                symbols[unit.text] = f"k{len(symbols)}_{unit.name}"
-                kernels.append(_renamed(unit, {unit.name: symbols[unit.text]}, program.name))
-            renamed[unit.name] = symbols[unit.text]
+            code = unit.code or unit.text
+            if code not in symbols:
+                symbols[code] = f"k{len(symbols)}_{unit.name}"
+                kernels.append(_renamed(unit, {unit.name: symbols[code]}, program.name))
+            renamed[unit.name] = symbols[code]
         hosts.append(_renamed(program.host, renamed, program.name))
     units = [Unit("kernels", "\n".join(kernels)), Unit("hosts", "\n".join(hosts))]
     library = build_library(units, target=Target.parse(target))

@@ -23,9 +23,9 @@ from tests.models.agreement import QUICK_ON_GPU
 from tests.models.catalog import MODELS, require_model
 from treadle.environment import Environment
 
-STEP = 4
-"""Of the quick model's kernels that are mutated differently every run takes every fourth: convolution, product,
-reduction and slices take part. All of every model takes minutes."""
+STEP = 6
+"""Of the quick model's kernels that are mutated differently every run takes every sixth: convolution, products and
+reduction take part. All of every model takes minutes."""
 
 EXAMINED = (
     "ppocrv4_rec", "ppocrv4_det", "ppocr_cls", "ddddocr_det", "minilm", "light_bvlc_alexnet", "light_resnet50",
