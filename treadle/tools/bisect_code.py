@@ -15,8 +15,8 @@ from treadle.artifact_writer import write_artifact
 from treadle.compile_options import CompileOptions
 from treadle.compile_request import CompileRequest
 from treadle.compiler import STAGE_NAMES
-from treadle.model import load
 from treadle.target import Target
+from treadle.tools.artifact_outputs import outputs_of_artifact
 from treadle.tuning.child import CallEndedError, Child
 
 Array = NDArray[Any]
@@ -41,16 +41,11 @@ def code_outputs(
         )
         child = Child()
         try:
-            return child.call(partial(_outputs, folder, target.is_cuda, tuple(inputs)), SECONDS)
+            return child.call(partial(outputs_of_artifact, folder, target.is_cuda, tuple(inputs)), SECONDS)
         except CallEndedError as error:
             raise CodeError(f"the compiled code gave no outputs: {error}") from error
         finally:
             child.close()
-
-
-def _outputs(folder: str, emulated: bool, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
-    with load(folder, device="emulator" if emulated else None) as model:
-        return model(*inputs)
 
 
 __all__ = ["CodeError", "code_outputs"]
