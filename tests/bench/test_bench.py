@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import treadle
+from tests.helpers.quick_bench import measure_briefly
 from treadle.bench.interleave import Times
 from treadle.bench.launches import Launch, launches_of
 from treadle.bench.model import OWN, Benchmark, KernelTime, bench_model
@@ -20,10 +21,12 @@ from treadle.bench.peaks import Peaks, measure_peaks
 from treadle.bench.peers import installed_peers, peer_call
 from treadle.errors import TreadleError
 from treadle.model import CompiledModel
+from treadle.tools import bench_command
 from treadle.tools.bench_command import kernel_table
 from treadle.tools.treadle_cli import main
 
 X = np.linspace(-1, 1, 24 * 16, dtype=np.float32).reshape(24, 16)
+SECONDS = 0.02
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +60,17 @@ def test_launches_have_their_nodes_operations_and_bytes(compiled: CompiledModel)
     assert norm.nbytes == 4 * (24 * 40 * 2)
 
 
+@pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measurements of `SECONDS`, which the command would refuse."""
+    measure_briefly(monkeypatch)
+    monkeypatch.setattr(bench_command, "_LEAST_SECONDS", SECONDS)
+
+
+@pytest.mark.usefixtures("brief")
 def test_sides_and_kernels_are_measured(model: Path, compiled: CompiledModel) -> None:
     called: list[int] = []
-    result = bench_model(compiled, {"x": X}, {"other": lambda: called.append(1)}, seconds=1)
+    result = bench_model(compiled, {"x": X}, {"other": lambda: called.append(1)}, seconds=SECONDS)
     assert list(result.times) == [OWN, "other"]
     assert len(called) > len(result.times["other"].seconds) >= 5
     assert sum(len(kernel.launches) for kernel in result.kernels) == 2
@@ -111,14 +122,15 @@ def test_peaks_are_those_of_a_processor() -> None:
     assert 1e8 < peaks.bandwidth < 1e12
 
 
-def bench(*arguments: str) -> int:
-    return main(["bench", *arguments, "--seconds", "1", "--threads", "2"])
+def bench(*arguments: str, seconds: float = 1) -> int:
+    return main(["bench", *arguments, "--seconds", str(seconds), "--threads", "2"])
 
 
+@pytest.mark.usefixtures("brief")
 def test_the_command_measures_a_model_and_writes_all_numbers(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert bench(str(model), "--peers", "onnxruntime", "--json", str(tmp_path / "n.json")) == 0
+    assert bench(str(model), "--peers", "onnxruntime", "--json", str(tmp_path / "n.json"), seconds=SECONDS) == 0
     out = capsys.readouterr().out
     assert re.search(r"^ treadle +\d+\.\d{3} ", out, re.M)
     assert re.search(r"^ onnxruntime \d\S+ +\d+\.\d{3} .* \d+\.\d{3} +\d+\.\d{3} - \d+\.\d{3}", out, re.M)
@@ -134,11 +146,12 @@ def test_the_command_measures_a_model_and_writes_all_numbers(
     assert numbers["peaks"]["operations"] > 0
 
 
+@pytest.mark.usefixtures("brief")
 def test_a_compiled_model_is_measured_against_another(
     model: Path, compiled: CompiledModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     compiled.save(tmp_path / "a")
-    assert bench(str(tmp_path / "a"), "--against", str(tmp_path / "a"), "--json", "-") == 0
+    assert bench(str(tmp_path / "a"), "--against", str(tmp_path / "a"), "--json", "-", seconds=SECONDS) == 0
     captured = capsys.readouterr()
     assert set(json.loads(captured.out)["seconds_a_call"]) == {"treadle", "against"}
     assert "against" in captured.err

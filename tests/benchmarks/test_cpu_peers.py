@@ -13,6 +13,7 @@ from rich.console import Console
 from benchmarks import cpu_peers
 from benchmarks.cpu_peers import Race, main, race_row, race_table
 from benchmarks.paper_models import PaperModel
+from tests.helpers.quick_bench import measure_briefly
 from tests.tuning.small_model import write_model
 from treadle.bench.interleave import Times
 from treadle.bench.launches import Launch
@@ -43,9 +44,19 @@ def test_the_table_ends_with_the_mean() -> None:
 
 def test_a_model_races(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     example = np.random.default_rng(0).standard_normal((20, 48)).astype(np.float32)
+    measure_briefly(monkeypatch)
     monkeypatch.setattr(cpu_peers, "PAPER_MODELS", {"small": PaperModel(lambda: None, "x", example)})
     write_model(tmp_path / "small.onnx")
-    arguments = ["--models", "small", "--onnx", str(tmp_path), "--seconds", "1", "--output", str(tmp_path / "results")]
+    arguments = [
+        "--models",
+        "small",
+        "--onnx",
+        str(tmp_path),
+        "--seconds",
+        "0.02",
+        "--output",
+        str(tmp_path / "results"),
+    ]
     assert main([*arguments, "--least", "1e-9"]) == 0
     assert main([*arguments, "--least", "1e9"]) == 1
     assert main([*arguments, "--precision", "bf16", "--output", str(tmp_path / "narrow")]) == 0

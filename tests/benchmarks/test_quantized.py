@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from benchmarks.quantized import main
+from tests.helpers.quick_bench import measure_briefly
 from tests.models.catalog import require_model
 
 
-def test_a_model_is_quantised_and_measured(tmp_path: Path) -> None:
+def test_a_model_is_quantised_and_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measure_briefly(monkeypatch)
     require_model("minilm")
-    arguments = ["--models", "minilm", "--seconds", "0.5", "--output", str(tmp_path)]
+    arguments = ["--models", "minilm", "--seconds", "0.02", "--output", str(tmp_path)]
     assert main([*arguments, "--least", "1e-9"]) == 0
     (path,) = tmp_path.iterdir()
     (row,) = json.loads(path.read_text())["results"]

@@ -17,6 +17,7 @@ import pytest
 from benchmarks.growing_models import GROWING
 from tests.models.agreement import NAMES
 from tests.models.catalog import CatalogModel, require_model
+from tests.models.shortened import shortened
 from treadle.compiler import STAGE_NAMES, lower
 from treadle.dialects.registry import treadle_context
 from treadle.frontends.onnx import import_model
@@ -33,7 +34,9 @@ ONE = [pytest.param("cpu", marks=pytest.mark.slow), "sm_80"]
 ANOTHER_SEED = "19"
 """Of string hashes; this process's own is random."""
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in NAMES if name != "ppocr_cls"]
+QUICK = "ppocr_cls"
+"""The model of every run, without its repeated layers (`tests/models/shortened.py`)."""
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in NAMES if name != QUICK]
 PAIRS = [
     pytest.param(*pair, marks=pytest.mark.slow if pair[0] in ("schedule", "kernels", "plan") else ())
     for pair in itertools.pairwise(STAGE_NAMES)
@@ -41,7 +44,7 @@ PAIRS = [
 """Behind kernels a model's text is the longest, and what resumes at `schedule` passes there, too: it goes to the end,
 and small models' IR is compared from there (tests/test_compiler.py)."""
 TO_THE_END = [
-    pytest.param(name, stage, marks=() if (name, stage) == ("ppocr_cls", "schedule") else pytest.mark.slow)
+    pytest.param(name, stage, marks=() if (name, stage) == (QUICK, "schedule") else pytest.mark.slow)
     for name in NAMES
     for stage in STAGE_NAMES
 ]
@@ -51,8 +54,9 @@ rest but for what the text does not show (`make slow-test`)."""
 
 @dataclass(frozen=True)
 class Road:
-    """A model's way from ONNX to text without a stop: the text, and the IR at each border on the way."""
+    """A model's way from ONNX to text without a stop: its file, the text, and the IR at each border on the way."""
 
+    model: Path
     text: bytes
     borders: dict[str, Path]
 
@@ -68,7 +72,8 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Walk:
     def walked(name: str, target: str) -> Road:
         folder = tmp_path_factory.mktemp(f"{name}-{target}")
         model = require_model(name)
-        module = import_model(model.path(), model.input_shapes)
+        path = shortened(name, folder) if name == QUICK else model.path()
+        module = import_model(path, model.input_shapes)
         borders: dict[str, Path] = {}
         previous: str | None = None
         for stage in STAGE_NAMES:
@@ -78,7 +83,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Walk:
             borders[stage].write_text(ir_text(module))
         text = StringIO()
         TREADLE_UNIVERSE.all_targets[PRINTED[target]]()().emit(treadle_context(), module, text)
-        return Road(text.getvalue().encode(), borders)
+        return Road(path, text.getvalue().encode(), borders)
 
     return walked
 
@@ -98,11 +103,11 @@ def test_every_pass_leaves_a_model_valid(name: str, target: str) -> None:
     lower(treadle_context(), module, Target.parse(target), instruments=[Verify()])
 
 
-def arguments(model: CatalogModel, target: str) -> list[str]:
-    """What treadle-opt is told to print a model's code."""
+def arguments(path: Path, model: CatalogModel, target: str) -> list[str]:
+    """What treadle-opt is told to print the code of a model, or of one made of it, in a file."""
     shapes = (f"{name}={','.join(map(str, shape))}" for name, shape in model.input_shapes.items())
     given = [word for shape in shapes for word in ("--shape", shape)]
-    return [str(model.path()), *given, "--pipeline", target, "-t", PRINTED[target]]
+    return [str(path), *given, "--pipeline", target, "-t", PRINTED[target]]
 
 
 def resume(road: Road, stage: str, target: str, wanted: list[str], folder: Path) -> bytes:
@@ -115,7 +120,7 @@ def resume(road: Road, stage: str, target: str, wanted: list[str], folder: Path)
 
 @pytest.mark.parametrize(("stage", "following"), PAIRS)
 @pytest.mark.parametrize("target", ONE)
-@pytest.mark.parametrize("name", ["ppocr_cls", *SLOW])
+@pytest.mark.parametrize("name", [QUICK, *SLOW])
 def test_a_stage_saved_as_text_becomes_the_next(
     name: str, target: str, stage: str, following: str, walk: Walk, tmp_path: Path
 ) -> None:
@@ -138,8 +143,9 @@ def test_another_process_prints_the_same(
     name: str, target: str, walk: Walk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sets of strings have another order in each process: no decision may hang on it."""
-    text = of_another_process(arguments(require_model(name), target), tmp_path, monkeypatch)
-    assert text == walk(name, target).text
+    road = walk(name, target)
+    told = arguments(road.model, require_model(name), target)
+    assert of_another_process(told, tmp_path, monkeypatch) == road.text
 
 
 @pytest.mark.parametrize("target", ONE)
