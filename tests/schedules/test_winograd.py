@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from itertools import product
 
@@ -30,6 +31,8 @@ LAYERS = {
     "no border": Layer((1, 16, 6, 5), 16, (0, 0, 0, 0)),
     "uneven border": Layer((1, 16, 5, 4), 24, (0, 2, 1, 3)),
     "several panels and chunks": Layer((1, 48, 17, 19), 80),
+    "a panel that overhangs": Layer((1, 16, 5, 5), 20),
+    "a wide panel that overhangs": Layer((1, 16, 5, 5), 112),
 }
 WAYS = (("sse2", 2), ("sse2", 4), ("cpu", 2))
 """Vectors of four and of sixteen elements, and the outputs of a tile."""
@@ -92,6 +95,16 @@ def test_epilogues(way: tuple[str, int]) -> None:
     between = np.maximum(convolved(x, FIRST.weights(), FIRST.pads), 0)
     wanted = np.maximum(convolved(between, SECOND.weights(), SECOND.pads) + bias + residual, 0)
     np.testing.assert_allclose(got, wanted, rtol=0, atol=of(way[1], FIRST, SECOND))
+
+
+@pytest.mark.parametrize(
+    ("name", "target"), [("a panel that overhangs", "sse2"), ("a wide panel that overhangs", "avx512")]
+)
+def test_a_panel_that_overhangs_is_multiplied_in_vectors(name: str, target: str) -> None:
+    """Columns that do not exist are the last vector again. The last column again would make every product scalar."""
+    (kernel,) = (unit.text for unit in print_layer(name, target, 2).kernels if "winograd" in unit.name)
+    assert re.search(r"^ +v\d+f acc\[\d+\]\[\d\];$", kernel, re.MULTILINE)
+    assert "float acc" not in kernel
 
 
 def test_one_kernel() -> None:

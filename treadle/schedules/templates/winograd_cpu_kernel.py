@@ -147,10 +147,10 @@ class WinogradKernel:
         return buffer
 
     def _filter(self, p: Index, k: Index, panel: Index, n: Index) -> SSAValue:
-        """The filter of a panel's column n; that of the last column beyond it, of which nothing is stored."""
-        column = panel * self.columns + n
-        if self.anchor.shape[1] % self.vectors:
-            column = column.min(self.anchor.matrix[1] - 1)
+        """The filter of a panel's column n; of the last vector again beyond it, of which nothing is stored."""
+        column, blocks = panel * self.columns + n, self.anchor.shape[1]
+        if blocks % self.vectors:
+            column = (panel * self.vectors + n // self.lanes).min(blocks - 1) * self.lanes + n % self.lanes
         return self.b.load(self.b.inputs[1], [p, k, column])
 
     def _transform_products(self, products: SSAValue) -> None:
