@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -16,8 +16,22 @@ def every(step: int, values: Iterable[Any], *, names: int = 1) -> list[Any]:
     return [value if n % step == 0 else _slow(value, names) for n, value in enumerate(values)]
 
 
+def in_turn(first: Sequence[Any], second: Sequence[Any], *, turns: int | None = None, step: int = 1) -> list[Any]:
+    """All pairs as parameters of two arguments: beside each of the first only one of the second in `turns` is fast, by
+    default a single one, another beside the next; the other pairs are marked slow.
+
+    step: of the first only every so many-th takes part, the others are slow
+    """
+    turns = len(second) if turns is None else turns
+    return [
+        (a, b) if n % step == 0 and (n // step - m) % turns == 0 else _slow((a, b), 2)
+        for n, a in enumerate(first)
+        for m, b in enumerate(second)
+    ]
+
+
 def _slow(value: Any, names: int) -> Any:
     return pytest.param(*([value] if names == 1 else value), marks=pytest.mark.slow)
 
 
-__all__ = ["every"]
+__all__ = ["every", "in_turn"]

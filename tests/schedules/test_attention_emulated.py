@@ -5,25 +5,33 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 
+from tests.helpers.emulated_batch import (
+    EmulatedProgram,
+    PrintedKernels,
+    compile_programs,
+    print_program,
+    renamed,
+)
 from tests.helpers.graphs import Graph
 from tests.helpers.limits import assert_within, module_limits, with_rounded_weights
+from tests.helpers.program_batch import Backend, ProgramBatch
+from tests.helpers.sampling import in_turn
 from tests.schedules.attention_cases import Sizes, arrays
 from tests.schedules.test_matmul_mma_emulated import copied_asynchronously
-from treadle.backends.cuda.compiler import compile_cubin
-from treadle.backends.cuda.emulator import CHECKS
-from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
+from treadle.backends.cuda.compiler import Unit, compile_cubin
 from treadle.backends.cuda.printer import print_kernels
 from treadle.compiler import lower
 from treadle.dialects.graph import AttentionOp, BinaryOp, ReshapeOp, SliceOp, TransposeOp, WhereOp
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
-from treadle.environment import Environment
 from treadle.target import Target
 from treadle.tools.schedule_cases import Case, cases, compiled
 
@@ -135,22 +143,36 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("name", list(PROGRAMS))
-def test_attention_is_one_kernel_right_and_clean(name: str, emulator_environment: Environment) -> None:
+def lowered(name: str, target: Target = GPU) -> ModuleOp:
+    """A program after stage `plan`."""
     program = PROGRAMS[name]
     graph = program.graph()
     module = graph.module(program.build(graph))
-    (expected,) = module_limits(module, graph.inputs)
-    lower(treadle_context(), module, GPU, to="schedule")
+    lower(treadle_context(), module, target, to="schedule")
     assert f'#schedule.use<"{program.template}"' in str(module)
-    lower(treadle_context(), module, GPU, after="schedule", to="plan")
+    lower(treadle_context(), module, target, after="schedule", to="plan")
     assert sum(isinstance(op, FuncOp) for op in module.walk()) == program.kernels
-    lower(treadle_context(), module, GPU, after="plan")
-    (result,), reports = EmulatedProgram(module, tuple(CHECKS), environment=emulator_environment).run(graph.inputs)
+    return module
+
+
+@pytest.fixture(scope="module")
+def programs() -> ProgramBatch[PrintedKernels, EmulatedProgram]:
+    """All programs in one text."""
+    backend = Backend(partial(print_program, after="plan"), compile_programs)
+    return ProgramBatch({name: partial(lowered, name) for name in PROGRAMS}, backend)
+
+
+@pytest.mark.parametrize("name", list(PROGRAMS))
+def test_attention_is_one_kernel_right_and_clean(
+    name: str, programs: ProgramBatch[PrintedKernels, EmulatedProgram]
+) -> None:
+    program = PROGRAMS[name]
+    graph = program.graph()
+    (expected,) = module_limits(graph.module(program.build(graph)), graph.inputs)
+    (result,) = programs[name].run(graph.inputs)
     if program.template == "attention_mma":
         expected = with_rounded_weights(expected, graph.inputs[0 if program.joined else 2], program.sizes.n)
     assert_within(result, expected, program.dtype, name)
-    assert reports and not [str(report) for report in reports if report.findings]
 
 
 def test_parts_of_one_projection_ride_the_asynchronous_copies() -> None:
@@ -163,20 +185,23 @@ def test_parts_of_one_projection_ride_the_asynchronous_copies() -> None:
 
 
 @pytest.mark.parametrize("target", ["sm_80", pytest.param("sm_90", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", list(PROGRAMS))
-def test_defaults_do_not_spill(name: str, target: str) -> None:
+def test_defaults_do_not_spill(target: str) -> None:
     pytest.importorskip("cuda.bindings.nvrtc", reason="needs treadle[nvrtc]")
-    graph = PROGRAMS[name].graph()
-    module = graph.module(PROGRAMS[name].build(graph))
-    lower(treadle_context(), module, Target.parse(target))
-    printed = print_kernels(module)
-    assert len(printed) == PROGRAMS[name].kernels
-    for unit in printed:
-        assert not compile_cubin(unit, Target.parse(target)).resources[unit.name].spills
+    gpu, units = Target.parse(target), list[Unit]()
+    for name in PROGRAMS:
+        module = lowered(name, gpu)
+        lower(treadle_context(), module, gpu, after="plan")
+        units += [renamed(unit, f"k{len(units) + n}_{unit.name}") for n, unit in enumerate(print_kernels(module))]
+    resources = compile_cubin(Unit("kernels", "\n".join(unit.text for unit in units)), gpu).resources
+    assert set(resources) == {unit.name for unit in units}
+    assert [name for name, used in resources.items() if used.spills] == []
 
 
-@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("case", [case for name, case in cases().items() if "attention" in name], ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    ("case", "target"),
+    in_turn([case for name, case in cases().items() if "attention" in name], ["sm_80", "sm_90"]),
+    ids=lambda each: each.name if isinstance(each, Case) else each,
+)
 def test_aligned_heads_meet_in_no_bank_and_waste_no_sector(case: Case, target: str) -> None:
     pytest.importorskip("cuda.bindings.nvrtc", reason="needs treadle[nvrtc]")
     use = case.default(Target.parse(target))

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import cycle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +15,10 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 
 from tests.helpers.compiled import RUNNERS
+from tests.helpers.emulated_batch import CUDA
 from tests.helpers.graphs import Graph
 from tests.helpers.limits import assert_within, limits, with_rounded_weights
-from tests.helpers.program_batch import CompiledProgram, compile_programs, print_program
+from tests.helpers.program_batch import Backend, C, CompiledProgram, ProgramBatch, compile_programs, print_program
 from tests.schedules.attention_cases import Array, Shape, Sizes, arrays
 from tests.schedules.row_cases import tensor
 from tests.schedules.test_attention_cpu import TARGET, TILES, scheduled
@@ -126,19 +129,27 @@ def cases() -> Iterator[Case]:
 
 
 CASES = {case.name: case for case in cases()}
+SLOW = {
+    case.name
+    for n, case in enumerate(case for case in CASES.values() if case.mask is None)
+    if (case.causal == case.guard) == (n // 4 % 2 > 0)
+}
+"""Without a mask, each size is causal, guarded, or both or neither, in turn; all of it takes slow tests."""
 
 
-@pytest.fixture(scope="module")
-def programs() -> dict[str, CompiledProgram]:
-    return compile_programs([print_program(c.name, c.module(), TARGET, after="fuse") for c in CASES.values()], TARGET)
+@cache
+def programs(slow: bool) -> dict[str, CompiledProgram]:
+    """Those of slow tests or the others, in one library."""
+    chosen = [case for name, case in CASES.items() if (name in SLOW) == slow]
+    return compile_programs([print_program(c.name, c.module(), TARGET, after="fuse") for c in chosen], TARGET)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_every_length_of_the_cpus_kernel(name: str, programs: dict[str, CompiledProgram]) -> None:
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in CASES])
+def test_every_length_of_the_cpus_kernel(name: str) -> None:
     case = CASES[name]
     for length in (-5, 0, *case.lengths, case.sizes.n + 1, 2**40):
         inputs = case.inputs(length)
-        (actual,) = programs[name].run(inputs)
+        (actual,) = programs(name in SLOW)[name].run(inputs)
         case.check(actual, inputs)
 
 
@@ -191,13 +202,29 @@ WRITTEN: dict[str, tuple[str, Case]] = {
 }  # fmt: skip
 
 
+def written_out(case: Case) -> ModuleOp:
+    """The program, which is the same for every length."""
+    graph = case.graph(1)
+    return graph.module(case.attention(graph))
+
+
+@pytest.fixture(scope="module")
+def written() -> dict[str, ProgramBatch[Any, Any]]:
+    """The programs by runner."""
+    backends: Mapping[str, Backend[Any, Any]] = {"c": C, "emulator": CUDA}
+    return {
+        runner: ProgramBatch({n: partial(written_out, case) for n, (on, case) in WRITTEN.items() if on == runner}, each)
+        for runner, each in backends.items()
+    }
+
+
 @pytest.mark.parametrize("length", [0, 1, 13, 29])
 @pytest.mark.parametrize("name", WRITTEN)
-def test_attention_that_is_written_out(name: str, length: int) -> None:
+def test_attention_that_is_written_out(name: str, length: int, written: dict[str, ProgramBatch[Any, Any]]) -> None:
     runner, case = WRITTEN[name]
-    graph = case.graph(min(length, case.sizes.n))
-    (actual,) = RUNNERS[runner](graph.module(case.attention(graph)), graph.inputs)
-    case.check(actual, list(graph.inputs))
+    inputs = case.inputs(min(length, case.sizes.n))
+    (actual,) = written[runner][name].run(inputs)
+    case.check(actual, inputs)
 
 
 @pytest.mark.parametrize("runner", RUNNERS)

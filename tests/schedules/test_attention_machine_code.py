@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.sampling import in_turn
 from treadle.backends.cuda.compiler import compile_cubin
 from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.cuda.resources import Resources
@@ -50,11 +51,13 @@ def machine_code(case: Case, arch: str, **choices: Choice) -> tuple[Sass, Resour
     return sass, resources
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("size", [64, 128])
-def test_the_default_uses_tensor_cores_and_wide_asynchronous_copies(size: int, dtype: str, arch: str):
-    sass, resources = machine_code(heads(size, dtype, causal=True), arch)
+@pytest.mark.parametrize(
+    ("kind", "arch"),
+    in_turn([(64, "float16"), (64, "bfloat16"), (128, "bfloat16"), (128, "float16")], ARCHS),
+    ids=str,
+)
+def test_the_default_uses_tensor_cores_and_wide_asynchronous_copies(kind: tuple[int, str], arch: str):
+    sass, resources = machine_code(heads(*kind, causal=True), arch)
     assert sass.has("HMMA") and sass.has("LDGSTS.128") and sass.has("LDSM.4")
     assert not sass.has("LDG") and sass.count("LDGSTS") == sass.count("LDGSTS.128")
     assert sass.count("LDSM") == sass.count("LDSM.4")
@@ -62,14 +65,14 @@ def test_the_default_uses_tensor_cores_and_wide_asynchronous_copies(size: int, d
     assert not resources.spills and not sass.uses_local_memory
 
 
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(("causal", "arch"), in_turn([False, True], ARCHS))
 @pytest.mark.parametrize("size", [80, *(pytest.param(size, marks=pytest.mark.slow) for size in (8, 13, 40, 160))])
-def test_the_default_spills_nothing_whatever_the_size(size: int, arch: str):
-    for case in (heads(size, "float16", (1, 16, 999, 999), m=999), heads(size, "bfloat16", m=1000, causal=True)):
-        sass, resources = machine_code(case, arch)
-        assert sass.has("HMMA") and not resources.spills and not sass.uses_local_memory
-        # Lines of an odd number of halves begin at no multiple of 4 bytes, which is the least that can be copied so.
-        assert sass.has("LDGSTS") == (size % 2 == 0)
+def test_the_default_spills_nothing_whatever_the_size(size: int, causal: bool, arch: str):
+    masked = heads(size, "float16", (1, 16, 999, 999), m=999)
+    sass, resources = machine_code(heads(size, "bfloat16", m=1000, causal=True) if causal else masked, arch)
+    assert sass.has("HMMA") and not resources.spills and not sass.uses_local_memory
+    # Lines of an odd number of halves begin at no multiple of 4 bytes, which is the least that can be copied so.
+    assert sass.has("LDGSTS") == (size % 2 == 0)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import pytest
 from xdsl.dialects.builtin import ModuleOp
 
 from tests.helpers.graphs import Graph
+from tests.helpers.sampling import in_turn
 from tests.schedules.tensor_cores import DTYPES, scheduled
 from treadle.backends.cuda.compiler import compile_cubin
 from treadle.backends.cuda.printer import print_kernels
@@ -36,10 +37,11 @@ def machine_code(case: str, target: str) -> Sass:
         pytest.skip(str(error))
 
 
-@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
-    "case",
-    ["matmul 4096 x 4096 x 4096", "matmul of transposes, 1024 x 1024 x 1024", "layer 128 x 768 x 3072"],
+    ("case", "target"),
+    in_turn(
+        ["matmul 4096 x 4096 x 4096", "matmul of transposes, 1024 x 1024 x 1024", "layer 128 x 768 x 3072"], TARGETS
+    ),
 )
 def test_products_move_vectors(case: str, target: str) -> None:
     code = machine_code(case, target)
@@ -50,16 +52,19 @@ def test_products_move_vectors(case: str, target: str) -> None:
     assert code.count("LDG") == code.count("LDG.128") + code.count("LDG.64")
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("case", ["channels last, 8 x 64 x 56 x 56", "pointwise 8 x 1024 x 768"])
+@pytest.mark.parametrize(
+    ("case", "target"), in_turn(["channels last, 8 x 64 x 56 x 56", "pointwise 8 x 1024 x 768"], TARGETS)
+)
 def test_movement_is_in_vectors(case: str, target: str) -> None:
     code = machine_code(case, target)
     assert code.count("LDG") == code.count("LDG.128") > 0
     assert code.count("STG") == code.count("STG.128") > 0
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("case", ["matmul 64 x 4096 x 64", "f16 matmul 64 x 4096 x 64", "tf32 layer 128 x 3072 x 768"])
+@pytest.mark.parametrize(
+    ("case", "target"),
+    in_turn(["matmul 64 x 4096 x 64", "f16 matmul 64 x 4096 x 64", "tf32 layer 128 x 3072 x 768"], TARGETS),
+)
 def test_partial_sums_are_moved_in_vectors_and_never_from_a_stale_cache(case: str, target: str) -> None:
     code = machine_code(case, target)
     assert code.has("ATOMG.INC") and code.has("MEMBAR")
@@ -85,20 +90,14 @@ def test_the_inner_loop_of_a_product_multiplies(target: str) -> None:
 
 
 PRIME = 2039
-GPUS = [
-    pytest.param(name, marks=() if name in ("sm_80", "sm_90", "sm_120") else pytest.mark.slow)
-    for name, target in ALL_TARGETS.items()
-    if target.is_cuda
-]
+GPUS = [name for name, target in ALL_TARGETS.items() if target.is_cuda]
+PRODUCTS = {"matmul_simt": "float32", "matmul_mma": "float16", "matmul_tf32": "float32"}
 
 
-@pytest.mark.parametrize("target", GPUS)
-@pytest.mark.parametrize(
-    ("template", "dtype"), [("matmul_simt", "float32"), ("matmul_mma", "float16"), ("matmul_tf32", "float32")]
-)
-def test_a_prime_size_compiles_everywhere(template: str, dtype: str, target: str) -> None:
+@pytest.mark.parametrize(("target", "template"), in_turn(GPUS, list(PRODUCTS), step=3))
+def test_a_prime_size_compiles_everywhere(target: str, template: str) -> None:
     """M = N = K = 2039, on which spaces of divisors fail. Source: Hidet (ASPLOS 2023), section 3.3."""
-    graph = Graph(*(np.broadcast_to(np.zeros((), DTYPES[dtype]), (PRIME, PRIME)) for _ in range(2)))
+    graph = Graph(*(np.broadcast_to(np.zeros((), DTYPES[PRODUCTS[template]]), (PRIME, PRIME)) for _ in range(2)))
     module = graph.module(graph.add(MatmulOp(graph[0], graph[1])))
     (unit,) = print_kernels(scheduled(module, template, {}, Target.parse(target)))
     (resources,) = compile_cubin(unit, Target.parse(target)).resources.values()

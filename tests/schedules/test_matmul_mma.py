@@ -9,7 +9,7 @@ import pytest
 from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Block, Region
 
-from tests.helpers.sampling import every
+from tests.helpers.sampling import in_turn
 from tests.schedules.tensor_cores import GPU, SHAPES, TEMPLATE, Shape, assert_product, product, sample
 from treadle.backends.reference.kernels import evaluate_kernel
 from treadle.dialects.graph import FusedOp, YieldOp
@@ -31,36 +31,36 @@ def check(shapes: tuple[Shape, Shape], dtype: str, reverse: bool = False, **choi
     assert_product(evaluate_kernel(kernel, [a, b], reverse=reverse), a, b)
 
 
-@pytest.mark.parametrize("shapes", every(3, SHAPES), ids=str)
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_products_of_any_size(dtype: str, shapes: tuple[Shape, Shape]):
+@pytest.mark.parametrize(("shapes", "dtype"), in_turn(SHAPES, ["float16", "bfloat16", "float32"], step=2), ids=str)
+def test_products_of_any_size(shapes: tuple[Shape, Shape], dtype: str):
     check(shapes, dtype)
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4, 5])
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 7])
 def test_pipelines_shorter_and_longer_than_their_stages(stages: int, steps: int):
-    for reverse in (False, True):
-        check(((16, 32 * steps - 8), (32 * steps - 8, 24)), "float16", reverse, stages=stages)
+    reverse = (stages + steps) % 2 > 0
+    check(((16, 32 * steps - 8), (32 * steps - 8, 24)), "float16", reverse, stages=stages)
 
 
-@pytest.mark.parametrize(
-    ("block", "warps"),
-    [
-        ((16, 128), (1, 4)),
-        ((32, 64), (1, 4)),
-        ((32, 64), (2, 2)),
-        ((64, 64), (2, 4)),
-        ((64, 128), (2, 2)),
-        ((128, 64), (4, 2)),
-        ((128, 128), (2, 2)),
-        ((128, 256), (2, 4)),
-        ((256, 128), (4, 2)),
-    ],
-)
-def test_tiles(block: tuple[int, int], warps: tuple[int, int]):
-    check(((50, 40), (40, 70)), "float16", block=block, warps=warps)
-    check(((50, 40), (40, 70)), "float32", block=block, warps=warps, stages=3)
+TILES = [
+    ((16, 128), (1, 4)),
+    ((32, 64), (1, 4)),
+    ((32, 64), (2, 2)),
+    ((64, 64), (2, 4)),
+    ((64, 128), (2, 2)),
+    ((128, 64), (4, 2)),
+    ((128, 128), (2, 2)),
+    ((128, 256), (2, 4)),
+    ((256, 128), (4, 2)),
+]
+"""Of blocks and of warps."""
+
+
+@pytest.mark.parametrize(("tile", "dtype"), in_turn(TILES, ["float16", "float32"]), ids=str)
+def test_tiles(tile: tuple[tuple[int, int], tuple[int, int]], dtype: str):
+    choices: dict[str, Any] = {"block": tile[0], "warps": tile[1]} | ({"stages": 3} if dtype == "float32" else {})
+    check(((50, 40), (40, 70)), dtype, **choices)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
@@ -70,7 +70,7 @@ def test_depths(dtype: str):
         check(((33, 100), (100, 40)), dtype, block_k=block_k, stages=2)
 
 
-@pytest.mark.parametrize("rows", [1, 3, 8, 9, 17])
+@pytest.mark.parametrize("rows", [1, 3, 8, 9, pytest.param(17, marks=pytest.mark.slow)])  # one group more than of 9
 def test_grouped_blocks_cover_every_row(rows: int):
     check(((32 * rows - 5, 8), (8, 130)), "float16", group=8)
 
@@ -94,9 +94,8 @@ def test_not_finite_numbers_stay_where_they_are():
     assert not np.delete(result, [3, 5], axis=0).any()
 
 
-@pytest.mark.parametrize("target", ["sm_80", "sm_86", "sm_90", "sm_120"])
+@pytest.mark.parametrize(("size", "target"), in_turn([1, 100, 1000, 2039, 8192], ["sm_80", "sm_86", "sm_90", "sm_120"]))
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("size", [1, 100, 1000, 2039, 8192])
 def test_the_space_is_small_and_holds_the_default(size: int, dtype: str, target: str):
     anchor, template, gpu = (
         product(((size, size), (size, size)), dtype),

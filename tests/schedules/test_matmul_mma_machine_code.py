@@ -7,7 +7,7 @@ import pytest
 
 from tests.backends.cuda.machine_code import disassembled
 from tests.helpers.graphs import Graph
-from tests.helpers.sampling import every
+from tests.helpers.sampling import in_turn
 from tests.schedules.tensor_cores import DTYPES, TEMPLATE, Shape, legal_choices, product, scheduled
 from treadle.backends.cuda.compiler import compile_cubin
 from treadle.backends.cuda.printer import print_kernels
@@ -36,8 +36,7 @@ def machine_code(shapes: tuple[Shape, Shape], dtype: str, arch: str, **choices: 
     return sass, resources
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("dtype", list(TEMPLATE))
+@pytest.mark.parametrize(("dtype", "arch"), in_turn(list(TEMPLATE), ARCHS))
 def test_the_default_uses_tensor_cores_and_wide_asynchronous_copies(dtype: str, arch: str):
     sass, resources = machine_code(ALIGNED, dtype, arch)
     assert sass.has("HMMA") and sass.has("LDGSTS.128") and sass.has("LDSM.4")
@@ -47,8 +46,7 @@ def test_the_default_uses_tensor_cores_and_wide_asynchronous_copies(dtype: str, 
     assert not resources.spills and not sass.uses_local_memory
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("size", every(2, [4096, 2046, 2039, 200, 16]))
+@pytest.mark.parametrize(("size", "arch"), in_turn([4096, 2046, 2039, 200, 16], ARCHS, step=2))
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_the_default_spills_nothing_whatever_the_size(dtype: str, size: int, arch: str):
     sass, resources = machine_code(((size, size), (size, size)), dtype, arch)

@@ -9,7 +9,7 @@ import pytest
 from xdsl.ir import SSAValue
 
 from tests.helpers.limits import assert_within, limits
-from tests.helpers.sampling import every
+from tests.helpers.sampling import in_turn
 from tests.schedules.row_cases import (
     CASES,
     Array,
@@ -65,8 +65,7 @@ def check(name: str, case: Case, dtype: str = "float32", **choices: Choice) -> N
         assert_within(actual, expected, dtype, case)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("case", every(3, CASES), ids=str)
+@pytest.mark.parametrize(("case", "dtype"), in_turn(CASES, ["float32", "float16"], step=3), ids=str)
 @pytest.mark.parametrize("name", BOTH)
 def test_rows_of_any_shape(name: str, case: Case, dtype: str):
     check(name, case, dtype)
@@ -78,10 +77,17 @@ def test_rows_of_other_types(name: str):
     check(name, ("layer_norm", (3, 70), 1), "float64")
 
 
-@pytest.mark.parametrize("cache_row", [True, False])
-@pytest.mark.parametrize(("parts", "rows"), [(1, 32), (2, 16), (4, 32), (8, 4), (16, 8), (32, 1), (64, 2), (128, 1)])
-@pytest.mark.parametrize("lanes", ["columns", "rows"])
-def test_knobs_of_row_cuda(lanes: str, parts: int, rows: int, cache_row: bool):
+@pytest.mark.parametrize(
+    ("tile", "way"),
+    in_turn(
+        [(1, 32), (2, 16), (4, 32), (8, 4), (16, 8), (32, 1), (64, 2), (128, 1)],
+        [("columns", True), ("columns", False), ("rows", False), ("rows", True)],
+        turns=2,
+    ),
+    ids=str,
+)
+def test_knobs_of_row_cuda(tile: tuple[int, int], way: tuple[str, bool]):
+    (parts, rows), (lanes, cache_row) = tile, way
     for case in (SMALL, ("layer_norm", (3, 61), 1)):
         check("row_cuda", case, lanes=lanes, parts=parts, rows=rows, cache_row=cache_row)
     check("row_cuda", ACROSS, lanes=lanes, parts=parts, rows=rows, cache_row=cache_row)
@@ -95,20 +101,24 @@ def test_vectors_of_row_cuda(vector: int, cache_row: bool):
             check("row_cuda", case, lanes="columns", parts=parts, rows=rows, vector=vector, cache_row=cache_row)
 
 
-@pytest.mark.parametrize("cache_row", [True, False])
-@pytest.mark.parametrize("lanes", [16, 32, 64])
-@pytest.mark.parametrize("rows", [1, 4])
-def test_knobs_of_row_cpu(lanes: int, rows: int, cache_row: bool):
+@pytest.mark.parametrize(
+    ("tile", "cache_row"), in_turn([(16, 1), (16, 4), (32, 4), (32, 1), (64, 1), (64, 4)], [True, False]), ids=str
+)
+def test_knobs_of_row_cpu(tile: tuple[int, int], cache_row: bool):
+    lanes, rows = tile
     for case in (SMALL, ("layer_norm", (3, 111), 1), ("variance", (3, 50), 1)):
         check("row_cpu", case, lanes=lanes, rows=rows, cache_row=cache_row)
     check("row_cpu", ACROSS, lanes=lanes, rows=rows, cache_row=cache_row)
     check("row_cpu", ("softmax", (3, 1), 1), lanes=lanes, rows=rows, cache_row=cache_row, across="columns")
 
 
-@pytest.mark.parametrize("shape", [(3, 41), (2, 70), (5, 1), (1, 300), (4, 9, 20)], ids=str)
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int64"])
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    in_turn([(3, 41), (2, 70), (5, 1), (1, 300), (4, 9, 20)], ["float32", "float16", "int64"]),
+    ids=str,
+)
 @pytest.mark.parametrize("name", BOTH)
-def test_positions_of_the_largest_and_the_smallest(name: str, dtype: str, shape: Shape):
+def test_positions_of_the_largest_and_the_smallest(name: str, shape: Shape, dtype: str):
     for kind, keep, last in (("max", False, False), ("min", True, True)):
         compute = definition(ArgReductionOp(kind, tensor(*shape, dtype=dtype), 1, keep, last))
         values = np.random.default_rng(2).integers(-9, 9, shape).astype(dtype)

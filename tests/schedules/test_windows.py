@@ -8,6 +8,7 @@ from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.parser import Parser
 
 from tests.helpers.graphs import random
+from tests.helpers.sampling import in_turn
 from tests.schedules.test_templates import check, defined, product, reduction, tensor
 from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
 from treadle.compiler import lower
@@ -79,10 +80,13 @@ BLOCKED = [
 ]
 
 
-@pytest.mark.parametrize("operator", BLOCKED, ids=lambda op: f"{op.name} {op.type}")
-@pytest.mark.parametrize(("windows", "rows"), [(1, 1), (3, 2), (7, 4), (8, 64)])
-def test_tiles_of_a_cpu(operator: Operator, windows: int, rows: int) -> None:
-    check("window_cpu", in_blocks(operator), {"windows": windows, "rows": rows})
+@pytest.mark.parametrize(
+    ("operator", "tile"),
+    in_turn(BLOCKED, [(1, 1), (3, 2), (7, 4), (8, 64)], turns=2),
+    ids=lambda each: f"{each.name} {each.type}" if isinstance(each, Operator) else str(each),
+)
+def test_tiles_of_a_cpu(operator: Operator, tile: tuple[int, int]) -> None:
+    check("window_cpu", in_blocks(operator), {"windows": tile[0], "rows": tile[1]})
 
 
 @pytest.mark.parametrize(("step", "target", "windows"), [(1, "avx512", 7), (2, "avx512", 7), (1, "avx2", 4)])

@@ -99,6 +99,11 @@ GRAPHS: dict[str, tuple[Callable[[Graph], SSAValue], tuple[tuple[int, ...], ...]
     "generic_cuda": (lambda g: g.add(UnaryOp("exp", g.add(BinaryOp("add", g[0], g[1])))), ((64, 1000), (64, 1000))),
 }
 """A graph that becomes one kernel of the template."""
+OTHERS = [arch for arch in ARCHS if arch not in ARCHS[::3]]
+QUICK = {arch: tuple(EXPECTED) for arch in ARCHS[::3]} | {
+    arch: tuple(EXPECTED)[n :: len(OTHERS)] for n, arch in enumerate(OTHERS)
+}
+"""The kernels that every run compiles for an architecture. On those between others the templates take turns."""
 HALVES = ("matmul_mma", "attention_mma")
 """Templates of 16-bit floats."""
 DTYPES = {**dict.fromkeys(HALVES, np.float16), "matmul_int8": np.int8}
@@ -130,16 +135,21 @@ def symbol(template: str) -> str:
     return KERNEL_BY_HAND if template == BY_HAND else f"kernel_{template}"
 
 
+def beside(template: str, arch: str) -> tuple[str, ...]:
+    """The kernels that are tested when this one is: in every run, or in slow tests only."""
+    return tuple(each for each in EXPECTED if (each in QUICK[arch]) == (template in QUICK[arch]))
+
+
 @functools.cache
-def compiled(arch: str) -> Cubin:
-    """All kernels in one cubin: each call of the compiler and of the disassembler has a price of its own."""
-    texts = (launched(template, arch).unit.text for template in EXPECTED)
+def compiled(templates: tuple[str, ...], arch: str) -> Cubin:
+    """Kernels in one cubin: each call of the compiler and of the disassembler has a price of its own."""
+    texts = (launched(template, arch).unit.text for template in templates)
     return compile_cubin(Unit("kernels", "\n".join(texts)), Target.parse(arch))
 
 
 @functools.cache
-def machine_code(arch: str) -> Mapping[str, Sass]:
-    return disassembled(compiled(arch))
+def machine_code(templates: tuple[str, ...], arch: str) -> Mapping[str, Sass]:
+    return disassembled(compiled(templates, arch))
 
 
 def _lowered(template: str, target: Target) -> tuple[KernelOp, Unit]:
@@ -164,17 +174,27 @@ def test_every_template_is_compiled_here() -> None:
 @pytest.mark.parametrize("arch", every(3, ARCHS))
 @pytest.mark.parametrize("template", EXPECTED)
 def test_registers_shared_memory_and_occupancy(template: str, arch: str) -> None:
-    kernel, used, target = launched(template, arch), compiled(arch).resources[symbol(template)], Target.parse(arch)
+    kernel, used, target = (
+        launched(template, arch),
+        compiled(beside(template, arch), arch).resources[symbol(template)],
+        Target.parse(arch),
+    )
     assert not used.spills and used.stack_bytes == 0
     assert 0 < used.registers <= target.registers_per_thread
     assert used.shared_bytes == kernel.static_shared
     assert occupancy(used, target, kernel.threads, kernel.dynamic_shared).warps >= EXPECTED[template].warps
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("template", EXPECTED)
+@pytest.mark.parametrize(
+    ("template", "arch"),
+    [
+        pytest.param(template, arch, marks=() if template in QUICK[arch] else pytest.mark.slow)
+        for template in EXPECTED
+        for arch in ARCHS
+    ],
+)
 def test_instructions(template: str, arch: str) -> None:
-    sass = machine_code(arch)[symbol(template)]
+    sass = machine_code(beside(template, arch), arch)[symbol(template)]
     assert not sass.uses_local_memory
     assert {opcode for opcode in EXPECTED[template].opcodes if not sass.has(opcode)} == set()
     assert sass.has_tensor_products == sass.has_async_copies == (template in (*DTYPES, "matmul_tf32", BY_HAND))

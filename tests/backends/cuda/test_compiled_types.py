@@ -8,8 +8,9 @@ import pytest
 from tests.backends.cuda.emulator.forced import forced, values_of
 from tests.backends.cuda.emulator.template_cases import COVERED
 from tests.helpers.graphs import Graph
+from tests.helpers.sampling import in_turn
 from tests.schedules.tensor_cores import scheduled
-from treadle.backends.cuda.compiler import Cubin, compile_cubin
+from treadle.backends.cuda.compiler import Cubin, Unit, compile_cubin
 from treadle.backends.cuda.printer import print_kernels
 from treadle.compiler import lower
 from treadle.dialects.graph import LayerNormOp, MatmulOp
@@ -35,8 +36,8 @@ def test_every_type_compiles(template: str) -> None:
         chosen.append(max(fitting, key=lambda anchor: int(np.prod(anchor.shape))))
     anchors = [(anchor, values_of(anchor)) for anchor in chosen]
     module, _ = forced(template, anchors, TARGET)
-    cubins = [compile_cubin(unit, TARGET) for unit in print_kernels(module)]
-    assert len(cubins) == len(chosen) and not spilling(cubins)
+    cubin = compile_cubin(Unit(template, "\n".join(unit.text for unit in print_kernels(module))), TARGET)
+    assert len(cubin.resources) == len(chosen) and not spilling([cubin])
 
 
 @pytest.mark.parametrize("columns", [20480, 65536])
@@ -52,10 +53,12 @@ def test_rows_too_long_to_be_cached_spill_nothing(columns: int) -> None:
     assert not spilling([compile_cubin(unit, TARGET)])
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-@pytest.mark.parametrize(("m", "n", "k"), [(2048, 2048, 256), (2039, 2039, 67), (128, 3072, 768)])
-def test_products_of_doubles_spill_nothing(m: int, n: int, k: int, arch: str) -> None:
+@pytest.mark.parametrize(
+    ("extents", "arch"), in_turn([(2048, 2048, 256), (2039, 2039, 67), (128, 3072, 768)], ["sm_80", "sm_90"]), ids=str
+)
+def test_products_of_doubles_spill_nothing(extents: tuple[int, int, int], arch: str) -> None:
     """An accumulator takes two registers."""
+    m, n, k = extents
     graph = Graph(*(np.broadcast_to(np.zeros(()), shape) for shape in ((m, k), (k, n))))
     module = graph.module(graph.add(MatmulOp(graph[0], graph[1])))
     (unit,) = print_kernels(scheduled(module, "matmul_simt", {}, Target.parse(arch)))

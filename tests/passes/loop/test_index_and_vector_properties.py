@@ -121,7 +121,7 @@ def loop_end(outer: Lines, trips: int | None) -> str:
     return outer.affine({"%b": 20}, -5) if trips is None else outer.constant(trips)
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(
     trips=trip_counts,
     strides=st.tuples(st.integers(-3, 3), st.sampled_from([1, 2, 5])),
@@ -153,7 +153,7 @@ def test_vector_loops_compute_the_same(
     assert choose == "ult" or store_if or trips == 1 or "vector<16x" in after
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(trips=trip_counts, slope=st.integers(-3, 3), shift=st.integers(-50, 50), kind=st.sampled_from(["s", "u"]))
 def test_lanes_outside_a_buffer_are_not_read(trips: int | None, slope: int, shift: int, kind: str) -> None:
     outer, body = Lines("o"), Lines("v")
@@ -166,7 +166,7 @@ def test_lanes_outside_a_buffer_are_not_read(trips: int | None, slope: int, shif
     check_same(kernel(body, outer, end, f"loop.store {x}, %Y[%i] : memref<256xf32>"))
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(trips=trip_counts, rows=st.integers(0, 5), across=st.booleans(), padded=st.booleans())
 def test_loops_inside_carry_vectors(trips: int | None, rows: int, across: bool, padded: bool) -> None:
     """Sums of columns, or of a window that moves with the lane; elements before the first are left out."""
@@ -202,7 +202,7 @@ def write_tree(lines: Lines, tree: list[Tree]) -> list[str]:
     return values
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(tree=trees, bounds=st.lists(st.integers(-20, 60), min_size=3, max_size=3), kinds=st.integers(0, 6**3 - 1))
 def test_index_arithmetic_computes_the_same(tree: list[Tree], bounds: list[int], kinds: int) -> None:
     """The last three values: an address, two sides of a predicate, and of a branch; the sum of all is stored."""

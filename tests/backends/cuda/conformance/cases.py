@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from tests.backends.cuda.conformance.case import Case
 from tests.backends.cuda.conformance.conversion_cases import CONVERSION_CASES
@@ -39,4 +39,9 @@ def kernel_of(function: str) -> str:
 
 def all_kernels() -> str:
     """One CUDA text with the kernels of all cases, so that every runner compiles once."""
-    return _PRELUDE + "".join(case.text(kernel_of(function)) for function, case in CASES.items())
+    return kernels_of(CASES)
+
+
+def kernels_of(functions: Iterable[str]) -> str:
+    """One CUDA text with the kernels of some cases."""
+    return _PRELUDE + "".join(CASES[function].text(kernel_of(function)) for function in functions)

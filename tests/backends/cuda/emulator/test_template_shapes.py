@@ -7,6 +7,7 @@ read slices, pads and transposes, are scheduled by default.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 
 from tests.backends.cuda.emulator.forced import forced, operands_of, values_of
-from tests.backends.cuda.emulator.template_cases import COVERED, DTYPES, TRUTHS
+from tests.backends.cuda.emulator.template_cases import COVERED, DTYPES, TRUTHS, AnchorOf
 from tests.helpers.graphs import Graph, random
 from tests.helpers.limits import assert_within, limits_of_template
 from tests.helpers.sampling import every
@@ -38,10 +39,15 @@ FEWEST = 30
 EVERYWHERE = [(template, dtype) for template, covered in COVERED.items() for dtype in covered.dtypes]
 
 
-def anchors_of(template: str, dtype: str) -> list[Anchor]:
-    """What the template can schedule of its cases."""
-    anchors = [case(dtype) for case in COVERED[template].cases]
-    return [anchor for anchor in anchors if TEMPLATES[template].fits(anchor)]
+@cache
+def fitting(template: str, dtype: str) -> tuple[tuple[AnchorOf, tuple[str, ...]], ...]:
+    """The cases that the template can schedule, each with the types of its operands."""
+    anchors = [(case, case(dtype)) for case in COVERED[template].cases]
+    return tuple(
+        (case, tuple(str(each.type) for each in operands_of(anchor)))
+        for case, anchor in anchors
+        if TEMPLATES[template].fits(anchor)
+    )
 
 
 def check(template: str, anchors: Sequence[Anchor], environment: Environment) -> None:
@@ -65,24 +71,23 @@ def check(template: str, anchors: Sequence[Anchor], environment: Environment) ->
 
 @pytest.mark.parametrize(("template", "dtype"), every(2, EVERYWHERE, names=2))
 def test_a_template_on_some_of_its_shapes(template: str, dtype: str, emulator_environment: Environment) -> None:
-    anchors = anchors_of(template, dtype)
-    check(template, anchors[:: len(anchors) // 3 + 1], emulator_environment)
+    cases = fitting(template, dtype)
+    check(template, [case(dtype) for case, _ in cases[:: len(cases) // 3 + 1]], emulator_environment)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("template", "dtype"), EVERYWHERE)
 def test_a_template_on_all_of_its_shapes(template: str, dtype: str, emulator_environment: Environment) -> None:
-    check(template, anchors_of(template, dtype), emulator_environment)
+    check(template, [case(dtype) for case, _ in fitting(template, dtype)], emulator_environment)
 
 
 def test_every_template_is_covered_in_every_type_that_it_claims() -> None:
     names = {name for name, template in TEMPLATES.items() if template.kind == "cuda"}
     assert set(COVERED) == names
     for name, covered in COVERED.items():
-        assert {dtype for dtype in DTYPES if anchors_of(name, dtype)} == set(covered.dtypes) - {TRUTHS}, name
+        assert {dtype for dtype in DTYPES if fitting(name, dtype)} == set(covered.dtypes) - {TRUTHS}, name
         for dtype in covered.dtypes:
-            shapes = {tuple(str(each.type) for each in operands_of(anchor)) for anchor in anchors_of(name, dtype)}
-            assert len(shapes) >= FEWEST, (name, dtype)
+            assert len({types for _, types in fitting(name, dtype)}) >= FEWEST, (name, dtype)
 
 
 Shape = tuple[int, ...]
