@@ -57,7 +57,8 @@ class WinogradCpu(Template):
         return isinstance(anchor, WinogradConvOp)
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
-        return dict(min(self.candidates(anchor, target), key=lambda c: estimated_cycles(anchor, c, target)))
+        extents = _extents(anchor, target)
+        return dict(min(self.candidates(anchor, target), key=lambda c: _cycles(anchor, c, target, extents)))
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         rows, chunk = number(choices, "rows"), number(choices, "chunk")
@@ -65,24 +66,21 @@ class WinogradCpu(Template):
 
     def canonical(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:
         """As many blocks are even, and have no more tiles and panels than there are."""
-        tiles, panels = _extents(anchor, target)
-        rows = min(number(choices, "rows"), tiles)
-        chunk = ceil(ceil(tiles / ceil(tiles / number(choices, "chunk"))) / rows) * rows
-        groups = ceil(panels / number(choices, "panels"))
-        return {"rows": rows, "chunk": min(chunk, _LONGEST_CHUNK // rows * rows), "panels": ceil(panels / groups)}
+        return _canonical(choices, _extents(anchor, target))
 
     def candidates(self, anchor: Anchor, target: Target) -> Iterable[Choices]:
         """As in general, without looking at each chunk up to the longest: a few rows, and those chunks and panels that
         give different numbers of blocks."""
-        tiles, panels = _extents(anchor, target)
-        most = min(tiles, most_rows(target, _vectors(anchor, target)))
+        extents = _extents(anchor, target)
+        tiles, panels, vectors = extents
+        most = min(tiles, most_rows(target, vectors))
         groups = sorted({ceil(panels / count) for count in range(1, panels + 1)} & set(range(1, _MOST_PANELS + 1)))
         for rows in range(1, most + 1):
             counts = {ceil(tiles / chunk) for chunk in range(rows, _LONGEST_CHUNK + 1, rows)}
             for chunk in sorted({ceil(ceil(tiles / count) / rows) * rows for count in counts}):
                 for each in groups:
                     choices: Choices = {"rows": rows, "chunk": chunk, "panels": each}
-                    if chunk <= _LONGEST_CHUNK and self.canonical(anchor, choices, target) == choices:
+                    if chunk <= _LONGEST_CHUNK and _canonical(choices, extents) == choices:
                         yield choices
 
     def evaluations(self, anchor: Operation, operand: SSAValue, target: Target) -> Fraction | None:
@@ -90,7 +88,7 @@ class WinogradCpu(Template):
         each tile of rows."""
         assert isinstance(anchor, WinogradConvOp)
         choices = self.default(anchor, target)
-        tiles, panels = _extents(anchor, target)
+        tiles, panels, _ = _extents(anchor, target)
         if operand is anchor.filters:
             return Fraction(ceil(tiles / number(choices, "rows")))
         n, blocks, *_, lanes = anchor.image
@@ -104,10 +102,14 @@ class WinogradCpu(Template):
 
 def estimated_cycles(anchor: Anchor, choices: Choices, target: Target) -> float:
     """Cycles until the last core has finished its blocks; one multiplies and adds a vector."""
+    return _cycles(anchor, choices, target, _extents(anchor, target))
+
+
+def _cycles(anchor: Anchor, choices: Choices, target: Target, extents: tuple[int, int, int]) -> float:
     assert isinstance(anchor, WinogradConvOp)
-    tiles, panels = _extents(anchor, target)
+    tiles, panels, vectors = extents
     rows, chunk, each = (number(choices, knob) for knob in ("rows", "chunk", "panels"))
-    vectors, products, channels = _vectors(anchor, target), anchor.filtering.tile**2, anchor.matrix[0]
+    products, channels = anchor.filtering.tile**2, anchor.matrix[0]
     iteration = max(_LATENCY, rows * vectors) + _FEED * (rows + vectors) + _ITERATION
     cycles = each * products * channels * (chunk / rows * iteration + vectors * _LINE)
     held = 4 * products * chunk * (anchor.image[1] + each * vectors) * target.lanes
@@ -117,10 +119,19 @@ def estimated_cycles(anchor: Anchor, choices: Choices, target: Target) -> float:
     return cycles * ceil(ceil(tiles / chunk) * ceil(panels / each) / target.cores)
 
 
-def _extents(anchor: Anchor, target: Target) -> tuple[int, int]:
-    """Tiles of all images, and panels of the filters."""
+def _canonical(choices: Choices, extents: tuple[int, int, int]) -> Choices:
+    tiles, panels, _ = extents
+    rows = min(number(choices, "rows"), tiles)
+    chunk = ceil(ceil(tiles / ceil(tiles / number(choices, "chunk"))) / rows) * rows
+    groups = ceil(panels / number(choices, "panels"))
+    return {"rows": rows, "chunk": min(chunk, _LONGEST_CHUNK // rows * rows), "panels": ceil(panels / groups)}
+
+
+def _extents(anchor: Anchor, target: Target) -> tuple[int, int, int]:
+    """Tiles of all images, panels of the filters, and vectors of a panel; they are found by reading definitions."""
     assert isinstance(anchor, WinogradConvOp)
-    return anchor.image[0] * prod(anchor.tiles), ceil(anchor.shape[1] / _vectors(anchor, target))
+    vectors = _vectors(anchor, target)
+    return anchor.image[0] * prod(anchor.tiles), ceil(anchor.shape[1] / vectors), vectors
 
 
 def _vectors(anchor: Anchor, target: Target) -> int:
