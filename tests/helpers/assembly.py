@@ -164,16 +164,47 @@ def _innermost(blocks: Sequence[_Block], among: frozenset[int]) -> Iterator[froz
 
 
 def _components(blocks: Sequence[_Block], among: frozenset[int]) -> list[frozenset[int]]:
-    """The sets of blocks each of which reaches every other one, and itself, by ways in `among`."""
-    reached = {n: _reached(blocks, n, among) for n in among}
-    found = {frozenset(m for m in reached[n] if n in reached[m]) for n in among if n in reached[n]}
+    """The sets of blocks each of which reaches every other one, and itself, by ways in `among`.
+
+    Source: Kosaraju's algorithm (Aho, Hopcroft, Ullman, Data Structures and Algorithms, section 6.7).
+    """
+    ways = {n: blocks[n].successors & among for n in among}
+    before: dict[int, set[int]] = {n: set() for n in among}
+    for n, successors in ways.items():
+        for m in successors:
+            before[m].add(n)
+    left, found = set(among), list[frozenset[int]]()
+    for root in reversed(_finished(ways)):
+        members = _reached(before, root, left)
+        left -= members
+        if len(members) > 1 or root in members & ways[root]:
+            found.append(members)
     return sorted(found, key=min)
 
 
-def _reached(blocks: Sequence[_Block], start: int, among: frozenset[int]) -> frozenset[int]:
-    found, waiting = set[int](), [start]
+def _finished(ways: Mapping[int, frozenset[int]]) -> list[int]:
+    """All blocks, each behind those that a search in depth first reaches from it."""
+    order, seen = list[int](), set[int]()
+    for root in ways:
+        stack = [(root, iter(ways[root]))] if root not in seen else []
+        seen.add(root)
+        while stack:
+            block, rest = stack[-1]
+            following = next((n for n in rest if n not in seen), None)
+            if following is None:
+                order.append(block)
+                stack.pop()
+            else:
+                seen.add(following)
+                stack.append((following, iter(ways[following])))
+    return order
+
+
+def _reached(ways: Mapping[int, set[int]], start: int, among: set[int]) -> frozenset[int]:
+    """`start` and what is reached from it, in `among`."""
+    found, waiting = {start} & among, [start] if start in among else []
     while waiting:
-        new = (blocks[waiting.pop()].successors & among) - found
+        new = (ways[waiting.pop()] & among) - found
         found |= new
         waiting += new
     return frozenset(found)

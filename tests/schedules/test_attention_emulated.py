@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,6 @@ from tests.helpers.emulated_batch import (
 )
 from tests.helpers.graphs import Graph
 from tests.helpers.limits import assert_within, module_limits, with_rounded_weights
-from tests.helpers.program_batch import Backend, ProgramBatch
 from tests.helpers.sampling import in_turn
 from tests.schedules.attention_cases import Sizes, arrays
 from tests.schedules.test_matmul_mma_emulated import copied_asynchronously
@@ -155,21 +154,24 @@ def lowered(name: str, target: Target = GPU) -> ModuleOp:
     return module
 
 
-@pytest.fixture(scope="module")
-def programs() -> ProgramBatch[PrintedKernels, EmulatedProgram]:
+@cache
+def printed(name: str) -> PrintedKernels:
+    """A program as text."""
+    return print_program(name, lowered(name), after="plan")
+
+
+@cache
+def programs() -> dict[str, EmulatedProgram]:
     """All programs in one text."""
-    backend = Backend(partial(print_program, after="plan"), compile_programs)
-    return ProgramBatch({name: partial(lowered, name) for name in PROGRAMS}, backend)
+    return compile_programs([printed(name) for name in PROGRAMS])
 
 
 @pytest.mark.parametrize("name", list(PROGRAMS))
-def test_attention_is_one_kernel_right_and_clean(
-    name: str, programs: ProgramBatch[PrintedKernels, EmulatedProgram]
-) -> None:
+def test_attention_is_one_kernel_right_and_clean(name: str) -> None:
     program = PROGRAMS[name]
     graph = program.graph()
     (expected,) = module_limits(graph.module(program.build(graph)), graph.inputs)
-    (result,) = programs[name].run(graph.inputs)
+    (result,) = programs()[name].run(graph.inputs)
     if program.template == "attention_mma":
         expected = with_rounded_weights(expected, graph.inputs[0 if program.joined else 2], program.sizes.n)
     assert_within(result, expected, program.dtype, name)
@@ -184,14 +186,21 @@ def test_parts_of_one_projection_ride_the_asynchronous_copies() -> None:
     assert "treadle_cp_async_16(" in unit.text and not re.search(r"treadle_cp_async_[48]\(", unit.text)
 
 
+def units_of(name: str, target: Target) -> Sequence[Unit]:
+    """A program's kernels."""
+    if target == GPU:
+        return printed(name).units
+    module = lowered(name, target)
+    lower(treadle_context(), module, target, after="plan")
+    return print_kernels(module)
+
+
 @pytest.mark.parametrize("target", ["sm_80", pytest.param("sm_90", marks=pytest.mark.slow)])
 def test_defaults_do_not_spill(target: str) -> None:
     pytest.importorskip("cuda.bindings.nvrtc", reason="needs treadle[nvrtc]")
     gpu, units = Target.parse(target), list[Unit]()
-    for name in PROGRAMS:
-        module = lowered(name, gpu)
-        lower(treadle_context(), module, gpu, after="plan")
-        units += [renamed(unit, f"k{len(units) + n}_{unit.name}") for n, unit in enumerate(print_kernels(module))]
+    for unit in (unit for name in PROGRAMS for unit in units_of(name, gpu)):
+        units.append(renamed(unit, f"k{len(units)}_{unit.name}"))
     resources = compile_cubin(Unit("kernels", "\n".join(unit.text for unit in units)), gpu).resources
     assert set(resources) == {unit.name for unit in units}
     assert [name for name, used in resources.items() if used.spills] == []
