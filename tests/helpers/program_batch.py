@@ -38,6 +38,10 @@ THREADS = 2
 """Of a run: with one, no kernel would ever be shared among workers."""
 
 
+_BODY = re.compile(r"^static void (\w+)\(", re.M)
+"""A host program's own functions: the bodies of its loops and branches."""
+
+
 @dataclass(frozen=True)
 class PrintedProgram:
     """A program as text: its kernels, the host program that launches them, and what running it takes."""
@@ -152,6 +156,7 @@ def compile_programs(programs: Sequence[PrintedProgram], target: str = "cpu") ->
     kernels, hosts = ['#include "treadle.h"'], ['#include "pool.h"']
     for position, program in enumerate(programs):
         renamed = {ENTRY: _entry(position)}
+        renamed |= {name: f"{name}_{position}" for name in _BODY.findall(program.host.text)}
         for unit in program.kernels:
             code = unit.code or unit.text
             if code not in symbols:

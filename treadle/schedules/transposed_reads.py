@@ -89,6 +89,8 @@ def transposed_reads(compute: ComputeOp) -> TransposedReads | None:
     accesses = DefinitionAccesses(compute)
     reads = [at for at in compute.reads() if at.parent_block() is compute.body.block]
     scattered = [at for at in reads if stride_along(accesses.position(at), _innermost(compute)) not in (0, 1)]
+    if not scattered:
+        return None
     best: TransposedReads | None = None
     for end in range(1, rank):
         for first in range(end):
