@@ -49,6 +49,7 @@ def programs(target: str) -> dict[str, CompiledProgram]:
     return compile_programs([printed(case, target) for case in CASES], target)
 
 
+@cache
 def printed(case: tuple[str, str, str], target: str) -> PrintedProgram:
     return print_program(" ".join(case), imported(*case), target, after="import")
 

@@ -143,10 +143,11 @@ def whole_proto(layer: Layer) -> ModelProto:
 @cache
 def programs(target: str) -> dict[str, CompiledProgram]:
     whole = [printed(layer, target, whole_proto) for layer in WHOLE]
-    return compile_programs([*(printed(layer, target) for layer in LAYERS), *whole], target)
+    return compile_programs([*(printed(layer, target, proto) for layer in LAYERS), *whole], target)
 
 
-def printed(layer: Layer, target: str, make: Callable[[Layer], ModelProto] = proto) -> PrintedProgram:
+@cache
+def printed(layer: Layer, target: str, make: Callable[[Layer], ModelProto]) -> PrintedProgram:
     name = f"{layer.name} of {make.__name__}"
     return print_program(name, import_model(make(layer).SerializeToString()), target, after="import")
 

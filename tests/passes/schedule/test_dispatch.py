@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from tests.helpers.arena_overlaps import overlaps
@@ -9,7 +11,7 @@ from tests.helpers.dispatched import THRESHOLDS, dispatch_everything
 from tests.helpers.emulated_batch import CUDA
 from tests.helpers.emulated_batch import print_program as print_cuda
 from tests.helpers.extents import CASES, Extents
-from tests.helpers.program_batch import compile_programs, print_program
+from tests.helpers.program_batch import CompiledProgram, compile_programs, print_program
 from treadle.backends.reference.run_module import run_module
 from treadle.errors import TreadleError
 from treadle.ir import lower, parse, print_text
@@ -39,14 +41,32 @@ def twenty(case: Extents) -> list[dict[str, int]]:
     return list(calls.values())[-20:]
 
 
+def at_borders(case: Extents) -> list[dict[str, int]]:
+    """Extents on both sides of the tree's borders, some beside the largest, and bounds."""
+    calls: dict[tuple[int, ...], dict[str, int]] = {}
+    for n, border in enumerate([*sorted({1, *THRESHOLDS, *(t + 1 for t in THRESHOLDS)}), 10_000]):
+        values = [min(border, bound) if k in (0, n % 3) else bound for k, bound in enumerate(case.bounds.values())]
+        calls[tuple(values)] = dict(zip(case.bounds, values, strict=True))
+    return list(calls.values())
+
+
+@cache
+def programs() -> dict[str, tuple[CompiledProgram, int]]:
+    """Each case as C, and how many of its groups have several kernels."""
+    modules = {name: case.module() for name, case in CASES.items()}
+    groups = {name: dispatch_everything(module, "cpu") for name, module in modules.items()}
+    printed = [print_program(name, module, after="schedule") for name, module in modules.items()]
+    for program in printed:
+        assert overlaps(modules[program.name]) == []
+        assert program.host.text.count("} else {") >= groups[program.name]
+    return {name: (program, groups[name]) for name, program in compile_programs(printed).items()}
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_compiled(name: str):
-    case, module = CASES[name], CASES[name].module()
-    groups = dispatch_everything(module, "cpu")
-    program = print_program("program", module, after="schedule")
-    assert overlaps(module) == []
-    assert program.host.text.count("} else {") >= groups > 0
-    compiled = compile_programs([program])["program"]
+    compiled, groups = programs()[name]
+    assert groups > 0
+    case = CASES[name]
     for extents in twenty(case):
         given, exact = case.arguments(extents)
         case.check(extents, compiled.run(given), exact)
@@ -57,7 +77,7 @@ def test_emulated_with_every_check(name: str):
     case, module = CASES[name], CASES[name].module()
     assert dispatch_everything(module, "sm_80") > 0
     emulated = CUDA.compiled([print_cuda(name, module, after="schedule")])[name]
-    for extents in twenty(case):
+    for extents in at_borders(case):
         given, exact = case.arguments(extents)
         case.check(extents, emulated.run(given), exact)
 

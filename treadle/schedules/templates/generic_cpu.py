@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import ceil, prod
 from typing import ClassVar
 
@@ -49,11 +50,13 @@ class GenericCpu(Template):
     def canonical(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:
         """Runs are no longer than what can be run through, blocks no longer than the tensor."""
         assert isinstance(anchor, ComputeOp)
+        return _canonical(anchor, collapsible_suffix(anchor), choices)
+
+    def candidates(self, anchor: Anchor, target: Target) -> Iterable[Choices]:
+        """The base's; the reads are analysed once for all of them."""
+        assert isinstance(anchor, ComputeOp)
         first = collapsible_suffix(anchor)
-        length = max(prod(anchor.shape[first:]), 1)
-        run = least_power(number(choices, "run"), length)
-        total = prod(anchor.shape[:first]) * ceil(length / min(run, length))
-        return {"run": run, "rows": least_power(number(choices, "rows"), total)}
+        return (c for c in self.space(anchor, target) if _canonical(anchor, first, c) == c)
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, ComputeOp)
@@ -77,3 +80,11 @@ class GenericCpu(Template):
                     b.store(value, b.output, where)
         operators = anchor.operators.data if anchor.operators is not None else "compute"
         return b.kernel(name, tensors, anchor.type, ceil(total / rows), 1, f"{operators} to {anchor.type}")
+
+
+def _canonical(anchor: ComputeOp, first: int, choices: Choices) -> Choices:
+    """The same of an anchor whose innermost loop runs along the dimensions from `first` on."""
+    length = max(prod(anchor.shape[first:]), 1)
+    run = least_power(number(choices, "run"), length)
+    total = prod(anchor.shape[:first]) * ceil(length / min(run, length))
+    return {"run": run, "rows": least_power(number(choices, "rows"), total)}
