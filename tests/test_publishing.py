@@ -157,8 +157,8 @@ x = np.ones((2, 8), np.float32)
 factor, models, final = sys.argv[1:]
 while time.time() < float(os.environ["START"]):
     time.sleep(0.001)
-for n in range(4):
-    model = treadle.compile(f"{models}/{factor}.onnx", cached=n % 2 == 1)
+for n in range(2):
+    model = treadle.compile(f"{models}/{factor}.onnx", cached=n == 1)
     for _ in range(15):
         model.save(final)
     (y,) = treadle.load(final)(x)
@@ -167,7 +167,7 @@ for n in range(4):
 
 
 def test_processes_compile_and_save_to_one_folder(tmp_path: Path) -> None:
-    """Each compiles into one cache, twice anew, and saves to one folder; what it loads from there is complete."""
+    """Each compiles into one cache, once anew, and saves to one folder; what it loads from there is complete."""
     expected: dict[str, float] = {}
     for factor in (1, 2):
         weights = np.abs(WEIGHTS) * np.float32(factor)
@@ -186,7 +186,7 @@ def test_processes_compile_and_save_to_one_folder(tmp_path: Path) -> None:
         out, err = process.communicate()
         assert err == "" and process.returncode == 0
         values = [float(line) for line in out.split()]
-        assert len(values) == 4
+        assert len(values) == 2
         assert all(min(abs(value - each) for each in expected.values()) < 1e-4 for value in values)
     treadle.load(final).save(tmp_path / "copy")
     treadle.load(tmp_path / "copy").save(final)  # sweeps what its last readers kept

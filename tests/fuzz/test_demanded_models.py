@@ -17,7 +17,7 @@ from treadle.dialects.loop import KernelOp
 from treadle.frontends.onnx import import_model
 from treadle.ir import lower
 
-SEEDS, EMULATED = range(3000, 3032), range(3000, 3012)
+SEEDS, EMULATED = range(3000, 3020), range(3000, 3008)
 
 
 class Runs(Protocol):
@@ -81,4 +81,6 @@ def test_some_models_have_a_kernel_that_leaves_something_out():
         module = demanded(seed).module()
         lower(module, to="kernels")
         found += any(isinstance(op, KernelOp) and op.demands is not None for op in module.walk())
-    assert found >= 4
+        if found == 4:
+            return
+    pytest.fail(f"{found} models have one")

@@ -12,7 +12,7 @@ import pytest
 from tests.fuzz import hostile
 from tests.fuzz.hostile import ATTEMPTS, findings, try_seed
 
-SEEDS = 100
+SEEDS = 50
 
 
 @pytest.mark.parametrize("kind", ATTEMPTS)

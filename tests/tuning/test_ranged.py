@@ -72,9 +72,10 @@ class Fake:
 
 
 def search(model: Path, folder: Path, measurer: Any, **options: Any) -> list[Group]:
+    shapes, trials = options.pop("shapes", RANGE), options.pop("trials", 8)
     with ThreadPoolExecutor(2) as executor:
         return treadle.tune(
-            model, folder, options.pop("shapes", RANGE), seconds=600, trials=8, executor=executor, measurer=measurer,
+            model, folder, shapes, seconds=600, trials=trials, executor=executor, measurer=measurer,
             rules=(templates,), threads=2, **options,
         )  # fmt: skip
 
@@ -111,7 +112,7 @@ def test_real_times_and_results(model: Path, tmp_path: Path) -> None:
     """Every candidate is compared with the definition, where elements are demanded; nothing here asks who wins."""
     measurer = LocalMeasurer()
     try:
-        (group,) = search(model, tmp_path / "tuned", measurer)
+        (group,) = search(model, tmp_path / "tuned", measurer, trials=4)
     finally:
         measurer.close()
     assert group.failures == 0
@@ -133,7 +134,7 @@ def test_one_kernel_that_is_best_everywhere_is_no_dispatch(model: Path, tmp_path
 
 def test_weights_give_the_points(model: Path, tmp_path: Path) -> None:
     fake = Fake()
-    search(model, tmp_path / "tuned", fake, weights={"n": {5: 3.0, 17: 1.0}})
+    search(model, tmp_path / "tuned", fake, weights={"n": {5: 3.0, 17: 1.0}}, trials=2)
     assert fake.extents == {5, 17}
 
 
