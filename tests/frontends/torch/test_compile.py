@@ -135,9 +135,9 @@ def made(kind: type[Any]) -> Any:
 def test_a_module_computes_what_it_does_in_pytorch(name: str) -> None:
     kind, x = MODELS[name]
     model = made(kind)
-    module = import_exported(exported(model, (x,)))
-    (limit,) = module_limits(module, [x.numpy()])
-    (y,) = treadle.compile(model, example_inputs=(x,))(x)
+    program = exported(model, (x,))
+    (limit,) = module_limits(import_exported(program), [x.numpy()])
+    (y,) = treadle.compile(program)(x)
     with torch.no_grad():
         wanted = model.double()(x.double() if x.is_floating_point() else x).float().numpy()
     assert_within(y, limit, np.float32, name)
@@ -145,11 +145,13 @@ def test_a_module_computes_what_it_does_in_pytorch(name: str) -> None:
 
 
 def test_locations_and_weights_have_the_names_of_the_model() -> None:
-    module = import_exported(exported(made(Tagger), (TOKENS,)))
+    program = exported(made(Tagger), (TOKENS,))
+    module = import_exported(program)
     named = [node for op in module.walk() for node in nodes_of(op.location)]
     assert any(node.kind == "aten.embedding.default" and "test_compile.py:" in node.name for node in named)
     model = treadle.compile(made(Tagger), example_inputs=(TOKENS,))
     assert [x.name for x in model.inputs] == ["tokens"] and [y.name for y in model.outputs] == ["output"]
+    np.testing.assert_array_equal(model(TOKENS)[0], treadle.compile(program)(TOKENS)[0], "a module as its export")
 
 
 def test_all_nodes_that_cannot_be_converted_are_named() -> None:
