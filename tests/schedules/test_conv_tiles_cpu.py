@@ -157,6 +157,7 @@ func.func @main(%x: {types[0]}, %p: {types[1]}) -> {types[2]} {{
 """
 
 
+@cache
 def print_case(name: str, target: str) -> PrintedProgram:
     module = Parser(treadle_context(), text(CASES[name])).parse_module()
     name_arguments(module, 2, 1)

@@ -51,6 +51,7 @@ LAYERS = {
 NARROW = CompileOptions(precision="bf16")
 
 
+@cache
 def print_layer(name: str, target: str) -> PrintedProgram:
     layer = LAYERS[name]
     graph = Graph(random(*layer.image), random(layer.channels, 1, 1))

@@ -121,7 +121,7 @@ def test_states_of_every_type(element: str, shape: str) -> None:
 
 def test_rows_of_many_iterations() -> None:
     text = """
-    g (float[5] x) => (float[5] y, float[700, 5] rows, float[700] sums) <int64 m = {700}> {
+    g (float[5] x) => (float[5] y, float[70, 5] rows, float[70] sums) <int64 m = {70}> {
       y, rows, sums = Loop (m, , x) <body = b (int64 i, bool c, float[5] v)
           => (bool d, float[5] u, float[5] row, float s) {
         n = Cast<to=1>(i)
@@ -137,7 +137,7 @@ def test_rows_of_many_iterations() -> None:
 def test_a_scan_of_many_slices() -> None:
     """One input from its end and along another axis; the rows are slices along the last axis, from the last one on."""
     text = """
-    g (float[6] s, float[300, 6] x, float[6, 300] z) => (float[6] y, float[6, 300] rows) {
+    g (float[6] s, float[30, 6] x, float[6, 30] z) => (float[6] y, float[6, 30] rows) {
       y, rows = Scan <num_scan_inputs=2, scan_input_directions=[1, 0], scan_input_axes=[0, 1], scan_output_axes=[1],
           scan_output_directions=[1], body = b (float[6] t, float[6] p, float[6] q) => (float[6] u, float[6] row) {
         d = Sub(p, q)
@@ -146,7 +146,7 @@ def test_a_scan_of_many_slices() -> None:
         row = Exp(u)
       }> (s, x, z)
     }"""
-    _agrees(text, [{"s": _floats(6), "x": _floats(300, 6), "z": _floats(6, 300)}], operation="graph.loop")
+    _agrees(text, [{"s": _floats(6), "x": _floats(30, 6), "z": _floats(6, 30)}], operation="graph.loop")
 
 
 NESTED = """

@@ -128,11 +128,21 @@ LAYERS = (
 )
 
 
-@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.name)
-@pytest.mark.parametrize("make", [proto, whole_proto], ids=["three operators", "one operator"])
+PAIRS = [(proto, layer) for layer in LAYERS] + [(whole_proto, layer) for layer in LAYERS if not layer.relu]
+"""QLinearConv has no relu."""
+REPEATED = ("1x1 of two images", "signed", "few outputs", "few channels")
+"""Layers of which the one operator's kernels are those of three: in slow tests."""
+
+
+@pytest.mark.parametrize(
+    ("make", "layer"),
+    [
+        pytest.param(*pair, marks=[pytest.mark.slow] if pair[0] is whole_proto and pair[1].name in REPEATED else [])
+        for pair in PAIRS
+    ],
+    ids=[f"{make.__name__}, {layer.name}" for make, layer in PAIRS],
+)
 def test_convolutions(make: Any, layer: Layer, emulator_environment: Environment):
-    if make is whole_proto and layer.relu:
-        pytest.skip("QLinearConv has no relu")
     (got,), texts = run(make(layer), [image(layer)], emulator_environment)
     assert np.mean((got > 0) & (got < 255)) > 0.2, "saturated"
     inside = np.clip(exact_sums(layer), -100, 155)
