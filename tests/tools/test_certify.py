@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 import re
+import shutil
 from pathlib import Path
 from unittest.mock import patch
 from xml.etree.ElementTree import fromstring
@@ -38,14 +39,20 @@ func.func @main(%x: tensor<64x32xf32>, %w: tensor<32x48xf32>, %n: tensor<i64>) -
 }}"""
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("TREADLE_CACHE_DIR", str(tmp_path / "cache"))
-    model = tmp_path / "product.mlir"
+@pytest.fixture(scope="module")
+def product(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("product")
+    model = folder / "product.mlir"
     model.write_text(PRODUCT)
     with treadle.compile(model, "cpu", after="schedule") as compiled:
-        compiled.save(tmp_path / "product.treadle")
-    return tmp_path / "product.treadle"
+        compiled.save(folder / "product.treadle")
+    return folder / "product.treadle"
+
+
+@pytest.fixture
+def folder(product: Path, tmp_path: Path) -> Path:
+    """The compiled product in a folder that may be changed."""
+    return shutil.copytree(product, tmp_path / "product.treadle")
 
 
 def _edit(folder: Path, old: str, new: str) -> None:
