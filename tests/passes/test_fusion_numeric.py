@@ -154,6 +154,8 @@ def test_random_graphs_of_a_lower_precision(seed: int, precision: Precision):
 
 DRAWS: Mapping[str, Draw] = {"chains": lambda seed: random_graph(seed, WHOLE_STEPS), "sharing": sharing_graph}
 ON_CPU = [(draw, seed) for seed in range(100, 106) for draw in DRAWS]
+QUICK = 6
+"""Of those, the first ones are compiled in every run, together."""
 
 
 def drawn(draw: str, seed: int) -> tuple[ModuleOp, Sequence[Array]]:
@@ -166,10 +168,12 @@ def drawn(draw: str, seed: int) -> tuple[ModuleOp, Sequence[Array]]:
 
 @pytest.fixture(scope="module")
 def on_cpu() -> ProgramBatch[PrintedProgram, CompiledProgram]:
-    return ProgramBatch({f"{draw}.{seed}": lambda d=draw, s=seed: drawn(d, s)[0] for draw, seed in ON_CPU}, C)
+    return ProgramBatch({f"{draw}.{seed}": lambda d=draw, s=seed: drawn(d, s)[0] for draw, seed in ON_CPU}, C, QUICK)
 
 
-@pytest.mark.parametrize(("draw", "seed"), ON_CPU)
+@pytest.mark.parametrize(
+    ("draw", "seed"), [*ON_CPU[:QUICK], *(pytest.param(*each, marks=pytest.mark.slow) for each in ON_CPU[QUICK:])]
+)
 def test_random_graphs_compiled_for_the_cpu(
     draw: str, seed: int, on_cpu: ProgramBatch[PrintedProgram, CompiledProgram]
 ) -> None:
