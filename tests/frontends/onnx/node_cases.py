@@ -106,6 +106,26 @@ CASES = node_cases(_has_tensors)
 _BY_NAME = {case.name: case for case in CASES}
 SUPPORTED = [case for case in CASES if reason_of(case.name) is None]
 REFUSED = [case for case in CASES if reason_of(case.name) is not None]
+PER_OPERATORS = 8
+"""Cases of the same operators that every run compiles."""
+
+
+def thinned(cases: Sequence[TestCase]) -> set[str]:
+    """Names of `PER_OPERATORS` cases, at most, of each set of operators, evenly spread over their list.
+
+    All of them take 190 seconds of a processor, these 130. The others are casts between further types, attributes in
+    further combinations and the like: slow tests, and rows of `make conformance`.
+    """
+    alike: dict[frozenset[str], list[str]] = {}
+    for case in cases:
+        alike.setdefault(frozenset(map(_name, model_of(case).graph.node)), []).append(case.name)
+    kept = set[str]()
+    for names in alike.values():
+        count = min(len(names), PER_OPERATORS)
+        kept.update(names[n * len(names) // count] for n in range(count))
+    return kept
+
+
 EXPANDED = {
     case.name
     for case in SUPPORTED
@@ -113,3 +133,5 @@ EXPANDED = {
     if whole is not None and whole is not case and reason_of(whole.name) is None and _calls_functions(model_of(whole))
 }
 """Cases that are the bodies of functions which Treadle expands itself: the modules of two cases are the same."""
+QUICK = thinned([case for case in SUPPORTED if case.name not in EXPANDED])
+"""Names of the cases that every run compiles."""

@@ -1,7 +1,7 @@
 """ONNX's own node tests as compiled code: what ships, against what ONNX expects.
 
-Cases whose modules are those of others are slow tests. Every case has a form for GPUs, too: a case that cannot be
-lowered for one fails, and would have to be listed here with its reason.
+Cases beyond the first few of an operator, and those whose modules are those of others, are slow tests. Every case has a
+form for GPUs, too: a case that cannot be lowered for one fails, and would have to be listed here with its reason.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from onnx import ModelProto
 from onnx.backend.test.case.test_case import TestCase
 from xdsl.dialects.builtin import ModuleOp
 
-from tests.frontends.onnx.node_cases import EXPANDED, SUPPORTED, assert_expected, data_of
+from tests.frontends.onnx.node_cases import QUICK, SUPPORTED, assert_expected, data_of
 from tests.helpers.emulated_batch import CUDA, EmulatedProgram, PrintedKernels
 from tests.helpers.program_batch import C, CompiledProgram, Maker, PrintedProgram, ProgramBatch
 from treadle.frontends.onnx import import_model
 
 CASES = pytest.mark.parametrize(
     "case",
-    [pytest.param(c, id=c.name, marks=[pytest.mark.slow] if c.name in EXPANDED else []) for c in SUPPORTED],
+    [pytest.param(c, id=c.name, marks=[] if c.name in QUICK else [pytest.mark.slow]) for c in SUPPORTED],
 )
 
 
