@@ -56,9 +56,9 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
     if all(_is_converted(node) for node in program.graph.nodes):
         return program
     table = torch.export.default_decompositions()
-    for operator in list(table):
-        if find_converter(operator) is not None:
-            table.pop(operator)
+    for each in list(table):
+        if find_converter(each) is not None:
+            table.pop(each)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return program.run_decompositions(table)
