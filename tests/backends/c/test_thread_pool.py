@@ -73,7 +73,7 @@ def library(factor: int, cache: Path, *changes: tuple[str, str]) -> Path:
     return build_library(units, private_environment(cache), headers={"pool.h": texts["pool.h"]})
 
 
-def program(path: Path, pool: treadle.ThreadPool) -> CpuProgram:
+def program(path: Path, pool: treadle.ThreadPool | int) -> CpuProgram:
     return CpuProgram(path, [SPEC], [SPEC], (), LENGTH * 4, pool)
 
 
@@ -108,6 +108,18 @@ def test_three_models_run_on_the_threads_of_one(cache: Path) -> None:
             assert running.threads == 4
             assert_scales(running, factor)
     assert tasks() <= before
+
+
+def test_a_thread_that_is_late_for_the_last_run_ends(cache: Path) -> None:
+    """It reads the number of a run after the caller has computed all shares of that run, and closed the pool."""
+    late = ("seen = take_shares(self->crew", "seen = (usleep(20000), take_shares)(self->crew")
+    path = library(2, cache, ("#include <time.h>", "#include <time.h>\n#include <unistd.h>"), late)
+
+    def run_and_close() -> None:
+        with program(path, 2) as running:
+            assert_scales(running, 2)
+
+    assert status_of_child(run_and_close) == 0, "close() waits for a thread that waits for a run"
 
 
 def test_models_are_called_from_several_threads_and_one_is_closed(cache: Path) -> None:

@@ -191,8 +191,9 @@ static void *thread_main(void *argument) {
     struct worker *self = argument;
     for (unsigned long long seen = 0;;) {
         wait_for_run_after(self->crew, seen);
-        if (atomic_load_explicit(&self->crew->stop, memory_order_relaxed)) return NULL;
         seen = take_shares(self->crew, self->index);
+        /* Asked once the run is read: a thread that is late for a run may read that of stop_crew, the last one. */
+        if (atomic_load_explicit(&self->crew->stop, memory_order_relaxed)) return NULL;
     }
 }
 
