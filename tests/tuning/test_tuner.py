@@ -209,7 +209,7 @@ def test_the_seed_decides_what_is_tried(model: Path, tmp_path: Path) -> None:
 
 def test_an_interrupted_search_goes_on(model: Path, tmp_path: Path) -> None:
     """The next one ends with the records of a search that was not, and with its counts of what was rejected."""
-    left = [3]
+    left, product = [3], {"trials": 7, "seed": 3, "groups": ["matmul"]}  # many of whose candidates are rejected
 
     def interrupted(comparison: Comparison) -> list[Timing]:
         left[0] -= 1
@@ -218,8 +218,8 @@ def test_an_interrupted_search_goes_on(model: Path, tmp_path: Path) -> None:
         return by_digest(comparison)
 
     with pytest.raises(KeyboardInterrupt):
-        search(model, tmp_path / "db", interrupted, trials=7, seed=3)
-    resumed, whole = (search(model, tmp_path / folder, by_digest, trials=7, seed=3) for folder in ("db", "whole"))
+        search(model, tmp_path / "db", interrupted, **product)
+    resumed, whole = (search(model, tmp_path / folder, by_digest, **product) for folder in ("db", "whole"))
     assert records(tmp_path / "db") == records(tmp_path / "whole")
     for one, other in zip(resumed, whole, strict=True):
         known = Database(tmp_path / "db").ledgers(one.task.digest, one.hardware, one.task.texts)
