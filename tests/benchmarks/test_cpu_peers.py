@@ -47,16 +47,8 @@ def test_a_model_races(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measure_briefly(monkeypatch)
     monkeypatch.setattr(cpu_peers, "PAPER_MODELS", {"small": PaperModel(lambda: None, "x", example)})
     write_model(tmp_path / "small.onnx")
-    arguments = [
-        "--models",
-        "small",
-        "--onnx",
-        str(tmp_path),
-        "--seconds",
-        "0.02",
-        "--output",
-        str(tmp_path / "results"),
-    ]
+    places = ["--onnx", str(tmp_path), "--output", str(tmp_path / "results")]
+    arguments = ["--models", "small", "--seconds", "0.02", *places]
     assert main([*arguments, "--least", "1e-9"]) == 0
     assert main([*arguments, "--least", "1e9"]) == 1
     assert main([*arguments, "--precision", "bf16", "--output", str(tmp_path / "narrow")]) == 0

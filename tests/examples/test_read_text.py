@@ -10,9 +10,11 @@ from PIL import Image
 
 from examples import read_text
 from examples.read_text import HEIGHT, WIDTH, alphabet, decode, draw, main, preprocess
+from tests.models.agreement import SMALLER
 from tests.models.catalog import require_model
 
-TEXT = "Treadle"
+SHORT = ("Treadle", SMALLER["ppocrv4_rec"]["x"][-1])
+"""A line, and the width at which every run compiles the recogniser: its cache gives the model to whoever is second."""
 
 
 def one_hot(classes: list[int], count: int) -> np.ndarray:
@@ -44,27 +46,29 @@ def test_a_long_line_is_squeezed() -> None:
     assert preprocess(draw("many words " * 9)).shape == (1, 3, HEIGHT, WIDTH)
 
 
+@pytest.mark.parametrize(
+    ("text", "width"), [SHORT, pytest.param(read_text.DEFAULT_TEXT, WIDTH, marks=pytest.mark.slow)]
+)
 def test_it_reads_what_it_drew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    text: str, width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A shorter line, of the width at which `tests/models/test_models_cpu.py` compiles the recogniser: the run's cache
-    gives the model to whoever is second."""
     require_model("ppocrv4_rec")
-    monkeypatch.setattr(read_text, "WIDTH", 152)
-    status = main([TEXT, "--output", str(tmp_path / "out"), "--threads", "2"])
+    monkeypatch.setattr(read_text, "WIDTH", width)
+    status = main([text, "--output", str(tmp_path / "out"), "--threads", "2"])
     output = capsys.readouterr().out
     assert status == 0, output
     drawn, read = (line.split(":", 1)[1].strip() for line in output.splitlines()[:2])
-    assert drawn == read == TEXT
+    assert drawn == read == text
     texts = list((tmp_path / "out" / "sm_80" / "kernels").glob("*.cu"))
     assert texts and all("__global__" in path.read_text() for path in texts)
 
 
 def test_another_text_than_the_drawn_one_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require_model("ppocrv4_rec")
-    monkeypatch.setattr(read_text, "WIDTH", 152)
+    text, width = SHORT
+    monkeypatch.setattr(read_text, "WIDTH", width)
     monkeypatch.setattr(read_text, "decode", lambda scores, characters: "something else")
-    assert main([TEXT, "--output", str(tmp_path / "out"), "--threads", "2"]) == 1
+    assert main([text, "--output", str(tmp_path / "out"), "--threads", "2"]) == 1
 
 
 def test_bad_arguments_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -158,11 +158,10 @@ def compile_programs(programs: Sequence[PrintedProgram], target: str = "cpu") ->
         renamed = {ENTRY: _entry(position)}
         renamed |= {name: f"{name}_{position}" for name in _BODY.findall(program.host.text)}
         for unit in program.kernels:
-            code = unit.code or unit.text
-            if code not in symbols:
-                symbols[code] = f"k{len(symbols)}_{unit.name}"
-                kernels.append(_renamed(unit, {unit.name: symbols[code]}, program.name))
-            renamed[unit.name] = symbols[code]
+            if unit.decisive not in symbols:
+                symbols[unit.decisive] = f"k{len(symbols)}_{unit.name}"
+                kernels.append(_renamed(unit, {unit.name: symbols[unit.decisive]}, program.name))
+            renamed[unit.name] = symbols[unit.decisive]
         hosts.append(_renamed(program.host, renamed, program.name))
     units = [Unit("kernels", "\n".join(kernels)), Unit("hosts", "\n".join(hosts))]
     library = build_library(units, target=Target.parse(target))

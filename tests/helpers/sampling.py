@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import ceil
 from typing import Any
 
 import pytest
@@ -17,12 +18,13 @@ def every(step: int, values: Iterable[Any], *, names: int = 1) -> list[Any]:
 
 
 def in_turn(first: Sequence[Any], second: Sequence[Any], *, turns: int | None = None, step: int = 1) -> list[Any]:
-    """All pairs as parameters of two arguments: beside each of the first only one of the second in `turns` is fast, by
-    default a single one, another beside the next; the other pairs are marked slow.
+    """All pairs, as parameters of two arguments. With one of `first` every run takes one in `turns` of `second`, by
+    default a single one, and with the following of `first` the next ones; the other pairs are marked slow.
 
-    step: of the first only every so many-th takes part, the others are slow
+    step: of `first` every run takes every so many-th only
     """
     turns = len(second) if turns is None else turns
+    assert ceil(len(first) / step) >= turns, "some of `second` would be slow with all of `first`"
     return [
         (a, b) if n % step == 0 and (n // step - m) % turns == 0 else _slow((a, b), 2)
         for n, a in enumerate(first)

@@ -32,6 +32,12 @@ NAMES = (
 )
 """Models of the catalog that every target compiles as a whole."""
 
+SMALLER: dict[str, dict[str, tuple[int, ...]]] = {
+    "ppocrv4_rec": {"x": (1, 3, 48, 152)},
+    "ppocrv4_det": {"x": (1, 3, 160, 160)},
+}
+"""Of the largest inputs of every run about half of each side: the same templates choose the kernels, and the limits of
+a quarter of the elements are computed. At the catalog's sizes they are slow tests."""
 QUICK_ON_GPU: tuple[str, dict[str, tuple[int, ...]]] = ("ppocr_cls", {"x": (1, 3, 48, 96)})
 """The model that every run compiles to cubins, emulates and mutates, at half its width. Its artifact is the same in all
 of these tests, so that the run's cache gives it to all but the first."""
@@ -96,4 +102,4 @@ class Case:
         return [f"{what}: {each}" for what, outputs in wrong.items() for each in self.compare(outputs) if each.agrees]
 
 
-__all__ = ["NAMES", "QUICK_ON_GPU", "Case"]
+__all__ = ["NAMES", "QUICK_ON_GPU", "SMALLER", "Case"]

@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 
 from tests.helpers.onnx_models import save_model, value
 from tests.models import wrong_models
-from tests.models.agreement import NAMES, Case
+from tests.models.agreement import NAMES, SMALLER, Case
 from tests.models.catalog import MODELS, text_page
 from treadle.tools.oracle import Definition, reference_outputs
 
@@ -21,12 +21,6 @@ SLOW = ("ddddocr_det",)
 QUICK = [name for name in NAMES if name not in SLOW]
 OTHERS = [name for name in MODELS if name not in NAMES]
 """Of the catalog: a recogniser whose LSTM takes 20 steps, and the light models of which every run knows a like one."""
-SMALLER: dict[str, dict[str, tuple[int, ...]]] = {
-    "ppocrv4_rec": {"x": (1, 3, 48, 152)},
-    "ppocrv4_det": {"x": (1, 3, 160, 160)},
-}
-"""Of the largest inputs of every run about half of each side: the same templates choose the kernels, and the limits of
-a quarter of the elements are computed. At the catalog's sizes they are slow tests."""
 UNMOVED = ("light_densenet121", "light_inception_v2")
 """Models whose weights are all alike, and which give nearly the same whatever the picture."""
 SIZED = [

@@ -20,7 +20,7 @@ from treadle.errors import TreadleError
 from treadle.passes.schedule.anchor import anchor_of
 from treadle.passes.schedule.schedule_select import default_schedule
 from treadle.schedules.templates import TEMPLATES
-from treadle.schedules.templates.winograd_cpu import estimated_cycles
+from treadle.schedules.templates.winograd_cpu import Extents, estimated_cycles
 from treadle.target import Target
 
 LAYERS = {
@@ -179,7 +179,8 @@ def test_tiles_that_fit_no_registers_are_rejected() -> None:
 
 
 def estimate(rows: int, chunk: int, panels: int) -> float:
-    return estimated_cycles(anchor(), {"rows": rows, "chunk": chunk, "panels": panels}, Target.parse("sse2{cores=2}"))
+    of, target = anchor(), Target.parse("sse2{cores=2}")
+    return estimated_cycles(of, {"rows": rows, "chunk": chunk, "panels": panels}, target, Extents.of(of, target))
 
 
 def test_estimates_ask_for_equal_work_of_all_cores() -> None:

@@ -40,11 +40,12 @@ def function_of(key: Hashable, arguments: Iterable[Expr]) -> Expr:
     """An unknown function of some expressions, named `key`: it is affine in none of their variables. It depends on each
     variable, even one that would cancel in the sum of the expressions (`max(i, -i)`).
     """
-    (own,) = var(key, None, None).terms
+    unknown = var(key, None, None)
     terms: dict[Monomial, int] = {(v,): 1 for argument in arguments for v in argument.vars()}
     if not terms:
-        return var(key, None, None)
-    terms[own[0]] = terms.get(own[0], 0) + 1
+        return unknown
+    ((own, _),) = unknown.terms
+    terms[own] = terms.get(own, 0) + 1
     return floordiv(sum_of(terms, 0), 2)
 
 

@@ -39,7 +39,7 @@ def units(target: str, *, every: bool = False) -> Mapping[str, Unit]:
     for title, layer in layers.items():
         module = layer.lowered(target)
         for unit in print_program(title, module, target, after="graph").kernels:
-            name, text = re.sub(r"\W+", "_", f"{title} {unit.name}"), (unit.code or unit.text).replace(unit.name, "")
+            name, text = re.sub(r"\W+", "_", f"{title} {unit.name}"), unit.decisive.replace(unit.name, "")
             if text not in texts:  # else compilers make one function of the two
                 found[name] = replace(unit, name=name)
             texts.add(text)

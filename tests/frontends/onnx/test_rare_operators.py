@@ -86,9 +86,8 @@ def test_positions_in_a_range_are_refused() -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 3, 6, pytest.param(20, marks=pytest.mark.slow)])
 def test_determinants(n: int) -> None:
-    """The code of each column is written out: of many, a compiler has more of the same.
-
-    Those of random matrices, of permuted ones, and of one without an inverse."""
+    """Those of random matrices, of permuted ones, and of one without an inverse. The code of each column is written
+    out: of many, a compiler has more of the same."""
     x = RNG.standard_normal((3, 2, n, n))
     x[1, 0] = np.eye(n)[RNG.permutation(n)]
     x[1, 1, :, n // 2] = 0

@@ -15,6 +15,7 @@ from tests.frontends.torch.cases import CASES, Case, Function  # noqa: E402
 from tests.helpers.limits import assert_within, module_limits  # noqa: E402
 from tests.helpers.program_batch import C, CompiledProgram, PrintedProgram, ProgramBatch  # noqa: E402
 from treadle.frontends.torch import exported, import_exported, supported_operators  # noqa: E402
+from treadle.frontends.torch.export import decomposed, export  # noqa: E402
 
 BY_NAME = {case.name: case for case in CASES}
 
@@ -62,3 +63,18 @@ def test_compiled_case(case: Case, compiled: ProgramBatch[PrintedProgram, Compil
 def test_every_converter_has_a_case() -> None:
     reached = {str(node.target) for name in BY_NAME for node in program_of(name).graph.nodes}
     assert set(supported_operators()) <= reached
+
+
+def test_what_writes_to_its_operands_has_no_converter() -> None:
+    """A program of converted operators is not decomposed, by which writes would become results."""
+    for name in supported_operators():
+        _, operator, overload = name.split(".")
+        schema = getattr(getattr(torch.ops.aten, operator), overload)._schema
+        assert not schema.is_mutable, name
+
+
+def test_a_program_of_converted_operators_is_not_traced_again() -> None:
+    once = export(Function(lambda x: torch.relu(x) + 1).eval(), (torch.randn(2, 3),))
+    assert decomposed(once) is once
+    writing = export(Function(lambda x: (x + 1).mul_(2)).eval(), (torch.randn(2, 3),))
+    assert {str(node.target) for node in decomposed(writing).graph.nodes} >= {"aten.add.Tensor", "aten.mul.Tensor"}

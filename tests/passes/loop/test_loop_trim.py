@@ -23,7 +23,6 @@ from treadle.ir import lower, parse, print_text
 Array = NDArray[Any]
 
 
-RUNNERS = ("c", "emulator")
 BY_RUNNER = {"c": [name for name in CASES if name != "split k"], "emulator": list(CASES)}
 """A CPU splits no product: it would have the kernel of "half" once more, which a compiler takes long for."""
 
@@ -36,7 +35,7 @@ def programs(runner: str) -> Mapping[str, CompiledProgram | EmulatedProgram]:
     return compile_programs([print_program(name, CASES[name].module()) for name in BY_RUNNER[runner]])
 
 
-@pytest.mark.parametrize(("runner", "name"), [(runner, name) for runner in RUNNERS for name in BY_RUNNER[runner]])
+@pytest.mark.parametrize(("runner", "name"), [(runner, name) for runner, names in BY_RUNNER.items() for name in names])
 def test_what_is_needed_is_right(runner: str, name: str):
     case = CASES[name]
     for extents in draws(case):
@@ -63,7 +62,7 @@ UNNEEDED: Sequence[tuple[str, Mapping[str, int], Sequence[Any]]] = [
 
 @pytest.mark.parametrize(
     ("runner", "name", "extents", "beyond"),
-    [(runner, *case) for runner in RUNNERS for case in UNNEEDED if case[0] in BY_RUNNER[runner]],
+    [(runner, *case) for runner, names in BY_RUNNER.items() for case in UNNEEDED if case[0] in names],
 )
 def test_what_nobody_needs_is_not_stored(
     runner: str, name: str, extents: Mapping[str, int], beyond: Sequence[Any], monkeypatch: pytest.MonkeyPatch

@@ -26,7 +26,12 @@ class Unit:
     name: str
     text: str
     code: str | None = None
-    """The text without comments, if it is known: the compiled code depends on it alone, and so do keys of caches."""
+    """The text without comments, if it is known."""
+
+    @property
+    def decisive(self) -> str:
+        """What the compiled code depends on, and so keys of caches do."""
+        return self.text if self.code is None else self.code
 
 
 def pool_unit() -> Unit:
@@ -73,7 +78,7 @@ def compile_objects(
     store = store_of(chosen)
 
     def compile_unit(unit: Unit) -> Path:
-        key = digest(salt, unit.text if unit.code is None else unit.code)
+        key = digest(salt, unit.decisive)
         return store.fetch("objects", key, ".o", lambda target: _compile(toolchain, unit, target, headers))
 
     with ThreadPoolExecutor(max_workers=available_cores()) as workers:

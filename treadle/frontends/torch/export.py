@@ -50,8 +50,8 @@ def export(model: torch.nn.Module, example_inputs: Sequence[Any]) -> ExportedPro
 def decomposed(program: ExportedProgram) -> ExportedProgram:
     """The program with PyTorch's own decompositions of all operators but those that have a converter.
 
-    PyTorch traces it once more for that, which takes ten times as long as an export of a few operators: a program that
-    has no others stays as it is.
+    PyTorch traces it once more for that: a program that has no others stays as it is. (Of the cases of the converters'
+    tests, an export takes 28 ms in the mean, and this 290.)
     """
     if all(_is_converted(node) for node in program.graph.nodes):
         return program

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fractions import Fraction
 from math import ceil, prod
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from xdsl.ir import Operation, SSAValue
 
@@ -57,8 +57,8 @@ class WinogradCpu(Template):
         return isinstance(anchor, WinogradConvOp)
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
-        extents = _extents(anchor, target)
-        return dict(min(self.candidates(anchor, target), key=lambda c: _cycles(anchor, c, target, extents)))
+        extents = Extents.of(anchor, target)
+        return dict(min(self.candidates(anchor, target), key=lambda c: estimated_cycles(anchor, c, target, extents)))
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         rows, chunk = number(choices, "rows"), number(choices, "chunk")
@@ -66,12 +66,12 @@ class WinogradCpu(Template):
 
     def canonical(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:
         """As many blocks are even, and have no more tiles and panels than there are."""
-        return _canonical(choices, _extents(anchor, target))
+        return Extents.of(anchor, target).canonical(choices)
 
     def candidates(self, anchor: Anchor, target: Target) -> Iterable[Choices]:
         """As in general, without looking at each chunk up to the longest: a few rows, and those chunks and panels that
         give different numbers of blocks."""
-        extents = _extents(anchor, target)
+        extents = Extents.of(anchor, target)
         tiles, panels, vectors = extents
         most = min(tiles, most_rows(target, vectors))
         groups = sorted({ceil(panels / count) for count in range(1, panels + 1)} & set(range(1, _MOST_PANELS + 1)))
@@ -80,7 +80,7 @@ class WinogradCpu(Template):
             for chunk in sorted({ceil(ceil(tiles / count) / rows) * rows for count in counts}):
                 for each in groups:
                     choices: Choices = {"rows": rows, "chunk": chunk, "panels": each}
-                    if chunk <= _LONGEST_CHUNK and _canonical(choices, extents) == choices:
+                    if chunk <= _LONGEST_CHUNK and extents.canonical(choices) == choices:
                         yield choices
 
     def evaluations(self, anchor: Operation, operand: SSAValue, target: Target) -> Fraction | None:
@@ -88,7 +88,7 @@ class WinogradCpu(Template):
         each tile of rows."""
         assert isinstance(anchor, WinogradConvOp)
         choices = self.default(anchor, target)
-        tiles, panels, _ = _extents(anchor, target)
+        tiles, panels, _ = Extents.of(anchor, target)
         if operand is anchor.filters:
             return Fraction(ceil(tiles / number(choices, "rows")))
         n, blocks, *_, lanes = anchor.image
@@ -100,12 +100,37 @@ class WinogradCpu(Template):
         return WinogradKernel(anchor, choices, _vectors(anchor, target), target.vector_registers).build(name)
 
 
-def estimated_cycles(anchor: Anchor, choices: Choices, target: Target) -> float:
+class Extents(NamedTuple):
+    """What choices of an anchor on a target divide into blocks. Finding it reads definitions: once for all choices."""
+
+    tiles: int
+    """Of all images."""
+    panels: int
+    """Of the filters."""
+    vectors: int
+    """Of a panel."""
+
+    @classmethod
+    def of(cls, anchor: Anchor, target: Target) -> Extents:
+        """Those of a convolution."""
+        assert isinstance(anchor, WinogradConvOp)
+        vectors = _vectors(anchor, target)
+        return cls(anchor.image[0] * prod(anchor.tiles), ceil(anchor.shape[1] / vectors), vectors)
+
+    def canonical(self, choices: Choices) -> Choices:
+        """As `Template.canonical`."""
+        rows = min(number(choices, "rows"), self.tiles)
+        chunk = ceil(ceil(self.tiles / ceil(self.tiles / number(choices, "chunk"))) / rows) * rows
+        groups = ceil(self.panels / number(choices, "panels"))
+        return {
+            "rows": rows,
+            "chunk": min(chunk, _LONGEST_CHUNK // rows * rows),
+            "panels": ceil(self.panels / groups),
+        }
+
+
+def estimated_cycles(anchor: Anchor, choices: Choices, target: Target, extents: Extents) -> float:
     """Cycles until the last core has finished its blocks; one multiplies and adds a vector."""
-    return _cycles(anchor, choices, target, _extents(anchor, target))
-
-
-def _cycles(anchor: Anchor, choices: Choices, target: Target, extents: tuple[int, int, int]) -> float:
     assert isinstance(anchor, WinogradConvOp)
     tiles, panels, vectors = extents
     rows, chunk, each = (number(choices, knob) for knob in ("rows", "chunk", "panels"))
@@ -117,21 +142,6 @@ def _cycles(anchor: Anchor, choices: Choices, target: Target, extents: tuple[int
         cycles *= _OVERFLOW
     cycles += products * chunk * (_INPUT * anchor.image[1] + _OUTPUT * each * vectors) + _START
     return cycles * ceil(ceil(tiles / chunk) * ceil(panels / each) / target.cores)
-
-
-def _canonical(choices: Choices, extents: tuple[int, int, int]) -> Choices:
-    tiles, panels, _ = extents
-    rows = min(number(choices, "rows"), tiles)
-    chunk = ceil(ceil(tiles / ceil(tiles / number(choices, "chunk"))) / rows) * rows
-    groups = ceil(panels / number(choices, "panels"))
-    return {"rows": rows, "chunk": min(chunk, _LONGEST_CHUNK // rows * rows), "panels": ceil(panels / groups)}
-
-
-def _extents(anchor: Anchor, target: Target) -> tuple[int, int, int]:
-    """Tiles of all images, panels of the filters, and vectors of a panel; they are found by reading definitions."""
-    assert isinstance(anchor, WinogradConvOp)
-    vectors = _vectors(anchor, target)
-    return anchor.image[0] * prod(anchor.tiles), ceil(anchor.shape[1] / vectors), vectors
 
 
 def _vectors(anchor: Anchor, target: Target) -> int:
@@ -146,4 +156,4 @@ def _vectors(anchor: Anchor, target: Target) -> int:
     return min(default_vectors(target, columns, channels), anchor.shape[1])
 
 
-__all__ = ["WinogradCpu", "estimated_cycles"]
+__all__ = ["Extents", "WinogradCpu", "estimated_cycles"]
