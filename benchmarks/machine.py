@@ -81,15 +81,15 @@ def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return f"{fields.get('model name', 'unknown')} {vectors}".strip()
 
 
-def commit() -> str:
+def commit(checkout: Path = ROOT) -> str:
     """The commit that is checked out, marked if the working tree differs from it; "unknown" outside of git."""
     try:
-        head = _git("rev-parse", "HEAD")
-        return f"{head} with changes" if _git("status", "--porcelain") else head
+        head = _git(checkout, "rev-parse", "HEAD")
+        return f"{head} with changes" if _git(checkout, "status", "--porcelain") else head
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 
 
-def _git(*arguments: str) -> str:
-    command = ["git", "-C", str(ROOT), *arguments]
+def _git(checkout: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(checkout), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

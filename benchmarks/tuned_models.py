@@ -2,12 +2,15 @@
 
     make bench ARGS="--tuned --onnx /tmp/models --seconds 900"
     make bench ARGS="--tuned --onnx /tmp/models --measure-only --models bert_base --rounds 50"
+    make bench ARGS="--tuned --onnx /tmp/models --measure-only --against ../then --python ../then/.venv/bin/python"
 
 The models are those of the papers (`benchmarks/paper_models.py`), exported to the folder `--onnx` unless they are
 there; `--exporter` names a Python that has torch, torchvision, transformers and onnxscript. Each is tuned for
 `--seconds`, and the schedules go to `benchmarks/tuned/`, with a description of the machine. Then both sides run in one
 process, a batch of calls of each in turn. The table shows medians, and the median of the ratios round by round; the raw
-numbers go to `benchmarks/results/`. Measure on a machine that does nothing else.
+numbers go to `benchmarks/results/`. With `--against` the default schedules are those of another version, of which that
+is a checkout; it runs in a process of its own, with the interpreter `--python`. Measure on a machine that does nothing
+else.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean
@@ -30,8 +34,9 @@ from rich.table import Table
 
 import treadle
 from benchmarks.arguments import positive
-from benchmarks.machine import describe_run
+from benchmarks.machine import commit, describe_run
 from benchmarks.measure import relative_error
+from benchmarks.other_version import Side, other_version
 from benchmarks.paper_models import PAPER_MODELS
 from benchmarks.result_files import RESULTS, write_results
 from treadle.bench.interleave import Run, Times, interleave
@@ -43,6 +48,7 @@ from treadle.tuning.model import tune
 ROOT = Path(__file__).resolve().parents[1]
 TUNED = ROOT / "benchmarks" / "tuned"
 NAMES = ("resnet50", "mobilenet_v2", "inception_v3", "bert_base")
+Inputs = Mapping[str, NDArray[Any]]
 _BATCH_SECONDS = 0.2
 _EXPORT = """
 import sys
@@ -83,9 +89,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             console.print(f"{name}: {args.seconds:g} seconds of search")
             tune(path, args.database, shapes_of(inputs), seconds=args.seconds, threads=args.threads, seed=args.seed)
             describe_machine(args.database, circumstances)
-        gains.append(measure(name, path, inputs, args.database, threads=args.threads, rounds=args.rounds))
+        with _default(path, inputs, args) as default:
+            gains.append(measure(name, path, inputs, args.database, default, threads=args.threads, rounds=args.rounds))
     console.print(gain_table(gains, args.threads))
     settings = {"threads": args.threads, "rounds": args.rounds, "search_s": None if args.measure_only else args.seconds}
+    settings |= {} if args.against is None else {"against": commit(args.against)}
     mean = geometric_mean([gain.ratios[1] for gain in gains])
     rows = [gain_row(gain) for gain in gains]
     path = write_results("tuned_models", circumstances | settings | {"geometric_mean": mean}, rows, args.output)
@@ -115,20 +123,30 @@ def shapes_of(inputs: Mapping[str, NDArray[Any]]) -> dict[str, tuple[int, ...]]:
     return {name: array.shape for name, array in inputs.items()}
 
 
-def measure(
-    name: str, path: Path, inputs: Mapping[str, NDArray[Any]], database: Path, *, threads: int, rounds: int
-) -> Gain:
+def measure(name: str, path: Path, inputs: Inputs, database: Path, default: Side, *, threads: int, rounds: int) -> Gain:
     """Times a model with the default schedules and with those of a database, in turn."""
-    shapes = shapes_of(inputs)
-    with (
-        treadle.compile(path, "cpu", shapes, threads=threads) as default,
-        treadle.compile(path, "cpu", shapes, threads=threads, database=database) as tuned,
-    ):
-        ordered = [inputs[tensor.name] for tensor in default.inputs]
-        error = relative_error([np.asarray(a) for a in tuned(*ordered)], [np.asarray(a) for a in default(*ordered)])
-        sides = {"default": calls(default, ordered), "tuned": calls(tuned, ordered)}
-        times = interleave(sides, rounds, _BATCH_SECONDS)
+    with treadle.compile(path, "cpu", shapes_of(inputs), threads=threads, database=database) as model:
+        tuned = side_of(model, inputs)
+        error = relative_error(tuned.outputs, default.outputs)
+        times = interleave({"default": default.run, "tuned": tuned.run}, rounds, _BATCH_SECONDS)
     return Gain(name, times["default"], times["tuned"], error)
+
+
+@contextmanager
+def _default(path: Path, inputs: Inputs, args: argparse.Namespace) -> Generator[Side]:
+    """A model with the default schedules: of this version, or of that of `--against`."""
+    if args.against is not None:
+        with other_version(args.against, path, inputs, args.threads, args.python) as side:
+            yield side
+        return
+    with treadle.compile(path, "cpu", shapes_of(inputs), threads=args.threads) as model:
+        yield side_of(model, inputs)
+
+
+def side_of(model: CompiledModel, inputs: Inputs) -> Side:
+    """A compiled model's outputs and calls."""
+    ordered = [inputs[tensor.name] for tensor in model.inputs]
+    return Side([np.asarray(array) for array in model(*ordered)], calls(model, ordered))
 
 
 def calls(model: CompiledModel, inputs: Sequence[NDArray[Any]]) -> Run:
@@ -184,6 +202,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--database", type=Path, default=TUNED, metavar="DIR", help="default: benchmarks/tuned")
     parser.add_argument("--seconds", type=float, default=900.0, metavar="S", help="of each search (default 900)")
     parser.add_argument("--measure-only", action="store_true", help="search nothing: measure what the database has")
+    parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="the default schedules of another version")
+    parser.add_argument("--python", default=sys.executable, help="an interpreter for it")
     parser.add_argument("--threads", type=positive, default=2, metavar="N", help="threads of both sides (default 2)")
     parser.add_argument("--rounds", type=positive, default=40, metavar="N", help="batches of each side (default 40)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the search (default 0)")

@@ -79,3 +79,25 @@ def test_a_model_is_tuned_and_measured(tmp_path: Path, monkeypatch: pytest.Monke
     assert list(folder.glob("*.jsonl"))
     monkeypatch.setattr(tuned_models, "tune", None)
     assert main([*arguments, "--measure-only", "--rounds", "1", "--least", "1000"]) == 1
+
+
+def test_the_default_side_may_be_another_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    example = np.random.default_rng(0).standard_normal((20, 48)).astype(np.float32)
+    monkeypatch.setattr(tuned_models, "PAPER_MODELS", {"small": PaperModel(lambda: None, "x", example)})
+    monkeypatch.setattr(tuned_models, "_BATCH_SECONDS", 0.001)
+    write_model(tmp_path / "small.onnx")
+    output, database = tmp_path / "results", tmp_path / "db"
+    database.mkdir()
+    arguments = ["--models", "small", "--onnx", str(tmp_path), "--database", str(database), "--measure-only"]
+    arguments += ["--rounds", "3", "--output", str(output)]
+    main([*arguments, "--against", str(tuned_models.ROOT)])
+    (path,) = output.iterdir()
+    written = json.loads(path.read_text())
+    (row,) = written["results"]
+    assert (len(row["rounds"]), row["difference"], written["against"]) == (3, 0.0, written["commit"])
+    (tmp_path / "treadle.py").write_text("raise ImportError('an old version')")
+    with pytest.raises(SystemExit, match=r"cannot compile or run small\.onnx: see above"):
+        main([*arguments, "--against", str(tmp_path)])
+    assert "an old version" in capfd.readouterr().err
