@@ -9,8 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from xdsl.dialects.builtin import f32
-from xdsl.ir import SSAValue
+from xdsl.dialects.builtin import f32, i8, i32
+from xdsl.ir import Attribute, SSAValue
 
 from tests.helpers.graphs import Graph, random
 from tests.helpers.random_graphs import WHOLE_STEPS, random_graph
@@ -31,6 +31,7 @@ from treadle.dialects.graph import (
     UnaryOp,
     WhereOp,
 )
+from treadle.dialects.graph.dtypes import ui8
 from treadle.errors import TreadleError
 
 Array = NDArray[Any]
@@ -143,6 +144,23 @@ def test_integers_and_truths() -> None:
     nan = graph.add(UnaryOp("isnan", graph[0]))
     floors, truths = bounded(graph, whole, nan)
     assert list(floors.full_error[:2]) == [1, 1] and list(truths.value) == [False, False, True, False]
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_products_of_integers_that_rounding_decides(both: bool) -> None:
+    """Undecided elements of a factor may all be off in the same direction, those of the two factors independently."""
+    a, b = np.array([[7.5, 0.31, 9.0, 25.5]], np.float32), np.array([[0.1], [0.2], [-0.3], [10.0]], np.float32)
+    graph = Graph(a, b, np.array([[1], [2], [-4], [100]], np.int8))
+
+    def tenfold(x: SSAValue, type: Attribute) -> SSAValue:
+        product = graph.add(BinaryOp("mul", x, graph.constant(np.float32(10))))
+        return graph.add(CastOp(graph.add(UnaryOp("floor", product)), type))
+
+    left, right = tenfold(graph[0], ui8), tenfold(graph[1], i8) if both else graph[2]
+    (product,) = bounded(graph, graph.add(MatmulOp(left, right, sums=i32)))
+    assert product.value == 75 * 1 + 3 * 2 + 90 * -4 + 255 * 100
+    of_left, of_right = 1 + 4 + 100, 75 + 3 + 90 + 255  # 3 of 3.1 is decided
+    assert product.full_error == (np.hypot(of_left, of_right) if both else of_left)
 
 
 def test_infinities_stay_what_they_are() -> None:

@@ -142,6 +142,20 @@ def test_matmul_of_bytes(left: Any, right: Any) -> None:
     np.testing.assert_array_equal(got, a.astype(np.int64) @ b.astype(np.int64))
 
 
+@pytest.mark.parametrize("chunk", [1 << 23, 90])
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.uint32, np.int64, np.uint64])
+def test_sums_of_integer_products_wrap(monkeypatch: pytest.MonkeyPatch, dtype: Any, chunk: int) -> None:
+    """As exact ones modulo 2^bits, whether float64 holds them or not."""
+    monkeypatch.setattr("treadle.dialects.graph.evaluate._CHUNK", chunk)
+    limits, rng = np.iinfo(dtype), np.random.default_rng(0)
+    for least, most in ((limits.min, limits.max), (max(-3, limits.min), 3)):
+        numbers = np.array([least, most, 1, most // 3], dtype)
+        a, b = rng.choice(numbers, (2, 4, 30)), rng.choice(numbers, (30, 3))
+        exact = (a.astype(object) @ b.astype(object)) % 2**limits.bits
+        got = value(lambda x, y: MatmulOp(x, y), a, b)
+        np.testing.assert_array_equal(got, exact.astype(np.uint64).astype(dtype), strict=True)
+
+
 def test_long_sums_are_rounded_once() -> None:
     ones = np.full((1, 1 << 16), 0.1, np.float16)
     got = value(lambda x: ReductionOp("add", x, [1], False), ones)

@@ -262,6 +262,8 @@ class Running:
 
     def contract(self, op: ReduceOp, factors: tuple[Bounded, Bounded], sizes: Sequence[int], folded: int) -> Bounded:
         a, b = factors
+        if not is_float(op.result.type):
+            return _contract_integers(a, b, sizes, folded)
         x, y = _finite(a.value), _finite(b.value)
         squares = np.square(a.error) + self._growth(op) ** 2 * np.square(x)
         variance = contract(squares, np.square(y), sizes, folded)
@@ -296,6 +298,21 @@ class Running:
     def _growth(self, op: ReduceOp) -> float:
         """What the roundings of a sum add to its limit, as a fraction of the norm of its terms."""
         return self.units * Format.of(op.result.type).unit * sqrt(prod(op.shape))
+
+
+def _contract_integers(a: Bounded, b: Bounded, sizes: Sequence[int], folded: int) -> Bounded:
+    """A sum of products of integers: all elements of a factor may be off in the same direction."""
+    value, error = contract(a.value, b.value, sizes, folded), _ZERO
+    for moving, other in ((a, b), (b, a)):
+        if not moving.exact:
+            most = reduce(np.maximum, (np.abs(_shifted(moving, sign)) for sign in (1, -1)))
+            error = together(error, contract(most, np.abs(other.value.astype(np.float64)), sizes, folded))
+    return Bounded(value, error)
+
+
+def _shifted(x: Bounded, sign: int) -> Array:
+    """How far numbers move by their limits."""
+    return difference(_moved(x.value, x.full_error, sign), x.value)
 
 
 def _finite(values: Array) -> Array:

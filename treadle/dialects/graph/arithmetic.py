@@ -62,7 +62,7 @@ class Arithmetic(Protocol[V]):
         ...
 
     def contract(self, op: ReduceOp, factors: tuple[V, V], sizes: Sequence[int], folded: int) -> V:
-        """The same for a sum of products."""
+        """The same for a sum of products, of floats or of integers."""
         ...
 
     def combine(self, kind: str, a: V, b: V) -> V:

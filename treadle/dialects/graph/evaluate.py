@@ -13,7 +13,7 @@ from typing import Generic
 
 import numpy as np
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import DYNAMIC_INDEX, IndexType
+from xdsl.dialects.builtin import DYNAMIC_INDEX, IndexType, i1
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, SSAValue
 
@@ -236,9 +236,11 @@ class _Axes(Generic[V]):
 
 
 def _factors(op: ReduceOp) -> tuple[SSAValue, SSAValue] | None:
-    """The factors of a sum of float products, which is a contraction."""
+    """The factors of a sum of products, which is a contraction: of floats, or of two integers."""
     product = yielded(op.body).owner
-    if not isinstance(product, arith.MulfOp) or product.parent is not op.body.block:
+    if not isinstance(product, arith.MulfOp | arith.MuliOp) or product.parent is not op.body.block:
+        return None
+    if isinstance(product, arith.MuliOp) and (product.result.type in (i1, IndexType()) or product.lhs is product.rhs):
         return None
     if op.kind.data != "add" or not product.result.has_one_use():
         return None

@@ -17,11 +17,14 @@ from numpy.lib.stride_tricks import as_strided
 from xdsl.dialects import arith
 from xdsl.ir import Operation
 
+from treadle.dialects.graph.dtypes import is_float_dtype
 from treadle.dialects.graph.numpy_scalars import Array
 from treadle.errors import TreadleError
 
 _PADDING_LIMIT = 8
 """A predicated read pads its source if that makes it at most this many times larger."""
+_EXACT = 2.0**53
+"""The largest magnitude up to which float64 holds every integer."""
 
 
 @dataclass(frozen=True)
@@ -157,13 +160,24 @@ def _padded(source: Array, indices: Sequence[Affine], sizes: Sequence[int]) -> t
 
 
 def contract(a: Array, b: Array, sizes: Sequence[int], folded: int) -> Array:
-    """The sum of `a * b` over the `folded` leftmost axes of the space `sizes`, as float64 matrix products.
+    """The sum of `a * b` over the `folded` leftmost axes of the space `sizes`, as matrix products: of floats in
+    float64, of integers modulo 2^64, in int64 or uint64.
 
     The result has the rank of the remaining axes. `sizes` is indexed by level. Axes of both factors that stay
     are the batch of the product, those of one factor its rows or columns.
     """
+    if is_float_dtype(a.dtype):
+        return _contract(a, b, sizes, folded, np.dtype(np.float64))
+    wide = np.dtype(np.uint64 if a.dtype.kind == "u" else np.int64)
+    largest = (float(np.abs(x.astype(np.float64)).max(initial=0.0)) for x in (a, b))
+    # NumPy multiplies floats many times as fast as integers.
+    exact = prod(largest) * prod(sizes[len(sizes) - folded :]) <= _EXACT
+    return _contract(a, b, sizes, folded, np.dtype(np.float64) if exact else wide).astype(wide, copy=False)
+
+
+def _contract(a: Array, b: Array, sizes: Sequence[int], folded: int, dtype: np.dtype[Any]) -> Array:
     rank = len(sizes)
-    a, b = (x.reshape([1] * (rank - x.ndim) + list(x.shape)).astype(np.float64, copy=False) for x in (a, b))
+    a, b = (x.reshape([1] * (rank - x.ndim) + list(x.shape)).astype(dtype, copy=False) for x in (a, b))
     repeats = 1
     for axis in range(folded):
         in_a, in_b = a.shape[axis] > 1, b.shape[axis] > 1
