@@ -49,6 +49,14 @@ def quantised_classifier(folder: Path) -> Made:
     return path, model.sample_inputs()
 
 
+def dynamically_quantised_recogniser(folder: Path) -> Made:
+    """ddddocr's recogniser, whose weights have 8 bits, and whose activations are quantised when it runs."""
+    whole, inputs = recogniser_with_lstm(folder)
+    path = folder / "quantised.onnx"
+    quantization.quantize_dynamic(whole, path, weight_type=quantization.QuantType.QInt8)
+    return path, inputs
+
+
 class _Samples(quantization.CalibrationDataReader):
     """Lines of text by which ranges of activations are measured."""
 
@@ -126,4 +134,5 @@ MAKERS = {
     "MobileNet-V2": mobilenet_v2,
     "a quantised classifier": quantised_classifier,
     "a recogniser with an LSTM": recogniser_with_lstm,
+    "a recogniser quantised when it runs": dynamically_quantised_recogniser,
 }

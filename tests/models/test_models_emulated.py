@@ -1,4 +1,4 @@
-"""A BERT, MobileNet-V2, a quantised and a recurrent model: CUDA kernels on the emulator, with every check, and C."""
+"""A BERT, MobileNet-V2, quantised and recurrent models: CUDA kernels on the emulator, with every check, and C."""
 
 from __future__ import annotations
 

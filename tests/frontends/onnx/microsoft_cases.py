@@ -291,11 +291,48 @@ def _quantized() -> dict[str, Case]:
             microsoft("QGemm", "a sa za m sb zb _ sc zc"), {"a": a[0]}, known | {"m": matrix},
         ),
     }  # fmt: skip
+    cases |= _recurrent()
     for kind in ("Add", "Mul"):
         operator = microsoft(f"QLinear{kind}", "a sa za b sb zb sc zc")
         cases[kind.lower()] = Case(operator, {"a": a, "b": b}, known)
         cases[f"{kind.lower()}, signed"] = Case(operator, {"a": a.view(np.int8), "b": signed[0]}, known | of_signed)
     return cases
+
+
+def _recurrent() -> dict[str, Case]:
+    """Few steps are written out, more are a loop."""
+    names = "x w r b l h c p sw zw sr zr"
+
+    def case(steps: int, batch: int, columns: bool, signed: bool, left_out: str, **attributes: Any) -> Case:
+        directions = 2 if attributes.get("direction") == "bidirectional" else 1
+        each = (directions, 4 * 6) if columns else (directions,)
+        zeros = {name: np.full(each, 123, np.uint8) for name in ("zw", "zr")}  # ONNX Runtime takes no others
+        weights: dict[str, Array] = {
+            "w": _bytes(directions, 5, 24, seed=3), "r": _bytes(directions, 6, 24, seed=4),
+            "b": _floats(directions, 48), "p": _floats(directions, 18, seed=5),
+            "sw": _rng(6).uniform(0.002, 0.01, each).astype(np.float32),
+            "sr": _rng(7).uniform(0.002, 0.01, each).astype(np.float32),
+        }  # fmt: skip
+        if signed:
+            weights |= {name: (weights[name] ^ 128).view(np.int8) for name in "wr"}
+            zeros = {name: np.zeros(each, np.int8) for name in zeros}
+        inputs = {
+            "x": _floats(steps, batch, 5, seed=8), "l": steps - np.arange(batch, dtype=np.int32),
+            "h": _floats(directions, batch, 6, seed=9), "c": _floats(directions, batch, 6, seed=10),
+        }  # fmt: skip
+        text = " ".join("_" if name in left_out.split() else name for name in names.split())
+        node = microsoft("DynamicQuantizeLSTM", text, "y yh yc", hidden_size=6, **attributes)
+        given = {name: array for name, array in inputs.items() if name in text.split()}
+        return Case(node, given, {name: x for name, x in (weights | zeros).items() if name in text.split()})
+
+    return {
+        "lstm": case(3, 1, False, True, "b l h c p"),
+        "lstm, columns": case(9, 1, True, True, "l p"),
+        "lstm, both directions": case(7, 2, False, False, "h c", direction="bidirectional"),
+        "lstm, backward": case(
+            4, 2, True, False, "l", direction="reverse", activations=["Sigmoid", "Softsign", "Tanh"]
+        ),
+    }
 
 
 CASES = _activations() | _products() | _norms() | _attentions() | _quantized()

@@ -122,6 +122,12 @@ REFUSED = {
     "a softmax of opset 11": (microsoft("QLinearSoftmax", "b g _ g", opset=11), "attribute 'opset' is 11"),
     "a pool of matrices": (microsoft("QLinearGlobalAveragePool", "b q _ q"), "an input of rank 1; accepted: rank 3"),
     "half an operand": (microsoft("QLinearConcat", "g b b g", axis=0), "4 inputs; accepted: a scale and a zero point"),
+    "weights of an lstm": (
+        microsoft("DynamicQuantizeLSTM", "x v v _ _ _ _ _ q b q b"), r"accepted: \(1, 8, 32\) and \(1, 8, 32\)",
+    ),
+    "scales of an lstm": (
+        microsoft("DynamicQuantizeLSTM", "x u u _ _ _ _ _ g b q b"), r"of shape \(8,\); accepted: \(1,\) or \(1, 32\)",
+    ),
     "ids": (microsoft("EmbedLayerNormalization", "p _ w w _ g g"), "ids of rank 1"),
     "more words than positions": (
         microsoft("EmbedLayerNormalization", "i _ w o _ g g"), "a sequence of 5 and 2 positions",
@@ -132,7 +138,8 @@ REFUSED = {
 WEIGHTS: dict[str, Array] = {
     "w": np.ones((8, 24), np.float32), "s": np.ones((24, 4), np.float32), "g": np.ones(8, np.float32),
     "p": np.zeros(1, np.int64), "b": np.zeros(3, np.uint8), "i": np.zeros((1, 5), np.int64),
-    "o": np.ones((2, 24), np.float32), "q": np.ones(1, np.float32),
+    "o": np.ones((2, 24), np.float32), "q": np.ones(1, np.float32), "u": np.zeros((1, 8, 32), np.uint8),
+    "v": np.zeros((1, 8, 24), np.uint8),
 }  # fmt: skip
 
 

@@ -36,6 +36,7 @@ from treadle.frontends.onnx.converters.microsoft import blocks as microsoft_bloc
 from treadle.frontends.onnx.converters.microsoft import normalize as microsoft_normalize
 from treadle.frontends.onnx.converters.microsoft import product as microsoft_product
 from treadle.frontends.onnx.converters.microsoft import quantized as microsoft_quantized
+from treadle.frontends.onnx.converters.microsoft import recurrent as microsoft_recurrent
 from treadle.frontends.onnx.registry import find_conversion
 
 FAMILIES = (
@@ -43,6 +44,7 @@ FAMILIES = (
     elementwise, fourier, grid_sample, indexing, linear, normalize, non_max_suppression, order, pad, pool, quantize,
     recurrent, reduce, reshape, resize, roi_align, scatter, softmax, tf_idf, microsoft_activation,
     microsoft_attention, microsoft_blocks, microsoft_normalize, microsoft_product, microsoft_quantized,
+    microsoft_recurrent,
 )  # fmt: skip
 """Every module that registers converters."""
 

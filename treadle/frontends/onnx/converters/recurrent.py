@@ -51,25 +51,47 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 @dataclass(frozen=True)
-class _Weights:
-    """Those of one direction: `w [gates * H, I]`, `r [gates * H, H]`, their biases, and an LSTM's peepholes.
+class Matrix:
+    """Weights that rows are multiplied by: `product(g, rows, *parts)` is `[rows, gates * H]`.
 
+    parts: one tensor of floats, or the parts of a quantised matrix
+    """
+
+    parts: tuple[Tensor, ...]
+    product: Callable[..., Tensor]
+
+    def times(self, g: GraphBuilder, rows: Tensor) -> Tensor:
+        """The rows' products."""
+        return self.product(g, rows, *self.parts)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Those of one direction: of an input and of a state, their biases, and an LSTM's peepholes.
+
+    w:         of rows of I elements
+    r:         of rows of H elements
+    w_bias:    `[gates * H]`, as r_bias
     functions: the activations of the direction
     """
 
-    w: Tensor
-    r: Tensor
+    w: Matrix
+    r: Matrix
     w_bias: Tensor
     r_bias: Tensor
     peepholes: Tensor | None
     functions: Sequence[Activation]
 
 
+Matrices = Callable[[Node, GraphBuilder, int, int], tuple[int, list[tuple[Matrix, Matrix]]]]
+"""H, and the matrices w and r of each of so many directions, for so many gates; an error if shapes do not fit."""
+
+
 @converts("RNN", since=7)
 def rnn(node: Node, g: GraphBuilder) -> list[Tensor]:
     """`h = f(x W + h R + b)`."""
 
-    def cell(weights: _Weights) -> Cell:
+    def cell(weights: Weights) -> Cell:
         (f,) = weights.functions
 
         def step(g: GraphBuilder, x: Tensor, state: State) -> State:
@@ -85,7 +107,7 @@ def gru(node: Node, g: GraphBuilder) -> list[Tensor]:
     """`h = (1 - z) * n + z * h`, of an update gate `z` and a reset gate in the new state `n`."""
     before = node.flag("linear_before_reset")
 
-    def cell(weights: _Weights) -> Cell:
+    def cell(weights: Weights) -> Cell:
         f, f_hidden = weights.functions
 
         def step(g: GraphBuilder, x: Tensor, state: State) -> State:
@@ -97,7 +119,7 @@ def gru(node: Node, g: GraphBuilder) -> list[Tensor]:
             if before:
                 inner = g.mul(reset, _part(g, recurrent, 2 * size, size))
             else:
-                rows = g.narrow(weights.r, 0, 2 * size, size)
+                rows = g.narrow(weights.r.parts[0], 0, 2 * size, size)
                 product = g.matmul(g.mul(reset, h), g.transpose(rows, (1, 0)))
                 inner = g.add(product, g.narrow(weights.r_bias, 0, 2 * size, size))
             new = f_hidden(g, g.add(_part(g, x, 2 * size, size), inner))
@@ -111,10 +133,15 @@ def gru(node: Node, g: GraphBuilder) -> list[Tensor]:
 @converts("LSTM", since=7)
 def lstm(node: Node, g: GraphBuilder) -> list[Tensor]:
     """`c = forget * c + input * new`, `h = output * f(c)`; the gates are in the order input, output, forget, new."""
+    return lstm_of(node, g, _floats)
+
+
+def lstm_of(node: Node, g: GraphBuilder, matrices: Matrices) -> list[Tensor]:
+    """An LSTM whose weights are floats, or quantised."""
     if node.flag("input_forget"):
         raise node.error("input_forget is 1", "input_forget = 0")
 
-    def cell(weights: _Weights) -> Cell:
+    def cell(weights: Weights) -> Cell:
         f, f_new, f_hidden = weights.functions
 
         def step(g: GraphBuilder, x: Tensor, state: State) -> State:
@@ -130,7 +157,7 @@ def lstm(node: Node, g: GraphBuilder) -> list[Tensor]:
 
         return step
 
-    return _sequence(node, g, 4, ("Sigmoid", "Tanh", "Tanh"), cell, 2)
+    return _sequence(node, g, 4, ("Sigmoid", "Tanh", "Tanh"), cell, 2, matrices)
 
 
 def _plus(g: GraphBuilder, gate: Tensor, peephole: Tensor | None, c: Tensor) -> Tensor:
@@ -141,13 +168,34 @@ def _part(g: GraphBuilder, x: Tensor, start: int, size: int) -> Tensor:
     return g.narrow(x, 1, start, size)
 
 
-def _recurrent(g: GraphBuilder, h: Tensor, weights: _Weights) -> Tensor:
-    return g.add(g.matmul(h, g.transpose(weights.r, (1, 0))), weights.r_bias)
+def _recurrent(g: GraphBuilder, h: Tensor, weights: Weights) -> Tensor:
+    return g.add(weights.r.times(g, h), weights.r_bias)
+
+
+def _floats(node: Node, g: GraphBuilder, count: int, gates: int) -> tuple[int, list[tuple[Matrix, Matrix]]]:
+    """Of inputs 1 and 2, `[directions, gates * H, I]` and `[directions, gates * H, H]`."""
+    w, r = node.input(1), node.input(2)
+    size = node.int("hidden_size", r.shape[-1] if r.rank else 0)
+    expected = (count, gates * size, node.input(0).shape[-1]), (count, gates * size, size)
+    check_weights(node, size, expected)
+
+    def product(g: GraphBuilder, rows: Tensor, matrix: Tensor) -> Tensor:
+        return g.matmul(rows, g.transpose(matrix, (1, 0)))
+
+    return size, [(Matrix((entry(g, w, d),), product), Matrix((entry(g, r, d),), product)) for d in range(count)]
+
+
+def check_weights(node: Node, size: int, expected: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    """Inputs 1 and 2 have these shapes, or it is an error."""
+    w, r = node.input(1), node.input(2)
+    if (w.shape, r.shape) != expected or size < 1:
+        raise node.error(f"weights of shapes {w.shape} and {r.shape}", f"{expected[0]} and {expected[1]}")
 
 
 def _sequence(
-    node: Node, g: GraphBuilder, gates: int, names: Sequence[str], cell: Callable[[_Weights], Cell], states: int
-) -> list[Tensor]:
+    node: Node, g: GraphBuilder, gates: int, names: Sequence[str], cell: Callable[[Weights], Cell], states: int,
+    matrices: Matrices = _floats,
+) -> list[Tensor]:  # fmt: skip
     """Every output: `[T, directions, B, H]`, and `[directions, B, H]` of each state."""
     x, batch_first = node.input(0), node.flag("layout")
     if x.rank != 3:
@@ -158,8 +206,8 @@ def _sequence(
     count = 2 if kind == "bidirectional" else 1
     if steps < 1:
         raise node.error(f"a sequence of {steps} steps", "1 or more")
-    weights = _weights(node, g, count, gates, names)
-    size = weights[0].r.shape[1]
+    size, pairs = matrices(node, g, count, gates)
+    weights = _weights(node, g, pairs, size, gates, names)
     initial = [_initial(node, g, x, 5 + n, (count, batch, size), batch_first) for n in range(states)]
     lengths = None if node.optional(4) is None else g.reshape(g.cast(node.input(4), i64), (batch, 1))
     outputs: list[Tensor] = []
@@ -178,13 +226,13 @@ def _sequence(
 
 
 def _run(
-    node: Node, g: GraphBuilder, x: Tensor, weights: _Weights, cell: Callable[[_Weights], Cell], state: State,
+    node: Node, g: GraphBuilder, x: Tensor, weights: Weights, cell: Callable[[Weights], Cell], state: State,
     lengths: Tensor | None, backward: bool,
 ) -> tuple[Tensor, State]:  # fmt: skip
     """The outputs of all steps `[T, B, H]`, and the last state."""
     steps, batch, width = x.shape
-    rows = g.matmul(g.reshape(x, (steps * batch, width)), g.transpose(weights.w, (1, 0)))
-    products = g.reshape(g.add(rows, weights.w_bias), (steps, batch, weights.w.shape[0]))
+    rows = weights.w.times(g, g.reshape(x, (steps * batch, width)))
+    products = g.reshape(g.add(rows, weights.w_bias), (steps, batch, rows.shape[1]))
     changes = any(each.extents is not None or each.elements is not None for each in (products, *state))
     if steps > _WRITTEN and not changes:
         return _looped(node, g, products, weights, cell, state, lengths, backward)
@@ -207,11 +255,11 @@ def _next(g: GraphBuilder, step: Cell, x: Tensor, state: State, running: Tensor 
 
 
 def _looped(
-    node: Node, g: GraphBuilder, products: Tensor, weights: _Weights, cell: Callable[[_Weights], Cell], state: State,
+    node: Node, g: GraphBuilder, products: Tensor, weights: Weights, cell: Callable[[Weights], Cell], state: State,
     lengths: Tensor | None, backward: bool,
 ) -> tuple[Tensor, State]:  # fmt: skip
     """As `_run`, by a loop. Weights that are known are constants of its body."""
-    outer = [weights.r, weights.r_bias, weights.peepholes, lengths]
+    outer = [*weights.r.parts, weights.r_bias, weights.peepholes, lengths]
     read = [products, *(each for each in outer if each is not None and each.array is None)]
     steps = products.shape[0]
 
@@ -222,7 +270,8 @@ def _looped(
         def inside(x: Tensor) -> Tensor:  # in the order of `outer`
             return next(arguments) if x.array is None else g.constant(x.array)
 
-        r, r_bias = inside(weights.r), inside(weights.r_bias)
+        r = replace(weights.r, parts=tuple(inside(each) for each in weights.r.parts))
+        r_bias = inside(weights.r_bias)
         peepholes = None if weights.peepholes is None else inside(weights.peepholes)
         place = g.sub(g.constant(np.array(steps - 1)), t) if backward else t
         running = None if lengths is None else g.binary("gt", inside(lengths), place)
@@ -239,33 +288,30 @@ def _looped(
     return ys, tuple(last)
 
 
-def _weights(node: Node, g: GraphBuilder, count: int, gates: int, names: Sequence[str]) -> list[_Weights]:
+def _weights(
+    node: Node, g: GraphBuilder, pairs: Sequence[tuple[Matrix, Matrix]], size: int, gates: int, names: Sequence[str]
+) -> list[Weights]:
     node.ignore("output_sequence")
     if node.has("clip") or node.has("activation_alpha") or node.has("activation_beta"):
         raise node.error("clip, activation_alpha or activation_beta is given", "none of them")
-    w, r = node.input(1), node.input(2)
-    size = node.int("hidden_size", r.shape[-1] if r.rank else 0)
-    width = node.input(0).shape[-1]
-    expected = (count, gates * size, width), (count, gates * size, size)
-    if (w.shape, r.shape) != expected or size < 1:
-        raise node.error(f"weights of shapes {w.shape} and {r.shape}", f"{expected[0]} and {expected[1]}")
-    bias = node.optional(3) or g.constant(np.zeros((count, 2 * gates * size), w.dtype))
+    x, count = node.input(0), len(pairs)
+    bias = node.optional(3) or g.constant(np.zeros((count, 2 * gates * size), x.dtype))
     peepholes = node.optional(7) if gates == 4 else None
     for tensor, each in ((bias, 2 * gates * size), (peepholes, 3 * size)):
         if tensor is not None and tensor.shape != (count, each):
             raise node.error(f"a tensor of shape {tensor.shape} beside the weights", f"{(count, each)}")
     functions = _functions(node, count, names)
-    result: list[_Weights] = []
-    for d in range(count):
-        both = _entry(g, bias, d)
-        halves = [_entry(g, g.reshape(both, (2, gates * size)), n) for n in (0, 1)]
+    result: list[Weights] = []
+    for d, (w, r) in enumerate(pairs):
+        both = entry(g, bias, d)
+        halves = [entry(g, g.reshape(both, (2, gates * size)), n) for n in (0, 1)]
         own = functions[d * len(names) : (d + 1) * len(names)]
-        peephole = None if peepholes is None else _entry(g, peepholes, d)
-        result.append(_Weights(_entry(g, w, d), _entry(g, r, d), halves[0], halves[1], peephole, own))
+        peephole = None if peepholes is None else entry(g, peepholes, d)
+        result.append(Weights(w, r, halves[0], halves[1], peephole, own))
     return result
 
 
-def _entry(g: GraphBuilder, x: Tensor, d: int) -> Tensor:
+def entry(g: GraphBuilder, x: Tensor, d: int) -> Tensor:
     """Of the first dimension; of known weights a known one, which is laid out for a loop's body at compile time."""
     return g.entry(x, 0, d) if x.array is None else g.constant(x.array[d])
 

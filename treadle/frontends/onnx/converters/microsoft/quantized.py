@@ -29,9 +29,18 @@ converts("DequantizeLinear", domain=DOMAIN)(dequantize_linear)
 @converts("DynamicQuantizeMatMul", domain=DOMAIN)
 def dynamic_quantize_matmul(node: Node, g: GraphBuilder) -> Tensor:
     """The product of a matrix that is quantised by its own range, and a quantised one, in floats."""
-    q, scale, zero = dynamically_quantized(g, node.input(0))
-    product = integer_product(node, g, q, zero, node.input(1), node.optional(3))
-    return _in_floats(g, product, scale, node.input(2), node.optional(4))
+    y = dynamically_quantized_product(node, g, node.input(0), node.input(1), node.input(2), node.optional(3))
+    bias = node.optional(4)
+    return y if bias is None else g.add(y, bias)
+
+
+def dynamically_quantized_product(
+    node: Node, g: GraphBuilder, x: Tensor, matrix: Tensor, scale: Tensor, zero: Tensor | None
+) -> Tensor:
+    """`x` is quantised by its own range, `matrix` has a scale and a zero point, or one of each a column."""
+    q, of_rows, middle = dynamically_quantized(g, x)
+    product = integer_product(node, g, q, middle, matrix, zero)
+    return _in_floats(g, product, of_rows, scale, None)
 
 
 def dynamically_quantized(g: GraphBuilder, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
