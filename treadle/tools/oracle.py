@@ -20,6 +20,7 @@ from xdsl.dialects.func import FuncOp
 from treadle.backends.reference.bound_module import bound_module
 from treadle.backends.reference.bounded import Bounded
 from treadle.backends.reference.found_extents import bounded_within_extents
+from treadle.backends.reference.perturbed import limited_by_samples
 from treadle.compile_options import Precision
 from treadle.compile_request import is_ir_file, read_module
 from treadle.dialects.graph.dtypes import is_float_dtype, numpy_dtype
@@ -109,6 +110,8 @@ class Definition:
             if isinstance(type, TensorType)
         ]
         values = bound_module(self.module, self.inputs, self.precision, approximate=approximate)
+        if self.precision == "f32":  # others are calibrated by a sample of their own
+            values = limited_by_samples(self.module, self.inputs, values)
         results = bounded_within_extents(main, values)
         names = _names(self.module, "output_names")[: len(results)]
         return dict(zip(names, zip(results, dtypes, strict=False), strict=True))

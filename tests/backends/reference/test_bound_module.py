@@ -163,6 +163,16 @@ def test_products_of_integers_that_rounding_decides(both: bool) -> None:
     assert product.full_error == (np.hypot(of_left, of_right) if both else of_left)
 
 
+def test_sums_of_whole_numbers_are_exact_in_floats() -> None:
+    """As a zero point is added before a number becomes a byte: only what is next to a tie may be another one."""
+    graph = Graph(np.array([0.31, 0.25, 7.9, -3.0], np.float32))
+    whole = graph.add(UnaryOp("round", graph.add(BinaryOp("mul", graph[0], graph.constant(np.float32(10))))))
+    q = graph.add(CastOp(graph.add(BinaryOp("add", whole, graph.constant(np.float32(134)))), ui8))
+    (quantised,) = bounded(graph, q)
+    assert list(quantised.value) == [137, 136, 213, 104]
+    assert list(quantised.full_error > 0) == [False, True, False, False]
+
+
 def test_infinities_stay_what_they_are() -> None:
     graph = Graph(np.array([[0.0, -np.inf, 1.0], [-np.inf, -np.inf, -np.inf]], np.float32))
     (weights,) = bounded(graph, graph.add(SoftmaxOp(graph[0], 1)))

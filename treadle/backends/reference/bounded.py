@@ -44,14 +44,16 @@ errors are not independent everywhere: in the flat parts of an image, neighbours
 need is measured in docs/adr/0024-limits-from-the-imported-graph.md."""
 
 _ZERO = np.zeros(())
-_WITHOUT_ROUNDING = (
+WITHOUT_ROUNDING = (
     arith.NegfOp, arith.MaximumfOp, arith.MinimumfOp, arith.MaxnumfOp, arith.MinnumfOp, arith.SelectOp, arith.ExtFOp,
     math.AbsFOp, math.FloorOp, math.CeilOp, math.RoundEvenOp,
 )  # fmt: skip
-_ROUNDED_ONCE = (
+"""Operations of floats whose result is one of their operands, or is exact."""
+ROUNDED_ONCE = (
     arith.AddfOp, arith.SubfOp, arith.MulfOp, arith.DivfOp, arith.TruncFOp, arith.SIToFPOp, arith.UIToFPOp,
     math.SqrtOp, math.FmaOp,
 )  # fmt: skip
+"""Operations of floats whose result is the nearest number of the type to the exact one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,8 +165,14 @@ def rounded(value: Array, error: Array, format: Format, units: float, reach: Arr
 
 def _fits(value: Array, dtype: np.dtype[Any]) -> bool:
     """Whether all numbers are in the range of the type."""
+    return bool(fitting(value, dtype).all())
+
+
+def fitting(value: Array, dtype: np.dtype[Any]) -> Array:
+    """Which numbers are some of the type."""
     with np.errstate(all="ignore"):
-        return bool(np.array_equal(value, value.astype(dtype).astype(np.float64), equal_nan=True))
+        narrow = value.astype(dtype).astype(np.float64)
+    return (value == narrow) | (np.isnan(value) & np.isnan(narrow))
 
 
 def decided(error: Array, value: Array) -> Array:
@@ -210,14 +218,18 @@ class Running:
         if isinstance(op, arith.ConstantOp) and isinstance(op.value, FloatAttr):
             exact = np.asarray(op.value.value.data, np.float64)
             return Bounded(exact) if _fits(exact, scalar_dtype(type)) else rounded(exact, _ZERO, Format.of(type), 1.0)
-        value = _apply(op, [operand.value for operand in operands])
+        value = apply(op, [operand.value for operand in operands])
         passed = _handed_on(op, operands, value)
-        if not is_float(type) or isinstance(op, _WITHOUT_ROUNDING):
+        if not is_float(type) or isinstance(op, WITHOUT_ROUNDING):
             return passed
-        if passed.exact and isinstance(op, _ROUNDED_ONCE) and _fits(value, scalar_dtype(type)):
+        once = isinstance(op, ROUNDED_ONCE)
+        if passed.exact and once and _fits(value, scalar_dtype(type)):
             return passed
         result = rounded(value, passed.own, Format.of(type), self.units, passed.error)
-        return Bounded(result.value, result.own, passed.shift, passed.root)
+        own = result.own
+        if once and not passed.exact and (certain := passed.full_error == 0).any():
+            own = np.where(certain & fitting(value, scalar_dtype(type)), 0.0, own)
+        return Bounded(result.value, own, passed.shift, passed.root)
 
     def read(
         self,
@@ -321,7 +333,7 @@ def _finite(values: Array) -> Array:
         return values if np.isfinite(values.sum()) else np.where(np.isfinite(values), values, 0.0)
 
 
-def _apply(op: Operation, values: list[Array]) -> Array:
+def apply(op: Operation, values: list[Array]) -> Array:
     """The value of an operation whose floats are float64, whatever they are declared to be."""
     if len(values) == 1 and isinstance(op, arith.ExtFOp | arith.TruncFOp):
         return values[0]
@@ -378,7 +390,7 @@ def _change(op: Operation, operands: list[Bounded], by: Sequence[Array], value: 
 
     def moved(sign: int) -> Array:
         values = [x.value if y is _ZERO else _moved(x.value, y, sign) for x, y in zip(operands, by, strict=False)]
-        return difference(_apply(op, values), value)
+        return difference(apply(op, values), value)
 
     up, down = moved(1), moved(-1)
     return np.where(np.abs(up) >= np.abs(down), up, -down)
@@ -394,4 +406,7 @@ def _moved(value: Array, error: Array, sign: int) -> Array:
     return value + sign * error
 
 
-__all__ = ["ARITHMETIC", "ROUNDING", "Bounded", "Format", "Running", "rounded", "together"]
+__all__ = [
+    "ARITHMETIC", "ROUNDED_ONCE", "ROUNDING", "WITHOUT_ROUNDING", "Bounded", "Format", "Running", "apply", "fitting",
+    "rounded", "together",
+]  # fmt: skip
