@@ -20,7 +20,8 @@ def dynamic_quantize_lstm(node: Node, g: GraphBuilder) -> list[Tensor]:
     """An LSTM that multiplies bytes: what is multiplied is quantised by its own range, that of the input of all steps
     and that of a step's states.
 
-    Where ONNX Runtime divides the states of a batch among threads, the range is that of a thread's part.
+    ONNX Runtime's range is another one where it divides the states of a batch among threads, each of which takes that
+    of its part, and backward where sequences are of different lengths, whose last steps it computes together.
     """
     return lstm_of(node, g, _bytes)
 
