@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.backends.c.toolchains import COMMANDS, private_environment
+from tests.helpers.threads import TASKS, all_ended_but, tasks
 from treadle.backends.buffers import TensorSpec
 from treadle.backends.c.compiler import Unit, build_library
 from treadle.backends.c.executor import ALIGNMENT, CpuProgram, aligned, aligned_empty
@@ -126,9 +127,9 @@ def cpus() -> Iterator[list[int]]:
 
 def worker_cpus(library: Path, threads: int, caller: list[int]) -> list[set[int]]:
     """Where the other threads of a program may run after a call from each of these CPUs."""
-    before, found = set(Path("/proc/self/task").iterdir()), list[set[int]]()
+    before, found = tasks(), list[set[int]]()
     with program(library, threads) as running:
-        workers = [int(task.name) for task in set(Path("/proc/self/task").iterdir()) - before]
+        workers = tasks() - before
         for cpu in caller:
             os.sched_setaffinity(0, {cpu})
             running.run([np.zeros(LENGTH, np.float32)])
@@ -244,14 +245,14 @@ def test_a_closed_program_says_so(library: Path) -> None:
         running.run([np.zeros(LENGTH, np.float32)])
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads in /proc")
+@pytest.mark.skipif(not TASKS.exists(), reason="counts threads in /proc")
 def test_collection_ends_the_threads(library: Path) -> None:
-    before = len(list(Path("/proc/self/task").iterdir()))
+    before = tasks()
     running = program(library, 4)
-    assert len(list(Path("/proc/self/task").iterdir())) == before + 3
+    assert len(tasks() - before) == 3
     del running
     gc.collect()
-    assert len(list(Path("/proc/self/task").iterdir())) == before
+    assert all_ended_but(before)
 
 
 @pytest.mark.parametrize(

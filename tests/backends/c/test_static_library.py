@@ -270,6 +270,7 @@ def test_models_of_two_libraries_share_threads(tmp_path: Path) -> None:
         #include <dirent.h>
         #include <pthread.h>
         #include <stdio.h>
+        #include <unistd.h>
         static relu *one;
         static linear *two;
         static float x[16], y[16], z[8];
@@ -281,6 +282,10 @@ def test_models_of_two_libraries_share_threads(tmp_path: Path) -> None:
             while (readdir(folder)) found++;
             closedir(folder);
             return found;
+        }
+        static int one_is_left(void) { /* a thread that was joined may be listed a little longer */
+            for (int i = 0; i < 500 && threads() != 1; i++) usleep(10000);
+            return threads() == 1;
         }
         static void *call(void *failed) {
             for (int i = 0; i < 500; i++) *(int *)failed |= relu_run(one, in, first);
@@ -304,7 +309,7 @@ def test_models_of_two_libraries_share_threads(tmp_path: Path) -> None:
             ++*(long *)shared; /* the layout */
             if (linear_create_on(&two, argv[1], shared) != linear_NO_THREADS || two) return 6;
             linear_threads_destroy(shared);
-            if (threads() != 1) return 7;
+            if (!one_is_left()) return 7;
             if (relu_threads_create(&none, 0) != relu_BAD_ARGUMENT || none) return 8;
             if (relu_threads_create(NULL, 1) != relu_BAD_ARGUMENT) return 9;
             relu_threads_destroy(NULL);

@@ -20,6 +20,7 @@ import treadle
 from tests.backends.c.toolchains import private_environment
 from tests.helpers.forked import status_of_child
 from tests.helpers.onnx_models import linear_model
+from tests.helpers.threads import TASKS, all_ended_but, tasks
 from treadle.backends.buffers import TensorSpec
 from treadle.backends.c import compiler
 from treadle.backends.c.compiler import Unit, build_library
@@ -29,7 +30,6 @@ from treadle.errors import TreadleError
 RUNTIME = Path(compiler.__file__).parent / "runtime"
 LENGTH = 4096
 SPEC = TensorSpec("x", (LENGTH,), np.dtype(np.float32))
-TASKS = Path("/proc/self/task")
 
 pytestmark = pytest.mark.skipif(not TASKS.exists(), reason="counts threads in /proc")
 
@@ -82,10 +82,6 @@ def assert_scales(program: CpuProgram, factor: int, start: int = 0) -> None:
     np.testing.assert_array_equal(program.run([x])[0], x * factor)
 
 
-def tasks() -> set[int]:
-    return {int(task.name) for task in TASKS.iterdir()}
-
-
 def places(workers: set[int]) -> list[str]:
     """The CPUs on which threads may run, as the system lists them."""
     lines = [line for n in workers for line in (TASKS / str(n) / "status").read_text().splitlines()]
@@ -107,7 +103,7 @@ def test_three_models_run_on_the_threads_of_one(cache: Path) -> None:
         for running, factor in zip(programs[1:], FACTORS[1:], strict=True):
             assert running.threads == 4
             assert_scales(running, factor)
-    assert tasks() <= before
+    assert all_ended_but(before)
 
 
 def test_a_thread_that_is_late_for_the_last_run_ends(cache: Path) -> None:
@@ -200,7 +196,7 @@ def test_only_libraries_of_one_layout_share_threads(
             assert_scales(second, 3, turn)
         first.close()
         assert_scales(second, 3)
-    assert tasks() <= before
+    assert all_ended_but(before)
 
 
 def test_programs_of_one_old_library_share_its_threads(cache: Path) -> None:
@@ -275,7 +271,7 @@ def test_a_cpu_that_is_gone_when_the_threads_start(cache: Path, monkeypatch: pyt
         pool = treadle.ThreadPool(cpus=[0, gone])
         with pytest.raises(TreadleError, match=r"cannot start 2 threads; accepted: CPUs that .* may use"):
             program(path, pool)
-    assert tasks() <= before
+    assert all_ended_but(before)
 
 
 def test_numbers_of_threads(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,7 +301,7 @@ def test_collection_of_the_pool_and_its_models_ends_the_threads(cache: Path) -> 
     assert_scales(programs[1], 3)
     programs.clear()
     gc.collect()
-    assert tasks() <= before
+    assert all_ended_but(before)
 
 
 def test_a_call_inside_a_call_is_refused(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,7 +332,7 @@ def test_a_forked_child_has_threads_of_its_own_for_all_models(cache: Path) -> No
             assert_scales(program(late, pool), 7)
             assert len(tasks() - before) == 1
             pool.close()
-            assert tasks() == before
+            assert all_ended_but(before)
             with pytest.raises(TreadleError, match="closed"):
                 assert_scales(first, 2)
 
@@ -381,7 +377,7 @@ def test_models_of_a_pool(tmp_path: Path) -> None:
     for model in models:
         with pytest.raises(TreadleError, match="the thread pool is closed; accepted: a pool that is open while"):
             model(x)
-    assert tasks() <= before
+    assert all_ended_but(before)
 
 
 def test_gpus_and_the_emulator_have_no_such_threads(tmp_path: Path) -> None:
