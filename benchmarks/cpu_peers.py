@@ -72,7 +72,7 @@ class Race:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measures, prints and writes; 1 if the geometric mean is below `--least`."""
     args = _arguments(argv)
-    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
+    console = wide_console()
     circumstances, peers = describe_run(), installed_peers()
     if not peers:
         raise TreadleError("no peer is installed", "--peers", "pip install onnxruntime openvino")
@@ -153,6 +153,11 @@ def _file_name(args: argparse.Namespace) -> str:
     named += [f"batch{args.batch}"] if args.batch != 1 else []
     named += [f"threads{args.threads}"] if args.threads != _THREADS else []
     return "_".join(["cpu_peers", *named])
+
+
+def wide_console() -> Console:
+    """As wide as the terminal, or wide enough for all columns."""
+    return Console(width=None if sys.stdout.isatty() else _WIDTH)
 
 
 def largest_error(results: Sequence[Array], exact: Sequence[Array]) -> float:

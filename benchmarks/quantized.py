@@ -28,12 +28,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.table import Table
 
 import treadle
 from benchmarks.arguments import positive
-from benchmarks.cpu_peers import largest_error, results_of
+from benchmarks.cpu_peers import largest_error, results_of, wide_console
 from benchmarks.machine import describe_run
 from benchmarks.paper_models import PAPER_MODELS
 from benchmarks.result_files import RESULTS, write_results
@@ -49,8 +48,6 @@ _STATIC = ("resnet50", "mobilenet_v2", "inception_v3")
 _CALIBRATIONS = 4
 """Random pictures that the ranges of activations are taken from. What a picture shows does not change times."""
 _FLOAT, _PEER, _PEER_FLOAT = "treadle f32", "onnxruntime", "onnxruntime f32"
-_WIDTH = 150
-"""Columns of the table where no terminal says how many there are."""
 _ERRORS = {"error": OWN, "onnxruntime's": _PEER, "float32's": _PEER_FLOAT}
 """The columns of errors, and whose they are."""
 
@@ -58,7 +55,7 @@ _ERRORS = {"error": OWN, "onnxruntime's": _PEER, "float32's": _PEER_FLOAT}
 def main(argv: Sequence[str] | None = None) -> int:
     """Measures, prints and writes; 1 if a model is less than `--least` times as fast as in float32."""
     args = _arguments(argv)
-    console, circumstances = Console(width=None if sys.stdout.isatty() else _WIDTH), describe_run()
+    console, circumstances = wide_console(), describe_run()
     table = Table(title=f"Median latency in ms on the CPU with {args.threads} threads, 8-bit weights, batch 1")
     for title in ("model", OWN, _FLOAT, _PEER, _PEER_FLOAT, "f32 / integers", "quartiles", *_ERRORS):
         table.add_column(title, justify="right", no_wrap=title == "model")

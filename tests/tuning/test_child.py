@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.helpers.threads import TASKS, tasks
 from treadle.tuning.child import CallEndedError, Child
 from treadle.tuning.child_pool import ChildPool
 
@@ -56,10 +57,10 @@ def threads_that_a_product_needs() -> int:
     """How many threads this process has beside Python's own after NumPy multiplied."""
     square = np.ones((1500, 1500))
     np.matmul(square, square)
-    return len(os.listdir("/proc/self/task")) - threading.active_count()
+    return len(tasks()) - threading.active_count()
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="this system does not list threads")
+@pytest.mark.skipif(not TASKS.exists(), reason="this system does not list threads")
 def test_no_thread_of_a_library_spins_beside_what_is_timed(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)  # which tests set
     assert child.call(threads_that_a_product_needs, 20) == 0
