@@ -12,6 +12,7 @@ from treadle.artifact import Artifact
 from treadle.compile_options import CompileOptions
 from treadle.confined_files import Confinement
 from treadle.errors import TreadleError
+from treadle.extensions import extensions_digest
 from treadle.manifest import Source
 from treadle.store import Store
 
@@ -34,13 +35,15 @@ def artifact_key(
     """The key under which the cache has the result of compiling `model`.
 
     It covers the model's bytes, the given shapes, the target, the precision, how convolutions are computed, the
-    compiler that makes the code (`toolchain`), the origin of the schedules (`decided`) and this package's own sources.
+    compiler that makes the code (`toolchain`), the origin of the schedules (`decided`), this package's own sources and
+    those of what a program has added to it.
     External data is not covered: `find_artifact` compares it.
     """
     hasher = hashlib.sha256()
     given = repr(sorted((name, tuple(shape)) for name, shape in shapes.items()))
     options = precision, convolution, toolchain, decided
-    for part in (hashlib.sha256(model).hexdigest(), given, target, *options, source_fingerprint()):
+    sources = source_fingerprint(), extensions_digest()
+    for part in (hashlib.sha256(model).hexdigest(), given, target, *options, *sources):
         hasher.update(f"{len(part)}:{part}".encode())
     return hasher.hexdigest()
 
@@ -79,8 +82,10 @@ def source_fingerprint(*folders: str) -> str:
 
 
 def kernel_fingerprint() -> str:
-    """A digest of the sources that decide what a scheduled kernel's code is: twelve digits."""
-    return source_fingerprint("backends", "passes", "schedules")[:12]
+    """A digest of the sources that decide what a scheduled kernel's code is, and of what a program has added to them:
+    twelve digits."""
+    own, added = source_fingerprint("backends", "passes", "schedules"), extensions_digest()
+    return hashlib.sha256(f"{own} {added}".encode()).hexdigest()[:12] if added else own[:12]
 
 
 def _version(name: str) -> str:

@@ -79,3 +79,23 @@ def test_workers_have_the_same_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "this_machine", lambda: replace(here, sources="older"))
     with pytest.raises(TreadleError, match="a worker has another version of treadle; accepted: the same sources"):
         workers_of(Here())
+
+
+@pytest.mark.parametrize(
+    ("field", "says"),
+    [
+        ("sources", "a worker has another version of treadle; accepted: the same sources everywhere"),
+        ("kernels", "a worker has another version of treadle; accepted: the same sources everywhere"),
+        ("compiler", "a worker has another compiler: older; accepted: "),
+        ("target_text", "a worker compiles for another target: older; accepted: "),
+    ],
+)
+def test_every_worker_is_compared_not_only_the_first(monkeypatch: pytest.MonkeyPatch, field: str, says: str) -> None:
+    """The second worker that takes a call is another machine than the one that was asked first."""
+    here = this_machine()
+    asked = workers_of(Here())
+    monkeypatch.setattr(module, "this_machine", lambda: replace(here, **{field: "older"}))
+    with pytest.raises(TreadleError, match=says):
+        asked.call_all(negated, [1])
+    with pytest.raises(TreadleError, match=says):
+        asked.call(negated, 1)

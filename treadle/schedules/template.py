@@ -15,6 +15,7 @@ from treadle.dialects.graph import ComputeOp, MatmulOp, ReduceOp, WholeOp
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.errors import TreadleError
+from treadle.extensions import note_source
 from treadle.schedules.gpu_work import GpuWork
 from treadle.schedules.space import Choices, Knob, Space
 from treadle.target import Target
@@ -36,6 +37,11 @@ class Template(ABC):
 
     copies_ahead: ClassVar[bool] = False
     """Whether operands come by asynchronous copies, which a prologue that computes would make wait."""
+
+    def __init_subclass__(cls) -> None:
+        """Has caches know the sources of a template that is none of Treadle's."""
+        super().__init_subclass__()
+        note_source(cls)
 
     @abstractmethod
     def fits(self, anchor: Anchor) -> bool:

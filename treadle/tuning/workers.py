@@ -1,7 +1,7 @@
 """The processes that build, and on clusters measure: any executor whose workers are machines of one kind.
 
-What one call raises is that candidate's fault. A worker of another kind, a full disk, or the loss of the executor ends
-the search.
+What one call raises is that candidate's fault. A worker of another kind or version, a full disk, or the loss of the
+executor ends the search. Every call says where it is meant for, since an executor does not say which worker takes it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from treadle.tuning.child import CallEndedError
 S = TypeVar("S")
 T = TypeVar("T")
 
+_OTHER_VERSION = "a worker has another version of treadle"
 _SAME_COMMAND = "the same command, which goes on where this one ended"
 
 
@@ -69,7 +70,7 @@ class Workers:
 
     def call_all(self, function: Callable[[S], T], items: Sequence[S]) -> list[T | Failed]:
         """The result of a function for each item, in their order."""
-        there = partial(_on, self.machine.hardware, function)
+        there = partial(_on, self.machine, function)
         futures: list[Future[T]] = []
         try:
             for item in items:
@@ -81,7 +82,7 @@ class Workers:
 
     def call(self, function: Callable[[S], T], item: S) -> T:
         """The result of one call; raises what the call raises."""
-        return _result_of_one(_submitted(self.executor, partial(_on, self.machine.hardware, function), item))
+        return _result_of_one(_submitted(self.executor, partial(_on, self.machine, function), item))
 
 
 def workers_of(executor: Executor) -> Workers:
@@ -90,8 +91,8 @@ def workers_of(executor: Executor) -> Workers:
     TreadleError if its sources differ from this process's.
     """
     machine = _result_of_one(_submitted(executor, _machine_there, None))
-    if machine.sources != source_fingerprint():
-        raise TreadleError("a worker has another version of treadle", machine.hardware, "the same sources everywhere")
+    if (machine.sources, machine.kernels) != (source_fingerprint(), kernel_fingerprint()):
+        raise TreadleError(_OTHER_VERSION, machine.hardware, "the same sources everywhere")
     return Workers(executor, machine)
 
 
@@ -105,12 +106,24 @@ def _machine_there(_: None) -> Machine:
     return this_machine()
 
 
-def _on(hardware: str, function: Callable[[S], T], item: S) -> T:
+def _on(meant: Machine, function: Callable[[S], T], item: S) -> T:
     """On the worker: the call, if this is the machine that it is meant for."""
-    here = hardware_of(host_target())
-    if here != hardware:
-        raise TreadleError(f"a worker is a machine of another kind: {here}", "tune", f"workers that are {hardware}")
+    here = this_machine()
+    if here != meant:
+        raise _unlike(here, meant)
     return function(item)
+
+
+def _unlike(here: Machine, meant: Machine) -> TreadleError:
+    """What tells a worker from those that a search is for."""
+    if here.hardware != meant.hardware:
+        message = f"a worker is a machine of another kind: {here.hardware}"
+        return TreadleError(message, "tune", f"workers that are {meant.hardware}")
+    if (here.sources, here.kernels) != (meant.sources, meant.kernels):
+        return TreadleError(_OTHER_VERSION, here.hardware, "the same sources everywhere")
+    if here.compiler != meant.compiler:
+        return TreadleError(f"a worker has another compiler: {here.compiler}", here.hardware, meant.compiler)
+    return TreadleError(f"a worker compiles for another target: {here.target_text}", here.hardware, meant.target_text)
 
 
 def _submitted(executor: Executor, function: Callable[[S], T], item: S) -> Future[T]:

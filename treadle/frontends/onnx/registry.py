@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import TypeVar
 
 from treadle.errors import TreadleError
+from treadle.extensions import note_added
 from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.onnx.functions import Schema, defined_by_functions, find_schema
 from treadle.frontends.onnx.node import Node
@@ -43,6 +44,7 @@ def converts(*op_types: str, since: int = 1, domain: str = "") -> Callable[[C], 
             assert all(entry.since != since for entry in entries), f"{op_type} since {since} is registered twice"
             entries.append(_Entry(since, function))
             entries.sort(key=lambda entry: entry.since)
+            note_added(f"{domain}.{op_type} since {since}", function)
         return function
 
     return register

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from treadle.extensions import note_added
 from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.torch.call import Call
 
@@ -22,6 +23,7 @@ def converts(*operators: str) -> Callable[[Converter], Converter]:
         for name in operators:
             assert name not in _REGISTRY, f"{name} is registered twice"
             _REGISTRY[name] = function
+            note_added(name, function)
         return function
 
     return register

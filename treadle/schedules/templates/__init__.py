@@ -1,5 +1,6 @@
 """The templates, and the order in which they are tried by default."""
 
+from treadle.extensions import watch
 from treadle.schedules.template import Template
 from treadle.schedules.templates.attention_cpu import AttentionCpu
 from treadle.schedules.templates.attention_cuda import AttentionCuda
@@ -45,6 +46,7 @@ TEMPLATES: dict[str, Template] = {
         MatmulTf32(),
     )
 }
-"""Every template by name; for an anchor, the first that fits is the default."""
+"""Every template by name; for an anchor, the first that fits is the default. A program may add and remove some."""
+watch(TEMPLATES)
 
 __all__ = ["TEMPLATES"]
