@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -269,12 +270,32 @@ def test_no_report_of_nothing(
     assert says in line
 
 
-def test_a_damaged_entry_is_named(tasks: list[GroupTask], tmp_path: Path) -> None:
+def test_a_damaged_entry_is_named_and_the_rest_is_shown(
+    tasks: list[GroupTask], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filled(tmp_path / "db", tasks)
+    whole = database_report(tmp_path / "db")
+    (entry,) = (tmp_path / "db").glob("*/*.mlir")
+    for damage in (lambda: entry.write_text("no IR"), lambda: (entry.unlink(), os.mkfifo(entry))):
+        damage()
+        found = database_report(tmp_path / "db")
+        assert [str(entry) in line for line in found.damaged] == [True]
+        assert [len(group.attempts) for group in found.groups] == [len(group.attempts) for group in whole.groups]
+        assert model_report("m", tasks, tmp_path / "db", hardware_of(host_target()), 0).damaged == found.damaged
+    assert main(["tune", "--database", str(tmp_path / "db"), "--report", str(tmp_path / "r.html")]) == 0
+    assert f"left out of the report: {entry}: is a FIFO" in capsys.readouterr().err
+    assert f"Left out: {entry}: is a FIFO" in (tmp_path / "r.html").read_text()
+
+
+def test_damaged_records_are_named_and_the_rest_is_shown(tasks: list[GroupTask], tmp_path: Path) -> None:
     filled(tmp_path, tasks)
-    (entry,) = tmp_path.glob("*/*.mlir")
-    entry.write_text("no IR")
-    with pytest.raises(TreadleError, match=re.escape(str(entry))):
-        database_report(tmp_path)
+    for records in tmp_path.glob("*/*.jsonl"):
+        records.unlink()
+        records.symlink_to("/dev/zero")
+    found = database_report(tmp_path)
+    assert all("is a device, not a regular file" in line for line in found.damaged)
+    assert found.damaged
+    assert [group.ratio is not None for group in found.groups].count(True) == 1
 
 
 @pytest.mark.slow

@@ -83,11 +83,14 @@ class GroupReport:
 
 @dataclass(frozen=True)
 class Report:
-    """facts: what holds for all groups, such as the machine, each with its name."""
+    """facts: what holds for all groups, such as the machine, each with its name
+    damaged: what could not be read of the database, each with its file
+    """
 
     title: str
     facts: tuple[tuple[str, str], ...]
     groups: tuple[GroupReport, ...]
+    damaged: tuple[str, ...] = ()
 
 
 def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | None:

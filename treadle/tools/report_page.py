@@ -27,7 +27,7 @@ th,td{padding:3px 12px 3px 0;text-align:left;vertical-align:top;border-bottom:1p
 th{font-weight:600}
 .number{text-align:right;white-space:nowrap}
 tr.chosen{font-weight:600}tr.chosen td:first-child{border-left:3px solid var(--chosen);padding-left:8px}
-tr.failed td{color:var(--failed)}
+tr.failed td,.damaged{color:var(--failed)}
 code,pre{font:13px/1.45 ui-monospace,monospace}
 pre{background:var(--panel);padding:12px;overflow-x:auto;border-radius:4px;margin:8px 0}
 .charts{display:flex;flex-wrap:wrap;gap:16px}.charts figure{margin:8px 0;flex:1 1 480px;max-width:660px}
@@ -61,6 +61,8 @@ def _add_summary(body: Element, report: Report) -> None:
     for name, value in report.facts:
         SubElement(facts, "dt").text = name
         SubElement(facts, "dd").text = value
+    for line in report.damaged:
+        SubElement(header, "p", {"class": "damaged"}).text = f"Left out: {line}"
     columns: list[tuple[str, Callable[[GroupReport], str | None]]] = [
         ("count", lambda g: None if g.count is None else str(g.count)),
         ("share", lambda g: None if g.share is None else f"{g.share:.1%}"),

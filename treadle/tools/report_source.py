@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
+from typing import TypeVar
 
 from xdsl.dialects.builtin import TensorType
-from xdsl.parser import Parser
 
 from treadle.decision_tree import tree_text
-from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import ProgramOp, UseAttr
 from treadle.errors import TreadleError
 from treadle.passes.schedule.group_program import group_of
 from treadle.schedules.search.candidate import Candidate, Task
-from treadle.schedules.search.database import Database, Dispatched, Entry
+from treadle.schedules.search.database import Database, Dispatched, Entry, read_module
 from treadle.schedules.search.ledger import Ledger, total
 from treadle.schedules.search.programs import decisions_of, taken
 from treadle.schedules.search.survey import survey
@@ -25,58 +25,92 @@ from treadle.schedules.search.trials import Trial
 from treadle.tools.report_data import Attempt, GroupReport, Rejection, Report
 from treadle.tuning.tasks import GroupTask
 
+T = TypeVar("T")
+
 _DIGEST = 12
 _LIST = re.compile(r"\[([^\[\]]{60,})\]")
 
 
+@dataclass
+class _Readable:
+    """What can be read of a database; of the rest, a line that names the file."""
+
+    database: Database
+    damaged: dict[str, None] = field(default_factory=dict[str, None])
+
+    def entry(self, digest: str, hardware: str) -> Entry | None:
+        return self._or(None, lambda: self.database.find(digest, hardware))
+
+    def trials(self, digest: str, hardware: str) -> list[Trial]:
+        return self._or([], lambda: self.database.trials(digest, hardware))
+
+    def searched(self, digest: str, hardware: str, texts: Mapping[str, str] | None = None) -> Ledger:
+        """What searches have rejected."""
+        return self._or(Ledger(), lambda: total(self.database.ledgers(digest, hardware, texts).values()))
+
+    def _or(self, otherwise: T, read: Callable[[], T]) -> T:
+        try:
+            return read()
+        except TreadleError as error:
+            self.damaged[str(error)] = None
+            return otherwise
+
+
 def model_report(model: str, tasks: Sequence[GroupTask], folder: Path, hardware: str, seed: int) -> Report:
     """The groups of a model on one kind of hardware, those that take most of its time first."""
-    database = Database(folder)
+    database = _Readable(Database(folder))
     groups = [_of_task(task, database, hardware, seed) for task in tasks]
-    entries = [entry for task in tasks if (entry := database.find(task.digest, hardware)) is not None]
+    entries = [entry for task in tasks if (entry := database.entry(task.digest, hardware)) is not None]
     default, best = (sum((g.count or 1) * (time(g) or 0.0) for g in groups) for time in (_default, _best))
     facts = [("machine", hardware), *_facts(entries)]
     if default and best:
         facts.append(("kernels", f"{default / 1e3:.4g} -> {best / 1e3:.4g} ms, {default / best:.2f} times as fast"))
         groups = [replace(g, share=(g.count or 1) * (g.default_us or 0.0) / default) for g in groups]
-    return Report(f"Tuning of {model}", tuple(facts), tuple(sorted(groups, key=lambda g: -(g.share or 0.0))))
+    ordered = tuple(sorted(groups, key=lambda g: -(g.share or 0.0)))
+    return Report(f"Tuning of {model}", tuple(facts), ordered, tuple(database.damaged))
 
 
 def database_report(folder: Path) -> Report:
-    """All groups of a database, for every kind of hardware. TreadleError if there are none, or one is damaged."""
-    database = Database(folder)
+    """All groups of a database, for every kind of hardware. TreadleError if there are none."""
+    database = _Readable(Database(folder))
     found = list(_known(folder))
     if not found:
         raise TreadleError("there are no records", folder, "a database that `treadle tune` wrote")
     groups: list[GroupReport] = []
     entries: list[Entry] = []
     for hardware, name, digest in found:
-        entry = database.find(digest, hardware)
+        entry = database.entry(digest, hardware)
         entries += [] if entry is None else [entry]
         group = _group(_name(entry, name), digest, entry, database.trials(digest, hardware))
-        ledger = total(database.ledgers(digest, hardware).values())
+        ledger = database.searched(digest, hardware)
         rejected = _rejected(ledger) if ledger.replayed else None
         groups.append(replace(group, anchor=f"{hardware}-{digest}", rejected=rejected))
     machines = {hardware: hardware for hardware, _, _ in found}
     machines |= {entry.path.parent.name: entry.record.hardware for entry in entries}
     facts = (("machine" if len(machines) == 1 else "machines", "; ".join(machines.values())), *_facts(entries))
-    return Report(f"Tuned schedules in {folder}", facts, tuple(sorted(groups, key=lambda g: -(g.default_us or 0.0))))
+    ordered = tuple(sorted(groups, key=lambda g: -(g.default_us or 0.0)))
+    return Report(f"Tuned schedules in {folder}", facts, ordered, tuple(database.damaged))
 
 
-def _of_task(task: GroupTask, database: Database, hardware: str, seed: int) -> GroupReport:
-    entry = database.find(task.digest, hardware)
+def _of_task(task: GroupTask, database: _Readable, hardware: str, seed: int) -> GroupReport:
+    entry = database.entry(task.digest, hardware)
     group = _group(str(task), task.digest, entry, database.trials(task.digest, hardware))
     programs = task.search.by_name
-    searched = total(database.ledgers(task.digest, hardware, task.texts).values()).of(programs)
+    searched = database.searched(task.digest, hardware, task.texts).of(programs)
     others = tuple(program for name, program in programs.items() if name not in searched.programs)
     surveyed = survey(Task(task.search.anchor, task.search.target, others), seed).ledger
     rejected = _rejected(total([searched, surveyed]))
     chosen = task.default if entry is None else _candidate(entry)
-    if entry is None or isinstance(entry.schedule, UseAttr):
-        known = {sample.label.data for sample in programs[chosen.program].samples}
-        decisions = {name: value for name, value in chosen.decisions.items() if name in known}
-        group = replace(group, chosen=_abridged(str(taken(programs[chosen.program], decisions))))
+    if chosen.program in programs and (entry is None or isinstance(entry.schedule, UseAttr)):
+        with suppress(TreadleError):  # an edited entry's choices may be none of the program's: its text stays
+            group = replace(group, chosen=_abridged(_text(programs[chosen.program], chosen)))
     return replace(group, count=task.count, rejected=rejected)
+
+
+def _text(program: ProgramOp, chosen: Candidate) -> str:
+    """A program with the decisions that it has samples for."""
+    known = {sample.label.data for sample in program.samples}
+    return str(taken(program, {name: value for name, value in chosen.decisions.items() if name in known}))
 
 
 def _rejected(ledger: Ledger) -> tuple[Rejection, ...]:
@@ -169,7 +203,7 @@ def _name(entry: Entry | None, label: str) -> str:
     """The label, and where there is an entry the shapes of the results."""
     if entry is None:
         return label
-    group = group_of(Parser(treadle_context(), entry.path.read_text()).parse_module())
+    group = group_of(read_module(entry.path))
     shapes = ("x".join(map(str, t.get_shape())) for t in group.outputs.types if isinstance(t, TensorType))
     return f"{group.label.data} {' x '.join(shapes)}"
 

@@ -19,6 +19,7 @@ from treadle.schedules.search.database_files import open_database, slug
 from treadle.schedules.search.ledger import Ledger, total
 from treadle.tools.arguments import parse_shapes, parse_weights
 from treadle.tools.output import output_stream
+from treadle.tools.report_data import Report
 from treadle.tools.report_page import report_page
 from treadle.tools.report_source import database_report, model_report
 from treadle.tools.tune_preview import dry_run_table, print_explanation
@@ -130,18 +131,22 @@ def _check_records(folder: Path) -> None:
 
 def _write_report(args: argparse.Namespace, groups: Sequence[Group]) -> None:
     name, tasks = Path(args.model).name, [group.task for group in groups]
-    report = model_report(name, tasks, Path(args.database), groups[0].hardware, args.seed)
-    with output_stream(args.report) as stream:
-        stream.write(report_page(report))
+    _write_page(args, model_report(name, tasks, Path(args.database), groups[0].hardware, args.seed))
 
 
 def _report_database(args: argparse.Namespace) -> int:
     if args.report is None:
         raise TreadleError("there is no model", "tune", "a model to tune, or --report FILE for what a database holds")
-    page = report_page(database_report(Path(args.database)))
+    _write_page(args, database_report(Path(args.database)))
+    return 0
+
+
+def _write_page(args: argparse.Namespace, report: Report) -> None:
+    page = report_page(report)
+    for line in report.damaged:
+        print(f"warning: left out of the report: {line}", file=sys.stderr)
     with output_stream(args.report) as stream:
         stream.write(page)
-    return 0
 
 
 def _console(width: int = _WIDTH) -> Console:

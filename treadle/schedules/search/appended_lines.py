@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import secrets
+import stat
 from pathlib import Path
 from types import TracebackType
 
@@ -59,11 +60,20 @@ def append_lines(path: Path, text: str, room: Room | None = None) -> None:
     assert text.endswith("\n")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a+b", buffering=0) as file:
+        with open(path, "a+b", buffering=0, opener=_regular) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             _append(file.fileno(), text.encode(), room)
     except OSError as error:
         raise _cannot_write(path, error) from error
+
+
+def _regular(path: str, flags: int) -> int:
+    """Opens a file that is none but a regular one, without waiting for a FIFO's other end."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no regular file")
+    return descriptor
 
 
 def _append(descriptor: int, data: bytes, room: Room | None) -> None:

@@ -10,6 +10,7 @@ A group is found by the digest in the file's name, which does not depend on the 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,17 +20,18 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FloatAttr, ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation
 from xdsl.parser import Parser
-from xdsl.utils.exceptions import ParseError, VerifyException
 
 from treadle.decision_tree import Tree
 from treadle.dialects.dispatch_tree import Prediction
 from treadle.dialects.graph import FusedOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import DispatchAttr, ProgramOp, UseAttr
-from treadle.errors import TreadleError
+from treadle.errors import TOO_DEEP, TreadleError
+from treadle.regular_files import read_regular
 from treadle.schedules.search.appended_lines import Room, append_lines
-from treadle.schedules.search.database_files import DatabaseFiles, slug
+from treadle.schedules.search.database_files import ACCEPTED, MOST_ENTRY_BYTES, DatabaseFiles, slug
 from treadle.schedules.search.ledger import Ledger
+from treadle.schedules.search.record_numbers import real
 from treadle.schedules.search.trials import Trial, read_ledgers, read_trials, seconds_of, trial_lines
 from treadle.schedules.search.work import Work
 from treadle.target import Target
@@ -38,7 +40,6 @@ RECORD = "schedule.record"
 TARGET = "target.txt"
 """The file of a hardware's folder that has the text of its target."""
 _LABEL_LENGTH = 60
-_ACCEPTED = "a file that `treadle tune` wrote"
 
 
 @dataclass(frozen=True)
@@ -158,31 +159,54 @@ class Database(DatabaseFiles):
     def target(self, hardware: str) -> Target | None:
         """The target of a folder's records; None where none is written. TreadleError for what is none."""
         path = self.folder / slug(hardware) / TARGET
-        return Target.parse(path.read_text().strip()) if path.exists() else None
+        return Target.parse(_text(path).strip()) if path.exists() else None
 
     def measured_works(self, hardware: str) -> dict[str, list[tuple[Work, float]]]:
         """The works and seconds (see `seconds_of`) of all measured candidates, by the names of their groups' files."""
         paths = sorted((self.folder / slug(hardware)).glob("*.jsonl"))
-        timed = {path.stem: seconds_of(read_trials(path)) for path in paths}
-        return {name: [(t.work, s) for t, s in trials if t.work is not None and s] for name, trials in timed.items()}
+        return {path.stem: _timed_works(path) for path in paths}
 
 
 def read_entry(path: Path) -> Entry:
     """Reads an entry; TreadleError that names the file if it is none."""
-    try:
-        module = Parser(treadle_context(), path.read_text(), str(path)).parse_module()
-        module.verify()
-    except OSError as error:
-        raise TreadleError(f"cannot read: {error.strerror}", path, _ACCEPTED) from error
-    except (ParseError, VerifyException, UnicodeDecodeError) as error:
-        lines = [line for line in str(error).splitlines() if line.strip()] or ["no IR"]
-        raise TreadleError(f"cannot read: {lines[-1].strip()}", path, _ACCEPTED) from error
+    module = read_module(path)
     groups = [op for op in module.walk() if isinstance(op, FusedOp)]
     record = module.attributes.get(RECORD)
     schedule = _schedule(module, groups[0]) if len(groups) == 1 else None
     if not isinstance(record, DictionaryAttr) or schedule is None:
-        raise TreadleError(f"has no group with a schedule and a {RECORD}", path, _ACCEPTED)
+        raise TreadleError(f"has no group with a schedule and a {RECORD}", path, ACCEPTED)
     return Entry(path, schedule, _record(record, path), _symbols(module))
+
+
+def read_module(path: Path) -> ModuleOp:
+    """The module of an entry; TreadleError that names the file if it holds none."""
+    text = _text(path)
+    try:
+        module = Parser(treadle_context(), text, str(path)).parse_module()
+        module.verify()
+    except RecursionError as error:
+        raise TreadleError("cannot read: it nests too deeply", path, TOO_DEEP) from error
+    except Exception as error:  # what attributes and operations raise of values that nobody printed
+        lines = [line for line in str(error).splitlines() if line.strip()] or ["no IR"]
+        raise TreadleError(f"cannot read: {lines[-1].strip()}", path, ACCEPTED) from error
+    return module
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_regular(path, MOST_ENTRY_BYTES, ACCEPTED).decode()
+    except UnicodeDecodeError as error:
+        raise TreadleError("cannot read: it is no text in UTF-8", path, ACCEPTED) from error
+
+
+def _timed_works(path: Path) -> list[tuple[Work, float]]:
+    """The works and seconds of a group's candidates; none, and a warning on stderr, for what is no regular file."""
+    try:
+        timed = list(seconds_of(read_trials(path)))
+    except TreadleError as error:
+        print(f"warning: {error}", file=sys.stderr)
+        return []
+    return [(trial.work, seconds) for trial, seconds in timed if trial.work is not None and seconds]
 
 
 def _placed(module: ModuleOp, schedule: UseAttr | ProgramOp, suffix: str = "") -> UseAttr | SymbolRefAttr:
@@ -241,6 +265,11 @@ def _record(attribute: DictionaryAttr, path: Path) -> Record:
     types = {name: float if name in ("us", "default_us") else str for name in Record.__dataclass_fields__}
     if set(values) != set(types) or any(not isinstance(values[name], kind) for name, kind in types.items()):
         raise TreadleError(f"its {RECORD} is not complete", path, ", ".join(types))
+    for name in ("us", "default_us"):
+        try:
+            real(values[name])
+        except ValueError as error:
+            raise TreadleError(f"{name} of its {RECORD} is damaged: {error}", path, "microseconds") from error
     return Record(**values)
 
 
@@ -257,4 +286,4 @@ def _write(path: Path, text: str) -> None:
         raise TreadleError(f"cannot write: {error.strerror}", path, "a database that can be written") from error
 
 
-__all__ = ["Database", "Dispatched", "Entry", "Record", "Schedule", "read_entry"]
+__all__ = ["Database", "Dispatched", "Entry", "Record", "Schedule", "read_entry", "read_module"]

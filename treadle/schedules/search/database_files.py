@@ -8,8 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from treadle.errors import TreadleError
+from treadle.regular_files import read_regular
 
 _WORDS = re.compile(r"[^a-z0-9]+")
+ACCEPTED = "a file that `treadle tune` wrote"
+MOST_ENTRY_BYTES, MOST_RECORD_BYTES = 64 << 20, 1 << 30
+"""Of an entry, and of the records of a group: of larger ones nothing is read."""
 _ENTRY = re.compile(r".+-[0-9a-f]{12}\.mlir")
 
 
@@ -28,11 +32,12 @@ class DatabaseFiles:
         return sorted({path.parent.name for path in self.folder.glob("*/*.jsonl")})
 
     def fingerprint(self, hardware: str) -> str:
-        """A digest of all entries for one kind of hardware; empty if there are none."""
+        """A digest of all entries for one kind of hardware; empty if there are none. What cannot be read counts as
+        empty: no schedule is taken from it."""
         hasher = hashlib.sha256()
         paths = _entries(self.folder / slug(hardware))
         for path in paths:
-            hasher.update(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()};".encode())
+            hasher.update(f"{path.name} {_digest(path)};".encode())
         return hasher.hexdigest() if paths else ""
 
     def path_of(self, digest: str, hardware: str, suffix: str = ".mlir") -> Path | None:
@@ -58,8 +63,15 @@ def slug(text: str) -> str:
     return "_".join(_WORDS.sub("-", part).strip("-") for part in text.lower().split("_")).strip("_") or "unnamed"
 
 
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(read_regular(path, MOST_ENTRY_BYTES, ACCEPTED)).hexdigest()
+    except TreadleError:
+        return ""
+
+
 def _entries(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("*.mlir") if _ENTRY.fullmatch(path.name))
 
 
-__all__ = ["DatabaseFiles", "digest_of", "open_database", "slug"]
+__all__ = ["ACCEPTED", "MOST_ENTRY_BYTES", "MOST_RECORD_BYTES", "DatabaseFiles", "digest_of", "open_database", "slug"]

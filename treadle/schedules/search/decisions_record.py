@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from treadle.dialects.schedule import Choice
+from treadle.schedules.search.record_numbers import MOST, whole
 
 
 def decisions_of_record(found: Any) -> dict[str, Choice]:
@@ -13,12 +14,14 @@ def decisions_of_record(found: Any) -> dict[str, Choice]:
 
 
 def _choice(value: object) -> Choice:
-    if isinstance(value, int | str):
+    if isinstance(value, bool | str):
         return value
-    numbers = cast("list[object]", value) if isinstance(value, list) else []
-    if not numbers or not all(isinstance(number, int) for number in numbers):
-        raise ValueError(f"{value!r} is no choice")
-    return tuple(cast("list[int]", numbers))
+    if not isinstance(value, list):
+        return whole(value, -MOST)
+    numbers = cast("list[object]", value)
+    if not numbers:
+        raise ValueError("an empty list is no choice")
+    return tuple(whole(number, -MOST) for number in numbers)
 
 
 __all__ = ["decisions_of_record"]

@@ -16,6 +16,7 @@ from typing import Any
 from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.decisions_record import decisions_of_record
 from treadle.schedules.search.ledger import Ledger, Rejection
+from treadle.schedules.search.record_numbers import real, whole
 
 DRAWN = "drawn"
 """The field that such a line has, and no other one."""
@@ -28,7 +29,7 @@ def ledger_record(name: str, ledger: Ledger) -> dict[str, Any]:
 
 def ledger_of_record(found: Mapping[str, Any]) -> Ledger:
     """What was recorded; ValueError, KeyError or the like for anything else."""
-    ledger = Ledger(Counter({str(name): int(count) for name, count in found["legal"].items()}))
+    ledger = Ledger(Counter({str(name): whole(count) for name, count in found["legal"].items()}))
     for each in found["rejected"]:
         ledger.reject(_rejection(each))
     return ledger
@@ -44,7 +45,7 @@ def _rejection(found: Mapping[str, Any]) -> Rejection:
     program, margin = str(found["program"]), found.get("margin")
     closest = Candidate(program, decisions_of_record(found["decisions"]))
     return Rejection(
-        program, str(found["limit"]), int(found["count"]), None if margin is None else float(margin), closest,
+        program, str(found["limit"]), whole(found["count"]), None if margin is None else real(margin), closest,
         str(found["reason"]),
     )  # fmt: skip
 

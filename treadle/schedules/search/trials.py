@@ -13,17 +13,26 @@ there, too.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from treadle.dialects.schedule import Choice
+from treadle.regular_files import open_regular
+from treadle.schedules.search.database_files import ACCEPTED, MOST_RECORD_BYTES
 from treadle.schedules.search.decisions_record import decisions_of_record
 from treadle.schedules.search.ledger import Ledger
 from treadle.schedules.search.ledger_record import DRAWN, ledger_of_record, ledger_record
+from treadle.schedules.search.record_numbers import real, whole
 from treadle.schedules.search.work import Work
-from treadle.schedules.search.work_record import work_of_record, work_record
+from treadle.schedules.search.work_record import OtherCountsError, work_of_record, work_record
+
+_MOST_LINE = 1 << 20
+"""Bytes of a line; the longest that searches have written have some ten thousand."""
+_MOST_ROUNDS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -91,35 +100,34 @@ def trial_lines(
 
 
 def read_trials(path: Path, programs: Mapping[str, str] | None = None) -> Iterator[Trial]:
-    """The trials of a file, without lines that are incomplete because their writer was killed.
+    """The trials of a file, without what is no line of a record, which a warning names.
 
     programs: today's texts of those that are no template's; trials of programs with another text are left out
+    TreadleError for what is no regular file.
     """
     texts: dict[str, str] = {}
-    for found in _records(path):
-        try:
+    for number, found in _records(path):
+        with _naming(path, number):
             if "text" in found:
                 texts[found["program"]] = str(found["text"])
-            elif programs is None or programs.get(found["program"]) == texts.get(found["program"]):
+            elif DRAWN not in found and (
+                programs is None or programs.get(found["program"]) == texts.get(found["program"])
+            ):
                 yield _trial(found)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            continue
 
 
 def read_ledgers(path: Path, programs: Mapping[str, str] | None = None) -> dict[str, Ledger]:
     """What was rejected, by the names of the draws; `programs` as for `read_trials`."""
     texts: dict[str, str] = {}
     ledgers: dict[str, Ledger] = {}
-    for found in _records(path):
-        try:
+    for number, found in _records(path):
+        with _naming(path, number):
             if "text" in found:
                 texts[found["program"]] = str(found["text"])
             elif DRAWN in found:
                 ledger = ledger_of_record(found)
                 same = [n for n in ledger.programs if programs is None or programs.get(n) == texts.get(n)]
                 ledgers[str(found[DRAWN])] = ledger.of(same)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            continue
     return ledgers
 
 
@@ -130,33 +138,65 @@ def _record(trial: Trial) -> dict[str, Any]:
 
 def _texts(path: Path) -> dict[str, str]:
     """The last text of each program."""
-    return {found["program"]: found["text"] for found in _records(path) if "text" in found and "program" in found}
+    records = (found for _, found in _records(path))
+    return {str(found["program"]): found["text"] for found in records if "text" in found and "program" in found}
 
 
 def _last_ledgers(path: Path) -> dict[str, str]:
     """The last line of each draw."""
-    return {found[DRAWN]: json.dumps(found) for found in _records(path) if isinstance(found.get(DRAWN), str)}
+    return {found[DRAWN]: json.dumps(found) for _, found in _records(path) if isinstance(found.get(DRAWN), str)}
 
 
-def _records(path: Path) -> Iterator[dict[str, Any]]:
-    for line in path.read_text(errors="replace").splitlines():
-        try:
-            found = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(found, dict):
-            yield cast("dict[str, Any]", found)
+def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The lines that are JSON's objects, with their numbers; TreadleError for what is no regular file.
+
+    The last one may be cut off, by a writer that was killed.
+    """
+    with open_regular(path, MOST_RECORD_BYTES, ACCEPTED) as file:
+        number = 0
+        while line := file.readline(_MOST_LINE):
+            number += 1
+            if not line.endswith(b"\n") and len(line) < _MOST_LINE:
+                return
+            with _naming(path, number):
+                yield number, _object(line)
+            while not line.endswith(b"\n") and (line := file.readline(_MOST_LINE)):
+                pass
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    if not line.endswith(b"\n"):
+        raise ValueError(f"it has more than {_MOST_LINE} bytes")
+    found = json.loads(line)
+    if not isinstance(found, dict):
+        raise TypeError("it is no object")
+    return cast("dict[str, Any]", found)
+
+
+@contextmanager
+def _naming(path: Path, number: int) -> Generator[None]:
+    """Names a line that is left out, once in a process: files are read again and again."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        if (path, number) not in _named:
+            _named.add((path, number))
+            why = f"there is no {error}" if isinstance(error, KeyError) else str(error)
+            print(f"warning: {path}:{number}: no record of `treadle tune`, left out: {why}", file=sys.stderr)
+
+
+_named: set[tuple[Path, int]] = set()
 
 
 def _trial(found: Mapping[str, Any]) -> Trial:
     """A trial as JSON says it; ValueError, KeyError or the like for anything else."""
     decisions = decisions_of_record(found["decisions"])
     times = (found.get(name) for name in ("us", "reference_us", "predicted_us"))
-    us, reference, predicted = (None if time is None else float(time) for time in times)
+    us, reference, predicted = (None if time is None else real(time) for time in times)
     error = found.get("error")
     return Trial(
-        str(found["program"]), decisions, int(found["round"]), us, reference, predicted,
-        None if error is None else str(error), int(found.get("of", 1)), _work(found.get("work")),
+        str(found["program"]), decisions, whole(found["round"], 0, _MOST_ROUNDS), us, reference, predicted,
+        None if error is None else str(error), whole(found.get("of", 1), 1, _MOST_ROUNDS), _work(found.get("work")),
     )  # fmt: skip
 
 
@@ -164,7 +204,7 @@ def _work(found: Any) -> Work | None:
     """The work of a record; None where there is none, or one that today's models do not read."""
     try:
         return None if found is None else work_of_record(found)
-    except (ValueError, KeyError, TypeError):
+    except OtherCountsError:
         return None
 
 

@@ -9,7 +9,13 @@ from collections.abc import Mapping
 from dataclasses import astuple, fields
 from typing import Any
 
+from treadle.schedules.search.record_numbers import real, whole
 from treadle.schedules.search.work import Body, Reuse, Work
+
+
+class OtherCountsError(ValueError):
+    """A work that was recorded before as much was counted as today."""
+
 
 _DIGITS = 6
 """More than a model can tell apart."""
@@ -27,15 +33,17 @@ def work_record(work: Work) -> dict[str, Any]:
 
 
 def work_of_record(found: Mapping[str, Any]) -> Work:
-    """What was recorded; ValueError, KeyError or TypeError for anything else, also for what was recorded before as much
-    was counted as today."""
+    """What was recorded; ValueError, KeyError or TypeError for anything else.
+
+    OtherCountsError for what was recorded before as much was counted as today.
+    """
     if any(len(body) != len(fields(Body)) for body in found["bodies"]):
-        raise ValueError("a body has another number of counts")
-    bodies = tuple(Body(*map(float, body)) for body in found["bodies"])
-    reuse = tuple(Reuse(*map(float, step)) for step in found["reuse"])
+        raise OtherCountsError("a body has another number of counts")
+    bodies = tuple(Body(*map(real, body)) for body in found["bodies"])
+    reuse = tuple(Reuse(*map(real, step)) for step in found["reuse"])
     if not reuse:
         raise ValueError("a kernel moves some bytes")
-    return Work(int(found["blocks"]), int(found["threads"]), bodies, reuse, float(found["share"]))
+    return Work(whole(found["blocks"], 1), whole(found["threads"], 1), bodies, reuse, real(found["share"]))
 
 
 def _short(number: float) -> float:
@@ -43,4 +51,4 @@ def _short(number: float) -> float:
     return int(rounded) if rounded.is_integer() else rounded
 
 
-__all__ = ["work_of_record", "work_record"]
+__all__ = ["OtherCountsError", "work_of_record", "work_record"]
