@@ -1,10 +1,11 @@
 """Environment variables, and the error type."""
 
+import pwd
 from pathlib import Path
 
 import pytest
 
-from treadle.environment import DEFAULT_CACHE_LIMIT, load_environment
+from treadle.environment import DEFAULT_CACHE_LIMIT, load_environment, temporary_cache_dir
 from treadle.errors import TreadleError
 
 
@@ -15,6 +16,30 @@ def test_an_empty_environment_gives_the_defaults() -> None:
     assert environment.cache_dir.name == "treadle"
     assert environment.trace_dir is None
     assert environment.cache_limit == DEFAULT_CACHE_LIMIT
+
+
+@pytest.mark.parametrize("home", [None, "", "relative"])
+def test_without_a_home_the_cache_is_a_temporary_folder(home: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose user has neither HOME nor an entry in the system's table."""
+
+    def unknown(user: int) -> None:
+        raise KeyError(user)
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("HOME")
+    if home is not None:
+        monkeypatch.setenv("HOME", home)
+    assert load_environment({}).cache_dir == temporary_cache_dir()
+    assert temporary_cache_dir().is_absolute()
+
+
+@pytest.mark.parametrize("name", ["TREADLE_CACHE_DIR", "TREADLE_TRACE_DIR"])
+def test_the_home_of_nobody_is_named(name: str) -> None:
+    with pytest.raises(
+        TreadleError, match=f"{name}: '~no-such-user/x' names no folder: .*; accepted: an absolute path"
+    ):
+        load_environment({name: "~no-such-user/x"})
 
 
 def test_every_variable_is_read() -> None:

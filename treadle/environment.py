@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +64,7 @@ def load_environment(variables: Mapping[str, str] | None = None) -> Environment:
         c_compiler=_words(env, "TREADLE_CC") or _words(env, "CC"),
         c_flags=_words(env, "TREADLE_CFLAGS"),
         num_threads=_positive_int(env, "TREADLE_NUM_THREADS", available_cores()),
-        trace_dir=None if trace_dir is None else Path(trace_dir).expanduser(),
+        trace_dir=None if trace_dir is None else _expanded(trace_dir, "TREADLE_TRACE_DIR"),
         cache_limit=_bytes(env, "TREADLE_CACHE_LIMIT", DEFAULT_CACHE_LIMIT),
         cuda_driver=_one_of(env, "TREADLE_CUDA_DRIVER", ("bindings", "pycuda")),
     )
@@ -90,9 +91,25 @@ def _one_of(env: Mapping[str, str], name: str, accepted: tuple[str, ...]) -> str
 
 def _cache_dir(env: Mapping[str, str]) -> Path:
     value = _text(env, "TREADLE_CACHE_DIR")
-    if value is None:
-        return platformdirs.user_cache_path("treadle", appauthor=False)
-    return Path(value).expanduser()
+    if value is not None:
+        return _expanded(value, "TREADLE_CACHE_DIR")
+    try:
+        found = platformdirs.user_cache_path("treadle", appauthor=False)
+    except RuntimeError:  # neither HOME nor an entry of this user in the system's table, as in many containers
+        return temporary_cache_dir()
+    return found if found.is_absolute() else temporary_cache_dir()
+
+
+def temporary_cache_dir() -> Path:
+    """The cache of a user without another one, in the system's folder of temporary files. OSError if there is none."""
+    return Path(tempfile.gettempdir()) / f"treadle-cache-{os.geteuid()}"
+
+
+def _expanded(value: str, name: str) -> Path:
+    try:
+        return Path(value).expanduser()
+    except RuntimeError as error:
+        raise TreadleError(f"{value!r} names no folder: {error}", name, "an absolute path") from error
 
 
 def _words(env: Mapping[str, str], name: str) -> tuple[str, ...]:

@@ -36,3 +36,7 @@ class TreadleError(Exception):
         if self.accepted is not None:
             text = f"{text}; accepted: {self.accepted}"
         return " ".join(text.split())
+
+
+class TreadleWarning(UserWarning):
+    """What a user should know, although it stops nothing."""

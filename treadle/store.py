@@ -4,6 +4,10 @@ An entry is a file or a folder whose name has a digest of what it was made from 
 `<root>/<kind>/<first two digits>/<key>-<digest><suffix>`. It is created atomically and never changes: other contents
 have another name. So readers need no lock against writers, and a damaged entry is recognised by its name. When the
 store exceeds its limit, the least recently used entries are evicted (`treadle/store_trim.py`).
+
+Compiled code is run, so that entries are read only where no other user can have written them; new ones are private.
+Where the folder that was asked for is not private, or cannot be written, another one is used
+(`treadle/store_roots.py`).
 """
 
 from __future__ import annotations
@@ -14,32 +18,54 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Generator
+import warnings
+from collections.abc import Callable, Generator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 
-from treadle.environment import Environment
-from treadle.errors import TreadleError
+from treadle.environment import Environment, temporary_cache_dir
+from treadle.errors import TreadleError, TreadleWarning
+from treadle.private_files import is_private_file, is_private_tree, make_private, make_private_folder
 from treadle.publishing import scratch_folder
-from treadle.store_trim import SCRATCH, directory_bytes, discard, sweep_store, trim
+from treadle.store_roots import Roots, choose_roots
+from treadle.store_trim import DISCARDED, SCRATCH, clear, directory_bytes, discard, sweep_store, trim
 
 KINDS = ("objects", "libraries", "cubins", "emulator", "blobs", "models")
 
 _DIGITS = 32
 """Digits of a sha256 in names: enough against accidental collisions; nobody else writes into a user's cache."""
 _RESCAN_SECONDS = 300
+_ACCEPTED = "TREADLE_CACHE_DIR naming a writable folder that no other user can change"
+
+
+class StoreError(TreadleError):
+    """The store cannot be written."""
 
 
 class Store:
-    """The entries below `root`, which is created at the first one; `limit` is in bytes."""
+    """The entries below `root`, which is made if it is missing, or below `other` where that one cannot be used.
 
-    def __init__(self, root: Path, limit: int):
+    `limit` is in bytes; by default `other` is in the folder of temporary files. That it is used is one TreadleWarning.
+    """
+
+    def __init__(self, root: Path, limit: int, other: Path | None = None):
         self.root = root
         self.limit = limit
+        self._other = other
         self._lock = Lock()
         self._bytes: int | None = None
         self._scanned = 0.0
+        self._roots: Roots | None = None
+        self._warned = False
+        self._writers = 0
+        self._held: set[Path] = set()
+        """What was made or used while anyone in this process is writing: that is not evicted, whatever clocks say."""
+
+    @property
+    def folders_in_use(self) -> Sequence[Path]:
+        """The folders that are read, and written if possible."""
+        return self._opened().read
 
     def fetch(self, kind: str, key: str, suffix: str, produce: Callable[[Path], None]) -> Path:
         """The file of that key, made by `produce(path)` unless an undamaged one is there.
@@ -61,15 +87,20 @@ class Store:
         for path in self._entries(kind, key):
             if path.suffix != suffix:
                 continue
-            if _is_sound(path):
-                _touch(path)
+            if is_private_file(path) and _is_sound(path):
+                self.use(path)
                 return path
-            discard(self.root, path)
+            self.discard(path)
         return None
 
     def folders(self, kind: str, key: str) -> list[Path]:
         """The folders of that key; the caller checks that they are undamaged."""
-        return self._entries(kind, key)
+        found = self._entries(kind, key)
+        private = [path for path in found if is_private_tree(path)]
+        for path in found:
+            if path not in private:
+                self.discard(path)
+        return private
 
     def add_folder(self, kind: str, key: str, write: Callable[[Path], str]) -> Path:
         """Adds the folder that `write(path)` fills; it returns a digest of the contents. TreadleError as `fetch`."""
@@ -87,54 +118,109 @@ class Store:
             return self._add(made, kind, digest)
 
     def content_path(self, kind: str, digest: str) -> Path:
-        """The path of the file with the bytes of that sha256 (hex), whether it exists or not."""
-        return self.root / kind / digest[:2] / digest
+        """The path of the file with the bytes of that sha256 (hex): of a private one, else of one that may be made."""
+        paths = [root / kind / digest[:2] / digest for root in (*self.folders_in_use, self.root)]
+        return next((path for path in paths if is_private_file(path)), paths[0])
 
     def use(self, path: Path) -> None:
         """Notes that an entry was used just now."""
-        _touch(path)
+        self._hold(path)
+        with contextlib.suppress(OSError):
+            os.utime(path)
 
     def discard(self, path: Path) -> None:
         """Removes an entry; a folder that someone reads is removed when they are done."""
-        discard(self.root, path)
+        discard(path.parents[2], path)
 
     @contextlib.contextmanager
     def writing(self) -> Generator[Path]:
         """A scratch folder; while it is there, nothing that was used since is evicted. TreadleError as `fetch`."""
+        root = self._written()
         try:
-            with scratch_folder(self.root / SCRATCH, f"{time.time_ns()}-") as folder:
+            with self._holding(), scratch_folder(root / SCRATCH, f"{time.time_ns()}-") as folder:
                 yield folder
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-            accepted = "TREADLE_CACHE_DIR naming a writable folder"
-            raise TreadleError(
-                f"cannot write the cache: {error.strerror or error}", self.root,
-                f"{accepted} with more room, or a smaller TREADLE_CACHE_LIMIT" if full else accepted,
+            raise StoreError(
+                f"cannot write the cache: {error.strerror or error}", root,
+                f"{_ACCEPTED} with more room, or a smaller TREADLE_CACHE_LIMIT" if full else _ACCEPTED,
             ) from error  # fmt: skip
 
     def clear(self) -> None:
-        """Removes every entry that is not in use, and scratch folders of dead processes."""
-        sweep_store(self.root)
-        trim(self.root, KINDS, 0)
+        """Removes every entry that is not in use, and scratch folders of dead processes. TreadleError if entries are
+        left that are not in use, as those of another user."""
         self._bytes = None
+        failed = [error for root in self.every_folder() for error in clear(root, KINDS)]
+        if failed:
+            message = f"entries that cannot be removed: {len(failed)} ({failed[0].strerror})"
+            raise StoreError(message, failed[0].filename, "the user whom they belong to")
+
+    def every_folder(self) -> list[Path]:
+        """The folder that was asked for, used or not, and the one that is used instead, if there is one."""
+        return list(dict.fromkeys((self.root.resolve(), *self.folders_in_use)))
+
+    def _opened(self) -> Roots:
+        """The folders that are used, which are looked at once."""
+        if self._roots is None:
+            other = temporary_cache_dir() if self._other is None else self._other
+            self._roots = choose_roots(self.root, other, (*KINDS, SCRATCH, DISCARDED))
+            if self._roots.why is not None and self.root.resolve() not in self._roots.read:
+                self._warn(self._roots)
+        return self._roots
+
+    def _written(self) -> Path:
+        """The folder that is written; TreadleError if there is none."""
+        roots = self._opened()
+        if roots.written is None:
+            raise StoreError(f"cannot write the cache: {roots.why}", self.root, _ACCEPTED)
+        if roots.why is not None:
+            self._warn(roots)
+        make_private_folder(roots.written / SCRATCH)
+        return roots.written
+
+    def _warn(self, roots: Roots) -> None:
+        if not self._warned and roots.written is not None:
+            self._warned = True
+            message = f"the cache {self.root} is not used, but {roots.written}: {roots.why}"
+            warnings.warn(f"{message}; accepted: {_ACCEPTED}", TreadleWarning, stacklevel=2)
+
+    @contextlib.contextmanager
+    def _holding(self) -> Generator[None]:
+        with self._lock:
+            self._writers += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._writers -= 1
+                if self._writers == 0:
+                    self._held.clear()
+
+    def _hold(self, path: Path) -> None:
+        with self._lock:
+            if self._writers:
+                self._held.add(path)
 
     def _entries(self, kind: str, key: str) -> list[Path]:
-        folder = self.root / kind / key[:2]
-        prefix = f"{key}-"
-        try:
-            return sorted(path for path in folder.iterdir() if path.name.startswith(prefix))
-        except OSError:
-            return []
+        """In each folder, by name."""
+        prefix, found = f"{key}-", list[Path]()
+        for root in self.folders_in_use:
+            with contextlib.suppress(OSError):
+                found += sorted(path for path in (root / kind / key[:2]).iterdir() if path.name.startswith(prefix))
+        return found
 
     def _add(self, made: Path, kind: str, name: str) -> Path:
-        path = self.root / kind / name[:2] / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        root = self._written()
+        path = root / kind / name[:2] / name
+        make_private_folder(path.parent)
+        make_private(made)
         size = directory_bytes(made)
         _move(made, path)
-        self._count(size)
+        self._hold(path)
+        self._count(root, size)
         return path
 
-    def _count(self, size: int) -> None:
+    def _count(self, root: Path, size: int) -> None:
         """Trims the store if it may exceed its limit, by an entry of that size or by those of other processes."""
         with self._lock:
             stale = self._bytes is None or time.monotonic() > self._scanned + _RESCAN_SECONDS
@@ -142,8 +228,8 @@ class Store:
             if not stale and self._bytes <= self.limit:
                 return
             self._scanned = time.monotonic()
-            sweep_store(self.root)
-            self._bytes = trim(self.root, KINDS, self.limit)
+            sweep_store(root)
+            self._bytes = trim(root, KINDS, self.limit, self._held)
 
 
 def digest(*parts: str | bytes) -> str:
@@ -158,11 +244,12 @@ def digest(*parts: str | bytes) -> str:
 
 def store_of(environment: Environment) -> Store:
     """The store of a cache directory and its limit; the same object each time, since it counts what it writes."""
-    return _store_at(environment.cache_dir, environment.cache_limit)
+    return _store_at(environment.cache_dir, environment.cache_limit, os.geteuid())
 
 
 @lru_cache(maxsize=32)
-def _store_at(root: Path, limit: int) -> Store:
+def _store_at(root: Path, limit: int, user: int) -> Store:
+    """`user`: what another one wrote is not read."""
     return Store(root, limit)
 
 
@@ -171,7 +258,10 @@ os.register_at_fork(after_in_child=_store_at.cache_clear)
 
 
 def _move(made: Path, path: Path) -> None:
-    """Renames a new entry. An equal folder that exists already stays; an equal file is replaced."""
+    """Renames a new entry. An equal folder that exists already stays; an equal file is replaced, and so is what is of
+    another kind."""
+    if path.exists() and made.is_dir() != path.is_dir():
+        discard(path.parents[2], path)
     try:
         os.replace(made, path)
     except OSError as error:
@@ -193,9 +283,4 @@ def _is_sound(path: Path) -> bool:
         return False
 
 
-def _touch(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        os.utime(path)
-
-
-__all__ = ["KINDS", "Store", "digest", "store_of"]
+__all__ = ["KINDS", "Store", "StoreError", "digest", "store_of"]

@@ -6,6 +6,8 @@
 | ... but not: a folder that is read    | its reader shares its lock                                              |
 | ... but not: what was used since the  | the process may be about to read it                                     |
 | oldest process that is writing began  |                                                                         |
+| ... but not: what this process used   | clocks of machines differ, and are set back                             |
+| since it began to write               |                                                                         |
 | a scratch folder whose lock is free   | the process that made it is gone                                        |
 | a discarded folder whose lock is free | its last reader is gone                                                 |
 
@@ -19,11 +21,12 @@ import contextlib
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from treadle.folder_lock import take
+from treadle.private_files import make_private_folder
 from treadle.publishing import remove_unused, sweep
 
 SCRATCH = "scratch"
@@ -42,8 +45,9 @@ class _Entry:
     """Bytes of each of its files, by device and inode."""
 
 
-def trim(root: Path, kinds: Sequence[str], limit: int) -> int:
-    """Removes entries until the store has at most nine tenths of `limit`, if it has more than `limit` bytes.
+def trim(root: Path, kinds: Sequence[str], limit: int, held: Collection[Path] = ()) -> int:
+    """Removes entries, none of `held`, until the store has at most nine tenths of `limit`, if it has more than `limit`
+    bytes.
 
     Returns the bytes that are left.
     """
@@ -56,11 +60,24 @@ def trim(root: Path, kinds: Sequence[str], limit: int) -> int:
     for entry in entries:
         if left <= limit * _TRIMMED_TO or entry.used >= since:
             break
-        if not _remove(root, entry.path):
+        if entry.path in held or not _remove(root, entry.path):
             continue
         names.subtract(entry.files.keys())
         left -= sum(size for file, size in entry.files.items() if names[file] == 0)
     return left
+
+
+def clear(root: Path, kinds: Sequence[str]) -> list[OSError]:
+    """Removes every entry that nobody reads, and what dead processes left; an error for each that cannot be removed."""
+    sweep_store(root)
+    since, failed = _oldest_writer(root), list[OSError]()
+    for entry in (entry for kind in kinds for entry in _entries(root / kind)):
+        try:
+            if entry.used < since and not (entry.path.is_dir() and _is_read(entry.path)):
+                _put_away(root, entry.path)
+        except OSError as error:
+            failed.append(error)
+    return failed
 
 
 def kind_bytes(root: Path, kind: str) -> tuple[int, int]:
@@ -78,12 +95,18 @@ def sweep_store(root: Path) -> None:
 def discard(root: Path, path: Path) -> None:
     """Renames an entry away, and removes it; a folder that is being read is removed in a later sweep."""
     with contextlib.suppress(OSError):
-        if not path.is_dir() or path.is_symlink():
-            path.unlink()
-            return
-        (root / DISCARDED).mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(dir=root / DISCARDED))
+        _put_away(root, path)
+
+
+def _put_away(root: Path, path: Path) -> None:
+    if not path.is_dir() or path.is_symlink():
+        path.unlink()
+        return
+    make_private_folder(root / DISCARDED)
+    aside = Path(tempfile.mkdtemp(dir=root / DISCARDED))
+    try:
         os.rename(path, aside)
+    finally:
         remove_unused(aside)
 
 
@@ -98,12 +121,18 @@ def _remove(root: Path, path: Path) -> bool:
         discard(root, path)
         return not path.exists()
     with contextlib.suppress(OSError):
-        lock = take(path)
-        if lock is None:
+        if _is_read(path):
             return False
-        lock.release()
     discard(root, path)
     return not path.exists()
+
+
+def _is_read(folder: Path) -> bool:
+    """Whether anyone has the folder's lock."""
+    lock = take(folder)
+    if lock is not None:
+        lock.release()
+    return lock is None
 
 
 def _oldest_writer(root: Path) -> int:
@@ -138,4 +167,4 @@ def _files(path: Path) -> dict[tuple[int, int], int]:
     return found
 
 
-__all__ = ["DISCARDED", "SCRATCH", "directory_bytes", "discard", "kind_bytes", "sweep_store", "trim"]
+__all__ = ["DISCARDED", "SCRATCH", "clear", "directory_bytes", "discard", "kind_bytes", "sweep_store", "trim"]

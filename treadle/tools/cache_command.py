@@ -11,13 +11,14 @@ from treadle.store_trim import kind_bytes
 
 def cache_command(args: argparse.Namespace) -> int:
     """Prints a line for each kind of entry, with its number and its size; with `--clear`, after removing them."""
-    environment = load_environment()
+    store = store_of(load_environment())
     if args.clear:
-        store_of(environment).clear()
-    print(f"{environment.cache_dir}: at most {_megabytes(environment.cache_limit)} (TREADLE_CACHE_LIMIT)")
-    for kind in KINDS:
-        count, size = kind_bytes(environment.cache_dir, kind)
-        print(f"{kind:<10} {count:>7} {_megabytes(size):>12}")
+        store.clear()
+    for folder in store.every_folder():
+        print(f"{folder}: at most {_megabytes(store.limit)} (TREADLE_CACHE_LIMIT)")
+        for kind in KINDS:
+            count, size = kind_bytes(folder, kind)
+            print(f"{kind:<10} {count:>7} {_megabytes(size):>12}")
     return 0
 
 

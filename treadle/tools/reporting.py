@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from treadle.errors import TOO_DEEP, TreadleError
+from treadle.errors import TOO_DEEP, TreadleError, TreadleWarning
 from treadle.lazy import lazy_module
 
 if TYPE_CHECKING:
@@ -24,7 +26,9 @@ INTERRUPTED = 130
 def run_reporting(tool: str, action: Callable[[], int]) -> int:
     """The status of `action`, or after a failure that a user can repair 2, after Ctrl-C 130."""
     try:
-        status = action()
+        with warnings.catch_warnings():
+            warnings.showwarning = functools.partial(_show_warning, tool, warnings.showwarning)
+            status = action()
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
@@ -51,6 +55,14 @@ def run_reporting(tool: str, action: Callable[[], int]) -> int:
             raise
         print(f"{tool}: {one_line(error)}", file=sys.stderr)
         return REJECTED
+
+
+def _show_warning(tool: str, show: Callable[..., None], message: object, kind: type, *place: object) -> None:
+    """Treadle's own warnings as a line, without the place in its code; others as `show` does."""
+    if issubclass(kind, TreadleWarning):
+        print(f"{tool}: warning: {message}", file=sys.stderr)
+    else:
+        show(message, kind, *place)
 
 
 def _discard_stdout() -> None:

@@ -4,6 +4,7 @@ import ctypes
 import dataclasses
 import platform
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from tests.backends.c.toolchains import COMMANDS, private_environment
 from treadle.backends.c import compiler, toolchain
 from treadle.backends.c.compiler import Unit, build_library, compile_objects, link
-from treadle.errors import TreadleError
+from treadle.errors import TreadleError, TreadleWarning
 from treadle.target import TARGETS
 
 
@@ -73,12 +74,14 @@ def test_a_wrong_line_is_named_with_its_unit(tmp_path: Path) -> None:
     assert not list((tmp_path / "scratch").iterdir())
 
 
-def test_an_unwritable_cache_is_named(tmp_path: Path) -> None:
+def test_without_a_writable_cache_objects_are_temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     occupied = tmp_path / "file"
     occupied.write_text("no folder")
-    with pytest.raises(TreadleError, match="cannot write the cache") as caught:
-        compile_objects([unit()], private_environment(occupied))
-    assert "TREADLE_CACHE_DIR" in str(caught.value)
+    with pytest.warns(TreadleWarning, match="file is not used.*Not a directory.*TREADLE_CACHE_DIR naming a") as warned:
+        (made,) = compile_objects([unit()], private_environment(occupied))
+        assert compile_objects([unit()], private_environment(occupied)) == [made]
+    assert made.is_relative_to(tmp_path) and len(warned) == 1
 
 
 def test_a_compiler_that_does_not_run_is_named(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_a_blob_of_another_size_is_rejected(tmp_path: Path) -> None:
 def test_a_store_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(TreadleError, match=r"cannot write the cache: .*accepted: TREADLE_CACHE_DIR naming"):
-        BlobStore(Store(tmp_path / "file", LIMIT)).put(ARRAY)
+        BlobStore(Store(tmp_path / "file", LIMIT, tmp_path / "file")).put(ARRAY)
 
 
 def test_constants_are_inline_or_blobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

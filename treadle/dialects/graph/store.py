@@ -21,6 +21,7 @@ from treadle.dialects.graph.constant import ConstantOp
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.environment import load_environment
 from treadle.errors import TreadleError
+from treadle.private_files import is_private_file
 from treadle.store import Store, store_of
 
 _KIND = "blobs"
@@ -54,7 +55,7 @@ class BlobStore:
         if self._holds(path, data):
             self._store.use(path)
         else:
-            self._store.add_content(_KIND, _hex(digest), data.data)
+            path = self._store.add_content(_KIND, _hex(digest), data.data)
         self._keep(digest, _read(path, digest, data.size))
         return BlobAttr.get(digest, data.size)
 
@@ -80,8 +81,6 @@ class BlobStore:
         return self._store.content_path(_KIND, _hex(digest))
 
     def _holds(self, path: Path, data: NDArray[np.uint8]) -> bool:
-        if not path.is_file():
-            return False
         try:
             return bool(np.array_equal(_read(path, "", data.size), data))
         except TreadleError:
@@ -138,15 +137,17 @@ def _damaged(path: Path, digest: str) -> TreadleError:
 
 
 def _read(path: Path, digest: str, nbytes: int) -> NDArray[np.uint8]:
-    """The bytes of one file, read-only; TreadleError if it is missing or not `nbytes` long."""
+    """The bytes of one file, read-only; TreadleError if it is missing, another user's, or not `nbytes` long."""
+    wanted = "a constant of this cache directory; import the model again, or set TREADLE_CACHE_DIR to its cache"
     try:
+        if not is_private_file(path):  # nor a FIFO, or a link to a device
+            raise FileNotFoundError(path)
         if path.stat().st_size != nbytes:
             raise _damaged(path, digest)
         if nbytes >= _MAPPED_FROM:
             return np.asarray(np.memmap(path, np.uint8, "r", shape=(nbytes,)))
         data = np.fromfile(path, np.uint8)
     except FileNotFoundError as error:
-        wanted = "a constant of this cache directory; import the model again, or set TREADLE_CACHE_DIR to its cache"
         raise TreadleError(f"the store has no constant {digest}", path, wanted) from error
     data.setflags(write=False)
     return data

@@ -22,6 +22,7 @@ from treadle.frontends.onnx.importer import GraphWalk, live_nodes
 from treadle.frontends.onnx.inputs import Shapes
 from treadle.frontends.onnx.loader import LoadedModel, load_model, node_context, node_label
 from treadle.frontends.onnx.tensor_data import DTYPES
+from treadle.store import StoreError
 
 Verdict = Literal["supported", "unsupported", "unknown"]
 
@@ -96,6 +97,8 @@ def _check_node(walk: GraphWalk, position: int) -> NodeReport:
             walk.convert(position)
             return _supported(name, proto.op_type, _operators(walk.block.first_op if last is None else last.next_op))
         find_conversion(proto.op_type, proto.domain, walk.model.opset, walk.where(position))
+    except StoreError:  # of a full disk, which says nothing of the node
+        raise
     except TreadleError as error:
         return NodeReport(name, proto.op_type, "unsupported", str(error))
     reason = f"{walk.where(position)}: the shape of '{unknown[0]}' is unknown, since its node is not supported"
