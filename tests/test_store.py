@@ -235,6 +235,10 @@ def test_a_full_disk_is_no_verdict_on_a_node(tmp_path: Path) -> None:
     assert "cannot write the cache: File too large" in done.stderr and done.stderr.count("\n") == 1
 
 
+def set_used(path: Path, when: float) -> None:
+    os.utime(path, (when, when))
+
+
 @pytest.mark.parametrize(("others", "holds"), [(0, True), (86400, False)])
 def test_clocks_do_not_evict_what_was_just_made(others: int, holds: bool, tmp_path: Path) -> None:
     """The clock of a file server is behind, or this machine's was set back: other entries seem to be used later. Those
@@ -242,11 +246,11 @@ def test_clocks_do_not_evict_what_was_just_made(others: int, holds: bool, tmp_pa
     store = Store(tmp_path, 10_000)
     for n in range(3):
         path = store.fetch("objects", key(n), ".o", of(bytes(3000)))
-        os.utime(path, (time.time() + others,) * 2)
+        set_used(path, time.time() + others)
 
     def produce(path: Path) -> None:
         path.write_bytes(b"new" * 1000)
-        os.utime(path, (time.time() - 86400,) * 2)
+        set_used(path, time.time() - 86400)
 
     assert store.fetch("objects", key(9), ".o", produce).exists()
     assert (total(tmp_path) <= 10_000) == holds
