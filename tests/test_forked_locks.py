@@ -45,27 +45,34 @@ def build_for_the_emulator() -> None:
     build.build_text('extern "C" __global__ void k(float *y) { y[0] = 1; }', "k.cu", False, load_environment())
 
 
+def under(lock: Callable[[], AbstractContextManager[object]]) -> Callable[[Callable[[], object]], object]:
+    def hold(action: Callable[[], object]) -> None:
+        with lock():
+            action()
+
+    return hold
+
+
 @pytest.mark.parametrize(
-    ("held", "action"),
+    ("hold", "action"),
     [
-        (lambda: atom._interning, index_algebra),
-        (lambda: shared_library._loading.turn(), load_library),
-        (lambda: store_of(load_environment())._lock, fetch_from_the_store),
-        (lambda: build._ONE_RUNTIME.turn(), build_for_the_emulator),
+        (under(lambda: atom._interning), index_algebra),
+        (shared_library._loading.call, load_library),
+        (under(lambda: store_of(load_environment())._lock), fetch_from_the_store),
+        (build._ONE_RUNTIME.call, build_for_the_emulator),
     ],
 )
 def test_a_lock_that_was_held_at_the_fork_is_free(
-    held: Callable[[], AbstractContextManager[object]], action: Callable[[], None]
+    hold: Callable[[Callable[[], object]], object], action: Callable[[], None]
 ) -> None:
     action()  # what it imports and compiles is there
     holding, done = threading.Event(), threading.Event()
 
-    def hold() -> None:
-        with held():
-            holding.set()
-            done.wait()
+    def wait() -> None:
+        holding.set()
+        done.wait()
 
-    holder = threading.Thread(target=hold)
+    holder = threading.Thread(target=hold, args=(wait,))
     holder.start()
     holding.wait()
     try:

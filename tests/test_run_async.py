@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from concurrent.futures import Future, wait
@@ -43,10 +44,23 @@ def test_calls_run_in_order_in_a_thread_of_their_own(model: treadle.CompiledMode
 
 
 def test_the_caller_goes_on_meanwhile(model: treadle.CompiledModel) -> None:
-    with model._calls.turn():  # no call can run
+    def submit() -> Future[Any]:
         future = model.run_async(X)
         assert not future.done()
-    assert len(future.result(SECONDS)) == 1
+        return future
+
+    assert len(model._calls.call(submit).result(SECONDS)) == 1, "it could not run before"
+
+
+def test_the_thread_of_a_dropped_model_ends(tmp_path: Path) -> None:
+    dropped = treadle.compile(linear_model(tmp_path / "m.onnx"))
+    before = set(threading.enumerate())
+    assert len(dropped.run_async(X).result(SECONDS)) == 1
+    (thread,) = (each for each in set(threading.enumerate()) - before if each.name.startswith("treadle-call"))
+    del dropped
+    gc.collect()
+    thread.join(SECONDS)
+    assert not thread.is_alive()
 
 
 def test_wrong_inputs_are_an_error_at_once(model: treadle.CompiledModel) -> None:

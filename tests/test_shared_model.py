@@ -223,24 +223,22 @@ def test_an_input_may_need_the_model(target: str, device: Device | None, saved: 
 
 def test_a_call_inside_a_call_is_refused() -> None:
     lock = CallLock("model")
-    with (
-        lock.turn(),
-        pytest.raises(TreadleError, match="model: called while a call of the same thread runs"),
-        lock.turn(),
-    ):
-        pass
-    with lock.turn():
-        pass
+
+    def inside() -> None:
+        with pytest.raises(TreadleError, match="model: called while a call of the same thread runs"):
+            lock.call(lambda: None)
+
+    lock.call(inside)
+    assert lock.call(lambda: 1) == 1
 
 
 def test_a_turn_ends_with_an_exception() -> None:
     lock = CallLock("model")
-    with pytest.raises(KeyError), lock.turn():
+
+    def fail() -> None:
         raise KeyError
+
+    with pytest.raises(KeyError):
+        lock.call(fail)
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(lambda: list(turns(lock))).result(timeout=5) == [0]
-
-
-def turns(lock: CallLock) -> list[int]:
-    with lock.turn():
-        return [0]
+        assert pool.submit(lambda: lock.call(lambda: 0)).result(timeout=5) == 0

@@ -277,4 +277,4 @@ def _check_input(tensor: Tensor, largest: Values) -> None:
             raise ValueError(f"extent {text!r} of input '{tensor.name}' is not at most {bound}")
 
 
-__all__ = ["DynamicCalls", "ExtentExpression"]
+__all__ = ["DynamicCalls", "ExtentExpression", "Values"]

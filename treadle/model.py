@@ -23,7 +23,7 @@ from treadle.backends.cuda.open_artifact import open_program as open_cuda
 from treadle.backends.dlpack import HasDLPack, as_array
 from treadle.backends.memory import Memory, memory_of
 from treadle.compile_options import DEVICES, Device
-from treadle.dynamic_shapes import DynamicCalls
+from treadle.dynamic_shapes import DynamicCalls, Values
 from treadle.errors import TreadleError
 from treadle.manifest import Manifest, Tensor
 from treadle.publishing import publish
@@ -189,33 +189,36 @@ class CompiledModel:
         """Frees memory and the model's own threads, after a call that is running, and those of `run_async`; a later
         call loads the kernels again. Threads of a `ThreadPool` go on."""
         self._waiting.close()
-        with self._calls.turn():
-            if self._program is not None:
-                self._program.close()
-                self._program = None
+        self._calls.call(self._close)
 
     def open(self) -> Program:
         """Loads the kernels now instead of at the first call; TreadleError if the target's device is absent."""
-        with self._calls.turn():
-            return self._opened()
+        return self._calls.call(self._opened)
+
+    def _close(self) -> None:
+        """As `close`; the caller has the lock. A later call after an interrupted one opens another program."""
+        program, self._program = self._program, None
+        if program is not None:
+            program.close()
 
     def _run(self, arrays: Sequence[Array]) -> list[Array]:
         values = self._dynamic.bind(arrays)
-        with self._calls.turn():
-            if not self.symbols and not self.manifest.found:
-                return self._opened().run(arrays)
-            program = self._opened()
-            given = self._dynamic.arguments(arrays, values)
-            if isinstance(program, CpuProgram):
-                outputs = program.run(given, self._dynamic.shapes(values))
-            else:
-                outputs = program.run(given)
-            results = self._dynamic.results(outputs, values)
-            if isinstance(program, CpuProgram):
-                for position, (output, result) in enumerate(zip(outputs, results, strict=False)):
-                    if not np.may_share_memory(output, result):
-                        program.recycle(position, output)
-            return results
+        return self._calls.call(lambda: self._results(arrays, values))
+
+    def _results(self, arrays: Sequence[Array], values: Values) -> list[Array]:
+        """The outputs of a call whose symbols have these values; the caller has the lock."""
+        if not self.symbols and not self.manifest.found:
+            return self._opened().run(arrays)
+        program = self._opened()
+        given = self._dynamic.arguments(arrays, values)
+        if not isinstance(program, CpuProgram):
+            return self._dynamic.results(program.run(given), values)
+        outputs = program.run(given, self._dynamic.shapes(values))
+        results = self._dynamic.results(outputs, values)
+        for position, (output, result) in enumerate(zip(outputs, results, strict=False)):
+            if not np.may_share_memory(output, result):
+                program.recycle(position, output)
+        return results
 
     def _opened(self) -> Program:
         """The program; the caller has the lock."""
@@ -255,34 +258,33 @@ class _Worker:
     """The thread of a model's asynchronous calls, which is there from the first one on; a forked child has its own."""
 
     def __init__(self) -> None:
-        self._reset()
+        self._lock = CallLock("CompiledModel.run_async")
+        self._executor: ThreadPoolExecutor | None = None
+        self._thread = list[int]()
+        self._forks = forks()
 
     def submit(self, call: Callable[[], tuple[Array, ...]]) -> Future[tuple[Array, ...]]:
         """Makes the call after those that were submitted before."""
-        if self._forks != forks():
-            self._reset()
-        with self._lock:
-            if self._executor is None:
-                self._executor = ThreadPoolExecutor(1, "treadle-call", self._begin)
-            return self._executor.submit(call)
+        return self._lock.call(lambda: self._opened().submit(call))
 
     def close(self) -> None:
         """Waits for the calls, unless one of them asks for it, and ends the thread."""
-        if self._forks != forks():
-            self._reset()
-        with self._lock:
-            executor, self._executor = self._executor, None
+        executor = self._lock.call(self._take)
         if executor is not None:
-            executor.shutdown(wait=self._thread != threading.get_ident())
+            executor.shutdown(wait=threading.get_ident() not in self._thread)
 
-    def _reset(self) -> None:
-        self._lock = threading.Lock()
-        self._executor: ThreadPoolExecutor | None = None
-        self._thread: int | None = None
-        self._forks = forks()
+    def _opened(self) -> ThreadPoolExecutor:
+        """The executor; the caller has the lock."""
+        if self._executor is None or self._forks != forks():
+            self._thread, self._forks = thread, _ = list[int](), forks()
+            # Its thread ends with it, and so must know nothing that knows it.
+            self._executor = ThreadPoolExecutor(1, "treadle-call", lambda: thread.append(threading.get_ident()))
+        return self._executor
 
-    def _begin(self) -> None:
-        self._thread = threading.get_ident()
+    def _take(self) -> ThreadPoolExecutor | None:
+        """The executor of this process, for the last time; the caller has the lock."""
+        executor, self._executor = self._executor, None
+        return executor if self._forks == forks() else None
 
 
 def load(

@@ -103,8 +103,7 @@ class CpuProgram:
         buffers = self._checked(inputs)
         wanted = shapes or [spec.shape for spec in self.outputs]
         results = [self._result(position, shape) for position, shape in enumerate(wanted)]
-        with self._native.calls.turn():
-            self._call(self._pool_address(), buffers, results)
+        self._native.calls.call(lambda: self._call(self._pool_address(), buffers, results))
         return results
 
     def recycle(self, position: int, array: Array) -> None:
@@ -131,11 +130,16 @@ class CpuProgram:
         buffers = self._checked(inputs)
         results = [aligned_empty(spec.shape, spec.dtype) for spec in self.outputs]
         seconds = (ctypes.c_double * launches)()
-        with self._native.calls.turn():
+
+        def timed() -> None:
             pool = self._pool_address()
-            record(pool, seconds, launches)
-            self._call(pool, buffers, results)
-            record(pool, None, 0)
+            try:
+                record(pool, seconds, launches)
+                self._call(pool, buffers, results)
+            finally:
+                record(pool, None, 0)
+
+        self._native.calls.call(timed)
         return list(seconds)
 
     def _pool_address(self) -> int:
@@ -150,14 +154,17 @@ class CpuProgram:
 
     def close(self) -> None:
         """Frees the constants and the arena, and ends threads that are its own; a second call does nothing."""
-        with self._native.calls.turn():
-            self._closed = True
-            self._constants = []
-            self._spare.clear()
-            self._constant_pointers = _pointers([])
-            self._arena = aligned_empty((ALIGNMENT,), np.uint8)
+        self._native.calls.call(self._free)
         if self._owns_pool:
             self._pool.close()
+
+    def _free(self) -> None:
+        """Frees the constants and the arena; the caller has the lock."""
+        self._closed = True
+        self._constants = []
+        self._spare.clear()
+        self._constant_pointers = _pointers([])
+        self._arena = aligned_empty((ALIGNMENT,), np.uint8)
 
     def __enter__(self) -> Self:
         return self

@@ -17,10 +17,13 @@ _loading = CallLock("load_library")
 def load_library(image: bytes) -> ctypes.CDLL:
     """The library with these bytes; equal ones are loaded once a process, and stay. OSError if it cannot be loaded."""
     key = hashlib.sha256(image).hexdigest()
-    with _loading.turn():
+
+    def load() -> ctypes.CDLL:
         if key not in _loaded:
             _loaded[key] = _from_memory(image, len(_loaded)) if _has_memory_files() else _from_folder(image)
         return _loaded[key]
+
+    return _loading.call(load)
 
 
 def _has_memory_files() -> bool:

@@ -42,8 +42,8 @@ class NativePool:
         """Ends the threads; the caller has the lock."""
         destroy = self.library.treadle_pool_destroy
         destroy.argtypes, destroy.restype = [ctypes.c_void_p], None
-        destroy(self.address)
-        self.address = None
+        address, self.address = self.address, None  # an interrupt must not leave that of threads that have ended
+        destroy(address)
 
 
 class ThreadPool:
@@ -100,9 +100,8 @@ class ThreadPool:
     def close(self) -> None:
         """Ends the threads, after a call that is running; a later call of a model of the pool is a TreadleError. A
         second `close` does nothing."""
-        with self._calls.turn():
-            self._closed = True
-            _end(self._natives)
+        self._closed = True
+        self._calls.call(lambda: _end(self._natives))
 
     def opened(self, library: ctypes.CDLL) -> NativePool:
         """The threads on which the kernels of a library may run; the first library of a layout starts them.
@@ -110,13 +109,16 @@ class ThreadPool:
         TreadleError if the pool is closed, and for threads that cannot be started. AttributeError for a library that
         has no pool.
         """
-        with self._calls.turn():
-            if self._closed:
-                raise _closed_error()
-            layout = _layout(library)
-            if layout not in self._natives:
-                self._natives[layout] = NativePool(library, self._calls, self._started(library))
-            return self._natives[layout]
+        return self._calls.call(lambda: self._native(library))
+
+    def _native(self, library: ctypes.CDLL) -> NativePool:
+        """As `opened`; the caller has the lock."""
+        if self._closed:
+            raise _closed_error()
+        layout = _layout(library)
+        if layout not in self._natives:
+            self._natives[layout] = NativePool(library, self._calls, self._started(library))
+        return self._natives[layout]
 
     def _started(self, library: ctypes.CDLL) -> int:
         """The address of a new pool of the library."""
@@ -156,8 +158,7 @@ def _closed_error() -> TreadleError:
 
 def _finish(calls: CallLock, natives: dict[object, NativePool]) -> None:
     """Ends all threads, once no call is under way."""
-    with calls.turn():
-        _end(natives)
+    calls.call(lambda: _end(natives))
 
 
 def _end(natives: dict[object, NativePool]) -> None:

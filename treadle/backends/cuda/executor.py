@@ -108,15 +108,17 @@ class CudaProgram:
 
         Raises `TreadleError` for an array that does not, and when the device fails.
         """
-        with self._calls.turn():
-            staged = self._upload(arrays)
-            results = [np.empty(spec.shape, spec.dtype) for spec in self.outputs]
-            with self._launching():
-                self._driver.launch(self._chosen)
-                for result, address in zip(results, self._addresses["output"], strict=True):
-                    self._driver.download(result, address)
-                self._driver.synchronize()
-            del staged
+        return self._calls.call(lambda: self._run(arrays))
+
+    def _run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        staged = self._upload(arrays)
+        results = [np.empty(spec.shape, spec.dtype) for spec in self.outputs]
+        with self._launching():
+            self._driver.launch(self._chosen)
+            for result, address in zip(results, self._addresses["output"], strict=True):
+                self._driver.download(result, address)
+            self._driver.synchronize()
+        del staged
         return results
 
     def capture(self) -> LaunchGraph:
@@ -124,43 +126,49 @@ class CudaProgram:
 
         Where runs take one of several kernels, it holds for the extents of that run.
         """
-        with self._calls.turn():
-            self._check_open("capturing a graph")
-            if self._dispatches and not self._chosen:
-                raise TreadleError("which kernels run is not known yet", "capturing a graph", "a run before it")
-            if not self._is_cleared:
-                self._clear()
-            self._is_cleared = False  # whether the graph's launches succeed is not known here
-            return self._driver.capture(self._chosen)
+        return self._calls.call(self._capture)
+
+    def _capture(self) -> LaunchGraph:
+        self._check_open("capturing a graph")
+        if self._dispatches and not self._chosen:
+            raise TreadleError("which kernels run is not known yet", "capturing a graph", "a run before it")
+        if not self._is_cleared:
+            self._clear()
+        self._is_cleared = False  # whether the graph's launches succeed is not known here
+        return self._driver.capture(self._chosen)
 
     def measure(self, arrays: Sequence[np.ndarray], repeats: int, warmup: int = 1) -> list[float]:
         """Seconds of device time that each of `repeats` runs of the kernels takes, without the copies.
 
         A run is one launch of a CUDA graph: of small kernels queued one by one, the events would time the queueing.
         """
-        with self._calls.turn():
-            staged = self._upload(arrays)
-            with self._launching(), closing(self._driver.capture(self._chosen)) as graph:
-                graph.launch(warmup)
-                marks = [self._driver.record()]
-                for _ in range(repeats):
-                    graph.launch()
-                    marks.append(self._driver.record())
-                self._driver.synchronize()
-            del staged
-            return [self._driver.seconds_between(start, end) for start, end in pairwise(marks)]
+        return self._calls.call(lambda: self._measure(arrays, repeats, warmup))
+
+    def _measure(self, arrays: Sequence[np.ndarray], repeats: int, warmup: int) -> list[float]:
+        staged = self._upload(arrays)
+        with self._launching(), closing(self._driver.capture(self._chosen)) as graph:
+            graph.launch(warmup)
+            marks = [self._driver.record()]
+            for _ in range(repeats):
+                graph.launch()
+                marks.append(self._driver.record())
+            self._driver.synchronize()
+        del staged
+        return [self._driver.seconds_between(start, end) for start, end in pairwise(marks)]
 
     def close(self) -> None:
         """Gives the device memory back, after a run that is under way. The program cannot run afterwards."""
-        with self._calls.turn():
-            if self._forks != forks():
-                self._owned.clear()  # the parent's, as is the driver
-                self._owns_driver = False
-            while self._owned:
-                self._driver.free(self._owned.pop())
-            self._launches = self._chosen = []
-            if self._owns_driver:
-                self._driver.close()
+        self._calls.call(self._close)
+
+    def _close(self) -> None:
+        if self._forks != forks():
+            self._owned.clear()  # the parent's, as is the driver
+            self._owns_driver = False
+        while self._owned:
+            self._driver.free(self._owned.pop())
+        self._launches = self._chosen = []
+        if self._owns_driver:
+            self._driver.close()
 
     @contextmanager
     def _launching(self) -> Generator[None]:

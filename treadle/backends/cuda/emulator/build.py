@@ -44,8 +44,7 @@ def build_text(text: str, name: str, checked: bool, environment: Environment, co
     with the compiler's first message and the line of the text, and where no compiler is found.
     """
     toolchain = find_toolchain(environment)
-    with _ONE_RUNTIME.turn():
-        runtime = _build_runtime(toolchain, environment)
+    runtime = _ONE_RUNTIME.call(lambda: _build_runtime(toolchain, environment))
     flags = [*text_flags(toolchain, checked, counted), *(f"-I{folder}" for folder in _INCLUDES)]
     alone = f'#include "treadle_emulator.h"\n#line 1 "{name}"\n{text}\n'
     unit = f'{alone}#line 1 "emulator entry"\n{_trailer(text)}'

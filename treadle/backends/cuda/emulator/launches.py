@@ -100,8 +100,7 @@ class Launches:
         Raises TreadleError for a kernel that leaves memory other than zero where it found it zero, and what
         `Emulator.launch` raises.
         """
-        with self._calls.turn():
-            return self._run(inputs)
+        return self._calls.call(lambda: self._run(inputs))
 
     def _run(self, inputs: Sequence[Array]) -> tuple[list[Array], tuple[Report, ...]]:
         self._zeroed.fill(0)
