@@ -26,6 +26,7 @@ EXPRESSIONS = st.one_of(
     st.builds(lambda e, f, d: e % d + f, SUMS, SUMS, st.sampled_from((2, 3, 4, 6))),
     st.builds(lambda d, e: T // d * 5 + T % (2 * d) + e, st.sampled_from((2, 3, 4)), SUMS),
     st.builds(lambda e, f, d, c: (e + f // d) // c, SUMS, SUMS, st.sampled_from((2, 3, 4)), st.sampled_from((2, 8))),
+    st.builds(lambda e, k: B * T * k + T * K + e, SUMS, st.integers(-3, 3)),
 )
 
 
@@ -59,6 +60,9 @@ BLOCK, THREAD, STEP, LANE = var("block", 0, 9), var("thread", 0, 127), var("step
             id="a digit of a sum",
         ),
         pytest.param(STEP + LANE, [1 - STEP, 1 - LANE], (0, 2), id="two facts"),
+        pytest.param(THREAD * BLOCK, [63 - THREAD], (0, 63 * 9), id="a factor of a product"),
+        pytest.param(THREAD // 8 * BLOCK, [63 - THREAD], (0, 7 * 9), id="a quotient that is a factor"),
+        pytest.param(THREAD * BLOCK * STEP, [63 - THREAD, BLOCK - STEP * 2], (0, 63 * 9 * 4), id="of three"),
     ],
 )  # fmt: skip
 def test_ranges_that_kernels_need(e: Expr, facts: list[Expr], expected: Range) -> None:

@@ -15,7 +15,7 @@ def bounded(e: Expr, facts: Sequence[Expr], enough: Range = UNBOUNDED) -> Range:
     is found."""
     # What holds in the whole box says no more than the ranges.
     telling = [_linear(fact) for fact in facts if (least := fact.range()[0]) is None or least < 0]
-    boxes = _narrowed(_boxes([e, *facts], facts), telling)
+    boxes = _boxes([e, *facts], facts, telling)
     if any(is_empty(box) for box in boxes.values()):
         return EMPTY
     lo, hi = enough
@@ -33,15 +33,23 @@ def _linear(e: Expr) -> Linear[Monomial]:
     return Linear(dict(e.terms), e.constant)
 
 
-def _boxes(expressions: Sequence[Expr], facts: Sequence[Expr]) -> dict[Monomial, Range]:
-    """The range of each monomial; the dividends of quotients and remainders are bounded by the facts, too."""
-    boxes: dict[Monomial, Range] = {}
-    for monomial in dict.fromkeys(m for e in expressions for m, _ in e.terms):
-        found: Range = (1, 1)
-        for atom in monomial:
-            found = range_product(found, _atom(atom, facts))
-        boxes[monomial] = found
-    return boxes
+def _boxes(
+    expressions: Sequence[Expr], facts: Sequence[Expr], telling: Sequence[Linear[Monomial]]
+) -> dict[Monomial, Range]:
+    """The range of each monomial; the dividends of quotients and remainders are bounded by the facts, too, and the
+    factors of a product: `i * n <= 63 * n` where `i < 64` is a fact."""
+    monomials = dict.fromkeys(m for e in expressions for m, _ in e.terms)
+    factors = {(atom,): _atom(atom, facts) for m in monomials for atom in m}
+    products = {m: _product(m, factors) for m in monomials if len(m) != 1}
+    narrow = _narrowed(factors | products, telling)
+    return {m: intersection(narrow[m], _product(m, narrow)) for m in monomials}
+
+
+def _product(monomial: Monomial, factors: Mapping[Monomial, Range]) -> Range:
+    found: Range = (1, 1)
+    for atom in monomial:
+        found = range_product(found, factors[(atom,)])
+    return found
 
 
 def _narrowed(boxes: Mapping[Monomial, Range], facts: Sequence[Linear[Monomial]]) -> dict[Monomial, Range]:
