@@ -149,7 +149,9 @@ class _Inliner:
     def _times(self, producer: ComputeOp, reader: ComputeOp, reads: _Reads) -> Fraction:
         """How often an element of the producer is read on average."""
         volume = prod(producer.shape)
-        if len(reads[reader]) * prod(reader.shape) > volume and self._simplify(reader):
+        # Simplifying joins equal reads, of which one has none.
+        may_be_fewer = len(reads[reader]) > 1 and len(reads[reader]) * prod(reader.shape) > volume
+        if may_be_fewer and self._simplify(reader):
             reads[reader] = reads_of(producer, reader)
         return Fraction(len(reads[reader]) * prod(reader.shape), volume) if volume else Fraction(0)
 
