@@ -8,12 +8,17 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import NodeProto, TensorProto
+from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
+from onnx.numpy_helper import from_array
 
 import treadle
 from benchmarks.growing_models import GROWING
 from tests.helpers.sampling import every
 from treadle.backends.c.printer import print_kernels
 from treadle.compile_request import CompileRequest, lowered_module
+from treadle.frontends.onnx import import_model
+from treadle.ir import lower
 from treadle.passes.graph import definition_size
 from treadle.target import Target
 
@@ -49,6 +54,29 @@ def test_work_grows_with_the_number_of_nodes(
     monkeypatch.setattr(definition_size, "MOST_WORK", WORK)
     calls(name, 8, target, tmp_path)  # what is imported or kept when something is first used
     one, two, four = (calls(name, NODES[name] * times, target, tmp_path) for times in (1, 2, 4))
+    assert four - two < GROWTH * (two - one), (one, two, four)
+
+
+def fusion_calls(parts: int) -> int:
+    """Calls of Python functions up to stage fuse, of a concat of a chain of products, each transposed."""
+    nodes, weights = list[NodeProto](), list[TensorProto]()
+    for n in range(parts):
+        last = f"y{n - 1}" if n else "x"
+        nodes += [make_node("MatMul", [last, f"w{n}"], [f"y{n}"]), make_node("Transpose", [f"y{n}"], [f"t{n}"])]
+        weights.append(from_array(np.full((4, 4), 0.1, np.float32), f"w{n}"))
+    nodes.append(make_node("Concat", [f"t{n}" for n in range(parts)], ["y"], axis=0))
+    x, y = (make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", (3, 4)), ("y", None)))
+    graph = make_graph(nodes, "concat", [x], [y], weights)
+    module = import_model(make_model(graph, opset_imports=[make_opsetid("", 17)], ir_version=8).SerializeToString())
+    profile = cProfile.Profile(builtins=False)
+    profile.runcall(lower, module, "avx2", to="fuse")
+    return sum(entry.callcount for entry in profile.getstats())
+
+
+def test_work_on_a_concat_grows_with_its_operands() -> None:
+    """As in a dense block, whose layers read all that is before them."""
+    fusion_calls(2)
+    one, two, four = (fusion_calls(12 * times) for times in (1, 2, 4))
     assert four - two < GROWTH * (two - one), (one, two, four)
 
 

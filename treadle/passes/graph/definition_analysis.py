@@ -8,8 +8,9 @@ not bijective. Source: Hidet (ASPLOS 2023), section 5.2.
 
 from __future__ import annotations
 
-from collections.abc import Container, Generator, Hashable, Sequence
+from collections.abc import Collection, Container, Generator, Hashable, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
@@ -79,15 +80,61 @@ def defined(op: Operation) -> Generator[ComputeOp]:
         compute.erase()
 
 
+@dataclass(frozen=True)
+class _Body:
+    """What a walk over a definition finds: its reads by the tensor that they read, and whether it has a reduction."""
+
+    reads: dict[SSAValue, list[AtOp]]
+    has_reduction: bool
+
+    @property
+    def has_one_read(self) -> bool:
+        return sum(map(len, self.reads.values())) == 1
+
+
+_known_bodies: ContextVar[dict[ComputeOp, _Body] | None] = ContextVar("known bodies", default=None)
+
+
+@contextmanager
+def unchanged_definitions() -> Generator[None]:
+    """Inside, no definition may change: each is walked once, however often it is asked about."""
+    token = _known_bodies.set({})
+    try:
+        yield
+    finally:
+        _known_bodies.reset(token)
+
+
+def _body(compute: ComputeOp) -> _Body:
+    known = _known_bodies.get()
+    if known is not None and compute in known:
+        return known[compute]
+    reads: dict[SSAValue, list[AtOp]] = {}
+    has_reduction = False
+    for op in compute.body.walk():
+        has_reduction = has_reduction or isinstance(op, ReduceOp)
+        if isinstance(op, AtOp):
+            reads.setdefault(op.source, []).append(op)
+    body = _Body(reads, has_reduction)
+    if known is not None:
+        known[compute] = body
+    return body
+
+
+def tensors_read(compute: ComputeOp) -> Collection[SSAValue]:
+    """The tensors that a definition reads, each once, in the order of first use: `ComputeOp.tensors`, remembered."""
+    return _body(compute).reads.keys()
+
+
 def is_injective(compute: ComputeOp) -> bool:
     """Whether no element needs a reduction."""
-    return not any(isinstance(op, ReduceOp) for op in compute.body.walk())
+    return not _body(compute).has_reduction
 
 
 def moves_data(compute: ComputeOp) -> bool:
     """Whether each element is one read element, or a constant where a predicate fails."""
     read = yielded(compute.body).owner
-    if not isinstance(read, AtOp) or not is_injective(compute) or len(compute.reads()) != 1:
+    if not isinstance(read, AtOp) or not is_injective(compute) or not _body(compute).has_one_read:
         return False
     return read.otherwise is None or isinstance(read.otherwise.owner, arith.ConstantOp)
 
@@ -104,7 +151,7 @@ def widens_data(compute: ComputeOp) -> bool:
     if not isinstance(read, AtOp) or _width(value.type) >= _width(compute.type.get_element_type()):
         return False
     constant = read.otherwise is None or isinstance(read.otherwise.owner, arith.ConstantOp)
-    return constant and is_injective(compute) and len(compute.reads()) == 1
+    return constant and is_injective(compute) and _body(compute).has_one_read
 
 
 def _width(element: Attribute) -> int:
@@ -116,7 +163,7 @@ def narrows_data(compute: ComputeOp) -> bool:
     narrowing = yielded(compute.body).owner
     if not isinstance(narrowing, arith.TruncFOp) or not isinstance(narrowing.input.owner, AtOp):
         return False
-    return is_injective(compute) and len(compute.reads()) == 1
+    return is_injective(compute) and _body(compute).has_one_read
 
 
 def index_range(value: SSAValue) -> Range | None:
@@ -142,7 +189,7 @@ def element_index(compute: ComputeOp, tensor: SSAValue) -> list[Expr] | None:
 
     None where there is no read, a predicated one, or two different indices.
     """
-    reads = [at for at in compute.reads() if at.source is tensor]
+    reads = _body(compute).reads.get(tensor)
     if not reads or any(at.predicate is not None for at in reads):
         return None
     reader = index_reader()
@@ -213,7 +260,7 @@ def read_points(compute: ComputeOp, tensor: SSAValue) -> int:
     rows = analyse_rows(compute)
     if isinstance(rows, Rows):
         return rows.read_points(tensor)
-    return sum(_points(at, compute) for at in compute.reads() if at.source is tensor)
+    return sum(_points(at, compute) for at in _body(compute).reads.get(tensor, ()))
 
 
 def worth_storing(mover: ComputeOp, times: Fraction) -> bool:
@@ -240,5 +287,6 @@ def _points(at: AtOp, compute: ComputeOp) -> int:
 __all__ = [
     "IndexBijection", "bijection", "defined", "element_index", "emit_inverse", "has_only_users", "index_range",
     "index_reader", "is_bijective_in", "is_injective", "moves_data", "narrows_data", "operand_variables", "read_index",
-    "read_points", "reads_by_user", "shape_of", "users_of", "widens_data", "worth_storing",
+    "read_points", "reads_by_user", "shape_of", "tensors_read", "unchanged_definitions", "users_of", "widens_data",
+    "worth_storing",
 ]  # fmt: skip

@@ -21,6 +21,7 @@ from treadle.passes.graph.definition_analysis import (
     is_injective,
     operand_variables,
     shape_of,
+    tensors_read,
 )
 
 
@@ -58,7 +59,7 @@ def aligned(compute: ComputeOp, members: Mapping[SSAValue, Alignment]) -> Alignm
     """The alignment of `compute`, which may read `members`; else why it is no epilogue."""
     if not is_injective(compute):
         return "the user is an anchor itself"
-    read = [tensor for tensor in compute.tensors() if tensor in members]
+    read = [tensor for tensor in tensors_read(compute) if tensor in members]
     if not read:
         return _beside(compute, next(iter(members.values())).root)
     source = next((tensor for tensor in read if is_bijective_in(compute, tensor)), None)

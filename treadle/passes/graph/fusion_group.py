@@ -12,7 +12,14 @@ from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import ComputeOp, WholeOp
 from treadle.dialects.model_nodes import describe_nodes
-from treadle.passes.graph.definition_analysis import defined, is_injective, read_points, shape_of, users_of
+from treadle.passes.graph.definition_analysis import (
+    defined,
+    is_injective,
+    read_points,
+    shape_of,
+    tensors_read,
+    users_of,
+)
 from treadle.passes.graph.definition_size import is_too_large, size
 from treadle.passes.graph.epilogue_index import Alignment, aligned
 from treadle.passes.graph.inline_compute import operator_names
@@ -27,7 +34,7 @@ def is_anchor(op: Operation) -> bool:
 
 def tensors_of(op: Operation) -> Iterable[SSAValue]:
     """The tensors that an operator reads."""
-    return op.tensors() if isinstance(op, ComputeOp) else op.operands
+    return tensors_read(op) if isinstance(op, ComputeOp) else op.operands
 
 
 def describe(op: Operation) -> str:
@@ -132,7 +139,7 @@ class Group:
         feeding: set[SSAValue] = set(tensors_of(self.anchor))
         for prologue in reversed(self.prologues):
             if prologue.result in feeding:
-                feeding.update(prologue.tensors())
+                feeding.update(tensors_read(prologue))
         return operand in feeding
 
 

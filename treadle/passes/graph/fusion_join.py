@@ -17,7 +17,7 @@ from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import ComputeOp, ConstantOp, WholeOp
 from treadle.dialects.graph.dtypes import is_float
-from treadle.passes.graph.definition_analysis import element_index, operand_variables, shape_of
+from treadle.passes.graph.definition_analysis import element_index, operand_variables, shape_of, tensors_read
 from treadle.passes.graph.epilogue_index import Alignment, aligned
 from treadle.passes.graph.fusion_group import Group, Plan, is_anchor, tensors_of
 from treadle.passes.graph.fusion_order import GroupOrder
@@ -51,12 +51,12 @@ class _Joiner:
             if not isinstance(anchor, ComputeOp) or is_anchor(anchor) or self._follow(group, anchor):
                 continue
             if not self._fuse_beside(group, anchor):
-                for tensor in anchor.tensors():
+                for tensor in tensors_read(anchor):
                     self._readers.setdefault(tensor, []).append(group)
 
     def _follow(self, group: Group, anchor: ComputeOp) -> bool:
         """Joins a group to one of those that compute what its anchor reads (vertical fusion); whether it did."""
-        sources = [tensor.owner for tensor in anchor.tensors() if isinstance(tensor.owner, Operation)]
+        sources = [tensor.owner for tensor in tensors_read(anchor) if isinstance(tensor.owner, Operation)]
         homes = {op: home for op in sources if (home := self._plan.chain_home(op)) not in (None, group)}
         for producer in sorted(dict.fromkeys(homes.values()), key=self._position):
             reason = self._obstacle(producer, group, anchor)
@@ -83,14 +83,14 @@ class _Joiner:
         if not alignment.keeps_order:
             return "other kernels read it, too, and the user would store its elements in another order"
         computed = {op.results[0] for op in producer.chain}
-        if any(tensor in computed for prologue in group.prologues for tensor in prologue.tensors()):
+        if any(tensor in computed for prologue in group.prologues for tensor in tensors_read(prologue)):
             return "the user also reads elements of the group that are not available there"
         return _type_obstacle(producer, anchor) or self._running.obstacle(producer, group)
 
     def _fuse_beside(self, group: Group, anchor: ComputeOp) -> bool:
         """Joins a group to an earlier one that reads the same elements of a tensor (horizontal fusion); whether it
         did."""
-        shared = [tensor for tensor in anchor.tensors() if _is_worth_sharing(anchor, tensor)]
+        shared = [tensor for tensor in tensors_read(anchor) if _is_worth_sharing(anchor, tensor)]
         readers = [home for tensor in shared for home in self._readers.get(tensor, [])[-MOST_CANDIDATES:]]
         for other in sorted(dict.fromkeys(readers), key=self._position):
             if self._may_fuse_beside(other, group, shared):
@@ -105,7 +105,7 @@ class _Joiner:
             return False
         if self._plan.size_obstacle(first, second.size):
             return False
-        read = set(one.tensors())
+        read = set(tensors_read(one))
         if not any(_reads_alike(one, other, tensor) for tensor in shared if tensor in read):
             return False
         computed = {op.results[0] for op in first.chain}

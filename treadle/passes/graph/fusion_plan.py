@@ -23,7 +23,12 @@ from collections.abc import Sequence
 from xdsl.ir import Operation
 
 from treadle.dialects.graph import ComputeOp, WholeOp
-from treadle.passes.graph.definition_analysis import is_bijective_in, users_of, widens_data
+from treadle.passes.graph.definition_analysis import (
+    is_bijective_in,
+    unchanged_definitions,
+    users_of,
+    widens_data,
+)
 from treadle.passes.graph.fusion_cost import prologue_obstacle
 from treadle.passes.graph.fusion_group import Decision, Group, Plan, describe, is_anchor, tensors_of
 from treadle.passes.graph.fusion_join import join_groups
@@ -37,6 +42,11 @@ def nodes_of(ops: Sequence[Operation]) -> list[Operation]:
 
 def plan_fusion(ops: Sequence[Operation], target: Target) -> Plan:
     """The partition of the computes and matrix products of one block (others are left alone)."""
+    with unchanged_definitions():
+        return _planned(ops, target)
+
+
+def _planned(ops: Sequence[Operation], target: Target) -> Plan:
     nodes = nodes_of(ops)
     plan = Plan(target)
     # Backwards: what could be an epilogue of two anchors goes to the later one, where both operands exist.

@@ -143,8 +143,9 @@ class _Inliner:
         if not self._has_room(producer, reader, reads):
             return
         self._bodies.inline(producer, reader, reads[reader])
-        if isinstance(yielded(reader.body).owner, AtOp):
-            self._simplify(reader)  # a body that only moves data is recognised once it is simplified
+        read = yielded(reader.body).owner
+        if isinstance(read, AtOp) and not (read.otherwise and isinstance(read.otherwise.owner, AtOp)):
+            self._simplify(reader)  # a body that only moves data is recognised once it is simplified; a concat is none
 
     def _times(self, producer: ComputeOp, reader: ComputeOp, reads: _Reads) -> Fraction:
         """How often an element of the producer is read on average."""
