@@ -313,6 +313,13 @@ def test_a_rebuild_takes_the_artifacts_own_headers(on_cpu: Path, tmp_path: Path)
         treadle.load(folder, rebuild=True).open()
 
 
+def test_a_rebuild_takes_headers_by_their_paths(on_cpu: Path, tmp_path: Path) -> None:
+    shutil.copytree(on_cpu, tmp_path / "saved")
+    (tmp_path / "saved" / "kernels" / "zz").mkdir()
+    folder = with_file(tmp_path / "saved", tmp_path / "more", "kernels/zz/pool.h", b'#error "another header"\n')
+    np.testing.assert_allclose(treadle.load(folder, rebuild=True)(X)[0], Y, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["kernels/treadle_run.c", "kernels/pool.c", "kernels/treadle.h"])
 def test_changed_text_is_not_built(name: str, on_cpu: Path, tmp_path: Path) -> None:
     shutil.copytree(on_cpu, tmp_path / "saved")

@@ -6,7 +6,18 @@ from pathlib import Path
 import pytest
 
 from treadle.api import resolve_target
-from treadle.host import features_of, host_target, lacks, needs_of, target_of, vendor_of
+from treadle.cpuid import FEATURES, processor_words
+from treadle.host import (
+    CPUINFO,
+    features_of,
+    host_features,
+    host_target,
+    lacks,
+    native_isa,
+    needs_of,
+    target_of,
+    vendor_of,
+)  # fmt: skip
 from treadle.instruction_sets import INSTRUCTION_SETS
 from treadle.matrix_units import MATRIX_UNITS
 from treadle.target import KIB, TARGETS, Target
@@ -82,6 +93,25 @@ def test_features_are_read(line: str, tmp_path: Path) -> None:
     (tmp_path / "cpuinfo").write_text(f"processor : 0\nvendor_id\t: AuthenticAMD\n{line}\nbugs\t\t: none\n")
     assert features_of(tmp_path / "cpuinfo") == {"fpu", "avx2", "fma"}
     assert vendor_of(tmp_path / "cpuinfo") == "AuthenticAMD"
+
+
+@pytest.mark.skipif(processor_words() is None, reason="no cpuid")
+def test_a_processor_has_the_features_that_linux_lists() -> None:
+    told = processor_words() or set()
+    assert told & {"sse2", "xsave"} and told >= features_of(CPUINFO) & FEATURES.keys()
+
+
+@pytest.mark.skipif(processor_words() is None, reason="no cpuid")
+def test_features_that_the_processor_denies_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of another processor, as under an emulator: none has all of these."""
+    (tmp_path / "cpuinfo").write_text(f"flags\t\t: fpu {' '.join(FEATURES)}\n")
+    assert host_features(tmp_path / "cpuinfo") == {"fpu", *(processor_words() or ())}
+    assert native_isa(CPUINFO) == "native" and native_isa(tmp_path / "cpuinfo").startswith("x86-64")
+    monkeypatch.setattr("treadle.host.processor_words", lambda: frozenset({"sse2", "avx"}))
+    assert host_features(tmp_path / "absent") == {"sse2", "avx"}
+    assert lacks(f"{platform.machine()} sse2 avx avx2") == ["avx2"]
+    monkeypatch.setattr("treadle.host.processor_words", lambda: None)
+    assert host_features(tmp_path / "cpuinfo") == {"fpu", *FEATURES}
 
 
 def test_a_processor_without_a_list_of_features_is_itself(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """This machine as a value: its processor as a `Target`, and the features that compiled code may rely on.
 
-Read from Linux's `/proc/cpuinfo` and `/sys/devices/system/cpu`. Where these are missing, the processor is taken to be
-the architecture's baseline, and code for the native instruction set is taken to run on machines of the same
-description.
+Read from Linux's `/proc/cpuinfo` and `/sys/devices/system/cpu`; of what the first says of an x86's features, what the
+processor itself denies is left out (`treadle/cpuid.py`). Where these are missing, the processor is taken to be the
+architecture's baseline, and code for the native instruction set is taken to run on machines of the same description.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from treadle.cpuid import FEATURES, processor_words
 from treadle.environment import available_cores
 from treadle.instruction_sets import INSTRUCTION_SETS, NATIVE
 from treadle.matrix_units import AMX, MATRIX_UNITS, NO_UNIT, VNNI, VNNI_BF16
@@ -44,6 +45,28 @@ def features_of(cpuinfo: Path) -> frozenset[str]:
     return frozenset(words or ["-".join(("unread", *platform.processor().split()))])
 
 
+def host_features(cpuinfo: Path = CPUINFO) -> frozenset[str]:
+    """The features of the processor that runs this, which under an emulator is not the one that the file describes."""
+    listed, told = features_of(cpuinfo), processor_words()
+    if told is None:
+        return listed
+    return told if _are_unread(listed) else listed - (FEATURES.keys() - told)
+
+
+def native_isa(cpuinfo: Path = CPUINFO) -> str:
+    """What code for this processor is compiled for: "native", or under an emulator, of which compilers may not know,
+    the largest instruction set that is there."""
+    listed, features = features_of(cpuinfo), host_features(cpuinfo)
+    if _are_unread(listed) or listed == features:
+        return NATIVE
+    fitting = (isa for isa in INSTRUCTION_SETS if not _lacking(isa, features, platform.machine()))
+    return max(fitting, key=lambda isa: len(INSTRUCTION_SETS[isa][1]))
+
+
+def _are_unread(features: frozenset[str]) -> bool:
+    return any(word.startswith("unread") for word in features)
+
+
 def vendor_of(cpuinfo: Path) -> str:
     """Who makes the processor, as x86's say it; empty where that cannot be read."""
     return _fields(cpuinfo).get("vendor_id", "")
@@ -70,7 +93,7 @@ def _unit_of(features: frozenset[str], vendor: str) -> str:
 @functools.cache
 def host_target() -> Target:
     """The processor of this machine."""
-    return target_of(features_of(CPUINFO), platform.machine(), vendor=vendor_of(CPUINFO))
+    return target_of(host_features(), platform.machine(), vendor=vendor_of(CPUINFO))
 
 
 def hardware_of(target: Target) -> str:
@@ -86,7 +109,7 @@ def needs_of(target: Target) -> str:
         architecture, features = INSTRUCTION_SETS[target.isa]
         return " ".join(dict.fromkeys((architecture, *features, *target.unit.features)))
     x86 = platform.machine() in ("x86_64", "AMD64")
-    features = sorted(features_of(CPUINFO))
+    features = sorted(host_features())
     unread = [word for word in features if word.startswith("unread")]
     return " ".join((platform.machine(), *(unread or (f for f in features if not x86 or _COMPILED.fullmatch(f)))))
 
@@ -96,7 +119,7 @@ def lacks(needs: str) -> list[str]:
     architecture, *features = needs.split() or [""]
     if architecture != platform.machine():
         return [architecture or "an unknown machine"]
-    here = features_of(CPUINFO)
+    here = host_features()
     return [feature for feature in features if feature not in here]
 
 

@@ -54,9 +54,14 @@ def c_definition(text: str, specifiers: str) -> str:
     return f"{specifiers} char {SYMBOL}[] =\n{literals};"
 
 
+def has_interface(code: bytes, text: str) -> bool:
+    """Whether compiled code contains the text."""
+    return f"{text}\n\0".encode() in code
+
+
 def check_interface(code: bytes, text: str, what: str, where: Path) -> None:
     """Raises TreadleError unless the compiled code contains the text."""
-    if f"{text}\n\0".encode() not in code:
+    if not has_interface(code, text):
         message = f"the manifest does not fit {what}: other inputs, outputs, constants, sizes or launches"
         raise TreadleError(message, where, WROTE_IT)
 
@@ -80,6 +85,6 @@ def _escaped(line: str) -> str:
 
 
 __all__ = [
-    "KERNEL_SPECIFIERS", "SYMBOL", "c_definition", "check_interface", "check_source", "kernel_interface",
-    "manifest_interface", "program_interface",
+    "KERNEL_SPECIFIERS", "SYMBOL", "c_definition", "check_interface", "check_source", "has_interface",
+    "kernel_interface", "manifest_interface", "program_interface",
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 import ctypes
 import dataclasses
 import platform
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -10,10 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.backends.c.toolchains import COMMANDS, private_environment
+from tests.helpers.onnx_models import linear_model
 from treadle.backends.c import compiler, toolchain
 from treadle.backends.c.compiler import Unit, build_library, compile_objects, link
 from treadle.errors import TreadleError, TreadleWarning
 from treadle.target import TARGETS
+from treadle.tools.treadle_cli import main
+
+ELF_AARCH64 = 183
 
 
 def unit(name: str = "answer", value: int = 42) -> Unit:
@@ -38,7 +43,7 @@ def test_a_cached_unit_is_not_compiled_again(tmp_path: Path, monkeypatch: pytest
     def run_again(*_: object) -> None:
         raise AssertionError("compiled again")
 
-    monkeypatch.setattr(compiler, "_run", run_again)
+    monkeypatch.setattr(compiler, "write", run_again)
     assert (
         link(compile_objects([unit("answer")], private_environment(tmp_path)), private_environment(tmp_path)) == first
     )
@@ -103,6 +108,40 @@ def test_the_wheel_stands_in_for_the_systems_compiler(tmp_path: Path, monkeypatc
     monkeypatch.setattr(toolchain, "_version", lambda command: "wheel")
     found = toolchain.find_toolchain(dataclasses.replace(private_environment(tmp_path), c_compiler=()))
     assert found.command == (sys.executable, "-m", "ziglang", "cc")
+
+
+def test_another_architecture_gets_a_cross_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    neon, chosen = TARGETS["neon"], dataclasses.replace(private_environment(tmp_path), c_compiler=())
+    monkeypatch.setattr(toolchain.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(toolchain, "_version", lambda command: "compiler")
+    monkeypatch.setattr(toolchain.shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(toolchain.importlib.util, "find_spec", lambda name: object())
+    assert toolchain.find_toolchain(chosen, neon).command == ("/bin/aarch64-linux-gnu-gcc",)
+    assert toolchain.find_toolchain(chosen, neon).archiver() == ("/bin/aarch64-linux-gnu-ar",)
+    assert toolchain.find_toolchain(chosen, TARGETS["avx2"]).command == ("/bin/cc",)
+    monkeypatch.setattr(toolchain.shutil, "which", lambda name: f"/bin/{name}" if name == "cc" else None)
+    zig = (sys.executable, "-m", "ziglang")
+    assert toolchain.find_toolchain(chosen, neon).command == (*zig, "cc", "-target", "aarch64-linux-gnu")
+    assert toolchain.find_toolchain(chosen, neon).archiver() == (*zig, "ar")
+    monkeypatch.setattr(toolchain.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(
+        TreadleError, match="no C compiler for aarch64 found on this x86_64; accepted: the ziglang wheel"
+    ):
+        toolchain.find_toolchain(chosen, neon)
+
+
+@pytest.mark.slow  # zig builds a C library for that architecture
+@pytest.mark.skipif("zig" not in COMMANDS or platform.machine() != "x86_64", reason="no cross compiler")
+def test_a_model_for_another_architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a word about compilers: the system's knows this machine's architecture alone."""
+    monkeypatch.delenv("TREADLE_CC", raising=False)
+    monkeypatch.delenv("CC", raising=False)
+    model, folder, library = linear_model(tmp_path / "m.onnx"), tmp_path / "model", tmp_path / "library"
+    assert main(["compile", str(model), "--target", "neon", "-o", str(folder)]) == 0
+    assert (folder / "model.so").read_bytes()[18] == ELF_AARCH64
+    assert main(["compile", str(model), "--target", "neon", "--emit", "c-library", "-o", str(library)]) == 0
+    listed = subprocess.run([*COMMANDS["zig"][:-1], "ar", "t", str(library / "libm.a")], capture_output=True, text=True)
+    assert "library.o" in listed.stdout
 
 
 FLAGS = {

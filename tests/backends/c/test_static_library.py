@@ -20,6 +20,9 @@ from onnx import TensorProto, helper, numpy_helper
 import treadle
 from tests.backends.c.toolchains import COMMANDS
 from tests.helpers.onnx_models import linear_model, save_model, single_node_model, value
+from treadle.backends.c.static_library import _need
+from treadle.cpuid import FEATURES, processor_words
+from treadle.host import CPUINFO, features_of, host_target, needs_of
 from treadle.tools.treadle_cli import main
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "c_library" / "run_model.c"
@@ -332,27 +335,59 @@ def test_sha256(tmp_path: Path, size: int) -> None:
     assert digest.raw == hashlib.sha256(data).digest()
 
 
-def test_a_processor_that_lacks_instructions(tmp_path: Path) -> None:
-    """The check reads the words of /proc/cpuinfo: one that none has is missing."""
-    folder = Path(treadle.__file__).parent / "backends" / "c" / "library"
-    text = (folder / "library.c").read_text()
+def check(folder: Path, needs: Sequence[str], runner: Sequence[str] = ()) -> tuple[bool, list[bool]]:
+    """Whether the library's check finds all of `needs`, as C has them, and which of them."""
+    text = (Path(treadle.__file__).parent / "backends" / "c" / "library" / "library.c").read_text()
     start, end = text.index("/* Whether one of the words"), text.index("/* Maps the file of weights")
-    (tmp_path / "fits.c").write_text(
+    (folder / "check.c").write_text(
         "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n"
-        f'#define NEEDS {{"fp_of_nobody", NULL}}\n{text[start:end]}\nint fits(void) {{ return fits_processor(); }}\n'
-        "int words(const char *line, const char *word) { return has_word(line, word); }\n"
+        "#if defined(__x86_64__)\n#include <cpuid.h>\n#endif\n"
+        f"#define NEEDS {{{', '.join([*needs, '{NULL, 0, 0, 0, 0, 0}'])}}}\n{text[start:end]}\n"
+        "int main(void) {\n"
+        "    static const struct need all[] = NEEDS;\n"
+        "    putchar('0' + fits_processor());\n"
+        "    for (const struct need *each = all; each->word; each++) putchar('0' + is_told(each));\n"
+        "}\n"
     )
-    loaded = ctypes.CDLL(str(compiled([tmp_path / "fits.c"], tmp_path / "fits.so", "-shared", "-fPIC")))
-    assert loaded.fits() == 0
-    line = b"flags\t\t: fpu avx512f avx2 fma\n"
-    assert [loaded.words(line, word) for word in (b"avx", b"avx2", b"avx512f", b"fma", b"fm", b"fpu")] == [
-        0,
-        1,
-        1,
-        1,
-        0,
-        1,
-    ]
+    command = [*runner, str(compiled([folder / "check.c"], folder / "check"))]
+    found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    first, *others = (digit == "1" for digit in found)
+    return first, others
+
+
+WORD = '{{"{}", 0, 0, -1, 0, 0}}'
+
+
+@pytest.mark.skipif(processor_words() is None, reason="no cpuid")
+def test_a_processor_that_lacks_instructions(tmp_path: Path) -> None:
+    told = processor_words() or frozenset()
+    assert check(tmp_path, []) == (True, [])
+    assert check(tmp_path, [_need(word) for word in told]) == (True, [True] * len(told))
+    assert check(tmp_path, [_need(word) for word in FEATURES]) == (False, [word in told for word in FEATURES])
+    none = ['{"a", 1u, 0, 2, 28, 0x4000000000000006ull}', '{"b", 0x7fffffffu, 0, 0, 0, 0}', '{"c", 7u, 999, 0, 0, 0}']
+    assert check(tmp_path, none) == (False, [False] * 3), "registers that no system saves, a leaf, a subleaf"
+
+
+@pytest.mark.skipif(not CPUINFO.is_file(), reason="no /proc/cpuinfo")
+def test_words_that_cpuid_does_not_tell_are_read(tmp_path: Path) -> None:
+    words = sorted(features_of(CPUINFO))
+    assert check(tmp_path, [WORD.format(word) for word in words])[0]
+    assert not check(tmp_path, [WORD.format(words[0]), WORD.format("fp_of_nobody")])[0]
+    assert not check(tmp_path, [WORD.format(max(words, key=len)[:-1])])[0], "a part of a word"
+
+
+@pytest.mark.skipif(shutil.which("valgrind") is None or processor_words() is None, reason="no valgrind")
+def test_a_processor_that_valgrind_emulates(built: Path, tmp_path: Path) -> None:
+    """It has fewer instructions than the one that /proc/cpuinfo describes."""
+    (tmp_path / "create.c").write_text(
+        '#include "model.h"\nint main(int c, char **v) { model *m; return c < 2 ? 99 : model_create(&m, v[1], 1); }'
+    )
+    program = compiled([tmp_path / "create.c"], tmp_path / "create", f"-I{built}", str(built / "libmodel.a"))
+    command, valgrind = [str(program), str(built / "model.weights")], ("valgrind", "-q")
+    assert subprocess.run(command, check=False).returncode == OK
+    needs = [_need(word) for word in needs_of(host_target()).split()[1:]]
+    emulated, _ = check(tmp_path, needs, valgrind)
+    assert subprocess.run([*valgrind, *command], check=False).returncode == (OK if emulated else WRONG_PROCESSOR)
 
 
 def test_what_cannot_be_a_library(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
-import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from treadle.backends.c.compiler_call import WORKING_COMPILER, write
 from treadle.backends.c.toolchain import INCLUDE_DIRECTORIES, Toolchain, find_toolchain
+from treadle.backends.interface import has_interface
 from treadle.environment import Environment, available_cores, load_environment
 from treadle.errors import TreadleError
 from treadle.store import digest, store_of
 from treadle.target import Target
 
-_LOG_LINES = 40
-_ACCEPTED = "C11 with GNU extensions that calls the functions of treadle/backends/c/include/treadle.h"
+_ALL_DEFINED = ("-Wl,-z,defs",) if sys.platform == "linux" else ()
+"""Objects that call what none defines are an error of the linker, not of the first call."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,12 @@ def build_library(
     """Compiles the units for `target` (default: this machine) and links them; the path of the shared library.
 
     The thread pool and the headers are this package's; with `headers` (texts by name), only the given units are
-    compiled, with those headers.
+    compiled, with those headers, whose names may be paths.
     """
     all_units = [*units, pool_unit()] if headers is None else units
     chosen = environment or load_environment()
     with store_of(chosen).writing():  # until the objects are linked, nobody evicts them
-        return link(compile_objects(all_units, chosen, headers=headers, target=target), chosen)
+        return link(compile_objects(all_units, chosen, headers=headers, target=target), chosen, target=target)
 
 
 def compile_objects(
@@ -88,17 +90,39 @@ def compile_objects(
         return list(objects)
 
 
-def link(objects: Sequence[Path], environment: Environment | None = None) -> Path:
-    """A shared library of the objects; raises TreadleError with the linker's first error."""
+def link(
+    objects: Sequence[Path],
+    environment: Environment | None = None,
+    *,
+    target: Target | None = None,
+    interface: str | None = None,
+) -> Path:
+    """A shared library of the objects, which define all that they call; it contains the text `interface`.
+
+    Raises TreadleError with the linker's message, and if the text is missing. Such objects leave the cache: the
+    compiler that wrote them may be repaired without another version.
+    """
     chosen = environment or load_environment()
-    toolchain = find_toolchain(chosen)
+    toolchain = find_toolchain(chosen, target)
     paths = list(objects)
     key = digest(toolchain.identity(), *(path.read_bytes() for path in paths))
+    store = store_of(chosen)
 
-    def produce(target: Path) -> None:
-        _run(toolchain.link_command(paths, target), "link")
+    def produce(made: Path) -> None:
+        command = toolchain.link_command(paths, made)
+        write([*command, *_ALL_DEFINED], made, "link")
 
-    return store_of(chosen).fetch("libraries", key, ".so", produce)
+    try:
+        made = store.fetch("libraries", key, ".so", produce)
+        if interface is not None and not has_interface(made.read_bytes(), interface):
+            paths.append(made)
+            message = f"{toolchain.command[0]} reported success and wrote a library without the model's interface"
+            raise TreadleError(message, "link", WORKING_COMPILER)
+    except TreadleError:
+        for path in paths:
+            store.discard(path)
+        raise
+    return made
 
 
 def _headers() -> list[bytes]:
@@ -109,22 +133,10 @@ def _compile(toolchain: Toolchain, unit: Unit, target: Path, headers: Mapping[st
     stem = re.sub(r"[^A-Za-z0-9_]", "_", unit.name)[:80] or "unit"
     source = target.parent / f"{stem}.c"
     source.write_text(unit.text)
+    folder = target.parent / "headers"
     for name, text in (headers or {}).items():
-        (target.parent / name).write_text(text)
-    includes = INCLUDE_DIRECTORIES if headers is None else (target.parent,)
-    _run(toolchain.compile_command(source, target, includes, unit.text), unit.name)
-
-
-def _run(command: list[str], what: str) -> None:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-    except OSError as error:
-        raise TreadleError(f"{command[0]} does not run: {error}", what, "a working C compiler") from error
-    if done.returncode == 0:
-        return
-    lines = done.stderr.splitlines() or [f"exit status {done.returncode}"]
-    first = next((line for line in lines if "error" in line), lines[0])
-    error = TreadleError(f"{command[0]} failed: {first.strip()}", what, _ACCEPTED)
-    error.add_note(" ".join(command))
-    error.add_note("\n".join(lines[:_LOG_LINES]))
-    raise error
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    includes = INCLUDE_DIRECTORIES if headers is None else (folder,)
+    write(toolchain.compile_command(source, target, includes, unit.text), target, unit.name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from treadle.manifest import WROTE_IT, Tensor
 from treadle.weights import read_weights
 
 LIBRARY = "model.so"
+TEXT_FOLDER = "kernels/"
 
 
 def open_program(artifact: Artifact, threads: int | ThreadPool | None, *, rebuild: bool = False) -> CpuProgram:
@@ -59,11 +59,18 @@ def _library_for_here(artifact: Artifact, missing: Sequence[str]) -> ctypes.CDLL
         raise TreadleError(f"{words}: {error.message}", artifact.folder, accepted) from error
 
 
+def artifact_text(artifact: Artifact) -> tuple[dict[str, str], dict[str, str]]:
+    """The C text of an artifact, by its path without `.c`, and its headers, by their paths, in the text's folder."""
+    names = [name for name in sorted(artifact.manifest.files) if name.startswith(TEXT_FOLDER)]
+    texts = {name.removeprefix(TEXT_FOLDER): artifact.read_text(name) for name in names}
+    sources = {name.removesuffix(".c"): text for name, text in texts.items() if name.endswith(".c")}
+    return sources, {name: text for name, text in texts.items() if name.endswith(".h")}
+
+
 def _rebuilt_library(artifact: Artifact) -> ctypes.CDLL:
     """A library made of the artifact's C text and its headers; its own library is not touched."""
-    names = [name for name in sorted(artifact.manifest.files) if name.startswith("kernels/")]
-    units = [Unit(Path(name).stem, artifact.read_text(name)) for name in names if name.endswith(".c")]
-    headers = {Path(name).name: artifact.read_text(name) for name in names if name.endswith(".h")}
+    sources, headers = artifact_text(artifact)
+    units = [Unit(name, text) for name, text in sources.items()]
     if not units:
         raise TreadleError("the artifact has no C text to build its library from", artifact.folder, WROTE_IT)
     try:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from treadle.artifact import Artifact
 from treadle.backends.c.compiler import Unit, compile_objects
+from treadle.backends.c.compiler_call import write
 from treadle.backends.c.library_header import arena_bytes, library_header, tensor_tables
+from treadle.backends.c.open_artifact import artifact_text
 from treadle.backends.c.toolchain import find_toolchain
 from treadle.backends.file_names import file_names
+from treadle.cpuid import FEATURES
 from treadle.environment import load_environment
 from treadle.errors import TreadleError
 from treadle.manifest import WROTE_IT, Manifest
@@ -67,11 +69,7 @@ def write_library(
     offsets, size, digest = _write_weights(artifact, folder / f"{name}.weights")
     header = library_header(name, manifest, size)
     (folder / f"{name}.h").write_text(header)
-    texts = {
-        Path(file).name: artifact.read_text(file) for file in sorted(manifest.files) if file.startswith("kernels/")
-    }
-    headers = {file: text for file, text in texts.items() if file.endswith(".h")}
-    sources = {Path(file).stem: text for file, text in texts.items() if file.endswith(".c")}
+    sources, headers = artifact_text(artifact)
     if not sources:
         raise TreadleError("the artifact has no C text", artifact.folder, WROTE_IT)
     progress("compiling C", 0.2)
@@ -81,7 +79,7 @@ def write_library(
     base = TARGETS[_BASE[manifest.machine.split()[0]]]
     objects += compile_objects([entry], headers=headers, target=base)
     progress("writing the library", 0.9)
-    _archive(objects, [*sources, "library"], folder / f"lib{name}.a")
+    _archive(objects, [*sources, "library"], folder / f"lib{name}.a", target)
 
 
 def _write_weights(artifact: Artifact, path: Path) -> tuple[list[int], int, str]:
@@ -121,7 +119,7 @@ def _renaming(name: str, words: Sequence[str]) -> str:
 def _entry(name: str, manifest: Manifest, header: str, offsets: Sequence[int], size: int, digest: str) -> Unit:
     """The unit with the functions of the header."""
     _, *features = manifest.machine.split()
-    needs = ", ".join([*(f'"{feature}"' for feature in features), "NULL"])
+    needs = ", ".join([*map(_need, features), "{NULL, 0, 0, 0, 0, 0}"])
     definitions = {
         "MODEL": name,
         "CONSTANTS": str(len(offsets)),
@@ -137,29 +135,26 @@ def _entry(name: str, manifest: Manifest, header: str, offsets: Sequence[int], s
     return Unit("library", "\n".join([renaming, header, tensor_tables(name, manifest), *lines, text]))
 
 
-def _archive(objects: Sequence[Path], names: Sequence[str], path: Path) -> None:
+def _need(word: str) -> str:
+    """A feature as library.c asks the processor for it."""
+    told = FEATURES.get(word)
+    if told is None:
+        return f'{{"{word}", 0, 0, -1, 0, 0}}'
+    return f'{{"{word}", {told.leaf}u, {told.subleaf}, {told.register}, {told.bit}, {told.state}}}'
+
+
+def _archive(objects: Sequence[Path], names: Sequence[str], path: Path, target: Target) -> None:
     """A static library of the objects, whose members have these names."""
-    command = _archiver()
+    archiver = find_toolchain(load_environment(), target).archiver()
+    if archiver is None:
+        raise TreadleError("there is no ar", _WHERE, "the package binutils, or the ziglang wheel")
     members = path.parent / "members"
     members.mkdir()
     files = [members / f"{stem}.o" for stem in file_names(names)]
     for file, made in zip(files, objects, strict=True):
         shutil.copyfile(made, file)
-    done = subprocess.run([*command, "rcsD", str(path), *map(str, files)], capture_output=True, text=True, check=False)
+    write([*archiver, "rcsD", str(path), *map(str, files)], path, str(path))
     shutil.rmtree(members)
-    if done.returncode != 0:
-        raise TreadleError(f"{command[0]} failed: {done.stderr.strip()}", path, "a working ar")
-
-
-def _archiver() -> tuple[str, ...]:
-    """`ar`; zig has its own."""
-    command = find_toolchain(load_environment()).command
-    found = shutil.which("ar")
-    if found is not None:
-        return (found,)
-    if command[-1] == "cc":
-        return (*command[:-1], "ar")
-    raise TreadleError("there is no ar", _WHERE, "the package binutils, or the ziglang wheel")
 
 
 __all__ = ["check_library", "library_files", "write_library"]

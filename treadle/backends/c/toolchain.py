@@ -13,19 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from treadle.environment import Environment
+from treadle.backends.c.compiler_call import WORKING_COMPILER
+from treadle.environment import Environment, with_english_messages
 from treadle.errors import TreadleError
+from treadle.host import native_isa
 from treadle.instruction_sets import INSTRUCTION_SETS, NATIVE
 from treadle.target import TARGETS, Target
 
 _HERE = Path(__file__).parent
 INCLUDE_DIRECTORIES = (_HERE / "include", _HERE / "runtime")
-
-_ACCEPTED = (
-    "TREADLE_CC or CC naming a C compiler",
-    "cc, gcc or clang on the PATH",
-    "the ziglang wheel (pip install ziglang)",
-)
 
 # float32 means float32: the two math flags drop errno and the exception flags, which nobody reads, and change no value.
 # A product that is added is rounded once, with the sum, where the processor has an instruction for that: clang's
@@ -42,6 +38,8 @@ _ALL_FLAGS = "if (_Float16 load_strided_v load_strided_v"
 """A text that every flag is for."""
 _WIDEST = 64
 """Bytes of the widest vectors of x86-64; where kernels do not use vectors themselves, the compiler chooses."""
+_ARCHITECTURES = {"AMD64": "x86_64", "arm64": "aarch64"}
+"""What systems call them, and what Linux does."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +52,8 @@ class Toolchain:
     flags: tuple[str, ...]
     cpu: str
     """The processor that -march=native means; empty where no flag depends on it."""
+    more_flags: tuple[str, ...] = ()
+    """Those of the environment, which are among `flags`."""
 
     def compile_command(self, source: Path, target: Path, includes: Sequence[Path], text: str = "") -> list[str]:
         """The command line that compiles one source file to an object; `includes` are the folders of headers.
@@ -90,8 +90,16 @@ class Toolchain:
         return tuple(flags)
 
     def link_command(self, objects: list[Path], target: Path) -> list[str]:
-        """The command line that links objects to a shared library."""
-        return [*self.command, "-shared", *map(str, objects), "-o", str(target), "-lpthread", "-lm"]
+        """The command line that links objects to a shared library; flags of the environment may name a runtime."""
+        return [*self.command, *self.more_flags, "-shared", *map(str, objects), "-o", str(target), "-lpthread", "-lm"]
+
+    def archiver(self) -> tuple[str, ...] | None:
+        """The `ar` of the compiler's architecture; zig has its own. None if there is none."""
+        if "cc" in self.command and _is_zig(self.command):
+            return (*self.command[: self.command.index("cc")], "ar")
+        prefix = re.fullmatch(r"(.+-)?(?:gcc|cc|clang)(?:-\d+)?", Path(self.command[0]).name)
+        found = shutil.which(f"{(prefix and prefix[1]) or ''}ar") or shutil.which("ar")
+        return None if found is None else (found,)
 
     def identity(self) -> str:
         """Text that differs wherever the same C text could become a different object."""
@@ -101,26 +109,33 @@ class Toolchain:
 def find_toolchain(environment: Environment, target: Target | None = None) -> Toolchain:
     """The toolchain to compile for a target: the environment's, else the system's compiler, else the ziglang wheel.
 
-    By default it compiles for this machine.
+    By default it compiles for this machine. For another architecture it is an installed cross compiler, such as
+    aarch64-linux-gnu-gcc, else the ziglang wheel.
 
     Raises TreadleError if there is none, or if the one that was asked for does not answer to --version.
     """
-    command = environment.c_compiler or _installed_compiler()
     target = target or TARGETS["cpu"]
+    command = environment.c_compiler or _installed_compiler(_architecture(target))
     cpu = cpu_identity() if target.isa == NATIVE else ""
     version = _version(command)
     machine = _machine_flags(target, command, version)
-    return Toolchain(command, version, (*_FLAGS, *machine, *environment.c_flags), cpu)
+    return Toolchain(command, version, (*_FLAGS, *machine, *environment.c_flags), cpu, environment.c_flags)
+
+
+def _architecture(target: Target) -> str:
+    """The architecture that a target's code is for."""
+    machine = platform.machine()
+    return INSTRUCTION_SETS[target.isa][0] if target.isa in INSTRUCTION_SETS else _ARCHITECTURES.get(machine, machine)
 
 
 def _machine_flags(target: Target, command: Sequence[str], version: str) -> tuple[str, ...]:
     """The instruction set, and no wider vectors than the target has where the instruction set would allow them. GCC 12
     and later copy structures with the widest registers all the same, unless they are told not to."""
-    architecture = INSTRUCTION_SETS[target.isa][0] if target.isa in INSTRUCTION_SETS else platform.machine()
-    narrow = architecture in ("x86_64", "AMD64") and target.vector_bytes < _WIDEST
+    narrow = _architecture(target) == "x86_64" and target.vector_bytes < _WIDEST
     options = ("prefer-vector-width", "move-max", "store-max") if _is_gcc(version, 12) else ("prefer-vector-width",)
     width = [f"-m{option}={8 * target.vector_bytes}" for option in options] if narrow else []
-    return (f"-march={_march(target.isa, command)}", *width)
+    isa = native_isa() if target.isa == NATIVE else target.isa
+    return (f"-march={_march(isa, command)}", *width)
 
 
 def _is_gcc(version: str, oldest: int = 0) -> bool:
@@ -134,30 +149,41 @@ def _major(version: str) -> int:
     return 0 if found is None else int(found[1])
 
 
+def _is_zig(command: Sequence[str]) -> bool:
+    return not {"zig", "ziglang"}.isdisjoint(Path(part).stem for part in command)
+
+
 def _march(isa: str, command: Sequence[str]) -> str:
     """The instruction set as a compiler calls it: zig knows processors only, with underscores in their names."""
-    if not {"zig", "ziglang"}.intersection(Path(part).stem for part in command):
+    if not _is_zig(command):
         return isa
     return "generic" if isa == "armv8-a" else isa.replace("-", "_")
 
 
-def _installed_compiler() -> tuple[str, ...]:
-    for name in ("cc", "gcc", "clang"):
+def _installed_compiler(architecture: str) -> tuple[str, ...]:
+    is_here = architecture == _ARCHITECTURES.get(platform.machine(), platform.machine())
+    triple = f"{architecture}-linux-gnu"
+    for name in ("cc", "gcc", "clang") if is_here else (f"{triple}-gcc",):
         path = shutil.which(name)
         if path is not None:
             return (path,)
     if importlib.util.find_spec("ziglang") is not None:
-        return (sys.executable, "-m", "ziglang", "cc")
-    raise TreadleError("no C compiler found", "cpu target", _ACCEPTED)
+        return (sys.executable, "-m", "ziglang", "cc", *(() if is_here else ("-target", triple)))
+    if is_here:
+        raise TreadleError("no C compiler found", "cpu target", WORKING_COMPILER)
+    accepted = ("the ziglang wheel (pip install ziglang)", f"{triple}-gcc on the PATH", "TREADLE_CC naming one")
+    raise TreadleError(f"no C compiler for {architecture} found on this {platform.machine()}", "cpu target", accepted)
 
 
 @functools.cache
 def _version(command: tuple[str, ...]) -> str:
     try:
-        answer = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60, check=True)
+        answer = subprocess.run(
+            [*command, "--version"], capture_output=True, text=True, timeout=60, check=True, env=with_english_messages()
+        )
     except (OSError, subprocess.SubprocessError) as error:
         message = f"the C compiler {' '.join(command)!r} does not run: {error}"
-        raise TreadleError(message, "cpu target", _ACCEPTED) from error
+        raise TreadleError(message, "cpu target", WORKING_COMPILER) from error
     return answer.stdout
 
 

@@ -44,7 +44,7 @@ def write_kernels(
         for path in (*directory.glob("*.h"), *directory.glob("*.c")):
             shutil.copyfile(path, text / path.name)
     objects = _compiled([*units, pool_unit()], target, progress, meanwhile)
-    shutil.copyfile(link(objects), folder / LIBRARY)
+    shutil.copyfile(link(objects, target=target, interface=interface), folder / LIBRARY)
     return needs_of(target)
 
 

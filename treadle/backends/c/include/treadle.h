@@ -261,11 +261,19 @@ TREADLE_MASK_OF_LANES(16)
 #endif
 #undef TREADLE_MASK_OF_LANES
 
+/* AddressSanitizer checks lanes that are accessed one by one, and nothing of an instruction that takes a mask. */
+#if defined(__SANITIZE_ADDRESS__)
+#define TREADLE_CHECKED 1
+#elif defined(__has_feature)
+#define TREADLE_CHECKED __has_feature(address_sanitizer)
+#else
+#define TREADLE_CHECKED 0
+#endif
 #define TREADLE_LOAD_LANES(lanes)                                                      \
     for (int l = 0; l < lanes; l++) if (TREADLE_IS_ON_##lanes(on, l)) rest[l] = p[l]; \
     return rest;
 #define TREADLE_STORE_LANES(lanes) for (int l = 0; l < lanes; l++) if (TREADLE_IS_ON_##lanes(on, l)) p[l] = x[l];
-#if defined(__AVX__)
+#if defined(__AVX__) && !TREADLE_CHECKED
 /* Lanes that are off are read as 0. Not left to the loop over the lanes: of two such loads under opposite conditions,
  * gcc 12.2 -O3 -mavx2 loses one. */
 #define TREADLE_LOAD_WHERE_4 return (v4f)((v4i)__builtin_ia32_maskloadps((const v4f *)p, on) | (~on & (v4i)rest));
@@ -278,10 +286,10 @@ TREADLE_MASK_OF_LANES(16)
 #define TREADLE_LOAD_WHERE_8 TREADLE_LOAD_LANES(8)
 #define TREADLE_STORE_WHERE_8 TREADLE_STORE_LANES(8)
 #endif
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) && !TREADLE_CHECKED
 #define TREADLE_LOAD_WHERE_16 return __builtin_ia32_loadups512_mask(p, rest, on);
 #define TREADLE_STORE_WHERE_16 __builtin_ia32_storeups512_mask(p, x, on);
-#elif defined(__AVX__)
+#elif defined(__AVX__) && !TREADLE_CHECKED
 #define TREADLE_HALF(x, half) __builtin_shufflevector(x, x, TREADLE_##half##_8)
 #define TREADLE_LOAD_HALF(p, half) \
     treadle_load_where_v8f(p, TREADLE_HALF(on, half), TREADLE_HALF(rest, half))
@@ -306,7 +314,7 @@ TREADLE_MASK_OF_LANES(16)
 #define TREADLE_GATHER_4 __builtin_ia32_gathersiv4sf
 #define TREADLE_GATHER_8 __builtin_ia32_gathersiv8sf
 #endif
-#if defined(__AVX2__)
+#if defined(__AVX2__) && !TREADLE_CHECKED
 #define TREADLE_GATHER_WHERE(lanes) \
     if (TREADLE_REACHES(stride))    \
         return TREADLE_GATHER_##lanes(rest, p, (v##lanes##i)TREADLE_IOTA_##lanes * (int)stride, (v##lanes##f)on, 4);
@@ -316,11 +324,11 @@ TREADLE_MASK_OF_LANES(16)
 #define TREADLE_GATHER_WHERE_4
 #define TREADLE_GATHER_WHERE_8
 #endif
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) && !TREADLE_CHECKED
 #define TREADLE_GATHER_WHERE_16  \
     if (TREADLE_REACHES(stride)) \
         return __builtin_ia32_gathersiv16sf(rest, p, (v16i)TREADLE_IOTA_16 * (int)stride, on, 4);
-#elif defined(__AVX2__)
+#elif defined(__AVX2__) && !TREADLE_CHECKED
 #define TREADLE_GATHER_HALF(p, half) \
     treadle_load_strided_where_v8f(p, stride, TREADLE_HALF(on, half), TREADLE_HALF(rest, half))
 #define TREADLE_GATHER_WHERE_16                                                                           \
@@ -697,7 +705,7 @@ TREADLE_WIDE_BYTES(16)
         const v##lanes##bytes on = (v##lanes##bytes)TREADLE_NARROWED(lanes, b, mask);                \
         return (on & a) | (~on & b);                                                                 \
     }
-#if defined(__AVX512BW__) && defined(__AVX512VL__)
+#if defined(__AVX512BW__) && defined(__AVX512VL__) && !TREADLE_CHECKED
 #define TREADLE_LOAD_BYTES_16(bytes) \
     return (bytes)__builtin_ia32_loaddquqi128_mask((const void *)p, (treadle_chars)rest, on);
 #define TREADLE_STORE_BYTES_16 __builtin_ia32_storedquqi128_mask((void *)p, (treadle_chars)x, on);

@@ -4,7 +4,7 @@
  * CONSTANTS      how many constants there are, OFFSETS: the bytes at which they begin in the file of weights
  * WEIGHTS_BYTES  the size of that file (0: there is none), WEIGHTS_DIGEST: the 32 bytes of its sha256
  * ARENA_BYTES    scratch memory of a call
- * NEEDS          features of the processor that the kernels use, as /proc/cpuinfo names them, NULL at the end
+ * NEEDS          features of the processor that the kernels use, {NULL} at the end
  */
 #include "pool.h"
 #include "sha256.h"
@@ -17,6 +17,9 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #define JOINED(a, b) a##_##b
 #define EXPANDED(a, b) JOINED(a, b)
@@ -52,9 +55,40 @@ static int has_word(const char *line, const char *word) {
     return 0;
 }
 
-/* Whether the processor has every feature of NEEDS; taken to be so where it cannot be read. */
-static int fits_processor(void) {
-    static const char *const needs[] = NEEDS;
+/* A feature of the processor: a bit of a register (0 to 3) of cpuid with a leaf and a subleaf, and bits that XCR0 must
+ * have besides. With a register below 0 its word in /proc/cpuinfo counts. */
+struct need {
+    const char *word;
+    unsigned leaf, subleaf;
+    int place, bit;
+    unsigned long long state;
+};
+
+#if defined(__x86_64__)
+static int has_bit(unsigned leaf, unsigned subleaf, int place, int bit) {
+    unsigned answer[4];
+    if (!__get_cpuid_count(leaf, 0, answer, answer + 1, answer + 2, answer + 3) || subleaf > (subleaf ? answer[0] : 0))
+        return 0;
+    if (subleaf) __cpuid_count(leaf, subleaf, answer[0], answer[1], answer[2], answer[3]);
+    return (int)(answer[place] >> bit & 1);
+}
+
+/* Asks the processor: under an emulator, /proc/cpuinfo may describe another one. */
+static int is_told(const struct need *need) {
+    unsigned low = 0, high = 0;
+    if (need->state) {
+        if (!has_bit(1, 0, 2, 27)) return 0; /* OSXSAVE: there is xgetbv */
+        __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    }
+    return !(need->state & ~((unsigned long long)high << 32 | low)) &&
+           has_bit(need->leaf, need->subleaf, need->place, need->bit);
+}
+#else
+static int is_told(const struct need *need) { return need->place < 0; }
+#endif
+
+/* Whether a line of /proc/cpuinfo lists those features that only it tells; taken to be so where it cannot be read. */
+static int are_listed(const struct need *needs) {
     FILE *file = fopen("/proc/cpuinfo", "r");
     if (!file) return 1;
     char *line = NULL;
@@ -62,12 +96,23 @@ static int fits_processor(void) {
     int fits = 1;
     while (getline(&line, &room, file) > 0) {
         if (strncmp(line, "flags", 5) && strncmp(line, "Features", 8)) continue;
-        for (const char *const *need = needs; *need; need++) fits &= has_word(line, *need);
+        for (const struct need *need = needs; need->word; need++) fits &= need->place >= 0 || has_word(line, need->word);
         break;
     }
     free(line);
     fclose(file);
     return fits;
+}
+
+/* Whether the processor has every feature of NEEDS. */
+static int fits_processor(void) {
+    static const struct need needs[] = NEEDS;
+    int fits = 1, listed = 0;
+    for (const struct need *need = needs; need->word; need++) {
+        listed |= need->place < 0;
+        fits &= need->place < 0 || is_told(need);
+    }
+    return fits && (!listed || are_listed(needs));
 }
 
 /* Maps the file of weights, and compares it with its size and digest. */

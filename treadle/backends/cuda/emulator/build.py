@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from treadle.backends.c.compiler_call import call, failure
 from treadle.backends.c.toolchain import Toolchain, find_toolchain
 from treadle.backends.call_lock import CallLock
 from treadle.backends.cuda.compiler import HEADER
@@ -152,10 +152,7 @@ def _run(command: list[str], text: str, name: str) -> None:
 
 def _failure(command: list[str], name: str) -> str | None:
     """What a command wrote if it failed."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-    except OSError as error:
-        raise TreadleError(f"{command[0]} does not run: {error}", name, "a working C++ compiler") from error
+    done = call(command, name)
     return done.stderr if done.returncode != 0 else None
 
 
@@ -166,8 +163,7 @@ def _diagnosis(log: str, text: str, name: str, command: list[str]) -> TreadleErr
     if found is None and undefined is not None:
         error = TreadleError(f"'{undefined[1]}' is called but not defined", name, "a text that defines what it calls")
     elif found is None:
-        first = next(iter(log.strip().splitlines()), "no message")
-        error = TreadleError(f"{command[0]} failed: {first}", name)
+        return failure(command, log, name)
     else:
         number, lines = int(found["line"]), text.splitlines()
         line = lines[number - 1].strip() if found["file"] == name and 0 < number <= len(lines) else ""
