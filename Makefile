@@ -36,7 +36,7 @@ READY = $(VENV)/.stamp-wheels
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format pytest quick lit fuzz slow-test gpu-test gpu-test-here gpu-bench gpu-bench-here gpu-first gpu-first-here bless docs \
+.PHONY: help venv demo test lint format pytest quick lit fuzz test-sanitized test-lowest slow-test gpu-test gpu-test-here gpu-bench gpu-bench-here gpu-first gpu-first-here bless docs \
 	conformance bench clean
 
 # Asked before anything is installed: without a GPU pycuda does not even build.
@@ -44,7 +44,7 @@ on-gpu = @if why=$$($(PYTHON) treadle/backends/cuda/gpu_probe.py); then $(MAKE) 
 	else [ -n "$$why" ] && echo "$@ skipped: $$why"; fi
 
 help: ## list the commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 venv: $(MODELS) ## create .venv with the package, its tools and the model files (PYTHON=python3.12 chooses another Python)
 
@@ -80,6 +80,12 @@ fuzz: $(PACKAGES) ## draw random models and hostile files for SECONDS (600) and 
 
 conformance: $(PACKAGES) ## ONNX's own suite as compiled code, and the table of docs/conformance.md
 	$(BIN)/python -m tests.frontends.onnx.conformance $(ARGS)
+
+test-sanitized: $(MODELS) ## compiled C under the address, undefined-behaviour and thread sanitizers of gcc
+	$(BIN)/python -m tests.sanitized $(PARALLEL) $(ARGS)
+
+test-lowest: ## the core dependencies at their lowest versions, in an environment of its own
+	$(PYTHON) tests/lowest_versions.py
 
 slow-test: $(MODELS) ## every model on every target: what `make test` has no time for
 	$(BIN)/python -m pytest -m slow -o faulthandler_timeout=0 $(ARGS)

@@ -3,7 +3,7 @@
 Every side computes in one precision, keeps its inputs and outputs on the device, and launches a CUDA graph where it
 can. All that differs is what the kernels do. Precisions are those of `treadle compile --precision`: f32 is float32
 without TF32, tf32 lets products round their operands to it; in f16 and bf16 Treadle narrows products, convolutions and
-attention, and PyTorch and Triton get weights and inputs of that type.
+attention of models, and single operators have inputs of that type; PyTorch and Triton get weights and inputs of it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 import treadle
-from benchmarks.gpu_workloads import Workload
+from benchmarks.gpu_workloads import Workload, in_precision
 from benchmarks.measure import relative_error
 from treadle.backends.cuda.open_artifact import open_program
 from treadle.backends.cuda.open_driver import open_driver
@@ -64,11 +64,12 @@ class TreadlePeer:
     graphed = True
 
     def __init__(self, workload: Workload, path: Path, precision: str) -> None:
-        shapes = {name: array.shape for name, array in workload.inputs.items()}
+        path, inputs = in_precision(workload, path, precision)
+        shapes = {name: array.shape for name, array in inputs.items()}
         self._driver = open_driver()
         model = treadle.compile(path, Target.for_capability(*self._driver.capability), shapes, precision=precision)
         self._program = open_program(model.artifact, self._driver)
-        self.outputs = self._program.run([workload.inputs[spec.name] for spec in self._program.inputs])
+        self.outputs = self._program.run([inputs[spec.name] for spec in self._program.inputs])
         self._graph = self._program.capture()
 
     def run(self, times: int) -> None:

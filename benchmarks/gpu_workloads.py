@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import ml_dtypes
 import numpy as np
 import onnx
 from numpy.typing import NDArray
@@ -25,6 +26,10 @@ TorchModel = Callable[[Any], Callable[..., Any]]
 """Given the module `torch`, the same computation on tensors in the order of the inputs."""
 
 OPSET = 17
+_NARROW: Mapping[str, tuple[int, Any]] = {
+    "f16": (TensorProto.FLOAT16, np.float16), "bf16": (TensorProto.BFLOAT16, ml_dtypes.bfloat16),
+}  # fmt: skip
+"""The type of elements of a precision, as ONNX and NumPy know it."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,22 @@ class Workload:
     def inputs(self) -> Mapping[str, Array]:
         """What it is computed from, drawn when it is asked for: the largest product's operands take 128 MiB."""
         return self.draw()
+
+
+def in_precision(workload: Workload, path: Path, precision: str) -> tuple[Path, Mapping[str, Array]]:
+    """The model and its inputs for a precision: an operator's tensors have the narrow type, as those of PyTorch do, so
+    that no cast of float32 is part of what is measured. A model's inputs are what its file says."""
+    narrow = _NARROW.get(precision)
+    if narrow is None or workload.kind != "operator":
+        return path, workload.inputs
+    element, dtype = narrow
+    model = onnx.load(path)
+    for each in (*model.graph.input, *model.graph.output):
+        each.type.tensor_type.elem_type = element
+    onnx.checker.check_model(model)
+    narrowed = path.with_suffix(f".{precision}.onnx")
+    onnx.save(model, narrowed)
+    return narrowed, {name: array.astype(dtype) for name, array in workload.inputs.items()}
 
 
 def _normal(*shape: int) -> Array:

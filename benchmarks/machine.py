@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import re
 import subprocess
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -12,9 +13,10 @@ from pathlib import Path
 from treadle.backends.c.toolchain import find_toolchain
 from treadle.backends.cuda.open_driver import open_driver
 from treadle.environment import available_cores, load_environment
+from treadle.version import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("treadle", "xdsl", "numpy", "onnxruntime")
+PACKAGES = ("xdsl", "numpy", "onnxruntime")
 GPU_PACKAGES = (
     *("nvidia-cuda-nvrtc", "cuda-bindings", "pycuda"),
     *("torch", "torchvision", "transformers", "triton", "onnxruntime-gpu"),
@@ -23,7 +25,7 @@ GPU_PACKAGES = (
 
 def describe_run() -> dict[str, object]:
     """The circumstances of a run, ready for JSON."""
-    versions = {name: version(name) for name in PACKAGES}
+    versions = {"treadle": __version__, **versions_of(PACKAGES)}
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit(),
@@ -49,7 +51,7 @@ def describe_gpu(driver_version: Path = Path("/proc/driver/nvidia/version")) -> 
         "driver": nvidia_driver(driver_version),
         "driver_cuda": cuda,
         "binding": binding,
-        "gpu_versions": {name: found for name in GPU_PACKAGES if (found := installed(name)) is not None},
+        "gpu_versions": versions_of(GPU_PACKAGES),
     }
 
 
@@ -57,6 +59,11 @@ def nvidia_driver(path: Path) -> str:
     """The version in the file that NVIDIA's kernel module writes, such as 580.65.06; "unknown" without."""
     found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", path.read_text()) if path.is_file() else None
     return found.group(1) if found else "unknown"
+
+
+def versions_of(packages: Sequence[str]) -> dict[str, str]:
+    """The versions of those that are installed; the checkout itself need not be."""
+    return {name: found for name in packages if (found := installed(name)) is not None}
 
 
 def installed(package: str) -> str | None:

@@ -7,32 +7,39 @@ from __future__ import annotations
 
 import importlib
 import json
+import platform
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 from io import StringIO
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
+import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from rich.console import Console
 
 import treadle
-from benchmarks import gpu, gpu_peers
+from benchmarks import gpu, gpu_peers, machine
 from benchmarks.gpu import Measured, main, measure, notices, row, slug, table
 from benchmarks.gpu_peers import CUDA_PROVIDER, MAKERS, TREADLE, OnnxRuntimePeer, PeerMissing, TorchPeer, TritonPeer
-from benchmarks.gpu_workloads import WORKLOADS, Workload
+from benchmarks.gpu_workloads import WORKLOADS, Workload, in_precision
 from benchmarks.machine import describe_run, installed, nvidia_driver
 from benchmarks.measure import relative_error, results_of
 from benchmarks.paper_models import PAPER_MODELS
 from benchmarks.result_files import write_results
+from treadle.backends.program import read_program
 from treadle.bench.interleave import Times, interleave
 from treadle.bench.peers import peer_call
+from treadle.compile_options import CompileOptions, Precision
+from treadle.compile_request import CompileRequest, lowered_module
 from treadle.errors import TreadleError
+from treadle.target import Target
 
 Array = NDArray[Any]
 HERE = Path("model.onnx")
@@ -383,6 +390,34 @@ def test_onnx_runtime_tries_without_a_graph_what_cannot_be_one(monkeypatch: pyte
     peer.run(4)
     assert peer._session.run_with_iobinding.call_count == 3 + 4
     peer.close()
+
+
+def test_the_circumstances_need_no_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that has a checkout and little else."""
+
+    def version(package: str) -> str:
+        raise PackageNotFoundError(package)
+
+    monkeypatch.setattr(machine, "version", version)
+    versions = describe_run()["versions"]
+    assert versions == {"python": platform.python_version(), "treadle": treadle.__version__}
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("f16", np.float16), ("bf16", ml_dtypes.bfloat16)])
+def test_operators_have_inputs_of_the_precision(precision: Precision, dtype: Any, tmp_path: Path) -> None:
+    """One kernel: a cast of the operands would be measured beside the product."""
+    workload = WORKLOADS["matmul_128"]
+    path, inputs = in_precision(workload, workload.write(tmp_path), precision)
+    request = CompileRequest(path, Target.parse("sm_80"), options=CompileOptions(precision=precision))
+    program = read_program(lowered_module(request))
+    assert [spec.dtype for spec in (*program.inputs, *program.outputs)] == [np.dtype(dtype)] * 3
+    assert [array.dtype for array in inputs.values()] == [np.dtype(dtype)] * 2 and len(program.launches) == 1
+
+
+def test_models_and_wide_precisions_keep_their_inputs(tmp_path: Path) -> None:
+    path, product, model = tmp_path / "x.onnx", WORKLOADS["matmul_128"], WORKLOADS["ppocr_cls"]
+    assert in_precision(product, path, "tf32") == (path, product.inputs)
+    assert in_precision(replace(model, draw=dict), path, "f16") == (path, {})
 
 
 REFERENCES: dict[str, Callable[..., Array]] = {

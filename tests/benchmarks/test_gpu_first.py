@@ -57,6 +57,20 @@ def test_each_step_s_result_is_written_before_the_next_begins(
     assert "tests: failed after" in capsys.readouterr().out
 
 
+def test_a_step_whose_tests_were_all_skipped_has_not_passed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    skipped = "<testcase classname='t' name='a'><skipped message='no pycuda'/></testcase>"
+    for cases, ended in ((skipped, "skipped"), (f"{skipped}<testcase classname='t' name='b'/>", "passed")):
+        xml = f"<testsuites><testsuite>{cases}</testsuite></testsuites>"
+        step = Step("tests", "first", python(f"open({str(tmp_path / 'tests.xml')!r}, 'w').write({xml!r})"), 60.0)
+        monkeypatch.setattr(gpu_first, "STEPS", (step,))
+        monkeypatch.setattr(gpu_first, "why_no_gpu", lambda: None)
+        monkeypatch.setattr(gpu_first, "describe_gpu", lambda: {"gpu": "Some GPU"})
+        assert gpu_first.main(["--output", str(tmp_path)], HERE) == int(ended == "skipped")
+        assert f"tests: {ended} after" in capsys.readouterr().out
+
+
 def test_the_limits_fit_into_eight_minutes() -> None:
     assert gpu_first._arguments([]).seconds < 480
     assert all(step.seconds <= 130 and "OUTPUT" in " ".join(step.arguments) for step in STEPS)
