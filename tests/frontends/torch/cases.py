@@ -265,6 +265,15 @@ REDUCTION = [
     Case("sort stable", lambda x: torch.sort(x, dim=1, stable=True), (N,)),
 ]
 
+_NEAREST = (("upsample_", ""), ("_upsample_", "_exact"))
+
+
+def _resized(name: str, x: torch.Tensor, *size: int, flags: tuple[object, ...] = ()) -> Case:
+    """An operator as AOTAutograd writes it."""
+    text = "".join(f" {each}" for each in flags)
+    return Case(f"{name}{text}", lambda x: getattr(aten, name).default(x, size, *flags), (x,))
+
+
 RESIZE = [
     Case("nearest", lambda x: F.interpolate(x, scale_factor=2), (IMAGE,)),
     Case("nearest to a size", lambda x: F.interpolate(x, (10, 4)), (IMAGE,)),
@@ -281,6 +290,14 @@ RESIZE = [
     Case("bicubic", lambda x: F.interpolate(x, (10, 9), mode="bicubic"), (IMAGE,)),
     Case("bilinear antialias", lambda x: F.interpolate(x, (3, 4), mode="bilinear", antialias=True), (IMAGE,)),
     Case("bicubic antialias", lambda x: F.interpolate(x, (3, 4), mode="bicubic", antialias=True), (IMAGE,)),
+    *(_resized(f"{kind}nearest{exact}1d", LINE, 13) for kind, exact in _NEAREST),
+    *(_resized(f"{kind}nearest{exact}2d", IMAGE, 10, 4) for kind, exact in _NEAREST),
+    *(_resized(f"{kind}nearest{exact}3d", VOLUME, 3, 5, 4) for kind, exact in _NEAREST),
+    _resized("upsample_linear1d", LINE, 13, flags=(False,)),
+    *(_resized(f"upsample_{kind}2d", IMAGE, 10, 9, flags=(True,)) for kind in ("bilinear", "bicubic")),
+    *(_resized(f"_upsample_{kind}2d_aa", IMAGE, 3, 4, flags=(False,)) for kind in ("bilinear", "bicubic")),
+    _resized("upsample_trilinear3d", VOLUME, 7, 8, 9, flags=(False,)),
+    _resized("upsample_bilinear2d", IMAGE, 10, 9, flags=(False, 1.5, 1.5)),
 ]
 
 INDEXING = [

@@ -211,10 +211,3 @@ def test_what_cannot_be_converted_runs_in_pytorch(caplog: pytest.LogCaptureFixtu
         torch.testing.assert_close(torch.compile(model, backend=backend)(x), model(x))
     (record,) = caplog.records
     assert "these operators run in PyTorch: aten._fft_r2c.default" in record.getMessage()
-
-
-def test_a_gradient_is_an_error() -> None:
-    reset()
-    y = torch.compile(made(Residual), backend=backend)(torch.randn(2, 3, 9, 9))
-    with pytest.raises(treadle.TreadleError, match="inference"):
-        y.sum().backward()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -55,13 +55,15 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
     """
     if all(_is_converted(node) for node in program.graph.nodes):
         return program
-    table = torch.export.default_decompositions()
-    for each in list(table):
-        if find_converter(each) is not None:
-            table.pop(each)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return program.run_decompositions(table)
+        return program.run_decompositions(decompositions())
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """PyTorch's own decompositions, by operator, of those that have no converter."""
+    table = torch.export.default_decompositions()
+    return {each: table[each] for each in list(table) if find_converter(each) is None}
 
 
 def _is_converted(node: fx.Node) -> bool:
@@ -71,4 +73,4 @@ def _is_converted(node: fx.Node) -> bool:
     return node.op == "call_function" and (node.target is operator.getitem or find_converter(node.target) is not None)
 
 
-__all__ = ["decomposed", "export", "exported"]
+__all__ = ["decomposed", "decompositions", "export", "exported"]

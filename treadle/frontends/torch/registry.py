@@ -30,9 +30,12 @@ def converts(*operators: str) -> Callable[[Converter], Converter]:
 
 
 def find_converter(target: object) -> Converter | None:
-    """The converter of a node's target, None if there is none."""
+    """The converter of a node's target, None if there is none.
+
+    Operators of the namespace `treadle` are those of ATen under another name, by which PyTorch does not decompose them.
+    """
     namespace, _, name = str(target).partition(".")
-    return _REGISTRY.get(name) if namespace == "aten" else None
+    return _REGISTRY.get(name) if namespace in ("aten", "treadle") else None
 
 
 def supported_operators() -> list[str]:
