@@ -16,6 +16,7 @@ from treadle.backends.cuda.driver import check_toolkit
 from treadle.backends.cuda.emulator import Emulation
 from treadle.backends.cuda.open_driver import open_driver
 from treadle.compile_options import CompileOptions, Device, parse_convolution, parse_precision
+from treadle.constants import Array, Constants, constants_text, normalized_constants
 from treadle.environment import Environment, load_environment
 from treadle.errors import TreadleError
 from treadle.host import hardware_of, host_target
@@ -55,6 +56,7 @@ def compile(
     target: str | Target = "cpu",
     shapes: Shapes | None = None,
     *,
+    constants: Constants | None = None,
     example_inputs: Sequence[object] | None = None,
     precision: str = "f32",
     convolution: str | None = None,
@@ -78,6 +80,9 @@ def compile(
                hardware ("sm_80{multiprocessors=56}"), or "cuda" for this machine's GPU (the emulator's: sm_80)
     shapes:    a shape for each input that the file leaves dynamic, such as `{"x": (1, 3, 48, 320)}`, or an extent for
                each dynamic dimension by its name, `{"batch": 1}`; a `Dim` in it is a range, all of which is served
+    constants: of an ONNX model: values of inputs that are the same in every call, such as `{"sr": 16000}`, in the types
+               of these inputs: the compiled model does not take them, and what depends on them alone is computed at
+               compile time
     example_inputs: of a torch.nn.Module: what `forward` is called with, in order; the shapes of the tensors among them
                are those of the calls, everything else is a constant
     precision: "f16" or "bf16" for the operands and results of products, convolutions and attention (weights take half
@@ -97,7 +102,8 @@ def compile(
     cached:    False compiles even what the cache has
     progress:  called with each step that begins, as text, and the fraction (0 to 1) that is done
 
-    TreadleError: a file that is no model, an unsupported operator, shapes that do not fit, no compiler, and the like.
+    TreadleError: a file that is no model, an unsupported operator, shapes or constants that do not fit, no compiler,
+    and the like.
     """
     environment = load_environment()
     trace = environment.trace_dir if trace_dir is None else Path(trace_dir)
@@ -108,11 +114,13 @@ def compile(
     schedules, fingerprint = _tuned(database, chosen)
     algorithm = parse_convolution(convolution, chosen.kind)
     options = CompileOptions(parse_precision(precision), explain_fusion, schedules, algorithm)
-    source = _Source.of(_converted(model, example_inputs), normalized(shapes), after)
+    source = _Source.of(_converted(model, example_inputs), normalized(shapes), after, normalized_constants(constants))
     cubins = chosen.is_cuda and (device is None or nvrtc_is_installed())  # the emulator needs none
     toolchain = _toolchain(chosen, environment, cubins)
     decided = f"{fingerprint} {after}"
-    key = artifact_key(source.content, source.shapes, str(chosen), toolchain, precision, algorithm, decided)
+    key = artifact_key(
+        source.content, source.shapes, str(chosen), toolchain, precision, algorithm, decided, source.fixed
+    )
     store, may_be_cached = store_of(environment), cached and trace is None and not explain_fusion
     artifact = find_artifact(store, key, source.folder) if may_be_cached else None
     if artifact is None:
@@ -155,21 +163,28 @@ def resolve_target(target: str | Target, device: Device | None = None) -> Target
 
 @dataclass(frozen=True)
 class _Source:
-    """A model as it was given: its file, if it is one, the bytes that identify it, its shapes and its stage."""
+    """A model as it was given: its file, if it is one, the bytes that identify it, its shapes, stage and constants."""
 
     model: str | Path | ModelProto | ModuleOp
     path: Path | None
     content: bytes
     shapes: dict[str, tuple[int | Dim, ...]]
     after: str | None
+    constants: dict[str, Array]
 
     @staticmethod
     def of(
-        model: str | Path | ModelProto | ModuleOp, shapes: dict[str, tuple[int | Dim, ...]], after: str | None
-    ) -> _Source:
+        model: str | Path | ModelProto | ModuleOp, shapes: dict[str, tuple[int | Dim, ...]], after: str | None,
+        constants: dict[str, Array],
+    ) -> _Source:  # fmt: skip
         """TreadleError for what is no model, and for a file that cannot be read."""
         path = Path(model) if isinstance(model, str | Path) else None
-        return _Source(model, path, _content(model) if path is None else _read(path), shapes, after)
+        return _Source(model, path, _content(model) if path is None else _read(path), shapes, after, constants)
+
+    @property
+    def fixed(self) -> str:
+        """The constants as a part of the cache's key."""
+        return constants_text(self.constants)
 
     @property
     def folder(self) -> Path | None:
@@ -188,7 +203,7 @@ class _Source:
             model = loader.load_model(self.content)
         return compile_request.CompileRequest(
             model, target, self.shapes, trace_dir, options=options, cubins=cubins, progress=progress,
-            content=None if self.path is None else self.content, after=self.after,
+            content=None if self.path is None else self.content, after=self.after, constants=self.constants,
         )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from xdsl.utils.exceptions import ParseError, VerifyException
 
 from treadle.compile_options import CompileOptions
 from treadle.compiler import lower, passes_of, stages_between
+from treadle.constants import Constants
 from treadle.dialects.located_parser import LocatedParser
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
@@ -35,6 +36,7 @@ class CompileRequest:
     content:   the bytes of that file, if they were read already
     after:     the stage that left the module; None: it is of graph operators, and no stage has run
     shapes:    extents of the dimensions that the file leaves dynamic
+    constants: values of inputs that are the same in every call
     trace_dir: where the numbered IR after each pass is written
     check:     verify the IR after each pass
     options:   precision, and which decisions are explained
@@ -52,6 +54,7 @@ class CompileRequest:
     progress: Progress = no_progress
     content: bytes | None = None
     after: str | None = None
+    constants: Constants | None = None
 
 
 def lowered_module(request: CompileRequest, to: str | None = None) -> ModuleOp:
@@ -92,9 +95,11 @@ def _given_module(request: CompileRequest) -> ModuleOp:
             accepted = f"a module, or a {IR_SUFFIX} file, which that stage left"
             raise TreadleError(f"the model is ONNX, which stage '{request.after}' does not give", "compile", accepted)
         loaded = load_model(model, request.content) if isinstance(model, Path) else model
-        return import_loaded(loaded, dict(request.shapes))
+        return import_loaded(loaded, dict(request.shapes), request.constants)
     if request.shapes:
         raise TreadleError("shapes are given for a module, whose tensors have theirs", "compile", "no shapes")
+    if request.constants:
+        raise TreadleError("constants are given for a module, which has no ONNX inputs", "compile", "no constants")
     verify(model, "as it was given")
     if request.after is None:
         check_entry(model)

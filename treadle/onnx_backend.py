@@ -24,7 +24,7 @@ from onnx.backend.base import Backend, BackendRep
 from treadle.api import compile as compile_model
 from treadle.backends.cuda.gpu_probe import why_no_gpu
 from treadle.errors import TreadleError
-from treadle.frontends.onnx import MissingExtents, ValueNeeded, look_up_nodes, with_known_inputs
+from treadle.frontends.onnx import MissingExtents, ValueNeeded, look_up_nodes
 from treadle.frontends.onnx.inputs import free_inputs
 from treadle.model import CompiledModel
 
@@ -78,8 +78,7 @@ class TreadleRep(BackendRep):
         shapes = {name: array.shape for name, array in given.items() if name not in self._needed}
         key = (tuple(shapes.items()), tuple((n, a.shape, a.tobytes()) for n, a in values.items()))
         if key not in self._compiled:
-            model = with_known_inputs(self._model, values)
-            self._compiled[key] = compile_model(model, self._target, shapes, **self._options)
+            self._compiled[key] = compile_model(self._model, self._target, shapes, constants=values, **self._options)
         return self._compiled[key]
 
     def _named(self, inputs: Any) -> dict[str, Array]:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 from rich import box
@@ -21,14 +21,20 @@ from treadle.bench.peers import PEERS, installed_peers, peer_call
 from treadle.environment import load_environment
 from treadle.errors import TreadleError
 from treadle.host import hardware_of, host_target
+from treadle.lazy import lazy_module
 from treadle.model import CompiledModel, load
 from treadle.progress import Progress
 from treadle.shapes import Shapes
 from treadle.tools.arguments import shapes_of_call
-from treadle.tools.model_inputs import complete, read_inputs
+from treadle.tools.model_inputs import Given, check_of_model, complete, read_inputs
 from treadle.tools.output import STDOUT, output_stream
 from treadle.tools.progress_bar import progress_bar
 from treadle.version import __version__
+
+if TYPE_CHECKING:
+    from treadle.tools import oracle
+else:
+    oracle = lazy_module("treadle.tools.oracle")
 
 Inputs = Mapping[str, NDArray[Any]]
 
@@ -45,17 +51,18 @@ def bench_command(args: argparse.Namespace) -> int:
     if args.threads is not None and args.threads < 1:
         raise TreadleError(f"{args.threads} is not a number of threads", "--threads", "1 upwards")
     path, given = Path(args.model), read_inputs(args.input)
-    shapes = shapes_of_call(args.shape, {name: array.shape for name, array in given.items()})
+    shapes = shapes_of_call(args.shape, given.shapes)
     peers = _peers(path, args)
     with ExitStack() as stack, progress_bar() as progress:
-        model = stack.enter_context(_model(path, shapes, args, progress))
-        inputs = complete(model.inputs, given, args.seed)
+        model = stack.enter_context(_model(path, shapes, given, args, progress))
+        inputs = complete(model.inputs, given.arrays, args.seed)
         progress("measuring", 1.0)
         others: dict[str, Callable[[], object]] = {}
         if args.against is not None:
             others[_AGAINST] = _other(stack.enter_context(load(args.against, args.threads)), model, inputs)
+        fed = {**inputs, **(oracle.fed_constants(path, given.constants) if peers else {})}
         threads = load_environment().num_threads if args.threads is None else args.threads
-        others |= {name: peer_call(name, path, inputs, threads) for name in peers}
+        others |= {name: peer_call(name, path, fed, threads) for name in peers}
         result = bench_model(model, inputs, others, seconds=args.seconds)
         memory = model.memory
     console = Console(highlight=False, stderr=args.json == STDOUT)
@@ -70,14 +77,15 @@ def bench_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def _model(path: Path, shapes: Shapes, args: argparse.Namespace, progress: Progress) -> CompiledModel:
+def _model(path: Path, shapes: Shapes, given: Given, args: argparse.Namespace, progress: Progress) -> CompiledModel:
     """The compiled model in a folder, or the model compiled; TreadleError for an option that only the latter takes."""
     if not path.is_dir():
         precision, target = args.precision or "f32", args.target or "cpu"
         return compile(
-            path, target, shapes, precision=precision, convolution=args.convolution, database=args.database,
-            threads=args.threads, progress=progress,
+            path, target, shapes, constants=given.constants, precision=precision, convolution=args.convolution,
+            database=args.database, threads=args.threads, progress=progress,
         )  # fmt: skip
+    check_of_model(given, path)
     asked = ("shape", "target", "precision", "convolution", "database")
     for option in asked:
         if getattr(args, option):

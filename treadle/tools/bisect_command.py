@@ -170,14 +170,15 @@ def _case(args: argparse.Namespace) -> Case:
     options = CompileOptions(precision, False, database, parse_convolution(args.convolution, target.kind))
     given = read_inputs(args.input)
     path = Path(args.model)
-    arrays = {} if is_ir_file(path) else {name: array.shape for name, array in given.items()}
-    module = _named(lowered_module(CompileRequest(path, target, _shapes(args.shape, arrays)), "import"))
+    shapes = _shapes(args.shape, {} if is_ir_file(path) else given.shapes)
+    request = CompileRequest(path, target, shapes, constants=given.constants)
+    module = _named(lowered_module(request, "import"))
     tensors = _tensors(module)
     names = [tensor.name for tensor in tensors]
-    for name in given:
+    for name in given.arrays:
         if name not in names:
             raise TreadleError(f"there is no input '{name}'", "--input", names)
-    inputs = complete(tensors, given, args.seed)
+    inputs = complete(tensors, given.arrays, args.seed)
     return Case(Definition(module, [inputs[name] for name in names], precision), target, options)
 
 

@@ -17,6 +17,7 @@ from treadle.compile_options import CompileOptions, parse_convolution
 from treadle.errors import TreadleError
 from treadle.lazy import lazy_module
 from treadle.tools.arguments import parse_shapes
+from treadle.tools.model_inputs import read_constants
 
 if TYPE_CHECKING:
     from treadle import api, compile_request
@@ -60,7 +61,7 @@ def check_command(args: argparse.Namespace) -> int:
 def _reports(args: argparse.Namespace) -> tuple[list[NodeReport], str | None]:
     """The verdict on each node; if extents are missing for a full check, the error that names them."""
     try:
-        return onnx.check_model(args.model, parse_shapes(args.shape)), None
+        return onnx.check_model(args.model, parse_shapes(args.shape), read_constants(args.input)), None
     except TreadleError as error:
         if not isinstance(error, onnx.MissingExtents):
             raise
@@ -73,15 +74,19 @@ def _explain(args: argparse.Namespace) -> None:
     algorithm = parse_convolution(args.convolution, target.kind)
     options = CompileOptions(args.precision or "f32", explain_fusion=True, convolution=algorithm)
     shapes = parse_shapes(args.shape)
-    request = compile_request.CompileRequest(Path(args.model), target, shapes, options=options)
+    request = compile_request.CompileRequest(
+        Path(args.model), target, shapes, options=options, constants=read_constants(args.input)
+    )
     compile_request.lowered_module(request, "fuse")
 
 
 def _memory(args: argparse.Namespace) -> Memory:
     """What a call of the compiled model takes, as `treadle compile` with these arguments would make it."""
     target, shapes = args.target or "cpu", parse_shapes(args.shape)
-    precision = args.precision or "f32"
-    with api.compile(Path(args.model), target, shapes, precision=precision, convolution=args.convolution) as model:
+    constants, precision = read_constants(args.input), args.precision or "f32"
+    with api.compile(
+        Path(args.model), target, shapes, constants=constants, precision=precision, convolution=args.convolution
+    ) as model:
         return model.memory
 
 

@@ -21,6 +21,7 @@ from treadle.schedules.search.database_files import open_database
 from treadle.shapes import Shapes
 from treadle.target import Target
 from treadle.tools.arguments import parse_shapes
+from treadle.tools.model_inputs import read_constants
 from treadle.tools.output import STDOUT
 from treadle.tools.progress_bar import progress_bar
 
@@ -69,7 +70,8 @@ def _compiled(
     args: argparse.Namespace, target: str | Target, shapes: Shapes, trace: Path | None, progress: Progress
 ) -> CompiledModel:
     return compile(
-        args.model, target, shapes, precision=args.precision or "f32", convolution=args.convolution,
+        args.model, target, shapes, constants=read_constants(args.input), precision=args.precision or "f32",
+        convolution=args.convolution,
         trace_dir=trace, database=args.database, after=args.after,
         explain_fusion=args.explain_fusion, progress=progress,
     )  # fmt: skip
@@ -102,7 +104,14 @@ def _write_stage(args: argparse.Namespace, output: Path, shapes: Shapes, trace: 
         algorithm = parse_convolution(args.convolution, target.kind)
         options = CompileOptions(args.precision or "f32", args.explain_fusion, _database(args.database), algorithm)
         request = compile_request.CompileRequest(
-            Path(args.model), target, shapes, trace, options=options, progress=progress, after=args.after
+            Path(args.model),
+            target,
+            shapes,
+            trace,
+            options=options,
+            progress=progress,
+            after=args.after,
+            constants=read_constants(args.input),
         )
         module = compile_request.lowered_module(request, args.to)
     text = instruments.ir_text(module)

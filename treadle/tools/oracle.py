@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,11 +24,14 @@ from treadle.backends.reference.found_extents import bounded_within_extents
 from treadle.backends.reference.perturbed import limited_by_samples
 from treadle.compile_options import Precision
 from treadle.compile_request import is_ir_file, read_module
+from treadle.constants import Constants
 from treadle.dialects.graph.dtypes import is_float_dtype, numpy_dtype
 from treadle.dialects.loop import FuncOp as LoopFuncOp
 from treadle.dialects.loop import KernelOp
 from treadle.errors import TreadleError
 from treadle.frontends.onnx import import_model
+from treadle.frontends.onnx.constant_inputs import constant_inputs
+from treadle.frontends.onnx.loader import load_model
 
 Array = NDArray[Any]
 Expected = Mapping[str, tuple[Bounded, np.dtype[Any]]]
@@ -88,7 +92,9 @@ class Definition:
     precision: Precision = "f32"
 
     @classmethod
-    def of_file(cls, path: Path, inputs: Mapping[str, Array], precision: Precision = "f32") -> Definition:
+    def of_file(
+        cls, path: Path, inputs: Mapping[str, Array], precision: Precision = "f32", constants: Constants | None = None
+    ) -> Definition:
         """The definition of a model in a file of ONNX or IR, its inputs by name; raises what reading it raises.
 
         IR is its own definition as far as stage `schedule`: later stages have none but the kernels themselves.
@@ -97,7 +103,7 @@ class Definition:
             module = read_module(path.read_text(), str(path))
             _check_has_definitions(module, path)
         else:
-            module = import_model(path, {name: array.shape for name, array in inputs.items()})
+            module = import_model(path, {name: array.shape for name, array in inputs.items()}, constants)
         names = _names(module, "input_names")
         return cls(module, [inputs[name] for name in names], precision)
 
@@ -153,22 +159,33 @@ class Check:
 
 
 def check_model(
-    path: Path, inputs: Mapping[str, Array], outputs: Mapping[str, Array], precision: Precision = "f32"
+    path: Path,
+    inputs: Mapping[str, Array],
+    outputs: Mapping[str, Array],
+    precision: Precision = "f32",
+    constants: Mapping[str, Array] = MappingProxyType({}),
 ) -> Check:
     """Outputs of a compiled model, and ONNX Runtime's for the same inputs, compared with the model's definition.
+
+    constants: values of the inputs that the compiled model does not take, as `treadle.compile` was given them
 
     ONNX Runtime has none where the file is IR. Raises what reading the model raises, and TreadleError where ONNX
     Runtime is not installed.
     """
-    definition = Definition.of_file(path, inputs, precision)
+    definition = Definition.of_file(path, inputs, precision, constants)
     expected = definition.outputs()
     own = compare_all(outputs, expected)
     if is_ir_file(path):
         return Check(own)
     try:
-        return Check(own, compare_reference(path, inputs, definition, expected))
+        return Check(own, compare_reference(path, {**inputs, **fed_constants(path, constants)}, definition, expected))
     except NoReferenceError as error:
         return Check(own, refusal=error.message)
+
+
+def fed_constants(path: Path, constants: Mapping[str, Array]) -> dict[str, Array]:
+    """What another runtime is given for inputs that are constants here: the values in the model's types."""
+    return constant_inputs(load_model(path).graph, constants) if constants else {}
 
 
 def _check_has_definitions(module: ModuleOp, path: Path) -> None:
@@ -257,5 +274,5 @@ def _names(module: ModuleOp, attribute: str) -> list[str]:
 
 __all__ = [
     "Check", "Comparison", "Definition", "Expected", "NoReferenceError", "check_model", "compare", "compare_all",
-    "compare_reference", "reference_outputs",
+    "compare_reference", "fed_constants", "reference_outputs",
 ]  # fmt: skip

@@ -15,13 +15,14 @@ from treadle.api import compile
 from treadle.backends.cuda.emulator import CHECKS, check_limit
 from treadle.backends.file_names import file_names
 from treadle.compile_options import DEVICES, parse_precision
+from treadle.constants import Constants
 from treadle.errors import TreadleError
 from treadle.lazy import lazy_module
 from treadle.model import CompiledModel, load
 from treadle.progress import Progress
 from treadle.shapes import Shapes
 from treadle.tools.arguments import shapes_of_call
-from treadle.tools.model_inputs import complete, read_inputs
+from treadle.tools.model_inputs import Given, check_of_model, complete, read_inputs
 from treadle.tools.profile_table import print_profile
 from treadle.tools.progress_bar import progress_bar
 
@@ -37,7 +38,7 @@ def run_command(args: argparse.Namespace) -> int:
     """Prints a line for each output; 1 if an output differs from the reference, or the sanitizer finds something."""
     path = Path(args.model)
     given = read_inputs(args.input)
-    shapes = shapes_of_call(args.shape, {name: array.shape for name, array in given.items()})
+    shapes = shapes_of_call(args.shape, given.shapes)
     if args.threads is not None and args.threads < 1:
         raise TreadleError(f"{args.threads} is not a number of threads", "--threads", "1 upwards")
     if args.repeat < 0:
@@ -52,8 +53,8 @@ def run_command(args: argparse.Namespace) -> int:
     if args.limit is not None:
         check_limit(args.limit, "--limit")
     with progress_bar() as progress:
-        model = _packaged(path, args) if path.is_dir() else _compiled(shapes, args, progress)
-        inputs = complete(model.inputs, given, args.seed)
+        model = _packaged(path, given, args) if path.is_dir() else _compiled(shapes, given.constants, args, progress)
+        inputs = complete(model.inputs, given.arrays, args.seed)
         if model.device == "emulator":
             progress("compiling for the emulator", 1.0)
             model.open()
@@ -71,11 +72,13 @@ def run_command(args: argparse.Namespace) -> int:
         _save(outputs, Path(args.save))
     if args.profile:
         print_profile(model.reports)
-    statuses = [_sanitize(model) if args.sanitize else 0, _check(path, model, inputs, outputs) if args.check else 0]
+    statuses = [_sanitize(model) if args.sanitize else 0]
+    if args.check:
+        statuses.append(_check(path, model, inputs, outputs, given.constants))
     return max(statuses)
 
 
-def _packaged(path: Path, args: argparse.Namespace) -> CompiledModel:
+def _packaged(path: Path, given: Given, args: argparse.Namespace) -> CompiledModel:
     """The compiled model in a folder; TreadleError for an option that only the .onnx file could follow."""
     asked = {
         "--check": args.check, "--shape": args.shape, "--target": args.target, "--precision": args.precision,
@@ -83,6 +86,7 @@ def _packaged(path: Path, args: argparse.Namespace) -> CompiledModel:
         "--database": args.database, "--from": args.after,
         "--explain-fusion": args.explain_fusion,
     }  # fmt: skip
+    check_of_model(given, path)
     for option, value in asked.items():
         if value:
             raise TreadleError(f"{option} needs the model itself, not a compiled one", path, "an .onnx file")
@@ -92,13 +96,14 @@ def _packaged(path: Path, args: argparse.Namespace) -> CompiledModel:
     )  # fmt: skip
 
 
-def _compiled(shapes: Shapes, args: argparse.Namespace, progress: Progress) -> CompiledModel:
+def _compiled(shapes: Shapes, constants: Constants, args: argparse.Namespace, progress: Progress) -> CompiledModel:
     """The model of an .onnx file; if a device is given without a target, for the GPU that the device emulates."""
     target = args.target or ("cpu" if args.device is None else "cuda")
     return compile(
         args.model,
         target,
         shapes,
+        constants=constants,
         precision=args.precision or "f32",
         convolution=args.convolution,
         database=args.database,
@@ -159,9 +164,11 @@ def _sanitize(model: CompiledModel) -> int:
     return 1 if findings else 0
 
 
-def _check(path: Path, model: CompiledModel, inputs: dict[str, Array], outputs: dict[str, Array]) -> int:
+def _check(
+    path: Path, model: CompiledModel, inputs: dict[str, Array], outputs: dict[str, Array], constants: dict[str, Array]
+) -> int:
     """A line for each output of the model and of ONNX Runtime; 1 if one of them differs from the definition."""
-    check = oracle.check_model(path, inputs, outputs, parse_precision(model.manifest.precision))
+    check = oracle.check_model(path, inputs, outputs, parse_precision(model.manifest.precision), constants)
     for result in check.own:
         print(result)
     for result in check.reference:

@@ -21,6 +21,7 @@ from treadle.schedules.templates import TEMPLATES
 from treadle.shapes import normalized
 from treadle.target import Target
 from treadle.tools.arguments import parse_shapes
+from treadle.tools.model_inputs import read_constants
 from treadle.tools.rejection_lines import rejection_lines
 from treadle.tuning.model import tasks_of_model
 from treadle.tuning.tasks import GroupTask
@@ -30,7 +31,8 @@ def schedules_command(args: argparse.Namespace) -> int:
     """Prints the groups whose names contain one of the words, equal groups once; all without any word."""
     target = resolve_target(args.target or "cpu")
     options = CompileOptions(parse_precision(args.precision or "f32"))
-    tasks = tasks_of_model(Path(args.model), target, normalized(parse_shapes(args.shape)), options, args.words)
+    shapes, constants = normalized(parse_shapes(args.shape)), read_constants(args.input)
+    tasks = tasks_of_model(Path(args.model), target, shapes, options, args.words, constants=constants)
     console = Console(highlight=False, soft_wrap=True, markup=False)
     for task in tasks:
         for line in _lines(task, target, limits=args.limits):

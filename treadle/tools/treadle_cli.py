@@ -121,12 +121,11 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
-    _add_model(parser, "an .onnx file, an .mlir file, or a folder that `treadle compile` wrote")
+    _add_model(parser, "an .onnx file, an .mlir file, or a folder that `treadle compile` wrote", runs=True)
     _add_target(parser)
     _add_settings(parser)
     _add_from(parser)
     _add_database(parser)
-    _add_input(parser)
     parser.add_argument(
         "--check", action="store_true", help="compare the outputs, and ONNX Runtime's, with the model's definition"
     )
@@ -162,12 +161,11 @@ def _add_compiled_call(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--precision", choices=PRECISIONS, help="of products, convolutions and attention; default f32")
     _add_convolution(parser)
     _add_database(parser)
-    _add_input(parser)
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="for random inputs (default 0)")
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
-    _add_model(parser, "an .onnx file, an .mlir file, or a folder that `treadle compile` wrote")
+    _add_model(parser, "an .onnx file, an .mlir file, or a folder that `treadle compile` wrote", runs=True)
     _add_compiled_call(parser)
     parser.add_argument("--threads", type=int, metavar="N", help="threads of a call, of the peers' too")
     parser.add_argument(
@@ -203,7 +201,7 @@ def _add_certify(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_bisect(parser: argparse.ArgumentParser) -> None:
-    _add_model(parser, "an .onnx file, or an .mlir file of graph operators")
+    _add_model(parser, "an .onnx file, or an .mlir file of graph operators", runs=True)
     _add_compiled_call(parser)
     parser.add_argument(
         "--operations",
@@ -293,9 +291,17 @@ def _add_map(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_model(parser: argparse.ArgumentParser, what: str, nargs: str | None = None) -> None:
+def _add_model(parser: argparse.ArgumentParser, what: str, nargs: str | None = None, *, runs: bool = False) -> None:
     parser.add_argument("model", metavar="MODEL", help=what, nargs=nargs)
     parser.add_argument("--shape", action="append", default=[], metavar="x=1,3,48,320", help=_SHAPE_HELP)
+    values = "; or NAME=FILE.npy, its values in the call, which are random ones by default" if runs else ""
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="sr=16000",
+        help=f"an input's value in every call, which is a constant of the compiled model{values}; repeatable",
+    )
 
 
 def _add_target(parser: argparse.ArgumentParser) -> None:
@@ -310,16 +316,6 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
 
 def _add_database(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--database", metavar="DIR", help="take schedules that `treadle tune` found, where it has some")
-
-
-def _add_input(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--input",
-        action="append",
-        default=[],
-        metavar="NAME=FILE.npy",
-        help="an input's values; without any, seeded random ones",
-    )
 
 
 def _add_from(parser: argparse.ArgumentParser) -> None:

@@ -29,6 +29,7 @@ from treadle.passes.instruments import Instrument, Timing, Trace, Verify, verify
 from treadle.passes.registry import parse_passes
 from treadle.target import Target
 from treadle.tools.arguments import parse_shapes
+from treadle.tools.model_inputs import read_constants
 from treadle.tools.output import output_stream
 from treadle.tools.process_state import xdsl_switches_restored
 from treadle.tools.reporting import run_reporting
@@ -76,6 +77,10 @@ class TreadleOptMain(xDSLOptMain):
             metavar="x=1,3,48,320",
             help="the shape of an ONNX model's input; may be repeated",
         )
+        group.add_argument(
+            "--input", action="append", default=[], metavar="sr=16000",
+            help="a value of an ONNX model's input that is the same in every call; may be repeated",
+        )  # fmt: skip
 
     def register_all_frontends(self) -> None:
         """IR text, and ONNX."""
@@ -177,7 +182,7 @@ class TreadleOptMain(xDSLOptMain):
         """The model of the input file; its path is needed to find external data."""
         if self.args.input_file is None:
             raise TreadleError("an ONNX model cannot come from stdin", "stdin", "a path to an .onnx file")
-        return onnx.import_model(self.args.input_file, parse_shapes(self.args.shape))
+        return onnx.import_model(self.args.input_file, parse_shapes(self.args.shape), read_constants(self.args.input))
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from treadle.schedules.search.database import Database
 from treadle.schedules.search.database_files import open_database, slug
 from treadle.schedules.search.ledger import Ledger, total
 from treadle.tools.arguments import parse_shapes, parse_weights
+from treadle.tools.model_inputs import read_constants
 from treadle.tools.output import output_stream
 from treadle.tools.report_data import Report
 from treadle.tools.report_page import report_page
@@ -68,7 +69,8 @@ def _search(args: argparse.Namespace) -> list[Group]:
                 live.update(search_table(groups, current, time.monotonic() - start, budget), refresh=True)
 
         groups = tune(
-            args.model, Path(args.database), parse_shapes(args.shape), seconds=args.seconds, trials=args.trials,
+            args.model, Path(args.database), parse_shapes(args.shape), constants=read_constants(args.input),
+            seconds=args.seconds, trials=args.trials,
             groups=args.groups or (), precision=args.precision or "f32", threads=args.threads, seed=args.seed,
             strategy=args.strategy, scheduler=args.scheduler, stale=args.stale,
             weights=parse_weights(args.weights), show=show,
@@ -87,8 +89,8 @@ def _preview(args: argparse.Namespace) -> int:
     """What a search would do, of all groups as a table, or of some in detail."""
     words = [args.explain] if args.explain is not None else args.groups or ()
     found = previews(
-        args.model, parse_shapes(args.shape), groups=words, precision=args.precision or "f32", seed=args.seed,
-        strategy=args.strategy, scheduler=args.scheduler,
+        args.model, parse_shapes(args.shape), constants=read_constants(args.input), groups=words,
+        precision=args.precision or "f32", seed=args.seed, strategy=args.strategy, scheduler=args.scheduler,
     )  # fmt: skip
     if args.explain is None:
         _console().print(dry_run_table(found))

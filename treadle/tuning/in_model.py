@@ -23,6 +23,7 @@ from treadle.api import compile as compiled
 from treadle.backends.c.executor import CpuProgram
 from treadle.bench.interleave import quartiles
 from treadle.bench.launches import launches_of
+from treadle.constants import Constants
 from treadle.model import CompiledModel, load
 from treadle.schedules.search.database import Database
 from treadle.shapes import Shapes
@@ -147,6 +148,7 @@ class ModelTimer:
 
     model: Path
     shapes: Shapes | None
+    constants: Constants | None
     precision: str
     threads: int
     database: Database
@@ -170,7 +172,13 @@ class ModelTimer:
 
     def _compiled(self, database: Path | None) -> CompiledModel:
         return compiled(
-            self.model, "cpu", self.shapes, precision=self.precision, threads=self.threads, database=database
+            self.model,
+            "cpu",
+            self.shapes,
+            constants=self.constants,
+            precision=self.precision,
+            threads=self.threads,
+            database=database,
         )
 
 

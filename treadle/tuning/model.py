@@ -11,6 +11,7 @@ from pathlib import Path
 
 from treadle.compile_options import CompileOptions, parse_precision
 from treadle.compile_request import CompileRequest, lowered_module
+from treadle.constants import Constants
 from treadle.environment import available_cores, load_environment
 from treadle.errors import TreadleError
 from treadle.schedules.joint.points import Weights
@@ -42,6 +43,7 @@ def tune(
     database: str | Path,
     shapes: Shapes | None = None,
     *,
+    constants: Constants | None = None,
     seconds: float = 900.0,
     trials: int | None = None,
     groups: Sequence[str] = (),
@@ -62,7 +64,7 @@ def tune(
 
     model:    path of an .onnx file
     database: folder of tuned schedules, created if it is missing; pass it to `compile(..., database=...)`
-    shapes:   as for `compile`
+    shapes:   as for `compile`, as are constants
     seconds:  limit of the whole search; it ends earlier when all candidates were tried
     trials:   limit of the number of candidates that are timed
     groups:   tune only groups whose label contains one of these words; default: all
@@ -93,7 +95,7 @@ def tune(
             measurer = LocalMeasurer() if scheduler is None else RemoteMeasurer(workers)
             stack.callback(measurer.close)
         target, options = workers.machine.target, CompileOptions(parse_precision(precision))
-        tasks = tasks_of_model(Path(model), target, normalized(shapes), options, groups, rules, weights)
+        tasks = tasks_of_model(Path(model), target, normalized(shapes), options, groups, rules, weights, constants)
         if stale and any(task.points for task in tasks):
             raise TreadleError("the model has a range", "tune", "a search, which measures its entries anew")
         own = load_environment().num_threads if scheduler is None else target.cores
@@ -106,7 +108,9 @@ def tune(
             found = tuner.run()
             if whole:
                 hardware = workers.machine.hardware
-                tuner.confirm_in_model(ModelTimer(Path(model), shapes, precision, search.threads, folder, hardware))
+                tuner.confirm_in_model(
+                    ModelTimer(Path(model), shapes, constants, precision, search.threads, folder, hardware)
+                )
             return found
         entries = stale_entries(tasks, folder, workers.machine)
         if not entries:
@@ -129,6 +133,7 @@ def previews(
     model: str | Path,
     shapes: Shapes | None = None,
     *,
+    constants: Constants | None = None,
     groups: Sequence[str] = (),
     precision: str = "f32",
     seed: int = 0,
@@ -139,7 +144,7 @@ def previews(
     """What a search would begin with, group by group; arguments as for `tune`. Nothing is built or timed."""
     with _workers(executor, scheduler) as workers:
         target, options = workers.machine.target, CompileOptions(parse_precision(precision))
-        for task in tasks_of_model(Path(model), target, normalized(shapes), options, groups):
+        for task in tasks_of_model(Path(model), target, normalized(shapes), options, groups, constants=constants):
             yield preview(task, workers, strategy, seed)
 
 
@@ -164,10 +169,11 @@ def tasks_of_model(
     groups: Sequence[str] = (),
     rules: Sequence[Rule] | None = None,
     weights: Weights | None = None,
+    constants: Constants | None = None,
 ) -> list[GroupTask]:
     """The tasks of the model's groups, or of those whose labels contain one of some words; TreadleError if there are
     none."""
-    module = lowered_module(CompileRequest(model, target, shapes, options=options), "fuse")
+    module = lowered_module(CompileRequest(model, target, shapes, options=options, constants=constants), "fuse")
     written = default_programs if rules is None else partial(programs, rules=rules)
     tasks = tasks_of(module, target, written, weights)
     chosen = [task for task in tasks if not groups or any(word in task.label for word in groups)]

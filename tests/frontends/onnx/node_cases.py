@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -15,7 +15,7 @@ from tests.frontends.onnx.expected_failures import reason_of
 from tests.frontends.onnx.shared_cases import node_cases
 from tests.helpers.limits import assert_within, module_limits
 from treadle.dialects.graph.dtypes import element_type, is_stored
-from treadle.frontends.onnx import import_model, needed_inputs, with_known_inputs
+from treadle.frontends.onnx import import_model, needed_inputs
 from treadle.frontends.onnx.registry import functions_expanded
 from treadle.frontends.onnx.tensor_data import DTYPES
 
@@ -73,8 +73,23 @@ def _data_set(
     names = [entry.name for entry in model.graph.input]
     values = dict(zip(names, map(array_of, inputs), strict=False))
     needed = needed_inputs(model, values)
-    known = with_known_inputs(model, {name: values[name] for name in needed})
-    return known, [values[n] for n in names if n not in needed], [array_of(value) for value in outputs]
+    return (
+        _known(model, {name: values[name] for name in needed}),
+        [values[n] for n in names if n not in needed],
+        [array_of(value) for value in outputs],
+    )
+
+
+def _known(model: ModelProto, values: Mapping[str, Array]) -> ModelProto:
+    """The model with some of its inputs as initialisers."""
+    known = ModelProto()
+    known.CopyFrom(model)
+    for position in reversed(range(len(known.graph.input))):
+        name = known.graph.input[position].name
+        if name in values:
+            del known.graph.input[position]
+            known.graph.initializer.append(numpy_helper.from_array(values[name], name))
+    return known
 
 
 def assert_expected(

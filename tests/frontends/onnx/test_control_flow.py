@@ -18,7 +18,7 @@ from treadle import ir
 from treadle.backends.cuda.emulator import CHECKS
 from treadle.backends.reference.bound_module import bound_module
 from treadle.errors import TreadleError
-from treadle.frontends.onnx import ValueNeeded, import_model, needed_inputs, with_known_inputs
+from treadle.frontends.onnx import ValueNeeded, import_model, needed_inputs
 
 Array = NDArray[Any]
 RNG = np.random.default_rng(13)
@@ -245,8 +245,7 @@ def test_a_body_names_the_inputs_that_its_iterations_need() -> None:
     assert failed.value.inputs == {"m", "c0"}
     needed = needed_inputs(proto, values)
     assert needed == {"m", "c0", "k"}
-    known = with_known_inputs(proto, {name: values[name] for name in needed})
-    (rows,) = treadle.compile(known)(x=values["x"])
+    (rows,) = treadle.compile(proto, constants={name: values[name] for name in needed})(x=values["x"])
     np.testing.assert_array_equal(rows[:, 0], values["x"])
 
 

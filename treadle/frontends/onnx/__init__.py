@@ -3,7 +3,7 @@
 from treadle.frontends.onnx.check import NodeReport, check_model, look_up_nodes
 from treadle.frontends.onnx.importer import import_model
 from treadle.frontends.onnx.inputs import MissingExtents
-from treadle.frontends.onnx.known_inputs import needed_inputs, with_known_inputs
+from treadle.frontends.onnx.known_inputs import needed_inputs
 from treadle.frontends.onnx.node import ValueNeeded
 from treadle.frontends.onnx.registry import supported_operators
 
@@ -16,5 +16,4 @@ __all__ = [
     "look_up_nodes",
     "needed_inputs",
     "supported_operators",
-    "with_known_inputs",
 ]

@@ -12,6 +12,7 @@ from onnx import NodeProto
 from xdsl.dialects.builtin import StringAttr, TensorType
 from xdsl.ir import Block, Operation, SSAValue
 
+from treadle.constants import Constants
 from treadle.dialects.graph import BinaryOp, ConstantOp, Operator, UnaryOp
 from treadle.dialects.graph.dtypes import byte_width, element_type
 from treadle.dialects.graph.operation_count import count_operations
@@ -51,14 +52,16 @@ class NodeReport:
         return self.verdict == "supported"
 
 
-def check_model(path_or_bytes: str | Path | bytes, shapes: Shapes | None = None) -> list[NodeReport]:
+def check_model(
+    path_or_bytes: str | Path | bytes, shapes: Shapes | None = None, constants: Constants | None = None
+) -> list[NodeReport]:
     """A report on every node that the outputs depend on, in order.
 
     After an unsupported node the walk goes on with the shapes that the file declares for its outputs.
-    TreadleError: a file that cannot be read, shapes that do not fit.
+    TreadleError: a file that cannot be read, shapes or constants that do not fit.
     """
     model = load_model(path_or_bytes)
-    walk = GraphWalk.start(model, shapes or {})
+    walk = GraphWalk.start(model, shapes or {}, constants)
     declared = _declared_types(model)
     reports: list[NodeReport] = []
     for position in walk.live:

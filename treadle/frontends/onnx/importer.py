@@ -24,12 +24,14 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Region
 from xdsl.utils.exceptions import VerifyException
 
+from treadle.constants import Constants, normalized_constants
 from treadle.dialects.graph.control import called_names
 from treadle.dialects.graph.limits import MAX_WRITTEN_OUT
 from treadle.dialects.model_nodes import ascii_text, name_hint, node_location
 from treadle.errors import TreadleError
 from treadle.frontends.common.builder import GraphBuilder, Tensor, erase_dead
 from treadle.frontends.common.extent import is_symbolic
+from treadle.frontends.onnx.constant_inputs import constant_inputs
 from treadle.frontends.onnx.converters import find_conversion
 from treadle.frontends.onnx.function_body import FunctionBody, arguments_of
 from treadle.frontends.onnx.functions import function_body
@@ -48,12 +50,15 @@ from treadle.frontends.onnx.symbolic_attributes import symbolic_attributes
 from treadle.frontends.onnx.tensor_data import to_array
 
 
-def import_model(path_or_bytes: str | Path | bytes, shapes: Shapes | None = None) -> ModuleOp:
+def import_model(
+    path_or_bytes: str | Path | bytes, shapes: Shapes | None = None, constants: Constants | None = None
+) -> ModuleOp:
     """Converts a model to `func.func @main` over graph operators.
 
     path_or_bytes: an .onnx file, or its content (then without external data)
     shapes:        a shape for each input that the file leaves dynamic, for example `{"x": (1, 3, 48, 320)}`; a `Dim` in
                    it has a range, of which the largest extent is that of the types (docs/adr/0039)
+    constants:     values of inputs that are the same in every call, such as `{"sr": 16000}`: @main does not take them
 
     The function's attributes `input_names` and `output_names` are the model's names in order, `metadata` holds
     its free-form properties (text as bytes where it is not ASCII). An operator's location names its node.
@@ -68,12 +73,12 @@ def import_model(path_or_bytes: str | Path | bytes, shapes: Shapes | None = None
 
     TreadleError: a file that cannot be read, shapes that do not fit, the first node that cannot be converted.
     """
-    return import_loaded(load_model(path_or_bytes), shapes)
+    return import_loaded(load_model(path_or_bytes), shapes, constants)
 
 
-def import_loaded(model: LoadedModel, shapes: Shapes | None = None) -> ModuleOp:
+def import_loaded(model: LoadedModel, shapes: Shapes | None = None, constants: Constants | None = None) -> ModuleOp:
     """As `import_model`, of a model that was read; `model.files` records the external data that is read."""
-    walk = GraphWalk.start(model, shapes or {})
+    walk = GraphWalk.start(model, shapes or {}, constants)
     for position in walk.live:
         walk.convert(position)
     return _module(model, walk)
@@ -113,9 +118,10 @@ class GraphWalk:
     _expanded: int = 0
 
     @classmethod
-    def start(cls, model: LoadedModel, shapes: Shapes) -> GraphWalk:
-        """A walk that knows the model's inputs and its initialisers."""
-        inputs, symbols = model_inputs(model.graph, shapes)
+    def start(cls, model: LoadedModel, shapes: Shapes, constants: Constants | None = None) -> GraphWalk:
+        """A walk that knows the model's inputs, those that are constants, and its initialisers."""
+        known = constant_inputs(model.graph, normalized_constants(constants))
+        inputs, symbols = model_inputs(model.graph, shapes, known)
         block = Block(arg_types=[each.type for each in inputs.values()])
         builder = GraphBuilder(block)
         tensors: dict[str, Tensor] = {}
@@ -123,6 +129,7 @@ class GraphWalk:
             argument.name_hint = name_hint(name)
             extents = each.extents if is_symbolic(each.extents) else None
             tensors[name] = Tensor(each.type, None, argument, None, extents)
+        tensors |= {name: builder.constant(array) for name, array in known.items()}
         outputs = [output.name for output in model.graph.output]
         walk = cls(model, inputs, symbols, block, builder, tensors, _names_read(model.graph.node, outputs))
         walk._initialise(model.graph, walk._scope)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onnx import GraphProto, ValueInfoProto
@@ -48,15 +48,18 @@ class Input:
     extents: tuple[Symbolic, ...]
 
 
-def model_inputs(graph: GraphProto, shapes: Shapes) -> tuple[dict[str, Input], Symbols]:
-    """Each input that is no initialiser, in the file's order, and the dimensions that change from call to call.
+def model_inputs(
+    graph: GraphProto, shapes: Shapes, constants: Collection[str] = ()
+) -> tuple[dict[str, Input], Symbols]:
+    """Each input that is neither initialiser nor constant, in the file's order, and the dimensions that change from
+    call to call.
 
     A name in `shapes` is that of an input, or that of a dynamic dimension, which gets the extent in every input; so do
     the dynamic dimensions of an input whose shape is given, in the inputs whose shapes are not. TreadleError: an
     unknown name in `shapes`, a shape that contradicts the file or an extent, a dimension without a value, one name for
     two ranges, an element type that is unsupported.
     """
-    inputs = free_inputs(graph)
+    inputs = [entry for entry in free_inputs(graph) if entry.name not in constants]
     names, dimensions = [entry.name for entry in inputs], dynamic_dimensions(inputs)
     symbols = Symbols()
     given = {
@@ -67,6 +70,8 @@ def model_inputs(graph: GraphProto, shapes: Shapes) -> tuple[dict[str, Input], S
     for name, shape in given.items():
         if name in names:
             continue
+        if name in constants:
+            raise TreadleError(f"input '{name}' is a constant, which has its own shape", "shapes", "no shape for it")
         if name not in dimensions:
             raise TreadleError(f"'{name}' is no input and no dynamic dimension", "shapes", [*names, *dimensions])
         if len(shape) != 1:

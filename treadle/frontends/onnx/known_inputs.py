@@ -6,23 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from numpy.typing import NDArray
-from onnx import ModelProto, numpy_helper
+from onnx import ModelProto
 
 from treadle.frontends.onnx.importer import import_model
 from treadle.frontends.onnx.node import ValueNeeded
 from treadle.shapes import Shapes
-
-
-def with_known_inputs(model: ModelProto, values: Mapping[str, NDArray[Any]]) -> ModelProto:
-    """The model with some of its inputs as constants, which it is no longer fed."""
-    known = ModelProto()
-    known.CopyFrom(model)
-    for position in reversed(range(len(known.graph.input))):
-        name = known.graph.input[position].name
-        if name in values:
-            del known.graph.input[position]
-            known.graph.initializer.append(numpy_helper.from_array(values[name], name))
-    return known
 
 
 def needed_inputs(model: ModelProto, values: Mapping[str, NDArray[Any]], shapes: Shapes | None = None) -> set[str]:
@@ -31,11 +19,11 @@ def needed_inputs(model: ModelProto, values: Mapping[str, NDArray[Any]], shapes:
     values: those of a call, for all inputs
     TreadleError: a model that cannot be imported with them either.
     """
-    needed: set[str] = set()
+    needed, content = set[str](), model.SerializeToString()
     while True:
         left = {name: shape for name, shape in (shapes or {}).items() if name not in needed}
         try:
-            import_model(with_known_inputs(model, {name: values[name] for name in needed}).SerializeToString(), left)
+            import_model(content, left, {name: values[name] for name in needed})
         except ValueNeeded as error:
             if not error.inputs - needed:
                 raise
@@ -44,4 +32,4 @@ def needed_inputs(model: ModelProto, values: Mapping[str, NDArray[Any]], shapes:
             return needed
 
 
-__all__ = ["needed_inputs", "with_known_inputs"]
+__all__ = ["needed_inputs"]
