@@ -36,8 +36,8 @@ def artifact_key(
     """The key under which the cache has the result of compiling `model`.
 
     It covers the model's bytes, the given shapes and constants, the target, the precision, how convolutions are
-    computed, the compiler that makes the code (`toolchain`), the origin of the schedules (`decided`), this package's own
-    sources and those of what a program has added to it. External data is not covered: `find_artifact` compares it.
+    computed, the compiler that makes the code (`toolchain`), the origin of the schedules (`decided`), this package's
+    own sources and those of what a program has added to it. External data is not covered: `find_artifact` compares it.
     """
     hasher = hashlib.sha256()
     given = repr(sorted((name, tuple(shape)) for name, shape in shapes.items()))

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import ModelProto, NodeProto, TensorProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, parser
 
 from tests.frontends.onnx.models import model, node
 from tests.frontends.onnx.node_cases import EXPANDED, SUPPORTED, data_of
 from tests.frontends.onnx.reference import operators, run
 from treadle.errors import TreadleError
-from treadle.frontends.onnx import import_model
+from treadle.frontends.onnx import check_model, import_model, look_up_nodes
 
 X = np.array([[1, -2, 3], [-4, 5, -6]], np.float32)
 
@@ -137,3 +137,68 @@ def test_a_scan_in_both_directions() -> None:
     y, rows = run(import_model(proto.SerializeToString()), [X])
     np.testing.assert_array_equal(y, X.sum(1))
     np.testing.assert_array_equal(rows, 2 * X)
+
+
+OWN = """<ir_version: 10, opset_import: ["" : 19, "this" : 1]>
+g (float[2, 3] x) => (float[2] y) {
+  y = this.outer <alpha = 0.5> (x)
+}
+<domain: "this", opset_import: ["" : 19, "this" : 1]>
+outer <alpha, most: float = 1.5> (a) => (b) {
+  s = this.sums (a)
+  t = this.limited <most: float = @most> (s)
+  b = LeakyRelu <alpha: float = @alpha> (t)
+}
+<domain: "this", opset_import: ["" : 11]>
+sums (a) => (b) { b = ReduceSum <axes = [1], keepdims = 0> (a) }
+<domain: "this", opset_import: ["" : 8]>
+limited <most> (a) => (b) { b = Clip <max: float = @most> (a) }
+"""
+"""Each function is in the version of ONNX's operators that its body needs: axes and limits became inputs later."""
+
+
+LIMITED = """limited <most> (a) => (b) {
+  m = Constant <value_float: float = @most> ()
+  b = Min (a, m)
+}"""
+
+
+def test_functions_of_the_model_in_other_versions_of_the_operators() -> None:
+    proto = parser.parse_model(OWN)
+    (y,) = run(import_model(proto.SerializeToString()), [X])
+    totals = np.minimum(X.sum(1), 1.5)
+    np.testing.assert_allclose(y, np.where(totals < 0, 0.5 * totals, totals), rtol=1e-6)
+    for reports in (look_up_nodes(proto.SerializeToString()), check_model(proto.SerializeToString())):
+        assert [(report.op_type, report.supported) for report in reports] == [
+            ("sums", True), ("limited", True), ("LeakyRelu", True),
+        ]  # fmt: skip
+
+
+def test_attributes_of_inlined_functions_have_their_defaults() -> None:
+    text = OWN.replace('"" : 11', '"" : 19').replace('"" : 8', '"" : 19').replace("= this.sums (s)", "= Identity (s)")
+    text = text.replace("ReduceSum <axes = [1], keepdims = 0> (a)", "LeakyRelu <alpha = 1.0> (a)")
+    text = text.replace("limited <most> (a) => (b) { b = Clip <max: float = @most> (a) }", LIMITED)
+    (y,) = run(import_model(parser.parse_model(text.replace("float[2] y", "float[2, 3] y")).SerializeToString()), [X])
+    limited = np.minimum(X, 1.5)
+    np.testing.assert_allclose(y, np.where(limited < 0, 0.5 * limited, limited), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("keepdims = 0> (a)", "keepdims = 0> (c)", "input 'c' is not defined before this node"),
+        ("<most: float = @most> (s)", "<most: float = @most, least = 1> (s)", r"'least' is not supported; accepted"),
+        (
+            "b = Clip",
+            "b = Clop",
+            r"\(this.limited, opset 1\), by its definition: .*\(Clop, opset 8\): operator Clop is not supported",
+        ),
+    ],
+)
+def test_errors_in_functions_of_the_model(old: str, new: str, message: str) -> None:
+    proto = parser.parse_model(OWN.replace(old, new))
+    _refused(proto, message)
+    if "Clop" in new:
+        report = look_up_nodes(proto.SerializeToString())[1]
+        assert report.reason is not None
+        assert "operator Clop is not supported" in report.reason

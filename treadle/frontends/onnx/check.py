@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -21,7 +21,7 @@ from treadle.frontends.common.builder import Tensor
 from treadle.frontends.onnx.converters import find_conversion
 from treadle.frontends.onnx.importer import GraphWalk, live_nodes
 from treadle.frontends.onnx.inputs import Shapes
-from treadle.frontends.onnx.loader import LoadedModel, load_model, node_context, node_label
+from treadle.frontends.onnx.loader import LoadedModel, load_model, node_context, node_label, opset_versions
 from treadle.frontends.onnx.tensor_data import DTYPES
 from treadle.store import StoreError
 
@@ -84,10 +84,21 @@ def _look_up(model: LoadedModel, position: int) -> NodeReport:
     proto = model.graph.node[position]
     name = node_label(proto, position)
     try:
-        find_conversion(proto.op_type, proto.domain, model.opset, node_context(proto, position, model.opset))
+        _find(model, proto, model.opsets, node_context(proto, position, model.opset))
     except TreadleError as error:
         return NodeReport(name, proto.op_type, "unsupported", str(error))
     return NodeReport(name, proto.op_type, "supported")
+
+
+def _find(model: LoadedModel, proto: NodeProto, opsets: Mapping[str, int], where: str) -> None:
+    """TreadleError where a node, or one of the function that it calls, has no converter."""
+    function = model.function(proto)
+    if function is None:
+        find_conversion(proto.op_type, proto.domain, opsets.get("", model.opset), where)
+        return
+    inner = {**model.opsets, **opset_versions(function.opset_import)}
+    for position, each in enumerate(function.node):
+        _find(model, each, inner, f"{where}: {node_context(each, position, inner[''])}")
 
 
 def _check_node(walk: GraphWalk, position: int) -> NodeReport:
@@ -99,7 +110,7 @@ def _check_node(walk: GraphWalk, position: int) -> NodeReport:
             last = walk.block.last_op
             walk.convert(position)
             return _supported(name, proto.op_type, _operators(walk.block.first_op if last is None else last.next_op))
-        find_conversion(proto.op_type, proto.domain, walk.model.opset, walk.where(position))
+        _find(walk.model, proto, walk.model.opsets, walk.where(position))
     except StoreError:  # of a full disk, which says nothing of the node
         raise
     except TreadleError as error:

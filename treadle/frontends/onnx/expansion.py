@@ -53,7 +53,7 @@ def _check(size: _Size, what: str, where: str) -> None:
 
 def _size_of(nodes: Sequence[NodeProto], sizes: dict[_Key, _Size]) -> _Size:
     count = total = depth = 0
-    for node in _walk(nodes):
+    for node in nodes_of(nodes):
         called = sizes.get(_called(node))
         count += 1 if called is None else called.nodes
         total += node.ByteSize() + (0 if called is None else called.bytes)
@@ -63,7 +63,7 @@ def _size_of(nodes: Sequence[NodeProto], sizes: dict[_Key, _Size]) -> _Size:
 
 def _callees_first(functions: dict[_Key, FunctionProto], where: str) -> list[_Key]:
     """The functions, each after those that it calls."""
-    calls = {key: [c for c in map(_called, _walk(f.node)) if c in functions] for key, f in functions.items()}
+    calls = {key: [c for c in map(_called, nodes_of(f.node)) if c in functions] for key, f in functions.items()}
     done: dict[_Key, bool] = {}
     order: list[_Key] = []
     stack: list[_Key] = []
@@ -94,7 +94,7 @@ def _called(node: NodeProto) -> _Key:
     return node.domain, node.op_type, node.overload
 
 
-def _walk(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
+def nodes_of(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
     """The nodes and those of the graphs in their attributes."""
     pending = list(nodes)
     while pending:
@@ -106,4 +106,4 @@ def _walk(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
                 pending += graph.node
 
 
-__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_NODES", "check_expansion"]
+__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_NODES", "check_expansion", "nodes_of"]

@@ -77,6 +77,19 @@ def function_body(node: Node, schema: Schema, opsets: Mapping[str, int]) -> Func
     return body
 
 
+def called_body(node: Node, function: FunctionProto) -> FunctionProto:
+    """The body of a function of the model for a node, every attribute that it refers to replaced by its value.
+
+    TreadleError for an attribute that the function does not have.
+    """
+    body = FunctionProto()
+    body.CopyFrom(function)
+    node.ignore(*function.attribute, *(a.name for a in function.attribute_proto))
+    node.check_attributes()
+    _substitute(body.node, {a.name: a for a in node.proto.attribute})
+    return body
+
+
 def defined_by_functions(supported: Iterable[str]) -> list[str]:
     """The operators whose newest version has a body of supported operators only; of other domains than ONNX's own with
     the domain before the name.
@@ -149,4 +162,4 @@ def _replace(node: NodeProto, position: int, value: AttributeProto | None) -> No
     node.attribute[position].name = name
 
 
-__all__ = ["Schema", "defined_by_functions", "find_schema", "function_body"]
+__all__ = ["Schema", "called_body", "defined_by_functions", "find_schema", "function_body"]

@@ -34,7 +34,7 @@ from treadle.frontends.common.extent import is_symbolic
 from treadle.frontends.onnx.constant_inputs import constant_inputs
 from treadle.frontends.onnx.converters import find_conversion
 from treadle.frontends.onnx.function_body import FunctionBody, arguments_of
-from treadle.frontends.onnx.functions import function_body
+from treadle.frontends.onnx.functions import called_body, function_body
 from treadle.frontends.onnx.inputs import Input, Shapes, Symbols, model_inputs
 from treadle.frontends.onnx.loader import (
     DEFAULT_DOMAINS,
@@ -176,15 +176,18 @@ class GraphWalk:
 
     def _convert(self, proto: NodeProto, position: int, scope: _Scope) -> None:
         where, opset = scope.where(proto, position), scope.opset(proto.domain)
-        conversion = find_conversion(proto.op_type, proto.domain, opset, where)
+        own = self.model.function(proto)
+        conversion = find_conversion(proto.op_type, proto.domain, opset, where) if own is None else own
         inputs = [scope.tensors[name] if name else None for name in proto.input]
         used = [name in scope.read for name in proto.output]
         enter = partial(self._enter, scope, where)
         node = Node(proto, inputs, used, opset, where, self.model.files, self.made, enter)
         node.outline = partial(self._outline, scope, node)
+        if isinstance(conversion, FunctionProto):
+            self._define(self._call(called_body(node, conversion), node), scope)
+            return
         if not callable(conversion):
-            body = function_body(node, conversion, scope.opsets)
-            self._define(self._call(body, node), scope)
+            self._define(self._call(function_body(node, conversion, scope.opsets), node), scope)
             return
         try:
             results = conversion(node, self.builder)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
-from onnx import GraphProto, ModelProto, NodeProto, OperatorSetIdProto, checker, inliner
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, checker, inliner
 
 from treadle.errors import TreadleError
-from treadle.frontends.onnx.expansion import check_expansion
+from treadle.frontends.onnx.expansion import check_expansion, nodes_of
 from treadle.frontends.onnx.external_data import ExternalFiles
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
@@ -24,12 +24,18 @@ class LoadedModel:
     files:  where its external data is read
     name:   how errors call it
     opsets: the version of each domain's operators; that of ONNX's own has the name ''
+    functions: those of its own that are not inlined, since they use another version, by domain, name and overload
     """
 
     proto: ModelProto
     files: ExternalFiles
     name: str
     opsets: Mapping[str, int]
+    functions: Mapping[tuple[str, str, str], FunctionProto]
+
+    def function(self, node: NodeProto) -> FunctionProto | None:
+        """What a node calls, if that is a function of the model's own."""
+        return self.functions.get((node.domain, node.op_type, node.overload))
 
     @property
     def opset(self) -> int:
@@ -79,14 +85,19 @@ def _checked(data: bytes, folder: Path | None, name: str) -> LoadedModel:
     if "" not in opsets:
         raise TreadleError("the model imports no version of ONNX's operators", name, "an opset_import of domain ''")
     _check_graph(proto.graph, name, frozenset())
-    return LoadedModel(proto, ExternalFiles(folder), name, opsets)
+    functions = {(each.domain, each.name, each.overload): each for each in proto.functions}
+    for each in proto.functions:
+        _check_graph(_graph_of(each), f"function '{each.name}'", frozenset())
+    return LoadedModel(proto, ExternalFiles(folder), name, opsets, functions)
 
 
 def _inlined(proto: ModelProto, name: str) -> ModelProto:
-    """The model with the calls of its own functions replaced by their bodies."""
+    """The model with the calls of its own functions replaced by their bodies, where these use the same versions of
+    operators as the model."""
     if not proto.functions:
         return proto
     check_expansion(proto, name)
+    _give_defaults(proto)
     try:
         return inliner.inline_local_functions(proto)
     except (RuntimeError, ValueError, checker.ValidationError) as error:
@@ -94,10 +105,21 @@ def _inlined(proto: ModelProto, name: str) -> ModelProto:
         raise TreadleError(message, name, "functions that are well formed and not recursive") from error
 
 
+def _give_defaults(proto: ModelProto) -> None:
+    """Gives calls of the model's functions, in place, the default attributes that they leave out: ONNX's inliner drops
+    them."""
+    functions = {(each.domain, each.name, each.overload): each for each in proto.functions}
+    for node in nodes_of([*proto.graph.node, *(node for each in proto.functions for node in each.node)]):
+        called = functions.get((node.domain, node.op_type, node.overload))
+        if called is not None:
+            given = {attribute.name for attribute in node.attribute}
+            node.attribute.extend(each for each in called.attribute_proto if each.name not in given)
+
+
 def _check_text(proto: ModelProto, where: str) -> None:
     """Protobuf gives a name that is no UTF-8 as bytes."""
     names: list[object] = []
-    pending = [proto.graph]
+    pending = [proto.graph, *map(_graph_of, proto.functions)]
     while pending:
         graph = pending.pop()
         names += [entry.name for entry in [*graph.input, *graph.output, *graph.initializer, *graph.node]]
@@ -111,6 +133,12 @@ def _check_text(proto: ModelProto, where: str) -> None:
     for name in names:
         if not isinstance(name, str):
             raise TreadleError(f"the name {name!r} is no text", where, "names in UTF-8")
+
+
+def _graph_of(function: FunctionProto) -> GraphProto:
+    """A function's body as a graph."""
+    inputs, outputs = ([ValueInfoProto(name=name) for name in names] for names in (function.input, function.output))
+    return GraphProto(node=function.node, input=inputs, output=outputs)
 
 
 def opset_versions(imports: Iterable[OperatorSetIdProto]) -> dict[str, int]:
