@@ -110,12 +110,15 @@ class HostFunction:
         ]
 
     def _head(self, op: LoopOp) -> list[str]:
+        tests = self._of(op.tests)
+        limits = [f"        const int64_t limit = *(const int64_t *)({text});" for text in tests[:1]]
         if op.times is not None:
-            return [f"        for (*counter = 0; *counter < {op.times.value.data}L; ++*counter) {{"]
-        limit, going = self._of(op.tests)
+            end = f"*counter < {op.times.value.data}L{' && *counter < limit' if limits else ''}"
+            return [*limits, f"        for (*counter = 0; {end}; ++*counter) {{"]
+        going = tests[1]
         (again,) = self._of(op.again)
         return [
-            f"        const int64_t limit = *(const int64_t *)({limit});",
+            *limits,
             f"        unsigned char *again = (unsigned char *)({again});",
             f"        *again = *(const unsigned char *)({going});",
             "        for (*counter = 0; *counter < limit && *again; ++*counter) {",

@@ -36,7 +36,7 @@ from treadle.dialects.graph import (
 )
 from treadle.dialects.graph.dtypes import is_float_dtype
 from treadle.dialects.graph.evaluate import evaluate_in, evaluate_results
-from treadle.dialects.graph.run_control import run_control
+from treadle.dialects.graph.run_control import run_control, zeros
 from treadle.errors import TreadleError
 
 Array = NDArray[Any]
@@ -157,7 +157,15 @@ def _control(arithmetic: Running, op: LoopOp | IfOp, operands: Sequence[Bounded]
         return Bounded(np.stack([x.value for x in rows]), np.stack([x.full_error for x in rows]))
 
     counter = partial(np.array, dtype=np.int64)
-    return run_control(op, operands, call, lambda x: int(x.value), lambda n: Bounded.of(counter(n)), stack)
+    return run_control(
+        op,
+        operands,
+        call,
+        lambda x: int(x.value),
+        lambda n: Bounded.of(counter(n)),
+        stack,
+        lambda t: Bounded.of(zeros(t)),
+    )
 
 
 def _arg_reduction(op: ArgReductionOp, x: Bounded) -> Bounded:

@@ -64,12 +64,13 @@ class LaunchRun:
         now, after, spare = (list(map(memory.of, values)) for values in (op.initial, op.final, op.spare))
         read, rows, again = (list(map(memory.of, values)) for values in (op.read, op.rows, op.again))
         counter, final = memory.of(op.counter), after
-        limit = int(memory.of(op.tests[0]).item()) if op.times is None else op.times.value.data
+        times = () if op.times is None else (op.times.value.data,)
+        limits = [int(memory.of(each).item()) for each in op.tests[:1]]
         for condition in again:
             condition[...] = memory.of(op.tests[1]).reshape(())
         counter[...] = 0
-        while counter < limit and all(condition.any() for condition in again):
-            made = [*again, *after, *(each.reshape(limit, -1)[int(counter)] for each in rows)]
+        while counter < min((*limits, *times)) and all(condition.any() for condition in again):
+            made = [*again, *after, *(each.reshape(*times, -1)[int(counter)] for each in rows)]
             self._call(op.body, [counter, *now, *read], made, memory.of(op.arena))
             now, after, spare = after, spare, after
             counter += 1

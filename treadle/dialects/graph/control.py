@@ -40,14 +40,17 @@ class LoopOp(IRDLOperation, NamesNodes):
     %y = graph.loop @body while (%limit, %going) carries (%x) reads (%w)
         : (tensor<i64>, tensor<i1>, tensor<4xf32>, tensor<4x4xf32>) -> tensor<4xf32>
     %z, %rows = graph.loop @step times 9 carries (%x) reads () : (tensor<4xf32>) -> (tensor<4xf32>, tensor<9x2xf32>)
+    %u, %part = graph.loop @step times 9 while (%limit) carries (%x) reads ()
+        : (tensor<i64>, tensor<4xf32>) -> (tensor<4xf32>, tensor<9x2xf32>)
     ```
     The function takes the number of the iteration, the carried tensors, and those that are read, which stay the same.
-    It gives, of a loop with `while`, whether to go on, then the carried tensors. With `while`, iterations end after
-    `%limit` of them, or once the condition is false; it may be so before the first. With `times`, there are so many
-    iterations, and what the function gives beside the carried tensors are rows of the last results.
-    Rejected: neither or both of `while` and `times`; no iterations by `times`; a limit that is no `tensor<i64>`, a
-    condition that is no `tensor<i1>`; results of other types than the carried tensors; rows with `while`; a function
-    that is not there, or whose type does not fit.
+    It gives, of a loop with a condition, whether to go on, then the carried tensors. Without `times`, iterations end
+    after `%limit` of them, or once the condition is false; it may be so before the first. With `times`, there are so
+    many iterations, or `%limit` where that is less, and what the function gives beside the carried tensors are rows of
+    the last results; rows of iterations that do not run are arbitrary.
+    Rejected: neither `while` nor `times`, a condition with `times`; no iterations by `times`; a limit that is no
+    `tensor<i64>`, a condition that is no `tensor<i1>`; results of other types than the carried tensors; rows without
+    `times`; a function that is not there, or whose type does not fit.
     """
 
     name = "graph.loop"
@@ -81,27 +84,32 @@ class LoopOp(IRDLOperation, NamesNodes):
         """The results that have a row of each iteration."""
         return self.outputs[len(self.carried) :]
 
+    @property
+    def has_condition(self) -> bool:
+        """Whether each iteration says whether there is a next one."""
+        return self.times is None
+
     def verify_(self) -> None:
-        if (self.times is None) == (not self.tests):
-            raise VerifyException("expected either `while` or `times`")
+        if self.times is None and not self.tests:
+            raise VerifyException("expected `while` or `times`")
         if self.times is not None and self.times.value.data < 1:
             raise VerifyException(f"`times {self.times.value.data}`: expected 1 or more")
-        if self.tests and list(self.tests.types) != [COUNTER, CONDITION]:
-            given = ", ".join(map(str, self.tests.types))
-            raise VerifyException(f"tests of types {given}: expected {COUNTER}, {CONDITION}")
+        expected = [COUNTER, CONDITION] if self.times is None else [COUNTER]
+        if self.tests and list(self.tests.types) != expected:
+            raise VerifyException(f"tests of types {_listed(self.tests.types)}: expected {_listed(expected)}")
         carried = list(self.carried.types)
         if list(self.outputs.types)[: len(carried)] != carried:
             raise VerifyException(f"results {_listed(self.outputs.types)}: expected {_listed(carried)} first")
         rows = [_row(value.type, self.times) for value in self.rows]
         inputs = [COUNTER, *carried, *self.read.types]
-        _check_function(self, self.body, inputs, [*([CONDITION] if self.tests else []), *carried, *rows])
+        _check_function(self, self.body, inputs, [*([CONDITION] if self.has_condition else []), *carried, *rows])
 
     def print(self, printer: Printer) -> None:
         printer.print_string(" ")
         printer.print_attribute(self.body)
         if self.times is not None:
             printer.print_string(f" times {self.times.value.data}")
-        else:
+        if self.tests:
             printer.print_string(" while ")
             _print_operands(printer, self.tests)
         for word, values in (("carries", self.carried), ("reads", self.read)):
@@ -114,8 +122,7 @@ class LoopOp(IRDLOperation, NamesNodes):
         body, times, tests = parser.parse_symbol_name(), None, list[UnresolvedOperand]()
         if parser.parse_optional_keyword("times") is not None:
             times = parser.parse_integer(allow_negative=False)
-        else:
-            parser.parse_keyword("while")
+        if parser.parse_optional_keyword("while") is not None:
             tests = _parse_operands(parser)
         parser.parse_keyword("carries")
         carried = _parse_operands(parser)
@@ -240,6 +247,13 @@ def _row(type: Attribute, times: IntegerAttr | None) -> Attribute:
     return TensorType(type.get_element_type(), type.get_shape()[1:])
 
 
+def row_type(rows: SSAValue) -> TensorType[Attribute]:
+    """The type of a row of a loop's result."""
+    type = rows.type
+    assert isinstance(type, TensorType)
+    return TensorType(type.get_element_type(), type.get_shape()[1:])
+
+
 def _print_operands(printer: Printer, values: Sequence[SSAValue]) -> None:
     with printer.in_parens():
         printer.print_list(values, printer.print_operand)
@@ -269,4 +283,4 @@ def _listed(types: Iterable[Attribute]) -> str:
     return ", ".join(map(str, types)) or "nothing"
 
 
-__all__ = ["CONDITION", "COUNTER", "ControlOp", "IfOp", "LoopOp", "called", "called_names", "check_calls"]
+__all__ = ["CONDITION", "COUNTER", "ControlOp", "IfOp", "LoopOp", "called", "called_names", "check_calls", "row_type"]

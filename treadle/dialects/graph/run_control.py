@@ -7,9 +7,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import FuncOp
 
-from treadle.dialects.graph.control import ControlOp, IfOp, called
+from treadle.dialects.graph.control import ControlOp, IfOp, called, row_type
+from treadle.dialects.graph.dtypes import numpy_dtype
 
 V = TypeVar("V")
 Call = Callable[[FuncOp, Sequence[V]], Sequence[V]]
@@ -22,6 +24,7 @@ def run_control(
     number: Callable[[V], int],
     counter: Callable[[int], V],
     stack: Callable[[Sequence[V]], V],
+    blank: Callable[[TensorType], V],
 ) -> tuple[V, ...]:
     """The results of an operation.
 
@@ -30,6 +33,7 @@ def run_control(
     number:   a scalar as a whole number; a condition as 0 or 1
     counter:  the scalar of a number of an iteration
     stack:    the rows of a result, one or more, as one value
+    blank:    a row of that type, of an iteration that does not run
     """
     if isinstance(op, IfOp):
         condition, *read = operands
@@ -37,21 +41,31 @@ def run_control(
     (body,) = called(op)
     tests, carried = len(op.tests), len(op.carried)
     state, read = list(operands[tests : tests + carried]), operands[tests + carried :]
-    limit = number(operands[0]) if op.times is None else op.times.value.data
-    going = op.times is not None or bool(number(operands[1]))
+    times = None if op.times is None else op.times.value.data
+    limit = times
+    if op.tests:
+        limit = number(operands[0]) if times is None else min(number(operands[0]), times)
+    going = not op.has_condition or bool(number(operands[1]))
     rows: list[Sequence[V]] = []
-    while going and len(rows) < limit:
+    while going and len(rows) < (limit or 0):
         given = list(call(body, [counter(len(rows)), *state, *read]))
-        if op.times is None:
+        if op.has_condition:
             going = bool(number(given.pop(0)))
         state = given[:carried]
         rows.append(given[carried:])
+    while times is not None and len(rows) < times:
+        rows.append([blank(row_type(value)) for value in op.rows])
     return (*state, *(stack(column) for column in zip(*rows, strict=True)))
 
 
 def run_arrays(op: ControlOp, operands: Sequence[NDArray[Any]], call: Call[NDArray[Any]]) -> tuple[NDArray[Any], ...]:
     """As `run_control`, of arrays."""
-    return run_control(op, operands, call, int, lambda number: np.array(number, np.int64), lambda rows: np.stack(rows))
+    return run_control(op, operands, call, int, lambda number: np.array(number, np.int64), np.stack, zeros)
 
 
-__all__ = ["run_arrays", "run_control"]
+def zeros(type: TensorType) -> NDArray[Any]:
+    """An array of a type."""
+    return np.zeros(type.get_shape(), numpy_dtype(type.get_element_type()))
+
+
+__all__ = ["run_arrays", "run_control", "zeros"]

@@ -36,9 +36,10 @@ class LoopOp(IRDLOperation, NamesNodes):
     The inputs of the function are the counter, the state, and what is read; its outputs `again` (of a loop with
     `while`), the state, and a row of each buffer of `rows`. The first iteration reads the state in `from`; after that
     it is read where the last one wrote it, and written in turn to `to` and to `spare`. Behind the last, it is in `to`.
-    `arena` is the function's. A loop with a number has so many iterations; one with `while` at most as many as the
-    limit, and none once the condition is false. Rejected: neither or both; states of different numbers or types; a
-    limit or counter that is no i64, a condition that is no i1, an arena that is no bytes.
+    `arena` is the function's. A loop with a number has so many iterations, or those of the limit where that is less;
+    one without at most as many as the limit, and none once the condition is false. Rejected: a number and a condition,
+    or neither; states of different numbers or types; a limit or counter that is no i64, a condition that is no i1, an
+    arena that is no bytes.
     """
 
     name = "host.loop"
@@ -78,8 +79,11 @@ class LoopOp(IRDLOperation, NamesNodes):
         super().__init__(operands=[tests, *states, read, rows, *own], properties=properties)
 
     def verify_(self) -> None:
-        if (self.times is None) != (len(self.tests) == 2 and len(self.again) == 1):
-            raise VerifyException("expected either a number of times, or two tests and a condition")
+        counts = (len(self.tests), len(self.again))
+        if counts not in ([(2, 1)] if self.times is None else [(0, 0), (1, 0)]):
+            raise VerifyException(
+                "expected either a number of times with at most a limit, or two tests and a condition"
+            )
         if not list(self.initial.types) == list(self.final.types) == list(self.spare.types):
             raise VerifyException("the state's buffers differ: expected the same types in from, to and spare")
         integers, conditions = [*self.tests[:1], self.counter], [*self.tests[1:], *self.again]

@@ -7,7 +7,8 @@ arithmetic leaves no operators in the module.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
@@ -96,20 +97,37 @@ class GraphBuilder:
     """Writes operators at the end of a block; `location` is that of the node being converted."""
 
     def __init__(self, block: Block):
-        self._block = block
+        self._block = self._entry = block
         self.location: LocationAttr = UnknownLoc()
         self.extents: dict[Expr, SSAValue] = {}
         """The block's arguments that hold extents, by their expressions."""
         self.found = FoundExtents[Tensor]()
         self._sizes = TensorSizes()
 
-    def control(self, op: ControlOp) -> list[Tensor]:
-        """Appends a loop or a branch; its results. VerifyException if they are too large."""
+    @contextmanager
+    def writing_to(self, block: Block) -> Generator[None]:
+        """What is written meanwhile goes to another block, which may read this one's values; extents stay arguments of
+        this one."""
+        outer, self._block = self._block, block
+        try:
+            yield
+        finally:
+            self._block = outer
+
+    def move(self, block: Block) -> None:
+        """Puts the operators of a block behind those written so far."""
+        for op in list(block.ops):
+            op.detach()
+            self._block.add_op(op)
+
+    def control(self, op: ControlOp, shapes: Sequence[Extents]) -> list[Tensor]:
+        """Appends a loop or a branch; its results, which have these extents. VerifyException if they are too large."""
         for type in op.outputs.types:
             self._sizes.add(type)
         op.location = self.location
         self._block.add_op(op)
-        return [Tensor(result.type, None, result) for result in op.outputs]
+        known = [tuple(shape) if is_symbolic(shape) else None for shape in shapes]
+        return [Tensor(r.type, None, r, None, extents) for r, extents in zip(op.outputs, known, strict=True)]
 
     def constant(self, array: Array, extents: Sequence[Symbolic] | None = None, laid_out: bool = False) -> Tensor:
         """A tensor of known elements; it is written into the IR only when an operator reads it.
@@ -178,7 +196,7 @@ class GraphBuilder:
         if (count := self.found.count(expression := expression_of(extent))) is not None:
             return count
         if expression not in self.extents:
-            self.extents[expression] = self._block.insert_arg(TensorType(i64, []), len(self._block.args))
+            self.extents[expression] = self._entry.insert_arg(TensorType(i64, []), len(self._entry.args))
             self.extents[expression].name_hint = name_hint(str(expression))
         return Tensor(TensorType(i64, []), None, self.extents[expression])
 
@@ -317,6 +335,16 @@ class GraphBuilder:
     def entry(self, x: Tensor, dim: int, position: int) -> Tensor:
         """One entry of a dimension, without it."""
         return self.reshape(self.narrow(x, dim, position, 1), (*x.shape[:dim], *x.shape[dim + 1 :]))
+
+    def reversed(self, x: Tensor, dim: int) -> Tensor:
+        """The entries of a dimension from the last one of a call to the first."""
+        extent = x.shape[dim]
+        if not isinstance(extent, Extent):
+            starts, steps = [0] * x.rank, [1] * x.rank
+            starts[dim], steps[dim] = extent - 1, -1
+            return self.slice(x, starts, x.shape, steps)
+        places = self.constant(np.arange(int(extent)), (extent,))
+        return self.gather(x, self.binary("max", self.sub(self.numbers(extent - 1), places), 0), dim, laid_out=True)
 
     def concat(self, inputs: Sequence[Tensor], dim: int) -> Tensor:
         return inputs[0] if len(inputs) == 1 else self.emit(lambda v: ConcatOp(v, dim), *inputs)

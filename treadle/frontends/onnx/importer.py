@@ -18,10 +18,9 @@ from xdsl.dialects.builtin import (
     NameLoc,
     NoneAttr,
     StringAttr,
-    TensorType,
 )
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, Block, Region
+from xdsl.ir import Attribute, Block, Region, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.constants import Constants, normalized_constants
@@ -33,7 +32,14 @@ from treadle.frontends.common.builder import GraphBuilder, Tensor, erase_dead
 from treadle.frontends.common.extent import is_symbolic
 from treadle.frontends.onnx.constant_inputs import constant_inputs
 from treadle.frontends.onnx.converters import find_conversion
-from treadle.frontends.onnx.function_body import FunctionBody, arguments_of
+from treadle.frontends.onnx.function_body import (
+    FunctionBody,
+    Knowing,
+    arguments_of,
+    end_block,
+    function_of,
+    values_read,
+)
 from treadle.frontends.onnx.functions import called_body, function_body
 from treadle.frontends.onnx.inputs import Input, Shapes, Symbols, model_inputs
 from treadle.frontends.onnx.loader import (
@@ -45,7 +51,7 @@ from treadle.frontends.onnx.loader import (
     node_label,
     opset_versions,
 )
-from treadle.frontends.onnx.node import Bytes, Node, Outlined, ValueNeeded, Write
+from treadle.frontends.onnx.node import Aside, Bytes, Node, Outlined, ValueNeeded, Write
 from treadle.frontends.onnx.symbolic_attributes import symbolic_attributes
 from treadle.frontends.onnx.tensor_data import to_array
 
@@ -84,6 +90,10 @@ def import_loaded(model: LoadedModel, shapes: Shapes | None = None, constants: C
     return _module(model, walk)
 
 
+_FEW = 16
+"""Elements of an input that somebody would write on a command line."""
+
+
 @dataclass(frozen=True)
 class _Scope:
     """What a list of nodes sees: the tensors of the names so far, which names anything reads, and how errors say where
@@ -92,13 +102,14 @@ class _Scope:
     tensors: MutableMapping[str, Tensor]
     read: frozenset[str]
     opsets: Mapping[str, int]
-    within: str = ""
+    within: tuple[str, ...] = ()
 
     def opset(self, domain: str) -> int:
         return self.opsets.get("" if domain in DEFAULT_DOMAINS else domain, self.opsets[""])
 
-    def where(self, proto: NodeProto, position: int) -> str:
-        return self.within + node_context(proto, position, self.opset(proto.domain))
+    def path(self, proto: NodeProto, position: int) -> tuple[str, ...]:
+        """The nodes around a node, outermost first, and itself."""
+        return (*self.within, node_context(proto, position, self.opset(proto.domain)))
 
 
 @dataclass(eq=False)
@@ -155,7 +166,7 @@ class GraphWalk:
         return _Scope(self.tensors, self.read, self.model.opsets)
 
     def where(self, position: int) -> str:
-        return self._scope.where(self.model.graph.node[position], position)
+        return place_of(self._scope.path(self.model.graph.node[position], position))
 
     def operands(self, position: int) -> list[str]:
         """The names that a node reads."""
@@ -168,26 +179,35 @@ class GraphWalk:
         try:
             self._convert(proto, position, self._scope)
         except ValueNeeded as error:
-            reached = arguments_of(error.tensors)
-            error.inputs = frozenset(
-                name for argument, name in zip(self.block.args, self.inputs, strict=False) if argument in reached
-            )
+            self._name_inputs(error)
             raise
 
+    def _name_inputs(self, error: ValueNeeded) -> None:
+        """Says which inputs would have to be known; as constants, if they are of a few numbers."""
+        reached = arguments_of(error.tensors)
+        pairs = [(name, arg) for name, arg in zip(self.inputs, self.block.args, strict=False) if arg in reached]
+        error.inputs = frozenset(name for name, _ in pairs)
+        if pairs and all(self.inputs[name].type.element_count() <= _FEW for name, _ in pairs):
+            names, options = " and ".join(f"'{n}'" for n, _ in pairs), " ".join(f"--input {n}=VALUE" for n, _ in pairs)
+            inputs = "input" if len(pairs) == 1 else "inputs"
+            error.accepted = f"{error.accepted}, or a constant for {inputs} {names} ({options})"
+
     def _convert(self, proto: NodeProto, position: int, scope: _Scope) -> None:
-        where, opset = scope.where(proto, position), scope.opset(proto.domain)
+        path, opset = scope.path(proto, position), scope.opset(proto.domain)
+        where = place_of(path)
         own = self.model.function(proto)
         conversion = find_conversion(proto.op_type, proto.domain, opset, where) if own is None else own
         inputs = [scope.tensors[name] if name else None for name in proto.input]
         used = [name in scope.read for name in proto.output]
-        enter = partial(self._enter, scope, where)
+        enter = partial(self._enter, scope, path)
         node = Node(proto, inputs, used, opset, where, self.model.files, self.made, enter)
-        node.outline = partial(self._outline, scope, node)
+        node.outline = partial(self._outline, scope, path, node)
+        node.aside, node.close = partial(self._aside, scope, path), partial(self._close, node)
         if isinstance(conversion, FunctionProto):
-            self._define(self._call(called_body(node, conversion), node), scope)
+            self._define(self._call(called_body(node, conversion), node, path), scope)
             return
         if not callable(conversion):
-            self._define(self._call(function_body(node, conversion, scope.opsets), node), scope)
+            self._define(self._call(function_body(node, conversion, scope.opsets), node, path), scope)
             return
         try:
             results = conversion(node, self.builder)
@@ -198,7 +218,7 @@ class GraphWalk:
         node.only_output(len(listed) - 1)
         self._define(zip(proto.output, listed, strict=False), scope)
 
-    def _call(self, body: FunctionProto, node: Node) -> list[tuple[str, Tensor]]:
+    def _call(self, body: FunctionProto, node: Node, path: tuple[str, ...]) -> list[tuple[str, Tensor]]:
         """The outputs of a function that are used, under the names that the node gives them, by its body's nodes."""
         node.only_output(len(body.output) - 1)
         outputs = [
@@ -208,40 +228,64 @@ class GraphWalk:
         _omit(body.node, set(body.input) - set(given))
         read = _names_read(body.node, [inner for _, inner in outputs])
         opsets = {**self.model.opsets, **opset_versions(body.opset_import)}
-        scope = _Scope(given, read, opsets, f"{node.where}, by its definition: ")
+        scope = _Scope(given, read, opsets, (*path[:-1], f"{path[-1]}, by its definition"))
         self._convert_all(body.node, [inner for _, inner in outputs], scope)
         return [(own, scope.tensors[inner]) for own, inner in outputs]
 
-    def _enter(self, scope: _Scope, where: str, graph: GraphProto, inputs: Sequence[Tensor]) -> list[Tensor]:
+    def _enter(self, scope: _Scope, path: tuple[str, ...], graph: GraphProto, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The outputs of a graph in an attribute of a node, for tensors as its inputs."""
         outputs = [output.name for output in graph.output]
         names = [entry.name for entry in graph.input]
         if len(inputs) != len(names):
-            raise TreadleError(f"a graph of {len(names)} inputs gets {len(inputs)} tensors", where, "as many")
+            raise TreadleError(f"a graph of {len(names)} inputs gets {len(inputs)} tensors", place_of(path), "as many")
         inner = _Scope(
             ChainMap(dict(zip(names, inputs, strict=True)), scope.tensors),
             _names_read(graph.node, outputs),
             scope.opsets,
-            f"{where}: ",
+            path,
         )
         self._initialise(graph, inner)
         self._convert_all(graph.node, outputs, inner)
         return [inner.tensors[name] for name in outputs]
 
-    def _outline(self, scope: _Scope, node: Node, word: str, types: Sequence[TensorType], write: Write) -> Outlined:
+    def _aside(self, scope: _Scope, path: tuple[str, ...], graph: GraphProto) -> Aside:
+        """What a graph in an attribute of a node becomes, in a block of its own."""
+        block, found = Block(), len(self.builder.found.counts)
+        names = replace(scope, tensors=ChainMap[str, Tensor]({}, Knowing(scope.tensors)))
+        with self.builder.writing_to(block):
+            results = self._enter(names, path, graph, ())
+        return Aside(block, results, len(self.builder.found.counts) > found)
+
+    def _close(self, node: Node, sides: Mapping[str, Aside]) -> tuple[list[str], list[SSAValue]]:
+        """Functions of what was converted aside, and what all of them read."""
+        for each in sides.values():
+            with self.builder.writing_to(each.block):
+                end_block(each.block, [self.builder.value(result) for result in each.results])
+        read = list(dict.fromkeys(value for each in sides.values() for value in values_read(each.block)))
+        functions = [function_of(self._name(node, word), each.block, read) for word, each in sides.items()]
+        self.functions += functions
+        return [function.sym_name.data for function in functions], read
+
+    def _name(self, node: Node, word: str) -> str:
+        return f"{node.op_type.lower()}_{word}_{len(self.functions)}"
+
+    def _outline(
+        self, scope: _Scope, path: tuple[str, ...], node: Node, word: str, given: Sequence[Tensor], write: Write
+    ) -> Outlined:
         """A function of its own, of which `write` gives the results for its arguments; see `Node.outline`."""
         outer = self.builder
-        body = FunctionBody(types, scope.tensors, node.where, outer.location)
+        body = FunctionBody(given, scope.tensors, node.where, outer.location)
         names = replace(scope, tensors=ChainMap[str, Tensor]({}, body.captures))
         self.builder = body.builder
         try:
-            enter = partial(self._enter, names, node.where)
-            results = write(replace(node, enter=enter, outline=None), body.builder, body.arguments)
+            enter = partial(self._enter, names, path)
+            inner = replace(node, enter=enter, outline=None, aside=None, close=None)
+            results = write(inner, body.builder, body.arguments)
         except ValueNeeded as error:
             raise body.outside(error) from error
         finally:
             self.builder = outer
-        function, captured = body.function(f"{node.op_type.lower()}_{word}_{len(self.functions)}", results)
+        function, captured = body.function(self._name(node, word), results, outer)
         self.functions.append(function)
         return Outlined(function, results, captured)
 
@@ -250,7 +294,9 @@ class GraphWalk:
         for initialiser in graph.initializer:
             if initialiser.name in scope.read:
                 self.builder.location = NameLoc(ascii_text(initialiser.name), NoneAttr())
-                array = to_array(initialiser, self.model.files, f"{scope.within}initialiser '{initialiser.name}'")
+                array = to_array(
+                    initialiser, self.model.files, place_of((*scope.within, f"initialiser '{initialiser.name}'"))
+                )
                 scope.tensors[initialiser.name] = self.builder.constant(array)
         self.builder.location = location
 
@@ -258,7 +304,7 @@ class GraphWalk:
         self._expanded += 1 + len(nodes)
         if self._expanded > MAX_WRITTEN_OUT:
             message = f"the bodies of functions and loops expand to more than {MAX_WRITTEN_OUT} nodes"
-            raise TreadleError(message, scope.within.removesuffix(": "), "fewer iterations")
+            raise TreadleError(message, place_of(scope.within), "fewer iterations")
         for position in live_nodes(nodes, outputs):
             self._convert(nodes[position], position, scope)
 
@@ -267,6 +313,12 @@ class GraphWalk:
             scope.tensors[name] = tensor
             if tensor.ssa is not None and tensor.ssa.name_hint is None:
                 tensor.ssa.name_hint = name_hint(name)
+
+
+def place_of(path: Sequence[str]) -> str:
+    """Where something is inside of nodes, as errors say it: of many, the first and the last two."""
+    shown = [*path[:2], f"{len(path) - 4} nodes inside each other", *path[-2:]] if len(path) > 5 else path
+    return ": ".join(shown)
 
 
 def live_nodes(nodes: Sequence[NodeProto], outputs: Iterable[str]) -> list[int]:

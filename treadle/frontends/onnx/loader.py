@@ -73,6 +73,10 @@ def _checked(data: bytes, folder: Path | None, name: str) -> LoadedModel:
     try:
         proto.ParseFromString(data)
     except DecodeError as error:
+        # Protobuf reads messages in up to 100 others, and a graph in a node's attribute takes three.
+        if "depth" in str(error).lower() or "recursion" in str(error).lower():
+            message, accepted = "graphs are nested deeper than protobuf reads them", "up to 32 graphs inside each other"
+            raise TreadleError(message, name, accepted) from error
         message = f"{len(data)} bytes are no ONNX model: the file is corrupt or truncated"
         raise TreadleError(message, name, "a complete .onnx file") from error
     if not proto.HasField("graph") or not proto.ir_version:

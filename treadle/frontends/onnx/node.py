@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import floor, isfinite, prod
 from typing import cast
 
 import numpy as np
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
-from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import FuncOp
+from xdsl.ir import Block, SSAValue
 
 from treadle.dialects.graph.limits import check_rank
 from treadle.errors import TreadleError
@@ -75,6 +75,19 @@ class Outlined:
         return self.function.sym_name.data
 
 
+@dataclass(frozen=True)
+class Aside:
+    """What a graph becomes, in a block that reads values of the block around it.
+
+    results: the graph's outputs
+    finds:   whether it has extents that depend on data
+    """
+
+    block: Block
+    results: Sequence[Tensor]
+    finds: bool
+
+
 @dataclass
 class Node:
     """One node during its conversion.
@@ -86,7 +99,10 @@ class Node:
     files:  where its tensors' external data is read
     made:   the bytes of the constants that the model's nodes made so far
     enter:  the outputs of a graph in one of its attributes, for tensors as the graph's inputs
-    outline: a function of its own, by a word for its name, types, and what writes its results for its arguments
+    outline: a function of its own, by a word for its name, tensors that it has arguments like, and what writes its
+        results for these arguments
+    aside:  a graph in one of its attributes, converted beside the block that is being written
+    close:  makes a function of what was converted aside
     """
 
     proto: NodeProto
@@ -98,6 +114,8 @@ class Node:
     made: Bytes = field(default_factory=Bytes)
     enter: Callable[[GraphProto, Sequence[Tensor]], list[Tensor]] | None = None
     outline: Outline | None = None
+    aside: Callable[[GraphProto], Aside] | None = None
+    close: Close | None = None
     _read: set[str] = field(default_factory=set[str])
 
     @property
@@ -166,9 +184,11 @@ class Node:
     def known_int(self, index: int, what: str) -> int:
         """As `known_scalar`, a whole number."""
         value = self.known_scalar(index, what)
+        if isinstance(value, int):
+            return value
         if not isfinite(value) or value != floor(value):
             raise self.error(f"{what} is {value}", "a whole number")
-        return value if isinstance(value, int) else int(value)
+        return int(value)
 
     def only_output(self, index: int = 0) -> None:
         """TreadleError if an output after `index` is read."""
@@ -290,12 +310,22 @@ class Node:
         assert self.enter is not None
         return self.enter(graph, inputs)
 
-    def function(self, word: str, types: Sequence[TensorType], write: Write) -> Outlined:
-        """A function of its own, whose name has `word`; `write` gives its results for arguments of `types`.
+    def function(self, word: str, given: Sequence[Tensor], write: Write) -> Outlined:
+        """A function of its own, whose name has `word`; `write` gives its results for arguments like `given`.
 
-        What it reads beside them is captured. TreadleError where that is of symbolic extents."""
+        What it reads beside them is captured. TreadleError where it finds extents that depend on data."""
         assert self.outline is not None
-        return self.outline(word, types, write)
+        return self.outline(word, given, write)
+
+    def beside(self, graph: GraphProto) -> Aside:
+        """The operators of a graph in one of the node's attributes, in a block of their own."""
+        assert self.aside is not None
+        return self.aside(graph)
+
+    def branches(self, sides: Mapping[str, Aside]) -> tuple[list[str], list[SSAValue]]:
+        """Functions of what was converted aside, by words for their names: their names, and what all of them read."""
+        assert self.close is not None
+        return self.close(sides)
 
     def check_attributes(self) -> None:
         """TreadleError if the node has an attribute that its converter did not look at."""
@@ -306,6 +336,7 @@ class Node:
 
 Write = Callable[[Node, GraphBuilder, Sequence[Tensor]], Sequence[Tensor]]
 """The results of a function, whose operators are written for its arguments."""
-Outline = Callable[[str, Sequence[TensorType], Write], Outlined]
+Outline = Callable[[str, Sequence[Tensor], Write], Outlined]
+Close = Callable[[Mapping[str, Aside]], tuple[list[str], list[SSAValue]]]
 
-__all__ = ["MAX_BYTES", "Bytes", "Node", "Outlined", "ValueNeeded", "Write"]
+__all__ = ["MAX_BYTES", "Aside", "Bytes", "Node", "Outlined", "ValueNeeded", "Write"]

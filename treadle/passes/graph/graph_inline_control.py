@@ -14,7 +14,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from treadle.dialects.graph import ConcatOp, ConstantOp, IfOp, LoopOp, ReshapeOp, WhereOp
+from treadle.dialects.graph import BinaryOp, ConcatOp, ConstantOp, IfOp, LoopOp, ReshapeOp, WhereOp
 from treadle.dialects.graph.control import COUNTER, ControlOp, called, called_names
 from treadle.dialects.graph.limits import MAX_WRITTEN_OUT
 from treadle.dialects.graph.run_control import run_control
@@ -40,9 +40,9 @@ class GraphInlineControlPass(ModulePass):
     %d = graph.unary "sin" %y : (tensor<4xf32>) -> tensor<4xf32>
     %z = graph.unary "sin" %d : (tensor<4xf32>) -> tensor<4xf32>
     ```
-    For a GPU, whose launcher decides before the first launch which kernels run. Functions that nothing calls any more
-    are dropped. Rejected: a loop that ends by data, which would need to know in between whether to go on, and loops of
-    more than 20000 operators together.
+    Beyond a loop's limit, an iteration gives the state as it was. For a GPU, whose launcher decides before the first
+    launch which kernels run. Functions that nothing calls any more are dropped. Rejected: a loop that ends by data,
+    which would need to know in between whether to go on, and loops of more than 20000 operators together.
     """
 
     name = "graph-inline-control"
@@ -86,6 +86,7 @@ def _select(op: IfOp) -> None:
 def _write_out(op: LoopOp) -> None:
     if op.times is None:
         _refuse(op, "a loop that ends by data has no form on a cuda target")
+    times = op.times.value.data
 
     def inserted(new: Operation) -> SSAValue:
         new.location = op.location
@@ -99,10 +100,24 @@ def _write_out(op: LoopOp) -> None:
         flat = [inserted(ReshapeOp(row, (1, *cast("TensorType[Attribute]", row.type).get_shape()))) for row in rows]
         return flat[0] if len(flat) == 1 else inserted(ConcatOp(flat, 0))
 
-    def number(value: SSAValue) -> NoReturn:
-        raise AssertionError(f"a loop of a known number of iterations asks for {value}")
+    def iteration(function: FuncOp, given: Sequence[SSAValue]) -> list[SSAValue]:
+        """Its results; beyond the limit the state stays as it is."""
+        results, states = _inlined(op, function, given), len(op.carried)
+        if not op.tests:
+            return results
+        runs = inserted(BinaryOp("lt", given[0], op.tests[0]))
+        kept = [
+            inserted(WhereOp(runs, new, old)) for new, old in zip(results[:states], given[1 : 1 + states], strict=True)
+        ]
+        return [*kept, *results[states:]]
 
-    values = run_control(op, list(op.operands), lambda f, given: _inlined(op, f, given), number, counter, stacked)
+    def number(_: SSAValue) -> int:
+        return times
+
+    def blank(type: TensorType) -> NoReturn:
+        raise AssertionError(f"all iterations are written out, and a row of {type} is missing")
+
+    values = run_control(op, list(op.operands), iteration, number, counter, stacked, blank)
     Rewriter.replace_op(op, [], values)
 
 

@@ -69,7 +69,7 @@ def _own_types(op: ControlOp, arenas: Mapping[str, int]) -> list[MemRefType[Attr
     if not isinstance(op, LoopOp):
         return [MemRefType(i8, [arena])]
     spare = [memref_of(value.type) for value in op.carried]  # pyright: ignore[reportArgumentType]
-    again = [MemRefType(i1, [])] if op.tests else []
+    again = [MemRefType(i1, [])] if op.has_condition else []
     return [*spare, MemRefType(i64, []), MemRefType(i8, [arena]), *again]
 
 

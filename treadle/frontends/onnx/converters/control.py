@@ -25,11 +25,13 @@ from treadle.dialects.graph import (
     WhereOp,
 )
 from treadle.dialects.graph.limits import MAX_WRITTEN_OUT
+from treadle.errors import TreadleError
 from treadle.frontends.common.builder import GraphBuilder, Tensor
-from treadle.frontends.onnx.converters.data_loops import ChangingState, Trips, branch_of, loop_of, scan_of
-from treadle.frontends.onnx.function_body import IteratedValue, SymbolicBody
+from treadle.frontends.common.extent import Extent
+from treadle.frontends.onnx.converters.data_loops import ChangingState, Trips, branch_of, loop_of, scan_of, shown
+from treadle.frontends.onnx.function_body import FoundInBody, IteratedValue
 from treadle.frontends.onnx.loader import graphs_of
-from treadle.frontends.onnx.node import Node, Outlined, ValueNeeded, Write
+from treadle.frontends.onnx.node import Aside, Node, ValueNeeded
 from treadle.frontends.onnx.registry import converts
 
 MOST_WRITTEN = 64
@@ -38,7 +40,7 @@ MOST_WRITTEN = 64
 A Scan whose body is a product of 64 x 64, a sum and tanh, on two cores of a Xeon that others used, written out and as a
 loop: 16 iterations (64 nodes) took 2.81 and 0.20 s to compile and 33 and 37 us to call, 64 iterations 6.54 and 0.21 s
 and 48 and 37 us, 256 iterations 53.74 and 0.20 s and 89 and 57 us."""
-_WRITTEN_OUT = (ChangingState, SymbolicBody, IteratedValue)
+_WRITTEN_OUT = (ChangingState, FoundInBody, IteratedValue)
 """What a body that is no function raises."""
 _LIGHT = (
     BinaryOp, BitcastOp, BroadcastOp, CastOp, ConcatOp, ConstantOp, GatherOp, MaskOp, PadOp, ReshapeOp, ReturnOp,
@@ -57,31 +59,39 @@ def if_node(node: Node, g: GraphBuilder) -> list[Tensor]:
     if condition.type.element_count() != 1:
         raise node.error(f"the condition is {condition.type}", "one boolean")
     condition = g.reshape(condition, ())
+    then, other = (_converted(node, condition, graph) for graph in branches.values())
+    if not _are_alike(then.results, other.results):
+        types = " and ".join(", ".join(map(shown, side.results)) for side in (then, other))
+        message, accepted = f"the branches of an unknown condition give {types}", "equal types, or a known condition"
+        raise ValueNeeded(message, node.where, accepted, condition)
+    if not any(map(_stays, (then, other))) and not (_is_light(then) and _is_light(other)):
+        return branch_of(node, g, condition, then, other)
+    for side in (then, other):
+        g.move(side.block)
+    return [g.where(condition, a, b) for a, b in zip(then.results, other.results, strict=True)]
+
+
+def _converted(node: Node, condition: Tensor, graph: GraphProto) -> Aside:
+    """A branch; what is wrong with it would not matter if it were known that the other one is chosen."""
     try:
-        outlined = [node.function(word, [], _running(graph)) for word, graph in branches.items()]
-    except SymbolicBody:
-        return _chosen(node, g, condition, list(branches.values()))
-    first, second = ([x.type for x in each.results] for each in outlined)
-    if first == second and not all(_is_light(each) for each in outlined) and all(0 not in t.get_shape() for t in first):
-        return branch_of(node, g, condition, outlined)
-    return _chosen(node, g, condition, list(branches.values()))
+        return node.beside(graph)
+    except ValueNeeded:
+        raise
+    except TreadleError as error:
+        raise ValueNeeded(error.message, error.where, error.accepted, condition) from error
 
 
-def _running(graph: GraphProto) -> Write:
-    return lambda node, _g, _given: node.run(graph)
+def _are_alike(then: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
+    return [(x.type, x.shape) for x in then] == [(x.type, x.shape) for x in other]
 
 
-def _is_light(branch: Outlined) -> bool:
-    return all(isinstance(op, _LIGHT) for op in branch.function.body.block.ops)
+def _stays(side: Aside) -> bool:
+    """Whether a branch is no function: of results without elements, or if it finds extents."""
+    return side.finds or any(0 in map(int, x.shape) for x in side.results)
 
 
-def _chosen(node: Node, g: GraphBuilder, condition: Tensor, branches: Sequence[GraphProto]) -> list[Tensor]:
-    """Both branches, and of their results each element by the condition."""
-    then, other = (node.run(branch) for branch in branches)
-    if [x.type for x in then] != [x.type for x in other]:
-        types = " and ".join(", ".join(str(x.type) for x in branch) for branch in (then, other))
-        raise node.error(f"the branches of an unknown condition give {types}", "equal types, or a known condition")
-    return [g.where(condition, a, b) for a, b in zip(then, other, strict=True)]
+def _is_light(side: Aside) -> bool:
+    return all(isinstance(op, _LIGHT) for op in side.block.ops)
 
 
 @converts("Loop")
@@ -91,6 +101,8 @@ def loop(node: Node, g: GraphBuilder) -> list[Tensor]:
     most = None if limit is None or _is_data(limit) else node.known_int(0, "the trip count")
     state = [node.input(n) for n in range(2, len(node))]
     trips = Trips(most if limit is None or not _is_data(limit) else limit, going)
+    if isinstance(most, Extent):
+        return loop_of(node, g, body, trips, state)
     decided = [x for x in (limit, going) if x is not None and _is_data(x)]
     if decided:
         try:
@@ -195,8 +207,7 @@ def scan(node: Node, g: GraphBuilder) -> list[Tensor]:
 def _laid_out(g: GraphBuilder, rows: Tensor, backward: int, axis: int) -> Tensor:
     """Rows as slices along an axis, from the last one on if they are `backward`."""
     if backward:
-        steps = [-1, *[1] * (rows.rank - 1)]
-        rows = g.slice(rows, [rows.shape[0] - 1, *[0] * (rows.rank - 1)], rows.shape, steps)
+        rows = g.reversed(rows, 0)
     others = list(range(1, rows.rank))
     return g.transpose(rows, [*others[:axis], 0, *others[axis:]])
 
@@ -222,9 +233,11 @@ def _scanned(
     axes = [node.axis(axis, x.rank) for axis, x in zip(listed, scanned, strict=True)]
     lengths = {x.shape[axis] for x, axis in zip(scanned, axes, strict=True)}
     if len(lengths) != 1 or lengths == {0}:
-        raise node.error(f"the scanned inputs have {sorted(lengths)} slices", "one number from 1 upwards")
+        raise node.error(f"the scanned inputs have {list(lengths)} slices", "one number from 1 upwards")
     (length,) = lengths
-    if length * _size(body) > MOST_WRITTEN and all(x.extents is None and x.elements is None for x in given):
+    if isinstance(length, Extent):
+        return scan_of(node, g, body, state, scanned, axes, backward, length)
+    if length * _size(body) > MOST_WRITTEN:
         try:
             return scan_of(node, g, body, state, scanned, axes, backward, length)
         except _WRITTEN_OUT:

@@ -13,7 +13,8 @@ from treadle.dialects.graph import IfOp, LoopOp
 from treadle.dialects.graph.control import CONDITION, COUNTER
 from treadle.errors import TreadleError
 from treadle.frontends.common.builder import GraphBuilder, Tensor, erase_dead
-from treadle.frontends.onnx.node import Node, Outlined, ValueNeeded
+from treadle.frontends.common.extent import Extent, Symbolic
+from treadle.frontends.onnx.node import Aside, Node, Outlined, ValueNeeded
 
 _ENDLESS = np.iinfo(np.int64).max
 
@@ -24,11 +25,20 @@ class ChangingState(TreadleError):
 
 @dataclass(frozen=True)
 class Trips:
-    """How often a loop runs: a number or a scalar that says the most (None: no limit), and a condition to begin with,
-    None if there is none."""
+    """How often a loop runs: a number, an extent or a scalar that says the most (None: no limit), and a condition to
+    begin with, None if there is none.
 
-    limit: int | Tensor | None
+    known: the number of iterations, where the condition is known to end them so
+    """
+
+    limit: Symbolic | Tensor | None
     going: Tensor | None
+    known: Symbolic | None = None
+
+
+def counter() -> Tensor:
+    """What the first argument of a loop's body is like."""
+    return Tensor(COUNTER)
 
 
 def loop_of(node: Node, g: GraphBuilder, body: GraphProto, trips: Trips, state: Sequence[Tensor]) -> list[Tensor]:
@@ -37,24 +47,24 @@ def loop_of(node: Node, g: GraphBuilder, body: GraphProto, trips: Trips, state: 
     TreadleError for a body whose state changes its type, and for rows of a loop of which it is not known before the
     call how many there are.
     """
-    state = [_static(node, x) for x in state]
-    held = [n for n, x in enumerate(state) if 0 not in x.shape]
+    state = [_as_data(g, x) for x in state]
+    held = [n for n, x in enumerate(state) if 0 not in map(int, x.shape)]
     rows: list[Tensor] = []
 
     def write(inner: Node, g: GraphBuilder, given: Sequence[Tensor]) -> list[Tensor]:
-        counter, *carried = given
+        number, *carried = given
         own = [_empty(g, x) for x in state]
         for n, x in zip(held, carried, strict=True):
             own[n] = x
-        condition, *results = inner.run(body, counter, g.constant(np.array(True)), *own)
+        condition, *results = inner.run(body, number, g.constant(np.array(True)), *own)
         if condition.element != CONDITION.get_element_type() or condition.type.element_count() != 1:
             raise node.error(f"the body's condition is {condition.type}", "one boolean")
         _check_state(node, state, results)
         rows.extend(results[len(state) :])
         return [g.reshape(condition, ()), *(results[n] for n in held), *_held(rows)]
 
-    outlined = node.function("body", [COUNTER, *(state[n].type for n in held)], write)
-    times = _constant_trips(trips, outlined.results[0])
+    outlined = node.function("body", [counter(), *(state[n] for n in held)], write)
+    times = trips.known if trips.known is not None else _constant_trips(trips, outlined.results[0])
     if rows and times is None:
         raise _unknown_rows(node, trips)
     computes = held or _held(rows)
@@ -77,77 +87,79 @@ def _unknown_rows(node: Node, trips: Trips) -> TreadleError:
 
 def scan_of(
     node: Node, g: GraphBuilder, body: GraphProto, state: Sequence[Tensor], scanned: Sequence[Tensor],
-    axes: Sequence[int], backward: Sequence[int], length: int,
+    axes: Sequence[int], backward: Sequence[int], length: Symbolic,
 ) -> tuple[list[Tensor], list[Tensor]]:  # fmt: skip
     """The state behind the last iteration, and each further result with a row of each iteration, in their order."""
-    given = [_static(node, x) for x in (*state, *scanned)]
-    if any(0 in x.shape for x in given):
+    given = [_as_data(g, x) for x in (*state, *scanned)]
+    if any(0 in map(int, x.shape) for x in given):
         raise node.error("the scan has a tensor without elements", "extents from 1 upwards, or fewer slices")
     rows: list[Tensor] = []
 
     def write(inner: Node, g: GraphBuilder, arguments: Sequence[Tensor]) -> list[Tensor]:
-        counter, own, whole = arguments[0], arguments[1 : len(state) + 1], arguments[len(state) + 1 :]
-        last = g.sub(g.constant(np.array(length - 1)), counter)
+        number, own, whole = arguments[0], arguments[1 : len(state) + 1], arguments[len(state) + 1 :]
+        last = g.sub(g.numbers(length - 1), number) if any(backward) else number
         slices = [
-            g.gather(x, last if back else counter, axis) for x, axis, back in zip(whole, axes, backward, strict=True)
+            g.gather(x, last if back else number, axis, laid_out=True)
+            for x, axis, back in zip(whole, axes, backward, strict=True)
         ]
         results = inner.run(body, *own, *slices)
         _check_state(node, state, results)
         rows.extend(results[len(state) :])
         return [*results[: len(state)], *_held(rows)]
 
-    outlined = node.function("body", [COUNTER, *(x.type for x in given)], write)
+    outlined = node.function("body", [counter(), *given], write)
     carried, read = given[: len(state)], [*given[len(state) :], *outlined.captured]
-    values, fixed = [g.value(x) for x in carried], [g.value(x) for x in read]
-    wide = [_rows(x, length) for x in _held(rows)]
-    results = g.control(LoopOp(outlined.name, values, fixed, times=length, rows=wide))
+    results = counted_loop(g, outlined, carried, read, length, _held(rows))
     return results[: len(state)], _with_empty(g, rows, results[len(state) :], length)
 
 
-def branch_of(node: Node, g: GraphBuilder, condition: Tensor, branches: Sequence[Outlined]) -> list[Tensor]:
-    """The results of the function that a condition chooses of two, which are given the same tensors."""
-    read = list({id(x): x for each in branches for x in each.captured}.values())
-    for each in branches:
-        _take(each, read)
-    types = [x.type for x in branches[0].results]
-    names = [each.name for each in branches]
-    op = IfOp(g.value(condition), names[0], names[1], [g.value(x) for x in read], types)
-    return g.control(op)
+def counted_loop(
+    g: GraphBuilder,
+    body: Outlined,
+    state: Sequence[Tensor],
+    read: Sequence[Tensor],
+    times: Symbolic,
+    rows: Sequence[Tensor],
+) -> list[Tensor]:
+    """The state behind `times` iterations, and of each of `rows`, which the body gives beside the state, all
+    iterations'."""
+    tests = [g.value(g.extent(times))] if isinstance(times, Extent) else []
+    wide = [TensorType(x.element, [int(times), *x.type.get_shape()]) for x in rows]
+    carried, fixed = [g.value(x) for x in state], [g.value(x) for x in read]
+    op = LoopOp(body.name, carried, fixed, tests=tests, times=int(times), rows=wide)
+    return g.control(op, [*(x.shape for x in state), *((times, *x.shape) for x in rows)])
 
 
-def _take(branch: Outlined, read: Sequence[Tensor]) -> None:
-    """Makes the arguments of a function those tensors, in their order."""
-    block = branch.function.body.block
-    own = dict(zip(map(id, branch.captured), list(block.args), strict=True))
-    for tensor in read:
-        argument = block.insert_arg(tensor.type, len(block.args))
-        old = own.get(id(tensor))
-        if old is not None:
-            argument.name_hint = old.name_hint
-            old.replace_all_uses_with(argument)
-    for old in own.values():
-        block.erase_arg(old)
-    branch.function.update_function_type()
+def branch_of(node: Node, g: GraphBuilder, condition: Tensor, then: Aside, otherwise: Aside) -> list[Tensor]:
+    """The results of the function that a condition chooses of two."""
+    names, read = node.branches({"then": then, "else": otherwise})
+    op = IfOp(g.value(condition), names[0], names[1], read, [x.type for x in then.results])
+    return g.control(op, [x.shape for x in then.results])
 
 
 def _call(
-    g: GraphBuilder, body: Outlined, times: int | None, trips: Trips, state: Sequence[Tensor], rows: Sequence[Tensor]
+    g: GraphBuilder,
+    body: Outlined,
+    times: Symbolic | None,
+    trips: Trips,
+    state: Sequence[Tensor],
+    rows: Sequence[Tensor],
 ) -> list[Tensor]:
-    values, read = [g.value(x) for x in state], [g.value(x) for x in body.captured]
     if times is not None:
         _drop_condition(body)
-        wide = [_rows(x, times) for x in rows]
-        return g.control(LoopOp(body.name, values, read, times=times, rows=wide))
+        return counted_loop(g, body, state, body.captured, times, rows)
+    values, read = [g.value(x) for x in state], [g.value(x) for x in body.captured]
     limit = trips.limit
     if not isinstance(limit, Tensor):
-        limit = g.constant(np.array(_ENDLESS if limit is None else limit, np.int64))
+        limit = g.numbers(_ENDLESS if limit is None else limit)
     going = g.constant(np.array(True)) if trips.going is None else trips.going
     tests = [g.cast(g.reshape(limit, ()), i64), g.reshape(going, ())]
-    return g.control(LoopOp(body.name, values, read, tests=[g.value(x) for x in tests]))
+    op = LoopOp(body.name, values, read, tests=[g.value(x) for x in tests])
+    return g.control(op, [x.shape for x in state])
 
 
 def _drop_condition(body: Outlined) -> None:
-    """The function without its first result, which is always true."""
+    """The function without its first result, which says what is known."""
     end = body.function.body.block.last_op
     assert end is not None
     end.operands = end.operands[1:]
@@ -155,7 +167,7 @@ def _drop_condition(body: Outlined) -> None:
     body.function.update_function_type()
 
 
-def _constant_trips(trips: Trips, condition: Tensor) -> int | None:
+def _constant_trips(trips: Trips, condition: Tensor) -> Symbolic | None:
     """How often a loop runs whatever the data are."""
     known = condition.array is not None and bool(condition.array.reshape(-1)[0])
     begins = trips.going is None or (trips.going.array is not None and bool(trips.going.array.reshape(-1)[0]))
@@ -166,38 +178,39 @@ def _check_state(node: Node, state: Sequence[Tensor], results: Sequence[Tensor])
     if len(results) < len(state):
         raise node.error(f"the body gives {len(results)} tensors of a state of {len(state)}", "one for each")
     for number, (before, behind) in enumerate(zip(state, results, strict=False)):
-        if before.type != behind.type:
-            message = f"the body makes {behind.type} of state {number}, which is {before.type}"
+        if before.type != behind.type or before.shape != behind.shape:
+            message = f"the body makes {shown(behind)} of state {number}, which is {shown(before)}"
             accepted = "the same type in every iteration of a loop that is not written out"
             raise ChangingState(message, node.where, accepted)
 
 
+def shown(x: Tensor) -> str:
+    """A tensor's type, with the extents that change."""
+    return str(x.type) if x.extents is None else f"{x.element}[{', '.join(map(str, x.shape))}]"
+
+
 def _held(rows: Sequence[Tensor]) -> list[Tensor]:
     """Those with elements: no function gives others."""
-    return [x for x in rows if 0 not in x.shape]
+    return [x for x in rows if 0 not in map(int, x.shape)]
 
 
-def _with_empty(g: GraphBuilder, rows: Sequence[Tensor], results: Sequence[Tensor], count: int) -> list[Tensor]:
+def _with_empty(g: GraphBuilder, rows: Sequence[Tensor], results: Sequence[Tensor], count: Symbolic) -> list[Tensor]:
     """The results, with those of rows without elements in their places."""
     remaining = iter(results)
-    return [
-        g.constant(np.zeros(_rows(x, count).get_shape(), x.dtype)) if 0 in x.shape else next(remaining) for x in rows
-    ]
+    return [next(remaining) if 0 not in map(int, x.shape) else _nothing(g, x, (count, *x.shape)) for x in rows]
 
 
-def _static(node: Node, x: Tensor) -> Tensor:
-    if x.extents is not None or x.elements is not None:
-        message = "the loop is given a tensor whose extents change from call to call"
-        raise node.error(message, "static extents, or a loop that is written out")
-    return x
-
-
-def _rows(x: Tensor, count: int) -> TensorType:
-    return TensorType(x.element, [count, *x.type.get_shape()])
+def _as_data(g: GraphBuilder, x: Tensor) -> Tensor:
+    """Integers of symbolic extents as a tensor that a call computes: iterations change a state."""
+    return x if x.elements is None else Tensor(x.type, None, g.value(x), None, x.extents)
 
 
 def _empty(g: GraphBuilder, x: Tensor) -> Tensor:
-    return g.constant(np.zeros(x.type.get_shape(), x.dtype)) if 0 in x.shape else x
+    return _nothing(g, x, x.shape) if 0 in map(int, x.shape) else x
 
 
-__all__ = ["ChangingState", "Trips", "branch_of", "loop_of", "scan_of"]
+def _nothing(g: GraphBuilder, x: Tensor, shape: Sequence[Symbolic]) -> Tensor:
+    return g.constant(np.zeros(tuple(map(int, shape)), x.dtype), shape)
+
+
+__all__ = ["ChangingState", "Trips", "branch_of", "counted_loop", "counter", "loop_of", "scan_of", "shown"]

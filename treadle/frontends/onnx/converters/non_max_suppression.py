@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from math import inf
 
 import numpy as np
-from xdsl.dialects.builtin import TensorType, f32
+from xdsl.dialects.builtin import f32
 
-from treadle.dialects.graph import ArgReductionOp, LoopOp
-from treadle.dialects.graph.control import COUNTER
+from treadle.dialects.graph import ArgReductionOp
 from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.common.compaction import coordinates, cut, found_positions
 from treadle.frontends.onnx.converters.data_extents import static
+from treadle.frontends.onnx.converters.data_loops import counted_loop, counter
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
 
@@ -57,10 +57,8 @@ def _selected(node: Node, g: GraphBuilder, scores: Tensor, read: Sequence[Tensor
         dropped = g.binary("or", dropped, g.binary("eq", best, g.constant(np.arange(scores.shape[2]))))
         return [g.where(dropped, none, scores), best, is_there]
 
-    body = node.function("round", [COUNTER, scores.type, *(x.type for x in read)], write)
-    rows = [TensorType(x.element, [rounds, *x.shape]) for x in body.results[1:]]
-    loop = LoopOp(body.name, [g.value(scores)], [g.value(x) for x in read], times=rounds, rows=rows)
-    _, *results = g.control(loop)
+    body = node.function("round", [counter(), scores, *read], write)
+    _, *results = counted_loop(g, body, [scores], read, rounds, body.results[1:])
     return [g.transpose(x, [1, 2, 0, 3]) for x in results]
 
 

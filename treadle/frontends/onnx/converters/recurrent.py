@@ -1,6 +1,6 @@
 """RNN, GRU and LSTM: a loop over the steps; the products of all inputs with the weights are one product before.
 
-Few steps are written out, and all of a sequence whose extents change from call to call.
+Few steps are written out.
 """
 
 from __future__ import annotations
@@ -9,17 +9,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from xdsl.dialects.builtin import TensorType, i64
+from xdsl.dialects.builtin import i64
 
-from treadle.dialects.graph import LoopOp
-from treadle.dialects.graph.control import COUNTER
 from treadle.frontends.common.activation import softplus
 from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.extent import Extent, Symbolic
+from treadle.frontends.onnx.converters.data_loops import counted_loop, counter
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
 
-MAX_STEPS = 2000
-"""Of a sequence that is written out because its extents change from call to call."""
 _WRITTEN = 4
 """Steps that are written out in any case.
 
@@ -233,11 +231,8 @@ def _run(
     steps, batch, width = x.shape
     rows = weights.w.times(g, g.reshape(x, (steps * batch, width)))
     products = g.reshape(g.add(rows, weights.w_bias), (steps, batch, rows.shape[1]))
-    changes = any(each.extents is not None or each.elements is not None for each in (products, *state))
-    if steps > _WRITTEN and not changes:
+    if isinstance(steps, Extent) or steps > _WRITTEN:
         return _looped(node, g, products, weights, cell, state, lengths, backward)
-    if steps > MAX_STEPS:
-        raise node.error(f"a sequence of {steps} steps whose extents change from call to call", f"1 to {MAX_STEPS}")
     step, outputs = cell(weights), dict[int, Tensor]()
     for t in reversed(range(steps)) if backward else range(steps):
         running = None if lengths is None else g.binary("gt", lengths, t)
@@ -273,19 +268,15 @@ def _looped(
         r = replace(weights.r, parts=tuple(inside(each) for each in weights.r.parts))
         r_bias = inside(weights.r_bias)
         peepholes = None if weights.peepholes is None else inside(weights.peepholes)
-        place = g.sub(g.constant(np.array(steps - 1)), t) if backward else t
+        place = g.sub(g.numbers(steps - 1), t) if backward else t
         running = None if lengths is None else g.binary("gt", inside(lengths), place)
-        step, x = cell(replace(weights, r=r, r_bias=r_bias, peepholes=peepholes)), g.gather(products, place, 0)
-        y, new = _next(g, step, x, own, running)
+        step = cell(replace(weights, r=r, r_bias=r_bias, peepholes=peepholes))
+        y, new = _next(g, step, g.gather(products, place, 0, laid_out=True), own, running)
         return [*new, y]
 
-    body = node.function("step", [COUNTER, *(each.type for each in (*state, *read))], write)
-    rows = TensorType(body.results[-1].element, [steps, *body.results[-1].shape])
-    carried, fixed = [g.value(each) for each in state], [g.value(each) for each in read]
-    *last, ys = g.control(LoopOp(body.name, carried, fixed, times=steps, rows=[rows]))
-    if backward:
-        ys = g.slice(ys, [steps - 1, 0, 0], ys.shape, [-1, 1, 1])
-    return ys, tuple(last)
+    body = node.function("step", [counter(), *state, *read], write)
+    *last, ys = counted_loop(g, body, state, [*read, *body.captured], steps, body.results[-1:])
+    return g.reversed(ys, 0) if backward else ys, tuple(last)
 
 
 def _weights(
@@ -325,11 +316,11 @@ def _functions(node: Node, count: int, names: Sequence[str]) -> list[Activation]
 
 
 def _initial(
-    node: Node, g: GraphBuilder, x: Tensor, index: int, shape: tuple[int, int, int], batch_first: bool
+    node: Node, g: GraphBuilder, x: Tensor, index: int, shape: tuple[Symbolic, ...], batch_first: bool
 ) -> Tensor:
     given = node.optional(index)
     if given is None:
-        return g.constant(np.broadcast_to(np.zeros((), x.dtype), shape))
+        return g.constant(np.broadcast_to(np.zeros((), x.dtype), tuple(map(int, shape))), shape)
     given = g.transpose(given, (1, 0, 2)) if batch_first and given.rank == 3 else given
     if given.shape != shape:
         raise node.error(f"an initial state of shape {given.shape}", f"{shape}")
