@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import floor, isfinite, prod
+from math import prod
 from typing import cast
 
 import numpy as np
@@ -186,7 +186,7 @@ class Node:
         value = self.known_scalar(index, what)
         if isinstance(value, int):
             return value
-        if not isfinite(value) or value != floor(value):
+        if not value.is_integer():
             raise self.error(f"{what} is {value}", "a whole number")
         return int(value)
 
