@@ -33,6 +33,7 @@ from treadle.frontends.onnx.function_body import FoundInBody, IteratedValue
 from treadle.frontends.onnx.loader import graphs_of
 from treadle.frontends.onnx.node import Aside, Node, ValueNeeded
 from treadle.frontends.onnx.registry import converts
+from treadle.store import StoreError
 
 MOST_WRITTEN = 64
 """Nodes of a loop's body, times its iterations, that are written out.
@@ -75,7 +76,7 @@ def _converted(node: Node, condition: Tensor, graph: GraphProto) -> Aside:
     """A branch; what is wrong with it would not matter if it were known that the other one is chosen."""
     try:
         return node.beside(graph)
-    except ValueNeeded:
+    except (ValueNeeded, StoreError):
         raise
     except TreadleError as error:
         raise ValueNeeded(error.message, error.where, error.accepted, condition) from error
