@@ -17,7 +17,6 @@ from tests.sanitized.sanitizers import ADDRESS, THREAD, Sanitizer, program_of, w
 from treadle.backends.c.toolchain import INCLUDE_DIRECTORIES
 from treadle.tools.treadle_cli import main
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "c_library" / "run_model.c"
 CALLERS = r"""
 #include "linear.h"
 #include "relu.h"
@@ -122,7 +121,7 @@ def test_a_model_touches_no_memory_of_others(tmp_path: Path, monkeypatch: pytest
     needs(ADDRESS)
     path = classifier(tmp_path / "model.onnx")
     told = libraries([path], ADDRESS, monkeypatch)
-    program = program_of([EXAMPLE], tmp_path / "run", ADDRESS, *told)
+    program = program_of([tmp_path / "model" / "run_model.c"], tmp_path / "run", ADDRESS, *told)
     x = np.random.default_rng(5).standard_normal((ROWS, DEPTH)).astype(np.float32)
     x.tofile(tmp_path / "x")
     command = [str(program), str(tmp_path / "model" / "model.weights"), "2", "x", "y"]

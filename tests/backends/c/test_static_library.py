@@ -19,13 +19,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 import treadle
 from tests.backends.c.toolchains import COMMANDS
-from tests.helpers.onnx_models import linear_model, save_model, single_node_model, value
+from tests.helpers.onnx_models import WEIGHTS, linear_model, save_model, single_node_model, value
 from treadle.backends.c.static_library import _need
 from treadle.cpuid import FEATURES, processor_words
 from treadle.host import CPUINFO, features_of, host_target, needs_of
 from treadle.tools.treadle_cli import main
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "c_library" / "run_model.c"
 SYSTEM = ("linux-vdso", "libc.so", "libm.so", "libpthread.so", "ld-linux")
 X = np.random.default_rng(5).standard_normal((1, 3, 24, 20)).astype(np.float32)
 OK, BAD_ARGUMENT, MISALIGNED, CANNOT_OPEN, WRONG_SIZE, WRONG_DIGEST = range(6)
@@ -62,8 +61,13 @@ def built(model: str) -> Path:
     return folder
 
 
-def compiled(sources: Sequence[Path], target: Path, *more: str, compiler: str = "gcc") -> Path:
-    flags = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE")
+C11 = ("-std=c11", "-D_GNU_SOURCE")
+
+
+def compiled(
+    sources: Sequence[Path], target: Path, *more: str, compiler: str = "gcc", standard: Sequence[str] = C11
+) -> Path:
+    flags = ("-Wall", "-Wextra", "-Werror", *standard)
     done = subprocess.run(
         [*COMMANDS[compiler], *flags, *map(str, sources), *more, "-lm", "-lpthread", "-o", str(target)],
         capture_output=True, text=True, check=False,
@@ -79,7 +83,7 @@ def as_bytes(arrays: Sequence[NDArray[Any]]) -> list[bytes]:
 @pytest.mark.parametrize("compiler", sorted(COMMANDS))
 def test_the_example_gives_what_a_call_in_python_gives(model: str, built: Path, tmp_path: Path, compiler: str) -> None:
     archive = str(built / "libmodel.a")
-    program = compiled([EXAMPLE], tmp_path / "run_model", f"-I{built}", archive, compiler=compiler)
+    program = compiled([built / "run_model.c"], tmp_path / "run_model", f"-I{built}", archive, compiler=compiler)
     X.tofile(tmp_path / "x")
     for threads in ("1", "2"):
         command = [str(program), str(built / "model.weights"), threads, "x", "scores", "class"]
@@ -90,9 +94,25 @@ def test_the_example_gives_what_a_call_in_python_gives(model: str, built: Path, 
     assert all(any(name in line for name in SYSTEM) for line in listed.splitlines()), listed
 
 
+@pytest.mark.parametrize("standard", ["-std=c99", "-std=c17"])
+def test_the_example_is_plain_c_for_a_model_of_any_name(tmp_path: Path, standard: str) -> None:
+    make_both(tmp_path)
+    for name in ("relu", "linear"):
+        folder = tmp_path / name
+        sources, archive = [folder / f"run_{name}.c"], str(folder / f"lib{name}.a")
+        program = compiled(sources, tmp_path / "run", archive, standard=(standard, "-pedantic"))
+        x = ((np.arange(16, dtype=np.float32) - 8) / 4).reshape(2, 8)
+        x.tofile(tmp_path / "x")
+        subprocess.run([str(program), str(folder / f"{name}.weights"), "1", "x", "y"], cwd=tmp_path, check=True)
+        expected = np.maximum(x @ WEIGHTS if name == "linear" else x, 0)
+        np.testing.assert_allclose(
+            np.fromfile(tmp_path / "y", np.float32).reshape(2, -1), expected, rtol=1e-5, atol=1e-6
+        )
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may change the root folder")
 def test_the_example_in_a_folder_with_nothing_else(model: str, built: Path, tmp_path: Path) -> None:
-    compiled([EXAMPLE], tmp_path / "run_model", f"-I{built}", str(built / "libmodel.a"), "-static")
+    compiled([built / "run_model.c"], tmp_path / "run_model", f"-I{built}", str(built / "libmodel.a"), "-static")
     shutil.copy(built / "model.weights", tmp_path)
     X.tofile(tmp_path / "x")
     command = ["chroot", str(tmp_path), "/run_model", "/model.weights", "2", "/x", "/scores", "/class"]
@@ -109,7 +129,7 @@ def test_the_example_in_a_folder_with_nothing_else(model: str, built: Path, tmp_
     ],
 )
 def test_the_example_says_what_is_wrong(built: Path, tmp_path: Path, size: int, weights: str, message: str) -> None:
-    program = compiled([EXAMPLE], tmp_path / "run_model", f"-I{built}", str(built / "libmodel.a"))
+    program = compiled([built / "run_model.c"], tmp_path / "run_model", f"-I{built}", str(built / "libmodel.a"))
     (tmp_path / "x").write_bytes(bytes(X.nbytes + size))
     command = [str(program), str(built / weights), "1", "x", "scores", "class"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -237,7 +257,7 @@ def expected_of_both(folder: Path) -> bytes:
 def test_two_libraries_in_one_program(tmp_path: Path) -> None:
     """One of them has no weights, and a kernel that is called like the other's."""
     make_both(tmp_path)
-    assert sorted(os.listdir(tmp_path / "relu")) == ["librelu.a", "relu.h"]
+    assert sorted(os.listdir(tmp_path / "relu")) == ["librelu.a", "relu.h", "run_relu.c"]
     program = tmp_path / "both.c"
     program.write_text(
         """

@@ -1,4 +1,4 @@
-"""A cpu artifact as a C library: `libNAME.a`, `NAME.h` and `NAME.weights`, for programs without Python."""
+"""A cpu artifact as a C library: `libNAME.a`, `NAME.h`, `NAME.weights` and a program, `run_NAME.c`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def check_library(target: Target, shapes: Shapes, name: str) -> None:
 
 def library_files(name: str) -> tuple[str, ...]:
     """The files of a library; the last one is there if the model has constants."""
-    return f"lib{name}.a", f"{name}.h", f"{name}.weights"
+    return f"lib{name}.a", f"{name}.h", f"run_{name}.c", f"{name}.weights"
 
 
 def write_library(
@@ -69,6 +69,7 @@ def write_library(
     offsets, size, digest = _write_weights(artifact, folder / f"{name}.weights")
     header = library_header(name, manifest, size)
     (folder / f"{name}.h").write_text(header)
+    (folder / f"run_{name}.c").write_text((_SOURCES / "run_model.c").read_text().replace("MODEL", name))
     sources, headers = artifact_text(artifact)
     if not sources:
         raise TreadleError("the artifact has no C text", artifact.folder, WROTE_IT)
