@@ -19,6 +19,17 @@ settings.register_profile("treadle", deadline=None, derandomize=True)
 settings.load_profile("treadle")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--reverse`: the last file first, and in each the last test first, which shows what depends on others."""
+    parser.addoption("--reverse", action="store_true", help="run all tests in reverse order")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The order of `--reverse`."""
+    if config.getoption("reverse"):
+        items.reverse()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Sets a cache folder for the whole run, gone after it: processes of pytest-xdist inherit it and share what they
     compile. A test that needs an empty cache sets its own.

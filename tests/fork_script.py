@@ -14,7 +14,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -23,13 +22,12 @@ from typing import Any
 import numpy as np
 
 import treadle
+from tests.helpers.waiting import HANGS
 from treadle.compile_options import Device
 from treadle.errors import TreadleError
 from treadle.model import CompiledModel
 
 THREADS = 3
-SECONDS = 20
-"""What a child may take before it is killed."""
 
 
 class Scene:
@@ -82,14 +80,18 @@ class Scene:
         pass
 
     def exits_during_calls(self) -> None:
-        def call() -> None:
+        called = [threading.Event() for _ in range(2)]
+
+        def call(once: threading.Event) -> None:
             with suppress(TreadleError):  # the program is closed
                 while True:
                     self.call()
+                    once.set()
 
-        for _ in range(2):
-            threading.Thread(target=call, daemon=True).start()
-        time.sleep(0.05)
+        for each in called:
+            threading.Thread(target=call, args=(each,), daemon=True).start()
+        for each in called:
+            assert each.wait(HANGS)
 
     def forks_again(self) -> None:
         assert in_child(self.calls) == 0
@@ -106,7 +108,7 @@ def in_child(action: Callable[[], Any]) -> int:
     """The exit status of a fork that does `action` and ends as programs do; negative: the signal that killed it."""
     child = os.fork()
     if child == 0:
-        signal.alarm(SECONDS)
+        signal.alarm(int(HANGS))
         action()
         sys.exit()
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -136,7 +138,7 @@ def in_processes(scene: Scene) -> int:
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(SECONDS)
+        worker.join(HANGS)
     return max(1 if worker.exitcode is None else abs(worker.exitcode) for worker in workers)
 
 

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -150,13 +149,13 @@ def test_what_killed_processes_left_is_swept(tmp_path: Path) -> None:
 
 
 SAVE = """
-import os, sys, time
+import sys
 import numpy as np
 import treadle
 x = np.ones((2, 8), np.float32)
 factor, models, final = sys.argv[1:]
-while time.time() < float(os.environ["START"]):
-    time.sleep(0.001)
+print("ready", flush=True)
+sys.stdin.readline()
 for n in range(2):
     model = treadle.compile(f"{models}/{factor}.onnx", cached=n == 1)
     for _ in range(15):
@@ -174,14 +173,20 @@ def test_processes_compile_and_save_to_one_folder(tmp_path: Path) -> None:
         linear_model(tmp_path / f"{factor}.onnx", weights=weights)
         expected[str(factor)] = float(weights.sum(0)[0])
     final = tmp_path / "out" / "final"
-    environment = environment_with({"TREADLE_CACHE_DIR": str(tmp_path / "cache"), "START": str(time.time() + 3)})
+    environment = environment_with({"TREADLE_CACHE_DIR": str(tmp_path / "cache")})
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", SAVE, factor, str(tmp_path), str(final)], env=environment, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )
         for factor in ("1", "2", "1")
     ]  # fmt: skip
+    for process in processes:  # they begin together, once all are there
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
     for process in processes:
         out, err = process.communicate()
         assert err == "" and process.returncode == 0

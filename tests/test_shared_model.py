@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 import treadle
 from tests.helpers.graphs import Graph, random
+from tests.helpers.waiting import HANGS
 from treadle import model as model_module
 from treadle.backends.call_lock import CallLock
 from treadle.backends.cuda.emulator import Emulator, Report
@@ -148,16 +149,15 @@ def test_calls_of_an_open_model_take_turns(
 @pytest.mark.parametrize(("target", "device"), HARDWARE)
 def test_a_model_is_closed_while_others_call(target: str, device: Device | None, saved: Callable[[str], Path]) -> None:
     model = treadle.load(saved(target), threads=2, device=device)
-    done = threading.Event()
+    done, closed = threading.Event(), threading.Event()
 
-    def close() -> int:
-        closed = 0
+    def close() -> None:
         while not done.wait(0.002):
             model.close()
-            closed += 1
-        return closed
+            closed.set()
 
     def call(caller: int) -> list[Array]:
+        assert closed.wait(HANGS)
         return [model(inputs(caller))[0] for _ in range(8)]
 
     with ThreadPoolExecutor(CALLERS + 1) as pool:
@@ -166,7 +166,7 @@ def test_a_model_is_closed_while_others_call(target: str, device: Device | None,
             results = list(pool.map(call, range(CALLERS)))
         finally:
             done.set()
-    assert closing.result() > 0
+    closing.result()
     for caller, each in enumerate(results):
         for result in each:
             assert_right(result, caller)
@@ -198,7 +198,7 @@ def test_forked_children_call_and_end(
     np.save(tmp_path / "x.npy", inputs(0))
     np.save(tmp_path / "y.npy", expected(inputs(0)))
     command = [sys.executable, "-m", "tests.fork_script", str(saved(target)), str(tmp_path), str(device)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANGS, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == dict.fromkeys(CHILDREN, 0), done.stderr
     assert done.stderr == ""
@@ -241,4 +241,4 @@ def test_a_turn_ends_with_an_exception() -> None:
     with pytest.raises(KeyError):
         lock.call(fail)
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(lambda: lock.call(lambda: 0)).result(timeout=5) == 0
+        assert pool.submit(lambda: lock.call(lambda: 0)).result(timeout=HANGS) == 0

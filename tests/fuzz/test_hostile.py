@@ -40,7 +40,7 @@ def test_an_attempt_is_late_by_what_it_computes(
 ) -> None:
     """Not by what other processes compute meanwhile."""
     monkeypatch.setattr(hostile, "SECONDS", 0.1)
-    try_seed(7, lambda *_: time.sleep(0.3), tmp_path)
+    try_seed(7, lambda *_: time.sleep(0.15), tmp_path)
     assert capsys.readouterr().out == ""
     try_seed(8, _compute, tmp_path)
     assert capsys.readouterr().out.startswith("8 Late: 'still busy after 0.1 s'")

@@ -6,15 +6,15 @@ import os
 import signal
 from collections.abc import Callable
 
-SECONDS = 20
+from tests.helpers.waiting import HANGS
 
 
 def status_of_child(action: Callable[[], object]) -> int:
-    """The exit status of a fork that does `action`: 0 if that returned, negative for a signal, as after `SECONDS`."""
+    """The exit status of a fork that does `action`: 0 if that returned, negative for a signal, as after `HANGS`."""
     child = os.fork()
     if child == 0:
         status = 1
-        signal.alarm(SECONDS)
+        signal.alarm(int(HANGS))
         try:
             action()
             status = 0

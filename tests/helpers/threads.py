@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
+
+from tests.helpers.waiting import eventually
 
 TASKS = Path("/proc/self/task")
 
@@ -15,8 +16,4 @@ def tasks() -> set[int]:
 
 def all_ended_but(before: set[int]) -> bool:
     """Whether no thread is left but some of these. A thread that was joined may be listed a little longer."""
-    for _ in range(500):
-        if tasks() <= before:
-            return True
-        time.sleep(0.01)
-    return False
+    return eventually(lambda: tasks() <= before)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.onnx_models import linear_model
+from tests.helpers.waiting import HANGS
 from treadle.errors import TreadleError
 from treadle.tools import treadle_cli, treadle_opt
 from treadle.tools.output import output_stream
@@ -80,7 +81,7 @@ def test_a_fifo_is_written_to(command: tuple[Command, str]) -> None:
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(Path("work/fifo.svg").read_text)
         assert run("work/fifo.svg") == 0
-        assert expected in reading.result(timeout=10)
+        assert expected in reading.result(timeout=HANGS)
     assert stat.S_ISFIFO(os.stat("work/fifo.svg").st_mode) and names("work") == ["fifo.svg"]
 
 
@@ -172,7 +173,7 @@ def test_after_a_failure_the_reader_of_a_fifo_sees_the_end() -> None:
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(Path("work/fifo").read_text)
         assert opt("work/fifo") == 2
-        assert reading.result(timeout=10) == ""
+        assert reading.result(timeout=HANGS) == ""
 
 
 def test_the_file_that_stdout_goes_to_is_not_replaced() -> None:

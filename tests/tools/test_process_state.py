@@ -22,6 +22,7 @@ from xdsl.utils.diagnostic import Diagnostic
 from xdsl.utils.exceptions import VerifyException
 
 from tests.helpers.onnx_models import linear_model
+from tests.helpers.waiting import eventually
 from treadle.tools import treadle_cli, treadle_opt
 
 
@@ -45,7 +46,6 @@ def process_state() -> dict[str, Any]:
         "signals": {number: signal.getsignal(number) for number in signal.valid_signals()},
         "locale": locale.setlocale(locale.LC_ALL),
         "numpy": (np.geterr(), np.get_printoptions()),
-        "threads": threading.active_count(),
     }
 
 
@@ -74,10 +74,11 @@ def test_a_tool_leaves_the_process_as_it_was(
     linear_model(tmp_path / "m.onnx")
     (tmp_path / "tasks.mlir").write_text(TASKS)
     (tmp_path / "broken.mlir").write_text("func.func")
-    before = process_state()
+    before, threads = process_state(), set(threading.enumerate())
     assert tool(arguments) == status
     after = process_state()
     assert {what: value for what, value in after.items() if value != before[what]} == {}
+    assert eventually(lambda: set(threading.enumerate()) <= threads), "threads that go on"
 
 
 def test_attributes_are_verified_after_a_run_without_verification(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from xml.etree.ElementTree import Element
 import pytest
 from PIL import Image
 
+from tests.helpers.waiting import HANGS
 from tests.tuning.small_model import write_model
 from treadle.compile_options import CompileOptions
 from treadle.dialects.schedule import UseAttr
@@ -309,8 +310,8 @@ def test_a_browser_shows_it(tmp_path: Path, scheme: str) -> None:
     number, profile = {"dark": 0, "light": 1}[scheme], tmp_path / "profile"
     command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=900,1200",
                f"--blink-settings=preferredColorScheme={number}", f"--user-data-dir={profile}"]  # fmt: skip
-    subprocess.run([*command, f"--screenshot={shown}", path.as_uri()], check=True, capture_output=True, timeout=120)
-    dumped = subprocess.run([*command, "--dump-dom", path.as_uri()], check=True, capture_output=True, timeout=120)
+    subprocess.run([*command, f"--screenshot={shown}", path.as_uri()], check=True, capture_output=True, timeout=HANGS)
+    dumped = subprocess.run([*command, "--dump-dom", path.as_uri()], check=True, capture_output=True, timeout=HANGS)
     dom = dumped.stdout.decode()
     assert dom.count("<svg") == 2
     assert dom.count("<tr") == report_page(REPORT).count("<tr")

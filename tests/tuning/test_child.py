@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.threads import TASKS, tasks
+from tests.helpers.waiting import HANGS, eventually
 from treadle.tuning.child import CallEndedError, Child
 from treadle.tuning.child_pool import ChildPool
 
@@ -31,26 +32,26 @@ def child() -> Generator[Child]:
 
 
 def test_results_and_exceptions_come_back(child: Child) -> None:
-    assert child.call(partial(divmod, 17, 5), 20) == (3, 2)
+    assert child.call(partial(divmod, 17, 5), HANGS) == (3, 2)
     with pytest.raises(ZeroDivisionError):
-        child.call(partial(divmod, 17, 0), 20)
-    first = child.call(os.getpid, 20)
-    assert first == child.call(os.getpid, 20) != os.getpid()
+        child.call(partial(divmod, 17, 0), HANGS)
+    first = child.call(os.getpid, HANGS)
+    assert first == child.call(os.getpid, HANGS) != os.getpid()
 
 
 def test_a_call_that_ends_its_process_is_named_by_signal_or_status(child: Child) -> None:
     with pytest.raises(CallEndedError, match=r"^it ended the process that ran it \(SIGABRT\)$"):
-        child.call(os.abort, 20)
+        child.call(os.abort, HANGS)
     with pytest.raises(CallEndedError, match=r"\(exit status 3: no good\)"):
-        child.call(partial(exec, "import os; os.write(2, b'so\\nno good\\n'); os._exit(3)"), 20)
-    assert child.call(partial(abs, -1), 20) == 1
+        child.call(partial(exec, "import os; os.write(2, b'so\\nno good\\n'); os._exit(3)"), HANGS)
+    assert child.call(partial(abs, -1), HANGS) == 1
 
 
 def test_a_call_that_hangs_is_ended(child: Child) -> None:
-    assert child.call(partial(abs, -1), 20) == 1
+    assert child.call(partial(abs, -1), HANGS) == 1
     with pytest.raises(CallEndedError, match=r"^it did not end within 0\.1 seconds$"):
         child.call(partial(time.sleep, 60), 0.1)
-    assert child.call(partial(abs, -1), 20) == 1
+    assert child.call(partial(abs, -1), HANGS) == 1
 
 
 def threads_that_a_product_needs() -> int:
@@ -63,7 +64,7 @@ def threads_that_a_product_needs() -> int:
 @pytest.mark.skipif(not TASKS.exists(), reason="this system does not list threads")
 def test_no_thread_of_a_library_spins_beside_what_is_timed(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)  # which tests set
-    assert child.call(threads_that_a_product_needs, 20) == 0
+    assert child.call(threads_that_a_product_needs, HANGS) == 0
 
 
 class Unreadable:
@@ -77,8 +78,8 @@ class Unreadable:
 
 def test_a_call_that_cannot_be_read_there_is_an_error(child: Child) -> None:
     with pytest.raises(ValueError, match="no number"):
-        child.call(Unreadable(), 20)
-    assert child.call(partial(abs, -1), 20) == 1
+        child.call(Unreadable(), HANGS)
+    assert child.call(partial(abs, -1), HANGS) == 1
 
 
 def test_a_child_ends_with_a_parent_that_is_killed() -> None:
@@ -86,7 +87,7 @@ def test_a_child_ends_with_a_parent_that_is_killed() -> None:
         "import os, time, functools\n"
         "from treadle.tuning.child import Child\n"
         "child = Child()\n"
-        "print(child.call(os.getpid, 20), flush=True)\n"
+        "print(child.call(os.getpid, 600), flush=True)\n"
         "child.call(functools.partial(time.sleep, 600), 600)\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -104,11 +105,13 @@ STARTED = "import subprocess; print(subprocess.Popen(['sleep', '600']).pid, file
 
 @pytest.mark.parametrize("end", ["import time; time.sleep(600)", "import os; os.abort()"])
 def test_what_a_call_started_ends_with_it(child: Child, tmp_path: Path, end: str) -> None:
-    number = tmp_path / "number"
-    with pytest.raises(CallEndedError):
-        child.call(partial(exec, STARTED.format(str(number)) + end), 2)
+    number, began = tmp_path / "number", time.monotonic()
+    killed = f"import os; os.kill(int(open({str(number)!r}).read()), 9)"
+    child.call(partial(exec, STARTED.format(str(number)) + killed), HANGS)
+    with pytest.raises(CallEndedError):  # the child runs by then, and a process starts in the time that both took
+        child.call(partial(exec, STARTED.format(str(number)) + end), 1 + 2 * (time.monotonic() - began))
     _assert_ends(int(number.read_text()))
-    assert child.call(partial(abs, -1), 20) == 1
+    assert child.call(partial(abs, -1), HANGS) == 1
 
 
 def test_what_a_call_started_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
@@ -124,12 +127,8 @@ def test_what_a_call_started_ends_with_a_parent_that_is_killed(tmp_path: Path) -
 
 
 def _assert_ends(number: int) -> None:
-    """A process ends within ten seconds."""
-    for _ in range(200):
-        if not _runs(number):
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"process {number} lives on")
+    """A process ends."""
+    assert eventually(lambda: not _runs(number)), f"process {number} lives on"
 
 
 def _runs(number: int) -> bool:
@@ -141,7 +140,7 @@ def _runs(number: int) -> bool:
 
 
 def test_a_pool_loses_the_call_that_crashes_and_no_other() -> None:
-    with ChildPool(2, 20) as pool:
+    with ChildPool(2, HANGS) as pool:
         futures = [pool.submit(os.abort if n == 3 else partial(abs, -n)) for n in range(8)]
         assert [None if n == 3 else future.result() for n, future in enumerate(futures)] == [0, 1, 2, None, 4, 5, 6, 7]
         assert isinstance(futures[3].exception(), CallEndedError)
@@ -152,7 +151,7 @@ def test_an_exception_ends_a_pool_at_once() -> None:
     with pytest.raises(KeyboardInterrupt), ChildPool(1, 600) as pool:
         assert pool.submit(abs, -1).result() == 1
         futures += [pool.submit(time.sleep, 600), pool.submit(time.sleep, 600)]
-        time.sleep(0.1)
+        assert eventually(futures[0].running)
         raise KeyboardInterrupt
     assert isinstance(futures[0].exception(), CallEndedError)
     assert futures[1].cancelled()

@@ -8,21 +8,23 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from threading import Timer
+from threading import Thread
 
 import pytest
 
+from tests.helpers.waiting import eventually
 from tests.tuning.small_model import write_model
 from treadle.errors import TreadleError
 from treadle.host import hardware_of, host_target
 from treadle.schedules.search.database import Database
 from treadle.tools.treadle_cli import main
 from treadle.tuning.cluster import cluster
-from treadle.tuning.workers import this_machine
+from treadle.tuning.workers import Workers, this_machine
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -73,11 +75,8 @@ def killed(process: subprocess.Popen[bytes]) -> None:
 
 def address_in(file: Path) -> str:
     """The scheduler's address, once it has written it."""
-    for _ in range(600):
-        if file.is_file() and '"address": "' in (text := file.read_text()):
-            return text.partition('"address": "')[2].partition('"')[0]
-        time.sleep(0.05)
-    raise AssertionError("the scheduler does not start")
+    assert eventually(lambda: file.is_file() and '"address": "' in file.read_text()), "the scheduler does not start"
+    return file.read_text().partition('"address": "')[2].partition('"')[0]
 
 
 def group_after(seconds: float) -> int:
@@ -86,15 +85,41 @@ def group_after(seconds: float) -> int:
     return os.getpgid(0)
 
 
-def test_a_worker_that_is_killed_at_work_loses_nothing(dask: Dask) -> None:
+def both_groups(workers: Workers) -> set[object]:
+    """The groups of both workers, once both have taken calls, which last long enough for one not to take all."""
+    groups: set[object] = set()
+    while len(groups) < 2:
+        groups |= set(workers.call_all(group_after, [0.05] * 4))
+    return groups
+
+
+def group_at_work(begun: Path, doomed: int) -> int:
+    """The group of processes, once the doomed worker has begun such a call, which does not end there."""
+    if os.getpgid(0) == doomed:
+        begun.touch()
+        eventually(lambda: False)
+    assert eventually(begun.exists)
+    return os.getpgid(0)
+
+
+def kill_once(condition: Callable[[], object], process: subprocess.Popen[bytes]) -> None:
+    """Kills a worker as soon as a condition is true."""
+
+    def wait_and_kill() -> None:
+        eventually(condition)
+        killed(process)
+
+    Thread(target=wait_and_kill, daemon=True).start()
+
+
+def test_a_worker_that_is_killed_at_work_loses_nothing(dask: Dask, tmp_path: Path) -> None:
     with cluster(dask.address) as workers:
         assert workers.machine == this_machine()
-        groups: set[object] = set()
-        while len(groups) < 2:
-            groups |= set(workers.call_all(group_after, [0.05] * 4))
-        assert groups == {process.pid for process in dask.workers}
-        Timer(0.3, killed, [dask.workers[0]]).start()
-        assert set(workers.call_all(group_after, [1.0] * 4)) == {dask.workers[1].pid}
+        assert both_groups(workers) == {process.pid for process in dask.workers}
+        begun, doomed = tmp_path / "begun", dask.workers[0]
+        kill_once(begun.exists, doomed)
+        calls = workers.call_all(partial(group_at_work, doomed=doomed.pid), [begun] * 4)
+        assert set(calls) == {dask.workers[1].pid}
 
 
 @pytest.mark.slow
@@ -103,12 +128,11 @@ def test_a_search_that_loses_a_worker_loses_no_candidate(
 ) -> None:
     """Candidates are built and timed by both workers, then by the one that is left."""
     with cluster(dask.address) as workers:
-        while len(set(workers.call_all(group_after, [0.05] * 4))) < 2:
-            pass
-    Timer(8.0, killed, [dask.workers[0]]).start()
+        both_groups(workers)
+    kill_once(lambda: list((tmp_path / "db").rglob("*.jsonl")), dask.workers[0])
     arguments = ["--database", str(tmp_path / "db"), "--trials", "20", "--seconds", "60", "--scheduler", dask.address]
     assert main(["tune", str(model), *arguments]) == 0
-    assert dask.workers[0].poll() is not None
+    assert eventually(lambda: dask.workers[0].poll() is not None)
     assert "softmax" in capsys.readouterr().out
     database = Database(tmp_path / "db")
     files = list((tmp_path / "db").rglob("*.jsonl"))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.waiting import HANGS
 from tests.tuning.small_model import write_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_a_killed_search_goes_on(tmp_path: Path, moments: int, groups: list[str]) -> None:
     model, database, whole = write_model(tmp_path / "m.onnx"), tmp_path / "db", tmp_path / "whole"
     command = [sys.executable, "-m", "tests.tuning.killed_search", str(model), str(database), str(moments), *groups]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=2 * HANGS)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) >= moments // 3, "most searches ended before they were killed"
     assert files(database) == files(whole)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from concurrent.futures import Executor, Future
 from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+import treadle
 from treadle.errors import TreadleError
 from treadle.tuning import workers as module
 from treadle.tuning.child_pool import ChildPool
@@ -99,3 +102,9 @@ def test_every_worker_is_compared_not_only_the_first(monkeypatch: pytest.MonkeyP
         asked.call_all(negated, [1])
     with pytest.raises(TreadleError, match=says):
         asked.call(negated, 1)
+
+
+def test_what_is_no_executor_is_refused_before_the_search(tmp_path: Path) -> None:
+    with pytest.raises(TreadleError, match=r"tune: executor is object; accepted: a concurrent\.futures\.Executor"):
+        treadle.tune("no-such-model.onnx", tmp_path / "db", executor=cast("Any", object()))
+    assert not (tmp_path / "db").exists()

@@ -155,7 +155,7 @@ def _workers(executor: Executor | None, scheduler: str | None) -> Generator[Work
         with cluster(scheduler) as workers:
             yield workers
     elif executor is not None:
-        if not isinstance(executor, Executor):
+        if not isinstance(executor, Executor):  # pyright: ignore[reportUnnecessaryIsInstance]  # of untyped callers
             given = f"executor is {type(executor).__name__}"
             raise TreadleError(given, "tune", "a concurrent.futures.Executor on machines like this one")
         yield Workers(executor, this_machine())

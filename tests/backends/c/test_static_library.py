@@ -20,6 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 import treadle
 from tests.backends.c.toolchains import COMMANDS
 from tests.helpers.onnx_models import WEIGHTS, linear_model, save_model, single_node_model, value
+from tests.helpers.waiting import HANGS
 from treadle.backends.c.static_library import _need
 from treadle.cpuid import FEATURES, processor_words
 from treadle.host import CPUINFO, features_of, host_target, needs_of
@@ -243,7 +244,7 @@ def run_both(source: Path) -> bytes:
     archives = [str(folder / f"lib{folder.name}.a") for folder in folders]
     compiled([source], program, *(f"-I{folder}" for folder in folders), *archives)
     weights = str(source.parent / "linear" / "linear.weights")
-    done = subprocess.run([str(program), weights], capture_output=True, check=False, timeout=60)
+    done = subprocess.run([str(program), weights], capture_output=True, check=False, timeout=HANGS)
     assert done.returncode == 0
     return done.stdout
 
@@ -307,7 +308,7 @@ def test_models_of_two_libraries_share_threads(tmp_path: Path) -> None:
             return found;
         }
         static int one_is_left(void) { /* a thread that was joined may be listed a little longer */
-            for (int i = 0; i < 500 && threads() != 1; i++) usleep(10000);
+            for (int i = 0; i < 30000 && threads() != 1; i++) usleep(10000);
             return threads() == 1;
         }
         static void *call(void *failed) {

@@ -21,6 +21,7 @@ from tests.backends.c.toolchains import private_environment
 from tests.helpers.forked import status_of_child
 from tests.helpers.onnx_models import linear_model
 from tests.helpers.threads import TASKS, all_ended_but, tasks
+from tests.helpers.waiting import HANGS
 from treadle.backends.buffers import TensorSpec
 from treadle.backends.c import compiler
 from treadle.backends.c.compiler import Unit, build_library
@@ -414,6 +415,6 @@ print("exits")
 def test_the_interpreter_exits_during_calls(tmp_path: Path) -> None:
     folder, _, _ = saved(tmp_path)
     done = subprocess.run(
-        [sys.executable, "-c", EXIT, str(folder)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", EXIT, str(folder)], capture_output=True, text=True, timeout=HANGS, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "exits\n", "")

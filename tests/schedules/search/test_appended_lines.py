@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.waiting import HANGS
 from treadle.errors import TreadleError
 from treadle.schedules.search.appended_lines import Room, append_lines
 
@@ -113,7 +114,7 @@ def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
     if not able:
         pytest.skip("no file system can be mounted here")
     script = MOUNTED.format(folder=tmp_path, python=sys.executable)
-    done = subprocess.run([*command, script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*command, script], cwd=ROOT, capture_output=True, text=True, timeout=HANGS)
     appended, lines, whole, said = done.stdout.split(maxsplit=3)
     assert int(lines) == int(appended) + 1 > 80
     assert whole == "True"

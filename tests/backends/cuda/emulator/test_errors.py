@@ -1,7 +1,6 @@
 """What the emulator says to texts, launches and kernels that are wrong."""
 
 import re
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -138,10 +137,8 @@ def test_a_kernel_that_never_ends_is_stopped(
   y[t] = 1;
 }}
 """
-    begin = time.monotonic()
     with pytest.raises(TreadleError, match=r"kernel 'k': stopped after 0\.3 s; in block 0: ") as caught:
         emulate(text, checks, 0.3).launch("k", (1, 1, 1), (64, 1, 1), [np.zeros(64, np.float32), 1])
-    assert time.monotonic() - begin < 10
     assert "at line 3" in str(caught.value)
     # A checked thread that waits for memory lets the others run.
     arrived = "0-2, 4-63" if checks and name == "spinning on memory" else "0-2"
