@@ -29,11 +29,14 @@ from tests.fuzz.generate import case_of_seed
 from tests.fuzz.hostile import ATTEMPTS, findings
 from tests.fuzz.ranges import RangedCase
 from tests.fuzz.shrink import shrunk
+from tests.fuzz.torch_modules import findings as torch_findings
 
 TOGETHER = 40
 """Models that are compiled in one call."""
 EMULATED = 10
 """Of so many models one runs on the emulator, too."""
+TORCH_MODULES = 5
+"""PyTorch modules that are drawn beside a batch of models."""
 
 Batch = tuple[Sequence[int], bool]
 """Seeds, and whether their models are quantised."""
@@ -66,7 +69,7 @@ def _run(batches: Iterable[Batch], folder: Path, repeated: bool) -> int:
             coverage.add(case)
         found += _check(cases, repeated, folder, counts)
         found += _check_ranges(cases, repeated, counts)
-        found += 0 if repeated else _check_hostile(seeds, counts)
+        found += 0 if repeated else _check_hostile(seeds, counts) + _check_torch(seeds[:TORCH_MODULES], counts)
     models, ranged, files = (counts.pop(kind, 0) for kind in ("models", "models with ranges", "hostile files"))
     print(f"{models} models, {ranged} with ranges, {files} hostile files, {found} with findings; of the models:")
     for reason, count in counts.most_common():
@@ -123,6 +126,13 @@ def _check_hostile(seeds: Sequence[int], counts: Counter[str]) -> int:
     counts["hostile files"] += len(seeds) * len(ATTEMPTS)
     for line in found:
         print(f"hostile {line}", flush=True)
+    return len(found)
+
+
+def _check_torch(seeds: Sequence[int], counts: Counter[str]) -> int:
+    found = list(torch_findings(seeds))
+    counts["PyTorch modules"] += len(seeds)
+    print(*found, sep="\n", end="\n" if found else "", flush=True)
     return len(found)
 
 

@@ -51,7 +51,8 @@ def partitioned(graph: fx.GraphModule, constants: Constants) -> fx.GraphModule:
         setattr(parts, name, CompiledPart(part))
     parts.recompile()
     converted = _Convertible(refused, set())
-    operators = sorted({str(n.target) for n in graph.graph.nodes if n.op == "call_function" and not converted.takes(n)})
+    calls = [node for node in graph.graph.nodes if node.op == "call_function" and not is_item(node)]
+    operators = sorted({str(node.target) for node in calls if not converted.takes(node)})
     if operators:
         _log.warning("these operators run in PyTorch: %s", ", ".join(operators))
     return parts

@@ -72,7 +72,9 @@ def _is_dynamic(value: object) -> bool:
 
 def _shape(value: object) -> object:
     """What the extents of a graph depend on, of one input."""
-    return (tuple(value.shape), value.stride()) if isinstance(value, torch.Tensor) else value
+    if not isinstance(value, torch.Tensor):
+        return value
+    return (tuple(value.shape), value.stride(), value.storage_offset())
 
 
 def _identity(value: torch.Tensor) -> tuple[object, ...]:

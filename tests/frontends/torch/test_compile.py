@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -185,6 +186,26 @@ def test_a_model_that_writes_into_a_buffer_is_an_error() -> None:
 
     with pytest.raises(treadle.TreadleError, match="the model writes to 'count' \\(buffer mutation\\)"):
         treadle.compile(Counting().eval(), example_inputs=(torch.randn(3),))
+
+
+def test_dynamic_shapes_are_an_error() -> None:
+    rows = torch.export.Dim("rows", min=2)
+    program = torch.export.export(nn.Linear(3, 2).eval(), (torch.randn(4, 3),), dynamic_shapes=({0: rows},))
+    with pytest.raises(treadle.TreadleError, match=r"input 'input': the shape \[.*\] is dynamic; .*dynamic_shapes"):
+        treadle.compile(program)
+
+
+def test_files_of_pytorch_are_named(tmp_path: Path) -> None:
+    program, checkpoint = tmp_path / "model.pt2", tmp_path / "model.pt"
+    torch.export.save(torch.export.export(nn.Linear(3, 2).eval(), (torch.randn(2, 3),)), program)
+    torch.save(nn.Linear(3, 2).state_dict(), checkpoint)
+    with pytest.raises(treadle.TreadleError, match=r"an exported PyTorch program; accepted: .*torch\.export\.load"):
+        treadle.compile(program)
+    (tmp_path / "model.zip").write_bytes(b"PK\x03\x04 and no more")
+    with pytest.raises(treadle.TreadleError, match="a zip archive; accepted: an"):
+        treadle.compile(tmp_path / "model.zip")
+    with pytest.raises(treadle.TreadleError, match="a PyTorch checkpoint or TorchScript; accepted: an"):
+        treadle.compile(checkpoint)
 
 
 def reset() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
+from zipfile import BadZipFile, ZipFile
 
 from google.protobuf.message import DecodeError
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, checker, inliner
@@ -69,6 +71,7 @@ def load_model(source: str | Path | bytes, content: bytes | None = None) -> Load
 
 
 def _checked(data: bytes, folder: Path | None, name: str) -> LoadedModel:
+    _refuse_archive(data, name)
     proto = ModelProto()
     try:
         proto.ParseFromString(data)
@@ -93,6 +96,25 @@ def _checked(data: bytes, folder: Path | None, name: str) -> LoadedModel:
     for each in proto.functions:
         _check_graph(_graph_of(each), f"function '{each.name}'", frozenset())
     return LoadedModel(proto, ExternalFiles(folder), name, opsets, functions)
+
+
+def _refuse_archive(data: bytes, name: str) -> None:
+    """TreadleError for what `torch.export.save` and `torch.save` write; loading these may run code of the file."""
+    if not data.startswith(b"PK\x03\x04"):
+        return
+    try:
+        entries = [Path(entry).name for entry in ZipFile(BytesIO(data)).namelist()]
+    except BadZipFile:
+        entries = []
+    if {"archive_format", "serialized_exported_program.json"} & set(entries):
+        message, other = "the file is an exported PyTorch program", "treadle.compile(torch.export.load(path))"
+        accepted = f"an .onnx file; in Python {other}, which unpickles: only for files that you trust"
+    elif "data.pkl" in entries:
+        message = "the file is a PyTorch checkpoint or TorchScript"
+        accepted = "an .onnx file; in Python treadle.compile(module, example_inputs=...)"
+    else:
+        message, accepted = "the file is a zip archive", "an .onnx file"
+    raise TreadleError(message, name, accepted)
 
 
 def _inlined(proto: ModelProto, name: str) -> ModelProto:

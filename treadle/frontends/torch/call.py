@@ -25,6 +25,9 @@ from treadle.frontends.torch.arrays import dtype_of
 MAX_BYTES = 2 << 30
 """The largest constant that the conversion of a node makes."""
 
+STATIC = "torch.export.export without dynamic_shapes; for a range of shapes, an .onnx file with treadle.Dim"
+"""What is accepted instead of a dynamic shape."""
+
 _TORCH = str(Path(torch.__file__).parent)
 
 Value = Any
@@ -160,7 +163,7 @@ class Call:
 def static_shape(value: torch.Tensor, where: str) -> tuple[int, ...]:
     """The extents of a tensor; TreadleError if one is symbolic."""
     if any(isinstance(extent, torch.SymInt) for extent in cast("Sequence[object]", value.shape)):
-        raise TreadleError(f"the shape {list(value.shape)} is dynamic", where, "an export with static shapes")
+        raise TreadleError(f"the shape {list(value.shape)} is dynamic", where, STATIC)
     return tuple(value.shape)
 
 
@@ -184,4 +187,4 @@ def location(node: fx.Node) -> NameLoc:
     return node_location(f"{node.name}{where}", str(node.target))
 
 
-__all__ = ["MAX_BYTES", "Call", "location", "place", "source_line", "static_shape"]
+__all__ = ["MAX_BYTES", "STATIC", "Call", "location", "place", "source_line", "static_shape"]

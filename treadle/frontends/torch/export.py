@@ -63,6 +63,7 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """PyTorch's own decompositions, by operator, of those that have no converter."""
     table = torch.export.default_decompositions()
+    table[torch.ops.aten.lift_fresh_copy.default] = torch.clone
     return {each: table[each] for each in list(table) if find_converter(each) is None}
 
 

@@ -22,7 +22,7 @@ from treadle.dialects.model_nodes import ascii_text, name_hint
 from treadle.errors import TreadleError
 from treadle.frontends.common.builder import GraphBuilder, Tensor, erase_dead
 from treadle.frontends.torch.arrays import array_of, dtype_of
-from treadle.frontends.torch.call import Call, location, place, static_shape
+from treadle.frontends.torch.call import STATIC, Call, location, place, static_shape
 from treadle.frontends.torch.converters import find_converter
 
 Constants = Mapping[str, tuple[str, torch.Tensor]]
@@ -119,7 +119,7 @@ class _Walk:
             self.values[node.name] = self._argument(node, value, f"input '{node.name}'")
             self.inputs.append(str(node.target))
         elif isinstance(value, torch.SymInt):
-            raise TreadleError("the value is dynamic", f"input '{node.name}'", "an export with static shapes")
+            raise TreadleError("the value is dynamic", f"input '{node.name}'", STATIC)
         else:
             self.values[node.name] = value
 
