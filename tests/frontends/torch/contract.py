@@ -71,7 +71,8 @@ def _aliases(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
 
 
 def _writable(tensor: torch.Tensor) -> bool:
-    return all(stride or extent < 2 for extent, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    strides = zip(tensor.shape, tensor.stride(), strict=True)
+    return not tensor.numel() or all(stride or extent < 2 for extent, stride in strides)
 
 
 __all__ = ["assert_same", "observed"]
