@@ -96,7 +96,7 @@ REFUSED_MODELS: dict[str, tuple[Make, tuple[str, ...]]] = {
     ),
     "dynamic dimension": (
         lambda folder: linear_model(folder / "m.onnx", rows="batch"),
-        ("input 'x'", "'batch'", "accepted: --shape x=<batch>,8"),
+        ("input 'x'", "'batch'", "accepted: --shape x=<batch>,8", "a range such as 1..64"),
     ),
 }
 

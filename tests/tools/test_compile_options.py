@@ -12,6 +12,8 @@ from tests.helpers.onnx_models import WEIGHTS, linear_model
 from treadle.artifact_cache import artifact_key
 from treadle.compile_options import CONVOLUTIONS, EPSILON, PRECISIONS, CompileOptions, Precision
 from treadle.errors import TreadleError
+from treadle.shapes import Dim
+from treadle.tools.arguments import parse_shapes
 from treadle.tools.oracle import Definition
 from treadle.tools.treadle_cli import main
 from treadle.tools.treadle_opt import main as opt
@@ -120,3 +122,18 @@ def test_convolutions_are_cached_apart() -> None:
 def test_settings_name_what_the_pipeline_replaces() -> None:
     words = {"PRECISION": "bf16", "EXPLAIN": "true", "DATABASE": '"/tuned"', "CONVOLUTION": "direct"}
     assert CompileOptions("bf16", True, "/tuned", "direct").words() == words
+
+
+def test_ranges_without_names() -> None:
+    """Each is a dimension of its own, which its input and its position name."""
+    shapes = parse_shapes(["x=1..8,3,32..640:32", "a.1=2,1..4", "w=2..5", "z=n:1..3,n:1..3"])
+    assert shapes == {
+        "x": (Dim("x_0", 1, 8), 3, Dim("x_2", 32, 640, 32)),
+        "a.1": (2, Dim("a_1_1", 1, 4)),
+        "w": (Dim("w", 2, 5),),
+        "z": (Dim("n", 1, 3), Dim("n", 1, 3)),
+    }
+    with pytest.raises(
+        TreadleError, match=r"cannot read the shape 'x=1,y'; accepted: .* or ranges, such as x=1..8,3,48"
+    ):
+        parse_shapes(["x=1,y"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
@@ -11,8 +12,8 @@ from treadle.errors import TreadleError
 from treadle.shapes import Dim, parse_dim
 
 _SHAPE_FORM = (
-    "NAME=D0,D1,... with positive whole numbers, such as x=1,3,48,320, or ranges, such as x=n:1..8,3,48,w:32..2048:32 "
-    "(multiples of 32); of a dimension by its name, w=32..2048"
+    "NAME=D0,D1,... with positive whole numbers, such as x=1,3,48,320, or ranges, such as x=1..8,3,48,32..2048:32 "
+    "(multiples of 32), with a name where dimensions are equal, n:1..8; of a dimension by its name, w=32..2048"
 )
 
 
@@ -21,7 +22,7 @@ _HISTOGRAM = 'an object of values and how often they occur, such as {"37": 120, 
 
 def parse_shapes(arguments: Sequence[str]) -> dict[str, tuple[int | Dim, ...]]:
     """`["x=1,3,48,320"]` as `{"x": (1, 3, 48, 320)}`; a name may contain `=`. `x=n:1..8,3` has a range, the `Dim` named
-    `n`, and so has `n=1..8`, which names a dimension.
+    `n`, and so has `n=1..8`, which names a dimension; that of `x=1..8,3` has a name of its own, `x_0`.
 
     Raises TreadleError for anything else, and for a name given twice.
     """
@@ -33,8 +34,8 @@ def parse_shapes(arguments: Sequence[str]) -> dict[str, tuple[int | Dim, ...]]:
             raise _unreadable(argument)
         if name in shapes:
             raise TreadleError(f"two shapes for input '{name}'", "--shape", "one shape an input")
-        alone = name if len(words) == 1 else None
-        shapes[name] = tuple(_extent(word, alone, argument) for word in words)
+        names = [_dimension(f"{name}_{n}") for n in range(len(words))] if len(words) > 1 else [name]
+        shapes[name] = tuple(_extent(word, own, argument) for word, own in zip(words, names, strict=True))
     return shapes
 
 
@@ -79,13 +80,18 @@ def shapes_of_call(arguments: Sequence[str], inputs: Mapping[str, tuple[int, ...
     return given if has_range else {**inputs, **given}
 
 
-def _extent(word: str, alone: str | None, argument: str) -> int | Dim:
-    """An extent, or a range; `alone` is the name of what the only range is for, which need not repeat it."""
+def _extent(word: str, own: str, argument: str) -> int | Dim:
+    """An extent, or a range, whose name is `own` where it has none."""
     if _is_number(word):
         return int(word)
     if ".." not in word:
         raise _unreadable(argument)
-    return parse_dim(word, alone if alone is not None and alone.isidentifier() else None)
+    return parse_dim(word, own if own.isidentifier() and own.isascii() else None)
+
+
+def _dimension(text: str) -> str:
+    """A name of a dimension like a text."""
+    return re.sub(r"\W|^(?=\d)", "_", text, flags=re.ASCII)
 
 
 def _unreadable(argument: str) -> TreadleError:

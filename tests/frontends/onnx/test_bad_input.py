@@ -132,6 +132,7 @@ def test_a_dynamic_dimension_without_a_value() -> None:
     proto = model([node("Relu", "x", "y")], {"x": ["batch", 3, "?", 320]})
     assert _error(proto) == (
         "input 'x': dimensions 0 ('batch'), 2 ('?') without a value; accepted: --shape x=<batch>,3,<d2>,320"
+        ", each a number, or a range such as 1..64"
     )
 
 
@@ -155,6 +156,7 @@ def test_a_dimension_s_name_binds_it_in_every_input() -> None:
     assert [str(type) for type in main.function_type.inputs] == ["tensor<2x5xf32>", "tensor<2x1xf32>"]
     assert _error(proto, {"batch": 2}) == (
         "input 'a': dimension 1 ('width') without a value; accepted: --shape a=2,<width>, or --shape width=<n>"
+        ", each a number, or a range such as 1..64"
     )
     assert _error(proto, {"batch": (2, 3)}) == (
         "shapes: 'batch' is a dimension, and (2, 3) is a shape; accepted: one extent"
@@ -289,3 +291,51 @@ def test_indices_of_bools(operator: str) -> None:
 def test_bits_of_floats(operator: str, inputs: str) -> None:
     error = _error(model([node(operator, inputs, "y", "bits")], {"x": [2, 2]}, opset=18))
     assert error.endswith(f"node 'bits' ({operator}, opset 18): bits of f32; accepted: integers")
+
+
+@pytest.mark.parametrize(
+    ("operator", "inputs", "message"),
+    [
+        (
+            "Add",
+            {"a": ([3], 1), "b": ([3], 6)},
+            "add of f32 and i32: element types differ; accepted: two operands of f32, ",
+        ),
+        (
+            "Add",
+            {"a": ([3], 1), "b": ([4], 1)},
+            "shapes (3,), (4,) do not broadcast; accepted: extents that are equal or ",
+        ),
+        (
+            "MatMul",
+            {"a": ([2, 3], 1), "b": ([4, 2], 1)},
+            "3 columns against 4 rows; accepted: as many rows of the second",
+        ),
+        (
+            "Where",
+            {"c": ([3], 9), "a": ([3], 1), "b": ([3], 6)},
+            "branches of f32 and i32: element types differ; accepted: t",
+        ),
+        ("Concat", {"a": ([3], 1), "b": ([3], 6)}, "operands differ in element type; accepted: operands of f32"),
+        (
+            "Concat",
+            {"a": ([3], 1), "b": ([2, 2], 1)},
+            "dimension 0; accepted: the same extents in all dimensions but 0",
+        ),
+        ("Conv", {"a": ([1, 3, 8], 1), "b": ([4, 2, 3], 1)}, "not 1 groups of 2; accepted: an input of 2 channels"),
+        ("Not", {"a": ([3], 1)}, "not is not defined on f32; accepted: bools"),
+        ("Exp", {"a": ([3], 6)}, "exp is not defined on i32; accepted: floats"),
+        ("Abs", {"a": ([3], 9)}, "abs is not defined on i1; accepted: floats and integers"),
+        ("And", {"a": ([3], 1), "b": ([3], 1)}, "and is not defined on f32; accepted: bools, integers"),
+    ],
+)
+def test_operands_that_do_not_fit_say_what_would(
+    operator: str, inputs: dict[str, tuple[list[int], int]], message: str
+) -> None:
+    operation = node(operator, " ".join(inputs), "y")
+    if operator == "Concat":
+        operation = node(operator, " ".join(inputs), "y", axis=0)
+    proto = model([operation], {name: shape for name, (shape, _) in inputs.items()})
+    for entry in proto.graph.input:
+        entry.type.tensor_type.elem_type = inputs[entry.name][1]
+    assert message in _error(proto)

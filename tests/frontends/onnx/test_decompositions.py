@@ -13,6 +13,7 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, helper
+from onnx.reference import ReferenceEvaluator
 
 from tests.frontends.onnx.models import model, node
 from tests.frontends.onnx.reference import run
@@ -58,6 +59,18 @@ def refused(operator: NodeProto, x: Array, weights: dict[str, Array], message: s
 def test_resize(mode: str, coordinates: str, sizes: list[int]) -> None:
     resize = node("Resize", "x _ _ s", "y", mode=mode, coordinate_transformation_mode=coordinates)
     agrees(resize, _floats(1, 2, 4, 5), {"s": np.array(sizes)})
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic", "nearest"])
+def test_corners_of_a_scale_that_is_not_whole(mode: str) -> None:
+    """As ONNX's reference has them, which ONNX Runtime's results differ from (docs/numerics.md)."""
+    modes = {"coordinate_transformation_mode": "align_corners", "nearest_mode": "floor"}
+    x, scales = _floats(1, 1, 9, 11), {"s": np.array([1, 1, 0.5, 0.7], np.float32)}
+    proto, module = _imported(node("Resize", "x _ s", "y", mode=mode, **modes), x, scales)
+    (expected,) = ReferenceEvaluator(proto).run(None, {"x": x})
+    (result,) = run(module, [x])
+    assert result.shape == np.asarray(expected).shape == (1, 1, 4, 7)
+    np.testing.assert_allclose(result, np.asarray(expected), rtol=1e-5, atol=1e-5)
 
 
 def test_resize_finds_elements_that_are_met_exactly() -> None:

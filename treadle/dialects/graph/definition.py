@@ -284,7 +284,15 @@ def integer(properties: Mapping[str, Attribute], name: str) -> int:
     return attribute.value.data
 
 
-def require(condition: bool, message: str) -> None:
+class Misfit(VerifyException):
+    """Operands or properties that an operator rejects; `accepted` says what it would take, if that is known."""
+
+    def __init__(self, message: str, accepted: str | None = None):
+        super().__init__(message)
+        self.accepted = accepted
+
+
+def require(condition: bool, message: str, accepted: str | None = None) -> None:
     """VerifyException with `message` unless the condition holds."""
     if not condition:
-        raise VerifyException(message)
+        raise Misfit(message, accepted)

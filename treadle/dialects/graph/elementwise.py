@@ -10,9 +10,17 @@ from xdsl.dialects.builtin import IntegerType, StringAttr, TensorType, bf16, f16
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, traits_def
 from xdsl.traits import Pure
-from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.graph.definition import DefinitionBuilder, MovesElements, Operator, Scalar, require, widened, word
+from treadle.dialects.graph.definition import (
+    DefinitionBuilder,
+    Misfit,
+    MovesElements,
+    Operator,
+    Scalar,
+    require,
+    widened,
+    word,
+)
 from treadle.dialects.graph.dtypes import bit_width, byte_width, f8e8m0fnu, is_float, is_stored, is_supported, ui8
 from treadle.dialects.scalar import is_unsigned
 from treadle.dialects.scalar_functions import BINARY_KINDS, UNARY_KINDS
@@ -111,7 +119,8 @@ def broadcast_shapes(shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
             if result[n] in (1, extent):
                 result[n] = extent
             elif extent != 1:
-                raise VerifyException(f"shapes {', '.join(str(tuple(s)) for s in shapes)} do not broadcast")
+                message = f"shapes {', '.join(str(tuple(s)) for s in shapes)} do not broadcast"
+                raise Misfit(message, "extents that are equal or 1, counted from the last dimension")
     return tuple(result)
 
 
@@ -140,7 +149,8 @@ class UnaryOp(Operator):
         require(kind in UNARY, f"unknown unary operator {kind!r}: expected one of {', '.join(sorted(UNARY))}")
         element = type.get_element_type()
         fits = element == i1 if kind == "not" else is_float(element) or (kind in _FOR_INTS_UNARY and element != i1)
-        require(fits, f"{kind} is not defined on {element}")
+        integers = "floats and integers" if kind in _FOR_INTS_UNARY else "floats"
+        require(fits, f"{kind} is not defined on {element}", "bools" if kind == "not" else integers)
         return TensorType(i1, type.get_shape()) if kind in _FLOATS_TO_BOOL else type
 
     def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
@@ -173,10 +183,12 @@ class BinaryOp(Operator):
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
         kind = word(properties, "kind")
         a, b = (t.get_element_type() for t in types)
-        require(a == b, f"{kind} of {a} and {b}: element types differ")
+        require(a == b, f"{kind} of {a} and {b}: element types differ", f"two operands of {a}, or of {b}")
         allowed = _FOR_FLOATS if is_float(a) else _FOR_BOOLS if a == i1 else _FOR_INTS
         require(kind in BINARY, f"unknown binary operator {kind!r}: expected one of {', '.join(BINARY)}")
-        require(kind in allowed, f"{kind} is not defined on {a}")
+        kinds = {"floats": _FOR_FLOATS, "bools": _FOR_BOOLS, "integers": _FOR_INTS}
+        takes = ", ".join(name for name, each in kinds.items() if kind in each)
+        require(kind in allowed, f"{kind} is not defined on {a}", takes)
         return TensorType(i1 if kind in COMPARISONS else a, broadcast_shapes([t.get_shape() for t in types]))
 
     def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
@@ -209,7 +221,7 @@ class WhereOp(Operator):
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
         condition, a, b = (t.get_element_type() for t in types)
         require(condition == i1, f"the condition is a tensor of i1, not of {condition}")
-        require(a == b, f"branches of {a} and {b}: element types differ")
+        require(a == b, f"branches of {a} and {b}: element types differ", f"two of {a}, or of {b}")
         return TensorType(a, broadcast_shapes([t.get_shape() for t in types]))
 
     def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:

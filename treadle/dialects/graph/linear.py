@@ -59,14 +59,16 @@ class MatmulOp(Operator):
         element, other, sums = types[0].get_element_type(), types[1].get_element_type(), properties.get("sums")
         require(len(a) >= 2 and len(b) >= 2, f"matmul of ranks {len(a)} and {len(b)}: each is at least 2")
         if sums is None:
-            require(element == other, f"matmul of {types[0]} and {types[1]}: element types differ")
+            message = f"matmul of {types[0]} and {types[1]}: element types differ"
+            require(element == other, message, f"two operands of {element}, or of {other}")
         else:
             fits = sums == i32 and element in _BYTES and other in _BYTES
             require(fits, f"sums of {sums} of {element} and {other}: only i32 of i8 and ui8 are known")
         precision = properties.get("precision")
         allowed = precision is None or (precision == StringAttr("tf32") and element == f32)
         require(allowed, f'precision {precision} of {element}: only "tf32" of f32 is known')
-        require(a[-1] == b[-2], f"matmul of {types[0]} and {types[1]}: {a[-1]} columns against {b[-2]} rows")
+        message = f"matmul of {types[0]} and {types[1]}: {a[-1]} columns against {b[-2]} rows"
+        require(a[-1] == b[-2], message, f"as many rows of the second operand as the first has columns: {a[-1]}")
         batch = a[:-2] or b[:-2]
         require(b[:-2] in ([], batch), f"matmul of {types[0]} and {types[1]}: batch dimensions differ")
         return TensorType(element if sums is None else sums, [*batch, a[-2], b[-1]])
@@ -168,7 +170,8 @@ class ConvOp(Operator):
         strides, pads, dilations = (int_list(properties, n) for n in ("strides", "pads", "dilations"))
         groups, rank = integer(properties, "groups"), len(x) - 2
         _check_conv(types, strides, pads, dilations)
-        require(groups >= 1 and x[1] == w[1] * groups, f"{x[1]} channels are not {groups} groups of {w[1]}")
+        accepted = f"an input of {w[1] * groups} channels" if groups >= 1 else "1 group or more"
+        require(groups >= 1 and x[1] == w[1] * groups, f"{x[1]} channels are not {groups} groups of {w[1]}", accepted)
         require(w[0] % groups == 0, f"{w[0]} output channels are not a multiple of {groups} groups")
         spatial = [
             window_extent(x[n + 2], w[n + 2], strides[n], pads[n], pads[n + rank], dilations[n]) for n in range(rank)

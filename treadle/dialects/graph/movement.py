@@ -54,7 +54,7 @@ class ReshapeOp(Operator):
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
         shape = int_list(properties, "shape")
         fits = min(shape, default=0) >= -1 and prod(shape) == prod(types[0].get_shape())
-        require(fits, f"{types[0]} does not reshape to {shape}")
+        require(fits, f"{types[0]} does not reshape to {shape}", f"a shape of {prod(types[0].get_shape())} elements")
         return TensorType(types[0].get_element_type(), shape)
 
     def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
@@ -204,8 +204,9 @@ class ConcatOp(Operator):
         for type in types[1:]:
             shape = type.get_shape()
             same = shape[:dim] == first[:dim] and shape[dim + 1 :] == first[dim + 1 :] and len(shape) == len(first)
-            require(same, f"{type} does not continue {types[0]} along dimension {dim}")
-            require(type.get_element_type() == types[0].get_element_type(), "operands differ in element type")
+            message, element = f"{type} does not continue {types[0]} along dimension {dim}", types[0].get_element_type()
+            require(same, message, f"the same extents in all dimensions but {dim}")
+            require(type.get_element_type() == element, "operands differ in element type", f"operands of {element}")
         total = sum(t.get_shape()[dim] for t in types)
         return TensorType(types[0].get_element_type(), [*first[:dim], total, *first[dim + 1 :]])
 

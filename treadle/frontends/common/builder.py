@@ -36,17 +36,19 @@ from treadle.dialects.graph import (
     WhereOp,
 )
 from treadle.dialects.graph.control import ControlOp
+from treadle.dialects.graph.definition import Misfit
 from treadle.dialects.graph.dtypes import accumulator, element_type, is_float, numpy_dtype
 from treadle.dialects.graph.limits import TensorSizes, check_rank
 from treadle.dialects.graph.store import constant_attribute
 from treadle.dialects.model_nodes import constant_location, name_hint
 from treadle.frontends.common.arrays import Array
 from treadle.frontends.common.evaluated import evaluated
-from treadle.frontends.common.extent import Extent, Symbolic, expression_of, is_symbolic, reshaped
+from treadle.frontends.common.extent import Extent, Symbolic, expression_of, is_symbolic, of_expression, reshaped
 from treadle.frontends.common.found_extents import FoundExtents
 from treadle.frontends.common.result_extents import Extents, masked_operands, result_extents
 from treadle.frontends.common.symbolic_elements import Elements, elements_of, folded_elements, symbols_in
 from treadle.index.expr import Expr
+from treadle.index.linear import depends_on, split_linear
 
 FOLD_LIMIT = 4096
 """An operator of known operands is evaluated while importing if its result has at most this many elements."""
@@ -101,6 +103,8 @@ class GraphBuilder:
         self.location: LocationAttr = UnknownLoc()
         self.extents: dict[Expr, SSAValue] = {}
         """The block's arguments that hold extents, by their expressions."""
+        self.variables: dict[str, Tensor] = {}
+        """Scalars of i64 by the names of the symbols that they are the values of."""
         self.found = FoundExtents[Tensor]()
         self._sizes = TensorSizes()
 
@@ -195,10 +199,20 @@ class GraphBuilder:
         """The extent of a call, as a scalar: an argument of the block."""
         if (count := self.found.count(expression := expression_of(extent))) is not None:
             return count
+        for name, value in self.variables.items():
+            if depends_on(expression, name):
+                return self._affine(expression, name, value)
         if expression not in self.extents:
             self.extents[expression] = self._entry.insert_arg(TensorType(i64, []), len(self._entry.args))
             self.extents[expression].name_hint = name_hint(str(expression))
         return Tensor(TensorType(i64, []), None, self.extents[expression])
+
+    def _affine(self, expression: Expr, name: str, value: Tensor) -> Tensor:
+        split = split_linear(expression, name)
+        if split is None:
+            raise VerifyException(f"the number {expression}, which is not affine in the number of an iteration")
+        factor, rest = (self.numbers(of_expression(each)) for each in split)
+        return self.add(self.mul(value, factor), rest)
 
     def _written(self, array: Array, location: LocationAttr) -> SSAValue:
         if array.size > FOLD_LIMIT and 0 in array.strides:
@@ -224,7 +238,8 @@ class GraphBuilder:
             if not any(map(is_symbolic, listed)):
                 raise
             shown = " and ".join(f"[{', '.join(map(str, extents))}]" for extents in listed)
-            raise VerifyException(f"{error}; of extents {shown}") from error
+            accepted = error.accepted if isinstance(error, Misfit) else None
+            raise Misfit(f"{error}; of extents {shown}", accepted) from error
 
     def _emitted(self, build: Build, operands: Sequence[Tensor], shape: Sequence[Symbolic] | None) -> Tensor:
         folded = self._fold(build, operands, shape)

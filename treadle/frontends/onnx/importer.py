@@ -25,6 +25,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from treadle.constants import Constants, normalized_constants
 from treadle.dialects.graph.control import called_names
+from treadle.dialects.graph.definition import Misfit
 from treadle.dialects.graph.limits import MAX_WRITTEN_OUT
 from treadle.dialects.model_nodes import ascii_text, name_hint, node_location
 from treadle.errors import TreadleError
@@ -212,7 +213,7 @@ class GraphWalk:
         try:
             results = conversion(node, self.builder)
         except VerifyException as error:
-            raise node.error(str(error)) from error
+            raise node.error(str(error), error.accepted if isinstance(error, Misfit) else None) from error
         node.check_attributes()
         listed = [results] if isinstance(results, Tensor) else results
         node.only_output(len(listed) - 1)

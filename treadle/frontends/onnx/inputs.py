@@ -16,6 +16,8 @@ from treadle.frontends.common.extent import Extent, Symbol, Symbolic
 from treadle.frontends.onnx.tensor_data import dtype_of
 from treadle.shapes import Dim, Shapes, normalized
 
+_RANGES = ", each a number, or a range such as 1..64"
+
 
 class MissingExtents(TreadleError):
     """An input has dimensions without a value."""
@@ -120,7 +122,9 @@ def _input(entry: ValueInfoProto, given: Sequence[Symbolic] | None, extents: Map
         agreed = tuple(_agreed(entry.name, declared, given))
         return Input(TensorType(element, list(map(int, agreed))), agreed)
     if declared is None:
-        raise MissingExtents("the model does not say the input's shape", where, f"--shape {entry.name}=<d0>,<d1>,...")
+        raise MissingExtents(
+            "the model does not say the input's shape", where, f"--shape {entry.name}=<d0>,<d1>,..." + _RANGES
+        )
     missing = [n for n, dimension in enumerate(declared) if dimension.extent is None]
     if missing:
         listed = ", ".join(f"{n} ({declared[n].label!r})" for n in missing)
@@ -129,7 +133,7 @@ def _input(entry: ValueInfoProto, given: Sequence[Symbolic] | None, extents: Map
         raise MissingExtents(
             f"{plural} {listed} without a value",
             where,
-            f"--shape {entry.name}={text}" + _by_name(declared[n] for n in missing),
+            f"--shape {entry.name}={text}" + _by_name(declared[n] for n in missing) + _RANGES,
         )
     bounds = tuple(d.extent for d in declared if d.extent is not None)
     return Input(TensorType(element, list(map(int, bounds))), bounds)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from onnx import GraphProto
 from xdsl.dialects.func import ReturnOp
+from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph import (
     BinaryOp,
@@ -27,8 +29,9 @@ from treadle.dialects.graph import (
 from treadle.dialects.graph.limits import MAX_WRITTEN_OUT
 from treadle.errors import TreadleError
 from treadle.frontends.common.builder import GraphBuilder, Tensor
-from treadle.frontends.common.extent import Extent
+from treadle.frontends.common.extent import Extent, Symbolic
 from treadle.frontends.onnx.converters.data_loops import ChangingState, Trips, branch_of, loop_of, scan_of, shown
+from treadle.frontends.onnx.converters.loop_count import counters_of, known_iterations
 from treadle.frontends.onnx.function_body import FoundInBody, IteratedValue
 from treadle.frontends.onnx.loader import graphs_of
 from treadle.frontends.onnx.node import Aside, Node, ValueNeeded
@@ -60,7 +63,7 @@ def if_node(node: Node, g: GraphBuilder) -> list[Tensor]:
     if condition.type.element_count() != 1:
         raise node.error(f"the condition is {condition.type}", "one boolean")
     condition = g.reshape(condition, ())
-    then, other = (_converted(node, condition, graph) for graph in branches.values())
+    then, other = _of_equal_ranks(g, *(_converted(node, condition, graph) for graph in branches.values()))
     if not _are_alike(then.results, other.results):
         types = " and ".join(", ".join(map(shown, side.results)) for side in (then, other))
         message, accepted = f"the branches of an unknown condition give {types}", "equal types, or a known condition"
@@ -82,6 +85,24 @@ def _converted(node: Node, condition: Tensor, graph: GraphProto) -> Aside:
         raise ValueNeeded(error.message, error.where, error.accepted, condition) from error
 
 
+def _of_equal_ranks(g: GraphBuilder, then: Aside, other: Aside) -> tuple[Aside, Aside]:
+    """The branches, whose results of one element have the rank of the other branch's where that is higher: exporters
+    write scalars in one, and `[1]` in the other."""
+    if len(then.results) != len(other.results):
+        return then, other
+    sides: list[Aside] = []
+    for side, beside in ((then, other), (other, then)):
+        with g.writing_to(side.block):
+            pairs = zip(side.results, beside.results, strict=True)
+            sides.append(replace(side, results=[g.reshape(a, _higher(a, b)) for a, b in pairs]))
+    return sides[0], sides[1]
+
+
+def _higher(a: Tensor, b: Tensor) -> Sequence[Symbolic]:
+    both_one = a.type.element_count() == 1 == b.type.element_count() and a.extents is None and b.extents is None
+    return (1,) * b.rank if both_one and b.rank > a.rank else a.shape
+
+
 def _are_alike(then: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
     return [(x.type, x.shape) for x in then] == [(x.type, x.shape) for x in other]
 
@@ -101,13 +122,21 @@ def loop(node: Node, g: GraphBuilder) -> list[Tensor]:
     body, limit, going = node.graph("body"), node.optional(0), node.optional(1)
     most = None if limit is None or _is_data(limit) else node.known_int(0, "the trip count")
     state = [node.input(n) for n in range(2, len(node))]
-    trips = Trips(most if limit is None or not _is_data(limit) else limit, going)
+    known = None
+    if (
+        len(body.output) > len(state)
+        and (limit is None or not _is_data(limit))
+        and (going is None or not _is_data(going))
+    ):
+        known = _known(node, body, most, going, state)
+    trips = Trips(most if limit is None or not _is_data(limit) else limit, going, known)
+    most = most if known is None else known
     if isinstance(most, Extent):
         return loop_of(node, g, body, trips, state)
     decided = [x for x in (limit, going) if x is not None and _is_data(x)]
     if decided:
         try:
-            return loop_of(node, g, body, trips, state)
+            return _as_function(node, g, body, trips, most, state)
         except IteratedValue as error:  # once they are written out, iterations are told apart
             given = (*error.tensors, *decided)
             raise ValueNeeded(error.message, error.where, error.accepted, *given) from error
@@ -117,13 +146,39 @@ def loop(node: Node, g: GraphBuilder) -> list[Tensor]:
         written = _written_out(node, g, body, most if begins else 0, state, MOST_WRITTEN // size + 1)
         return loop_of(node, g, body, trips, state) if written is None else written
     try:
-        return loop_of(node, g, body, trips, state)
+        return _as_function(node, g, body, trips, most, state)
     except _WRITTEN_OUT:
         written = _written_out(node, g, body, most, state, MAX_WRITTEN_OUT)
     if written is None:
         message = "the loop's condition depends on the model's input data, and its state changes its type"
         raise node.error(message, "a state of one type, or a condition that is known")
     return written
+
+
+def _as_function(
+    node: Node, g: GraphBuilder, body: GraphProto, trips: Trips, most: Symbolic | None, state: Sequence[Tensor]
+) -> list[Tensor]:
+    """A `graph.loop`, whose body knows its counters as expressions of the iteration's number if it has to."""
+    try:
+        return loop_of(node, g, body, trips, state)
+    except IteratedValue:
+        counters = counters_of(node, body, state, most)
+        if counters is None:
+            raise
+        return loop_of(node, g, body, replace(trips, counters=counters), state)
+
+
+def _known(
+    node: Node, body: GraphProto, most: Symbolic | None, going: Tensor | None, state: Sequence[Tensor]
+) -> Symbolic | None:
+    """The number of iterations of a loop whose condition compares counters; None where it is not known."""
+    if going is not None and not node.known_scalar(1, "the condition"):
+        return None
+    count = known_iterations(node, body, state)
+    try:
+        return count if count is None or most is None else min(count, most)
+    except VerifyException:
+        return None
 
 
 def _is_data(x: Tensor) -> bool:

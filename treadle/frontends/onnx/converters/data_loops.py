@@ -14,6 +14,7 @@ from treadle.dialects.graph.control import CONDITION, COUNTER
 from treadle.errors import TreadleError
 from treadle.frontends.common.builder import GraphBuilder, Tensor, erase_dead
 from treadle.frontends.common.extent import Extent, Symbolic
+from treadle.frontends.onnx.converters.loop_count import Counters
 from treadle.frontends.onnx.node import Aside, Node, Outlined, ValueNeeded
 
 _ENDLESS = np.iinfo(np.int64).max
@@ -29,11 +30,13 @@ class Trips:
     begin with, None if there is none.
 
     known: the number of iterations, where the condition is known to end them so
+    counters: what is known of each iteration, where its number has to be
     """
 
     limit: Symbolic | Tensor | None
     going: Tensor | None
     known: Symbolic | None = None
+    counters: Counters | None = None
 
 
 def counter() -> Tensor:
@@ -56,6 +59,9 @@ def loop_of(node: Node, g: GraphBuilder, body: GraphProto, trips: Trips, state: 
         own = [_empty(g, x) for x in state]
         for n, x in zip(held, carried, strict=True):
             own[n] = x
+        if trips.counters is not None:
+            counted, known = trips.counters.give(g, number, state)
+            number, own = counted, [known[n] if n in trips.counters.lines else x for n, x in enumerate(own)]
         condition, *results = inner.run(body, number, g.constant(np.array(True)), *own)
         if condition.element != CONDITION.get_element_type() or condition.type.element_count() != 1:
             raise node.error(f"the body's condition is {condition.type}", "one boolean")

@@ -186,7 +186,8 @@ def reverse_sequence(node: Node, g: GraphBuilder) -> Tensor:
     if {batch, time} != {0, 1} or lengths.shape != (x.shape[batch],):
         axes = f"batch_axis {batch}, time_axis {time}, lengths of shape {lengths.shape}"
         raise node.error(axes, "the axes 0 and 1, and a length for each entry of the batch")
-    steps = g.constant(np.arange(x.shape[time]).reshape([-1 if d == time else 1 for d in (0, 1)]))
+    places = np.arange(int(x.shape[time])).reshape([-1 if d == time else 1 for d in (0, 1)])
+    steps = g.constant(places, [x.shape[d] if d == time else 1 for d in (0, 1)])
     lengths = g.reshape(lengths, [x.shape[d] if d == batch else 1 for d in (0, 1)])
     reverse = g.sub(g.sub(lengths, 1), steps)
     source = g.where(g.binary("lt", steps, lengths), reverse, steps)
