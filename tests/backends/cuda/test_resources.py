@@ -1,35 +1,66 @@
-"""ptxas logs and theoretical occupancy."""
+"""Resources of compiled kernels, and theoretical occupancy."""
+
+import re
 
 import pytest
 
-from treadle.backends.cuda.resources import Resources, occupancy, parse_resources
+from treadle.backends.cuda.compiler import Unit, compile_cubin
+from treadle.backends.cuda.resources import Resources, occupancy
 from treadle.errors import TreadleError
 from treadle.target import KIB, Target
 
-LOG = """\
-ptxas info    : 0 bytes gmem
-ptxas info    : Compiling entry function 'first' for 'sm_80'
-ptxas info    : Function properties for first
-ptxas         .     24 bytes stack frame, 20 bytes spill stores, 16 bytes spill loads
-ptxas info    : Used 12 registers, used 1 barriers, 128 bytes smem, 360 bytes cmem[0]
-ptxas info    : Compiling entry function 'second' for 'sm_80'
-ptxas info    : Function properties for second
-    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
-ptxas info    : Used 40 registers, 360 bytes cmem[0]
+KERNELS = """
+extern "C" __global__ void __launch_bounds__(128) shares(const float *x, float *y) {
+    __shared__ float tile[300];
+    tile[threadIdx.x] = x[threadIdx.x];
+    __syncthreads();
+    y[threadIdx.x] = tile[127 - threadIdx.x];
+}
+extern "C" __global__ void __launch_bounds__(1024) spills(const float *x, float *y, int n) {
+    float a[100];
+    for (int i = 0; i < 100; i++) a[i] = x[threadIdx.x + i * 1024];
+    for (int k = 0; k < n; k++) {
+        float sum = 0;
+        for (int i = 0; i < 100; i++) { a[i] = a[i] * 1.5f + x[i + k]; sum += a[i]; }
+        __syncthreads();
+        for (int i = 0; i < 100; i++) a[i] += sum * i;
+    }
+    for (int i = 0; i < 100; i++) y[threadIdx.x + 1024 * i] = a[i];
+}
 """
+_ENTRY = re.compile(r"Compiling entry function '(\w+)'")
+_NUMBERS = (
+    r"Used (\d+) registers",
+    r"(\d+) bytes smem",
+    r"(\d+) bytes stack",
+    r"(\d+) bytes spill s",
+    r"(\d+) bytes spill l",
+)
 
 A100, RTX_3090 = Target.parse("sm_80"), Target.parse("sm_86")
 
 
-def test_a_log_lists_every_kernel() -> None:
-    assert parse_resources(LOG) == {
-        "first": Resources(12, shared_bytes=128, stack_bytes=24, spill_store_bytes=20, spill_load_bytes=16),
-        "second": Resources(40),
-    }
+def printed(target: str) -> dict[str, Resources]:
+    """What ptxas prints of the kernels."""
+    nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
+    _, program = nvrtc.nvrtcCreateProgram(KERNELS.encode(), b"k.cu", 0, [], [])
+    options = (f"--gpu-architecture={target}", "--ptxas-options=-v", "--maxrregcount=255", "--no-cache")
+    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+    assert status.value == 0
+    log = bytes(nvrtc.nvrtcGetProgramLogSize(program)[1])
+    nvrtc.nvrtcGetProgramLog(program, log)
+    nvrtc.nvrtcDestroyProgram(program)
+    _, *parts = _ENTRY.split(log.decode())
+    found = [[re.search(each, part) for each in _NUMBERS] for part in parts[1::2]]
+    numbers = [[0 if match is None else int(match[1]) for match in each] for each in found]
+    return {name: Resources(*each) for name, each in zip(parts[::2], numbers, strict=True)}
 
 
-def test_a_log_without_kernels_lists_none() -> None:
-    assert parse_resources("ptxas info    : 0 bytes gmem\n") == {}
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_120"])
+def test_resources_are_those_that_ptxas_prints(target: str) -> None:
+    wanted = printed(target)
+    assert wanted["shares"].shared_bytes == 1200 and wanted["spills"].spills
+    assert compile_cubin(Unit("k", KERNELS), Target.parse(target)).resources == wanted
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from treadle.backends.cuda.resources import Resources, parse_resources
+from treadle.backends.cuda.resources import Resources, resources_of
 from treadle.errors import TreadleError
 from treadle.store import Store, digest
 from treadle.target import Target
@@ -24,7 +24,7 @@ HEADER = Path(__file__).parent / "include" / HEADER_NAME
 _REGISTERS = "--maxrregcount=255"
 # NVRTC's default, explicitly: a product that is added is rounded once, with the sum (docs/numerics.md).
 _CONTRACTION = "--fmad=true"
-_OPTIONS: tuple[str, ...] = ("--std=c++17", "-default-device", "--ptxas-options=-v", _REGISTERS, _CONTRACTION)
+_OPTIONS: tuple[str, ...] = ("--std=c++17", "-default-device", _REGISTERS, _CONTRACTION)
 NVRTC_WHEELS = "pip install 'cuda-bindings==13.0.*' nvidia-cuda-nvrtc==13.0.88"
 """What installs NVRTC: the requirements of the extra `nvrtc`, for those who have no checkout."""
 
@@ -159,7 +159,7 @@ def _compile(unit: Unit, header: str, arch: str, options: Sequence[str]) -> Cubi
         image = _read(unit, program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-    return Cubin(image, arch, parse_resources(log))
+    return Cubin(image, arch, resources_of(image))
 
 
 def _checked(result: tuple[Any, ...], unit: Unit) -> Any:

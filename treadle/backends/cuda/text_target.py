@@ -12,6 +12,8 @@ from xdsl.utils.target import Target
 from treadle.backends.cuda.printer import print_kernels
 from treadle.errors import TreadleError
 
+ACCEPTED = "a module that a GPU's stages have lowered, as treadle-opt --pipeline sm_80 --to lower writes it"
+
 
 @dataclass(frozen=True)
 class CudaTarget(Target):
@@ -23,5 +25,5 @@ class CudaTarget(Target):
         """Writes the text; raises TreadleError for what cannot be printed."""
         units = print_kernels(module)
         if not units:
-            raise TreadleError("no cuda.kernel to print", "target 'cuda'", "a module lowered for a GPU target")
+            raise TreadleError("no cuda.kernel to print", "target 'cuda'", ACCEPTED)
         output.write("\n".join(unit.text for unit in units))

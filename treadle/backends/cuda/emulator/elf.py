@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-_SECTION = struct.Struct("<IIQQQQIIQQ")
-_SYMBOL = struct.Struct("<IBBHQQ")
-_SYMTAB = 2
+from treadle.backends.cuda.elf import Elf
+
 _TLS = 6
 _LOCAL = re.compile(r"E(\d+)([A-Za-z_]\w*)$")
 
@@ -26,36 +24,16 @@ class Variable:
 
 
 def thread_local_variables(library: Path) -> list[Variable]:
-    """All of a 64-bit little-endian ELF library's thread-local variables, by offset."""
-    data = library.read_bytes()
-    (table,) = struct.unpack_from("<Q", data, 0x28)
-    size, count = struct.unpack_from("<HH", data, 0x3A)
-    sections: list[tuple[int, ...]] = [_SECTION.unpack_from(data, table + index * size) for index in range(count)]
-    variables: list[Variable] = []
-    for _, kind, _, _, offset, length, link, _, _, _ in sections:
-        if kind != _SYMTAB:
-            continue
-        strings = sections[link][4]
-        for entry in range(offset, offset + length, _SYMBOL.size):
-            name, info, _, section, value, extent = _SYMBOL.unpack_from(data, entry)
-            if info & 15 == _TLS and section:
-                end = data.index(b"\0", strings + name)
-                symbol = data[strings + name : end].decode()
-                variables.append(Variable(_plain(symbol), symbol, value, extent))
+    """All of a library's thread-local variables, by offset."""
+    found = [s for s in Elf(library.read_bytes()).symbols() if s.kind == _TLS and s.section]
+    variables = [Variable(_plain(each.name), each.name, each.value, each.size) for each in found]
     return sorted(variables, key=lambda variable: (variable.offset, variable.name))
 
 
 def section(library: Path, name: str) -> bytes:
-    """The contents of a 64-bit little-endian ELF library's section; nothing where there is none of that name."""
-    data = library.read_bytes()
-    (table,) = struct.unpack_from("<Q", data, 0x28)
-    size, count, names = struct.unpack_from("<HHH", data, 0x3A)
-    sections: list[tuple[int, ...]] = [_SECTION.unpack_from(data, table + index * size) for index in range(count)]
-    for name_offset, _, _, _, offset, length, *_ in sections:
-        start = sections[names][4] + name_offset
-        if data[start : data.index(b"\0", start)].decode() == name:
-            return data[offset : offset + length]
-    return b""
+    """The contents of a library's section; nothing where there is none of that name."""
+    sections = Elf(library.read_bytes()).sections()
+    return next((each.contents for each in sections if each.name == name), b"")
 
 
 def _plain(mangled: str) -> str:
