@@ -15,13 +15,17 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from functools import cache
+from io import StringIO
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
 import numpy as np
 from onnx import ModelProto, TensorProto, helper
+from xdsl.utils.exceptions import DiagnosticException, ParseError
+from xdsl.xdsl_opt_main import xDSLOptMain
 
 import treadle
 from tests.fuzz.generate import case_of_seed
@@ -31,6 +35,7 @@ from tests.helpers.mlir_collector import is_ir_test
 from tests.helpers.onnx_models import linear_model
 from tests.helpers.program_batch import print_program
 from tests.helpers.run_lines import read_run_lines
+from treadle import ir
 from treadle.errors import TreadleError
 from treadle.frontends.onnx import import_model
 from treadle.frontends.onnx.check import check_model
@@ -166,11 +171,47 @@ def attempt_text(seed: int, folder: Path) -> None:
         raise AssertionError(f"{path.relative_to(TESTS)}: status {outcome.status}, {' / '.join(lines[-3:])}")
 
 
+def attempt_stage(seed: int, folder: Path) -> None:
+    """The text that a stage left, with other tokens, is read by `treadle-opt` and by stock `xdsl-opt`: each prints it,
+    or has one diagnostic that names the place."""
+    random = Random(seed)
+    target, stage, text = random.choice(_stages(folder.parent))
+    path = folder / "m.mlir"
+    path.write_text(mutated_text(random, text))
+    outcome = run_tool("treadle-opt", (str(path),))
+    lines = outcome.stderr.splitlines()
+    if outcome.status not in (0, 2) or (outcome.status == 2 and (len(lines) != 1 or lines[0].count(": ") < 2)):
+        raise AssertionError(f"{target}, {stage}: status {outcome.status}, {' / '.join(lines[-3:])}")
+    try:
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            xDSLOptMain(args=[str(path)]).run()
+    except (ParseError, DiagnosticException):
+        return
+    except Exception as error:
+        own = Path(treadle.__file__).parent
+        if any(own in Path(frame.filename).parents for frame in traceback.extract_tb(error.__traceback__)):
+            raise  # xDSL's own operations raise more than diagnostics
+
+
+@cache
+def _stages(folder: Path) -> list[tuple[str, str, str]]:
+    """Target, stage and text of a model with a range, after every stage."""
+    found: list[tuple[str, str, str]] = []
+    for target in ("avx2", "sm_80"):
+        module, after = import_model(linear_model(folder / "l.onnx", "n"), {"n": treadle.Dim("n", 1, 9)}), None
+        for stage in ir.STAGES:
+            ir.lower(module, target, after=after, to=stage)
+            found.append((target, stage, ir.print_text(module)))
+            after = stage
+    return found
+
+
 ATTEMPTS: Mapping[str, Attempt] = {
     "models": attempt_model,
     "external": attempt_external,
     "manifests": attempt_manifest,
     "texts": attempt_text,
+    "stages": attempt_stage,
 }
 
 

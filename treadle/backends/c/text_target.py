@@ -12,6 +12,8 @@ from xdsl.utils.target import Target
 from treadle.backends.c.printer import has_host, print_host, print_kernels
 from treadle.errors import TreadleError
 
+ACCEPTED = "a module that a CPU's stages have lowered, as treadle-opt --pipeline cpu --to lower writes it"
+
 
 @dataclass(frozen=True)
 class CTarget(Target):
@@ -23,7 +25,7 @@ class CTarget(Target):
         """Writes the text; raises TreadleError for what cannot be printed."""
         units = print_kernels(module)
         if not units:
-            raise TreadleError("no kernel to print", "target 'c'", "a module lowered for the cpu target")
+            raise TreadleError("no kernel to print", "target 'c'", ACCEPTED)
         if has_host(module):
             units.append(print_host(module))
         output.write("\n".join(unit.text for unit in units))

@@ -1,7 +1,7 @@
 """Registers and shared memory of a compiled kernel, and how many of its blocks fit on a multiprocessor.
 
-They are read from the cubin: ptxas prints them under `-v`, but not where NVRTC has compiled the same text before. NVIDIA
-does not document `.nv.info` and the encoding of instructions; the tests compare what is read with what ptxas prints.
+They are read from the cubin: ptxas prints them under `-v`, but not where NVRTC has compiled the same text before.
+`.nv.info` and the encoding of instructions have no public documentation; the tests compare with what ptxas prints.
 """
 
 from __future__ import annotations
