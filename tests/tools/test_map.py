@@ -74,7 +74,7 @@ each cell is worker:step
 TEXT_OF_A_FILE = """\
 @load at in.mlir:3:3
 repeat(2, 1) * spatial(16, 8): 32 x 8 tasks, 128 workers, 2 steps each
-each cell is worker:step
+each cell is worker:step; a colour is a warp
 only rows 0 to 1 of 32, columns 0 to 1 of 8; --limit 32 draws all
 
     0   1
@@ -150,12 +150,13 @@ def test_any_svg_holds_the_mapping(parts: list[Mapping], replicas: int) -> None:
 
 @pytest.mark.parametrize("text", MAPPINGS)
 def test_an_svg_shows_numbers_colours_and_order(text: str) -> None:
-    root = ElementTree.fromstring(draw_svg([drawn(text)]))
+    shown = drawn(text)
+    root = ElementTree.fromstring(draw_svg([shown]))
     corners: dict[tuple[int, ...], tuple[int, int]] = {}
     for cell in root.findall(f".//{SVG}g[@class='cell']"):
         rect, who, step = cell
         workers = numbers(cell, "workers")
-        assert rect.attrib["fill"] == colour_of(workers[0])
+        assert rect.attrib["fill"] == colour_of(workers[0], shown.by_warp)
         assert re.findall(r"\d+", who.text or "")[0] == str(workers[0]) and step.text == cell.attrib["data-step"]
         x, y, width, height = (int(rect.attrib[name]) for name in ("x", "y", "width", "height"))
         assert x + width < int(root.attrib["width"]) and y + height < int(root.attrib["height"])
@@ -198,6 +199,32 @@ def test_colours_are_legible_and_belong_to_workers() -> None:
     for distance in (1, 2, 4, 8, 16, 32, 64):
         same = sum(colour_of(w) == colour_of(w + distance) for w in range(1024))
         assert same <= 64, f"{same} of 1024 neighbours at {distance} share their colour"
+
+
+def test_the_threads_of_a_warp_share_a_colour(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = picture(repeat(1) * spatial(128), 128)
+    for cell in shown.cells:
+        assert cell.colour == COLOURS[cell.workers[0] // 32]
+    assert not picture(spatial(32), 32).by_warp and not picture(spatial(48), 48).by_warp
+    assert "(its warp's colour)" in draw_svg([shown]) and "a colour is a warp" in draw_text(shown).plain
+
+
+def test_a_dark_page_has_light_text_outside_of_cells() -> None:
+    dark = re.search(r"@media\(prefers-color-scheme:dark\)\{(.*)\}", draw_svg([drawn("repeat(2, 2)")]))
+    assert dark is not None
+    colours = dict(re.findall(r"([^{}]+)\{fill:(#\w{3,6})\}", dark[1]))
+    assert luminance(colours[".page"]) < 0.01 and colours[".cell text"] == "#000"
+    assert all(
+        (luminance(colours[kind]) + 0.05) / (luminance(colours[".page"]) + 0.05) >= 7 for kind in ("text", ".axis")
+    )
+
+
+def test_a_mapping_of_several_loops_is_drawn_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "m.mlir"
+    path.write_text("\n".join(f"task.for (%i{n}) in #task.map<repeat({2 if n else 3})> {{}}" for n in range(4)))
+    assert main(["map", str(path)]) == 0
+    titles = [line for line in capsys.readouterr().out.splitlines() if line.startswith(str(path))]
+    assert titles == [f"{path}:1:1", f"{path}:2:1 and 2 other loops"]
 
 
 def test_text_is_coloured_where_there_are_colours() -> None:
@@ -305,7 +332,7 @@ REFUSED: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "folder": (["folder.mlir"], ("folder.mlir: cannot read: Is a directory", "accepted:")),
     "not text": (["binary.mlir"], ("binary.mlir: not text", "accepted: IR as UTF-8 text")),
     "malformed IR": (["malformed.mlir"], ("malformed.mlir:3:1: Expected block argument",)),
-    "no loop": (["loopless.mlir"], ("loopless.mlir: holds no task.for", "accepted: IR before pass 'task-lower'")),
+    "no loop": (["loopless.mlir"], ("loopless.mlir: holds no task.for", "accepted: IR from stage 'kernels'")),
     "missed in IR": (["missed.mlir"], ("missed.mlir:1:", "task (2,) is missed")),
     "folder of output": (["repeat(2)", "-o", "absent/m.svg"], ("absent/m.svg: cannot write", "accepted:")),
     "output is a folder": (["repeat(2)", "-o", "folder.svg"], ("folder.svg: cannot write", "accepted:")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from xdsl.ir import Operation
 from treadle.dialects.located_parser import LocatedParser
 from treadle.dialects.location import location_of
 from treadle.dialects.registry import treadle_context
-from treadle.dialects.task import ForOp, parse_mapping
+from treadle.dialects.task import ForOp, Mapping, parse_mapping
 from treadle.errors import TreadleError
 from treadle.tools.map_picture import Picture, picture
 from treadle.tools.map_svg import draw_svg
@@ -47,10 +47,13 @@ def map_command(args: argparse.Namespace) -> int:
 
 
 def _draws(argument: str, limit: int) -> Iterator[Draw]:
-    """How to draw each mapping that the argument stands for."""
+    """How to draw each mapping that the argument stands for; one that several loops have is drawn once."""
     if argument.endswith(".mlir"):
+        alike: dict[Mapping, list[ForOp]] = {}
         for loop in _task_loops(Path(argument)):
-            yield partial(picture, loop.mapping.data, limit, _title(loop))
+            alike.setdefault(loop.mapping.data, []).append(loop)
+        for mapping, loops in alike.items():
+            yield partial(picture, mapping, limit, _title(loops))
         return
     if "(" not in argument:
         raise TreadleError(f"'{argument}' is neither a mapping nor a file of IR", accepted=_MAPPING_FORM)
@@ -80,7 +83,7 @@ def _write(output: str, pictures: list[Picture]) -> None:
 def _task_loops(path: Path) -> list[ForOp]:
     loops = [op for op in _read(path).walk() if isinstance(op, ForOp)]
     if not loops:
-        accepted = "IR before pass 'task-lower', which turns them into loops"
+        accepted = "IR from stage 'kernels', which makes them (treadle-opt --to kernels), to pass 'task-lower'"
         raise TreadleError("holds no task.for", path, accepted)
     return loops
 
@@ -97,7 +100,14 @@ def _read(path: Path) -> ModuleOp:
     return LocatedParser(context, text, str(path)).parse_module()
 
 
-def _title(loop: ForOp) -> str:
+def _title(loops: Sequence[ForOp]) -> str:
+    """The kernel around the first loop and its location, and how many loops more have the mapping."""
+    more = len(loops) - 1
+    others = "" if not more else f" and {more} other loop{'s' if more > 1 else ''}"
+    return _place(loops[0]) + others
+
+
+def _place(loop: ForOp) -> str:
     """The kernel around the loop, and the loop's location."""
     where = location_of(loop)
     enclosing: Operation | None = loop

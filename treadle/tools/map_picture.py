@@ -13,6 +13,8 @@ from treadle.errors import TreadleError
 COLOURS = ("#77AADD", "#EE8866", "#EEDD88", "#FFAABB", "#99DDFF", "#44BB99", "#BBCC33", "#CCCC99")
 """Backgrounds for black text that colour-blind readers can distinguish, after Paul Tol's scheme 'light'
 (https://sronpersonalpages.nl/~pault/)."""
+WARP = 32
+"""Workers that a GPU runs together."""
 MOST_VISITS = 1 << 20
 """The largest number of tasks, counted once for each worker that does them, of which a picture is made."""
 _UNPRINTABLE = re.compile("[^\t\n\u0020-\u007e\u00a0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -26,6 +28,7 @@ class Cell:
     task: Task
     workers: tuple[int, ...]
     step: int
+    colour: str
 
     @property
     def who(self) -> str:
@@ -36,10 +39,6 @@ class Cell:
         if len(self.workers) > 3:
             return f"{first},{self.workers[1]}..{last}"
         return ",".join(map(str, self.workers))
-
-    @property
-    def colour(self) -> str:
-        return colour_of(self.workers[0])
 
 
 @dataclass(frozen=True)
@@ -68,6 +67,8 @@ class Picture:
     facts: str
     slices: tuple[Slice, ...]
     left_out: str
+    by_warp: bool = False
+    """Whether the workers of a warp share a colour: several warps fill the mapping."""
 
     @property
     def cells(self) -> list[Cell]:
@@ -97,13 +98,18 @@ def picture(mapping: Mapping, limit: int, title: str = "", columns: int | None =
         for at in shown[0]
     )
     left_out = _left_out((prod(outer), rows, width), (len(shown[0]), *shown[1:]), limit)
-    return Picture(printable(title), _facts(mapping), slices, left_out)
+    return Picture(printable(title), _facts(mapping), slices, left_out, _has_warps(mapping))
 
 
-def colour_of(worker: int) -> str:
-    """A worker's colour: that of its number's digits to the base 8, weighted so that workers whose numbers differ by
-    a power of two, who are often neighbours in a grid, seldom share one."""
+def _has_warps(mapping: Mapping) -> bool:
+    return mapping.workers > WARP and mapping.workers % WARP == 0
+
+
+def colour_of(worker: int, by_warp: bool = False) -> str:
+    """The colour of a worker, or of its warp: that of the number's digits to the base 8, weighted so that numbers that
+    differ by a power of two, which are often neighbours in a grid, seldom share one."""
     weight, total = 1, 0
+    worker = worker // WARP if by_warp else worker
     while worker:
         total += weight * (worker % len(COLOURS))
         worker //= len(COLOURS)
@@ -143,7 +149,10 @@ def _cells(mapping: Mapping, slices: list[Task], inside: tuple[int, ...]) -> dic
             if task[:depth] in wanted and all(t < d for t, d in zip(task[depth:], inside, strict=True)):
                 doers.setdefault(task, []).append(worker)
                 steps[task] = step  # replicas differ in nothing but their number, so all of them have this step
-    return {task: Cell(task, tuple(workers), steps[task]) for task, workers in doers.items()}
+    by_warp = _has_warps(mapping)
+    return {
+        task: Cell(task, tuple(workers), steps[task], colour_of(workers[0], by_warp)) for task, workers in doers.items()
+    }
 
 
 def _facts(mapping: Mapping) -> str:

@@ -1,4 +1,5 @@
-"""Pictures of task mappings as one SVG: black text on the workers' colours, no fonts or files from elsewhere."""
+"""Pictures of task mappings as one SVG, for light and dark pages: black text on the colours of workers or warps, no
+fonts or files from elsewhere."""
 
 from __future__ import annotations
 
@@ -14,8 +15,11 @@ _STYLE = (
     "text{font:14px monospace;fill:#000}.title{font-weight:bold}.axis{fill:#444;font-size:12px}"
     ".note{font-size:12px}.mid{text-anchor:middle}.end{text-anchor:end}.step{font-size:11px;text-anchor:end}"
     ".cell rect{stroke:#000;stroke-width:1}.route{fill:none;stroke:#000;stroke-opacity:.45;stroke-width:2}"
+    ".page{fill:#fff}"
+    "@media(prefers-color-scheme:dark){.page{fill:#0d1117}text{fill:#e6edf3}.axis{fill:#9da7b3}.cell text{fill:#000}}"
 )
 LEGEND = "large: the worker (its colour, too); small: its step; the arrow: the order of worker 0"
+LEGEND_OF_WARPS = "large: the worker (its warp's colour); small: its step; the arrow: the order of worker 0"
 
 
 def draw_svg(pictures: Sequence[Picture]) -> str:
@@ -25,10 +29,10 @@ def draw_svg(pictures: Sequence[Picture]) -> str:
     """
     root = Element("svg", {"xmlns": "http://www.w3.org/2000/svg", "role": "img"})
     SubElement(root, "title").text = "; ".join(p.title or p.facts for p in pictures)
-    SubElement(root, "desc").text = f"Task mappings: who does which task, and when. {LEGEND}"
+    SubElement(root, "desc").text = "Task mappings: who does which task, and when."
     SubElement(root, "style").text = _STYLE
     _add_arrowhead(root)
-    SubElement(root, "rect", {"width": "100%", "height": "100%", "fill": "#fff"})
+    SubElement(root, "rect", {"class": "page", "width": "100%", "height": "100%"})
     right, bottom = 0, 0
     for picture in pictures:
         width, bottom = _add_picture(root, picture, bottom)
@@ -43,7 +47,8 @@ def draw_svg(pictures: Sequence[Picture]) -> str:
 def _add_picture(root: Element, picture: Picture, top: int) -> tuple[int, int]:
     """Adds a picture below `top`; its right and its bottom."""
     group = SubElement(root, "g", {"class": "picture"})
-    lines = [line for line in (picture.title, picture.facts, LEGEND, picture.left_out) if line]
+    legend = LEGEND_OF_WARPS if picture.by_warp else LEGEND
+    lines = [line for line in (picture.title, picture.facts, legend, picture.left_out) if line]
     for number, line in enumerate(lines):
         top += _LINE
         _add_text(group, line, _MARGIN // 2, top, "title" if number == 0 else "note")

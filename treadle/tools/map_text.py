@@ -7,12 +7,14 @@ from rich.text import Text
 from treadle.tools.map_picture import Cell, Picture, Slice
 
 LEGEND = "each cell is worker:step"
+_COLOURS_OF_WARPS = "; a colour is a warp"
 
 
 def draw_text(picture: Picture) -> Text:
     """The picture as lines; a task's column is its last coordinate, its row the one before."""
     text = Text()
-    for line in (picture.title, picture.facts, LEGEND, picture.left_out):
+    legend = LEGEND + (_COLOURS_OF_WARPS if picture.by_warp else "")
+    for line in (picture.title, picture.facts, legend, picture.left_out):
         text.append(f"{line}\n" if line else "")
     for part in picture.slices:
         text.append("\n")
