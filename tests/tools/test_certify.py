@@ -9,7 +9,7 @@ import re
 import shutil
 from pathlib import Path
 from unittest.mock import patch
-from xml.etree.ElementTree import fromstring
+from xml.etree.ElementTree import Element, fromstring
 
 import numpy as np
 import pytest
@@ -31,8 +31,8 @@ func.func @main(%x: tensor<64x32xf32>, %w: tensor<32x48xf32>, %n: tensor<i64>) -
     %m = graph.matmul %x, %w : (tensor<64x32xf32>, tensor<32x48xf32>) -> tensor<64x48xf32>
     graph.yield %m : tensor<64x48xf32>
   }} schedule #schedule.dispatch<#schedule.tree<{TREE}>, [
-    #schedule.use<"matmul_cpu", {{rows = 4, vectors = 3, chunk = 16, pack = false, passes = 1}}>,
-    #schedule.use<"matmul_cpu", {{rows = 8, vectors = 3, chunk = 64, pack = false, passes = 1}}>],
+    #schedule.use<"matmul_cpu", {{rows = 4, vectors = 1, chunk = 16, pack = false, passes = 1}}>,
+    #schedule.use<"matmul_cpu", {{rows = 8, vectors = 1, chunk = 64, pack = false, passes = 1}}>],
     #schedule.predicted<[2] 0.25 [0.5, 0.125, 0.25], [16] 0.75 [2.0, 4.0, 2.0]>>
     demands [#graph.demanded<d0 < 0>] : tensor<64x48xf32>
   func.return %y : tensor<64x48xf32>
@@ -107,7 +107,8 @@ def test_the_page(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     picture = fromstring(text[text.index("<svg") : text.index("</svg>") + len("</svg>")])
     classes = [element.get("class") for element in picture.iter()]
     assert classes.count("kernel") == 2 * 2  # with the legend's
-    assert (classes.count("ideal"), classes.count("border"), classes.count("taken")) == (1, 1, 2)
+    assert (classes.count("ideal"), classes.count("border"), classes.count("taken")) == (1 + 1, 1 + 1, 2 + 1)
+    assert "without a dispatch" not in text
     titles = [element.text for element in picture.iter("title")]
     assert "n = 16: product_2, 100.0% lost" in titles
     rows = re.findall(r"<tr><td.*?</tr>", text)
@@ -116,6 +117,45 @@ def test_the_page(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     capsys.readouterr()
     assert main(["certify", str(folder), "--report", "-"]) == 0
     assert "<!doctype html>" in capsys.readouterr().out
+
+
+def test_the_border_is_the_trees() -> None:
+    """Not between the points beside it."""
+    points = tuple(Foreseen((2, s), 0.25, int(s > 11), (1e-6, 2e-6), 1e-6) for s in (1, 10, 18, 100))
+    leaves = (Served("a", ((1, 4), (1, 11))), Served("b", ((1, 4), (12, 100))))
+    picture = predicted_times(Certificate("e1 <= 11 ? 0 : 1", ("b", "s"), ("a", "b"), leaves, points), "it")
+    (border, _) = (each for each in picture.iter("polyline") if each.get("class") == "border")
+    x = float(border.get("points", "").split(",")[0])
+    ends = [float(each) for each in re.findall(r"([\d.]+),", curve_of(picture))]
+    across = (x - ends[0]) / (ends[-1] - ends[0])
+    assert 11 < 100**across < 12
+    texts = [element.text for element in picture.iter("text")]
+    assert {"0: a", "1: b", "best micro-kernel at each point", "where calls change their kernel"} <= set(texts)
+
+
+def curve_of(picture: Element) -> str:
+    """The points of the first kernel's line."""
+    return next(each.get("points", "") for each in picture.iter("polyline") if each.get("class") == "kernel")
+
+
+def test_more_kernels_than_dashes_are_all_drawn() -> None:
+    names = tuple(f"k{n}" for n in range(10))
+    points = tuple(Foreseen((s,), 0.5, 0, tuple(1e-6 * (n + 1) for n in range(10)), 1e-6) for s in (1, 9))
+    picture = predicted_times(Certificate("0", ("s",), names, (Served("k0", ((1, 9),)),), points), "it")
+    kinds = [each.get("class") for each in picture.iter("polyline")]
+    assert kinds.count("kernel") == 2 * 10 and kinds.count("border") == 0
+
+
+def test_the_page_of_an_artifact_without_a_dispatch(tmp_path: Path) -> None:
+    model = tmp_path / "one.mlir"
+    model.write_text(
+        re.sub(r"#schedule.dispatch<.*?(#schedule.use<.*?>),.*?>\n", r"\1\n", PRODUCT, count=1, flags=re.S)
+    )
+    with treadle.compile(model, "cpu", after="schedule") as compiled:
+        compiled.save(tmp_path / "one.treadle")
+    assert main(["certify", str(tmp_path / "one.treadle"), "--report", str(tmp_path / "page.html")]) == 0
+    text = (tmp_path / "page.html").read_text()
+    assert "Every call of n:2..64 takes exactly one kernel" in text and "<td>product</td>" in text
 
 
 def test_a_picture_of_several_extents_and_one_of_points_that_lose_nothing():

@@ -119,6 +119,13 @@ def certify(artifact: Artifact) -> list[Certificate]:
     return found
 
 
+def kernels_of_every_call(artifact: Artifact) -> list[str]:
+    """The kernels that no dispatch chooses, each once, in the order in which a call runs them."""
+    module = read_module(artifact.module_text(), str(artifact.folder / MODULE))
+    launches = [op for op in module.walk() if isinstance(op, LaunchOp) and not isinstance(op.parent_op(), DispatchOp)]
+    return list(dict.fromkeys(launch.kernel.string_value() for launch in launches))
+
+
 def _certificate(
     op: DispatchOp,
     kernels: dict[str, Block],
@@ -212,4 +219,4 @@ def _foreseen(op: DispatchOp) -> tuple[Foreseen, ...]:
     )
 
 
-__all__ = ["Certificate", "Foreseen", "Losses", "Served", "certify", "check_partition"]
+__all__ = ["Certificate", "Foreseen", "Losses", "Served", "certify", "check_partition", "kernels_of_every_call"]

@@ -13,8 +13,12 @@ from treadle.tools.report_page import PAGE_STYLE
 LOSS_HEADINGS = ("points", "worst loss", "mean loss")
 
 
-def certificate_page(title: str, certificates: Sequence[Certificate]) -> str:
-    """The whole page: for each dispatch its leaves, a picture of the predictions, and their numbers."""
+def certificate_page(title: str, symbols: str, certificates: Sequence[Certificate], others: Sequence[str]) -> str:
+    """The whole page: for each dispatch its leaves, a picture of the predictions, and their numbers; then the kernels
+    that every call runs.
+
+    symbols: the range, as text; others: the kernels that no dispatch chooses
+    """
     root = Element("html", {"lang": "en"})
     head = SubElement(root, "head")
     SubElement(head, "meta", {"charset": "utf-8"})
@@ -23,11 +27,15 @@ def certificate_page(title: str, certificates: Sequence[Certificate]) -> str:
     SubElement(head, "style").text = PAGE_STYLE + report_chart.STYLE + certificate_chart.STYLE
     body = SubElement(root, "body")
     SubElement(body, "h1").text = f"{title}: certificate"
-    proved = "Every call of the range takes exactly one kernel of each group, which was proved from the artifact's IR."
-    SubElement(body, "p").text = proved if certificates else f"{proved} There is one kernel a group."
+    proved = f"Every call of {symbols} takes exactly one kernel of each group, which was proved from the artifact's IR."
+    SubElement(body, "p").text = proved
     main = SubElement(body, "main")
     for number, certificate in enumerate(certificates):
         _add(main, number, certificate)
+    if others:
+        section = SubElement(main, "section")
+        SubElement(section, "h2").text = "without a dispatch"
+        _table(section, "Kernels that every call runs, in order", ("kernel",), [(name,) for name in others])
     return "<!doctype html>\n" + tostring(root, encoding="unicode", method="html") + "\n"
 
 

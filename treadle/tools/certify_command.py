@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from treadle.artifact import Artifact
-from treadle.tools.certificate import Certificate, Losses, certify
+from treadle.tools.certificate import Certificate, Losses, certify, kernels_of_every_call
 from treadle.tools.certificate_page import LOSS_HEADINGS, certificate_page, loss_texts
 from treadle.tools.output import output_stream
 
@@ -26,10 +26,11 @@ def certify_command(args: argparse.Namespace) -> int:
     for number, certificate in enumerate(found):
         console.print(certificate_table(number, certificate))
         console.print(Text(_losses(certificate)))
-    if args.report is not None:
-        with output_stream(args.report) as stream:
-            stream.write(certificate_page(artifact.folder.name, found))
     symbols = ", ".join(map(str, artifact.manifest.symbols)) or "one shape"
+    if args.report is not None:
+        page = certificate_page(artifact.folder.name, symbols, found, kernels_of_every_call(artifact))
+        with output_stream(args.report) as stream:
+            stream.write(page)
     several = (
         f"{len(found)} groups take one of several kernels, each call exactly one" if found else "one kernel a group"
     )
