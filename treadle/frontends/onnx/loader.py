@@ -14,6 +14,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetId
 from treadle.errors import TreadleError
 from treadle.frontends.onnx.expansion import check_expansion, nodes_of
 from treadle.frontends.onnx.external_data import ExternalFiles
+from treadle.frontends.onnx.foreign_files import refuse_foreign_file
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 """The two names of ONNX's own operator domain."""
@@ -67,6 +68,7 @@ def load_model(source: str | Path | bytes, content: bytes | None = None) -> Load
         data = path.read_bytes() if content is None else content
     except OSError as error:
         raise TreadleError(f"cannot read the model: {error.strerror}", path, "the path of an .onnx file") from error
+    refuse_foreign_file(data, str(path))
     return _checked(data, path.parent, str(path))
 
 
