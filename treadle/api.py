@@ -47,6 +47,7 @@ else:  # a model from the cache does not wait for the compiler
 
 _OF_TORCH = {"torch.nn.modules.module.Module", "torch.export.exported_program.ExportedProgram"}
 
+_TEXT_ALONE = "the kernels are text without cubins, which the emulator runs and a GPU does not"
 EMULATED = "sm_80"
 """The GPU that the target "cuda" means on the emulator: the oldest, whose instructions every later one has."""
 
@@ -115,7 +116,7 @@ def compile(
     algorithm = parse_convolution(convolution, chosen.kind)
     options = CompileOptions(parse_precision(precision), explain_fusion, schedules, algorithm)
     source = _Source.of(_converted(model, example_inputs), normalized(shapes), after, normalized_constants(constants))
-    cubins = chosen.is_cuda and (device is None or nvrtc_is_installed())  # the emulator needs none
+    cubins = chosen.is_cuda and nvrtc_is_installed("" if device is not None else _TEXT_ALONE)
     toolchain = _toolchain(chosen, environment, cubins)
     decided = f"{fingerprint} {after}"
     key = artifact_key(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from treadle.backends.cuda.resources import Resources, resources_of
-from treadle.errors import TreadleError
+from treadle.errors import TreadleError, TreadleWarning
 from treadle.store import Store, digest
 from treadle.target import Target
 
@@ -25,8 +26,8 @@ _REGISTERS = "--maxrregcount=255"
 # NVRTC's default, explicitly: a product that is added is rounded once, with the sum (docs/numerics.md).
 _CONTRACTION = "--fmad=true"
 _OPTIONS: tuple[str, ...] = ("--std=c++17", "-default-device", _REGISTERS, _CONTRACTION)
-NVRTC_WHEELS = "pip install 'cuda-bindings==13.0.*' nvidia-cuda-nvrtc==13.0.88"
-"""What installs NVRTC: the requirements of the extra `nvrtc`, for those who have no checkout."""
+NVRTC_WHEELS = "pip install 'treadle[nvrtc]', which is 'cuda-bindings==13.0.*' and nvidia-cuda-nvrtc==13.0.88"
+"""What installs NVRTC."""
 
 _DIAGNOSTIC = re.compile(r"^(?P<file>[^\s(]+)\((?P<line>\d+)\): (?:catastrophic )?error: (?P<message>.*)$", re.M)
 
@@ -115,11 +116,13 @@ def nvrtc_version() -> str:
     return f"{major}.{minor}"
 
 
-def nvrtc_is_installed() -> bool:
-    """Whether CUDA text can be compiled to cubins here."""
+def nvrtc_is_installed(what_else: str = "") -> bool:
+    """Whether CUDA text can be compiled to cubins here. If not, and it is said what is done without it, warns so."""
     try:
         nvrtc_version()
-    except TreadleError:
+    except TreadleError as error:
+        if what_else:
+            warnings.warn(f"{error.message}: {what_else}; {error.accepted}", TreadleWarning, stacklevel=3)
         return False
     return True
 

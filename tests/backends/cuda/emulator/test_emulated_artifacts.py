@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from treadle.backends.cuda.open_artifact import text_of
 from treadle.backends.interface import KERNEL_SPECIFIERS, c_definition, kernel_interface
 from treadle.backends.reference import evaluate_module
 from treadle.dialects.graph import MatmulOp, SoftmaxOp
-from treadle.errors import TreadleError
+from treadle.errors import TreadleError, TreadleWarning
 from treadle.manifest import KernelLaunch
 from treadle.tools.treadle_cli import main
 
@@ -72,8 +73,16 @@ def test_the_emulator_needs_no_nvrtc(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TREADLE_CACHE_DIR", str(cache_with_emulator(tmp_path / "cache")))
-    with pytest.raises(TreadleError, match=r"NVRTC.* is not installed"):
-        treadle.compile(model, "sm_80")
+    with pytest.warns(
+        TreadleWarning, match=r"NVRTC.* is not installed.*without cubins.*; pip install 'treadle\[nvrtc\]'"
+    ):
+        treadle.compile(model, "sm_80").save(tmp_path / "text")
+    assert [path.suffix for path in (tmp_path / "text" / "kernels").glob("*.c*")] == [".cu"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert main(["compile", str(model), "--target", "sm_80", "-o", str(tmp_path / "again")]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.endswith("MB\n") and printed.err.startswith("treadle: warning: NVRTC, the compiler of CUDA text")
     assert main(["run", str(model), "--device", "emulator", "--sanitize"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "findings: 0; launches: 1; kernels: 1"
     treadle.compile(model, "sm_80", device="emulator").save(tmp_path / "saved")
