@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import ParseError, VerifyException
 
 from treadle.compile_options import CompileOptions
-from treadle.compiler import lower, passes_of, stages_between
+from treadle.compiler import lower, passes_of, stage_of, stages_between
 from treadle.constants import Constants
 from treadle.dialects.located_parser import LocatedParser
 from treadle.dialects.registry import treadle_context
@@ -61,9 +61,10 @@ def lowered_module(request: CompileRequest, to: str | None = None) -> ModuleOp:
     """The request's module after stage `to` (default: the last). Raises what import and the passes raise."""
     request.progress("importing the model", 0.0)
     module = _given_module(request)
-    instruments = _instruments(request, module, to)
+    after = stage_of(module, request.after)
+    instruments = _instruments(replace(request, after=after), module, to)
     lower(
-        treadle_context(), module, request.target, after=request.after, to=to, instruments=instruments,
+        treadle_context(), module, request.target, after=after, to=to, instruments=instruments,
         options=request.options,
     )  # fmt: skip
     return module
@@ -101,7 +102,7 @@ def _given_module(request: CompileRequest) -> ModuleOp:
     if request.constants:
         raise TreadleError("constants are given for a module, which has no ONNX inputs", "compile", "no constants")
     verify(model, "as it was given")
-    if request.after is None:
+    if stage_of(model, request.after) is None:
         check_entry(model)
     return model
 

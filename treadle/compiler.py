@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import DiagnosticException
 
@@ -251,6 +251,8 @@ STAGES: tuple[Stage, ...] = (
 """Every stage, in order; printing text and compiling it follow (`treadle/artifact_writer.py`)."""
 
 STAGE_NAMES: tuple[str, ...] = tuple(stage.name for stage in STAGES)
+RECORD = "treadle.stage"
+"""The attribute of a written module that names the stage that left it."""
 
 
 @functools.cache
@@ -276,6 +278,26 @@ def stages_between(after: str | None, to: str | None) -> tuple[Stage, ...]:
     return STAGES[start:end]
 
 
+def stage_of(module: ModuleOp, after: str | None = None) -> str | None:
+    """The stage that left a module: what its attribute `treadle.stage` says, else `after`.
+
+    TreadleError where the attribute names no stage, or another one than `after`.
+    """
+    recorded = module.attributes.get(RECORD)
+    if recorded is None:
+        return after
+    name = recorded.data if isinstance(recorded, StringAttr) else str(recorded)
+    _position(name)
+    if after not in (None, name):
+        raise TreadleError(f"stage '{name}' left the module, not '{after}'", "pipeline", f"'{name}', or no stage")
+    return name
+
+
+def record_stage(module: ModuleOp, stage: str) -> None:
+    """Notes in a module that is to be written which stage left it, so that it can be resumed without saying so."""
+    module.attributes[RECORD] = StringAttr(stage)
+
+
 def lower(
     context: Context,
     module: ModuleOp,
@@ -286,14 +308,17 @@ def lower(
     instruments: Sequence[Instrument] = (),
     options: CompileOptions | None = None,
 ) -> None:
-    """Runs the stages after `after` up to `to` on `module`, in place, and checks every border.
+    """Runs the stages after `after` (default: the one that the module was written after) up to `to` on `module`, in
+    place, and checks every border.
 
     Raises TreadleError where a pass fails or leaves what may not remain, naming the pass and the operation.
     """
+    after = stage_of(module, after)
     if after is None:
         check_sizes(module)
     else:
         check_legal(module, after, target.kind)
+    module.attributes.pop(RECORD, None)
     for stage in stages_between(after, to):
         for step in passes_of(stage, target, options):
             _run(context, module, stage, step, instruments)

@@ -121,11 +121,13 @@ def lower(
     module: ModuleOp, target: str | Target = "cpu", *, after: str | None = None, to: str | None = None,
     precision: str = "f32", convolution: str | None = None,
 ) -> None:  # fmt: skip
-    """Runs the stages after `after` (default: all) up to `to` (default: the last) on a module, in place.
+    """Runs the stages after `after` (default: all, or those after the one that the module names) up to `to` (default:
+    the last) on a module, in place.
 
     The module is verified after every pass. TreadleError for a module that is not what stage `after` leaves, an unknown
     stage or target, and what passes raise.
     """
+    after = compiler.stage_of(module, after)
     if after is None:
         check(module)
     chosen = resolve_target(target)

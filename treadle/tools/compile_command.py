@@ -114,6 +114,7 @@ def _write_stage(args: argparse.Namespace, output: Path, shapes: Shapes, trace: 
             constants=read_constants(args.input),
         )
         module = compile_request.lowered_module(request, args.to)
+        compiler.record_stage(module, args.to)
     text = instruments.ir_text(module)
     if printed:
         print(text, end="")

@@ -20,7 +20,7 @@ from xdsl.xdsl_opt_main import xDSLOptMain
 
 from treadle.api import EMULATED
 from treadle.compile_options import CONVOLUTIONS, PRECISIONS, CompileOptions, parse_convolution
-from treadle.compiler import STAGE_NAMES, lower, stages_between
+from treadle.compiler import STAGE_NAMES, lower, record_stage, stages_between
 from treadle.dialects.located_parser import LocatedParser
 from treadle.dialects.printing import NodePrinter, ir_text
 from treadle.errors import TreadleError
@@ -63,7 +63,7 @@ class TreadleOptMain(xDSLOptMain):
             f"where --to, --from and the like ask for stages without it: {EMULATED} for -t cuda, else cpu",
         )
         group.add_argument("--to", metavar="STAGE", help=f"the last stage to run; one of {', '.join(STAGE_NAMES)}")
-        group.add_argument("--from", dest="after", metavar="STAGE", help="the input is what STAGE left")
+        group.add_argument("--from", dest="after", metavar="STAGE", help="what left an input that does not name it")
         group.add_argument("--precision", choices=PRECISIONS, default="f32", help="of products; default f32")
         group.add_argument("--convolution", choices=CONVOLUTIONS, help=f"of CPUs; default {CompileOptions.convolution}")
         group.add_argument(
@@ -152,6 +152,7 @@ class TreadleOptMain(xDSLOptMain):
                     convolution=parse_convolution(self.args.convolution, self._target.kind),
                 ),
             )  # fmt: skip
+            record_stage(prog, self.args.to or STAGE_NAMES[-1])
             if self.args.time_passes:
                 for name, seconds in timing.seconds:
                     print(f"Pass {name} took {seconds} seconds", file=sys.stderr)
