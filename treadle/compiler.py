@@ -281,9 +281,11 @@ def stages_between(after: str | None, to: str | None) -> tuple[Stage, ...]:
 def stage_of(module: ModuleOp, after: str | None = None) -> str | None:
     """The stage that left a module: what its attribute `treadle.stage` says, else `after`.
 
-    TreadleError where the attribute names no stage, or another one than `after`.
+    TreadleError where either names no stage, and where they name different ones.
     """
     recorded = module.attributes.get(RECORD)
+    if after is not None:
+        _position(after)
     if recorded is None:
         return after
     name = recorded.data if isinstance(recorded, StringAttr) else str(recorded)
