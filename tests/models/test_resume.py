@@ -18,7 +18,7 @@ from benchmarks.growing_models import GROWING
 from tests.models.agreement import NAMES
 from tests.models.catalog import CatalogModel, require_model
 from tests.models.shortened import shortened
-from treadle.compiler import STAGE_NAMES, lower
+from treadle.compiler import STAGE_NAMES, lower, record_stage
 from treadle.dialects.registry import treadle_context
 from treadle.frontends.onnx import import_model
 from treadle.passes.instruments import Verify, ir_text, verify
@@ -78,6 +78,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Walk:
         previous: str | None = None
         for stage in STAGE_NAMES:
             lower(treadle_context(), module, Target.parse(target), after=previous, to=stage)
+            record_stage(module, stage)
             verify(module, f"after stage '{stage}'")
             previous, borders[stage] = stage, folder / f"{stage}.mlir"
             borders[stage].write_text(ir_text(module))
