@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +16,17 @@ from onnx import TensorProto, helper, numpy_helper
 
 import treadle
 from tests.helpers.quick_bench import measure_briefly
+from treadle.bench import ranges
+from treadle.bench.disturbance import Disturbance, waited_seconds
 from treadle.bench.interleave import Times
 from treadle.bench.launches import Launch, launches_of
 from treadle.bench.model import OWN, Benchmark, KernelTime, bench_model
 from treadle.bench.peaks import Peaks, measure_peaks
 from treadle.bench.peers import installed_peers, peer_call
+from treadle.bench.ranges import points_of
 from treadle.errors import TreadleError
 from treadle.model import CompiledModel
+from treadle.shapes import Dim
 from treadle.tools import bench_command
 from treadle.tools.bench_command import kernel_table
 from treadle.tools.treadle_cli import main
@@ -111,7 +117,7 @@ def test_the_table_has_rates_and_what_is_left(capsys: pytest.CaptureFixture[str]
     assert str(table.title).startswith("2 kernels, 0.400 ms, 0.160 at the roofline of this machine's peaks: 80 GFLOP/s")
     assert Benchmark(times, kernels, Peaks(30e9, 9e9), 1).least_seconds == pytest.approx(310e-6), "never above its time"
     cells = [list(column.cells) for column in table.columns]
-    assert [column[0] for column in cells] == ["slow", "2", "300.0", "75.0%", "40.0", "0.2", "50%", "Conv 'a', ..."]
+    assert [column[0] for column in cells] == ["slow", "2", "300.0", "75.0%", "40.0", "0.2", "50%", "Conv 'a'"]
     assert [column[1] for column in cells][:4] == ["1 others", "1", "100.0", "25.0%"]
 
 
@@ -198,3 +204,123 @@ def test_another_artifact_has_to_take_the_same_inputs(
     treadle.compile(other).save(tmp_path / "other")
     assert bench(str(model), "--peers", "none", "--against", str(tmp_path / "other")) == 2
     assert "it takes other inputs than the model: z: float32[3]" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def embedding(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows of a table of 3000 x 64, at nine places, normalised."""
+    table, ones = np.zeros((3000, 64), np.float32), np.ones(64, np.float32)
+    nodes = [
+        helper.make_node("Gather", ["table", "places"], ["rows"], "lookup"),
+        helper.make_node("LayerNormalization", ["rows", "scale", "bias"], ["y"], "norm"),
+    ]
+    given = {"table": table, "scale": ones, "bias": ones}
+    places = helper.make_tensor_value_info("places", TensorProto.INT64, [1, 9])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 9, 64])
+    path = tmp_path_factory.mktemp("embedding") / "m.onnx"
+    weights = [numpy_helper.from_array(array, name) for name, array in given.items()]
+    graph = helper.make_graph(nodes, "g", [places], [y], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+def test_a_gather_moves_the_rows_that_it_reads(embedding: Path) -> None:
+    (launch,) = launches_of(treadle.compile(embedding).artifact)
+    assert launch.nodes == "Gather 'lookup', LayerNormalization 'norm'"
+    assert 2 * 9 * 64 * 4 <= launch.nbytes <= 2 * 9 * 64 * 4 + 9 * 8 + 2 * 64 * 4
+
+
+def waiting(part: float, threads: int) -> Callable[[], float]:
+    """A system that says of every interval between two questions that threads waited for a part of it."""
+    start = time.perf_counter()
+    return lambda: (time.perf_counter() - start) * part * threads
+
+
+@pytest.mark.usefixtures("brief")
+@pytest.mark.parametrize(("part", "is_disturbed"), [(0.0, False), (0.01, False), (0.4, True)])
+def test_a_machine_that_others_use_is_noticed(compiled: CompiledModel, part: float, is_disturbed: bool) -> None:
+    result = bench_model(compiled, {"x": X}, seconds=SECONDS, waited=waiting(part, 2))
+    assert result.is_disturbed == is_disturbed
+    assert result.waited == pytest.approx(part, abs=0.005)
+    table = kernel_table(result, 8)
+    assert ("roofline" in str(table.title)) != is_disturbed
+    shares = [cell for column in table.columns if "roofline" in str(column.header) for cell in column.cells]
+    assert all(cell == "" for cell in shares) == is_disturbed
+
+
+def test_a_system_that_does_not_say_who_waits_claims_nothing(compiled: CompiledModel) -> None:
+    with_peaks = Disturbance(2, lambda: None)
+    assert with_peaks.part() == 0.0
+    assert waited_seconds(Path("/nowhere")) is None
+
+
+def test_threads_that_wait_are_counted(tmp_path: Path) -> None:
+    for n, text in enumerate(["5 2000000000 7", "1 500000000 3", "nothing"]):
+        (tmp_path / str(n)).mkdir()
+        (tmp_path / str(n) / "schedstat").write_text(text)
+    assert waited_seconds(tmp_path) == 2.5
+
+
+def test_kernels_faster_than_memory_were_in_a_cache() -> None:
+    kernels = (KernelTime("k", (Launch("k", "", 0, 90_000), Launch("k", "Relu 'b'", 0, 90_000)), 10e-6),)
+    table = kernel_table(Benchmark({OWN: Times((1e-3,), 1)}, kernels, Peaks(80e9, 9e9), 1), 1)
+    cells = [next(iter(column.cells)) for column in table.columns]
+    assert cells[-2:] == ["in cache", "Relu 'b'"], "a launch without nodes has no text"
+
+
+@pytest.mark.usefixtures("brief")
+def test_missing_peers_and_whole_names_are_said(
+    model: Path, compiled: CompiledModel, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    graph = onnx.load(model)
+    graph.graph.node[0].name = long = (
+        "/model/decoder/layers.0/self_attn/q_proj/MatMul_with_a_name_of_more_than_60_letters"
+    )
+    onnx.save(graph, tmp_path / "long.onnx")
+    monkeypatch.setattr(bench_command, "installed_peers", dict)
+    assert bench(str(tmp_path / "long.onnx"), "--json", str(tmp_path / "n.json"), seconds=SECONDS) == 0
+    out = capsys.readouterr().out
+    assert "not measured: onnxruntime, openvino, not installed (pip install onnxruntime openvino)" in out
+    assert long in out
+    assert any(
+        long in node for each in json.loads((tmp_path / "n.json").read_text())["kernels"] for node in each["nodes"]
+    )
+    compiled.save(tmp_path / "a")
+    assert bench(str(tmp_path / "a"), seconds=SECONDS) == 0
+    assert "not measured: onnxruntime, openvino, which need the model itself" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("symbols", "expected"),
+    [
+        ([Dim("n", 1, 16)], [{"n": 1}, {"n": 2}, {"n": 4}, {"n": 8}, {"n": 16}]),
+        ([Dim("w", 32, 96, 32)], [{"w": 32}, {"w": 64}, {"w": 96}]),
+        ([Dim("n", 2, 2), Dim("w", 1, 4)], [{"n": 2, "w": 1}, {"n": 2, "w": 2}, {"n": 2, "w": 3}, {"n": 2, "w": 4}]),
+    ],
+)
+def test_points_lie_along_the_range(symbols: list[Dim], expected: list[dict[str, int]]) -> None:
+    found = points_of(symbols)
+    assert found == expected
+    assert all(point[symbol.name] in symbol for point in found for symbol in symbols)
+
+
+@pytest.mark.usefixtures("brief")
+def test_a_folder_of_a_range_is_timed_along_it(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = onnx.load(model)
+    for tensor in (graph.graph.input[0], graph.graph.output[0]):
+        tensor.type.tensor_type.shape.dim[0].dim_param = "n"
+    monkeypatch.setattr(ranges, "_BATCH_SECONDS", 0.001)
+    treadle.compile(graph, shapes={"n": Dim("n", 1, 16)}).save(tmp_path / "a")
+    assert bench(str(tmp_path / "a"), "--json", str(tmp_path / "n.json"), seconds=SECONDS) == 0
+    out = capsys.readouterr().out
+    assert "Milliseconds a call along the range" in out
+    assert re.findall(r"^ +(\d+) +\d+\.\d{3} +\d+\.\d{3} - \d+\.\d{3} *$", out, re.M) == ["1", "2", "4", "8", "16"]
+    along = json.loads((tmp_path / "n.json").read_text())["seconds_along_the_range"]
+    assert [point["n"] for point in along] == [1, 2, 4, 8, 16]
+    assert all(point["seconds"] for point in along)
+    np.save(tmp_path / "x.npy", X[:4])
+    assert bench(str(tmp_path / "a"), "--input", f"x={tmp_path / 'x.npy'}", seconds=SECONDS) == 0
+    assert "along the range" not in capsys.readouterr().out

@@ -132,6 +132,31 @@ def test_points_lie_where_their_times_are() -> None:
     assert failed[1] < timed[1] < default[1] < chosen[1], "further up is longer measured, and above all no time"
 
 
+@pytest.mark.parametrize("factor", [0.01, 1.0, 100.0])
+def test_the_diagonal_is_where_both_times_agree(factor: float) -> None:
+    """Also where no predicted time is within the range of the measured ones."""
+    points = [Point("timed", 10.0 * n * factor, 10.0 * n, "") for n in (1, 2, 3)]
+    picture = predicted_against_measured([*points, Point("timed", 20.0, 20.0, "agrees")], "matmul")
+    (line,) = [each for each in picture.iter("polyline") if each.attrib["class"] == "ideal"]
+    (x0, y0), (x1, y1) = (map(float, pair.split(",")) for pair in line.attrib["points"].split())
+    x, y = marks(picture)["timed"][-1]
+    assert (y - y0) / (x - x0) == pytest.approx((y1 - y0) / (x1 - x0), abs=0.02)
+    labels = [each.text for each in picture.iter("text")]
+    assert {"predicted, µs, log scale", "measured in the search, µs, log scale"} <= set(labels)
+
+
+def test_one_candidate_has_no_picture() -> None:
+    read = Reader(report_page(replace(REPORT, groups=(replace(GROUP, attempts=ATTEMPTS[:1]),))))
+    assert "svg" not in read.tags
+
+
+def test_times_of_the_search_are_told_from_those_of_the_last_timing() -> None:
+    confirmed = replace(GROUP, default_us=555.6, best_us=479.8)
+    text = " ".join(Reader(report_page(replace(REPORT, groups=(confirmed,)))).texts["p"])
+    assert "555.6 µs by default, 479.8 µs with the best schedule" in text
+    assert "times of the search, in which the default took 100 µs when it was timed alone" in text
+
+
 def test_the_best_time_falls_in_steps() -> None:
     picture = best_after_each_trial([10.0, 12.0, None, 5.0, 7.0], "matmul")
     (line,) = [each for each in picture.iter("polyline") if each.attrib["class"] == "best"]

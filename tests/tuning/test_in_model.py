@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,11 @@ from treadle.schedules.search.database import Database
 from treadle.tools.tune_table import model_lines
 from treadle.tuning import predictions, tuner
 from treadle.tuning.child import CallEndedError
+from treadle.tuning.group import Group
 from treadle.tuning.in_model import ModelTimer, ModelTimes, Ratio, reserved, verdicts
 from treadle.tuning.measure import Comparison, LocalMeasurer, Timing
 from treadle.tuning.model import tasks_of_model, tune
 from treadle.tuning.tasks import GroupTask
-from treadle.tuning.tuner import Group
 
 ROUNDS = 8
 
@@ -162,7 +163,81 @@ def test_the_database_has_what_the_model_confirmed(
         assert entry.record.in_model == group.in_model.text
         assert entry.record.in_model.startswith("dropped: ") != kept
         assert (entry.record.us < entry.record.default_us) == kept
-    assert list(model_lines(groups)) == [f"{g.task}: {g.in_model.text}" for g in judged if g.in_model is not None]
+    *lines, outcome = model_lines(groups)
+    assert lines == [f"{g.task}: {g.in_model.text}" for g in judged if g.in_model is not None]
+    if kept:
+        assert outcome == f"{_schedules(len(judged))} kept; the whole model: 1000 -> 500 ms, 2.000 times as fast"
+    else:
+        assert outcome.startswith(
+            "no schedule is better than the default outside the noise: the defaults are kept; with "
+        )
+        assert outcome.endswith("1000 -> 1500 ms, 0.667 times as fast")
+
+
+def _schedules(count: int) -> str:
+    return "1 schedule is" if count == 1 else f"{count} schedules are"
+
+
+@pytest.mark.parametrize(
+    ("again", "tuned", "kept"),
+    [
+        ([1.0] * ROUNDS, [0.98] * ROUNDS, True),
+        ([0.97] * ROUNDS, [0.98] * ROUNDS, False),
+        ([1.03] * ROUNDS, [0.98] * ROUNDS, False),
+        ([0.9, 1.1] * (ROUNDS // 2), [0.98] * ROUNDS, False),
+        ([0.97] * ROUNDS, [0.9] * ROUNDS, True),
+    ],
+)
+def test_a_model_has_to_be_faster_by_more_than_the_default_differs_from_itself(
+    tasks: list[GroupTask], again: list[float], tuned: list[float], kept: bool
+) -> None:
+    def timed(waiting: Sequence[GroupTask]) -> ModelTimes:
+        return replace(times([0.5] * len(waiting), waiting, 1.0), calls=([1.0] * ROUNDS, tuned), again=again)
+
+    found = verdicts(tasks, timed, endless)
+    assert {each.kept for each in found.values()} == {kept}
+    assert all("two runs of the default differ by" in each.model for each in found.values())
+
+
+def test_a_busy_machine_is_said(tasks: list[GroupTask]) -> None:
+    found = replace(times([0.5], tasks[:1], 0.5), waited=0.37)
+    assert "other programs ran: threads waited for a core 37% of the time" in found.text
+    assert "other programs" not in times([0.5], tasks[:1], 0.5).text
+
+
+def test_a_search_that_compares_no_models_says_why(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_default(monkeypatch)
+    with ThreadPoolExecutor(2) as executor:
+        measurer = Elsewhere()
+        groups = tune(
+            model, tmp_path / "db2", seconds=600, trials=6, rules=(templates,), executor=executor, measurer=measurer
+        )
+    *_, outcome = model_lines(groups)
+    assert outcome.endswith("kernel by kernel, not in the whole model: kernels were measured elsewhere")
+
+
+class Elsewhere:
+    """Times that say that defaults are slow."""
+
+    def __init__(self) -> None:
+        self._defaults: dict[str, bytes] = {}
+
+    def measure(self, comparison: Comparison) -> list[Timing]:
+        default = self._defaults.setdefault(comparison.text, comparison.libraries[0])
+        return [Timing(3e-6 if library == default else 1e-6) for library in comparison.libraries]
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("rounds", "expected"),
+    [((0.9,) * 9, True), ((), True), ((0.5, 0.9, 1.6) * 3, False)],
+)
+def test_alone_a_gain_has_to_exceed_what_it_wavers_by(rounds: tuple[float, ...], expected: bool) -> None:
+    default = Timing(1.0, rounds=(1.0,) * len(rounds))
+    assert tuner._is_faster(Timing(0.9, rounds=rounds), default) == expected  # pyright: ignore[reportPrivateUsage]
 
 
 def test_a_model_is_timed_with_and_without_its_schedules(

@@ -23,9 +23,9 @@ from treadle.schedules.search.database import Database, Dispatched
 from treadle.tools.arguments import parse_weights
 from treadle.tools.treadle_cli import main
 from treadle.tuning import predictions, tuner
+from treadle.tuning.group import Group
 from treadle.tuning.measure import Comparison, LocalMeasurer, Timing
 from treadle.tuning.tasks import POINTS_TIMED
-from treadle.tuning.tuner import Group
 
 LONGEST = 64
 RANGE = {"x": (3, treadle.Dim("n", 1, LONGEST), 32), "w": (3, treadle.Dim("n", 1, LONGEST), 32)}

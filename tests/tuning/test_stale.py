@@ -24,10 +24,11 @@ from treadle.schedules.search.programs import taken
 from treadle.schedules.templates import TEMPLATES
 from treadle.tools.treadle_cli import main
 from treadle.tools.tune_table import time_warnings
+from treadle.tuning.group import Group
 from treadle.tuning.measure import Comparison, Timing
 from treadle.tuning.model import tasks_of_model, tune
 from treadle.tuning.tasks import GroupTask
-from treadle.tuning.tuner import Group, Tuner
+from treadle.tuning.tuner import Tuner
 
 HARDWARE = hardware_of(host_target())
 OLD = Record(5.0, 10.0, "cpu", HARDWARE, "gcc 1.0", "0123456789ab", "2001-01-01")

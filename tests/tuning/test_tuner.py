@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -40,9 +41,12 @@ from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
 from treadle.tools.treadle_cli import main
 from treadle.tuning import candidates, predictions, tuner
+from treadle.tuning.group import Group, Options
+from treadle.tuning.group_search import GroupSearch
+from treadle.tuning.headroom import least_seconds
 from treadle.tuning.measure import Comparison, Timing
 from treadle.tuning.model import tasks_of_model, tune
-from treadle.tuning.tuner import Group
+from treadle.tuning.workers import OutOfTimeError, Workers, this_machine
 
 PATIENCE = 600
 """Seconds of a search that its trials end, however busy the machine is."""
@@ -361,3 +365,43 @@ def test_a_cache_without_room_is_no_candidates_fault(
     with pytest.raises(TreadleError, match="cannot write the cache: No space left on device"):
         search(model, tmp_path / "db", by_digest, trials=7)
     assert records(tmp_path / "db") == {}
+
+
+def test_a_search_without_time_times_the_largest_defaults_and_ends(model: Path, tmp_path: Path) -> None:
+    """What is over when it begins has one batch of defaults, no round."""
+    with ThreadPoolExecutor(2) as executor:
+        tasks = tasks_of_model(model, host_target(), {}, CompileOptions(), rules=(templates,))
+        options = Options(10.0, 1, started=time.monotonic() - 60)
+        groups = tuner.Tuner(
+            tasks, Database(tmp_path), options, Workers(executor, this_machine()), Fake(by_digest)
+        ).run()
+    assert [group.trials for group in groups].count(1) >= 1
+    assert all(group.rounds == 0 for group in groups)
+
+
+def test_ranking_ends_when_the_time_is_up(model: Path, tmp_path: Path) -> None:
+    """A proposal that finds no time left gives none, and what was drawn leaves no record."""
+    with ThreadPoolExecutor(2) as executor:
+        (task, *_) = tasks_of_model(model, host_target(), {}, CompileOptions())
+        asked = iter([1.0] * 20)
+        search = GroupSearch(
+            task, Workers(executor, this_machine()), Learned(), "evolution", 0, lambda: next(asked, 0.0)
+        )
+        with pytest.raises(OutOfTimeError):
+            search.propose(8)
+
+
+def test_defaults_come_in_the_order_of_the_roofline(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuner, "_BATCH", 1)
+    order: list[str] = []
+
+    def measured(comparison: Comparison) -> list[Timing]:
+        order.append(comparison.text)
+        return by_digest(comparison)
+
+    groups = search(model, tmp_path / "db", measured, trials=1)
+    firsts = list(dict.fromkeys(order))
+    expected = sorted(groups, key=lambda g: -g.task.count * least_seconds(g.task, host_target()))
+    assert firsts == [group.task.text for group in expected]

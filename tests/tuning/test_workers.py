@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any, cast
 
 import pytest
@@ -13,7 +14,7 @@ import treadle
 from treadle.errors import TreadleError
 from treadle.tuning import workers as module
 from treadle.tuning.child_pool import ChildPool
-from treadle.tuning.workers import Failed, Workers, this_machine, workers_of
+from treadle.tuning.workers import Failed, OutOfTimeError, Workers, this_machine, workers_of
 
 
 def negated(number: int) -> int:
@@ -108,3 +109,38 @@ def test_what_is_no_executor_is_refused_before_the_search(tmp_path: Path) -> Non
     with pytest.raises(TreadleError, match=r"tune: executor is object; accepted: a concurrent\.futures\.Executor"):
         treadle.tune("no-such-model.onnx", tmp_path / "db", executor=cast("Any", object()))
     assert not (tmp_path / "db").exists()
+
+
+class Later(Executor):
+    """Makes no call before it is told to."""
+
+    def __init__(self) -> None:
+        self.futures: list[Future[object]] = []
+
+    def submit(self, fn, /, *args, **kwargs):  # pyright: ignore[reportIncompatibleMethodOverride, reportMissingParameterType]
+        del fn, args, kwargs
+        self.futures.append(Future())
+        return self.futures[-1]
+
+
+def test_calls_that_do_not_end_in_time_are_abandoned() -> None:
+    executor, abandoned = Later(), list[bool]()
+    there = Workers(executor, this_machine(), lambda: abandoned.append(all(f.cancelled() for f in executor.futures)))
+    with pytest.raises(OutOfTimeError):
+        there.call_all(negated, [1, 2], lambda: 0.0)
+    assert abandoned == [True]
+
+
+def test_a_pool_goes_on_after_calls_that_were_abandoned() -> None:
+    with ChildPool(1, 600) as pool:
+        there = Workers(pool, this_machine(), pool.abandon)
+        assert there.call_all(negated, [1]) == [-1]
+        with pytest.raises(OutOfTimeError):
+            there.call_all(endless_call, [1], lambda: 0.0)
+        assert there.call_all(negated, [1, 2]) == [-1, -2]
+
+
+def endless_call(number: int) -> int:
+    """A call that ends only with its process."""
+    Event().wait()
+    return number

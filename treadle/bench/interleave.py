@@ -7,9 +7,12 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 Run = Callable[[int], None]
 """Does so many runs and waits until they are done."""
+
+T = TypeVar("T")
 
 Clock = Callable[[], float]
 
@@ -64,7 +67,7 @@ def interleave(
     return {name: Times(tuple(seconds[name]), repeats[name]) for name in sides}
 
 
-def balanced_orders(sides: Sequence[str]) -> list[list[str]]:
+def balanced_orders(sides: Sequence[T]) -> list[list[T]]:
     """Orders in which each side stands at each place, and behind each other side, equally often: a Williams design
     (Williams, "Experimental designs balanced for the estimation of residual effects of treatments", 1949)."""
     count = len(sides)

@@ -12,8 +12,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from treadle.backends.c.executor import CpuProgram
+from treadle.bench.disturbance import BUSY, Disturbance, waited_seconds
 from treadle.bench.interleave import Times, interleave
-from treadle.bench.launches import Launch, launches_of
+from treadle.bench.launches import Launch, launches_of, takes_one_of_several
 from treadle.bench.peaks import Peaks, measure_peaks
 from treadle.errors import TreadleError
 from treadle.model import CompiledModel
@@ -70,6 +71,13 @@ class Benchmark:
     kernels: tuple[KernelTime, ...]
     peaks: Peaks
     threads: int
+    waited: float = 0.0
+    """The part of the threads' time in which they waited for a core: other programs ran."""
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether other programs took so much that no time can be compared with what the machine can do."""
+        return self.waited > BUSY
 
     @property
     def kernel_seconds(self) -> float:
@@ -89,31 +97,40 @@ def bench_model(
     *,
     seconds: float = 10.0,
     clock: Callable[[], float] = time.perf_counter,
+    waited: Callable[[], float | None] = waited_seconds,
 ) -> Benchmark:
     """Times calls of a model for the CPU in turn with `others`, and then its kernels, for about `seconds` in all.
 
+    A model with kernels for several shapes, of which each call takes one, has no kernels in the result.
     TreadleError for a model for another target. Measure on a machine that does nothing else: times of one run can be
-    compared with one another, not with those of another day.
+    compared with one another, not with those of another day. What other programs took meanwhile is `waited`.
     """
     if model.manifest.kind != "cpu":
         message = f"what is compiled for {model.target} cannot be timed here"
         raise TreadleError(message, "bench", "a model for a CPU; benchmarks/gpu.py measures GPUs")
-    launches = launches_of(model.artifact)
+    launches = [] if takes_one_of_several(model.artifact) else launches_of(model.artifact)
     program = model.open()
     assert isinstance(program, CpuProgram)
     ordered = model.arguments(inputs)
-    program.launch_seconds(ordered, len(launches))  # says at once if the library cannot
+    if launches:
+        program.launch_seconds(ordered, len(launches))  # says at once if the library cannot
     own = partial(model.run, inputs) if model.symbols else partial(program.run, ordered)
     sides = {OWN: own, **(others or {})}
     rounds = max(_FEWEST_ROUNDS, int(0.8 * seconds / (_BATCH_SECONDS * len(sides))))
-    times = interleave({name: _repeated(call) for name, call in sides.items()}, rounds, _BATCH_SECONDS, clock)
-    calls = max(_FEWEST_ROUNDS, int(0.2 * seconds / times[OWN].median))
+    calls_alone = Disturbance(program.threads, waited)
+    times = interleave({name: repeated(call) for name, call in sides.items()}, rounds, _BATCH_SECONDS, clock)
+    part = 0.0 if others else calls_alone.part()  # threads of others that spin make each other wait
+    disturbance = Disturbance(program.threads, waited)
+    calls = max(_FEWEST_ROUNDS, int(0.2 * seconds / times[OWN].median)) if launches else 0
     samples = [program.launch_seconds(ordered, len(launches)) for _ in range(calls)]
     medians = [statistics.median(each) for each in zip(*samples, strict=True)]
-    return Benchmark(times, _by_kernel(launches, medians), measure_peaks(program.threads), program.threads)
+    part = max(part, disturbance.part()) if launches else part
+    return Benchmark(times, _by_kernel(launches, medians), measure_peaks(program.threads), program.threads, part)
 
 
-def _repeated(call: Callable[[], object]) -> Callable[[int], None]:
+def repeated(call: Callable[[], object]) -> Callable[[int], None]:
+    """Many calls as one run."""
+
     def run(count: int) -> None:
         for _ in range(count):
             call()
@@ -133,4 +150,4 @@ def _by_kernel(launches: Sequence[Launch], seconds: Sequence[float]) -> tuple[Ke
     return tuple(sorted(kernels, key=lambda kernel: -kernel.seconds))
 
 
-__all__ = ["OWN", "Benchmark", "KernelTime", "bench_model"]
+__all__ = ["OWN", "Benchmark", "KernelTime", "bench_model", "repeated"]

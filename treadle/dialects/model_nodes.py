@@ -75,6 +75,12 @@ def describe_nodes(location: Attribute) -> str:
     return ", ".join([*nodes, "..."] if nodes and leaves_nodes_out(location) else nodes)
 
 
+def name_nodes(location: Attribute) -> str:
+    """The same with the whole names, which tell nodes apart."""
+    nodes = [f"{node.kind} '{node.name}'" for node in nodes_of(location)]
+    return ", ".join([*nodes, "..."] if nodes and leaves_nodes_out(location) else nodes)
+
+
 def _nodes(location: Attribute) -> Sequence[ModelNode]:
     if isinstance(location, NameLoc) and isinstance(location.location, NameLoc):
         return (ModelNode(location.desc.data, location.location.desc.data),)

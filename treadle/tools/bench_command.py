@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,11 @@ from rich.table import Table
 
 from treadle.api import compile
 from treadle.backends.memory import Memory
+from treadle.bench.disturbance import busy_text
+from treadle.bench.interleave import Times
 from treadle.bench.model import OWN, Benchmark, KernelTime, bench_model
 from treadle.bench.peers import PEERS, installed_peers, peer_call
+from treadle.bench.ranges import bench_range, points_of, tensors_at
 from treadle.environment import load_environment
 from treadle.errors import TreadleError
 from treadle.host import hardware_of, host_target
@@ -39,9 +42,11 @@ else:
 Inputs = Mapping[str, NDArray[Any]]
 
 _LEAST_SECONDS = 1.0
-_WIDTH = 118
-"""Columns where the output is no terminal."""
+_WIDTH = 1000
+"""Columns where the output is no terminal: as many as a table takes."""
 _AGAINST = "against"
+_TOO_LONG, _CALL_SECONDS = 2.0, 1e-3
+"""A call may take so many times its kernels, and that much more, before something is said of it."""
 
 
 def bench_command(args: argparse.Namespace) -> int:
@@ -63,18 +68,50 @@ def bench_command(args: argparse.Namespace) -> int:
         fed = {**inputs, **(oracle.fed_constants(path, given.constants) if peers else {})}
         threads = load_environment().num_threads if args.threads is None else args.threads
         others |= {name: peer_call(name, path, fed, threads) for name in peers}
-        result = bench_model(model, inputs, others, seconds=args.seconds)
+        along = _along(model, given.arrays, args)
+        seconds = args.seconds / 2 if along else args.seconds
+        result = bench_model(model, inputs, others, seconds=seconds)
         memory = model.memory
     console = Console(highlight=False, stderr=args.json == STDOUT)
     if not console.is_terminal:
         console = Console(highlight=False, width=_WIDTH, stderr=args.json == STDOUT)
-    console.print(latency_table(result, peers))
+    if along:
+        console.print(range_table(along))
+    console.print(latency_table(result, peers, "at the largest shape" if along else ""))
+    for line in _notes(result, path, args, peers):
+        console.print(line, soft_wrap=True)
     console.print(f"memory of a call: {memory}")
-    console.print(kernel_table(result, args.kernels))
+    if result.kernels:
+        console.print(kernel_table(result, args.kernels))
     if args.json is not None:
         with output_stream(args.json) as stream:
-            stream.write(json.dumps(_numbers(result, memory, path, peers), indent=1) + "\n")
+            stream.write(json.dumps(_numbers(result, memory, path, peers, along), indent=1) + "\n")
     return 0
+
+
+def _along(model: CompiledModel, given: Inputs, args: argparse.Namespace) -> list[tuple[dict[str, int], Times]]:
+    """The times of a model with symbols along its range, unless a call is given: values of the symbols with theirs."""
+    if not model.symbols or given:
+        return []
+    points = points_of(model.symbols)
+    calls = [complete(tensors_at(model.inputs, values), {}, args.seed) for values in points]
+    return list(zip(points, bench_range(model, calls, args.seconds / 2), strict=True))
+
+
+def _notes(result: Benchmark, path: Path, args: argparse.Namespace, measured: Mapping[str, str]) -> Iterator[str]:
+    """What was not measured, and what is not to be believed."""
+    if path.is_dir() and args.peers is None:
+        yield f"not measured: {', '.join(PEERS)}, which need the model itself, an .onnx file"
+    missing = [name for name in PEERS if name not in installed_peers()]
+    if not path.is_dir() and args.peers is None and missing and path.suffix == ".onnx":
+        yield f"not measured: {', '.join(missing)}, not installed (pip install {' '.join(missing)})"
+    if not result.kernels:
+        yield "kernels are not timed: a call takes one of several, by its shapes"
+    if result.is_disturbed:
+        yield f"{busy_text(result.waited)}; times are too long, and say nothing of the roofline"
+    elif result.kernels and result.times[OWN].median > _TOO_LONG * result.kernel_seconds + _CALL_SECONDS:
+        factor = result.times[OWN].median / result.kernel_seconds
+        yield f"a call takes {factor:.1f} times its kernels: something else ran, or calls wait for each other"
 
 
 def _model(path: Path, shapes: Shapes, given: Given, args: argparse.Namespace, progress: Progress) -> CompiledModel:
@@ -93,10 +130,24 @@ def _model(path: Path, shapes: Shapes, given: Given, args: argparse.Namespace, p
     return load(path, args.threads)
 
 
-def latency_table(result: Benchmark, versions: Mapping[str, str]) -> Table:
+def range_table(along: Sequence[tuple[Mapping[str, int], Times]]) -> Table:
+    """A line for each point of a range: the median and the quartiles of its calls."""
+    table = Table(title="Milliseconds a call along the range", box=box.SIMPLE_HEAD, show_edge=False, title_style="")
+    for name in along[0][0]:
+        table.add_column(name, justify="right")
+    for heading in ("median", "quartiles"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for values, times in along:
+        low, middle, high = (f"{each * 1e3:.3f}" for each in times.quartiles)
+        table.add_row(*map(str, values.values()), middle, f"{low} - {high}")
+    return table
+
+
+def latency_table(result: Benchmark, versions: Mapping[str, str], where: str = "") -> Table:
     """A line a side: the median and the quartiles of its calls, and how many times the model's own time it takes."""
     threads = "1 thread" if result.threads == 1 else f"{result.threads} threads"
-    table = Table(title=f"Milliseconds a call with {threads}", box=box.SIMPLE_HEAD, show_edge=False, title_style="")
+    title = f"Milliseconds a call with {threads}" + (f", {where}" if where else "")
+    table = Table(title=title, box=box.SIMPLE_HEAD, show_edge=False, title_style="")
     table.add_column("")
     for heading in ("median", "quartiles", f"times {OWN}'s", "quartiles"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -113,16 +164,17 @@ def latency_table(result: Benchmark, versions: Mapping[str, str]) -> Table:
 def kernel_table(result: Benchmark, most: int) -> Table:
     """A line a kernel: its launches, time and share, its rates, and the roofline's bound as a share of its time."""
     peaks = result.peaks
-    title = (
-        f"{len(result.kernels)} kernels, {result.kernel_seconds * 1e3:.3f} ms, "
-        f"{result.least_seconds * 1e3:.3f} at the roofline of this machine's peaks: "
-        f"{peaks.operations / 1e9:.0f} GFLOP/s of float32, {peaks.bandwidth / 1e9:.1f} GB/s from memory"
-    )
+    title = f"{len(result.kernels)} kernels, {result.kernel_seconds * 1e3:.3f} ms"
+    if not result.is_disturbed:
+        title += (
+            f", {result.least_seconds * 1e3:.3f} at the roofline of this machine's peaks: "
+            f"{peaks.operations / 1e9:.0f} GFLOP/s of float32, {peaks.bandwidth / 1e9:.1f} GB/s from memory"
+        )
     table = Table(title=title, box=box.SIMPLE_HEAD, show_edge=False, title_style="")
-    table.add_column("kernel", no_wrap=True, overflow="ellipsis", max_width=28)
+    table.add_column("kernel", overflow="fold")
     for heading in ("launches", "us", "share", "GFLOP/s", " GB/s", "of the\nroofline"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("nodes of the model", no_wrap=True, overflow="ellipsis", max_width=28)
+    table.add_column("nodes of the model", overflow="fold")
     for kernel in result.kernels[:most]:
         table.add_row(*_cells(kernel, result))
     rest = result.kernels[most:]
@@ -136,7 +188,6 @@ def kernel_table(result: Benchmark, most: int) -> Table:
 
 def _cells(kernel: KernelTime, result: Benchmark) -> list[str]:
     seconds = kernel.seconds or float("nan")
-    nodes = kernel.nodes[0]
     return [
         kernel.name,
         str(len(kernel.launches)),
@@ -144,9 +195,17 @@ def _cells(kernel: KernelTime, result: Benchmark) -> list[str]:
         f"{kernel.seconds / (result.kernel_seconds or float('nan')):.1%}",
         f"{kernel.operations / seconds / 1e9:.1f}",
         f"{kernel.nbytes / seconds / 1e9:.1f}",
-        f"{kernel.least_seconds(result.peaks) / seconds:.0%}",
-        nodes if len(kernel.launches) == 1 else f"{nodes}, ...",
+        _of_the_roofline(kernel, result),
+        "; ".join(dict.fromkeys(filter(None, kernel.nodes))),
     ]
+
+
+def _of_the_roofline(kernel: KernelTime, result: Benchmark) -> str:
+    """The bound as a share of the time; nothing of a disturbed run. What is faster than memory was in a cache."""
+    if result.is_disturbed or not kernel.seconds:
+        return ""
+    share = kernel.least_seconds(result.peaks) / kernel.seconds
+    return f"{share:.0%}" if share <= 1 else "in cache"
 
 
 def _peers(path: Path, args: argparse.Namespace) -> dict[str, str]:
@@ -178,7 +237,10 @@ def _other(other: CompiledModel, model: CompiledModel, inputs: Inputs) -> Callab
     return lambda: other(*ordered)
 
 
-def _numbers(result: Benchmark, memory: Memory, path: Path, versions: Mapping[str, str]) -> dict[str, object]:
+def _numbers(
+    result: Benchmark, memory: Memory, path: Path, versions: Mapping[str, str],
+    along: Sequence[tuple[Mapping[str, int], Times]],
+) -> dict[str, object]:  # fmt: skip
     """All that was measured: seconds, operations and bytes."""
     return {
         "model": str(path),
@@ -186,6 +248,8 @@ def _numbers(result: Benchmark, memory: Memory, path: Path, versions: Mapping[st
         "threads": result.threads,
         "versions": {OWN: __version__, **versions},
         "seconds_a_call": {name: list(times.seconds) for name, times in result.times.items()},
+        "seconds_along_the_range": [{**values, "seconds": list(times.seconds)} for values, times in along],
+        "waited": result.waited,
         "memory": vars(memory),
         "peaks": vars(result.peaks),
         "kernels": [

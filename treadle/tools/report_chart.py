@@ -86,24 +86,24 @@ def scale_of(values: Sequence[float], start: float, end: float) -> LogScale:
 
 
 def predicted_against_measured(points: Sequence[Point], name: str) -> Element:
-    """A candidate's measured time over its predicted time, both axes logarithmic; the dashed line is where they agree.
+    """A candidate's measured time over its predicted time, on equal logarithmic scales; the dashed line is where they
+    agree.
 
     Candidates that have no time stand above the plot. There has to be one with both times.
     """
     timed = [point for point in points if point.measured and point.predicted]
     failed = [point for point in points if not point.measured and point.predicted]
-    shown = [point.predicted for point in (*timed, *failed) if point.predicted]
+    predicted = [point.predicted for point in (*timed, *failed) if point.predicted]
+    shown = [*predicted, *(point.measured for point in timed if point.measured)]
     across = scale_of(shown, LEFT, WIDTH - RIGHT)
-    up = scale_of([point.measured for point in timed if point.measured], HEIGHT - BOTTOM, TOP + _FAILED_BAND)
+    up = scale_of(shown, HEIGHT - BOTTOM, TOP + _FAILED_BAND)
     root = chart(
         f"{name}: predicted against measured time",
         f"{len(timed)} candidates with both times, {len(failed)} without a measured one. "
         "The table below has the same numbers.",
     )
-    draw_axes(root, across, up, "predicted, µs", "measured, µs")
-    low, high = max(across.low, up.low), min(across.high, up.high)
-    if low < high:
-        line(root, "ideal", [(across(low), up(low)), (across(high), up(high))])
+    draw_axes(root, across, up, "predicted, µs, log scale", "measured in the search, µs, log scale")
+    line(root, "ideal", [(across(across.low), up(up.low)), (across(across.high), up(up.high))])
     order = {"timed": 0, "default": 1, "chosen": 2}
     for point in sorted(timed, key=lambda each: order.get(each.kind, 0)):
         assert point.predicted
@@ -128,7 +128,7 @@ def best_after_each_trial(times: Sequence[float | None], name: str) -> Element:
     first, last = f"{best[0]:.4g}", f"{best[-1]:.4g}"
     root = chart(f"{name}: the best time after each trial", f"From {first} to {last} µs in {len(times)} trials.")
     _frame(root)
-    _rows(root, up, "best, µs")
+    _rows(root, up, "best of the search, µs, log scale")
     label(root, (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, "trial", "middle")
     for number in sorted({1, len(times) // 2, len(times)} - {0}):
         label(root, across(number), HEIGHT - BOTTOM + 16, str(number), "middle")

@@ -30,9 +30,13 @@ tr.chosen{font-weight:600}tr.chosen td:first-child{border-left:3px solid var(--c
 tr.failed td,.damaged{color:var(--failed)}
 code,pre{font:13px/1.45 ui-monospace,monospace}
 pre{background:var(--panel);padding:12px;overflow-x:auto;border-radius:4px;margin:8px 0}
-.charts{display:flex;flex-wrap:wrap;gap:16px}.charts figure{margin:8px 0;flex:1 1 480px;max-width:660px}
+h1,h2,p,dd,summary{overflow-wrap:anywhere}
+.charts{display:flex;flex-wrap:wrap;gap:16px}
+.charts figure{margin:8px 0;flex:1 1 480px;min-width:min(480px,100%);max-width:660px}
+@media (max-width:560px){.charts figure{flex-basis:100%}}
 details{margin:8px 0}summary{cursor:pointer;font-weight:600}
-dl{display:grid;grid-template-columns:max-content 1fr;gap:2px 16px;margin:8px 0}dt{color:var(--faint)}dd{margin:0}
+dl{display:grid;grid-template-columns:max-content minmax(0,1fr);gap:2px 16px;margin:8px 0}
+dt{color:var(--faint)}dd{margin:0}
 """
 _MANY = 400
 """Attempts that a table lists; a page with all of a long search would be slow. The picture has all of them."""
@@ -108,12 +112,18 @@ def _result(group: GroupReport) -> str:
 def _add_charts(section: Element, group: GroupReport) -> None:
     figures = SubElement(section, "div", {"class": "charts"})
     points = [_point(attempt) for attempt in group.attempts]
-    if any(point.measured and point.predicted for point in points):
+    if group.compared > 1:
         picture = predicted_against_measured(points, group.name)
         _add_figure(figures, picture, "Predicted against measured time; on the dashed line they agree.")
     times = [attempt.us for attempt in group.attempts]
     if len(times) > 1 and times[0] is not None:
         _add_figure(figures, best_after_each_trial(times, group.name), "The best time after each trial.")
+    if len(times) > 1 and times[0] is not None and group.program is not None:
+        SubElement(section, "p", {"class": "faint"}).text = (
+            "Pictures and tables have the times of the search, in which the default took "
+            f"{_time(times[0])} µs when it was timed alone. The times above are those of the last timing, of both "
+            "schedules in turn, for longer: only these can be compared with each other."
+        )
 
 
 def _add_figure(figures: Element, picture: Element, caption: str) -> None:
@@ -140,7 +150,7 @@ def _add_program(section: Element, group: GroupReport) -> None:
 
 def _add_attempts(section: Element, group: GroupReport) -> None:
     details = SubElement(section, "details")
-    SubElement(details, "summary").text = f"{len(group.attempts)} candidates that were tried"
+    SubElement(details, "summary").text = _counted(len(group.attempts), "tried")
     ordered = sorted(group.attempts, key=lambda each: (each.us is None, each.us or 0.0))
     left_out = len(ordered) - _MANY
     caption = "fastest first; times relative to the best one so far, which was timed with them"
@@ -158,7 +168,7 @@ def _add_attempts(section: Element, group: GroupReport) -> None:
 def _add_rejected(section: Element, rejected: Sequence[Rejection]) -> None:
     details = SubElement(section, "details")
     total = sum(each.count for each in rejected)
-    SubElement(details, "summary").text = f"{total} candidates that were rejected before they were built"
+    SubElement(details, "summary").text = _counted(total, "rejected before they were built")
     if not rejected:
         return
     table = _table(details, "by program and limit", ["program", "limit"], ["candidates"], ["closest one"])
@@ -168,6 +178,14 @@ def _add_rejected(section: Element, rejected: Sequence[Rejection]) -> None:
         SubElement(row, "td").text = each.limit
         SubElement(row, "td", {"class": "number"}).text = str(each.count)
         SubElement(row, "td").text = each.example
+
+
+def _counted(number: int, what: str) -> str:
+    return (
+        f"1 candidate that was {what.replace('they were', 'it was')}"
+        if number == 1
+        else f"{number} candidates that were {what}"
+    )
 
 
 def _table(

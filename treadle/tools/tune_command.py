@@ -25,12 +25,12 @@ from treadle.tools.report_page import report_page
 from treadle.tools.report_source import database_report, model_report
 from treadle.tools.tune_preview import dry_run_table, print_explanation
 from treadle.tools.tune_table import Budget, limit_warnings, model_lines, search_table, time_warnings
+from treadle.tuning.group import Group
 from treadle.tuning.model import previews, tune
 from treadle.tuning.preview import Preview
-from treadle.tuning.tuner import Group
 
-_WIDTH, _WIDE = 140, 220
-"""Columns if the output is no terminal, and of an explanation."""
+_WIDTH, _WIDE = 1000, 220
+"""Columns if the output is no terminal: as many as a table takes; and of an explanation, which is folded."""
 
 
 def tune_command(args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from treadle.tuning.tuner import Group, model_seconds
+from treadle.tuning.group import Group, model_seconds
 
 _HEADINGS = ("share", "programs", "replayed", "rejected", "built", "timed", "default us", "best us", "ratio")
 
@@ -27,7 +27,7 @@ def search_table(groups: Sequence[Group], current: Group | None, passed: float, 
     """
     default, _ = model_seconds(groups)
     table = Table(caption=_caption(groups, current, passed, budget), caption_justify="left")
-    table.add_column("group", no_wrap=True, overflow="ellipsis")
+    table.add_column("group", overflow="fold")
     for heading in _HEADINGS:
         table.add_column(heading, justify="right", no_wrap=True)
     for group in sorted(groups, key=lambda each: -each.task.count * (each.default_seconds or 0.0)):
@@ -45,10 +45,28 @@ def limit_warnings(groups: Sequence[Group]) -> Iterator[str]:
 
 
 def model_lines(groups: Sequence[Group]) -> Iterator[str]:
-    """What the whole model said of the schedules that are faster alone."""
-    for group in groups:
+    """What the whole model said of the schedules that are faster alone, and the outcome."""
+    judged = [group for group in groups if group.in_model is not None]
+    for group in judged:
         if group.in_model is not None:
             yield f"{group.task}: {group.in_model.text}"
+    yield _outcome(groups, judged)
+
+
+def _outcome(groups: Sequence[Group], judged: Sequence[Group]) -> str:
+    """What of the search is in the database, and what is known of the whole model."""
+    kept = [group for group in groups if group.confirmed]
+    texts = [each.in_model.model for each in kept or judged if each.in_model is not None and each.in_model.model]
+    if not kept:
+        tried = f"; with schedules that are faster alone, {texts[-1]}" if texts else ""
+        return f"no schedule is better than the default outside the noise: the defaults are kept{tried}"
+    schedules = "1 schedule is" if len(kept) == 1 else f"{len(kept)} schedules are"
+    if texts:
+        return f"{schedules} kept; the whole model: {texts[-1]}"
+    why = next((group.alone for group in kept if group.alone is not None), "")
+    return f"{schedules} kept, compared with the defaults kernel by kernel, not in the whole model" + (
+        f": {why}" if why else ""
+    )
 
 
 def time_warnings(groups: Sequence[Group], *, stale: bool) -> Iterator[str]:
@@ -71,7 +89,7 @@ def _row(group: Group, whole: float) -> list[str]:
 
 
 def _caption(groups: Sequence[Group], current: Group | None, passed: float, budget: Budget) -> str:
-    """How far the search is, and what the model takes."""
+    """How far the search is, and what the kernels take that were timed."""
     default, best = model_seconds(groups)
     trials, failed = sum(group.trials for group in groups), sum(group.failures for group in groups)
     parts = [f"{len(groups)} groups, {trials} trials" + (f" ({failed} failed)" if failed else "")]
@@ -79,7 +97,9 @@ def _caption(groups: Sequence[Group], current: Group | None, passed: float, budg
     left = _left(trials, passed, budget)
     if current is not None and left is not None:
         parts.append(f"about {clock(left)} to go")
-    return f"{', '.join(parts)}; kernels {default * 1e3:.4g} -> {best * 1e3:.4g} ms"
+    timed = sum(group.default_seconds is not None for group in groups)
+    of = "all groups" if timed == len(groups) else f"the {timed} groups that were timed"
+    return f"{', '.join(parts)}; kernels of {of}, each alone: {default * 1e3:.4g} -> {best * 1e3:.4g} ms"
 
 
 def _left(trials: int, passed: float, budget: Budget) -> float | None:

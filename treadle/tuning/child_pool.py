@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 from queue import SimpleQueue
+from threading import Lock
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -28,6 +29,9 @@ class ChildPool(Executor):
             self._idle.put(child)
         self._threads = ThreadPoolExecutor(workers, "treadle-child")
         self._seconds = seconds
+        self._lock = Lock()
+        self._busy: set[Child] = set()
+        self._ended: set[Child] = set()
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """As of every executor; function, arguments and result are pickled."""
@@ -43,6 +47,13 @@ class ChildPool(Executor):
         for child in self._children:
             child.close()
 
+    def abandon(self) -> None:
+        """Ends the calls that are being made, which fail; their processes are started again by later ones."""
+        with self._lock:
+            self._ended |= self._busy
+            for child in self._busy:
+                child.kill()
+
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
@@ -52,9 +63,16 @@ class ChildPool(Executor):
 
     def _call(self, function: Callable[[], T]) -> T:
         child = self._idle.get()
+        with self._lock:
+            self._busy.add(child)
         try:
             return child.call(function, self._seconds)
         finally:
+            with self._lock:
+                self._busy.discard(child)
+                if child in self._ended:  # it may have answered just before
+                    self._ended.discard(child)
+                    child.close()
             self._idle.put(child)
 
 

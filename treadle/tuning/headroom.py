@@ -11,7 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from treadle.passes.schedule.schedule_instantiate import operations_of
+from treadle.target import Target
 from treadle.tuning.tasks import GroupTask
+
+_BANDWIDTH = 2e10
+"""Bytes a second of a processor's memory; assumed, since nothing but an order depends on it."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +43,13 @@ class Headroom:
         return max(0.0, 1 - least / seconds)
 
 
+def least_seconds(task: GroupTask, target: Target) -> float:
+    """About what a kernel of a task takes at least, by which tasks are ordered before anything is timed."""
+    return max(operations_of(task.program.fused) / target.peak_f32, _nbytes(task) / _BANDWIDTH)
+
+
 def _nbytes(task: GroupTask) -> int:
     return sum(spec.num_bytes for spec in (*task.inputs, *task.outputs))
 
 
-__all__ = ["Headroom"]
+__all__ = ["Headroom", "least_seconds"]

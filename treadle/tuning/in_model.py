@@ -2,17 +2,20 @@
 
 Alone, a kernel finds its activations in a cache, and of many candidates the best one is partly the luckiest one. So a
 model with the chosen schedules and one with the defaults are timed in turn, launch by launch: groups whose launches did
-not become faster are dropped, then more of them, until the whole model is faster, or nothing is left.
+not become faster are dropped, then more of them, until the whole model is faster, or nothing is left. The default takes
+part twice: what it differs from itself is the noise that a gain has to exceed.
 """
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,7 +24,8 @@ from numpy.typing import NDArray
 
 from treadle.api import compile as compiled
 from treadle.backends.c.executor import CpuProgram
-from treadle.bench.interleave import quartiles
+from treadle.bench.disturbance import Disturbance, busy_text
+from treadle.bench.interleave import balanced_orders, quartiles
 from treadle.bench.launches import launches_of
 from treadle.constants import Constants
 from treadle.model import CompiledModel, load
@@ -37,7 +41,9 @@ LEAST_SECONDS = 60.0
 """A search with less time confirms no schedule in the model: compiling it takes about as long."""
 _TIMED_SECONDS = 15.0
 """About 36 rounds of a model of 70 ms, the slowest of the benchmarks'."""
-_ROUNDS = 300
+_ROUNDS, _FEWEST_ROUNDS = 300, 6
+_AGAIN = 2
+"""The side that is the default once more."""
 _PATIENCE = 60.0
 _NOTCH = 1.57
 """Of a median of n values, plus or minus this times the distance of the quartiles over the root of n: where two such
@@ -64,16 +70,52 @@ class Ratio:
         low, middle, high = quartiles(ratios)
         return cls(middle, middle - _NOTCH * (high - low) / len(ratios) ** 0.5)
 
+    @property
+    def most(self) -> float:
+        """What it is at most, as far from the median as `least`."""
+        return 2 * self.median - self.least
+
 
 @dataclass(frozen=True)
 class ModelTimes:
     """Seconds of a model with the default and with chosen schedules, round by round.
 
     calls: of a call; launches: of all launches that compute some nodes, by these
+    again: of a call with the default, opened a second time
+    waited: the part of the threads' time in which they waited for a core
     """
 
     calls: tuple[Sequence[float], Sequence[float]]
     launches: tuple[Mapping[str, Sequence[float]], Mapping[str, Sequence[float]]]
+    again: Sequence[float] = ()
+    waited: float = 0.0
+
+    @property
+    def whole(self) -> Ratio:
+        """Of calls."""
+        return Ratio.of(*self.calls)
+
+    @property
+    def noise(self) -> float:
+        """The factor, at least 1, up to which the default may seem faster or slower than itself."""
+        if not self.again:
+            return 1.0
+        control = Ratio.of(self.calls[0], self.again)
+        return max(1.0, control.most, 1 / control.least if control.least > 0 else inf)
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether the chosen schedules are faster by more than the default differs from itself."""
+        return self.whole.least > self.noise
+
+    @property
+    def text(self) -> str:
+        """What was measured of the whole model, in words."""
+        before, after = (statistics.median(side) * 1e3 for side in self.calls)
+        found = f"{before:.4g} -> {after:.4g} ms, {self.whole.median:.3f} times as fast"
+        noise = f"; two runs of the default differ by {self.noise - 1:.1%} at most" if self.again else ""
+        busy = busy_text(self.waited)
+        return found + noise + (f"; {busy}" if busy else "")
 
     def of_nodes(self, nodes: Sequence[str]) -> Ratio | None:
         """Of the launches of some nodes; None where there are none."""
@@ -94,10 +136,14 @@ class ModelTimes:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a group's schedule is kept, and what the model says of it."""
+    """Whether a group's schedule is kept, and what the model says of it.
+
+    model: what the last timing of the whole model that the group took part in says
+    """
 
     kept: bool
     text: str
+    model: str = ""
 
 
 Timed = Callable[[Sequence[GroupTask]], ModelTimes]
@@ -120,15 +166,17 @@ def verdicts(tasks: Sequence[GroupTask], timed: Timed, left: Callable[[], float]
         took = time.monotonic() - start
         ratios = {each.digest: times.of_nodes(each.nodes) for each in waiting}
         dropped = [each for each in waiting if not _is_faster(ratios[each.digest])]
-        whole = Ratio.of(*times.calls)
-        if not dropped and _is_faster(whole):
+        whole = times.whole
+        if not dropped and times.is_faster:
             kept = f"in a model {whole.median:.3f} times as fast"
-            return found | {t.digest: Verdict(True, f"{_text(ratios[t.digest])} {kept}") for t in waiting}
+            return found | {t.digest: Verdict(True, f"{_text(ratios[t.digest])} {kept}", times.text) for t in waiting}
         why = "not faster in the model"
         if not dropped:
             dropped = sorted(waiting, key=lambda each: times.gained(each.nodes))[: (len(waiting) + 1) // 2]
             why = f"a model with it and others is not certainly faster ({whole.median:.3f}x)"
-        found |= {each.digest: Verdict(False, f"dropped: {_text(ratios[each.digest])} {why}") for each in dropped}
+        found |= {
+            each.digest: Verdict(False, f"dropped: {_text(ratios[each.digest])} {why}", times.text) for each in dropped
+        }
         waiting = [each for each in waiting if each.digest not in found]
     why = "dropped: no time was left to confirm it in the model"
     return found | {each.digest: Verdict(False, why) for each in waiting}
@@ -183,39 +231,46 @@ class ModelTimer:
 
 
 def model_times(folders: tuple[Path, Path], threads: int, seconds: float) -> ModelTimes:
-    """Times two artifacts of one model in turn, for about `seconds`.
+    """Times two artifacts of one model in turn, and the first one opened once more, for about `seconds`.
 
-    Before each timing stands a call that brings back what the other one has put out of the caches.
+    Before each timing stands a call that brings back what the others have put out of the caches.
     """
-    models = [load(folder, threads) for folder in folders]
-    programs = [model.open() for model in models]
-    names = [[launch.nodes for launch in launches_of(model.artifact)] for model in models]
-    calls: tuple[list[float], list[float]] = ([], [])
+    default, tuned = folders
+    models = [load(folder, threads) for folder in (default, tuned, default)]
+    names = [[launch.nodes for launch in launches_of(model.artifact)] for model in models[:2]]
+    programs = [_opened(model) for model in models]
+    calls: tuple[list[float], list[float], list[float]] = ([], [], [])
     launches: tuple[dict[str, list[float]], dict[str, list[float]]] = ({}, {})
-    assert isinstance(programs[0], CpuProgram)
     inputs, end = random_inputs(programs[0].inputs), time.perf_counter() + seconds
-    for turn in range(_ROUNDS):
-        if turn >= 4 and time.perf_counter() > end:
+    disturbance, orders = Disturbance(threads), itertools.cycle(balanced_orders((0, 1, 2)))
+    for turn, order in zip(range(_ROUNDS), orders, strict=False):
+        if turn >= _FEWEST_ROUNDS and time.perf_counter() > end:
             break
-        for side in (0, 1) if turn % 2 == 0 else (1, 0):
-            program = programs[side]
-            assert isinstance(program, CpuProgram)
-            whole, each = _call(program, inputs, len(names[side]))
-            calls[side].append(whole)
+        for side in order:
+            calls[side].append(_call(programs[side], inputs))
+            if side == _AGAIN:
+                continue
+            each = programs[side].launch_seconds(inputs, len(names[side]))
             for name, taken in _by_name(names[side], each).items():
                 launches[side].setdefault(name, []).append(taken)
+    waited = disturbance.part()
     for model in models:
         model.close()
-    return ModelTimes(calls, launches)
+    return ModelTimes(calls[:2], launches, calls[_AGAIN], waited)
 
 
-def _call(program: CpuProgram, inputs: Sequence[Array], launches: int) -> tuple[float, list[float]]:
-    """Seconds of a call, and of each launch of the next one."""
+def _opened(model: CompiledModel) -> CpuProgram:
+    program = model.open()
+    assert isinstance(program, CpuProgram)
+    return program
+
+
+def _call(program: CpuProgram, inputs: Sequence[Array]) -> float:
+    """Seconds of a call, which another one stands before."""
     program.run(inputs)
     start = time.perf_counter()
     program.run(inputs)
-    whole = time.perf_counter() - start
-    return whole, program.launch_seconds(inputs, launches)
+    return time.perf_counter() - start
 
 
 def _by_name(names: Sequence[str], seconds: Sequence[float]) -> dict[str, float]:

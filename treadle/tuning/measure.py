@@ -62,10 +62,14 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Timing:
-    """One library's times: the median in seconds, or why there is none."""
+    """One library's times: the median in seconds, or why there is none.
+
+    rounds: the seconds of each round, in which all libraries of a comparison had their turn
+    """
 
     seconds: float | None = None
     error: str | None = None
+    rounds: tuple[float, ...] = ()
 
 
 class Measurer(Protocol):
@@ -158,7 +162,9 @@ def timings(comparison: Comparison) -> list[Timing]:
             timer.run(max(_ROUNDS, int(_ROUNDS_A_SECOND * comparison.seconds)), comparison.seconds)
         finally:
             timer.close()
-        found |= {n: Timing(timed.median) for n, timed in zip(right, timer.timed, strict=True)}
+        found |= {
+            n: Timing(timed.median, rounds=tuple(timed.seconds)) for n, timed in zip(right, timer.timed, strict=True)
+        }
     return [found[n] for n in range(len(comparison.libraries))]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Generator, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager
@@ -23,13 +24,14 @@ from treadle.shapes import Shapes, normalized
 from treadle.target import Target
 from treadle.tuning.child_pool import ChildPool
 from treadle.tuning.cluster import cluster
-from treadle.tuning.in_model import ModelTimer, reserved
+from treadle.tuning.group import Group, Options
+from treadle.tuning.in_model import LEAST_SECONDS, ModelTimer, reserved
 from treadle.tuning.measure import LocalMeasurer, Measurer, RemoteMeasurer
 from treadle.tuning.preview import Preview, preview
 from treadle.tuning.ranged import RangedTuner
 from treadle.tuning.stale import stale_entries
 from treadle.tuning.tasks import GroupTask, default_programs, tasks_of
-from treadle.tuning.tuner import Group, Options, Show, Tuner
+from treadle.tuning.tuner import Show, Tuner
 from treadle.tuning.workers import Workers, this_machine
 
 _LEAST_SECONDS = 1.0
@@ -86,6 +88,7 @@ def tune(
     Every candidate is compared with the group's definition in float64 before it is timed. Raises TreadleError for
     arguments out of range, and what `compile` raises.
     """
+    started = time.monotonic()
     _check(seconds, trials, strategy)
     if not stale and not can_learn():
         print(f"warning: {MISSING}", file=sys.stderr)
@@ -101,7 +104,7 @@ def tune(
         own = load_environment().num_threads if scheduler is None else target.cores
         is_ranged = any(task.points for task in tasks)
         whole = reserved(seconds) if isinstance(measurer, LocalMeasurer) and not is_ranged and not stale else 0.0
-        search = Options(seconds, own if threads is None else threads, trials, seed, strategy, whole)
+        search = Options(seconds, own if threads is None else threads, trials, seed, strategy, whole, started)
         folder = Database(Path(database))
         if not stale:
             tuner = (RangedTuner if is_ranged else Tuner)(tasks, folder, search, workers, measurer, show=show)
@@ -111,12 +114,23 @@ def tune(
                 tuner.confirm_in_model(
                     ModelTimer(Path(model), shapes, constants, precision, search.threads, folder, hardware)
                 )
+            for group in found:
+                group.alone = None if whole else _why_alone(is_ranged, seconds)
             return found
         entries = stale_entries(tasks, folder, workers.machine)
         if not entries:
             return []
         tuner = Tuner([each.task for each in entries], folder, search, workers, measurer, show=show)
         return tuner.remeasure([each.candidate for each in entries])
+
+
+def _why_alone(is_ranged: bool, seconds: float) -> str:
+    """Why a search does not compare whole models."""
+    if is_ranged:
+        return "the model has a range"
+    if seconds < LEAST_SECONDS:
+        return f"the search had {seconds:g} seconds; it takes {LEAST_SECONDS:g} or more"
+    return "kernels were measured elsewhere"
 
 
 def _check(seconds: float, trials: int | None, strategy: str) -> None:
@@ -160,8 +174,11 @@ def _workers(executor: Executor | None, scheduler: str | None) -> Generator[Work
             raise TreadleError(given, "tune", "a concurrent.futures.Executor on machines like this one")
         yield Workers(executor, this_machine())
     else:
-        with ChildPool(available_cores(), _BUILD_SECONDS) as own:
-            yield Workers(own, this_machine())
+        own = ChildPool(available_cores(), _BUILD_SECONDS)
+        try:
+            yield Workers(own, this_machine(), own.abandon)
+        finally:
+            own.shutdown(wait=False)  # what is wanted has ended
 
 
 def tasks_of_model(

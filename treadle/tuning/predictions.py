@@ -8,10 +8,10 @@ from treadle.errors import TreadleError
 from treadle.schedules.search.candidate import Candidate, CostModel
 from treadle.schedules.search.predict import Forecast
 from treadle.schedules.search.work import Work
-from treadle.tuning.building import print_all
+from treadle.tuning.building import Left, print_all
 from treadle.tuning.candidates import Printed
 from treadle.tuning.tasks import GroupTask
-from treadle.tuning.workers import Workers
+from treadle.tuning.workers import OutOfTimeError, Workers, endless
 
 LOWERED = 24
 """Candidates that are lowered for one proposal, at 50 to 100 ms each. With these and populations of 128, Inception-V3
@@ -23,8 +23,8 @@ _KEPT = 8192
 class Predictions:
     """What a cost model says of a group's candidates; a `Predictor`, which tells strategies what is costly."""
 
-    def __init__(self, task: GroupTask, workers: Workers, model: CostModel):
-        self._task, self._workers, self._model = task, workers, model
+    def __init__(self, task: GroupTask, workers: Workers, model: CostModel, left: Left = endless):
+        self._task, self._workers, self._model, self._left = task, workers, model, left
         self._forecast, self._target = Forecast(task.search), task.search.target
         self._counted: dict[Candidate, Work] = {}
         self._lowered: dict[Candidate, Work | str] = {}
@@ -32,7 +32,7 @@ class Predictions:
         self.most_costly = LOWERED
 
     def __call__(self, candidates: Sequence[Candidate]) -> Sequence[float | None]:
-        """The predicted seconds; None for one that cannot be lowered."""
+        """The predicted seconds; None for one that cannot be lowered. OutOfTimeError if no time is left for them."""
         self.texts([each for each in candidates if self.is_costly(each) and each not in self._lowered])
         works = [self.work(each) for each in candidates]
         times = iter(self._model.seconds([work for work in works if work is not None], self._target))
@@ -56,7 +56,7 @@ class Predictions:
     def texts(self, candidates: Sequence[Candidate]) -> list[Printed]:
         """Their texts, from which they are built."""
         new = [each for each in dict.fromkeys(candidates) if each not in self._texts]
-        for text in print_all(self._workers, self._task, new):
+        for text in print_all(self._workers, self._task, new, self._left):
             self._texts[text.candidate] = text
             self._lowered[text.candidate] = text.work or text.error or "it has no work"
         return [self._texts[each] for each in candidates]
@@ -81,6 +81,8 @@ class Predictions:
         found = self._counted.get(candidate)
         if found is not None or self._task.search.by_name[candidate.program].template is not None:
             return found
+        if self._left() <= 0:
+            raise OutOfTimeError
         try:
             work = self._forecast.work(self._task.search.replay(candidate))
         except TreadleError:

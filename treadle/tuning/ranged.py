@@ -18,10 +18,11 @@ from treadle.schedules.joint.choice import chosen_dispatch
 from treadle.schedules.joint.points import Point
 from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.database import Dispatched
-from treadle.tuning.candidates import Built
+from treadle.tuning.candidates import Built, Printed
+from treadle.tuning.group import LEAST_GAIN, Group
 from treadle.tuning.measure import Timing
 from treadle.tuning.tasks import GroupTask, schedule_of
-from treadle.tuning.tuner import LEAST_GAIN, Group, Tuner
+from treadle.tuning.tuner import Tuner
 
 Times = tuple[float, ...]
 """Seconds at each point of a task."""
@@ -39,9 +40,9 @@ class RangedTuner(Tuner):
         super().__init__(*args, **options)
         self._tables: dict[str, dict[Candidate, Times]] = {}
 
-    def _first(self, group: Group) -> None:
+    def _first(self, group: Group, text: Printed, build: Built) -> None:
         """After the default, what templates take by default at the points."""
-        super()._first(group)
+        super()._first(group, text, build)
         seeds = [each for each in group.task.seeds if group.search.explored.is_new(each)]
         if not seeds:
             return

@@ -13,7 +13,7 @@ from xdsl.dialects.func import FuncOp
 from treadle.backends.buffers import TensorSpec
 from treadle.dialects.graph import FusedOp
 from treadle.dialects.graph.dtypes import numpy_dtype
-from treadle.dialects.model_nodes import describe_nodes
+from treadle.dialects.model_nodes import name_nodes
 from treadle.dialects.schedule import DispatchAttr, ProgramOp, UseAttr
 from treadle.errors import TreadleError
 from treadle.passes.schedule.anchor import anchor_of
@@ -98,7 +98,7 @@ def tasks_of(
         digest = group.digest()
         counts[digest] += 1
         groups.setdefault(digest, group)
-        nodes.setdefault(digest, []).append(describe_nodes(fused.location))
+        nodes.setdefault(digest, []).append(name_nodes(fused.location))
     tasks = [_task(digest, group, counts[digest], target, programs_of) for digest, group in groups.items()]
     return [_with_points(replace(task, nodes=tuple(nodes[task.digest])), target, weights) for task in tasks]
 

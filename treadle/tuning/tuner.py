@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from treadle.errors import TreadleError
@@ -13,100 +12,25 @@ from treadle.schedules.search.candidate import Candidate, CostModel, Measured
 from treadle.schedules.search.database import Database, Record, Schedule
 from treadle.schedules.search.database_files import digest_of
 from treadle.schedules.search.learned import Learned
-from treadle.schedules.search.strategies import STRATEGIES
 from treadle.schedules.search.trials import Trial, seconds_beside
-from treadle.tuning.building import build_all, print_all
+from treadle.tuning.building import build_all, print_all, print_each
 from treadle.tuning.candidates import Built, Printed
+from treadle.tuning.group import LEAST_GAIN, Group, Options
 from treadle.tuning.group_search import GroupSearch
-from treadle.tuning.headroom import Headroom
-from treadle.tuning.in_model import Timed, Verdict, verdicts
+from treadle.tuning.headroom import Headroom, least_seconds
+from treadle.tuning.in_model import Ratio, Timed, verdicts
 from treadle.tuning.measure import Comparison, Measurer, Timing
 from treadle.tuning.tasks import GroupTask, schedule_of
-from treadle.tuning.workers import Workers
+from treadle.tuning.workers import OutOfTimeError, Workers, endless
 
 MEASURED = 8
 """Candidates that are built and timed in a round."""
 _ROUND_SECONDS = 2.0
 _CONFIRM_SECONDS = 6.0
-_FIRST_GAIN = 0.2
-"""The fraction of its time that a group is expected to gain in its first round, where its headroom is no less; it
-halves with each round."""
-LEAST_GAIN = 0.02
-"""The least gain over the default, as a fraction, for which a schedule is kept: two runs of one kernel differ by
-less."""
-
-
-@dataclass
-class Group:
-    """The state of one task's search. Times are seconds of one kernel.
-
-    hardware: what it is measured on
-    search: what proposes its candidates
-    built: how many were compiled; trials: how many were recorded, in this search or before; failures: without a time
-    """
-
-    task: GroupTask
-    hardware: str
-    search: GroupSearch
-    default_seconds: float | None = None
-    best: Candidate | None = None
-    best_seconds: float | None = None
-    is_exhausted: bool = False
-    rounds: int = 0
-    built: int = 0
-    trials: int = 0
-    failures: int = 0
-    gains: list[float] = field(default_factory=list[float])
-    headroom: float = 1.0
-    """The fraction of its default's time that it can gain at most."""
-    confirmed: bool | None = None
-    """Whether the best schedule was faster than the default in the last timing; None before that timing."""
-    in_model: Verdict | None = None
-    dropped: str | None = None
-    """Why an entry's schedule could not be timed anew."""
-
-    @property
-    def default(self) -> Candidate:
-        """The schedule without a search."""
-        return self.task.default
-
-    @property
-    def ranked(self) -> int:
-        """Candidates that searches have looked at, and that are legal and could be lowered where they had to be."""
-        return self.search.explored.ledger.legal - self.search.predictions.failed
-
-    @property
-    def rejected(self) -> int:
-        """Candidates that searches have looked at, and that are not legal or could not be lowered."""
-        return self.search.explored.ledger.rejected + self.search.predictions.failed
-
-    @property
-    def weight(self) -> float:
-        """Seconds of all equal groups together, with the best schedule so far."""
-        return self.task.count * (self.best_seconds or self.default_seconds or 0.0)
-
-    @property
-    def expected_gain(self) -> float:
-        """Seconds that the next round is expected to gain."""
-        if self.default_seconds is None or self.is_exhausted:
-            return 0.0
-        recent = max(self.gains[-2:], default=0.0)
-        first = max(LEAST_GAIN, min(_FIRST_GAIN, self.headroom))
-        return self.weight * max(recent, first * 0.5**self.rounds)
-
-
-@dataclass(frozen=True)
-class Options:
-    """seconds: limit of the whole search; trials: limit of the candidates that are timed; threads: of each call;
-    strategy: a name of `STRATEGIES`; reserved: seconds of these that are left when the search ends."""
-
-    seconds: float
-    threads: int
-    trials: int | None = None
-    seed: int = 0
-    strategy: str = next(iter(STRATEGIES))
-    reserved: float = 0.0
-
+_BATCH = 8
+"""Defaults that are built together."""
+_OF_DEFAULTS = 0.5
+"""The part of a search's time that defaults may take: what they leave out are the groups with the least time."""
 
 Show = Callable[[Sequence[Group], Group | None], None]
 """Called after each change, with all groups and the one that is being tuned."""
@@ -137,33 +61,57 @@ class Tuner:
         self._workers, self._measurer, self._show = workers, measurer, show
         self._room = Room(database.folder)
         self._hardware = workers.machine.hardware
-        self._start = time.monotonic()
+        self._start = time.monotonic() if options.started is None else options.started
         self._round_seconds = 0.0  # that the last one took: the next one is not begun unless they are left
+        self._build_seconds = 0.5  # that the last candidate took
 
     def run(self) -> list[Group]:
         """Searches until the time is up or all candidates were tried. Each result is written to the database at once.
 
-        The search begins where the database's records of an interrupted one end.
+        The search begins where the database's records of an interrupted one end. Groups whose default was not timed
+        stay without times.
         """
-        self._start = time.monotonic()
         with self._room:
             self._database.keep_target(self._hardware, self._target)
             known = self._database.measured_works(self._hardware)
             self._model.learn({digest_of(name): records for name, records in known.items()}, self._target)
             for group in self.groups:
                 self._resume(group)
-            for group in self.groups:
-                if self._left() > 0 and group.default_seconds is None:
-                    self._first(group)
-            self._set_headroom()
+            waiting = self._defaults(self._untimed(), _OF_DEFAULTS * self._left())
             while self._left() > self._round_seconds and self._more_trials():
                 group = max(self.groups, key=lambda each: each.expected_gain)
-                if group.expected_gain <= 0:
+                if group.expected_gain > 0:
+                    self._round(group)
+                elif waiting:
+                    waiting = self._defaults(waiting, 0.0)
+                else:
                     break
-                self._round(group)
             for group in self.groups:
                 self._confirm(group)
         return self.groups
+
+    def _untimed(self) -> list[Group]:
+        """The groups whose default was not timed, those first that take most of the model's time by the roofline."""
+        found = [group for group in self.groups if group.default_seconds is None]
+        return sorted(found, key=lambda each: -each.task.count * least_seconds(each.task, self._target))
+
+    def _defaults(self, waiting: Sequence[Group], kept: float) -> Sequence[Group]:
+        """Times default schedules until no more than `kept` seconds are left, in any case some of the first group; the
+        groups that are left."""
+        while waiting and (self._left() > kept or all(group.default_seconds is None for group in self.groups)):
+            batch, begun = waiting[:_BATCH], any(group.default_seconds is not None for group in self.groups)
+            left = self._left if begun else endless  # without any time there is no search
+            try:
+                texts = print_each(self._workers, [(group.task, group.default) for group in batch], left)
+                builds = build_all(self._workers, texts, left)
+                for group, text, build in zip(batch, texts, builds, strict=True):
+                    if left() > 0 or group is batch[0]:
+                        self._first(group, text, build)
+            except OutOfTimeError:
+                break
+            waiting = waiting[_BATCH:]
+        self._set_headroom()
+        return waiting
 
     def confirm_in_model(self, timed: Timed) -> None:
         """Drops the schedules that are not faster in the whole model."""
@@ -181,7 +129,6 @@ class Tuner:
         Nothing is searched. Groups that the time does not suffice for stay without times. TreadleError for a default
         that cannot be timed.
         """
-        self._start = time.monotonic()
         with self._room:
             for group, schedule in zip(self.groups, schedules, strict=True):
                 if self._left() > 0:
@@ -206,12 +153,13 @@ class Tuner:
         self._show(self.groups, group)
 
     def _search(self, task: GroupTask, workers: Workers, options: Options) -> GroupSearch:
-        return GroupSearch(task, workers, self._model, options.strategy, options.seed)
+        return GroupSearch(task, workers, self._model, options.strategy, options.seed, self._left)
 
     def _left(self) -> float:
         """Seconds left, without those that the final timings will take."""
         waiting = sum(g.confirmed is None and g.best is not None and g.best != g.default for g in self.groups)
-        return self._options.seconds - self._options.reserved - (time.monotonic() - self._start) - 0.5 * waiting
+        last = (0.5 + 2 * self._build_seconds) * waiting
+        return self._options.seconds - self._options.reserved - (time.monotonic() - self._start) - last
 
     def _more_trials(self) -> bool:
         most = self._options.trials
@@ -239,12 +187,10 @@ class Tuner:
         for group, seconds in timed:
             group.headroom = headroom(group.task, seconds)
 
-    def _first(self, group: Group) -> None:
+    def _first(self, group: Group, text: Printed, build: Built) -> None:
         """Times the default schedule, which gives the group's part of the model's time."""
         self._show(self.groups, group)
-        (text,) = print_all(self._workers, group.task, [group.default])
-        builds = build_all(self._workers, [text])
-        (timing,) = self._measure(group.task, builds, _ROUND_SECONDS / 4)
+        (timing,) = self._measure(group.task, [build], _ROUND_SECONDS / 4)
         if timing.seconds is None:
             raise TreadleError(f"the default schedule cannot be timed: {timing.error}", f"group {group.task}")
         predicted = None if text.work is None else self._model.seconds([text.work], self._target)[0]
@@ -256,10 +202,14 @@ class Tuner:
         """Draws candidates, times the most promising ones together with the best one so far, and keeps the fastest.
 
         known: the first trials of the round, if a killed search has recorded them and not the rest
+        A round that the time does not suffice for leaves nothing.
         """
-        proposed = group.search.propose(MEASURED)
-        group.is_exhausted = not proposed
-        self._timed_round(group, proposed, known)
+        try:
+            proposed = group.search.propose(MEASURED)
+            group.is_exhausted = not proposed
+            self._timed_round(group, proposed, known)
+        except OutOfTimeError:
+            group.is_exhausted = True
 
     def _timed_round(
         self, group: Group, proposed: Sequence[tuple[Printed, float | None]], known: Sequence[Trial] = ()
@@ -272,7 +222,8 @@ class Tuner:
         tried = {Candidate(trial.program, trial.decisions) for trial in known}
         order = [each for each in proposed if each[0].candidate not in tried]
         texts = group.search.predictions.texts([group.best]) + [text for text, _ in order]
-        builds = build_all(self._workers, texts) if order else []
+        builds = build_all(self._workers, texts, self._left) if order else []
+        self._build_seconds = (time.monotonic() - begin) / max(len(builds), 1)
         group.built += len(builds)
         reference, *timings = self._measure(group.task, builds, _ROUND_SECONDS) if builds else [Timing()]
         trials = [
@@ -389,16 +340,11 @@ def _measured(trial: Trial, best: float | None) -> Measured:
 
 
 def _is_faster(one: Timing, default: Timing) -> bool:
-    """Whether a schedule is faster than the default by more than two runs of one kernel differ."""
-    if one.seconds is None or default.seconds is None:
+    """Whether a schedule is faster than the default by more than two runs of one kernel differ, and by more than their
+    ratio wavers from round to round."""
+    if one.seconds is None or default.seconds is None or one.seconds >= (1 - LEAST_GAIN) * default.seconds:
         return False
-    return one.seconds < (1 - LEAST_GAIN) * default.seconds
+    return not one.rounds or Ratio.of(default.rounds, one.rounds).least > 1
 
 
-def model_seconds(groups: Sequence[Group]) -> tuple[float, float]:
-    """The sum of all kernels' times, with the default and with the best schedules."""
-    default = sum(group.task.count * (group.default_seconds or 0.0) for group in groups)
-    return default, sum(group.weight for group in groups)
-
-
-__all__ = ["LEAST_GAIN", "Group", "Options", "Tuner", "model_seconds"]
+__all__ = ["MEASURED", "Show", "Tuner"]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from dataclasses import dataclass
 from functools import cached_property, partial
+from math import inf
 from typing import TypeVar
 
 from treadle.artifact_cache import kernel_fingerprint, source_fingerprint
@@ -53,6 +54,15 @@ def this_machine() -> Machine:
     return Machine(str(target), hardware_of(target), compiler, source_fingerprint(), kernel_fingerprint())
 
 
+class OutOfTimeError(Exception):
+    """Calls did not end in the time that there was for them."""
+
+
+def endless() -> float:
+    """Seconds that are left where nothing limits them."""
+    return inf
+
+
 @dataclass(frozen=True)
 class Failed:
     """A call without a result, and why."""
@@ -63,22 +73,34 @@ class Failed:
 @dataclass(frozen=True)
 class Workers:
     """Makes calls with an executor. TreadleError if it takes or ends no more calls, if a worker is no such machine, and
-    if a call raises one: functions raise TreadleError for what is wrong with the worker's machine."""
+    if a call raises one: functions raise TreadleError for what is wrong with the worker's machine.
+
+    abandon: ends the calls that are being made
+    """
 
     executor: Executor
     machine: Machine
+    abandon: Callable[[], None] = lambda: None
 
-    def call_all(self, function: Callable[[S], T], items: Sequence[S]) -> list[T | Failed]:
-        """The result of a function for each item, in their order."""
+    def call_all(
+        self, function: Callable[[S], T], items: Sequence[S], left: Callable[[], float] = endless
+    ) -> list[T | Failed]:
+        """The result of a function for each item, in their order.
+
+        left: seconds that remain; OutOfTimeError if they do not suffice, and the calls are abandoned
+        """
         there = partial(_on, self.machine, function)
         futures: list[Future[T]] = []
         try:
             for item in items:
                 futures.append(_submitted(self.executor, there, item))
-            return [_result(future) for future in futures]
+            return [_result(future, left) for future in futures]
+        except OutOfTimeError:
+            _cancel(futures)
+            self.abandon()
+            raise
         finally:
-            for future in futures:
-                future.cancel()
+            _cancel(futures)
 
     def call(self, function: Callable[[S], T], item: S) -> T:
         """The result of one call; raises what the call raises."""
@@ -133,19 +155,29 @@ def _submitted(executor: Executor, function: Callable[[S], T], item: S) -> Futur
         raise _lost(error) from error
 
 
-def _result_of_one(future: Future[T]) -> T:
+def _cancel(futures: Sequence[Future[T]]) -> None:
+    for future in futures:
+        future.cancel()
+
+
+def _result_of_one(future: Future[T], left: Callable[[], float] = endless) -> T:
+    seconds = left()
     try:
-        return future.result()
+        return future.result(None if seconds == inf else max(seconds, 0.0))
+    except TimeoutError as error:
+        if future.done():  # the call's own
+            raise
+        raise OutOfTimeError from error
     except (BrokenExecutor, CancelledError) as error:
         raise _lost(error) from error
     finally:
         future.cancel()
 
 
-def _result(future: Future[T]) -> T | Failed:
+def _result(future: Future[T], left: Callable[[], float]) -> T | Failed:
     try:
-        return _result_of_one(future)
-    except TreadleError:
+        return _result_of_one(future, left)
+    except (TreadleError, OutOfTimeError):
         raise
     except Exception as error:
         return Failed(reason_of(error))
@@ -155,4 +187,4 @@ def _lost(error: BaseException) -> TreadleError:
     return TreadleError(f"the workers are gone: {str(error) or type(error).__name__}", "tune", _SAME_COMMAND)
 
 
-__all__ = ["Failed", "Machine", "Workers", "reason_of", "this_machine", "workers_of"]
+__all__ = ["Failed", "Machine", "OutOfTimeError", "Workers", "endless", "reason_of", "this_machine", "workers_of"]
