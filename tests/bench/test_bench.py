@@ -226,7 +226,7 @@ def embedding(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_gather_moves_the_rows_that_it_reads(embedding: Path) -> None:
     (launch,) = launches_of(treadle.compile(embedding).artifact)
-    assert launch.nodes == "Gather 'lookup', LayerNormalization 'norm'"
+    assert sorted(launch.nodes.split(", ")) == ["Gather 'lookup'", "LayerNormalization 'norm'"]
     assert 2 * 9 * 64 * 4 <= launch.nbytes <= 2 * 9 * 64 * 4 + 9 * 8 + 2 * 64 * 4
 
 

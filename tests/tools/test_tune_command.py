@@ -69,8 +69,7 @@ def test_the_table_has_the_groups_by_their_time(model: Path) -> None:
     ]
     (caption,) = [line.strip() for line in lines if "groups," in line]
     assert caption == (
-        "2 groups, 9 trials (1 failed), 1:01 gone of 15:00, about 1:01 to go; "
-        "kernels of all groups, each alone: 0.015 -> 0.012 ms"
+        "2 groups, 9 trials (1 failed), 1:01 gone of 15:00, about 1:01 to go; kernels, alone: 0.015 -> 0.012 ms"
     )
     assert "about 13:59 to go" in "".join(printed([product], product, 61, Budget(900)))
     assert "to go" not in "".join(printed([product], None, 61, Budget(900)))
@@ -162,3 +161,37 @@ def test_what_is_not_there_is_one_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert says in line
     assert not (tmp_path / "db").exists()
+
+
+@pytest.mark.usefixtures("nothing_is_built")
+def test_schedules_of_a_gpu_are_ranked_without_one(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["tune", str(model), "--database", str(tmp_path / "db"), "--target", "sm_80"]
+    assert main([*arguments, "--dry-run", "--groups", "matmul"]) == 0
+    (row,) = [columns(line) for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    assert row[0] == "matmul_relu 20x48"
+    assert int(row[5]) >= 4
+    assert 0 < float(row[7]) <= float(row[6])
+    assert main(arguments) == 2
+    assert "cannot time kernels for sm_80 here; accepted: cpu; with --dry-run or --explain also a GPU" in (
+        capsys.readouterr().err
+    )
+    assert main([*arguments[:-1], "avx2", "--dry-run"]) == 2
+    assert "accepted: cpu, or a GPU such as sm_80" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("nothing_is_built")
+@pytest.mark.parametrize("target", ["cpu", "sm_80"])
+def test_a_ranking_ends_when_its_time_is_up(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    """Whatever the clock says of the rest: no time is left after some questions."""
+    asked = iter([1.0] * 12)
+    monkeypatch.setattr("treadle.tuning.model._until", lambda end: next(asked, 0.0))
+    arguments = ["tune", str(model), "--database", str(tmp_path / "db"), "--target", target, "--dry-run"]
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    rows = [columns(line) for line in out.splitlines() if line.startswith("│")]
+    assert all(row[0].endswith(" *") for row in rows)
+    assert "the time did not suffice" in out

@@ -76,6 +76,7 @@ def bench_command(args: argparse.Namespace) -> int:
     if not console.is_terminal:
         console = Console(highlight=False, width=_WIDTH, stderr=args.json == STDOUT)
     if along:
+        console.print("Milliseconds a call along the range")
         console.print(range_table(along))
     console.print(latency_table(result, peers, "at the largest shape" if along else ""))
     for line in _notes(result, path, args, peers):
@@ -132,7 +133,7 @@ def _model(path: Path, shapes: Shapes, given: Given, args: argparse.Namespace, p
 
 def range_table(along: Sequence[tuple[Mapping[str, int], Times]]) -> Table:
     """A line for each point of a range: the median and the quartiles of its calls."""
-    table = Table(title="Milliseconds a call along the range", box=box.SIMPLE_HEAD, show_edge=False, title_style="")
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
     for name in along[0][0]:
         table.add_column(name, justify="right")
     for heading in ("median", "quartiles"):

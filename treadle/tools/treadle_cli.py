@@ -223,7 +223,7 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
         "--database", metavar="DIR", required=True, help="the folder of tuned schedules; made if there is none"
     )
     parser.add_argument(
-        "--seconds", type=float, default=900.0, metavar="N", help="of the whole search (default %(default)g)"
+        "--seconds", type=float, metavar="N", help="of the whole search (default 900), or of a ranking (default 60)"
     )
     parser.add_argument("--trials", type=int, metavar="N", help="time at most so many candidates")
     parser.add_argument(

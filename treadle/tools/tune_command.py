@@ -5,18 +5,20 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.live import Live
 
+from treadle.api import resolve_target
 from treadle.errors import TreadleError
 from treadle.host import hardware_of, host_target
 from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.database import Database
 from treadle.schedules.search.database_files import open_database, slug
 from treadle.schedules.search.ledger import Ledger, total
+from treadle.target import Target
 from treadle.tools.arguments import parse_shapes, parse_weights
 from treadle.tools.model_inputs import read_constants
 from treadle.tools.output import output_stream
@@ -31,6 +33,8 @@ from treadle.tuning.preview import Preview
 
 _WIDTH, _WIDE = 1000, 220
 """Columns if the output is no terminal: as many as a table takes; and of an explanation, which is folded."""
+_SEARCHED_SECONDS, _RANKED_SECONDS = 900.0, 60.0
+"""Of a search and of a ranking, unless --seconds is given."""
 
 
 def tune_command(args: argparse.Namespace) -> int:
@@ -39,14 +43,21 @@ def tune_command(args: argparse.Namespace) -> int:
     Without a model it writes the report of a database. On a terminal the table is updated during the search, else it is
     printed at the end.
     """
-    if args.target not in (None, "cpu"):
-        raise TreadleError(f"cannot time kernels for {args.target} here", "--target", "cpu")
+    is_preview = args.explain is not None or args.dry_run
+    target = resolve_target(args.target or "cpu")
+    if args.target not in (None, "cpu") and not (is_preview and target.is_cuda):
+        accepted = "cpu, or a GPU such as sm_80, whose schedules are ranked"
+        if not is_preview:
+            accepted = "cpu; with --dry-run or --explain also a GPU, whose schedules are ranked"
+        raise TreadleError(f"cannot time kernels for {args.target} here", "--target", accepted)
+    if args.seconds is None:
+        args.seconds = _RANKED_SECONDS if is_preview else _SEARCHED_SECONDS
     if args.stale:
         _check_stale(args)
     if args.model is None:
         return _report_database(args)
-    if args.explain is not None or args.dry_run:
-        return _preview(args)
+    if is_preview:
+        return _preview(args, target)
     if args.resume:
         _check_records(Path(args.database))
     groups = _search(args)
@@ -85,27 +96,39 @@ def _search(args: argparse.Namespace) -> list[Group]:
     return groups
 
 
-def _preview(args: argparse.Namespace) -> int:
+def _preview(args: argparse.Namespace, target: Target) -> int:
     """What a search would do, of all groups as a table, or of some in detail."""
     words = [args.explain] if args.explain is not None else args.groups or ()
     found = previews(
         args.model, parse_shapes(args.shape), constants=read_constants(args.input), groups=words,
         precision=args.precision or "f32", seed=args.seed, strategy=args.strategy, scheduler=args.scheduler,
+        target=target, seconds=args.seconds,
     )  # fmt: skip
     if args.explain is None:
-        _console().print(dry_run_table(found))
+        _console().print(dry_run_table(_shown(found)))
         return 0
     console = _console(_WIDE)
     for each in found:
-        print_explanation(console, each, *_known(Path(args.database), each))
+        print_explanation(console, each, *_known(Path(args.database), each, target))
     return 0
 
 
-def _known(folder: Path, preview: Preview) -> tuple[Mapping[Candidate, str], Ledger]:
-    """What a database knows of a group's candidates on this machine: those that were measured, and the rejected."""
+def _shown(found: Iterable[Preview]) -> list[Preview]:
+    """All previews; on a terminal, those that there are are shown meanwhile."""
+    console, previews = Console(file=sys.stderr), list[Preview]()
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        for each in found:
+            previews.append(each)
+            if console.is_terminal:
+                live.update(dry_run_table(previews), refresh=True)
+    return previews
+
+
+def _known(folder: Path, preview: Preview, target: Target) -> tuple[Mapping[Candidate, str], Ledger]:
+    """What a database knows of a group's candidates on this hardware: those that were measured, and the rejected."""
     if not folder.is_dir():
         return {}, Ledger()
-    database, key = Database(folder), (preview.task.digest, hardware_of(host_target()))
+    database, key = Database(folder), (preview.task.digest, hardware_of(target))
     measured = {
         Candidate(trial.program, trial.decisions): f"{trial.us:.1f}" if trial.us is not None else str(trial.error)
         for trial in database.trials(*key)

@@ -14,6 +14,7 @@ from treadle.schedules.search.ledger import Ledger, filled
 from treadle.tools.rejection_lines import rejection_lines
 from treadle.tuning.preview import Predicted, Preview
 
+_CAPTION = "predicted times; nothing was built or timed"
 _SHOWN = 10
 """Candidates of a ranking that are explained."""
 _LEAST_SHARE = 0.005
@@ -22,8 +23,8 @@ _LEAST_SHARE = 0.005
 
 def dry_run_table(previews: Iterable[Preview]) -> Table:
     """A line for each group: its candidates, and the predicted times of the default and of the best one drawn."""
-    table = Table(caption="predicted times; nothing was built or timed", caption_justify="left")
-    table.add_column("group", no_wrap=True, overflow="ellipsis")
+    table = Table(caption=_CAPTION, caption_justify="left")
+    table.add_column("group", overflow="fold")
     for heading in ("count", "programs", "replayed", "rejected", "ranked", "default us", "best us", "ratio"):
         table.add_column(heading, justify="right", no_wrap=True)
     for each in previews:
@@ -31,7 +32,11 @@ def dry_run_table(previews: Iterable[Preview]) -> Table:
         replayed, rejected = survey.ledger.replayed, survey.ledger.rejected
         counts = (each.task.count, len(survey.all), replayed, rejected, len(each.ranked))
         ratio = "" if default is None or best is None else f"{default / best:.2f}x"
-        table.add_row(str(each.task), *map(str, counts), _us(default), _us(best), ratio)
+        if not each.is_complete:
+            table.caption = f"{_CAPTION}; *: the time did not suffice for all that a search looks at (--seconds)"
+        table.add_row(
+            f"{each.task}{'' if each.is_complete else ' *'}", *map(str, counts), _us(default), _us(best), ratio
+        )
     return table
 
 
@@ -55,6 +60,8 @@ def _rejections(preview: Preview, searched: Ledger) -> Iterator[str]:
     survey, task = preview.survey, preview.task
     ledger = filled(searched, survey.ledger)
     yield f"{task}, {task.count} {'group' if task.count == 1 else 'groups'}"
+    if not preview.is_complete:
+        yield "  the time did not suffice for all that a search looks at (--seconds)"
     for name, size in survey.all.items():
         replayed = ledger.replayed_of(name)
         of = "all" if replayed == size else f"{replayed} drawn"

@@ -98,8 +98,8 @@ def _caption(groups: Sequence[Group], current: Group | None, passed: float, budg
     if current is not None and left is not None:
         parts.append(f"about {clock(left)} to go")
     timed = sum(group.default_seconds is not None for group in groups)
-    of = "all groups" if timed == len(groups) else f"the {timed} groups that were timed"
-    return f"{', '.join(parts)}; kernels of {of}, each alone: {default * 1e3:.4g} -> {best * 1e3:.4g} ms"
+    which = "kernels" if timed == len(groups) else f"kernels of {timed} groups"
+    return f"{', '.join(parts)}; {which}, alone: {default * 1e3:.4g} -> {best * 1e3:.4g} ms"
 
 
 def _left(trials: int, passed: float, budget: Budget) -> float | None:

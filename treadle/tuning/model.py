@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from math import inf
 from pathlib import Path
 
 from treadle.compile_options import CompileOptions, parse_precision
@@ -22,12 +23,13 @@ from treadle.schedules.search.learned import MISSING, can_learn
 from treadle.schedules.search.strategies import STRATEGIES
 from treadle.shapes import Shapes, normalized
 from treadle.target import Target
+from treadle.tuning.building import Left
 from treadle.tuning.child_pool import ChildPool
 from treadle.tuning.cluster import cluster
 from treadle.tuning.group import Group, Options
 from treadle.tuning.in_model import LEAST_SECONDS, ModelTimer, reserved
 from treadle.tuning.measure import LocalMeasurer, Measurer, RemoteMeasurer
-from treadle.tuning.preview import Preview, preview
+from treadle.tuning.preview import Preview, preview, preview_for_gpu
 from treadle.tuning.ranged import RangedTuner
 from treadle.tuning.stale import stale_entries
 from treadle.tuning.tasks import GroupTask, default_programs, tasks_of
@@ -154,12 +156,37 @@ def previews(
     strategy: str = next(iter(STRATEGIES)),
     executor: Executor | None = None,
     scheduler: str | None = None,
+    target: Target | None = None,
+    seconds: float = inf,
 ) -> Generator[Preview]:
-    """What a search would begin with, group by group; arguments as for `tune`. Nothing is built or timed."""
+    """What a search would begin with, group by group; arguments as for `tune`. Nothing is built or timed.
+
+    target:  a GPU, which need not be there; default: the workers' processor
+    seconds: for all of it but the compiler's passes; groups share them evenly
+    """
+    options, given = CompileOptions(parse_precision(precision)), normalized(shapes)
+    if target is not None and target.is_cuda:
+        tasks = tasks_of_model(Path(model), target, given, options, groups, constants=constants)
+        for task, left in _sharing(tasks, seconds):
+            yield preview_for_gpu(task, strategy, seed, left)
+        return
     with _workers(executor, scheduler) as workers:
-        target, options = workers.machine.target, CompileOptions(parse_precision(precision))
-        for task in tasks_of_model(Path(model), target, normalized(shapes), options, groups, constants=constants):
-            yield preview(task, workers, strategy, seed)
+        tasks = tasks_of_model(Path(model), workers.machine.target, given, options, groups, constants=constants)
+        for task, left in _sharing(tasks, seconds):
+            yield preview(task, workers, strategy, seed, left)
+
+
+def _sharing(tasks: Sequence[GroupTask], seconds: float) -> Iterator[tuple[GroupTask, Left]]:
+    """Tasks, each with what says how much is left of its part of the seconds that are left when it begins."""
+    end = time.monotonic() + seconds
+    for number, task in enumerate(tasks):
+        now = time.monotonic()
+        until = now + (end - now) / (len(tasks) - number)
+        yield task, partial(_until, until)
+
+
+def _until(end: float) -> float:
+    return end - time.monotonic()
 
 
 @contextmanager

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
+from treadle.errors import TreadleError
 from treadle.schedules.search.analytic import cpu_terms
 from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.learned import Learned
+from treadle.schedules.search.predict import Forecast
+from treadle.schedules.search.strategies import STRATEGIES
+from treadle.schedules.search.strategy import Explored
 from treadle.schedules.search.survey import Survey, survey
 from treadle.target import Target
+from treadle.tuning.building import Left
 from treadle.tuning.group_search import GroupSearch
 from treadle.tuning.predictions import Predictions
+from treadle.tuning.ranking import counted_seconds
 from treadle.tuning.tasks import GroupTask
 from treadle.tuning.tuner import MEASURED
-from treadle.tuning.workers import Workers
+from treadle.tuning.workers import OutOfTimeError, Workers, endless
+
+_SURVEYED = 1 / 3
+_NO_TIME = "the time did not suffice"
 
 
 @dataclass(frozen=True)
@@ -33,12 +43,15 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Preview:
-    """ranked: candidates that the first proposal of a search looks at, fastest first, those without a time last."""
+    """ranked: candidates that the first proposal of a search looks at, fastest first, those without a time last
+    is_complete: whether the time sufficed for all that the proposal looks at
+    """
 
     task: GroupTask
     survey: Survey
     default: Predicted
     ranked: tuple[Predicted, ...]
+    is_complete: bool = True
 
     @property
     def best(self) -> Predicted:
@@ -46,23 +59,85 @@ class Preview:
         return min((self.default, *self.ranked), key=_seconds)
 
 
-def preview(task: GroupTask, workers: Workers, strategy: str, seed: int) -> Preview:
+def preview(task: GroupTask, workers: Workers, strategy: str, seed: int, left: Left = endless) -> Preview:
     """Predicts the default and the candidates that a search with this strategy and seed looks at first.
 
+    left: seconds that remain for it, a third of which samples what is rejected
     TreadleError for a strategy that there is not.
     """
-    search = GroupSearch(task, workers, Learned(), strategy, seed)
-    search.propose(MEASURED)
-    search.predictions.texts([task.default])
+    search, whole = GroupSearch(task, workers, Learned(), strategy, seed, left), left()
+    is_complete = True
+    try:
+        search.predictions.texts([task.default])
+    except OutOfTimeError:
+        is_complete = False
+    surveyed = survey(task.search, seed, left=lambda: left() - whole * (1 - _SURVEYED) if whole < inf else inf)
+    try:
+        search.propose(MEASURED)
+    except OutOfTimeError:
+        is_complete = False
     known = [each for each in search.predictions.known if each != task.default]
     default, *others = _predicted(search.predictions, [task.default, *known], workers.machine.target)
-    return Preview(task, survey(task.search, seed), default, tuple(sorted(others, key=_seconds)))
+    return Preview(task, surveyed, default, tuple(sorted(others, key=_seconds)), is_complete)
+
+
+def preview_for_gpu(task: GroupTask, strategy: str, seed: int, left: Left = endless) -> Preview:
+    """The same for a GPU, which need not be there: of candidates whose values say what their kernels do, and of the
+    default."""
+    if strategy not in STRATEGIES:
+        raise TreadleError(f"there is no strategy {strategy!r}", "tune", list(STRATEGIES))
+    whole, forecasts = left(), _Forecasts(task, left)
+    surveyed = survey(task.search, seed, left=lambda: left() - whole * (1 - _SURVEYED) if whole < inf else inf)
+    explored, is_complete = Explored(task.search, f"{strategy} {seed}"), True
+    explored.take([task.default])
+    try:
+        STRATEGIES[strategy](explored, forecasts, f"{seed} {task.digest}").propose(MEASURED)
+    except OutOfTimeError:
+        is_complete = False
+    others = [
+        Predicted(each, {"predicted": seconds})
+        for each, seconds in forecasts.known.items()
+        if each != task.default and seconds is not None
+    ]
+    return Preview(task, surveyed, _default_for_gpu(task), tuple(sorted(others, key=_seconds)), is_complete)
+
+
+def _default_for_gpu(task: GroupTask) -> Predicted:
+    (seconds,) = Forecast(task.search)([task.default])
+    try:
+        seconds = counted_seconds(task, task.default) if seconds is None else seconds
+    except TreadleError as error:
+        return Predicted(task.default, error=str(error))
+    return Predicted(task.default, {"predicted": seconds})
+
+
+class _Forecasts:
+    """Predicts from values while there is time, and keeps what it predicted."""
+
+    def __init__(self, task: GroupTask, left: Left):
+        self._forecast, self._left = Forecast(task.search), left
+        self.known: dict[Candidate, float | None] = {}
+        self.most_costly = 0
+
+    def __call__(self, candidates: Sequence[Candidate]) -> Sequence[float | None]:
+        for each in candidates:
+            if self._left() <= 0:
+                raise OutOfTimeError
+            if each not in self.known:
+                (self.known[each],) = self._forecast([each])
+        return [self.known[each] for each in candidates]
+
+    def is_costly(self, candidate: Candidate) -> bool:
+        self([candidate])  # so that something is known of it if the time ends before a strategy predicts
+        return False
 
 
 def _predicted(predictions: Predictions, candidates: Sequence[Candidate], target: Target) -> list[Predicted]:
     works = [(each, predictions.work(each)) for each in candidates]
     return [
-        Predicted(each, error=predictions.error(each)) if work is None else Predicted(each, cpu_terms(work, target))
+        Predicted(each, error=predictions.error(each) or _NO_TIME)
+        if work is None
+        else Predicted(each, cpu_terms(work, target))
         for each, work in works
     ]
 
@@ -71,4 +146,4 @@ def _seconds(predicted: Predicted) -> float:
     return float("inf") if predicted.seconds is None else predicted.seconds
 
 
-__all__ = ["Predicted", "Preview", "preview"]
+__all__ = ["Predicted", "Preview", "preview", "preview_for_gpu"]

@@ -26,12 +26,13 @@ def ranked_for_gpu(task: GroupTask) -> list[tuple[Candidate, float]]:
     forecast, found = Forecast(task.search), list[tuple[Candidate, float]]()
     for candidate in task.search.distinct():
         (seconds,) = forecast([candidate])
-        found.append((candidate, _counted(task, candidate) if seconds is None else seconds))
+        found.append((candidate, counted_seconds(task, candidate) if seconds is None else seconds))
     return sorted(found, key=lambda pair: pair[1])
 
 
-def _counted(task: GroupTask, candidate: Candidate) -> float:
-    """The predicted seconds by the work that is counted on the kernel."""
+def counted_seconds(task: GroupTask, candidate: Candidate) -> float:
+    """The predicted seconds by the work that is counted on the kernel, for a GPU. TreadleError if it cannot be
+    lowered."""
     context, target = treadle_context(), task.search.target
     module = Parser(context, task.text).parse_module()
     group_of(module).schedule = add_program(module, taken(task.search.by_name[candidate.program], candidate.decisions))
@@ -40,4 +41,4 @@ def _counted(task: GroupTask, candidate: Candidate) -> float:
     return sum(gpu_seconds(count_gpu_work(kernel), target) for kernel in kernels)
 
 
-__all__ = ["ranked_for_gpu"]
+__all__ = ["counted_seconds", "ranked_for_gpu"]

@@ -73,3 +73,14 @@ def test_the_closest_of_a_limit_is_kept(monkeypatch: pytest.MonkeyPatch) -> None
     assert (by_limit.limit, by_limit.count, by_limit.margin) == ("accumulators", 3, 1.0)
     assert by_limit.closest == Candidate("nest", {"rows": 8, "columns": 8})
     assert by_limit.reason == "it takes 8 accumulators, 4 too many"
+
+
+def test_every_program_has_its_part_of_the_time() -> None:
+    """Each question for the time takes one of its units."""
+    task = Task(anchor("matmul"), CPU, tuple(template_programs(anchor("matmul"), CPU)))
+    units = iter(range(60, 0, -1))
+    found = survey(task, left=lambda: float(next(units, 0)))
+    counts = [found.ledger.replayed_of(name) for name in task.samplers]
+    assert len(counts) > 1
+    assert all(counts)
+    assert sum(counts) <= 60

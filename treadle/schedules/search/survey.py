@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 
 from treadle.dialects.schedule import Choice
 from treadle.errors import TreadleError
@@ -29,12 +30,18 @@ class Survey:
         return self.ledger.rejections
 
 
-def survey(task: Task, seed: int = 0, most: int | None = None) -> Survey:
+def survey(task: Task, seed: int = 0, most: int | None = None, left: Callable[[], float] = lambda: inf) -> Survey:
     """Replays the candidates of a task's programs; of a program that has more than `most` (default:
-    `MOST`), so many at random."""
+    `MOST`), so many at random.
+
+    left: seconds that remain, of which each program has its part
+    """
     sizes, ledger = dict[str, int](), Ledger()
-    for name, sampler in task.samplers.items():
+    for number, (name, sampler) in enumerate(task.samplers.items()):
+        kept = _kept(left(), len(task.samplers) - number)
         for decisions in _decisions(sampler, random.Random(f"{seed} {name}"), MOST if most is None else most):
+            if left() <= kept:
+                break
             candidate = Candidate(name, decisions)
             try:
                 task.replay(candidate)
@@ -45,17 +52,23 @@ def survey(task: Task, seed: int = 0, most: int | None = None) -> Survey:
     return Survey(sizes, ledger)
 
 
+def _kept(left: float, parts: int) -> float:
+    """Seconds that are kept for the other programs, of which each has its part."""
+    return -inf if left == inf else left * (1 - 1 / parts)
+
+
 def _decisions(sampler: Sampler, generator: random.Random, most: int) -> Iterator[dict[str, Choice]]:
     """All decisions in order, the last sample changing fastest; of too many, some that are drawn, each once."""
     if sampler.size() <= most:
         yield from sampler.enumerate()
         return
-    drawn: dict[Candidate, dict[str, Choice]] = {}
+    drawn: set[Candidate] = set()
     for _ in range(20 * most):
         decisions = sampler.draw(generator) if len(drawn) < most else None
-        if decisions is not None:
-            drawn[Candidate("", decisions)] = decisions
-    yield from drawn.values()
+        if decisions is None or (candidate := Candidate("", decisions)) in drawn:
+            continue
+        drawn.add(candidate)
+        yield decisions
 
 
 __all__ = ["MOST", "Survey", "survey"]
