@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-import time
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +32,7 @@ from treadle.tools.treadle_cli import main
 
 X = np.linspace(-1, 1, 24 * 16, dtype=np.float32).reshape(24, 16)
 SECONDS = 0.02
+THREADS = 2
 
 
 @pytest.fixture(scope="module")
@@ -230,18 +230,25 @@ def test_a_gather_moves_the_rows_that_it_reads(embedding: Path) -> None:
     assert 2 * 9 * 64 * 4 <= launch.nbytes <= 2 * 9 * 64 * 4 + 9 * 8 + 2 * 64 * 4
 
 
-def waiting(part: float, threads: int) -> Callable[[], float]:
-    """A system that says of every interval between two questions that threads waited for a part of it."""
-    start = time.perf_counter()
-    return lambda: (time.perf_counter() - start) * part * threads
+@dataclass
+class Ticks:
+    """A clock that goes on by two thousandths of a second whenever it is read."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        self.now += 2e-3
+        return self.now
 
 
 @pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize(("part", "is_disturbed"), [(0.0, False), (0.01, False), (0.4, True)])
 def test_a_machine_that_others_use_is_noticed(compiled: CompiledModel, part: float, is_disturbed: bool) -> None:
-    result = bench_model(compiled, {"x": X}, seconds=SECONDS, waited=waiting(part, 2))
+    ticks = Ticks()
+    result = bench_model(compiled, {"x": X}, seconds=SECONDS, clock=ticks, waited=lambda: ticks.now * part * THREADS)
+    assert result.threads == THREADS
     assert result.is_disturbed == is_disturbed
-    assert result.waited == pytest.approx(part, abs=0.005)
+    assert result.waited == pytest.approx(part)
     table = kernel_table(result, 8)
     assert ("roofline" in str(table.title)) != is_disturbed
     shares = [cell for column in table.columns if "roofline" in str(column.header) for cell in column.cells]

@@ -117,10 +117,10 @@ def bench_model(
     own = partial(model.run, inputs) if model.symbols else partial(program.run, ordered)
     sides = {OWN: own, **(others or {})}
     rounds = max(_FEWEST_ROUNDS, int(0.8 * seconds / (_BATCH_SECONDS * len(sides))))
-    calls_alone = Disturbance(program.threads, waited)
+    calls_alone = Disturbance(program.threads, waited, clock)
     times = interleave({name: repeated(call) for name, call in sides.items()}, rounds, _BATCH_SECONDS, clock)
     part = 0.0 if others else calls_alone.part()  # threads of others that spin make each other wait
-    disturbance = Disturbance(program.threads, waited)
+    disturbance = Disturbance(program.threads, waited, clock)
     calls = max(_FEWEST_ROUNDS, int(0.2 * seconds / times[OWN].median)) if launches else 0
     samples = [program.launch_seconds(ordered, len(launches)) for _ in range(calls)]
     medians = [statistics.median(each) for each in zip(*samples, strict=True)]

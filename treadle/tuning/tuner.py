@@ -27,8 +27,8 @@ MEASURED = 8
 """Candidates that are built and timed in a round."""
 _ROUND_SECONDS = 2.0
 _CONFIRM_SECONDS = 6.0
-_BATCH = 8
-"""Defaults that are built together."""
+_FIRST_BATCH, _BATCH = 2, 8
+"""Defaults that are built together; of the first ones, whatever time there is, one is timed."""
 _OF_DEFAULTS = 0.5
 """The part of a search's time that defaults may take: what they leave out are the groups with the least time."""
 
@@ -99,17 +99,18 @@ class Tuner:
         """Times default schedules until no more than `kept` seconds are left, in any case some of the first group; the
         groups that are left."""
         while waiting and (self._left() > kept or all(group.default_seconds is None for group in self.groups)):
-            batch, begun = waiting[:_BATCH], any(group.default_seconds is not None for group in self.groups)
+            begun = any(group.default_seconds is not None for group in self.groups)
+            batch = waiting[: _BATCH if begun else _FIRST_BATCH]
             left = self._left if begun else endless  # without any time there is no search
             try:
                 texts = print_each(self._workers, [(group.task, group.default) for group in batch], left)
                 builds = build_all(self._workers, texts, left)
                 for group, text, build in zip(batch, texts, builds, strict=True):
-                    if left() > 0 or group is batch[0]:
+                    if self._left() > 0 or (group is batch[0] and not begun):
                         self._first(group, text, build)
             except OutOfTimeError:
                 break
-            waiting = waiting[_BATCH:]
+            waiting = waiting[len(batch) :]
         self._set_headroom()
         return waiting
 
