@@ -10,7 +10,7 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, TypeVar
 
-from treadle.tuning.child import Child
+from treadle.tuning.child import CallEndedError, Child
 
 T = TypeVar("T")
 
@@ -32,10 +32,11 @@ class ChildPool(Executor):
         self._lock = Lock()
         self._busy: set[Child] = set()
         self._ended: set[Child] = set()
+        self._abandoned = 0
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """As of every executor; function, arguments and result are pickled."""
-        return self._threads.submit(self._call, partial(fn, *args, **kwargs))
+        return self._threads.submit(self._call, partial(fn, *args, **kwargs), self._abandoned)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Ends the processes: after the calls that were submitted with `wait`, else at once."""
@@ -48,8 +49,9 @@ class ChildPool(Executor):
             child.close()
 
     def abandon(self) -> None:
-        """Ends the calls that are being made, which fail; their processes are started again by later ones."""
+        """Ends the calls that were submitted, which fail; their processes are started again by later ones."""
         with self._lock:
+            self._abandoned += 1
             self._ended |= self._busy
             for child in self._busy:
                 child.kill()
@@ -61,11 +63,15 @@ class ChildPool(Executor):
         self.shutdown(wait=kind is None)
         return None
 
-    def _call(self, function: Callable[[], T]) -> T:
+    def _call(self, function: Callable[[], T], abandoned: int) -> T:
         child = self._idle.get()
         with self._lock:
-            self._busy.add(child)
+            is_wanted = abandoned == self._abandoned
+            if is_wanted:
+                self._busy.add(child)
         try:
+            if not is_wanted:
+                raise CallEndedError("it was abandoned")
             return child.call(function, self._seconds)
         finally:
             with self._lock:
