@@ -199,7 +199,7 @@ def test_what_the_time_does_not_suffice_for_stays_stale(
     (group,) = remeasure(model, tmp_path / "db", fake)
     assert (group.default_seconds, fake.calls) == (None, [])
     assert list(time_warnings([group], stale=True)) == [
-        "softmax 20x48: the time did not suffice, the entry stays stale"
+        "softmax 20x48: the time did not suffice, the entries stay stale"
     ]
     assert list(time_warnings([group], stale=False)) == ["softmax 20x48: the time did not suffice"]
     assert files(tmp_path / "db") == before

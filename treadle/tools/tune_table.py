@@ -11,6 +11,9 @@ from treadle.tuning.group import Group, model_seconds
 
 _HEADINGS = ("share", "programs", "replayed", "rejected", "built", "timed", "default us", "best us", "ratio")
 
+_NAMED = 3
+"""Groups that a warning names."""
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -74,8 +77,10 @@ def time_warnings(groups: Sequence[Group], *, stale: bool) -> Iterator[str]:
     for group in groups:
         if group.dropped is not None:
             yield f"{group.task}: the default takes the place of a schedule that cannot be timed: {group.dropped}"
-        if group.default_seconds is None:
-            yield f"{group.task}: the time did not suffice" + (", the entry stays stale" if stale else "")
+    left = [str(group.task) for group in groups if group.default_seconds is None]
+    if left:
+        named = ", ".join(left[:_NAMED]) + (f", and {len(left) - _NAMED} others" if len(left) > _NAMED else "")
+        yield f"{named}: the time did not suffice" + (", the entries stay stale" if stale else "")
 
 
 def _row(group: Group, whole: float) -> list[str]:

@@ -10,6 +10,8 @@ from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import ProgramOp
 from treadle.errors import TreadleError
 from treadle.schedules.limits import LimitError
+from treadle.schedules.rules.defaults import default_rules
+from treadle.schedules.rules.programs import programs
 from treadle.schedules.search.candidate import Candidate, Task
 from treadle.schedules.search.ledger import limit_of
 from treadle.schedules.search.programs import template_programs
@@ -77,7 +79,7 @@ def test_the_closest_of_a_limit_is_kept(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_every_program_has_its_part_of_the_time() -> None:
     """Each question for the time takes one of its units."""
-    task = Task(anchor("matmul"), CPU, tuple(template_programs(anchor("matmul"), CPU)))
+    task = Task(anchor("matmul"), CPU, programs(anchor("matmul"), CPU, default_rules(CPU)))
     units = iter(range(60, 0, -1))
     found = survey(task, left=lambda: float(next(units, 0)))
     counts = [found.ledger.replayed_of(name) for name in task.samplers]
