@@ -28,6 +28,9 @@ from treadle.tuning import predictions
 from treadle.tuning.group import Group
 from treadle.tuning.model import tasks_of_model
 
+PATIENT = ("--seconds", "1e6")
+"""As much time as a ranking takes, however busy the machine is."""
+
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
@@ -98,7 +101,7 @@ def nothing_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("nothing_is_built")
 def test_a_dry_run_ranks_and_leaves_nothing(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tune", str(model), "--database", str(tmp_path / "db"), "--dry-run"]) == 0
+    assert main(["tune", str(model), "--database", str(tmp_path / "db"), "--dry-run", *PATIENT]) == 0
     rows = [columns(line) for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
     (product, softmax) = sorted(rows, reverse=True)
     assert product[:2] == ["unpack_matmul_relu 20x48", "2"]
@@ -124,7 +127,7 @@ def test_an_explanation_has_limits_terms_and_what_was_measured(
     ledger.accept(program, 7)
     key, texts = (task.digest, task.label, hardware_of(host_target())), task.texts
     Database(tmp_path / "db").add_trials(*key, [trial], programs=texts, ledgers={"random 0 1": ledger})
-    assert main(["tune", str(model), "--database", str(tmp_path / "db"), "--explain", "matmul"]) == 0
+    assert main(["tune", str(model), "--database", str(tmp_path / "db"), "--explain", "matmul", *PATIENT]) == 0
     out = capsys.readouterr().out
     assert "unpack_matmul_relu 20x48, 2 groups" in out
     assert "softmax" not in out
@@ -168,7 +171,7 @@ def test_schedules_of_a_gpu_are_ranked_without_one(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["tune", str(model), "--database", str(tmp_path / "db"), "--target", "sm_80"]
-    assert main([*arguments, "--dry-run", "--groups", "matmul"]) == 0
+    assert main([*arguments, "--dry-run", "--groups", "matmul", *PATIENT]) == 0
     (row,) = [columns(line) for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
     assert row[0] == "matmul_relu 20x48"
     assert int(row[5]) >= 4
