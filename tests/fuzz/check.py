@@ -75,7 +75,7 @@ class Checker:
             judge(report, "matrix unit", case, expected, lambda: self.on_unit[name].run(inputs))
         if name in self.emulated:
             judge(report, "emulator", case, expected, lambda: self.kernels[name].run(inputs))
-        _judge_runtime(report, case, expected)
+        judge_runtime(report, "ONNX Runtime", case, expected, runtime_outputs(case))
         return report
 
 
@@ -104,8 +104,10 @@ def judge(report: Report, runner: str, case: Case, expected: Mapping[str, Expect
             report.findings.append(Finding(runner, name, message))
 
 
-def _judge_runtime(report: Report, case: Case, expected: Mapping[str, Expected]) -> None:
-    outputs = runtime_outputs(case)
+def judge_runtime(
+    report: Report, runner: str, case: Case, expected: Mapping[str, Expected], outputs: dict[str, Array] | str
+) -> None:
+    """Adds to the report how ONNX Runtime's outputs differ from what is expected, or why they may, or are none."""
     if isinstance(outputs, str):
         report.skipped["ONNX Runtime"] = outputs
         return
@@ -115,7 +117,7 @@ def _judge_runtime(report: Report, case: Case, expected: Mapping[str, Expected])
         if reason:
             report.skipped["ONNX Runtime"] = reason
         elif message:
-            report.findings.append(Finding("ONNX Runtime", name, message))
+            report.findings.append(Finding(runner, name, message))
 
 
 def difference(actual: Array, expected: Expected, dtype: np.dtype[Any], shape: Sequence[int]) -> str:
@@ -136,4 +138,4 @@ def difference(actual: Array, expected: Expected, dtype: np.dtype[Any], shape: S
     return f"{len(wrong)} of {actual.size} wrong, at {list(first)} {actual[first]!r}, not {wanted[first]!r}{limit}"
 
 
-__all__ = ["Checker", "Finding", "Report", "check_case", "difference", "judge"]
+__all__ = ["Checker", "Finding", "Report", "check_case", "difference", "judge", "judge_runtime"]

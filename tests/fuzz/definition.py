@@ -51,10 +51,10 @@ EXACT = {
     "Abs", "And", "ArgMax", "ArgMin", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "CastLike",
     "Ceil", "Clip", "Concat", "Constant", "ConstantOfShape", "ConvInteger", "DepthToSpace", "Dropout", "Equal",
     "Expand", "EyeLike", "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "GlobalMaxPool", "Greater",
-    "GreaterOrEqual", "Identity", "IsInf", "IsNaN", "Less", "LessOrEqual", "MatMulInteger", "Max", "MaxPool", "Min",
-    "Neg", "Not", "OneHot", "Or", "Pad", "QuantizeLinear", "Range", "ReduceMax", "ReduceMin", "Relu", "Reshape",
-    "Resize", "Round", "Shape", "Sign", "Size", "Slice", "SpaceToDepth", "Split", "Squeeze", "ThresholdedRelu",
-    "Tile", "Transpose", "Trilu", "Unsqueeze", "Upsample", "Where", "Xor",
+    "GreaterOrEqual", "Hardmax", "Identity", "IsInf", "IsNaN", "Less", "LessOrEqual", "MatMulInteger", "Max",
+    "MaxPool", "Min", "Neg", "Not", "OneHot", "Or", "Pad", "QuantizeLinear", "Range", "ReduceMax", "ReduceMin",
+    "Relu", "Reshape", "Resize", "Round", "Shape", "Sign", "Size", "Slice", "SpaceToDepth", "Split", "Squeeze",
+    "ThresholdedRelu", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze", "Upsample", "Where", "Xor",
 }  # fmt: skip
 """Operators that give what their operands are, or a rounding of it that is their meaning."""
 ONCE = {

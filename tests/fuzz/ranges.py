@@ -8,7 +8,7 @@ result is what the model gives that is drawn with these inputs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from random import Random
 
@@ -34,11 +34,17 @@ NAMES = ("n", "m")
 
 @dataclass(frozen=True)
 class RangedCase:
-    """A case, the symbols of its inputs' dimensions, and the seed of its calls."""
+    """A case, the symbols of its inputs' dimensions, and the seed of its calls.
+
+    exact: tensors that shapes are computed with: they have one value in each call, whatever rounding is free to do
+    least: the smallest extents, where they are not 1
+    """
 
     case: Case
     symbols: Mapping[Place, str]
     seed: int
+    exact: frozenset[str] = frozenset()
+    least: Values = field(default_factory=dict[str, int])
 
     @classmethod
     def draw(cls, case: Case, seed: int) -> RangedCase | None:
@@ -61,7 +67,10 @@ class RangedCase:
     @property
     def dims(self) -> dict[str, Dim]:
         """The range of each symbol: up to the extent that the case has."""
-        return {symbol: Dim(symbol, 1, _extent(self.case, place)) for place, symbol in self.symbols.items()}
+        return {
+            symbol: Dim(symbol, self.least.get(symbol, 1), _extent(self.case, place))
+            for place, symbol in self.symbols.items()
+        }
 
     def described(self) -> str:
         """The ranges, and where they are."""
@@ -87,9 +96,11 @@ class RangedCase:
     def calls(self) -> Sequence[Values]:
         """The greatest extents, the least, and others between."""
         random = Random(self.seed)
-        greatest = {name: dim.greatest for name, dim in self.dims.items()}
-        between = [{name: random.randint(1, bound) for name, bound in greatest.items()} for _ in range(3)]
-        calls = [greatest, dict.fromkeys(greatest, 1), *between]
+        greatest, least = (
+            {name: getattr(dim, end) for name, dim in self.dims.items()} for end in ("greatest", "least")
+        )
+        between = [{name: random.randint(least[name], greatest[name]) for name in greatest} for _ in range(3)]
+        calls = [greatest, least, *between]
         return [dict(call) for call in dict.fromkeys(tuple(call.items()) for call in calls)]
 
     def at(self, values: Values) -> Case | None:
@@ -101,7 +112,10 @@ class RangedCase:
         found = all_values(case)
         if found is None:
             return None
-        return replace(case, types={name: (found[name].dtype, found[name].shape) for name in case.outputs})
+        nodes = [node for node in case.nodes if self.exact.isdisjoint(node.output)]
+        constants = {**case.constants, **{name: found[name] for name in self.exact & found.keys()}}
+        types = {name: (found[name].dtype, found[name].shape) for name in case.outputs}
+        return replace(case, nodes=nodes, constants=constants, types=types)
 
     def _kept(self, name: str, array: Array, values: Values) -> list[slice]:
         return [slice(values.get(self.symbols.get((name, d), ""))) for d in range(array.ndim)]

@@ -22,11 +22,18 @@ _ERRORS = 4
 
 def runtime_outputs(case: Case) -> dict[str, Array] | str:
     """The outputs, or why there are none."""
+    return runtime_calls(case.content(), case.outputs, [case.inputs])[0]
+
+
+def runtime_calls(
+    model: bytes, outputs: Sequence[str], calls: Sequence[Mapping[str, Array]]
+) -> list[dict[str, Array] | str]:
+    """The outputs of each call of a model, by the inputs, or why there are none."""
     try:
-        return _process().submit(_run, case.content(), list(case.outputs), dict(case.inputs)).result()
+        return _process().submit(_run, model, list(outputs), [dict(call) for call in calls]).result()
     except BrokenProcessPool:
         _process.cache_clear()
-        return "stops the process, as where an integer is divided by 0"
+        return ["stops the process, as where an integer is divided by 0"] * len(calls)
 
 
 @cache
@@ -34,7 +41,7 @@ def _process() -> ProcessPoolExecutor:
     return ProcessPoolExecutor(1, get_context("spawn"))
 
 
-def _run(model: bytes, outputs: Sequence[str], inputs: Mapping[str, Array]) -> dict[str, Array] | str:
+def _run(model: bytes, outputs: Sequence[str], calls: Sequence[Mapping[str, Array]]) -> list[dict[str, Array] | str]:
     """In the other process: no fusion, so that operators are what they are called."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _ERRORS
@@ -42,10 +49,21 @@ def _run(model: bytes, outputs: Sequence[str], inputs: Mapping[str, Array]) -> d
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
         session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        results = session.run(outputs, inputs)
     except Exception as error:  # its exceptions have no common base but this
-        return f"does not run it: {str(error).splitlines()[0]}"
+        return [_refusal(error)] * len(calls)
+    return [_called(session, outputs, inputs) for inputs in calls]
+
+
+def _called(session: Any, outputs: Sequence[str], inputs: Mapping[str, Array]) -> dict[str, Array] | str:
+    try:
+        results = session.run(outputs, inputs)
+    except Exception as error:
+        return _refusal(error)
     return {name: np.asarray(array) for name, array in zip(outputs, results, strict=True)}
 
 
-__all__ = ["runtime_outputs"]
+def _refusal(error: Exception) -> str:
+    return f"does not run it: {str(error).splitlines()[0]}"
+
+
+__all__ = ["runtime_calls", "runtime_outputs"]

@@ -33,7 +33,7 @@ def shrunk(case: Case, fails: Fails, tries: int = 60) -> Case:
 def _smaller(case: Case) -> Iterator[Case]:
     if len(case.outputs) > 1:
         for name in case.outputs:
-            yield _pruned(replace(case, outputs=[name]))
+            yield pruned(replace(case, outputs=[name]))
     values = all_values(case)
     if values is None:
         return
@@ -41,7 +41,7 @@ def _smaller(case: Case) -> Iterator[Case]:
         known = {name: values[name] for name in node.output}
         rest = [n for n in case.nodes if n is not node]
         if set(known).isdisjoint(case.outputs):
-            yield _pruned(replace(case, nodes=rest, inputs={**case.inputs, **known}))
+            yield pruned(replace(case, nodes=rest, inputs={**case.inputs, **known}))
     extents = {e for array in (*case.inputs.values(), *case.constants.values()) for e in array.shape if e > 1}
     for extent in sorted(extents, reverse=True):
         for smaller in {max(extent // 2, 1), extent - 1}:
@@ -62,7 +62,7 @@ def all_values(case: Case) -> dict[str, Array] | None:
     return values
 
 
-def _pruned(case: Case) -> Case:
+def pruned(case: Case) -> Case:
     """Without what no output needs."""
     needed, nodes = set(case.outputs), list[Any]()
     for node in reversed(case.nodes):
@@ -88,4 +88,4 @@ def _narrowed(case: Case, extent: int, smaller: int) -> Case | None:
     return replace(candidate, types={name: (values[name].dtype, values[name].shape) for name in case.outputs})
 
 
-__all__ = ["all_values", "shrunk"]
+__all__ = ["all_values", "pruned", "shrunk"]
