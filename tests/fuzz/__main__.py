@@ -1,9 +1,10 @@
 """`python -m tests.fuzz SEED ...` repeats models; `python -m tests.fuzz --seconds N` draws new ones until then.
 
-Each model is checked as it is, and with ranges for some of its inputs' extents. Of new ones a third is quantised, and
-repeated with `--quantized`. Each finding is printed with its seed and the model, of the first kind the smallest that
-still has it, which is written to `--folder`. The exit status is 1 if there was one. At the end follows what the models
-covered.
+Each model is checked as it is, some with drawn schedules, and with ranges for some of its inputs' extents. Of new seeds
+a quarter are quantised models, repeated with `--quantized`, and a quarter models that compute shapes and positions from
+extents, repeated with `--extents`. Each finding is printed with its seed and the smallest model that still has the
+first of them, which is written to `--folder`. The exit status is 1 if there was one. At the end follows what was
+compared, by kind, and what the models covered.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 import pytest
 
@@ -25,10 +27,12 @@ from tests.fuzz.case import Case
 from tests.fuzz.check import Checker, Finding, check_case
 from tests.fuzz.check_ranges import RangeChecker
 from tests.fuzz.coverage import Coverage
+from tests.fuzz.extents import extents_case_of_seed
 from tests.fuzz.generate import case_of_seed
 from tests.fuzz.hostile import ATTEMPTS, findings
 from tests.fuzz.ranges import RangedCase
 from tests.fuzz.shrink import shrunk
+from tests.fuzz.shrink_ranges import shrunk_ranges
 from tests.fuzz.torch_modules import findings as torch_findings
 
 TOGETHER = 40
@@ -38,8 +42,12 @@ EMULATED = 10
 TORCH_MODULES = 5
 """PyTorch modules that are drawn beside a batch of models."""
 
-Batch = tuple[Sequence[int], bool]
-"""Seeds, and whether their models are quantised."""
+SCHEDULED = 4
+"""Of so many models one is compiled with drawn schedules, too."""
+Kind = Literal["models", "quantized", "extents"]
+
+Batch = tuple[Sequence[int], Kind]
+"""Seeds, and of what they are."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,10 +58,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--folder", type=Path, default=Path("build/fuzz"), help="where models with findings are written"
     )
-    parser.add_argument("--quantized", action="store_true", help="quantised models only; else new seeds are of both")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--quantized", action="store_true", help="quantised models only; else new seeds are of all kinds")
+    only.add_argument("--extents", action="store_true", help="models that compute with extents only")
     chosen = parser.parse_args(arguments)
-    kinds = [True] if chosen.quantized else [False, False, True]
-    batches = [(chosen.seeds, chosen.quantized)] if chosen.seeds else _new_seeds(chosen.seconds or 60, kinds)
+    kind: Kind = "quantized" if chosen.quantized else "extents" if chosen.extents else "models"
+    kinds: Sequence[Kind] = ["models", "extents", "models", "quantized"] if kind == "models" else [kind]
+    repeated: list[Batch] = [(chosen.seeds, kind)]
+    batches = repeated if chosen.seeds else _new_seeds(chosen.seconds or 60, kinds)
     warnings.simplefilter("error")
     faulthandler.enable()
     with TemporaryDirectory(prefix="treadle-cache-") as cache, pytest.MonkeyPatch.context() as patch:
@@ -62,63 +74,101 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(batches: Iterable[Batch], folder: Path, repeated: bool) -> int:
-    counts, coverage, found = Counter[str](), Coverage(), 0
-    for seeds, quantized in batches:
-        cases = {str(seed): case_of_seed(seed, quantized) for seed in seeds}
-        for case in cases.values():
-            coverage.add(case)
-        found += _check(cases, repeated, folder, counts)
-        found += _check_ranges(cases, repeated, counts)
+    counts, reasons, coverage, found = Counter[str](), Counter[str](), Coverage(), 0
+    for seeds, kind in batches:
+        if kind == "extents":
+            ranged = {str(seed): extents_case_of_seed(seed) for seed in seeds}
+        else:
+            cases = {str(seed): case_of_seed(seed, kind == "quantized") for seed in seeds}
+            for case in cases.values():
+                coverage.add(case)
+            found += _check(cases, kind, repeated, folder, counts, reasons)
+            ranged = {name: RangedCase.draw(case, int(name)) for name, case in cases.items()}
+        drawn = {name: case for name, case in ranged.items() if case is not None}
+        for case in drawn.values() if kind == "extents" else ():
+            coverage.add(case.case)
+        found += _check_ranges(drawn, kind, repeated, folder, counts, reasons)
         found += 0 if repeated else _check_hostile(seeds, counts) + _check_torch(seeds[:TORCH_MODULES], counts)
-    models, ranged, files = (counts.pop(kind, 0) for kind in ("models", "models with ranges", "hostile files"))
-    print(f"{models} models, {ranged} with ranges, {files} hostile files, {found} with findings; of the models:")
-    for reason, count in counts.most_common():
-        print(f"{count:8} {reason}")
+    print(f"{found} with findings; compared were:")
+    _print_counts(counts)
+    print("not compared were:")
+    _print_counts(reasons)
     print(coverage.table())
     return 1 if found else 0
 
 
-def _new_seeds(seconds: float, kinds: Sequence[bool]) -> Iterator[Batch]:
-    """Seeds from the clock, batch by batch, each named first: who crashes, names nothing. Batches are quantised in
-    turn."""
+def _print_counts(counts: Counter[str]) -> None:
+    for what, count in counts.most_common():
+        print(f"{count:8} {what}")
+
+
+def _new_seeds(seconds: float, kinds: Sequence[Kind]) -> Iterator[Batch]:
+    """Seeds from the clock, batch by batch, each named first: who crashes, names nothing. Kinds take turns."""
     first, end = time.time_ns() // 1000 % 10**9, time.monotonic() + seconds
-    for quantized in cycle(kinds):
+    for kind in cycle(kinds):
         if time.monotonic() >= end:
             return
-        option = " --quantized" if quantized else ""
+        option = "" if kind == "models" else f" --{kind}"
         print(f"seeds {first} to {first + TOGETHER - 1}{option}", flush=True)
-        yield range(first, first + TOGETHER), quantized
+        yield range(first, first + TOGETHER), kind
         first += TOGETHER
 
 
-def _check(cases: Mapping[str, Case], emulated: bool, folder: Path, counts: Counter[str]) -> int:
-    checker = Checker(cases, {name for name in cases if emulated or int(name) % EMULATED == 0})
+def _check(
+    cases: Mapping[str, Case], kind: Kind, repeated: bool, folder: Path, counts: Counter[str], reasons: Counter[str]
+) -> int:
+    emulated, scheduled = (
+        {name for name in cases if repeated or int(name) % each == 0} for each in (EMULATED, SCHEDULED)
+    )
+    checker = Checker(cases, emulated, scheduled)
     found = 0
     for name, case in cases.items():
         report = checker.check(name)
-        counts.update({"models": 1, "elements": report.elements, "elements that rounding decides": report.undecided})
-        counts.update(f"{runner}: {reason}" for runner, reason in report.skipped.items())
+        counts.update(
+            {kind: 1, "models on the emulator": name in emulated, "programs with drawn schedules": report.scheduled}
+        )
+        counts.update({"elements": report.elements})
+        reasons.update({"elements that rounding decides": report.undecided})
+        reasons.update(f"{runner}: {reason}" for runner, reason in report.skipped.items())
         if report.findings:
             found += 1
             _report(name, case, report.findings, folder)
     return found
 
 
-def _check_ranges(cases: Mapping[str, Case], emulated: bool, counts: Counter[str]) -> int:
-    drawn = {name: RangedCase.draw(case, int(name)) for name, case in cases.items()}
-    ranged = {name: case for name, case in drawn.items() if case is not None}
-    checker = RangeChecker(ranged, {name for name in ranged if emulated or int(name) % EMULATED == 0})
+def _check_ranges(
+    cases: Mapping[str, RangedCase],
+    kind: Kind,
+    repeated: bool,
+    folder: Path,
+    counts: Counter[str],
+    reasons: Counter[str],
+) -> int:
+    checker = RangeChecker(cases, {name for name in cases if repeated or int(name) % EMULATED == 0})
     found = 0
-    for name, case in ranged.items():
+    for name, case in cases.items():
         report = checker.check(name)
-        counts.update({"models with ranges": 1, "elements of calls with ranges": report.elements})
-        counts.update(f"{runner}: {reason}" for runner, reason in report.skipped.items())
-        for finding in report.findings:
-            print(f"seed {name}, {case.described()}: {finding}")
+        counts.update(
+            {f"{kind} with ranges": "ranges" not in report.skipped, "elements of calls with ranges": report.elements}
+        )
+        reasons.update(f"{kind}, {runner}: {reason}" for runner, reason in report.skipped.items())
         if report.findings:
             found += 1
-            print(f"{case.case.text()}\n", flush=True)
+            _report_ranges(name, case, report.findings, folder)
     return found
+
+
+def _report_ranges(name: str, case: RangedCase, findings: Sequence[Finding], folder: Path) -> None:
+    for finding in findings:
+        print(f"seed {name}, {case.described()}: {finding}")
+    first = findings[0]
+    emulated = ["case"] if first.runner.startswith("emulator") else []
+
+    def fails(other: RangedCase) -> bool:
+        return _same(first, RangeChecker({"case": other}, emulated).check("case").findings)
+
+    small = shrunk_ranges(case, fails)
+    _write(name, small.model().SerializeToString(), f"{small.described()}\n{small.case.text()}", folder)
 
 
 def _check_hostile(seeds: Sequence[int], counts: Counter[str]) -> int:
@@ -140,16 +190,25 @@ def _report(name: str, case: Case, findings: Sequence[Finding], folder: Path) ->
     for finding in findings:
         print(f"seed {name}: {finding}")
     first = findings[0]
-    small = shrunk(case, lambda other: _same(first, check_case(other, first.runner == "emulator").findings))
+    scheduled = name if "drawn" in first.runner else ""
+    small = shrunk(case, lambda other: _same(first, check_case(other, "emulator" in first.runner, scheduled).findings))
+    _write(name, small.content(), small.text(), folder)
+
+
+def _write(name: str, content: bytes, text: str, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.onnx"
-    path.write_bytes(small.content())
-    print(f"{small.text()}\nwritten to {path}\n", flush=True)
+    path.write_bytes(content)
+    print(f"{text}\nwritten to {path}\n", flush=True)
 
 
 def _same(finding: Finding, others: Sequence[Finding]) -> bool:
-    """Whether one of the findings is of the same runner and the same kind."""
-    return any(o.runner == finding.runner and bool(o.output) == bool(finding.output) for o in others)
+    """Whether one of the findings is of the same runner, whatever its call, and the same kind."""
+    return any(_runner(o) == _runner(finding) and bool(o.output) == bool(finding.output) for o in others)
+
+
+def _runner(finding: Finding) -> str:
+    return finding.runner.partition(" with ")[0]
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from tests.fuzz.definition import Expected, expected_outputs
 from tests.fuzz.freedom import runtime_differs
 from tests.fuzz.recipes import QUANTIZED
 from tests.fuzz.runtime import runtime_outputs
+from tests.fuzz.schedules import DRAWN_C, DRAWN_CUDA
 from tests.helpers.emulated_batch import CUDA
 from tests.helpers.program_batch import Backend, C, ProgramBatch, compile_programs, print_program
 from treadle.errors import TreadleError
@@ -48,20 +49,26 @@ class Report:
     skipped: dict[str, str] = field(default_factory=dict[str, str])
     elements: int = 0
     undecided: int = 0
+    scheduled: int = 0
+    """Programs with drawn schedules."""
 
 
 class Checker:
-    """Cases that are compiled together; quantised ones for a matrix unit, too, and those in `emulated` for the
-    emulator."""
+    """Cases that are compiled together; quantised ones for a matrix unit, too, those in `emulated` for the emulator,
+    and those in `scheduled` once more with schedule decisions that are drawn, for the emulator as well if they are in
+    both."""
 
-    def __init__(self, cases: Mapping[str, Case], emulated: Collection[str] = ()):
-        self.cases, self.emulated = cases, emulated
+    def __init__(self, cases: Mapping[str, Case], emulated: Collection[str] = (), scheduled: Collection[str] = ()):
+        self.cases, self.emulated, self.scheduled = cases, emulated, scheduled
         makers = {name: partial(_imported, case) for name, case in cases.items()}
         self.compiled = ProgramBatch(makers, C)
         quantized = {name for name, case in cases.items() if not QUANTIZED.keys().isdisjoint(case.operators)}
         self.on_unit = ProgramBatch({name: make for name, make in makers.items() if name in quantized}, ON_UNIT)
         self.quantized = quantized
         self.kernels = ProgramBatch({name: make for name, make in makers.items() if name in emulated}, CUDA)
+        drawn = {name: make for name, make in makers.items() if name in scheduled}
+        self.drawn = ProgramBatch(drawn, DRAWN_C)
+        self.drawn_kernels = ProgramBatch({name: make for name, make in drawn.items() if name in emulated}, DRAWN_CUDA)
 
     def check(self, name: str) -> Report:
         """What is wrong with one of the cases."""
@@ -75,13 +82,34 @@ class Checker:
             judge(report, "matrix unit", case, expected, lambda: self.on_unit[name].run(inputs))
         if name in self.emulated:
             judge(report, "emulator", case, expected, lambda: self.kernels[name].run(inputs))
+        if name in self.scheduled:
+            self._judge_drawn(report, name, expected)
         judge_runtime(report, "ONNX Runtime", case, expected, runtime_outputs(case))
         return report
 
+    def _judge_drawn(self, report: Report, name: str, expected: Mapping[str, Expected]) -> None:
+        """With drawn schedules; a space may hold decisions that a later pass rejects by name."""
+        case = self.cases[name]
+        inputs = list(case.inputs.values())
+        batches: dict[str, ProgramBatch[Any, Any]] = {"C, drawn schedules": self.drawn}
+        batches |= {"emulator, drawn schedules": self.drawn_kernels} if name in self.emulated else {}
+        for runner, batch in batches.items():
+            try:
+                program = batch[name]
+            except TreadleError as error:
+                report.skipped[runner] = f"refused: {error.message}"
+                continue
+            except Exception as error:
+                report.findings.append(Finding(runner, "", f"{type(error).__name__}: {error}"))
+                continue
+            report.scheduled += 1
+            judge(report, runner, case, expected, partial(program.run, inputs))
 
-def check_case(case: Case, emulated: bool = False) -> Report:
-    """What is wrong with a case by itself."""
-    return Checker({"case": case}, ["case"] if emulated else []).check("case")
+
+def check_case(case: Case, emulated: bool = False, scheduled: str = "") -> Report:
+    """What is wrong with a case by itself; `scheduled` is the name by which its schedules are drawn."""
+    name = scheduled or "case"
+    return Checker({name: case}, [name] if emulated else [], [name] if scheduled else []).check(name)
 
 
 def _imported(case: Case) -> ModuleOp:

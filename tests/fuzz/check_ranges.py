@@ -56,8 +56,9 @@ class RangeChecker:
         report.elements = sum(e.value.size for call in taken for e in call.expected.values())
         report.undecided = sum(int(e.undecided.sum()) for call in taken for e in call.expected.values())
         for runner, program in programs.items():
-            for call in taken if program is not None else ():
-                call.judge(report, runner, ranged, program)
+            if program is not None:
+                for call in taken:
+                    call.judge(report, runner, ranged, program)
         _judge_runtime(report, ranged, taken)
         return report
 

@@ -43,7 +43,7 @@ def extents_case_of_seed(seed: int) -> RangedCase | None:
             _times(1, NUMBERS, numbers)
     case = _case(draw, numbers)
     used = {place: symbol for place, symbol in places.items() if place[0] in case.inputs}
-    return _with_ranges(RangedCase(case, used, seed, frozenset(numbers.exact))) if used else None
+    return with_ranges(RangedCase(case, used, seed, frozenset(numbers.exact))) if used else None
 
 
 def _input(draw: Draw, symbols: Mapping[str, int], places: dict[tuple[str, int], str]) -> str:
@@ -79,7 +79,7 @@ def _case(draw: Draw, numbers: Numbers) -> Case:
     return pruned(draw.case(returned))
 
 
-def _with_ranges(ranged: RangedCase) -> RangedCase | None:
+def with_ranges(ranged: RangedCase) -> RangedCase | None:
     """With the smallest extents from which on the model takes all that are tried; None if it takes one alone."""
     random, greatest = Random(ranged.seed), {name: dim.greatest for name, dim in ranged.dims.items()}
     most = max(greatest.values()) if len(greatest) == 1 else _MOST_POINTS
@@ -97,4 +97,4 @@ def _with_ranges(ranged: RangedCase) -> RangedCase | None:
     return replace(ranged, least=least)
 
 
-__all__ = ["extents_case_of_seed"]
+__all__ = ["extents_case_of_seed", "with_ranges"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +13,18 @@ from tests.fuzz.case import Case
 from tests.fuzz.definition import evaluate_node
 
 Array = NDArray[Any]
-Fails = Callable[[Case], bool]
+T = TypeVar("T")
 
 
-def shrunk(case: Case, fails: Fails, tries: int = 60) -> Case:
+def shrunk(case: Case, fails: Callable[[Case], bool], tries: int = 60) -> Case:
+    """The smallest case found in so many tries that still `fails`."""
+    return smallest(case, _smaller, fails, tries)
+
+
+def smallest(case: T, smaller: Callable[[T], Iterator[T]], fails: Callable[[T], bool], tries: int) -> T:
     """The smallest case found in so many tries that still `fails`; each step is the first smaller one that does."""
     while True:
-        for candidate in _smaller(case):
+        for candidate in smaller(case):
             tries -= 1
             if tries < 0:
                 return case
@@ -88,4 +93,4 @@ def _narrowed(case: Case, extent: int, smaller: int) -> Case | None:
     return replace(candidate, types={name: (values[name].dtype, values[name].shape) for name in case.outputs})
 
 
-__all__ = ["all_values", "pruned", "shrunk"]
+__all__ = ["all_values", "pruned", "shrunk", "smallest"]
