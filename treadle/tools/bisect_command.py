@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, TensorType
+from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.ir import Operation
 
 from treadle.api import resolve_target
@@ -44,7 +44,7 @@ from treadle.tools.bisect_search import (
     still_diverges,
 )
 from treadle.tools.model_inputs import complete, read_inputs
-from treadle.tools.oracle import Definition
+from treadle.tools.oracle import Definition, with_names
 
 Array = NDArray[Any]
 MODEL = "model.mlir"
@@ -172,7 +172,7 @@ def _case(args: argparse.Namespace) -> Case:
     path = Path(args.model)
     shapes = _shapes(args.shape, {} if is_ir_file(path) else given.shapes)
     request = CompileRequest(path, target, shapes, constants=given.constants)
-    module = _named(lowered_module(request, "import"))
+    module = with_names(lowered_module(request, "import"))
     tensors = _tensors(module)
     names = [tensor.name for tensor in tensors]
     for name in given.arrays:
@@ -188,17 +188,6 @@ def _shapes(arguments: Sequence[str], arrays: Mapping[str, tuple[int, ...]]) -> 
         if any(isinstance(extent, Dim) for extent in extents):
             raise TreadleError("the shape has a range", f"--shape {name}", "the extents of the call that is wrong")
     return shapes
-
-
-def _named(module: ModuleOp) -> ModuleOp:
-    """The module, with names for inputs and outputs where it has none."""
-    main = find_function(module, ENTRY)
-    end = main.body.block.last_op
-    assert end is not None
-    for kind, values in (("input", main.body.block.args), ("output", end.operands)):
-        names = ArrayAttr([StringAttr(f"{kind}{n}") for n in range(len(values))])
-        main.attributes.setdefault(f"{kind}_names", names)
-    return module
 
 
 def _tensors(module: ModuleOp) -> list[Tensor]:

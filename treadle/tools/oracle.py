@@ -1,21 +1,22 @@
 """The expected outputs of a model: its imported graph evaluated in float64, with a limit for each element's error. Both
-are independent of the compiled code. ONNX Runtime, which is independent of our operators' definitions, too, is compared
-with the same limits: where it exceeds them, the import is wrong, or ONNX Runtime is.
+are independent of the compiled code. ONNX Runtime, or ONNX's reference evaluator, which is independent of the import,
+too, is compared with the same limits: where it exceeds them, the import is wrong, or it is.
 """
 
 from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp
 
 from treadle.backends.reference.bound_module import bound_module
@@ -32,8 +33,15 @@ from treadle.errors import TreadleError
 from treadle.frontends.onnx import import_model
 from treadle.frontends.onnx.constant_inputs import constant_inputs
 from treadle.frontends.onnx.loader import load_model
+from treadle.lazy import lazy_module
+
+if TYPE_CHECKING:
+    from onnx import reference
+else:  # it imports an implementation of every operator
+    reference = lazy_module("onnx.reference")
 
 Array = NDArray[Any]
+RUNTIME, EVALUATOR = "ONNX Runtime", "ONNX's reference evaluator"
 Expected = Mapping[str, tuple[Bounded, np.dtype[Any]]]
 """The expected outputs by name: values with their limits, and the dtype."""
 
@@ -100,7 +108,7 @@ class Definition:
         IR is its own definition as far as stage `schedule`: later stages have none but the kernels themselves.
         """
         if is_ir_file(path):
-            module = read_module(path.read_text(), str(path))
+            module = with_names(read_module(path.read_text(), str(path)))
             _check_has_definitions(module, path)
         else:
             module = import_model(path, {name: array.shape for name, array in inputs.items()}, constants)
@@ -124,33 +132,54 @@ class Definition:
 
 
 class NoReferenceError(TreadleError):
-    """ONNX Runtime does not run a model, or takes no inputs of these types."""
+    """ONNX Runtime, or ONNX's reference evaluator, is not installed, does not run a model, or takes no inputs of these
+    types."""
+
+
+Reference = Callable[[Path, Mapping[str, Array], Sequence[str]], dict[str, Array]]
+"""Gives outputs of a model by name; NoReferenceError if it has none."""
 
 
 def reference_outputs(path: Path, inputs: Mapping[str, Array], names: Sequence[str]) -> dict[str, Array]:
-    """ONNX Runtime's outputs, by name; TreadleError if it is not installed, NoReferenceError if it gives none."""
+    """ONNX Runtime's outputs, by name; NoReferenceError if it gives none."""
     try:
         runtime = importlib.import_module("onnxruntime")
     except ImportError as error:
-        raise TreadleError("ONNX Runtime is not installed", "--check", "pip install onnxruntime") from error
+        raise NoReferenceError("ONNX Runtime is not installed", "--check", "pip install onnxruntime") from error
     options = runtime.SessionOptions()
     options.log_severity_level = _ERRORS
     try:
         session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         results = session.run(list(names), dict(inputs))
     except Exception as error:  # its exceptions have no common base but this
-        reason = str(error).splitlines()[0]
-        raise NoReferenceError(f"ONNX Runtime does not run the model: {reason}", path) from error
+        raise _no_reference(RUNTIME, error, path) from error
     return dict(zip(names, results, strict=True))
+
+
+def evaluator_outputs(path: Path, inputs: Mapping[str, Array], names: Sequence[str]) -> dict[str, Array]:
+    """The outputs by ONNX's reference evaluator, by name; NoReferenceError if it gives none."""
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            results = reference.ReferenceEvaluator(str(path)).run(list(names), dict(inputs))
+    except Exception as error:  # whatever an operator in Python raises
+        raise _no_reference(EVALUATOR, error, path) from error
+    return {name: np.asarray(result) for name, result in zip(names, results, strict=True)}
+
+
+def _no_reference(who: str, error: Exception, path: Path) -> NoReferenceError:
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    return NoReferenceError(f"{who} does not run the model: {reason}", path)
 
 
 @dataclass(frozen=True)
 class Check:
-    """A model's outputs, and ONNX Runtime's, compared with its definition. `refusal` says why ONNX Runtime has none."""
+    """A model's outputs, and those of `peer`, compared with its definition. `refusals` say why others have none."""
 
     own: Sequence[Comparison]
     reference: Sequence[Comparison] = ()
-    refusal: str = ""
+    refusals: Sequence[str] = ()
+    peer: str = ""
 
     @property
     def agrees(self) -> bool:
@@ -164,23 +193,30 @@ def check_model(
     outputs: Mapping[str, Array],
     precision: Precision = "f32",
     constants: Mapping[str, Array] = MappingProxyType({}),
+    *,
+    evaluator: bool = False,
 ) -> Check:
     """Outputs of a compiled model, and ONNX Runtime's for the same inputs, compared with the model's definition.
 
     constants: values of the inputs that the compiled model does not take, as `treadle.compile` was given them
+    evaluator: whether ONNX's reference evaluator, which may take minutes for large convolutions, stands in where ONNX
+        Runtime has no outputs
 
-    ONNX Runtime has none where the file is IR. Raises what reading the model raises, and TreadleError where ONNX
-    Runtime is not installed.
+    Neither has any where the file is IR. Raises what reading the model raises.
     """
     definition = Definition.of_file(path, inputs, precision, constants)
     expected = definition.outputs()
-    own = compare_all(outputs, expected)
-    if is_ir_file(path):
-        return Check(own)
-    try:
-        return Check(own, compare_reference(path, {**inputs, **fed_constants(path, constants)}, definition, expected))
-    except NoReferenceError as error:
-        return Check(own, refusal=error.message)
+    own, refusals = compare_all(outputs, expected), list[str]()
+    peers: list[tuple[str, Reference]] = [] if is_ir_file(path) else [(RUNTIME, reference_outputs)]
+    if peers and evaluator:
+        peers.append((EVALUATOR, evaluator_outputs))
+    fed = {**inputs, **fed_constants(path, constants)} if peers else inputs
+    for name, peer in peers:
+        try:
+            return Check(own, compare_reference(path, fed, definition, expected, peer), refusals, name)
+        except NoReferenceError as error:
+            refusals.append(error.message)
+    return Check(own, refusals=refusals)
 
 
 def fed_constants(path: Path, constants: Mapping[str, Array]) -> dict[str, Array]:
@@ -189,7 +225,9 @@ def fed_constants(path: Path, constants: Mapping[str, Array]) -> dict[str, Array
 
 
 def _check_has_definitions(module: ModuleOp, path: Path) -> None:
-    """TreadleError where operators have become kernels."""
+    """TreadleError where operators have become kernels, and where extents are arguments."""
+    if _main(module).attributes.get("symbols"):
+        raise TreadleError("IR for a range of shapes is no definition of a call", path, "the .onnx file, with --shape")
     for op in module.walk():
         if isinstance(op, KernelOp | LoopFuncOp):
             raise TreadleError(f"{op.name} has no definition to compare with", path, "IR of a stage up to 'schedule'")
@@ -201,12 +239,12 @@ def compare_all(outputs: Mapping[str, Array], expected: Expected) -> list[Compar
 
 
 def compare_reference(
-    path: Path, inputs: Mapping[str, Array], definition: Definition, expected: Expected
+    path: Path, inputs: Mapping[str, Array], definition: Definition, expected: Expected, peer: Reference | None = None
 ) -> list[Comparison]:
-    """ONNX Runtime's outputs compared with their expected values. If it exceeds the limits, they are computed again
-    with its approximations allowed for.
+    """The outputs of a peer, ONNX Runtime if none is named, compared with their expected values. If it exceeds the
+    limits, they are computed again with ONNX Runtime's approximations allowed for.
     """
-    outputs = reference_outputs(path, inputs, list(expected))
+    outputs = (peer or reference_outputs)(path, inputs, list(expected))
     results = compare_all(outputs, expected)
     if all(each.agrees for each in results):
         return results
@@ -272,7 +310,17 @@ def _names(module: ModuleOp, attribute: str) -> list[str]:
     return [name.data for name in _main(module).attributes[attribute]]  # pyright: ignore
 
 
+def with_names(module: ModuleOp) -> ModuleOp:
+    """The module, whose inputs and outputs are called as a compiled model calls them where they have no names."""
+    main = _main(module)
+    end = main.body.block.last_op
+    for kind, values in (("input", main.body.block.args), ("output", end.operands if end is not None else ())):
+        names = ArrayAttr([StringAttr(f"{kind}{n}") for n in range(len(values))])
+        main.attributes.setdefault(f"{kind}_names", names)
+    return module
+
+
 __all__ = [
     "Check", "Comparison", "Definition", "Expected", "NoReferenceError", "check_model", "compare", "compare_all",
-    "compare_reference", "fed_constants", "reference_outputs",
+    "compare_reference", "evaluator_outputs", "fed_constants", "reference_outputs", "with_names",
 ]  # fmt: skip

@@ -25,6 +25,7 @@ from treadle.tools.arguments import shapes_of_call
 from treadle.tools.model_inputs import Given, check_of_model, complete, read_inputs
 from treadle.tools.profile_table import print_profile
 from treadle.tools.progress_bar import progress_bar
+from treadle.tools.range_points import inputs_at, points_of
 
 if TYPE_CHECKING:
     from treadle.tools import oracle
@@ -73,8 +74,10 @@ def run_command(args: argparse.Namespace) -> int:
     if args.profile:
         print_profile(model.reports)
     statuses = [_sanitize(model) if args.sanitize else 0]
-    if args.check:
+    if args.check and (given.arrays or not model.symbols):
         statuses.append(_check(path, model, inputs, outputs, given.constants))
+    if args.check and model.symbols:
+        statuses.append(_check_range(path, model, given, args.seed))
     return max(statuses)
 
 
@@ -169,10 +172,36 @@ def _check(
 ) -> int:
     """A line for each output of the model and of ONNX Runtime; 1 if one of them differs from the definition."""
     check = oracle.check_model(path, inputs, outputs, parse_precision(model.manifest.precision), constants)
-    for result in check.own:
-        print(result)
-    for result in check.reference:
-        print(f"ONNX Runtime: {result}")
-    if check.refusal:
-        print(f"{check.refusal}; the definition alone was compared with")
+    _print_comparisons(check)
+    for refusal in check.refusals:
+        print(f"{refusal}; the definition alone was compared with")
     return 0 if check.agrees else 1
+
+
+def _print_comparisons(check: oracle.Check, where: str = "") -> None:
+    for result in check.own:
+        print(f"{where}{result}")
+    for result in check.reference:
+        print(f"{where}{check.peer}: {result}", flush=True)
+
+
+def _check_range(path: Path, model: CompiledModel, given: Given, seed: int) -> int:
+    """The same at corners and other points of a model's range, then what was compared with what."""
+    points, precision = points_of(model.symbols, seed), parse_precision(model.manifest.precision)
+    peers, refusals, status = dict[str, None](), dict[str, None](), 0
+    for values in points:
+        inputs = inputs_at(model.inputs, values, given.arrays, seed)
+        outputs = model.run(inputs)
+        check = oracle.check_model(path, inputs, outputs, precision, given.constants, evaluator=True)
+        _print_comparisons(check, ", ".join(f"{name} = {value}" for name, value in values.items()) + ": ")
+        peers |= {check.peer: None} if check.peer else {}
+        refusals |= dict.fromkeys(check.refusals)
+        status |= not check.agrees
+    for refusal in refusals:
+        print(refusal)
+    ranges, others = ", ".join(map(str, model.symbols)), "".join(f", and {peer} on the model itself" for peer in peers)
+    print(f"at {len(points)} points of {ranges}: compared with the definition for each point's shapes{others}")
+    return status
+
+
+__all__ = ["run_command"]
