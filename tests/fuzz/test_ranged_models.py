@@ -132,7 +132,7 @@ def test_kernels_may_read_what_others_left_out_of_an_output() -> None:
     draw.node("GlobalAveragePool", ["t0_0"])
     case = RangedCase(draw.case(["t0_0", "t1_0"]), {("x0", 0): "n"}, 0)
     report = RangeChecker({"case": case}, ["case"]).check("case")
-    assert not report.findings and not report.skipped
+    assert not report.findings and "ranges" not in report.skipped
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +143,7 @@ def taken() -> RangeChecker:
 @pytest.mark.parametrize("name", TAKEN)
 def test_what_depends_on_a_range_and_is_taken(name: str, taken: RangeChecker) -> None:
     report = taken.check(name)
-    assert not report.findings and not report.skipped
+    assert not report.findings and "ranges" not in report.skipped
 
 
 @pytest.mark.parametrize("name", REFUSED)
