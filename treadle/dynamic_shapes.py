@@ -241,7 +241,7 @@ class DynamicCalls:
         """The outputs of the call's shapes; those that the program wrote densely may be the first elements of larger
         arrays."""
         count = len(self.outputs)
-        numbers = (int(array) for array in outputs[count:])
+        numbers = (int(array.item()) for array in outputs[count:])
         known = {**values, **dict(zip(self.found, numbers, strict=True))}
         each = zip(self.outputs, self._outputs, outputs[:count], strict=True)
         return [_result(tensor, extents, array, known) for tensor, extents, array in each]

@@ -5,7 +5,7 @@ What is computed is compared with the imported graph in float64, each element wi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -81,7 +81,8 @@ class Case:
         """What the interpreter makes of the module after some pass; IR that it rejects disagrees, too."""
         try:
             verify(module, "after the pass")
-            return self._compared(run_module(module, self.definition.inputs))
+            results = run_module(module, self.definition.inputs)
+            return self._compared(within_extents(find_function(self.definition.module, "main"), results))
         except TreadleError as error:
             return Judgement(float("inf"), str(error))
 
@@ -92,9 +93,9 @@ class Case:
         except CodeError as error:
             return Judgement(float("inf"), str(error))
 
-    def _compared(self, results: tuple[Array, ...]) -> Judgement:
-        cut = within_extents(find_function(self.definition.module, "main"), results)
-        comparisons = compare_all(dict(zip(self.expected, cut, strict=True)), self.expected)
+    def _compared(self, results: Sequence[Array]) -> Judgement:
+        """Outputs of their own extents, as a compiled model gives them."""
+        comparisons = compare_all(dict(zip(self.expected, results, strict=True)), self.expected)
         problem = next((str(each).replace(": DIFFERS", "", 1) for each in comparisons if not each.agrees), "")
         return Judgement(max((each.worst for each in comparisons), default=0.0), problem)
 

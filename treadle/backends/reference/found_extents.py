@@ -25,7 +25,7 @@ def within_extents(main: FuncOp, results: Sequence[Array]) -> list[Array]:
     if not found:
         return list(results)
     count = len(results) - len(found)
-    values = {name: int(array) for name, array in zip(found, results[count:], strict=True)}
+    values = {name: int(array.item()) for name, array in zip(found, results[count:], strict=True)}
     given = main.attributes["output_extents"]
     assert isinstance(given, ArrayAttr)
     pairs = zip(given.data[:count], results[:count], strict=True)

@@ -70,7 +70,7 @@ class LaunchRun:
             condition[...] = memory.of(op.tests[1]).reshape(())
         counter[...] = 0
         while counter < min((*limits, *times)) and all(condition.any() for condition in again):
-            made = [*again, *after, *(each.reshape(*times, -1)[int(counter)] for each in rows)]
+            made = [*again, *after, *(each.reshape(*times, -1)[int(counter.item())] for each in rows)]
             self._call(op.body, [counter, *now, *read], made, memory.of(op.arena))
             now, after, spare = after, spare, after
             counter += 1
