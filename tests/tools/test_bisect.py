@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from xdsl.context import Context
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import IndexType, IntegerAttr, ModuleOp
@@ -15,7 +16,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from tests.helpers.graphs import operators
-from tests.helpers.onnx_models import linear_model
+from tests.helpers.onnx_models import linear_model, save_model, value
 from treadle import ir
 from treadle.backends.c import write_artifact
 from treadle.backends.c.compiler import Unit
@@ -150,6 +151,7 @@ def test_kernels_that_are_too_large_to_interpret_are_reduced_first(
     assert main(arguments) == 1
     printed = capsys.readouterr().out
     assert f"first to differ: pass '{LoopSimplifyIndexPass.name}'" in printed and "matmul 'product'" in printed
+    assert "  1 operators left\n" in printed
 
 
 @pytest.mark.parametrize(
@@ -176,6 +178,30 @@ def test_wrong_code(
     assert main(["bisect", model, "-o", str(tmp_path / "out")]) == 1
     lines = capsys.readouterr().out
     assert "first to differ: the code (pass 'loop-to-c', the printer, or the compiler)" in lines and problem in lines
+
+
+def _lstm(path: Path) -> Path:
+    """Three steps, in a loop whose counter is a buffer of one element."""
+    rng = np.random.default_rng(0)
+    shapes = {"w": (1, 8, 3), "r": (1, 8, 2), "b": (1, 16)}
+    weights = [numpy_helper.from_array(rng.uniform(-1, 1, s).astype(np.float32), name) for name, s in shapes.items()]
+    node = helper.make_node("LSTM", ["x", *shapes], ["y"], hidden_size=2)
+    return save_model(path, [node], [value("x", (3, 2, 3))], [value("y", (3, 1, 2, 2))], weights)
+
+
+def _non_zero(path: Path) -> Path:
+    result = helper.make_tensor_value_info("y", TensorProto.INT64, [2, "n"])
+    return save_model(path, [helper.make_node("NonZero", ["x"], ["y"])], [value("x", (2, 3))], [result])
+
+
+@pytest.mark.parametrize("make", [_lstm, _non_zero])
+def test_loops_and_extents_that_are_data(
+    make: Callable[[Path], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bisect", str(make(tmp_path / "m.onnx")), "-o", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out
+    assert "all agree with the definition" in printed
+    assert "the interpreter runs the kernels after each pass" in printed
 
 
 def test_a_gpu_target(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,6 +45,7 @@ from treadle.tools.bisect_search import (
 )
 from treadle.tools.model_inputs import complete, read_inputs
 from treadle.tools.oracle import Definition, with_names
+from treadle.tools.progress_bar import progress_bar
 
 Array = NDArray[Any]
 MODEL = "model.mlir"
@@ -62,7 +63,8 @@ def bisect_command(args: argparse.Namespace) -> int:
     output = Path(args.output)
     check_replaceable(output, _is_reduced)
     case = _case(args)
-    found = first_divergence(case, _report, operations)
+    with progress_bar() as progress:
+        found = first_divergence(case, _report, operations, progress)
     if found is None:
         print("all agree with the definition: the passes above, and the compiled code")
         return 0
@@ -106,11 +108,14 @@ def _reduced(case: Case, found: Divergence) -> _Reduced:
     print("reducing the model ...", flush=True)
     parts = Parts(case.definition)
     before, after = found.before, found.after
-    smallest = reduced(
-        parts,
-        lambda part: still_diverges(replace(case, definition=part), before, after),
-        folded=after <= case.last_of_graphs,
-    )
+
+    def differs(part: Definition) -> bool:
+        found = still_diverges(replace(case, definition=part), before, after)
+        if found:
+            print(f"  {len(_operators(part.module))} operators left", flush=True)
+        return found
+
+    smallest = reduced(parts, differs, folded=after <= case.last_of_graphs)
     least = replace(case, definition=smallest)
     if after - before > 1:  # its kernels are few enough to be interpreted one by one
         found = first_divergence(least, _report, _ROOM) or found

@@ -23,13 +23,14 @@ from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
 from treadle.passes.instruments import Instrument, ir_text, verify
 from treadle.passes.schedule.schedule_instantiate import operations_of
+from treadle.progress import Progress, no_progress
 from treadle.target import Target
 from treadle.tools.bisect_code import CodeError, code_outputs
 from treadle.tools.oracle import Array, Definition, Expected, compare_all
 
 IMPORT = -1
 """The number of the imported graph, before the first pass."""
-INTERPRETED = 1 << 24
+INTERPRETED = 1 << 22
 """The most arithmetic operations of a model whose kernels the interpreter runs after every pass. A product of 128x128
 by 128x128 (4.2 million) takes 21 s for all passes of a CPU, and 69 s for those of sm_80."""
 _KERNELS = STAGE_NAMES.index("kernels")
@@ -125,8 +126,9 @@ class _StoppedError(Exception):
 class _Watch(Instrument):
     """Judges the module after each pass that changed it; stops the pipeline at the first that disagrees."""
 
-    def __init__(self, case: Case, module: ModuleOp, report: Report, most: int):
+    def __init__(self, case: Case, module: ModuleOp, report: Report, most: int, progress: Progress):
         self._case = case
+        self._progress = progress
         self._report = report
         self._most = most
         self._text = ir_text(module)
@@ -143,6 +145,7 @@ class _Watch(Instrument):
         if text == old:
             self._report(stage, step.name, "unchanged")
         else:
+            self._progress(f"running the IR after {step.name}", (number + 1) / len(self._case.steps))
             found = self._case.judge(module)
             self._report(stage, step.name, told(found))
             if found.problem:
@@ -150,20 +153,25 @@ class _Watch(Instrument):
         if number == self._case.last_of_graphs:
             operations = sum(operations_of(op) for op in module.walk() if isinstance(op, FusedOp))
             self.skipped = operations if operations > self._most else 0
+            if not self.skipped:
+                self._report("", f"{operations} operations", "the interpreter runs the kernels after each pass")
 
 
-def first_divergence(case: Case, report: Report, most: int = INTERPRETED) -> Divergence | None:
+def first_divergence(
+    case: Case, report: Report, most: int = INTERPRETED, progress: Progress = no_progress
+) -> Divergence | None:
     """The first pass after which an output is beyond its limit; None if all agree, and the compiled code, too.
 
     Kernels of a model of more than `most` operations are not interpreted: then only its graphs and its compiled code
     are judged. Raises what the passes and the compilers raise.
     """
     module = case.definition.module.clone()
+    progress("evaluating the definition", 0.0)
     found = case.judge(module)
     report("import", "the model as it is", told(found))
     if found.problem:
         return Divergence(IMPORT, IMPORT, found.problem)
-    watch = _Watch(case, module, report, most)
+    watch = _Watch(case, module, report, most, progress)
     try:
         lower(treadle_context(), module, case.target, instruments=[watch], options=case.options)
     except _StoppedError as error:
@@ -173,6 +181,7 @@ def first_divergence(case: Case, report: Report, most: int = INTERPRETED) -> Div
         before = case.last_of_graphs
         skipped = f"{watch.skipped} operations, more than {most}: judged by the compiled code only"
         report("", f"{case.code - before - 1} passes on kernels", skipped)
+    progress("compiling and running the code", 1.0)
     found = case.judge_code(module)
     stage, last = case.steps[case.code]
     report(stage, f"{last.name}, and the code", told(found))
