@@ -202,9 +202,9 @@ def test_files_of_pytorch_are_named(tmp_path: Path) -> None:
     with pytest.raises(treadle.TreadleError, match=r"an exported PyTorch program; accepted: .*torch\.export\.load"):
         treadle.compile(program)
     (tmp_path / "model.zip").write_bytes(b"PK\x03\x04 and no more")
-    with pytest.raises(treadle.TreadleError, match="a zip archive; accepted: an"):
+    with pytest.raises(treadle.TreadleError, match="a zip archive; accepted: a complete"):
         treadle.compile(tmp_path / "model.zip")
-    with pytest.raises(treadle.TreadleError, match="a PyTorch checkpoint or TorchScript; accepted: an"):
+    with pytest.raises(treadle.TreadleError, match="a PyTorch checkpoint or TorchScript; accepted: a complete"):
         treadle.compile(checkpoint)
 
 

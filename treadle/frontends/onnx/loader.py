@@ -110,12 +110,12 @@ def _refuse_archive(data: bytes, name: str) -> None:
         entries = []
     if {"archive_format", "serialized_exported_program.json"} & set(entries):
         message, other = "the file is an exported PyTorch program", "treadle.compile(torch.export.load(path))"
-        accepted = f"an .onnx file; in Python {other}, which unpickles: only for files that you trust"
+        accepted = f"a complete .onnx file; in Python {other}, which unpickles: only for files that you trust"
     elif "data.pkl" in entries:
         message = "the file is a PyTorch checkpoint or TorchScript"
-        accepted = "an .onnx file; in Python treadle.compile(module, example_inputs=...)"
+        accepted = "a complete .onnx file; in Python treadle.compile(module, example_inputs=...)"
     else:
-        message, accepted = "the file is a zip archive", "an .onnx file"
+        message, accepted = "the file is a zip archive", "a complete .onnx file"
     raise TreadleError(message, name, accepted)
 
 
