@@ -8,15 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product, zip_longest
 
 import numpy as np
 import onnxruntime
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
 from onnx.numpy_helper import from_array
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute
 
 import treadle
 from treadle.backends.cuda.emulator import CHECKS
+from treadle.backends.reference.evaluate_module import evaluate_module, find_function
+from treadle.dialects.graph.dtypes import numpy_dtype
+from treadle.dynamic_shapes import DynamicCalls
+from treadle.frontends.onnx.importer import import_model
+from treadle.manifest import Tensor
 from treadle.shapes import parse_dim
 
 RANDOM = np.random.default_rng(7)
@@ -39,6 +47,8 @@ class Case:
     """Whether floats are whole numbers from -3 to 3, whose products and sums are exact in few bits, too."""
     limit: float = 4e-6
     """How far results may be from ONNX Runtime's."""
+    opset: int = 17
+    outputs: Sequence[str] = ("y",)
 
     @property
     def dims(self) -> list[treadle.Dim]:
@@ -55,8 +65,16 @@ class Case:
             for name, shape in self.inputs.items()
         ]
         constants = [from_array(array, name) for name, array in (self.constants or {}).items()]
-        graph = make_graph(list(self.nodes), "g", inputs, [ValueInfoProto(name="y")], constants)
-        return make_model(graph, opset_imports=[make_opsetid("", 17)], ir_version=8)
+        graph = make_graph(
+            list(self.nodes), "g", inputs, [ValueInfoProto(name=name) for name in self.outputs], constants
+        )
+        return make_model(graph, opset_imports=[make_opsetid("", self.opset)], ir_version=8)
+
+    @property
+    def every_call(self) -> list[Call]:
+        """All extents of all ranges."""
+        extents = [range(dim.least, dim.greatest + 1, dim.multiple) for dim in self.dims]
+        return [dict(zip(self.shapes, each, strict=True)) for each in product(*extents)]
 
     def values(self, call: Call, poisoned: bool = False) -> dict[str, np.ndarray]:
         found: dict[str, np.ndarray] = {}
@@ -76,12 +94,32 @@ class Case:
 
     def check(self, call: Call, compiled: treadle.CompiledModel, oracle: onnxruntime.InferenceSession) -> None:
         """One call against ONNX Runtime, after one of the largest shape."""
-        compiled.run(self.values({dim.name: dim.greatest for dim in self.dims}, poisoned=True))
+        compiled.run(self.values(self.largest, poisoned=True))
         values = self.values(call)
-        wanted = np.asarray(oracle.run(None, values)[0])
-        (got,) = compiled(**values)
-        assert got.shape == wanted.shape and got.dtype == wanted.dtype
-        np.testing.assert_allclose(got, wanted, rtol=2e-6, atol=self.limit, err_msg=str(call))
+        self._compare(call, compiled(**values), oracle.run(None, values))
+
+    @property
+    def largest(self) -> Call:
+        return {dim.name: dim.greatest for dim in self.dims}
+
+    def check_import(self, calls: Iterable[Call]) -> None:
+        """Calls of what the importer gives, by its definition, against ONNX Runtime."""
+        oracle, module = self.oracle(), import_model(self.model().SerializeToString(), self.shapes)
+        binding = _binding(find_function(module, "main"), self.dims)
+        poison = list(self.values(self.largest, poisoned=True).values())
+        for call in calls:
+            binding.arguments(poison, binding.bind(poison))
+            values = self.values(call)
+            given = list(values.values())
+            bound = binding.bind(given)
+            with np.errstate(all="ignore"):
+                got = evaluate_module(module, binding.arguments(given, bound))
+            self._compare(call, binding.results(got, bound), oracle.run(None, values))
+
+    def _compare(self, call: Call, results: Sequence[np.ndarray], expected: Sequence[object]) -> None:
+        for name, got, wanted in zip(self.outputs, results, map(np.asarray, expected), strict=True):
+            assert (got.shape, got.dtype) == (wanted.shape, wanted.dtype), (name, call)
+            np.testing.assert_allclose(got, wanted, rtol=2e-6, atol=self.limit, err_msg=f"{name} {call}")
 
     def check_emulated(self, calls: Iterable[Call], target: str = "sm_80", precision: str = "f32") -> None:
         """Calls on the emulator with all checks, which find nothing."""
@@ -93,6 +131,23 @@ class Case:
                 self.check(call, compiled, oracle)
                 found = [str(finding) for report in compiled.reports for finding in report.findings]
                 assert found == [], call
+
+
+def _binding(main: FuncOp, dims: Sequence[treadle.Dim]) -> DynamicCalls:
+    """How calls of a function that was imported are bound, padded and cut out."""
+
+    def tensors(names: str, types: Sequence[Attribute], which: str) -> list[Tensor]:
+        known = [[text.data for text in each] for each in main.attributes[which]]  # pyright: ignore
+        return [
+            Tensor(name.data, type.get_shape(), numpy_dtype(type.get_element_type()).name, tuple(extents))  # pyright: ignore
+            for name, type, extents in zip_longest(main.attributes[names], types, known, fillvalue=())  # pyright: ignore
+        ]
+
+    extents = [text.data for text in main.attributes["extents"]]  # pyright: ignore
+    inputs = tensors("input_names", main.function_type.inputs.data, "input_extents")
+    return DynamicCalls(
+        dims, extents, inputs, tensors("output_names", main.function_type.outputs.data, "output_extents")
+    )
 
 
 def weights(*shape: int) -> np.ndarray:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 from xdsl.dialects.builtin import LocationAttr, TensorType, UnknownLoc, i64
-from xdsl.ir import Attribute, Block, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph import (
@@ -37,59 +36,31 @@ from treadle.dialects.graph import (
 )
 from treadle.dialects.graph.control import ControlOp
 from treadle.dialects.graph.definition import Misfit
-from treadle.dialects.graph.dtypes import accumulator, element_type, is_float, numpy_dtype
+from treadle.dialects.graph.dtypes import accumulator, element_type, numpy_dtype
 from treadle.dialects.graph.limits import TensorSizes, check_rank
 from treadle.dialects.graph.store import constant_attribute
 from treadle.dialects.model_nodes import constant_location, name_hint
 from treadle.frontends.common.arrays import Array
 from treadle.frontends.common.evaluated import evaluated
-from treadle.frontends.common.extent import Extent, Symbolic, expression_of, is_symbolic, of_expression, reshaped
+from treadle.frontends.common.extent import (
+    Extent,
+    Symbolic,
+    bound_of,
+    bounds_of,
+    expression_of,
+    is_symbolic,
+    of_expression,
+    reshaped,
+)
 from treadle.frontends.common.found_extents import FoundExtents
-from treadle.frontends.common.result_extents import Extents, masked_operands, result_extents
-from treadle.frontends.common.symbolic_elements import Elements, elements_of, folded_elements, symbols_in
+from treadle.frontends.common.result_extents import Extents, masked_operands
+from treadle.frontends.common.symbolic_elements import Elements, elements_of, folded, symbols_in
+from treadle.frontends.common.tensor import Tensor, erase_dead, extents_of, known_elements, known_operands
 from treadle.index.expr import Expr
 from treadle.index.linear import depends_on, split_linear
 
 FOLD_LIMIT = 4096
 """An operator of known operands is evaluated while importing if its result has at most this many elements."""
-
-
-@dataclass(eq=False)
-class Tensor:
-    """A tensor of the model: known elements, an operator's result, or both once a known one was written.
-
-    type:     with the largest extents
-    extents:  where some are symbolic: those of a call
-    elements: integers that are known as expressions of symbols, such as those of a shape
-    """
-
-    type: TensorType
-    array: Array | None = None
-    ssa: SSAValue | None = None
-    location: LocationAttr | None = None
-    extents: Extents | None = None
-    elements: Elements | None = None
-
-    @property
-    def shape(self) -> tuple[Symbolic, ...]:
-        """The extents; a symbolic one is an `Extent`, as an integer the largest."""
-        return self.type.get_shape() if self.extents is None else self.extents
-
-    @property
-    def rank(self) -> int:
-        return self.type.get_num_dims()
-
-    @property
-    def element(self) -> Attribute:
-        return self.type.get_element_type()
-
-    @property
-    def dtype(self) -> np.dtype[np.generic]:
-        return numpy_dtype(self.element)
-
-    @property
-    def is_float(self) -> bool:
-        return is_float(self.element)
 
 
 Build = Callable[[Sequence[SSAValue]], Operator]
@@ -101,7 +72,7 @@ class GraphBuilder:
     def __init__(self, block: Block):
         self._block = self._entry = block
         self.location: LocationAttr = UnknownLoc()
-        self.extents: dict[Expr, SSAValue] = {}
+        self.extents: dict[Expr, BlockArgument] = {}
         """The block's arguments that hold extents, by their expressions."""
         self.variables: dict[str, Tensor] = {}
         """Scalars of i64 by the names of the symbols that they are the values of."""
@@ -157,6 +128,17 @@ class GraphBuilder:
         if not is_symbolic(symbols_in(elements)):
             return self.constant(elements.astype(numpy_dtype(type.get_element_type())))
         return Tensor(type, None, None, self.location, None, elements)
+
+    def iota(self, extent: Symbolic, step: int = 1, laid_out: bool = False) -> Tensor:
+        """The position of each element of a dimension, times a number; those of the largest shape if `laid_out`.
+
+        VerifyException for a merged dimension otherwise.
+        """
+        return self.constant(np.arange(bound_of(extent), dtype=np.int64) * step, (extent,), laid_out)
+
+    def filled(self, value: object, dtype: np.dtype[np.generic], shape: Sequence[Symbolic]) -> Tensor:
+        """A tensor of one number, known and not expanded in memory."""
+        return self.constant(np.broadcast_to(np.array(value, dtype), bounds_of(shape)), shape)
 
     def scalar(self, value: float, like: Tensor) -> Tensor:
         """A tensor of rank 0 of the element type of `like`; VerifyException for a number that is none of its values."""
@@ -242,12 +224,12 @@ class GraphBuilder:
             raise Misfit(f"{error}; of extents {shown}", accepted) from error
 
     def _emitted(self, build: Build, operands: Sequence[Tensor], shape: Sequence[Symbolic] | None) -> Tensor:
-        folded = self._fold(build, operands, shape)
-        if folded is not None:
-            return folded
+        known = self._fold(build, operands, shape)
+        if known is not None and known.numbers is None:
+            return known
         op = build([self.value(operand) for operand in operands])
-        extents = _extents_of(op, operands, shape)
-        if extents is not None and (masked := masked_operands(op, *_known(operands))):
+        extents = extents_of(op, operands, shape)
+        if extents is not None and (masked := masked_operands(op, *known_operands(operands))):
             given = list(operands)
             for mask in masked:
                 given[mask.operand] = self.mask(given[mask.operand], mask.dim, mask.fill)
@@ -257,10 +239,10 @@ class GraphBuilder:
         op.location = self.location
         self._block.add_op(op)
         symbolic = extents is not None and is_symbolic(extents)
-        return Tensor(op.type, None, op.result, None, extents if symbolic else None)
+        return Tensor(op.type, None, op.result, None, extents if symbolic else None, None, known and known.numbers)
 
     def _fold(self, build: Build, operands: Sequence[Tensor], shape: Sequence[Symbolic] | None) -> Tensor | None:
-        arrays = [operand.elements if operand.array is None else operand.array for operand in operands]
+        arrays = [known_elements(operand) for operand in operands]
         known = [array for array in arrays if array is not None]
         if len(known) < len(operands):
             return None
@@ -271,10 +253,14 @@ class GraphBuilder:
             return None
         if any(operand.array is None for operand in operands):
             sizes = [operand.extents for operand in operands] + [shape]
-            elements = None if any(s is not None and is_symbolic(s) for s in sizes) else folded_elements(op, known)
-            return None if elements is None else self._of_elements(elements, op.type)
-        extents = _extents_of(op, operands, shape)
-        if extents is not None and masked_operands(op, *_known(operands)):
+            if any(s is not None and is_symbolic(s) for s in sizes):
+                return None
+            elements, numbers = folded(op, known)
+            if elements is not None:
+                return self._of_elements(elements, op.type)
+            return None if numbers is None else Tensor(op.type, numbers=numbers)
+        extents = extents_of(op, operands, shape)
+        if extents is not None and masked_operands(op, *known_operands(operands)):
             return None
         return self.constant(evaluated(op, dict(zip(scratch.args, known, strict=True))), extents, laid_out=True)
 
@@ -323,10 +309,11 @@ class GraphBuilder:
         check_rank(shape)
         if x.shape == tuple(shape):
             return x
-        if x.array is not None and prod(map(int, shape)) == x.array.size:
-            extents = reshaped(x.shape, shape) if is_symbolic((*x.shape, *shape)) else None
-            return self.constant(x.array.reshape(tuple(map(int, shape))), extents, laid_out=True)
-        return self.emit(lambda v: ReshapeOp(v[0], shape), x, shape=shape)
+        extents = reshaped(x.shape, shape) if is_symbolic((*x.shape, *shape)) else tuple(shape)
+        bounds = bounds_of(extents)
+        if x.array is not None and prod(bounds) == x.array.size:
+            return self.constant(x.array.reshape(bounds), extents, laid_out=True)
+        return self.emit(lambda v: ReshapeOp(v[0], bounds), x, shape=extents)
 
     def transpose(self, x: Tensor, perm: Sequence[int]) -> Tensor:
         return x if list(perm) == list(range(x.rank)) else self.emit(lambda v: TransposeOp(v[0], perm), x)
@@ -334,12 +321,12 @@ class GraphBuilder:
     def broadcast(self, x: Tensor, shape: Sequence[Symbolic]) -> Tensor:
         if x.shape == tuple(shape):
             return x
-        return self.emit(lambda v: BroadcastOp(v[0], shape), x, shape=shape)
+        return self.emit(lambda v: BroadcastOp(v[0], bounds_of(shape)), x, shape=shape)
 
     def slice(self, x: Tensor, starts: Sequence[int], sizes: Sequence[Symbolic], steps: Sequence[int]) -> Tensor:
         if tuple(sizes) == x.shape and all(s == 0 for s in starts) and all(s > 0 for s in steps):
             return x
-        return self.emit(lambda v: SliceOp(v[0], starts, sizes, steps), x, shape=sizes)
+        return self.emit(lambda v: SliceOp(v[0], starts, bounds_of(sizes), steps), x, shape=sizes)
 
     def narrow(self, x: Tensor, dim: int, start: int, size: Symbolic) -> Tensor:
         """`size` elements from `start` along one dimension."""
@@ -358,8 +345,8 @@ class GraphBuilder:
             starts, steps = [0] * x.rank, [1] * x.rank
             starts[dim], steps[dim] = extent - 1, -1
             return self.slice(x, starts, x.shape, steps)
-        places = self.constant(np.arange(int(extent)), (extent,))
-        return self.gather(x, self.binary("max", self.sub(self.numbers(extent - 1), places), 0), dim, laid_out=True)
+        places = self.sub(self.numbers(extent - 1), self.iota(extent))
+        return self.gather(x, self.binary("max", places, 0), dim, laid_out=True)
 
     def concat(self, inputs: Sequence[Tensor], dim: int) -> Tensor:
         return inputs[0] if len(inputs) == 1 else self.emit(lambda v: ConcatOp(v, dim), *inputs)
@@ -406,25 +393,6 @@ class GraphBuilder:
             total = self.reduce("add", wide, dims, keep)
             return self.cast(self.div(total, self.cast(self.numbers(count), wide.element)), x.element)
         return self.emit(lambda v: ReductionOp(kind, v[0], sorted(dims), keep), x)
-
-
-def _extents_of(op: Operator, operands: Sequence[Tensor], shape: Sequence[Symbolic] | None) -> Extents | None:
-    """The extents of an operator's result where some operand or result has symbolic ones, else None."""
-    if all(operand.extents is None for operand in operands) and (shape is None or not is_symbolic(shape)):
-        return None
-    return result_extents(op, [operand.shape for operand in operands], shape)
-
-
-def _known(operands: Sequence[Tensor]) -> tuple[list[Extents], list[Array | None]]:
-    return [operand.shape for operand in operands], [operand.array for operand in operands]
-
-
-def erase_dead(block: Block) -> None:
-    """Erases operators without users, such as those whose shape alone was read."""
-    for op in reversed(list(block.ops)):
-        if op.results and all(result.first_use is None for result in op.results):
-            op.detach()
-            op.erase()
 
 
 __all__ = ["FOLD_LIMIT", "Build", "GraphBuilder", "Tensor", "erase_dead"]

@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import i64
 
 from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.common.cumulative import cumulative
-from treadle.frontends.common.extent import Extent, Symbolic
+from treadle.frontends.common.extent import Extent, Symbolic, bound_of
 
 
 def found_positions(g: GraphBuilder, chosen: Tensor) -> tuple[Tensor, Extent]:
@@ -23,7 +23,7 @@ def found_positions(g: GraphBuilder, chosen: Tensor) -> tuple[Tensor, Extent]:
     so_far = cumulative(g, g.cast(chosen, i64), 0, "add")
     number = g.constant(np.arange(count))
     position = g.constant(np.zeros(count, np.int64))
-    step = 1 << max(int(count) - 1, 1).bit_length()
+    step = 1 << max(bound_of(count) - 1, 1).bit_length()
     while step:
         probe = g.add(position, step)
         below = g.gather(so_far, g.binary("min", g.sub(probe, 1), count - 1), 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.extent import bound_of
 
 
 def cumulative(
@@ -16,7 +17,7 @@ def cumulative(
     if exclusive:
         y = _shifted(g, y, axis, 1, reverse, neutral)
     reach = 1
-    while reach < int(x.shape[axis]):
+    while reach < bound_of(x.shape[axis]):
         y = g.binary(kind, y, _shifted(g, y, axis, reach, reverse, neutral))
         reach *= 2
     return g.cast(y, x.element)

@@ -1,35 +1,45 @@
-"""Extents that change from call to call: integers that remember which expression of the symbols they are.
+"""Extents that change from call to call: numbers that are expressions of the symbols.
 
-While a model is imported, a dynamic dimension is an `Extent`: an `int`, the largest extent that it can have, with the
-expression that says its extent in a call. Arithmetic keeps both, so that converters compute shapes as they always do.
-A comparison that holds for some calls and not for others is an error, not a guess.
+While a model is imported, a dynamic dimension is an `Extent`: the expression that says its extent in a call. Arithmetic
+gives others, so that converters compute shapes as they do with integers. A comparison that holds for some calls and not
+for others is an error, not a guess; so is a conversion to an integer: `bound_of` says the largest one by name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
-from typing import Self
+from math import ceil, floor, inf, prod
+from typing import TYPE_CHECKING, NoReturn, Self, TypeGuard
 
+import numpy as np
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.index.division import exact_quotient
 from treadle.index.expr import Expr, const, floordiv, mod, var
+from treadle.index.extremes import extremes
+
+if TYPE_CHECKING:
+    # What computes with shapes takes extents where it takes integers.
+    Integer = int
+else:
+    # To whatever is written in C, such as `range` and NumPy, a subclass of int would be its integer.
+    Integer = object
 
 
-class Extent(int):
-    """A dimension's largest extent, as an integer, and its extent in a call, `expression`.
+class Extent(Integer):
+    """A dimension's extent in a call, `expression`; VerifyException wherever one integer is needed.
 
-    `factors` are the dimensions that a merged one consists of, outermost first, each with its largest extent: position
-    `i` of a merge of batch and sequence is `(i // 512, i % 512)` where 512 is the longest sequence. A dimension that
-    was not merged has none.
+    `factors` are the dimensions that a merged one consists of, outermost first: position `i` of a merge of batch and
+    sequence is `(i // 512, i % 512)` where 512 is the longest sequence. A dimension that was not merged has none.
     """
 
     expression: Expr
     factors: tuple[Extent | int, ...]
+    __array_ufunc__ = None
+    """NumPy's operators leave arithmetic with arrays to the extent, which refuses it."""
 
-    def __new__(cls, bound: int, expression: Expr, factors: Sequence[Extent | int] = ()) -> Self:
-        self = int.__new__(cls, bound)
+    def __new__(cls, expression: Expr, factors: Sequence[Extent | int] = ()) -> Self:
+        self = super().__new__(cls)
         self.expression, self.factors = expression, tuple(factors)
         return self
 
@@ -40,31 +50,46 @@ class Extent(int):
 
     @property
     def lowest(self) -> int:
-        """The smallest extent of any call, as far as ranges tell."""
-        return self.expression.range()[0] or 0
+        """The smallest extent of any call; no call's is smaller, where that is not known exactly."""
+        return extremes(self.expression)[0] or 0
+
+    @property
+    def bound(self) -> int:
+        """The largest extent of any call, which buffers have; of a merged dimension the product of its factors'."""
+        if self.factors:
+            return prod(map(bound_of, self.factors))
+        return extremes(self.expression)[1] or 0
 
     def __repr__(self) -> str:
-        return f"{self.expression} <= {int(self)}"
+        return f"{self.expression} <= {self.bound}"
 
     __str__ = __repr__
 
+    def _refused(self, *_: object) -> NoReturn:
+        raise VerifyException(f"the extent {self}, which changes from call to call, where a number is needed")
+
+    if not TYPE_CHECKING:
+        __index__ = __int__ = __float__ = __trunc__ = __floor__ = __ceil__ = __round__ = _refused
+        __truediv__ = __rtruediv__ = __divmod__ = __rdivmod__ = __pow__ = __rpow__ = __abs__ = _refused
+        __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __and__ = __rand__ = __or__ = __ror__ = _refused
+
     def __add__(self, other: object) -> int:
-        return _combined(self, other, int.__add__, lambda a, b: a + b)
+        return _combined(self, other, lambda a, b: a + b)
 
     def __radd__(self, other: object) -> int:
-        return _combined(self, other, int.__radd__, lambda a, b: a + b)
+        return _combined(self, other, lambda a, b: a + b)
 
     def __sub__(self, other: object) -> int:
-        return _combined(self, other, int.__sub__, lambda a, b: a - b)
+        return _combined(self, other, lambda a, b: a - b)
 
     def __rsub__(self, other: object) -> int:
-        return _combined(self, other, int.__rsub__, lambda a, b: b - a)
+        return _combined(self, other, lambda a, b: b - a)
 
     def __mul__(self, other: object) -> int:
-        return _combined(self, other, int.__mul__, lambda a, b: a * b)
+        return _combined(self, other, lambda a, b: a * b)
 
     def __rmul__(self, other: object) -> int:
-        return _combined(self, other, int.__rmul__, lambda a, b: a * b)
+        return _combined(self, other, lambda a, b: a * b)
 
     def __neg__(self) -> int:
         return of_expression(-self.expression)
@@ -82,7 +107,7 @@ class Extent(int):
         return _remainder(other, self)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, int) and expression_of(other) == self.expression
+        return _is_number(other) and expression_of(other) == self.expression
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -119,25 +144,36 @@ class Symbol(Extent):
 
     def __new__(cls, name: str, lower: int, upper: int, multiple: int = 1) -> Self:
         key = name if multiple == 1 else f"({name} // {multiple})"
-        expression = var(key, -(-lower // multiple), upper // multiple) * multiple
-        self = int.__new__(cls, upper // multiple * multiple)
-        self.expression, self.factors = expression, ()
+        self = super().__new__(cls, var(key, -(-lower // multiple), upper // multiple) * multiple)
         self.name = name
         return self
 
 
 def of_expression(expression: Expr) -> Symbolic:
-    """The extent, or the integer, that an expression is; its bound is the largest value that its range allows."""
+    """The extent, or the integer, that an expression is."""
     value = expression.as_int()
-    if value is not None:
-        return value
-    highest = expression.range()[1]
-    return Extent(highest if highest is not None else 0, expression)
+    return Extent(expression) if value is None else value
 
 
 def expression_of(extent: Symbolic) -> Expr:
     """The expression of an extent, or of an integer."""
     return extent.expression if isinstance(extent, Extent) else const(int(extent))
+
+
+def bound_of(extent: Symbolic) -> int:
+    """The largest integer that an extent is in any call: what its dimension has in buffers and types."""
+    return extent.bound if isinstance(extent, Extent) else int(extent)
+
+
+def bounds_of(shape: Sequence[Symbolic]) -> tuple[int, ...]:
+    """The largest shape of any call."""
+    return tuple(map(bound_of, shape))
+
+
+def range_of(number: Symbolic) -> tuple[int, int] | None:
+    """Bounds of a number in all calls; None where there are none."""
+    low, high = extremes(expression_of(number))
+    return None if low is None or high is None else (low, high)
 
 
 def is_symbolic(shape: Sequence[Symbolic]) -> bool:
@@ -178,16 +214,12 @@ def _taken(waiting: list[Symbolic], wanted: Expr) -> list[Symbolic] | None:
             wanted = rest
             continue
         inner = exact_quotient(expression_of(first), wanted)
-        if inner is None or (within := inner.as_int()) is None or within < 1 or int(first) % within:
+        if inner is None or (within := inner.as_int()) is None or within < 1 or bound_of(first) % within:
             return None
-        taken.append(_with_bound(wanted, int(first) // within))
+        taken.append(of_expression(wanted))
         waiting[0] = within
         break
     return taken
-
-
-def _with_bound(expression: Expr, bound: int) -> Symbolic:
-    return bound if expression.as_int() is not None else Extent(bound, expression)
 
 
 def _merged(parts: Sequence[Symbolic]) -> Symbolic:
@@ -200,38 +232,36 @@ def _merged(parts: Sequence[Symbolic]) -> Symbolic:
             dense.append(part)
     if len(dense) < 2:
         return dense[0] if dense else 1
-    expression = const(1)
-    for part in dense:
-        expression = expression * expression_of(part)
-    return Extent(prod(int(part) for part in dense), expression, dense)
+    return Extent(expression_of(prod(dense)), dense)
 
 
-def _combined(a: Extent, other: object, whole: Callable[[int, int], int], rule: Callable[[Expr, Expr], Expr]) -> int:
-    """Both values of a sum, a difference or a product; NotImplemented for what is no integer."""
-    if not isinstance(other, int):
+def _is_number(value: object) -> TypeGuard[int]:
+    """Whether arithmetic keeps an expression; VerifyException for other numbers, whose result is none."""
+    if isinstance(value, float | np.ndarray | np.generic):
+        raise VerifyException(f"an extent that changes from call to call and {value}: one number is needed")
+    return isinstance(value, Extent | int)
+
+
+def _combined(a: Extent, other: object, rule: Callable[[Expr, Expr], Expr]) -> int:
+    """A sum, a difference or a product; NotImplemented for what is no integer."""
+    if not _is_number(other):
         return NotImplemented
-    bound, expression = whole(int(a), int(other)), rule(a.expression, expression_of(other))
-    value = expression.as_int()
-    return Extent(bound, expression) if value is None else value
+    return of_expression(rule(a.expression, expression_of(other)))
 
 
 def _divided(a: object, b: object) -> int:
-    if not isinstance(a, int) or not isinstance(b, int):
+    if not _is_number(a) or not _is_number(b):
         return NotImplemented
     quotient = exact_quotient(expression_of(a), expression_of(b))
     if quotient is not None:
-        value = quotient.as_int()
-        # Bounds divide as the extents do, also those of merged dimensions, which are larger than their range.
-        return Extent(int(a) // int(b), quotient) if value is None else value
+        return of_expression(quotient)
     if isinstance(b, Extent) or b <= 0:
         raise VerifyException(f"{a} divided by {b} is no whole number for every extent")
-    expression = floordiv(expression_of(a), b)
-    value = expression.as_int()
-    return Extent(int(a) // b, expression) if value is None else value
+    return of_expression(floordiv(expression_of(a), b))
 
 
 def _remainder(a: object, b: object) -> int:
-    if not isinstance(a, int) or not isinstance(b, int):
+    if not _is_number(a) or not _is_number(b):
         return NotImplemented
     if exact_quotient(expression_of(a), expression_of(b)) is not None:
         return 0
@@ -243,20 +273,24 @@ def _remainder(a: object, b: object) -> int:
 def _less(a: Extent, other: object, margin: int, sign: str) -> bool:
     """Whether a < other + margin."""
     if isinstance(other, float):
-        other = int(other)
-    if not isinstance(other, int):
+        # Of integers, below 2.5 means below 3, and up to 2.5 means up to 2.
+        if other != other or abs(other) == inf:
+            return other > 0
+        other = floor(other) if margin else ceil(other)
+    if not _is_number(other):
         return NotImplemented
     return _decided(a, other, lambda low, high: True if high < margin else False if low >= margin else None, sign)
 
 
 def _decided(a: Extent, b: int, rule: Callable[[int, int], bool | None], sign: str) -> bool:
-    low, high = (a.expression - expression_of(b)).range()
-    found = None if low is None or high is None else rule(low, high)
+    known = range_of(a - b)
+    found = None if known is None else rule(*known)
     if found is None:
         raise VerifyException(f"whether {a.expression} {sign} {expression_of(b)} depends on the extents of a call")
     return found
 
 
 __all__ = [
-    "Extent", "Symbol", "Symbolic", "expression_of", "is_symbolic", "of_expression", "reshaped",
+    "Extent", "Symbol", "Symbolic", "bound_of", "bounds_of", "expression_of", "is_symbolic", "of_expression",
+    "range_of", "reshaped",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from xdsl.utils.exceptions import VerifyException
 from treadle.dialects.graph.dtypes import integer_limits
 from treadle.dialects.scalar import is_unsigned
 from treadle.frontends.common.builder import GraphBuilder, Tensor
-from treadle.frontends.common.extent import Extent
+from treadle.frontends.common.extent import Extent, bounds_of
 from treadle.frontends.common.reserve import Reserves
 
 
@@ -23,11 +23,12 @@ def gather_along(
     laid_out: indices are positions in the data's largest shape, from the front
     """
     indices = wide_enough(g, indices, data)
-    strides = [prod(map(int, data.shape[d + 1 :])) for d in range(data.rank)]
+    strides = [prod(bounds_of(data.shape[d + 1 :])) for d in range(data.rank)]
+    shape = bounds_of(indices.shape)
     node.reserve(indices.shape, np.dtype(np.int64))
-    base = np.zeros(indices.shape, np.int64)
+    base = np.zeros(shape, np.int64)
     for d in set(range(data.rank)) - {axis}:
-        steps = np.arange(indices.shape[d]) * strides[d]
+        steps = np.arange(shape[d]) * strides[d]
         base += steps.reshape([-1 if n == d else 1 for n in range(data.rank)])
     along = g.mul(inside(g, indices, data.shape[axis], laid_out), strides[axis])
     linear = g.add(along, g.constant(base.astype(indices.dtype), indices.shape, laid_out=True))
@@ -74,7 +75,7 @@ def largest_index(indices: Tensor) -> int:
 
 def wide_enough(g: GraphBuilder, indices: Tensor, data: Tensor) -> Tensor:
     """Indices in a type that can represent every linear position in the data."""
-    return indices if prod(data.shape) <= largest_index(indices) else g.cast(indices, i64)
+    return indices if prod(bounds_of(data.shape)) <= largest_index(indices) else g.cast(indices, i64)
 
 
 __all__ = ["counted_from_front", "gather_along", "inside", "largest_index", "wide_enough"]

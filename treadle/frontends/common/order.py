@@ -6,6 +6,7 @@ import numpy as np
 from xdsl.dialects.builtin import i64
 
 from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.extent import bound_of
 from treadle.frontends.common.indexing import gather_along
 from treadle.frontends.common.reserve import Reserves
 
@@ -27,8 +28,8 @@ def _first_positions(g: GraphBuilder, rows: Tensor, count: int, largest: bool) -
     """Of the first elements of each row, in order."""
     *lead, extent = rows.shape
     mine, other = g.reshape(rows, (*lead, extent, 1)), g.reshape(rows, (*lead, 1, extent))
-    places = np.arange(extent)
-    earlier = g.constant(places < places[:, None])
+    places = np.arange(bound_of(extent))
+    earlier = g.constant(places < places[:, None], (extent, extent))
     precedes = g.binary("gt" if largest else "lt", other, mine)
     same = g.binary("eq", other, mine)
     if rows.is_float:
@@ -38,7 +39,7 @@ def _first_positions(g: GraphBuilder, rows: Tensor, count: int, largest: bool) -
     before = g.binary("or", precedes, g.binary("and", same, earlier))
     rank = g.reduce("add", g.cast(before, i64), [len(lead) + 1], keep=False)
     chosen = g.binary("eq", g.reshape(rank, (*lead, 1, extent)), g.constant(np.arange(count)[:, None]))
-    here = g.where(chosen, g.constant(places), g.constant(np.array(0)))
+    here = g.where(chosen, g.iota(extent), g.constant(np.array(0)))
     return g.reduce("add", here, [len(lead) + 1], keep=False)
 
 

@@ -46,7 +46,7 @@ from treadle.dialects.graph.dtypes import is_float
 from treadle.dialects.graph.linear import window_extent
 from treadle.dialects.graph.reduction import identity
 from treadle.frontends.common.arrays import Array
-from treadle.frontends.common.extent import Extent, Symbolic, is_symbolic, reshaped
+from treadle.frontends.common.extent import Extent, Symbolic, bound_of, bounds_of, is_symbolic, reshaped
 
 Extents = tuple[Symbolic, ...]
 Rule = Callable[..., Extents]
@@ -78,7 +78,7 @@ def result_extents(op: Operator, operands: Sequence[Extents], shape: Sequence[Sy
     if rule is None:
         raise VerifyException(f"{op.name} takes no symbolic extents, only static ones")
     found = tuple(rule(op, operands, op.shape if shape is None else shape))
-    if tuple(map(int, found)) != tuple(op.shape):
+    if bounds_of(found) != tuple(op.shape):
         raise VerifyException(f"{op.name} of extents {found} is not of shape {op.shape} where they are largest")
     return found
 
@@ -123,7 +123,7 @@ def _symbolic(extents: Extents, dims: Sequence[int]) -> list[int]:
 def _is_same(a: Symbolic, b: Symbolic) -> bool:
     """Whether two dimensions have the same extent in every call, and the same positions."""
     if isinstance(a, Extent) and isinstance(b, Extent):
-        return a == b and [(str(p), int(p)) for p in a.parts] == [(str(p), int(p)) for p in b.parts]
+        return a == b and a.parts == b.parts and bounds_of(a.parts) == bounds_of(b.parts)
     return a == b
 
 
@@ -168,12 +168,10 @@ def _broadcast(op: Operator, operands: Sequence[Extents], shape: Extents) -> Ext
 @_rule(BroadcastOp)
 def _spread(op: BroadcastOp, operands: Sequence[Extents], shape: Extents) -> Extents:
     source = (1,) * (len(shape) - len(operands[0])) + tuple(operands[0])
-    # Where the shape is a number, it says the largest one of an extent that is known from the operand.
-    wanted = [s if not isinstance(t, Extent) and int(s) == t else t for s, t in zip(source, shape, strict=True)]
-    for s, t in zip(source, wanted, strict=True):
+    for s, t in zip(source, shape, strict=True):
         if not _is_same(s, t) and (isinstance(s, Extent) or s != 1):
             raise VerifyException(f"extent {s} does not broadcast to {t} in every call")
-    return tuple(wanted)
+    return tuple(shape)
 
 
 @_rule(ReshapeOp)
@@ -317,11 +315,14 @@ def _resize(op: ResizeOp, operands: Sequence[Extents], shape: Extents) -> Extent
     result: list[Symbolic] = []
     for extent, size, bound in zip(operands[0], shape, op.shape, strict=True):
         if not isinstance(extent, Extent):
+            if isinstance(size, Extent):
+                raise VerifyException(f"extent {extent} is resized to {size}, which is no whole multiple")
             result.append(size)
             continue
         _check_whole((extent,), [0], f"{op.name} along")
         # Element i of the result is element i // scale of the source only for a whole scale.
-        if bound % int(extent) or size != extent * (bound // int(extent)):
+        factor, rest = divmod(bound, bound_of(extent))
+        if rest or size != extent * factor:
             raise VerifyException(f"extent {extent} is resized to {size}, which is no whole multiple")
         result.append(size)
     return tuple(result)

@@ -13,6 +13,7 @@ from xdsl.dialects.builtin import i64
 
 from treadle.dialects.graph.dtypes import integer_limits
 from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.extent import bound_of, is_symbolic
 from treadle.frontends.common.indexing import counted_from_front
 from treadle.frontends.common.reserve import Reserves
 
@@ -31,18 +32,19 @@ def scattered(
     if reduction != "none":
         return _combined(g, data, positions, updates, reduction)
     last = _last_updates(node, g, positions, extent)
-    start = g.constant(np.arange(batch)[:, None] * count)
+    start = g.reshape(g.iota(batch, bound_of(count), laid_out=True), (batch, 1))
     chosen = g.add(g.binary("max", last, 0), start)
-    rows = g.gather(g.reshape(updates, (batch * count, width)), chosen, 0)
+    rows = g.gather(g.reshape(updates, (batch * count, width)), chosen, 0, laid_out=True)
     return g.where(g.reshape(g.binary("ge", last, 0), (batch, extent, 1)), rows, data)
 
 
 def _last_updates(node: Reserves, g: GraphBuilder, positions: Tensor, extent: int) -> Tensor:
     """`[batch, extent]`: the number of the last update of each element, -1 for one without."""
     batch, count = positions.shape
-    if positions.array is None:
+    if positions.array is None or is_symbolic((batch, extent, count)):
         match = _matches(g, positions, extent)
-        return g.reduce("max", g.where(match, g.constant(np.arange(count)), g.constant(np.array(-1))), [2], keep=False)
+        last = g.reduce("max", g.where(match, g.iota(count), g.constant(np.array(-1))), [2], keep=False)
+        return g.binary("max", last, -1) if is_symbolic((count,)) else last
     node.reserve((batch, extent), np.dtype(np.int64))
     last = np.full((batch, extent), -1)
     for row, places in zip(last, positions.array, strict=True):
@@ -55,7 +57,7 @@ def _last_updates(node: Reserves, g: GraphBuilder, positions: Tensor, extent: in
 def _matches(g: GraphBuilder, positions: Tensor, extent: int) -> Tensor:
     """`[batch, extent, updates]`: whether the update is one of the element."""
     batch, count = positions.shape
-    return g.binary("eq", g.reshape(positions, (batch, 1, count)), g.constant(np.arange(extent)[:, None]))
+    return g.binary("eq", g.reshape(positions, (batch, 1, count)), g.reshape(g.iota(extent), (extent, 1)))
 
 
 def _combined(g: GraphBuilder, data: Tensor, positions: Tensor, updates: Tensor, reduction: str) -> Tensor:

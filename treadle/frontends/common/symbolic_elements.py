@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from math import prod
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from xdsl.dialects.builtin import IntegerType
+from xdsl.dialects.builtin import IntegerType, f32, f64, i1
+from xdsl.ir import Attribute
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph import (
@@ -22,18 +23,34 @@ from treadle.dialects.graph import (
     ReshapeOp,
     SliceOp,
     TransposeOp,
+    UnaryOp,
     WhereOp,
 )
 from treadle.dialects.graph.definition import int_list
+from treadle.dialects.graph.dtypes import integer_limits, is_float, numpy_dtype
 from treadle.frontends.common.arrays import Array
-from treadle.frontends.common.extent import Extent, Symbolic, expression_of
+from treadle.frontends.common.extent import Extent, Symbolic, expression_of, is_symbolic, range_of
+from treadle.frontends.common.samples import Number, Sampled, of_kind, sampled, whole
 
 Elements = NDArray[np.object_]
 
 
 def _quotient(a: Symbolic, b: Symbolic) -> Symbolic:
-    """Of integers that are not negative, where truncation is floor division."""
-    return a // b
+    """The quotient towards zero, as ONNX has it of integers; VerifyException where its sign depends on the call."""
+    sign_a, sign_b = _sign(a), _sign(b)
+    return sign_a * sign_b * ((sign_a * a) // (sign_b * b))
+
+
+def _sign(number: Symbolic) -> int:
+    known = range_of(number)
+    if known is None or known[0] < 0 < known[1]:
+        raise VerifyException(f"whether {number} is negative depends on the extents of a call")
+    return 1 if known[0] >= 0 else -1
+
+
+def _remainder(a: Symbolic, b: Symbolic) -> Symbolic:
+    """What is left of a quotient towards zero."""
+    return a - _quotient(a, b) * b
 
 
 def _equal(a: Symbolic, b: Symbolic) -> bool:
@@ -48,6 +65,7 @@ _BINARY: dict[str, Callable[[Symbolic, Symbolic], Symbolic]] = {
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,
     "div": _quotient,
+    "mod": _remainder,
     "max": max,
     "min": min,
     "eq": _equal,
@@ -59,7 +77,22 @@ _BINARY: dict[str, Callable[[Symbolic, Symbolic], Symbolic]] = {
 }
 
 
-def folded_elements(op: Operator, operands: Sequence[Array]) -> Elements | None:
+def folded(op: Operator, operands: Sequence[Array]) -> tuple[Elements | None, Elements | None]:
+    """What is known of the elements of an operator's result, of what is known of its operands': integers, extents and
+    constants; or else floats that change from call to call, which have to be computed in each, too."""
+    if not any(array.dtype == object and _is_sampled(cast("Elements", array)) for array in operands):
+        elements = _exact_elements(op, operands)
+        if elements is not None:
+            return elements, None
+    numbers = _folded_numbers(op, operands)
+    if numbers is None or not _is_sampled(numbers):
+        return numbers, None
+    if is_float(op.type.get_element_type()):
+        return None, numbers
+    return _whole_elements(numbers, op), None
+
+
+def _exact_elements(op: Operator, operands: Sequence[Array]) -> Elements | None:
     """The elements of an operator's result, of operands of integers and extents; None where it is none of those that
     shapes are computed with, where a comparison depends on the call, and where some call's integers may not fit the
     type, so that they wrap: then it has to be computed in each call.
@@ -72,20 +105,85 @@ def folded_elements(op: Operator, operands: Sequence[Array]) -> Elements | None:
 
 
 def _fit(elements: Elements, op: Operator) -> bool:
-    """Whether the type of an operator's result, if that is signed integers, has these elements in each call."""
+    """Whether the type of an operator's result, if that is integers, has these elements in each call."""
     type = op.type.get_element_type()
     if not isinstance(type, IntegerType) or type.width.data == 1:
         return True
-    end = 1 << type.width.data - 1
-    for value in symbols_in(elements):
-        least, greatest = value.expression.range() if isinstance(value, Extent) else (value, value)
-        if least is None or greatest is None or least < -end or greatest >= end:
-            return False
-    return True
+    lowest, highest = integer_limits(type)
+    ranges = [range_of(value) for value in symbols_in(elements)]
+    return all(known is not None and lowest <= known[0] and known[1] <= highest for known in ranges)
 
 
-def _folded_elements(op: Operator, operands: Sequence[Array]) -> Elements | None:
-    given = [np.asarray(array, object) for array in operands]
+def _folded_numbers(op: Operator, operands: Sequence[Array]) -> Elements | None:
+    """The elements of an operator's result as numbers that are known for every value of the symbols, of operands of
+    such, of integers and of extents; None for an operator that shapes are not computed with."""
+    try:
+        return _computed_numbers(op, [_numbers(array) for array in operands])
+    except VerifyException:
+        return None
+
+
+def _whole_elements(numbers: Elements, op: Operator) -> Elements | None:
+    """Numbers that an operator casts to integers, as integers and extents; None where they are no expressions."""
+    found = [whole(number) for number in numbers.flat]
+    if any(number is None for number in found):
+        return None
+    elements = elements_of((number for number in found if number is not None), numbers.shape)
+    return elements if _fit(elements, op) else None
+
+
+def _is_sampled(numbers: Elements) -> bool:
+    """Whether any number changes from call to call."""
+    return any(isinstance(number, Sampled) for number in cast("Iterable[object]", numbers.flat))
+
+
+def _numbers(array: Array) -> Elements:
+    """Elements as objects; floats stay of their type."""
+    if array.dtype == object:
+        return cast("Elements", array)
+    result = np.empty(array.shape, object)
+    for n, value in enumerate(array.reshape(-1)):
+        result.reshape(-1)[n] = value
+    return result
+
+
+def _computed_numbers(op: Operator, given: Sequence[Elements]) -> Elements | None:
+    type = op.type.get_element_type()
+    if (moved := _moved(op, given)) is not None:
+        return moved
+    if isinstance(op, CastOp) and type != i1:
+        return _each_number(lambda numbers: _cast(numbers[0], type), given)
+    if isinstance(op, UnaryOp | BinaryOp) and type in (f32, f64):
+        return _each_number(lambda numbers: of_kind(op.kind.data, numbers), given)
+    return None
+
+
+def _cast(number: Any, type: Attribute) -> Number | None:
+    """A number in a type of floats; for one of integers it stays as it is, to be cut off."""
+    if not is_float(type):
+        return None if isinstance(number, Extent | int | np.integer | np.bool_) else number
+    if type not in (f32, f64):
+        return None
+    dtype = numpy_dtype(type)
+    if isinstance(number, Sampled):
+        return Sampled(number.variables, number.values.astype(dtype))
+    return number.astype(dtype) if isinstance(number, np.generic) else sampled(number, dtype)
+
+
+def _each_number(rule: Callable[[Sequence[Any]], Number | None], given: Sequence[Elements]) -> Elements | None:
+    spread = np.broadcast_arrays(*given)
+    result = np.empty(spread[0].shape, object)
+    for position in np.ndindex(result.shape):
+        number = rule([each[position] for each in spread])
+        if number is None:
+            return None
+        result[position] = number
+    return result
+
+
+def _moved(op: Operator, given: Sequence[Elements]) -> Elements | None:
+    """The elements of an operator that moves them; None for others, and for one that moves them otherwise in each
+    call."""
     if isinstance(op, ReshapeOp):
         return given[0].reshape(op.shape)
     if isinstance(op, TransposeOp):
@@ -95,9 +193,16 @@ def _folded_elements(op: Operator, operands: Sequence[Array]) -> Elements | None
     if isinstance(op, ConcatOp):
         return np.concatenate(given, axis=op.dim.value.data)
     if isinstance(op, GatherOp):
-        return np.asarray(np.take(given[0], operands[1].astype(np.int64), axis=op.dim.value.data), object)
-    if isinstance(op, SliceOp):
-        return _sliced(op, given[0])
+        if is_symbolic(symbols_in(given[1])):
+            return None
+        return np.asarray(np.take(given[0], given[1].astype(np.int64), axis=op.dim.value.data), object)
+    return _sliced(op, given[0]) if isinstance(op, SliceOp) else None
+
+
+def _folded_elements(op: Operator, operands: Sequence[Array]) -> Elements | None:
+    given = [np.asarray(array, object) for array in operands]
+    if (moved := _moved(op, given)) is not None:
+        return moved
     if isinstance(op, CastOp):
         to = op.type.get_element_type()
         return given[0] if isinstance(to, IntegerType) and to.width.data >= 32 else None
@@ -143,4 +248,4 @@ def _folded(op: ReductionOp, x: Elements) -> Elements:
     )
 
 
-__all__ = ["Elements", "elements_of", "folded_elements", "symbols_in"]
+__all__ = ["Elements", "elements_of", "folded", "symbols_in"]

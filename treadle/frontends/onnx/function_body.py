@@ -7,12 +7,13 @@ from collections.abc import Iterable, MutableMapping, Sequence
 import numpy as np
 from xdsl.dialects.builtin import FunctionType, LocationAttr, StringAttr
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
 
 from treadle.errors import TreadleError
 from treadle.frontends.common.builder import GraphBuilder, Tensor, erase_dead
 from treadle.frontends.common.extent import Extent
 from treadle.frontends.onnx.node import ValueNeeded
+from treadle.index.expr import Expr
 
 
 class FoundInBody(TreadleError):
@@ -63,7 +64,7 @@ class FunctionBody:
         outer = dict(self.captures.outer)
         for expression, argument in self.builder.extents.items():
             if argument.first_use is not None:
-                outer[argument] = around.extent(Extent(0, expression))
+                outer[argument] = around.extent(Extent(expression))
         for argument in list(self._block.args[self._given :]):
             if argument.first_use is None:
                 self._block.erase_arg(argument)
@@ -75,6 +76,14 @@ def end_block(block: Block, results: Sequence[SSAValue]) -> None:
     """Writes what a block gives; operators that it does not need are erased."""
     block.add_op(ReturnOp(*results))
     erase_dead(block)
+
+
+def drop_unused(extents: dict[Expr, BlockArgument], block: Block) -> None:
+    """Erases the arguments that hold extents which no operator reads."""
+    for expression, argument in list(extents.items()):
+        if argument.first_use is None:
+            del extents[expression]
+            block.erase_arg(argument)
 
 
 def function_of(name: str, block: Block, read: Sequence[SSAValue]) -> FuncOp:
@@ -161,7 +170,7 @@ class _Captures(dict[str, Tensor]):
     def _captured(self, outer: Tensor) -> Tensor:
         if outer.array is not None or outer.elements is not None:
             return _known(outer)
-        if 0 in map(int, outer.shape):
+        if 0 in outer.type.get_shape():
             array = np.empty(outer.type.get_shape(), outer.dtype)
             return Tensor(outer.type, array, None, outer.location, outer.extents)
         argument = self._block.insert_arg(outer.type, len(self._block.args))
@@ -176,6 +185,6 @@ def _known(outer: Tensor) -> Tensor:
 
 
 __all__ = [
-    "FoundInBody", "FunctionBody", "IteratedValue", "Knowing", "arguments_of", "end_block", "function_of",
-    "values_read",
+    "FoundInBody", "FunctionBody", "IteratedValue", "Knowing", "arguments_of", "drop_unused", "end_block",
+    "function_of", "values_read",
 ]  # fmt: skip

@@ -37,6 +37,7 @@ from treadle.frontends.onnx.function_body import (
     FunctionBody,
     Knowing,
     arguments_of,
+    drop_unused,
     end_block,
     function_of,
     values_read,
@@ -373,6 +374,7 @@ def _module(model: LoadedModel, walk: GraphWalk) -> ModuleOp:
     values = [walk.builder.value(tensor) for tensor in results]
     walk.block.add_op(ReturnOp(*values))
     erase_dead(walk.block)
+    drop_unused(walk.builder.extents, walk.block)
     symbolic: dict[str, Attribute] = {}
     if walk.symbols.dims or walk.builder.found.counts:
         symbolic = symbolic_attributes(walk.symbols, list(walk.inputs.values()), results, walk.builder)

@@ -12,7 +12,7 @@ from xdsl.utils.exceptions import VerifyException
 from treadle.dialects.graph.dtypes import element_type
 from treadle.dialects.graph.limits import TensorSizes
 from treadle.errors import TreadleError
-from treadle.frontends.common.extent import Extent, Symbol, Symbolic
+from treadle.frontends.common.extent import Extent, Symbol, Symbolic, bounds_of
 from treadle.frontends.onnx.tensor_data import dtype_of
 from treadle.shapes import Dim, Shapes, normalized
 
@@ -120,7 +120,7 @@ def _input(entry: ValueInfoProto, given: Sequence[Symbolic] | None, extents: Map
     declared = bound if tensor.HasField("shape") else None
     if given is not None:
         agreed = tuple(_agreed(entry.name, declared, given))
-        return Input(TensorType(element, list(map(int, agreed))), agreed)
+        return Input(TensorType(element, bounds_of(agreed)), agreed)
     if declared is None:
         raise MissingExtents(
             "the model does not say the input's shape", where, f"--shape {entry.name}=<d0>,<d1>,..." + _RANGES
@@ -136,7 +136,7 @@ def _input(entry: ValueInfoProto, given: Sequence[Symbolic] | None, extents: Map
             f"--shape {entry.name}={text}" + _by_name(declared[n] for n in missing) + _RANGES,
         )
     bounds = tuple(d.extent for d in declared if d.extent is not None)
-    return Input(TensorType(element, list(map(int, bounds))), bounds)
+    return Input(TensorType(element, bounds_of(bounds)), bounds)
 
 
 class _Dimension:

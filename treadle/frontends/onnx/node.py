@@ -15,6 +15,8 @@ from xdsl.ir import Block, SSAValue
 from treadle.dialects.graph.limits import check_rank
 from treadle.errors import TreadleError
 from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.extent import Extent, bounds_of
+from treadle.frontends.common.samples import is_whole, whole
 from treadle.frontends.common.symbolic_elements import symbols_in
 from treadle.frontends.onnx.external_data import ExternalFiles
 from treadle.frontends.onnx.tensor_data import Array, to_array
@@ -151,7 +153,8 @@ class Node:
     def known(self, index: int, what: str) -> Array:
         """The elements of an input that has to be known at compile time."""
         tensor = self.input(index)
-        if tensor.elements is not None or (tensor.array is not None and tensor.extents is not None):
+        changes = tensor.elements is not None or tensor.numbers is not None
+        if changes or (tensor.array is not None and tensor.extents is not None):
             message = f"{what} (input '{self.proto.input[index]}') depends on symbolic extents"
             raise self.error(message, "static extents of what it is computed from")
         if tensor.array is None:
@@ -173,9 +176,13 @@ class Node:
 
     def known_scalar(self, index: int, what: str) -> int | float:
         """As `known`, of one element: a Python number, or an extent that changes from call to call."""
-        elements = self.input(index).elements
+        elements, numbers = self.input(index).elements, self.input(index).numbers
         if elements is not None and elements.size == 1:
             return elements.item()
+        if numbers is not None and numbers.size == 1 and is_whole(numbers.item()):
+            extent = whole(numbers.item())
+            if extent is not None:
+                return extent
         array = self.known(index, what)
         if array.size != 1:
             raise self.error(f"{what} has {array.size} elements", "one element")
@@ -184,7 +191,7 @@ class Node:
     def known_int(self, index: int, what: str) -> int:
         """As `known_scalar`, a whole number."""
         value = self.known_scalar(index, what)
-        if isinstance(value, int):
+        if isinstance(value, int | Extent):
             return value
         if not value.is_integer():
             raise self.error(f"{what} is {value}", "a whole number")
@@ -212,7 +219,7 @@ class Node:
         """Counts a constant of this shape; TreadleError if it is too large together with those that the model's nodes
         made so far."""
         self.check_volume(shape, dtype)
-        self.made.add(prod(shape) * dtype.itemsize)
+        self.made.add(prod(bounds_of(shape)) * dtype.itemsize)
         if self.made.total > MAX_BYTES:
             message = f"with one of shape {tuple(shape)}, the constants that nodes make take {self.made.total} bytes"
             raise self.error(message, f"at most {MAX_BYTES} bytes")
@@ -222,7 +229,7 @@ class Node:
         if any(extent < 0 for extent in shape):
             raise self.error(f"shape {tuple(shape)} has a negative extent", "extents from 0 upwards")
         check_rank(shape)
-        if prod(shape) * dtype.itemsize > MAX_BYTES:
+        if prod(bounds_of(shape)) * dtype.itemsize > MAX_BYTES:
             message = f"a constant of shape {tuple(shape)} takes too much memory"
             raise self.error(message, f"at most {MAX_BYTES} bytes")
 

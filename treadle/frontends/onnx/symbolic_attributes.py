@@ -18,7 +18,7 @@ from xdsl.ir import Attribute
 
 from treadle.dialects.graph.demanded import Constraint, DemandedAttr, dimension
 from treadle.frontends.common.builder import GraphBuilder, Tensor
-from treadle.frontends.common.extent import Extent, Symbol, Symbolic, expression_of
+from treadle.frontends.common.extent import Extent, Symbol, Symbolic, bound_of, bounds_of, expression_of
 from treadle.frontends.onnx.inputs import Input, Symbols
 from treadle.index.expr import Expr
 
@@ -59,20 +59,20 @@ def _input_text(extent: Symbolic) -> str:
 
 def _text(extent: Symbolic) -> str:
     if isinstance(extent, Extent) and extent.factors:
-        return ", ".join(f"{expression_of(part)}<={int(part)}" for part in extent.factors)
+        return ", ".join(f"{expression_of(part)}<={bound_of(part)}" for part in extent.factors)
     return str(expression_of(extent))
 
 
 def _demand(shape: Sequence[Symbolic], numbers: Mapping[Expr, int]) -> DemandedAttr:
     """The elements within the extents: of a merged dimension, positions have a digit for each factor."""
     constraints: list[Constraint] = []
-    if 0 in map(int, shape):
+    if 0 in bounds_of(shape):
         return DemandedAttr.of(constraints)
     for d, extent in enumerate(shape):
         parts, rest = _parts(extent), dimension(d)
         for n, part in reversed(list(enumerate(parts))):
             number = numbers.get(expression_of(part)) if isinstance(part, Extent) else None
             if number is not None:
-                constraints.append(Constraint(rest % int(part) if n else rest, number))
-            rest = rest // int(part)
+                constraints.append(Constraint(rest % bound_of(part) if n else rest, number))
+            rest = rest // bound_of(part)
     return DemandedAttr.of(constraints)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from math import ceil, isfinite, prod
+from math import ceil, floor, isfinite, prod
 
 import numpy as np
 
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.frontends.common.builder import GraphBuilder, Tensor
-from treadle.frontends.common.extent import Extent
+from treadle.frontends.common.extent import Extent, bound_of, bounds_of
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
 from treadle.frontends.onnx.tensor_data import dtype_of
@@ -41,7 +41,7 @@ def constant_of_shape(node: Node, g: GraphBuilder) -> Tensor:
     if value.size != 1:
         raise node.error(f"attribute 'value' has {value.size} elements", "one element")
     node.reserve(shape, value.dtype)
-    return g.constant(np.broadcast_to(value.reshape(()), shape), shape)
+    return g.constant(np.broadcast_to(value.reshape(()), bounds_of(shape)), shape)
 
 
 @converts("Shape")
@@ -63,27 +63,43 @@ def size_of(node: Node, g: GraphBuilder) -> Tensor:
 def range_of(node: Node, g: GraphBuilder) -> Tensor:
     """`start + n * delta` below `limit`."""
     start, limit, delta = (node.known_scalar(n, w) for n, w in enumerate(("start", "limit", "delta")))
-    if isinstance(start, Extent) or isinstance(delta, Extent):
-        raise node.error(f"a range from {start} in steps of {delta}", "a start and a delta that are numbers")
+    if isinstance(delta, Extent):
+        raise node.error(f"a range from {start} in steps of {delta}", "a delta that is a number")
+    if isinstance(start, Extent):
+        steps = _values(node, g, 0, _whole(node, limit) - start, delta)
+        return g.add(steps, g.reshape(node.input(0), ()))
+    return _values(node, g, start, limit, delta)
+
+
+def _values(node: Node, g: GraphBuilder, start: float, limit: float, delta: float) -> Tensor:
     dtype = node.input(0).dtype
     count = _range_length(node, start, limit, delta)
     node.reserve((count,), dtype)
     with np.errstate(all="ignore"):
         # Integers may wrap in between; the result is exact.
-        steps = np.arange(count, dtype=dtype if isinstance(start, float) else np.int64)
+        steps = np.arange(bound_of(count), dtype=dtype if dtype.kind == "f" else np.int64)
         values = np.asarray(np.asarray(delta, steps.dtype) * steps + np.asarray(start, steps.dtype))
         return g.constant(values.astype(dtype), (count,))
 
 
 def _range_length(node: Node, start: float, limit: float, delta: float) -> int:
+    if isinstance(limit, Extent):
+        start, delta = _whole(node, start), _whole(node, delta)
+    if isinstance(start, int) and isinstance(limit, int | Extent) and isinstance(delta, int) and delta:
+        return max(-((start - limit) // delta), 0)
     if not all(map(isfinite, (start, limit, delta))) or delta == 0:
         raise node.error(f"start {start}, limit {limit}, delta {delta}", "finite numbers, a delta other than 0")
-    if isinstance(start, int) and isinstance(limit, int) and isinstance(delta, int):
-        return max(-((start - limit) // delta), 0)
     quotient = (limit - start) / delta
     if not isfinite(quotient):
         raise node.error(f"start {start}, limit {limit}, delta {delta}", "fewer steps")
     return max(ceil(quotient), 0)
+
+
+def _whole(node: Node, number: float) -> int:
+    """An integer, where a range has as many steps as a call says."""
+    if not isinstance(number, Extent) and number != floor(number):
+        raise node.error(f"a range of {number} and of extents", "whole numbers")
+    return number if isinstance(number, Extent) else int(number)
 
 
 @converts("EyeLike", since=9)
@@ -95,4 +111,5 @@ def eye_like(node: Node, g: GraphBuilder) -> Tensor:
     dtype = dtype_of(node.int("dtype", 0), node.where) if node.has("dtype") else numpy_dtype(x.element)
     rows, columns = x.shape
     node.reserve((rows, columns), dtype)
-    return g.constant(np.eye(rows, columns, node.int("k", 0), dtype=dtype), x.shape)
+    most = bounds_of(x.shape)
+    return g.constant(np.eye(most[0], most[1], node.int("k", 0), dtype=dtype), x.shape)

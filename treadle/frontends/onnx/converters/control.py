@@ -109,7 +109,7 @@ def _are_alike(then: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
 
 def _stays(side: Aside) -> bool:
     """Whether a branch is no function: of results without elements, or if it finds extents."""
-    return side.finds or any(0 in map(int, x.shape) for x in side.results)
+    return side.finds or any(0 in x.type.get_shape() for x in side.results)
 
 
 def _is_light(side: Aside) -> bool:

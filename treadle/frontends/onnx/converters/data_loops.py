@@ -13,7 +13,7 @@ from treadle.dialects.graph import IfOp, LoopOp
 from treadle.dialects.graph.control import CONDITION, COUNTER
 from treadle.errors import TreadleError
 from treadle.frontends.common.builder import GraphBuilder, Tensor, erase_dead
-from treadle.frontends.common.extent import Extent, Symbolic
+from treadle.frontends.common.extent import Extent, Symbolic, bound_of, bounds_of
 from treadle.frontends.onnx.converters.loop_count import Counters
 from treadle.frontends.onnx.node import Aside, Node, Outlined, ValueNeeded
 
@@ -51,7 +51,7 @@ def loop_of(node: Node, g: GraphBuilder, body: GraphProto, trips: Trips, state: 
     call how many there are.
     """
     state = [_as_data(g, x) for x in state]
-    held = [n for n, x in enumerate(state) if 0 not in map(int, x.shape)]
+    held = [n for n, x in enumerate(state) if 0 not in x.type.get_shape()]
     rows: list[Tensor] = []
 
     def write(inner: Node, g: GraphBuilder, given: Sequence[Tensor]) -> list[Tensor]:
@@ -97,7 +97,7 @@ def scan_of(
 ) -> tuple[list[Tensor], list[Tensor]]:  # fmt: skip
     """The state behind the last iteration, and each further result with a row of each iteration, in their order."""
     given = [_as_data(g, x) for x in (*state, *scanned)]
-    if any(0 in map(int, x.shape) for x in given):
+    if any(0 in x.type.get_shape() for x in given):
         raise node.error("the scan has a tensor without elements", "extents from 1 upwards, or fewer slices")
     rows: list[Tensor] = []
 
@@ -130,9 +130,9 @@ def counted_loop(
     """The state behind `times` iterations, and of each of `rows`, which the body gives beside the state, all
     iterations'."""
     tests = [g.value(g.extent(times))] if isinstance(times, Extent) else []
-    wide = [TensorType(x.element, [int(times), *x.type.get_shape()]) for x in rows]
+    wide = [TensorType(x.element, [bound_of(times), *x.type.get_shape()]) for x in rows]
     carried, fixed = [g.value(x) for x in state], [g.value(x) for x in read]
-    op = LoopOp(body.name, carried, fixed, tests=tests, times=int(times), rows=wide)
+    op = LoopOp(body.name, carried, fixed, tests=tests, times=bound_of(times), rows=wide)
     return g.control(op, [*(x.shape for x in state), *((times, *x.shape) for x in rows)])
 
 
@@ -197,13 +197,13 @@ def shown(x: Tensor) -> str:
 
 def _held(rows: Sequence[Tensor]) -> list[Tensor]:
     """Those with elements: no function gives others."""
-    return [x for x in rows if 0 not in map(int, x.shape)]
+    return [x for x in rows if 0 not in x.type.get_shape()]
 
 
 def _with_empty(g: GraphBuilder, rows: Sequence[Tensor], results: Sequence[Tensor], count: Symbolic) -> list[Tensor]:
     """The results, with those of rows without elements in their places."""
     remaining = iter(results)
-    return [next(remaining) if 0 not in map(int, x.shape) else _nothing(g, x, (count, *x.shape)) for x in rows]
+    return [next(remaining) if 0 not in x.type.get_shape() else _nothing(g, x, (count, *x.shape)) for x in rows]
 
 
 def _as_data(g: GraphBuilder, x: Tensor) -> Tensor:
@@ -212,11 +212,11 @@ def _as_data(g: GraphBuilder, x: Tensor) -> Tensor:
 
 
 def _empty(g: GraphBuilder, x: Tensor) -> Tensor:
-    return _nothing(g, x, x.shape) if 0 in map(int, x.shape) else x
+    return _nothing(g, x, x.shape) if 0 in x.type.get_shape() else x
 
 
 def _nothing(g: GraphBuilder, x: Tensor, shape: Sequence[Symbolic]) -> Tensor:
-    return g.constant(np.zeros(tuple(map(int, shape)), x.dtype), shape)
+    return g.constant(np.zeros(bounds_of(shape), x.dtype), shape)
 
 
 __all__ = ["ChangingState", "Trips", "branch_of", "counted_loop", "counter", "loop_of", "scan_of", "shown"]

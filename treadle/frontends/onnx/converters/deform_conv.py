@@ -10,6 +10,7 @@ from math import prod
 import numpy as np
 
 from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.extent import bound_of
 from treadle.frontends.common.products import plus_bias
 from treadle.frontends.common.sampling import linear_taps, sampled
 from treadle.frontends.onnx.converters.window import Window, read_window
@@ -36,7 +37,7 @@ def deform_conv(node: Node, g: GraphBuilder) -> Tensor:
     taps = [linear_taps(g, _coordinates(g, offset, window, d, parts), extent) for d, extent in enumerate(x.shape[2:])]
     pictures = g.reshape(x, (batch * parts, channels // parts, prod(x.shape[2:])))
     rows = g.reshape(g.transpose(pictures, (0, 2, 1)), (batch * parts * prod(x.shape[2:]), channels // parts))
-    start = g.constant(np.arange(batch * parts)[:, None] * prod(x.shape[2:]))
+    start = g.reshape(g.iota(batch * parts, bound_of(prod(x.shape[2:]))), (batch * parts, 1))
     columns = sampled(g, rows, start, x.shape[2:], taps)
     if mask is not None:
         columns = g.mul(columns, g.reshape(g.cast(mask, columns.element), (*columns.shape[:2], 1)))
@@ -74,7 +75,7 @@ def _coordinates(g: GraphBuilder, offset: Tensor, window: Window, d: int, parts:
     """`[N * offset_group, kernel * out]` along a dimension of the picture."""
     out, rank, size = offset.shape[2:], len(window.kernel), prod(window.kernel)
     inner = np.indices(window.kernel)[d].reshape(size, 1) * window.dilations[d]
-    outer = np.indices(tuple(map(int, out)))[d].reshape(1, -1) * window.strides[d]
+    outer = np.indices(out)[d].reshape(1, -1) * window.strides[d]
     places = (inner + outer - window.pads[d]).astype(np.float64).reshape(1, -1)
     moved = g.reshape(g.widened(offset), (offset.shape[0] * parts, size, rank, prod(out)))
     moved = g.reshape(g.narrow(moved, 2, d, 1), (offset.shape[0] * parts, size * prod(out)))

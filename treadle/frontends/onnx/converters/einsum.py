@@ -6,9 +6,8 @@ import re
 from collections.abc import Sequence
 from math import prod
 
-import numpy as np
-
 from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.extent import bound_of
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
 
@@ -98,8 +97,8 @@ def _diagonal(g: GraphBuilder, x: Tensor, labels: Labels, label: str) -> tuple[T
     shape = [extent if d in (first, second) else e for d, e in enumerate(x.shape)]
     moved = g.transpose(g.broadcast(x, shape), [*rest, first, second])
     flat = g.reshape(moved, (*moved.shape[:-2], extent * extent))
-    chosen = g.constant(np.arange(extent) * (extent + 1))
-    return g.gather(flat, chosen, len(rest)), (*(labels[d] for d in rest), label)
+    chosen = g.iota(extent, bound_of(extent) + 1)
+    return g.gather(flat, chosen, len(rest), laid_out=True), (*(labels[d] for d in rest), label)
 
 
 def _contracted(

@@ -188,8 +188,7 @@ def dropout(node: Node, g: GraphBuilder) -> list[Tensor]:
             raise node.error(
                 f"training_mode is true, with a ratio of {ratio}", "training_mode = false, or a ratio of 0"
             )
-    shape = node.input().shape
-    return [node.input(), g.constant(np.broadcast_to(np.array(True), shape), shape)]
+    return [node.input(), g.filled(True, np.dtype(np.bool_), node.input().shape)]
 
 
 @converts("IsInf", since=10)
@@ -200,7 +199,7 @@ def is_inf(node: Node, g: GraphBuilder) -> Tensor:
     if negative and positive:
         return g.unary("isinf", x)
     if not negative and not positive:
-        return g.constant(np.broadcast_to(np.array(False), x.shape), x.shape)
+        return g.filled(False, np.dtype(np.bool_), x.shape)
     return g.binary("eq", x, np.inf if positive else -np.inf)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from onnx import TensorProto
 
 from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.extent import bound_of
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
 from treadle.frontends.onnx.tensor_data import dtype_of
@@ -101,8 +102,8 @@ def stft(node: Node, g: GraphBuilder) -> Tensor:
         raise node.error(f"frames of {length} every {step} of {x.shape[1]} samples", "at most the signal's length")
     frames = (x.shape[1] - length) // step + 1
     node.reserve((frames, length), np.dtype(np.int64))
-    places = g.constant(np.arange(frames)[:, None] * step + np.arange(length))
-    pieces = g.gather(g.widened(x), places, 1)
+    places = np.arange(bound_of(frames))[:, None] * step + np.arange(length)
+    pieces = g.gather(g.widened(x), g.constant(places, (frames, length)), 1)
     if window is not None:
         pieces = g.mul(pieces, g.reshape(g.cast(window, pieces.element), (length, 1)))
     parts = [g.reshape(g.narrow(pieces, 3, n, 1), (x.shape[0] * frames, length)) for n in range(x.shape[-1])]

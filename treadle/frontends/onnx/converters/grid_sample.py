@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from math import prod
 
-import numpy as np
-
 from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.extent import bound_of
 from treadle.frontends.common.sampling import Tap, nearest_index, sampled, zero_outside
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
@@ -39,7 +38,7 @@ def grid_sample(node: Node, g: GraphBuilder) -> Tensor:
     for d, extent in enumerate(dims):
         coordinate = g.reshape(g.narrow(flat, 2, len(dims) - 1 - d, 1), (batch, points))
         taps.append(_taps(g, coordinate, extent, mode, padding, corners))
-    start = g.constant(np.arange(batch)[:, None] * prod(dims))
+    start = g.reshape(g.iota(batch, bound_of(prod(dims))), (batch, 1))
     moved = g.transpose(g.cast(sampled(g, rows, start, dims, taps), x.element), (0, 2, 1))
     return g.reshape(moved, (batch, channels, *grid.shape[1:-1]))
 
@@ -47,12 +46,11 @@ def grid_sample(node: Node, g: GraphBuilder) -> Tensor:
 def _taps(g: GraphBuilder, grid: Tensor, extent: int, mode: str, padding: str, corners: bool) -> list[Tap]:
     unit = g.add(grid, 1)
     x = g.mul(g.div(unit, 2), extent - 1) if corners else g.div(g.sub(g.mul(unit, extent), 1), 2)
-    low, high = (0.0, extent - 1.0) if corners else (-0.5, extent - 0.5)
     x = g.unary("round", x) if mode == "nearest" else x
     if padding == "reflection":
-        x = _reflected(g, x, low, high)
+        x = _reflected(g, x, extent, corners)
     if mode == "nearest":
-        return [_tap(g, x, None, extent, padding, low, high)]
+        return [_tap(g, x, None, extent, padding, corners)]
     left = g.unary("floor", x)
     ratio = g.sub(x, left)
     rest = g.add(g.unary("neg", ratio), 1)
@@ -60,7 +58,7 @@ def _taps(g: GraphBuilder, grid: Tensor, extent: int, mode: str, padding: str, c
         weights = {0: rest, 1: ratio}
     else:
         weights = {-1: _far(g, g.add(ratio, 1)), 0: _near(g, ratio), 1: _near(g, rest), 2: _far(g, g.add(rest, 1))}
-    return [_tap(g, g.add(left, n), weight, extent, padding, low, high) for n, weight in weights.items()]
+    return [_tap(g, g.add(left, n), weight, extent, padding, corners) for n, weight in weights.items()]
 
 
 def _near(g: GraphBuilder, d: Tensor) -> Tensor:
@@ -73,16 +71,17 @@ def _far(g: GraphBuilder, d: Tensor) -> Tensor:
     return g.sub(g.mul(square, d), 4 * _CUBIC)
 
 
-def _tap(g: GraphBuilder, x: Tensor, weight: Tensor | None, extent: int, padding: str, low: float, high: float) -> Tap:
+def _tap(g: GraphBuilder, x: Tensor, weight: Tensor | None, extent: int, padding: str, corners: bool) -> Tap:
     """A whole position as an index; one outside, or NaN, is moved inside."""
     if padding == "zeros":
         return zero_outside(g, x, weight, extent)
-    x = _reflected(g, x, low, high) if padding == "reflection" else x
+    x = _reflected(g, x, extent, corners) if padding == "reflection" else x
     return Tap(nearest_index(g, x, extent), weight, None)
 
 
-def _reflected(g: GraphBuilder, x: Tensor, low: float, high: float) -> Tensor:
+def _reflected(g: GraphBuilder, x: Tensor, extent: int, corners: bool) -> Tensor:
     """What lies outside is mirrored at the nearer border until it is inside."""
+    low, high = (0.0, extent - 1.0) if corners else (-0.5, extent - 0.5)
     span = high - low
     if span == 0:
         return g.broadcast(g.scalar(low, x), x.shape)

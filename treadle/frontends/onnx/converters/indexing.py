@@ -7,11 +7,11 @@ from math import prod
 
 import numpy as np
 from xdsl.dialects.builtin import i64
-from xdsl.utils.exceptions import VerifyException
 
 from treadle.frontends.common.builder import GraphBuilder, Tensor
-from treadle.frontends.common.extent import Extent, Symbolic, is_symbolic
+from treadle.frontends.common.extent import Symbolic, bound_of, bounds_of, is_symbolic
 from treadle.frontends.common.indexing import counted_from_front, gather_along, inside, largest_index, wide_enough
+from treadle.frontends.common.moving import concatenated, taken
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
 
@@ -22,7 +22,7 @@ def concat(node: Node, g: GraphBuilder) -> Tensor:
     inputs = node.all_inputs()
     axis = node.axis(node.int("axis", 0), inputs[0].rank)
     filled = [x for x in inputs if x.rank <= axis or x.shape[axis] != 0]
-    return g.concat(filled or inputs[:1], axis)
+    return concatenated(g, filled or inputs[:1], axis)
 
 
 @converts("Slice")
@@ -61,10 +61,7 @@ def _sliced(
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         if is_symbolic((x.shape[axis], start, end)):
             start, sizes[axis] = _symbolic_range(x.shape[axis], start, end, step)
-            if isinstance(start, Extent):
-                x = _from(g, x, axis, start, sizes[axis])
-            else:
-                chosen_starts[axis] = start
+            x = taken(g, x, axis, start, sizes[axis], step)
             continue
         chosen = slice_range(x.shape[axis], start, end, step)
         chosen_starts[axis] = chosen.start if len(chosen) else 0
@@ -76,18 +73,12 @@ def _sliced(
 def _symbolic_range(extent: Symbolic, start: Symbolic, end: Symbolic, step: int) -> tuple[Symbolic, Symbolic]:
     """Start and size of a slice of a symbolic dimension, or with symbolic bounds; VerifyException where it depends on
     the call whether a bound lies inside."""
-    if step != 1:
-        raise VerifyException(f"a slice of {extent} in steps of {step}: symbolic extents take steps of 1")
     start, end = (bound + extent if bound < 0 else bound for bound in (start, end))
-    start, end = (min(max(bound, 0), extent) for bound in (start, end))
-    return start, max(end - start, 0)
-
-
-def _from(g: GraphBuilder, x: Tensor, axis: int, start: Extent, size: Symbolic) -> Tensor:
-    """A fixed number of elements from a position on that changes from call to call."""
-    if isinstance(size, Extent):
-        raise VerifyException(f"a slice of {size} elements from {start}: a symbolic start takes a number of elements")
-    return g.gather(x, g.numbers([start + n for n in range(size)]), axis)
+    if step < 0:
+        start, end = min(max(start, 0), extent - 1), min(max(end, -1), extent - 1)
+    else:
+        start, end = (min(max(bound, 0), extent) for bound in (start, end))
+    return start, max(-((start - end) // step if step > 0 else (end - start) // -step), 0)
 
 
 def slice_range(extent: int, start: int, end: int, step: int) -> range:
@@ -128,7 +119,7 @@ def _split(node: Node, g: GraphBuilder, sizes: list[int] | None, equal: bool) ->
         sizes = [max(min(part, extent - n * part), 0) for n in range(count)]
     if len(sizes) != count or sum(sizes) != extent or any(s < 0 for s in sizes):
         raise node.error(f"sizes {sizes} of {extent} elements in {count} outputs", "sizes that sum to the extent")
-    return [g.narrow(x, axis, sum(sizes[:n]), size) for n, size in enumerate(sizes)]
+    return [taken(g, x, axis, sum(sizes[:n]), size) for n, size in enumerate(sizes)]
 
 
 @converts("Gather")
@@ -167,12 +158,12 @@ def gather_nd(node: Node, g: GraphBuilder) -> Tensor:
     for n, extent in enumerate(lead):
         index = g.narrow(indices, indices.rank - 1, n, 1)
         index = inside(g, g.reshape(index, indices.shape[:-1]), extent)
-        linear = index if linear is None else g.add(g.mul(linear, int(extent)), index)
+        linear = index if linear is None else g.add(g.mul(linear, bound_of(extent)), index)
     assert linear is not None
     if batch:
         node.reserve((count,), np.dtype(np.int64))
         shape = data.shape[:batch] + (1,) * (linear.rank - batch)
-        offsets = (np.arange(count) * prod(map(int, lead))).reshape(tuple(map(int, shape)))
+        offsets = (np.arange(bound_of(count)) * prod(bounds_of(lead))).reshape(bounds_of(shape))
         linear = g.add(linear, g.constant(offsets.astype(indices.dtype), shape, laid_out=True))
     rows = g.reshape(data, (prod(data.shape[: batch + width]), *data.shape[batch + width :]))
     return g.gather(rows, linear, 0, laid_out=True)
@@ -186,8 +177,7 @@ def reverse_sequence(node: Node, g: GraphBuilder) -> Tensor:
     if {batch, time} != {0, 1} or lengths.shape != (x.shape[batch],):
         axes = f"batch_axis {batch}, time_axis {time}, lengths of shape {lengths.shape}"
         raise node.error(axes, "the axes 0 and 1, and a length for each entry of the batch")
-    places = np.arange(int(x.shape[time])).reshape([-1 if d == time else 1 for d in (0, 1)])
-    steps = g.constant(places, [x.shape[d] if d == time else 1 for d in (0, 1)])
+    steps = g.reshape(g.iota(x.shape[time]), [x.shape[d] if d == time else 1 for d in (0, 1)])
     lengths = g.reshape(lengths, [x.shape[d] if d == batch else 1 for d in (0, 1)])
     reverse = g.sub(g.sub(lengths, 1), steps)
     source = g.where(g.binary("lt", steps, lengths), reverse, steps)
@@ -203,10 +193,11 @@ def trilu(node: Node, g: GraphBuilder) -> Tensor:
     if x.rank < 2:
         raise node.error(f"an input of rank {x.rank}", "rank 2 and more")
     node.reserve(x.shape[-2:], np.dtype(np.bool_))
-    rows, columns = np.arange(x.shape[-2])[:, None], np.arange(x.shape[-1])
-    k = min(max(k, -x.shape[-2]), x.shape[-1])
+    most = bounds_of(x.shape[-2:])
+    rows, columns = np.arange(most[0])[:, None], np.arange(most[1])
+    k = min(max(k, -most[0]), most[1])
     mask = columns >= rows + k if node.flag("upper", True) else columns <= rows + k
-    return g.where(g.constant(mask), x, g.scalar(0, x))
+    return g.where(g.constant(mask, x.shape[-2:]), x, g.scalar(0, x))
 
 
 @converts("OneHot", since=9)

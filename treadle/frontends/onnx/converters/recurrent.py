@@ -13,7 +13,7 @@ from xdsl.dialects.builtin import i64
 
 from treadle.frontends.common.activation import softplus
 from treadle.frontends.common.builder import GraphBuilder, Tensor
-from treadle.frontends.common.extent import Extent, Symbolic
+from treadle.frontends.common.extent import Extent, Symbolic, bounds_of
 from treadle.frontends.onnx.converters.data_loops import counted_loop, counter
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
@@ -320,7 +320,7 @@ def _initial(
 ) -> Tensor:
     given = node.optional(index)
     if given is None:
-        return g.constant(np.broadcast_to(np.zeros((), x.dtype), tuple(map(int, shape))), shape)
+        return g.constant(np.broadcast_to(np.zeros((), x.dtype), bounds_of(shape)), shape)
     given = g.transpose(given, (1, 0, 2)) if batch_first and given.rank == 3 else given
     if given.shape != shape:
         raise node.error(f"an initial state of shape {given.shape}", f"{shape}")

@@ -8,10 +8,11 @@ from math import floor, inf
 
 import numpy as np
 from numpy.typing import NDArray
+from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph import ResizeOp
 from treadle.frontends.common.builder import GraphBuilder, Tensor
-from treadle.frontends.common.extent import Symbolic, is_symbolic
+from treadle.frontends.common.extent import Extent, Symbolic, bound_of, bounds_of, is_symbolic
 from treadle.frontends.common.interpolation import COORDINATES, MODES, ROUNDINGS, Interpolation, Taps, taps
 from treadle.frontends.common.resize import interpolated
 from treadle.frontends.onnx.node import Node
@@ -91,12 +92,24 @@ def _by_sizes(node: Node, axes: Sequence[int], sizes: Sequence[int], policy: str
         raise node.error(f"sizes {list(sizes)} for {len(axes)} axes", f"{len(axes)} extents")
     if any(e == 0 and s > 0 for e, s in zip(extents, sizes, strict=True)):
         raise node.error(f"sizes {list(sizes)} of extents {extents}", "an extent of 0 for one of 0")
-    scales = [Fraction(int(s), int(e)) if e else Fraction(1) for e, s in zip(extents, sizes, strict=True)]
+    scales = [_scale(size, extent) for extent, size in zip(extents, sizes, strict=True)]
     if policy != "stretch":
+        if is_symbolic(extents) or is_symbolic(sizes):
+            raise node.error(f"keep_aspect_ratio_policy {policy} of {extents}", "stretch, or static extents")
         scale = min(scales) if policy == "not_larger" else max(scales)
-        sizes = [floor(scale * int(e) + Fraction(1, 2)) for e in extents]
+        sizes = [floor(scale * e + Fraction(1, 2)) for e in extents]
         scales = [scale] * len(axes)
     return {a: (size, scale or Fraction(1)) for a, size, scale in zip(axes, sizes, scales, strict=True)}
+
+
+def _scale(size: Symbolic, extent: Symbolic) -> Fraction:
+    """The quotient of two extents; VerifyException where it is another one in some calls."""
+    if not is_symbolic((size, extent)):
+        return Fraction(size, extent) if extent else Fraction(1)
+    factor = size // extent
+    if isinstance(factor, Extent) or factor * extent != size:
+        raise VerifyException(f"extent {extent} is resized to {size}, which is no whole multiple")
+    return Fraction(factor)
 
 
 def _resized(
@@ -111,10 +124,11 @@ def _resized(
         # The arrays from which taps follow are several times larger than they.
         node.check_volume((size, 8 * reach), np.dtype(np.float64))
         node.reserve((size, reach), np.dtype(np.float64))
-        read[axis] = taps(how, int(x.shape[axis]), int(size), scale, roi.get(axis, (0.0, 1.0)))
+        # Where extents are symbolic, they tell whether each element is the nearest below: nothing else is accepted.
+        read[axis] = taps(how, bound_of(x.shape[axis]), bound_of(size), scale, roi.get(axis, (0.0, 1.0)))
     if how.mode == "nearest" and _is_whole(x, read):
         shape = [sizes[d][0] if d in sizes else e for d, e in enumerate(x.shape)]
-        return x if tuple(shape) == x.shape else g.emit(lambda v: ResizeOp(v[0], [*map(int, shape)]), x, shape=shape)
+        return x if tuple(shape) == x.shape else g.emit(lambda v: ResizeOp(v[0], bounds_of(shape)), x, shape=shape)
     if is_symbolic([x.shape[axis] for axis in read]):
         message = f"mode {how.mode} with positions of mode {how.coordinates} of shape {list(x.shape)}"
         raise node.error(message, "static extents; symbolic ones by a whole factor, each element to its nearest below")
@@ -131,7 +145,7 @@ def _resized(
 def _is_whole(x: Tensor, read: Mapping[int, Taps]) -> bool:
     """Whether element `i` of a dimension is the source's `i * extent // size`."""
     return all(
-        np.array_equal(_chosen(each), np.arange(each.extent) * int(x.shape[axis]) // max(each.extent, 1))
+        np.array_equal(_chosen(each), np.arange(each.extent) * bound_of(x.shape[axis]) // max(each.extent, 1))
         and not each.outside.any()
         for axis, each in read.items()
     )

@@ -80,8 +80,8 @@ def tensor_scatter(node: Node, g: GraphBuilder) -> Tensor:
     if axis == 0 or not 0 < count <= extent or update.shape != expected:
         shapes = f"an update of shape {update.shape} along axis {axis} of {cache.shape}"
         raise node.error(shapes, "another axis than the batch, and no more slices than the cache has")
-    starts = node.optional(2) or g.constant(np.zeros(batch, np.int64))
-    positions = g.add(g.reshape(g.cast(starts, i64), (batch, 1)), g.constant(np.arange(count)))
+    starts = node.optional(2) or g.filled(0, np.dtype(np.int64), (batch,))
+    positions = g.add(g.reshape(g.cast(starts, i64), (batch, 1)), g.iota(count))
     if circular:
         positions = g.binary("mod", positions, extent)
     perm = [0, axis, *(d for d in range(1, cache.rank) if d != axis)]
@@ -121,8 +121,8 @@ def max_unpool(node: Node, g: GraphBuilder) -> Tensor:
 
 def _embedded(node: Node, g: GraphBuilder, indices: Tensor, extents: Sequence[int], target: Sequence[int]) -> Tensor:
     """Positions in the whole result of `extents` as positions in a plane of `target`."""
-    offsets = g.constant(np.arange(indices.shape[0])[:, None] * prod(extents))
-    index = g.sub(indices, offsets)
+    planes = indices.shape[0]
+    index = g.sub(indices, g.reshape(g.iota(planes, prod(extents)), (planes, 1)))
     if list(extents) == list(target):
         return index
     result: Tensor | None = None

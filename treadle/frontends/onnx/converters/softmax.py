@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from math import prod
 
-import numpy as np
-
 from treadle.dialects.graph import ArgReductionOp
 from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.common.softmax import softmax_along
@@ -35,8 +33,8 @@ def softmax(node: Node, g: GraphBuilder) -> Tensor:
 
 def _hardmax(g: GraphBuilder, x: Tensor, dim: int) -> Tensor:
     first = g.emit(lambda v: ArgReductionOp("max", v[0], dim, True, False), x)
-    positions = np.arange(x.shape[dim]).reshape(-1, *[1] * (x.rank - dim - 1))
-    return g.where(g.binary("eq", first, g.constant(positions)), g.scalar(1, x), g.scalar(0, x))
+    positions = g.reshape(g.iota(x.shape[dim]), (x.shape[dim], *[1] * (x.rank - dim - 1)))
+    return g.where(g.binary("eq", first, positions), g.scalar(1, x), g.scalar(0, x))
 
 
 @converts("Hardmax")
