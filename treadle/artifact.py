@@ -10,8 +10,9 @@
 
 An artifact is a program: whoever runs it runs what its author wrote. The digests find damage, not malice. A file is
 compared with its digest when it is read, and what was compared is what is used: the bytes in memory, not the file.
-Large weights stay in the file that was compared, which is mapped (ADR 0057): whoever writes into it while the model is
-open, instead of replacing it, changes what the model computes.
+Large weights stay in the file that was compared, which is mapped (ADR 0057): an artifact that is in use is replaced, by
+renaming as `save` does, and not written into, as `cp` does. A call refuses a file that was; one that is cut off during a
+call ends the process (SIGBUS).
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class Artifact:
         """TreadleError if there is no artifact, or its manifest is damaged."""
         self.folder = folder
         where = folder / MANIFEST
+        self._mapped: dict[str, os.stat_result] = {}
         try:
             self._lock = _shared_lock(folder)
             os.stat(MANIFEST, dir_fd=self._lock.descriptor, follow_symlinks=False)
@@ -111,6 +113,7 @@ class Artifact:
         expected = self._expected(name)
         with self._open(name) as file:
             self._check_size(file, name, size)
+            self._mapped[name] = os.fstat(file.fileno())
             self._compare(file, name, expected)
             try:
                 mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
@@ -120,6 +123,28 @@ class Artifact:
         if sparse and hasattr(mmap, "MADV_RANDOM"):
             _cut(mapped)
         return memoryview(mapped)
+
+    def check_mapped(self) -> None:
+        """TreadleError if a file that is mapped was written into since: a few us a file, so that each call can ask.
+
+        A file that was replaced, or removed, is none: what was mapped is still there.
+        """
+        for name, before in self._mapped.items():
+            try:
+                now = os.stat(name, dir_fd=self._lock.descriptor, follow_symlinks=False)
+            except OSError:
+                continue
+            if os.path.samestat(now, before) and (now.st_mtime_ns, now.st_size) != (before.st_mtime_ns, before.st_size):
+                self._check_written(name)
+                self._mapped[name] = now
+
+    def _check_written(self, name: str) -> None:
+        """TreadleError if a file has other bytes than before."""
+        with self._open(name) as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != self._expected(name):
+                message = "the file was written into while the model uses it"
+                accepted = "a folder that is replaced as a whole, as `save` does, and loaded again"
+                raise TreadleError(message, self.folder / name, accepted)
 
     def check(self) -> None:
         """Compares all files with their digests, without keeping them in memory; TreadleError as `read`."""

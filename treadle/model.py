@@ -207,9 +207,10 @@ class CompiledModel:
 
     def _results(self, arrays: Sequence[Array], values: Values) -> list[Array]:
         """The outputs of a call whose symbols have these values; the caller has the lock."""
-        if not self.symbols and not self.manifest.found:
-            return self._opened().run(arrays)
         program = self._opened()
+        self.artifact.check_mapped()
+        if not self.symbols and not self.manifest.found:
+            return program.run(arrays)
         given = self._dynamic.arguments(arrays, values)
         if not isinstance(program, CpuProgram):
             return self._dynamic.results(program.run(given), values)
