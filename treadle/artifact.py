@@ -11,7 +11,7 @@
 An artifact is a program: whoever runs it runs what its author wrote. The digests find damage, not malice. A file is
 compared with its digest when it is read, and what was compared is what is used: the bytes in memory, not the file.
 Large weights stay in the file that was compared, which is mapped (ADR 0057): an artifact that is in use is replaced, by
-renaming as `save` does, and not written into, as `cp` does. A call refuses a file that was; one that is cut off during a
+renaming as `save` does, and not written into, as `cp` does. A call refuses a file that was; one that is cut off in a
 call ends the process (SIGBUS).
 """
 
