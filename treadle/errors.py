@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 TOO_DEEP = "fewer operations inside, or computed from, each other: a few hundred"
 """What is accepted of an input on which a recursion does not end."""
+
+
+_CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069]")
+"""Control characters but tab and newline, and those that reverse the direction of text."""
+
+
+def printable(text: str) -> str:
+    """The text with its control characters escaped: a terminal obeys them, and names of models may have some."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 class TreadleError(Exception):
@@ -35,7 +45,7 @@ class TreadleError(Exception):
         text = self.message if self.where is None else f"{self.where}: {self.message}"
         if self.accepted is not None:
             text = f"{text}; accepted: {self.accepted}"
-        return " ".join(text.split())
+        return printable(" ".join(text.split()))
 
 
 class TreadleWarning(UserWarning):

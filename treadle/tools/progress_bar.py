@@ -12,6 +12,7 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
 from treadle.progress import Progress, no_progress
+from treadle.tools.terminal import unescaped
 
 PATIENCE = 2.0
 """Seconds without a bar."""
@@ -20,7 +21,7 @@ PATIENCE = 2.0
 @contextmanager
 def progress_bar(console: Console | None = None) -> Generator[Progress]:
     """Yields what shows the progress that it is called with."""
-    screen = Console(file=sys.stderr) if console is None else console
+    screen = Console(file=unescaped(sys.stderr)) if console is None else console
     if not screen.is_terminal:
         yield no_progress
         return

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from treadle.errors import TOO_DEEP, TreadleError, TreadleWarning
+from treadle.errors import TOO_DEEP, TreadleError
 from treadle.lazy import lazy_module
+from treadle.tools.terminal import escaped_output
 
 if TYPE_CHECKING:
     from xdsl.utils import exceptions
@@ -25,10 +24,13 @@ INTERRUPTED = 130
 
 def run_reporting(tool: str, action: Callable[[], int]) -> int:
     """The status of `action`, or after a failure that a user can repair 2, after Ctrl-C 130."""
+    with escaped_output():
+        return _reporting(tool, action)
+
+
+def _reporting(tool: str, action: Callable[[], int]) -> int:
     try:
-        with warnings.catch_warnings():
-            warnings.showwarning = functools.partial(_show_warning, tool, warnings.showwarning)
-            status = action()
+        status = action()
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
@@ -55,14 +57,6 @@ def run_reporting(tool: str, action: Callable[[], int]) -> int:
             raise
         print(f"{tool}: {one_line(error)}", file=sys.stderr)
         return REJECTED
-
-
-def _show_warning(tool: str, show: Callable[..., None], message: object, kind: type, *place: object) -> None:
-    """Treadle's own warnings as a line, without the place in its code; others as `show` does."""
-    if issubclass(kind, TreadleWarning):
-        print(f"{tool}: warning: {message}", file=sys.stderr)
-    else:
-        show(message, kind, *place)
 
 
 def _discard_stdout() -> None:

@@ -25,6 +25,7 @@ from treadle.tools.output import output_stream
 from treadle.tools.report_data import Report
 from treadle.tools.report_page import report_page
 from treadle.tools.report_source import database_report, model_report
+from treadle.tools.terminal import unescaped
 from treadle.tools.tune_preview import dry_run_table, print_explanation
 from treadle.tools.tune_table import Budget, limit_warnings, model_lines, search_table, time_warnings
 from treadle.tuning.group import Group
@@ -72,7 +73,7 @@ def tune_command(args: argparse.Namespace) -> int:
 
 def _search(args: argparse.Namespace) -> list[Group]:
     start, budget = time.monotonic(), Budget(args.seconds, args.trials)
-    console = Console(file=sys.stderr)
+    console = Console(file=unescaped(sys.stderr))
     with Live(console=console, auto_refresh=False, transient=True) as live:
 
         def show(groups: Sequence[Group], current: Group | None) -> None:
