@@ -133,7 +133,7 @@ def measured(size: Size, variants: Mapping[str, Mapping[str, Choice]], threads: 
     arena = max(program.arena_bytes for _, program in programs)
     operands = Operands(inputs, program.outputs, (), 0)
     constants = [constant.array() for constant in program.constants]
-    timer = InterleavedTimer([path for path, _ in programs], arena, operands, threads, constants)
+    timer = InterleavedTimer([Path(path).read_bytes() for path, _ in programs], arena, operands, threads, constants)
     try:
         timer.run(rounds, float("inf"))
         operators, *kernels = timer.timed

@@ -15,7 +15,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from rich.console import Console
 from rich.table import Table
@@ -96,17 +95,14 @@ def _without(unit: Unit) -> Unit:
 
 def medians(task: GroupTask, texts: Sequence[Printed], threads: int, rounds: int) -> list[float]:
     """The seconds of a call of each text's library, in turn."""
-    with TemporaryDirectory() as folder:
-        paths = [str(Path(folder) / f"{number}.so") for number in range(len(texts))]
-        for path, text in zip(paths, texts, strict=True):
-            Path(path).write_bytes(built(text, str(host_target())).library)
-        operands = Operands(random_inputs(task.inputs), task.outputs, task.constants, CACHE_BYTES)
-        timer = InterleavedTimer(paths, max(text.arena_bytes for text in texts), operands, threads)
-        try:
-            timer.run(rounds, float("inf"))
-            return [each.median for each in timer.timed]
-        finally:
-            timer.close()
+    libraries = [built(text, str(host_target())).library for text in texts]
+    operands = Operands(random_inputs(task.inputs), task.outputs, task.constants, CACHE_BYTES)
+    timer = InterleavedTimer(libraries, max(text.arena_bytes for text in texts), operands, threads)
+    try:
+        timer.run(rounds, float("inf"))
+        return [each.median for each in timer.timed]
+    finally:
+        timer.close()
 
 
 def table(found: Sequence[Kernel]) -> Table:

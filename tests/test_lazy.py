@@ -123,7 +123,7 @@ LIGHT = {
     "treadle", "treadle.compile_options", "treadle.errors", "treadle.instruction_sets", "treadle.lazy",
     "treadle.matrix_units",
     "treadle.target", "treadle.target_text", "treadle.tools", "treadle.tools.parser", "treadle.tools.reporting",
-    "treadle.tools.treadle_cli", "treadle.version",
+    "treadle.tools.terminal", "treadle.tools.treadle_cli", "treadle.version",
 }  # fmt: skip
 """What says the version, the help, and that an argument is wrong; beside Python's own library, nothing else."""
 
@@ -170,3 +170,34 @@ def test_a_cached_model_does_not_wait_for_the_compiler(tmp_path: Path) -> None:
     treadle.compile(path)
     done = subprocess.run([sys.executable, "-c", CACHED, str(path)], env=environment_with({}), check=False)
     assert done.returncode == 0
+
+
+ABSENT = """
+import sys
+sys.modules[sys.argv[1]] = None
+import treadle
+from treadle.errors import TreadleError
+try:
+    treadle.load
+except TreadleError as error:
+    print(error)
+from treadle.tools.treadle_cli import main
+sys.exit(main([sys.argv[2], sys.argv[3]]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("package", "command"), [("ml_dtypes", "run"), ("platformdirs", "run"), ("numpy", "run"), ("xdsl", "check")]
+)
+def test_a_package_that_is_not_installed_is_named(package: str, command: str, tmp_path: Path) -> None:
+    arguments = [sys.executable, "-c", ABSENT, package, command, str(tmp_path)]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    said = f"the package '{package}' is not installed; accepted: pip install {package}\n"
+    assert done.returncode == 2 and done.stderr.endswith(said) and done.stderr.count("\n") == 1
+    assert package == "xdsl" or done.stdout.endswith(said)
+
+
+def test_the_package_is_a_program() -> None:
+    command = [sys.executable, "-m", "treadle", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"treadle {treadle.__version__}\n"

@@ -23,6 +23,7 @@ from treadle.host import hardware_of, host_target
 from treadle.lazy import lazy_module
 from treadle.model import CompiledModel, check_device, check_threads
 from treadle.progress import Progress, no_progress
+from treadle.regular_files import MODEL_BYTES, read_regular
 from treadle.schedules.search.database_files import open_database
 from treadle.shapes import Dim, Shapes, normalized
 from treadle.store import store_of
@@ -123,7 +124,7 @@ def compile(
         source.content, source.shapes, str(chosen), toolchain, precision, algorithm, decided, source.fixed
     )
     store, may_be_cached = store_of(environment), cached and trace is None and not explain_fusion
-    artifact = find_artifact(store, key, source.folder) if may_be_cached else None
+    artifact = find_artifact(store, key, source.path) if may_be_cached else None
     if artifact is None:
         request = source.request(chosen, trace, options, cubins, progress)
         artifact = store_artifact(store, key, partial(artifact_writer.write_artifact, request))
@@ -187,11 +188,6 @@ class _Source:
         """The constants as a part of the cache's key."""
         return constants_text(self.constants)
 
-    @property
-    def folder(self) -> Path | None:
-        """Where the model's external data is looked for; None where it has none."""
-        return None if self.path is None else self.path.parent
-
     def request(
         self, target: Target, trace_dir: Path | None, options: CompileOptions, cubins: bool, progress: Progress
     ) -> compile_request.CompileRequest:
@@ -224,10 +220,7 @@ def _content(model: object) -> bytes:
 
 
 def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise TreadleError(f"cannot read the model: {error.strerror}", path, "the path of an .onnx file") from error
+    return read_regular(path, MODEL_BYTES, "the path of an .onnx file")
 
 
 def _tuned(database: str | Path | None, target: Target) -> tuple[str, str]:

@@ -48,8 +48,9 @@ def artifact_key(
     return hasher.hexdigest()
 
 
-def find_artifact(store: Store, key: str, model_folder: Path | None) -> Artifact | None:
-    """A cached artifact whose external data did not change; None if there is none. A damaged one is removed."""
+def find_artifact(store: Store, key: str, model: Path | None) -> Artifact | None:
+    """A cached artifact whose external data, beside the file of its model, did not change; None if there is none. A
+    damaged one is removed."""
     for folder in store.folders(_KIND, key):
         try:
             artifact = Artifact(folder)
@@ -57,7 +58,7 @@ def find_artifact(store: Store, key: str, model_folder: Path | None) -> Artifact
         except TreadleError:
             store.discard(folder)
             continue
-        if _same_sources(artifact.manifest.sources, model_folder):
+        if _same_sources(artifact.manifest.sources, model):
             store.use(folder)
             return artifact
     return None
@@ -95,14 +96,14 @@ def _version(name: str) -> str:
         return "absent"
 
 
-def _same_sources(sources: Sequence[Source], model_folder: Path | None) -> bool:
+def _same_sources(sources: Sequence[Source], model: Path | None) -> bool:
     """Whether the model's external data did not change; files outside of the model's folder are not opened here
     either."""
     if not sources:
         return True
-    if model_folder is None:
+    if model is None:
         return False
-    confinement = Confinement(model_folder, "the model's folder", "external data")
+    confinement = Confinement.of_model(model)
     try:
         return all(_digest_of_part(confinement, source) == source.sha256 for source in sources)
     except (OSError, TreadleError):

@@ -20,6 +20,7 @@ from treadle.frontends.onnx.loader import LoadedModel, load_model
 from treadle.passes.entry import check_entry
 from treadle.passes.instruments import Announce, Instrument, Trace, Verify, verify
 from treadle.progress import Progress, no_progress
+from treadle.regular_files import MODEL_BYTES, read_regular
 from treadle.shapes import Shapes
 from treadle.target import Target
 
@@ -109,9 +110,7 @@ def _given_module(request: CompileRequest) -> ModuleOp:
 
 def _text(path: Path, content: bytes | None) -> str:
     try:
-        return (path.read_bytes() if content is None else content).decode()
-    except OSError as error:
-        raise TreadleError(f"cannot read: {error.strerror}", path, "a file of IR text") from error
+        return (read_regular(path, MODEL_BYTES, "a file of IR text") if content is None else content).decode()
     except UnicodeDecodeError as error:
         raise TreadleError(f"cannot read: {error.reason}", path, "IR text in UTF-8") from error
 

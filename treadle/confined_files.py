@@ -28,6 +28,7 @@ class Confinement:
     what:  its files in messages, such as `external data`
     accepted: what messages say is accepted; by default each message says it of such a file
     descriptor: of the folder, if it is open: then names are taken literally, and no link is followed
+    also: another folder into which links may lead, such as that of the file which a model's name is a link to
     """
 
     root: Path
@@ -35,6 +36,14 @@ class Confinement:
     what: str
     accepted: str | None = None
     descriptor: int | None = None
+    also: Path | None = None
+
+    @classmethod
+    def of_model(cls, model: Path) -> Confinement:
+        """The external data of a model in a file. Where that is a link, as in caches of model hubs, whose files all are
+        links into another folder, its data may be links into that folder, too."""
+        also = model.resolve().parent if model.is_symlink() else None
+        return cls(model.parent, "the model's folder", "external data", also=also)
 
     def open(self, name: str, where: object) -> FileIO:
         """The regular file that `name` means relative to the folder, opened for reading, unbuffered.
@@ -42,9 +51,9 @@ class Confinement:
         Links are followed while they stay inside. TreadleError naming `where` for any other name, and for what is no
         regular file.
         """
-        parts = self._parts(name, where)
+        folder, parts = self._parts(name, where)
         try:
-            root = os.open(self.root.resolve(), _FOLDER) if self.descriptor is None else os.dup(self.descriptor)
+            root = os.open(folder, _FOLDER) if self.descriptor is None else os.dup(self.descriptor)
             return os.fdopen(_open_below(root, parts), "rb", buffering=0)
         except _NotRegularError as error:
             accepted = self.accepted or f"a regular file inside {self.root.resolve()}"
@@ -56,20 +65,22 @@ class Confinement:
             message = f"{self.what} file {_shortened(name)} cannot be read: {error.strerror}"
             raise TreadleError(message, where, self.accepted or "a file that can be read") from error
 
-    def _parts(self, name: str, where: object) -> Sequence[str]:
-        """The path from the folder to the file without links; TreadleError if it leads out."""
+    def _parts(self, name: str, where: object) -> tuple[Path, Sequence[str]]:
+        """The folder, and the path from it to the file without links; TreadleError if it leads out."""
         root = self.root.resolve()
         if self.descriptor is not None and "\0" not in name and not {"", ".", ".."} & set(name.split("/")):
-            return name.split("/")
+            return root, name.split("/")
+        folders = [root] if self.also is None or ".." in name.split("/") else [root, self.also]
         try:
             path = (root / name).resolve()
-            inside = bool(name) and not Path(name).is_absolute() and path.is_relative_to(root)
+            is_relative = bool(name) and not Path(name).is_absolute()
+            inside = next((folder for folder in folders if is_relative and path.is_relative_to(folder)), None)
         except (OSError, ValueError, RuntimeError):  # a name with a NUL, a name too long, links in a circle
-            inside, path = False, root
-        if not inside:
+            inside, path = None, root
+        if inside is None:
             message = f"{self.what} path {_shortened(name)} leaves {self.owner}"
             raise TreadleError(message, where, self.accepted or f"a relative path to a file inside {root}")
-        return path.relative_to(root).parts
+        return inside, path.relative_to(inside).parts
 
 
 class _NotRegularError(Exception):

@@ -22,12 +22,17 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TypeVar
 
+from treadle.errors import TreadleError
+
 T = TypeVar("T")
+
+_PROJECTS = {"ml_dtypes": "ml_dtypes", "google": "protobuf", "sklearn": "scikit-learn", "cuda": "cuda-bindings"}
+"""By a package's name: that of the project to install, where it is another one."""
 
 
 class _LazyModule(ModuleType):
     def __getattr__(self, name: str) -> object:
-        return getattr(importlib.import_module(self.__name__), name)
+        return getattr(_imported(self.__name__), name)
 
 
 def lazy_module(name: str) -> ModuleType:
@@ -44,9 +49,21 @@ def lazy_exports(modules: Mapping[str, str]) -> Callable[[str], object]:
     def exported(name: str) -> object:
         if name not in modules:
             raise AttributeError(f"no name '{name}'; accepted: {', '.join(modules)}", name=name)
-        return getattr(importlib.import_module(modules[name]), name)
+        return getattr(_imported(modules[name]), name)
 
     return exported
+
+
+def _imported(name: str) -> ModuleType:
+    """A module of Treadle; TreadleError if a package that it needs is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        absent = (error.name or "").partition(".")[0]
+        if absent in ("", "treadle"):
+            raise
+        message, accepted = f"the package '{absent}' is not installed", f"pip install {_PROJECTS.get(absent, absent)}"
+        raise TreadleError(message, name, accepted) from error
 
 
 def resolve_value(path: str, kind: type[T]) -> T:

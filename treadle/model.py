@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -95,6 +95,11 @@ class CompiledModel:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """A copy would share the memory of its calls, and what is unpickled would be a program of unknown origin."""
+        accepted = "its folder: `save(path)`, and `treadle.load(path)` where another model or process needs it"
+        raise TreadleError("a compiled model cannot be pickled or copied", "CompiledModel", accepted)
 
     @property
     def folder(self) -> Path:

@@ -9,6 +9,9 @@ from typing import BinaryIO
 
 from treadle.errors import TreadleError
 
+MODEL_BYTES = 2**31 - 1
+"""What a model's file may have: protobuf has no larger messages, and weights may lie in files beside it."""
+
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a FIFO"),
@@ -41,7 +44,9 @@ def read_regular(path: Path, most: int, accepted: str) -> bytes:
     """The bytes of a regular file; TreadleError as `open_regular` raises it."""
     with open_regular(path, most, accepted) as file:
         try:
-            return file.read(most)
+            return file.read()
+        except MemoryError:
+            raise TreadleError("does not fit into memory", path, accepted) from None
         except OSError as error:
             raise TreadleError(f"cannot read: {error.strerror}", path, accepted) from error
 
@@ -55,4 +60,4 @@ def _kind(descriptor: int) -> str:
     return next((kind for test, kind in _KINDS if test(mode)), "a device")
 
 
-__all__ = ["open_regular", "read_regular"]
+__all__ = ["MODEL_BYTES", "open_regular", "read_regular"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -72,12 +73,26 @@ def test_ir_that_nests_too_deeply(
     refused(capsys, opt_main([str(path), *options]), "nests too deeply; accepted: fewer")
 
 
+def fifo(folder: Path) -> Path:
+    os.mkfifo(folder / "m.onnx")
+    return folder / "m.onnx"
+
+
+def huge(folder: Path) -> Path:
+    """More than fits into memory, and nearly nothing on the disk."""
+    with (folder / "m.onnx").open("wb") as file:
+        file.truncate(1 << 40)
+    return folder / "m.onnx"
+
+
 REFUSED_MODELS: dict[str, tuple[Make, tuple[str, ...]]] = {
     "corrupt": (corrupt, ("m.onnx", "corrupt or truncated", "accepted: a complete .onnx file")),
     "truncated": (truncated, ("m.onnx", "truncated", "accepted: a complete .onnx file")),
     "empty": (empty, ("m.onnx", "accepted: a complete .onnx file")),
     "absent": (lambda folder: folder / "m.onnx", ("m.onnx", "No such file", "accepted: the path of")),
-    "folder": (lambda folder: folder, ("cannot read", "accepted: the path of")),
+    "folder": (lambda folder: folder, ("is a folder", "accepted: the path of")),
+    "fifo": (fifo, ("m.onnx: is a FIFO, not a regular file", "accepted: the path of")),
+    "huge": (huge, ("m.onnx: has 1099511627776 bytes", "accepted: the path of", "of at most 2147483647 bytes")),
     "external data missing": (
         lambda folder: external_model(folder / "m.onnx", "w.bin"),
         ("initialiser 'w'", "'w.bin' is missing", "accepted:"),

@@ -21,7 +21,15 @@ from treadle.dialects.registry import treadle_context
 from treadle.target import Target
 from treadle.tuning import measure
 from treadle.tuning.cpu_timing import InterleavedTimer, Operands
-from treadle.tuning.measure import Comparison, LocalMeasurer, RemoteMeasurer, Timing, random_inputs, timings
+from treadle.tuning.measure import (
+    Comparison,
+    LocalMeasurer,
+    RemoteMeasurer,
+    Timing,
+    measure_here,
+    random_inputs,
+    timings,
+)
 from treadle.tuning.workers import Workers, this_machine, workers_of
 
 SIZE = 64
@@ -137,15 +145,20 @@ def test_weights_come_in_copies_and_activations_do_not() -> None:
     assert len(Operands(inputs, (), (), 1 << 30).copies()) == 1
 
 
-def test_libraries_take_turns(tmp_path: Path) -> None:
+def test_timing_loads_nothing_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which may lie on a file system from which no code is loaded."""
+    given = comparison("right")
+    monkeypatch.setenv("TREADLE_CACHE_DIR", str(tmp_path / "cache"))
+    (timing,) = measure_here(given)
+    assert timing.error is None and not (tmp_path / "cache").exists()
+
+
+def test_libraries_take_turns() -> None:
     """A clock that counts its readings: every round begins with another library, and fewer than three are never run."""
     given = comparison("right", "slow")
     ticks = iter(range(1_000_000))
-    paths = [str(tmp_path / f"{n}.so") for n in range(2)]
-    for path, library in zip(paths, given.libraries, strict=True):
-        Path(path).write_bytes(library)
     operands = Operands(random_inputs(given.inputs), given.outputs, (), 0)
-    timer = InterleavedTimer(paths, 0, operands, 1)
+    timer = InterleavedTimer(given.libraries, 0, operands, 1)
     try:
         timer.run(10, seconds=1.0, clock=lambda: float(next(ticks)))
     finally:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from treadle.backends.buffers import TensorSpec
 from treadle.backends.c.executor import ENTRY, aligned_empty
+from treadle.backends.c.shared_library import load_library
 
 Array = NDArray[Any]
 Clock = Callable[[], float]
@@ -32,7 +33,6 @@ _BATCH_SECONDS = 2e-3
 class Timed:
     """The samples of one library, in seconds."""
 
-    library: str
     seconds: list[float] = field(default_factory=list[float])
 
     @property
@@ -78,20 +78,20 @@ def _aligned(array: Array) -> Array:
 class InterleavedTimer:
     """Times libraries with the same interface alternately, on one pool of threads.
 
-    libraries: paths; arena_bytes: the size of their largest arena; threads: of each call
+    libraries: their bytes; arena_bytes: the size of their largest arena; threads: of each call
     constants: those of the programs, which are the same for all that have any
     """
 
     def __init__(
         self,
-        libraries: Sequence[str],
+        libraries: Sequence[bytes],
         arena_bytes: int,
         operands: Operands,
         threads: int,
         constants: Sequence[Array] = (),
     ):
-        self._loaded = [ctypes.CDLL(path) for path in libraries]
-        self.timed = [Timed(path) for path in libraries]
+        self._loaded = [load_library(image) for image in libraries]
+        self.timed = [Timed() for _ in libraries]
         self._results = [aligned_empty(spec.shape, spec.dtype) for spec in operands.outputs]
         self._copies = operands.copies()
         self._inputs = [_pointers(copy) for copy in self._copies]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,11 +16,9 @@ from treadle.backends.buffers import TensorSpec
 from treadle.backends.reference.bound_module import bound_module
 from treadle.dialects.graph import DemandedAttr, FusedOp
 from treadle.dialects.registry import treadle_context
-from treadle.environment import load_environment
 from treadle.errors import TreadleError
 from treadle.passes.graph.definition_analysis import shape_of
 from treadle.passes.schedule.group_program import group_of
-from treadle.store import store_of
 from treadle.tuning.child import Child
 from treadle.tuning.cpu_timing import InterleavedTimer, Operands
 from treadle.tuning.workers import Workers, reason_of
@@ -148,8 +145,7 @@ def timings(comparison: Comparison) -> list[Timing]:
     """Runs a comparison in this process. A library whose results are wrong is not timed."""
     inputs = _inputs(comparison)
     operands = Operands(inputs, comparison.outputs, comparison.constants, CACHE_BYTES)
-    paths = [_stored(each) for each in comparison.libraries]
-    timer = InterleavedTimer(paths, comparison.arena_bytes, operands, comparison.threads)
+    timer = InterleavedTimer(comparison.libraries, comparison.arena_bytes, operands, comparison.threads)
     try:
         wrong = {n: _difference(comparison, inputs, timer.outputs(n)) for n in range(len(comparison.libraries))}
     finally:
@@ -157,7 +153,9 @@ def timings(comparison: Comparison) -> list[Timing]:
     right = [n for n, difference in wrong.items() if difference is None]
     found = {n: Timing(error=difference) for n, difference in wrong.items() if difference is not None}
     if right:
-        timer = InterleavedTimer([paths[n] for n in right], comparison.arena_bytes, operands, comparison.threads)
+        timer = InterleavedTimer(
+            [comparison.libraries[n] for n in right], comparison.arena_bytes, operands, comparison.threads
+        )
         try:
             timer.run(max(_ROUNDS, int(_ROUNDS_A_SECOND * comparison.seconds)), comparison.seconds)
         finally:
@@ -166,12 +164,6 @@ def timings(comparison: Comparison) -> list[Timing]:
             n: Timing(timed.median, rounds=tuple(timed.seconds)) for n, timed in zip(right, timer.timed, strict=True)
         }
     return [found[n] for n in range(len(comparison.libraries))]
-
-
-def _stored(library: bytes) -> str:
-    """The path of a library with these bytes, in the cache: code can be loaded from there."""
-    name = hashlib.sha256(library).hexdigest()
-    return str(store_of(load_environment()).add_content("libraries", name, memoryview(library)))
 
 
 def random_inputs(specs: Sequence[TensorSpec]) -> list[Array]:

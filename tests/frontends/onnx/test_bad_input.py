@@ -34,9 +34,7 @@ def _node_error(broken: NodeProto, opset: int = 17, **weights: np.ndarray) -> st
 
 def test_a_missing_file(tmp_path: Path) -> None:
     path = tmp_path / "none.onnx"
-    assert _error(path) == (
-        f"{path}: cannot read the model: No such file or directory; accepted: the path of an .onnx file"
-    )
+    assert _error(path) == (f"{path}: cannot read: No such file or directory; accepted: the path of an .onnx file")
 
 
 @pytest.mark.parametrize("data", [b"PK\x03\x04 no model", b"\xff" * 100, b"{}"])

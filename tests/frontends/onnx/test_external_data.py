@@ -208,3 +208,36 @@ def test_many_tensors_in_one_file_need_one_descriptor(tmp_path: Path) -> None:
     module = import_model(tmp_path / "m.onnx")
     assert len(os.listdir("/proc/self/fd")) <= before + 1
     module.verify()
+
+
+def as_in_a_hub(folder: Path) -> Path:
+    """A model in the layout of a model hub's cache: the files of a snapshot are links to files that digests name."""
+    snapshot, blobs = folder / "snapshots" / "1", folder / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    saved(blobs, ("location", "w.bin")).rename(blobs / "0123")
+    (blobs / "4567").write_bytes(WEIGHT.tobytes())
+    (snapshot / "m.onnx").symlink_to("../../blobs/0123")
+    (snapshot / "w.bin").symlink_to("../../blobs/4567")
+    return snapshot / "m.onnx"
+
+
+def test_model_and_data_may_be_links_into_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TREADLE_CACHE_DIR", str(tmp_path / "cache"))
+    path = as_in_a_hub(tmp_path)
+    first = treadle.compile(path)
+    x = np.ones(first.inputs[0].shape, np.float32)
+    np.testing.assert_allclose(first(x)[0], x @ WEIGHT, rtol=1e-5)
+    assert treadle.compile(path).folder == first.folder, "the cache compares the data"
+    (tmp_path / "blobs" / "4567").write_bytes((2 * WEIGHT).tobytes())
+    np.testing.assert_allclose(treadle.compile(path)(x)[0], 2 * x @ WEIGHT, rtol=1e-5)
+
+
+@pytest.mark.parametrize("location", ["../../blobs/4567", "../../secret.bin", "secret.bin"])
+def test_links_of_a_hub_lead_into_one_folder_only(location: str, tmp_path: Path) -> None:
+    path = as_in_a_hub(tmp_path)
+    (tmp_path / "secret.bin").write_bytes(WEIGHT.tobytes())
+    (path.parent / "secret.bin").symlink_to("../../secret.bin")
+    saved(tmp_path, ("location", location)).rename(tmp_path / "blobs" / "0123")
+    with pytest.raises(TreadleError, match="leaves the model's folder"):
+        import_model(path)

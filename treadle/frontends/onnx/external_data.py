@@ -37,9 +37,9 @@ class ExternalEntry:
 
 @dataclass
 class ExternalFiles:
-    """The files below a model's folder that its tensors were read from; `folder` is None for a model given as bytes."""
+    """The files below a model's folder that its tensors were read from; `model` is its file, None if it is bytes."""
 
-    folder: Path | None
+    model: Path | None
     _mapped: dict[str, Bytes] = field(default_factory=dict[str, Bytes])
     _read: dict[tuple[str, int, int], None] = field(default_factory=dict[tuple[str, int, int], None])
 
@@ -50,13 +50,13 @@ class ExternalFiles:
         no regular file, and one that is too short.
         """
         entry = external_entry(tensor, where)
-        if self.folder is None:
+        if self.model is None:
             message = f"external data '{entry.location}' of a model given as bytes"
             raise TreadleError(message, where, "the path of the model's file")
         if entry.length not in (None, nbytes):
             message = f"the tensor holds {entry.length} bytes of external data"
             raise TreadleError(message, where, f"{nbytes} bytes, as its shape and type say")
-        data = self._file(entry.location, self.folder, where)
+        data = self._file(entry.location, self.model, where)
         if entry.offset + nbytes > data.size:
             name = Path(entry.location).name
             span = f"{entry.offset} to {entry.offset + nbytes}"
@@ -73,10 +73,10 @@ class ExternalFiles:
         part = self._mapped[location][offset : offset + nbytes]
         return Source(location, offset, nbytes, hashlib.sha256(part.data).hexdigest())
 
-    def _file(self, location: str, folder: Path, where: str) -> Bytes:
+    def _file(self, location: str, model: Path, where: str) -> Bytes:
         """One mapping a file, however many tensors it contains: each mapping keeps a descriptor open."""
         if location not in self._mapped:
-            with Confinement(folder, "the model's folder", "external data").open(location, where) as file:
+            with Confinement.of_model(model).open(location, where) as file:
                 self._mapped[location] = _map(file.fileno(), location, where)
         return self._mapped[location]
 

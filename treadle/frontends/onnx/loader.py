@@ -15,6 +15,7 @@ from treadle.errors import TreadleError
 from treadle.frontends.onnx.expansion import check_expansion, nodes_of
 from treadle.frontends.onnx.external_data import ExternalFiles
 from treadle.frontends.onnx.foreign_files import refuse_foreign_file
+from treadle.regular_files import MODEL_BYTES, read_regular
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 """The two names of ONNX's own operator domain."""
@@ -64,15 +65,12 @@ def load_model(source: str | Path | bytes, content: bytes | None = None) -> Load
     if isinstance(source, bytes):
         return _checked(source, None, "the model's bytes")
     path = Path(source)
-    try:
-        data = path.read_bytes() if content is None else content
-    except OSError as error:
-        raise TreadleError(f"cannot read the model: {error.strerror}", path, "the path of an .onnx file") from error
+    data = read_regular(path, MODEL_BYTES, "the path of an .onnx file") if content is None else content
     refuse_foreign_file(data, str(path))
-    return _checked(data, path.parent, str(path))
+    return _checked(data, path, str(path))
 
 
-def _checked(data: bytes, folder: Path | None, name: str) -> LoadedModel:
+def _checked(data: bytes, path: Path | None, name: str) -> LoadedModel:
     _refuse_archive(data, name)
     proto = ModelProto()
     try:
@@ -97,7 +95,7 @@ def _checked(data: bytes, folder: Path | None, name: str) -> LoadedModel:
     functions = {(each.domain, each.name, each.overload): each for each in proto.functions}
     for each in proto.functions:
         _check_graph(_graph_of(each), f"function '{each.name}'", frozenset())
-    return LoadedModel(proto, ExternalFiles(folder), name, opsets, functions)
+    return LoadedModel(proto, ExternalFiles(path), name, opsets, functions)
 
 
 def _refuse_archive(data: bytes, name: str) -> None:
