@@ -192,7 +192,11 @@ class CompiledModel:
 
     def close(self) -> None:
         """Frees memory and the model's own threads, after a call that is running, and those of `run_async`; a later
-        call loads the kernels again. Threads of a `ThreadPool` go on."""
+        call loads the kernels again. Threads of a `ThreadPool` go on.
+
+        Code of a CPU stays loaded until the process ends, once for equal libraries: about 50 KB and 5 of the 65530
+        mappings that Linux allows a process.
+        """
         self._waiting.close()
         self._calls.call(self._close)
 
