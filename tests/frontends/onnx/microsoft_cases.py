@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
@@ -134,6 +135,40 @@ def _blocks(bits: int) -> dict[str, Case]:
         "given": Case(microsoft("MatMulNBits", "x b s z", **attributes), {"x": x} | weights | zeros),
         "bias": Case(
             microsoft("MatMulNBits", "x b s _ _ c", **attributes), {"x": x}, weights | {"c": _floats(columns, seed=6)}
+        ),
+    }
+
+
+def _gathers() -> dict[str, Case]:
+    """Tables of bytes and of integers of 4 bits, with scales along each axis."""
+    rng, indices = _rng(7), {"i": np.array([[1, 0, -2], [2, 2, 3]])}
+    op = "GatherBlockQuantized"
+
+    def scales(*shape: int) -> dict[str, Array]:
+        return {"s": rng.uniform(0.1, 1, shape).astype(np.float32)}
+
+    def numbers(name: str, *shape: int) -> dict[str, Array]:
+        return {name: rng.integers(-8, 8, shape).astype(ml_dtypes.int4)}
+
+    return {
+        "gather, 4 bits of bytes": Case(
+            microsoft(op, "d i s", block_size=32), indices, {"d": _bytes(4, 36)} | scales(4, 3)
+        ),
+        "gather, zero points of bytes": Case(
+            microsoft(op, "d i s z", block_size=32), indices, {"d": _bytes(4, 36), "z": _bytes(4, 2)} | scales(4, 3)
+        ),
+        "gather, bytes": Case(
+            microsoft(op, "d i s z", block_size=16, bits=8, quantize_axis=2),
+            indices,
+            {"d": _bytes(4, 3, 40), "z": _bytes(4, 3, 3)} | scales(4, 3, 3),
+        ),
+        "gather, integers": Case(
+            microsoft(op, "d i s", block_size=16, quantize_axis=1), indices, numbers("d", 4, 20, 3) | scales(4, 2, 3)
+        ),
+        "gather, scales in front": Case(
+            microsoft(op, "d i s z", block_size=16, gather_axis=1, quantize_axis=0),
+            indices,
+            numbers("d", 40, 5) | numbers("z", 3, 5) | scales(3, 5),
         ),
     }
 
@@ -338,4 +373,4 @@ def _recurrent() -> dict[str, Case]:
     }
 
 
-CASES = _activations() | _products() | _norms() | _attentions() | _quantized()
+CASES = _activations() | _products() | _gathers() | _norms() | _attentions() | _quantized()

@@ -113,6 +113,19 @@ REFUSED = {
     "groups of weights": (
         microsoft("MatMulNBits", "x b g _ p", N=4, K=8, block_size=16), r"input 4 \('g_idx'\) is given",
     ),
+    "a block of a table": (
+        microsoft("GatherBlockQuantized", "v p w", block_size=24), "block_size 24; accepted: 4 bits .* power of 2",
+    ),
+    "axes of a table": (
+        microsoft("GatherBlockQuantized", "u p w", block_size=16), "quantize_axis 1 .* of rank 3; accepted: two axes",
+    ),
+    "scales of a table": (
+        microsoft("GatherBlockQuantized", "u p w", block_size=16, quantize_axis=2), r"accepted: 1, 8, 4",
+    ),
+    "zero points of a table": (
+        microsoft("GatherBlockQuantized", "u p k b", block_size=16, quantize_axis=2),
+        r"zero points tensor<3xui8>; accepted: ui8 of shape \[1, 8, 2\]",
+    ),
     "a block": (microsoft("MatMulNBits", "x b g", N=4, K=8, block_size=24), "block_size 24, N 4, K 8"),
     "packed weights": (microsoft("MatMulNBits", "x b g", N=4, K=8, block_size=16), "tensor<3xui8>; accepted: uint8"),
     "an activation": (microsoft("FusedGemm", "w s", activation="Sine"), "attribute 'activation' is 'Sine'"),
@@ -139,7 +152,7 @@ WEIGHTS: dict[str, Array] = {
     "w": np.ones((8, 24), np.float32), "s": np.ones((24, 4), np.float32), "g": np.ones(8, np.float32),
     "p": np.zeros(1, np.int64), "b": np.zeros(3, np.uint8), "i": np.zeros((1, 5), np.int64),
     "o": np.ones((2, 24), np.float32), "q": np.ones(1, np.float32), "u": np.zeros((1, 8, 32), np.uint8),
-    "v": np.zeros((1, 8, 24), np.uint8),
+    "v": np.zeros((1, 8, 24), np.uint8), "k": np.ones((1, 8, 4), np.float32),
 }  # fmt: skip
 
 

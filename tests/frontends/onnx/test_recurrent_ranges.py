@@ -116,6 +116,22 @@ def test_every_length(name: str) -> None:
         _check(CASES[name], model, _calls(), (STEPS, BATCH))
 
 
+@pytest.mark.parametrize(("time", "batch"), [(0, 1), (1, 0)])
+def test_reversed_sequences(time: int, batch: int) -> None:
+    shape = ["batch", "batch", WIDTH]
+    shape[time] = "steps"
+    entries = [helper.make_tensor_value_info("x", 1, shape), helper.make_tensor_value_info("ends", 7, ["batch"])]
+    reverse = node("ReverseSequence", "x ends", "y", time_axis=time, batch_axis=batch)
+    graph = helper.make_graph([reverse], "reverse", entries, [helper.make_empty_tensor_value_info("y")])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    with treadle.compile(proto, shapes=RANGES) as model:
+        for steps, count in ((STEPS, BATCH), (1, 1), (4, 2), (5, 1)):
+            inputs = _inputs(proto, steps, count)
+            inputs["ends"] = inputs["ends"].astype(np.int64)
+            np.testing.assert_array_equal(model(**inputs)[0], np.asarray(session.run(None, dict(inputs))[0]))
+
+
 def test_lengths_as_cuda() -> None:
     """On the emulator, with all checks, where the largest number of steps is written out."""
     proto = _case("RNN", "reverse", lengths=True)

@@ -33,6 +33,7 @@ from treadle.frontends.onnx.converters import (
 from treadle.frontends.onnx.converters.microsoft import activation as microsoft_activation
 from treadle.frontends.onnx.converters.microsoft import attention as microsoft_attention
 from treadle.frontends.onnx.converters.microsoft import blocks as microsoft_blocks
+from treadle.frontends.onnx.converters.microsoft import gather as microsoft_gather
 from treadle.frontends.onnx.converters.microsoft import normalize as microsoft_normalize
 from treadle.frontends.onnx.converters.microsoft import product as microsoft_product
 from treadle.frontends.onnx.converters.microsoft import quantized as microsoft_quantized
@@ -43,8 +44,8 @@ FAMILIES = (
     activation, before_broadcasting, constant, control, cumulative, data_extents, deform_conv, determinant, einsum,
     elementwise, fourier, grid_sample, indexing, linear, normalize, non_max_suppression, order, pad, pool, quantize,
     recurrent, reduce, reshape, resize, roi_align, scatter, softmax, tf_idf, microsoft_activation,
-    microsoft_attention, microsoft_blocks, microsoft_normalize, microsoft_product, microsoft_quantized,
-    microsoft_recurrent,
+    microsoft_attention, microsoft_blocks, microsoft_gather, microsoft_normalize, microsoft_product,
+    microsoft_quantized, microsoft_recurrent,
 )  # fmt: skip
 """Every module that registers converters."""
 

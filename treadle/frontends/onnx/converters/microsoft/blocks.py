@@ -37,7 +37,7 @@ def matmul_n_bits(node: Node, g: GraphBuilder) -> Tensor:
     blocks = -(-rows // block)
     if packed.element != ui8 or prod(packed.shape) != columns * blocks * block * bits // 8:
         raise node.error(f"weights {packed.type}", f"uint8 of shape ({columns}, {blocks}, {block * bits // 8})")
-    numbers = g.reshape(_numbers(node, g, packed, bits), (columns, blocks, block))
+    numbers = g.reshape(unpacked(node, g, packed, bits), (columns, blocks, block))
     zero = _zeros(node, g, zeros, (columns, blocks), bits)
     if prod(scales.shape) != columns * blocks:
         raise node.error(f"scales of shape {scales.shape}", f"({columns}, {blocks})")
@@ -62,11 +62,11 @@ def _zeros(node: Node, g: GraphBuilder, zeros: Tensor | None, shape: tuple[int, 
     row = -(-blocks * bits // 8)
     if zeros.element != ui8 or prod(zeros.shape) != columns * row:
         raise node.error(f"zero points {zeros.type}", f"uint8 of shape ({columns}, {row}), or floats of {shape}")
-    numbers = g.reshape(_numbers(node, g, zeros, bits), (columns, row * 8 // bits))
+    numbers = g.reshape(unpacked(node, g, zeros, bits), (columns, row * 8 // bits))
     return g.cast(g.reshape(g.narrow(numbers, 1, 0, blocks), (columns, blocks, 1)), i32)
 
 
-def _numbers(node: Node, g: GraphBuilder, packed: Tensor, bits: int) -> Tensor:
+def unpacked(node: Node, g: GraphBuilder, packed: Tensor, bits: int) -> Tensor:
     """The numbers that bytes hold, as bytes in a last dimension."""
     if bits == 8:
         return packed
