@@ -25,6 +25,12 @@ def paper_models_folder() -> Path | None:
     return Path(folder) if folder else None
 
 
+def sanitizer_flags() -> tuple[str, ...]:
+    """TREADLE_SANITIZER_FLAGS: of compilers whose libraries are instrumented (`make test-sanitized`), for tests that
+    choose their flags themselves."""
+    return tuple(os.environ.get("TREADLE_SANITIZER_FLAGS", "").split())
+
+
 def environment_with(settings: Mapping[str, str]) -> dict[str, str]:
     """This process's environment for a child, with further variables."""
     return os.environ | settings

@@ -46,11 +46,11 @@ ADDRESS = Sanitizer(
         "UBSAN_OPTIONS": "print_stacktrace=1:log_path=FOLDER/undefined",
     },
 )
-# Python is not instrumented: only what compiled models do is checked. Forked children of processes with threads are.
+# Python is not instrumented: only what compiled models do is checked.
 THREAD = Sanitizer(
     ("-fsanitize=thread", *_COMMON),
     ("libtsan.so",),
-    {"TSAN_OPTIONS": "die_after_fork=0:ignore_noninstrumented_modules=1:log_path=FOLDER/thread"},
+    {"TSAN_OPTIONS": "ignore_noninstrumented_modules=1:log_path=FOLDER/thread"},
 )
 
 

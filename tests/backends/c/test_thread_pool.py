@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 import treadle
 from tests.backends.c.toolchains import private_environment
+from tests.helpers.environment import sanitizer_flags
 from tests.helpers.forked import status_of_child
 from tests.helpers.onnx_models import linear_model
 from tests.helpers.threads import TASKS, all_ended_but, tasks
@@ -71,7 +72,8 @@ def library(factor: int, cache: Path, *changes: tuple[str, str]) -> Path:
         assert before in texts["pool.c"]
         texts = {name: text.replace(before, after) for name, text in texts.items()}
     units = [Unit("host", f"#define FACTOR {factor}\n{TEXT}"), Unit("treadle_pool", texts["pool.c"])]
-    return build_library(units, private_environment(cache), headers={"pool.h": texts["pool.h"]})
+    chosen = private_environment(cache, flags=sanitizer_flags())
+    return build_library(units, chosen, headers={"pool.h": texts["pool.h"]})
 
 
 def program(path: Path, pool: treadle.ThreadPool | int) -> CpuProgram:
