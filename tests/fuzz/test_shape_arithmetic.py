@@ -17,7 +17,7 @@ from tests.fuzz.recipes.numbers import Numbers
 from tests.fuzz.shrink_ranges import shrunk_ranges
 from treadle.errors import TreadleError
 
-SEEDS = range(10)
+SEEDS = range(20)
 EMULATED = 10
 RANGED = {str(seed): case for seed in SEEDS if (case := extents_case_of_seed(seed)) is not None}
 
@@ -80,6 +80,41 @@ def _long(d: Numbers, value: int) -> str:
     return d.draw.constant(np.array(value, np.int64))
 
 
+def _table(d: Numbers, *shape: int) -> str:
+    return d.draw.constant(np.arange(np.prod(shape), dtype=np.float32).reshape(shape))
+
+
+def _last_row(d: Numbers, n: str) -> None:
+    d.draw.node("Gather", [_table(d, 32, 3), d.node("Sub", [n, _long(d, 1)])], axis=0)
+
+
+def _element(d: Numbers, n: str) -> None:
+    d.draw.node("GatherElements", [_table(d, 32), d.row(n)], axis=0)
+
+
+def _point(d: Numbers, n: str) -> None:
+    d.draw.node("GatherND", [_table(d, 32, 3), d.rows([n, _long(d, 1)])])
+
+
+def _rows_at(d: Numbers, n: str) -> None:
+    ends = d.row(d.node("Add", [n, _long(d, 2)]))
+    d.draw.node("Slice", [_table(d, 32, 3), d.row(n), ends, d.draw.longs([0])])
+
+
+def _number_of_table(d: Numbers, n: str) -> None:
+    d.scalar("Gather", [d.draw.longs([3 * value % 7 for value in range(24)]), n], axis=0)
+
+
+def _expanded_to_a_difference(d: Numbers, n: str) -> None:
+    rest = d.node("Sub", [_long(d, 20), n])
+    d.draw.node("Expand", [_table(d, 3), d.rows([rest, _long(d, 3)])])
+    d.draw.node("ReduceSum", [d.draw.nodes[-1].output[0], d.draw.longs([0])])
+
+
+def _zeros_of_a_difference(d: Numbers, n: str) -> None:
+    d.draw.node("ConstantOfShape", [d.row(d.node("Sub", [_long(d, 20), n]))])
+
+
 def _quotient(number: int, divisor: int) -> Recipe:
     def recipe(d: Numbers, n: str) -> None:
         quotient = d.node("Div", [d.node("Sub", [n, _long(d, number)]), _long(d, divisor)])
@@ -93,9 +128,28 @@ def _along(operator: str) -> Recipe:
     return lambda d, n: d.draw.node(operator, ["x0"], axis=-1)
 
 
+def _padded(at_the_end: bool) -> Recipe:
+    def recipe(d: Numbers, n: str) -> None:
+        amounts = [_long(d, 1), n] if at_the_end else [n, _long(d, 1)]
+        d.draw.node("Pad", ["x0", d.rows(amounts)], mode="constant")
+
+    return recipe
+
+
 REGRESSIONS = {
+    "the last row of a table": _ranged(_last_row),
+    "an element of a table": _ranged(_element),
+    "a point of a table": _ranged(_point),
+    "rows of a table": _ranged(_rows_at),
+    "a number of a table": _ranged(_number_of_table),
+    "expanded to a difference": _ranged(_expanded_to_a_difference),
+    "zeros of a difference": _ranged(_zeros_of_a_difference),
+    "a quotient of negatives": _ranged(_quotient(5, 2), (4,)),
     "a quotient by a negative": _ranged(_quotient(0, -3), (5,)),
+    "hardmax": _ranged(_along("Hardmax"), (3, 11), 1),
     "hardmax of all dimensions from one on": _ranged(_along("Hardmax"), (3, 11), 1, opset=11),
+    "padded in front": _ranged(_padded(at_the_end=False)),
+    "padded behind": _ranged(_padded(at_the_end=True)),
 }
 
 
