@@ -177,7 +177,7 @@ def _constant_trips(trips: Trips, condition: Tensor) -> Symbolic | None:
     """How often a loop runs whatever the data are."""
     known = condition.array is not None and bool(condition.array.reshape(-1)[0])
     begins = trips.going is None or (trips.going.array is not None and bool(trips.going.array.reshape(-1)[0]))
-    return trips.limit if known and begins and isinstance(trips.limit, int) else None
+    return trips.limit if known and begins and isinstance(trips.limit, int | Extent) else None
 
 
 def _check_state(node: Node, state: Sequence[Tensor], results: Sequence[Tensor]) -> None:
