@@ -257,8 +257,9 @@ def test_quantisation_to_four_bits_and_back(to: type[Any]) -> None:
 @pytest.mark.parametrize("attributes", [{}, {"group": 2, "strides": [2, 1], "pads": [1, 0, 2, 1]}])
 def test_convolutions_of_quantised_images(weights: type[np.integer[Any]], attributes: dict[str, Any]) -> None:
     x = RNG.integers(0, 256, (2, 4, 6, 7)).astype(np.uint8)
-    limits = np.iinfo(weights)
-    w = RNG.integers(limits.min, limits.max, (6, 4 // attributes.get("group", 1), 3, 3)).astype(weights)
+    # Of larger signed ones ONNX Runtime's sums of two products saturate where there is no VNNI.
+    limits = (-64, 64) if weights == np.int8 else (0, 256)
+    w = RNG.integers(*limits, (6, 4 // attributes.get("group", 1), 3, 3)).astype(weights)
     zero, zero_of_w = np.array(131, np.uint8), np.array(3, weights)
     agrees(node("ConvInteger", "x w z v", "y", **attributes), x, {"w": w, "z": zero, "v": zero_of_w})
     scales = {"s": np.array(0.5, np.float32), "t": RNG.uniform(0.01, 0.02, 6).astype(np.float32)}

@@ -175,8 +175,10 @@ def chain() -> tuple[ModelProto, list[Any]]:
 
 
 def theirs(made: ModelProto, inputs: Mapping[str, Array]) -> Array:
-    """What ONNX Runtime computes."""
-    session = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    """What ONNX Runtime computes, of dequantised floats: its products of bytes saturate pairs where there is no VNNI."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(made.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return np.asarray(session.run(None, dict(inputs))[0])
 
 
@@ -196,7 +198,8 @@ def test_dynamically_quantised_layers(emulator_environment: Environment):
     """As `quantize_dynamic` writes a layer: the zero point is known when the model runs."""
     rng = np.random.default_rng(2)
     weights = {
-        "w": rng.integers(-127, 127, (64, 96), np.int8, endpoint=True),
+        # Of larger ones ONNX Runtime's sums of two products saturate where there is no VNNI.
+        "w": rng.integers(-64, 63, (64, 96), np.int8, endpoint=True),
         "t": np.array(0.01, np.float32),
         "b": rng.standard_normal(96).astype(np.float32),
     }
