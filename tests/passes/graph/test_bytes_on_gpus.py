@@ -175,7 +175,7 @@ def chain() -> tuple[ModelProto, list[Any]]:
 
 
 def theirs(made: ModelProto, inputs: Mapping[str, Array]) -> Array:
-    """What ONNX Runtime computes, of dequantised floats: its products of bytes saturate pairs where there is no VNNI."""
+    """What ONNX Runtime computes in floats: its sums of two products of bytes saturate where there is no VNNI."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(made.SerializeToString(), options, providers=["CPUExecutionProvider"])
