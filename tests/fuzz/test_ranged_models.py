@@ -108,7 +108,7 @@ REFUSED = {
             "Resize", _floats(1, 7), 1, [np.array([1, 7])], leave_out=2,
             attributes={"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"},
         ),
-        "is resized to 7",
+        "7 divided by n <= 7 is no whole number for every extent",
     ),
     "interpolation": (
         Ranged("Resize", _floats(1, 7), 1, [np.array([1, 2], np.float32)], {"mode": "linear"}, leave_out=1),

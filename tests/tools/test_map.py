@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -309,6 +310,7 @@ def test_a_narrow_terminal_gets_fewer_columns(
         )
 
     monkeypatch.setattr(map_command, "Console", terminal)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert main(["map", "repeat(2, 9)"]) == 0
     output = capsys.readouterr().out
     assert "only columns 0 to 3 of 9; the terminal is too narrow, -o FILE.svg has room" in output

@@ -34,7 +34,7 @@ def parse_shapes(arguments: Sequence[str]) -> dict[str, tuple[int | Dim, ...]]:
             raise _unreadable(argument)
         if name in shapes:
             raise TreadleError(f"two shapes for input '{name}'", "--shape", "one shape an input")
-        names = [_dimension(f"{name}_{n}") for n in range(len(words))] if len(words) > 1 else [name]
+        names = [_dimension(f"{name}_{n}") for n in range(len(words))] if len(words) != 1 else [name]
         shapes[name] = tuple(_extent(word, own, argument) for word, own in zip(words, names, strict=True))
     return shapes
 

@@ -38,7 +38,7 @@ def _rounded(x: Array, dtype: np.dtype[Any]) -> Array:
 def _between(dtype: np.dtype[Any]) -> tuple[Array, Array]:
     """Neighbours among the positive numbers of a type."""
     values = _numbers(_bytes(dtype), dtype)
-    positive = np.unique(values[np.isfinite(values) & (values >= 0)])
+    positive = np.unique(np.abs(values[np.isfinite(values) & (values >= 0)]))  # of two zeros the positive one
     return positive[:-1], positive[1:]
 
 

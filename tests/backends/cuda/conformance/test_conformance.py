@@ -60,6 +60,10 @@ def test_on_the_gpu_and_like_the_emulator(function: str, driver: Device, image: 
     assert_agrees(result, on_emulator(function, unchecked), 2 * case.ulps, twice)
 
 
+READ_ARRAYS = {kernel_of(f"treadle_{name}_double") for name in ("sin", "cos", "tan")}
+"""Those of NVRTC's library that reduce large angles by an array in local memory, which no register replaces."""
+
+
 def every_fourth(number: int) -> tuple[str, ...]:
     """A quarter of the functions."""
     return tuple(CASES)[number % 4 :: 4]
@@ -77,7 +81,7 @@ def every_fourth(number: int) -> tuple[str, ...]:
 def test_every_function_becomes_its_instruction_without_spills(arch: str, functions: tuple[str, ...]) -> None:
     pytest.importorskip("cuda.bindings.nvrtc", reason="needs treadle[nvrtc]")
     cubin = compile_cubin(Unit("conformance", kernels_of(functions)), Target.parse(arch))
-    assert [name for name, used in cubin.resources.items() if used.spills] == []
+    assert {name for name, used in cubin.resources.items() if used.spills} <= READ_ARRAYS
     sass = disassembled(cubin)
     wanted = {name: opcode for name in functions if (opcode := CASES[name].sass) is not None}
     assert {name: opcode for name, opcode in wanted.items() if not sass[kernel_of(name)].has(opcode)} == {}
