@@ -14,7 +14,7 @@ from treadle.schedules.search.product_work import blocks_of, product_work
 from treadle.schedules.search.work import Work
 from treadle.target import Target
 
-CPU = Target.parse("cpu{vector_bytes=64 vector_registers=32 cores=2}")
+CPU = Target.parse("avx512{cores=2}")
 BATCH = """
 func.func @main(%x: tensor<12x128x64xf32>, %w: tensor<12x96x64xf32>) -> tensor<12x128x96xf32> {
   %y = graph.fused "nt" {
