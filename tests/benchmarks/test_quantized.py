@@ -21,5 +21,5 @@ def test_a_model_is_quantised_and_measured(tmp_path: Path, monkeypatch: pytest.M
     (row,) = json.loads(path.read_text())["results"]
     assert set(row["ms"]) == {"treadle", "treadle f32", "onnxruntime", "onnxruntime f32"}
     errors = row["errors"]
-    # Nothing is known of ONNX Runtime's: its sums of two products of bytes saturate where there is no VNNI.
-    assert errors["treadle"] < 1e-4 < errors["onnxruntime f32"] and errors["onnxruntime"] >= 0
+    # Not ONNX Runtime's: its sums of two products of bytes saturate where there is no VNNI.
+    assert errors["treadle"] < 1e-4 < errors["onnxruntime f32"]
