@@ -13,6 +13,7 @@ from onnx import ModelProto, TensorProto, helper
 from onnx.parser import parse_model
 
 import treadle
+from tests.frontends.onnx.test_control_flow import NEWTON
 
 Array = NDArray[Any]
 RNG = np.random.default_rng(17)
@@ -22,24 +23,8 @@ def _model(text: str) -> ModelProto:
     return parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}')
 
 
-NEWTON = """
-g (float[N] x, int64 m, bool go) => (float[N] y, int64 n) <float tol = {0.125}, int64 zero = {0}> {
-  y, n = Loop (m, go, x, zero) <body = b (int64 i, bool c, float[N] s, int64 k)
-      => (bool d, float[N] u, int64 k1) <float half = {0.5}, int64 one = {1}> {
-    q = Div(x, s)
-    z = Add(q, s)
-    u = Mul(z, half)
-    e = Sub(u, s)
-    a = Abs(e)
-    r = ReduceMax<keepdims=0>(a)
-    d = Greater(r, tol)
-    k1 = Add(k, one)
-  }>
-}"""
-
-
 RANGED = {
-    "a loop that ends by data": NEWTON,
+    "a loop that ends by data": NEWTON.replace("float[4]", "float[N]"),
     "slices of a range, from both ends": """
     g (float[M] s, float[N, M] x) => (float[M] y, float[N, M] rows) {
       y, rows = Scan <num_scan_inputs=2, scan_input_directions=[1, 0], scan_output_directions=[1], body = b
