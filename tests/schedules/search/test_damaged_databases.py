@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from xdsl.dialects.builtin import ModuleOp
 
 import treadle
 from tests.helpers.graphs import Graph
@@ -182,19 +183,24 @@ def test_records_that_are_no_file_are_named(
     assert f"warning: {path}: {says}" in capsys.readouterr().err
 
 
+def _written(folder: Path, module: ModuleOp) -> Path:
+    """The entry of the only group of a module, in a database of a folder."""
+    fused = module.clone()
+    lower(treadle_context(), fused, Target.parse("cpu"), after="graph", to="fuse")
+    (group,) = [op for op in fused.walk() if isinstance(op, FusedOp)]
+    program = group_program(group)
+    record = Record(1.5, 2.0, "cpu", HERE, "gcc", "0" * 12, "2026-11-26")
+    use = UseAttr.get("generic_cpu", {"run": 4, "rows": 1})
+    return Database(folder).write(program.module, program.digest(), use, record)
+
+
 @IN_THE_WAY
 def test_an_entry_that_is_no_file_gives_a_warning_and_the_default(
     tmp_path: Path, put: Callable[[Path], None], says: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     graph = Graph(np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4))
     module = graph.module(graph.add(UnaryOp("relu", graph[0])))
-    fused = module.clone()
-    lower(treadle_context(), fused, Target.parse("cpu"), after="graph", to="fuse")
-    (group,) = [op for op in fused.walk() if isinstance(op, FusedOp)]
-    program = group_program(group)
-    record = Record(1.0, 2.0, "cpu", HERE, "gcc", "0" * 12, "2026-11-26")
-    use = UseAttr.get("generic_cpu", {"run": 4, "rows": 1})
-    path = Database(tmp_path).write(program.module, program.digest(), use, record)
+    path = _written(tmp_path, module)
     before = open_database(tmp_path).fingerprint(HERE)
     path.unlink()
     put(path)
@@ -211,12 +217,7 @@ def test_an_entry_that_is_no_file_gives_a_warning_and_the_default(
 def test_a_time_that_is_none_is_named(tmp_path: Path, number: str, says: str) -> None:
     graph = Graph(np.zeros((8, 8), np.float32))
     module = graph.module(graph.add(UnaryOp("relu", graph[0])))
-    lower(treadle_context(), module, Target.parse("cpu"), after="graph", to="fuse")
-    (group,) = [op for op in module.walk() if isinstance(op, FusedOp)]
-    program = group_program(group)
-    record = Record(1.5, 2.0, "cpu", HERE, "gcc", "0" * 12, "2026-11-26")
-    use = UseAttr.get("generic_cpu", {"run": 4, "rows": 1})
-    path = Database(tmp_path).write(program.module, program.digest(), use, record)
+    path = _written(tmp_path, module)
     text = path.read_text()
     assert "us = 1.500000e+00" in text
     path.write_text(text.replace("us = 1.500000e+00", f"us = {number}", 1))
