@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -46,7 +46,10 @@ def partitioned(graph: fx.GraphModule, constants: Constants) -> fx.GraphModule:
         parts, imported, failed = _split(graph, known, refused)
         if not failed:
             break
-        refused.update(failed)
+        more = _refused_with(graph.graph, failed) - refused
+        if not more:
+            raise UnsupportedNodes(failed)
+        refused |= more
     for name, part in imported.items():
         setattr(parts, name, CompiledPart(part))
     parts.recompile()
@@ -56,6 +59,12 @@ def partitioned(graph: fx.GraphModule, constants: Constants) -> fx.GraphModule:
     if operators:
         _log.warning("these operators run in PyTorch: %s", ", ".join(operators))
     return parts
+
+
+def _refused_with(graph: fx.Graph, failed: Collection[str]) -> set[str]:
+    """The nodes of those names, and those whose results they are: the partitioner leaves items with their producers."""
+    items = [node for node in graph.nodes if node.name in failed and is_item(node)]
+    return {*failed, *(node.all_input_nodes[0].name for node in items)}
 
 
 def _held(graph: fx.GraphModule) -> Constants:

@@ -98,6 +98,8 @@ CASES: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "an unsupported view": (lambda x: (torch.view_as_real(torch.fft.fft(x + 1)), x.diagonal(), (x + 1).diagonal()),
                             [random(3, 3)]),
     "values and positions": (lambda x: torch.sort(x * 2, 1), [random(3, 5)]),
+    "an operator of which one result is converted": (lambda x: torch.native_layer_norm(x, [3], None, None, 1e-5),
+                                                     [random(2, 3)]),
     "other element types": (lambda x: (x + x, x.bfloat16() + 1, x.half() * 2), [torch.arange(6).view(2, 3)]),
 }  # fmt: skip
 MODES = {"no_grad": torch.no_grad, "inference": torch.inference_mode, "gradients": torch.enable_grad}
