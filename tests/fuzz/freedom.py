@@ -75,11 +75,13 @@ def _range_of_none(x: Operands) -> bool:
 
 def _product_of_bytes(weights: int) -> Freedom:
     """Products of nothing are left as the memory was; where a processor has no sums of four, two products by signed
-    bytes saturate at 16 bits."""
+    bytes saturate at 16 bits. With a signed first factor unsigned weights are shifted by 128, and signed then."""
 
     def applies(x: Operands) -> bool:
-        largest = np.abs(x[weights].astype(np.int64)).max(initial=0) * 2 * 255
-        return x[0].size == 0 or (x[weights].dtype.kind == "i" and bool(largest > np.iinfo(np.int16).max))
+        first, w = x[0].dtype.kind, x[weights].astype(np.int64)
+        shifted = w - 128 if (first, x[weights].dtype.kind) == ("i", "u") else w
+        largest = np.abs(shifted).max(initial=0) * 2 * 255
+        return x[0].size == 0 or ("i" in (first, x[weights].dtype.kind) and bool(largest > np.iinfo(np.int16).max))
 
     return Freedom("products of nothing: anything; by signed bytes: sums of two saturate on some processors", applies)
 
