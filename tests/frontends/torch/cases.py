@@ -49,6 +49,8 @@ B, C = _random(3, 4, 5, seed=2) > 0, _random(4, 5, seed=3) > 0
 IMAGE, VOLUME, LINE = _random(2, 4, 7, 6), _random(1, 2, 5, 4, 6), _random(2, 3, 9)
 MATRIX, SECOND = _random(6, 5), _random(5, 7, seed=1)
 INDEX = torch.tensor([2, 0, -1, 1])
+FIRST = torch.tensor([0])
+MANY = (torch.arange(5000) * 7919 % 5003).float()  # all different: 5003 is a prime
 
 _OF_ANY = (
     "abs", "asinh", "atan", "ceil", "cos", "cosh", "erf", "exp", "exp2", "expm1", "floor", "isinf", "isnan",
@@ -162,6 +164,8 @@ MOVEMENT = [
     Case("flip", lambda x: x.flip(0, 2), (X,)),
     Case("roll", lambda x: torch.roll(x, (1, -2), (0, 2)) + torch.roll(x, 7), (X,)),
     Case("unfold", lambda x: x.unfold(2, 3, 2), (X,)),
+    Case("unfold of a number", lambda x: x.unfold(0, 1, 1) + 1, (X[0, 0, 0],)),
+    Case("unfold of a number to nothing", lambda x: x.unfold(0, 0, 1), (X[0, 0, 0],)),
     Case("im2col", lambda x: F.unfold(x, 3, padding=1), (IMAGE,)),
     Case("pixel_shuffle", lambda x: F.pixel_shuffle(x, 2), (IMAGE,)),
     Case("pixel_unshuffle", lambda x: F.pixel_unshuffle(x[..., :6, :], 2), (IMAGE,)),
@@ -262,6 +266,7 @@ REDUCTION = [
     Case("cumprod", lambda x: x.cumprod(-1), (X,)),
     Case("topk", lambda x: x.topk(3, 1), (X,)),
     Case("sort", lambda x: x.sort(-1, descending=True), (X,)),
+    Case("sort of more than is folded", torch.sort, (MANY,)),
     Case("sort stable", lambda x: torch.sort(x, dim=1, stable=True), (N,)),
 ]
 
@@ -302,6 +307,7 @@ RESIZE = [
 
 INDEXING = [
     Case("embedding", lambda i, w: F.embedding(i, w), (torch.tensor([[0, 5], [2, 3]]), MATRIX)),
+    Case("index_select of a number", lambda x, i: x.index_select(0, i), (X[0, 0, 0], FIRST)),
     Case("index_select", lambda x, i: x.index_select(1, i.abs()), (X, INDEX)),
     Case("gather", lambda x, i: x.gather(1, i), (X, _integers(3, 2, 5, low=0, high=4))),
     Case("index", lambda x, i: x[:, i], (X, INDEX)),

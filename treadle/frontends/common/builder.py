@@ -197,8 +197,9 @@ class GraphBuilder:
         return self.add(self.mul(value, factor), rest)
 
     def _written(self, array: Array, location: LocationAttr) -> SSAValue:
-        if array.size > FOLD_LIMIT and 0 in array.strides:
-            distinct = array[tuple(slice(1) if stride == 0 else slice(None) for stride in array.strides)]
+        repeated = [stride == 0 and extent > 1 for stride, extent in zip(array.strides, array.shape, strict=True)]
+        if array.size > FOLD_LIMIT and any(repeated):
+            distinct = array[tuple(slice(1) if each else slice(None) for each in repeated)]
             op = BroadcastOp(self._written(distinct, location), array.shape)
             self._sizes.add(op.type)
         else:

@@ -22,8 +22,10 @@ def embedding(c: Call, g: GraphBuilder) -> Tensor:
 
 @converts("index_select.default")
 def index_select(c: Call, g: GraphBuilder) -> Tensor:
-    """Entries of a dimension."""
+    """Entries of a dimension; a number has a dimension of one entry."""
     x = c.tensor()
+    if not x.rank:
+        return g.reshape(x, ())
     return g.gather(x, c.tensor("index"), c.dim(c.int("dim"), x.rank))
 
 

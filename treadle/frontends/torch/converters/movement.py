@@ -215,9 +215,11 @@ def _rolled(g: GraphBuilder, x: Tensor, dim: int, shift: int) -> Tensor:
 
 @converts("unfold.default")
 def unfold(c: Call, g: GraphBuilder) -> Tensor:
-    """Windows of a dimension, as a new last one."""
+    """Windows of a dimension, as a new last one; a number has a dimension of one element."""
     x, size, step = c.tensor(), c.int("size"), c.int("step")
     dim = c.dim(c.int("dimension"), x.rank)
+    if not x.rank:
+        return g.reshape(x, c.shape) if size else g.constant(np.empty(c.shape, x.dtype))
     starts = np.arange(0, int(x.shape[dim]) - size + 1, step)
     windows = g.gather(x, g.constant(starts[:, None] + np.arange(size)), dim)
     return g.transpose(windows, [d for d in range(windows.rank) if d != dim + 1] + [dim + 1])
