@@ -99,6 +99,12 @@ def test_fused_axes_are_one() -> None:
             "it takes 1280 accumulators, 256 too many; accepted: at most 1024",
         ),
         (
+            "%i, %j, %k = schedule.axes 2 spatial, 1 reduction\n%i0, %i1 = schedule.split %i by (10)\n"
+            "schedule.arrange block(%i0) loop(%k) repeat(%i1, %j)\nschedule.mark unroll %k",
+            {},
+            "it takes 19200 unrolled terms, 11008 too many; accepted: at most 8192",
+        ),
+        (
             "%i, %j, %k = schedule.axes 2 spatial, 1 reduction\nschedule.arrange block(%i, %k) repeat(%j)",
             {},
             "a reduction level is in block, and blocks of a CPU share no sums; accepted: loop",

@@ -12,6 +12,9 @@ from treadle.target import Target
 MOST_ACCUMULATORS = 1024
 """Of a CPU's register tile, whose code is unrolled: twice the 512 floats of 32 vectors of 16, the largest register
 file."""
+MOST_UNROLLED_TERMS = 8192
+"""Of the straight code that marks make on a CPU. GCC 12 compiled a product of bytes with 384 accumulators in 10 s with
+16 terms of each, with 64 not in 60 s (one core of Zen 3 beside other jobs)."""
 OTHER_REGISTERS = 16
 """Of a GPU's thread, for addresses and counters beside what a nest keeps. A lower bound, since it rejects: seven
 products of f32 for sm_80 took 17 to 56 more than is counted here (NVRTC 13.0; 4096 and 2039 cubed with 64 accumulators
@@ -29,6 +32,7 @@ def check_nest(nest: Nest, target: Target, where: str) -> None:
     else:
         lanes = prod(nest.levels[n].trips for n in nest.vector_reduction)
         check_limit("accumulators", nest.accumulators * lanes, MOST_ACCUMULATORS, where)
+        check_limit("unrolled terms", nest.unrolled_terms, MOST_UNROLLED_TERMS, where)
         check_limit("bytes of stages", nest.staged_bytes("register"), target.l2_bytes, where)
 
 

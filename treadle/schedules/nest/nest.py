@@ -161,6 +161,12 @@ class Nest:
         return prod(self.levels[n].trips for n in self.tile)
 
     @cached_property
+    def unrolled_terms(self) -> int:
+        """Of the code that unrolling writes out: those of the tile in each iteration of the other unrolled levels."""
+        trips = (level.trips for n, level in enumerate(self.levels) if level.unroll and n not in self.tile)
+        return self.accumulators * prod(trips)
+
+    @cached_property
     def slices(self) -> tuple[int, ...]:
         """The levels of the reduction whose iterations are blocks: split-k."""
         return tuple(n for n in self.numbers("block") if self.levels[n].axis.is_reduction)
