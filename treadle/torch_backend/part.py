@@ -20,13 +20,13 @@ from treadle.torch_backend.layout import Layout
 class ImportedPart:
     """A part as graph operators.
 
-    taken:   positions of the inputs that are tensors, and no constants
+    taken:   positions of the inputs that are tensors, and no constants, and the types that the graph says they have
     results: the layout of each result
     alone:   whether the part gives its only result instead of a tuple
     """
 
     module: ModuleOp
-    taken: Sequence[int]
+    taken: Sequence[tuple[int, torch.dtype]]
     results: Sequence[Layout]
     alone: bool
 
@@ -39,7 +39,8 @@ class ImportedPart:
         layouts = [Layout.of(node.meta["val"]) for node in nodes]
         written = [layout.written(graph, node) for layout, node in zip(layouts, nodes, strict=True)]
         placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-        taken = [n for n, node in enumerate(placeholders) if node.name not in constants]
+        variable = [(n, node) for n, node in enumerate(placeholders) if node.name not in constants]
+        taken = [(n, node.meta["val"].dtype) for n, node in variable]
         module = import_graph(graph, constants, [node.name for node in written])
         return ImportedPart(module, taken, layouts, isinstance(returned, fx.Node))
 
@@ -53,8 +54,9 @@ class CompiledPart(torch.nn.Module):
         self._model = compile_model(part.module)
 
     def forward(self, *inputs: Any) -> Any:
-        """The results of the part."""
-        arrays = self._model(*(array_of(inputs[n], f"input {n}") for n in self._part.taken))
+        """The results of the part. What PyTorch computes may have another type than its graph says (statistics)."""
+        taken = [(n, inputs[n].to(dtype)) for n, dtype in self._part.taken]
+        arrays = self._model(*(array_of(x, f"input {n}") for n, x in taken))
         results = [how.tensor(tensor_of(array)) for how, array in zip(self._part.results, arrays, strict=True)]
         return results[0] if self._part.alone else tuple(results)
 

@@ -226,6 +226,15 @@ def test_attention_stays_whole(caplog: pytest.LogCaptureFixture) -> None:
     assert not caplog.records
 
 
+def test_what_pytorch_computes_may_have_another_type_than_its_graph_says() -> None:
+    """Statistics of bfloat16: float32 in the graph."""
+    x = random(2, 3, 4).bfloat16()
+    actual = compiled(lambda x: F.instance_norm(x) * 2)(x)
+    assert actual.dtype == torch.bfloat16
+    ulp = 2.0**-6  # of numbers from 2 to 4: one rounding of each, and the statistics' own
+    torch.testing.assert_close(actual.double(), F.instance_norm(x.double()) * 2, rtol=0, atol=2 * ulp)
+
+
 def test_what_must_run_in_order_runs_in_pytorch(caplog: pytest.LogCaptureFixture) -> None:
     def function(x: Any) -> Any:
         return F.dropout(x * 2), torch.rand(3), F.dropout(x + 1)
