@@ -87,6 +87,12 @@ def test_facts_narrow_the_ranges_of_terms_that_none_cancels() -> None:
     assert range_under(e, facts, (0, 23)) == (0, 23)
 
 
+def test_products_of_an_extent_are_bounded_together() -> None:
+    """Rows from the last to the first, of an extent that changes: `(2 - row) * extent + column`."""
+    extent, row, column = var("extent", 1, 9), var("row", 0, 5) % 3, var("column", 0, 15)
+    assert range_under(extent * 2 - extent * row + column, [extent - 1 - column], (0, 26)) == (0, 26)
+
+
 def test_as_many_facts_are_combined_as_a_window_has_borders() -> None:
     """A window of 3x2x2 over 5x5x2 elements with a border at two sides: each of their predicates bounds two light
     terms, beside heavier ones."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from itertools import pairwise
+from itertools import pairwise, product
 from math import gcd
 
 from treadle.index.atom import Div, Mod, Var
@@ -99,7 +99,30 @@ def _suffices(found: Range, enough: Range) -> bool:
 def _range_in(expressions: Sequence[Expr], enough: Range) -> Range:
     e, *facts = expressions
     sharp = [f for fact in facts for f in _sharpened(fact)]
-    return bounded(e, list(dict.fromkeys(f for fact in sharp for f in (fact, *_in_larger_steps(fact)))), enough)
+    known = list(dict.fromkeys(f for fact in sharp for f in (fact, *_in_larger_steps(fact))))
+    found = bounded(e, known, enough)
+    if enough == UNBOUNDED or is_inside(found, enough) or is_empty(found):
+        return found
+    envelopes = list(dict.fromkeys(envelope for each in expressions for envelope in _envelopes(each)))
+    return intersection(found, bounded(e, known + envelopes, enough)) if envelopes else found
+
+
+def _envelopes(e: Expr) -> Iterator[Expr]:
+    """What the ranges of two factors say of their product: `(x - 1) * (2 - y) >= 0` bounds `2 * x - x * y`.
+
+    Source: McCormick, "Computability of global solutions to factorable nonconvex programs: Part I" (1976).
+    """
+    for monomial in (monomial for monomial, _ in e.terms if len(monomial) > 1):
+        for n, atom in enumerate(monomial):
+            x, y = (Expr(((factor, 1),), 0) for factor in ((atom,), monomial[:n] + monomial[n + 1 :]))
+            for one, other in product(_distances(x), _distances(y)):
+                yield one * other
+
+
+def _distances(e: Expr) -> list[Expr]:
+    """From the ends of an expression's range, which are not negative."""
+    lo, hi = e.range()
+    return [*([] if lo is None else [e - lo]), *([] if hi is None else [hi - e])]
 
 
 def _in_larger_steps(fact: Expr) -> Iterator[Expr]:

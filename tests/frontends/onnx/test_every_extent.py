@@ -93,6 +93,10 @@ def _slices() -> Case:
 
 
 CASES: dict[str, Case] = {
+    "other dimensions turned around": _case(
+        make_node("Slice", ["x", "minus1", "end", "c0", "minus1"], ["y0"]),
+        make_node("Slice", ["x", "minus1", "end", "c1", "minus1"], ["y1"]), end=[-99], inputs={"x": [3, 3, "l"]},
+    ),
     **{name: _along(name, 13) for name in ("Softmax", "LogSoftmax", "Hardmax")},
     **{f"{name} of rows": _case(make_node(name, ["x"], ["y"], axis=1), opset=9)
        for name in ("Softmax", "LogSoftmax", "Hardmax")},
