@@ -321,6 +321,8 @@ INDEXING = [
     Case("masked assignment", lambda x, m: _masked(x, m), (X, B)),
     Case("scatter", lambda x, i, s: x.scatter(1, i, s), (X, torch.tensor([[[3], [1]]]).expand(2, 2, 3), X + 1)),
     Case("scatter of a number", lambda x, i: x.scatter(2, i, 1.5), (X, _integers(3, 4, 1, low=0, high=5))),
+    Case("scatter_add of conditions", lambda x, i, s: x.scatter_add(1, i, s),
+         (B, _integers(3, 4, 5, low=0, high=4), B)),
     Case("scatter_add", lambda x, i, s: x.scatter_add(1, i, s), (X, _integers(3, 4, 5, low=0, high=4), X)),
     Case("scatter_reduce", lambda x, i, s: x.scatter_reduce(1, i, s, "amax"),
          (X, _integers(3, 4, 5, low=0, high=4), X + 1)),

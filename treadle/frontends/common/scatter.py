@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import inf, prod
 
 import numpy as np
-from xdsl.dialects.builtin import i64
+from xdsl.dialects.builtin import i1, i32, i64
 
 from treadle.dialects.graph.dtypes import integer_limits
 from treadle.frontends.common.builder import GraphBuilder, Tensor
@@ -61,6 +61,9 @@ def _matches(g: GraphBuilder, positions: Tensor, extent: int) -> Tensor:
 
 
 def _combined(g: GraphBuilder, data: Tensor, positions: Tensor, updates: Tensor, reduction: str) -> Tensor:
+    if data.element == i1:  # a sum is an or, a product an and
+        of_numbers = {"add": "max", "mul": "min"}.get(reduction, reduction)
+        return g.cast(_combined(g, g.cast(data, i32), positions, g.cast(updates, i32), of_numbers), i1)
     batch, extent, _ = data.shape
     count, width = updates.shape[1:]
     wide, terms = g.widened(data), g.reshape(g.widened(updates), (batch, 1, count, width))
