@@ -72,6 +72,17 @@ def _unique_slices(ordered: int, axis: int) -> tuple[ModelProto, dict[str, Array
     return model([operator], {"x": x.shape}, ["y", "places", "inverse", "counts"]), {"x": x}
 
 
+def _slices(end: int, start: int = 1) -> tuple[ModelProto, dict[str, Array]]:
+    """Up to an end that is an input's value."""
+    nodes = [
+        node("Cast", "e", "end", to=TensorProto.INT64),
+        node("Slice", "x start end axis", "y"),
+        node("ReduceSum", "y", "z", keepdims=0),
+    ]
+    weights = {"start": np.array([start]), "axis": np.array([-2])}
+    return model(nodes, {"x": X.shape, "e": [1]}, ["y", "z"], weights), {"x": X, "e": np.array([end], np.float32)}
+
+
 CASES: dict[str, tuple[ModelProto, dict[str, Array]]] = {
     "what is not zero": _chain(),
     "boxes": _boxes(False, False, 3),
@@ -81,6 +92,10 @@ CASES: dict[str, tuple[ModelProto, dict[str, Array]]] = {
     "unique in their order": _unique(0),
     "unique slices": _unique_slices(1, 1),
     "unique slices in their order": _unique_slices(0, -2),
+    "a slice up to an end": _slices(3),
+    "a slice up to an end beyond the last element": _slices(100, -3),
+    "a slice up to an end counted from the last element": _slices(-1),
+    "a slice whose end is before its start": _slices(-100),
 }
 
 

@@ -9,9 +9,11 @@ import numpy as np
 from xdsl.dialects.builtin import i64
 
 from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.compaction import cut
 from treadle.frontends.common.extent import Symbolic, bound_of, bounds_of, is_symbolic
 from treadle.frontends.common.indexing import counted_from_front, gather_along, inside, largest_index, wide_enough
 from treadle.frontends.common.moving import concatenated, taken
+from treadle.frontends.common.tensor import known_elements
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
 
@@ -34,11 +36,27 @@ def slice_attributes(node: Node, g: GraphBuilder) -> Tensor:
 
 @converts("Slice", since=10)
 def slice_inputs(node: Node, g: GraphBuilder) -> Tensor:
-    """Bounds, axes and steps as inputs."""
-    starts, ends = node.known_ints(1, "starts"), node.known_ints(2, "ends")
+    """Bounds, axes and steps as inputs; data may decide the end along one axis."""
+    starts, end = node.known_ints(1, "starts"), node.input(2)
     axes = node.known_ints(3, "axes") if node.optional(3) is not None else None
     steps = node.known_ints(4, "steps") if node.optional(4) is not None else None
-    return _sliced(node, g, starts, ends, axes, steps)
+    if known_elements(end) is None and len(starts) == 1 == end.type.element_count() and steps in (None, [1]):
+        (axis,) = node.axes(axes or [0], node.input().rank)
+        if not is_symbolic((node.input().shape[axis], *starts)):
+            return _up_to(g, node.input(), axis, starts[0], end)
+    return _sliced(node, g, starts, node.known_ints(2, "ends"), axes, steps)
+
+
+def _up_to(g: GraphBuilder, x: Tensor, axis: int, start: int, end: Tensor) -> Tensor:
+    """From a position of a dimension up to an end that data decide."""
+    extent = x.shape[axis]
+    start = slice_range(extent, start, extent, 1).start
+    if start == extent:
+        return g.narrow(x, axis, start, 0)
+    end = counted_from_front(g, g.cast(g.reshape(end, ()), i64), extent)
+    behind = g.binary("min", g.binary("max", end, start), extent)
+    found = g.found.add(g.sub(behind, start), extent - start)
+    return cut(g, g.narrow(x, axis, start, extent - start), (*x.shape[:axis], found, *x.shape[axis + 1 :]))
 
 
 def _sliced(
