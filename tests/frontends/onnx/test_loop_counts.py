@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
-from onnx import ModelProto
+from onnx import ModelProto, numpy_helper
 from onnx.parser import parse_model
 
 import treadle
@@ -167,3 +167,103 @@ def _decoded(h0: Array, w: Array) -> tuple[Array, Array, int]:
         if tokens[0, k] == 7:
             return v, tokens, k + 1
     return v, tokens, 24
+
+
+WHILE = """g (float[1, 8] h0) => (float[1, 8] h, int64[1, N] written)
+    <int64 zero = {{0}}, int64 most = {{{most}}}, bool yes = {{1}}, int64[1] first = {{0}}, int64[1] ones = {{1}},
+     int64[2] size = {{1, 48}}, int64 unset = {{-1}}> {{
+  none = ConstantOfShape<value = int64[1] {{0}}>(size)
+  w1, k, h, tokens, kept = Loop (most, yes, w, zero, h0, none, unset) <body = b
+      (int64 i, bool c, float[8, 8] w0, int64 k0, float[1, 8] v, int64[1, 48] t0, int64[A, B] kept0)
+      => (bool d, float[8, 8] w2, int64 k1, float[1, 8] u, int64[1, 48] t1, int64[C, D] kept1)
+      <float fone = {{1}}, float fend = {{40}}, int64[1] one = {{1}}, int64 last = {{7}}, int64 nothing = {{0}}> {{
+    p = MatMul(v, w0)
+    u = Tanh(p)
+    token = ArgMax<axis=1>(u)
+    counted = Cast<to=1>(k0)
+    next = Add(counted, fone)
+    k1 = Cast<to=7>(next)
+    begin = Reshape(k0, one)
+    end = Reshape(k1, one)
+    all = Shape(t0)
+    length = Gather(all, one)
+    behind = Min(length, end)
+    place = Slice(t0, begin, behind, one)
+    shape = Shape(place)
+    spread = Expand(token, shape)
+    row = Expand(begin, shape)
+    t1 = ScatterElements<axis=1>(t0, row, spread)
+    kept1 = Identity(t1)
+    w2 = Identity(w0)
+    goes = Less(next, fend)
+    is_last = Equal(token, last)
+    found = Cast<to=6>(is_last)
+    any = ReduceMax<keepdims=0>(found)
+    ends = Cast<to=9>(any)
+    open = Not(ends)
+    both = And(goes, open)
+    flag = Cast<to=7>(both)
+    same = Add(flag, nothing)
+    d = Cast<to=9>(same)
+  }}>
+  behind_last = Reshape(k, ones)
+  written = Slice(kept, first, behind_last, ones)
+}}"""
+
+
+@pytest.mark.parametrize("most", [30, 1000])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_while_loop_whose_counter_is_cast(most: int, seed: int) -> None:
+    """Its counter goes through float32, one state is written only and begins as a scalar, weights are a state, and the
+    result has as many elements as iterations ran."""
+    rng = np.random.default_rng(seed)
+    proto = _model(WHILE.format(most=most))
+    proto.graph.initializer.append(numpy_helper.from_array(rng.standard_normal((8, 8)).astype(np.float32), "w"))
+    h0 = rng.standard_normal((1, 8)).astype(np.float32)
+    expected = map(np.asarray, onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"h0": h0}))
+    with treadle.compile(proto) as model:
+        for result, wanted in zip(model(h0=h0), expected, strict=True):
+            assert result.shape == wanted.shape
+            np.testing.assert_allclose(result, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("values", [{"end": 300, "kind": 2}, {"begin": 16777116, "end": 16777217, "kind": 1}])
+def test_a_type_that_does_not_have_all_counts(values: dict[str, int]) -> None:
+    """300 in uint8 is 44, and 2^24 + 1 in float32 is 2^24."""
+    update = "Add(k0, step) narrow = Cast<to={kind}>(k1) last = Cast<to={kind}>(end)".format(**values)
+    given = {"begin": 0, "step": 1, "limit": "", "test": "Less(narrow, last)"} | values
+    with pytest.raises(TreadleError, match="rows are asked of a loop whose number of iterations is known in a call"):
+        import_model(_model(COUNTED.format(update=update, **given)).SerializeToString())
+
+
+PEELED = """g (float[2] x) => (float[2, 1] y, float[40, 2, 1] rows) <int64 most = {40}, bool yes = {1}> {
+  y, rows = Loop (most, yes, x) <body = b (int64 i, bool c, float[A, B] v)
+      => (bool d, float[2, 1] u, float[2, 1] row) <int64[2] column = {2, 1}> {
+    stands = Reshape(v, column)
+    number = Cast<to=1>(i)
+    sum = Add(stands, number)
+    u = Sin(sum)
+    row = Add(u, number)
+    d = Identity(c)
+  }>
+}"""
+
+
+def test_a_state_that_has_its_type_from_the_second_iteration_on() -> None:
+    proto, x = _model(PEELED), np.array([0.5, -2], np.float32)
+    module = import_model(proto.SerializeToString())
+    assert "graph.loop" in {op.name for op in module.walk()}
+    expected = map(np.asarray, onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": x}))
+    with treadle.compile(proto) as model:
+        for result, wanted in zip(model(x), expected, strict=True):
+            np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_rows_of_another_extent_in_each_iteration() -> None:
+    text = COUNTED.format(begin=1, end=80, step=1, limit="most", update="Add(k0, step)", test="Less(k1, end)")
+    text = text.replace("row = Add(k0, i)", "up = Reshape(k1, one) row = Slice(all, from, up)")
+    text = text.replace("int64 end =", "int64[1] one = {1}, int64[1] from = {0}, int64[90] all, int64 end =")
+    text = text.replace("int64[90] all", "int64[90] all = {" + ", ".join(map(str, range(90))) + "}")
+    proto = _model(text.replace("bool yes", "int64 most = {70}, bool yes"))
+    with pytest.raises(TreadleError, match=r"rows 0 of .*, by the iteration's number; accepted: rows of one shape"):
+        import_model(proto.SerializeToString())

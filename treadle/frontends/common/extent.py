@@ -176,6 +176,19 @@ def range_of(number: Symbolic) -> tuple[int, int] | None:
     return None if low is None or high is None else (low, high)
 
 
+def minimum(a: Symbolic, b: Symbolic) -> Symbolic:
+    """The number that is the smaller one in every call, or as small; VerifyException where that depends on the call."""
+    known = range_of(a - b)
+    if known is not None and known[0] >= 0:
+        return b
+    return min(a, b) if known is None or known[1] > 0 else a
+
+
+def maximum(a: Symbolic, b: Symbolic) -> Symbolic:
+    """The number that is the larger one in every call, or as large; VerifyException where that depends on the call."""
+    return b if minimum(a, b) is a else a
+
+
 def is_symbolic(shape: Sequence[Symbolic]) -> bool:
     """Whether a shape depends on a symbol."""
     return any(isinstance(extent, Extent) for extent in shape)
@@ -291,6 +304,6 @@ def _decided(a: Extent, b: int, rule: Callable[[int, int], bool | None], sign: s
 
 
 __all__ = [
-    "Extent", "Symbol", "Symbolic", "bound_of", "bounds_of", "expression_of", "is_symbolic", "of_expression",
-    "range_of", "reshaped",
+    "Extent", "Symbol", "Symbolic", "bound_of", "bounds_of", "expression_of", "is_symbolic", "maximum", "minimum",
+    "of_expression", "range_of", "reshaped",
 ]  # fmt: skip

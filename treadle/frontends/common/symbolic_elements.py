@@ -29,7 +29,15 @@ from treadle.dialects.graph import (
 from treadle.dialects.graph.definition import int_list
 from treadle.dialects.graph.dtypes import integer_limits, is_float, numpy_dtype
 from treadle.frontends.common.arrays import Array
-from treadle.frontends.common.extent import Extent, Symbolic, expression_of, is_symbolic, range_of
+from treadle.frontends.common.extent import (
+    Extent,
+    Symbolic,
+    expression_of,
+    is_symbolic,
+    maximum,
+    minimum,
+    range_of,
+)
 from treadle.frontends.common.samples import Number, Sampled, of_kind, sampled, whole
 
 Elements = NDArray[np.object_]
@@ -66,8 +74,8 @@ _BINARY: dict[str, Callable[[Symbolic, Symbolic], Symbolic]] = {
     "mul": lambda a, b: a * b,
     "div": _quotient,
     "mod": _remainder,
-    "max": max,
-    "min": min,
+    "max": maximum,
+    "min": minimum,
     "eq": _equal,
     "ne": lambda a, b: not _equal(a, b),
     "lt": lambda a, b: a < b,

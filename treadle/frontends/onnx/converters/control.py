@@ -29,8 +29,16 @@ from treadle.dialects.graph import (
 from treadle.dialects.graph.limits import MAX_WRITTEN_OUT
 from treadle.errors import TreadleError
 from treadle.frontends.common.builder import GraphBuilder, Tensor
-from treadle.frontends.common.extent import Extent, Symbolic
-from treadle.frontends.onnx.converters.data_loops import ChangingState, Trips, branch_of, loop_of, scan_of, shown
+from treadle.frontends.common.extent import Extent, Symbolic, minimum
+from treadle.frontends.onnx.converters.data_loops import (
+    ChangingState,
+    Trips,
+    behind_first,
+    branch_of,
+    loop_of,
+    scan_of,
+    shown,
+)
 from treadle.frontends.onnx.converters.loop_count import counters_of, known_iterations
 from treadle.frontends.onnx.function_body import FoundInBody, IteratedValue
 from treadle.frontends.onnx.loader import graphs_of
@@ -147,11 +155,16 @@ def loop(node: Node, g: GraphBuilder) -> list[Tensor]:
         return loop_of(node, g, body, trips, state) if written is None else written
     try:
         return _as_function(node, g, body, trips, most, state)
-    except _WRITTEN_OUT:
-        written = _written_out(node, g, body, most, state, MAX_WRITTEN_OUT)
+    except ChangingState:
+        peeled = _peeled(node, g, body, trips, state)
+        if peeled is not None:
+            return peeled
+    except (FoundInBody, IteratedValue):
+        pass
+    written = _written_out(node, g, body, most, state, MAX_WRITTEN_OUT)
     if written is None:
         message = "the loop's condition depends on the model's input data, and its state changes its type"
-        raise node.error(message, "a state of one type, or a condition that is known")
+        raise node.error(message, "a state of one type from the second iteration on, or a condition that is known")
     return written
 
 
@@ -161,11 +174,29 @@ def _as_function(
     """A `graph.loop`, whose body knows its counters as expressions of the iteration's number if it has to."""
     try:
         return loop_of(node, g, body, trips, state)
-    except IteratedValue:
+    except (FoundInBody, IteratedValue):
         counters = counters_of(node, body, state, most)
         if counters is None:
             raise
         return loop_of(node, g, body, replace(trips, counters=counters), state)
+
+
+def _peeled(
+    node: Node, g: GraphBuilder, body: GraphProto, trips: Trips, state: Sequence[Tensor]
+) -> list[Tensor] | None:
+    """A loop that begins, as its first iteration and a `graph.loop` of the others, whose state has the types that the
+    first one gives; None where these do not stay."""
+    condition, state, first = _iterate(node, g, body, 0, state)
+    limit, known = (None if isinstance(n, Tensor | None) else n - 1 for n in (trips.limit, trips.known))
+    if 0 in (limit, known) or (condition.array is not None and not condition.array.reshape(-1)[0]):
+        return [*state, *(g.stack([row], 0) for row in first)]
+    others = Trips(limit, condition, known)
+    try:
+        results = _as_function(node, g, behind_first(body), others, limit if known is None else known, state)
+    except _WRITTEN_OUT:
+        return None
+    rows = zip(first, results[len(state) :], strict=True)
+    return [*results[: len(state)], *(g.concat([g.stack([row], 0), rest], 0) for row, rest in rows)]
 
 
 def _known(
@@ -176,7 +207,7 @@ def _known(
         return None
     count = known_iterations(node, body, state)
     try:
-        return count if count is None or most is None else min(count, most)
+        return count if count is None or most is None else minimum(count, most)
     except VerifyException:
         return None
 

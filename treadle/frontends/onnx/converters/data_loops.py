@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from onnx import GraphProto
+from onnx import GraphProto, NodeProto, helper, numpy_helper
 from xdsl.dialects.builtin import TensorType, i64
 
 from treadle.dialects.graph import IfOp, LoopOp
 from treadle.dialects.graph.control import CONDITION, COUNTER
 from treadle.errors import TreadleError
 from treadle.frontends.common.builder import GraphBuilder, Tensor, erase_dead
-from treadle.frontends.common.extent import Extent, Symbolic, bound_of, bounds_of
+from treadle.frontends.common.extent import Extent, Symbolic, bound_of, bounds_of, expression_of
 from treadle.frontends.onnx.converters.loop_count import Counters
+from treadle.frontends.onnx.loader import graphs_of
 from treadle.frontends.onnx.node import Aside, Node, Outlined, ValueNeeded
 
 _ENDLESS = np.iinfo(np.int64).max
@@ -70,6 +71,7 @@ def loop_of(node: Node, g: GraphBuilder, body: GraphProto, trips: Trips, state: 
         return [g.reshape(condition, ()), *(results[n] for n in held), *_held(rows)]
 
     outlined = node.function("body", [counter(), *(state[n] for n in held)], write)
+    _check_rows(node, rows, trips)
     times = trips.known if trips.known is not None else _constant_trips(trips, outlined.results[0])
     if rows and times is None:
         raise _unknown_rows(node, trips)
@@ -79,6 +81,45 @@ def loop_of(node: Node, g: GraphBuilder, body: GraphProto, trips: Trips, state: 
     for n, x in zip(held, ended, strict=False):
         results[n] = x
     return [*results, *_with_empty(g, rows, ended[len(held) :], times or 0)]
+
+
+def _check_rows(node: Node, rows: Sequence[Tensor], trips: Trips) -> None:
+    for number, row in enumerate(rows):
+        variables = {v.key for extent in row.shape for v in expression_of(extent).vars()}
+        if trips.counters is not None and trips.counters.name in variables:
+            raise node.error(f"rows {number} of {shown(row)}, by the iteration's number", "rows of one shape")
+
+
+def behind_first(body: GraphProto) -> GraphProto:
+    """The body of the iterations from the second one on, which a loop counts from 0."""
+    number = body.input[0].name
+    taken = {name for node in _nodes(body) for name in (*node.input, *node.output)}
+    before, one = (_untaken(f"{number}_{word}", taken) for word in ("before", "one"))
+    shifted = GraphProto()
+    shifted.CopyFrom(body)
+    shifted.input[0].name = before
+    del shifted.node[:]
+    step = numpy_helper.from_array(np.array(1, np.int64))
+    shifted.node.extend(
+        [
+            helper.make_node("Constant", [], [one], value=step),
+            helper.make_node("Add", [before, one], [number]),
+            *body.node,
+        ]
+    )
+    return shifted
+
+
+def _untaken(name: str, taken: Collection[str]) -> str:
+    return name if name not in taken else _untaken(f"{name}_", taken)
+
+
+def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
+    """The nodes of a graph and of those in it."""
+    for node in graph.node:
+        yield node
+        for inner in graphs_of(node):
+            yield from _nodes(inner)
 
 
 def _unknown_rows(node: Node, trips: Trips) -> TreadleError:
@@ -219,4 +260,14 @@ def _nothing(g: GraphBuilder, x: Tensor, shape: Sequence[Symbolic]) -> Tensor:
     return g.constant(np.zeros(bounds_of(shape), x.dtype), shape)
 
 
-__all__ = ["ChangingState", "Trips", "branch_of", "counted_loop", "counter", "loop_of", "scan_of", "shown"]
+__all__ = [
+    "ChangingState",
+    "Trips",
+    "behind_first",
+    "branch_of",
+    "counted_loop",
+    "counter",
+    "loop_of",
+    "scan_of",
+    "shown",
+]
