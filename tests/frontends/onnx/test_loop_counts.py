@@ -57,9 +57,10 @@ def test_rows_of_a_known_number_of_steps(steps: int) -> None:
             np.testing.assert_allclose(result, wanted, rtol=2e-6, atol=2e-6)
 
 
-def test_rows_of_a_range_of_steps() -> None:
-    text = KERAS.replace("Less(zero, steps)", "Less(zero, length1)").replace("steps = Cast<to=6>(length)", RANGED)
-    proto = _model(text)
+@pytest.mark.parametrize("kind", ["whole", "float", "backward"])
+def test_rows_of_a_range_of_steps(kind: str) -> None:
+    text = KERAS.replace("Less(zero, steps)", BEGINS[kind]).replace("steps = Cast<to=6>(length)", RANGED)
+    proto = _model(text.replace("Gather(x, t0)", "Gather(reverse, t0)") if kind == "backward" else text)
     session, rng = onnxruntime.InferenceSession(proto.SerializeToString()), np.random.default_rng(4)
     with treadle.compile(proto, shapes={"N": treadle.Dim("N", 1, 9)}) as model:
         for steps in (9, 1, 5, 8):
@@ -70,7 +71,13 @@ def test_rows_of_a_range_of_steps() -> None:
 
 
 RANGED = """steps = Cast<to=6>(length)
-  length1 = Identity(steps)"""
+  length1 = Identity(steps)
+  floating = Cast<to=1>(steps)
+  nothing = Cast<to=1>(zero)
+  batch = Constant<value = int64[1] {3}>()
+  lengths = Expand(length, batch)
+  reverse = ReverseSequence<time_axis=0, batch_axis=1>(x, lengths)"""
+BEGINS = {"whole": "Less(zero, length1)", "float": "Less(nothing, floating)", "backward": "Less(nothing, floating)"}
 
 COUNTED = """g (float[2] x) => (float[2] y, int64[N] rows) <bool yes = {{1}}, int64 begin = {{{begin}}}> {{
   k, y, rows = Loop ({limit}, yes, begin, x) <body = b (int64 i, bool c, int64 k0, float[2] v)

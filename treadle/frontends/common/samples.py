@@ -29,6 +29,7 @@ _UNARY: Mapping[str, Callable[[Table], Table]] = {
 }  # fmt: skip
 _BINARY: Mapping[str, Callable[[Table, Table], Table]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum, "min": np.minimum,
+    "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal,
 }  # fmt: skip
 
 

@@ -145,6 +145,10 @@ def _is_sampled(numbers: Elements) -> bool:
     return any(isinstance(number, Sampled) for number in cast("Iterable[object]", numbers.flat))
 
 
+def _is_integer(number: object) -> bool:
+    return not isinstance(number, Sampled | np.floating)
+
+
 def _numbers(array: Array) -> Elements:
     """Elements as objects; floats stay of their type."""
     if array.dtype == object:
@@ -163,6 +167,9 @@ def _computed_numbers(op: Operator, given: Sequence[Elements]) -> Elements | Non
         return _each_number(lambda numbers: _cast(numbers[0], type), given)
     if isinstance(op, UnaryOp | BinaryOp) and type in (f32, f64):
         return _each_number(lambda numbers: of_kind(op.kind.data, numbers), given)
+    if isinstance(op, BinaryOp) and type == i1 and not any(map(_is_integer, (n for each in given for n in each.flat))):
+        compared = _each_number(lambda numbers: of_kind(op.kind.data, numbers), given)
+        return None if compared is None or _is_sampled(compared) else compared
     return None
 
 
