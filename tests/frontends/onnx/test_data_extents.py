@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx.parser import parse_model
 
 import treadle
 from tests.frontends.onnx.models import model, node
@@ -210,3 +211,31 @@ def test_beside_a_range_of_shapes() -> None:
 def test_a_dimension_of_the_same_name() -> None:
     with pytest.raises(TreadleError, match="dimension 'found0' has the name of an extent that depends on data"):
         treadle.compile(_beside_a_range(), shapes={"z": (treadle.Dim("found0", 1, 4), 3)})
+
+
+GROWING = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[6] x) => (float[N] y) <int64 most = {6}, bool yes = {1}, float[1] none = {0}> {
+  y = Loop (most, yes, none) <body = b (int64 i, bool c, float[A] v) => (bool d, float[B] u) <float half = {0.5}> {
+    places = NonZero(x)
+    shape = Shape(places)
+    found = ReduceProd<keepdims=0>(shape)
+    count = Cast<to=1>(found)
+    sum = Add(v, count)
+    a = Mul(sum, half)
+    a1 = Mul(a, half)
+    a2 = Mul(a1, half)
+    u = Concat<axis=0>(v, a2)
+    d = Identity(c)
+  }>
+}"""
+
+
+def test_a_loop_that_grows_its_state_and_finds_extents() -> None:
+    """It is written out; each iteration has one extent of its own."""
+    proto = parse_model(GROWING)
+    names = import_model(proto.SerializeToString()).walk()
+    (found,) = [op.attributes["found"] for op in names if "found" in op.attributes]
+    assert str(found).count("found") == 6
+    x = np.array([1, 0, 2, 0, 3, -1], np.float32)
+    (wanted,) = _expected(proto, {"x": x})
+    np.testing.assert_allclose(treadle.compile(proto).run({"x": x})["y"], wanted, rtol=1e-6)

@@ -24,6 +24,10 @@ class FoundExtents(Generic[T]):
         self.counts[expression_of(extent)] = count
         return extent
 
+    def keep(self, number: int) -> None:
+        """Only so many, the first ones."""
+        self.counts = dict(list(self.counts.items())[:number])
+
     def count(self, expression: Expr) -> T | None:
         """The scalar of one of them; None for another extent. VerifyException for what is computed from one."""
         found = self.counts.get(expression)

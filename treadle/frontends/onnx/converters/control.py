@@ -186,7 +186,11 @@ def _peeled(
 ) -> list[Tensor] | None:
     """A loop that begins, as its first iteration and a `graph.loop` of the others, whose state has the types that the
     first one gives; None where these do not stay."""
+    counts = len(g.found.counts)
     condition, state, first = _iterate(node, g, body, 0, state)
+    if len(g.found.counts) > counts:
+        g.found.keep(counts)
+        return None
     limit, known = (None if isinstance(n, Tensor | None) else n - 1 for n in (trips.limit, trips.known))
     if 0 in (limit, known) or (condition.array is not None and not condition.array.reshape(-1)[0]):
         return [*state, *(g.stack([row], 0) for row in first)]
