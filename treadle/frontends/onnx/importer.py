@@ -203,6 +203,7 @@ class GraphWalk:
         used = [name in scope.read for name in proto.output]
         enter = partial(self._enter, scope, path)
         node = Node(proto, inputs, used, opset, where, self.model.files, self.made, enter)
+        node.inside = bool(scope.within)
         node.outline = partial(self._outline, scope, path, node)
         node.aside, node.close = partial(self._aside, scope, path), partial(self._close, node)
         if isinstance(conversion, FunctionProto):

@@ -105,6 +105,7 @@ class Node:
         results for these arguments
     aside:  a graph in one of its attributes, converted beside the block that is being written
     close:  makes a function of what was converted aside
+    inside: whether it is a node of a function, or of a graph in an attribute
     """
 
     proto: NodeProto
@@ -118,6 +119,7 @@ class Node:
     outline: Outline | None = None
     aside: Callable[[GraphProto], Aside] | None = None
     close: Close | None = None
+    inside: bool = False
     _read: set[str] = field(default_factory=set[str])
 
     @property

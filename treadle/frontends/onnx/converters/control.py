@@ -174,7 +174,7 @@ def _as_function(
     """A `graph.loop`, whose body knows its counters as expressions of the iteration's number if it has to."""
     try:
         return loop_of(node, g, body, trips, state)
-    except (FoundInBody, IteratedValue):
+    except IteratedValue:
         counters = counters_of(node, body, state, most)
         if counters is None:
             raise

@@ -36,11 +36,12 @@ def slice_attributes(node: Node, g: GraphBuilder) -> Tensor:
 
 @converts("Slice", since=10)
 def slice_inputs(node: Node, g: GraphBuilder) -> Tensor:
-    """Bounds, axes and steps as inputs; data may decide the end along one axis."""
+    """Bounds, axes and steps as inputs; data may decide the end along one axis, outside of loops and branches."""
     starts, end = node.known_ints(1, "starts"), node.input(2)
     axes = node.known_ints(3, "axes") if node.optional(3) is not None else None
     steps = node.known_ints(4, "steps") if node.optional(4) is not None else None
-    if known_elements(end) is None and len(starts) == 1 == end.type.element_count() and steps in (None, [1]):
+    is_one = len(starts) == 1 == end.type.element_count() and steps in (None, [1])
+    if known_elements(end) is None and is_one and not node.inside:
         (axis,) = node.axes(axes or [0], node.input().rank)
         if not is_symbolic((node.input().shape[axis], *starts)):
             return _up_to(g, node.input(), axis, starts[0], end)
